@@ -135,7 +135,7 @@ def measure_flush(
         while warm_up < WARM_UP_BYTES and flushes < 1_000:
             storage.add(next(chunks))
             flushes += 1
-            warm_up = int(storage.table.records["nbytes"].sum())
+            warm_up = int(storage.index.records["nbytes"].sum())
         nbytes = warm_up // flushes
         batch = int(np.clip((16 << 20) // nbytes, 4, 100))
         measured = rounds.rates(
@@ -230,7 +230,7 @@ def opening_table(folder: Path, count: int) -> str:
         path = folder / f"open{chunk_rows}"
         fill(path, 1_000_000 + 1_000_000 // chunk_rows, chunk_rows + 1)
         with DiskStorage.open(path, read_only=True) as storage:
-            chunks, steps = len(storage.table), storage.table.steps
+            chunks, steps = len(storage.index), storage.index.steps
             measured = rounds.rates(
                 {
                     "read": opening(path, read_only=True),

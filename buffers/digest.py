@@ -40,12 +40,15 @@ class Digest:
         """Add the next rows of an episode, in the order of their stream."""
         stream = self._streams.get(chunk.stream, _NOTHING)
         # The next chunk begins with a pending last row again, then with its action.
-        settled = chunk.rows - bool(chunk.end & End.PENDING)
+        rows = chunk.rows
+        settled = rows - bool(chunk.end & End.PENDING)
         known = stream.settled if chunk.episode == stream.episode else stream.whole
         fields = chunk.fields.items()
-        now = {name: _crc(rows[:settled], known.get(name, 0)) for name, rows in fields}
-        then = {name: _crc(rows[settled:], now[name]) for name, rows in fields}
-        borders, length = stream.borders, chunk.first_row + chunk.rows
+        now = {name: _crc(array[:settled], known.get(name, 0)) for name, array in fields}
+        then = now
+        if settled < rows:
+            then = {name: _crc(array[settled:], now[name]) for name, array in fields}
+        borders, length = stream.borders, chunk.first_row + rows
         if chunk.episode != stream.episode:
             borders = zlib.crc32(f"{stream.rows} rows".encode(), borders)
         if chunk.end.is_final:

@@ -19,6 +19,10 @@ class End(enum.IntFlag):
 
     An episode whose last chunk has neither TERMINATED nor TRUNCATED is ended by a *cut*: only its
     recording stopped. A cut needs no flag, so that a crash leaves one, too.
+
+    Example:
+        >>> End.TRUNCATED.is_final, End.PENDING.is_final
+        (True, False)
     """
 
     NONE = 0
@@ -48,6 +52,16 @@ class Chunk:
         metadata: JSON-able facts about the episode, the same in all of its chunks.
         starts_late: The rows before ``first_row`` are lost: this chunk may be the first one of its
             episode. Not stored, as it follows from ``first_row``.
+
+    Example:
+        Two steps are three rows, of which the first is that of the reset:
+
+        >>> fields = {"reward": np.array([0.0, 1.0, 1.0]), "action": np.array([1, 0, 0])}
+        >>> chunk = Chunk(episode=0, stream=0, first_row=0, end=End.TERMINATED, fields=fields)
+        >>> chunk.rows
+        3
+        >>> [(part.first_row, part.rows, part.end.name) for part in chunk.split(2)]
+        [(0, 2, 'NONE'), (2, 1, 'TERMINATED')]
     """
 
     episode: int
@@ -65,17 +79,18 @@ class Chunk:
 
     def split(self, max_rows: int) -> list[Chunk]:
         """The same rows in chunks of at most ``max_rows`` each."""
-        if self.rows <= max_rows:
+        count = self.rows
+        if count <= max_rows:
             return [self]
         chunks: list[Chunk] = []
-        for start in range(0, self.rows, max_rows):
-            stop = min(start + max_rows, self.rows)
+        for start in range(0, count, max_rows):
+            stop = min(start + max_rows, count)
             chunks.append(
                 Chunk(
                     self.episode,
                     self.stream,
                     self.first_row + start,
-                    self.end if stop == self.rows else End.NONE,
+                    self.end if stop == count else End.NONE,
                     {name: rows[start:stop] for name, rows in self.fields.items()},
                     self.metadata,
                     self.starts_late and start == 0,
@@ -97,8 +112,20 @@ class Episode:
         stream: Index of the env that played it.
         first_row: 0, or the number of leading rows that a full replay has evicted.
         end: Flags of the last row; neither terminated nor truncated means a cut.
-        fields: Arrays ``[T, ...]``, one per field of the Spec.
+        fields: Arrays ``[T, ...]``, one per field of the Spec, in the field's dtype.
         metadata: JSON-able facts: seed, number within the stream, ...
+
+    Example:
+        >>> from stepwell.buffers import Field
+        >>> field = Field("observation", "float32", (2,), "raw")
+        >>> reward = Field("reward", "float64", (), "raw")
+        >>> spec = Spec((field, reward), "observation", {})
+        >>> rows = {"observation": np.zeros((3, 2), np.float32), "reward": np.array([0, 1, 0.5])}
+        >>> episode = Episode(spec, 0, 0, 0, End.TERMINATED, rows, {"seed": 7})
+        >>> episode.steps, episode.total_reward, episode.observation.shape
+        (2, 1.5, (3, 2))
+        >>> episode.is_first.tolist(), episode.terminated.tolist(), episode.cut.tolist()
+        ([True, False, False], [False, False, True], [False, False, False])
     """
 
     spec: Spec

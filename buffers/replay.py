@@ -195,12 +195,12 @@ class SequenceReplayBuffer:
     @property
     def steps(self) -> int:
         """Env steps ever added, including evicted ones."""
-        return 0 if self._storage is None else self._storage.table.total_steps
+        return 0 if self._storage is None else self._storage.index.total_steps
 
     @property
     def episodes(self) -> int:
         """Stored episodes, including unfinished and cut ones."""
-        return 0 if self._storage is None else self._storage.table.episodes
+        return 0 if self._storage is None else self._storage.index.episodes
 
     @property
     def total_bytes(self) -> int:
@@ -232,7 +232,7 @@ class SequenceReplayBuffer:
 
     def __len__(self) -> int:
         """Env steps stored now."""
-        return 0 if self._storage is None else self._storage.table.steps
+        return 0 if self._storage is None else self._storage.index.steps
 
     @property
     def sessions(self) -> Sequence[Mapping[str, object]]:
@@ -269,10 +269,10 @@ class SequenceReplayBuffer:
             NotEnoughData: `bind` was not called yet.
             ValueError: A chunk does not continue its episode; nothing was stored.
         """
-        table = self.storage.table
-        before = table.base + len(table)
+        index = self.storage.index
+        before = index.base + len(index)
         self.storage.add(chunks)
-        self._total_bytes += int(table.records["nbytes"][max(0, before - table.base) :].sum())
+        self._total_bytes += int(index.records["nbytes"][max(0, before - index.base) :].sum())
 
     @contextlib.contextmanager
     def filled_at_once(self, doing: str) -> Generator[SequenceReplayBuffer]:
@@ -859,7 +859,7 @@ class SequenceReplayBuffer:
         if len(folders) < len(parts):
             return None
         on_corrupt: OnCorrupt = "skip" if storage.skips_corrupt else "raise"
-        shares = storage.table.shares
+        shares = storage.index.shares
         if len(folders) == 1 and shares is None:
             return partial(
                 SequenceReplayBuffer.open,
@@ -900,7 +900,7 @@ class SequenceReplayBuffer:
         if isinstance(storage, DiskStorage):
             if storage.is_read_only or not storage.replace_spec(spec):
                 return False
-        elif isinstance(storage, MemoryStorage) and storage.table.counters == Counters():
+        elif isinstance(storage, MemoryStorage) and storage.index.counters == Counters():
             self._use(self._new_storage(spec))
         else:
             return False
@@ -1025,7 +1025,7 @@ def _count_of(storage: Storage | None) -> int:
     """Number of chunks ever stored."""
     if isinstance(storage, JoinedStorage):
         return sum(map(_count_of, storage.storages))
-    return 0 if storage is None else storage.table.base + len(storage.table)
+    return 0 if storage is None else storage.index.base + len(storage.index)
 
 
 def _difference(

@@ -37,6 +37,8 @@ Layout: TypeAlias = "str | Mapping[str, Layout] | Sequence[Layout]"
 """The structure of a nested value: a field's name, a mapping (Dict) or a sequence (Tuple)."""
 
 Tree: TypeAlias = "np.ndarray | Mapping[str, Tree] | tuple[Tree, ...]"
+"""A nested value: an array, or arrays under the keys of a Dict or the places of a Tuple space."""
+
 ArrayTree: TypeAlias = np.ndarray
 """An array; for a Dict or Tuple space a dict or tuple of arrays, nested like the space.
 
@@ -44,7 +46,6 @@ To a type checker it is an array, which it nearly always is, so that ``batch.obs
 needs no cast. ``batch.observation["image"]`` passes too, as arrays can be indexed by a name. Other
 uses of a dict or tuple, such as ``items()``, need a cast.
 """
-"""A nested value: an array, or arrays under the keys of a Dict or the places of a Tuple space."""
 
 _CODECS: tuple[Codec, ...] = ("zstd", "narrow", "raw")
 _PADDINGS: tuple[Literal["zero", "repeat"], ...] = ("zero", "repeat")
@@ -68,6 +69,16 @@ class Field:
         stack: Frames in the env's observation, k >= 1. With k > 1 the env returns ``[k, *shape]``
             and one frame a row is stored.
         stack_padding: Frames before an episode's first one, ``"zero"`` or ``"repeat"``.
+
+    Raises:
+        TypeError: The dtype is not one of numbers or bools.
+        ValueError: The codec or the padding is unknown, or the shape has a length below 0, more
+            than 32 axes, or more than 4 GiB a row.
+
+    Example:
+        >>> field = Field("observation/camera", "uint8", (84, 84), "zstd", stack=4)
+        >>> field.kind, field.key, field.row_bytes, field.source_shape
+        ('observation', 'camera', 7056, (4, 84, 84))
     """
 
     name: str
@@ -148,6 +159,9 @@ class Spec:
         fields: All fields in their stored order; names are unique.
         observation: Structure of the observation.
         action: Structure of the action.
+
+    Raises:
+        ValueError: Two fields have the same name, or there are more than 4096.
 
     Example:
         >>> import gymnasium as gym

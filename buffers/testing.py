@@ -59,7 +59,7 @@ SPEC = Spec(
 class MakeStorage(Protocol):
     """Makes an empty storage; the class itself, if its constructor takes these arguments.
 
-    A storage that cannot keep a capacity leaves out the rules with ``capacity`` in their names.
+    For a storage that cannot keep a capacity, leave out the rules with ``capacity`` in their names.
     """
 
     def __call__(
@@ -71,6 +71,9 @@ class MakeStorage(Protocol):
             spec: The fields of every row.
             capacity: Steps to keep at most.
             capacity_bytes: Bytes to take at most.
+
+        Raises:
+            ValueError: A capacity is not a whole number >= 1.
         """
         ...
 
@@ -155,6 +158,12 @@ class Recording:
     Args:
         next_episode: Id of the next episode.
         open: The episode that each stream continues, and its next row.
+
+    Example:
+        >>> recording = Recording()
+        >>> chunks = [recording.chunk(0, rows, End.NONE) for rows in (3, 2)]
+        >>> [(chunk.episode, chunk.first_row, chunk.rows) for chunk in chunks]
+        [(0, 0, 3), (0, 3, 2)]
     """
 
     next_episode: int = 0
@@ -213,16 +222,16 @@ def assert_holds(storage: Storage, chunks: Sequence[Chunk]) -> None:
     Raises:
         AssertionError: It holds something else.
     """
-    table = storage.table
-    tails = np.flatnonzero(table.records["is_tail"])
-    found = dict(zip(table.records["episode"][tails].tolist(), tails.tolist(), strict=True))
+    index = storage.index
+    tails = np.flatnonzero(index.records["is_tail"])
+    found = dict(zip(index.records["episode"][tails].tolist(), tails.tolist(), strict=True))
     expected = _joined(chunks)
     _expect("episodes", found.keys(), expected.keys())
     for episode, (head, end, rows) in expected.items():
-        record = table.record(found[episode] + table.base)
+        record = index.record(found[episode] + index.base)
         _expect(f"first row of episode {episode}", record.head, head)
         _expect(f"end of episode {episode}", End(record.end) & ~End.PENDING, end & ~End.PENDING)
-        stored = _read_episode(storage, found[episode] + table.base)
+        stored = _read_episode(storage, found[episode] + index.base)
         pending = bool(end & End.PENDING)
         formula = rows_of(episode, head, len(rows["reward"]), pending=pending)
         for name in ("action", "reward"):
@@ -264,7 +273,7 @@ def _read_episode(storage: Storage, tail: int) -> dict[str, np.ndarray]:
     parts: list[dict[str, np.ndarray]] = []
     position = tail
     while position >= 0:
-        record = storage.table.record(position)
+        record = storage.index.record(position)
         buffer, origin = storage.payload(position)
         part: dict[str, np.ndarray] = {}
         for number, each in enumerate(storage.spec.fields):
@@ -310,7 +319,7 @@ def _short(value: object) -> str:
 
 
 def _counts(storage: Storage) -> tuple[int, int, int]:
-    return len(storage.table), storage.table.steps, storage.table.episodes
+    return len(storage.index), storage.index.steps, storage.index.episodes
 
 
 def _noise(rows: int) -> np.ndarray:
@@ -331,7 +340,7 @@ def an_empty_storage_holds_nothing(make: MakeStorage) -> None:
     _expect("chunks, steps and episodes", _counts(storage), (0, 0, 0))
     _expect("nbytes", storage.nbytes, 0)
     storage.add([])
-    _expect("chunks after add([])", len(storage.table), 0)
+    _expect("chunks after add([])", len(storage.index), 0)
 
 
 @_rule
@@ -347,9 +356,9 @@ def steps_and_episodes_are_counted(make: MakeStorage) -> None:
     storage = make(SPEC)
     storage.add([chunk_of(0, 0, 5), chunk_of(1, 0, 3, End.TERMINATED, stream=1)])
     storage.add([chunk_of(0, 5, 5, End.TRUNCATED)])
-    _expect("steps", storage.table.steps, 9 + 2)
-    _expect("episodes", storage.table.episodes, 2)
-    _expect("next episode", storage.table.next_episode, 2)
+    _expect("steps", storage.index.steps, 9 + 2)
+    _expect("episodes", storage.index.episodes, 2)
+    _expect("next episode", storage.index.next_episode, 2)
 
 
 @_rule
@@ -360,9 +369,9 @@ def a_pending_row_gives_way_to_the_row_with_its_action(make: MakeStorage) -> Non
     for chunk in chunks:
         storage.add([chunk])
     assert_holds(storage, chunks)
-    _expect("steps", storage.table.steps, 6)
-    _expect("rows", storage.table.rows, 7)
-    _expect("total steps", storage.table.total_steps, 6)
+    _expect("steps", storage.index.steps, 6)
+    _expect("rows", storage.index.rows, 7)
+    _expect("total steps", storage.index.total_steps, 6)
 
 
 @_rule
@@ -383,9 +392,9 @@ def a_capacity_in_steps_is_kept_after_every_call(make: MakeStorage) -> None:
     for _ in range(150):
         end = End.TERMINATED if rng.random() < 0.2 else End.PENDING
         storage.add([recording.chunk(int(rng.integers(3)), int(rng.integers(1, 40)), end)])
-        least = min(storage.table.total_steps, 400 - 400 // 16)
-        _expect_between("steps", least, storage.table.steps, 400)
-    _expect_between("total steps", 1_001, storage.table.total_steps, float("inf"))
+        least = min(storage.index.total_steps, 400 - 400 // 16)
+        _expect_between("steps", least, storage.index.steps, 400)
+    _expect_between("total steps", 1_001, storage.index.total_steps, float("inf"))
 
 
 @_rule
@@ -397,8 +406,8 @@ def a_capacity_in_steps_is_used_up_also_by_chunks_of_an_awkward_size(make: MakeS
             rows = sizes[number % len(sizes)]
             storage.add([chunk_of(0, first_row, rows)])
             first_row += rows
-            least = min(storage.table.total_steps, 375)
-            _expect_between(f"steps with chunks of {sizes}", least, storage.table.steps, 400)
+            least = min(storage.index.total_steps, 375)
+            _expect_between(f"steps with chunks of {sizes}", least, storage.index.steps, 400)
 
 
 @_rule
@@ -410,12 +419,12 @@ def drop_before_drops_what_is_older_than_a_row_at_some_capacity(make: MakeStorag
         storage.add([chunk])
     for row_id in (0, 39, 40, 41, 300, 301, 1_000, 1_199):
         storage.drop_before(row_id)
-        oldest = int(storage.table.records["row_id"][0])
+        oldest = int(storage.index.records["row_id"][0])
         _expect_between(f"oldest row after drop_before({row_id})", row_id - 159, oldest, row_id)
-        assert_holds(storage, added[storage.table.base :])
+        assert_holds(storage, added[storage.index.base :])
     added.append(chunk_of(30, 0, 40, End.TERMINATED))
     storage.add(added[-1:])
-    assert_holds(storage, added[storage.table.base :])
+    assert_holds(storage, added[storage.index.base :])
 
 
 @_rule
@@ -427,11 +436,11 @@ def a_capacity_evicts_the_oldest_and_the_rest_stays_bit_exact(make: MakeStorage)
         end = End.TERMINATED if number % 9 == 8 else End.PENDING
         added.append(recording.chunk(number % 2, 11, end))
         storage.add(added[-1:])
-        kept = added[storage.table.base :]
-        _expect("chunks", len(storage.table), len(kept))
+        kept = added[storage.index.base :]
+        _expect("chunks", len(storage.index), len(kept))
         if number % 10 == 0:
             assert_holds(storage, kept)
-    assert_holds(storage, added[storage.table.base :])
+    assert_holds(storage, added[storage.index.base :])
 
 
 @_rule
@@ -440,8 +449,8 @@ def positions_stay_valid_while_a_capacity_evicts_older_chunks(make: MakeStorage)
     storage = make(SPEC, capacity=160)
     for episode in range(60):
         storage.add([chunk_of(episode, 0, 9, End.TERMINATED)])
-        for position in range(storage.table.base, storage.table.base + len(storage.table)):
-            _expect("episode", storage.table.record(position).episode, position)
+        for position in range(storage.index.base, storage.index.base + len(storage.index)):
+            _expect("episode", storage.index.record(position).episode, position)
             _expect("metadata", read_metadata(storage, position), {"seed": position})
 
 
@@ -451,10 +460,10 @@ def a_chunk_longer_than_the_capacity_leaves_its_newest_rows(make: MakeStorage) -
     storage = make(SPEC, capacity=64)
     whole = chunk_of(0, 0, 300, End.TERMINATED)
     storage.add([whole])
-    _expect_between("steps", 48, storage.table.steps, 64)
-    head = int(storage.table.records["head"][-1])
+    _expect_between("steps", 48, storage.index.steps, 64)
+    head = int(storage.index.records["head"][-1])
     rest = {name: rows[head:] for name, rows in whole.fields.items()}
-    _expect("rows up to the last one", head + storage.table.rows, 300)
+    _expect("rows up to the last one", head + storage.index.rows, 300)
     assert_holds(storage, [Chunk(0, 0, head, End.TERMINATED, rest)])
 
 
@@ -469,10 +478,10 @@ def a_capacity_in_bytes_is_kept_after_every_call(make: MakeStorage) -> None:
         fields["observation"] = noise.integers(0, 256, (1_000, 12, 8), np.uint8)
         storage.add([Chunk(episode, 0, 0, End.TERMINATED, fields)])
         _expect_between("nbytes", 0, storage.nbytes, budget)
-    _expect_between("evicted chunks", 1, storage.table.base, 59)
-    used = int(storage.table.records["nbytes"].sum())
+    _expect_between("evicted chunks", 1, storage.index.base, 59)
+    used = int(storage.index.records["nbytes"].sum())
     _expect_between("bytes of chunks", budget // 2 + 1, used, budget)
-    _expect("newest episode", int(storage.table.records["episode"][-1]), 59)
+    _expect("newest episode", int(storage.index.records["episode"][-1]), 59)
 
 
 @_rule
@@ -485,7 +494,7 @@ def a_chunk_above_the_capacity_in_bytes_is_refused(make: MakeStorage) -> None:
     _expect_refusal(
         lambda: storage.add([small, large]), ValueError, "30000 rows", f"capacity_bytes={1 << 20}"
     )
-    _expect("chunks after a refusal", len(storage.table), 0)
+    _expect("chunks after a refusal", len(storage.index), 0)
     storage.add([small])
     assert_holds(storage, [small])
 
@@ -539,7 +548,7 @@ def ids_may_come_out_of_order(make: MakeStorage) -> None:
     for chunk in chunks:
         storage.add([chunk])
     assert_holds(storage, chunks)
-    _expect("next episode", storage.table.next_episode, 8)
+    _expect("next episode", storage.index.next_episode, 8)
 
 
 @_rule

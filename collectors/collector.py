@@ -17,6 +17,7 @@ import numpy as np
 from stepwell.buffers import SequenceReplayBuffer, Spec
 from stepwell.buffers.space_json import space_to_json
 from stepwell.buffers.spec import Field, default_codec
+from stepwell.buffers.whole_numbers import check_whole, is_whole
 from stepwell.collectors.interrupt import InterruptGuard
 from stepwell.collectors.policies.policy import AnyPolicy, SeededPolicy, check_policy, value_of
 from stepwell.collectors.policies.policy_caller import PolicyCaller
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from stepwell.buffers import Rollout
     from stepwell.collectors.rollout_writer import RolloutWriter
 
-__all__ = ["Collector", "Seeds", "check_number", "describe"]
+__all__ = ["Collector", "Seeds", "describe"]
 
 _PROGRESS_SECONDS = 0.2
 _MOST_SEED = 2**31  # every env takes seeds below
@@ -248,7 +249,7 @@ class Collector:
             ((16, 4, 4), (16, 4))
         """
         self._check_open()
-        check_number("steps", steps)
+        check_whole("steps", steps, 1)
         writer = self._loop.rollout_writer or self._new_rollout_writer()
         if out is not None:
             writer.check_out(out, steps)
@@ -328,7 +329,9 @@ class Collector:
                 self._rescue(error)
                 raise
 
-    def _begin(self, numbers: Sequence[int] | None, seeds: Sequence[int] | None = None) -> _Before:
+    def _begin(
+        self, numbers: Sequence[int] | None, seeds: Sequence[int] | None = None
+    ) -> _CallStart:
         """Reset the envs where that is due, and start to count the episodes of these numbers."""
         started = time.perf_counter()
         loop, counter = self._loop, self._counter
@@ -346,14 +349,14 @@ class Collector:
             self._needs_reset = False
         else:
             counter.begin()
-        return _Before(started, 0 if self._replay is None else self._replay.total_bytes)
+        return _CallStart(started, 0 if self._replay is None else self._replay.total_bytes)
 
     def _collect_seeds(
         self,
         seeds: Sequence[int],
         guard: InterruptGuard,
         progress: Callable[[CollectReport], None] | None,
-    ) -> _Before:
+    ) -> _CallStart:
         """One episode from each seed, N at a time; those that were cut are played once more."""
         counter, before = self._counter, None
         left = list(zip(map(int, seeds), counter.reserve(len(seeds)), strict=True))
@@ -380,7 +383,7 @@ class Collector:
         steps: int | None,
         guard: InterruptGuard,
         progress: Callable[[CollectReport], None] | None,
-        before: _Before,
+        before: _CallStart,
     ) -> None:
         """Step until the goal of steps is reached, or all counted episodes have ended."""
         loop, counter = self._loop, self._counter
@@ -406,7 +409,7 @@ class Collector:
         if loop.replay_writer is not None:
             error.add_note(f"kept: {loop.replay_writer.kept}")
 
-    def _reported(self, before: _Before) -> CollectReport:
+    def _reported(self, before: _CallStart) -> CollectReport:
         replay, counter, loop = self._replay, self._counter, self._loop
         path = None if replay is None or replay.path is None else str(replay.path)
         return CollectReport(
@@ -428,7 +431,7 @@ class Collector:
         )
 
 
-class _Before(NamedTuple):
+class _CallStart(NamedTuple):
     """The time and the replay's size when a call began."""
 
     started: float
@@ -468,17 +471,6 @@ class Seeds:
         return np.random.SeedSequence(self.seed, spawn_key=(self.session, *key))
 
 
-def check_number(name: str, value: object) -> None:
-    """Refuse values that are not whole numbers from 1 on.
-
-    Raises:
-        ValueError: It is none.
-    """
-    is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not is_whole or value < 1:  # type: ignore[operator]
-        raise ValueError(f"{name}: expected a whole number >= 1, got {value!r}")
-
-
 def _check_goal(
     steps: int | None,
     episodes: int | None,
@@ -497,7 +489,7 @@ def _check_goal(
         )
     for name, value in (("steps", steps), ("episodes", episodes)):
         if value is not None:
-            check_number(name, value)
+            check_whole(name, value, 1)
     if seeds is not None:
         _check_seeds(seeds, groups)
 
@@ -506,8 +498,7 @@ def _check_seeds(seeds: Sequence[int], groups: Sequence[Vector]) -> None:
     if isinstance(seeds, str | bytes) or not hasattr(seeds, "__len__") or not len(seeds):
         raise ValueError(f"seeds: expected a list of at least one whole number, got {seeds!r}")
     for seed in seeds:
-        is_whole = isinstance(seed, int | np.integer) and not isinstance(seed, bool)
-        if not is_whole or not 0 <= seed < _MOST_SEED:
+        if not is_whole(seed) or not 0 <= seed < _MOST_SEED:
             raise ValueError(
                 f"seeds: expected whole numbers from 0 to {_MOST_SEED - 1}, got {seed!r}"
             )

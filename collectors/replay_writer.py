@@ -36,7 +36,7 @@ class ReplayWriter:
         self._digest = Digest()
         self._flush_seconds = flush_seconds
         self._flushed = time.monotonic()
-        self._first_episode = replay.storage.table.next_episode
+        self._first_episode = replay.storage.index.next_episode
         self.start_over()
 
     @property
@@ -52,11 +52,11 @@ class ReplayWriter:
     @property
     def is_overtaken(self) -> bool:
         """Another writer has stored episodes since: the open ones here cannot be continued."""
-        return self._replay.storage.table.next_episode != self._known_episodes
+        return self._replay.storage.index.next_episode != self._known_episodes
 
     def start_over(self) -> None:
         """Leave the open episodes as stored, which cuts them; each env's next row is a first."""
-        self._known_episodes = self._replay.storage.table.next_episode
+        self._known_episodes = self._replay.storage.index.next_episode
         self._buffer = EpisodeBuffer(
             self._replay.spec,
             self._num_envs,
@@ -98,7 +98,7 @@ class ReplayWriter:
         if not chunks:
             return
         self._replay.add(chunks)
-        self._known_episodes = self._replay.storage.table.next_episode
+        self._known_episodes = self._replay.storage.index.next_episode
         for chunk in chunks:
             self._digest.update(chunk)
 
@@ -109,14 +109,14 @@ def kept_since(replay: SequenceReplayBuffer, first_episode: int) -> str:
     A folder is read again: a write that was interrupted may be stored though it did not return.
     """
     storage = replay.storage
-    table = storage.table
+    index = storage.index
     if isinstance(storage, DiskStorage):
         with (
             contextlib.suppress(StepwellError, OSError),
             DiskStorage.open(storage.path, read_only=True) as stored,
         ):
-            table = stored.table
-    records = table.records
+            index = stored.index
+    records = index.records
     is_tail = (records["is_tail"] == 1) & (records["end"] & End.LOST == 0)
     tails = records[is_tail & (records["episode"] >= first_episode)]
     rows = tails["first_row"] + tails["rows"] - tails["head"]

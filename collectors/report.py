@@ -24,7 +24,7 @@ class CollectReport:
         cut: Episodes whose recording stopped before they ended (a worker died, or another call
             began from a reset).
         restarts: Envs that were restarted because their worker process died.
-        seconds: Wall-clock time.
+        seconds: Wall-clock time, in seconds.
         env_seconds: Part of it spent waiting for the envs.
         policy_seconds: Part of it spent in the policy.
         write_seconds: Part of it spent writing; the envs step meanwhile.
@@ -33,6 +33,14 @@ class CollectReport:
         total_steps: Env steps that were ever added to the replay.
         digest: Fingerprint of all rows this Collector recorded: equal seeds, equal digest.
         path: Folder of the store; None in RAM and without a replay.
+
+    Example:
+        >>> import stepwell as sw
+        >>> envs = sw.make_vec("CartPole-v1", num_envs=2)
+        >>> with sw.Collector(envs, sw.RandomPolicy(), seed=0) as collector:
+        ...     report = collector.collect(episodes=3)
+        >>> report.episodes, len(report.lengths), report.steps >= sum(report.lengths)
+        (3, 3, True)
     """
 
     steps: int
@@ -112,6 +120,15 @@ class StepReport(NamedTuple):
         episode: [n] int64: number of the row's episode, counted by starts since the Collector was
             made; -1 where it does not count.
         total_steps: Env steps that the Collector has taken so far.
+
+    Example:
+        >>> import stepwell as sw
+        >>> steps = []
+        >>> envs = sw.make_vec("CartPole-v1", num_envs=2)
+        >>> with sw.Collector(envs, sw.RandomPolicy(), seed=0, on_step=steps.append) as collector:
+        ...     report = collector.collect(steps=4)
+        >>> [(step.is_first.tolist(), step.total_steps) for step in steps]
+        [([True, True], 0), ([False, False], 2), ([False, False], 4)]
     """
 
     env_ids: np.ndarray

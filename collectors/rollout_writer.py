@@ -27,7 +27,7 @@ _STATE = "policy:"  # no field of a Spec begins like that
 _SPARE_ROWS = 2
 
 
-class _End(NamedTuple):
+class _OpenEnd(NamedTuple):
     """An open end after which the next row's observation is that of a reset."""
 
     step: int
@@ -66,7 +66,7 @@ class RolloutWriter:
         self._common_row: int | None = 0  # the same for all envs, as nearly always
         self._has_observation = np.zeros(n, np.bool_)  # of the newest row
         self._has_action = np.zeros(n, np.bool_)
-        self._ends: list[_End] = []
+        self._ends: list[_OpenEnd] = []
 
     @property
     def is_empty(self) -> bool:
@@ -230,7 +230,7 @@ class RolloutWriter:
             row = int(self._row[env])
             before = {name: bool(self._arrays[name][row - 1, env]) for name in _FLAGS}
             if before["truncated"] and not before["terminated"]:
-                self._ends.append(_End(row - 1, env, self._newest(row, env)))
+                self._ends.append(_OpenEnd(row - 1, env, self._newest(row, env)))
 
     def _newest(self, row: int, env: int) -> _Leaves:
         """An env's newest observation, and the policy's state that belongs to it."""

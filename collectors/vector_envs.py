@@ -19,7 +19,7 @@ from gymnasium.wrappers import TransformReward
 from stepwell.wrappers.make_vector_env import require_spaces
 
 __all__ = [
-    "FrameClock",
+    "FrameCounters",
     "Vector",
     "as_groups",
     "as_vector",
@@ -101,7 +101,7 @@ def as_vector(envs: object) -> Vector:
     return SyncVectorEnv([lambda: single])
 
 
-class FrameClock:
+class FrameCounters:
     """The two frame counters of ale-py envs, of which only a reset sets one back."""
 
     def __init__(self, num_envs: int) -> None:

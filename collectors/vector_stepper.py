@@ -13,7 +13,7 @@ from stepwell.buffers import Layout, Tree
 from stepwell.buffers.spec import flatten, unflatten
 from stepwell.collectors.step_result import EpisodeMetadata, InfoReader, StepResult
 from stepwell.collectors.vector_envs import (
-    FrameClock,
+    FrameCounters,
     Vector,
     hands_out_copies,
     is_ale,
@@ -21,7 +21,7 @@ from stepwell.collectors.vector_envs import (
     refuse_bad_reset,
     split_step,
 )
-from stepwell.wrappers.final_observations import HeldFinals, InfoKeeper
+from stepwell.wrappers.final_observations import ExactInfos, OverwriteDetector
 
 __all__ = ["Stepper", "StepperGroups", "stepper_of"]
 
@@ -59,12 +59,12 @@ class Stepper:
         self._first_env = first_env
         self._send, self._receive = split_step(envs)
         self._is_ale = is_ale(envs)
-        self._keeper = InfoKeeper(envs)
+        self._exact_infos = ExactInfos(envs)
         self._copies = hands_out_copies(envs)
-        self._finals = HeldFinals()
+        self._overwrites = OverwriteDetector()
         self._ended = np.zeros(envs.num_envs, np.bool_)
         """[N] bool: the env's next row is that of a reset."""
-        self._clock = FrameClock(envs.num_envs)
+        self._frame_counters = FrameCounters(envs.num_envs)
         self._seeds: dict[int, Mapping[str, object]] = {}
         self._is_waiting = False
         self._was_reset = False
@@ -93,8 +93,8 @@ class Stepper:
         """
         self.drain()
         refuse_bad_reset(self.envs, self._was_reset, bool(self._ended.any()))
-        self._keeper.prepare()
-        with self._keeper:
+        self._exact_infos.prepare()
+        with self._exact_infos:
             observation, info = self._reset_all(seed)
         if not isinstance(info, Mapping):
             raise TypeError(
@@ -103,10 +103,10 @@ class Stepper:
                 "or gymnasium.make_vec"
             )
         self._was_reset = True
-        self._finals = HeldFinals()
+        self._overwrites = OverwriteDetector()
         self._ended[:] = True
         self.maybe_ended = None
-        self._clock.forget()
+        self._frame_counters.forget()
         seeds = range(seed, seed + self.num_envs) if isinstance(seed, int) else seed
         self._seeds = {env: {"seed": one} for env, one in enumerate(seeds)}
         n = len(info["env_id"]) if self._is_ale else self.num_envs
@@ -121,7 +121,7 @@ class Stepper:
     def receive(self) -> list[StepResult]:
         """Finish the step and return its rows, in the order in which they count."""
         self._is_waiting = False
-        with self._keeper:
+        with self._exact_infos:
             observation, reward, terminated, truncated, info = self._receive()
         # Copied, as all that is kept: the next step may write into the same arrays.
         terminated = np.array(terminated, np.bool_)
@@ -144,7 +144,7 @@ class Stepper:
         """Finish a step that was sent and not received, and drop its result."""
         if self._is_waiting:
             self._is_waiting = False
-            with self._keeper:
+            with self._exact_infos:
                 self._receive()
 
     def continued(self, maybe_ended: np.ndarray) -> np.ndarray:
@@ -196,7 +196,7 @@ class Stepper:
         """Rows [n], of those that may begin an episode, that do, by the frame counters."""
         envs = slice(None) if env_ids is None else env_ids
         if maybe_first is None:
-            self._clock.set(info, envs)
+            self._frame_counters.set(info, envs)
             return None
         first = self._really_reset(maybe_first, envs, info)
         if env_ids is not None and (maybe_first & ~first).any():
@@ -220,7 +220,7 @@ class Stepper:
             ended = self._really_reset(ended, envs, info) & ~fresh
         first = ended | fresh
         leaves = self._keep_newest(observation, first, len(reward), env_ids)
-        env = self._finals.written(ended)
+        env = self._overwrites.overwritten(ended)
         if env is not None:
             raise _overwritten(env, "an array that the next step wrote into")
         last: list[StepResult] = []
@@ -290,7 +290,7 @@ class Stepper:
         if not self._copies:
             rows = list(batch.values())
             for place, one in zip(places.tolist(), single, strict=True):
-                if self._finals.is_lost(place, [one[name] for name in batch], rows):
+                if self._overwrites.is_lost(place, [one[name] for name in batch], rows):
                     raise _overwritten(place, "the memory of the reset's observation")
         return {
             name: np.stack([one[name] for one in single]).astype(rows.dtype, copy=False)
@@ -300,7 +300,7 @@ class Stepper:
     def _reset_ended(self) -> StepResult:
         """DISABLED: reset the envs whose episode has ended."""
         envs = np.flatnonzero(self._ended)
-        with self._keeper:
+        with self._exact_infos:
             observation, info = self.envs.reset(options={"reset_mask": self._ended.copy()})
         leaves = self._keep_newest(observation, self._ended, self.num_envs, None)
         declared = self._info.read(info, self.num_envs)
@@ -350,8 +350,8 @@ class Stepper:
     def _really_reset(self, ended: np.ndarray, envs: np.ndarray | slice, info: _Info) -> np.ndarray:
         """Episodes, of those that seemed to have ended, that did, by the frame counters."""
         if np.count_nonzero(ended):
-            ended = ended & ~self._clock.moved_on(info, envs)
-        self._clock.set(info, envs)
+            ended = ended & ~self._frame_counters.moved_on(info, envs)
+        self._frame_counters.set(info, envs)
         return ended
 
 

@@ -84,7 +84,9 @@ class NativeAtari(AtariVectorEnv):
         self._frames = np.zeros(num_envs, np.int32)
         self._drawing = None
         if self._reset_frames is None or (self._reset_frames and settings.noop_max > IDLE_FRAMES):
-            self._drawing = NativeAtari(_plain(settings, self._fires), num_envs, num_threads)
+            self._drawing = NativeAtari(
+                _plain_settings(settings, self._fires), num_envs, num_threads
+            )
 
     def reset(  # type: ignore[override]  # ale-py leaves the type of observations open
         self,
@@ -210,7 +212,7 @@ def _facts(game: str) -> tuple[tuple[int, int], int | None]:
     return ale.getScreenDims(), counts.pop() if len(counts) == 1 else None
 
 
-def _plain(settings: AtariSettings, fires: bool) -> AtariSettings:
+def _plain_settings(settings: AtariSettings, fires: bool) -> AtariSettings:
     """Return settings of a simple, small game that starts with the same numbers of no-ops."""
     return dataclasses.replace(
         settings, game=PLAIN_GAME, fire_reset=fires, size=(1, 1), grayscale=True, frame_stack=1

@@ -117,10 +117,10 @@ class AtariSettings:
 
     def __post_init__(self) -> None:
         """Check every value."""
-        _check_whole("frame_skip", self.frame_skip, 1)
-        _check_whole("noop_max", self.noop_max, 0)
-        _check_whole("frame_stack", self.frame_stack, 1)
-        _check_whole("max_frames", self.max_frames, 1)
+        _check_range("frame_skip", self.frame_skip, 1)
+        _check_range("noop_max", self.noop_max, 0)
+        _check_range("frame_stack", self.frame_stack, 1)
+        _check_range("max_frames", self.max_frames, 1)
         _check_choice("pool", self.pool, get_args(Pool))
         _check_choice("life_loss", self.life_loss, get_args(LifeLoss))
         if not 0 <= self.sticky < 1:
@@ -146,7 +146,7 @@ class AtariSettings:
         }
 
 
-def _check_whole(name: str, value: int, least: int) -> None:
+def _check_range(name: str, value: int, least: int) -> None:
     if not least <= value <= LARGEST:
         raise ValueError(f"{name}: expected a whole number from {least} to {LARGEST}, got {value}")
 

@@ -28,7 +28,7 @@ _NAME = "_stepwell_copy_last_observations"
 _Leaves = Sequence[npt.NDArray[Any]]
 
 
-class InfoKeeper:
+class ExactInfos:
     """Context manager in which Gymnasium's vector envs return infos and last observations exactly.
 
     Enter it for each call of ``reset`` and ``step``. Inside, the vector env joins infos with
@@ -41,7 +41,7 @@ class InfoKeeper:
     Example:
         >>> from gymnasium.vector import SyncVectorEnv
         >>> envs = SyncVectorEnv([lambda: gym.make("FrozenLake-v1")] * 2)
-        >>> with InfoKeeper(envs):
+        >>> with ExactInfos(envs):
         ...     observation, info = envs.reset(seed=0)
         >>> info["prob"]
         array([1, 1])
@@ -128,7 +128,7 @@ def _copying(step: Callable[..., Any]) -> Callable[..., Any]:
     return copying
 
 
-class HeldFinals:
+class OverwriteDetector:
     """Detects last observations that were overwritten, by their memory.
 
     For vector envs of other libraries, whose work between an env's last step and its reset is not
@@ -139,7 +139,7 @@ class HeldFinals:
     def __init__(self) -> None:
         self._held: list[tuple[int, npt.NDArray[Any], bytes]] = []
 
-    def written(self, ended: npt.NDArray[np.bool_]) -> int | None:
+    def overwritten(self, ended: npt.NDArray[np.bool_]) -> int | None:
         """Return an env whose last observation was overwritten by the following step, or None.
 
         Args:

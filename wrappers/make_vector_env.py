@@ -116,12 +116,12 @@ def make_vec(
         return _checked_vector_env(built, num_envs, num_workers, wrappers)
     if isinstance(env, gym.Env):
         return _one_built(built, num_envs, num_workers, wrappers)
-    build = _Build(_factory(env, dict(env_kwargs or {})), tuple(wrappers), env)
+    build = _EnvFactory(_factory(env, dict(env_kwargs or {})), tuple(wrappers), env)
     return vectorize([build] * (num_envs or 1), num_workers=num_workers)
 
 
 @dataclass(frozen=True)
-class _Build:
+class _EnvFactory:
     """A factory of envs with their recipe in `metadata`, which vector envs pass on."""
 
     env_fn: EnvFn
@@ -140,7 +140,7 @@ class _Build:
 
 
 @dataclass(frozen=True)
-class _Make:
+class _SpecFactory:
     """A factory for an `EnvSpec`; the id need not be registered in the process that calls it."""
 
     spec: EnvSpec
@@ -152,9 +152,9 @@ class _Make:
 
 def _factory(env: str | EnvSpec | EnvFn, env_kwargs: dict[str, Any]) -> EnvFn:
     if isinstance(env, EnvSpec):
-        return _Make(env, env_kwargs)
+        return _SpecFactory(env, env_kwargs)
     if isinstance(env, str):
-        return _Make(find_spec(env), env_kwargs)
+        return _SpecFactory(find_spec(env), env_kwargs)
     if callable(env):
         return env
     raise TypeError(
@@ -217,7 +217,9 @@ def _one_built(
             f"one env object cannot be duplicated: expected num_envs=1 in this process, got "
             f"num_envs={num_envs} and num_workers={num_workers}; pass its id or a factory"
         )
-    return vectorize([_Build(lambda: env, tuple(wrappers), type(env.unwrapped))], num_workers=0)
+    return vectorize(
+        [_EnvFactory(lambda: env, tuple(wrappers), type(env.unwrapped))], num_workers=0
+    )
 
 
 def find_spec(env_id: str) -> EnvSpec:

@@ -324,7 +324,7 @@ def _leave_out_damaged(storage: Storage) -> None:
     The rows around them are then separate episodes.
     """
     if storage.skips_corrupt:
-        table = storage.table
+        table = storage.index
         for position in range(table.base, table.base + len(table)):
             try:
                 storage.payload(position)
@@ -367,7 +367,7 @@ def _origins_of(storage: Storage) -> list[dict[str, object]]:
     """JSON-able facts that identify a source, or each of several joined ones."""
     if isinstance(storage, JoinedStorage):
         return [origin for one in storage.storages for origin in _origins_of(one)]
-    counts = {"episodes": storage.table.episodes, "steps": storage.table.steps}
+    counts = {"episodes": storage.index.episodes, "steps": storage.index.steps}
     if not isinstance(storage, DiskStorage):
         return [{**counts}]
     return [{"path": str(storage.path), "store": storage.store, **counts}]

@@ -109,7 +109,7 @@ class EpisodeWriter:
         self._source = source or "EpisodeWriter"
         self._is_ready = replay.is_bound and source is None
         # Counted by the storage, so that an interrupt cannot make the count wrong.
-        self._before = replay.storage.table.counters if replay.is_bound else Counters()
+        self._before = replay.storage.index.counters if replay.is_bound else Counters()
         self._waiting: list[Chunk] = []
         self._waiting_rows = 0
         self._next_id = self._before.next_episode
@@ -164,7 +164,7 @@ class EpisodeWriter:
             chunks: Iterable[Chunk] = _chunk_of(episode).split(self.max_rows)
         else:
             chunks = episode
-        self._next_id = max(self._next_id, self._replay.storage.table.next_episode)
+        self._next_id = max(self._next_id, self._replay.storage.index.next_episode)
         for chunk in chunks:
             if self._is_full():
                 self.flush()
@@ -251,7 +251,7 @@ class EpisodeWriter:
         self._prepare(spec)
         if self._waiting:
             self.flush()
-        next_id = self._replay.storage.table.next_episode
+        next_id = self._replay.storage.index.next_episode
         still_open = dict(self._open)
         chunks: list[Chunk] = []
         ended = 0
@@ -283,7 +283,7 @@ class EpisodeWriter:
     @property
     def _counters(self) -> Counters:
         replay = self._replay
-        return replay.storage.table.counters if replay.is_bound else self._before
+        return replay.storage.index.counters if replay.is_bound else self._before
 
     @property
     def _row_bytes(self) -> int:

@@ -34,7 +34,7 @@ class StoredEpisode:
         self._storage = storage
         self._copier = copier
         self._position = position
-        self._record = storage.table.record(position)
+        self._record = storage.index.record(position)
         self._metadata: Mapping[str, object] | None = None
         self._total_reward: float | None = None
 
@@ -131,7 +131,7 @@ class StoredEpisode:
         found = [(self._position, self._record)]
         while found[-1][1].previous >= 0:
             position = found[-1][1].previous
-            found.append((position, self._storage.table.record(position)))
+            found.append((position, self._storage.index.record(position)))
         return found[::-1]
 
 
@@ -154,19 +154,19 @@ def stored_episodes(storage: Storage) -> Iterator[StoredEpisode]:
         >>> [chunk.rows for chunk in episode.chunks(max_rows=6)]
         [6, 2]
     """
-    records = storage.table.records
+    records = storage.index.records
     tails = np.flatnonzero((records["is_tail"] == 1) & (records["end"] & End.LOST == 0))
     in_order = tails[np.lexsort((records["head"][tails], records["episode"][tails]))]
-    positions = (in_order + storage.table.base).tolist()
+    positions = (in_order + storage.index.base).tolist()
     return _each(storage, positions)
 
 
 def _each(storage: Storage, positions: Sequence[int]) -> Iterator[StoredEpisode]:
     copier = RowCopier(storage)
     for position in positions:
-        if position < storage.table.base:
+        if position < storage.index.base:
             raise NotEnoughData(
                 f"chunk {position} was evicted while the episodes were read: expected no writes "
-                f"meanwhile, got {storage.table.base} as the oldest chunk; start again"
+                f"meanwhile, got {storage.index.base} as the oldest chunk; start again"
             )
         yield StoredEpisode(storage, copier, position)

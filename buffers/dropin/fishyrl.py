@@ -135,7 +135,7 @@ class IndependentVectorizedBuffer:
     @property
     def size(self) -> int:
         """Rows stored now, of all envs, at most ``capacity`` for each."""
-        stored = self._replay.storage.table.rows if self._replay.is_bound else 0
+        stored = self._replay.storage.index.rows if self._replay.is_bound else 0
         return min(stored + self._waiting, self._num_envs * self._capacity)
 
     @property
@@ -401,7 +401,7 @@ class IndependentVectorizedBuffer:
         if self._episodes is None:
             spec = rows.spec(self._replay.path, self._codec)
             self._replay.bind(spec, _facts(rows))
-            following = self._replay.storage.table.next_episode
+            following = self._replay.storage.index.next_episode
             self._episodes = EpisodeBuffer(
                 spec, self._num_envs, next_episode=following, capacity=self._replay.capacity
             )
@@ -447,7 +447,7 @@ class IndependentVectorizedBuffer:
         """Raise NotEnoughData if no window can be drawn."""
         if request.borders != "cross" or self._replay.count(request):
             return  # the replay's own error fits
-        records = self._replay.storage.table.records
+        records = self._replay.storage.index.records
         runs = records["stream_row"] + records["rows"] - records["stream_head"]
         longest, wanted = int(runs.max(initial=0)), request.length
         raise NotEnoughData(
@@ -858,7 +858,7 @@ def snapshot(replay: SequenceReplayBuffer) -> dict[str, Any]:
         Under ``"pieces"`` [chunks, 5] int64: episode, stream, first row, rows and end of each;
         under ``"rows"`` arrays [rows, ...] by field.
     """
-    records = replay.storage.table.records
+    records = replay.storage.index.records
     records = records[records["rows"] > 0]
     starts = np.cumsum(records["rows"]) - records["rows"]
     total = int(records["rows"].sum())

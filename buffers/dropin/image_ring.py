@@ -115,7 +115,7 @@ def shortage(replay: SequenceReplayBuffer, length: int, *, is_across: bool) -> N
         length: Steps in the requested sequence.
         is_across: Sequences go on with the next episode.
     """
-    records = replay.storage.table.records
+    records = replay.storage.index.records
     last = records[records["is_tail"] == 1]
     steps = last["first_row"] + last["rows"] - last["head"] - 1
     where = "of one env" if is_across else "in one episode"

@@ -534,7 +534,7 @@ class ObservationsByAge:
         self._writer = writer
         self._size = size
         self._flushed = writer.steps
-        self._until = replay.storage.table.base + len(replay.storage.table)
+        self._until = replay.storage.index.base + len(replay.storage.index)
         self._extent = (-1, -1)
         self._counts = np.zeros(0, np.int64)
 
@@ -588,18 +588,18 @@ class ObservationsByAge:
         # Negative only if the folder was written by more envs than there are now.
         place = np.maximum(ages + (int(counts[-1]) + waiting - len(self)), 0)
         chunk = np.searchsorted(counts, place, side="right") - 1
-        records = self._replay.storage.table.records
+        records = self._replay.storage.index.records
         ids: np.ndarray = records["row_id"][chunk] + place - counts[chunk]
         return ids
 
     def _flush(self) -> None:
         self._writer.flush(newest=False)
-        table = self._replay.storage.table
+        table = self._replay.storage.index
         self._flushed, self._until = self._writer.steps, table.base + len(table)
 
     def _stored_counts(self) -> np.ndarray:
         """The number of observations before each chunk of the last flush, and in total."""
-        table = self._replay.storage.table
+        table = self._replay.storage.index
         extent = (table.base, self._until)
         if extent != self._extent:
             records = table.records[: self._until - table.base]

@@ -11,6 +11,7 @@ from stepwell.buffers.episode import Chunk, End
 from stepwell.buffers.episode_buffer import OBSERVED, EpisodeBuffer
 from stepwell.buffers.replay import SequenceReplayBuffer
 from stepwell.buffers.spec import Codec, Field, Spec
+from stepwell.buffers.whole_numbers import check_whole, is_whole
 
 __all__ = [
     "OBSERVED",
@@ -89,13 +90,13 @@ class TransitionWriter:
             spec,
             num_envs,
             chunk_rows=rows,
-            next_episode=replay.storage.table.next_episode,
+            next_episode=replay.storage.index.next_episode,
         )
         self._most_waiting = rows - 2
         self._is_on_disk = replay.path is not None
         self._waiting = 0  # steps since the last flush
         self.steps = replay.steps
-        ends = replay.storage.table.records["end"]
+        ends = replay.storage.index.records["end"]
         self.episodes = int((ends & (End.TERMINATED | End.TRUNCATED) != 0).sum())
 
     @property
@@ -261,27 +262,12 @@ def checked_shape(name: str, shape: object) -> tuple[int, ...]:
         ValueError: It is not a sequence of whole numbers >= 1.
     """
     sizes: Sequence[object] | None = list(shape) if isinstance(shape, Sequence) else None
-    whole = [
-        int(size)
-        for size in sizes or ()
-        if isinstance(size, int | np.integer) and not isinstance(size, bool) and size >= 1
-    ]
+    whole = [int(size) for size in sizes or () if is_whole(size) and size >= 1]
     if sizes is None or len(whole) < len(sizes):
         raise ValueError(
             f"{name}: expected a tuple of whole numbers >= 1, as in (3, 64, 64), got {shape!r}"
         )
     return tuple(whole)
-
-
-def check_whole(name: str, value: object, least: int) -> None:
-    """Raise ValueError unless a value is a whole number that is large enough.
-
-    Raises:
-        ValueError: It is.
-    """
-    is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not is_whole or int(value) < least:  # type: ignore[call-overload]
-        raise ValueError(f"{name}: expected a whole number >= {least}, got {value!r}")
 
 
 def as_declared(

@@ -10,8 +10,9 @@ import numpy as np
 
 from stepwell.buffers.sampling.batch import map_tree, one_line
 from stepwell.buffers.spec import ArrayTree
+from stepwell.buffers.whole_numbers import whole_number
 
-__all__ = ["Minibatch", "Order", "row_batches", "sequence_batches"]
+__all__ = ["IndexBatches", "Minibatch", "row_batches", "sequence_batches"]
 
 _NOT_OF_ROWS = ("state", "step", "env")
 
@@ -20,9 +21,11 @@ _NOT_OF_ROWS = ("state", "step", "env")
 class Minibatch:
     """Rows of a rollout in memory that the caller owns: ``[B, ...]``, or sequences ``[T, B, ...]``.
 
+    With ``to="torch"`` tensors are in place of the arrays.
+
     Args:
         observation: Observations, nested like the env's space.
-        action: Actions chosen from them.
+        action: Actions chosen from them, nested like the env's space.
         reward: Rewards of the actions, float32.
         is_first: The observation is that of a reset, bool: a recurrent policy starts from its
             initial state.
@@ -32,8 +35,8 @@ class Minibatch:
             out of the loss.
         info: Declared info fields that came with the step, by name.
         extras: The policy's extras for the row, by name.
-        advantage: From `Rollout.advantages`; None before it was called.
-        returns: From the same call; None before it.
+        advantage: From `Rollout.advantages`, in the dtype of the values; None before it was called.
+        returns: From the same call, in the same dtype; None before it.
         state: A recurrent policy's state before each sequence's first row, ``[B, ...]``; None in
             flat minibatches, and for a policy without.
         step: [B] int64: index of the row, or of the sequence's first row.
@@ -59,7 +62,7 @@ class Minibatch:
         return one_line(self)
 
 
-class Order:
+class IndexBatches:
     """Draws batches of indices, each index once an epoch.
 
     Args:
@@ -76,8 +79,8 @@ class Order:
     def __init__(
         self, batch_size: int, epochs: int, rng: np.random.Generator, drop_last: bool
     ) -> None:
-        self._batch_size = _whole("batch_size", batch_size)
-        self._epochs = _whole("epochs", epochs)
+        self._batch_size = whole_number("batch_size", batch_size, 1)
+        self._epochs = whole_number("epochs", epochs, 1)
         if not isinstance(rng, np.random.Generator):
             raise TypeError(
                 f"rng: expected a numpy Generator, got {rng!r}; np.random.default_rng(seed) is one"
@@ -102,7 +105,9 @@ class Order:
                 yield order[start : start + self._batch_size]
 
 
-def row_batches(rows: Minibatch, order: Order, to: str, device: object) -> Iterator[Minibatch]:
+def row_batches(
+    rows: Minibatch, order: IndexBatches, to: str, device: object
+) -> Iterator[Minibatch]:
     """The rows with ``mask``; see `Rollout.minibatches`.
 
     Args:
@@ -120,7 +125,7 @@ def row_batches(rows: Minibatch, order: Order, to: str, device: object) -> Itera
 def sequence_batches(
     rows: Minibatch,
     initial_state: object,
-    order: Order,
+    order: IndexBatches,
     length: int | None,
     to: str,
     device: object,
@@ -137,7 +142,7 @@ def sequence_batches(
     """
     convert = _converter(to, device)
     num_steps, num_envs = rows.mask.shape
-    span = num_steps if length is None else _whole("length", length)
+    span = num_steps if length is None else whole_number("length", length, 1)
     if num_steps % span:
         raise ValueError(
             f"length: expected a divisor of the rollout's {num_steps} rows, got {span}; collect "
@@ -198,14 +203,3 @@ def _picked(rows: Minibatch, numbers: tuple[np.ndarray, np.ndarray]) -> Minibatc
 
     names = [field.name for field in fields(Minibatch) if field.name not in _NOT_OF_ROWS]
     return replace(rows, **{name: map_tree(picked, getattr(rows, name)) for name in names})
-
-
-def _whole(name: str, number: int) -> int:
-    """A number >= 1 as an int.
-
-    Raises:
-        ValueError: It is none.
-    """
-    if not (number >= 1 and number % 1 == 0):
-        raise ValueError(f"{name}: expected a whole number >= 1, got {number}; give one")
-    return int(number)

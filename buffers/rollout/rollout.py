@@ -19,8 +19,8 @@ from stepwell.buffers.rollout.advantages import (
     row_numbers,
 )
 from stepwell.buffers.rollout.minibatches import (
+    IndexBatches,
     Minibatch,
-    Order,
     row_batches,
     sequence_batches,
 )
@@ -258,7 +258,7 @@ class Rollout:
             ValueError: A number is out of range, or options do not go together.
             ImportError: ``to="torch"``, and PyTorch is not installed.
         """
-        order = Order(batch_size, epochs, self.rng if rng is None else rng, drop_last)
+        order = IndexBatches(batch_size, epochs, self.rng if rng is None else rng, drop_last)
         return row_batches(self._all(), order, to, device)
 
     @overload
@@ -321,7 +321,7 @@ class Rollout:
                 for the length.
             ImportError: ``to="torch"``, and PyTorch is not installed.
         """
-        order = Order(batch_size, epochs, self.rng if rng is None else rng, drop_last)
+        order = IndexBatches(batch_size, epochs, self.rng if rng is None else rng, drop_last)
         return sequence_batches(self._all(), self.initial_state, order, length, to, device)
 
     def _values(self, given: npt.ArrayLike | None) -> np.ndarray:

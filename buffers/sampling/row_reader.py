@@ -87,7 +87,7 @@ class RowReader:
 
     def follow(self) -> None:
         """Update for chunks that were added, evicted or moved to other positions."""
-        table = self._storage.table
+        table = self._storage.index
         extent = (self._storage.generation, table.base, len(table))
         if extent != self._extent:
             self._places.follow()
@@ -108,7 +108,7 @@ class RowReader:
         Raises:
             DamagedChunk: The bytes of a chunk are damaged.
         """
-        table = self._storage.table
+        table = self._storage.index
         found = _resolve(runs, table.records, table.base)
         self._find(found.chunk)
         return found
@@ -171,7 +171,7 @@ class RowReader:
         """
         place, field, dtype, row_bytes = self._fields[name]
         chunk, start, rows, target = segments[:4]
-        records, places = self._storage.table.records, self._places
+        records, places = self._storage.index.records, self._places
         sources = places.buffers(chunk, records["segment"][chunk])
         offsets, kinds = places.offsets[place].take(chunk), places.kinds[place].take(chunk)
         first = places.codings[kinds[0]]
@@ -187,7 +187,7 @@ class RowReader:
         found = (offsets, records["stored_rows"][chunk], start, rows, target)
         codings = [places.codings[kind] for kind in kinds.tolist()]
         where = list(zip(*(values.tolist() for values in found), strict=True))
-        base = self._storage.table.base
+        base = self._storage.index.base
         return CodedCopies(field, places.reader, sources, codings, where, chunk, base, columns)
 
     def copy(self, copies: Sequence[tuple[Copies, np.ndarray]]) -> None:
@@ -202,7 +202,7 @@ class RowReader:
 
     def _find(self, indices: np.ndarray) -> None:
         """Locate the fields of chunks that were not read yet, and decode their small ones."""
-        table = self._storage.table
+        table = self._storage.index
         for index in self._columns.unknown(indices).tolist():
             self._columns.decode(index, table.record(index + table.base))
 

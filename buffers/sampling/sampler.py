@@ -51,7 +51,7 @@ class EpochSnapshot(NamedTuple):
         base: Position of the first one.
         items: Counts of the items.
         generation: Generation of the storage, and so of the positions.
-        losses: Losses counted by the table.
+        losses: Losses counted by the index.
     """
 
     records: np.ndarray
@@ -111,7 +111,7 @@ class Sampler:
         memory = maker.memory(request.batch_size, out)
 
         def plan() -> tuple[_Plan, np.ndarray]:
-            table, kinds = self._storage.table, maker.kinds()
+            table, kinds = self._storage.index, maker.kinds()
             newest = self._newest_items(table, request, kinds)
             chosen, weights = self._choose(request, kinds, newest, rng)
             found = maker.plan(self._rows, table, chosen, memory)
@@ -129,7 +129,7 @@ class Sampler:
         assert kind is not None
         with self._storage.lock:
             chosen = self._filters.chosen(request.where)
-            return self._storage.table.items(kind, chosen).total
+            return self._storage.index.items(kind, chosen).total
 
     def check(self, request: BatchRequest[BatchT]) -> None:
         """Refuse an invalid request.
@@ -147,7 +147,7 @@ class Sampler:
         assert kind is not None
 
         def look() -> EpochSnapshot:
-            storage, table = self._storage, self._storage.table
+            storage, table = self._storage, self._storage.index
             items = ItemCounts(kind, self._filters.chosen(request.where))
             records = table.records.copy()
             items.update(records, table.base)
@@ -169,7 +169,7 @@ class Sampler:
 
         def plan() -> tuple[_Plan, np.ndarray]:
             chosen = self._still_there(request, snapshot, numbers)
-            found = maker.plan(self._rows, self._storage.table, chosen, memory)
+            found = maker.plan(self._rows, self._storage.index, chosen, memory)
             return found, np.ones(len(numbers), np.float32)
 
         return cast("BatchT", self._made(maker, plan))
@@ -181,7 +181,7 @@ class Sampler:
         memory, are_whole = maker.memory(len(rows), None), isinstance(request, Episodes)
 
         def plan() -> tuple[_Plan, np.ndarray]:
-            table = self._storage.table
+            table = self._storage.index
             chosen = _items_at(table, maker.kinds(), rows, are_whole=are_whole)
             found = maker.plan(self._rows, table, chosen, memory)
             return found, np.ones(len(rows), np.float32)
@@ -195,7 +195,7 @@ class Sampler:
             raise ValueError(f"name: expected one of {', '.join(names)}, got {name!r}")
 
         def find() -> np.ndarray:
-            return self._rows.pick(name, self._rows.refs(*_rows_at(self._storage.table, rows)))
+            return self._rows.pick(name, self._rows.refs(*_rows_at(self._storage.index, rows)))
 
         return self._locked(find)
 
@@ -209,13 +209,13 @@ class Sampler:
         """See `SequenceReplayBuffer.update_priorities`."""
         storage = self._storage
         with storage.lock:
-            return self._priorities.update(storage.table, storage.generation, ids, values)
+            return self._priorities.update(storage.index, storage.generation, ids, values)
 
     def state(self) -> dict[str, Any]:
         """The state for `restore`: JSON-able values and arrays."""
         storage = self._storage
         with storage.lock:
-            priorities = self._priorities.state(storage.table, storage.generation)
+            priorities = self._priorities.state(storage.index, storage.generation)
             return {"newest": self._newest.state(), "priorities": priorities}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -230,7 +230,7 @@ class Sampler:
         if priorities is not None:
             priorities = json_values.mapping(priorities, "priorities")
         with storage.lock:
-            self._priorities.restore(storage.table, storage.generation, priorities)
+            self._priorities.restore(storage.index, storage.generation, priorities)
             self._newest = newest
 
     def close(self) -> None:
@@ -283,7 +283,7 @@ class Sampler:
         self, request: Request, kinds: ItemKinds, newest: Drawn | None, rng: Generator
     ) -> tuple[Drawn, np.ndarray]:
         """Draw the items of a request, and compute their weights."""
-        table, count = self._storage.table, request.batch_size
+        table, count = self._storage.index, request.batch_size
         draw = "wholes" if isinstance(request, Episodes) else request.draw
         if draw == "priorities":
             assert not isinstance(request, Episodes)
@@ -305,7 +305,7 @@ class Sampler:
 
     def _still_there(self, request: Request, snapshot: EpochSnapshot, numbers: np.ndarray) -> Drawn:
         """Items of an epoch at their current positions."""
-        storage, table = self._storage, self._storage.table
+        storage, table = self._storage, self._storage.index
         chunk, start = snapshot.items.locate(numbers)
         chunk = chunk + (snapshot.base - table.base)
         is_same = (storage.generation, table.losses) == (snapshot.generation, snapshot.losses)
@@ -375,7 +375,7 @@ class _Filters:
             if len(self._filters) >= _MAX_FILTERS:
                 self._filters.pop(next(iter(self._filters)))
             self._filters[key] = EpisodeFilter(where)
-        table = self._storage.table
+        table = self._storage.index
         return self._filters[key].update(table.records, table.base, self._metadata)
 
 
@@ -467,7 +467,7 @@ class _EpisodeReader:
 
     def episodes(self, chosen: EpisodeFilter | None) -> Iterator[Episode]:
         """The episodes stored now, in the order in which they began."""
-        table = self._storage.table
+        table = self._storage.index
         records = table.records
         is_wanted = records["is_tail"] == 1
         if chosen is not None:
@@ -483,7 +483,7 @@ class _EpisodeReader:
         if not self._storage.skips_corrupt:
             raise damaged
         with self._storage.lock:
-            if damaged.position >= self._storage.table.base:  # else it is evicted by now
+            if damaged.position >= self._storage.index.base:  # else it is evicted by now
                 self._storage.lose(damaged.position)
 
     def _whole(self, position: int, generation: int) -> Iterator[Episode]:
@@ -493,7 +493,7 @@ class _EpisodeReader:
                 found = self._episode(position, generation)
             yield found
         except DamagedChunk as damaged:
-            before = self._storage.table.record(damaged.position).previous
+            before = self._storage.index.record(damaged.position).previous
             self.leave_out(damaged)
             if before >= 0:
                 yield from self._whole(before, generation)
@@ -503,7 +503,7 @@ class _EpisodeReader:
     def _episode(self, position: int, generation: int) -> Episode:
         """The episode whose last chunk is at a position."""
         self.copier.follow()
-        table = self._storage.table
+        table = self._storage.index
         if position < table.base or self._storage.generation != generation:
             raise NotEnoughData(
                 f"chunk {position} was evicted or moved while the episodes were read: expected no "

@@ -60,7 +60,7 @@ class SmallFieldCache:
 
     def follow(self) -> None:
         """Update for chunks that were added, evicted or moved to other positions."""
-        table, places = self._storage.table, self._places
+        table, places = self._storage.index, self._places
         if places.generation != self._generation or places.base < self._base:
             self._forget()
         gone = places.base - self._base

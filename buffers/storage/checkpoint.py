@@ -73,7 +73,7 @@ def unpack(data: bytes, where: str) -> dict[str, Any]:
     if crc32(data[12:]) != crc:
         raise StoreCorrupt(f"{where} is damaged: wrong checksum; restore it from a copy")
     start = _HEAD.size + length
-    arrays = _Arrays(memoryview(data)[start + len(_padding(start)) :])
+    arrays = _ArrayReader(memoryview(data)[start + len(_padding(start)) :])
     try:
         if start > len(data):
             raise ValueError(f"expected {length} bytes of JSON, got {len(data) - _HEAD.size}")
@@ -110,7 +110,7 @@ def _put(array: np.ndarray, arrays: list[bytes]) -> list[object]:
     return [little.dtype.str, list(array.shape), offset, len(data)]
 
 
-def _with_arrays(value: Any, arrays: _Arrays) -> Any:
+def _with_arrays(value: Any, arrays: _ArrayReader) -> Any:
     if isinstance(value, dict):
         if _ARRAY in value:
             return arrays.take(value[_ARRAY])
@@ -120,7 +120,7 @@ def _with_arrays(value: Any, arrays: _Arrays) -> Any:
     return value
 
 
-class _Arrays:
+class _ArrayReader:
     """The arrays of a file, one after the other, as `_without_arrays` found them.
 
     Args:

@@ -80,8 +80,9 @@ class ChunkEncoder:
         head = bytearray(_HEADER.pack(len(self._spec.fields), len(metadata)))
         data: list[Part] = [_padding(head_bytes)]
         offset = head_bytes + len(data[0])
+        rows = chunk.rows
         for field in self._spec.fields:
-            dtype, block_rows, parts = self._encode_field(field, _rows_of(chunk, field))
+            dtype, block_rows, parts = self._encode_field(field, _rows_of(chunk, field, rows))
             nbytes = sum(map(len, parts))
             head += _FIELD.pack(_TAGS[field.codec], dtype.encode(), block_rows, offset, nbytes)
             data += [*parts, _padding(nbytes)]
@@ -89,7 +90,6 @@ class ChunkEncoder:
         return [bytes(head) + metadata, *data]
 
     def _encode_field(self, field: Field, rows: np.ndarray) -> tuple[str, int, list[Part]]:
-        rows = np.ascontiguousarray(rows, field.numpy_dtype.newbyteorder("<"))
         if field.codec == "narrow":
             rows = _narrowed(rows)
         if field.codec != "zstd":
@@ -375,14 +375,17 @@ def _metadata_text(chunk: Chunk) -> bytes:
     return text
 
 
-def _rows_of(chunk: Chunk, field: Field) -> np.ndarray:
-    """The rows of one field, whose dtype and shape are checked: a wrong cast would be permanent."""
-    rows, expected = chunk.fields.get(field.name), (chunk.rows, *field.shape)
-    # Any byte order is accepted, as it is converted exactly.
+def _rows_of(chunk: Chunk, field: Field, count: int) -> np.ndarray:
+    """The rows of one field, contiguous and little-endian.
+
+    Their dtype and shape are checked: a wrong cast would be permanent.
+    """
+    rows, expected = chunk.fields.get(field.name), (count, *field.shape)
     if rows is not None and rows.shape == expected:
-        dtype = field.numpy_dtype
-        if rows.dtype == dtype or rows.dtype.newbyteorder("=") == dtype.newbyteorder("="):
-            return rows
+        dtype = field.numpy_dtype.newbyteorder("<")
+        # Any byte order is accepted, as it is converted exactly.
+        if rows.dtype == dtype or rows.dtype.newbyteorder("<") == dtype:
+            return np.ascontiguousarray(rows, dtype)
     got = "nothing" if rows is None else f"{rows.dtype} {rows.shape}"
     raise SpecMismatch(
         f"field {field.name!r} of a chunk: expected {field.dtype} {expected}, got {got}"

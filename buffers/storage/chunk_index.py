@@ -89,7 +89,7 @@ class ChunkIndex:
         self._records: np.ndarray = np.empty(64, CHUNK)
         self._length = 0
         self._base = 0
-        self._open: dict[int, _Open] = {}
+        self._open: dict[int, _OpenEpisode] = {}
         self._newest: dict[int, int] = {}
         self._counts: dict[_CountKey, ItemCounts] = {}
         self.shares: Shares | None = None
@@ -113,16 +113,16 @@ class ChunkIndex:
             counters: The counters after the last chunk.
             base: Position of the first chunk.
         """
-        table = cls()
+        index = cls()
         records = stored.copy()
         _link(records, base)
-        table._records = _with_room(records, 64)
-        table._length, table._base = len(records), base
-        table._find_newest()
-        table._count()
-        table.next_row_id, table.next_episode, table.total_steps = counters
-        table._oldest_new_episode = counters.next_episode
-        return table
+        index._records = _with_room(records, 64)
+        index._length, index._base = len(records), base
+        index._find_newest()
+        index._count()
+        index.next_row_id, index.next_episode, index.total_steps = counters
+        index._oldest_new_episode = counters.next_episode
+        return index
 
     @property
     def counters(self) -> Counters:
@@ -175,16 +175,17 @@ class ChunkIndex:
                 before = None
             elif chunk.first_row != before.next_row:
                 raise ValueError(_misplaced(chunk, before.next_row))
-            if chunk.rows < 1:
+            rows = chunk.rows
+            if rows < 1:
                 raise ValueError(f"chunk of episode {chunk.episode} has no rows, expected some")
             if not chunk.end.is_final:
-                newest[chunk.stream] = _open_after(chunk, 0)
-            steps.append(_new_steps(chunk, before))
+                newest[chunk.stream] = _open_after(chunk, rows, 0)
+            steps.append(_new_steps(chunk, rows, before))
         return steps
 
     def append(self, chunk: Chunk, segment: int, offset: int, nbytes: int) -> int:
         """Add a stored chunk, which `check` has accepted, and return its position."""
-        position = self._base + self._length
+        position, rows = self._base + self._length, chunk.rows
         newest = self._open.pop(chunk.stream, None)
         before = newest if newest and newest.episode == chunk.episode else None
         head, previous = chunk.first_row, -1
@@ -196,16 +197,16 @@ class ChunkIndex:
         if self._length == len(self._records):
             self._records = _with_room(self._records, self._length)
         self._records[self._length] = (
-            *(chunk.episode, chunk.stream, chunk.first_row, chunk.rows, int(chunk.end)),
-            *(1, previous, head, self.next_row_id, chunk.rows, segment, offset, nbytes),
+            *(chunk.episode, chunk.stream, chunk.first_row, rows, int(chunk.end)),
+            *(1, previous, head, self.next_row_id, rows, segment, offset, nbytes),
             *self._join_stream(chunk, previous, position),
         )
         self._length += 1
         if not chunk.end.is_final:
-            self._open[chunk.stream] = _open_after(chunk, position)
-        self.steps += chunk.rows - (chunk.first_row == 0)
-        self.total_steps += _new_steps(chunk, before)
-        self.next_row_id += chunk.rows
+            self._open[chunk.stream] = _open_after(chunk, rows, position)
+        self.steps += rows - (chunk.first_row == 0)
+        self.total_steps += _new_steps(chunk, rows, before)
+        self.next_row_id += rows
         self.next_episode = max(self.next_episode, chunk.episode + 1)
         return position
 
@@ -330,7 +331,7 @@ def _with_room(records: np.ndarray, more: int) -> np.ndarray:
     return roomy
 
 
-class _Open(NamedTuple):
+class _OpenEpisode(NamedTuple):
     """The newest episode of a stream, while its environment has not ended it."""
 
     episode: int
@@ -339,14 +340,14 @@ class _Open(NamedTuple):
     is_pending: bool
 
 
-def _open_after(chunk: Chunk, position: int) -> _Open:
+def _open_after(chunk: Chunk, rows: int, position: int) -> _OpenEpisode:
     is_pending = bool(chunk.end & End.PENDING)
-    return _Open(chunk.episode, position, chunk.first_row + chunk.rows - is_pending, is_pending)
+    return _OpenEpisode(chunk.episode, position, chunk.first_row + rows - is_pending, is_pending)
 
 
-def _new_steps(chunk: Chunk, before: _Open | None) -> int:
+def _new_steps(chunk: Chunk, rows: int, before: _OpenEpisode | None) -> int:
     """Env steps of a chunk: neither the reset's row nor a superseding row is a new one."""
-    return chunk.rows - (chunk.first_row == 0 or (before is not None and before.is_pending))
+    return rows - (chunk.first_row == 0 or (before is not None and before.is_pending))
 
 
 def _steps_of(records: np.ndarray) -> np.ndarray:

@@ -62,17 +62,17 @@ class FieldLocator:
 
     def follow(self) -> None:
         """Follow the storage: chunks that were added, evicted or moved to other positions."""
-        generation, table = self._storage.generation, self._storage.table
-        if generation != self.generation or table.base < self.base:
+        generation, index = self._storage.generation, self._storage.index
+        if generation != self.generation or index.base < self.base:
             self._forget()
-        gone = table.base - self.base
+        gone = index.base - self.base
         if gone:
             self._buffers = {}
             self.is_known = self.is_known[gone:].copy()
             self.offsets, self.kinds = self.offsets[:, gone:].copy(), self.kinds[:, gone:].copy()
-            self.base = table.base
-        if len(table) > len(self.is_known):
-            self._grow(2 * len(table))
+            self.base = index.base
+        if len(index) > len(self.is_known):
+            self._grow(2 * len(index))
 
     def find(self, position: int, record: ChunkInfo) -> tuple[memoryview, list[int], list[int]]:
         """The memory of a chunk, and the offset and the number of the coding of each field.
@@ -106,7 +106,7 @@ class FieldLocator:
             return [self._buffer_of(index + self.base) for index in indices.tolist()]
 
     def _buffer_of(self, position: int) -> memoryview:
-        record = self._storage.table.record(position)
+        record = self._storage.index.record(position)
         found = self._buffers.get(record.segment)
         return self._look_up(position, record) if found is None else found
 
@@ -135,7 +135,7 @@ class FieldLocator:
         return self._numbers[coding]
 
     def _forget(self) -> None:
-        self.generation, self.base = self._storage.generation, self._storage.table.base
+        self.generation, self.base = self._storage.generation, self._storage.index.base
         self._buffers = {}
         self.is_known = np.zeros(0, np.bool_)
         fields = len(self._storage.spec.fields)
@@ -207,7 +207,7 @@ class RowCopier:
             if begin >= first_row:
                 return position, record
             stop, position = first_row, record.previous
-            record = self._storage.table.record(position)
+            record = self._storage.index.record(position)
 
     def _copy(
         self,

@@ -60,7 +60,7 @@ class JoinedStorage:
         >>> for storage in storages:
         ...     storage.add([Chunk(0, 0, 0, End.TERMINATED, rows)])
         >>> both = JoinedStorage(storages)
-        >>> both.table.episodes, both.table.steps, both.table.records["episode"].tolist()
+        >>> both.index.episodes, both.index.steps, both.index.records["episode"].tolist()
         (2, 4, [0, 281474976710656])
     """
 
@@ -77,15 +77,15 @@ class JoinedStorage:
                 "pass each of its stores"
             )
         check_same_rows(self._storages)
-        self._weights = None if weights is None else _checked(weights, len(self._storages))
+        self._weights = None if weights is None else _checked_weights(weights, len(self._storages))
         self._lock = RLock()
-        self._seen: list[_Seen] = []
+        self._snapshots: list[_Snapshot] = []
         self._generation = -1
-        self._look()
+        self._rebuild()
 
     @property
     def lock(self) -> RLock:
-        """Held while the table changes: by `refresh` and `lose`."""
+        """Held while the index changes: by `refresh` and `lose`."""
         return self._lock
 
     @property
@@ -99,9 +99,9 @@ class JoinedStorage:
         return self._storages[0].spec
 
     @property
-    def table(self) -> ChunkIndex:
+    def index(self) -> ChunkIndex:
         """The index of all chunks, those of the first storage first; `refresh` makes a new one."""
-        return self._table
+        return self._index
 
     @property
     def generation(self) -> int:
@@ -176,13 +176,13 @@ class JoinedStorage:
         """Leave out a chunk whose bytes are damaged."""
         storage, place = self._find(position)
         storage.lose(place)
-        self._table.lose([position])
+        self._index.lose([position])
 
     def refresh(self) -> bool:
         """Read chunks that this process or others have stored since.
 
         Returns:
-            True if the table changed. The earlier table object is not modified.
+            True if the index changed. The earlier index object is not modified.
 
         Raises:
             StoreCorrupt: New bytes are damaged; chunks that could be read are added.
@@ -194,7 +194,7 @@ class JoinedStorage:
                     storage.refresh()
         finally:
             with self._lock:
-                changed = self._look()
+                changed = self._rebuild()
         return changed
 
     def close(self) -> None:
@@ -202,37 +202,37 @@ class JoinedStorage:
         for storage in self._storages:
             storage.close()
 
-    def _look(self) -> bool:
-        """Rebuild the table if a storage changed; returns True if one did."""
-        tables = [storage.table for storage in self._storages]
-        if self._seen and all(map(_Seen.is_still, self._seen, tables)):
+    def _rebuild(self) -> bool:
+        """Rebuild the index if a storage changed; returns True if one did."""
+        indexes = [storage.index for storage in self._storages]
+        if self._snapshots and all(map(_Snapshot.is_current, self._snapshots, indexes)):
             return False
         before = self._origins()
-        self._seen = [_Seen(table, table.base, len(table)) for table in tables]
-        self._borders = np.cumsum([0, *(seen.length for seen in self._seen)]).tolist()
+        self._snapshots = [_Snapshot(index, index.base, len(index)) for index in indexes]
+        self._borders = np.cumsum([0, *(each.length for each in self._snapshots)]).tolist()
         # Appending to the last storage alone changes no position.
         self._generation += self._origins() != before
         counters = Counters(
-            len(tables) << _ID_BITS,
-            len(tables) << _ID_BITS,
-            sum(table.total_steps for table in tables),
+            len(indexes) << _ID_BITS,
+            len(indexes) << _ID_BITS,
+            sum(index.total_steps for index in indexes),
         )
-        records = [_shifted(table.records, number) for number, table in enumerate(tables)]
-        self._table = ChunkIndex.restore(np.concatenate(records), counters, 0)
+        records = [_shifted(index.records, number) for number, index in enumerate(indexes)]
+        self._index = ChunkIndex.restore(np.concatenate(records), counters, 0)
         if self._weights is not None:
-            self._table.shares = Shares(np.array(self._borders), self._weights)
+            self._index.shares = Shares(np.array(self._borders), self._weights)
         return True
 
     def _origins(self) -> list[tuple[int, int]]:
-        """The positions of each storage's first chunk, in this table and in the storage's."""
-        return [(self._borders[k], seen.base) for k, seen in enumerate(self._seen)]
+        """The positions of each storage's first chunk, in this index and in the storage's."""
+        return [(self._borders[k], each.base) for k, each in enumerate(self._snapshots)]
 
     def _find(self, position: int) -> tuple[Storage, int]:
         """The storage that holds the chunk at a position, and the chunk's position there."""
         number = bisect_right(self._borders, position) - 1
         storage = self._storages[number]
-        place = position - self._borders[number] + self._seen[number].base
-        if place < storage.table.base:
+        place = position - self._borders[number] + self._snapshots[number].base
+        if place < storage.index.base:
             raise ValueError(
                 f"a chunk of {name_of(storage, number)} was evicted since the last refresh, "
                 f"expected it to be there: call refresh()"
@@ -246,19 +246,19 @@ class JoinedStorage:
         )
 
 
-class _Seen(NamedTuple):
-    """A storage's table at the last `refresh`."""
+class _Snapshot(NamedTuple):
+    """A storage's index at the last `refresh`."""
 
-    table: ChunkIndex
+    chunks: ChunkIndex
     base: int
     length: int
 
-    def is_still(self, table: ChunkIndex) -> bool:
+    def is_current(self, index: ChunkIndex) -> bool:
         """The storage holds the same chunks."""
-        if (table.base, len(table)) != (self.base, self.length):
+        if (index.base, len(index)) != (self.base, self.length):
             return False
-        # A refresh makes a new table also where nothing is new, or a chunk is lost since.
-        return table is self.table or bool(np.array_equal(table.records, self.table.records))
+        # A refresh makes a new index also where nothing is new, or a chunk is lost since.
+        return index is self.chunks or bool(np.array_equal(index.records, self.chunks.records))
 
 
 def open_many(
@@ -321,7 +321,7 @@ def _shifted(records: np.ndarray, number: int) -> np.ndarray:
     return shifted
 
 
-def _checked(weights: Sequence[float], count: int) -> np.ndarray:
+def _checked_weights(weights: Sequence[float], count: int) -> np.ndarray:
     """The weights as an array.
 
     Raises:

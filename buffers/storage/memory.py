@@ -13,6 +13,7 @@ from stepwell.buffers.free_memory import free_memory
 from stepwell.buffers.spec import Spec
 from stepwell.buffers.storage.chunk_codec import Buffer, ChunkDecoder, ChunkEncoder, Part
 from stepwell.buffers.storage.chunk_index import ChunkIndex
+from stepwell.buffers.whole_numbers import whole_number
 
 __all__ = ["MemoryStorage"]
 
@@ -56,7 +57,7 @@ class MemoryStorage:
         self._max_rows = max_chunk_rows(capacity)
         self._writer = ChunkEncoder(spec)
         self._reader = ChunkDecoder(spec)
-        self._table = ChunkIndex()
+        self._index = ChunkIndex()
         self._slabs: deque[_Slab] = deque()
         self._first_slab = 0
         self._sessions: list[Mapping[str, object]] = []
@@ -64,7 +65,7 @@ class MemoryStorage:
 
     @property
     def lock(self) -> RLock:
-        """Held while the table changes."""
+        """Held while the index changes."""
         return self._lock
 
     @property
@@ -73,9 +74,9 @@ class MemoryStorage:
         return self._spec
 
     @property
-    def table(self) -> ChunkIndex:
+    def index(self) -> ChunkIndex:
         """The index of the stored chunks."""
-        return self._table
+        return self._index
 
     @property
     def skips_corrupt(self) -> bool:
@@ -85,7 +86,7 @@ class MemoryStorage:
     @property
     def lost_chunks(self) -> int:
         """Chunks that were left out."""
-        return int((self._table.records["end"] & End.LOST != 0).sum())
+        return int((self._index.records["end"] & End.LOST != 0).sum())
 
     @property
     def generation(self) -> int:
@@ -115,7 +116,7 @@ class MemoryStorage:
             SpecMismatch: A field is missing or has another dtype or shape; nothing was stored.
         """
         parts = [part for chunk in chunks for part in chunk.split(self._max_rows)]
-        self._table.check(parts)
+        self._index.check(parts)
         encoded = [self._writer.encode(chunk) for chunk in parts]
         for chunk, data in zip(parts, encoded, strict=True):
             check_chunk_bytes(chunk, sum(map(len, data)), self._capacity_bytes)
@@ -126,12 +127,12 @@ class MemoryStorage:
     def drop_before(self, row_id: int) -> None:
         """Evict slabs all of whose rows are older than the one with this id."""
         with self._lock:
-            while self._slabs and self._table.oldest_segment_stop <= row_id:
+            while self._slabs and self._index.oldest_segment_stop <= row_id:
                 self._evict()
 
     def payload(self, position: int) -> tuple[Buffer, int]:
         """The slab that holds the chunk at a position, and the chunk's offset in it."""
-        record = self._table.records[position - self._table.base]
+        record = self._index.records[position - self._index.base]
         return self._slabs[int(record["segment"]) - self._first_slab].memory, int(record["offset"])
 
     def metadata(self, position: int) -> Mapping[str, object]:
@@ -140,7 +141,7 @@ class MemoryStorage:
 
     def lose(self, position: int) -> None:
         """Leave out a chunk."""
-        self._table.lose([position])
+        self._index.lose([position])
 
     def refresh(self) -> bool:
         """False: no other process stores here."""
@@ -150,15 +151,15 @@ class MemoryStorage:
         """Keep the data: RAM is released with the object."""
 
     def _add(self, chunk: Chunk, parts: list[Part]) -> None:
-        nbytes = sum(map(len, parts))
-        slab = self._slab_for(nbytes, chunk.rows)
+        nbytes, rows = sum(map(len, parts)), chunk.rows
+        slab = self._slab_for(nbytes, rows)
         offset = slab.used
         for part in parts:
             slab.memory[slab.used : slab.used + len(part)] = np.frombuffer(part, np.uint8)
             slab.used += len(part)
-        slab.rows += chunk.rows
-        self._table.append(chunk, self._first_slab + len(self._slabs) - 1, offset, nbytes)
-        while self._capacity is not None and self._table.steps > self._capacity:
+        slab.rows += rows
+        self._index.append(chunk, self._first_slab + len(self._slabs) - 1, offset, nbytes)
+        while self._capacity is not None and self._index.steps > self._capacity:
             self._evict()
 
     def _slab_for(self, nbytes: int, rows: int) -> _Slab:
@@ -176,8 +177,8 @@ class MemoryStorage:
         return self._slabs[-1]
 
     def _evict(self) -> None:
-        if len(self._table) and self._table.records["segment"][0] == self._first_slab:
-            self._table.drop_segment()
+        if len(self._index) and self._index.records["segment"][0] == self._first_slab:
+            self._index.drop_segment()
         self._slabs.popleft()
         self._first_slab += 1
 
@@ -203,8 +204,8 @@ def max_chunk_rows(capacity: int | None) -> int:
 def check_capacity(capacity: int | None, capacity_bytes: int | None) -> None:
     """Refuse capacities that are not positive whole numbers."""
     for name, value in (("capacity", capacity), ("capacity_bytes", capacity_bytes)):
-        if value is not None and (isinstance(value, bool) or int(value) != value or value < 1):
-            raise ValueError(f"{name}: expected a whole number >= 1 or None, got {value!r}")
+        if value is not None:
+            whole_number(name, value, 1)
 
 
 def check_chunk_bytes(chunk: Chunk, nbytes: int, capacity_bytes: int | None) -> None:

@@ -17,7 +17,20 @@ __all__ = ["Storage"]
 class Storage(Protocol):
     """Keeps chunks in order; the oldest are evicted when the capacity is reached.
 
+    A chunk is addressed by its *position*: chunks are numbered from 0 on in the order in which they
+    were added, and keep their numbers when older ones are evicted (see `generation` for the
+    exceptions). A row has an id that is never used again; later rows have larger ones.
+
     `stepwell.buffers.testing.check_storage` checks the rules that every Storage keeps.
+
+    Example:
+        >>> import numpy as np
+        >>> from stepwell.buffers import Chunk, End, Field, MemoryStorage, Spec
+        >>> spec = Spec((Field("reward", "float64", (), "raw"),), "reward", "reward")
+        >>> storage: Storage = MemoryStorage(spec)
+        >>> storage.add([Chunk(0, 0, 0, End.TERMINATED, {"reward": np.zeros(3)}, {"seed": 7})])
+        >>> storage.index.episodes, storage.index.steps, storage.metadata(0)
+        (1, 2, {'seed': 7})
     """
 
     @property
@@ -26,13 +39,13 @@ class Storage(Protocol):
         ...
 
     @property
-    def table(self) -> ChunkIndex:
+    def index(self) -> ChunkIndex:
         """The index of the stored chunks."""
         ...
 
     @property
     def lock(self) -> RLock:
-        """Held while the table changes, and by readers of the table."""
+        """Held while the index changes, and by readers of the index."""
         ...
 
     @property
@@ -67,21 +80,41 @@ class Storage(Protocol):
     def add(self, chunks: Sequence[Chunk]) -> None:
         """Store chunks; when it returns they are durable.
 
+        Args:
+            chunks: Chunks of one or several episodes; those of an episode in the order of its rows.
+
         Raises:
-            ValueError: A chunk does not continue its episode; nothing was stored.
+            ValueError: A chunk has no rows, does not continue its episode, or is larger than the
+                capacity in bytes; nothing was stored.
+            SpecMismatch: A field is missing or has another dtype or shape; nothing was stored.
         """
         ...
 
     def drop_before(self, row_id: int) -> None:
-        """Evict slabs, or segments, all of whose rows are older than the one with this id."""
+        """Evict slabs, or segments, all of whose rows are older than the one with this id.
+
+        Args:
+            row_id: The oldest row to keep, as in the ``row_id`` of `ChunkInfo`.
+        """
         ...
 
     def payload(self, position: int) -> tuple[Buffer, int]:
-        """The memory that holds the chunk at a position, and the chunk's offset in it."""
+        """The memory that holds the chunk at a position, and the chunk's offset in bytes in it.
+
+        The bytes are those of `ChunkEncoder`. They stay valid while the memory is referenced, also
+        if the chunk is evicted.
+
+        Raises:
+            StoreCorrupt: The bytes are damaged.
+        """
         ...
 
     def metadata(self, position: int) -> Mapping[str, object]:
-        """JSON-able facts about the episode of the chunk at a position."""
+        """JSON-able facts about the episode of the chunk at a position.
+
+        Raises:
+            StoreCorrupt: The bytes are damaged.
+        """
         ...
 
     def lose(self, position: int) -> None:
@@ -89,7 +122,7 @@ class Storage(Protocol):
         ...
 
     def refresh(self) -> bool:
-        """Read new chunks of another process; returns True if the table changed."""
+        """Read new chunks of another process; returns True if the index changed."""
         ...
 
     def close(self) -> None:

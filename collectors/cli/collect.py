@@ -441,8 +441,8 @@ def collect(
             print_json({**report.to_json(), **made, "session": session})
         elif not quiet:
             store = replay.storage
-            raw_bytes = store.table.rows * store.spec.row_bytes
-            stored_bytes = int(store.table.records["nbytes"].sum())
+            raw_bytes = store.index.rows * store.spec.row_bytes
+            stored_bytes = int(store.index.records["nbytes"].sum())
             size_parts = describe_size(disk_bytes(out), raw_bytes, stored_bytes)
             print_parts(*summary(report, used_seed, size_parts))
 
@@ -599,7 +599,7 @@ def _store(
     was_there = out.exists()
     replay = SequenceReplayBuffer(out, capacity=capacity, capacity_bytes=capacity_bytes)
     was_store = replay.is_bound
-    first_episode = replay.storage.table.next_episode if was_store else 0
+    first_episode = replay.storage.index.next_episode if was_store else 0
     try:
         with replay:
             if not resume:
@@ -620,7 +620,7 @@ def _remove_empty(out: Path, was_there: bool) -> None:
     folder = StoreFolder(out, Files())
     with contextlib.suppress(StepwellError, OSError), contextlib.closing(folder.lock()):
         with DiskStorage.open(out, read_only=True) as storage:
-            if storage.table.total_steps:  # another process wrote in the meantime
+            if storage.index.total_steps:  # another process wrote in the meantime
                 return
         for pattern in ("manifest.json*", "segment-*.bin*", "LOCK"):
             for path in out.glob(pattern):

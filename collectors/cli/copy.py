@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -114,9 +115,9 @@ def merge(
             raise ValueError(
                 "merge: expected two stores or more, got one; name another, or use stepwell copy"
             )
-        seen: dict[Path, Path] = {}
+        seen: dict[str, Path] = {}
         for folder in folders:
-            first = seen.setdefault(folder.resolve(), folder)
+            first = seen.setdefault(os.path.realpath(folder), folder)
             if first is not folder:
                 raise ValueError(
                     f"merge: expected different stores, got {first} twice; name each once"
@@ -279,7 +280,7 @@ def _refuse_unknown(folder: Path, selection: EpisodeSelection) -> None:
     where, ids = selection.where, selection.ids or ()
     wanted = set(where) if isinstance(where, Mapping) else set[str]()
     with SequenceReplayBuffer.open(folder, read_only=True) as replay:
-        known_ids = np.unique(replay.storage.table.records["episode"])
+        known_ids = np.unique(replay.storage.index.records["episode"])
         for id_range in ids:
             if not ((known_ids >= id_range.start) & (known_ids < id_range.stop)).any():
                 expected = format_ids(known_ids.tolist(), 60) or "none"

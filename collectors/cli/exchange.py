@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,6 +14,7 @@ from stepwell import __version__
 from stepwell.buffers import Codec, SequenceReplayBuffer
 from stepwell.buffers.curation.selection import EpisodeSelection
 from stepwell.buffers.free_memory import bounded_memory
+from stepwell.buffers.storage.disk.publish import is_inside
 from stepwell.buffers.storage.disk.storage import DiskStorage
 from stepwell.collectors.cli.errors import exit_on_error
 from stepwell.collectors.cli.options import (
@@ -346,7 +346,7 @@ def import_data(
         ValueError: An argument or the data set is invalid; nothing
             was written.
     """
-    if from_ == _MEMMAP and out is not None and _is_inside(out, source):
+    if from_ == _MEMMAP and out is not None and is_inside(out, Path(source)):
         raise ValueError(
             f"--out {out}: expected a folder outside of {source}, which is only read; choose "
             f"another folder"
@@ -420,11 +420,6 @@ def convert_folder(
         print_json({**report.to_json(), "source": str(source), "path": str(out)})
     elif not quiet:
         _print_conversion(report, out)
-
-
-def _is_inside(path: Path, folder: str) -> bool:
-    """Return True for a path in a folder; unlike `Path.resolve` it accepts links in a circle."""
-    return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
 
 
 # Progress and summaries.

@@ -163,7 +163,7 @@ def summary_of(path: Path) -> StoreSummary:
         StoreNotFound: There is no store in the folder.
     """
     with DiskStorage.open(path, read_only=True) as storage:
-        records = storage.table.records
+        records = storage.index.records
         tails = np.sort(records[records["is_tail"] == 1], order="episode")
         ends = tails["end"]
         is_terminated = (ends & End.TERMINATED) != 0
@@ -177,8 +177,8 @@ def summary_of(path: Path) -> StoreSummary:
             sessions=tuple(storage.sessions),
             capacity=storage.capacity,
             capacity_bytes=storage.capacity_bytes,
-            steps=storage.table.steps,
-            total_steps=storage.table.total_steps,
+            steps=storage.index.steps,
+            total_steps=storage.index.total_steps,
             terminated=int(is_terminated.sum()),
             truncated=int(is_truncated.sum()),
             cut=int((~is_terminated & ~is_truncated).sum()),
@@ -188,7 +188,7 @@ def summary_of(path: Path) -> StoreSummary:
                 [returns[episode] for episode in whole["episode"].tolist()], np.float64
             ),
             lengths=whole["first_row"] + whole["rows"] - 1,
-            raw_bytes=storage.table.rows * storage.spec.row_bytes,
+            raw_bytes=storage.index.rows * storage.spec.row_bytes,
             stored_bytes=int(records["nbytes"].sum()),
             disk_bytes=disk_bytes(path),
         )
@@ -199,8 +199,8 @@ def _returns(storage: DiskStorage) -> dict[int, float]:
     reader = ChunkDecoder(storage.spec)
     place = [field.name for field in storage.spec.fields].index("reward")
     totals: dict[int, float] = {}
-    for position in range(storage.table.base, storage.table.base + len(storage.table)):
-        record = storage.table.record(position)
+    for position in range(storage.index.base, storage.index.base + len(storage.index)):
+        record = storage.index.record(position)
         if not record.rows:  # its one row is in the next chunk again
             continue
         buffer, origin = storage.payload(position)

@@ -11,7 +11,8 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import SyncVectorEnv, VectorEnv, VectorWrapper
 
-from stepwell.collectors.collector import Collector, check_number
+from stepwell.buffers.whole_numbers import check_whole
+from stepwell.collectors.collector import Collector
 from stepwell.collectors.evaluation.result import EvaluatedEpisode, Evaluation
 from stepwell.collectors.evaluation.video import file_names, load_av
 from stepwell.collectors.evaluation.video_recorder import VideoRecorder
@@ -123,7 +124,7 @@ def _number_of_episodes(episodes: int | None, seeds: Sequence[int] | None) -> in
             f"seeds={seeds}"
         )
     count = len(seeds) if seeds is not None else cast("int", episodes)
-    check_number("episodes" if seeds is None else "number of seeds", count)
+    check_whole("episodes" if seeds is None else "number of seeds", count, 1)
     return int(count)
 
 
@@ -162,7 +163,7 @@ def _checked_num_envs(envs: object, num_envs: int | None, count: int) -> int:
         raise ValueError(
             f"num_envs: expected none with envs that are made already, got {num_envs}; leave it out"
         )
-    check_number("num_envs", num_envs)
+    check_whole("num_envs", num_envs, 1)
     return int(num_envs)
 
 

@@ -21,7 +21,7 @@ class EvaluatedEpisode:
     """One episode of an evaluation.
 
     Args:
-        episode: Its number, in the order of the starts or of the seeds given.
+        episode: Its number, from 0 on, in the order of the starts or of the seeds given.
         seed: Seed of the reset that began it; None where its env used its own generator.
         total_reward: Its return: the sum of its rewards, undiscounted.
         steps: Its env steps.

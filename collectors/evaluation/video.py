@@ -16,7 +16,15 @@ import numpy as np
 import numpy.typing as npt
 from zstandard import ZstdCompressor, ZstdDecompressor
 
-__all__ = ["Frame", "FrameKeeper", "KeptFrames", "Mp4Writer", "Video", "file_names", "load_av"]
+__all__ = [
+    "CompressedFrames",
+    "Frame",
+    "FrameCompressor",
+    "Mp4Writer",
+    "Video",
+    "file_names",
+    "load_av",
+]
 
 Frame = npt.NDArray[np.uint8]
 
@@ -27,7 +35,7 @@ _LIMITED = 1  # luma from 16 to 235, as players expect
 
 
 @dataclass(frozen=True, slots=True)
-class KeptFrames:
+class CompressedFrames:
     """Frames compressed without loss.
 
     Args:
@@ -66,7 +74,7 @@ class Video:
     episode: int
     fps: float
     path: Path | None
-    kept: KeptFrames = field(repr=False)
+    kept: CompressedFrames = field(repr=False)
 
     @property
     def frames(self) -> Frame:
@@ -87,11 +95,11 @@ class Video:
         return {"episode": self.episode, "fps": self.fps, "path": path, "shape": list(self.shape)}
 
 
-class FrameKeeper:
+class FrameCompressor:
     """Compresses frames one by one.
 
     Example:
-        >>> keeper = FrameKeeper()
+        >>> keeper = FrameCompressor()
         >>> for level in range(3):
         ...     keeper.add(np.full((4, 6, 3), level, np.uint8))
         >>> keeper.finish().unpack()[:, 0, 0, 0]
@@ -119,11 +127,11 @@ class FrameKeeper:
         self._parts.append(self._compressor.compress(frame.tobytes()))
         self._count += 1
 
-    def finish(self) -> KeptFrames:
+    def finish(self) -> CompressedFrames:
         """The frames so far; no more can be added."""
         packed = b"".join([*self._parts, self._compressor.flush()])
         shape = (self._count, *self._shape)
-        return KeptFrames(packed, cast("tuple[int, int, int, int]", shape))
+        return CompressedFrames(packed, cast("tuple[int, int, int, int]", shape))
 
 
 class Mp4Writer:

@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from stepwell.collectors.evaluation.video import Frame, FrameKeeper, Mp4Writer, Video
+from stepwell.collectors.evaluation.video import Frame, FrameCompressor, Mp4Writer, Video
 from stepwell.collectors.report import StepReport
 from stepwell.collectors.vector_envs import Vector, mode_of
 from stepwell.wrappers.ale_env import emulator_of
@@ -81,7 +81,7 @@ class _OpenVideo:
         self._episode = episode
         self._fps = fps
         self._path = path
-        self._keeper = FrameKeeper()
+        self._keeper = FrameCompressor()
         self._writer = None if path is None else Mp4Writer(path, fps)
 
     def add(self, frame: Frame) -> None:

@@ -14,9 +14,9 @@ from stepwell.collectors.policies.policy import (
     AnyPolicy,
     RandomPolicy,
     SeededPolicy,
+    as_recurrent,
     check_policy,
     override_hook_of,
-    recurrent,
     value_of,
 )
 from stepwell.collectors.policies.policy_caller import split_extras, split_state
@@ -68,7 +68,7 @@ class WarmUp:
     def __init__(self, policy: AnyPolicy, steps: int, *, mark: bool = False) -> None:
         if steps < 0 or int(steps) != steps:
             raise ValueError(f"WarmUp: expected steps to be a whole number >= 0, got {steps!r}")
-        self._inner = _Inner(policy)
+        self._inner = _InnerPolicy(policy)
         self._random = _RandomActions("WarmUp", mark)
         self._steps = steps
         self.rows = 0
@@ -135,7 +135,7 @@ class EpsilonGreedy:
     ) -> None:
         if not callable(epsilon):
             _check_probability(epsilon)
-        self._inner = _Inner(policy)
+        self._inner = _InnerPolicy(policy)
         self._random = _RandomActions("EpsilonGreedy", mark)
         self._epsilon = epsilon
         self._rng: np.random.Generator | None = None
@@ -195,7 +195,7 @@ class GaussianNoise:
             raise ValueError(
                 f"GaussianNoise: expected a scale that is finite and >= 0, got {scale}"
             )
-        self._inner = _Inner(policy)
+        self._inner = _InnerPolicy(policy)
         self._space: spaces.Box | None = None
         self._rng = np.random.default_rng()
         _copy_methods(policy, self)
@@ -240,7 +240,7 @@ class GaussianNoise:
         return self._inner.overridden(answer._replace(action=clipped)).result()
 
 
-class _Answer(NamedTuple):
+class _PolicyResult(NamedTuple):
     """The result of a policy.
 
     Args:
@@ -259,7 +259,7 @@ class _Answer(NamedTuple):
         return (self.action, *rest) if rest else self.action
 
 
-class _Inner:
+class _InnerPolicy:
     """The inner policy.
 
     Args:
@@ -270,7 +270,7 @@ class _Inner:
         check_policy(policy)
         self._policy = policy
         self._call = cast("Callable[..., object]", policy)
-        self._is_recurrent = recurrent(policy) is not None
+        self._is_recurrent = as_recurrent(policy) is not None
 
     def begin(
         self, action_space: spaces.Space[object], rng: np.random.Generator
@@ -283,7 +283,7 @@ class _Inner:
 
     def ask(
         self, layout: Layout, observation: object, is_first: np.ndarray, state: tuple[object, ...]
-    ) -> _Answer:
+    ) -> _PolicyResult:
         """Call the policy and split its result.
 
         Raises:
@@ -292,11 +292,11 @@ class _Inner:
         result = self._call(observation, is_first, *state)
         if self._is_recurrent:
             action, after, extras = split_state(result)
-            return _Answer(action, (after,), extras)
+            return _PolicyResult(action, (after,), extras)
         action, extras = split_extras(layout, result)
-        return _Answer(action, (), extras)
+        return _PolicyResult(action, (), extras)
 
-    def overridden(self, answer: _Answer) -> _Answer:
+    def overridden(self, answer: _PolicyResult) -> _PolicyResult:
         """The same with the state after these actions, where the policy has `on_override`."""
         if answer.state and (hook := override_hook_of(self._policy)) is not None:
             return answer._replace(state=(hook(answer.action, answer.state[0]),))
@@ -333,7 +333,7 @@ class _RandomActions:
         self._layout = Spec.from_spaces(action_space, action_space).action
         self._draw.begin(action_space, rng)
 
-    def put(self, inner: _Inner, answer: _Answer, where: np.ndarray) -> object:
+    def put(self, inner: _InnerPolicy, answer: _PolicyResult, where: np.ndarray) -> object:
         """The inner policy's result, with random actions in the rows ``where`` [n].
 
         Raises:
@@ -371,7 +371,7 @@ def _mixed(layout: Layout, chosen: object, drawn: object, where: np.ndarray) -> 
 
 def _copy_methods(policy: AnyPolicy, outer: WarmUp | EpsilonGreedy | GaussianNoise) -> None:
     """Give the outer policy the optional methods of the inner one."""
-    if (inner := recurrent(policy)) is not None:
+    if (inner := as_recurrent(policy)) is not None:
         outer.initial_state = inner.initial_state
     if (value := value_of(policy)) is not None:
         outer.value = value

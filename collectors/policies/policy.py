@@ -22,9 +22,9 @@ __all__ = [
     "RecurrentResult",
     "SeededPolicy",
     "ValuePolicy",
+    "as_recurrent",
     "check_policy",
     "override_hook_of",
-    "recurrent",
     "value_of",
 ]
 
@@ -40,6 +40,18 @@ class Policy(Protocol):
 
     A plain function will do. Extras are stored as separate fields; the first call determines their
     names, dtypes and shapes.
+
+    Example:
+        >>> import stepwell as sw
+        >>> def policy(observation, is_first):
+        ...     action = (observation[:, 2] > 0).astype(np.int64)  # where the pole leans
+        ...     return action, {"angle": observation[:, 2]}
+        >>> replay = sw.SequenceReplayBuffer()
+        >>> envs = sw.make_vec("CartPole-v1", num_envs=2)
+        >>> with sw.Collector(envs, policy, replay, seed=0) as collector:
+        ...     report = collector.collect(steps=20)
+        >>> replay.spec.names
+        ['observation', 'action', 'reward', 'extra/angle']
     """
 
     # Any: a policy is written for its env's observations, arrays or nested ones.
@@ -68,6 +80,21 @@ class RecurrentPolicy(Protocol):
     ``on_override(action, state)``. It is called where `WarmUp`, `EpsilonGreedy` or `GaussianNoise`
     replace actions that the policy returned, and returns the state with the actions ``[n, ...]``
     that are taken instead.
+
+    Example:
+        A policy that counts the rows of each episode:
+
+        >>> import stepwell as sw
+        >>> class EveryOther:
+        ...     def initial_state(self, num_envs):
+        ...         return np.zeros(num_envs, np.int64)
+        ...     def __call__(self, observation, is_first, state):
+        ...         return state % 2, state + 1
+        >>> envs = sw.make_vec("CartPole-v1", num_envs=2)
+        >>> with sw.Collector(envs, EveryOther(), seed=0) as collector:
+        ...     rollout = collector.rollout(steps=4)
+        >>> rollout.action[:, 0].tolist(), rollout.state[:, 0].tolist()
+        ([0, 1, 0, 1], [0, 1, 2, 3])
     """
 
     def initial_state(self, num_envs: int, /) -> Any:
@@ -97,6 +124,19 @@ class ValuePolicy(Protocol):
 
     `Collector.rollout` calls it once, at its end, for the observations to bootstrap from. A policy
     with a state gets that as well: ``value(observation, state)``.
+
+    Example:
+        >>> import stepwell as sw
+        >>> class Actor:
+        ...     def __call__(self, observation, is_first):
+        ...         return np.zeros(len(observation), np.int64)
+        ...     def value(self, observation):
+        ...         return np.full(len(observation), 2.5, np.float32)
+        >>> envs = sw.make_vec("CartPole-v1", num_envs=2)
+        >>> with sw.Collector(envs, Actor(), seed=0) as collector:
+        ...     rollout = collector.rollout(steps=4)
+        >>> rollout.bootstrap.value
+        array([2.5, 2.5], dtype=float32)
     """
 
     def __call__(self, observation: Any, is_first: np.ndarray, /) -> PolicyResult:
@@ -128,10 +168,10 @@ def check_policy(policy: object, name: str = "policy") -> None:
         got = repr(policy) if policy is None or isinstance(policy, str) else type(policy).__name__
         raise TypeError(
             f"{name}: expected something to call with observation and is_first, got {got}; "
-            f"{_cure(policy)}"
+            f"{_advice(policy)}"
         )
     forward = _forward_of(policy)
-    if recurrent(policy) is None:
+    if as_recurrent(policy) is None:
         count, what = 2, "two arguments, observation and is_first"
     else:
         count, what = 3, "three arguments, observation, is_first and state"
@@ -171,7 +211,7 @@ def _forward_of(policy: object) -> Callable[..., object] | None:
     return cast("Callable[..., object]", cast("Any", policy).forward)
 
 
-def _cure(policy: object) -> str:
+def _advice(policy: object) -> str:
     """Advice for an object that cannot be called."""
     if policy is None or (isinstance(policy, str) and policy == "random"):
         return "stepwell.RandomPolicy() draws random actions"
@@ -182,7 +222,7 @@ def _cure(policy: object) -> str:
     return "give a function or a callable object"
 
 
-def recurrent(policy: object) -> RecurrentPolicy | None:
+def as_recurrent(policy: object) -> RecurrentPolicy | None:
     """The policy if it has a state, else None."""
     has_state = callable(getattr(policy, "initial_state", None))
     return cast("RecurrentPolicy", policy) if has_state else None
@@ -205,7 +245,11 @@ def override_hook_of(policy: object) -> Callable[[Any, Any], Any] | None:
 
 @runtime_checkable
 class SeededPolicy(Protocol):
-    """A policy that gets the action space and a random generator before a Collector begins."""
+    """A policy that gets the action space and a random generator before a Collector begins.
+
+    `RandomPolicy` is one. The generator follows from the Collector's seed, so that a run with the
+    same seed chooses the same actions.
+    """
 
     def begin(self, action_space: spaces.Space[object], rng: np.random.Generator) -> None:
         """Prepare for a new Collector.

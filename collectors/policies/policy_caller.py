@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 from stepwell.buffers import Field, Layout, Spec, Tree
 from stepwell.buffers.spec import default_codec, flatten, key_of, unflatten
-from stepwell.collectors.policies.policy import AnyPolicy, Policy, recurrent
+from stepwell.collectors.policies.policy import AnyPolicy, Policy, as_recurrent
 
 __all__ = ["Choice", "PolicyCaller", "PolicyState", "split_extras", "split_state"]
 
@@ -52,7 +52,7 @@ class PolicyCaller:
         store_state: bool = False,
     ) -> None:
         self._policy = policy
-        self._recurrent = recurrent(policy)
+        self._recurrent = as_recurrent(policy)
         self.state: PolicyState | None = None
         if self._recurrent is not None:
             self.state = PolicyState(self._recurrent.initial_state(num_envs), num_envs)

@@ -72,7 +72,7 @@ class Model:
     """The chunk index and a list of chunks."""
 
     def __init__(self) -> None:
-        self.table = ChunkIndex()
+        self.index = ChunkIndex()
         self.recording = Recording()
         self.kept: list[Kept] = []
         self.added = 0
@@ -82,7 +82,7 @@ class Model:
         for call in program:
             if call == "count":
                 for length in range(1, 8):
-                    self.table.items(Windows(length))
+                    self.index.items(Windows(length))
             elif call == "new segment":
                 self.segment += 1
             elif call == "evict":
@@ -93,20 +93,20 @@ class Model:
                 self.append(self.recording.chunk(*call))
 
     def append(self, chunk: Chunk) -> None:
-        self.table.append(chunk, self.segment, 0, 8)
+        self.index.append(chunk, self.segment, 0, 8)
         self.kept.append(Kept(self.segment, chunk))
         self.added += 1
 
     def lose(self, number: int) -> None:
         if self.kept:
             place = number % len(self.kept)
-            self.table.lose([self.table.base + place])
+            self.index.lose([self.index.base + place])
             self.kept[place].is_lost = True
 
     def evict(self) -> None:
         if self.kept:
             oldest = self.kept[0].segment
-            assert self.table.drop_segment() == oldest
+            assert self.index.drop_segment() == oldest
             self.kept = [each for each in self.kept if each.segment != oldest]
 
 
@@ -117,7 +117,7 @@ def test_remaining_rows_episodes_and_windows_are_counted(
 ) -> None:
     model = Model()
     model.run(program)
-    table, runs = model.table, runs_of(model.kept)
+    table, runs = model.index, runs_of(model.kept)
     tails = table.records[table.records["is_tail"] == 1]
     found = zip(
         tails["episode"].tolist(),
@@ -150,7 +150,7 @@ def test_a_restored_index_has_the_same_lost_chunks(
 ) -> None:
     model = Model()
     model.run(program)
-    grown = model.table
+    grown = model.index
     stored = np.zeros(len(grown), CHUNK)
     kept = ("episode", "stream", "first_row", "end", "row_id", "stored_rows", "segment", "nbytes")
     for name in kept:

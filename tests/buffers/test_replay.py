@@ -143,10 +143,10 @@ def test_an_open_episode_is_cut() -> None:
 def test_an_eviction_while_iterating_is_an_error() -> None:
     replay = filled(capacity=32)
     episodes = replay.iter_episodes()
-    tail = int(replay.storage.table.records["is_tail"].argmax())
+    tail = int(replay.storage.index.records["is_tail"].argmax())
     for number in range(2, 20):
         replay.add([chunk(number)])
-    base = replay.storage.table.base
+    base = replay.storage.index.base
     with pytest.raises(NotEnoughData, match=rf"\bchunk {tail} .*\b{base}\b"):
         list(episodes)
 
@@ -285,7 +285,7 @@ def test_a_reopened_store_has_the_same_rows(tmp_path: Path) -> None:
         with pytest.raises(SpecMismatch, match=rf"^{tmp_path}/run .*\bskip .*\b4\b.*\b3\b"):
             more.bind(SPEC, {"recipe": {"env": "Toy", "skip": 3}})
         more.bind(SPEC, {"recipe": {"env": "Toy", "skip": 4}})
-        more.add([chunk(more.storage.table.next_episode)])
+        more.add([chunk(more.storage.index.next_episode)])
         assert [e.id for e in more.iter_episodes()] == [0, 1, 2]
 
 

@@ -126,7 +126,7 @@ def test_windows_are_all_ranges_of_consecutive_rows(
             for episode, rows in written.lengths.items()
             for start in range(rows - length + 1)
         }
-        table = written.replay.storage.table
+        table = written.replay.storage.index
         assert table.items(Windows(length)).total == len(expected)
         if not expected:
             with pytest.raises(NotEnoughData):

@@ -66,7 +66,7 @@ class NewestMetadata(MemoryStorage):
     """Returns the newest chunk's metadata for every chunk."""
 
     def metadata(self, position: int) -> Mapping[str, object]:
-        return super().metadata(self.table.base + len(self.table) - 1)
+        return super().metadata(self.index.base + len(self.index) - 1)
 
 
 class Unbounded(MemoryStorage):

@@ -16,7 +16,7 @@ from gymnasium.wrappers.vector import RecordEpisodeStatistics
 from gymnasium.wrappers.vector import TransformObservation as VectorTransformObservation
 
 from stepwell.collectors.vector_envs import (
-    FrameClock,
+    FrameCounters,
     frame_skip,
     frame_stack_of,
     hands_out_copies,
@@ -119,7 +119,7 @@ def test_a_frame_counter_separates_a_reset_from_a_lost_life() -> None:
             "episode_frame_number": np.array(episode_frames, np.int32),
         }
 
-    clock, everyone = FrameClock(2), slice(None)
+    clock, everyone = FrameCounters(2), slice(None)
     clock.forget()
     for frames in range(-3, 4):  # whatever they show after a reset, it was one
         assert not clock.moved_on(info([frames, 5], [frames, 4]), everyone).any()

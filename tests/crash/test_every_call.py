@@ -73,7 +73,7 @@ def test_a_file_above_the_limit_of_the_system_is_refused_and_loses_nothing(tmp_p
     truth.end()
     with DiskStorage.open(path) as storage:
         truth.settle(storage)
-        truth.begin(flush := Plan("more", storage.table.next_episode).flush())
+        truth.begin(flush := Plan("more", storage.index.next_episode).flush())
         storage.add(flush)
         truth.end()
     with DiskStorage.open(path, read_only=True) as reader:
@@ -91,5 +91,5 @@ def write_up_to_the_limit(path: Path) -> None:
     for chunk in (long, chunk_of(2, stream=2)):
         with pytest.raises(StoreFailed, match=r"no room: a new segment takes \d+ bytes, \d+ are f"):
             storage.add([chunk])
-    require(len(storage.table) == 1, f"{len(storage.table)} chunks")
+    require(len(storage.index) == 1, f"{len(storage.index)} chunks")
     storage.close()

@@ -105,7 +105,7 @@ def test_what_was_healed_survives_when_the_sync_of_healing_fails(tmp_path: Path)
             files.close_all()
         restore(medium.image(rng), tmp_path / "image")
         with DiskStorage.open(tmp_path / "image" / "store", read_only=True) as reader:
-            for position in range(len(reader.table)):
+            for position in range(len(reader.index)):
                 reader.payload(position)
 
 

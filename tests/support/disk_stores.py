@@ -43,13 +43,13 @@ def contents(path: Path) -> dict[str, bytes]:
 
 
 def read_all(storage: DiskStorage) -> None:
-    for position in range(storage.table.base, storage.table.base + len(storage.table)):
+    for position in range(storage.index.base, storage.index.base + len(storage.index)):
         storage.payload(position)
 
 
-def assert_same_table(one: DiskStorage, other: DiskStorage) -> None:
-    assert same_records(one.table.records, other.table.records)
-    assert one.table.counters == other.table.counters
-    assert one.table.base == other.table.base
-    assert (one.table.steps, one.table.episodes) == (other.table.steps, other.table.episodes)
+def assert_same_index(one: DiskStorage, other: DiskStorage) -> None:
+    assert same_records(one.index.records, other.index.records)
+    assert one.index.counters == other.index.counters
+    assert one.index.base == other.index.base
+    assert (one.index.steps, one.index.episodes) == (other.index.steps, other.index.episodes)
     read_all(one)

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space, create_empty_array
 
@@ -15,13 +14,13 @@ from stepwell.wrappers.check.watch import (
     Leaves,
     MemoryWatch,
     ResetWatch,
-    Seen,
     StackWatch,
+    StepCopy,
     copied,
     leaves_of,
     rows_equal,
 )
-from stepwell.wrappers.final_observations import HeldFinals, InfoKeeper
+from stepwell.wrappers.final_observations import ExactInfos, OverwriteDetector
 from stepwell.wrappers.make_vector_env import require_spaces
 
 AnyVectorEnv = VectorEnv[Any, Any, Any]
@@ -77,12 +76,15 @@ class _Check:
         require_spaces(envs)
         self._envs, self._seed = envs, seed
         self._memory = MemoryWatch()
-        self._keeper, self._held = InfoKeeper(envs), HeldFinals()  # as in the Collector
+        self._exact_infos, self._overwrites = (
+            ExactInfos(envs),
+            OverwriteDetector(),
+        )  # as in the Collector
         self._is_overwritten = False
         self._stack = StackWatch(envs.single_observation_space)
         self._resets = ResetWatch(self._stack.newest)
         self._problems: dict[str, None] = {}
-        self._single = _empty(envs.single_observation_space, 1)
+        self._single = leaves_of(create_empty_array(envs.single_observation_space, 1))
         self._actions = copy.deepcopy(envs.action_space)  # the env's generator is not used
         self._actions.seed(seed)
         self._declared = envs.metadata.get("autoreset_mode")
@@ -94,7 +96,7 @@ class _Check:
     def report(self, steps: int) -> VectorEnvReport:
         self._check_spaces()
         try:
-            self._keeper.prepare()
+            self._exact_infos.prepare()
         except ValueError as error:
             self._problem(str(error))
         first = self._reset(self._seed)
@@ -111,15 +113,15 @@ class _Check:
         return self._summary()
 
     def _reset(self, seed: int) -> Leaves:
-        with self._keeper:
+        with self._exact_infos:
             observation, _ = self._envs.reset(seed=seed)
-        self._held = HeldFinals()
+        self._overwrites = OverwriteDetector()
         leaves = leaves_of(observation)
         self._memory.see(leaves)
         return copied(leaves)
 
     def _step(self) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        with self._keeper:
+        with self._exact_infos:
             *rows, info = self._envs.step(self._actions.sample())
         if not isinstance(info, dict):
             self._problem(f"info is a {type(info).__name__} where a dict of arrays is expected")
@@ -156,7 +158,7 @@ class _Check:
                 self._stack.see(last[0][inner], seen.leaves[0][inner])
             last, ended = seen.leaves, seen.ended
             if self._declared == AutoresetMode.DISABLED and ended.any():
-                self._resets.judge_finals(np.flatnonzero(ended))
+                self._resets.classify_finals(np.flatnonzero(ended))
                 last = self._reset_ended(seen)
                 ended = np.zeros_like(ended)
 
@@ -164,19 +166,21 @@ class _Check:
         self, ended: npt.NDArray[np.bool_], batch: Leaves, info: dict[str, Any]
     ) -> None:
         """Check by their memory whether last observations were overwritten."""
-        self._is_overwritten |= self._held.written(ended) is not None
+        self._is_overwritten |= self._overwrites.overwritten(ended) is not None
         finals = info.get("final_obs")
         if isinstance(finals, np.ndarray) and finals.dtype.hasobject:
             for env in np.flatnonzero(ended).tolist():
                 if finals[env] is not None:
-                    self._is_overwritten |= self._held.is_lost(env, leaves_of(finals[env]), batch)
+                    self._is_overwritten |= self._overwrites.is_lost(
+                        env, leaves_of(finals[env]), batch
+                    )
         elif isinstance(finals, np.ndarray):
             self._is_overwritten |= np.shares_memory(finals, batch[0])
 
-    def _reset_ended(self, seen: Seen) -> Leaves:
+    def _reset_ended(self, seen: StepCopy) -> Leaves:
         """Reset the envs that ended, as the caller must in DISABLED mode."""
         ended = seen.ended
-        with self._keeper:
+        with self._exact_infos:
             observation, _ = self._envs.reset(options={"reset_mask": ended.copy()})
         leaves = copied(leaves_of(observation))
         if not rows_equal(leaves, seen.leaves)[~ended].all():
@@ -187,7 +191,7 @@ class _Check:
 
     def _check_step(
         self, observation: Any, reward: Any, terminated: Any, truncated: Any, info: Any
-    ) -> Seen:
+    ) -> StepCopy:
         leaves = leaves_of(observation)
         self._check_observation(observation)
         rows = len(leaves[0])
@@ -197,7 +201,7 @@ class _Check:
                 self._problem(f"{name} is {_form(array)} where bool ({rows},) is expected")
         if np.shape(reward) != (rows,) or np.asarray(reward).dtype.kind not in "fiub":
             self._problem(f"reward is {_form(reward)} where numbers ({rows},) are expected")
-        return Seen(
+        return StepCopy(
             copied(leaves),
             np.array(reward, np.float64).reshape(-1),
             np.array(terminated, np.bool_),
@@ -283,10 +287,6 @@ class _Check:
 
 
 INFO_KEYS = ("final_obs", "_final_obs", "frame_number", "episode_frame_number")
-
-
-def _empty(space: spaces.Space[Any], num_envs: int) -> Leaves:
-    return leaves_of(create_empty_array(space, num_envs))
 
 
 def _form(array: Any) -> str:

@@ -41,7 +41,7 @@ def rows_equal(left: Leaves, right: Leaves) -> npt.NDArray[np.bool_]:
     return same
 
 
-class Seen(NamedTuple):
+class StepCopy(NamedTuple):
     """One step: copies of the arrays of the observation, reward, flags and info."""
 
     leaves: Leaves
@@ -137,8 +137,8 @@ class ResetWatch:
         self.finals: Counter[str] = Counter()
         self._firsts: list[Leaves] = []  # one row each
         self._scales: list[float] = []
-        self._before: Seen | None = None
-        self._last: Seen | None = None
+        self._before: StepCopy | None = None
+        self._last: StepCopy | None = None
         self._rewarded = self._inner = self._repeated = 0
 
     def see_first(self, leaves: Leaves, rows: npt.NDArray[np.bool_] | None = None) -> None:
@@ -153,16 +153,16 @@ class ResetWatch:
         """Restart after the caller has reset all envs, with these observations."""
         nothing = np.zeros(len(leaves[0]), np.bool_)
         self._before = None
-        self._last = Seen(leaves, nothing.astype(np.float64), nothing, nothing, {})
+        self._last = StepCopy(leaves, nothing.astype(np.float64), nothing, nothing, {})
 
-    def see(self, now: Seen) -> None:
+    def see(self, now: StepCopy) -> None:
         """Process a step."""
         self._scale(now.leaves)
         last = self._last
         if last is not None:
-            self._judge_last_ends(last, now)
+            self._classify_last_ends(last, now)
             self._count_inner(last, now)
-        self._judge_same_step(now)
+        self._classify_same_step(now)
         self._before, self._last = last, now
 
     def _scale(self, leaves: Leaves) -> None:
@@ -170,16 +170,16 @@ class ResetWatch:
         old = self._scales or [1e-9] * len(leaves)
         self._scales = [max(a, b) for a, b in zip(old, largest, strict=True)]
 
-    def _count_inner(self, last: Seen, now: Seen) -> None:
+    def _count_inner(self, last: StepCopy, now: StepCopy) -> None:
         inner = ~last.ended & ~now.ended
         self._inner += int(inner.sum())
         self._rewarded += int((now.reward[inner] != 0).sum())
         self._repeated += int((self._repeats(last, now) & inner).sum())
 
-    def _repeats(self, before: Seen, after: Seen) -> npt.NDArray[np.bool_]:
+    def _repeats(self, before: StepCopy, after: StepCopy) -> npt.NDArray[np.bool_]:
         return rows_equal(self._newest(before.leaves), self._newest(after.leaves))
 
-    def _judge_same_step(self, now: Seen) -> None:
+    def _classify_same_step(self, now: StepCopy) -> None:
         """Classify ends whose step returned both the final observation and that of the reset."""
         if "final_obs" not in now.info:
             return
@@ -191,9 +191,9 @@ class ResetWatch:
                 whole = [leaf.copy() for leaf in now.leaves]
                 for leaf, part in zip(whole, final, strict=True):
                     leaf[env] = part
-                self._judge_final(int(env), self._last, now._replace(leaves=whole))
+                self._classify_final(int(env), self._last, now._replace(leaves=whole))
 
-    def _judge_last_ends(self, last: Seen, now: Seen) -> None:
+    def _classify_last_ends(self, last: StepCopy, now: StepCopy) -> None:
         """Classify the ends of the previous step by this step."""
         if "final_obs" in last.info:
             return
@@ -206,18 +206,18 @@ class ResetWatch:
             if vote == "same_step_lost":
                 self.finals["lost"] += 1
             elif self._before is not None and not self._before.ended[env]:
-                self._judge_final(int(env), self._before, last)
+                self._classify_final(int(env), self._before, last)
 
-    def judge_finals(self, envs: npt.NDArray[np.int64]) -> None:
+    def classify_finals(self, envs: npt.NDArray[np.int64]) -> None:
         """Classify the final observations of these envs, which the newest step returned."""
         if self._before is not None and self._last is not None:
             for env in envs:
-                self._judge_final(int(env), self._before, self._last)
+                self._classify_final(int(env), self._before, self._last)
 
-    def _judge_final(self, env: int, before: Seen, last: Seen) -> None:
+    def _classify_final(self, env: int, before: StepCopy, last: StepCopy) -> None:
         self.finals["repeats" if self._repeats(before, last)[env] else "true"] += 1
 
-    def _vote(self, env: int, last: Seen, now: Seen) -> Vote:
+    def _vote(self, env: int, last: StepCopy, now: StepCopy) -> Vote:
         if "episode_frame_number" in now.info and "frame_number" in last.info:
             return "goes_on" if _counters_moved_equally(env, last.info, now.info) else "next_step"
         is_quiet = not (now.ended[env] or now.reward[env] != 0)
@@ -229,7 +229,7 @@ class ResetWatch:
         is_telling = self._rewarded > 0.9 * max(self._inner, 1)
         return "next_step" if begins_now or is_telling else "unproven"
 
-    def _begins(self, env: int, before: Seen, after: Seen) -> bool:
+    def _begins(self, env: int, before: StepCopy, after: StepCopy) -> bool:
         """Return True if an observation is much closer to a first one than to the previous one."""
         row = [leaf[env] for leaf in after.leaves]
         step = self._distance(row, [leaf[env] for leaf in before.leaves])

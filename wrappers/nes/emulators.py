@@ -176,7 +176,7 @@ _MASKS = tuple(
 )
 
 
-class _Machine:
+class _SharedEmulator:
     """The one emulator that stable-retro allows in a process.
 
     Args:
@@ -233,21 +233,21 @@ class _RetroConsole:
     name = "stable-retro"
     screen_shape = (PICTURE[0] - 2 * EDGE, PICTURE[1] - 2 * EDGE, 3)
     hidden = (EDGE, EDGE, EDGE, EDGE)
-    _machine: ClassVar[_Machine | None] = None
+    _shared: ClassVar[_SharedEmulator | None] = None
 
     def __init__(self, cartridge: Cartridge, path: str, version: str) -> None:
         self.version = version
         machine = self._of_process(cartridge, path)
         machine.users.add(self)
-        self._machine_here: Any = machine
+        self._emulator_here: Any = machine
         self.state = machine.first
         self._screen: Image = np.zeros(self.screen_shape, np.uint8)
         self._is_read = True  # the cached screen is that of the last frame
         self._ram = b""  # of the last frame; empty if not read yet
 
     @classmethod
-    def _of_process(cls, cartridge: Cartridge, path: str) -> _Machine:
-        machine = _RetroConsole._machine
+    def _of_process(cls, cartridge: Cartridge, path: str) -> _SharedEmulator:
+        machine = _RetroConsole._shared
         if machine is not None and machine.process != os.getpid():
             machine.release()  # the parent's, inherited by a fork
         elif machine is not None:
@@ -259,13 +259,13 @@ class _RetroConsole:
                     f"of the other one to be closed, got {len(machine.users)} open; close them, or "
                     f"make the envs of {cartridge.name} in worker processes (num_workers)"
                 )
-        _RetroConsole._machine = machine = None  # free the old emulator first
-        _RetroConsole._machine = machine = _Machine(cartridge, path)
+        _RetroConsole._shared = machine = None  # free the old emulator first
+        _RetroConsole._shared = machine = _SharedEmulator(cartridge, path)
         return machine
 
-    def _playing(self) -> _Machine:
+    def _playing(self) -> _SharedEmulator:
         """Return the machine after giving its emulator to this console."""
-        machine: _Machine = self._machine_here
+        machine: _SharedEmulator = self._emulator_here
         machine.swap_in(self)
         return machine
 
@@ -317,15 +317,15 @@ class _RetroConsole:
         self._ram = b""
 
     def close(self) -> None:
-        machine, self._machine_here = self._machine_here, ClosedEmulator()
+        machine, self._emulator_here = self._emulator_here, ClosedEmulator()
         self._ram = b""
-        if not isinstance(machine, _Machine):
+        if not isinstance(machine, _SharedEmulator):
             return
         machine.users.discard(self)
         if machine.player is not None and machine.player() is self:
             machine.player = None
-        if not machine.users and _RetroConsole._machine is machine:
-            _RetroConsole._machine = None
+        if not machine.users and _RetroConsole._shared is machine:
+            _RetroConsole._shared = None
 
 
 NesBackend: TypeAlias = Literal["cynes", "nes-py", "stable-retro"]

@@ -16,15 +16,15 @@ from stepwell.wrappers.nes.buttons import Actions, ActionSet, action_set
 from stepwell.wrappers.nes.cartridge import Cartridge
 from stepwell.wrappers.nes.console import RAM_BYTES, Console, Image
 from stepwell.wrappers.nes.emulators import NesBackend, open_console
-from stepwell.wrappers.nes.play import FramePlayer, Pool, Rules
+from stepwell.wrappers.nes.play import FramePlayer, PlaySettings, Pool
 from stepwell.wrappers.nes.ram_map.game import Game, GameSource
 from stepwell.wrappers.nes.snapshot import Snapshot
 from stepwell.wrappers.nes.starts import (
     Boots,
-    Place,
     SnapshotSource,
     StartRule,
-    Starts,
+    StartState,
+    StartStates,
     prepare_starts,
 )
 
@@ -108,7 +108,7 @@ class NesEnv(gymnasium.Env[Image, Any]):
         render_mode: Literal["rgb_array"] | None = None,
     ) -> None:
         self._console: Console | None = None
-        self._rules = Rules(
+        self._rules = PlaySettings(
             frame_skip=frame_skip,
             pool=pool,
             sticky=sticky,
@@ -137,7 +137,7 @@ class NesEnv(gymnasium.Env[Image, Any]):
         places = prepare_starts(
             self.cartridge, console, boot=boot, start=start, game_boot=self.game.boot
         )
-        self._starts = Starts(places, start_rule)
+        self._starts = StartStates(places, start_rule)
         self._check_starts()
         # The screen of a loaded state, for which emulators still show the previous screen.
         self._loaded_screen: Image | None = None
@@ -369,10 +369,10 @@ def _recipe(
     console: Console,
     game: Game,
     actions: ActionSet,
-    rules: Rules,
+    rules: PlaySettings,
     *,
     boot: Boots | None,
-    places: Sequence[Place] | None,
+    places: Sequence[StartState] | None,
     starts: int,
     start_rule: str,
     ram_obs: bool,
@@ -415,6 +415,6 @@ def _recipe(
     }
 
 
-def _fingerprint(place: Place) -> str | None:
+def _fingerprint(place: StartState) -> str | None:
     """Return the SHA-256 of a state; None if it is not bytes."""
     return hashlib.sha256(place.state).hexdigest() if isinstance(place.state, bytes) else None

@@ -16,7 +16,7 @@ Pool: TypeAlias = Literal["max", "none"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class PlaySettings:
     """The arguments of `NesEnv` that determine how frames are played.
 
     Raises:
@@ -60,7 +60,7 @@ class FramePlayer:
     """
 
     def __init__(
-        self, console: Console, tracker: GameTracker, rules: Rules, *, shows_screens: bool
+        self, console: Console, tracker: GameTracker, rules: PlaySettings, *, shows_screens: bool
     ) -> None:
         self._console, self._tracker, self._rules = console, tracker, rules
         self._pools = shows_screens and rules.pool == "max" and rules.frame_skip > 1

@@ -20,14 +20,14 @@ SnapshotSource: TypeAlias = Snapshot | str | os.PathLike[str]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StartState:
     """A state of a console and its screen."""
 
     state: object
     screen: Image
 
 
-class Starts:
+class StartStates:
     """The places where episodes may begin, and the rule that selects one.
 
     Args:
@@ -38,7 +38,7 @@ class Starts:
         ValueError: The rule is unknown.
     """
 
-    def __init__(self, places: Sequence[Place], rule: StartRule) -> None:
+    def __init__(self, places: Sequence[StartState], rule: StartRule) -> None:
         if rule not in get_args(StartRule):
             raise ValueError(f"start_rule: expected 'random' or 'cycle', got {rule!r}")
         self.places = tuple(places)
@@ -77,7 +77,7 @@ def prepare_starts(
     boot: Boots | None,
     start: SnapshotSource | Sequence[SnapshotSource] | None,
     game_boot: str | None,
-) -> list[Place]:
+) -> list[StartState]:
     """Play the boot scripts from power-on, or load the snapshots.
 
     Args:
@@ -97,7 +97,7 @@ def prepare_starts(
                 "boot and start: expected one of them, got both; omit boot, since a snapshot "
                 "does not need it"
             )
-        return [_place_of(one, cartridge, console) for one in _listed(start)]
+        return [_start_state(one, cartridge, console) for one in _listed(start)]
     chosen = game_boot or "" if boot is None else boot
     texts = [chosen] if isinstance(chosen, str) else chosen
     if (
@@ -110,11 +110,11 @@ def prepare_starts(
         )
     scripts = [parse_boot(text) for text in texts]
     power_on = console.save()
-    places: list[Place] = []
+    places: list[StartState] = []
     for script in scripts:
         console.load(power_on)
         play_boot(console, script)
-        places.append(Place(console.save(), console.screen()))
+        places.append(StartState(console.save(), console.screen()))
     return places
 
 
@@ -135,8 +135,8 @@ def _listed(start: SnapshotSource | Sequence[SnapshotSource]) -> list[SnapshotSo
     return list(start)
 
 
-def _place_of(source: SnapshotSource, cartridge: Cartridge, console: Console) -> Place:
+def _start_state(source: SnapshotSource, cartridge: Cartridge, console: Console) -> StartState:
     snapshot = source if isinstance(source, Snapshot) else Snapshot.load(source)
     snapshot.check(cartridge, console)
     console.load(snapshot.state)  # the emulator checks the rest
-    return Place(snapshot.state, snapshot.screen)
+    return StartState(snapshot.state, snapshot.screen)

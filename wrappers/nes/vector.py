@@ -141,8 +141,8 @@ def make_nes(
     """
     check_whole("num_envs", num_envs, 1)
     cartridge, known = Cartridge.read(rom), Game.load(game)
-    picture = Picture(
-        crop=None if crop is None else cut(crop, known),
+    picture = PictureSettings(
+        crop=None if crop is None else crop_sides(crop, known),
         size=size,
         grayscale=grayscale,
         frame_stack=frame_stack,
@@ -170,7 +170,7 @@ def make_nes(
         info=info,
         render_mode=render_mode,
     )
-    envs = vectorize([partial(wrapped, bare, picture)] * num_envs, num_workers=num_workers)
+    envs = vectorize([partial(with_wrappers, bare, picture)] * num_envs, num_workers=num_workers)
     envs.metadata = {**envs.metadata, "stepwell": {**_recipe_of(envs), **picture.recipe()}}
     return envs
 
@@ -180,7 +180,7 @@ def _recipe_of(envs: VectorEnv[Any, Any, Any]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Picture:
+class PictureSettings:
     """The settings of `make_nes` for the wrappers around a `NesEnv`."""
 
     crop: tuple[int, int, int, int] | None
@@ -243,7 +243,9 @@ class Picture:
         }
 
 
-def wrapped(bare: Callable[[], NesEnv], picture: Picture) -> gymnasium.Env[Image, Any]:
+def with_wrappers(
+    bare: Callable[[], NesEnv], picture: PictureSettings
+) -> gymnasium.Env[Image, Any]:
     """Make one env with its wrappers, the innermost first."""
     inner = bare()
     env: gymnasium.Env[Image, Any] = inner
@@ -257,7 +259,7 @@ def wrapped(bare: Callable[[], NesEnv], picture: Picture) -> gymnasium.Env[Image
     return FrameStack(env, picture.frame_stack, padding="zero")
 
 
-def _shown(inner: NesEnv, picture: Picture) -> gymnasium.Env[Image, Any]:
+def _shown(inner: NesEnv, picture: PictureSettings) -> gymnasium.Env[Image, Any]:
     env: gymnasium.Env[Image, Any] = inner
     if picture.crop is not None:
         env = _cropped(inner, picture.crop)
@@ -282,7 +284,7 @@ def _cropped(inner: NesEnv, crop: tuple[int, int, int, int]) -> gymnasium.Env[Im
     return Crop(inner, top=top, bottom=bottom, left=left, right=right)
 
 
-def cut(crop: CropChoice, game: Game) -> tuple[int, int, int, int]:
+def crop_sides(crop: CropChoice, game: Game) -> tuple[int, int, int, int]:
     """Pixels to cut off: top, bottom, left, right."""
     if isinstance(crop, str):
         named = {"overscan": OVERSCAN, **game.crops}

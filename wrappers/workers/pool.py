@@ -34,7 +34,7 @@ from stepwell.wrappers.workers.worker import (
     STEP,
     EnvFn,
     Infos,
-    packed,
+    pickled,
     run_worker,
 )
 
@@ -150,7 +150,7 @@ class WorkerProcess:
             self.is_pending = True
             return
         control = self._control
-        payload = None if command == STEP else packed(arguments)
+        payload = None if command == STEP else pickled(arguments)
         control[COMMAND] = command
         control[ASKED] += 1
         self.is_pending = True

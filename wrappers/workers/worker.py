@@ -167,7 +167,7 @@ def run_worker(
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     fns: Sequence[EnvFn] = pickle.loads(env_fns) if isinstance(env_fns, bytes) else env_fns
     block = EnvBlock(fns, first, rows)
-    link = Link(rows, number, wake, done, pipe)
+    link = ParentConnection(rows, number, wake, done, pipe)
     try:
         while (command := link.wait()) is not None:
             limit_threads()
@@ -178,7 +178,7 @@ def run_worker(
         pass  # the parent has exited
 
 
-class Link:
+class ParentConnection:
     """The worker's end of the connection to the parent."""
 
     def __init__(
@@ -203,10 +203,10 @@ class Link:
         request = int(self._control[ASKED])
         arguments = b"" if command == STEP else self._pipe.recv_bytes()
         try:
-            payload = _do(command, arguments, block)
+            payload = _execute(command, arguments, block)
             status = QUIET if payload is None else PAYLOAD
         except Exception as error:
-            status, payload = RAISED, packed_error(block.current, error)
+            status, payload = RAISED, pickled_error(block.current, error)
         self._control[STATUS] = status
         if payload is not None and len(payload) <= SMALL_BYTES:
             self._pipe.send_bytes(payload)
@@ -216,15 +216,15 @@ class Link:
             self._pipe.send_bytes(payload)
 
 
-def _do(command: int, packed_arguments: bytes, block: EnvBlock) -> bytes | None:
+def _execute(command: int, packed_arguments: bytes, block: EnvBlock) -> bytes | None:
     if command == STEP:
         infos = block.step()
-        return packed_infos(infos) if infos else None
+        return pickled_infos(infos) if infos else None
     arguments: tuple[Any, ...] = pickle.loads(packed_arguments)
     if command == RESET:
-        return packed_infos(block.reset(*arguments))
+        return pickled_infos(block.reset(*arguments))
     if command == CALL:
-        return packed(block.call(*arguments))
+        return pickled(block.call(*arguments))
     if command == BUILD:
         block.build(*arguments)
     elif command == SET:
@@ -234,15 +234,15 @@ def _do(command: int, packed_arguments: bytes, block: EnvBlock) -> bytes | None:
     return None
 
 
-def packed(value: Any) -> bytes:
+def pickled(value: Any) -> bytes:
     """Pickle a value for the pipe."""
     return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
 
 
-def packed_infos(infos: Infos) -> bytes:
+def pickled_infos(infos: Infos) -> bytes:
     """Pickle infos; on failure, raise an error that names the env and the key."""
     try:
-        return packed(infos)
+        return pickled(infos)
     except Exception as error:
         for index, info in infos:
             for key, value in info.items():
@@ -252,7 +252,7 @@ def packed_infos(infos: Infos) -> bytes:
 
 def _check_picklable(index: int, key: str, value: Any) -> None:
     try:
-        packed(value)
+        pickled(value)
     except Exception as error:
         raise TypeError(
             f"info[{key!r}] of env {index} cannot be sent between processes: expected data that "
@@ -261,13 +261,13 @@ def _check_picklable(index: int, key: str, value: Any) -> None:
         ) from None
 
 
-def packed_error(index: int, error: Exception) -> bytes:
+def pickled_error(index: int, error: Exception) -> bytes:
     """Pickle an exception with the env's index and the formatted traceback."""
     text = "".join(traceback.format_exception(error))
     try:
-        pickle.loads(data := packed((index, error, text)))
+        pickle.loads(data := pickled((index, error, text)))
     except Exception:  # its class cannot be pickled: send its text
-        data = packed((index, RuntimeError(f"{type(error).__name__}: {error}"), text))
+        data = pickled((index, RuntimeError(f"{type(error).__name__}: {error}"), text))
     return data
 
 

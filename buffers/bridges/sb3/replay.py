@@ -360,7 +360,7 @@ class SB3Replay:
             self.replay.spec,
             self.n_envs,
             capacity=self.replay.capacity,
-            next_episode=self.replay.storage.table.next_episode,
+            next_episode=self.replay.storage.index.next_episode,
         )
 
 

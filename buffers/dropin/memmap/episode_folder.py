@@ -148,7 +148,7 @@ class EpisodeFolder:
     @property
     def total(self) -> int:
         """Number of episodes ever stored; the next episode gets this number."""
-        return self._replay.storage.table.next_episode if self._replay.is_bound else 0
+        return self._replay.storage.index.next_episode if self._replay.is_bound else 0
 
     @property
     def oldest(self) -> int:
@@ -172,14 +172,14 @@ class EpisodeFolder:
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
         storage = self.replay.storage
         with storage.lock:
-            records = storage.table.records[-(self.total - self.oldest) :]
+            records = storage.index.records[-(self.total - self.oldest) :]
             return records["episode"].copy(), records["rows"].copy()
 
     def row_ids(self, numbers: np.ndarray) -> np.ndarray:
         """Ids [B] of the first rows of episodes."""
         storage = self.replay.storage
         with storage.lock:
-            records = storage.table.records
+            records = storage.index.records
             ids: np.ndarray = records["row_id"][numbers - int(records["episode"][0])]
             return ids
 
@@ -346,7 +346,7 @@ class EpisodeFolder:
             return
         storage: Any = self.replay.storage
         with storage.lock:
-            table = storage.table
+            table = storage.index
             shift = table.base - int(table.records["episode"][0])
             for number in range(max(self._metas.known, self.oldest), total):
                 self._metas.read(number, storage.metadata(number + shift))

@@ -124,7 +124,7 @@ class Updates:
         if self._replay is None or not self._replay.is_bound:
             return False
         storage: Any = self._replay.storage
-        table = storage.table
+        table = storage.index
         stop = position = table.base + len(table)
         if stop == self._known:
             return False
@@ -160,7 +160,7 @@ class Updates:
         if is_whole:  # by an old count of the live bytes: counting is slow, so it is done only here
             self._live_bytes = after.nbytes
             is_whole = self._file_bytes + added > _SPARE_BYTES + 2 * self._live_bytes
-        table = self._replay.storage.table
+        table = self._replay.storage.index
         data = _serialize(after if is_whole else changes)
         self._replay.add([_chunk(table.next_episode, data, is_whole)])
         self._changes = after

@@ -20,13 +20,19 @@ from stepwell.buffers.storage.disk.format import (
     MOST_SEGMENTS,
     Header,
     Manifest,
-    Next,
+    NextNumbers,
     StoreFacts,
     align,
 )
-from stepwell.buffers.storage.disk.segment import Loaded, Maps
-from stepwell.buffers.storage.disk.view import View, load_all
-from stepwell.buffers.storage.disk.writer import Encoded, SegmentWriter, Sizes, give_back, heal
+from stepwell.buffers.storage.disk.segment import LoadedSegment, SegmentMaps
+from stepwell.buffers.storage.disk.view import StoreView, load_all
+from stepwell.buffers.storage.disk.writer import (
+    EncodedChunk,
+    SegmentSizes,
+    SegmentWriter,
+    truncate,
+    write_missing_copies,
+)
 from stepwell.buffers.storage.memory import check_chunk_bytes, max_chunk_rows
 
 __all__ = ["SEGMENTS", "Appender"]
@@ -45,25 +51,27 @@ class Appender:
     Args:
         folder: The store's folder.
         lock: The lock, held.
-        maps: Maps of the segments, of which evicted ones are dropped.
-        table_lock: Held while the table changes.
+        maps: The mapped segments, of which evicted ones are dropped.
+        index_lock: Held while the index changes.
     """
 
-    def __init__(self, folder: StoreFolder, lock: FileIO, maps: Maps, table_lock: RLock) -> None:
+    def __init__(
+        self, folder: StoreFolder, lock: FileIO, maps: SegmentMaps, index_lock: RLock
+    ) -> None:
         self._folder = folder
         self._lock = lock
         self._maps = maps
-        self._table_lock = table_lock
+        self._index_lock = index_lock
         self._pid = os.getpid()
         self._failure: str | None = None
         self._writer: SegmentWriter | None = None
         manifest = folder.read_newest_manifest()
         loaded = load_all(folder, manifest)
-        self.view = View(manifest, loaded)
+        self.view = StoreView(manifest, loaded)
         self._check_room()
         self._recover(loaded)
         self._encoder = ChunkEncoder(manifest.facts.spec)
-        self._sizes = Sizes.first(manifest.facts.segment_bytes)
+        self._sizes = SegmentSizes.first(manifest.facts.segment_bytes)
 
     @property
     def _manifest(self) -> Manifest:
@@ -84,7 +92,7 @@ class Appender:
                 if writer is None or not writer.count_fitting(rest[:1], max_rows):
                     writer = self._open_segment(rest[0].nbytes)
                 count = writer.count_fitting(rest, max_rows)
-                writer.commit(rest[:count], self.view.table)
+                writer.commit(rest[:count], self.view.index)
                 rest = rest[count:]
                 self._evict_steps()
 
@@ -92,7 +100,7 @@ class Appender:
         """See `DiskStorage.drop_before`."""
         self._check()
         with self._poisoning():
-            while self._manifest.sealed and self.view.table.oldest_segment_stop <= row_id:
+            while self._manifest.sealed and self.view.index.oldest_segment_stop <= row_id:
                 self._evict()
 
     def append_session(self, facts: Mapping[str, object]) -> None:
@@ -106,7 +114,7 @@ class Appender:
         """See `DiskStorage.replace_spec`."""
         self._check()
         # Every segment repeats the Spec, so one of them, even without a chunk, settles it.
-        if self._manifest.numbers or self.view.next != Next():
+        if self._manifest.numbers or self.view.next != NextNumbers():
             return False
         with self._poisoning():
             self._write_facts(replace(self._facts, spec=spec, sessions=()))
@@ -133,7 +141,7 @@ class Appender:
         if changed != before:
             with self._poisoning():
                 self._write_facts(changed)
-            self._sizes = Sizes.first(changed.segment_bytes)
+            self._sizes = SegmentSizes.first(changed.segment_bytes)
 
     def close(self) -> None:
         """Seal the newest segment and free the lock."""
@@ -155,31 +163,31 @@ class Appender:
                 f"next ones; copy what is there into a new store, with: stepwell copy"
             )
 
-    def _recover(self, loaded: Sequence[Loaded]) -> None:
-        """Recover the folder after a crash: heal, seal, sweep."""
+    def _recover(self, loaded: Sequence[LoadedSegment]) -> None:
+        """Recover the folder after a crash: complete the slots, seal, remove what is left over."""
         files, manifest = self._folder.files, self._manifest
         # The previous writer may have been killed after the rename and before this sync.
         files.fsync_folder(self._folder.path)
         for each in loaded:
             is_open = each.entry.number == manifest.open
-            if is_open or len(each.verdict.heal_a) or len(each.verdict.heal_b):
-                heal(files, each, is_open=is_open)
+            if is_open or len(each.committed.missing_a) or len(each.committed.missing_b):
+                write_missing_copies(files, each, is_open=is_open)
         if manifest.open is not None:
             sealed = tuple(each.entry for each in loaded)
             self._write_manifest(replace(manifest, sealed=sealed, open=None))
         for each in loaded:
-            give_back(files, each)
+            truncate(files, each)
         self._folder.sweep(self._manifest)
 
-    def _encode(self, chunks: Sequence[Chunk]) -> list[Encoded]:
+    def _encode(self, chunks: Sequence[Chunk]) -> list[EncodedChunk]:
         """Check and encode the chunks."""
         max_rows = max_chunk_rows(self._facts.capacity)
         parts = [part for chunk in chunks for part in chunk.split(max_rows)]
-        steps = self.view.table.check(parts)
-        encoded: list[Encoded] = []
+        steps = self.view.index.check(parts)
+        encoded: list[EncodedChunk] = []
         for chunk, new_steps in zip(parts, steps, strict=True):
             data = self._encoder.encode(chunk)
-            encoded.append(Encoded(chunk, data, sum(map(len, data)), new_steps))
+            encoded.append(EncodedChunk(chunk, data, sum(map(len, data)), new_steps))
         if self._facts.capacity_bytes is not None and encoded:
             largest = max(encoded, key=lambda each: each.nbytes)
             file_bytes = self._next_header(largest.nbytes).file_bytes
@@ -209,7 +217,7 @@ class Appender:
         header = self._next_header(nbytes)
         self._evict_bytes(header.file_bytes)
         self._writer = SegmentWriter(
-            self._folder.files, self._folder.path, header, self._table_lock
+            self._folder.files, self._folder.path, header, self._index_lock
         )
         self._write_manifest(replace(self._manifest, open=header.number))
         self.view.segments[header.number] = self._writer.segment
@@ -223,12 +231,12 @@ class Appender:
         entry = writer.seal()
         sealed = (*self._manifest.sealed, entry)
         self._write_manifest(replace(self._manifest, sealed=sealed, open=None))
-        writer.give_back(entry)
+        writer.truncate(entry)
         self._writer = None
 
     def _evict_steps(self) -> None:
         most = self._facts.capacity
-        while most is not None and self._manifest.sealed and self.view.table.steps > most:
+        while most is not None and self._manifest.sealed and self.view.index.steps > most:
             self._evict()
 
     def _evict_bytes(self, needed: int) -> None:
@@ -240,10 +248,10 @@ class Appender:
         """Evict the oldest segment; readers that have it mapped can still read it."""
         entry, *rest = self._manifest.sealed
         self._write_manifest(replace(self._manifest, sealed=tuple(rest)))
-        table = self.view.table
-        with self._table_lock:
-            while len(table) and int(table.records["segment"][0]) <= entry.number:
-                table.drop_segment()
+        index = self.view.index
+        with self._index_lock:
+            while len(index) and int(index.records["segment"][0]) <= entry.number:
+                index.drop_segment()
             self._maps.forget(entry.number)
             gone = self.view.segments.pop(entry.number)
         self._folder.files.unlink(gone.path)

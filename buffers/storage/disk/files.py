@@ -23,8 +23,8 @@ __all__ = [
     "Files",
     "as_bytes",
     "check_platform",
-    "kind_of",
-    "no_file",
+    "not_a_file",
+    "path_kind",
     "replace_file",
     "write_at",
 ]
@@ -222,7 +222,7 @@ def check_platform() -> None:
         )
 
 
-def kind_of(path: Path) -> str | None:
+def path_kind(path: Path) -> str | None:
     """The kind of a path without following links: "file" for a regular one, None for nothing."""
     try:
         mode = os.lstat(path).st_mode
@@ -234,7 +234,7 @@ def kind_of(path: Path) -> str | None:
     return "device"
 
 
-def no_file(path: Path, kind: str) -> StoreCorrupt:
+def not_a_file(path: Path, kind: str) -> StoreCorrupt:
     """The error for a path that is not a regular file."""
     return StoreCorrupt(
         f"{path} is a {kind}, expected a file: links are not followed; remove it, or restore the "
@@ -248,8 +248,8 @@ def _remove_name(path: Path) -> None:
     Raises:
         StoreCorrupt: It is a folder.
     """
-    if kind_of(path) == "folder":
-        raise no_file(path, "folder")
+    if path_kind(path) == "folder":
+        raise not_a_file(path, "folder")
     path.unlink()
 
 
@@ -274,13 +274,13 @@ def _opened(path: Path, mode: str, flags: int) -> io.FileIO:
         # A link is ELOOP, a folder EISDIR, a pipe without a reader and a socket are ENXIO.
         if error.errno not in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
             raise
-        kind = kind_of(path)
+        kind = path_kind(path)
         if kind is None or kind == "file":
             raise
-        raise no_file(path, kind) from error
+        raise not_a_file(path, kind) from error
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
-        raise no_file(path, kind_of(path) or "device")
+        raise not_a_file(path, path_kind(path) or "device")
     return file
 
 

@@ -18,12 +18,17 @@ from stepwell.buffers.free_memory import check_free_memory
 from stepwell.buffers.storage.disk.files import (
     Files,
     check_platform,
-    kind_of,
-    no_file,
+    not_a_file,
+    path_kind,
     replace_file,
     write_at,
 )
-from stepwell.buffers.storage.disk.format import MOST_FACTS_BYTES, Copy, Manifest, cure
+from stepwell.buffers.storage.disk.format import (
+    MOST_FACTS_BYTES,
+    Manifest,
+    TableCopy,
+    repair_advice,
+)
 from stepwell.buffers.storage.disk.segment import read_header
 
 __all__ = ["StoreFolder"]
@@ -153,7 +158,8 @@ class StoreFolder:
             if size > MOST_FACTS_BYTES:
                 path = self.path / _MANIFEST
                 raise StoreCorrupt(
-                    f"{path} has {size} bytes, expected at most {MOST_FACTS_BYTES}; {cure(path)}"
+                    f"{path} has {size} bytes, expected at most {MOST_FACTS_BYTES}; "
+                    f"{repair_advice(path)}"
                 )
             data = self.files.pread(file, size, 0)
         return Manifest.unpack(data, str(self.path / _MANIFEST))
@@ -240,8 +246,8 @@ class StoreFolder:
         names = os.listdir(self.path)
         gone += [self.path / name for each in _TEMPORARY for name in fnmatch.filter(names, each)]
         for path in gone:
-            if kind_of(path) == "folder":
-                raise no_file(path, "folder")
+            if path_kind(path) == "folder":
+                raise not_a_file(path, "folder")
         for path in sorted(gone):
             self.files.unlink(path)
 
@@ -251,7 +257,7 @@ class StoreFolder:
             with self.files.open(path) as file:
                 header = read_header(self.files, file, path)
                 tables = [
-                    Copy.parse(self.files.pread(file, header.table_bytes, offset), header)
+                    TableCopy.parse(self.files.pread(file, header.table_bytes, offset), header)
                     for offset in header.table_offsets
                 ]
         except FileNotFoundError:  # evicted since it was listed

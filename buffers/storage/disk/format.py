@@ -38,16 +38,16 @@ __all__ = [
     "MOST_SEGMENTS",
     "MOST_SLOTS",
     "SLOT",
-    "Copy",
     "Header",
     "Manifest",
-    "Next",
-    "Sealed",
+    "NextNumbers",
+    "SealedSegment",
     "StoreFacts",
+    "TableCopy",
     "align",
-    "cure",
     "json_text",
     "pack_slots",
+    "repair_advice",
 ]
 
 FORMAT = 1
@@ -112,7 +112,7 @@ class Header:
         slots: Places in each slot table.
         data_bytes: Room for chunks, a multiple of 4096.
         position: Position of its first chunk.
-        counters: The table's counters when the segment was opened.
+        counters: The counters of the index when the segment was opened.
         facts_text: The store's facts in the manifest, as JSON: with them a segment can be read, and
             a lost manifest be made again.
     """
@@ -186,11 +186,11 @@ class Header:
             raise StoreCorrupt(
                 f"{where} does not begin like a segment: expected {_HEADER.size} bytes or more "
                 f"that begin with {_MAGIC!r}, got {len(start)} that begin with "
-                f"{bytes(start[: len(_MAGIC)])!r}; {cure(where)}"
+                f"{bytes(start[: len(_MAGIC)])!r}; {repair_advice(where)}"
             )
         _, _, least_reader, header_bytes, *_ = _HEADER.unpack_from(start)
         if least_reader > FORMAT:
-            raise too_new(where, least_reader)
+            raise too_new_error(where, least_reader)
         with _reading(where):
             return whole(header_bytes, "length of the header", _ALIGNMENT, MOST_FACTS_BYTES)
 
@@ -203,7 +203,7 @@ class Header:
         """
         body, crc = data[: -_CRC.size], data[-_CRC.size :]
         if len(data) < _HEADER.size + _CRC.size or crc != _CRC.pack(crc32(body)):
-            raise StoreCorrupt(f"{where}: its header is damaged; {cure(where)}")
+            raise StoreCorrupt(f"{where}: its header is damaged; {repair_advice(where)}")
         _, _, _, _, number, slots, data_bytes, store, *rest = _HEADER.unpack_from(body)
         position, next_row_id, next_episode, total_steps, facts_bytes = rest
         facts_text = body[_HEADER.size : _HEADER.size + facts_bytes]
@@ -241,16 +241,16 @@ def _reading(where: str) -> Generator[None]:
         yield
     except ValueError as error:
         raise StoreCorrupt(
-            f"{where} is not what a writer has made: {error}; {cure(where)}"
+            f"{where} is not what a writer has made: {error}; {repair_advice(where)}"
         ) from error
 
 
-def cure(where: object) -> str:
+def repair_advice(where: object) -> str:
     """The advice for a damaged file, for messages."""
     return f"restore it from a copy, or run: stepwell repair {str(where).rpartition('/')[0]}"
 
 
-def too_new(where: object, version: int) -> StoreTooNew:
+def too_new_error(where: object, version: int) -> StoreTooNew:
     """The error for data of a later version."""
     return StoreTooNew(
         f"{where} is format {version}, this stepwell reads up to {FORMAT}; upgrade stepwell"
@@ -267,14 +267,14 @@ def pack_slots(header: Header, slots: np.ndarray) -> bytes:
     return bytes(data)
 
 
-class Copy(NamedTuple):
+class TableCopy(NamedTuple):
     """One copy of a slot table, as found: its slots [n] and which of them are whole."""
 
     slots: np.ndarray
     is_valid: np.ndarray
 
     @classmethod
-    def parse(cls, data: bytes, header: Header) -> Copy:
+    def parse(cls, data: bytes, header: Header) -> TableCopy:
         """Find the whole slots of a table's bytes."""
         slots = np.frombuffer(data, SLOT, len(data) // SLOT.itemsize)
         numbers = np.arange(len(slots), dtype="<u4")
@@ -288,7 +288,7 @@ class Copy(NamedTuple):
         return cls(slots, is_valid)
 
 
-class Sealed(NamedTuple):
+class SealedSegment(NamedTuple):
     """The manifest's entry of a segment that is complete."""
 
     number: int
@@ -296,7 +296,7 @@ class Sealed(NamedTuple):
     slots: int
 
 
-class Next(NamedTuple):
+class NextNumbers(NamedTuple):
     """Numbers that are not used yet."""
 
     segment: int = 0
@@ -306,7 +306,7 @@ class Next(NamedTuple):
     total_steps: int = 0
 
 
-NOTHING_USED = Next()
+NOTHING_USED = NextNumbers()
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,9 +396,9 @@ class Manifest:
 
     store: bytes
     facts: StoreFacts
-    sealed: tuple[Sealed, ...] = ()
+    sealed: tuple[SealedSegment, ...] = ()
     open: int | None = None
-    next: Next = NOTHING_USED
+    next: NextNumbers = NOTHING_USED
 
     @property
     def numbers(self) -> list[int]:
@@ -430,12 +430,12 @@ class Manifest:
         """
         facts = data[len(b'{"body":') : -len(b',"crc":"00000000"}\n')]
         if data != b'{"body":%b,"crc":"%08x"}\n' % (facts, crc32(facts)):
-            raise StoreCorrupt(f"{where} is damaged: wrong checksum; {cure(where)}")
+            raise StoreCorrupt(f"{where} is damaged: wrong checksum; {repair_advice(where)}")
         with _reading(where):
             body = parse(facts)
             least_reader = whole(member(body, "least_reader"), "least_reader")
             if least_reader > FORMAT:
-                raise too_new(where.rpartition("/")[0], least_reader)
+                raise too_new_error(where.rpartition("/")[0], least_reader)
             name = text(member(body, "store"), "store")
             if not re.fullmatch("[0-9a-f]{32}", name):
                 raise ValueError(f"store: expected 32 hexadecimal digits, got {name[:60]!r}")
@@ -450,7 +450,7 @@ class Manifest:
                 facts=StoreFacts.from_json(body),
                 sealed=sealed,
                 open=newest,
-                next=Next(*following),
+                next=NextNumbers(*following),
             )
             whole(found.next.segment, "next segment", 0, MOST_SEGMENTS)
             numbers = found.numbers
@@ -492,9 +492,9 @@ def _capacity(data: Mapping[str, object], key: str) -> int | None:
     return None if value is None else whole(value, key, 1)
 
 
-def _sealed(entry: object) -> Sealed:
+def _sealed(entry: object) -> SealedSegment:
     number, nbytes, slots = items(entry, "sealed", 3)
-    return Sealed(
+    return SealedSegment(
         whole(number, "number of a segment", 0, MOST_SEGMENTS - 1),
         whole(nbytes, "length of a segment"),
         whole(slots, "slots of a segment", 0, MOST_SLOTS),

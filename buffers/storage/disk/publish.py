@@ -24,7 +24,7 @@ from typing import Literal
 from stepwell.buffers.errors import StoreFailed, StoreLocked, StoreNotFound
 from stepwell.buffers.storage.disk.files import Files, check_platform
 
-__all__ = ["Kind", "check_complete", "check_unused", "disk_bytes", "publish"]
+__all__ = ["Kind", "check_complete", "check_unused", "disk_bytes", "is_inside", "publish"]
 
 Kind = Literal["folder", "file"]
 
@@ -60,10 +60,8 @@ def publish(
         StoreLocked: Another process creates the target.
     """
     check_platform()
-    is_inside = outside is not None and target.absolute().resolve().is_relative_to(
-        outside.resolve()
-    )
-    if target.name in ("", "..") or is_inside:
+    is_inner = outside is not None and is_inside(target, outside)
+    if target.name in ("", "..") or is_inner:
         where = "" if outside is None else f", outside of {outside}"
         raise ValueError(
             f"{target}: expected a {kind} with a name of its own{where}, got another path; choose "
@@ -83,7 +81,7 @@ def publish(
         check_unused(target, kind)  # again: who had the lock until now may have made it
         part.make(kind)
         yield part.new
-        _settle(part.new)
+        _make_durable(part.new)
         check_unused(target, kind)
         part.publish()
     except BaseException as error:
@@ -107,6 +105,12 @@ def publish(
             ) from error
         raise
     part.leave()
+
+
+def is_inside(path: Path, folder: Path) -> bool:
+    """True for a path in a folder, or for the folder itself; links in a circle are accepted."""
+    # `Path.resolve` raises RuntimeError where links form a circle.
+    return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
 
 
 def check_unused(target: Path, kind: Kind = "folder") -> None:
@@ -389,6 +393,11 @@ def _make_folders(path: Path) -> list[Path]:
             try:
                 folder.mkdir()
             except FileExistsError:
+                if folder.is_symlink() and not folder.exists():
+                    raise ValueError(
+                        f"{folder}: expected a folder, got a link that leads to none, or in a "
+                        f"circle; remove it, or choose another folder"
+                    ) from None
                 if not folder.is_dir():
                     raise
             else:
@@ -408,7 +417,7 @@ def _remove_empty(folders: Sequence[Path]) -> None:
             folder.rmdir()
 
 
-def _settle(path: Path) -> None:
+def _make_durable(path: Path) -> None:
     """Make all written files and folders durable."""
     files = Files()
     for each in [path, *path.rglob("*")] if path.is_dir() else [path]:

@@ -9,20 +9,20 @@ import numpy as np
 
 from stepwell.buffers.errors import StoreCorrupt
 from stepwell.buffers.storage.chunk_index import Counters
-from stepwell.buffers.storage.disk.files import kind_of
+from stepwell.buffers.storage.disk.files import path_kind
 from stepwell.buffers.storage.disk.folder import StoreFolder
 from stepwell.buffers.storage.disk.format import (
     MOST_SLOTS,
     SLOT,
-    Copy,
     Header,
     Manifest,
-    Next,
-    Sealed,
+    NextNumbers,
+    SealedSegment,
+    TableCopy,
     align,
 )
 from stepwell.buffers.storage.disk.segment import (
-    Loaded,
+    LoadedSegment,
     load,
     open_segment,
     read_header,
@@ -55,12 +55,12 @@ def rebuild_manifest(folder: StoreFolder) -> Manifest | None:
         for number, following in pairwise(numbers)
     )
     newest = headers[numbers[-1]] or template
-    following = Next(numbers[-1] + 1, newest.position, *newest.counters)
+    following = NextNumbers(numbers[-1] + 1, newest.position, *newest.counters)
     return Manifest(store, template.facts, sealed, numbers[-1], following)
 
 
 def rebuild_header(
-    folder: StoreFolder, manifest: Manifest, number: int, before: Loaded | None = None
+    folder: StoreFolder, manifest: Manifest, number: int, before: LoadedSegment | None = None
 ) -> Header | None:
     """Rebuild a damaged header from the offset of the second slot table.
 
@@ -71,7 +71,7 @@ def rebuild_header(
         before: The segment before it, if there is one.
     """
     path = segment_path(folder.path, number)
-    if kind_of(path) != "file":
+    if path_kind(path) != "file":
         return None
     guess = _guess(manifest, number, before)
     with open_segment(folder.files, path) as file:
@@ -80,7 +80,7 @@ def rebuild_header(
         last = min(nbytes, header_bytes + MOST_SLOTS * SLOT.itemsize) - SLOT.itemsize
         for begin in range(header_bytes + 4096, last, 4096):
             slot = folder.files.pread(file, SLOT.itemsize, begin)
-            if Copy.parse(slot, guess).is_valid.all():
+            if TableCopy.parse(slot, guess).is_valid.all():
                 return _fitted(guess, begin - header_bytes, nbytes, slot)
     return None
 
@@ -89,7 +89,7 @@ def _read_headers(folder: StoreFolder) -> dict[int, Header | None]:
     """The headers of all segments in the folder, in order; None for a damaged one."""
     found: dict[int, Header | None] = {}
     for number, path in folder.segments().items():
-        if kind_of(path) != "file":
+        if path_kind(path) != "file":
             continue
         try:
             with open_segment(folder.files, path) as file:
@@ -105,24 +105,24 @@ def _is_own(header: Header | None, store: bytes, number: int) -> bool:
 
 def _sealed(
     folder: StoreFolder, number: int, header: Header | None, following: Header | None
-) -> Sealed:
+) -> SealedSegment:
     """The manifest's entry of a segment that another one follows."""
     with open_segment(folder.files, segment_path(folder.path, number)) as file:
         nbytes = folder.files.size(file)
     if header is None:
-        return Sealed(number, nbytes, 0)
+        return SealedSegment(number, nbytes, 0)
     if following is not None and following.number == number + 1:
         slots = following.position - header.position
-        return Sealed(number, nbytes, slots if 0 <= slots <= header.slots else 0)
+        return SealedSegment(number, nbytes, slots if 0 <= slots <= header.slots else 0)
     alone = Manifest(header.store, header.facts, (), number)  # the one that follows is lost
     try:
         slots = len(load(folder.files, folder.path, alone, number, keep_rest=True).records)
     except StoreCorrupt:
         slots = 0
-    return Sealed(number, nbytes, slots)
+    return SealedSegment(number, nbytes, slots)
 
 
-def _guess(manifest: Manifest, number: int, before: Loaded | None) -> Header:
+def _guess(manifest: Manifest, number: int, before: LoadedSegment | None) -> Header:
     position, counters = 0, Counters(0, 0, 0)
     if before is not None:
         position = before.segment.header.position + len(before.records)

@@ -17,9 +17,9 @@ import numpy as np
 from stepwell.buffers.episode import End
 from stepwell.buffers.errors import StoreCorrupt
 from stepwell.buffers.json_values import MOST
-from stepwell.buffers.storage.disk.format import SLOT, Copy, Header, cure
+from stepwell.buffers.storage.disk.format import SLOT, Header, TableCopy, repair_advice
 
-__all__ = ["Verdict", "check_slots", "judge_open", "judge_sealed"]
+__all__ = ["CommittedSlots", "check_slots", "open_slots", "sealed_slots"]
 
 _NUMBERS = (
     *("position", "episode", "stream", "first_row", "rows"),
@@ -30,40 +30,40 @@ _MOST_STREAM, _MOST_END = 1 << 32, sum(End)
 _LOST = int(End.LOST)
 
 
-class Verdict(NamedTuple):
-    """The state of a segment's slot tables.
+class CommittedSlots(NamedTuple):
+    """The committed slots of a segment, as found in its two slot tables.
 
     Args:
         slots: The committed slots [n], dtype `SLOT`; of a lost one only the number is known, and
             its end is ``End.LOST``.
-        heal_a: Numbers of slots whose copy A must be written again.
-        heal_b: The same for copy B.
+        missing_a: Numbers of slots whose copy A must be written again.
+        missing_b: The same for copy B.
         lost: Numbers of slots of which no copy is left, or two that differ.
         torn: Slots found of a flush that never returned.
     """
 
     slots: np.ndarray
-    heal_a: np.ndarray
-    heal_b: np.ndarray
+    missing_a: np.ndarray
+    missing_b: np.ndarray
     lost: np.ndarray
     torn: int = 0
 
 
-def judge_sealed(a: Copy, b: Copy) -> Verdict:
-    """Judge the slots of a segment that is complete: every one of them was committed."""
+def sealed_slots(a: TableCopy, b: TableCopy) -> CommittedSlots:
+    """The slots of a segment that is complete: every one of them was committed."""
     return _committed(a, b, len(a.slots), 0)
 
 
-def judge_open(
-    a: Copy, b: Copy, where: str, is_data_right: Callable[[np.ndarray], bool]
-) -> Verdict:
-    """Judge the slots of the segment that was, or still is, being written.
+def open_slots(
+    a: TableCopy, b: TableCopy, where: str, is_data_right: Callable[[np.ndarray], bool]
+) -> CommittedSlots:
+    """The committed slots of the segment that was, or still is, being written.
 
     Args:
         a: Copy A of all slots.
         b: Copy B of all slots.
         where: The file's name, for the message.
-        is_data_right: Whether the bytes of a slot's chunk have the right checksum.
+        is_data_right: Returns True if the bytes of a slot's chunk have the right checksum.
 
     Raises:
         StoreCorrupt: The slots cannot come from one writer.
@@ -77,7 +77,8 @@ def judge_open(
     if not begin <= int(last["number"]) or end > len(slots) or found[-1] >= end:
         raise StoreCorrupt(
             f"{where}: slot {last['number']} is of a flush of slots {begin} to {end - 1}, expected "
-            f"one with slots {last['number']} to {found[-1]}, below {len(slots)}; {cure(where)}"
+            f"one with slots {last['number']} to {found[-1]}, below {len(slots)}; "
+            f"{repair_advice(where)}"
         )
     group = range(begin, end)
     is_certain = b.is_valid[begin:end].any()
@@ -88,11 +89,11 @@ def judge_open(
     return _committed(a, b, end, 0)
 
 
-def check_slots(verdict: Verdict, header: Header, data_end: int, where: str) -> None:
+def check_slots(committed: CommittedSlots, header: Header, data_end: int, where: str) -> None:
     """Refuse slots that no writer has written, whatever their checksums say.
 
     Args:
-        verdict: The committed slots.
+        committed: The committed slots.
         header: The segment's header.
         data_end: Where its data may end at the latest.
         where: The file's name, for the message.
@@ -100,12 +101,12 @@ def check_slots(verdict: Verdict, header: Header, data_end: int, where: str) -> 
     Raises:
         StoreCorrupt: A number is out of range, or two contradict each other.
     """
-    slots = verdict.slots
+    slots = committed.slots
     if not len(slots):
         return
     # One block of numbers: numpy is many times as fast with it as with the fields one by one.
     numbers = _numbers_of(slots)
-    if not len(verdict.lost) and _are_in_order(numbers, slots, header, data_end):
+    if not len(committed.lost) and _are_in_order(numbers, slots, header, data_end):
         return  # mostly
     position, episode, stream, _, rows, row_id, total_steps, offset, nbytes = numbers
     is_lost = slots["end"] & _LOST != 0
@@ -123,7 +124,7 @@ def check_slots(verdict: Verdict, header: Header, data_end: int, where: str) -> 
                 expected = f"{expected} {int(least[number])}".strip()
             raise StoreCorrupt(
                 f"{where}: slot {number} is not what a writer has made: {name}: expected "
-                f"{expected}, got {values[name]} ({values}); {cure(where)}"
+                f"{expected}, got {values[name]} ({values}); {repair_advice(where)}"
             )
 
     head_bytes = slots["head_bytes"]
@@ -135,7 +136,7 @@ def check_slots(verdict: Verdict, header: Header, data_end: int, where: str) -> 
     refuse(is_unknown & (~is_lost | (rows != 0) | (nbytes != 0)), "episode", "one for its rows")
     refuse(~is_unknown & (rows == 0), "rows", "at least 1")
     expected = header.position + np.arange(len(slots))
-    expected[verdict.lost] = position[verdict.lost]  # only its place is known
+    expected[committed.lost] = position[committed.lost]  # only its place is known
     refuse(position != expected, "position", "", expected)
     least_bytes = header.chunks.least_bytes(rows)
     refuse(~is_unknown & (nbytes < least_bytes), "nbytes", "at least", least_bytes)
@@ -193,19 +194,19 @@ def _are_in_order(numbers: np.ndarray, slots: np.ndarray, header: Header, data_e
     )
 
 
-def _best(a: Copy, b: Copy) -> np.ndarray:
+def _best(a: TableCopy, b: TableCopy) -> np.ndarray:
     """The valid copy of each slot."""
     if a is b:
         return a.slots.copy()
     return np.where(b.is_valid, _raw(b), _raw(a)).view(SLOT)
 
 
-def _raw(copy: Copy) -> np.ndarray:
+def _raw(copy: TableCopy) -> np.ndarray:
     """A copy's slots as plain bytes, with which numpy is ten times as fast as with their fields."""
     return copy.slots.view(f"V{SLOT.itemsize}")
 
 
-def _committed(a: Copy, b: Copy, count: int, torn: int) -> Verdict:
+def _committed(a: TableCopy, b: TableCopy, count: int, torn: int) -> CommittedSlots:
     valid_a, valid_b = a.is_valid[:count], b.is_valid[:count]
     is_lost = ~(valid_a | valid_b)
     if a is not b:
@@ -213,7 +214,7 @@ def _committed(a: Copy, b: Copy, count: int, torn: int) -> Verdict:
     slots = _best(a, b)[:count]
     for number in np.flatnonzero(is_lost).tolist():
         slots[number] = _placeholder(slots[number - 1] if number else None)
-    return Verdict(
+    return CommittedSlots(
         slots,
         np.flatnonzero(~valid_a & ~is_lost),
         np.flatnonzero(~valid_b & ~is_lost),

@@ -13,11 +13,11 @@ import numpy as np
 
 from stepwell.buffers.episode import End
 from stepwell.buffers.errors import StoreCorrupt, StoreNotFound
-from stepwell.buffers.storage.disk.files import Files, kind_of, write_at
+from stepwell.buffers.storage.disk.files import Files, path_kind, write_at
 from stepwell.buffers.storage.disk.folder import StoreFolder
-from stepwell.buffers.storage.disk.format import Header, Manifest, Sealed, pack_slots
+from stepwell.buffers.storage.disk.format import Header, Manifest, SealedSegment, pack_slots
 from stepwell.buffers.storage.disk.rebuild import rebuild_header
-from stepwell.buffers.storage.disk.segment import Loaded, segment_path
+from stepwell.buffers.storage.disk.segment import LoadedSegment, segment_path
 from stepwell.buffers.storage.disk.storage import DiskStorage
 from stepwell.buffers.storage.disk.verify import Damage, SegmentSurvey, read_or_rebuild, survey
 from stepwell.buffers.storage.disk.view import Recovery
@@ -59,9 +59,10 @@ def repair(
 ) -> RepairReport:
     """Repair the store in a folder.
 
-    The traces of a crash are healed and sealed. Damaged chunks are removed only with ``yes``: the
-    rows before them are an episode ended by a cut, the rows after them one without its first rows.
-    The damaged files are kept in the folder ``damaged`` inside the store; nothing is deleted.
+    Damaged chunks are removed only with ``yes``: the rows before them are an episode ended by a
+    cut, the rows after them one without its first rows. The damaged files are kept in the folder
+    ``damaged`` inside the store; nothing is deleted. A store without damage is opened for writing,
+    which completes or leaves out what a crash has left.
 
     Args:
         path: The folder.
@@ -84,7 +85,7 @@ def repair(
         if damages and not yes:
             return RepairReport(folder.path, tuple(damages), False, Recovery(), ())
         kept = _Repair(folder, manifest, found).run() if damages else []
-    with DiskStorage.open(path, files=folder.files) as storage:  # heals and seals
+    with DiskStorage.open(path, files=folder.files) as storage:  # recovers it
         return RepairReport(folder.path, tuple(damages), True, storage.recovery, tuple(kept))
 
 
@@ -108,15 +109,15 @@ class _Repair:
     def run(self) -> list[Path]:
         """Repair the store, and return the paths of the damaged files that were kept."""
         folder = self._folder.path / _KEPT
-        if kind_of(folder) not in (None, "folder"):
+        if path_kind(folder) not in (None, "folder"):
             raise StoreCorrupt(
-                f"{folder} is a {kind_of(folder)}, expected a folder for damaged files, or none: "
+                f"{folder} is a {path_kind(folder)}, expected a folder for damaged files, or none: "
                 f"links are not followed; move it away"
             )
         with contextlib.suppress(StoreNotFound):
             self._keep_manifest()
-        before: Loaded | None = None
-        entries: dict[int, Sealed] = {entry.number: entry for entry in self._manifest.sealed}
+        before: LoadedSegment | None = None
+        entries: dict[int, SealedSegment] = {entry.number: entry for entry in self._manifest.sealed}
         for each in self._found:
             each = self._with_header(each, before)
             if each.loaded is None:
@@ -134,7 +135,7 @@ class _Repair:
                 self._files.unlink(segment_path(self._folder.path, each.number))
         return self._kept
 
-    def _with_header(self, found: SegmentSurvey, before: Loaded | None) -> SegmentSurvey:
+    def _with_header(self, found: SegmentSurvey, before: LoadedSegment | None) -> SegmentSurvey:
         """The survey of a segment, with its header rebuilt where only that is damaged."""
         if found.loaded is not None:
             return found
@@ -152,9 +153,9 @@ class _Repair:
         (again,) = survey(self._folder, alone, lambda nbytes: None)
         return again
 
-    def _replace(self, loaded: Loaded, lost: list[int]) -> None:
+    def _replace(self, loaded: LoadedSegment, lost: list[int]) -> None:
         """Rewrite the segment with its lost chunks marked."""
-        header, slots = loaded.segment.header, loaded.verdict.slots.copy()
+        header, slots = loaded.segment.header, loaded.committed.slots.copy()
         for number in lost:
             _mark_lost(slots, header, number)
         self._keep(loaded.segment.path)
@@ -170,15 +171,15 @@ class _Repair:
 
     def _keep(self, path: Path) -> None:
         """Link a damaged file into the folder for damaged files."""
-        kind = kind_of(path)
+        kind = path_kind(path)
         if kind is None:
             return
         folder = self._folder.path / _KEPT
-        if kind_of(folder) is None:
+        if path_kind(folder) is None:
             self._files.make_folder(folder)
             self._files.fsync_folder(self._folder.path)
         number = 0
-        while kind_of(target := folder / f"{path.name}.{number}") is not None:
+        while path_kind(target := folder / f"{path.name}.{number}") is not None:
             number += 1
         # A folder cannot have a second name, and is no use to the store.
         (self._files.link if kind == "file" else self._files.rename)(path, target)
@@ -212,7 +213,7 @@ class _Repair:
             half = nbytes // 2
             return self._read(file, half, offset) + self._read(file, nbytes - half, offset + half)
 
-    def _write_manifest(self, entries: dict[int, Sealed]) -> None:
+    def _write_manifest(self, entries: dict[int, SealedSegment]) -> None:
         """List the remaining segments; a replaced one is sealed."""
         manifest = self._manifest
         is_gone = any(each.number == manifest.open for each in self._gone)

@@ -16,19 +16,32 @@ import numpy as np
 from stepwell.buffers.errors import StoreCorrupt
 from stepwell.buffers.storage.chunk_index import CHUNK, ChunkInfo, Counters
 from stepwell.buffers.storage.disk.files import Files, as_bytes
-from stepwell.buffers.storage.disk.format import SLOT, Copy, Header, Manifest, Sealed, align, cure
-from stepwell.buffers.storage.disk.recovery import Verdict, check_slots, judge_open, judge_sealed
+from stepwell.buffers.storage.disk.format import (
+    SLOT,
+    Header,
+    Manifest,
+    SealedSegment,
+    TableCopy,
+    align,
+    repair_advice,
+)
+from stepwell.buffers.storage.disk.recovery import (
+    CommittedSlots,
+    check_slots,
+    open_slots,
+    sealed_slots,
+)
 
 _RUN_BYTES = 8 << 20
 
 __all__ = [
-    "Loaded",
-    "Maps",
+    "LoadedSegment",
     "Segment",
+    "SegmentMaps",
     "check_size",
-    "damage",
+    "damage_message",
     "load",
-    "lost_slot",
+    "lost_slot_message",
     "open_segment",
     "read_header",
     "segment_path",
@@ -120,7 +133,7 @@ class Segment:
         try:
             yield
         except StoreCorrupt as error:
-            raise StoreCorrupt(damage(self.path, record, str(error))) from error
+            raise StoreCorrupt(damage_message(self.path, record, str(error))) from error
 
     def _check_fields(self, memory: np.ndarray, number: int, record: ChunkInfo) -> None:
         """Refuse a chunk whose fields do not fit in its bytes."""
@@ -131,41 +144,45 @@ class Segment:
     def _compare(self, memory: np.ndarray, record: ChunkInfo, nbytes: int, crc: int) -> None:
         end = self._check_length(memory, record, nbytes)
         if crc32(as_bytes(memory[record.offset : end])) != crc:
-            raise StoreCorrupt(damage(self.path, record))
+            raise StoreCorrupt(damage_message(self.path, record))
 
     def _check_length(self, memory: np.ndarray, record: ChunkInfo, nbytes: int) -> int:
         """Refuse memory that ends before a chunk does; it may have been mapped again."""
         end = record.offset + nbytes
         if len(memory) < end:
-            raise StoreCorrupt(wrong_size(self.path, len(memory), str(max(self.nbytes, end))))
+            raise StoreCorrupt(
+                wrong_size_message(self.path, len(memory), str(max(self.nbytes, end)))
+            )
         return end
 
 
-class Loaded(NamedTuple):
+class LoadedSegment(NamedTuple):
     """A segment read from its file.
 
     Args:
         segment: Its checksums.
         entry: Its entry in the manifest, or the entry it would have if it were sealed now.
-        verdict: The state of its slot tables.
-        records: The table's records of its chunks.
-        counters: The table's counters after its last chunk.
+        committed: Its committed slots.
+        records: The records of its chunks.
+        counters: The counters of the index after its last chunk.
     """
 
     segment: Segment
-    entry: Sealed
-    verdict: Verdict
+    entry: SealedSegment
+    committed: CommittedSlots
     records: np.ndarray
     counters: Counters
 
-    def without_slots(self) -> Loaded:
-        """The same without the slots, which are needed only to heal it."""
-        return self._replace(verdict=self.verdict._replace(slots=self.verdict.slots[:0].copy()))
+    def without_slots(self) -> LoadedSegment:
+        """The same without the slots, which are needed only to write missing copies."""
+        return self._replace(
+            committed=self.committed._replace(slots=self.committed.slots[:0].copy())
+        )
 
 
 def load(
     files: Files, folder: Path, manifest: Manifest, number: int, *, keep_rest: bool = False
-) -> Loaded:
+) -> LoadedSegment:
     """Read header and slots of a live segment.
 
     Args:
@@ -188,22 +205,22 @@ def load(
         if not keep_rest:
             check_size(header, sealed, nbytes, path)
         elif nbytes < header.data_offset:
-            raise StoreCorrupt(wrong_size(path, nbytes, f"{header.data_offset} or more"))
-        verdict = _judge(files, file, header, sealed, path)
-    if len(verdict.lost) and not keep_rest:
-        raise StoreCorrupt(lost_slot(path, int(verdict.lost[0])))
+            raise StoreCorrupt(wrong_size_message(path, nbytes, f"{header.data_offset} or more"))
+        committed = _read_slots(files, file, header, sealed, path)
+    if len(committed.lost) and not keep_rest:
+        raise StoreCorrupt(lost_slot_message(path, int(committed.lost[0])))
     data_end = header.file_bytes
     if sealed is not None and not keep_rest:
         data_end = min(sealed.nbytes, data_end)
-    check_slots(verdict, header, data_end, str(path))
+    check_slots(committed, header, data_end, str(path))
     segment = Segment(path, header, nbytes)
-    segment.extend(verdict.slots)
+    segment.extend(committed.slots)
     entry = sealed
     # The file is truncated to the entry's length: never within its header and slots.
     if entry is None or entry.nbytes < header.data_offset:
-        entry = Sealed(number, align(segment.used_bytes), len(verdict.slots))
-    records = _records(verdict.slots, number)
-    return Loaded(segment, entry, verdict, records, _counters(header, verdict.slots))
+        entry = SealedSegment(number, align(segment.used_bytes), len(committed.slots))
+    records = _records(committed.slots, number)
+    return LoadedSegment(segment, entry, committed, records, _counters(header, committed.slots))
 
 
 def open_segment(files: Files, path: Path) -> FileIO:
@@ -213,11 +230,11 @@ def open_segment(files: Files, path: Path) -> FileIO:
     except FileNotFoundError as error:
         raise StoreCorrupt(
             f"{path} is missing: it was removed, or evicted by the writer of the store since the "
-            f"store was opened; open it again, or {cure(path)}"
+            f"store was opened; open it again, or {repair_advice(path)}"
         ) from error
 
 
-class Maps:
+class SegmentMaps:
     """Maps segments into memory when they are first used, a bounded number at a time.
 
     A returned array stays valid when its map is dropped, or its file is evicted.
@@ -286,13 +303,14 @@ def read_header(files: Files, file: FileIO, path: Path) -> Header:
     return Header.unpack(start + rest, str(path))
 
 
-def _judge(
-    files: Files, file: FileIO, header: Header, sealed: Sealed | None, path: Path
-) -> Verdict:
+def _read_slots(
+    files: Files, file: FileIO, header: Header, sealed: SealedSegment | None, path: Path
+) -> CommittedSlots:
     slots = header.slots if sealed is None else sealed.slots
     if slots > header.slots:
         raise StoreCorrupt(
-            f"{path} has {header.slots} slots, but the manifest counts {slots}; {cure(path)}"
+            f"{path} has {header.slots} slots, but the manifest counts {slots}; "
+            f"{repair_advice(path)}"
         )
     # B first: a concurrent flush is then seen in A at least as far as in B.
     nbytes = slots * SLOT.itemsize
@@ -300,24 +318,24 @@ def _judge(
         files.pread(file, nbytes, offset).ljust(nbytes, b"\0")
         for offset in reversed(header.table_offsets)
     )
-    b = Copy.parse(in_b, header)
-    a = b if in_a == in_b else Copy.parse(in_a, header)  # mostly they are the same
+    b = TableCopy.parse(in_b, header)
+    a = b if in_a == in_b else TableCopy.parse(in_a, header)  # mostly they are the same
     if sealed is not None:
-        return judge_sealed(a, b)
+        return sealed_slots(a, b)
 
     def is_data_right(slot: np.ndarray) -> bool:
         begin, count = int(slot["offset"]), int(slot["nbytes"])
         if not header.data_offset <= begin <= begin + count <= header.file_bytes:
             raise StoreCorrupt(
                 f"{path}: slot {slot['number']} describes {count} bytes at {begin}, expected a "
-                f"place from {header.data_offset} to {header.file_bytes}; {cure(path)}"
+                f"place from {header.data_offset} to {header.file_bytes}; {repair_advice(path)}"
             )
         crc = 0
         for offset in range(begin, begin + count, _RUN_BYTES):
             crc = crc32(files.pread(file, min(_RUN_BYTES, begin + count - offset), offset), crc)
         return crc == int(slot["data_crc"])
 
-    return judge_open(a, b, str(path), is_data_right)
+    return open_slots(a, b, str(path), is_data_right)
 
 
 def _check_identity(header: Header, manifest: Manifest, number: int, path: Path) -> None:
@@ -333,36 +351,36 @@ def _check_identity(header: Header, manifest: Manifest, number: int, path: Path)
         )
 
 
-def check_size(header: Header, sealed: Sealed | None, nbytes: int, path: Path) -> None:
+def check_size(header: Header, sealed: SealedSegment | None, nbytes: int, path: Path) -> None:
     """Refuse a file of another length; a sealed one may still have that of its writing."""
     expected = header.file_bytes if sealed is None else sealed.nbytes
     if nbytes not in (expected, header.file_bytes) or expected < header.data_offset:
-        raise StoreCorrupt(wrong_size(path, nbytes, str(max(expected, header.data_offset))))
+        raise StoreCorrupt(wrong_size_message(path, nbytes, str(max(expected, header.data_offset))))
 
 
-def wrong_size(path: Path, nbytes: int, expected: str) -> str:
+def wrong_size_message(path: Path, nbytes: int, expected: str) -> str:
     """The message for a file of another length."""
-    return f"{path} has {nbytes} bytes, expected {expected}; {cure(path)}"
+    return f"{path} has {nbytes} bytes, expected {expected}; {repair_advice(path)}"
 
 
-def lost_slot(path: Path, number: int) -> str:
+def lost_slot_message(path: Path, number: int) -> str:
     """The message for a slot without a valid copy."""
     what = f"both copies of slot {number} are damaged, so that a chunk is lost"
-    return f"{path}: {what}; {cure(path)}"
+    return f"{path}: {what}; {repair_advice(path)}"
 
 
-def damage(path: Path, record: ChunkInfo, why: str = "") -> str:
+def damage_message(path: Path, record: ChunkInfo, why: str = "") -> str:
     """The message for a chunk whose bytes are damaged."""
     last_row = record.first_row + record.stored_rows - 1
     return (
         f"{path}: the {record.nbytes} bytes at offset {record.offset}, rows {record.first_row} to "
         f"{last_row} of episode {record.episode}, are not what was written"
-        f"{why and f' ({why})'}; {cure(path)}"
+        f"{why and f' ({why})'}; {repair_advice(path)}"
     )
 
 
 def _counters(header: Header, slots: np.ndarray) -> Counters:
-    """The table's counters after the given slots of a segment."""
+    """The counters of the index after the given slots of a segment."""
     if not len(slots):
         return header.counters
     # A slot that a repair marked as lost may have lower numbers than the header.

@@ -23,8 +23,8 @@ from stepwell.buffers.storage.disk.appender import SEGMENTS, Appender
 from stepwell.buffers.storage.disk.files import Files
 from stepwell.buffers.storage.disk.folder import StoreFolder
 from stepwell.buffers.storage.disk.format import Manifest, StoreFacts, json_text
-from stepwell.buffers.storage.disk.segment import Loaded, Maps, Segment
-from stepwell.buffers.storage.disk.view import Recovery, View, look
+from stepwell.buffers.storage.disk.segment import LoadedSegment, Segment, SegmentMaps
+from stepwell.buffers.storage.disk.view import Recovery, StoreView, read_view
 from stepwell.buffers.storage.memory import check_capacity
 
 __all__ = ["DiskStorage", "OnCorrupt", "Recovery", "closing_on_error"]
@@ -55,7 +55,7 @@ class DiskStorage:
         ...     with DiskStorage.create(f"{folder}/a", spec, provenance={"source": "doc"}):
         ...         pass
         ...     with DiskStorage.open(f"{folder}/a", read_only=True) as storage:
-        ...         storage.spec == spec, storage.provenance, len(storage.table)
+        ...         storage.spec == spec, storage.provenance, len(storage.index)
         (True, {'source': 'doc'}, 0)
     """
 
@@ -63,8 +63,8 @@ class DiskStorage:
         self._folder = folder
         self._skip = skip
         self._is_closed = False
-        self._maps = Maps(folder.files)
-        self._known: dict[int, Loaded] = {}
+        self._maps = SegmentMaps(folder.files)
+        self._known: dict[int, LoadedSegment] = {}
         self._lost: set[int] = set()
         self._generation = 0
         self._lock = RLock()
@@ -166,7 +166,7 @@ class DiskStorage:
 
     @property
     def lock(self) -> RLock:
-        """Held while the table changes."""
+        """Held while the index changes."""
         return self._lock
 
     @property
@@ -180,9 +180,9 @@ class DiskStorage:
         return self._view.manifest.facts.spec
 
     @property
-    def table(self) -> ChunkIndex:
+    def index(self) -> ChunkIndex:
         """The index of the stored chunks; `refresh` makes a new one."""
-        return self._view.table
+        return self._view.index
 
     @property
     def nbytes(self) -> int:
@@ -303,7 +303,7 @@ class DiskStorage:
     def lose(self, position: int) -> None:
         """Leave out a chunk whose bytes are damaged, in this object only."""
         self._lost.add(position)
-        self.table.lose([position])
+        self.index.lose([position])
 
     @property
     def store(self) -> str:
@@ -337,7 +337,7 @@ class DiskStorage:
         """Read the chunks that the writer has stored since; only for a read-only store.
 
         Returns:
-            True if the table changed. The earlier table object is not modified.
+            True if the index changed. The earlier index object is not modified.
 
         Raises:
             StoreCorrupt: New bytes are damaged.
@@ -380,15 +380,15 @@ class DiskStorage:
     def _find(self, position: int) -> tuple[np.ndarray, Segment, ChunkInfo]:
         """The memory, the segment and the record of a chunk."""
         self._check_open()
-        record = self.table.record(position)
+        record = self.index.record(position)
         segment = self._view.segments[record.segment]
         return self._maps.of(segment), segment, record
 
-    def _look(self) -> View:
+    def _look(self) -> StoreView:
         """Read the current state of the store."""
         seen = ""
         while True:
-            view = look(self._folder, self._known, skip=self._skip)
+            view = read_view(self._folder, self._known, skip=self._skip)
             try:
                 self._hold(view)
             except StoreCorrupt as error:
@@ -399,10 +399,10 @@ class DiskStorage:
             else:
                 break
         if self._lost:
-            view.table.lose(lost for lost in self._lost if lost >= view.table.base)
+            view.index.lose(lost for lost in self._lost if lost >= view.index.base)
         return view
 
-    def _hold(self, view: View) -> None:
+    def _hold(self, view: StoreView) -> None:
         """Map segments that may be evicted, so that they stay readable."""
         for number in self._maps.numbers - set(view.segments):
             self._maps.forget(number)

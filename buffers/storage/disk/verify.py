@@ -17,18 +17,18 @@ from stepwell.buffers.errors import StoreCorrupt, StoreNotFound
 from stepwell.buffers.storage.chunk_index import ChunkInfo
 from stepwell.buffers.storage.disk.files import Files
 from stepwell.buffers.storage.disk.folder import StoreFolder
-from stepwell.buffers.storage.disk.format import SLOT, Manifest, cure
+from stepwell.buffers.storage.disk.format import SLOT, Manifest, repair_advice
 from stepwell.buffers.storage.disk.rebuild import rebuild_manifest
 from stepwell.buffers.storage.disk.segment import (
-    Loaded,
+    LoadedSegment,
     check_size,
-    damage,
+    damage_message,
     load,
-    lost_slot,
+    lost_slot_message,
     open_segment,
     segment_path,
 )
-from stepwell.buffers.storage.disk.view import Recovery, View
+from stepwell.buffers.storage.disk.view import Recovery, StoreView
 
 __all__ = ["Damage", "SegmentSurvey", "VerifyReport", "read_or_rebuild", "survey", "verify"]
 
@@ -64,7 +64,7 @@ class SegmentSurvey(NamedTuple):
     """
 
     number: int
-    loaded: Loaded | None
+    loaded: LoadedSegment | None
     damages: list[Damage]
     nbytes: int
 
@@ -165,7 +165,7 @@ def read_or_rebuild(folder: StoreFolder) -> tuple[Manifest, list[Damage]]:
             if old.store == rebuilt.store:
                 rebuilt = replace(rebuilt, facts=old.facts)
         is_missing = isinstance(error, StoreNotFound)
-        what = f"{path} is missing; {cure(path)}" if is_missing else str(error)
+        what = f"{path} is missing; {repair_advice(path)}" if is_missing else str(error)
     return rebuilt, [Damage(path, what, is_harmless=True)]
 
 
@@ -175,27 +175,27 @@ def _report(
     damages = damages + [damage for each in found for damage in each.damages]
     loaded = [each.loaded for each in found if each.loaded is not None]
     try:
-        view = View(manifest, loaded)
+        view = StoreView(manifest, loaded)
     except StoreCorrupt as error:
         damages.append(Damage(folder.path, str(error)))
-        view = View(manifest, [])
-    taken_out = view.lost_chunks - sum(len(each.verdict.lost) for each in loaded)
-    table = view.table
-    table.lose(
+        view = StoreView(manifest, [])
+    taken_out = view.lost_chunks - sum(len(each.committed.lost) for each in loaded)
+    index = view.index
+    index.lose(
         each.loaded.segment.header.position + slot
         for each in found
         if each.loaded is not None and each.loaded.entry.number in view.segments
         for slot in each.lost
     )
-    whole = table.records[table.records["rows"] > 0]
+    whole = index.records[index.records["rows"] > 0]
     return VerifyReport(
         path=folder.path,
         damages=tuple(damages),
         recovery=view.recovery,
         segments=len(manifest.numbers),
         chunks=len(whole),
-        rows=table.rows,
-        episodes=table.episodes,
+        rows=index.rows,
+        episodes=index.episodes,
         nbytes=sum(each.nbytes for each in found),
         lost_chunks=taken_out,
     )
@@ -223,13 +223,14 @@ def survey(
             continue
         damages = _wrong_length(manifest, loaded)
         damages += [
-            Damage(path, lost_slot(path, slot), slot) for slot in loaded.verdict.lost.tolist()
+            Damage(path, lost_slot_message(path, slot), slot)
+            for slot in loaded.committed.lost.tolist()
         ]
         chunks, nbytes = _damaged_chunks(folder.files, loaded, on_bytes)
         yield SegmentSurvey(number, loaded, damages + chunks, nbytes)
 
 
-def _wrong_length(manifest: Manifest, loaded: Loaded) -> list[Damage]:
+def _wrong_length(manifest: Manifest, loaded: LoadedSegment) -> list[Damage]:
     segment = loaded.segment
     number = segment.header.number
     sealed = {entry.number: entry for entry in manifest.sealed}.get(number)
@@ -241,7 +242,7 @@ def _wrong_length(manifest: Manifest, loaded: Loaded) -> list[Damage]:
 
 
 def _damaged_chunks(
-    files: Files, loaded: Loaded, on_bytes: Callable[[int], None]
+    files: Files, loaded: LoadedSegment, on_bytes: Callable[[int], None]
 ) -> tuple[list[Damage], int]:
     """The damaged chunks, and the number of bytes compared.
 
@@ -254,12 +255,14 @@ def _damaged_chunks(
     most = min(loaded.entry.nbytes, loaded.segment.nbytes)
     memory: np.ndarray | None = None
     with open_segment(files, path) as file:
-        for number, slot in enumerate(loaded.verdict.slots):
+        for number, slot in enumerate(loaded.committed.slots):
             if int(slot["end"]) & End.LOST:
                 continue
             record = ChunkInfo._make(loaded.records[number].tolist())
             if record.offset + record.nbytes > most:  # as for a reader
-                what = damage(path, record, f"expected them before {most}, where the data end")
+                what = damage_message(
+                    path, record, f"expected them before {most}, where the data end"
+                )
                 found.append(Damage(path, what, number, record.stored_rows))
                 continue
             try:
@@ -270,7 +273,7 @@ def _damaged_chunks(
                     crc = crc32(data, crc)
                     on_bytes(len(data))
                 is_right = crc == int(slot["data_crc"])
-                what = damage(path, record)
+                what = damage_message(path, record)
                 if is_right:
                     memory = files.map(file) if memory is None else memory
                     loaded.segment.check_all(memory, header.position + number, record)

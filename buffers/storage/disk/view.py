@@ -11,10 +11,10 @@ from stepwell.buffers.episode import End
 from stepwell.buffers.errors import StoreCorrupt
 from stepwell.buffers.storage.chunk_index import CHUNK, ChunkIndex, Counters
 from stepwell.buffers.storage.disk.folder import StoreFolder
-from stepwell.buffers.storage.disk.format import Manifest, Next
-from stepwell.buffers.storage.disk.segment import Loaded, Segment, load
+from stepwell.buffers.storage.disk.format import Manifest, NextNumbers
+from stepwell.buffers.storage.disk.segment import LoadedSegment, Segment, load
 
-__all__ = ["Recovery", "View", "load_all", "look"]
+__all__ = ["Recovery", "StoreView", "load_all", "read_view"]
 
 
 # A lost segment leaves a gap of as many records as it had chunks: at most a few times as many as
@@ -35,8 +35,8 @@ class Recovery(NamedTuple):
     torn: int = 0
 
 
-class View:
-    """Manifest, table and segments of a store.
+class StoreView:
+    """Manifest, chunk index and segments of a store.
 
     Args:
         manifest: The manifest.
@@ -44,21 +44,21 @@ class View:
             lost.
     """
 
-    def __init__(self, manifest: Manifest, loaded: Sequence[Loaded]) -> None:
+    def __init__(self, manifest: Manifest, loaded: Sequence[LoadedSegment]) -> None:
         self.manifest = manifest
         self.segments: dict[int, Segment] = {each.entry.number: each.segment for each in loaded}
         self.recovery = Recovery(
-            sum(len(each.verdict.heal_a) + len(each.verdict.heal_b) for each in loaded),
-            sum(each.verdict.torn for each in loaded),
+            sum(len(each.committed.missing_a) + len(each.committed.missing_b) for each in loaded),
+            sum(each.committed.torn for each in loaded),
         )
-        self.table = _table(manifest, loaded)
+        self.index = _index_of(manifest, loaded)
 
     @property
     def lost_chunks(self) -> int:
         """Chunks that are damaged and left out."""
         first = min(self.segments, default=1 << 32)
         before = sum(entry.slots for entry in self.manifest.sealed if entry.number < first)
-        return before + int((self.table.records["end"] & End.LOST != 0).sum())
+        return before + int((self.index.records["end"] & End.LOST != 0).sum())
 
     @property
     def nbytes(self) -> int:
@@ -68,22 +68,22 @@ class View:
     @property
     def extent(self) -> tuple[int, int]:
         """Position of the oldest chunk, and the number of chunks."""
-        return self.table.base, len(self.table)
+        return self.index.base, len(self.index)
 
     @property
-    def next(self) -> Next:
+    def next(self) -> NextNumbers:
         """The next free numbers."""
         after = max(self.manifest.numbers, default=-1) + 1
         number = max(after, self.manifest.next.segment)
-        return Next(number, sum(self.extent), *self.table.counters)
+        return NextNumbers(number, sum(self.extent), *self.index.counters)
 
 
 def load_all(
     folder: StoreFolder,
     manifest: Manifest,
-    known: dict[int, Loaded] | None = None,
+    known: dict[int, LoadedSegment] | None = None,
     faults: list[str] | None = None,
-) -> list[Loaded]:
+) -> list[LoadedSegment]:
     """Read the live segments, except for known ones that did not change.
 
     Args:
@@ -97,7 +97,7 @@ def load_all(
         StoreCorrupt: A segment is damaged.
     """
     sealed = {entry.number: entry for entry in manifest.sealed}
-    loaded: list[Loaded] = []
+    loaded: list[LoadedSegment] = []
     for number in manifest.numbers:
         found = (known or {}).get(number)
         try:
@@ -112,7 +112,9 @@ def load_all(
     return loaded
 
 
-def look(folder: StoreFolder, known: dict[int, Loaded], *, skip: bool = False) -> View:
+def read_view(
+    folder: StoreFolder, known: dict[int, LoadedSegment], *, skip: bool = False
+) -> StoreView:
     """Read the store while a writer may change it: only a problem found twice is an error.
 
     Args:
@@ -129,7 +131,7 @@ def look(folder: StoreFolder, known: dict[int, Loaded], *, skip: bool = False) -
         manifest = folder.read_newest_manifest()
         try:
             loaded = load_all(folder, manifest, known)
-            view = View(manifest, loaded)
+            view = StoreView(manifest, loaded)
         except StoreCorrupt as error:
             if str(error) != seen:
                 seen = str(error)
@@ -137,7 +139,7 @@ def look(folder: StoreFolder, known: dict[int, Loaded], *, skip: bool = False) -
             if not skip:
                 raise
             loaded = load_all(folder, manifest, known, faults=[])
-            view = View(manifest, loaded)
+            view = StoreView(manifest, loaded)
         known.clear()
         numbers = {entry.number for entry in manifest.sealed}
         known.update(
@@ -148,7 +150,7 @@ def look(folder: StoreFolder, known: dict[int, Loaded], *, skip: bool = False) -
         return view
 
 
-def _table(manifest: Manifest, loaded: Sequence[Loaded]) -> ChunkIndex:
+def _index_of(manifest: Manifest, loaded: Sequence[LoadedSegment]) -> ChunkIndex:
     """The index of all chunks; a lost one keeps its position."""
     if not loaded:
         counters = Counters(*manifest.next[2:])
@@ -182,7 +184,7 @@ def _gap(begin: int, end: int, segment: Segment, most: int) -> np.ndarray:
     return records
 
 
-def _check_follows(before: Counters, each: Loaded) -> None:
+def _check_follows(before: Counters, each: LoadedSegment) -> None:
     """Refuse a segment that uses numbers of the one before it again."""
     for name, used, first in zip(
         Counters._fields, before, each.segment.header.counters, strict=True

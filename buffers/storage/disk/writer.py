@@ -18,10 +18,10 @@ from stepwell.buffers.episode import Chunk
 from stepwell.buffers.storage.chunk_codec import Part
 from stepwell.buffers.storage.chunk_index import ChunkIndex
 from stepwell.buffers.storage.disk.files import Files, write_at
-from stepwell.buffers.storage.disk.format import SLOT, Header, Sealed, align, pack_slots
-from stepwell.buffers.storage.disk.segment import Loaded, Segment, segment_path
+from stepwell.buffers.storage.disk.format import SLOT, Header, SealedSegment, align, pack_slots
+from stepwell.buffers.storage.disk.segment import LoadedSegment, Segment, segment_path
 
-__all__ = ["Encoded", "SegmentWriter", "Sizes", "heal"]
+__all__ = ["EncodedChunk", "SegmentSizes", "SegmentWriter", "write_missing_copies"]
 
 _MIN_SLOTS = 256
 _MIN_DATA_BYTES = 1 << 20
@@ -30,7 +30,7 @@ _LONG_BYTES = 1 << 16
 _RUN_BYTES = 1 << 20
 
 
-class Encoded(NamedTuple):
+class EncodedChunk(NamedTuple):
     """A chunk with its bytes; the first part is its head, the fields and the metadata."""
 
     chunk: Chunk
@@ -47,7 +47,7 @@ class Encoded(NamedTuple):
         return crc
 
 
-class Sizes(NamedTuple):
+class SegmentSizes(NamedTuple):
     """The space in a segment.
 
     A run begins with a small segment, and the resource that ran out is doubled in the next one. So
@@ -58,18 +58,18 @@ class Sizes(NamedTuple):
     data_bytes: int
 
     @classmethod
-    def first(cls, segment_bytes: int) -> Sizes:
+    def first(cls, segment_bytes: int) -> SegmentSizes:
         """The sizes with which a run begins."""
         return cls(min(_MIN_SLOTS, segment_bytes // 4096 + 1), min(_MIN_DATA_BYTES, segment_bytes))
 
-    def after(self, full: SegmentWriter, segment_bytes: int) -> Sizes:
+    def after(self, full: SegmentWriter, segment_bytes: int) -> SegmentSizes:
         """The sizes of the segment that follows a full one."""
         slots, data_bytes = self
         if full.free_slots == 0:
             slots = min(2 * slots, max(slots, segment_bytes // _MIN_BYTES_A_SLOT))
         elif full.used_data_bytes > data_bytes // 2:
             data_bytes = min(2 * data_bytes, segment_bytes)
-        return Sizes(slots, data_bytes)
+        return SegmentSizes(slots, data_bytes)
 
 
 class SegmentWriter:
@@ -79,15 +79,15 @@ class SegmentWriter:
         files: The system calls.
         folder: The store's folder.
         header: The segment's header.
-        table_lock: Held while the table changes.
+        index_lock: Held while the index changes.
 
     Raises:
         OSError: The disk is full.
     """
 
-    def __init__(self, files: Files, folder: Path, header: Header, table_lock: RLock) -> None:
+    def __init__(self, files: Files, folder: Path, header: Header, index_lock: RLock) -> None:
         self._files = files
-        self._table_lock = table_lock
+        self._index_lock = index_lock
         self._header = header
         self._file = _create(files, folder, header)
         self._slots = 0
@@ -105,7 +105,7 @@ class SegmentWriter:
         """Bytes of all chunks."""
         return self._data_end - self._header.data_offset
 
-    def count_fitting(self, chunks: Sequence[Encoded], max_rows: int) -> int:
+    def count_fitting(self, chunks: Sequence[EncodedChunk], max_rows: int) -> int:
         """The number of chunks, from the first on, that fit in this segment."""
         free_bytes, rows, count = self._header.data_bytes - self.used_data_bytes, self.rows, 0
         for encoded in chunks[: self.free_slots]:
@@ -116,31 +116,31 @@ class SegmentWriter:
             count += 1
         return count
 
-    def commit(self, chunks: Sequence[Encoded], table: ChunkIndex) -> None:
-        """Make chunks durable, all of them or none, and enter them in the table."""
+    def commit(self, chunks: Sequence[EncodedChunk], index: ChunkIndex) -> None:
+        """Make chunks durable, all of them or none, and enter them in the index."""
         end = self._write_data(chunks)
         # After the data, so that the disk is busy while the checksums are computed.
-        slots = self._new_slots(chunks, table)
+        slots = self._new_slots(chunks, index)
         packed = pack_slots(self._header, slots)
         in_a, in_b = (offset + self._slots * SLOT.itemsize for offset in self._header.table_offsets)
         write_at(self._files, self._file, packed, in_a)
         self._files.fdatasync(self._file)
         # Copy B proves that all the rest is on the medium, so it is written after the sync.
         write_at(self._files, self._file, packed, in_b)
-        with self._table_lock:
+        with self._index_lock:
             self.segment.extend(slots)
             for encoded, offset in zip(chunks, slots["offset"].tolist(), strict=True):
-                table.append(encoded.chunk, self._header.number, offset, encoded.nbytes)
+                index.append(encoded.chunk, self._header.number, offset, encoded.nbytes)
                 self.rows += encoded.chunk.rows
         self._slots += len(chunks)
         self._data_end = end
 
-    def seal(self) -> Sealed:
+    def seal(self) -> SealedSegment:
         """Make the last copies B durable and return the manifest's entry."""
         self._files.fdatasync(self._file)
-        return Sealed(self._header.number, align(self._data_end), self._slots)
+        return SealedSegment(self._header.number, align(self._data_end), self._slots)
 
-    def give_back(self, sealed: Sealed) -> None:
+    def truncate(self, sealed: SealedSegment) -> None:
         """Truncate the file after the last chunk, once the manifest has its length."""
         if not self._files.has_other_name(self._file):  # such as a copy by hard links
             self._files.truncate(self._file, sealed.nbytes)
@@ -151,10 +151,10 @@ class SegmentWriter:
         """Close the file."""
         self._file.close()
 
-    def _write_data(self, chunks: Sequence[Encoded]) -> int:
+    def _write_data(self, chunks: Sequence[EncodedChunk]) -> int:
         """Write the chunks' bytes and return where they end."""
         end = self._data_end
-        for data in _few(part for encoded in chunks for part in encoded.parts):
+        for data in _in_few_parts(part for encoded in chunks for part in encoded.parts):
             for start in range(0, len(data), _RUN_BYTES):
                 run = memoryview(data)[start : start + _RUN_BYTES]
                 write_at(self._files, self._file, run, end)
@@ -163,10 +163,10 @@ class SegmentWriter:
                 end += len(run)
         return end
 
-    def _new_slots(self, chunks: Sequence[Encoded], table: ChunkIndex) -> np.ndarray:
+    def _new_slots(self, chunks: Sequence[EncodedChunk], index: ChunkIndex) -> np.ndarray:
         """The slots of the chunks, made row by row, which is faster than by column."""
-        position, row_id = table.base + len(table), table.next_row_id
-        total_steps, offset = table.total_steps, self._data_end
+        position, row_id = index.base + len(index), index.next_row_id
+        total_steps, offset = index.total_steps, self._data_end
         slots: list[tuple[object, ...]] = []
         for place, (chunk, parts, nbytes, new_steps) in enumerate(chunks):
             rows, head = chunk.rows, parts[0]
@@ -183,7 +183,7 @@ class SegmentWriter:
         return np.array(slots, SLOT)
 
 
-def _few(parts: Iterable[Part]) -> Iterator[Part]:
+def _in_few_parts(parts: Iterable[Part]) -> Iterator[Part]:
     """The same bytes in few parts, of which the long ones are not copied."""
     short: list[Part] = []
     for part in parts:
@@ -196,7 +196,7 @@ def _few(parts: Iterable[Part]) -> Iterator[Part]:
     yield b"".join(short)
 
 
-def heal(files: Files, loaded: Loaded, *, is_open: bool) -> None:
+def write_missing_copies(files: Files, loaded: LoadedSegment, *, is_open: bool) -> None:
     """Write the missing copies of committed slots again.
 
     Args:
@@ -204,28 +204,30 @@ def heal(files: Files, loaded: Loaded, *, is_open: bool) -> None:
         loaded: The segment.
         is_open: Its writer ended without sealing it.
     """
-    segment, verdict = loaded.segment, loaded.verdict
+    segment, committed = loaded.segment, loaded.committed
     with files.open_to_write(segment.path) as file:
         if is_open:
             # The last flush may have failed at its sync, after which the system marks bytes as
             # written that are not. So write them again.
-            for slot in verdict.slots[verdict.heal_b]:
+            for slot in committed.slots[committed.missing_b]:
                 offset = int(slot["offset"])
                 write_at(files, file, files.pread(file, int(slot["nbytes"]), offset), offset)
         # Their copy A may not be on the medium either, and must be there before B is: a slot with a
         # valid B is not written again if the last sync here fails, too.
-        heal_a = np.union1d(verdict.heal_a, verdict.heal_b) if is_open else verdict.heal_a
+        missing_a = (
+            np.union1d(committed.missing_a, committed.missing_b) if is_open else committed.missing_a
+        )
         for table_offset, numbers in zip(
-            segment.header.table_offsets, (heal_a, verdict.heal_b), strict=True
+            segment.header.table_offsets, (missing_a, committed.missing_b), strict=True
         ):
             files.fdatasync(file)
             for number in numbers.tolist():
-                data = verdict.slots[number].tobytes()
+                data = committed.slots[number].tobytes()
                 write_at(files, file, data, table_offset + number * SLOT.itemsize)
         files.fdatasync(file)
 
 
-def give_back(files: Files, loaded: Loaded) -> None:
+def truncate(files: Files, loaded: LoadedSegment) -> None:
     """Truncate a sealed segment after its last chunk."""
     if loaded.segment.nbytes > loaded.entry.nbytes:
         with files.open_to_write(loaded.segment.path) as file:

@@ -87,7 +87,7 @@ def test_a_copy_has_every_row_bit_by_bit(
     assert (target.episodes, target.steps) == (source.episodes, len(source))
     assert (report.chosen_episodes, report.chosen_steps) == (report.episodes, report.steps)
     assert (report.left_out_episodes, report.left_out_steps, report.late_starts) == (0, 0, 0)
-    assert report.raw_bytes == source.storage.table.rows * SPEC.row_bytes
+    assert report.raw_bytes == source.storage.index.rows * SPEC.row_bytes
     assert report.stored_bytes == target.total_bytes
     json.dumps(report.to_json())
 
@@ -101,15 +101,15 @@ def test_an_episode_longer_than_a_chunk_stays_one_episode(
     target = SequenceReplayBuffer()
     assert copy_episodes(source, target).digest == source.digest() == target.digest()
     assert contents(target) == contents(source)
-    assert target.storage.table.records["rows"].max() <= rows
+    assert target.storage.index.records["rows"].max() <= rows
 
 
 def test_small_chunks_are_joined(stack: ExitStack) -> None:
     source = played(stack, 0)
     target = SequenceReplayBuffer()
     copy_episodes(source, target)
-    assert len(source.storage.table) > 1.3 * source.episodes
-    assert len(target.storage.table) == target.episodes
+    assert len(source.storage.index) > 1.3 * source.episodes
+    assert len(target.storage.index) == target.episodes
 
 
 def test_a_long_episode_is_copied_in_parts(
@@ -141,7 +141,7 @@ def test_large_rows_make_chunks_of_bounded_bytes(
     source.add([whole(0, 0, 95)])
     target = SequenceReplayBuffer()
     copy_episodes(source, target)
-    assert target.storage.table.records["rows"].tolist() == [10] * 9 + [5]
+    assert target.storage.index.records["rows"].tolist() == [10] * 9 + [5]
 
 
 def test_a_cut_episode_is_not_joined_with_the_next_one_of_its_stream(stack: ExitStack) -> None:
@@ -150,7 +150,7 @@ def test_a_cut_episode_is_not_joined_with_the_next_one_of_its_stream(stack: Exit
     target = SequenceReplayBuffer()
     copy_episodes(source, target)
     assert [bool(one.cut[-1]) for one in target.iter_episodes()] == [True, True, False]
-    assert target.storage.table.records["end"].tolist() == [End.PENDING, End.NONE, End.TERMINATED]
+    assert target.storage.index.records["end"].tolist() == [End.PENDING, End.NONE, End.TERMINATED]
     target.add([whole(0, 3, 3)])
     assert target.episodes == 4
 
@@ -393,7 +393,7 @@ def test_an_interrupted_copy_cuts_the_last_episode(
 
 def spoil(storage: DiskStorage, position: int) -> None:
     """Change a byte in a chunk's rows."""
-    record = storage.table.record(position)
+    record = storage.index.record(position)
     with open(storage.path / f"segment-{record.segment:08}.bin", "r+b") as file:
         file.seek(record.offset + record.nbytes - 9)
         file.write(b"\xee")

@@ -25,7 +25,7 @@ def played(seed: int) -> Storage:
     """A ring after evictions, with episodes in many chunks."""
     storage = MemoryStorage(SPEC, capacity=500)
     Player(storage, 0, seed).play(150)
-    assert storage.table.base > 0
+    assert storage.index.base > 0
     return storage
 
 
@@ -46,7 +46,7 @@ def test_the_description_agrees_with_the_rows(seed: int) -> None:
         assert one.has_ended == episode.end.is_final == (not episode.cut[-1])
         assert one.metadata == episode.metadata
         assert one.total_reward == episode.total_reward
-    assert sum(one.steps for one in stored) == storage.table.steps
+    assert sum(one.steps for one in stored) == storage.index.steps
 
 
 @pytest.mark.parametrize("max_rows", [1, 2, 5, 7, 1000])
@@ -95,17 +95,17 @@ def test_an_eviction_while_iterating_is_an_error() -> None:
     storage.add([whole(0, 0, 5), whole(0, 1, 5)])
     left = stored_episodes(storage)
     assert next(left).id == 0
-    last = len(storage.table) - 1
+    last = len(storage.index) - 1
     for number in range(2, 40):
         storage.add([whole(0, number, 5)])
-    with pytest.raises(NotEnoughData, match=rf"\bchunk {last} .*\b{storage.table.base}\b"):
+    with pytest.raises(NotEnoughData, match=rf"\bchunk {last} .*\b{storage.index.base}\b"):
         next(left)
 
 
 def test_metadata_is_read_without_the_rows() -> None:
     with closing(DiskStorage.create("a", SPEC)) as storage:
         storage.add([whole(0, 0, 500)])
-        record = storage.table.record(0)
+        record = storage.index.record(0)
     with open(f"a/segment-{record.segment:08}.bin", "r+b") as file:
         file.seek(record.offset + record.nbytes - 9)
         file.write(b"damage")

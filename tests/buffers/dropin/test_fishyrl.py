@@ -661,7 +661,7 @@ def test_windows_are_drawn_uniformly() -> None:
 def test_new_rows_are_stored_in_batches() -> None:
     player = filled(1_000, 50, capacity=10_000)
     player.buffer.sample(1, 1)
-    rows = player.buffer.replay.storage.table
+    rows = player.buffer.replay.storage.index
     before = rows.rows
     assert before == 3_000
     extend(player, 8, 50)

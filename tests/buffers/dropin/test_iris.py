@@ -175,7 +175,7 @@ def test_observations_can_be_read_while_steps_are_added() -> None:
         for place in places:
             played, step = expected[place]
             assert (buffer.observations[place] == image(0, played.number, step)).all()
-    assert len(buffer.replay.storage.table) < 40
+    assert len(buffer.replay.storage.index) < 40
 
 
 def test_observation_indices_are_checked_and_results_are_copies() -> None:

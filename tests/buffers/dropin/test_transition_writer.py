@@ -132,9 +132,9 @@ def test_stored_rows_equal_a_list_of_episodes(
                     episode.finish(None)
         elif isinstance(call, str):
             writer.flush(newest=call == "newest")
-            chunks = len(replay.storage.table)
+            chunks = len(replay.storage.index)
             writer.flush(newest=call == "newest")
-            assert len(replay.storage.table) == chunks  # the second flush stores nothing
+            assert len(replay.storage.index) == chunks  # the second flush stores nothing
         else:
             for step in [call] if isinstance(call, Transition) else call:
                 add(writer, model, number, step)
@@ -165,7 +165,7 @@ def test_catch_up_leaves_at_most_a_thousandth_unstored() -> None:
         add(writer, [], number, Transition(0, number % 50 == 49, False, False))
         writer.catch_up(newest=True)
         assert 0 <= number + 1 - len(replay) <= number / 1000
-        chunks.append(len(replay.storage.table))
+        chunks.append(len(replay.storage.index))
     assert chunks[999] == 1_000
     assert chunks[-1] < 3_500
     writer.flush(newest=True)
@@ -275,7 +275,7 @@ def test_a_cut_after_a_flush_stores_no_row_twice() -> None:
     add(writer, model, 1, Transition(0, False, False, False))
     writer.flush(newest=True)
     writer.cut()
-    assert len(replay.storage.table) == 1
+    assert len(replay.storage.index) == 1
     model[0].finish(None)
     add(writer, model, 2, Transition(0, False, False, False))
     writer.cut(0)

@@ -113,7 +113,7 @@ def test_evictions_do_not_change_the_shares_of_other_rows() -> None:
             played.add(step)
             for request in requests:
                 draw_one(played, request)
-        assert played.replay.storage.table.base > 0
+        assert played.replay.storage.index.base > 0
         for request in requests:
             items, counts = counts_of(played, request, batches=1)
             assert_shares(counts, shares_of(items, request.draw))

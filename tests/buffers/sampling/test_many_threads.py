@@ -146,7 +146,7 @@ def write_and_draw(played: Played, seconds: float, samplers: dict[str, Draw]) ->
     with frequent_switches(), DrawingThreads(played.replay, samplers) as drawing:
         while drawing.has_no_error and time.monotonic() < now + 10 * seconds:
             played.replay.add([played.recording.chunk(*next(steps)[:3])])
-            is_enough = played.capacity is None or played.replay.storage.table.base > 5
+            is_enough = played.capacity is None or played.replay.storage.index.base > 5
             if time.monotonic() > now + seconds and is_enough:
                 break
             time.sleep(0.001)
@@ -167,7 +167,7 @@ def test_batches_are_consistent_while_another_thread_writes(
     path = tmp_path / "store" if is_on_disk else None
     with Played(telling_spec(3, "repeat"), path, capacity, threads=2) as played:
         write_and_draw(played, seconds, SAMPLERS)
-        assert (played.replay.storage.table.base > 0) == (capacity is not None)
+        assert (played.replay.storage.index.base > 0) == (capacity is not None)
 
 
 def test_priorities_are_drawn_and_updated_while_another_thread_writes(

@@ -104,7 +104,7 @@ def test_a_ring_that_was_filled_many_times_agrees_with_the_model(
                     40, length, borders=borders, align=align, burn_in=burn_in, stack=stack
                 )
                 check(played, request, 3)
-        assert played.replay.storage.table.base > 0
+        assert played.replay.storage.index.base > 0
         played.assert_follows()
 
 

@@ -69,7 +69,7 @@ def test_a_reader_follows_a_writer_from_refresh_to_refresh(stack: ExitStack) -> 
         for _ in range(6):
             written.add(next(steps))
         assert reader.refresh()
-    assert written.replay.storage.table.base > 0
+    assert written.replay.storage.index.base > 0
 
 
 def test_a_reader_sees_nothing_of_a_writer_before_the_refresh(stack: ExitStack) -> None:
@@ -171,7 +171,7 @@ def test_priorities_find_their_rows_after_a_damaged_chunk() -> None:
 
 def _spoil(written: Played, position: int) -> None:
     """Change a byte in a chunk's rows."""
-    record = written.replay.storage.table.record(position)
+    record = written.replay.storage.index.record(position)
     file = Path("store") / f"segment-{record.segment:08}.bin"
     data = bytearray(file.read_bytes())
     data[record.offset + record.nbytes - 9] ^= 1

@@ -103,7 +103,7 @@ def test_a_ring_that_was_filled_many_times_agrees_with_the_model(n_step: int, ki
             played.add(step)
             if number % 10 == 9:
                 check(played, Transitions(60, n_step), 4)
-        assert played.replay.storage.table.base > 0
+        assert played.replay.storage.index.base > 0
 
 
 # Known traps

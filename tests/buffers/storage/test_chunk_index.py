@@ -32,7 +32,7 @@ class Model:
     """All stored chunks, each with its segment."""
 
     def __init__(self) -> None:
-        self.table = ChunkIndex()
+        self.index = ChunkIndex()
         self.recording = Recording()
         self.held: list[tuple[int, Chunk]] = []
         self.all: list[Chunk] = []
@@ -42,7 +42,7 @@ class Model:
         for call in program:
             if call == "count":  # so that later counts continue these
                 for length in range(1, 8):
-                    self.table.items(Windows(length))
+                    self.index.items(Windows(length))
             elif call == "new segment":
                 self.segment += 1
             elif call == "evict":
@@ -51,17 +51,17 @@ class Model:
                 self.append(self.recording.chunk(*call))
 
     def append(self, chunk: Chunk) -> None:
-        steps = self.table.check([chunk])
-        before = self.table.total_steps
-        self.table.append(chunk, self.segment, 10 * len(self.all), 8)
-        assert [self.table.total_steps - before] == steps
+        steps = self.index.check([chunk])
+        before = self.index.total_steps
+        self.index.append(chunk, self.segment, 10 * len(self.all), 8)
+        assert [self.index.total_steps - before] == steps
         self.held.append((self.segment, chunk))
         self.all.append(chunk)
 
     def evict(self) -> None:
         if self.held:
             oldest = self.held[0][0]
-            assert self.table.drop_segment() == oldest
+            assert self.index.drop_segment() == oldest
             self.held = [(segment, chunk) for segment, chunk in self.held if segment != oldest]
 
     @property
@@ -75,7 +75,7 @@ def test_episodes_rows_and_steps_of_the_stored_chunks_are_counted(
 ) -> None:
     model = Model()
     model.run(program)
-    table, held = model.table, held_by(model.chunks)
+    table, held = model.index, held_by(model.chunks)
     tails = table.records[table.records["is_tail"] == 1]
     assert dict(zip(tails["episode"].tolist(), tails["head"].tolist(), strict=True)) == {
         episode: each.head for episode, each in held.items()
@@ -99,8 +99,8 @@ def test_exactly_the_stored_windows_are_drawn(
     model = Model()
     model.run(program)
     expected = windows_of(model.chunks, length)
-    assert model.table.items(Windows(length)).total == len(expected)
-    assert sorted(all_windows(model.table, length)) == sorted(expected)
+    assert model.index.items(Windows(length)).total == len(expected)
+    assert sorted(all_windows(model.index, length)) == sorted(expected)
 
 
 @given(PROGRAMS, st.integers(1, 5), st.integers(1, 3))
@@ -115,7 +115,7 @@ def test_windows_with_context_have_stored_context_or_begin_with_the_episode(
         for episode, start in windows_of(model.chunks, length)
         if held[episode].head == 0 or start - context >= held[episode].head
     ]
-    assert sorted(all_windows(model.table, length, context)) == sorted(expected)
+    assert sorted(all_windows(model.index, length, context)) == sorted(expected)
 
 
 def all_windows(table: ChunkIndex, length: int, context: int = 0) -> list[tuple[int, int]]:
@@ -142,8 +142,8 @@ def test_windows_are_drawn_uniformly() -> None:
     expected = windows_of(model.chunks, 4)
     draws = 200 * len(expected)
     kinds = Window("inside", 4, 0, 0, 0).kinds()
-    index, starts = draw_items(model.table, kinds, "steps", draws, None, np.random.default_rng(0))
-    episodes = model.table.records["episode"][index]
+    index, starts = draw_items(model.index, kinds, "steps", draws, None, np.random.default_rng(0))
+    episodes = model.index.records["episode"][index]
     counts = Counter(zip(episodes.tolist(), starts.tolist(), strict=True))
     assert set(counts) <= set(expected)
     chi_square = sum((counts[each] - 200) ** 2 / 200 for each in expected)
@@ -158,7 +158,7 @@ def test_a_restored_index_equals_the_one_that_grew(
 ) -> None:
     model = Model()
     model.run(program)
-    grown = model.table
+    grown = model.index
     stored = np.zeros(len(grown), CHUNK)
     kept = ("episode", "stream", "first_row", "end", "row_id", "stored_rows")
     for name in (*kept, "segment", "offset", "nbytes"):
@@ -180,8 +180,8 @@ def test_row_ids_and_positions_are_never_used_twice() -> None:
         model.append(chunk_of(number, 0, 5, End.TERMINATED))
         if number % 5 == 4:
             model.evict()
-    assert model.table.record(model.table.base).row_id == 5 * model.table.base
-    assert model.table.next_row_id == 150
+    assert model.index.record(model.index.base).row_id == 5 * model.index.base
+    assert model.index.next_row_id == 150
 
 
 @pytest.mark.parametrize("first", [0, 2, 4, 6])

@@ -78,7 +78,7 @@ def test_windows_are_drawn_uniformly_over_the_chosen_episodes() -> None:
 
 
 def first_ids(replay: SequenceReplayBuffer, episode: int, windows: int) -> range:
-    records = replay.storage.table.records
+    records = replay.storage.index.records
     row_id = int(records["row_id"][records["episode"] == episode][0])
     return range(row_id, row_id + windows)
 
@@ -147,7 +147,7 @@ def test_caches_of_conditions_are_bounded() -> None:
     assert sampler is not None
     assert len(sampler._filters._filters) <= 8
     assert len(sampler._makers) <= 16
-    assert len(replay.storage.table._counts) <= 16
+    assert len(replay.storage.index._counts) <= 16
 
 
 def test_a_chunk_whose_only_row_was_superseded_is_skipped() -> None:
@@ -168,7 +168,7 @@ def test_each_chunk_is_tested_once() -> None:
     assert sampler is not None
     (one,) = sampler._filters._filters.values()
     assert one._known == 9
-    replay.storage.table.records["end"][:] = int(End.LOST)  # would be noticed
-    table = replay.storage.table
+    replay.storage.index.records["end"][:] = int(End.LOST)  # would be noticed
+    table = replay.storage.index
     one.update(table.records, table.base, lambda position: {})
     assert one.verdicts(0, 9).tolist() == [episode % 3 == 0 for episode in range(9)]

@@ -20,12 +20,12 @@ def test_few_segments_are_mapped_at_a_time(tmp_path: Path, monkeypatch: pytest.M
     with DiskStorage.create(tmp_path / "a", SPEC, segment_bytes=4_000, files=NoSyncFiles()) as made:
         for episode in range(40):
             made.add([chunk_of(episode, 0, 20, End.TERMINATED)])
-        assert len(set(made.table.records["segment"].tolist())) > 8
+        assert len(set(made.index.records["segment"].tolist())) > 8
         copier = RowCopier(made)
         copier.follow()
         rewards = np.empty(20)
         for position in (*range(40), *range(39, -1, -3)):
-            copier.copy(position, made.table.record(position), 0, 20, [(2, rewards)])
+            copier.copy(position, made.index.record(position), 0, 20, [(2, rewards)])
             expected = chunk_of(position, 0, 20, End.TERMINATED).fields["reward"]
             assert rewards.tolist() == expected.tolist()
             assert len(copier._places._buffers) <= 3
@@ -39,12 +39,12 @@ def test_evicted_chunks_are_dropped_and_refused(tmp_path: Path) -> None:
         for episode in range(60):
             made.add([chunk_of(episode, 0, 9, End.TERMINATED)])
             copier.follow()
-            table = made.table
+            table = made.index
             for position in range(table.base, table.base + len(table)):
                 copier.copy(position, table.record(position), 0, 9, [(2, rewards)])
                 assert rewards.tolist() == chunk_of(position, 0, 9).fields["reward"].tolist()
             assert len(copier._places.is_known) >= len(table)
         assert len(copier._places.is_known) < 120
-        base = made.table.base
+        base = made.index.base
         with pytest.raises(NotEnoughData, match=rf"chunk {base - 1} .*\b{base}\b"):
-            copier.copy(base - 1, made.table.record(base), 0, 9, [(2, rewards)])
+            copier.copy(base - 1, made.index.record(base), 0, 9, [(2, rewards)])

@@ -112,11 +112,11 @@ def test_the_episodes_are_those_of_each_storage_in_turn(seed: int, stack: ExitSt
     assert [told(one) for one in found] == [
         told(replace(one, stream=(k << 32) + one.stream)) for k, one in single
     ]
-    assert storages[0].table.base > 0
-    assert storages[3].table.base > 0
-    assert many.table.steps == sum(storage.table.steps for storage in storages)
-    assert many.table.total_steps == sum(storage.table.total_steps for storage in storages)
-    assert many.table.episodes == sum(storage.table.episodes for storage in storages)
+    assert storages[0].index.base > 0
+    assert storages[3].index.base > 0
+    assert many.index.steps == sum(storage.index.steps for storage in storages)
+    assert many.index.total_steps == sum(storage.index.total_steps for storage in storages)
+    assert many.index.episodes == sum(storage.index.episodes for storage in storages)
     assert many.nbytes == sum(storage.nbytes for storage in storages)
 
 
@@ -145,7 +145,7 @@ def test_without_weights_all_windows_are_equally_likely(stack: ExitStack) -> Non
     storages = three_kinds(stack, 0)
     windows = windows_of(storages, 4)
     many = JoinedStorage(storages)
-    assert many.table.items(Windows(4)).total == len(windows)
+    assert many.index.items(Windows(4)).total == len(windows)
     batch = draw(many, 30 * len(windows), 4)
     counts = Counter(labels_of(np.asarray(batch.observation)))
     assert surprise(counts, dict.fromkeys(windows, 30.0)) < 5
@@ -182,11 +182,11 @@ def test_a_storage_with_a_weight_and_no_window_is_named() -> None:
 
 def test_ids_streams_and_segments_never_collide(stack: ExitStack) -> None:
     storages = three_kinds(stack, 1)
-    records = JoinedStorage(storages).table.records
+    records = JoinedStorage(storages).index.records
     assert len(np.unique(records["row_id"])) == len(records)
     assert (np.diff(records["segment"]) >= 0).all()
     for name in ("episode", "stream", "segment"):
-        single = sum(len(np.unique(one.table.records[name])) for one in storages)
+        single = sum(len(np.unique(one.index.records[name])) for one in storages)
         assert len(np.unique(records[name])) == single
 
 
@@ -195,7 +195,7 @@ def test_the_same_storage_may_be_given_twice() -> None:
     storage.add([whole(0, 0, 9), whole(0, 1, 3)])
     many = JoinedStorage([storage, storage])
     assert [one.id for one in episodes_of(many)] == [0, 1, ID, ID + 1]
-    assert many.table.items(Windows(3)).total == 2 * storage.table.items(Windows(3)).total
+    assert many.index.items(Windows(3)).total == 2 * storage.index.items(Windows(3)).total
     storage.add([whole(0, 2, 4)])
     assert many.refresh()
     assert [one.rows for one in episodes_of(many)] == [9, 3, 4, 9, 3, 4]
@@ -236,7 +236,7 @@ def test_the_generation_grows_when_positions_are_renumbered(stack: ExitStack) ->
     many = JoinedStorage([reading(stack, "a"), reading(stack, "b")])
     seen: list[tuple[bool, int]] = []
     for store in (1, 1, 0, 1, 0):
-        written[store].add([whole(store, written[store].table.next_episode, 4)])
+        written[store].add([whole(store, written[store].index.next_episode, 4)])
         seen.append((many.refresh(), many.generation))
     assert seen == [(True, 0), (True, 0), (True, 1), (True, 1), (True, 2)]
 
@@ -261,7 +261,7 @@ def test_one_reader_follows_refreshes_and_evictions(stack: ExitStack) -> None:
         players[turn % 2].play(3)
         assert many.refresh()
     assert many.generation >= 12
-    assert all(storage.table.base > 0 for storage in storages)
+    assert all(storage.index.base > 0 for storage in storages)
 
 
 def test_the_view_does_not_change_until_the_refresh(stack: ExitStack) -> None:
@@ -271,7 +271,7 @@ def test_the_view_does_not_change_until_the_refresh(stack: ExitStack) -> None:
     before = [told(one) for one in episodes_of(many)]
     for episode in range(1, 40):
         written.add([whole(0, episode, 9)])
-    assert written.table.base > 0
+    assert written.index.base > 0
     assert [told(one) for one in episodes_of(many)] == before
     assert many.refresh()
     assert min(one.id for one in episodes_of(many)) > 0
@@ -287,7 +287,7 @@ def test_a_chunk_that_was_evicted_in_ram_is_refused() -> None:
         with pytest.raises(ValueError, match=r"store 1 \(in RAM\) .*evicted.*refresh\(\)"):
             read(0)
     assert many.refresh()
-    assert many.metadata(0)["number"] == storage.table.records["episode"][0]
+    assert many.metadata(0)["number"] == storage.index.records["episode"][0]
 
 
 def test_metadata_and_sessions_are_those_of_each_storage(stack: ExitStack) -> None:
@@ -308,7 +308,7 @@ def test_nothing_can_be_written(stack: ExitStack) -> None:
         many.add([whole(0, 0, 3)])
     with pytest.raises(ValueError, match=r"\ba run\b.*\b2 stores"):
         many.append_session({})
-    assert len(many.table) == 0
+    assert len(many.index) == 0
 
 
 def test_closing_closes_every_storage(stack: ExitStack) -> None:
@@ -404,7 +404,7 @@ def test_stores_with_different_specs_are_closed_again(
 
 def spoil(storage: Storage, path: Path, position: int) -> None:
     """Change a byte in a chunk's rows."""
-    record = storage.table.record(position)
+    record = storage.index.record(position)
     file = path / f"segment-{record.segment:08}.bin"
     data = bytearray(file.read_bytes())
     data[record.offset + record.nbytes - 9] ^= 1

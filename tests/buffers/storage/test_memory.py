@@ -35,7 +35,7 @@ def test_a_payload_stays_valid_after_its_eviction() -> None:
     before = bytes(np.asarray(buffer)[origin : origin + 100])
     for episode in range(1, 100):
         storage.add([chunk_of(episode, 0, 20, End.TERMINATED)])
-    assert storage.table.base > 0
+    assert storage.index.base > 0
     assert bytes(np.asarray(buffer)[origin : origin + 100]) == before
 
 

@@ -296,7 +296,7 @@ def test_a_bad_command_gets_one_sentence_and_writes_nothing(
 def test_damage_in_a_source_is_named_and_nothing_is_left(stepwell: CommandLine) -> None:
     labelled("a")
     with SequenceReplayBuffer.open("a", read_only=True) as source:
-        record = source.storage.table.record(2)
+        record = source.storage.index.record(2)
     with open(f"a/segment-{record.segment:08}.bin", "r+b") as file:
         file.seek(record.offset + record.nbytes - 9)
         file.write(b"\xee")

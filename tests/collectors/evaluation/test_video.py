@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from stepwell import RandomPolicy, evaluate
-from stepwell.collectors.evaluation.video import FrameKeeper, Mp4Writer, file_names, load_av
+from stepwell.collectors.evaluation.video import FrameCompressor, Mp4Writer, file_names, load_av
 from support.mp4_files import needs_av, read
 
 
@@ -55,7 +55,7 @@ def boxes(data: bytes) -> Iterator[tuple[str, int]]:
     )
 )
 def test_kept_frames_come_back_exactly(frames: np.ndarray) -> None:
-    keeper = FrameKeeper()
+    keeper = FrameCompressor()
     live = np.empty(frames.shape[1:], np.uint8)
     for frame in frames:
         live[...] = frame  # as an env does that renders into one array
@@ -67,7 +67,7 @@ def test_kept_frames_come_back_exactly(frames: np.ndarray) -> None:
 
 def test_frames_larger_than_the_unpackers_blocks_come_back_exactly() -> None:
     frames = np.random.default_rng(0).integers(0, 256, (5, 400, 600, 3)).astype(np.uint8)
-    keeper = FrameKeeper()
+    keeper = FrameCompressor()
     for frame in frames[:, ::-1]:  # not contiguous
         keeper.add(frame)
     unpacked = keeper.finish().unpack()
@@ -77,14 +77,14 @@ def test_frames_larger_than_the_unpackers_blocks_come_back_exactly() -> None:
 
 def test_frames_of_a_drawn_scene_are_kept_in_little_memory() -> None:
     frames = scene(300, 210, 160)
-    keeper = FrameKeeper()
+    keeper = FrameCompressor()
     for frame in frames:
         keeper.add(frame)
     assert len(keeper.finish().packed) < frames.nbytes / 50
 
 
 def test_frames_of_two_sizes_are_refused() -> None:
-    keeper = FrameKeeper()
+    keeper = FrameCompressor()
     keeper.add(np.zeros((4, 6, 3), np.uint8))
     with pytest.raises(ValueError, match=r"video: .*\(4, 6, 3\).*got.*\(6, 4, 3\)"):
         keeper.add(np.zeros((6, 4, 3), np.uint8))

@@ -24,7 +24,7 @@ from stepwell import (
     WarmUp,
 )
 from stepwell.collectors import SeededPolicy
-from stepwell.collectors.policies.policy import recurrent, value_of
+from stepwell.collectors.policies.policy import as_recurrent, value_of
 from support.chi_square import assert_shares
 from support.envs.fakes import CounterEnv, DictEnv
 
@@ -280,14 +280,14 @@ def test_a_state_and_a_value_are_there_exactly_where_the_policy_inside_has_them(
             return np.asarray(observation) * 3.0
 
     plain, stateful, valued = wrap(Constant()), wrap(Counting()), wrap(Valued())
-    assert recurrent(plain) is None
+    assert as_recurrent(plain) is None
     assert value_of(plain) is None
     assert not hasattr(plain, "initial_state")
-    assert recurrent(valued) is None
+    assert as_recurrent(valued) is None
     value = value_of(valued)
     assert value is not None
     assert np.asarray(value(np.arange(2))).tolist() == [0, 3]
-    inside = recurrent(stateful)
+    inside = as_recurrent(stateful)
     assert inside is not None
     assert inside.initial_state(3).tolist() == [0, 0, 0]
     assert value_of(stateful) is not None

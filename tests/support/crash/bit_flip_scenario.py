@@ -96,10 +96,10 @@ class _Store:
         self.path = folder / "store"
         with shape.create(folder / "first", _FILES) as storage:
             for _ in range(2):
-                self._add(storage, Plan(rng.random(), storage.table.next_episode), 2)
+                self._add(storage, Plan(rng.random(), storage.index.next_episode), 2)
         with DiskStorage.open(folder / "first", files=_FILES) as storage:
             steps = 8 if shape.capacity else 2
-            self._add(storage, Plan(rng.random(), storage.table.next_episode), steps)
+            self._add(storage, Plan(rng.random(), storage.index.next_episode), steps)
             shutil.copytree(folder / "first", self.path)
         self.regions = list(_regions(self.path))
 

@@ -173,7 +173,7 @@ def _write(
 ) -> None:
     with _may_fail("open", OSError, StoreFailed):
         storage = start()
-    plan = Plan(flushes, storage.table.next_episode)
+    plan = Plan(flushes, storage.index.next_episode)
     try:
         for _ in range(flushes):
             truth.begin(flush := plan.flush())
@@ -226,7 +226,7 @@ def _look(path: Path, truth: Truth) -> None:
         storage = truth.shape.create(path, files)
     with storage:
         truth.settle(storage)
-        truth.begin(flush := Plan("more", storage.table.next_episode).flush())
+        truth.begin(flush := Plan("more", storage.index.next_episode).flush())
         storage.add(flush)
         truth.end()
     with DiskStorage.open(path, read_only=True, files=files) as reader:

@@ -558,7 +558,7 @@ def _collect(replay: sw.SequenceReplayBuffer, steps: int) -> None:
 def _append(storage: DiskStorage, source: sw.SequenceReplayBuffer) -> None:
     """Add all episodes, with new ids."""
     for one in source.iter_episodes():
-        place = storage.table.next_episode, one.stream, one.first_row, one.end
+        place = storage.index.next_episode, one.stream, one.first_row, one.end
         storage.add([Chunk(*place, one.fields, one.metadata)])
 
 

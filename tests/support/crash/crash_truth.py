@@ -19,7 +19,7 @@ from stepwell.buffers.storage.chunk_index import ChunkIndex
 from stepwell.buffers.storage.disk import storage as disk_storage
 from stepwell.buffers.storage.disk.appender import SEGMENTS
 from stepwell.buffers.storage.disk.files import Files
-from stepwell.buffers.storage.disk.writer import Encoded, SegmentWriter
+from stepwell.buffers.storage.disk.writer import EncodedChunk, SegmentWriter
 from stepwell.buffers.storage.memory import max_chunk_rows
 from stepwell.buffers.testing import SPEC, Recording
 
@@ -137,7 +137,7 @@ class Truth:
             store: What is there.
             decode: Compare the rows as well, as a reader gets them.
         """
-        table = store.table
+        table = store.index
         extra = table.base + len(table) - len(self.stored)
         allowed = (0, *accumulate(self.parts))
         require(extra in allowed, f"{extra} chunks more than stored, expected one of {allowed}")
@@ -155,13 +155,13 @@ class Truth:
     def settle(self, store: DiskStorage) -> None:
         """Compare with an open writer: what it found is stored for good from now on."""
         self.compare(store)
-        self.stored += self.under_way[: store.table.base + len(store.table) - len(self.stored)]
+        self.stored += self.under_way[: store.index.base + len(store.index) - len(self.stored)]
         self.under_way, self.parts = [], []
-        self.base = store.table.base
+        self.base = store.index.base
 
     def _compare_eviction(self, store: DiskStorage) -> None:
         """The oldest episodes are evicted, and no more of them than the capacity requires."""
-        table, shape = store.table, self.shape
+        table, shape = store.index, self.shape
         require(table.base >= self.base, f"evicted chunks are back: {table.base} < {self.base}")
         if shape.capacity is None and shape.capacity_bytes is None:
             require(table.base == 0, f"{table.base} chunks are gone from a store without capacity")
@@ -213,7 +213,7 @@ def watched_commits(parts: list[int]) -> Iterator[None]:
     """List how many chunks of a flush are to be committed together, before they are."""
     commit = SegmentWriter.commit
 
-    def watched(self: SegmentWriter, chunks: Sequence[Encoded], table: ChunkIndex) -> None:
+    def watched(self: SegmentWriter, chunks: Sequence[EncodedChunk], table: ChunkIndex) -> None:
         parts.append(len(chunks))
         commit(self, chunks, table)
 

@@ -363,7 +363,7 @@ def _report_stored() -> None:
 
     def reported(self: DiskStorage, chunks: Sequence[Chunk]) -> None:
         add(self, chunks)
-        struct.pack_into("<q", memory, _STORED_OFFSET, self.table.total_steps)
+        struct.pack_into("<q", memory, _STORED_OFFSET, self.index.total_steps)
 
     DiskStorage.add = reported  # type: ignore[method-assign]
 

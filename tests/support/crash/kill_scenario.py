@@ -172,8 +172,8 @@ def _write(seed: str, truth: Truth, path: Path, report: Report) -> None:
         with (
             DiskStorage.open(path, files=files) if is_store else truth.shape.create(path, files)
         ) as storage:
-            report(_SESSION, storage.table.next_episode)
-            plan = Plan((seed, session), storage.table.next_episode)
+            report(_SESSION, storage.index.next_episode)
+            plan = Plan((seed, session), storage.index.next_episode)
             for _ in range(1 + int(rng.expovariate(1 / 10))):
                 flush = plan.flush()
                 report(_BEGIN, len(flush))

@@ -16,9 +16,9 @@ from stepwell.buffers.storage.disk import appender, recovery, segment, writer
 from stepwell.buffers.storage.disk.appender import Appender
 from stepwell.buffers.storage.disk.files import Files, write_at
 from stepwell.buffers.storage.disk.folder import StoreFolder
-from stepwell.buffers.storage.disk.format import SLOT, Copy, Header, Manifest, Sealed
-from stepwell.buffers.storage.disk.segment import Loaded, Segment
-from stepwell.buffers.storage.disk.writer import Encoded, SegmentWriter, heal
+from stepwell.buffers.storage.disk.format import SLOT, Header, Manifest, SealedSegment, TableCopy
+from stepwell.buffers.storage.disk.segment import LoadedSegment, Segment
+from stepwell.buffers.storage.disk.writer import EncodedChunk, SegmentWriter, write_missing_copies
 
 Patch = pytest.MonkeyPatch
 Method = Callable[..., Any]
@@ -99,7 +99,7 @@ def _(patch: Patch) -> None:
     with_calls(patch, SegmentWriter, "commit", "_files", {"fdatasync": nothing})
     unsynced = SegmentWriter.commit
 
-    def commit(self: SegmentWriter, chunks: Sequence[Encoded], table: ChunkIndex) -> None:
+    def commit(self: SegmentWriter, chunks: Sequence[EncodedChunk], table: ChunkIndex) -> None:
         unsynced(self, chunks, table)
         self._files.fdatasync(self._file)
 
@@ -135,7 +135,7 @@ def _(patch: Patch) -> None:
 def _(patch: Patch) -> None:
     recover = Appender._recover
 
-    def trust(self: Appender, loaded: Sequence[Loaded]) -> None:
+    def trust(self: Appender, loaded: Sequence[LoadedSegment]) -> None:
         folder = self._folder
         files = folder.files
         # Only the first sync is left out: that of the manifest which is written next is another.
@@ -158,18 +158,18 @@ def _(patch: Patch) -> None:
 
 @mutant("what is healed is not synced", "power loss")
 def _(patch: Patch) -> None:
-    def heal_unsynced(files: Files, loaded: Loaded, *, is_open: bool) -> None:
-        heal(altered(files, {"fdatasync": nothing}), loaded, is_open=is_open)
+    def heal_unsynced(files: Files, loaded: LoadedSegment, *, is_open: bool) -> None:
+        write_missing_copies(altered(files, {"fdatasync": nothing}), loaded, is_open=is_open)
 
-    patch.setattr(appender, "heal", heal_unsynced)
+    patch.setattr(appender, "write_missing_copies", heal_unsynced)
 
 
 @mutant("data that a failed sync left out is not written again", "power loss")
 def _(patch: Patch) -> None:
-    def heal_slots(files: Files, loaded: Loaded, *, is_open: bool) -> None:
-        heal(files, loaded, is_open=False)
+    def heal_slots(files: Files, loaded: LoadedSegment, *, is_open: bool) -> None:
+        write_missing_copies(files, loaded, is_open=False)
 
-    patch.setattr(appender, "heal", heal_slots)
+    patch.setattr(appender, "write_missing_copies", heal_slots)
 
 
 # --- the order of steps ---------------------------------------------------------------------------
@@ -217,7 +217,7 @@ def _(patch: Patch) -> None:
 def _(patch: Patch) -> None:
     seal = SegmentWriter.seal
 
-    def seal_and_cut(self: SegmentWriter) -> Sealed:
+    def seal_and_cut(self: SegmentWriter) -> SealedSegment:
         sealed = seal(self)
         self._files.truncate(self._file, sealed.nbytes)
         return sealed
@@ -247,7 +247,7 @@ def _listing(manifest: Manifest, number: int) -> Manifest:
 def _(patch: Patch) -> None:
     commit = SegmentWriter.commit
 
-    def commit_each(self: SegmentWriter, chunks: Sequence[Encoded], table: ChunkIndex) -> None:
+    def commit_each(self: SegmentWriter, chunks: Sequence[EncodedChunk], table: ChunkIndex) -> None:
         for chunk in chunks:
             commit(self, [chunk], table)
 
@@ -276,7 +276,7 @@ def _without_copy(patch: Patch, copy: int) -> None:
     """Never write one of the two copies of slots."""
     commit = SegmentWriter.commit
 
-    def commit_once(self: SegmentWriter, chunks: Sequence[Encoded], table: ChunkIndex) -> None:
+    def commit_once(self: SegmentWriter, chunks: Sequence[EncodedChunk], table: ChunkIndex) -> None:
         begin = self._header.table_offsets[copy]
         files = self._files
 
@@ -306,7 +306,7 @@ def _(patch: Patch) -> None:
 
 @mutant("missing copies are not written again", "flips")
 def _(patch: Patch) -> None:
-    patch.setattr(appender, "heal", lambda files, loaded, *, is_open: None)
+    patch.setattr(appender, "write_missing_copies", lambda files, loaded, *, is_open: None)
 
 
 @mutant("a reader does not check the data", "flips")
@@ -316,25 +316,25 @@ def _(patch: Patch) -> None:
 
 @mutant("recovery does not check the data", "power loss")
 def _(patch: Patch) -> None:
-    judge = recovery.judge_open
+    judge = recovery.open_slots
 
-    def judge_open(a: Copy, b: Copy, where: str, is_data_right: object) -> object:
+    def open_slots(a: TableCopy, b: TableCopy, where: str, is_data_right: object) -> object:
         return judge(a, b, where, lambda slot: True)
 
-    patch.setattr(segment, "judge_open", judge_open)
+    patch.setattr(segment, "open_slots", open_slots)
 
 
 @mutant("slots are not checked", "flips")
 def _(patch: Patch) -> None:
-    def parse(data: bytes, header: Header) -> Copy:
+    def parse(data: bytes, header: Header) -> TableCopy:
         right = bytearray(data[: len(data) // SLOT.itemsize * SLOT.itemsize])
         for start in range(0, len(right), SLOT.itemsize):
             crc = crc32(memoryview(right)[start : start + 124])
             right[start + 124 : start + 128] = crc.to_bytes(4, "little")
         return original(bytes(right), header)
 
-    original = Copy.parse
-    patch.setattr(Copy, "parse", parse)
+    original = TableCopy.parse
+    patch.setattr(TableCopy, "parse", parse)
 
 
 @mutant("headers are not checked", "flips")

@@ -161,7 +161,7 @@ class _World:
             storage = truth.shape.create(self._path, files)
         self._is_made = True
         truth.settle(storage)
-        plan = Plan((self._rng.random(), session), storage.table.next_episode)
+        plan = Plan((self._rng.random(), session), storage.index.next_episode)
         for _ in range(1 + int(self._rng.expovariate(1 / 5))):
             truth.begin(flush := plan.flush())
             with watched_commits(truth.parts):
@@ -211,7 +211,7 @@ def _add_one(truth: Truth, storage: DiskStorage) -> Path:
     Returns:
         The folder to open next, half the time a copy as kill -9 would leave it.
     """
-    truth.begin(flush := Plan("new", storage.table.next_episode).flush())
+    truth.begin(flush := Plan("new", storage.index.next_episode).flush())
     storage.add(flush)
     truth.end()
     if len(truth.stored) % 2:

@@ -465,7 +465,7 @@ def _opened(path: Path, spec: Spec, **more: int) -> DiskStorage:
 
 
 def _play(storage: DiskStorage, seed: int, flushes: int, older: list[bytes]) -> None:
-    rng, recording = random.Random(seed), Recording(storage.table.next_episode)
+    rng, recording = random.Random(seed), Recording(storage.index.next_episode)
     ends = (End.NONE, End.PENDING, End.TERMINATED, End.TRUNCATED)
     for _ in range(flushes):
         streams = rng.sample(range(3), rng.choice((1, 2, 3)))

@@ -229,7 +229,7 @@ def _read(path: Path) -> str:
     """Read every row and all metadata."""
     with SequenceReplayBuffer.open(path, read_only=True, threads=1) as replay:
         digest, storage = replay.digest(), replay.storage
-        table = storage.table
+        table = storage.index
         for position in range(table.base, table.base + len(table)):
             if not table.record(position).end & End.LOST:
                 storage.payload(position)
@@ -245,7 +245,7 @@ def use_accepts(name: str) -> tuple[type[Exception], ...]:
 def _comes_again(path: Path) -> bool:
     """A last row was waiting for its action, and stands in the next chunk with it."""
     with DiskStorage.open(path, read_only=True) as storage:
-        records = storage.table.records
+        records = storage.index.records
         is_kept = records["end"] & End.LOST == 0
         return bool((is_kept & (records["rows"] < records["stored_rows"])).any())
 
@@ -290,8 +290,8 @@ def _refresh(path: Path, good: Path) -> None:
     with DiskStorage.open(opened, read_only=True) as storage:
         _replace_files(path, storage.path)
         storage.refresh()
-        for position in range(storage.table.base, storage.table.base + len(storage.table)):
-            if not storage.table.record(position).end & End.LOST:
+        for position in range(storage.index.base, storage.index.base + len(storage.index)):
+            if not storage.index.record(position).end & End.LOST:
                 storage.payload(position)
 
 
@@ -364,7 +364,7 @@ def _add(path: Path, rng: random.Random) -> None:
         storage = replay.storage
         assert isinstance(storage, DiskStorage)
         storage.append_session({"seed": 1})
-        replay.add([_zeros(storage.spec, storage.table.next_episode)])
+        replay.add([_zeros(storage.spec, storage.index.next_episode)])
         replay.save_checkpoint({"step": 1})
 
 

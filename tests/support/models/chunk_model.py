@@ -42,7 +42,7 @@ def windows_of(chunks: Iterable[Chunk], length: int) -> list[tuple[int, int]]:
 
 def tails(storage: Storage) -> dict[int, int]:
     """Position of the last chunk of every episode."""
-    table = storage.table
+    table = storage.index
     at = np.flatnonzero(table.records["is_tail"])
     return dict(zip(table.records["episode"][at].tolist(), (at + table.base).tolist(), strict=True))
 

@@ -224,7 +224,7 @@ class Played:
 
     def follow(self) -> None:
         """Forget what the replay has evicted: the oldest rows, in the order in which they came."""
-        records = self.replay.storage.table.records
+        records = self.replay.storage.index.records
         self.recording.drop_before(int(records["row_id"][0]))
 
     def restart(self) -> None:

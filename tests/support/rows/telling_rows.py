@@ -107,7 +107,7 @@ def write_fast(path: Path, calls: int, capacity: int | None, pause: float = 0.0)
                     del open_ones[stream]
             storage.add(chunks)
             time.sleep(pause)
-        return storage.table.base
+        return storage.index.base
 
 
 def follow(path: Path) -> tuple[int, int, int]:

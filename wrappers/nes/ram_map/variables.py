@@ -186,7 +186,7 @@ def _reader(address: int, tables: list[tuple[int, ...]], peek: Peek) -> Callable
 Measurement = Literal["delta", "absolute"]
 Values = Sequence[int]
 # Called with the values of this frame and of the previous one.
-Gauge = Callable[[Values, Values], int]
+NumberReader = Callable[[Values, Values], int]
 
 # The operations of stable-retro, with its names. All but the last return 0 or 1.
 COMPARING: dict[str, Callable[[int, int], int]] = {
@@ -228,7 +228,7 @@ class Measured:
     op: str | None = None
     reference: int = 0
 
-    def number(self, index: int, variable: Variable) -> Gauge:
+    def number(self, index: int, variable: Variable) -> NumberReader:
         """Return a function for the value or its change, without the operation.
 
         Args:
@@ -242,7 +242,7 @@ class Measured:
         change = variable.change
         return lambda new, old: change(new[index], old[index])
 
-    def gauge(self, index: int, variable: Variable) -> Gauge:
+    def gauge(self, index: int, variable: Variable) -> NumberReader:
         """Return the function with the operation; see `number` for the arguments."""
         number, reference = self.number(index, variable), self.reference
         if self.op is None:

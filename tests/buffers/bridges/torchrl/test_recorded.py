@@ -105,7 +105,7 @@ def test_a_round_trip_through_torchrl_keeps_all_steps(kind: Kind) -> None:
     again.bind(first.spec, {})
     request = sw.Episodes(1, align="transition", stack=kind.startswith("stack"))
     for episode in first.iter_episodes():
-        records = first.storage.table.records
+        records = first.storage.index.records
         row = records["row_id"][records["episode"] == episode.id][:1]
         recorded = to_tensordict(first.take(request, row))
         assert from_tensordict(recorded, again, stream=episode.stream) == episode.steps

@@ -471,7 +471,7 @@ def test_a_ring_of_one_step_episodes_is_bounded(tmp_path: Path) -> None:
     buffer = make(tmp_path, fields={"x": ("float", 64)}, **limits)
     for _ in range(30):
         buffer.store_episodes([{"x": np.zeros((1, 64))}] * 500)
-    assert len(buffer.replay.storage.table) < 10_000  # of 15,000: files hold 4,096
+    assert len(buffer.replay.storage.index) < 10_000  # of 15,000: files hold 4,096
 
 
 # Storing.

@@ -120,7 +120,7 @@ def open_segment_cut_off(path: Path) -> str:
     """The open segment is truncated after its last chunk, as only sealing does."""
     file = path / last_of(path)
     with reopen(path, read_only=True) as reader:
-        last = reader.table.record(reader.table.base + len(reader.table) - 1)
+        last = reader.index.record(reader.index.base + len(reader.index) - 1)
     expected = file.stat().st_size
     os.truncate(file, last.offset + last.nbytes)
     return names(file, last.offset + last.nbytes, expected, cure(path))
@@ -333,7 +333,7 @@ def test_a_file_that_is_truncated_while_it_is_read_does_not_crash_the_process(st
 
 def test_damaged_rows_name_file_episode_and_offset(store: Path) -> None:
     with reopen(store, read_only=True) as reader:
-        record = reader.table.record(2)
+        record = reader.index.record(2)
     poke(store / FIRST, record.offset + 40, b"\xff\xfe")
     with reopen(store, read_only=True) as reader:
         reader.payload(1)
@@ -509,7 +509,7 @@ def test_a_manifest_older_than_its_segments_is_refused_and_nothing_removed(tmp_p
         play(storage, 3)
     old = (path / MANIFEST).read_bytes()
     with reopen(path) as storage:
-        storage.add([chunk_of(storage.table.next_episode)])
+        storage.add([chunk_of(storage.index.next_episode)])
     (path / MANIFEST).write_bytes(old)
     files = sorted(os.listdir(path))
     with pytest.raises(

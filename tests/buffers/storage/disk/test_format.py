@@ -11,12 +11,12 @@ from stepwell.buffers import StoreCorrupt, StoreTooNew
 from stepwell.buffers.storage.chunk_index import Counters
 from stepwell.buffers.storage.disk.format import (
     SLOT,
-    Copy,
     Header,
     Manifest,
-    Next,
-    Sealed,
+    NextNumbers,
+    SealedSegment,
     StoreFacts,
+    TableCopy,
     pack_slots,
 )
 from stepwell.buffers.testing import SPEC
@@ -41,9 +41,9 @@ HEADER = Header(
 MANIFEST = Manifest(
     store=bytes(range(16)),
     facts=FACTS,
-    sealed=(Sealed(3, 4096, 5), Sealed(4, 8192, 0)),
+    sealed=(SealedSegment(3, 4096, 5), SealedSegment(4, 8192, 0)),
     open=5,
-    next=Next(6, 100, 200, 7, 150),
+    next=NextNumbers(6, 100, 200, 7, 150),
 )
 
 
@@ -120,7 +120,7 @@ def slots(count: int = 3) -> np.ndarray:
 
 def test_slots_are_restored() -> None:
     made = slots()
-    found = Copy.parse(pack_slots(HEADER, made) + bytes(128), HEADER)
+    found = TableCopy.parse(pack_slots(HEADER, made) + bytes(128), HEADER)
     assert found.is_valid.tolist() == [True, True, True, False]
     assert (
         found.slots[:3][list(SLOT.names or ())[3:-1]] == made[list(SLOT.names or ())[3:-1]]
@@ -132,11 +132,11 @@ def test_every_changed_byte_makes_a_slot_invalid() -> None:
     for place in range(128, 256):
         changed = bytearray(data)
         changed[place] ^= 0x80
-        assert Copy.parse(bytes(changed), HEADER).is_valid.tolist() == [True, False, True]
+        assert TableCopy.parse(bytes(changed), HEADER).is_valid.tolist() == [True, False, True]
 
 
 def test_slots_of_another_place_segment_or_store_are_invalid() -> None:
     data = pack_slots(HEADER, slots())
-    assert not Copy.parse(data[128:], HEADER).is_valid.any()
-    assert not Copy.parse(data, replace(HEADER, number=13)).is_valid.any()
-    assert not Copy.parse(data, replace(HEADER, store=bytes(16))).is_valid.any()
+    assert not TableCopy.parse(data[128:], HEADER).is_valid.any()
+    assert not TableCopy.parse(data, replace(HEADER, number=13)).is_valid.any()
+    assert not TableCopy.parse(data, replace(HEADER, store=bytes(16))).is_valid.any()

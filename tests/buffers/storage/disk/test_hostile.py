@@ -821,7 +821,7 @@ def with_old_manifest(path: Path) -> Path:
         play(storage, 4)
     old = (path / "manifest.json").read_bytes()
     with reopen(path) as storage:
-        first = storage.table.next_episode
+        first = storage.index.next_episode
         for episode in range(first, first + 30):
             storage.add([chunk_of(episode, 0, 20, End.TERMINATED)])
         assert len(manifest_of(path).sealed) > 2
@@ -918,11 +918,11 @@ def test_segments_that_a_writer_begins_meanwhile_are_accepted(tmp_path: Path, ti
         def begin_another() -> None:
             number = manifest_of(path).open
             while manifest_of(path).open == number:
-                writer.add([chunk_of(writer.table.next_episode, 0, 40, End.TERMINATED)])
+                writer.add([chunk_of(writer.index.next_episode, 0, 40, End.TERMINATED)])
 
         files = WritingMeanwhile(begin_another, times)
         with DiskStorage.open(path, read_only=True, files=files) as reader:
-            assert len(reader.table) == len(writer.table)
+            assert len(reader.index) == len(writer.index)
         files = WritingMeanwhile(begin_another, times)
         assert verify(path, files=files).is_whole
 

@@ -20,7 +20,7 @@ import pytest
 
 from stepwell.buffers.errors import StoreLocked, StoreNotFound
 from stepwell.buffers.storage.disk.files import Files
-from stepwell.buffers.storage.disk.publish import Kind, check_complete, publish
+from stepwell.buffers.storage.disk.publish import Kind, check_complete, is_inside, publish
 from support.crash.killed_calls import killed_at, tree
 
 KINDS: tuple[Kind, ...] = ("folder", "file")
@@ -77,6 +77,30 @@ def test_the_folder_that_a_link_names_is_replaced_and_the_link_stays() -> None:
     assert stat.S_IMODE(Path("there").stat().st_mode) == 0o750
     with pytest.raises(ZeroDivisionError), publish(Path("y"), "a test"):
         raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["a", "a/new"])
+def test_links_in_a_circle_are_refused(name: str, kind: Kind) -> None:
+    Path("a").symlink_to("b")
+    Path("b").symlink_to("a")
+    before = tree()
+    with (
+        pytest.raises(ValueError, match=r"^a\b.* expected a new|^a: expected a folder"),
+        publish(Path(name), "a test", kind=kind, outside=Path("elsewhere")),
+    ):
+        raise AssertionError
+    assert tree() == before
+
+
+def test_a_path_may_be_outside_of_links_in_a_circle() -> None:
+    Path("a").symlink_to("b")
+    Path("b").symlink_to("a")
+    with publish(Path("x"), "a test", outside=Path("a")) as part:
+        fill(part)
+    assert is_inside(Path("x"), Path())
+    assert not is_inside(Path("x"), Path("a"))
+    assert Path("x").is_dir()
 
 
 @pytest.mark.parametrize("name", ["x", "link"])

@@ -15,7 +15,7 @@ import pytest
 from stepwell.buffers import Chunk, DiskStorage, End, SequenceReplayBuffer, StoreCorrupt
 from stepwell.buffers.testing import Recording, assert_holds, chunk_of, play
 from support.crash.disk_faults import NoSyncFiles
-from support.disk_stores import assert_same_table, create, read_all, reopen
+from support.disk_stores import assert_same_index, create, read_all, reopen
 from support.rows.telling_rows import (
     TELLING,
     assert_telling_batch,
@@ -48,32 +48,32 @@ def test_a_snapshot_stays_bit_exact_while_60_episodes_evictions_and_a_close_pass
     path = tmp_path / "a"
     storage = create(path, **RINGS[ring])
     before = play(storage, 6)
-    kept = before[storage.table.base :]
+    kept = before[storage.index.base :]
     reader, other = (reopen(path, read_only=True) for _ in range(2))
     assert_holds(other, kept)  # has read all rows before; the first reader has read none
-    table, records = reader.table, reader.table.records.copy()
+    table, records = reader.index, reader.index.records.copy()
     segments = len(list(path.glob("*.bin")))
 
     rows = 20 if ring == "ring in steps" else 600
     for number in range(60):
         storage.add([noisy_chunk(1_000 + number, rows)])
-    assert (storage.table.base > len(before)) == (
+    assert (storage.index.base > len(before)) == (
         ring in EVICTS
     )  # all chunks seen before are evicted
     assert ring in EVICTS or len(list(path.glob("*.bin"))) > segments + 3
     for each in (reader, other):
-        assert each.table is table or each is other
+        assert each.index is table or each is other
         assert_holds(each, kept)
     storage.close()
     for each in (reader, other):
         assert_holds(each, kept)
-        assert (each.table.records == records).all()
+        assert (each.index.records == records).all()
 
     assert reader.refresh()
     assert not reader.refresh()
     with reopen(path, read_only=True) as fresh:
-        assert_same_table(reader, fresh)
-    assert reader.table.records["episode"].max() == 1_059
+        assert_same_index(reader, fresh)
+    assert reader.index.records["episode"].max() == 1_059
     assert (table.records == records).all()
     assert_holds(other, kept)
     reader.close()
@@ -88,12 +88,12 @@ def test_a_reader_follows_a_writer(tmp_path: Path) -> None:
         storage.add(chunks)
         added += chunks
         assert reader.refresh()
-        assert_same_table(reader, storage)
+        assert_same_index(reader, storage)
     assert_holds(reader, added)
     assert reader.recovery.torn == 0
     storage.close()
     assert not reader.refresh()
-    assert_same_table(reader, storage)
+    assert_same_index(reader, storage)
     reader.close()
 
 
@@ -109,9 +109,9 @@ def test_a_reader_follows_from_one_writer_to_the_next(tmp_path: Path) -> None:
                     added.append(recording.chunk(0, 20, End(number % 4 == 3)))
                     storage.add(added[-1:])
             assert reader.refresh()
-            assert_holds(reader, added[reader.table.base :])
+            assert_holds(reader, added[reader.index.base :])
             recording.open.clear()
-        assert reader.table.base > 0
+        assert reader.index.base > 0
 
 
 class Racing(NoSyncFiles):
@@ -146,7 +146,7 @@ def test_an_eviction_at_any_moment_of_a_refresh_repeats_it(
             files = Racing(functools.partial(storage.add, added[20:]))
             storage.add(added[:1])
             reader = DiskStorage.open(path, read_only=True, files=files)
-            for chunk in added[len(storage.table) : 20]:
+            for chunk in added[len(storage.index) : 20]:
                 storage.add([chunk])
             files.arm(moment)
             if use == "refresh":
@@ -154,12 +154,12 @@ def test_an_eviction_at_any_moment_of_a_refresh_repeats_it(
             else:
                 reader.close()
                 reader = DiskStorage.open(path, read_only=True, files=files)
-            seen = reader.table.base + len(reader.table)
+            seen = reader.index.base + len(reader.index)
             assert seen in (20, 30)
-            assert_holds(reader, added[reader.table.base : seen])
+            assert_holds(reader, added[reader.index.base : seen])
             reader.refresh()
-            assert files.has_acted == (len(storage.table) + storage.table.base == 30)
-            assert_same_table(reader, storage)
+            assert files.has_acted == (len(storage.index) + storage.index.base == 30)
+            assert_same_index(reader, storage)
             reader.close()
         if not files.has_acted:
             break
@@ -197,7 +197,7 @@ def test_a_segment_that_was_evicted_since_is_named_until_the_refresh(
     path = tmp_path / "a"
     with create(path) as storage:
         play(storage, 12)
-        following = storage.table.next_episode
+        following = storage.index.next_episode
     reader = reopen(path, read_only=True)
     with DiskStorage.open(path, capacity=64, files=NoSyncFiles()) as storage:
         storage.add([chunk_of(following, 0, 60, End.TERMINATED)])
@@ -205,7 +205,7 @@ def test_a_segment_that_was_evicted_since_is_named_until_the_refresh(
         reader.payload(0)
     assert reader.refresh()
     read_all(reader)
-    assert reader.table.records["episode"].tolist()[-1] == following
+    assert reader.index.records["episode"].tolist()[-1] == following
     reader.close()
 
 
@@ -240,10 +240,10 @@ def test_every_drawn_row_is_right_across_refresh_and_eviction(
             seen.update(told(frames[0])[0] for frames in batch.observation)
         for episode in replay.iter_episodes():
             assert_telling_episode(episode)
-        assert len(replay) == storage.table.steps
+        assert len(replay) == storage.index.steps
         del iterated
     assert len(seen) > 150
-    assert (storage.table.base > 0) == (capacity is not None)
+    assert (storage.index.base > 0) == (capacity is not None)
     storage.close()
 
 

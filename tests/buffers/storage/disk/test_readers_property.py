@@ -135,7 +135,7 @@ class WriterAndReaders(RuleBasedStateMachine):
         except Killed:
             drop(self.writer)
         with DiskStorage.open(self.path, read_only=True, files=NoSyncFiles()) as seen:
-            more = seen.table.base + len(seen.table) - len(self.added)
+            more = seen.index.base + len(seen.index) - len(self.added)
         assert 0 <= more <= len(chunks)
         self.added += chunks[:more]
         self.open_writer()
@@ -158,7 +158,7 @@ class WriterAndReaders(RuleBasedStateMachine):
         if number in self.readers:
             self.readers.pop(number).storage.close()
         storage = DiskStorage.open(self.path, read_only=True, files=NoSyncFiles())
-        self.readers[number] = Reader(storage, self.writer.table.base, len(self.added))
+        self.readers[number] = Reader(storage, self.writer.index.base, len(self.added))
         self.check_all(self.readers[number])
 
     @precondition(lambda self: self.readers)
@@ -172,9 +172,9 @@ class WriterAndReaders(RuleBasedStateMachine):
     def refresh_reader(self, number: int) -> None:
         if number in self.readers:
             reader = self.readers[number]
-            is_new = (reader.base, reader.end) != (self.writer.table.base, len(self.added))
+            is_new = (reader.base, reader.end) != (self.writer.index.base, len(self.added))
             assert reader.storage.refresh() == is_new
-            reader.base, reader.end = self.writer.table.base, len(self.added)
+            reader.base, reader.end = self.writer.index.base, len(self.added)
 
     @precondition(lambda self: self.readers)
     @rule(number=EITHER)
@@ -195,7 +195,7 @@ class WriterAndReaders(RuleBasedStateMachine):
     @invariant()
     def the_writer_has_the_end_of_the_list(self) -> None:
         if hasattr(self, "writer"):
-            table = self.writer.table
+            table = self.writer.index
             assert table.base + len(table) == len(self.added)
             assert table.base >= self.oldest
             self.oldest = table.base
@@ -210,7 +210,7 @@ class WriterAndReaders(RuleBasedStateMachine):
     @invariant()
     def readers_see_what_they_saw(self) -> None:
         for reader in getattr(self, "readers", {}).values():
-            assert (reader.storage.table.base, len(reader.storage.table)) == (
+            assert (reader.storage.index.base, len(reader.storage.index)) == (
                 reader.base,
                 reader.end - reader.base,
             )
@@ -226,7 +226,7 @@ class WriterAndReaders(RuleBasedStateMachine):
         self.files = KillingFiles()
         self.writer = DiskStorage.open(self.path, files=self.files)
         self.recording.open.clear()  # an unfinished episode stays cut
-        self.recording.next_episode = self.writer.table.next_episode
+        self.recording.next_episode = self.writer.index.next_episode
 
     def check_all(self, reader: Reader) -> None:
         for position in range(reader.base, reader.end):
@@ -246,7 +246,7 @@ def drop(storage: DiskStorage) -> None:
 
 def assert_chunk_is(storage: DiskStorage, position: int, chunk: Chunk) -> None:
     """A chunk has the rows that were added, bit by bit."""
-    record = storage.table.record(position)
+    record = storage.index.record(position)
     assert (record.episode, record.first_row) == (chunk.episode, chunk.first_row)
     assert record.stored_rows == chunk.rows
     buffer, origin = storage.payload(position)

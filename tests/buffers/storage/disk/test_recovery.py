@@ -16,7 +16,7 @@ import pytest
 from stepwell.buffers import Chunk, DiskStorage, End, StoreCorrupt, StoreFailed, StoreTooNew
 from stepwell.buffers.storage.disk.files import Files
 from stepwell.buffers.storage.disk.folder import StoreFolder
-from stepwell.buffers.storage.disk.format import SLOT, Header, Sealed
+from stepwell.buffers.storage.disk.format import SLOT, Header, SealedSegment
 from stepwell.buffers.storage.disk.segment import load, segment_path
 from stepwell.buffers.testing import SPEC, Recording, assert_holds, chunk_of, play
 from support.crash.disk_faults import FaultyFiles, Killed, NoSyncFiles
@@ -53,13 +53,13 @@ def joined(flushes: Flushes) -> list[Chunk]:
 def assert_right_after_crash(path: Path, done: Flushes, flushes: Flushes) -> None:
     """All flushes that returned are stored, perhaps the last one, and the store can be written."""
     with DiskStorage.open(path, read_only=True, files=NoSyncFiles()) as reader:
-        chunks = joined(flushes)[: len(reader.table)]
+        chunks = joined(flushes)[: len(reader.index)]
         assert len(chunks) >= len(joined(done))
         assert len(chunks) <= len(joined(flushes[: len(done) + 1]))
         assert_holds(reader, chunks)
     with DiskStorage.open(path, files=NoSyncFiles()) as storage:
         assert_holds(storage, chunks)
-        more = chunk_of(storage.table.next_episode, 0, 5)
+        more = chunk_of(storage.index.next_episode, 0, 5)
         storage.add([more])
     with DiskStorage.open(path, files=NoSyncFiles()) as storage:
         assert_holds(storage, [*chunks, more])
@@ -125,7 +125,7 @@ def test_after_a_failure_the_writer_refuses_more_rows(tmp_path: Path) -> None:
     assert_holds(storage, [chunk_of(0)])
     storage.close()
     with DiskStorage.open(tmp_path / "a", files=files) as storage:
-        assert storage.table.record(0).episode == 0
+        assert storage.index.record(0).episode == 0
         storage.add([chunk_of(2)])
 
 
@@ -138,7 +138,7 @@ def test_a_full_disk_is_reported_with_the_bytes_needed_and_free(tmp_path: Path) 
         message = rf"{tmp_path}/a\b.*\b\d{{7}} bytes\b.*\b\d+\b.*\bfree\b"
         with pytest.raises(StoreFailed, match=message):
             storage.add([chunk_of(0)])
-        assert len(storage.table) == 0
+        assert len(storage.index) == 0
     assert sorted(os.listdir(tmp_path / "a")) == ["LOCK", "manifest.json"]
 
 
@@ -325,7 +325,7 @@ def test_the_recovery_table_opens(crashed: Path, tmp_path: Path, case: str) -> N
         assert_holds(reader, ALL[:chunks])
         assert reader.recovery == (0, 0)
     found = load(Files(), path, StoreFolder(path, Files()).read_manifest(), 0)
-    assert found.entry == Sealed(0, segment_path(path, 0).stat().st_size, chunks)
+    assert found.entry == SealedSegment(0, segment_path(path, 0).stat().st_size, chunks)
 
 
 REFUSED: dict[str, tuple[Damage, str]] = {
@@ -373,10 +373,10 @@ def test_wrong_data_of_a_committed_slot_is_neither_read_nor_dropped(
     damage(path, slot, DATA, *also)
     for _ in range(2):
         with DiskStorage.open(path, files=NoSyncFiles()) as storage:
-            assert len(storage.table) == len(ALL)
+            assert len(storage.index) == len(ALL)
             for position in range(len(ALL)):
                 if position == slot:
-                    record = storage.table.record(position)
+                    record = storage.index.record(position)
                     place = rf"\boffset {record.offset}\b.*\bepisode {record.episode}\b"
                     with pytest.raises(StoreCorrupt, match=place):
                         storage.payload(position)

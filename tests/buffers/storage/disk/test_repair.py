@@ -26,7 +26,7 @@ from stepwell.buffers import (
     verify,
 )
 from stepwell.buffers.storage.disk.folder import StoreFolder
-from stepwell.buffers.storage.disk.format import Header, Next
+from stepwell.buffers.storage.disk.format import Header, NextNumbers
 from stepwell.buffers.storage.disk.segment import segment_path
 from stepwell.buffers.testing import SPEC, chunk_of
 from support.crash.disk_faults import FaultyFiles, Killed, NoSyncFiles
@@ -225,11 +225,11 @@ def test_a_damaged_store_is_repaired(tmp_path: Path, name: str, is_open: bool) -
 
 def check_new_ids(storage: DiskStorage, true: Rows) -> None:
     """New episodes get ids that no lost episode had."""
-    episode = storage.table.next_episode
+    episode = storage.index.next_episode
     assert episode > max(each for each, _ in true)
-    ids = storage.table.records["row_id"]
+    ids = storage.index.records["row_id"]
     storage.add([chunk_of(episode, 0, 5, End.TERMINATED)])
-    assert storage.table.records["row_id"][-1] > ids.max()
+    assert storage.index.records["row_id"][-1] > ids.max()
 
 
 @pytest.mark.parametrize(
@@ -291,7 +291,7 @@ def test_a_repair_works_without_the_newest_segment(tmp_path: Path) -> None:
         assert_true(read_rows(storage), true)
         check_new_ids(storage, true)
         read_rows(storage)
-        assert storage.table.records["row_id"][-1] >= 24 * (6 + 6 + 4)  # more than all used before
+        assert storage.index.records["row_id"][-1] >= 24 * (6 + 6 + 4)  # more than all used before
 
 
 def test_positions_of_a_lost_last_segment_are_not_reused(tmp_path: Path) -> None:
@@ -299,7 +299,7 @@ def test_positions_of_a_lost_last_segment_are_not_reused(tmp_path: Path) -> None
     max((tmp_path / "a").glob("segment-*.bin")).unlink()
     repair(tmp_path / "a", yes=True, files=NoSyncFiles())
     with DiskStorage.open(tmp_path / "a", files=NoSyncFiles()) as storage:
-        assert storage.table.base + len(storage.table) == 72
+        assert storage.index.base + len(storage.index) == 72
         assert storage.lost_chunks > 0
 
 
@@ -314,7 +314,7 @@ def test_a_reader_does_not_mistake_new_rows_for_those_that_a_repair_removed(
         last.unlink()
         repair(tmp_path / "a", yes=True, files=NoSyncFiles())
         with DiskStorage.open(tmp_path / "a", files=NoSyncFiles()) as storage:
-            fresh = storage.table.next_episode
+            fresh = storage.index.next_episode
             for episode in range(fresh, fresh + 9):
                 storage.add([chunk_of(episode, 0, 9, End.TERMINATED)])
             true = read_rows(storage)
@@ -360,7 +360,7 @@ def test_verify_counts_the_bytes_that_it_compares(tmp_path: Path) -> None:
     counted: list[int] = []
     found = verify(tmp_path / "a", on_bytes=counted.append, files=NoSyncFiles())
     with DiskStorage.open(tmp_path / "a", read_only=True) as storage:
-        assert sum(counted) == int(storage.table.records["nbytes"].sum())
+        assert sum(counted) == int(storage.index.records["nbytes"].sum())
     assert found.nbytes > sum(counted)
 
 
@@ -477,8 +477,8 @@ def test_a_slot_within_the_last_flush_of_an_open_segment_may_be_lost(tmp_path: P
 def test_metadata_has_a_checksum_of_its_own(tmp_path: Path) -> None:
     make_store(tmp_path / "a", episodes=2)
     with DiskStorage.open(tmp_path / "a", read_only=True) as storage:
-        offset = storage.table.record(0).offset
-        nbytes = storage.table.record(0).nbytes
+        offset = storage.index.record(0).offset
+        nbytes = storage.index.record(0).nbytes
         text = segment_path(tmp_path / "a", 0).read_bytes().index(b'{"seed":0}', offset)
     poke(segment_path(tmp_path / "a", 0), offset + nbytes - 9)  # a row
     with DiskStorage.open(tmp_path / "a", read_only=True) as storage:
@@ -509,7 +509,7 @@ def test_an_open_segment_whose_only_slot_is_lost_is_sealed_as_it_is(tmp_path: Pa
     assert repair(path, yes=True).is_done
     assert verify(path).is_whole
     with DiskStorage.open(path) as again:
-        again.add([chunk_of(again.table.next_episode)])
+        again.add([chunk_of(again.index.next_episode)])
 
 
 def test_a_length_within_the_header_truncates_nothing(tmp_path: Path) -> None:
@@ -527,7 +527,7 @@ def test_a_length_within_the_header_truncates_nothing(tmp_path: Path) -> None:
     assert repair(tmp_path / "a", yes=True).is_done
     assert verify(tmp_path / "a").is_whole
     with DiskStorage.open(tmp_path / "a", read_only=True) as reader:
-        assert len(reader.table) == 1
+        assert len(reader.index) == 1
         assert not reader.lost_chunks
 
 
@@ -542,7 +542,7 @@ def test_a_writer_refuses_a_store_whose_numbers_are_used_up(
     manifest = folder.read_manifest()
     numbers = list(manifest.next)
     numbers[place] = number
-    folder.write_manifest(replace(manifest, next=Next(*numbers)))
+    folder.write_manifest(replace(manifest, next=NextNumbers(*numbers)))
     DiskStorage.open(tmp_path / "a", read_only=True).close()
     with pytest.raises(StoreCorrupt, match=rf"{tmp_path}/a\b.*\b{number}\b"):
         DiskStorage.open(tmp_path / "a")

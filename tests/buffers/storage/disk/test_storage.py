@@ -28,7 +28,7 @@ from stepwell.buffers.testing import SPEC, Recording, assert_holds, chunk_of, pl
 from support.crash.disk_faults import NoSyncFiles
 from support.disk_stores import (
     SMALL,
-    assert_same_table,
+    assert_same_index,
     copy_of,
     create,
     filled,
@@ -72,24 +72,24 @@ def test_reopening_changes_nothing(
             memory.add(chunks)
             added += chunks
             continue
-        before = storage.table
+        before = storage.index
         if call == "look":
             with reopen(path, read_only=True) as reader:
-                assert_same_table(reader, storage)
+                assert_same_index(reader, storage)
             continue
         path = copy_of(path) if call == "kill" else path
         storage.close()
         storage = reopen(path)
-        assert same_records(storage.table.records, before.records)
-        assert (storage.table.base, storage.table.counters) == (before.base, before.counters)
+        assert same_records(storage.index.records, before.records)
+        assert (storage.index.base, storage.index.counters) == (before.base, before.counters)
         recording.open.clear()  # an unfinished episode stays cut
     if capacity is None:
         assert_holds(storage, added)
-        names = [name for name in storage.table.records.dtype.names or () if name not in PLACE]
-        assert (storage.table.records[names] == memory.table.records[names]).all()
-        assert storage.table.steps == memory.table.steps
-        assert storage.table.episodes == memory.table.episodes
-    assert storage.table.counters == memory.table.counters
+        names = [name for name in storage.index.records.dtype.names or () if name not in PLACE]
+        assert (storage.index.records[names] == memory.index.records[names]).all()
+        assert storage.index.steps == memory.index.steps
+        assert storage.index.episodes == memory.index.episodes
+    assert storage.index.counters == memory.index.counters
     read_all(storage)
     storage.close()
 
@@ -113,9 +113,9 @@ def test_ids_are_not_reused_after_eviction(tmp_path: Path) -> None:
     with create(tmp_path / "a", capacity=160) as storage:
         for episode in range(30):
             storage.add([chunk_of(episode, 0, 20, End.TERMINATED)])
-        counters, base = storage.table.counters, storage.table.base
+        counters, base = storage.index.counters, storage.index.base
     with reopen(tmp_path / "a") as storage:
-        assert (storage.table.counters, storage.table.base) == (counters, base)
+        assert (storage.index.counters, storage.index.base) == (counters, base)
         assert counters == (600, 30, 19 * 30)
         with pytest.raises(ValueError, match=r"episode 3 .*\b30\b"):
             storage.add([chunk_of(3)])
@@ -127,11 +127,11 @@ def test_counters_survive_when_every_segment_was_evicted(tmp_path: Path) -> None
     manifest = Manifest.unpack(folder.read_bytes(), "manifest")
     folder.write_bytes(replace(manifest, sealed=()).pack())  # as between evicting and opening one
     with reopen(tmp_path / "a") as storage:
-        assert len(storage.table) == 0
-        assert tuple(manifest.next)[1:] == (storage.table.base, *storage.table.counters)
-        assert storage.table.next_episode > 0
-        storage.add([chunk_of(storage.table.next_episode)])
-        assert int(storage.table.records["segment"][0]) == manifest.next.segment
+        assert len(storage.index) == 0
+        assert tuple(manifest.next)[1:] == (storage.index.base, *storage.index.counters)
+        assert storage.index.next_episode > 0
+        storage.add([chunk_of(storage.index.next_episode)])
+        assert int(storage.index.records["segment"][0]) == manifest.next.segment
 
 
 def test_a_small_closed_store_takes_little_disk_space(tmp_path: Path) -> None:
@@ -163,8 +163,8 @@ def test_a_chunk_larger_than_a_file_gets_a_larger_file(tmp_path: Path) -> None:
     chunks = [chunk_of(0, 0, 5), whole, chunk_of(0, 5, 5)]
     with create(tmp_path / "a") as storage:
         storage.add(chunks)
-        assert storage.table.records["segment"].tolist()[:2] == [0, 1]
-        assert storage.table.records["nbytes"][1] > 2 * SMALL
+        assert storage.index.records["segment"].tolist()[:2] == [0, 1]
+        assert storage.index.records["nbytes"][1] > 2 * SMALL
     with reopen(tmp_path / "a", read_only=True) as reader:
         assert_holds(reader, chunks)
 
@@ -202,11 +202,11 @@ def test_a_capacity_stays_until_another_one_is_given(tmp_path: Path) -> None:
     with reopen(path) as storage:
         assert (storage.capacity, storage.capacity_bytes) == (500, None)
         play(storage, 60)
-        assert 300 < storage.table.steps <= 500
-        following = storage.table.next_episode
+        assert 300 < storage.index.steps <= 500
+        following = storage.index.next_episode
     with DiskStorage.open(path, capacity=100, capacity_bytes=1 << 20) as storage:
         storage.add([chunk_of(following, 0, 5)])
-        assert storage.table.steps <= 100
+        assert storage.index.steps <= 100
     with reopen(path, read_only=True) as reader:
         assert (reader.capacity, reader.capacity_bytes) == (100, 1 << 20)
 
@@ -237,7 +237,7 @@ def test_of_two_processes_that_create_a_store_at_once_the_later_is_refused(tmp_p
     with pytest.raises(ValueError, match=rf"^{tmp_path}/a .*store"):
         DiskStorage.create(tmp_path / "a", SPEC, files=Late())
     with reopen(tmp_path / "a") as storage:
-        assert len(storage.table) > 0
+        assert len(storage.index) > 0
 
 
 def test_a_relative_path_survives_a_change_of_the_working_folder(
@@ -308,7 +308,7 @@ def test_metadata_survives(tmp_path: Path) -> None:
     with reopen(tmp_path / "a", read_only=True) as reader:
         for episode, tail in tails(reader).items():
             position = tail
-            while (record := reader.table.record(position)).previous >= 0:
+            while (record := reader.index.record(position)).previous >= 0:
                 position = record.previous
             assert read_metadata(reader, position) == {"seed": episode}
 
@@ -338,7 +338,7 @@ def test_a_store_without_chunks_may_get_other_fields(tmp_path: Path) -> None:
         assert not storage.replace_spec(SPEC)
     with reopen(tmp_path / "a") as storage:
         assert storage.spec == other
-        assert len(storage.table) == 1
+        assert len(storage.index) == 1
         assert not storage.replace_spec(SPEC)
 
 
@@ -347,6 +347,6 @@ def test_a_segment_of_a_killed_writer_determines_the_fields(tmp_path: Path) -> N
     assert storage._appender is not None
     storage._appender._open_segment(100)
     with reopen(copy_of(tmp_path / "a")) as after:
-        assert len(after.table) == 0
+        assert len(after.index) == 0
         assert not after.replace_spec(replace(SPEC, fields=SPEC.fields[:3]))
     storage.close()

@@ -1,0 +1,53 @@
+"""Checks of arguments that are whole numbers: counts, sizes and lengths."""
+
+from __future__ import annotations
+
+from typing import Any, TypeGuard
+
+import numpy as np
+
+__all__ = ["check_whole", "is_whole", "whole_number"]
+
+
+def is_whole(value: object) -> TypeGuard[int]:
+    """True for integers of Python and NumPy, but not for booleans.
+
+    Example:
+        >>> is_whole(3), is_whole(np.int64(3)), is_whole(True), is_whole(3.0)
+        (True, True, False, False)
+    """
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def check_whole(name: str, value: object, least: int) -> None:
+    """Refuse a value that is not an integer of at least ``least``.
+
+    Raises:
+        ValueError: It is another value.
+    """
+    if not is_whole(value) or value < least:
+        raise ValueError(f"{name}: expected a whole number >= {least}, got {value!r}")
+
+
+def whole_number(name: str, value: Any, least: int) -> int:
+    """The value as an int; a float without a fraction, such as 1e6, is accepted.
+
+    Args:
+        name: Name of the argument, for the message.
+        value: A number.
+        least: The smallest number that is accepted.
+
+    Raises:
+        ValueError: It has a fraction, is too small, or is not a number.
+
+    Example:
+        >>> whole_number("capacity", 1e6, 1)
+        1000000
+    """
+    try:
+        fits = not isinstance(value, bool) and value >= least and value % 1 == 0
+    except TypeError:  # of something that is no number
+        fits = False
+    if not fits:
+        raise ValueError(f"{name}: expected a whole number >= {least}, got {value!r}")
+    return int(value)
