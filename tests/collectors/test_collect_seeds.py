@@ -61,7 +61,7 @@ def test_each_seed_gives_the_episode_of_an_env_reset_with_it(
     assert [e.stream for e in episodes] == [place % num_envs for place in range(7)]
 
 
-def test_the_seed_of_the_collector_and_what_came_before_play_no_part() -> None:
+def test_neither_the_collectors_seed_nor_earlier_calls_matter() -> None:
     firsts = []
     for seed, steps in ((0, 0), (1, 0), (2, 13)):
         replay = sw.SequenceReplayBuffer()
@@ -128,7 +128,7 @@ def test_the_number_of_envs_changes_nothing_but_the_stream(
     assert all(same(one, other) for one, other in zip(*found, strict=True))
 
 
-def test_what_the_envs_play_beside_the_seeds_is_not_recorded() -> None:
+def test_episodes_of_other_seeds_are_not_recorded() -> None:
     replay, report = collected(SyncVectorEnv([partial(SeededEnv, [2, 9])] * 3), [5, 6, 7, 8])
     assert replay.episodes == report.episodes == 4
     assert replay.steps == report.steps
@@ -202,13 +202,26 @@ def test_a_range_or_an_array_of_seeds_will_do() -> None:
 
 
 @pytest.mark.parametrize(
-    "seeds",
-    [[], [-1], [1, 2.5], [2**31], [2**63], ["a"], [None], "123", 7, [True], [[1, 2]], [np.nan]],
+    ("seeds", "got"),
+    [
+        ([], r"got \[\]"),
+        ([-1], "2147483647, got -1"),
+        ([1, 2.5], r"2147483647, got 2\.5"),
+        ([2**31], "2147483647, got 2147483648"),
+        ([2**63], "2147483647, got 9223372036854775808"),
+        (["a"], "2147483647, got 'a'"),
+        ([None], "2147483647, got None"),
+        ("123", "got '123'"),
+        (7, "got 7"),
+        ([True], "2147483647, got True"),
+        ([[1, 2]], r"2147483647, got \[1, 2\]"),
+        ([np.nan], "2147483647, got nan"),
+    ],
 )
-def test_seeds_that_make_no_sense_are_refused(seeds: Any) -> None:
+def test_invalid_seeds_are_refused(seeds: Any, got: str) -> None:
     replay = sw.SequenceReplayBuffer()
     with sw.Collector(SyncVectorEnv([SeededEnv] * 2), choose, replay, seed=0) as collector:
-        with pytest.raises((ValueError, TypeError), match=r"^seeds: expected .*got ") as caught:
+        with pytest.raises((ValueError, TypeError), match=f"^seeds: .*{got}$") as caught:
             collector.collect(seeds=seeds)
         assert "\n" not in str(caught.value)
         assert not replay.is_bound
@@ -218,9 +231,11 @@ def test_seeds_that_make_no_sense_are_refused(seeds: Any) -> None:
 
 @pytest.mark.parametrize("other", [{"steps": 3}, {"episodes": 2}, {"steps": 1, "episodes": 1}])
 def test_one_goal_at_a_time(other: dict[str, Any]) -> None:
+    goals = {"steps": None, "episodes": None, **other}
+    message = r"^collect: .*steps={steps}, episodes={episodes} and seeds=\[1\]".format(**goals)
     with (
         sw.Collector(SyncVectorEnv([SeededEnv]), choose, seed=0) as collector,
-        pytest.raises(ValueError, match=r"^collect: expected .*steps.*episodes.*seeds.*got"),
+        pytest.raises(ValueError, match=message),
     ):
         collector.collect(seeds=[1], **other)
 
@@ -231,7 +246,7 @@ def test_a_refused_call_leaves_the_envs_where_they_were() -> None:
         SyncVectorEnv(make), lambda observation, is_first: np.zeros(1, np.int64), seed=0
     ) as collector:
         collector.rollout(3)
-        with pytest.raises(ValueError, match="seeds"):
+        with pytest.raises(ValueError, match=r"^seeds: .*got -3"):
             collector.collect(seeds=[-3])
         rollout = collector.rollout(2)
     assert np.asarray(rollout.observation)[:, 0, 2].tolist() == [3, 4]
@@ -239,11 +254,11 @@ def test_a_refused_call_leaves_the_envs_where_they_were() -> None:
 
 @ALL_MODES
 @pytest.mark.parametrize("at_step", [1, 3])
-def test_a_seed_whose_worker_died_is_played_once_more(mode: AutoresetMode, at_step: int) -> None:
-    """What the env went on with came from no seed: it is not recorded."""
-    told: list[Any] = []
+def test_a_seed_whose_worker_died_is_played_again(mode: AutoresetMode, at_step: int) -> None:
+    """Steps of an env after its seeded episode come from no seed, and are not recorded."""
+    reported: list[Any] = []
     envs = RestartVectorEnv([SeededEnv] * 2, at_step, env=1, autoreset_mode=mode)
-    replay, report = collected(envs, [3, 14, 15], on_episode=told.append)
+    replay, report = collected(envs, [3, 14, 15], on_episode=reported.append)
     episodes = [e for e in replay.iter_episodes() if e.end.is_final]
     by_seed: dict[Any, Any] = {e.metadata["seed"]: e.observation for e in episodes}
     assert sorted(by_seed) == [3, 14, 15]
@@ -251,13 +266,13 @@ def test_a_seed_whose_worker_died_is_played_once_more(mode: AutoresetMode, at_st
         assert same(np.asarray(observation), np.array(alone(seed)))
     cut = [(e.metadata["seed"], e.steps) for e in replay.iter_episodes() if not e.end.is_final]
     assert cut == ([(14, 2)] if at_step == 3 else [])
-    assert len(episodes) == len(told) == 3
-    assert {one.episode: one.seed for one in told} == {0: 3, 1: 14, 2: 15}
+    assert len(episodes) == len(reported) == 3
+    assert {one.episode: one.seed for one in reported} == {0: 3, 1: 14, 2: 15}
     assert (report.episodes, report.restarts, report.cut) == (3, 1, len(cut))
     assert report.digest == replay.digest()
 
 
-def test_a_seed_is_played_once_more_where_a_worker_really_died() -> None:
+def test_a_seed_is_played_again_after_a_real_worker_death() -> None:
     envs = WorkerVectorEnv([partial(DieEnv, 8, 5, tag) for tag in (0, 1)], num_workers=2)
     replay = sw.SequenceReplayBuffer()
     with sw.Collector(envs, sw.RandomPolicy(), replay, seed=0) as collector:

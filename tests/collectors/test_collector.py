@@ -1,4 +1,4 @@
-"""What a Collector takes and refuses, what it keeps after errors, how it goes on."""
+"""`Collector`: arguments, errors, and how collecting continues after them."""
 
 from __future__ import annotations
 
@@ -67,17 +67,17 @@ def check_rows(replay: sw.SequenceReplayBuffer) -> None:
 @pytest.mark.parametrize(
     ("goal", "message"),
     [
-        ({}, "^collect: expected .*got steps=None, episodes=None and seeds=None$"),
+        ({}, "^collect: .*got steps=None, episodes=None and seeds=None$"),
         (
             {"steps": 1, "episodes": 1},
-            "^collect: expected .*got steps=1, episodes=1 and seeds=None$",
+            "^collect: .*got steps=1, episodes=1 and seeds=None$",
         ),
-        ({"steps": 0}, "^steps: expected .*>= 1.*got 0$"),
-        ({"steps": 2.5}, r"^steps: expected .*>= 1.*got 2\.5$"),
-        ({"episodes": -3}, "^episodes: expected .*>= 1.*got -3$"),
+        ({"steps": 0}, "^steps: .*>= 1.*got 0$"),
+        ({"steps": 2.5}, r"^steps: .*>= 1.*got 2\.5$"),
+        ({"episodes": -3}, "^episodes: .*>= 1.*got -3$"),
     ],
 )
-def test_goals_that_make_no_sense_are_refused(
+def test_invalid_goals_are_refused(
     goal: dict[str, Any], message: str, replay: sw.SequenceReplayBuffer
 ) -> None:
     with collector_of(replay=replay) as collector:
@@ -126,16 +126,18 @@ def test_something_else_than_an_env_is_refused() -> None:
         collector_of([CounterEnv()])
 
 
-def test_envs_that_do_not_tell_their_mode_are_refused() -> None:
+def test_envs_that_do_not_declare_their_mode_are_refused() -> None:
     envs = counters()
     envs.metadata = {}
     del envs.autoreset_mode
-    with pytest.raises(ValueError, match=r"metadata\['autoreset_mode'\]: expected a gymnasium"):
+    with pytest.raises(
+        ValueError, match=r"metadata\['autoreset_mode'\]: .*AutoresetMode.*got None"
+    ):
         collector_of(envs)
 
 
 def test_a_negative_seed_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"seed: expected .*>= 0.*got -1"):
+    with pytest.raises(ValueError, match=r"^seed: .*>= 0.*got -1"):
         sw.Collector(counters(), sw.RandomPolicy(), seed=-1)
 
 
@@ -153,7 +155,7 @@ def test_equal_seeds_give_equal_digests_and_others_do_not() -> None:
     assert len({digest(seed, 2) for seed in (1, 2, None, None)}) == 4
 
 
-def test_the_global_generator_plays_no_part() -> None:
+def test_the_global_generator_does_not_matter() -> None:
     """Trap 19."""
     digests = set()
     for seed in (0, 1):
@@ -220,7 +222,7 @@ def test_the_next_call_begins_from_a_reset(
 def test_an_error_while_rows_are_written_leaves_envs_that_can_go_on(
     replay: sw.SequenceReplayBuffer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The step that the envs had begun is waited for, and forgotten."""
+    """The step that the envs had begun is received, and discarded."""
     envs = AsyncVectorEnv([partial(CounterEnv, 5, tag) for tag in (0, 1)])
     with collector_of(envs, replay=replay, flush_seconds=0) as collector:
         collector.collect(steps=6)
@@ -257,7 +259,7 @@ def test_a_second_failure_does_not_hide_the_first(
     ]
 
 
-def test_an_error_in_a_reset_is_survived(replay: sw.SequenceReplayBuffer) -> None:
+def test_after_an_error_in_a_reset_collecting_can_continue(replay: sw.SequenceReplayBuffer) -> None:
     class Moody(CounterEnv):
         resets = 0
 
@@ -358,11 +360,11 @@ def test_closing_stores_the_rest_closes_the_envs_and_may_be_repeated(
     collector.close()
     assert envs.closed
     assert replay.steps == 4
-    with pytest.raises(ValueError, match="the Collector is closed: expected an open one; make a"):
+    with pytest.raises(ValueError, match=r"Collector is closed"):
         collector.collect(steps=1)
 
 
-def test_a_collector_that_is_dropped_takes_its_envs_along(
+def test_a_collector_that_is_garbage_collected_closes_its_envs(
     replay: sw.SequenceReplayBuffer,
 ) -> None:
     """Garbage of native envs that waits to be collected crashes processes that are forked."""
@@ -442,13 +444,9 @@ def test_other_envs_are_refused(replay: sw.SequenceReplayBuffer) -> None:
     with collector_of(replay=replay) as collector:
         collector.collect(steps=3)
     with collector_of(SyncVectorEnv([FrameEnv] * 2), replay=replay) as other:
-        with pytest.raises(SpecMismatch) as caught:
+        message = r"'observation' .*int64 \(3,\), narrow.*uint8 \(4, 4\), narrow"
+        with pytest.raises(SpecMismatch, match=message):
             other.collect(steps=3)
-        assert str(caught.value) == (
-            "this replay holds other data: field 'observation' was (observation: int64 (3,), "
-            "narrow), is (observation: uint8 (4, 4), narrow); open another folder, or make the "
-            "envs as they were"
-        )
     assert (replay.steps, len(replay.sessions)) == (4, 1)
 
 
@@ -465,12 +463,11 @@ def test_envs_of_another_recipe_are_refused(replay: sw.SequenceReplayBuffer) -> 
         assert collector.collect(steps=3).frames == 16
     with collector_of(envs(4), replay=replay) as again:
         again.collect(steps=3)
-    with collector_of(envs(3), replay=replay) as other, pytest.raises(SpecMismatch) as caught:
+    with (
+        collector_of(envs(3), replay=replay) as other,
+        pytest.raises(SpecMismatch, match=r"frame_skip .*was 4, is 3"),
+    ):
         other.collect(steps=3)
-    assert str(caught.value) == (
-        "this replay holds other data: frame_skip of the envs was 4, is 3; open another folder, "
-        "or make the envs as they were"
-    )
     assert "versions" not in replay.sessions[0]["recipe"]  # type: ignore[operator]
     assert replay.sessions[0]["versions"]["x"] == "4"  # type: ignore[index]
 
@@ -481,7 +478,7 @@ def test_extras_that_were_not_stored_before_are_refused(replay: sw.SequenceRepla
     policy = lambda o, f: (np.zeros(2, np.int64), {"value": np.zeros(2)})  # noqa: E731
     with (
         collector_of(policy=policy, replay=replay) as other,
-        pytest.raises(SpecMismatch, match="field 'extra/value' is not in the store"),
+        pytest.raises(SpecMismatch, match=r"'extra/value'"),
     ):
         other.collect(steps=3)
 
@@ -513,9 +510,7 @@ def test_a_store_in_a_folder_is_continued(tmp_path: Path) -> None:
     with (
         sw.SequenceReplayBuffer(tmp_path / "run") as replay,
         collector_of(SyncVectorEnv([FrameEnv]), replay=replay) as other,
-        pytest.raises(
-            SpecMismatch, match=f"^{re.escape(str(tmp_path))}/run holds other data: fiel"
-        ),
+        pytest.raises(SpecMismatch, match=f"^{re.escape(str(tmp_path))}/run .*'observation'"),
     ):
         other.collect(steps=1)
 
@@ -529,14 +524,14 @@ def test_a_space_that_cannot_be_stored_is_refused_at_once() -> None:
             super().__init__()
             self.observation_space = spaces.Dict({"words": spaces.Text(5)})  # type: ignore[assignment]
 
-    with pytest.raises(TypeError, match=r"observation/words space Text\(.*expected Box, Discrete"):
+    with pytest.raises(TypeError, match=r"observation/words .*Text\(.*Box, Discrete"):
         collector_of(SyncVectorEnv([TextEnv]))
 
 
 def test_an_info_value_of_another_kind_is_refused(replay: sw.SequenceReplayBuffer) -> None:
     with (
         collector_of(SyncVectorEnv([InfoEnv]), replay=replay, info={"text": 0}) as collector,
-        pytest.raises(SpecMismatch, match=r"'text': expected int64.*got"),
+        pytest.raises(SpecMismatch, match=r"'text': .*int64 .*\(\), got "),
     ):
         collector.collect(steps=5)
 
@@ -550,7 +545,7 @@ def test_the_names_of_env_and_policy_are_noted(replay: sw.SequenceReplayBuffer) 
     assert (session["seed"], session["num_envs"], session["session"]) == ("0", 1, 0)
 
 
-def test_episodes_tell_their_seed_and_number(replay: sw.SequenceReplayBuffer) -> None:
+def test_episodes_have_their_seed_and_number(replay: sw.SequenceReplayBuffer) -> None:
     with collector_of(replay=replay) as collector:
         collector.collect(steps=30)
     facts = [e.metadata for e in replay.iter_episodes() if e.stream == 1]
@@ -579,14 +574,14 @@ def test_bytes_are_those_of_the_rows(replay: sw.SequenceReplayBuffer) -> None:
     assert rows * row_bytes <= first.raw_bytes + second.raw_bytes <= (rows + 2) * row_bytes
 
 
-def test_progress_is_told_while_it_goes_on_and_at_the_end(
+def test_progress_is_reported_during_the_run_and_at_the_end(
     replay: sw.SequenceReplayBuffer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stepwell.collectors.collector._PROGRESS_SECONDS", 0.0)
-    told: list[int] = []
+    reported: list[int] = []
     with collector_of(replay=replay) as collector:
-        report = collector.collect(steps=10, progress=lambda part: told.append(part.steps))
-    assert told == [2, 4, 6, 8, 10, 10]
+        report = collector.collect(steps=10, progress=lambda part: reported.append(part.steps))
+    assert reported == [2, 4, 6, 8, 10, 10]
     assert report.steps == 10
 
 
@@ -603,7 +598,7 @@ def test_episodes_under_way_at_a_reset_are_counted_as_cut(replay: sw.SequenceRep
 
 @pytest.mark.parametrize("capacity", [200, 1_000])
 def test_every_env_keeps_its_newest_steps_in_a_small_replay(capacity: int) -> None:
-    """What all envs had waiting was stored env by env, each over the newer rows of the others."""
+    """Regression: waiting rows were stored env by env, each over the newer rows of the others."""
     replay = sw.SequenceReplayBuffer(capacity=capacity, seed=0)
     envs = gym.make_vec("CartPole-v1", num_envs=8, vectorization_mode="sync")
     with sw.Collector(envs, sw.RandomPolicy(), replay, seed=0) as collector:
@@ -658,7 +653,7 @@ def test_without_a_seed_one_is_drawn_and_can_be_used_again() -> None:
     assert Seeds(drawn.seed, 0).next_envs_seed(2) == Seeds(drawn.seed, 0).next_envs_seed(2)
 
 
-def test_what_is_told_of_a_run_fits_into_json() -> None:
+def test_describe_gives_json() -> None:
     envs = SyncVectorEnv([CounterEnv] * 3)
     recipe = {"size": (84, 84), "frame_skip": 4, "versions": {"ale-py": "0.12"}}
     envs.metadata = {**envs.metadata, "stepwell": recipe}

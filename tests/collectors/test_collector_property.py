@@ -1,4 +1,4 @@
-"""What is stored equals what single envs give, stepped one by one: in every mode and split."""
+"""Stored rows equal those of single envs stepped one by one, in every mode and split."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def small_chunks(rows: int) -> Any:
 
 
 def run(envs: Any, plans: Sequence[Plan], calls: Sequence[Call], flush_seconds: float) -> None:
-    """Collect from vector envs and play the model beside them; compare after each call."""
+    """Collect from vector envs and play the model in parallel; compare after each call."""
     mode = envs.metadata["autoreset_mode"] if hasattr(envs, "num_envs") else AutoresetMode.NEXT_STEP
     model = Model(
         [TraceEnv(plan, tag) for tag, plan in enumerate(plans)],

@@ -113,9 +113,7 @@ def test_4_a_same_step_env_without_last_observations_is_refused() -> None:
     envs = Forgetful([partial(CounterEnv, 2)], autoreset_mode=SAME_STEP)
     with (
         sw.Collector(envs, sw.RandomPolicy(), sw.SequenceReplayBuffer(), seed=0) as collector,
-        pytest.raises(
-            ValueError, match=r"expected its last observation in info\['final_obs'\], got"
-        ),
+        pytest.raises(ValueError, match=r"SAME_STEP.*info\['final_obs'\], got .*\[.*\]"),
     ):
         collector.collect(steps=5)
 
@@ -201,7 +199,7 @@ def test_8_a_replay_that_holds_whole_stacks_goes_on_with_them() -> None:
     assert replay.spec["observation"].shape == (3, 4, 4)
 
 
-def test_8_a_wrong_padding_is_refused_with_the_cure() -> None:
+def test_8_a_wrong_padding_is_refused_with_frame_stack_1_as_the_fix() -> None:
     def make() -> gym.Env[Any, Any]:
         env = FrameStackObservation(FrameEnv(), 3, padding_type="zero")
         env.metadata = {**env.metadata, "stepwell": {"stack_padding": "repeat"}}
@@ -210,7 +208,7 @@ def test_8_a_wrong_padding_is_refused_with_the_cure() -> None:
     replay = sw.SequenceReplayBuffer()
     with (
         sw.Collector(vector([make]), sw.RandomPolicy(), replay, seed=0, frame_stack=3) as collector,
-        pytest.raises(SpecMismatch, match=r"padded by repeat.*collect with frame_stack=1 to store"),
+        pytest.raises(SpecMismatch, match=r"repeat.*frame_stack=1"),
     ):
         collector.collect(steps=5)
     with sw.Collector(
@@ -255,8 +253,8 @@ def test_12_terminated_truncated_and_cut_are_kept_apart(mode: AutoresetMode, end
 
 
 @ALL_MODES
-def test_16_a_policy_is_told_each_beginning_once_and_in_time(mode: AutoresetMode) -> None:
-    """A policy that counts since the last is_first knows t, as the observation has it."""
+def test_16_a_policy_sees_is_first_once_for_each_episode(mode: AutoresetMode) -> None:
+    """A policy that counts since the last is_first has t, as in the observation."""
 
     class Counting:
         def __init__(self) -> None:
@@ -416,7 +414,7 @@ def test_29_rewards_of_several_numbers_are_refused() -> None:
         sw.Collector(
             Two([CounterEnv] * 2), sw.RandomPolicy(), sw.SequenceReplayBuffer(), seed=0
         ) as collector,
-        pytest.raises(ValueError, match=r"rewards: expected .*2 envs, got sh"),
+        pytest.raises(ValueError, match=r"rewards: .*2 envs, got .*\(2, \d"),
     ):
         collector.collect(steps=5)
 
@@ -483,7 +481,7 @@ def test_random_actions_of_all_kinds_of_spaces_are_the_ones_that_envs_got(
 
 
 @pytest.mark.parametrize("mode", [NEXT_STEP, SAME_STEP])
-def test_a_worker_that_was_begun_anew_cuts_its_episode(mode: AutoresetMode) -> None:
+def test_a_restarted_worker_cuts_its_episode(mode: AutoresetMode) -> None:
     envs = RestartVectorEnv(
         [partial(CounterEnv, 6, tag) for tag in (0, 1)], at_step=3, env=1, autoreset_mode=mode
     )
@@ -500,7 +498,7 @@ def test_a_worker_that_was_begun_anew_cuts_its_episode(mode: AutoresetMode) -> N
     assert report.digest == replay.digest()
 
 
-def test_an_episode_that_was_cut_by_a_dead_worker_is_made_up_for() -> None:
+def test_an_episode_that_was_cut_by_a_dead_worker_is_replaced() -> None:
     envs = RestartVectorEnv([partial(CounterEnv, 6, tag) for tag in (0, 1)], at_step=3, env=1)
     replay = sw.SequenceReplayBuffer()
     with sw.Collector(envs, sw.RandomPolicy(), replay, seed=0) as collector:
@@ -539,6 +537,8 @@ def test_async_envs_without_shared_memory_are_not_reset_after_an_end() -> None:
     replay = sw.SequenceReplayBuffer()
     with sw.Collector(envs, sw.RandomPolicy(), replay, seed=0) as collector:
         collector.collect(episodes=2)
-        with pytest.raises(ValueError, match=r"shared_memory=False: .*got.*shared_memory=True"):
+        with pytest.raises(
+            ValueError, match=r"AsyncVectorEnv .*shared_memory=False: .*shared_memory=True"
+        ):
             collector.collect(episodes=2)
         assert replay.episodes == 2

@@ -40,7 +40,7 @@ def test_a_second_ctrl_c_acts_at_once() -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_one_that_nobody_asked_for_comes_at_the_end() -> None:
+def test_an_interrupt_without_a_check_is_raised_at_the_end() -> None:
     with pytest.raises(KeyboardInterrupt), InterruptGuard():
         signal.raise_signal(signal.SIGINT)
 
@@ -52,7 +52,7 @@ def test_an_error_is_not_replaced_by_it() -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_a_handler_of_somebody_else_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_handler_of_other_code_stays_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     came: list[int] = []
     before = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
     try:

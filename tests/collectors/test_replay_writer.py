@@ -87,7 +87,7 @@ def test_what_is_kept_is_counted_for_this_writer_alone(replay: SequenceReplayBuf
     assert [episode.id for episode in replay.iter_episodes()] == [0, 1, 2, 3]
 
 
-def test_a_writer_notices_that_somebody_else_has_written(replay: SequenceReplayBuffer) -> None:
+def test_a_writer_detects_rows_of_another_writer(replay: SequenceReplayBuffer) -> None:
     one, other = (Feeder(ReplayWriter(replay, 2, flush_seconds=1e9)) for _ in range(2))
     one.row(first=True)
     one.act()

@@ -1,4 +1,4 @@
-"""What a report says, to people and to programs."""
+"""`CollectReport`: its text and its JSON."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ REPORT = CollectReport(
 )
 
 
-def test_two_lines_for_people() -> None:
+def test_the_summary_has_two_lines() -> None:
     assert str(REPORT) == (
         "1,000 steps  500/s  2,000 frames/s  2 episodes  return 2.0 ± 1.0  "
         "rows of 70.6 kB (100x smaller)\n"
@@ -37,13 +37,13 @@ def test_two_lines_for_people() -> None:
     )
 
 
-def test_what_went_wrong_is_told() -> None:
+def test_the_summary_has_cut_episodes_and_restarts() -> None:
     text = str(dataclasses.replace(REPORT, cut=2, restarts=1, path="runs/a"))
     assert "2 cut  1 restarted\n" in text
     assert text.endswith("digest 0123456789abcdef  runs/a")
 
 
-def test_a_report_of_nothing_can_be_told() -> None:
+def test_an_empty_report_has_a_summary() -> None:
     empty = dataclasses.replace(
         REPORT, steps=0, frames=0, returns=(), lengths=(), seconds=0.0, stored_bytes=0
     )
@@ -51,7 +51,7 @@ def test_a_report_of_nothing_can_be_told() -> None:
     assert (empty.steps_per_second, empty.compression, empty.episodes) == (0.0, 0.0, 0)
 
 
-def test_plain_data_for_programs() -> None:
+def test_to_json_gives_plain_data() -> None:
     data = json.loads(json.dumps(REPORT.to_json()))
     assert (data["episodes"], data["steps_per_second"], data["compression"]) == (2, 500.0, 100.0)
     assert data["returns"] == [1.0, 3.0]
@@ -62,5 +62,5 @@ def test_plain_data_for_programs() -> None:
     ("count", "text"),
     [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (5_100_000, "5.1 MB"), (2e12, "2.0 TB")],
 )
-def test_bytes_are_told_in_the_unit_that_suits(count: float, text: str) -> None:
+def test_bytes_are_printed_in_a_suitable_unit(count: float, text: str) -> None:
     assert format_bytes(count) == text

@@ -1,4 +1,4 @@
-"""Whatever memory an env uses again, what is stored is what it showed."""
+"""Stored rows are right although envs reuse the memory of their observations."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def stored_by(envs: Any, steps: int = 40, **options: Any) -> list[Any]:
 
 
 def check_truth(envs: Any, memory: Sequence[Memory], setups: Sequence[Setup]) -> None:
-    """All that is stored is what `ReusingEnv` says that it shows."""
+    """Stored rows are exactly those that `ReusingEnv` declares."""
     episodes = stored_by(envs, info=MISSING)
     numbers = [0] * len(setups)
     for episode in episodes:
@@ -134,7 +134,7 @@ def make_all(kind: str, env_fns: Sequence[Callable[[], Any]]) -> Any:
 @pytest.mark.parametrize(
     ("memory", "setup"),
     [
-        (["live", "fresh"], (0, False)),  # an image that is written again beside a fresh number
+        (["live", "fresh"], (0, False)),  # a reused image next to a fresh number
         (["live"], (0, True)),  # NaN equals nothing, itself neither
         (["fresh"], (1, False)),  # a bandit: the last observation equals the first
         (["constant", "live"], (2, False)),
@@ -149,8 +149,8 @@ class PlannerEnv(CounterEnv):
     """Steps copies of itself to see what comes."""
 
     def peek(self) -> tuple[int, int]:
-        twin, deep = copy.copy(self), copy.deepcopy(self)
-        seen = twin.step(np.int64(0))[0][1] + deep.step(np.int64(0))[0][1]
+        shallow, deep = copy.copy(self), copy.deepcopy(self)
+        seen = shallow.step(np.int64(0))[0][1] + deep.step(np.int64(0))[0][1]
         return int(seen), self.t
 
 
@@ -170,7 +170,7 @@ def test_the_envs_are_left_as_they_were(kind: str) -> None:
 def other_worker(
     index: int, env_fn: Any, pipe: Any, parent_pipe: Any, shared: Any, errors: Any, *_: Any
 ) -> None:
-    """Does what it is asked, in a way of its own."""
+    """Answers the commands of `AsyncVectorEnv`, in its own implementation."""
     parent_pipe.close()
     inside = env_fn()
     command, given = pipe.recv()
@@ -191,7 +191,7 @@ def test_a_worker_in_which_nothing_can_be_copied_is_refused() -> None:
     envs = AsyncVectorEnv([CounterEnv], autoreset_mode=SAME_STEP, worker=other_worker)
     with (
         sw.Collector(envs, sw.RandomPolicy(), seed=0) as collector,
-        pytest.raises(ValueError, match=r"other_worker.* use autoreset mode NEXT_STEP"),
+        pytest.raises(ValueError, match=r"other_worker.*NEXT_STEP"),
     ):
         collector.collect(steps=2)
 
@@ -201,7 +201,7 @@ class OwnLoop(VectorEnv[Any, Any, Any]):
 
     Args:
         env_fns: Makes the envs.
-        final: "own" hands on the env's own array, "again" one that is written at each end, and
+        final: "own" passes on the env's own array, "again" one that is written at each end, and
             "batch" that of what the step returns, which the reset's observation is in by then;
             "dense" and "dense batch" are arrays for all envs.
     """
@@ -241,7 +241,7 @@ class OwnLoop(VectorEnv[Any, Any, Any]):
 
 
 class BanditEnv(CounterEnv):
-    """Always shows the same, in an array of its own that nobody writes."""
+    """Always observes the same, in an array of its own that is never written."""
 
     def observation(self) -> Any:
         return self.shown if hasattr(self, "shown") else self._show()
@@ -272,12 +272,12 @@ def test_a_vector_env_of_another_make_is_not_refused_for_equal_values(
         ("dense batch", "the memory of the reset's"),
     ],
 )
-def test_one_of_another_make_that_hands_out_what_it_overwrote_is_refused(
+def test_a_vector_env_of_another_make_that_returns_overwritten_memory_is_refused(
     final: str, got: str
 ) -> None:
     make = partial(LiveBufferEnv, 3)
     envs = OwnLoop([make] * 2, final)
-    with pytest.raises(ValueError, match=f"env 0 ended .*{got}.*; use autoreset mode NEXT_STEP"):
+    with pytest.raises(ValueError, match=f"env 0 .*{got}.*NEXT_STEP"):
         stored_by(envs)
     report = sw.check_vector_env(OwnLoop([make] * 2, final), steps=20)
     assert report.final_observation == "overwritten"
@@ -286,7 +286,7 @@ def test_one_of_another_make_that_hands_out_what_it_overwrote_is_refused(
 
 
 class ReusingVector(SyncVectorEnv[Any, Any]):
-    """Steps as soon as actions are sent, and hands out the same arrays each time."""
+    """Steps as soon as actions are sent, and returns the same arrays each time."""
 
     held: Any = None
 
@@ -326,7 +326,7 @@ def test_rewards_flags_and_infos_that_are_written_again_are_copied(mode: Autores
 
 
 class IncompleteVector(VectorEnv[Any, Any, Any]):
-    """As supersuit's: it tells nothing of a single env, and its infos are a list."""
+    """As supersuit's: it has no spaces of a single env, and its infos are a list."""
 
     def __init__(self) -> None:
         self.num_envs = 2
@@ -342,8 +342,8 @@ class IncompleteVector(VectorEnv[Any, Any, Any]):
         return np.zeros((2, 3), np.int64), np.zeros(2), flags, flags, [{}, {}]
 
 
-def test_a_vector_env_that_is_none_is_refused() -> None:
-    match = "expected a vector env with single_observation_space, .* got IncompleteVector"
+def test_an_incomplete_vector_env_is_refused() -> None:
+    match = "envs: .*single_observation_space, .* got IncompleteVector"
     for refuses in (
         lambda envs: sw.Collector(envs, sw.RandomPolicy()),
         lambda envs: sw.Collector([envs, IncompleteVector()], sw.RandomPolicy()),

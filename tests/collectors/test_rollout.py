@@ -1,4 +1,4 @@
-"""What `Collector.rollout` gives, takes and refuses, and what is kept after errors."""
+"""`Collector.rollout`: results, arguments, and rows kept after errors."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def times_of(rollout: sw.Rollout) -> list[list[int]]:
 # What it gives
 
 
-def test_shapes_and_dtypes_are_those_that_are_told() -> None:
+def test_a_rollout_has_the_documented_shapes_and_dtypes() -> None:
     def policy(observation: Any, is_first: Any) -> Any:
         extras = {"log_prob": np.zeros(2, np.float32), "logits": np.zeros((2, 4), np.float16)}
         return np.zeros(2, np.int8), extras
@@ -98,7 +98,7 @@ def test_shapes_and_dtypes_are_those_that_are_told() -> None:
     assert isinstance(rollout.episode_lengths[0], int)
 
 
-def test_info_lies_beside_real_rows_also_where_it_is_written_anew() -> None:
+def test_info_matches_real_rows_also_in_a_reused_rollout() -> None:
     envs = SyncVectorEnv([partial(InfoEnv, 2)])
     with collector_of(envs, info={"t": -1}) as collector:
         rollout = collector.rollout(5)
@@ -165,7 +165,7 @@ def test_the_report_is_that_of_the_last_call() -> None:
 def test_before_any_call_there_is_no_report() -> None:
     with (
         collector_of() as collector,
-        pytest.raises(ValueError, match=r"report: expected.*got none"),
+        pytest.raises(ValueError, match=r"report: .*collect .*rollout.*got none"),
     ):
         _ = collector.report
 
@@ -183,7 +183,7 @@ def test_a_policy_without_a_value_leaves_it_to_the_learner() -> None:
     assert advantages[3].tolist() == [4 + 4] * 2
 
 
-def test_the_value_is_asked_for_once_for_all_open_ends() -> None:
+def test_the_value_is_called_once_for_all_open_ends() -> None:
     policy = policy_of(TraceRule())
     envs = SyncVectorEnv([partial(TraceEnv, [(2, "truncated"), (9, "both")], n) for n in (0, 1)])
     with collector_of(envs, policy) as collector:
@@ -195,7 +195,7 @@ def test_the_value_is_asked_for_once_for_all_open_ends() -> None:
     assert rollout.bootstrap.value.dtype == np.float32
 
 
-def test_something_else_that_is_called_value_is_not_asked() -> None:
+def test_a_value_attribute_that_is_no_method_is_not_called() -> None:
     class Layer:
         def __call__(self, *inputs: Any) -> Any:
             raise AssertionError("a part of the network is no method of the policy")
@@ -210,8 +210,8 @@ def test_something_else_that_is_called_value_is_not_asked() -> None:
         assert collector.rollout(3).bootstrap.value is None
 
 
-def test_a_rollout_without_open_ends_asks_for_nothing_wrong() -> None:
-    """All episodes end in the last row: there may be nothing to ask."""
+def test_a_rollout_without_open_ends_has_an_empty_bootstrap() -> None:
+    """All episodes end in the last row, so there is nothing to compute values for."""
     policy = policy_of(TraceRule())
     envs = SyncVectorEnv([partial(TraceEnv, [(3, "terminated")], n) for n in (0, 1)])
     with collector_of(envs, policy) as collector:
@@ -260,7 +260,7 @@ def test_the_arrays_of_a_given_rollout_are_used_again() -> None:
     assert np.shares_memory(first.observation, third.observation)
 
 
-def test_what_was_computed_from_a_given_rollout_is_forgotten() -> None:
+def test_values_computed_from_a_reused_rollout_are_cleared() -> None:
     with collector_of(policy=policy_with_value) as collector:
         first = collector.rollout(4)
         first.advantages(0.9, 0.9, bootstrap_value=np.ones(2))
@@ -281,7 +281,7 @@ def test_flags_of_a_given_rollout_do_not_stay() -> None:
 
 
 @ALL_MODES
-def test_the_row_that_was_newest_goes_on_into_the_rollout_that_is_written_anew(
+def test_the_newest_row_continues_into_the_rollout_that_is_reused(
     mode: AutoresetMode,
 ) -> None:
     """Its first half, and that it is a first row, was noted in the arrays that are rewritten."""
@@ -295,7 +295,7 @@ def test_the_row_that_was_newest_goes_on_into_the_rollout_that_is_written_anew(
     assert_equal_rollouts(*found)
 
 
-def test_open_ends_of_an_earlier_rollout_are_not_written_anew() -> None:
+def test_open_ends_of_an_earlier_rollout_do_not_change() -> None:
     with collector_of(counters(50, 50)) as collector:
         first = collector.rollout(3)
         kept, ends = copied(first.bootstrap.observation), first.bootstrap
@@ -326,9 +326,9 @@ def test_a_rollout_of_another_collector_will_do_as_out() -> None:
 @pytest.mark.parametrize(
     ("steps", "envs", "message"),
     [
-        (4, (5, 5), r"out: expected .*\b4\b.*got.*\b3\b"),
-        (2, (5, 5), r"out: expected .*\b2\b.*got.*\b3\b"),
-        (3, (5, 5, 5), r"out: expected .*\b3\b.*got.*\b2\b"),
+        (4, (5, 5), r"out: .*\(4, 2\), got \(3, 2\)"),
+        (2, (5, 5), r"out: .*\(2, 2\), got \(3, 2\)"),
+        (3, (5, 5, 5), r"out: .*\(3, 3\), got \(3, 2\)"),
     ],
 )
 def test_a_given_rollout_of_another_shape_is_refused(
@@ -348,7 +348,7 @@ def test_a_given_rollout_of_another_shape_is_refused(
 @pytest.mark.parametrize("out", ["rollout", 3, (1, 2), {}])
 def test_something_else_than_a_rollout_is_refused_as_out(out: Any) -> None:
     with collector_of() as collector:
-        with pytest.raises(TypeError, match=r"^out: expected an? .*[Rr]ollout.*got"):
+        with pytest.raises(TypeError, match=rf"^out: .*Rollout, got {type(out).__name__};"):
             collector.rollout(3, out=out)
         assert times_of(collector.rollout(2)) == [[0, 0], [1, 1]]
 
@@ -359,7 +359,9 @@ def test_a_given_rollout_of_other_envs_is_refused() -> None:
         other = collector.rollout(3)
         kept = copied(other.observation)
     with collector_of() as collector:
-        with pytest.raises(ValueError, match=r"^out: expected .*int64 \(3,\).*got float64 \(5,\)"):
+        with pytest.raises(
+            ValueError, match=r"^out: .*int64 \(3,\).*'observation'.*got float64 \(5,\)"
+        ):
             collector.rollout(3, out=other)
         assert times_of(collector.rollout(3)) == [[0, 0], [1, 1], [2, 2]]
     assert same(other.observation, kept)
@@ -369,10 +371,8 @@ def test_a_given_rollout_of_other_envs_is_refused() -> None:
 
 
 @pytest.mark.parametrize("steps", [0, -3, 2.5, float("nan"), float("inf"), None, "7", True, [3]])
-def test_numbers_of_rows_that_make_no_sense_are_refused(
-    steps: Any, replay: sw.SequenceReplayBuffer
-) -> None:
-    message = rf"^steps: expected .*>= 1.*got {re.escape(repr(steps))}$"
+def test_invalid_numbers_of_rows_are_refused(steps: Any, replay: sw.SequenceReplayBuffer) -> None:
+    message = rf"^steps: .*>= 1.*got {re.escape(repr(steps))}$"
     with collector_of(replay=replay) as collector:
         with pytest.raises(ValueError, match=message):
             collector.rollout(steps)
@@ -392,26 +392,38 @@ def test_a_numpy_number_of_rows_will_do() -> None:
 def test_a_closed_collector_gives_no_rollouts() -> None:
     collector = collector_of()
     collector.close()
-    with pytest.raises(ValueError, match="the Collector is closed: expected an open one; make a"):
+    with pytest.raises(ValueError, match=r"Collector is closed"):
         collector.rollout(1)
 
 
 WRONG_RESULTS: dict[str, tuple[Any, str]] = {
-    "too many envs": (lambda n: np.zeros(n + 1, np.int64), r"returned action of shape \(3,\)"),
-    "another shape": (lambda n: np.zeros((n, 1), np.int64), r"returned action of shape \(2, 1\)"),
-    "another dtype": (lambda n: np.zeros(n), "policy returned action of .*float64"),
-    "out of range": (lambda n: np.full(n, 9), "policy returned action 9, expected one of Discrete"),
+    "too many envs": (
+        lambda n: np.zeros(n + 1, np.int64),
+        r"^policy returned action .*\(3,\).*\(2,\)",
+    ),
+    "another shape": (
+        lambda n: np.zeros((n, 1), np.int64),
+        r"^policy returned action .*\(2, 1\).*\(2,\)",
+    ),
+    "another dtype": (lambda n: np.zeros(n), "^policy returned action .*float64.*int64"),
+    "out of range": (lambda n: np.full(n, 9), r"^policy returned action 9, .*Discrete\("),
     "too long an extra": (
         lambda n: (np.zeros(n, np.int64), {"value": np.zeros(n + 1)}),
-        "policy returned extra 'value'",
+        r"^policy returned extra 'value' .*\(3,\).*\(2, \.\.\.\)",
     ),
     "a number as an extra": (
         lambda n: (np.zeros(n, np.int64), {"value": 0.0}),
-        "policy returned extra 'value'",
+        r"^policy returned extra 'value' .*\(\).*\(2, \.\.\.\)",
     ),
-    "extras that are no dict": (lambda n: (np.zeros(n, np.int64), np.zeros(n)), "policy returned"),
-    "a state": (lambda n: (np.zeros(n, np.int64), np.zeros(n), {}), "policy returned"),
-    "None": (lambda n: None, "policy returned"),
+    "extras that are no dict": (
+        lambda n: (np.zeros(n, np.int64), np.zeros(n)),
+        r"^policy returned action .*\(2, 2\).*float64",
+    ),
+    "a state": (
+        lambda n: (np.zeros(n, np.int64), np.zeros(n), {}),
+        r"^policy returned action .*initial_state\(num_envs\)",
+    ),
+    "None": (lambda n: None, "^policy returned action .*object"),
 }
 
 
@@ -442,9 +454,9 @@ def test_a_wrong_result_of_a_policy_is_one_clear_sentence(
     [
         (np.zeros(3, np.float32), r"value.*\(3,\).*expected.*\(2,\)"),
         (np.zeros((2, 1), np.float32), r"value.*\(2, 1\).*expected.*\(2,\)"),
-        (np.zeros(2, np.complex128), "value.*complex128.*expected"),
-        (np.array(["a", "b"]), "value.*expected"),
-        (None, "value.*expected"),
+        (np.zeros(2, np.complex128), r"^policy.value .*\(2,\).*complex128.*expected"),
+        (np.array(["a", "b"]), r"^policy.value .*\(2,\).*<U1.*expected"),
+        (None, r"^policy.value .*\(\).*object.*expected"),
     ],
 )
 def test_a_wrong_value_is_one_clear_sentence(

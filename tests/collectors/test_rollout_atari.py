@@ -47,7 +47,7 @@ def choose(observation: np.ndarray) -> np.ndarray:
 
 
 def worth(observation: np.ndarray) -> np.ndarray:
-    """A number [n] that tells observations apart."""
+    """A number [n] for each observation, to distinguish them."""
     sums = observation.reshape(len(observation), -1).astype(np.int64)
     return (sums @ np.arange(1, sums.shape[1] + 1)).astype(np.float64)
 
@@ -68,7 +68,7 @@ class Policy:
 
 @dataclass(eq=False)
 class Game:
-    """What a plain loop saw of one game."""
+    """One game, as a plain loop observed it."""
 
     stacks: list[np.ndarray]
     rewards: list[float] = field(default_factory=list)
@@ -109,7 +109,7 @@ def play(num_envs: int, vector_steps: int, **knobs: Any) -> list[list[Game]]:
 
 @dataclass(eq=False)
 class Row:
-    """What one row of a rollout's column must hold."""
+    """One expected row of a rollout's column."""
 
     game: Game
     t: int
@@ -192,7 +192,7 @@ def test_13_the_frames_behind_a_truncation_are_its_own(mode: AutoresetMode) -> N
 
 @BOTH_MODES
 def test_5_a_lost_life_that_does_not_reset_is_no_border(mode: AutoresetMode) -> None:
-    """`life_loss_info=True` sets terminated, and the game goes on: no real step is lost."""
+    """`life_loss_info=True` sets terminated, and the game continues: no real step is lost."""
     games = play(2, 430, **LIFE_LOSS)
     rollouts, _ = rolled(
         atari(2, mode, **LIFE_LOSS), 150, 200, info={"lives": -1, "episode_frame_number": -1}
@@ -211,7 +211,7 @@ def test_5_a_lost_life_that_does_not_reset_is_no_border(mode: AutoresetMode) -> 
 
 @BOTH_MODES
 def test_5_also_when_a_rollout_ends_with_the_row_of_the_lost_life(mode: AutoresetMode) -> None:
-    """Only the next step tells whether the episode ended; its row belongs to the next rollout."""
+    """Only the next step shows if the episode ended; its row belongs to the next rollout."""
     (whole,), _ = rolled(atari(2, mode, **LIFE_LOSS), 330)
     parts, _ = rolled(atari(2, mode, **LIFE_LOSS), *[1] * 330)
     for name, part in joined(parts).items():
@@ -242,8 +242,8 @@ def test_5_also_when_lives_are_lost_in_steps_that_follow_each_other(mode: Autore
 
 
 @BOTH_MODES
-def test_5_a_lost_life_is_shown_and_remembered_as_what_it_is(mode: AutoresetMode) -> None:
-    """A policy that counts goes on counting, and callbacks are told of ends that are ends."""
+def test_5_a_lost_life_continues_the_state_and_is_no_end_for_callbacks(mode: AutoresetMode) -> None:
+    """A policy that counts continues to count, and callbacks get real ends only."""
     reset_rows: list[int] = []
     ended: list[int] = []
 
@@ -278,7 +278,7 @@ def test_5_a_lost_life_is_shown_and_remembered_as_what_it_is(mode: AutoresetMode
         assert same(ends.state, before[ends.step, ends.env] + 1)
     episodes = sum(len(rollout.episode_lengths) for rollout in rollouts)
     assert sum(ended) >= episodes >= 2
-    # The last step may have told of two ends more, of which the resets have not come yet.
+    # The last step may have reported two more ends, whose resets have not come yet.
     assert sum(ended) - episodes <= 2
     assert 0 <= sum(ended) - (sum(reset_rows) - 2) <= 2
 
@@ -301,13 +301,13 @@ def test_groups_of_games_give_what_one_vector_env_gives(
 
 def test_lost_lives_in_groups_are_refused() -> None:
     envs = [atari(1, **LIFE_LOSS), atari(1, **LIFE_LOSS)]
-    with pytest.raises(ValueError, match=r"^life_loss_info=True: expected .*got"):
+    with pytest.raises(ValueError, match=r"^life_loss_info=True: .*one vector env.*got several"):
         rolled(envs, 400)
 
 
 def test_22_partial_batches_in_groups_are_refused() -> None:
     groups = [atari(3, batch_size=2), atari(2)]
-    with pytest.raises(ValueError, match=r"^envs: expected .*got.*batch_size"):
+    with pytest.raises(ValueError, match=r"^envs: .*batch_size.*num_envs"):
         sw.Collector(groups, Policy(), seed=7)
     for group in groups:
         group.close()
@@ -315,7 +315,7 @@ def test_22_partial_batches_in_groups_are_refused() -> None:
 
 def test_22_seeds_of_episodes_need_envs_that_all_answer() -> None:
     with sw.Collector(atari(3, batch_size=2), Policy(), seed=7) as collector:
-        with pytest.raises(ValueError, match=r"^seeds: expected .*got.*batch_size"):
+        with pytest.raises(ValueError, match=r"^seeds: .*batch_size.*num_envs"):
             collector.collect(seeds=[1, 2])
         assert collector.rollout(3).num_steps == 3
 
@@ -361,7 +361,7 @@ def test_22_a_partial_batch_is_stored_without_a_gap(mode: AutoresetMode) -> None
     assert replay.steps >= sum(rollout.steps for rollout in rollouts) + 60
     for env in range(3):
         assert_column(rollouts[0], env, column(games[env], mode)[:70])
-        # Behind the collect each column goes on somewhere, and then has no gap.
+        # After the collect each column continues somewhere, and then has no gap.
         rows = column(games[env], mode)
         observation = np.asarray(rollouts[1].observation)[:, env]
         first = next(
@@ -382,7 +382,7 @@ def test_22_a_partial_batch_is_stored_without_a_gap(mode: AutoresetMode) -> None
 
 @BOTH_MODES
 def test_22_a_rollout_that_is_held_stays_what_it_was(mode: AutoresetMode) -> None:
-    """What an env did beyond the last row begins the next rollout, in memory of its own."""
+    """Steps of an env after the last row begin the next rollout, in memory of their own."""
     envs = atari(4, mode, batch_size=2, num_threads=2)
     with sw.Collector(envs, Policy(), seed=7) as collector:
         held = []
@@ -463,7 +463,7 @@ def test_both_backends_give_equal_rollouts(changes: dict[str, Any]) -> None:
 
 
 def test_python_and_native_games_end_rollouts_with_lost_lives() -> None:
-    """`life_loss="end"`: a lost life ends the episode; the game goes on."""
+    """`life_loss="end"`: a lost life ends the episode; the game continues."""
     envs = sw.make_atari(
         "breakout", 2, backend="python", life_loss="end", fire_reset=True, size=(12, 10)
     )

@@ -153,7 +153,7 @@ def everything_of(rollout: sw.Rollout) -> dict[str, Any]:
 
 
 @ALL_MODES
-def test_21_a_rollout_that_is_given_is_written_anew(mode: AutoresetMode) -> None:
+def test_21_a_given_rollout_is_reused(mode: AutoresetMode) -> None:
     make: list[Any] = [partial(CounterEnv, [3, 5], tag) for tag in range(2)]
     with sw.Collector(vector(make, mode), counted(), seed=0) as collector:
         first = collector.rollout(6)
@@ -370,7 +370,7 @@ def test_14_a_border_does_not_break_what_is_stored(mode: AutoresetMode) -> None:
 
 @ALL_MODES
 def test_15_a_reward_and_the_flags_belong_to_the_action_of_their_row(mode: AutoresetMode) -> None:
-    """The env's reward is the action that brought it; an episode ends by the action 3."""
+    """The env's reward is the action; an episode ends by the action 3."""
 
     class Echo(CounterEnv):
         def step(self, action: Any) -> Any:
@@ -397,7 +397,7 @@ def test_15_a_reward_and_the_flags_belong_to_the_action_of_their_row(mode: Autor
 
 
 @ALL_MODES
-def test_16_a_policy_is_told_each_beginning_once_and_in_time(mode: AutoresetMode) -> None:
+def test_16_a_policy_sees_is_first_once_for_each_episode(mode: AutoresetMode) -> None:
     class Counting:
         def __init__(self) -> None:
             self.counts = np.zeros(3, np.int64)
@@ -448,7 +448,7 @@ def test_31_an_episode_is_reported_by_the_rollout_in_which_it_ends(mode: Autores
 
 @ALL_MODES
 @pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
-def test_28_info_that_comes_and_goes_lies_beside_the_step_that_brought_it(
+def test_28_info_that_comes_and_goes_is_stored_with_its_step(
     kind: type[Any], mode: AutoresetMode
 ) -> None:
     missing = {"t": -1, "even": np.nan, "array": np.zeros(2, np.int16), "never": False}
@@ -583,7 +583,7 @@ def assert_open_ends_of_pixels(rollout: sw.Rollout, expected: ModelRollout) -> N
         assert same(row_of(rollout.bootstrap.observation, place), expected.rows[t][n].follows)
 
 
-def test_8_a_wrong_padding_is_refused_with_the_cure() -> None:
+def test_8_a_wrong_padding_is_refused_with_frame_stack_1_as_the_fix() -> None:
     def make() -> gym.Env[Any, Any]:
         env = FrameStackObservation(FrameEnv(), 3, padding_type="zero")
         env.metadata = {**env.metadata, "stepwell": {"stack_padding": "repeat"}}
@@ -592,7 +592,7 @@ def test_8_a_wrong_padding_is_refused_with_the_cure() -> None:
     replay = sw.SequenceReplayBuffer()
     with (
         sw.Collector(vector([make]), sw.RandomPolicy(), replay, seed=0, frame_stack=3) as collector,
-        pytest.raises(SpecMismatch, match=r"padded by repeat.*collect with frame_stack=1 to store"),
+        pytest.raises(SpecMismatch, match=r"repeat.*frame_stack=1"),
     ):
         collector.rollout(5)
 
@@ -633,7 +633,7 @@ def test_20_equal_seeds_give_equal_rollouts_and_others_do_not() -> None:
 
 
 @pytest.mark.parametrize("mode", [NEXT_STEP, SAME_STEP])
-def test_a_worker_that_was_begun_anew_cuts_its_episode(mode: AutoresetMode) -> None:
+def test_a_restarted_worker_cuts_its_episode(mode: AutoresetMode) -> None:
     make: list[Any] = [partial(CounterEnv, 6, tag) for tag in (0, 1)]
     rollout = rolled(RestartVectorEnv(make, at_step=3, env=1, autoreset_mode=mode), 9, counted())
     assert times_of(rollout)[:5, 1].tolist() == [0, 1, 2, 0, 1]

@@ -89,7 +89,7 @@ def watched(envs: Any, replay: Any = None, **options: Any) -> tuple[sw.Collector
     return sw.Collector(envs, zeros, replay, seed=0, **options), watch
 
 
-def told(row: tuple[Any, ...]) -> tuple[Any, ...]:
+def comparable(row: tuple[Any, ...]) -> tuple[Any, ...]:
     """Of rows that do not count the draws are left out: any seed will do for them."""
     number, observation, _, *flags = row
     if number < 0:
@@ -98,7 +98,7 @@ def told(row: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def rows_of(episodes: list[ModelEpisode], numbers: dict[int, int]) -> list[tuple[Any, ...]]:
-    """What must be shown of one env's episodes."""
+    """The expected rows of one env's episodes."""
     found = []
     for episode in episodes:
         for row, observation in enumerate(episode.observations):
@@ -111,7 +111,7 @@ def rows_of(episodes: list[ModelEpisode], numbers: dict[int, int]) -> list[tuple
 
 @given(PLANS, st.sampled_from(list(AutoresetMode)), CALLS, st.booleans())
 @settings(max_examples=examples(80))
-def test_what_is_shown_equals_what_single_envs_give(
+def test_callbacks_see_what_single_envs_give(
     plans: list[Any], mode: AutoresetMode, calls: list[Any], with_replay: bool
 ) -> None:
     """Every row of every env once, and every episode that counts, numbered by their starts."""
@@ -156,7 +156,9 @@ def test_what_is_shown_equals_what_single_envs_give(
         shown = watch.rows[env]
         assert len(shown) == len(expected)
         for one, other in zip(shown, expected, strict=True):
-            assert same(told(one), told(other)), f"env {env}: got {one}, expected {other}"
+            assert same(comparable(one), comparable(other)), (
+                f"env {env}: got {one}, expected {other}"
+            )
     ended = {id(one): one for one in model.chosen if one.has_ended}
     assert len(watch.episodes) == len(ended)
     by_number = {numbers[key]: one for key, one in ended.items()}
@@ -224,7 +226,7 @@ def test_totals_count_steps_of_episodes_that_do_not_count_too(mode: AutoresetMod
 
 
 @ALL_MODES
-def test_31_every_length_that_is_told_is_right(mode: AutoresetMode) -> None:
+def test_31_every_reported_length_is_right(mode: AutoresetMode) -> None:
     collector, watch = watched(counters(3, 3, mode=mode))
     with collector:
         collector.collect(steps=20)
@@ -237,7 +239,7 @@ def test_31_every_length_that_is_told_is_right(mode: AutoresetMode) -> None:
 
 @pytest.mark.parametrize("ends", ["terminated", "truncated", "both"])
 @ALL_MODES
-def test_12_both_flags_of_an_end_are_told(mode: AutoresetMode, ends: Any) -> None:
+def test_12_both_flags_of_an_end_are_reported(mode: AutoresetMode, ends: Any) -> None:
     envs = SyncVectorEnv([partial(CounterEnv, 2, 0, ends)], autoreset_mode=mode)
     collector, watch = watched(envs)
     with collector:
@@ -257,18 +259,18 @@ def test_a_report_says_from_which_seed_an_episode_began() -> None:
     with collector:
         collector.rollout(8)
         collector.collect(seeds=[44, 11, 33])
-    told = {one.episode: one.seed for one in watch.episodes}
-    assert (told[0], told[1]) == (seed, seed + 1)
+    seeds = {one.episode: one.seed for one in watch.episodes}
+    assert (seeds[0], seeds[1]) == (seed, seed + 1)
     by_seed = {one.seed: one.episode for one in watch.episodes if one.seed in (44, 11, 33)}
     assert by_seed[44] + 1 == by_seed[11] == by_seed[33] - 1
-    assert told[2] is None
+    assert seeds[2] is None
 
 
 # They only look
 
 
 @ALL_MODES
-def test_what_is_shown_cannot_be_written_to(mode: AutoresetMode) -> None:
+def test_arrays_in_callbacks_are_read_only(mode: AutoresetMode) -> None:
     tried = 0
 
     def scribble(report: StepReport) -> None:
@@ -328,7 +330,7 @@ def test_nested_observations_are_shown_as_the_policy_sees_them() -> None:
 
 @ALL_MODES
 @pytest.mark.parametrize("which", ["on_step", "on_episode", "both"])
-def test_looking_changes_nothing(mode: AutoresetMode, which: str) -> None:
+def test_callbacks_change_nothing(mode: AutoresetMode, which: str) -> None:
     digests, rollouts = [], []
     for looks in (False, True):
         replay, watch = sw.SequenceReplayBuffer(), Watch()
@@ -361,7 +363,7 @@ def test_looking_changes_nothing(mode: AutoresetMode, which: str) -> None:
 def test_an_error_in_a_callback_is_one_like_in_the_policy(
     mode: AutoresetMode, which: str, call: str
 ) -> None:
-    """What is whole is kept, the error says so, and the next call begins from a reset."""
+    """Complete rows are kept, the error says so, and the next call begins from a reset."""
     seen: list[Any] = []
 
     def fail(report: Any) -> None:
@@ -392,7 +394,7 @@ def test_an_error_in_a_callback_is_one_like_in_the_policy(
 
 def test_a_callback_that_cannot_be_called_is_refused() -> None:
     for name in ("on_step", "on_episode"):
-        with pytest.raises(TypeError, match=f"{name}: expected a function.*got 3"):
+        with pytest.raises(TypeError, match=f"^{name}: .*got 3"):
             sw.Collector(counters(3), zeros, seed=0, **{name: 3})  # type: ignore[arg-type]
 
 
@@ -400,7 +402,7 @@ def test_a_callback_that_cannot_be_called_is_refused() -> None:
 
 
 @pytest.mark.parametrize("mode", [NEXT_STEP, SAME_STEP])
-def test_a_worker_that_was_begun_anew_is_shown_as_a_new_episode(mode: AutoresetMode) -> None:
+def test_a_restarted_worker_is_shown_as_a_new_episode(mode: AutoresetMode) -> None:
     watch = Watch()
     make: list[Any] = [partial(CounterEnv, 6, tag) for tag in (0, 1)]
     envs = RestartVectorEnv(make, at_step=3, env=1, autoreset_mode=mode)
@@ -495,7 +497,7 @@ def test_an_episode_with_both_flags_ends_once() -> None:
     assert counter.returns == [1.0]
 
 
-def test_a_count_begins_anew_while_episodes_go_on() -> None:
+def test_a_new_count_starts_while_episodes_continue() -> None:
     counter = EpisodeCounter(1)
     counter.count(result([0], "x"))
     counter.count(result([1]))
@@ -528,7 +530,7 @@ def test_the_first_episodes_to_start_are_chosen() -> None:
     assert (counter.lengths, counter.steps) == ([1, 2, 1, 4], 8)
 
 
-def test_an_episode_that_starts_where_a_chosen_one_broke_off_stands_in_for_it() -> None:
+def test_an_episode_that_starts_where_a_chosen_one_was_cut_replaces_it() -> None:
     counter = EpisodeCounter(2)
     counter.begin(counter.reserve(2))
     counter.count(result([0, 0], "xx"))
@@ -557,7 +559,7 @@ def test_nothing_is_complete_without_a_limit() -> None:
     assert not EpisodeCounter(1).is_complete
 
 
-def test_an_episode_that_nothing_may_stand_in_for_is_noted_as_lost() -> None:
+def test_an_episode_that_cannot_be_replaced_is_counted_as_lost() -> None:
     counter = EpisodeCounter(2)
     counter.begin(counter.reserve(2), replaces=False)
     counter.count(result([0, 0], "xx"))

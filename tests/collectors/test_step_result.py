@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import gymnasium
@@ -75,13 +76,13 @@ def test_lists_and_objects_are_read_too() -> None:
     ],
 )
 def test_values_that_do_not_fit_are_refused(missing: Any, infos: Any, got: str) -> None:
-    with pytest.raises(SpecMismatch, match=rf"'x': expected .*got {got}"):
+    with pytest.raises(SpecMismatch, match=rf"'x': .*got {got}"):
         read(missing, *infos)
 
 
 @pytest.mark.parametrize("missing", [None, "text", {"a": 1}, np.datetime64("2020-01-01")])
 def test_what_stands_for_missing_must_be_a_number(missing: Any) -> None:
-    with pytest.raises(TypeError, match=r"'x': expected a number.*got"):
+    with pytest.raises(TypeError, match=rf"'x': .*number.*got {re.escape(repr(missing))}"):
         InfoReader({"x": missing})
 
 
@@ -107,7 +108,7 @@ def test_some_rows_of_a_result() -> None:
 
 
 class LevelEnv(gymnasium.Env[Any, Any]):
-    """Tells its level in the info of each reset; a level has as many steps as its number."""
+    """Has its level in the info of each reset; a level has as many steps as its number."""
 
     observation_space = gymnasium.spaces.Box(0, 100, (1,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
@@ -160,7 +161,7 @@ def test_a_function_sees_the_info_of_each_reset(mode: AutoresetMode) -> None:
     assert (batch.observation > 30).all()
 
 
-def test_facts_for_all_episodes_stand_beside_the_seed() -> None:
+def test_metadata_of_all_episodes_is_stored_with_the_seed() -> None:
     replay = sw.SequenceReplayBuffer()
     envs = gymnasium.make_vec("CartPole-v1", 2)
     facts = {"task": "balance", "tags": ["a", 1, None]}
@@ -175,9 +176,9 @@ def test_facts_for_all_episodes_stand_beside_the_seed() -> None:
     ("metadata", "error", "message"),
     [
         ({"seed": 1}, ValueError, r"^metadata: .*stream_episode.*got 'seed'"),
-        ({"x": np.zeros(2)}, TypeError, r"^metadata: expected .*JSON.*got {'x'"),
-        ({"x": float("nan")}, TypeError, r"^metadata: expected .*JSON"),
-        ("task", TypeError, r"^metadata: expected .*got 'task'"),
+        ({"x": np.zeros(2)}, TypeError, r"^metadata: .*JSON.*got {'x': array"),
+        ({"x": float("nan")}, TypeError, r"^metadata: .*JSON.*got {'x': nan}"),
+        ("task", TypeError, r"^metadata: .*got 'task'"),
     ],
 )
 def test_facts_that_cannot_be_kept_are_refused_at_once(
@@ -191,7 +192,7 @@ def test_facts_that_cannot_be_kept_are_refused_at_once(
 
 def test_a_function_must_return_a_mapping() -> None:
     facts = EpisodeMetadata(lambda env, info: 3)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"^metadata: expected .*got 3"):
+    with pytest.raises(TypeError, match=r"^metadata: .*got 3"):
         facts.of(0, {}, 0)
 
 

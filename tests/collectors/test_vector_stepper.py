@@ -43,7 +43,7 @@ T, F = True, False
 FIRST = ([0, 1], [0, 0], [0, 0], [T, T], None)
 
 
-def test_next_step_brings_one_row_an_env_and_step() -> None:
+def test_next_step_gives_one_row_for_each_env_and_step() -> None:
     stepper = stepper_of(counters(length=2))
     stepper.reset(0)
     assert step(stepper) == [([0, 1], [1, 1], [1, 1], None, None)]
@@ -53,7 +53,7 @@ def test_next_step_brings_one_row_an_env_and_step() -> None:
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.DISABLED])
-def test_the_others_bring_last_and_first_rows_at_once(mode: AutoresetMode) -> None:
+def test_the_other_modes_give_last_and_first_rows_together(mode: AutoresetMode) -> None:
     stepper = stepper_of(counters(length=2, autoreset_mode=mode))
     stepper.reset(0)
     assert step(stepper) == [([0, 1], [1, 1], [1, 1], None, None)]
@@ -76,7 +76,7 @@ def test_only_envs_that_ended_have_last_and_first_rows() -> None:
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
-def test_a_worker_begun_anew_brings_a_first_row(mode: AutoresetMode) -> None:
+def test_a_restarted_worker_gives_a_first_row(mode: AutoresetMode) -> None:
     make = [partial(CounterEnv, 5)] * 2
     stepper = stepper_of(RestartVectorEnv(make, at_step=2, env=1, autoreset_mode=mode))
     stepper.reset(0)
@@ -93,7 +93,7 @@ def test_a_worker_begun_anew_brings_a_first_row(mode: AutoresetMode) -> None:
 
 
 @pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
-def test_a_step_that_nobody_received_is_forgotten_by_a_reset(kind: Any) -> None:
+def test_a_reset_discards_a_step_that_was_not_received(kind: Any) -> None:
     envs = counters(kind)
     stepper = stepper_of(envs)
     stepper.reset(0)
@@ -104,7 +104,7 @@ def test_a_step_that_nobody_received_is_forgotten_by_a_reset(kind: Any) -> None:
     stepper.send(ZEROS)
     stepper.drain()
     stepper.drain()
-    envs.close()  # gymnasium warns of a step under way
+    envs.close()  # gymnasium warns of a pending step
 
 
 def test_the_policy_may_not_change_what_is_recorded_of_beginnings() -> None:
@@ -115,7 +115,7 @@ def test_the_policy_may_not_change_what_is_recorded_of_beginnings() -> None:
     assert result.is_first.all()
 
 
-def test_seeds_are_told_once() -> None:
+def test_seeds_are_reported_once() -> None:
     stepper = stepper_of(counters(length=1))
     (result,) = stepper.reset(40)
     assert result.metadata == {0: {"seed": 40}, 1: {"seed": 41}}

@@ -45,7 +45,7 @@ def assert_judged(found: list[Verdict], formats: list[str]) -> None:
     signatures = Counter(verdict.signature for verdict in faults)
     assert not faults, f"{signatures}\n{faults[0].fault}"
     for name in formats:
-        ends = Counter(v.told["import"] for v in found if v.told["format"] == name)
+        ends = Counter(v.labels["import"] for v in found if v.labels["format"] == name)
         # Else it is a test of nothing: of a good data set, or of one that nobody takes for one.
         assert min(ends["done"], ends["refused"]) > 0, (name, ends)
 

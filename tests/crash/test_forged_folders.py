@@ -32,7 +32,7 @@ def test_a_forged_folder_is_read_or_refused_and_nothing_else_is_touched(cases: i
     with fast_folder() as folder, Runner(ForgedCases(folder / "cases"), folder) as runner:
         for number in range(cases):
             verdict = runner.run(number)
-            told.update(f"{topic}: {value}" for topic, value in verdict.told.items())
+            told.update(f"{topic}: {value}" for topic, value in verdict.labels.items())
             faults += [verdict] * bool(verdict.signature)
             if len(faults) == ENOUGH:
                 break

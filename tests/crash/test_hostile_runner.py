@@ -68,8 +68,8 @@ def test_a_bad_end_is_told_and_the_next_case_runs() -> None:
     with fast_folder() as folder, Runner(partial(make, folder), folder, LIMITS) as runner:
         for number, (end, signature) in enumerate(ENDS.items()):
             good, bad = runner.run(2 * number), runner.run(2 * number + 1)
-            assert (good.number, good.told, good.fault) == (2 * number, {"ending": "done"}, "")
-            assert (bad.number, bad.told) == (2 * number + 1, {})
+            assert (good.number, good.labels, good.fault) == (2 * number, {"ending": "done"}, "")
+            assert (bad.number, bad.labels) == (2 * number + 1, {})
             assert signature in bad.signature
             assert end.__name__ in bad.fault
 

@@ -1,4 +1,4 @@
-"""Do counts agree with the probabilities that were promised? Pearson's test, without scipy."""
+"""Pearson's chi-square test of counts against probabilities, without scipy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LEAST_EXPECTED = 8.0  # rarer ones are counted together, or the law is not that
 
 
 def limit(freedom: int) -> float:
-    """What chi-square stays below in 9,999 of 10,000 cases, within 2 % from 5 degrees on.
+    """The 99.99 % quantile of chi-square, accurate to 2 % from 5 degrees of freedom on.
 
     Wilson and Hilferty, The distribution of chi-square, 1931: the cube root is nearly normal.
     """
@@ -20,7 +20,7 @@ def limit(freedom: int) -> float:
 
 
 def surprise(counts: Mapping[Any, int], shares: Mapping[Any, float]) -> float:
-    """Chi-square of counts as a part of its limit: above 1 the promise is not kept.
+    """Chi-square of counts as a part of its limit: above 1 the counts contradict the shares.
 
     Args:
         counts: How often each thing came.
@@ -42,5 +42,5 @@ def surprise(counts: Mapping[Any, int], shares: Mapping[Any, float]) -> float:
 
 
 def assert_shares(counts: Mapping[Any, int], shares: Mapping[Any, float]) -> None:
-    """The counts are such as the shares promise."""
+    """Assert that the counts agree with the shares."""
     assert surprise(counts, shares) < 1

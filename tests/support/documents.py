@@ -104,7 +104,7 @@ def shell_lines(block: Block) -> list[str]:
 
 
 def prompted(block: Block, line: str, goes_on: bool) -> str:
-    """What a reader would type of a line: nothing of a comment or of shown output."""
+    """The part of a line that a reader would type: no comment and no output."""
     if goes_on or (block.language == "bash" and not line.startswith("#")):
         return line
     return line[2:] if line.startswith("$ ") else ""

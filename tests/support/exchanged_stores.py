@@ -28,7 +28,7 @@ REWARD = Field("reward", "float64", (), "narrow")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What stores a format can hold.
+    """The properties of stores that a format can hold.
 
     Args:
         observations: The observation may be any of these; a tuple of several is a Dict.
@@ -116,7 +116,7 @@ def stores(draw: st.DrawFn, wanted: Wanted | None = None) -> SequenceReplayBuffe
 def tagged_store(
     observation: Field = IMAGE, *, action: Field = DISCRETE, episodes: int = 6
 ) -> SequenceReplayBuffer:
-    """Episodes of 1, 2, ... steps that end in all ways, in 2 streams: each row tells which it is.
+    """Episodes of 1, 2, ... steps with all kinds of ends, in 2 streams; rows contain their place.
 
     The first elements of an observation are its stream, its episode and its row; an action is the
     row modulo 4, a reward the episode and the row, as in 3.25 for row 1 (quarters) of episode 3.
@@ -165,11 +165,11 @@ def assert_same(back: SequenceReplayBuffer, replay: SequenceReplayBuffer) -> Non
     """Every bit of every row, and all that is known of the episodes and of their runs."""
     assert back.spec == replay.spec
     assert list(back.sessions[: len(replay.sessions)]) == list(replay.sessions)
-    assert list(map(_told, episodes_of(back))) == list(map(_told, episodes_of(replay)))
+    assert list(map(_content, episodes_of(back))) == list(map(_content, episodes_of(replay)))
 
 
-def _told(episode: Episode) -> dict[str, Any]:
-    """All of an episode but its id, which is given anew."""
+def _content(episode: Episode) -> dict[str, Any]:
+    """All of an episode but its id, which is new."""
     return {
         "stream": episode.stream,
         "first_row": episode.first_row,

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import stepwell
 
-ROOMS = ("wrappers", "collectors", "buffers")
+FOLDERS = ("wrappers", "collectors", "buffers")
 PACKAGE = Path(stepwell.__file__).parent  # the checkout, or where the wheel was installed
 CHECKOUT = Path(__file__).parents[2]  # holds tests/, examples/, docs/ and README.md
 
 
 @cache
 def library_files() -> list[Path]:
-    """The package's `__init__.py` and every module of the rooms."""
-    rooms = [file for room in ROOMS for file in sorted((PACKAGE / room).rglob("*.py"))]
-    return [PACKAGE / "__init__.py", *rooms]
+    """The package's `__init__.py` and every module of the folders."""
+    folders = [file for folder in FOLDERS for file in sorted((PACKAGE / folder).rglob("*.py"))]
+    return [PACKAGE / "__init__.py", *folders]
 
 
 @cache
@@ -27,8 +27,8 @@ def tree_of(file: Path) -> ast.Module:
     return ast.parse(file.read_text(encoding="utf-8"), str(file))
 
 
-def room_of(file: Path) -> str:
-    """The room that a file is in; the empty string for the package's own `__init__.py`."""
+def folder_of(file: Path) -> str:
+    """The folder that a file is in; the empty string for the package's own `__init__.py`."""
     parts = file.relative_to(PACKAGE).parts
     return parts[0] if len(parts) > 1 else ""
 
@@ -37,9 +37,9 @@ def label(file: Path) -> str:
     return file.relative_to(PACKAGE).as_posix()
 
 
-def module_names(room: str) -> list[str]:
-    """Dotted names of a room's modules; `__main__`, which runs when it is imported, is left out."""
-    package = importlib.import_module(f"stepwell.{room}")
+def module_names(folder: str) -> list[str]:
+    """Dotted names of a folder's modules, without `__main__`, which runs when it is imported."""
+    package = importlib.import_module(f"stepwell.{folder}")
     found = pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
     names = [package.__name__, *(module.name for module in found)]
     return [name for name in names if not name.endswith(".__main__")]

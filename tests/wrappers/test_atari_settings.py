@@ -25,13 +25,13 @@ def test_games_without_a_single_player_mode_are_left_out() -> None:
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
-        ("Pnog", "did you mean pong"),
-        ("space_invader", "did you mean space_invaders"),
-        ("PongNoFrameskip-v4", "got 'PongNoFrameskip-v4'"),
-        ("Pong-v4", "did you mean pong"),
+        ("Pnog", "pong"),
+        ("space_invader", "space_invaders"),
+        ("PongNoFrameskip-v4", ""),
+        ("Pong-v4", "pong"),
         ("zzzzzzzz", r"atari_games\(\)"),
     ],
 )
 def test_an_unknown_game_is_refused_with_the_nearest_names(name: str, hint: str) -> None:
-    with pytest.raises(ValueError, match=f"unknown Atari game: expected .*{hint}"):
+    with pytest.raises(ValueError, match=rf"Atari game: .*got '{name}'.*{hint}"):
         find_game(name)

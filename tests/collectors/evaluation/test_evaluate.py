@@ -60,7 +60,7 @@ def push(observation: Any, is_first: np.ndarray) -> Any:
 
 
 def score_of(env: Any, seed: int, policy: Any) -> tuple[int, float, int, bool, bool]:
-    """One episode in a loop that anybody can check: seed, return, steps and its end."""
+    """One episode in a simple loop: seed, return, steps and its end."""
     observation, _ = env.reset(seed=seed)
     total, steps, first = 0.0, 0, True
     while True:
@@ -136,7 +136,7 @@ def test_an_id_is_played_side_by_side_as_it_is_alone(num_envs: int | None) -> No
     assert 20 < found.mean < 500
 
 
-def test_the_kind_of_end_is_told() -> None:
+def test_scores_have_the_kind_of_end() -> None:
     ends = ("terminated", "truncated", "both")
     envs = sync([partial(TraceEnv, [(4, end)]) for end in ends])
     found = sw.evaluate(envs, trace_policy, episodes=3).episodes
@@ -191,7 +191,9 @@ def test_envs_of_an_id_are_closed_whatever_happens(monkeypatch: pytest.MonkeyPat
     with pytest.raises(ZeroDivisionError):
         sw.evaluate("CartPole-v1", lambda observation, is_first: np.zeros(1 // 0), episodes=1)
     assert len(closed) == 2
-    with pytest.raises(ValueError, match="policy returned"):
+    with pytest.raises(
+        ValueError, match=r"policy returned action .*\(3,\).*float64.*\(1,\) and int64"
+    ):
         sw.evaluate("CartPole-v1", lambda o, f: np.zeros(3), episodes=1)
     assert len(closed) == 3
 
@@ -227,13 +229,13 @@ def test_a_policy_that_explores_goes_on_exploring() -> None:
     assert_shares(Counter(int(one) for one in asked), {0: 0.625, 1: 0.125, 2: 0.125, 3: 0.125})
 
 
-def test_progress_is_told() -> None:
+def test_progress_is_reported() -> None:
     seen: list[CollectReport] = []
     sw.evaluate(sync([SeededEnv] * 2), first_action, episodes=6, progress=seen.append)
     assert seen[-1].episodes == 6
 
 
-def test_envs_that_were_evaluated_are_gone_with_their_last_name() -> None:
+def test_envs_that_were_evaluated_are_freed_with_the_last_reference() -> None:
     # Dead native Atari envs that wait for the garbage collector crash workers that are forked then.
     gc.collect()
     gc.disable()
@@ -326,14 +328,14 @@ def test_raw_rewards_that_sign_reward_keeps_count(make: Callable[[], Any]) -> No
     envs.close()
 
 
-def test_raw_rewards_that_were_lost_on_the_way_are_missed() -> None:
-    with pytest.raises(ValueError, match=r"expected the raw ones in info\['raw_reward'\], got the"):
+def test_missing_raw_rewards_are_an_error() -> None:
+    with pytest.raises(ValueError, match=r"info\['raw_reward'\].*got .*\[.*\]"):
         sw.evaluate(Forgetful(SignReward(Points(4))), noops, episodes=1)
 
 
-LIVES = "expected whole games, got envs whose episodes end at lost lives; make them with make_atari"
-LOST = "expected the rewards that the env gives, got envs in the wrapper ClipReward; make them"
-HIDDEN = "clip rewards, got .*AtariVectorEnv"
+LIVES = r"envs: .*lives.*make_atari\(life_loss='ignore'\)"
+LOST = "envs: .*rewards.*ClipReward"
+HIDDEN = "envs: .*got .*AtariVectorEnv.*'clip_rewards'"
 UNFIT: list[tuple[Callable[[], Any], str]] = [
     (lambda: sw.make_atari("pong", backend="python", num_workers=0, life_loss="end"), LIVES),
     (lambda: sw.make_atari("pong", 2, backend="python", life_loss="end"), LIVES),
@@ -430,7 +432,7 @@ def test_numbers_of_episodes_to_film_may_come_in_any_order() -> None:
         screen_envs(), first_action, episodes=3, video=True, video_episodes=[2, 0, 2]
     )
     assert [video.episode for video in found.videos] == [0, 2]
-    with pytest.raises(ValueError, match=r"got \[0, 1, 9\]"):
+    with pytest.raises(ValueError, match=r"^video_episodes: .*0 to 2.*got \[0, 1, 9\]"):
         sw.evaluate(screen_envs(), first_action, episodes=3, video=True, video_episodes=[0, 9, 1])
 
 
@@ -446,7 +448,7 @@ def test_filming_does_not_change_the_scores() -> None:
 
 @needs_av
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
-def test_a_run_that_breaks_off_keeps_whole_films_and_nothing_half(error: Any) -> None:
+def test_an_interrupted_run_keeps_only_complete_films(error: Any) -> None:
     class Breaks:
         rows = 0
 
@@ -465,9 +467,9 @@ def test_an_env_that_cannot_be_rendered_is_named_before_it_is_played() -> None:
     def never(observation: Any, is_first: np.ndarray) -> Any:
         return pytest.fail("played")
 
-    with pytest.raises(ValueError, match=r"video: expected .*got NativeAtari"):
+    with pytest.raises(ValueError, match=r"^video: .*got NativeAtari"):
         sw.evaluate(sw.make_atari("pong"), never, episodes=1, video=True)
-    with pytest.raises(ValueError, match=r"render_mode='rgb_array'.*got"):
+    with pytest.raises(ValueError, match=r"^video: .*render_mode='rgb_array'.*got None"):
         sw.evaluate(gym.make("CartPole-v1"), never, episodes=1, video=True)
 
 
@@ -492,18 +494,21 @@ def test_an_id_without_pictures_can_be_played_but_not_filmed() -> None:
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({}, "expected either episodes or seeds, got episodes=None and seeds=None"),
-    ({"episodes": 1, "seeds": [1]}, r"got episodes=1 and seeds=\[1\]"),
-    ({"episodes": 0}, "episodes: expected a whole number >= 1, got 0"),
-    ({"episodes": 1.5}, "episodes: expected a whole number >= 1, got 1.5"),
-    ({"seeds": []}, "number of seeds: expected a whole number >= 1, got 0"),
-    ({"episodes": 1, "num_envs": 0}, "num_envs: expected a whole number >= 1, got 0"),
-    ({"episodes": 1, "seed": -1}, "seed: expected .*>= 0.*got -1"),
+    ({}, "episodes=None and seeds=None"),
+    ({"episodes": 1, "seeds": [1]}, r"episodes=1 and seeds=\[1\]"),
+    ({"episodes": 0}, "^episodes: .*>= 1, got 0"),
+    ({"episodes": 1.5}, r"^episodes: .*>= 1, got 1\.5"),
+    ({"seeds": []}, "seeds: .*>= 1, got 0"),
+    ({"episodes": 1, "num_envs": 0}, "^num_envs: .*>= 1, got 0"),
+    ({"episodes": 1, "seed": -1}, "^seed: .*>= 0.*got -1"),
     (
         {"episodes": 3, "video": True, "video_episodes": [3]},
-        r"video_episodes: expected numbers from 0 to 2, the episodes that are played, got \[3\]",
+        r"^video_episodes: .*0 to 2.*got \[3\]",
     ),
-    ({"episodes": 3, "video": "v", "video_episodes": [-1, 2]}, r"from 0 to 2, .* got \[-1, 2\]"),
+    (
+        {"episodes": 3, "video": "v", "video_episodes": [-1, 2]},
+        r"^video_episodes: .*0 to 2.*got \[-1, 2\]",
+    ),
 ]
 
 
@@ -517,13 +522,13 @@ def test_wrong_arguments_are_refused_before_an_env_steps(
 
 
 def test_what_is_no_env_is_refused() -> None:
-    with pytest.raises(ValueError, match="did you mean CartPole-v1"):
+    with pytest.raises(ValueError, match=r"'CartPol-v1'.*CartPole-v1"):
         sw.evaluate("CartPol-v1", first_action, episodes=1)
-    with pytest.raises(ValueError, match="unknown Atari game"):
+    with pytest.raises(ValueError, match=r"got 'ALE/Pnog-v5'; .*pong"):
         sw.evaluate("ALE/Pnog-v5", first_action, episodes=1)
-    with pytest.raises(TypeError, match=r"envs: expected .*got int"):
+    with pytest.raises(TypeError, match=r"^envs: .*VectorEnv.*got int"):
         sw.evaluate(7, first_action, episodes=1)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"num_envs: expected .*got 2"):
+    with pytest.raises(ValueError, match=r"^num_envs: .*got 2"):
         sw.evaluate(SeededEnv(), first_action, episodes=1, num_envs=2)
 
 

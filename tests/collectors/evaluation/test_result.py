@@ -1,4 +1,4 @@
-"""What an evaluation says about its episodes."""
+"""The summary, JSON and table of an `Evaluation`."""
 
 from __future__ import annotations
 

@@ -209,14 +209,12 @@ def test_writing_starts_no_threads() -> None:
 
 def test_without_pyav_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "av", None)
-    with pytest.raises(ImportError) as caught:
+    message = r"PyAV.*pip install 'stepwell\[video\]'"
+    with pytest.raises(ImportError, match=message):
         Mp4Writer(Path("a.mp4"), Fraction(30))
-    message = "a video file needs PyAV, which is not installed: pip install 'stepwell[video]'"
-    assert str(caught.value) == message
     assert os.listdir() == []
-    with pytest.raises(ImportError) as caught:
+    with pytest.raises(ImportError, match=f"{message}.*video=True"):
         evaluate("CartPole-v1", RandomPolicy(), episodes=1, video="films")
-    assert str(caught.value) == f"{message}; video=True gives the frames without it"
     assert os.listdir() == []
 
 
@@ -225,11 +223,11 @@ def test_a_build_of_pyav_without_the_encoder_is_named(monkeypatch: pytest.Monkey
         codecs_available = frozenset({"mpeg4"})
 
     monkeypatch.setitem(sys.modules, "av", Bare)
-    with pytest.raises(ImportError, match="with the encoder libx264, this one is built without"):
+    with pytest.raises(ImportError, match=r"PyAV.*libx264.*pip install 'stepwell\[video\]'"):
         load_av()
 
 
-def test_names_of_files_tell_the_episodes() -> None:
+def test_names_of_files_contain_the_episodes() -> None:
     assert file_names(Path("v"), iter([0, 7])) == {
         0: Path("v/episode-0.mp4"),
         7: Path("v/episode-7.mp4"),

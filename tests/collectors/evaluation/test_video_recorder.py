@@ -42,7 +42,7 @@ def film(
     return recorder.videos
 
 
-def told(video: Video) -> list[tuple[int, ...]]:
+def labels_of(video: Video) -> list[tuple[int, ...]]:
     """(tag, episode of the env, t) of each frame, which must be of one colour."""
     frames = video.frames
     assert (frames == frames[:, :1, :1]).all()
@@ -66,7 +66,7 @@ def by_start(lengths: list[list[int]], count: int) -> list[tuple[int, int, int]]
     st.integers(1, 6),
     st.data(),
 )
-def test_a_film_has_the_frames_of_its_episode_and_no_others(
+def test_a_film_has_exactly_the_frames_of_its_episode(
     lengths: list[list[int]], count: int, data: st.DataObject
 ) -> None:
     wanted = data.draw(st.sets(st.integers(0, count - 1)))
@@ -75,7 +75,7 @@ def test_a_film_has_the_frames_of_its_episode_and_no_others(
     assert [video.episode for video in videos] == sorted(wanted)
     for video in videos:
         tag, episode, steps = expected[video.episode]
-        assert told(video) == [(tag, episode, t) for t in range(steps + 1)]
+        assert labels_of(video) == [(tag, episode, t) for t in range(steps + 1)]
         assert video.shape == (steps + 1, 6, 9, 3)
 
 
@@ -87,7 +87,7 @@ def test_only_what_is_filmed_is_rendered_and_once_a_step() -> None:
 
 def test_with_seeds_the_films_are_in_the_order_of_the_seeds() -> None:
     videos = film(screens([2, 3]), {2: None, 1: None}, seeds=[5, 6, 7])
-    assert [told(video)[0][0] for video in videos] == [1, 0]
+    assert [labels_of(video)[0][0] for video in videos] == [1, 0]
     assert [video.shape[0] for video in videos] == [4, 3]
 
 
@@ -100,13 +100,13 @@ def test_films_are_in_the_order_of_the_starts_whatever_ends_first() -> None:
 def test_under_vector_wrappers_the_envs_inside_are_filmed() -> None:
     envs = gym.wrappers.vector.RecordEpisodeStatistics(screens([3, 2]))
     (video,) = film(envs, {1: None}, episodes=2)
-    assert told(video) == [(1, 0, 0), (1, 0, 1), (1, 0, 2)]
+    assert labels_of(video) == [(1, 0, 0), (1, 0, 1), (1, 0, 2)]
 
 
-def test_an_episode_that_is_begun_anew_is_filmed_anew() -> None:
+def test_an_episode_that_is_restarted_is_filmed_from_its_start() -> None:
     envs = RestartVectorEnv([lambda: ScreenEnv(5)], at_step=3)
     (video,) = film(envs, {0: None}, episodes=1)
-    assert told(video) == [(0, 1, t) for t in range(6)]
+    assert labels_of(video) == [(0, 1, t) for t in range(6)]
 
 
 @needs_av
@@ -204,10 +204,10 @@ class Odd(ScreenEnv):
 @pytest.mark.parametrize(
     ("frame", "message"),
     [
-        (None, r"expected render\(\) to give a frame \[H, W, 3\], got NoneType"),
-        (np.zeros((4, 4), np.uint8), r"a frame \[H, W, 3\], got \(4, 4\)"),
-        (np.zeros((4, 4, 4), np.uint8), r"a frame \[H, W, 3\], got \(4, 4, 4\)"),
-        (np.zeros((4, 4, 3)), r"expected render\(\) to give uint8, got float64"),
+        (None, r"^video: .*render\(\).*\[H, W, 3\], got NoneType"),
+        (np.zeros((4, 4), np.uint8), r"^video: .*render\(\).*\[H, W, 3\], got \(4, 4\)"),
+        (np.zeros((4, 4, 4), np.uint8), r"^video: .*render\(\).*\[H, W, 3\], got \(4, 4, 4\)"),
+        (np.zeros((4, 4, 3)), r"^video: .*render\(\).*uint8, got float64"),
     ],
 )
 def test_what_is_no_frame_is_refused(frame: Any, message: str) -> None:
@@ -215,19 +215,15 @@ def test_what_is_no_frame_is_refused(frame: Any, message: str) -> None:
         film(SyncVectorEnv([lambda: Odd(frame)]), {0: None}, episodes=1)
 
 
-def refused(envs: Any) -> str:
-    with pytest.raises(ValueError, match="video: ") as caught:
+def assert_refused(envs: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^video: .*{message}"):
         VideoRecorder(envs, {0: None})
     envs.close()
-    return str(caught.value)
 
 
 @pytest.mark.parametrize("mode", [SAME_STEP, DISABLED])
 def test_envs_that_are_reset_before_they_can_be_rendered_are_refused(mode: AutoresetMode) -> None:
-    assert refused(screens([3], autoreset_mode=mode)) == (
-        f"video: expected envs with autoreset mode NEXT_STEP, got {mode.name}, under which an env "
-        f"is reset before its last frame can be rendered; make them with NEXT_STEP"
-    )
+    assert_refused(screens([3], autoreset_mode=mode), f"NEXT_STEP, got {mode.name}")
 
 
 def test_envs_in_other_processes_or_in_native_code_are_refused() -> None:
@@ -236,16 +232,10 @@ def test_envs_in_other_processes_or_in_native_code_are_refused() -> None:
         make_vec("CartPole-v1", 2, num_workers=1),
         make_atari("pong"),
     ):
-        assert refused(envs) == (
-            f"video: expected envs that are stepped in this process, got {type(envs).__name__}; "
-            f"give evaluate the env's id, or make the envs with num_workers=0 (make_atari: "
-            f"backend='python' too)"
-        )
+        assert_refused(envs, f"got {type(envs).__name__}; .*num_workers=0.*backend='python'")
 
 
 @pytest.mark.parametrize("mode", [None, "human", "rgb_array_list"])
 def test_envs_that_do_not_render_arrays_are_refused(mode: str | None) -> None:
-    assert refused(SyncVectorEnv([lambda: ScreenEnv(render_mode=mode)])) == (
-        f"video: expected envs made with render_mode='rgb_array', got {mode!r}; make them so, or "
-        f"give evaluate the env's id"
-    )
+    envs = SyncVectorEnv([lambda: ScreenEnv(render_mode=mode)])
+    assert_refused(envs, f"render_mode='rgb_array', got {mode!r};")

@@ -1,4 +1,4 @@
-"""Exploring policies replace just the actions they should, and hand on everything else."""
+"""Exploring policies replace exactly the actions they should, and pass on everything else."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ NESTED = spaces.Dict({"a": spaces.Discrete(3), "b": spaces.Tuple((spaces.MultiBi
 
 
 class Constant:
-    """Always the same action, out of one array; notes what it is asked."""
+    """Always the same action, out of one array; records the observations it gets."""
 
     def __init__(self, action: int = 3, most: int = 64) -> None:
         self.actions = np.full(most, action)
-        self.asked: list[int] = []
+        self.seen: list[int] = []
 
     def __call__(self, observation: Any, is_first: np.ndarray) -> Any:
-        self.asked += np.asarray(observation).tolist()
+        self.seen += np.asarray(observation).tolist()
         return self.actions[: len(is_first)], {"twice": 2 * np.asarray(observation)}
 
 
@@ -83,7 +83,7 @@ each_replacing = pytest.mark.parametrize("wrap", REPLACING.values(), ids=REPLACI
 each = pytest.mark.parametrize("name", ALL)
 
 
-def ask(policy: Any, n: int, first: int = 0) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+def actions_of(policy: Any, n: int, first: int = 0) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """One call, whose rows are numbered in the observation."""
     result = policy(np.arange(first, first + n), np.zeros(n, np.bool_))
     return result if isinstance(result, tuple) else (result, {})
@@ -102,13 +102,13 @@ def test_warm_up_draws_exactly_the_first_rows_that_are_asked_for(
     policy = begun(WarmUp(inner, steps, mark=True))
     row = 0
     for n in sizes:
-        action, extras = ask(policy, n, row)
+        action, extras = actions_of(policy, n, row)
         for place in range(n):  # row by row: the slow and obvious way
             assert extras["explored"][place] == (row < steps)
             assert (action[place] == 1000) == (row >= steps)
             row += 1
     assert policy.rows == sum(sizes)
-    assert inner.asked == list(range(sum(sizes)))
+    assert inner.seen == list(range(sum(sizes)))
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=12), st.floats(0, 1), st.integers(0, 2**32))
@@ -119,58 +119,58 @@ def test_epsilon_greedy_replaces_the_rows_that_it_marks_and_no_others(
     policy = begun(EpsilonGreedy(inner, epsilon, mark=True), seed=seed)
     for number, n in enumerate(sizes):
         first = sum(sizes[:number])
-        action, extras = ask(policy, n, first)
+        action, extras = actions_of(policy, n, first)
         assert (action == 1000).tolist() == (~extras["explored"]).tolist()
         assert np.isin(action[extras["explored"]], [3, 4, 5, 6]).all()
         assert extras["twice"].tolist() == list(range(2 * first, 2 * (first + n), 2))
-    assert inner.asked == list(range(sum(sizes)))
+    assert inner.seen == list(range(sum(sizes)))
     assert (inner.actions == 1000).all(), "the policy's own array was written into"
 
 
 def test_warm_up_draws_every_action_alike() -> None:
     policy = begun(WarmUp(Constant(most=2000), 2000))
-    action, _ = ask(policy, 2000)
+    action, _ = actions_of(policy, 2000)
     assert_shares(Counter(action.tolist()), dict.fromkeys([3, 4, 5, 6], 1))
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 0.7])
 def test_epsilon_greedy_takes_the_policys_action_as_often_as_it_should(epsilon: float) -> None:
     policy = begun(EpsilonGreedy(Constant(5, most=20_000), epsilon))
-    action, _ = ask(policy, 20_000)
+    action, _ = actions_of(policy, 20_000)
     shares = {each: epsilon / 4 + (1 - epsilon) * (each == 5) for each in (3, 4, 5, 6)}
     assert_shares(Counter(action.tolist()), shares)
 
 
 def test_each_env_explores_for_itself() -> None:
     policy = begun(EpsilonGreedy(Constant(1000), 0.3, mark=True))
-    pairs = [tuple(ask(policy, 2)[1]["explored"].tolist()) for _ in range(4000)]
+    pairs = [tuple(actions_of(policy, 2)[1]["explored"].tolist()) for _ in range(4000)]
     share = {True: 0.3, False: 0.7}
     assert_shares(Counter(pairs), {(a, b): share[a] * share[b] for a in share for b in share})
 
 
 def test_rows_that_follow_each_other_explore_independently() -> None:
     policy = begun(EpsilonGreedy(Constant(1000), 0.5, mark=True))
-    flags = [bool(ask(policy, 1)[1]["explored"][0]) for _ in range(4000)]
+    flags = [bool(actions_of(policy, 1)[1]["explored"][0]) for _ in range(4000)]
     pairs = Counter(zip(flags[::2], flags[1::2], strict=True))
     assert_shares(pairs, {(a, b): 1 for a in (True, False) for b in (True, False)})
 
 
 def test_whether_a_row_explores_says_nothing_about_what_is_drawn() -> None:
     policy = begun(EpsilonGreedy(Constant(1000, most=8000), 0.5))
-    action, _ = ask(policy, 8000)
+    action, _ = actions_of(policy, 8000)
     assert_shares(Counter(action[action < 1000].tolist()), dict.fromkeys([3, 4, 5, 6], 1))
 
 
-def test_a_schedule_is_asked_with_the_rows_that_came_before() -> None:
-    asked: list[int] = []
+def test_a_schedule_is_called_with_the_number_of_earlier_rows() -> None:
+    rows_before: list[int] = []
 
     def schedule(rows: int) -> float:
-        asked.append(rows)
+        rows_before.append(rows)
         return float(rows < 8)
 
     policy = begun(EpsilonGreedy(Constant(1000), schedule, mark=True))
-    explored = [ask(policy, n)[1]["explored"].tolist() for n in (3, 5, 4)]
-    assert asked == [0, 3, 8]
+    explored = [actions_of(policy, n)[1]["explored"].tolist() for n in (3, 5, 4)]
+    assert rows_before == [0, 3, 8]
     assert explored == [[True] * 3, [True] * 5, [False] * 4]
 
 
@@ -180,8 +180,8 @@ def test_a_run_that_goes_on_sets_the_count_of_rows() -> None:
         EpsilonGreedy(Constant(), lambda n: n / 99),
     )
     warm.rows, greedy.rows = 8, 99
-    assert ask(begun(warm), 4)[1]["explored"].tolist() == [True, True, False, False]
-    assert set(ask(begun(greedy), 60)[0].tolist()) == {3, 4, 5, 6}
+    assert actions_of(begun(warm), 4)[1]["explored"].tolist() == [True, True, False, False]
+    assert set(actions_of(begun(greedy), 60)[0].tolist()) == {3, 4, 5, 6}
 
 
 def test_a_new_collector_goes_on_with_the_count() -> None:
@@ -190,25 +190,25 @@ def test_a_new_collector_goes_on_with_the_count() -> None:
         with Collector(SyncVectorEnv([CounterEnv] * 2), policy, seed=0) as collector:
             collector.collect(steps=10)
     assert policy.rows == 20
-    assert not ask(policy, 8)[0].any()
+    assert not actions_of(policy, 8)[0].any()
 
 
 @each_replacing
-def test_extras_are_handed_on_and_a_mark_only_where_it_is_wanted(wrap: Wrap) -> None:
-    _, extras = ask(begun(wrap(Constant())), 4)
+def test_extras_are_passed_on_and_explored_is_added_only_on_request(wrap: Wrap) -> None:
+    _, extras = actions_of(begun(wrap(Constant())), 4)
     assert list(extras) == ["twice", "explored"]
     for plain in (WarmUp(Constant(), 2), EpsilonGreedy(Constant(), 0.5)):
-        assert list(ask(begun(plain), 4)[1]) == ["twice"]
+        assert list(actions_of(begun(plain), 4)[1]) == ["twice"]
     silent = begun(EpsilonGreedy(lambda observation, is_first: np.full(len(is_first), 3), 0.5))
     assert isinstance(silent(np.zeros(4), np.zeros(4, bool)), np.ndarray)
 
 
-def test_a_mark_tells_of_every_policy_around_the_one_inside() -> None:
+def test_explored_marks_rows_of_every_policy_in_the_chain() -> None:
     for outer_marks in (True, False):
         inner = EpsilonGreedy(Constant(1000), 0.4, mark=True)
         policy = begun(EpsilonGreedy(inner, 0.4, mark=outer_marks))
         for _ in range(50):
-            action, extras = ask(policy, 8)
+            action, extras = actions_of(policy, 8)
             assert (extras["explored"] == (action != 1000)).all()
 
 
@@ -324,7 +324,7 @@ def test_the_state_of_a_policy_inside_counts_the_rows_since_the_reset(name: str)
 
 
 class Remembering:
-    """Its state is its last action, -1 before the first; it stores it beside the next row."""
+    """Its state is its last action, -1 before the first; stored as an extra with the next row."""
 
     def __init__(self, is_noise: bool) -> None:
         self.action = np.zeros(2, np.float32) if is_noise else np.int64(1)
@@ -342,7 +342,7 @@ class Remembering:
 
 @pytest.mark.parametrize("nested", [False, True])
 @each
-def test_a_policy_that_remembers_its_last_action_is_told_the_one_that_was_taken(
+def test_a_policy_with_its_last_action_as_state_gets_the_one_that_was_taken(
     name: str, nested: bool
 ) -> None:
     is_noise = name == "GaussianNoise"
@@ -380,10 +380,10 @@ def test_a_policy_inside_draws_the_same_whatever_is_replaced_around_it(wrap: Wra
     inner = Drawing()
     policy = begun(wrap(inner), seed=5)
     assert inner.space is FOUR
-    draws = np.concatenate([ask(policy, 8)[1]["draw"] for _ in range(20)])
-    twin = Drawing()
-    begun(EpsilonGreedy(twin, 0), seed=5)
-    assert draws.tolist() == twin.rng.random(160).tolist()
+    draws = np.concatenate([actions_of(policy, 8)[1]["draw"] for _ in range(20)])
+    other = Drawing()
+    begun(EpsilonGreedy(other, 0), seed=5)
+    assert draws.tolist() == other.rng.random(160).tolist()
 
 
 def test_what_is_drawn_outside_is_independent_of_what_is_drawn_inside() -> None:
@@ -391,7 +391,7 @@ def test_what_is_drawn_outside_is_independent_of_what_is_drawn_inside() -> None:
     policy = begun(EpsilonGreedy(inner, 0.5, mark=True))
     flags, draws = [], []
     for _ in range(500):
-        _, extras = ask(policy, 8)
+        _, extras = actions_of(policy, 8)
         flags += extras["explored"].tolist()
         draws += (extras["draw"] < 0.5).tolist()
     pairs = Counter(zip(flags, draws, strict=True))
@@ -409,7 +409,7 @@ def test_an_action_is_never_cut_down_to_the_dtype_that_the_policy_returned(wrap:
         return np.zeros(len(is_first), np.bool_)
 
     policy = begun(wrap(flags))
-    assert set(ask(policy, 40)[0].tolist()) >= {3, 4, 5, 6}
+    assert set(actions_of(policy, 40)[0].tolist()) >= {3, 4, 5, 6}
 
 
 def test_noise_is_normal_with_the_scale_asked_for_in_each_part() -> None:
@@ -433,7 +433,7 @@ def test_noise_stays_within_the_bounds_and_in_the_spaces_dtype() -> None:
         return np.repeat(np.array([[1, -5]], np.float32), len(is_first), 0), {"x": is_first}
 
     policy = begun(GaussianNoise(edge, 0.5), STICK)
-    action, extras = ask(policy, 400)
+    action, extras = actions_of(policy, 400)
     assert action.dtype == np.float32
     assert (np.abs(action) <= [1, 5]).all()
     half = Counter((row == [1, -5]).tolist()[0] for row in action)
@@ -444,10 +444,10 @@ def test_noise_stays_within_the_bounds_and_in_the_spaces_dtype() -> None:
 def test_noise_of_scale_zero_leaves_the_action_as_it_is() -> None:
     policy = begun(GaussianNoise(RandomPolicy(), 0), STICK, seed=3)
     with_noise = begun(GaussianNoise(RandomPolicy(), 0.1), STICK, seed=3)
-    plain = ask(policy, 5)[0]
+    plain = actions_of(policy, 5)[0]
     assert STICK.contains(plain[0])
-    assert not (plain == ask(with_noise, 5)[0]).any()
-    assert np.abs(plain - ask(begun(with_noise, STICK, seed=3), 5)[0]).max() < 1
+    assert not (plain == actions_of(with_noise, 5)[0]).any()
+    assert np.abs(plain - actions_of(begun(with_noise, STICK, seed=3), 5)[0]).max() < 1
 
 
 def test_pendulum_is_explored_with_noise_after_a_warm_up() -> None:
@@ -466,51 +466,57 @@ def test_pendulum_is_explored_with_noise_after_a_warm_up() -> None:
 
 
 REFUSED: list[tuple[Callable[[], object], str]] = [
-    (lambda: WarmUp(Constant(), -1), "expected steps to be a whole number >= 0, got -1"),
-    (lambda: WarmUp(Constant(), 1.5), "expected steps to be a whole number >= 0, got 1.5"),  # type: ignore[arg-type]
-    (lambda: EpsilonGreedy(Constant(), 1.01), "expected epsilon from 0 to 1, got 1.01"),
-    (lambda: EpsilonGreedy(Constant(), float("nan")), "expected epsilon from 0 to 1, got nan"),
+    (lambda: WarmUp(Constant(), -1), "steps .*>= 0, got -1"),
+    (lambda: WarmUp(Constant(), 1.5), r"steps .*>= 0, got 1\.5"),  # type: ignore[arg-type]
+    (lambda: EpsilonGreedy(Constant(), 1.01), r"epsilon .*0 to 1, got 1\.01"),
+    (lambda: EpsilonGreedy(Constant(), float("nan")), "epsilon .*0 to 1, got nan"),
     (
-        lambda: ask(begun(EpsilonGreedy(Constant(), lambda rows: -0.1)), 1),
-        "expected epsilon from 0 to 1, got -0.1",
+        lambda: actions_of(begun(EpsilonGreedy(Constant(), lambda rows: -0.1)), 1),
+        r"epsilon .*0 to 1, got -0\.1",
     ),
-    (lambda: GaussianNoise(Constant(), -1), "expected a scale that is finite and >= 0, got -1"),
-    (lambda: GaussianNoise(Constant(), float("inf")), "expected a scale that is finite"),
-    (lambda: ask(WarmUp(Constant(), 1), 1), "WarmUp knows no action space: expected a call"),
-    (lambda: ask(EpsilonGreedy(Constant(), 1), 1), "EpsilonGreedy knows no action space"),
-    (lambda: ask(GaussianNoise(Constant(), 1), 1), "GaussianNoise knows no action space"),
+    (lambda: GaussianNoise(Constant(), -1), "scale .*>= 0, got -1"),
+    (lambda: GaussianNoise(Constant(), float("inf")), "scale .*>= 0, got inf"),
+    (lambda: actions_of(WarmUp(Constant(), 1), 1), r"^WarmUp .*begin\(action_space, rng\)"),
+    (
+        lambda: actions_of(EpsilonGreedy(Constant(), 1), 1),
+        r"^EpsilonGreedy .*begin\(action_space, rng\)",
+    ),
+    (
+        lambda: actions_of(GaussianNoise(Constant(), 1), 1),
+        r"^GaussianNoise .*begin\(action_space, rng\)",
+    ),
     (
         lambda: begun(GaussianNoise(Constant(), np.ones(3)), STICK),
-        r"expected a scale that fits actions of shape \(2,\), got one of shape \(3,\)",
+        r"scale .*\(2,\), got .*\(3,\)",
     ),
     (
-        lambda: ask(begun(GaussianNoise(Constant(), 1), STICK), 4),
-        r"an action of shape \(4,\) and dtype int64, expected \(4, 2\) and float32",
+        lambda: actions_of(begun(GaussianNoise(Constant(), 1), STICK), 4),
+        r"action .*\(4,\).*int64, expected \(4, 2\) and float32",
     ),
     (
-        lambda: ask(begun(WarmUp(lambda o, f: np.zeros((len(f), 1)), 1)), 4),
-        r"policy returned action of shape \(4, 1\), expected \(4,\)",
+        lambda: actions_of(begun(WarmUp(lambda o, f: np.zeros((len(f), 1)), 1)), 4),
+        r"policy returned action .*\(4, 1\), expected \(4,\)",
     ),
     (
-        lambda: ask(begun(WarmUp(Constant(), 1), NESTED), 4),
-        "policy returned another structure of actions: expected a dict with the keys",
+        lambda: actions_of(begun(WarmUp(Constant(), 1), NESTED), 4),
+        r"policy returned .*actions: .*dict .*keys \[.*\]",
     ),
     (
         lambda: begun(WarmUp(Misbehaved(), 1))(np.zeros(1), np.zeros(1, bool), np.zeros(1)),
-        r"policy with a state returned ndarray, expected \(action, state\)",
+        r"policy .*returned ndarray, expected \(action, state\)",
     ),
 ]
 
 
 class Misbehaved(Counting):
-    """Says that it has a state, and returns none."""
+    """Declares a state, and returns none."""
 
     def __call__(self, observation: Any, is_first: np.ndarray, state: np.ndarray) -> Any:
         return np.zeros(len(is_first))
 
 
 @pytest.mark.parametrize(("wrong", "message"), REFUSED)
-def test_what_is_wrong_is_said(wrong: Callable[[], object], message: str) -> None:
+def test_invalid_arguments_are_refused(wrong: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         wrong()
 
@@ -522,5 +528,5 @@ def test_noise_is_refused_where_actions_are_no_floats() -> None:
 
 
 def test_something_that_cannot_be_called_is_no_policy() -> None:
-    with pytest.raises(TypeError, match="policy: expected"):
+    with pytest.raises(TypeError, match=r"^policy: .*got int"):
         WarmUp(7, 1)  # type: ignore[arg-type]

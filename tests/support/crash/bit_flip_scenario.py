@@ -23,7 +23,7 @@ from support.crash.crash_truth import (
     Shape,
     Truth,
     Wrong,
-    promised,
+    must_succeed,
     require,
 )
 from support.crash.disk_faults import NoSyncFiles
@@ -120,7 +120,7 @@ class _Store:
                 truth = self._truth.copy()
                 with DiskStorage.open(path, files=_FILES) as storage:
                     truth.settle(storage)
-                with promised("reading what was healed"):
+                with must_succeed("reading what was healed"):
                     self._damage_other_copy(path, change, region)
                     with DiskStorage.open(path, read_only=True, files=_FILES) as reader:
                         truth.compare(reader)

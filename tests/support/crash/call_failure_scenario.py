@@ -16,7 +16,15 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from stepwell.buffers import DiskStorage, StoreFailed
-from support.crash.crash_truth import Plan, Shape, Truth, Wrong, promised, require, watched_commits
+from support.crash.crash_truth import (
+    Plan,
+    Shape,
+    Truth,
+    Wrong,
+    must_succeed,
+    require,
+    watched_commits,
+)
 from support.crash.disk_faults import NoSyncFiles, SteeredFiles
 
 Result = TypeVar("Result")
@@ -25,7 +33,7 @@ _MOST_CALLS = 1_000
 
 
 class Failure(NamedTuple):
-    """How a call fails.
+    """A way in which a call fails.
 
     Args:
         error: Its number.
@@ -124,7 +132,7 @@ def fail_every_call(
         How often each method of the store raised what; ``calls`` is the length of the session.
 
     Raises:
-        Wrong: The store broke its promise; the message says which call had failed.
+        Wrong: The store holds wrong rows; the message says which call had failed.
     """
     outcomes = Outcomes()
     for number in range(first, _MOST_CALLS, step):
@@ -155,7 +163,7 @@ def _session(path: Path, shape: Shape, files: FailingFiles) -> str:
         outcome = str(error)
     if files.failed and outcome == "nothing":
         raise Wrong(f"the failure of {files.failed} went unnoticed")
-    with promised("opening after the failure"):
+    with must_succeed("opening after the failure"):
         _look(path, truth)
     return outcome
 
@@ -185,7 +193,7 @@ def _write(
 
 def _look_at_poisoned(storage: DiskStorage, truth: Truth, plan: Plan) -> None:
     """It still gives out what is stored, and takes nothing more."""
-    with promised("reading after the failure"):
+    with must_succeed("reading after the failure"):
         truth.compare(storage)
     for _ in range(2):
         try:

@@ -26,7 +26,7 @@ from stepwell.buffers.bridges import export_episodes
 from stepwell.buffers.bridges.formats.format import format_of
 from stepwell.buffers.curation import episode_writer
 from stepwell.collectors.cli.app import main
-from support.crash.crash_truth import Wrong, promised, require
+from support.crash.crash_truth import Wrong, must_succeed, require
 from support.crash.disk_faults import NoSyncFiles
 from support.crash.failing_calls import FAULTS, Commands, Fault, Outcome
 from support.exchanged_stores import tagged_store
@@ -241,10 +241,10 @@ def stored(store: Path) -> dict[int, Known]:
     """Every bit of every episode of a store that must be whole, by id; none where no store is."""
     if not DiskStorage.exists(store):
         return {}
-    with promised("verifying"):
+    with must_succeed("verifying"):
         report = verify(store)
     require(report.is_whole, f"damaged: {report.damages}")
-    with promised("reading"), sw.SequenceReplayBuffer.open(store, read_only=True) as replay:
+    with must_succeed("reading"), sw.SequenceReplayBuffer.open(store, read_only=True) as replay:
         return {
             one.id: Known(
                 *(one.stream, one.first_row, one.rows, one.end, dict(one.metadata)),
@@ -442,7 +442,7 @@ def _save(replay: sw.SequenceReplayBuffer, number: int) -> None:
 
 def check_checkpoint(case: Case) -> None:
     """There is the old checkpoint or a new one, and the draws go on as they would have."""
-    with promised("opening"), sw.SequenceReplayBuffer(case.target) as replay:
+    with must_succeed("opening"), sw.SequenceReplayBuffer(case.target) as replay:
         learner = replay.load_checkpoint()
         number = learner["number"]
         require(number in (1, 2, 3), f"checkpoint {number}")

@@ -1,4 +1,4 @@
-"""What a store must hold after a crash, as a plain list, and the comparison with what it holds."""
+"""The rows that a store must hold after a crash, as a plain list, and the comparison with them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from stepwell.buffers.testing import SPEC, Recording
 
 
 class Wrong(AssertionError):
-    """The store broke its promise. Other exceptions are mistakes of a test."""
+    """The store holds wrong rows, or an operation failed. Other exceptions are errors of a test."""
 
 
 def require(claim: bool, *facts: object) -> None:
@@ -34,8 +34,8 @@ def require(claim: bool, *facts: object) -> None:
 
 
 @contextmanager
-def promised(what: str) -> Iterator[None]:
-    """What happens inside must succeed."""
+def must_succeed(what: str) -> Iterator[None]:
+    """Raise `Wrong` if the block raises: it must succeed."""
     try:
         yield
     except (StepwellError, OSError, ValueError) as error:
@@ -43,7 +43,7 @@ def promised(what: str) -> Iterator[None]:
 
 
 class Shape(NamedTuple):
-    """How a store is made."""
+    """Settings with which a store is made."""
 
     segment_bytes: int
     capacity: int | None = None
@@ -95,7 +95,7 @@ class Known(NamedTuple):
 
 @dataclass
 class Truth:
-    """What was stored for certain, and the flush that may be there in part.
+    """The rows stored for certain, and the flush that may be there in part.
 
     Args:
         shape: How the store was made.
@@ -160,7 +160,7 @@ class Truth:
         self.base = store.table.base
 
     def _compare_eviction(self, store: DiskStorage) -> None:
-        """The oldest are gone, and no more of them than the capacity asks."""
+        """The oldest episodes are evicted, and no more of them than the capacity requires."""
         table, shape = store.table, self.shape
         require(table.base >= self.base, f"evicted chunks are back: {table.base} < {self.base}")
         if shape.capacity is None and shape.capacity_bytes is None:

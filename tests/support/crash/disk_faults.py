@@ -84,7 +84,7 @@ class Killed(BaseException):
 
 
 class FaultyFiles(SteeredFiles):
-    """At its n-th changing call, and at all later ones, raises what it is told.
+    """Raises a given error at its n-th changing call and at all later ones.
 
     Args:
         fatal_call: Number of that call, from 0 on; None never.

@@ -59,7 +59,7 @@ _IMPORTED_LATE = (
 
 
 class Fault(NamedTuple):
-    """What happens at a call.
+    """A fault at a call.
 
     Args:
         name: In a few words.
@@ -118,7 +118,7 @@ class Call(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a command ended.
+    """The result of a command.
 
     Args:
         code: Exit code; negative for a signal.
@@ -280,7 +280,7 @@ def _serve() -> list[str]:
     _import_everything()
     # Ignored where the tests run in the background of a shell.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    # Nobody else may read the lines, or hold the pipe.
+    # No other process may read the lines, or keep the pipe open.
     jobs, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
     nothing = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1):
@@ -315,7 +315,7 @@ def _wait(pid: int) -> int:
 
 
 def _import_everything() -> None:
-    """What the commands import late, as far as it is installed."""
+    """The modules that commands import late, as far as they are installed."""
     for name in sys.argv[1:]:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
@@ -370,8 +370,8 @@ def _report_stored() -> None:
 
 if __name__ == "__main__":
     try:
-        told = _serve()
+        request = _serve()
     except BaseException:
         traceback.print_exc()
         os._exit(70)
-    _run(told)
+    _run(request)

@@ -52,7 +52,7 @@ def noisy_store() -> SequenceReplayBuffer:
 
 
 def tried(replay: SequenceReplayBuffer, name: str, folder: Path, limit: int) -> str:
-    """What a user would read of an export whose files may be so long at most."""
+    """Export with a limit on the size of a file, and return the message that a user would read."""
     hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
     out = folder / "out-v0"
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))

@@ -1,8 +1,8 @@
 """Runs cases of hostile input in a child process under limits, and judges how each of them ends.
 
-A case is a number: all that happens in it follows from that number. It may end in what the caller
-says that it told, or in a `Fault`: a crash, a hang, too much memory, an error that is no sentence
-for a user, or a touch of something that is none of its business.
+A case is a number, from which everything in it follows. It ends with labels that describe it, or in
+a `Fault`: a crash, a hang, too much memory, an error that is no sentence for a user, or a change of
+a file that it must not touch.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from stepwell.buffers import StepwellError
 
 __all__ = ["Canaries", "Fault", "Limits", "Runner", "Verdict", "attempt", "fast_folder"]
 
-Told: TypeAlias = "Mapping[str, str]"
-"""What a case tells of itself, by topic: ``{"forged": "slot", "verify": "StoreCorrupt"}``."""
+Labels: TypeAlias = "Mapping[str, str]"
+"""Labels that describe a case, by topic: ``{"forged": "slot", "verify": "StoreCorrupt"}``."""
 
-Work: TypeAlias = "Callable[[int], Told]"
+Work: TypeAlias = "Callable[[int], Labels]"
 """Runs the case of a number. It may raise; only a `Fault` names its own signature."""
 
 _OWN = re.compile(r"[/\\]((?:wrappers|collectors|buffers)[/\\].*)$")
@@ -42,7 +42,7 @@ _DUMPED_LINE = re.compile(r'File "([^"]+)", line (\d+) in (\w+)')
 
 
 class Limits(NamedTuple):
-    """What a case may take.
+    """Limits of a case.
 
     Args:
         cpu_seconds: Of all threads.
@@ -61,7 +61,7 @@ class Fault(Exception):
     """A case ended as none may.
 
     Args:
-        signature: The same for faults that have one cause, as far as can be told.
+        signature: The same for faults that have one cause, as far as possible.
         sentence: What happened.
     """
 
@@ -71,17 +71,17 @@ class Fault(Exception):
 
 
 class Verdict(NamedTuple):
-    """How a case ended.
+    """The end of a case.
 
     Args:
         number: Number of the case.
-        told: What it told; empty where it did not come to that.
+        labels: Labels of the case; empty if it has not returned any.
         signature: Of the fault; empty where there is none.
         fault: What happened, with the traceback if there is one.
     """
 
     number: int
-    told: Told
+    labels: Labels
     signature: str = ""
     fault: str = ""
 
@@ -179,11 +179,11 @@ class Canaries:
 
 
 class Runner:
-    """Runs cases in a child, which is made anew after it died.
+    """Runs cases in a child process, which is replaced if it ends.
 
     Args:
         make: Called in the child, makes what runs a case there; can be pickled.
-        folder: For what the child writes as it dies.
+        folder: For the log that the child writes when it crashes.
         limits: What a case may take.
     """
 
@@ -257,7 +257,7 @@ class Runner:
                 before = now
                 if idle >= self._limits.idle_looks and not is_hanging:
                     is_hanging = True
-                    os.kill(process.pid or 0, signal.SIGABRT)  # it tells where it is
+                    os.kill(process.pid or 0, signal.SIGABRT)  # it writes its traceback
             verdict: Verdict = pipe.recv()
             return verdict
         except (EOFError, ConnectionResetError):
@@ -272,9 +272,9 @@ class Runner:
 
 
 def _serve(pipe: Connection, make: Callable[[], Work], limits: Limits, log: Path) -> None:
-    """What the child does."""
+    """The main loop of the child process."""
     with log.open("w") as file:
-        _tell_of_death(file)
+        _log_crashes(file)
         work = make()
         _limit(limits)
         pipe.send(Verdict(-1, {}))
@@ -293,7 +293,7 @@ def _serve(pipe: Connection, make: Callable[[], Work], limits: Limits, log: Path
             pipe.send(verdict)
 
 
-def _tell_of_death(file: IO[str]) -> None:
+def _log_crashes(file: IO[str]) -> None:
     faulthandler.enable(file)
     faulthandler.register(signal.SIGPROF, file, all_threads=False, chain=True)
 
@@ -312,7 +312,7 @@ def _limit(limits: Limits) -> None:
 def _limit_cpu(seconds: int) -> None:
     """Let the kernel end this process after some more seconds of work."""
     # Not RLIMIT_CPU, which counts from the begin of the process, and whole ticks: over some minutes
-    # on a busy machine that is many seconds more than os.times() tells.
+    # on a busy machine that is many seconds more than those of os.times().
     signal.setitimer(signal.ITIMER_PROF, seconds)
 
 

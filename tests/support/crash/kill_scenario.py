@@ -23,7 +23,7 @@ from support.crash.crash_truth import (
     Shape,
     Truth,
     Wrong,
-    promised,
+    must_succeed,
     require,
     watched_commits,
 )
@@ -36,13 +36,13 @@ MEAN_CALLS = 60
 _FOLDER_KILLS = 10
 """Kills that a folder goes through, on average, before the next one."""
 
-# What a child tells: a letter and a number. A pipe keeps what was written into it.
-_TOLD = struct.Struct("<cI")
+# A report of a child: a letter and a number. A pipe keeps what was written into it.
+_REPORT = struct.Struct("<cI")
 _SESSION, _BEGIN, _PART, _END, _FAILED = b"s", b"b", b"p", b"e", b"x"
 
 
 class Yield(NamedTuple):
-    """What the kills were worth.
+    """Counts of what the kills covered.
 
     Args:
         kills: How many there were.
@@ -102,7 +102,7 @@ def kill_writers(seed: int, kills: int, folder: Path) -> Yield:
         folder: Where the stores are made.
 
     Raises:
-        Wrong: The store broke its promise; the message names the seed of the life of that store.
+        Wrong: The store holds wrong rows; the message has the seed of that store.
     """
     total = Yield()
     for life in count():
@@ -119,19 +119,19 @@ def _life(seed: str, shape: Shape, path: Path, most: int) -> Yield:
     rng, truth, total = random.Random(seed), Truth(shape), Yield()
     for kill in range(min(most, 1 + int(rng.expovariate(1 / _FOLDER_KILLS)))):
         try:
-            told = _run_child(functools.partial(_write, f"{seed}-{kill}", truth, path))
-            total = total.plus(_replay(told, f"{seed}-{kill}", truth))
+            reports = _run_child(functools.partial(_write, f"{seed}-{kill}", truth, path))
+            total = total.plus(_replay(reports, f"{seed}-{kill}", truth))
             total = total._replace(extra=total.extra + _look(truth, path, rng))
         except Wrong as error:
             raise Wrong(f"store {seed}, kill {kill}, {shape}: {error}") from error
     return total
 
 
-Tell = Callable[[bytes, int], None]
+Report = Callable[[bytes, int], None]
 
 
-def _run_child(work: Callable[[Tell], None]) -> Iterator[tuple[bytes, int]]:
-    """Run something in a fork until it is killed; what it told."""
+def _run_child(work: Callable[[Report], None]) -> Iterator[tuple[bytes, int]]:
+    """Run work in a fork until it is killed, and return what it reported."""
     reading, writing = os.pipe()
     pid = os.fork()
     if not pid:
@@ -142,28 +142,28 @@ def _run_child(work: Callable[[Tell], None]) -> Iterator[tuple[bytes, int]]:
     _, status = os.waitpid(pid, 0)
     cut = data.find(_FAILED + b"\0\0\0\0")
     if cut >= 0:
-        raise Wrong(f"the writer failed: {data[cut + _TOLD.size :].decode()}")
+        raise Wrong(f"the writer failed: {data[cut + _REPORT.size :].decode()}")
     if not (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL):
         raise AssertionError(f"the child ended otherwise than planned: {status}")
-    return _TOLD.iter_unpack(data)
+    return _REPORT.iter_unpack(data)
 
 
-def _be_child(pipe: int, work: Callable[[Tell], None]) -> NoReturn:
+def _be_child(pipe: int, work: Callable[[Report], None]) -> NoReturn:
     """Never return into the test that was forked."""
     try:
-        work(lambda what, number: _tell(pipe, what, number))
+        work(lambda what, number: _report(pipe, what, number))
     except BaseException:
         with contextlib.suppress(OSError):
-            os.write(pipe, _TOLD.pack(_FAILED, 0) + traceback.format_exc().encode())
+            os.write(pipe, _REPORT.pack(_FAILED, 0) + traceback.format_exc().encode())
     finally:
         os._exit(1)
 
 
-def _tell(pipe: int, what: bytes, number: int) -> None:
-    os.write(pipe, _TOLD.pack(what, number))
+def _report(pipe: int, what: bytes, number: int) -> None:
+    os.write(pipe, _REPORT.pack(what, number))
 
 
-def _write(seed: str, truth: Truth, path: Path, tell: Tell) -> None:
+def _write(seed: str, truth: Truth, path: Path, report: Report) -> None:
     """The child: session after session, until the end."""
     rng = random.Random(seed)
     files = DeadlyFiles(int(rng.expovariate(1 / MEAN_CALLS)), seed)
@@ -172,33 +172,33 @@ def _write(seed: str, truth: Truth, path: Path, tell: Tell) -> None:
         with (
             DiskStorage.open(path, files=files) if is_store else truth.shape.create(path, files)
         ) as storage:
-            tell(_SESSION, storage.table.next_episode)
+            report(_SESSION, storage.table.next_episode)
             plan = Plan((seed, session), storage.table.next_episode)
             for _ in range(1 + int(rng.expovariate(1 / 10))):
                 flush = plan.flush()
-                tell(_BEGIN, len(flush))
-                with watched_commits(_Telling(tell)):
+                report(_BEGIN, len(flush))
+                with watched_commits(_Reporting(report)):
                     storage.add(flush)
-                tell(_END, 0)
+                report(_END, 0)
                 if rng.random() < 0.1:
                     storage.append_session({"note": "of a length that the next one may lack"})
 
 
-class _Telling(list[int]):
-    """Tells what is appended."""
+class _Reporting(list[int]):
+    """Reports what is appended."""
 
-    def __init__(self, tell: Tell) -> None:
-        self._tell = tell
+    def __init__(self, report: Report) -> None:
+        self._report = report
 
     def append(self, value: int) -> None:
-        self._tell(_PART, value)
+        self._report(_PART, value)
 
 
-def _replay(told: Iterator[tuple[bytes, int]], seed: str, truth: Truth) -> Yield:
+def _replay(reports: Iterator[tuple[bytes, int]], seed: str, truth: Truth) -> Yield:
     """Do to the truth what the child did to the store."""
     sessions, flushes = count(), 0
     plan: Plan | None = None
-    for what, number in told:
+    for what, number in reports:
         if what == _SESSION:
             require(
                 number == truth.next_episode,
@@ -227,12 +227,12 @@ def _look(truth: Truth, path: Path, rng: random.Random) -> int:
         return 0
     before = len(truth.stored)
     if rng.random() < 0.7:
-        with promised("reading"), _open(path, read_only=True) as reader:
+        with must_succeed("reading"), _open(path, read_only=True) as reader:
             truth.settle(reader)  # the next one must find the same
     copy = path.with_name("copy")
     if rng.random() < 0.7:  # so that the next process meets what was left by the one before
         path = Path(shutil.copytree(path, copy))
-    with promised("opening to write"), _open(path, read_only=False) as storage:
+    with must_succeed("opening to write"), _open(path, read_only=False) as storage:
         truth.settle(storage)
     shutil.rmtree(copy, ignore_errors=True)
     return len(truth.stored) > before

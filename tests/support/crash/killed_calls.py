@@ -34,17 +34,17 @@ def killed_at(number: int | None, work: Callable[[], object], seed: int = 0) -> 
         _be_child(writing, number, work, seed)
     os.close(writing)
     with open(reading, "rb") as pipe:
-        told = pipe.read().decode()
+        text = pipe.read().decode()
     _, status = os.waitpid(pid, 0)
     if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
         return -1
-    assert told.isdecimal(), f"the child failed: {told}"
-    return int(told)
+    assert text.isdecimal(), f"the child failed: {text}"
+    return int(text)
 
 
 def _be_child(pipe: int, number: int | None, work: Callable[[], object], seed: int) -> NoReturn:
     """Never return into the test that was forked."""
-    told = ""
+    text = ""
     try:
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, 1)
@@ -54,11 +54,11 @@ def _be_child(pipe: int, number: int | None, work: Callable[[], object], seed: i
         for name in CALLS:
             setattr(os, name, _deadly(name, getattr(os, name), number, count, rng))
         work()
-        told = str(count[0])
+        text = str(count[0])
     except BaseException:
-        told = traceback.format_exc()
+        text = traceback.format_exc()
     finally:
-        os.write(pipe, told.encode())
+        os.write(pipe, text.encode())
         os._exit(1)
 
 

@@ -1,4 +1,4 @@
-"""A medium that forgets what was not synced: what a loss of power leaves of files and folders.
+"""A medium that loses everything not synced: files and folders after a loss of power.
 
 The calls go to a real folder, which stands for the kernel's memory. Beside it every file keeps its
 *durable* bytes and, sector by sector, what was written since its last sync; every folder keeps its
@@ -143,7 +143,7 @@ class Medium:
         self._top = _load(root)
 
     def image(self, rng: random.Random) -> Image:
-        """What chance leaves after a loss of power at this moment."""
+        """A random result of a loss of power at this moment."""
         found: Image = {}
         _survive(self._top, "", rng, found)
         return found
@@ -213,7 +213,7 @@ class MediumFiles(SteeredFiles):
         return call()
 
     def close_all(self) -> None:
-        """What the kernel does when a process ends."""
+        """Close all files, as the kernel does when a process ends."""
         for file in self._opened:
             file.close()
 

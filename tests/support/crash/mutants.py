@@ -259,14 +259,14 @@ def _(patch: Patch) -> None:
     poisoning = Appender._poisoning
 
     @contextmanager
-    def forgetting(self: Appender) -> Any:
+    def without_poisoning(self: Appender) -> Any:
         try:
             with poisoning(self):
                 yield
         finally:
             self._failure = None
 
-    patch.setattr(Appender, "_poisoning", forgetting)
+    patch.setattr(Appender, "_poisoning", without_poisoning)
 
 
 # --- copies, checksums, lengths -------------------------------------------------------------------

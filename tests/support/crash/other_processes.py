@@ -1,4 +1,4 @@
-"""What another process does: a fork of this one, or a Python of its own."""
+"""Run code in another process: a fork of this one, or a new Python."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def in_fork(action: Callable[[], object]) -> str:
-    """What an action returns, or raises, in a forked child, as text."""
+    """Run an action in a forked child, and return its result or its error as text."""
     source, target = os.pipe()
     child = os.fork()
     if child == 0:
@@ -29,7 +29,7 @@ def in_fork(action: Callable[[], object]) -> str:
 
 
 def attempt(action: Callable[[], object]) -> str:
-    """What an action returns, or raises, as text."""
+    """Run an action, and return its result or its error as text."""
     try:
         return str(action())
     except BaseException as error:  # whatever it is: the caller compares the text

@@ -15,7 +15,7 @@ from support.crash.crash_truth import (
     Shape,
     Truth,
     Wrong,
-    promised,
+    must_succeed,
     require,
     watched_commits,
 )
@@ -29,7 +29,7 @@ _MAX_DEPTH, _CHAIN_CHANCE = 3, 0.04
 
 
 class Yield(NamedTuple):
-    """What the images were worth.
+    """Counts of what the images covered.
 
     Args:
         images: How many there were.
@@ -78,7 +78,7 @@ def lose_power(seed: int, images: int, folder: Path) -> Yield:
         folder: Where the stores are made.
 
     Raises:
-        Wrong: The store broke its promise; the message names the seed of the life of that store.
+        Wrong: The store holds wrong rows; the message has the seed of that store.
     """
     total = Yield()
     for life in count():
@@ -108,7 +108,7 @@ def _life(seed: str, shape: Shape, folder: Path, most: int) -> Yield:
 
 
 class _World:
-    """What happens to one store from an image on, until nobody looks at it any more."""
+    """One store from an image on: checks, more rows, and more losses of power."""
 
     def __init__(self, root: Path, rng: random.Random, start: Moment) -> None:
         restore(start.image, root)
@@ -181,21 +181,24 @@ def _look(moment: Moment, root: Path) -> Yield:
     seen = Yield(1, len(truth.stored), bool(truth.parts), 0, 0, moment.depth > 0)
     before = len(truth.stored)
     if DiskStorage.exists(path):
-        with promised("reading"), DiskStorage.open(path, read_only=True, files=files) as reader:
+        with must_succeed("reading"), DiskStorage.open(path, read_only=True, files=files) as reader:
             truth.compare(reader)
             recovery = reader.recovery
             require(not (moment.is_clean and any(recovery)), f"closed, but left {recovery}")
-        with promised("opening to write"), DiskStorage.open(path, files=files) as storage:
+        with must_succeed("opening to write"), DiskStorage.open(path, files=files) as storage:
             require(storage.recovery == recovery, f"{storage.recovery}, a reader saw {recovery}")
             truth.settle(storage)
             seen = seen._replace(recovered=any(recovery), extra=len(truth.stored) > before)
             path = _add_one(truth, storage)
     else:
         require(not moment.is_made, "the manifest is gone")
-        with promised("making it anew"), truth.shape.create(path, files) as storage:
+        with must_succeed("making it anew"), truth.shape.create(path, files) as storage:
             path = _add_one(truth, storage)
     is_closed = path.name == "store"
-    with promised("opening again"), DiskStorage.open(path, read_only=True, files=files) as reader:
+    with (
+        must_succeed("opening again"),
+        DiskStorage.open(path, read_only=True, files=files) as reader,
+    ):
         truth.compare(reader)
         require(not (is_closed and any(reader.recovery)), f"closed, but left {reader.recovery}")
     shutil.rmtree(root)

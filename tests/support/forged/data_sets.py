@@ -27,7 +27,7 @@ from stepwell.buffers.dropin.memmap.original import OriginalFolder
 from stepwell.buffers.storage.disk.verify import verify
 from stepwell.collectors.cli.errors import sentence_of
 from stepwell.collectors.cli.exchange import import_data
-from support.crash.hostile_runner import Canaries, Fault, Told
+from support.crash.hostile_runner import Canaries, Fault, Labels
 from support.exchanged_stores import tagged_store
 from support.libraries.original_memmap import OriginalWriter, tagged
 
@@ -66,7 +66,7 @@ class ForgedImports:
 
     Args:
         folder: For the data sets.
-        formats: Names of formats; the case's number tells which.
+        formats: Names of formats; chosen by the number of the case.
     """
 
     def __init__(self, folder: Path, formats: list[str]) -> None:
@@ -76,10 +76,10 @@ class ForgedImports:
         self._templates = {name: _template(folder / "made", name) for name in formats}
         self._secret = folder / "secret"
         self._secret.mkdir()
-        (self._secret / "data.npz").write_bytes(b"nobody may read or change this")
+        (self._secret / "data.npz").write_bytes(b"this must not be read or changed")
         self._canaries = Canaries(folder, frozenset({"case"}))
 
-    def __call__(self, number: int) -> Told:
+    def __call__(self, number: int) -> Labels:
         """Forge a data set, import it, and look at what there is."""
         rng = random.Random(number)
         name = self._formats[number % len(self._formats)]
@@ -146,10 +146,10 @@ def _template(folder: Path, name: str) -> Path:
 
 
 def _forge(given: Path, rng: random.Random, secret: Path) -> str:
-    """Change something, and tell what; the record of Stepwell's may be taken away before."""
+    """Change something, and return a description; Stepwell's record may be removed first."""
     if given.is_dir() and (given / "stepwell").is_dir() and rng.random() < 0.5:
         shutil.rmtree(given / "stepwell")
-    told: list[str] = []
+    changes: list[str] = []
     for _ in range(rng.choice([1, 1, 1, 2, 3])):
         files = [given] if given.is_file() else sorted(p for p in given.rglob("*") if p.is_file())
         if not files:
@@ -160,13 +160,13 @@ def _forge(given: Path, rng: random.Random, secret: Path) -> str:
         if ".tfrecord" in file.name and rng.random() < 0.7:
             change = _forge_records
         if change in (_link_out, _switch):  # the last one: the others must not follow it
-            told.append(change(file, rng, secret))
+            changes.append(change(file, rng, secret))
             break
         try:
-            told.append(f"{change(file, rng, secret)}: {file.name}")
+            changes.append(f"{change(file, rng, secret)}: {file.name}")
         except Exception as error:  # it was forged before, and cannot be read by us either
-            told.append(f"nothing ({error!r:.80})")
-    return ", ".join(told)
+            changes.append(f"nothing ({error!r:.80})")
+    return ", ".join(changes)
 
 
 def _flip(file: Path, rng: random.Random, secret: Path) -> str:

@@ -84,7 +84,7 @@ def dumps(tree: object) -> bytes:
 
 
 def paths_of(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Where the values in a JSON tree are, the tree itself left out."""
+    """Paths of all values in a JSON tree, except the tree itself."""
     pairs: Any = ()
     if isinstance(tree, dict):
         pairs = tree.items()
@@ -107,7 +107,7 @@ class Segment:
     """A segment taken apart.
 
     Args:
-        header: Its values; those that follow from the rest are reckoned anew, unless they are
+        header: Its values; those that follow from the rest are computed again, unless they are
             named in ``kept``.
         facts: What stands in the header as JSON.
         a: Slots of table A; those that hold something come first.
@@ -115,7 +115,7 @@ class Segment:
         chunks: Bytes of the chunks of the slots that hold something.
         gaps: What comes before each of them: what a repair has left of a chunk that it took out.
         rest: What comes after the last chunk.
-        kept: Names of header values, and ``(slot, name)``, that are not reckoned anew.
+        kept: Names of header values, and ``(slot, name)``, that are not computed again.
     """
 
     header: dict[str, Any]
@@ -176,8 +176,8 @@ class Segment:
         for name, value in values.items():
             if name not in self.kept:
                 self.header[name] = value
-        told = [self.header[name] for name in HEADER_NAMES]
-        head = (HEADER.pack(*told) + self.facts).ljust(header_bytes, b"\0")
+        values = [self.header[name] for name in HEADER_NAMES]
+        head = (HEADER.pack(*values) + self.facts).ljust(header_bytes, b"\0")
         parts = (part for pair in zip(self.gaps, self.chunks, strict=True) for part in pair)
         file = bytearray(head + bytes(2 * table) + b"".join(parts) + self.rest)
         for number, slots in enumerate((self.a, self.b)):
@@ -226,7 +226,7 @@ class Store:
         files: All other files, by their names, which may name a folder.
         older: Manifests from before, whole files.
         acts: Done last, to the folder that was written and the one around it.
-        keeps_lengths: The manifest's lengths of segments are not reckoned anew.
+        keeps_lengths: The manifest's lengths of segments are not computed again.
     """
 
     kind: str
@@ -316,7 +316,7 @@ def _append(path: Path) -> list[bytes]:
 
 @_kind
 def _ring(path: Path) -> list[bytes]:
-    """What was evicted is gone, and with it the first rows of some episodes."""
+    """A ring whose oldest segments are evicted, with the first rows of some episodes."""
     older = list[bytes]()
     with _opened(path, SPEC, segment_bytes=12_000, capacity=100) as storage:
         storage.append_session({"recipe": {"id": "Model-v0"}, "seed": 1})

@@ -1,4 +1,4 @@
-"""What somebody may have done to a store: each function forges one kind of thing in it.
+"""Forgeries of a store: each function changes one kind of thing in it.
 
 All of them leave the checksums to `Store.write`, which makes them right. A function returns what it
 did, in words, or an empty text where the store has no such thing.
@@ -170,7 +170,7 @@ def _change_json(rng: random.Random, tree: Any) -> str:
     parent = at(tree, path[:-1])
     if kind == "more" and isinstance(parent, dict):
         parent[rng.choice(_TEXTS)] = json_value(rng, before)
-        return f"a key beside {where}"
+        return f"a key next to {where}"
     if kind == "twice" and isinstance(parent, dict):
         value = json_value(rng, before)
         rest = {key: part for key, part in parent.items() if key != path[-1]}
@@ -409,8 +409,8 @@ def _slot_number(store: Store, rng: random.Random) -> str:
     value = whole_number(rng, before)
     copies = rng.choice(("ab", "ab", "ab", "a", "b"))
     segment.put(slot, what, value, copies=copies)
-    told = f"{name}: slot {slot} of {segment.count}: {what}: {before} -> {value}"
-    return f"{told}, copies {copies}"
+    text = f"{name}: slot {slot} of {segment.count}: {what}: {before} -> {value}"
+    return f"{text}, copies {copies}"
 
 
 @forgery("slot: the same in all", 3)
@@ -816,7 +816,7 @@ def _file_length(store: Store, rng: random.Random) -> str:
         os.truncate(path / name, int(length * share) if is_cut else length + more)
 
     is_known = name in store.segments and rng.random() < 0.5
-    if is_known:  # the manifest knows of it
+    if is_known:  # the manifest lists it
         segment = store.segments[name]
         segment.rest = b"" if is_cut else segment.rest + bytes(more)
         return f"{name}: {'what follows the last chunk is gone' if is_cut else f'{more} more'}"
@@ -971,7 +971,7 @@ def _file_path(store: Store, rng: random.Random) -> str:
         rng.choice(sealed)[0] = value
     else:
         sealed.append([value, 16384, rng.choice((0, 1))])
-    # So that "segment-" and the path lead to what is beside the folder.
+    # So that "segment-" and the path lead to files next to the folder.
     store.acts.append(lambda path: (path / "segment-").mkdir(exist_ok=True))
     return f"sealed {_short(sealed)}, open {_short(store.body['open'])}"
 

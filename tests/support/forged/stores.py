@@ -1,4 +1,4 @@
-"""Stores that somebody has changed and then put every checksum right."""
+"""Stores that were changed, with every checksum computed again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user does with a folder that somebody sent, and what must hold of it.
+"""Uses of a folder from an untrusted source, and the checks of each.
 
 A forged store either reads as something consistent, or is refused in a sentence, always in the same
 way: `verify` and the reader agree. Nothing outside of the folder is touched, and who only reads
@@ -97,7 +97,7 @@ class _Case:
         self._stores = stores
         self._names = [name for name in FORGERIES if name.startswith(only)]
         self.name, self.store, self.what = self._forged()
-        self._told = {"forgery": self.name, "store": self.store.kind}
+        self._labels = {"forgery": self.name, "store": self.store.kind}
 
     def run(self) -> Mapping[str, str]:
         """Use it; a fault says what was forged."""
@@ -109,10 +109,10 @@ class _Case:
         except Exception as error:
             error.add_note(self.what)
             raise
-        return self._told
+        return self._labels
 
     def write(self) -> None:
-        """Write the store, and what is beside it."""
+        """Write the store, and the files next to it."""
         shutil.rmtree(self.base, ignore_errors=True)
         (self.base / "beside" / "folder").mkdir(parents=True)
         for name in ("model.bin", "folder/x.bin", "copy.bin"):
@@ -125,24 +125,24 @@ class _Case:
             chosen = self._rng.choices(self._names, weights, k=self._rng.choice((1, 1, 1, 2)))
             for kind in self._rng.sample(list(self._stores), len(self._stores)):
                 store = self._stores[kind].clone()
-                told = self._forge(store, chosen)
-                if told is not None:
-                    return chosen[0], store, f"{kind}; {'; '.join(told)}"
+                done = self._forge(store, chosen)
+                if done is not None:
+                    return chosen[0], store, f"{kind}; {'; '.join(done)}"
 
     def _forge(self, store: Store, names: Sequence[str]) -> list[str] | None:
-        """What was forged; None where the store has no such thing, or has it no more."""
-        told: list[str] = []
+        """Forge the store; None if it has, or no longer has, the thing to change."""
+        done: list[str] = []
         for name in names:
             try:
                 what = FORGERIES[name].forge(store, self._rng)
             except _SENSELESS:
-                if not told:
+                if not done:
                     raise
                 return None  # it cannot make sense of what the one before it has left
             if not what:
                 return None
-            told.append(f"{name}: {what}")
-        return told
+            done.append(f"{name}: {what}")
+        return done
 
     def _use(self) -> None:
         all_of_it = Canaries(self.base, frozenset({"out"}))
@@ -151,12 +151,12 @@ class _Case:
         all_of_it.check("verify")
         read = attempt("reading", lambda: digests.append(_read(self.path)), ())
         all_of_it.check("reading")
-        self._told |= {"verify": _first_word(verified), "read": _first_word(read)}
+        self._labels |= {"verify": _first_word(verified), "read": _first_word(read)}
         said = read + verified
         is_stopped = read != DONE and any(word in said for word in _CHECKSUM)
-        self._told["checksums"] = "stopped it" if is_stopped else "passed"
+        self._labels["checksums"] = "stopped it" if is_stopped else "passed"
         # What is whole may still be too much for the memory that there is, and a row that comes
-        # again in the next chunk may be damaged there where nobody reads it.
+        # again in the next chunk may be damaged there without being read.
         is_too_much = verified == DONE and read.startswith("MemoryError: ")
         is_unread = read == DONE and verified.startswith("Damaged: ") and _comes_again(self.path)
         if (verified == DONE) != (read == DONE) and not (is_too_much or is_unread):
@@ -177,24 +177,24 @@ class _Case:
             use = functools.partial(READING[name], self.path, self._rng)
             ending = attempt(name, use, use_accepts(name))
             all_of_it.check(name)
-            self._told[name] = _first_word(ending)
+            self._labels[name] = _first_word(ending)
             shutil.rmtree(self.base / "out", ignore_errors=True)
         if random.Random(f"refresh {self.number}").random() < 0.1:
             good = self._good / self.store.kind
             ending = attempt("refresh", lambda: _refresh(self.path, good), ())
             all_of_it.check("refresh")
-            self._told["refresh"] = _first_word(ending)
+            self._labels["refresh"] = _first_word(ending)
             shutil.rmtree(self.base / "out", ignore_errors=True)
         beside = Canaries(self.base, frozenset({"out", "store"}))
         name = self._rng.choice(sorted(WRITING))
         ending = attempt(name, lambda: WRITING[name](self.path, self._rng))
         beside.check(name)
-        self._told[name] = _first_word(ending)
+        self._labels[name] = _first_word(ending)
         if ending == DONE:
             self._check_after(name, digests, read)
 
     def _check_after(self, name: str, before: list[str], read: str) -> None:
-        """What was brought in order reads, and as before."""
+        """Check that a repaired store is readable, with the same rows as before."""
         after: list[str] = []
         again = attempt(f"verify after {name}", lambda: _verified(self.path), ())
         again += attempt(f"reading after {name}", lambda: after.append(_read(self.path)), ())
@@ -220,9 +220,9 @@ def _verified(path: Path) -> None:
 
 
 def _check_old(digest: str, good: Path) -> None:
-    """A manifest from before that is believed must have told of all rows that are there."""
+    """An older manifest that is accepted must list all rows that are there."""
     if digest != _read(good):
-        raise Fault("a stale manifest is believed", f"{digest}, and not all rows")
+        raise Fault("a stale manifest is accepted", f"{digest}, and not all rows")
 
 
 def _read(path: Path) -> str:
@@ -238,7 +238,7 @@ def _read(path: Path) -> str:
 
 
 def use_accepts(name: str) -> tuple[type[Exception], ...]:
-    """Errors that may refuse a use, beside Stepwell's own."""
+    """Errors, besides Stepwell's own, that may refuse a use."""
     return (ValueError,) if name.startswith(("sample", "checkpoint", "command")) else ()
 
 
@@ -285,7 +285,7 @@ def _skip(path: Path, rng: random.Random) -> None:
 
 
 def _refresh(path: Path, good: Path) -> None:
-    """What a reader has open is replaced by the forged store."""
+    """Replace the store that a reader has open by the forged one."""
     opened = Path(shutil.copytree(good, path.parent / "out" / "open"))
     with DiskStorage.open(opened, read_only=True) as storage:
         _replace_files(path, storage.path)

@@ -11,7 +11,7 @@ import pytest
 __all__ = ["D3RLPY_PYTHON", "INSTALLS", "python_with_d3rlpy", "run"]
 
 D3RLPY_PYTHON = "STEPWELL_D3RLPY_PYTHON"
-# torch first: d3rlpy asks for it without a word about which, and pip would take its newest.
+# torch first: d3rlpy requires it without a version, and pip would install the newest.
 INSTALLS = (["torch==2.13.0"], ["d3rlpy==2.8.1"])
 
 
@@ -36,7 +36,7 @@ def python_with_d3rlpy(config: pytest.Config, factory: pytest.TempPathFactory) -
 
 
 def run(python: str, *arguments: str, timeout: float = 600) -> str:
-    """What a script prints, run by that interpreter, on one core and apart from this one."""
+    """Run a script with that interpreter, on one core and isolated, and return what it prints."""
     environ = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
     done = subprocess.run(
         [python, *arguments],

@@ -32,7 +32,7 @@ def as_bytes(pictures: torch.Tensor) -> np.ndarray:
     return ((pictures.double() + 1) * 127.5).round().to(torch.uint8).numpy()
 
 
-def told(one: Any, prefix: str) -> dict[str, np.ndarray]:
+def arrays_of(one: Any, prefix: str) -> dict[str, np.ndarray]:
     """An episode, a segment or a batch, with bytes for pictures."""
     names = ("act", "rew", "end", "trunc", "mask_padding")
     found = {name: getattr(one, name).numpy() for name in names if hasattr(one, name)}
@@ -55,12 +55,12 @@ def load(folder: Path, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         "counts_end": np.array(dataset.counts_end),
     }
     for number in range(dataset.num_episodes):
-        found |= told(dataset.load_episode(number), f"{number}/")
+        found |= arrays_of(dataset.load_episode(number), f"{number}/")
     for name, beyond in (("within", False), ("beyond", True)):
         weights = [0.25, 0.25, 0.5] if beyond else None
         sampler = data.BatchSampler(dataset, 0, 1, 200, 4, weights, beyond)
         batch = data.collate_segments_to_batch([dataset[one] for one in sampler.sample()])
-        found |= told(batch, f"{name}/")
+        found |= arrays_of(batch, f"{name}/")
     chunks = data.DatasetTraverser(dataset, 8, 4)
     found["chunks"] = np.array([len(chunks), len(list(chunks))])
     dataset.add_episode(dataset.load_episode(0))

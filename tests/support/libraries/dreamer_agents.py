@@ -74,6 +74,6 @@ def agent(
 
 
 def as_assignments(config: Config) -> list[str]:
-    """What `--set` takes for a config that is unlike `Config.small()`."""
+    """The assignments for `--set` that make this config from `Config.small()`."""
     usual = asdict(Config.small())
     return [f"{name}={value}" for name, value in asdict(config).items() if value != usual[name]]

@@ -25,7 +25,7 @@ def iris(module: str) -> Any:
     return importlib.import_module(module)
 
 
-def told(episode: Any, prefix: str) -> dict[str, np.ndarray]:
+def arrays_of(episode: Any, prefix: str) -> dict[str, np.ndarray]:
     return {f"{prefix}{name}": tensor.numpy() for name, tensor in episode.__dict__.items()}
 
 
@@ -36,7 +36,7 @@ def load(folder: Path, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     dataset.load_disk_checkpoint(folder)
     found: dict[str, np.ndarray] = {"seen": np.array(dataset.num_seen_episodes)}
     for number, episode in enumerate(dataset.episodes):
-        found |= told(episode, f"{number}/")
+        found |= arrays_of(episode, f"{number}/")
     for name, from_start in (("start", True), ("end", False)):
         batch = dataset.sample_batch(200, 4, from_start)
         found |= {f"{name}/{key}": tensor.numpy() for key, tensor in batch.items()}

@@ -14,7 +14,7 @@ HEIGHT, WIDTH = 6, 5
 
 
 class OldSpace:
-    """What all spaces of gym have in common."""
+    """Common base of the fake gym spaces."""
 
     def __init__(self, shape: tuple[int, ...] | None = None, dtype: Any = None) -> None:
         self.shape, self.dtype = shape, None if dtype is None else np.dtype(dtype)

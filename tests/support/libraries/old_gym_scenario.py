@@ -27,7 +27,7 @@ def imported(module: str) -> Any:
 
 
 def failure_before_mending(rom: str) -> str:
-    """What nes-py 8 says of any ROM under numpy 2."""
+    """The error of nes-py 8 for any ROM under NumPy 2."""
     try:
         imported("nes_py").NESEnv(rom)
     except OverflowError as error:
@@ -41,7 +41,7 @@ def old_env(rom: str) -> Any:
 
 
 def checked(rom: str) -> bool:
-    """Whether gymnasium's checker finds nothing wrong with the adapted env."""
+    """Run gymnasium's checker on the adapted env; True if it finds nothing wrong."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warnings.filterwarnings("ignore", ".*not having a spec.*")
@@ -50,7 +50,7 @@ def checked(rom: str) -> bool:
 
 
 def refused_with_gyms_checker(rom: str) -> str:
-    """What is said to an env that gym wrapped in its own checker."""
+    """The error for an env that gym wrapped in its own checker."""
     checker = imported("gym.wrappers.env_checker").PassiveEnvChecker
     try:
         from_gym(checker(old_env(rom)))
@@ -100,7 +100,7 @@ def collected(rom: str) -> dict[str, Any]:
 
 
 def ram_facts(rom: str) -> dict[str, Any]:
-    """How the RAM reads and writes after mending."""
+    """Reads and writes of the RAM after `patch_nes_py`."""
     env: Any = from_gym(old_env(rom))
     env.reset()
     for _ in range(10):  # the game clears its RAM first

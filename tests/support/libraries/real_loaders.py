@@ -25,7 +25,7 @@ Doing = Callable[[Path, dict[str, np.ndarray]], dict[str, np.ndarray]]
 def run_real(
     project: str, script: str, doing: str, folder: Path, tmp: Path, **given: Any
 ) -> dict[str, np.ndarray]:
-    """What the project's own code does with a folder.
+    """Read a folder with the other project's own code.
 
     Args:
         project: Name of the source tree.
@@ -41,7 +41,7 @@ def run_real(
     if root is None or not sources.is_dir():
         pytest.skip(f"needs the sources of {project} in a folder that STEPWELL_LOADERS names")
     np.savez(tmp / "given.npz", **given)
-    target = tmp / "told.npz"
+    target = tmp / "results.npz"
     target.unlink(missing_ok=True)
     arguments = [doing, str(folder), str(tmp / "given.npz"), str(target)]
     ran = subprocess.run(
@@ -52,12 +52,12 @@ def run_real(
         timeout=300,
     )
     assert ran.returncode == 0, ran.stderr + ran.stdout
-    with np.load(target, allow_pickle=False) as told:
-        return {name: told[name] for name in told.files}
+    with np.load(target, allow_pickle=False) as results:
+        return {name: results[name] for name in results.files}
 
 
 def answer(doings: Mapping[str, Doing]) -> None:
-    """What a script does: what its arguments say, from arrays in a file to arrays in a file."""
+    """Run a script that reads arrays from a file and writes arrays to a file."""
     doing, folder, source, target = sys.argv[1:]
     with np.load(source, allow_pickle=False) as arrays:
         given = {name: arrays[name] for name in arrays.files}

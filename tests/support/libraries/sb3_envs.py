@@ -1,4 +1,4 @@
-"""Envs whose observations tell env, episode and step, in the spaces that Stable-Baselines3 takes.
+"""Envs whose observations contain env, episode and step, in spaces of Stable-Baselines3.
 
 What each env did is known beforehand, as a plain list of episodes.
 """
@@ -44,7 +44,7 @@ _ACTIONS: dict[str, spaces.Space[Any]] = {
 
 
 class Tag(NamedTuple):
-    """Where an observation is from."""
+    """The env, episode and step of an observation."""
 
     env: int
     episode: int
@@ -52,7 +52,7 @@ class Tag(NamedTuple):
 
 
 def observation_of(kind: Kind, tag: Tag) -> Any:
-    """What the env shows."""
+    """Make the observation of a place."""
     env, episode, step = tag
     if kind == "dict":
         return {key: observation_of(key, tag) for key in ("vector", "image last", "discrete")}
@@ -70,7 +70,7 @@ def observation_of(kind: Kind, tag: Tag) -> Any:
 
 
 def tag_of(kind: Kind, observation: Any) -> Tag:
-    """Where one observation is from, be it as the env shows it or as SB3 keeps it."""
+    """Read the place from an observation, in the env's layout or in SB3's."""
     if kind == "dict":
         tags = {tag_of(key, observation[key]) for key in ("vector", "image last", "discrete")}
         assert len(tags) == 1, tags
@@ -89,7 +89,7 @@ def tag_of(kind: Kind, observation: Any) -> Tag:
 
 
 def reward_of(tag: Tag, action: Any) -> float:
-    """What an action brings, exact as float32."""
+    """The reward of an action, exact as float32."""
     return tag.episode * 8 + tag.step + tag.env / 4 + float(np.sum(np.round(action))) / 16
 
 
@@ -167,7 +167,7 @@ def steps_of(env: int, count: int) -> list[Step]:
 
 
 def rows_of(env: int, count: int, mode: AutoresetMode) -> list[Step | None]:
-    """What stands in the first rows of an env's rollouts; None where it resets."""
+    """The places in the first rows of an env's rollouts; None where it resets."""
     found: list[Step | None] = []
     for step in steps_of(env, count):
         found.append(step)

@@ -1,4 +1,4 @@
-"""Tiny networks of the Dreamer example, an env whose observations tell all, and rows from it."""
+"""Tiny networks of the Dreamer example, an env whose observations contain its state, and rows."""
 
 from __future__ import annotations
 
@@ -144,15 +144,15 @@ PLANS = [
 ]
 
 
-def telling_envs(mode: AutoresetMode = AutoresetMode.NEXT_STEP) -> Any:
+def labelled_envs(mode: AutoresetMode = AutoresetMode.NEXT_STEP) -> Any:
     """Three of them, whose episodes end at different times."""
     make = [partial(TellingEnv, plan, tag) for tag, plan in enumerate(PLANS)]
     return SyncVectorEnv(make, autoreset_mode=mode)
 
 
 def random_rows(steps: int = 150) -> sw.SequenceReplayBuffer:
-    """What random actions gave in these envs."""
+    """Rows of random actions in these envs."""
     replay = sw.SequenceReplayBuffer(seed=0)
-    with sw.Collector(telling_envs(), sw.RandomPolicy(), replay, seed=0) as collector:
+    with sw.Collector(labelled_envs(), sw.RandomPolicy(), replay, seed=0) as collector:
         collector.collect(steps=steps)
     return replay

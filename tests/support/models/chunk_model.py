@@ -21,7 +21,7 @@ class Held:
 
 
 def held_by(chunks: Iterable[Chunk]) -> dict[int, Held]:
-    """What is held of each episode when these chunks are, the oldest first."""
+    """The parts of each episode that these chunks hold, the oldest first."""
     held: dict[int, Held] = {}
     for chunk in chunks:
         head = held[chunk.episode].head if chunk.episode in held else chunk.first_row
@@ -48,7 +48,7 @@ def tails(storage: Storage) -> dict[int, int]:
 
 
 def same_records(one: np.ndarray, other: np.ndarray) -> bool:
-    """Equal but for where a stream's rows are counted from: a table made anew begins with 0."""
+    """Equal except for the first row number of a stream: a new table begins with 0."""
     mine, theirs = one.copy(), other.copy()
     for each in (mine, theirs):
         each["stream_row"] -= each["stream_head"]

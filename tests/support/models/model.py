@@ -17,7 +17,7 @@ AnyEnv = gym.Env[Any, Any]
 
 @dataclass(eq=False)
 class ModelEpisode:
-    """What one env gave from a reset on; the last action is None: nothing was chosen yet."""
+    """The rows of one env from a reset on; the last action is None: not chosen yet."""
 
     stream: int
     number: int
@@ -58,7 +58,7 @@ class Model:
 
     @property
     def episodes(self) -> list[ModelEpisode]:
-        """What must be stored, in the order of the starts: a reset alone is nothing."""
+        """The episodes that must be stored, in the order of their starts; a reset alone is none."""
         return [episode for episode in self.chosen if episode.steps]
 
     def reset(self, seed: int, episodes: float = float("inf")) -> None:

@@ -1,4 +1,4 @@
-"""What may happen to a replay, for hypothesis to choose from."""
+"""Strategies for the history of a replay."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.rows.replay_rows import ENDINGS, Played, Step, telling_spec
 
 
 class Kind(NamedTuple):
-    """What kind of replay it is."""
+    """Settings of a replay."""
 
     is_on_disk: bool = False
     capacity: int | None = None

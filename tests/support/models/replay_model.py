@@ -22,7 +22,7 @@ class Item(NamedTuple):
 
     @property
     def rows(self) -> list[Row]:
-        """What of it is stored."""
+        """The rows of it that are stored."""
         return [row for row in self.places if row is not None]
 
 
@@ -97,7 +97,7 @@ def transitions(
 
 
 class Contents:
-    """What every stored row holds, by its id, with a row of zeros for places where none is."""
+    """Every stored row by its id, and a row of zeros for places without one."""
 
     def __init__(self, spec: Spec, episodes: Sequence[ModelEpisode]) -> None:
         self._spec = spec
@@ -137,7 +137,7 @@ class Contents:
         return np.array([self._none if row is None else self._index[row.id] for row in rows], int)
 
     def _stack(self, row: Row | None, field: Field) -> list[int]:
-        """Where the frames of a row's stack are."""
+        """Positions of the frames of a row's stack."""
         if row is None:
             return [self._none] * field.stack
         padding = self._none
@@ -161,7 +161,7 @@ def _marks(episode: ModelEpisode) -> Iterator[tuple[bool, ...]]:
 
 
 def item_id(item: Item, request: Sequences) -> int:
-    """Id of the row that tells a sequence from all others of the request.
+    """Id of the row that identifies a sequence among those of the request.
 
     It is the first row to learn from, or, where those before the reset are padding, the last one.
     """
@@ -174,7 +174,7 @@ def item_id(item: Item, request: Sequences) -> int:
 
 
 def mask_of(item: Item, align: Align) -> list[bool]:
-    """Which places are stored rows, or transitions."""
+    """A mask of the places that are stored rows, or transitions."""
     if align == "arrival":
         return [row is not None for row in item.places]
     pairs = zip(item.places[:-1], item.places[1:], strict=True)
@@ -182,7 +182,7 @@ def mask_of(item: Item, align: Align) -> list[bool]:
 
 
 def by_id(items: Iterable[Item], request: Sequences) -> dict[int, Item]:
-    """The items, each under the id that tells it from all others."""
+    """The items by their unique ids."""
     return {item_id(item, request): item for item in items}
 
 
@@ -236,7 +236,7 @@ def assert_sequences(
 
 
 def chosen(name: str, wanted: Sequence[str]) -> bool:
-    """A field was asked for, by its name or the first part of it."""
+    """True if a field was requested, by its name or the first part of it."""
     return name in wanted or name.partition("/")[0] in wanted
 
 

@@ -1,4 +1,4 @@
-"""What a rollout must hold, from a model that is obviously right: single envs, row by row."""
+"""A slow model of rollouts: single envs, row by row."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Info = Mapping[str, Any]
 
 
 class Rule(Protocol):
-    """How to act in one env: its result is what a policy gives for one row."""
+    """Chooses the action in one env: the result of a policy for one row."""
 
     initial: Any
     """State before the first row of an episode; None for a rule that carries nothing over."""
@@ -68,7 +68,7 @@ class CountingRule(TraceRule):
 
 
 class BatchPolicy:
-    """The policy of a rule: asks it for one env after the other."""
+    """The policy of a rule: calls it for one env after the other."""
 
     def __init__(self, rule: Rule) -> None:
         self.rule = rule
@@ -86,7 +86,7 @@ class BatchPolicy:
 
 
 class ValuedPolicy(BatchPolicy):
-    """The same, which also tells what open ends are worth."""
+    """The same, with a value of open ends."""
 
     def value(self, observation: Any) -> np.ndarray:
         n = rows_in(observation)
@@ -95,7 +95,7 @@ class ValuedPolicy(BatchPolicy):
 
 
 class RecurrentPolicy:
-    """The policy of a rule with a state: asks it for one env after the other."""
+    """The policy of a rule with a state: calls it for one env after the other."""
 
     def __init__(self, rule: Rule) -> None:
         self.rule = rule
@@ -129,7 +129,7 @@ def policy_of(rule: Rule) -> Any:
 
 @dataclass(eq=False)
 class ModelRow:
-    """One row of one env: what was seen, what was chosen, and what that brought."""
+    """One row of one env: observation, action, and results of the step."""
 
     observation: Any
     is_first: bool
@@ -283,7 +283,7 @@ class RolloutModel(Model):
         return ModelRow(observation, is_first, action, before, after, extras)
 
     def _restart(self, stream: int, row: ModelRow) -> None:
-        """As `RestartVectorEnv` does it: the step happens, and nobody hears of it."""
+        """As in `RestartVectorEnv`: the step happens, and its result is lost."""
         episode, env = self.current[stream], self.envs[stream]
         if episode.has_ended:
             env.reset()
@@ -374,7 +374,7 @@ def assert_rollout(rollout: sw.Rollout, model: ModelRollout, *, stores_state: bo
 
 
 def assert_open_ends(rollout: sw.Rollout, model: ModelRollout) -> None:
-    """What is bootstrapped from is what followed on the last action."""
+    """Bootstrap observations must be those that followed the last action."""
     ends, given = model.open_ends, rollout.bootstrap
     found = list(zip(given.step.tolist(), given.env.tolist(), strict=True))
     assert (given.step.dtype, given.env.dtype) == (np.dtype(np.int64), np.dtype(np.int64))
@@ -390,7 +390,7 @@ def assert_open_ends(rollout: sw.Rollout, model: ModelRollout) -> None:
 
 
 def assert_values(rollout: sw.Rollout, model: ModelRollout, rule: Rule) -> None:
-    """The policy was asked for the open ends, and GAE comes to what its definition says."""
+    """Values are those of the open ends, and advantages those of the definition of GAE."""
     given = rollout.bootstrap
     assert given.value is not None
     ends = zip(given.step.tolist(), given.env.tolist(), strict=True)

@@ -1,4 +1,4 @@
-"""Rows that tell from which store, episode and place they are, and storages full of them."""
+"""Rows that contain their store, episode and place, and storages full of them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ENDS = (End.NONE, End.PENDING, End.TERMINATED, End.TRUNCATED, End.TERMINATED | E
 
 
 class Label(NamedTuple):
-    """What a row tells."""
+    """The store, episode and place that a row contains."""
 
     store: int
     episode: int
@@ -55,7 +55,7 @@ class Player:
 
     Args:
         storage: Where they go.
-        store: What the rows tell.
+        store: The store in the label of each row.
         seed: Of lengths and ends.
         streams: Number of streams.
     """
@@ -84,7 +84,7 @@ class Player:
 
 
 def labels_of(observation: np.ndarray) -> list[Label]:
-    """What the first rows of windows [B, T, 3] tell; all rows of each are checked to follow."""
+    """Read the first rows of windows [B, T, 3], and check that all rows of each are consecutive."""
     first = observation[:, 0]
     assert (observation[:, :, :2] == first[:, None, :2]).all()
     assert (np.diff(observation[:, :, 2], axis=1) == 1).all()

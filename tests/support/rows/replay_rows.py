@@ -1,4 +1,4 @@
-"""Rows that tell which they are, and a real replay that is fed the same chunks as a slow model."""
+"""Rows that contain their place, and a real replay that gets the same chunks as a slow model."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def telling_spec(stack: int = 1, padding: Literal["zero", "repeat"] = "zero") ->
 
 
 def telling(rows: Sequence[Row]) -> dict[str, np.ndarray]:
-    """What stands in rows [n], by field."""
+    """Values of rows [n], by field."""
     table = np.array([tuple(row) for row in rows], np.int64).reshape(-1, 5)
     stream, episode, number, _, settled = table.T
     label = np.stack([episode, number], axis=1).astype("<i8")
@@ -151,7 +151,7 @@ class Recording:
         self.next_id += count
         return rows
 
-    def forget_before(self, row_id: int) -> None:
+    def drop_before(self, row_id: int) -> None:
         """Rows were evicted: all those whose ids are lower."""
         for episode in self.episodes:
             episode.rows = [row for row in episode.rows if row.id >= row_id]
@@ -208,7 +208,7 @@ class Played:
 
     @property
     def episodes(self) -> list[ModelEpisode]:
-        """What is stored."""
+        """The rows that are stored."""
         return self.recording.episodes
 
     def add(self, *steps: Step) -> None:
@@ -225,7 +225,7 @@ class Played:
     def follow(self) -> None:
         """Forget what the replay has evicted: the oldest rows, in the order in which they came."""
         records = self.replay.storage.table.records
-        self.recording.forget_before(int(records["row_id"][0]))
+        self.recording.drop_before(int(records["row_id"][0]))
 
     def restart(self) -> None:
         """Close the replay in a folder and open it again; what is open in it stays as it is."""

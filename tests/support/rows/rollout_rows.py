@@ -25,7 +25,7 @@ class Part:
 
     Args:
         row: The first one's row.
-        rewards: What they brought.
+        rewards: The rewards of its steps.
         values: V of the observation before each.
         ending: What became of the episode behind the last one.
         last_value: V of what followed on the last one: its true last observation.
@@ -50,7 +50,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Column:
-    """What one env did: parts of episodes, and between them rows without a step."""
+    """The column of one env: parts of episodes, and between them rows without a step."""
 
     rows: int
     parts: tuple[Part, ...] = ()
@@ -114,7 +114,7 @@ def mask_of(columns: Sequence[Column]) -> np.ndarray:
 
 
 def labels(rows: int, envs: int, offset: int = 0) -> np.ndarray:
-    """[T, N]: a number for each row, which tells where it is from."""
+    """[T, N]: a number for each row, unique to its place."""
     return np.arange(rows * envs).reshape(rows, envs) + offset
 
 
@@ -127,7 +127,7 @@ def rollout_of(
 ) -> Rollout:
     """The rollout that a collector would make of it.
 
-    Observations, actions, info, extras and states tell their row: see `assert_rows`.
+    Observations, actions, info, extras and states contain their row: see `assert_rows`.
 
     Args:
         columns: What the envs did.
@@ -175,7 +175,7 @@ def rollout_of(
 
 
 def frames(number: np.ndarray) -> np.ndarray:
-    """Something large that tells its row, [..., 2, 3] uint8."""
+    """A large value unique to its row, [..., 2, 3] uint8."""
     found: np.ndarray = (number[..., None, None] * 7 + np.arange(6).reshape(2, 3)).astype(np.uint8)
     return found
 

@@ -1,4 +1,4 @@
-"""Envs whose pictures tell which env, episode and step they are of, and what really happened."""
+"""Envs whose images contain env, episode and step, and the list of what was played."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def play(
     is_dict: bool = False,
     stack: int = 1,
 ) -> tuple[sw.SequenceReplayBuffer, list[PlayedEpisode]]:
-    """Collect, close in the middle of episodes, and tell what was played; a reset alone is none."""
+    """Collect, close in the middle of episodes, and return what was played; a reset is no step."""
     tagged = [PixelTagEnv(env, shape, is_dict, PLAN[env:] + PLAN[:env]) for env in range(envs)]
 
     def made(env: PixelTagEnv) -> gym.Env[Any, Any]:

@@ -1,4 +1,4 @@
-"""Transitions that tell where they belong, and the plain list of episodes that they make."""
+"""Transitions that contain their place, and the plain list of episodes that they make."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def image(env: int, episode: int, step: int, *, is_last: bool = False) -> np.nda
 
 
 class Step(NamedTuple):
-    """What an env is told to do next.
+    """The next command for an env.
 
     Args:
         env: Which env.
@@ -49,7 +49,7 @@ class Played:
     """When each step was taken, counted over all envs."""
 
     def observation(self, step: int) -> np.ndarray:
-        """What step ``step`` began with; behind the last one what it ended with."""
+        """The observation before step ``step``; after the last step, the last observation."""
         if step < self.steps:
             return image(self.env, self.number, step)
         if self.has_final:
@@ -67,7 +67,7 @@ class Played:
 
 
 class Play:
-    """Adds tagged transitions to a buffer, and remembers them as a list of episodes.
+    """Adds tagged transitions to a buffer, and keeps them as a list of episodes.
 
     Args:
         add: The buffer's `add`, its named arguments included.
@@ -112,7 +112,7 @@ class Play:
                 self.step(Step(env, ends if is_last else 0, has_final=True))
 
     def of(self, observation: np.ndarray) -> tuple[Played, int]:
-        """The episode and the step that an observation tells."""
+        """The episode and the step that an observation contains."""
         number, low, high = (int(observation[place]) for place in ((0, 0, 1), (1, 0, 0), (1, 0, 1)))
         played = self.episodes[number]
         assert int(observation[0, 0, 0]) == played.env
@@ -143,5 +143,5 @@ def steps(envs: int) -> st.SearchStrategy[Step]:
 
 
 def plays(envs: int) -> st.SearchStrategy[list[list[Step]]]:
-    """What is done between one draw and the next."""
+    """Changes between one draw and the next."""
     return st.lists(st.lists(steps(envs), min_size=1, max_size=25), min_size=1, max_size=6)

@@ -1,4 +1,4 @@
-"""Rows that tell which they are, so that whoever reads one can check all of it alone."""
+"""Rows that contain their place, so that a reader can check each row on its own."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _PATIENCE_SECONDS = 100.0
 
 
 def telling(episodes: np.ndarray, rows: np.ndarray) -> dict[str, np.ndarray]:
-    """What stands in rows [n] of episodes [n]."""
+    """Values of rows [n] of episodes [n]."""
     frames = np.empty((len(rows), 8, 16), np.uint8)
     label = np.stack([episodes, rows], axis=1).astype("<i8")
     frames[:, 0] = label.view(np.uint8).reshape(-1, 16)
@@ -58,8 +58,8 @@ def telling_chunk(
     return Chunk(episode, stream, first, end, fields, {"seed": episode} if first == 0 else {})
 
 
-def told(frame: np.ndarray) -> tuple[int, int]:
-    """Episode and place of a row, as its observation tells."""
+def place_of(frame: np.ndarray) -> tuple[int, int]:
+    """Episode and place of a row, read from its observation."""
     episode, row = np.ascontiguousarray(frame[0]).view("<i8").tolist()
     return episode, row
 
@@ -67,7 +67,7 @@ def told(frame: np.ndarray) -> tuple[int, int]:
 def assert_telling_batch(batch: Batch) -> None:
     """Every row is what it must be, and every window is a run of one episode's rows."""
     for b in range(len(batch.reward)):
-        episode, first = told(batch.observation[b, 0])
+        episode, first = place_of(batch.observation[b, 0])
         rows = np.arange(first, first + len(batch.reward[b]))
         true = telling(np.full(len(rows), episode), rows)
         assert (batch.observation[b] == true["observation"]).all(), (episode, first)
@@ -124,7 +124,7 @@ def follow(path: Path) -> tuple[int, int, int]:
     with SequenceReplayBuffer.open(path, read_only=True, seed=0) as replay:
         is_going_on = True
         while is_going_on and time.monotonic() < give_up:
-            is_going_on = folder.is_being_written  # asked first: its last rows are then seen
+            is_going_on = folder.is_being_written  # read first, so that its last rows are seen
             states += replay.refresh()
             for episode in replay.iter_episodes():
                 assert_telling_episode(episode)
