@@ -3,7 +3,7 @@
     python benchmarks/dropin_frame_history.py
     python benchmarks/dropin_frame_history.py --rounds 3 --size 100000
 
-A batch is asked for as it comes and in C order, as TensorFlow takes it: of frames with one channel
+A batch is drawn as it comes and in C order, as TensorFlow takes it: of frames with one channel
 the loop gives other strides in most batches. "view" is Stepwell's with ``contiguous=False``. A step
 is store_frame, encode_recent_observation and store_effect.
 """

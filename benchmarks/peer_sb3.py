@@ -18,7 +18,7 @@ _MOST_ROWS = 20_000  # every frame is stored eight times
 
 
 def transitions(rows: Rows, stack: int) -> Draw:
-    """Whole stacks, stored twice (`optimize_memory_usage` off, its default and its faster way)."""
+    """Whole stacks, stored twice (`optimize_memory_usage` off, its default, which is faster)."""
     count = min(_MOST_ROWS, len(rows.action) - stack)
     buffer = _buffer(count, (stack, *rows.observation.shape[1:]), rows.observation.dtype, 1)
     stacks = np.moveaxis(sliding_window_view(rows.observation[: count + stack], stack, 0), -1, 1)

@@ -1,7 +1,7 @@
 """Compares other libraries with Stepwell: measures the installed ones and names the others.
 
 Each ``peer_*`` module uses one library as its own documentation advises, and imports it only when
-it is asked for. All get the same rows, and hand out a call that does one unit of work.
+it is asked for. All get the same rows, and return a function that does one unit of work.
 """
 
 from __future__ import annotations

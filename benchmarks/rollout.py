@@ -7,7 +7,7 @@ loop: ``Collector.rollout`` with a constant policy, against a loop of ``envs.ste
 actions that keeps nothing. turns: two vector envs in turns against one with all the envs, which
 step on one core in both, with a policy that takes as long as the envs do, and with a usual network,
 which takes about as long. learners: rollouts for
-PPO with a small network, beside Stable-Baselines3's ``collect_rollouts`` where it is installed.
+PPO with a small network, next to Stable-Baselines3's ``collect_rollouts`` where it is installed.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class Network:
     """A policy of the network of Mnih et al. 2015, in PyTorch."""
 
     def __init__(self) -> None:
-        self._torch = torch = importlib.import_module("torch")  # not everybody has it
+        self._torch = torch = importlib.import_module("torch")  # optional
         torch.set_num_threads(1)
         nn = torch.nn
         self._net = nn.Sequential(
@@ -163,7 +163,7 @@ def seconds_of(work: Callable[[], object]) -> float:
 
 
 def policies(envs: Vector) -> dict[str, Act]:
-    """Policies: one that takes as long as a step of all envs, and a network if torch is there."""
+    """Policies: one that takes as long as a step of all envs, and a network if there is torch."""
     observation, _ = envs.reset(seed=0)
     n = envs.num_envs
     nothing, is_first = np.zeros(n, np.int64), np.zeros(n, np.bool_)

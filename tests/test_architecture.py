@@ -13,11 +13,11 @@ from typing import TypeVar
 
 import pytest
 
-from support.source_tree import CHECKOUT, PACKAGE, ROOMS, label, library_files, room_of, tree_of
+from support.source_tree import CHECKOUT, FOLDERS, PACKAGE, folder_of, label, library_files, tree_of
 
 FLOORS = (  # a file may import files of its own floor and of those below
     ("wrappers",),
-    ("buffers",),  # the files at the root of the room, but for those named below
+    ("buffers",),  # the files at the root of the folder, but for those named below
     ("buffers/storage",),
     ("buffers/sampling",),
     ("buffers/replay.py", "buffers/rollout"),
@@ -29,7 +29,7 @@ FLOORS = (  # a file may import files of its own floor and of those below
     ("__init__.py",),
 )
 SMALL_FILE_LINES = 80
-# The room of the key may import the rooms of the value, and nothing else of stepwell.
+# The folder of the key may import the folders of the value, and nothing else of stepwell.
 ALLOWED = {
     "": {"wrappers", "collectors", "buffers"},
     "wrappers": {"wrappers"},
@@ -57,7 +57,7 @@ NodeT = TypeVar("NodeT", bound=ast.AST)
 
 
 def places(found: Iterable[tuple[Path, int, str]]) -> list[str]:
-    """Where a rule is broken, as a reader would look it up."""
+    """Places where a rule is broken, as file and line."""
     return [f"{label(file)}:{line}: {what}" for file, line, what in found]
 
 
@@ -82,31 +82,31 @@ def is_command_line(file: Path) -> bool:
     return label(file).startswith("collectors/cli/")
 
 
-def may_import(room: str, name: str) -> bool:
+def may_import(folder: str, name: str) -> bool:
     if name in ANYWHERE:
         return True
     package, _, rest = name.partition(".")
-    return package != "stepwell" or rest.split(".")[0] in ALLOWED[room]
+    return package != "stepwell" or rest.split(".")[0] in ALLOWED[folder]
 
 
-def test_a_room_imports_only_the_rooms_that_it_may_know() -> None:
-    assert not places(found for found in imports() if not may_import(room_of(found[0]), found[2]))
+def test_a_top_level_folder_imports_only_the_folders_that_it_may() -> None:
+    assert not places(found for found in imports() if not may_import(folder_of(found[0]), found[2]))
 
 
-def test_imports_are_absolute_and_never_by_the_bare_name_of_a_room() -> None:
-    assert not places(found for found in imports() if found[2].split(".")[0] in ("", *ROOMS))
+def test_imports_are_absolute_and_never_by_the_bare_name_of_a_folder() -> None:
+    assert not places(found for found in imports() if found[2].split(".")[0] in ("", *FOLDERS))
 
 
 def test_the_package_root_holds_one_python_file() -> None:
     assert [file.name for file in PACKAGE.glob("*.py")] == ["__init__.py"]
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_a_checkout_does_not_load_a_room_by_its_bare_name(room: str) -> None:
-    code = f"import {room}"
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_a_checkout_does_not_load_a_folder_by_its_bare_name(folder: str) -> None:
+    code = f"import {folder}"
     run = subprocess.run([sys.executable, "-c", code], cwd=PACKAGE, capture_output=True, text=True)
     assert run.returncode
-    assert f"import stepwell.{room}" in run.stderr.splitlines()[-1]
+    assert f"import stepwell.{folder}" in run.stderr.splitlines()[-1]
 
 
 def test_the_package_of_a_checkout_is_links_to_its_folders() -> None:
@@ -115,7 +115,7 @@ def test_the_package_of_a_checkout_is_links_to_its_folders() -> None:
         pytest.skip("no checkout: tests of an installed package, or a source archive")
     found = {path.name: path.is_symlink() for path in package.iterdir()}
     found.pop("__pycache__", None)
-    assert found == dict.fromkeys([*ROOMS, "__init__.py", "py.typed"], True)
+    assert found == dict.fromkeys([*FOLDERS, "__init__.py", "py.typed"], True)
 
 
 def test_every_folder_with_modules_is_a_package() -> None:
@@ -125,9 +125,9 @@ def test_every_folder_with_modules_is_a_package() -> None:
 
 @pytest.fixture(scope="module")
 def loaded() -> set[str]:
-    """Names in `sys.modules` after a new interpreter imported the rooms."""
+    """Names in `sys.modules` after a new interpreter imported the folders."""
     code = "import json, sys, {}; print(json.dumps(list(sys.modules)))".format(
-        ", ".join(f"stepwell.{room}" for room in ROOMS)
+        ", ".join(f"stepwell.{folder}" for folder in FOLDERS)
     )
     # In the package's own folder the bare names could be imported too, as second classes.
     run = subprocess.run(
@@ -136,9 +136,9 @@ def loaded() -> set[str]:
     return set(json.loads(run.stdout))
 
 
-def test_importing_stepwell_loads_no_room_a_second_time(loaded: set[str]) -> None:
-    assert sorted(loaded & set(ROOMS)) == []
-    assert loaded >= {f"stepwell.{room}" for room in ROOMS}
+def test_importing_stepwell_loads_no_folder_a_second_time(loaded: set[str]) -> None:
+    assert sorted(loaded & set(FOLDERS)) == []
+    assert loaded >= {f"stepwell.{folder}" for folder in FOLDERS}
 
 
 def test_importing_stepwell_loads_nothing_heavy(loaded: set[str]) -> None:
@@ -155,7 +155,7 @@ def test_the_library_does_not_print() -> None:
 
 
 def passed_through(function: ast.FunctionDef) -> Iterator[ast.Call]:
-    """Calls that hand on the function's own `**kwargs`."""
+    """Calls that pass on the function's own `**kwargs`."""
     name = function.args.kwarg.arg if function.args.kwarg else None
     for call in ast.walk(function):
         if name and isinstance(call, ast.Call):
@@ -185,7 +185,7 @@ def test_buffers_pickle_nothing() -> None:
     assert not places(
         found
         for found in imports()
-        if room_of(found[0]) == "buffers" and found[2].split(".")[0] in PICKLERS
+        if folder_of(found[0]) == "buffers" and found[2].split(".")[0] in PICKLERS
     )
 
 

@@ -1,4 +1,4 @@
-"""Every example in a docstring runs and prints what it says."""
+"""Every example in a docstring runs and prints the shown output."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from demo_rom import write_demo
-from support.source_tree import ROOMS, module_names
+from support.source_tree import FOLDERS, module_names
 
-MODULES = ["stepwell", *(name for room in ROOMS for name in module_names(room))]
+MODULES = ["stepwell", *(name for folder in FOLDERS for name in module_names(folder))]
 NES = "stepwell.wrappers.nes."
 # Packages of extras, by module.
 BRIDGES = "stepwell.buffers.bridges."
@@ -60,6 +60,6 @@ def test_the_examples_in_docstrings_print_what_they_say(
     assert runner.failures == 0, "".join(report)
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_each_room_shows_examples(room: str) -> None:
-    assert sum(len(doctests_of(name)) for name in module_names(room)) > 0
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_each_top_level_folder_shows_examples(folder: str) -> None:
+    assert sum(len(doctests_of(name)) for name in module_names(folder)) > 0

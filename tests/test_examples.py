@@ -15,7 +15,7 @@ from support.source_tree import CHECKOUT
 EXAMPLES = sorted((CHECKOUT / "examples").glob("*.py"))
 LINE_LIMIT = 60
 # A whole learner in one file, as CleanRL has it: network, policy, loss and loop; and two
-# recorders beside each other, with a table and a picture.
+# recorders next to each other, with a table and a picture.
 LINE_LIMITS = {"feed_cleanrl_ppo": 130, "live_buffers": 160, "ppo_atari": 130, "ppo_cartpole": 130}
 # Packages of extras and of others, by example.
 NEEDS = {

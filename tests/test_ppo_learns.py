@@ -1,4 +1,4 @@
-"""PPO learns from the rollouts that a Collector hands out: examples/ppo_cartpole.py, in full."""
+"""PPO learns from a Collector's rollouts: examples/ppo_cartpole.py, in full."""
 
 from __future__ import annotations
 

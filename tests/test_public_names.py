@@ -1,4 +1,4 @@
-"""What a room's `__all__` lists is what the room offers: sorted, importable, documented."""
+"""`__all__` of each top-level folder: sorted, importable, documented."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from types import FunctionType, ModuleType
 import pytest
 
 import stepwell
-from support.source_tree import ROOMS
+from support.source_tree import FOLDERS
 
-each_room = pytest.mark.parametrize("room", [*ROOMS, "buffers.bridges"])
+each_folder = pytest.mark.parametrize("folder", [*FOLDERS, "buffers.bridges"])
 
 
-def load(room: str) -> ModuleType:
-    return importlib.import_module(f"stepwell.{room}")
+def load(folder: str) -> ModuleType:
+    return importlib.import_module(f"stepwell.{folder}")
 
 
 def public_names(module: ModuleType) -> list[str]:
     """The names that an editor completes; some are imported when they are first used."""
-    return [name for name in dir(module) if not name.startswith("_") and name not in ROOMS]
+    return [name for name in dir(module) if not name.startswith("_") and name not in FOLDERS]
 
 
 def classes_and_functions(module: ModuleType) -> dict[str, type | FunctionType]:
@@ -36,22 +36,23 @@ def reading_order(name: str) -> tuple[int, str]:
     return (0 if name.isupper() else 1 if name[0].isupper() else 2, name)
 
 
-@each_room
-def test_a_room_offers_at_least_one_name(room: str) -> None:
-    assert load(room).__all__
+@each_folder
+def test_a_top_level_folder_offers_at_least_one_name(folder: str) -> None:
+    assert load(folder).__all__
 
 
 @pytest.mark.parametrize(
-    "module", ["stepwell", "stepwell.buffers.bridges", *(f"stepwell.{room}" for room in ROOMS)]
+    "module",
+    ["stepwell", "stepwell.buffers.bridges", *(f"stepwell.{folder}" for folder in FOLDERS)],
 )
 def test_the_list_of_names_is_sorted_and_has_no_duplicates(module: str) -> None:
     names = importlib.import_module(module).__all__
     assert names == sorted(set(names), key=reading_order)
 
 
-@each_room
-def test_the_list_of_names_is_what_can_be_imported(room: str) -> None:
-    assert sorted(load(room).__all__) == sorted(public_names(load(room)))
+@each_folder
+def test_the_list_of_names_is_what_can_be_imported(folder: str) -> None:
+    assert sorted(load(folder).__all__) == sorted(public_names(load(folder)))
 
 
 def test_the_version_is_the_installed_one() -> None:
@@ -63,21 +64,21 @@ def test_the_top_level_offers_what_its_list_says() -> None:
     assert offered == set(public_names(stepwell))
 
 
-@each_room
-def test_each_public_name_is_defined_in_its_own_room(room: str) -> None:
-    module = load(room)
+@each_folder
+def test_each_public_name_is_defined_in_its_own_folder(folder: str) -> None:
+    module = load(folder)
     homes = {name: value.__module__ for name, value in classes_and_functions(module).items()}
     assert not {name: home for name, home in homes.items() if not home.startswith(module.__name__)}
 
 
-@each_room
-def test_each_public_class_and_function_says_what_it_is(room: str) -> None:
-    offered = classes_and_functions(load(room))
+@each_folder
+def test_each_public_class_and_function_says_what_it_is(folder: str) -> None:
+    offered = classes_and_functions(load(folder))
     assert not [name for name, value in offered.items() if not inspect.getdoc(value)]
 
 
-def test_the_top_level_hands_out_the_rooms_own_objects() -> None:
+def test_the_top_level_exports_the_same_objects_as_the_folders() -> None:
     for name in public_names(stepwell):
-        owners = [room for room in map(load, ROOMS) if name in room.__all__]
-        assert len(owners) == 1, f"{name} is offered by {len(owners)} rooms"
+        owners = [folder for folder in map(load, FOLDERS) if name in folder.__all__]
+        assert len(owners) == 1, f"{name} is offered by {len(owners)} folders"
         assert getattr(stepwell, name) is getattr(owners[0], name)

@@ -1,4 +1,4 @@
-"""What README.md and docs/ tell a reader to run does run, word for word."""
+"""The commands and code of README.md and docs/ run exactly as written."""
 
 from __future__ import annotations
 

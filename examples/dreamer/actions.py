@@ -177,8 +177,8 @@ class Continuous(Action):
         self.high = torch.from_numpy(np.array(high)).flatten()
         if not (self.high - self.low).isfinite().all():
             raise ValueError(
-                f"an actor must know how far it can go: expected finite bounds, got {low} to {high}"
-                "; narrow them with gymnasium.wrappers.TransformAction"
+                f"action space: expected finite bounds, got {low} to {high}; narrow them with "
+                "gymnasium.wrappers.TransformAction"
             )
         self.output_dim = self.num_actions = len(self.low)
         self.input_dim = 2 * self.output_dim
@@ -222,7 +222,7 @@ def actions_of_leaf(space: spaces.Space[Any]) -> list[Action]:
     if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
         return [Continuous(space.low, space.high)]
     raise ValueError(
-        "no actor is known for this action space: expected Discrete, MultiDiscrete, "
+        "action space: expected Discrete, MultiDiscrete, "
         f"MultiBinary, a Box of floats, or a Tuple or Dict of these, got {space}; "
         "change it with gymnasium.wrappers.TransformAction"
     )

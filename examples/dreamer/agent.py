@@ -105,12 +105,17 @@ def compute_actions(
     Raises:
         ValueError: Some of these four are given and others are None.
     """
-    carried = actions, posteriors, hidden_states, initializations
-    missing = [part is None for part in carried]
-    if any(missing) and not all(missing):
+    carried = {
+        "actions": actions,
+        "posteriors": posteriors,
+        "hidden_states": hidden_states,
+        "initializations": initializations,
+    }
+    given = [name for name, part in carried.items() if part is not None]
+    if 0 < len(given) < len(carried):
         raise ValueError(
-            "compute_actions: expected actions, posteriors, hidden_states and initializations "
-            "together, or none of them where all envs begin, got some; give all four"
+            f"compute_actions: expected {', '.join(carried)} together, or none of them where all "
+            f"envs begin, got {', '.join(given)}; give all four"
         )
     model, actor_critic, utilities = models
     device = model.rssm.first_hidden.device

@@ -37,7 +37,10 @@ class Catch(gym.Env[np.ndarray, np.int64]):
 
     def __init__(self, balls: int = 5, hidden: int = 2, render_mode: str | None = None) -> None:
         if balls < 1 or not 0 <= hidden <= ROWS - 3:  # each ball is visible in at least two rows
-            raise ValueError(f"expected 1 ball or more, 0 to 7 hidden rows, got {balls}, {hidden}")
+            raise ValueError(
+                f"Catch: expected balls of 1 or more and hidden from 0 to {ROWS - 3}, got "
+                f"balls={balls} and hidden={hidden}"
+            )
         self.observation_space = gym.spaces.Box(0, 255, (32, 32, 1), np.uint8)
         self.action_space = gym.spaces.Discrete(3)
         self.balls, self.hidden, self.render_mode = balls, hidden, render_mode
@@ -53,7 +56,7 @@ class Catch(gym.Env[np.ndarray, np.int64]):
     def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, Info]:
         """Move the paddle and the ball; after a ball has landed, the next one starts at the top."""
         if not self.action_space.contains(action):
-            raise ValueError(f"action is wrong: expected 0, 1 or 2, got {action!r}")
+            raise ValueError(f"action: expected 0, 1 or 2, got {action!r}")
         self._paddle = min(max(self._paddle + int(action) - 1, REACH), COLUMNS - 1 - REACH)
         if self._row == ROWS - 1:
             self._throw()

@@ -46,8 +46,8 @@ class TwoHot:
     def __init__(self, bins: int, limit: float = 20.0) -> None:
         if bins < 2 or limit <= 0:
             raise ValueError(
-                "a number cannot lie between these points: expected at least 2 bins and a limit "
-                f"above 0, got {bins} and {limit}; 63 and 10 fit small rewards"
+                f"TwoHot: expected bins of 2 or more and a limit above 0, got bins={bins} and "
+                f"limit={limit}; bins=63 and limit=10 fit small rewards"
             )
         # In units of the distance between two points, the formulas are shortest.
         self.outermost = (bins - 1) / 2

@@ -42,7 +42,7 @@ class Progress:
         self, folder: Path, steps: int, tensorboard: bool = True, show: bool = True
     ) -> None:
         if steps < 1:
-            raise ValueError(f"steps is wrong: expected 1 or more, got {steps}")
+            raise ValueError(f"steps: expected 1 or more, got {steps}")
         folder.mkdir(parents=True, exist_ok=True)
         self._folder, self._steps, self._curve = folder, steps, folder / "curve.csv"
         if tensorboard and importlib.util.find_spec("tensorboard") is None:

@@ -91,7 +91,7 @@ def bandit(reward: Any, goes_on: float = 1.0) -> Any:
 
 
 def taught(nets: ActorCritic, dream: Dream) -> tuple[Tensor, Tensor]:
-    """The targets of the critic's two losses: the returns, and what the slow critic says."""
+    """The targets of the critic's two losses: the returns, and the slow critic's values."""
     with patch.object(nets.two_hot, "loss", wraps=nets.two_hot.loss) as loss:
         nets.learn(dream, Scale())
     returns, slow = (call.args[1] for call in loss.call_args_list)
@@ -139,13 +139,13 @@ def test_a_dream_s_actions_are_drawn_as_the_actor_says_and_differ(space: spaces.
         assert torch.allclose(vectors.mean(0), torch.full((3,), 1 / 3), atol=0.2)
 
 
-def test_the_model_is_told_actions_within_the_bounds_and_the_actor_those_it_drew() -> None:
+def test_the_model_gets_clipped_actions_and_the_actor_the_sampled_ones() -> None:
     nets = actor_critic(SPACES[1])
     model = bandit(lambda features: torch.zeros(()))
     dream = nets.dream(model, starts(300), torch.ones(300))
     assert float(dream.action.abs().amax()) > 1
-    told = dream.features[1:, :, :2]
-    assert torch.equal(told, dream.action.clamp(-1, 1))
+    seen = dream.features[1:, :, :2]
+    assert torch.equal(seen, dream.action.clamp(-1, 1))
 
 
 @pytest.mark.parametrize("goes_on", [1.0, 0.75, 0.0])
@@ -165,7 +165,7 @@ def test_weights_are_the_discounts_up_to_the_state(goes_on: float) -> None:
 @pytest.mark.parametrize("lam", [0.0, 0.6, 1.0])
 @pytest.mark.parametrize("goes_on", [1.0, 0.7, 0.0])
 def test_the_discount_is_applied_once(lam: float, goes_on: float) -> None:
-    """Reward 1 at each step and a critic that says 0: 1 + g lam + (g lam)^2 + ..., with g once."""
+    """Reward 1 at each step and a critic of 0: 1 + g lam + (g lam)^2 + ..., with g once."""
     nets = actor_critic(stirred=False, gamma=0.8, lam=lam)
     dream = nets.dream(bandit(lambda features: torch.ones(()), goes_on), starts(3), torch.ones(3))
     returns, _ = taught(nets, dream)
@@ -267,7 +267,7 @@ def test_at_first_all_choices_are_alike_and_every_state_is_worth_0() -> None:
 
 def test_nothing_is_learnt_from_what_is_never_reached() -> None:
     """A start at which the MDP ended has weight 0 all along: losses and gradients are without."""
-    nets, twin = actor_critic(), actor_critic()
+    nets, copy = actor_critic(), actor_critic()
     dream = dream_of(nets)
     weight = dream.weight.clone()
     weight[:, 2] = 0
@@ -276,12 +276,12 @@ def test_nothing_is_learnt_from_what_is_never_reached() -> None:
     reward = dream.reward.clone()
     reward[:, 2] = 0.1
     found = nets.learn(dream._replace(weight=weight), Scale(least=1e6))
-    again = twin.learn(
+    again = copy.learn(
         dream._replace(weight=weight, features=other, reward=reward), Scale(least=1e6)
     )
     assert found["actor"].item() == pytest.approx(again["actor"].item(), rel=1e-4)
     assert found["critic"].item() == pytest.approx(again["critic"].item(), rel=1e-4)
-    for one, same in zip(nets.parameters(), twin.parameters(), strict=True):
+    for one, same in zip(nets.parameters(), copy.parameters(), strict=True):
         assert torch.allclose(one, same, atol=1e-5)
 
 
@@ -296,10 +296,10 @@ def test_the_critic_learns_nothing_from_the_actor_s_loss_nor_the_actor_from_the_
     assert not any(name.startswith("actor") for name in moved)
     assert any(name.startswith("critic") for name in moved)
     # The gradient that is left in the critic does not depend on the actor's advantages either.
-    twins = [actor_critic(entropy=entropy) for entropy in (0, 9)]
-    for twin in twins:
-        twin.learn(dream, Scale())
-    pairs = zip(twins[0].critic.parameters(), twins[1].critic.parameters(), strict=True)
+    copies = [actor_critic(entropy=entropy) for entropy in (0, 9)]
+    for copy in copies:
+        copy.learn(dream, Scale())
+    pairs = zip(copies[0].critic.parameters(), copies[1].critic.parameters(), strict=True)
     assert all(torch.equal(one, other) for one, other in pairs)
 
 
@@ -316,13 +316,13 @@ class Still(NamedTuple):
 
 
 def test_gradients_are_those_of_this_dream_and_clipped() -> None:
-    nets, twin = (actor_critic(actor_clip=0.01, critic_clip=0.02) for _ in range(2))
+    nets, copy = (actor_critic(actor_clip=0.01, critic_clip=0.02) for _ in range(2))
     dream = dream_of(nets)
-    for parameter in [*twin.actor.parameters(), *twin.critic.parameters()]:
-        parameter.grad = torch.ones_like(parameter)  # left behind by something else
-    for one in (nets, twin):
+    for parameter in [*copy.actor.parameters(), *copy.critic.parameters()]:
+        parameter.grad = torch.ones_like(parameter)  # of something else, before
+    for one in (nets, copy):
         one.learn(dream, Scale())
-    for first, second in zip(nets.parameters(), twin.parameters(), strict=True):
+    for first, second in zip(nets.parameters(), copy.parameters(), strict=True):
         assert torch.equal(first, second)
     for net, clip in ((nets.actor, 0.01), (nets.critic, 0.02)):
         grads = [part.grad for part in net.parameters() if part.grad is not None]

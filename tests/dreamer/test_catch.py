@@ -1,4 +1,4 @@
-"""The Catch game of the Dreamer example, beside a slow drawing of it and scripted players."""
+"""The Catch game of the Dreamer example, against a slow drawing of it and scripted players."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def towards(goal: int, paddle: int) -> int:
 
 
 class Remembering:
-    """Plays perfectly from pixels: it remembers where a ball was, to know where it goes."""
+    """Plays perfectly from pixels: it stores where a ball was, to compute where it goes."""
 
     def __init__(self) -> None:
         self.before: dict[int, tuple[int, int]] = {}
@@ -98,7 +98,7 @@ class Remembering:
 
 
 def follow(pictures: np.ndarray, is_first: np.ndarray) -> np.ndarray:
-    """Plays without memory: below the ball that is seen, and still behind the curtain."""
+    """Plays without memory: below the visible ball, and still while it is hidden."""
     balls = [(ball_in(picture), paddle_in(picture)) for picture in pictures]
     return np.array([1 if ball is None else towards(ball[1], paddle) for ball, paddle in balls])
 
@@ -143,7 +143,9 @@ def test_one_picture_does_not_show_where_the_ball_drifts() -> None:
         first, _ = env.reset(seed=seed)
         seen[first.tobytes()].add(env.step(np.int64(1))[0].tobytes())
     assert len(seen) == COLUMNS
-    assert sorted(map(len, seen.values())) == [1, 1] + [2] * (COLUMNS - 2)  # beside a wall: one way
+    assert sorted(map(len, seen.values())) == [1, 1] + [2] * (
+        COLUMNS - 2
+    )  # next to a wall: one way
 
 
 @pytest.mark.parametrize("render_mode", [None, "rgb_array"])
@@ -224,14 +226,16 @@ def test_without_a_render_mode_nothing_is_rendered() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"balls": 0}, {"hidden": -1}, {"hidden": ROWS - 2}])
-def test_a_game_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="expected 1 ball or more, 0 to 7 hidden rows, got"):
+def test_impossible_settings_are_refused(wrong: dict[str, Any]) -> None:
+    settings = {"balls": 5, "hidden": 2, **wrong}
+    message = r"balls .*1 .*hidden .*0 to 7, got balls={balls} and hidden={hidden}"
+    with pytest.raises(ValueError, match=message.format(**settings)):
         Catch(**wrong)
 
 
 @pytest.mark.parametrize("action", [-1, 3, 0.5, "left"])
-def test_an_action_that_is_none_is_refused(action: object) -> None:
+def test_an_invalid_action_is_refused(action: object) -> None:
     env = Catch()
     env.reset(seed=0)
-    with pytest.raises(ValueError, match="action is wrong: expected 0, 1 or 2, got"):
+    with pytest.raises(ValueError, match=rf"action: .*0, 1 or 2, got {action!r}"):
         env.step(action)  # type: ignore[arg-type]

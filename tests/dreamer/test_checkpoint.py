@@ -1,10 +1,11 @@
-"""An agent is kept as bytes, and goes on from them as if nothing had been."""
+"""An agent is saved as bytes, and continues from them as if it had never stopped."""
 
 from __future__ import annotations
 
 import io
 import os
 import pickle
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -120,12 +121,10 @@ def test_without_optimizers_only_the_networks_change(
         assert everything(other) == before | nets(trained)
 
 
-def test_optimizers_that_are_not_there_are_missed(
-    trained: Models, other: Models, tmp_path: Path
-) -> None:
+def test_missing_optimizers_are_an_error(trained: Models, other: Models, tmp_path: Path) -> None:
     save_models(tmp_path / "agent.pt", trained, include_optimizers=False)
     before = everything(other)
-    with pytest.raises(ValueError, match=r"agent\.pt: expected an agent with optimizers, got one "):
+    with pytest.raises(ValueError, match=r"agent\.pt: .*optimizers.*include_optimizers=False"):
         load_models(tmp_path / "agent.pt", other)
     assert everything(other) == before
 
@@ -172,14 +171,13 @@ BAD: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("what", BAD)
-def test_no_file_of_something_else_is_loaded(trained: Models, tmp_path: Path, what: str) -> None:
+def test_files_that_hold_no_agent_are_refused(trained: Models, tmp_path: Path, what: str) -> None:
     file = tmp_path / "agent.pt"
     save_models(file, trained)
     file.write_bytes(BAD[what](file.read_bytes()))
     before = everything(trained)
-    with pytest.raises(ValueError, match="expected an agent that save_models wrote") as error:
+    with pytest.raises(ValueError, match=rf"^{re.escape(str(file))}: .*save_models") as error:
         load_models(file, trained)
-    assert str(error.value).startswith(f"{file}: expected an agent that ")
     assert "\n" not in str(error.value)
     assert everything(trained) == before
     assert not Path("made").exists()
@@ -193,7 +191,7 @@ def test_a_flipped_bit_is_noticed(trained: Models, tmp_path: Path) -> None:
     data[data.index(numbers)] ^= 1
     file.write_bytes(data)
     before = everything(trained)
-    with pytest.raises(ValueError, match="got something else or a damaged one"):
+    with pytest.raises(ValueError, match=r"agent\.pt: .*save_models.*damaged"):
         load_models(file, trained)
     assert everything(trained) == before
 
@@ -205,9 +203,9 @@ def test_an_agent_of_other_sizes_is_not_loaded(
     _, larger = agent(tmp_path / "larger", replace(TINY, **change))
     save_models(tmp_path / "agent.pt", larger)
     before = everything(trained)
-    with pytest.raises(ValueError, match=r"of these sizes, .+ \(|no such part, got") as error:
+    sizes = r"(\(\d.*\)|no such part)"
+    with pytest.raises(ValueError, match=rf"agent\.pt: .* \w+\.[\w.]+ {sizes}, got {sizes};"):
         load_models(tmp_path / "agent.pt", trained, include_optimizers=False)
-    assert "give the env and the config that it was made with" in str(error.value)
     assert everything(trained) == before
 
 
@@ -233,7 +231,9 @@ def test_a_writer_that_is_stopped_leaves_the_old_file(
         with pytest.raises(KeyboardInterrupt):
             save_models(file, trained)
     assert file.read_bytes() == old
-    save_models(file, trained, include_optimizers=False)  # shorter than what lies about
+    save_models(
+        file, trained, include_optimizers=False
+    )  # shorter than the temporary file that was left
     load_models(file, trained, include_optimizers=False)
 
 
@@ -257,8 +257,8 @@ def test_a_checkpoint_continues_the_same_batches_and_the_same_noise(
         assert everything(again) == end
 
 
-def test_what_is_owed_is_not_forgotten(trained: Models, tmp_path: Path) -> None:
-    assert trained.utilities.ratio(63) == 0  # of 60 steps 5 were due; 3 quarters are still owed
+def test_the_replay_ratio_is_restored(trained: Models, tmp_path: Path) -> None:
+    assert trained.utilities.ratio(63) == 0  # of 60 steps 5 were due; 3 quarters are left
     save_checkpoint(trained, {})
     assert trained.utilities.ratio(70) == 2  # learned from, and then lost
     trained.utilities.replay.close()
@@ -269,12 +269,17 @@ def test_what_is_owed_is_not_forgotten(trained: Models, tmp_path: Path) -> None:
         assert again.utilities.ratio(72) == 1
 
 
-def test_a_checkpoint_of_another_agent_says_what_to_do(trained: Models, tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_agent_is_refused(trained: Models, tmp_path: Path) -> None:
     save_checkpoint(trained, {})
     trained.utilities.replay.close()
     _, wider = agent(tmp_path / "replay", replace(TINY, dense=9))
     before = everything(wider)
-    with wider.utilities.replay, pytest.raises(ValueError, match=r"the checkpoint of .* sizes"):
+    with (
+        wider.utilities.replay,
+        pytest.raises(
+            ValueError, match=r"checkpoint of .*/replay.* \w+\.[\w.]+ \(\d.*\), got \(\d"
+        ),
+    ):
         load_checkpoint(wider)
     assert everything(wider) == before
 
@@ -284,7 +289,7 @@ def test_without_a_checkpoint_there_is_none(trained: Models) -> None:
         load_checkpoint(trained)
 
 
-def test_a_damaged_checkpoint_is_told(trained: Models, tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_an_error(trained: Models, tmp_path: Path) -> None:
     save_checkpoint(trained, {})
     (file,) = (tmp_path / "replay").glob("checkpoint*")
     data = bytearray(file.read_bytes())

@@ -33,6 +33,7 @@ from dreamer.config import Config
 from dreamer.progress import Progress
 from dreamer.train import Judges
 from support import documents
+from support.command_line import has_parts
 from support.libraries.dreamer_agents import COUNTER, TINY, as_assignments
 
 # What is left of the losses after 400 gradient steps, at most.
@@ -67,7 +68,7 @@ class Quiet(Progress):
 
 
 def error_of(*arguments: str, capsys: pytest.CaptureFixture[str] | None = None) -> str:
-    """What the command says at its exit, which is not 0."""
+    """Run the command, which must fail, and return its message."""
     with pytest.raises(SystemExit) as end:
         command.main([*arguments])
     if capsys is None:
@@ -261,10 +262,7 @@ def test_a_run_that_is_there_is_not_written_over() -> None:
     command.main([*RUN, "--steps", "10"])
     before = {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()}
     said = error_of(*RUN, "--steps", "20")
-    assert said == (
-        "error: --out run: expected a new or an empty folder, got a run; give another folder, or "
-        "add --resume"
-    )
+    assert has_parts(said, "error: --out run: |got a run;|--resume"), said
     assert before == {path: path.read_bytes() for path in before}
 
 
@@ -272,61 +270,57 @@ def test_a_folder_of_something_else_is_not_written_to() -> None:
     Path("run").mkdir()
     Path("run/notes.txt").write_text("mine")
     said = error_of(*RUN)
-    assert said == (
-        "error: --out run: expected a new or an empty folder, got something else; give another "
-        "folder"
-    )
+    assert has_parts(said, "error: --out run: |got something else;"), said
     assert [path.name for path in Path("run").iterdir()] == ["notes.txt"]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "parts"),
     [
-        (["--env", "Nothing-v0"], "error: unknown env id 'Nothing-v0': expected one in gymnasium"),
-        (["--env", "ALE/Nothing-v5"], "error: unknown Atari game"),
-        (["--resume"], "error: --resume: expected a run in runs/dreamer, got none; see --out"),
-        (["--set", "depth=3"], "error: --set depth=3: expected one of num_envs, steps, "),
-        (["--set", "gamma"], "error: --set gamma: expected gamma=NUMBER, got ''"),
-        (["--set", "gamma=much"], "error: --set gamma=much: expected gamma=NUMBER, got 'much'"),
-        (["--set", "gamma=2"], "error: config: expected gamma to be a number 0 or more and at mo"),
-        (["--set", "bins=2.5"], "error: config: expected bins to be a whole number above 0, got"),
-        (["--steps", "0"], "error: config: expected steps to be a whole number above 0, got 0"),
+        (["--env", "Nothing-v0"], "'Nothing-v0'"),
+        (["--env", "ALE/Nothing-v5"], "got 'Nothing'"),
+        (["--resume"], "--resume: |runs/dreamer, got none|--out"),
+        (["--set", "depth=3"], "--set depth=3: |num_envs, steps, |got 'depth'"),
+        (["--set", "gamma"], "--set gamma: |gamma=NUMBER, got ''"),
+        (["--set", "gamma=much"], "--set gamma=much: |gamma=NUMBER, got 'much'"),
+        (["--set", "gamma=2"], "config: |gamma |1, got 2"),
+        (["--set", "bins=2.5"], "config: |bins |above 0, got 2.5"),
+        (["--steps", "0"], "config: |steps |above 0, got 0"),
     ],
 )
-def test_nonsense_is_refused_in_one_sentence_and_leaves_nothing(
-    arguments: list[str], said: str
-) -> None:
+def test_bad_input_is_one_sentence_and_leaves_nothing(arguments: list[str], parts: str) -> None:
     error = error_of(*arguments)
-    assert error.startswith(said)
+    assert has_parts(error, f"error: |{parts}"), error
     assert "\n" not in error
     assert not list(Path().iterdir())
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "parts"),
     [
-        (["--device", "tpu"], "expected cpu, or cuda where PyTorch finds a GPU, got tpu"),
-        (["--threads", "0"], "argument --threads: expected a whole number >= 1, got 0"),
-        (["--seed", "-1"], "argument --seed: expected a whole number >= 0, got -1"),
-        (["--steps", "many"], "argument --steps: invalid int value: 'many'"),
-        (["--video", "film.gif"], "--video: expected a file that ends in .mp4, got film.gif"),
-        (["--foresee", "it.gif"], "--foresee: expected a file that ends in .png, got it.gif"),
-        (["--resume", "--env", "X"], "--env: expected none with --resume, it stays as it was; "),
-        (["--resume", "--seed", "0"], "--seed: expected none with --resume, it stays as it was"),
-        (["--preset", "huge"], "argument --preset: invalid choice: 'huge'"),
+        (["--device", "tpu"], "--device: |cpu|cuda|got tpu"),
+        (["--threads", "0"], "--threads: |>= 1, got 0"),
+        (["--seed", "-1"], "--seed: |>= 0, got -1"),
+        (["--steps", "many"], "--steps: |int|'many'"),
+        (["--video", "film.gif"], "--video: |.mp4, got film.gif"),
+        (["--foresee", "it.gif"], "--foresee: |.png, got it.gif"),
+        (["--resume", "--env", "X"], "--env: |--resume"),
+        (["--resume", "--seed", "0"], "--seed: |--resume"),
+        (["--preset", "huge"], "--preset: |'huge'"),
     ],
 )
-def test_an_option_of_no_sense_is_refused(
-    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+def test_an_invalid_option_is_refused(
+    arguments: list[str], parts: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert said in error_of(*arguments, capsys=capsys)
+    said = error_of(*arguments, capsys=capsys)
+    assert has_parts(said, parts), said
     assert not list(Path().iterdir())
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_gpu_that_is_not_there_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_gpu_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     said = error_of("--device", "cuda", capsys=capsys)
-    assert said.endswith("expected cpu, or cuda where PyTorch finds a GPU, got cuda")
+    assert has_parts(said, "cpu|cuda|got cuda"), said
 
 
 def test_a_package_that_an_env_needs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -337,23 +331,22 @@ def test_a_package_that_an_env_needs_is_named(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"env": "X"}', '{"env": "X", "seed": 0, "config": 3}'])
-def test_a_damaged_note_of_a_run_is_named(text: str) -> None:
+def test_a_damaged_run_json_is_named(text: str) -> None:
     Path("run").mkdir()
     Path("run/run.json").write_text(text)
     said = error_of("--out", "run", "--resume")
-    assert said.startswith("error: run/run.json: expected env, seed and config of a run, got ")
+    assert has_parts(said, "error: run/run.json: |env, seed and config|got "), said
 
 
 def test_other_sizes_do_not_fit_a_run_which_stays_as_it_is() -> None:
     command.main([*RUN, "--steps", "60"])
     before = Path("run/run.json").read_bytes()
     said = error_of("--out", "run", "--resume", "--steps", "80", "--set", "dense=9")
-    assert said.startswith("error: the checkpoint of ")
-    assert "expected an agent of these sizes" in said
+    assert has_parts(said, "error: |run/replay|(9, |got (8, "), said
     assert Path("run/run.json").read_bytes() == before
 
 
-def test_a_run_that_goes_on_elsewhere_is_left_alone() -> None:
+def test_a_run_that_another_process_writes_is_not_changed() -> None:
     command.main([*RUN, "--steps", "60"])
     with sw.SequenceReplayBuffer("run/replay"):
         said = error_of("--out", "run", "--resume", "--steps", "80")
@@ -361,7 +354,7 @@ def test_a_run_that_goes_on_elsewhere_is_left_alone() -> None:
     assert "run/replay" in said
 
 
-def test_too_short_a_prefill_is_told() -> None:
+def test_too_short_a_prefill_is_reported() -> None:
     said = error_of(*RUN[:4], "--set", *as_assignments(TINY), "length=50", "num_envs=8")
     assert said.startswith("error: ")
     assert "50" in said
@@ -370,11 +363,11 @@ def test_too_short_a_prefill_is_told() -> None:
 def test_without_pytorch_it_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     monkeypatch.delitem(sys.modules, "dreamer.__main__")
-    with pytest.raises(SystemExit, match=r"^error: this example needs PyTorch: pip install"):
+    with pytest.raises(SystemExit, match=r"^error: .*PyTorch.*pip install 'stepwell\[dreamer\]'"):
         runpy.run_module("dreamer.__main__", run_name="again")
 
 
-def test_what_no_option_is_to_blame_for_keeps_its_traceback(
+def test_errors_that_no_option_causes_keep_their_traceback(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def wrong(*_: object) -> None:
@@ -405,7 +398,7 @@ command.main(sys.argv[1:])
 def run_and_kill(
     arguments: list[str], updates: int, timeout: float = 400
 ) -> list[dict[str, float]]:
-    """Start a training, kill it in the midst of a gradient step; the losses of those before."""
+    """Start a training, kill it during a gradient step; return the losses of earlier steps."""
     path = {"PYTHONPATH": f"{CHECKOUT / 'examples'}:{CHECKOUT / 'tests'}"}
     program = [sys.executable, "-W", "error", "-c", NOTED, *arguments]
     noted, begun = Path("losses"), time.monotonic()

@@ -75,10 +75,10 @@ def test_the_small_preset_has_about_180_000_parameters_on_cartpole_as_it_says() 
 
 
 @pytest.mark.parametrize("name", sorted(Config().numbers()))
-def test_what_makes_no_sense_is_refused_for_every_number(name: str) -> None:
+def test_invalid_values_are_refused_for_every_number(name: str) -> None:
     for value in (-1, -0.5, float("nan"), float("inf"), "7", True, [1]):
         with pytest.raises(
-            ValueError, match=f"^config: expected {name} to be a .*, got "
+            ValueError, match=rf"^config: .*\b{name} .*, got {re.escape(repr(value))}"
         ) as caught:
             replace(Config(), **number(name, value))
         assert "\n" not in str(caught.value)
@@ -86,14 +86,14 @@ def test_what_makes_no_sense_is_refused_for_every_number(name: str) -> None:
 
 @pytest.mark.parametrize("name", WHOLE)
 def test_whole_numbers_are_not_rounded(name: str) -> None:
-    with pytest.raises(ValueError, match=f"expected {name} to be a whole number"):
+    with pytest.raises(ValueError, match=rf"^config: .*\b{name} .*whole number.*got 2\.5"):
         replace(Config(), **number(name, 2.5))
 
 
 @pytest.mark.parametrize("name", ["gamma", "lam", "tau"])
 def test_shares_are_at_most_1(name: str) -> None:
     assert replace(Config(), **number(name, 1)).numbers()[name] == 1
-    with pytest.raises(ValueError, match=r"at most 1, got 1\.01"):
+    with pytest.raises(ValueError, match=rf"^config: .*\b{name} .*1, got 1\.01"):
         replace(Config(), **number(name, 1.01))
 
 
@@ -109,7 +109,7 @@ def test_what_can_be_left_out_may_be_0(name: str) -> None:
     "name", ["num_envs", "length", "blocks", "bins", "horizon", "tau", "world_lr"]
 )
 def test_what_cannot_be_left_out_may_not_be_0(name: str) -> None:
-    with pytest.raises(ValueError, match=f"expected {name} to be a .* above 0"):
+    with pytest.raises(ValueError, match=rf"^config: .*\b{name} .*above 0, got 0"):
         replace(Config(), **number(name, 0))
 
 
@@ -128,20 +128,20 @@ def test_said_reads_whole_numbers_fractions_and_none() -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("lenght=3", "expected one of num_envs, .*, got 'lenght'"),
-        ("length", "expected length=NUMBER, got ''"),
-        ("length=", "expected length=NUMBER, got ''"),
-        ("length=three", "expected length=NUMBER, got 'three'"),
-        ("=3", "expected one of num_envs, .*, got ''"),
-        ("small=3", "expected one of num_envs, .*, got 'small'"),
+        ("lenght=3", "num_envs, .*, got 'lenght'"),
+        ("length", "length=NUMBER, got ''"),
+        ("length=", "length=NUMBER, got ''"),
+        ("length=three", "length=NUMBER, got 'three'"),
+        ("=3", "num_envs, .*, got ''"),
+        ("small=3", "num_envs, .*, got 'small'"),
     ],
 )
 def test_said_refuses_what_is_no_assignment(text: str, complaint: str) -> None:
-    with pytest.raises(ValueError, match=f"^--set {text}: {complaint}"):
+    with pytest.raises(ValueError, match=f"^--set {text}: .*{complaint}"):
         said(["gamma=0.9", text])
 
 
 def test_what_is_said_goes_through_the_config_s_own_check() -> None:
     for text in ("length=0.5", "length=none", 'length="7"', "length=[1]", "length=true"):
-        with pytest.raises(ValueError, match="expected length to be a whole number above 0"):
+        with pytest.raises(ValueError, match=r"^config: .*length .*above 0, got "):
             replace(Config(), **said([text]))

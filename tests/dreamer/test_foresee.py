@@ -1,4 +1,4 @@
-"""What the Dreamer example's model foresees, and the picture of it."""
+"""The predictions of the Dreamer example's model, and the picture of them."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_it_is_what_stepping_the_model_by_hand_gives(models: Models, batch: sw.B
 
 
 @pytest.mark.parametrize("row", range(LENGTH))
-def test_of_what_it_does_not_see_it_knows_the_actions_alone(
+def test_rows_that_are_not_observed_depend_on_the_actions_alone(
     models: Models, batch: sw.Batch, row: int
 ) -> None:
     before = thoughts(models, batch)

@@ -126,7 +126,7 @@ def test_encoder_takes_symlog_of_vectors() -> None:
     assert np.allclose(net(Seen(x, ())).detach(), wanted, atol=1e-4)
 
 
-def test_encoder_tells_which_image_and_which_vector_it_saw() -> None:
+def test_encoder_output_depends_on_each_image_and_each_vector() -> None:
     """Each part of what is observed changes what comes out, and only its own part of that."""
     shapes = Shapes(2, ((1, 8, 8), (1, 8, 8)))
     net, seen = encoder(shapes), seen_of(shapes, 1)

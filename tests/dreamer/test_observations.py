@@ -1,4 +1,4 @@
-"""Observations of any space become vectors and images: observations.py beside plain loops."""
+"""Observations of any space become vectors and images: observations.py against plain loops."""
 
 from __future__ import annotations
 
@@ -194,10 +194,9 @@ def test_arrays_that_must_not_be_written_are_taken_without_a_warning() -> None:
     ids=str,
 )
 def test_other_spaces_are_refused_by_name(space: spaces.Space[Any]) -> None:
-    with pytest.raises(TypeError, match="expected Box, Discrete") as caught:
-        Observations(space)
     name = "Text" if isinstance(space, spaces.Dict) else type(space).__name__
-    assert f"got {name};" in str(caught.value)
+    with pytest.raises(TypeError, match=rf"observation space .*Box, Discrete.*got {name};"):
+        Observations(space)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that PyTorch can use")

@@ -34,8 +34,8 @@ EVALUATED = [40, 60, 92, 120]  # at the end of the prefill, then when each 30 st
 HOST_LINES = 40  # what the train loop may have
 
 
-class Told(Progress):
-    """Counts what it is told, and stops the training after so many gradient steps."""
+class CountingProgress(Progress):
+    """Counts the calls, and stops the training after so many gradient steps."""
 
     def __init__(self, folder: Path, steps: int, stop_after: int | None = None) -> None:
         super().__init__(folder, steps, tensorboard=False, show=False)
@@ -60,11 +60,11 @@ def run(
     stop_after: int | None = None,
     env: str = COUNTER,
     look: Callable[[Models], None] = lambda _: None,
-) -> Told:
-    """Train in the folder, going on where there is something."""
+) -> CountingProgress:
+    """Train in the folder, and continue a run that is there."""
     torch.manual_seed(0)
     envs, models = agent(folder / "replay", config, env)
-    progress = Told(folder, config.steps, stop_after)
+    progress = CountingProgress(folder, config.steps, stop_after)
     with models.utilities.replay as replay:
         if (folder / "replay" / "checkpoint-latest.bin").exists():
             progress.resumed(**load_checkpoint(models))
@@ -104,7 +104,7 @@ def test_the_host_code_is_short() -> None:
     assert 20 < lines <= HOST_LINES
 
 
-def test_after_the_prefill_each_env_step_owes_a_quarter_of_a_gradient_step(tmp_path: Path) -> None:
+def test_after_the_prefill_each_env_step_gives_a_quarter_of_a_gradient_step(tmp_path: Path) -> None:
     progress = run(tmp_path)
     assert progress.learned == [*range(44, 121, 4)]
     assert progress.state()["updates"] == 20
@@ -155,16 +155,16 @@ def test_without_a_prefill_the_agent_begins(tmp_path: Path) -> None:
     assert len(run(tmp_path, config).learned) == 4
 
 
-def test_too_few_rows_for_a_sequence_are_told_at_once(tmp_path: Path) -> None:
+def test_too_few_rows_for_a_sequence_are_an_error_at_once(tmp_path: Path) -> None:
     config = replace(TINY, num_envs=8, pretrain_steps=40, collect_steps=8, length=64)
-    with pytest.raises(sw.NotEnoughData, match="64"):
+    with pytest.raises(sw.NotEnoughData, match=r"\b64\b"):
         run(tmp_path, config)
 
 
 def scores(
     means: Iterator[float], played: list[torch.Tensor]
 ) -> Callable[[train.Judges, Models], sw.Evaluation]:
-    """A `Judges.play` that finds these means, and notes something of the agents."""
+    """A `Judges.play` that returns these means, and records a parameter of the agents."""
 
     def play(self: train.Judges, models: Models) -> sw.Evaluation:
         found, mean = original(self, models), next(means)
@@ -183,7 +183,7 @@ def test_evaluations_are_greedy(tmp_path: Path) -> None:
     assert progress.best in (0, 25)
 
 
-def test_episodes_are_told(tmp_path: Path) -> None:
+def test_episodes_are_reported(tmp_path: Path) -> None:
     progress = run(tmp_path)
     assert [report.steps for report in progress.episodes] == [25, 25]
 
@@ -202,7 +202,7 @@ def test_checkpoints_are_kept_when_due_and_at_the_end(
     assert kept == [40, 60, 80, 100, 112]
 
 
-def test_the_curve_says_nothing_that_the_best_file_does_not_have(
+def test_the_curve_never_runs_ahead_of_the_best_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stop(*_: object, **__: object) -> None:
@@ -261,7 +261,7 @@ def test_the_best_agent_of_before_stays_the_best(
     assert (tmp_path / "best.pt").read_bytes() == before
 
 
-def test_an_evaluation_that_was_missed_is_made_up_for(
+def test_an_evaluation_that_was_missed_is_done_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stop(*_: object) -> sw.Evaluation:
@@ -312,7 +312,7 @@ def test_no_row_is_joined_to_one_of_another_run(tmp_path: Path) -> None:
     np.testing.assert_array_equal(batch.is_first[:, 1:], ~joined)
 
 
-def test_a_run_stopped_before_its_first_checkpoint_owes_everything(tmp_path: Path) -> None:
+def test_a_run_stopped_before_its_first_checkpoint_does_every_gradient_step(tmp_path: Path) -> None:
     config = replace(TINY, save_every=1_000)
     run(tmp_path, config, stop_after=10)
     assert not (tmp_path / "replay" / "checkpoint-latest.bin").exists()
@@ -348,8 +348,8 @@ def test_an_atari_screen_is_a_picture() -> None:
     assert actions.output_dim == 6
 
 
-def test_an_unknown_env_is_told() -> None:
-    with pytest.raises(ValueError, match="unknown env id 'Nothing-v0'"):
+def test_an_unknown_env_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"env id 'Nothing-v0'"):
         train.get_environments_and_actions("Nothing-v0")
 
 

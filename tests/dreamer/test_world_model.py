@@ -1,4 +1,4 @@
-"""The world model beside plain loops: which row sees what, where it forgets, what the loss is."""
+"""The world model against plain loops: inputs of a row, resets, and the loss."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def test_observe_is_one_row_after_the_other(is_first: list[list[bool]], seed: in
 @settings(max_examples=examples(20), deadline=None)
 @given(is_first=resets, seed=st.integers(0, 999))
 def test_observe_is_what_look_gives_step_by_step(is_first: list[list[bool]], seed: int) -> None:
-    """So the agent that acts knows what it knew when it learnt."""
+    """So acting and learning compute the same states."""
     net, first = rssm(), torch.tensor(is_first)
     embedded, action = sequences(seed, *first.shape)
     with no_noise(), torch.no_grad():
@@ -213,7 +213,7 @@ def test_observe_is_what_look_gives_step_by_step(is_first: list[list[bool]], see
 
 
 def moved_by(wanted: int, reset: int | None, *, row: int = 4) -> tuple[bool, bool]:
-    """Whether a row's posterior has a gradient of what was seen and done at another row."""
+    """True if a row's posterior has a gradient from the observation and action of another row."""
     net = rssm()
     embedded, action = sequences(0, 2, 7)
     embedded.requires_grad_()
@@ -231,13 +231,13 @@ def moved_by(wanted: int, reset: int | None, *, row: int = 4) -> tuple[bool, boo
 
 
 @pytest.mark.parametrize("wanted", range(7))
-def test_a_row_knows_what_was_seen_up_to_it_and_done_before_it(wanted: int) -> None:
+def test_a_row_depends_on_observations_up_to_it_and_actions_before_it(wanted: int) -> None:
     assert moved_by(wanted, None) == (wanted <= 4, wanted < 4)
 
 
 @pytest.mark.parametrize("wanted", range(7))
 @pytest.mark.parametrize("reset", [1, 3, 4])
-def test_nothing_is_known_from_before_an_episode_began(wanted: int, reset: int) -> None:
+def test_an_episode_does_not_depend_on_the_one_before(wanted: int, reset: int) -> None:
     assert moved_by(wanted, reset) == (reset <= wanted <= 4, reset <= wanted < 4)
 
 
@@ -260,7 +260,7 @@ def test_rows_behind_a_reset_are_the_same_whatever_was_before() -> None:
         assert torch.equal(part[:, 3:], other[:, 3:])
 
 
-def test_row_0_begins_anew_whether_or_not_an_episode_does() -> None:
+def test_row_0_starts_from_the_initial_state_even_inside_an_episode() -> None:
     net, (embedded, action) = rssm(), sequences(0, 2, 4)
     is_first = torch.tensor([[True, False, False, False], [False] * 4])
     embedded[1], action[1] = embedded[0], action[0]
@@ -379,7 +379,7 @@ def test_below_the_free_nats_the_kl_pulls_nothing() -> None:
 
 
 def test_free_nats_are_those_of_a_row_not_of_the_batch() -> None:
-    """A row far above them does not let one that is below be pulled, nor the other way round."""
+    """A row far above them has no effect on a row below, nor the reverse."""
     model = world(free_nats=0)
     torch.manual_seed(1)
     rows = rows_of(model, batch=30, length=1)
@@ -398,7 +398,7 @@ def test_free_nats_are_those_of_a_row_not_of_the_batch() -> None:
 # Learning
 
 
-def test_learn_moves_all_parameters_and_hands_out_no_gradient() -> None:
+def test_learn_moves_all_parameters_and_returns_no_gradient() -> None:
     model = world(Shapes(4, ((1, 9, 8),)), stirred=False, free_nats=0)
     rows = rows_of(model)
     image = torch.rand(2, 5, 1, 9, 8) - 0.5
@@ -413,15 +413,15 @@ def test_learn_moves_all_parameters_and_hands_out_no_gradient() -> None:
 
 
 def test_learn_follows_the_gradient_of_its_own_batch_alone() -> None:
-    """What an earlier batch left behind is gone, and the norm is at most `world_clip`."""
+    """Gradients of an earlier batch are cleared, and the norm is at most `world_clip`."""
     first, second = world(world_clip=0.5), world(world_clip=0.5)
     rows, others = rows_of(first), rows_of(first)
-    torch.autograd.backward(second.loss(others)[0])  # left behind
+    torch.autograd.backward(second.loss(others)[0])  # of an earlier batch
     for model in (first, second):
         torch.manual_seed(3)
         model.learn(rows)
-    for (name, part), twin in zip(first.named_parameters(), second.parameters(), strict=True):
-        assert torch.equal(part, twin), name
+    for (name, part), copy in zip(first.named_parameters(), second.parameters(), strict=True):
+        assert torch.equal(part, copy), name
     norm = sum(part.grad.square().sum() for part in first.parameters() if part.grad is not None)
     assert float(norm) ** 0.5 <= 0.5 + 1e-3
 
