@@ -7,6 +7,7 @@ import difflib
 from typing import Literal, get_args
 
 import gymnasium
+import numpy as np
 
 
 def game_ids() -> dict[str, str]:
@@ -147,8 +148,11 @@ class AtariSettings:
 
 
 def _check_whole(name: str, value: int, least: int) -> None:
-    if not least <= value <= LARGEST:
-        raise ValueError(f"{name}: expected a whole number from {least} to {LARGEST}, got {value}")
+    is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not (is_whole and least <= value <= LARGEST):
+        raise ValueError(
+            f"{name}: expected a whole number from {least} to {LARGEST}, got {value!r}"
+        )
 
 
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
@@ -157,7 +161,9 @@ def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
 
 
 def _check_size(size: tuple[int, int]) -> None:
-    if len(size) != 2 or min(size) < 1:
+    is_pair = isinstance(size, tuple | list) and len(size) == 2
+    if not is_pair or not all(isinstance(n, int | np.integer) and n >= 1 for n in size):
         raise ValueError(
-            f"size: expected (rows, columns), each at least 1, got {size}; None keeps the screen's"
+            f"size: expected (rows, columns), each at least 1, got {size!r}; None keeps the "
+            f"screen's"
         )
