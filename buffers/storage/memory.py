@@ -203,7 +203,8 @@ def max_chunk_rows(capacity: int | None) -> int:
 def check_capacity(capacity: int | None, capacity_bytes: int | None) -> None:
     """Refuse capacities that are not positive whole numbers."""
     for name, value in (("capacity", capacity), ("capacity_bytes", capacity_bytes)):
-        if value is not None and (isinstance(value, bool) or int(value) != value or value < 1):
+        is_number = isinstance(value, int | float | np.integer) and not isinstance(value, bool)
+        if value is not None and not (is_number and value >= 1 and int(value) == value):
             raise ValueError(f"{name}: expected a whole number >= 1 or None, got {value!r}")
 
 
