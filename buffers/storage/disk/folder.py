@@ -111,8 +111,8 @@ class StoreFolder:
             PermissionError: This process may not write here.
         """
         message = (
-            f"{self.path} cannot be written, expected a folder that can: "
-            f"open the store with read_only=True"
+            f"{self.path} cannot be written, expected a folder that can: change its permissions, "
+            f"or open the store with read_only=True"
         )
         # In a folder that is not writable no file can be created or replaced.
         if not os.access(self.path, os.W_OK | os.X_OK):

@@ -513,11 +513,9 @@ def test_a_folder_that_cannot_be_written_is_only_read(
             return "all rows are right"
 
         assert as_nobody(read) == "all rows are right"
-        message = (
-            f"PermissionError: {path} cannot be written, expected a folder that can: open the "
-            f"store with read_only=True"
-        )
-        assert as_nobody(lambda: reopen(path)) == message
+        message = as_nobody(lambda: reopen(path))
+        assert message.startswith(f"PermissionError: {path} ")
+        assert message.endswith("read_only=True")
         assert contents(path) == before
     finally:
         path.chmod(stat.S_IRWXU)
