@@ -217,8 +217,7 @@ def _check_draw(draw: str, beta: float, where: Where | None) -> None:
     _check_one_of("draw", draw, get_args(Draw))
     if where is not None and draw in ("newest", "priorities"):
         raise ValueError(
-            f"where: expected a draw that remembers nothing, got draw={draw!r}; leave one of the "
-            f"two out"
+            f"where: expected a draw without a state, got draw={draw!r}; leave one of the two out"
         )
     if not 0 <= beta < float("inf"):
         raise ValueError(f"beta: expected a number >= 0, got {beta}")

@@ -23,7 +23,7 @@ from stepwell.buffers.storage.disk.files import (
     replace_file,
     write_at,
 )
-from stepwell.buffers.storage.disk.format import MOST_FACTS_BYTES, Copy, Manifest, cure
+from stepwell.buffers.storage.disk.format import MOST_FACTS_BYTES, Copy, Manifest, advice
 from stepwell.buffers.storage.disk.segment import read_header
 
 __all__ = ["StoreFolder"]
@@ -94,13 +94,13 @@ class StoreFolder:
         """
         if not self.is_store:
             below = sorted(str(each.parent) for each in self.path.glob(f"*/{_MANIFEST}"))
-            cure = (
+            advice = (
                 f"there is one in {below[0]}"
                 if below
                 else "give the folder of a store, or make one"
             )
             raise StoreNotFound(
-                f"{self.path} holds no store, expected a folder with a {_MANIFEST}: {cure}"
+                f"{self.path} holds no store, expected a folder with a {_MANIFEST}: {advice}"
             )
 
     def lock(self) -> FileIO:
@@ -153,7 +153,7 @@ class StoreFolder:
             if size > MOST_FACTS_BYTES:
                 path = self.path / _MANIFEST
                 raise StoreCorrupt(
-                    f"{path} has {size} bytes, expected at most {MOST_FACTS_BYTES}; {cure(path)}"
+                    f"{path} has {size} bytes, expected at most {MOST_FACTS_BYTES}; {advice(path)}"
                 )
             data = self.files.pread(file, size, 0)
         return Manifest.unpack(data, str(self.path / _MANIFEST))

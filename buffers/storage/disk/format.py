@@ -44,8 +44,8 @@ __all__ = [
     "Next",
     "Sealed",
     "StoreFacts",
+    "advice",
     "align",
-    "cure",
     "json_text",
     "pack_slots",
 ]
@@ -183,7 +183,7 @@ class Header:
             StoreTooNew: A later version wrote it.
         """
         if len(start) < _HEADER.size or not start.startswith(_MAGIC):
-            raise StoreCorrupt(f"{where} does not begin like a segment; {cure(where)}")
+            raise StoreCorrupt(f"{where} does not begin like a segment; {advice(where)}")
         _, _, least_reader, header_bytes, *_ = _HEADER.unpack_from(start)
         if least_reader > FORMAT:
             raise too_new(where, least_reader)
@@ -199,7 +199,7 @@ class Header:
         """
         body, crc = data[: -_CRC.size], data[-_CRC.size :]
         if len(data) < _HEADER.size + _CRC.size or crc != _CRC.pack(crc32(body)):
-            raise StoreCorrupt(f"{where}: its header is damaged; {cure(where)}")
+            raise StoreCorrupt(f"{where}: its header is damaged; {advice(where)}")
         _, _, _, _, number, slots, data_bytes, store, *rest = _HEADER.unpack_from(body)
         position, next_row_id, next_episode, total_steps, facts_bytes = rest
         facts_text = body[_HEADER.size : _HEADER.size + facts_bytes]
@@ -237,11 +237,11 @@ def _reading(where: str) -> Generator[None]:
         yield
     except ValueError as error:
         raise StoreCorrupt(
-            f"{where} is not what a writer has made: {error}; {cure(where)}"
+            f"{where} is not what a writer has made: {error}; {advice(where)}"
         ) from error
 
 
-def cure(where: object) -> str:
+def advice(where: object) -> str:
     """The advice for a damaged file, for messages."""
     return f"restore it from a copy, or run: stepwell repair {str(where).rpartition('/')[0]}"
 
@@ -426,7 +426,7 @@ class Manifest:
         """
         facts = data[len(b'{"body":') : -len(b',"crc":"00000000"}\n')]
         if data != b'{"body":%b,"crc":"%08x"}\n' % (facts, crc32(facts)):
-            raise StoreCorrupt(f"{where} is damaged: wrong checksum; {cure(where)}")
+            raise StoreCorrupt(f"{where} is damaged: wrong checksum; {advice(where)}")
         with _reading(where):
             body = parse(facts)
             least_reader = whole(member(body, "least_reader"), "least_reader")

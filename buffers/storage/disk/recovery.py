@@ -17,7 +17,7 @@ import numpy as np
 from stepwell.buffers.episode import End
 from stepwell.buffers.errors import StoreCorrupt
 from stepwell.buffers.json_values import MOST
-from stepwell.buffers.storage.disk.format import SLOT, Copy, Header, cure
+from stepwell.buffers.storage.disk.format import SLOT, Copy, Header, advice
 
 __all__ = ["Verdict", "check_slots", "judge_open", "judge_sealed"]
 
@@ -75,7 +75,7 @@ def judge_open(
     last = slots[found[np.argmax(slots["group"][found])]]
     begin, end = int(last["group"]), int(last["group"]) + int(last["group_slots"])
     if not begin <= int(last["number"]) or end > len(slots) or found[-1] >= end:
-        raise StoreCorrupt(f"{where}: its slots contradict each other; {cure(where)}")
+        raise StoreCorrupt(f"{where}: its slots contradict each other; {advice(where)}")
     group = range(begin, end)
     is_certain = b.is_valid[begin:end].any()
     if not is_certain and not all(
@@ -117,7 +117,7 @@ def check_slots(verdict: Verdict, header: Header, data_end: int, where: str) -> 
             values = dict(zip(_NUMBERS, numbers[:, number].tolist(), strict=True))
             raise StoreCorrupt(
                 f"{where}: slot {number} is not what a writer has made: {what} "
-                f"({values}); {cure(where)}"
+                f"({values}); {advice(where)}"
             )
 
     refuse(is_out.any(0), "a number out of range")

@@ -16,7 +16,7 @@ import numpy as np
 from stepwell.buffers.errors import StoreCorrupt
 from stepwell.buffers.storage.chunk_index import CHUNK, ChunkInfo, Counters
 from stepwell.buffers.storage.disk.files import Files, as_bytes
-from stepwell.buffers.storage.disk.format import SLOT, Copy, Header, Manifest, Sealed, align, cure
+from stepwell.buffers.storage.disk.format import SLOT, Copy, Header, Manifest, Sealed, advice, align
 from stepwell.buffers.storage.disk.recovery import Verdict, check_slots, judge_open, judge_sealed
 
 _RUN_BYTES = 8 << 20
@@ -213,7 +213,7 @@ def open_segment(files: Files, path: Path) -> FileIO:
     except FileNotFoundError as error:
         raise StoreCorrupt(
             f"{path} is missing: it was removed, or evicted by the writer of the store since the "
-            f"store was opened; open it again, or {cure(path)}"
+            f"store was opened; open it again, or {advice(path)}"
         ) from error
 
 
@@ -292,7 +292,7 @@ def _judge(
     slots = header.slots if sealed is None else sealed.slots
     if slots > header.slots:
         raise StoreCorrupt(
-            f"{path} has {header.slots} slots, but the manifest counts {slots}; {cure(path)}"
+            f"{path} has {header.slots} slots, but the manifest counts {slots}; {advice(path)}"
         )
     # B first: a concurrent flush is then seen in A at least as far as in B.
     nbytes = slots * SLOT.itemsize
@@ -310,7 +310,7 @@ def _judge(
         if not header.data_offset <= begin <= begin + count <= header.file_bytes:
             raise StoreCorrupt(
                 f"{path}: slot {slot['number']} describes {count} bytes at {begin}, expected a "
-                f"place from {header.data_offset} to {header.file_bytes}; {cure(path)}"
+                f"place from {header.data_offset} to {header.file_bytes}; {advice(path)}"
             )
         crc = 0
         for offset in range(begin, begin + count, _RUN_BYTES):
@@ -342,13 +342,13 @@ def check_size(header: Header, sealed: Sealed | None, nbytes: int, path: Path) -
 
 def wrong_size(path: Path, nbytes: int, expected: str) -> str:
     """The message for a file of another length."""
-    return f"{path} has {nbytes} bytes, expected {expected}; {cure(path)}"
+    return f"{path} has {nbytes} bytes, expected {expected}; {advice(path)}"
 
 
 def lost_slot(path: Path, number: int) -> str:
     """The message for a slot without a valid copy."""
     what = f"both copies of slot {number} are damaged, so that a chunk is lost"
-    return f"{path}: {what}; {cure(path)}"
+    return f"{path}: {what}; {advice(path)}"
 
 
 def damage(path: Path, record: ChunkInfo, why: str = "") -> str:
@@ -357,7 +357,7 @@ def damage(path: Path, record: ChunkInfo, why: str = "") -> str:
     return (
         f"{path}: the {record.nbytes} bytes at offset {record.offset}, rows {record.first_row} to "
         f"{last_row} of episode {record.episode}, are not what was written"
-        f"{why and f' ({why})'}; {cure(path)}"
+        f"{why and f' ({why})'}; {advice(path)}"
     )
 
 

@@ -17,7 +17,7 @@ from stepwell.buffers.errors import StoreCorrupt, StoreNotFound
 from stepwell.buffers.storage.chunk_index import ChunkInfo
 from stepwell.buffers.storage.disk.files import Files
 from stepwell.buffers.storage.disk.folder import StoreFolder
-from stepwell.buffers.storage.disk.format import SLOT, Manifest, cure
+from stepwell.buffers.storage.disk.format import SLOT, Manifest, advice
 from stepwell.buffers.storage.disk.rebuild import rebuild_manifest
 from stepwell.buffers.storage.disk.segment import (
     Loaded,
@@ -165,7 +165,7 @@ def read_or_rebuild(folder: StoreFolder) -> tuple[Manifest, list[Damage]]:
             if old.store == rebuilt.store:
                 rebuilt = replace(rebuilt, facts=old.facts)
         is_missing = isinstance(error, StoreNotFound)
-        what = f"{path} is missing; {cure(path)}" if is_missing else str(error)
+        what = f"{path} is missing; {advice(path)}" if is_missing else str(error)
     return rebuilt, [Damage(path, what, is_harmless=True)]
 
 

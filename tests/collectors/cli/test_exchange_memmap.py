@@ -659,7 +659,7 @@ def test_an_error_of_the_disk_leaves_nothing(
     assert result.code == 2
     assert "No space left on device" in result.err or call == "allocate"
     assert "stepwell: new was not made (" in result.err
-    assert "nothing of it is left; cure the cause, then start again" in result.err
+    assert "nothing of it is left; fix the cause, then start again" in result.err
     assert tree() == before
 
 
