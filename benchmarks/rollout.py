@@ -6,8 +6,8 @@
 loop: ``Collector.rollout`` with a constant policy, against a loop of ``envs.step`` with the same
 actions that keeps nothing. turns: two vector envs in turns against one with all the envs, which
 step on one core in both, with a policy that takes as long as the envs do, and with a usual network,
-which takes about as long. learners: rollouts for
-PPO with a small network, next to Stable-Baselines3's ``collect_rollouts`` where it is installed.
+which takes about as long. learners: rollouts for PPO with a small network, compared with
+Stable-Baselines3's ``collect_rollouts`` where it is installed.
 """
 
 from __future__ import annotations

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import enum
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from stepwell.buffers.spec import Spec, unflatten
 
-__all__ = ["Chunk", "End", "Episode"]
+__all__ = ["Chunk", "End", "Episode", "plain_json"]
 
 
 class End(enum.IntFlag):
@@ -205,3 +206,25 @@ class Episode:
         flags = np.zeros(self.rows, np.bool_)
         flags[place] = value
         return flags
+
+
+def plain_json(metadata: object) -> dict[str, object]:
+    """The metadata of an episode as they are read back from a file.
+
+    Raises:
+        TypeError: They are not a mapping of JSON values.
+
+    Example:
+        >>> plain_json({"task": "door", "size": (2, 3)})
+        {'task': 'door', 'size': [2, 3]}
+    """
+    if not isinstance(metadata, Mapping):
+        raise TypeError(f"metadata: expected a mapping of facts, got {metadata!r}")
+    try:
+        plain = json.loads(json.dumps(dict(metadata), allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"metadata: expected plain JSON values, got {dict(metadata)!r} ({error}); convert "
+            f"them first"
+        ) from error
+    return cast("dict[str, object]", plain)

@@ -8,9 +8,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from stepwell.buffers.episode import Chunk, End
+from stepwell.buffers.episode import Chunk, End, plain_json
 from stepwell.buffers.errors import SpecMismatch
 from stepwell.buffers.spec import Field, Layout, Spec, flatten
+from stepwell.buffers.whole_numbers import check_whole
 
 __all__ = ["OBSERVED", "EpisodeBuffer"]
 
@@ -77,10 +78,14 @@ class EpisodeBuffer:
         capacity: int | None = None,
         next_episode: int = 0,
     ) -> None:
-        if num_envs < 1:
-            raise ValueError(f"num_envs: expected a whole number >= 1, got {num_envs}")
-        if chunk_rows is not None and chunk_rows < 1:
-            raise ValueError(f"chunk_rows: expected a whole number >= 1, got {chunk_rows}")
+        if not isinstance(spec, Spec):
+            raise TypeError(f"spec: expected a Spec, got {type(spec).__name__}")
+        for name, value in (
+            ("num_envs", num_envs),
+            ("chunk_rows", 1 if chunk_rows is None else chunk_rows),
+            ("capacity", 1 if capacity is None else capacity),
+        ):
+            check_whole(name, value, 1)
         self.num_envs = num_envs
         self._spec = spec
         # The dtype and shape of each field's values, as computed once.
@@ -182,17 +187,21 @@ class EpisodeBuffer:
             SpecMismatch: A value has another dtype or shape, or a stack of frames is not the one
                 before, moved on by one frame. Nothing was added.
             ValueError: An episode ended without a `next_observation` and the Spec lacks the field
-                `OBSERVED` to mark that. Nothing was added.
+                `OBSERVED` to mark that; or an index of `env_ids` is invalid or given twice. Nothing
+                was added.
+            TypeError: The metadata are not JSON values. Nothing was added.
         """
         if self._taken:
             self._release()
+        if metadata is not None and not isinstance(metadata, Mapping):
+            raise TypeError(f"metadata: expected a mapping by env index, got {metadata!r}")
         lead: tuple[int, ...] = ()
         if type(env_ids) is int or isinstance(env_ids, np.integer):
             envs: Any = int(env_ids)
             if not 0 <= envs < self.num_envs:
                 raise ValueError(f"env_ids: expected 0 to {self.num_envs - 1}, got {envs}")
         else:
-            envs = self._all if env_ids is None else np.asarray(env_ids)
+            envs = self._all if env_ids is None else self._checked_ids(env_ids)
             lead = envs.shape
         layout = self._spec.observation
         values = self._leaves(layout, observation, lead)
@@ -217,6 +226,9 @@ class EpisodeBuffer:
             self._check_room(envs)
         first, late = self._new_rows(envs, values)
         begun, late_ones = _those(envs, first), _those(envs, late)
+        facts = (
+            {env: plain_json(metadata[env]) for env in begun if env in metadata} if metadata else {}
+        )
         if begun or late_ones:
             for name, key in self._info.items():
                 values[name] = self._entry(name, key, info, "info", lead)
@@ -225,7 +237,7 @@ class EpisodeBuffer:
 
         self._until_due -= 2 if begun else 1
         for env in begun:
-            self._begin(env, (metadata or {}).get(env, {}))
+            self._begin(env, facts.get(env, {}))
         if lead:
             self._write(envs, values, chosen, results, gain, first, late)
         else:
@@ -687,6 +699,23 @@ class EpisodeBuffer:
                     f"env {env} has no open episode: expected a row with is_first, got one "
                     f"without; mark the row of its reset"
                 )
+
+    def _checked_ids(self, env_ids: object) -> np.ndarray:
+        """Indices of several envs as an array.
+
+        Raises:
+            ValueError: They are not different whole numbers below N.
+        """
+        ids = np.asarray(env_ids)
+        if ids.ndim == 1 and ids.dtype.kind in "iu":
+            found = ids.tolist()
+            if not found or (0 <= min(found) <= max(found) < self.num_envs):
+                if len(set(found)) == len(found):
+                    return ids
+        raise ValueError(
+            f"env_ids: expected different whole numbers from 0 to {self.num_envs - 1}, got "
+            f"{env_ids!r}"
+        )
 
     def _check_room(self, envs: Any) -> None:
         is_one = type(envs) is int

@@ -56,8 +56,8 @@ more; if that is right, import it where more memory is free, or allow more by ma
         self._taken += nbytes
         if self._taken > self._most:
             raise ValueError(
-                f"{self._what}: expected at most {self._most >> 20:,} MiB of memory for an "
-                f"episode, got {self._taken >> 20:,} MiB or more; if that is right, import it "
+                f"{self._what}: expected at most {_mebibytes(self._most)} of memory for an "
+                f"episode, got {_mebibytes(self._taken)} or more; if that is right, import it "
                 f"where more memory is free, or allow more by max_bytes (--max-bytes)"
             )
 
@@ -65,6 +65,10 @@ more; if that is right, import it where more memory is free, or allow more by ma
     def left(self) -> int:
         """Bytes that can still be taken."""
         return self._most - self._taken
+
+
+def _mebibytes(nbytes: int) -> str:
+    return f"{nbytes >> 20:,} MiB" if nbytes >= 1 << 20 else f"{nbytes:,} bytes"
 
 
 class GivenFiles:

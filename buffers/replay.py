@@ -100,6 +100,8 @@ class SequenceReplayBuffer:
         self._capacity = capacity
         self._capacity_bytes = capacity_bytes
         self._codecs = codecs or {}
+        if not (seed is None or isinstance(seed, int | np.integer)) or (seed or 0) < 0:
+            raise ValueError(f"seed: expected a whole number >= 0 or None, got {seed!r}")
         self._rng = np.random.default_rng(seed)
         self._threads = threads
         self._alpha = priority_alpha
@@ -269,7 +271,12 @@ class SequenceReplayBuffer:
             NotEnoughData: `bind` was not called yet.
             ValueError: A chunk does not continue its episode; nothing was stored.
         """
-        index = self.storage.index
+        if self._storage is None:
+            raise NotEnoughData(
+                "the replay has no fields yet: expected a call of bind(spec, session) before add, "
+                "got none; call it first"
+            )
+        index = self._storage.index
         before = index.base + len(index)
         self.storage.add(chunks)
         self._total_bytes += int(index.records["nbytes"][max(0, before - index.base) :].sum())

@@ -639,7 +639,9 @@ def check_format(
     exported = export_episodes(replay, format_, out, options=export_options)
     assert exported.path.exists(), f"{exported.path}: expected a data set, got nothing"
     counts = (exported.episodes, exported.steps), (plan.chosen_episodes, plan.chosen_steps)
-    assert counts[0] == counts[1], f"export: expected {counts[1]} episodes and steps, got {counts}"
+    assert counts[0] == counts[1], (
+        f"export: expected {counts[1]} episodes and steps, got {counts[0]}"
+    )
     back = SequenceReplayBuffer()
     imported = import_episodes(format_, out, back, options=import_options)
     assert_same_steps(back, replay, shown=shown, has_final_observation=has_final_observation)

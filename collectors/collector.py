@@ -108,6 +108,13 @@ class Collector:
         on_episode: Callable[[EpisodeReport], None] | None = None,
     ) -> None:
         check_policy(policy)
+        if not (replay is None or isinstance(replay, SequenceReplayBuffer)):
+            raise TypeError(
+                f"replay: expected a SequenceReplayBuffer or None, got {type(replay).__name__}; "
+                f"make one, with a path for a folder"
+            )
+        if not isinstance(flush_seconds, int | float) or not flush_seconds >= 0:
+            raise ValueError(f"flush_seconds: expected a number >= 0, got {flush_seconds!r}")
         self._groups = as_groups(envs, frame_stack)
         first, num_envs = self._groups[0], sum(group.num_envs for group in self._groups)
         reader = InfoReader(info or {})
@@ -447,8 +454,8 @@ class Seeds:
     """
 
     def __init__(self, seed: int | None, session: int) -> None:
-        if seed is not None and seed < 0:
-            raise ValueError(f"seed: expected a whole number >= 0 or None, got {seed}")
+        if not (seed is None or isinstance(seed, int | np.integer)) or (seed or 0) < 0:
+            raise ValueError(f"seed: expected a whole number >= 0 or None, got {seed!r}")
         self.seed = int(cast("int", np.random.SeedSequence(seed).entropy))
         self.session = session
         self._resets = 0

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
 from stepwell.buffers import SpecMismatch
+from stepwell.buffers.episode import plain_json
 
 __all__ = ["EpisodeMetadata", "InfoReader", "MetadataOrFunction", "StepResult", "info_of"]
 
@@ -106,6 +106,11 @@ class InfoReader:
     """
 
     def __init__(self, missing: Mapping[str, object]) -> None:
+        if not isinstance(missing, Mapping):
+            raise TypeError(
+                f"info: expected a mapping of names to the value that means 'not there', such as "
+                f"{{'lives': -1}}, got {missing!r}"
+            )
         self.missing = {name: np.asarray(value) for name, value in missing.items()}
         for name, value in self.missing.items():
             if value.dtype.kind not in "biufc":
@@ -158,7 +163,7 @@ class EpisodeMetadata:
                 f"returns one, got {metadata!r}"
             )
         self._function = metadata
-        self._constant = _plain_json(metadata) if isinstance(metadata, Mapping) else None
+        self._constant = _checked_metadata(metadata) if isinstance(metadata, Mapping) else None
 
     def of(self, env: int, info: Mapping[str, Any], place: int) -> Mapping[str, object]:
         """Facts about an episode that begins.
@@ -171,7 +176,7 @@ class EpisodeMetadata:
         if self._constant is not None:
             return self._constant
         function = cast("Callable[..., Mapping[str, object]]", self._function)
-        return _plain_json(function(env, info_of(info, place)))
+        return _checked_metadata(function(env, info_of(info, place)))
 
 
 def info_of(info: Mapping[str, Any], place: int) -> dict[str, object]:
@@ -203,24 +208,16 @@ def _value_at(values: Any, place: int) -> object:
     return value.item() if isinstance(value, np.generic) else cast("object", value)
 
 
-def _plain_json(metadata: object) -> Mapping[str, object]:
-    """The metadata as they are read back from a file."""
-    if not isinstance(metadata, Mapping):
-        raise TypeError(f"metadata: expected a mapping of facts, got {metadata!r}")
+def _checked_metadata(metadata: object) -> Mapping[str, object]:
+    """The metadata as they are read back from a file, without the Collector's own keys."""
+    plain = plain_json(metadata)
     for key in _COLLECTOR_KEYS:
-        if key in metadata:
+        if key in plain:
             raise ValueError(
                 f"metadata: expected keys other than {' and '.join(_COLLECTOR_KEYS)}, which the "
                 f"Collector writes itself, got {key!r}; choose another name"
             )
-    try:
-        plain = json.loads(json.dumps(dict(metadata), allow_nan=False))
-    except (TypeError, ValueError) as error:
-        raise TypeError(
-            f"metadata: expected plain JSON values, got {dict(metadata)!r} ({error}); convert "
-            f"them first"
-        ) from error
-    return cast("dict[str, object]", plain)
+    return plain
 
 
 def _by_dtype(values: object, places: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:

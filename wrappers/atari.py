@@ -135,8 +135,8 @@ def make_atari(
     """
     if backend not in get_args(Backend):
         raise ValueError(f"backend: expected 'native' or 'python', got {backend!r}")
-    if num_envs < 1:
-        raise ValueError(f"num_envs: expected at least 1 env, got {num_envs}")
+    if not isinstance(num_envs, int | np.integer) or isinstance(num_envs, bool) or num_envs < 1:
+        raise ValueError(f"num_envs: expected at least 1 env, got {num_envs!r}")
     settings = AtariSettings(
         game=find_game(game),
         frame_skip=frame_skip,

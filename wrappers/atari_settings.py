@@ -7,6 +7,7 @@ import difflib
 from typing import Literal, get_args
 
 import gymnasium
+import numpy as np
 
 
 def game_ids() -> dict[str, str]:
@@ -117,10 +118,10 @@ class AtariSettings:
 
     def __post_init__(self) -> None:
         """Check every value."""
-        _check_range("frame_skip", self.frame_skip, 1)
-        _check_range("noop_max", self.noop_max, 0)
-        _check_range("frame_stack", self.frame_stack, 1)
-        _check_range("max_frames", self.max_frames, 1)
+        _check_whole("frame_skip", self.frame_skip, 1)
+        _check_whole("noop_max", self.noop_max, 0)
+        _check_whole("frame_stack", self.frame_stack, 1)
+        _check_whole("max_frames", self.max_frames, 1)
         _check_choice("pool", self.pool, get_args(Pool))
         _check_choice("life_loss", self.life_loss, get_args(LifeLoss))
         if not 0 <= self.sticky < 1:
@@ -146,9 +147,12 @@ class AtariSettings:
         }
 
 
-def _check_range(name: str, value: int, least: int) -> None:
-    if not least <= value <= LARGEST:
-        raise ValueError(f"{name}: expected a whole number from {least} to {LARGEST}, got {value}")
+def _check_whole(name: str, value: int, least: int) -> None:
+    is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not (is_whole and least <= value <= LARGEST):
+        raise ValueError(
+            f"{name}: expected a whole number from {least} to {LARGEST}, got {value!r}"
+        )
 
 
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
@@ -157,7 +161,9 @@ def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
 
 
 def _check_size(size: tuple[int, int]) -> None:
-    if len(size) != 2 or min(size) < 1:
+    is_pair = isinstance(size, tuple | list) and len(size) == 2
+    if not is_pair or not all(isinstance(n, int | np.integer) and n >= 1 for n in size):
         raise ValueError(
-            f"size: expected (rows, columns), each at least 1, got {size}; None keeps the screen's"
+            f"size: expected (rows, columns), each at least 1, got {size!r}; None keeps the "
+            f"screen's"
         )

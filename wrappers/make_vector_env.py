@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 from gymnasium.envs.registration import EnvSpec, find_highest_version, parse_env_id
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
@@ -15,6 +16,7 @@ from stepwell.wrappers.recipe import recipe_of, spec_of
 from stepwell.wrappers.workers.vector_env import (
     WorkerVectorEnv,
     available_cores,
+    checked_env,
     checked_start_method,
 )
 from stepwell.wrappers.workers.worker import EnvFn
@@ -54,6 +56,9 @@ def vectorize(env_fns: Sequence[EnvFn], *, num_workers: int | None = None) -> An
     """
     if not env_fns:
         raise ValueError("env_fns is empty: expected at least one factory, got none")
+    for env_fn in env_fns:
+        if not callable(env_fn):
+            raise TypeError(f"env_fns: expected factories without arguments, got {env_fn!r}")
     if num_workers is not None and num_workers < 0:
         raise ValueError(f"num_workers is invalid: expected 0 or more, got {num_workers}")
     if num_workers is None:
@@ -104,8 +109,12 @@ def make_vec(
         ((4,), 'CartPole-v1')
         >>> envs.close()
     """
-    if num_envs is not None and num_envs < 1:
-        raise ValueError(f"num_envs is invalid: expected 1 or more, got {num_envs}")
+    is_whole = isinstance(num_envs, int | np.integer) and not isinstance(num_envs, bool)
+    if num_envs is not None and not (is_whole and num_envs >= 1):
+        raise ValueError(f"num_envs is invalid: expected 1 or more, got {num_envs!r}")
+    for wrap in wrappers:
+        if not callable(wrap):
+            raise TypeError(f"wrappers: expected functions that take an env, got {wrap!r}")
     if env_kwargs and not isinstance(env, str | EnvSpec):
         raise ValueError(
             f"env_kwargs cannot be used: expected an id or a spec, got {env!r}; "
@@ -129,9 +138,9 @@ class _EnvFactory:
     source: object
 
     def __call__(self) -> AnyEnv:
-        env = self.env_fn()
+        env: AnyEnv = checked_env(self.env_fn())
         for wrap in self.wrappers:
-            env = wrap(env)
+            env = checked_env(wrap(env))
         env.metadata = {**env.metadata, "stepwell": recipe_of(env, self.source)}
         spec = spec_of(env)
         if spec is not None:  # not part of the recipe: it only serves to make the env again

@@ -191,8 +191,9 @@ class Resize(
 
     def __init__(self, env: gymnasium.Env[Image, ActType], size: tuple[int, int]) -> None:
         space = image_space(env, "Resize")
-        if len(size) != 2 or min(size) < 1:
-            raise ValueError(f"size: expected (rows, columns), each at least 1, got {size}")
+        is_pair = isinstance(size, tuple | list) and len(size) == 2
+        if not is_pair or not all(isinstance(n, int | np.integer) and n >= 1 for n in size):
+            raise ValueError(f"size: expected (rows, columns), each at least 1, got {size!r}")
         require_opencv()
         gymnasium.utils.RecordConstructorArgs.__init__(self, size=size)
         super().__init__(env)

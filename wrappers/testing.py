@@ -21,7 +21,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from stepwell.wrappers.check.report import VectorEnvReport
 from stepwell.wrappers.check.vector_env import check_vector_env
 from stepwell.wrappers.check.watch import copied, leaves_of
-from stepwell.wrappers.workers.vector_env import WorkerVectorEnv
+from stepwell.wrappers.workers.vector_env import WorkerVectorEnv, checked_env
 
 __all__ = ["Vectorization", "assert_env", "assert_vector_env"]
 
@@ -81,16 +81,29 @@ def assert_env(
     Raises:
         AssertionError: A vector env has a problem, or its rows differ. The message names the
             vector env.
+        TypeError: The factory does not return an env.
 
     Example:
         >>> assert_env(lambda: gym.make("CartPole-v1"), steps=50, vectorization=["sync"])
     """
+    if num_envs < 1:
+        raise ValueError(f"num_envs: expected a whole number >= 1, got {num_envs}")
+    unknown = set(vectorization) - set(get_args(Vectorization))
+    if unknown or not vectorization:
+        raise ValueError(
+            f"vectorization: expected one or more of {', '.join(get_args(Vectorization))}, got "
+            f"{vectorization!r}"
+        )
+    checked_env(env_fn()).close()
     rows: dict[str, list[Any]] = {}
     for label, make in _vector_envs(env_fn, num_envs, vectorization):
         try:
             report = assert_vector_env(make, steps=steps, seed=seed)
         except AssertionError as error:
             raise AssertionError(f"{label}: {error}") from None
+        except Exception as error:
+            error.add_note(f"in {label}")
+            raise
         if report.declared == AutoresetMode.NEXT_STEP.name:
             rows[label] = _rows_of(make, steps, seed)
     labels = list(rows)

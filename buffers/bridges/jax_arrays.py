@@ -88,10 +88,10 @@ def _narrowed(array: np.ndarray, path: str, round_floats: bool) -> np.ndarray:
         if is_float:  # NaN is kept, though it is not equal to itself
             changed &= array == array
         if changed.any():
-            cure = "set jax_enable_x64" + (", or pass round_floats=True" if is_float else "")
+            advice = "set jax_enable_x64" + (", or pass round_floats=True" if is_float else "")
             raise ValueError(
                 f"{path}: expected {array.dtype} numbers that {narrower} holds exactly, as JAX has "
-                f"no {array.dtype} now, got {array[changed][0]}; {cure}"
+                f"no {array.dtype} now, got {array[changed][0]}; {advice}"
             )
     return found
 

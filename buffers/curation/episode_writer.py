@@ -13,7 +13,7 @@ import numpy as np
 
 from stepwell.buffers.curation.step_columns import inferred_spec, joined
 from stepwell.buffers.digest import Digest
-from stepwell.buffers.episode import Chunk, End, Episode
+from stepwell.buffers.episode import Chunk, End, Episode, plain_json
 from stepwell.buffers.errors import SpecMismatch
 from stepwell.buffers.replay import SequenceReplayBuffer
 from stepwell.buffers.spec import Field, Spec, kind_of
@@ -104,6 +104,11 @@ class EpisodeWriter:
         *,
         source: str | None = None,
     ) -> None:
+        if not isinstance(replay, SequenceReplayBuffer):
+            raise TypeError(
+                f"replay: expected a SequenceReplayBuffer, got {type(replay).__name__}; make one, "
+                f"with a path for a folder"
+            )
         self._replay = replay
         self._on_flush = on_flush
         self._source = source or "EpisodeWriter"
@@ -199,8 +204,19 @@ class EpisodeWriter:
 
         Raises:
             ValueError: A column is missing, unknown, or has another length; nothing was added.
+            TypeError: A flag, the stream or the metadata have another type; nothing was added.
             SpecMismatch: The replay holds other rows; nothing was added.
         """
+        if not isinstance(columns, Mapping):
+            raise TypeError(
+                f"{self._source}: expected arrays by field name, got {type(columns).__name__}"
+            )
+        for name, flag in (("terminated", terminated), ("truncated", truncated)):
+            if not isinstance(flag, bool | np.bool_):
+                raise TypeError(f"{name}: expected True or False for the last step, got {flag!r}")
+        if not isinstance(stream, int | np.integer) or isinstance(stream, bool) or stream < 0:
+            raise TypeError(f"stream: expected a whole number >= 0, got {stream!r}")
+        facts = plain_json(metadata or {})
         arrays = {name: np.asarray(column) for name, column in columns.items()}
         spec = inferred_spec(arrays, self._source)
         if self._replay.is_bound:
@@ -213,7 +229,7 @@ class EpisodeWriter:
             End.TRUNCATED if truncated else End.NONE
         )
         rows = joined(spec, arrays)
-        self.add_episode(Episode(spec, 0, stream, 0, end, rows, dict(metadata or {})))
+        self.add_episode(Episode(spec, 0, stream, 0, end, rows, facts))
 
     def add_transitions(self, streams: Mapping[int, TransitionColumns]) -> int:
         """Write transitions of some streams; they are durable when it returns.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -51,8 +52,12 @@ class EpisodeSelection:
         for name in ("return", "steps"):
             least, most = getattr(self, f"min_{name}"), getattr(self, f"max_{name}")
             for end, value in (("min", least), ("max", most)):
-                if value is not None and math.isnan(value):
-                    raise ValueError(f"{end}_{name}: expected a number, got {value}: give another")
+                if value is None:
+                    continue
+                if not isinstance(value, numbers.Real) or math.isnan(value):
+                    raise ValueError(
+                        f"{end}_{name}: expected a number, got {value!r}: give another"
+                    )
             if least is not None and most is not None and least > most:
                 raise ValueError(
                     f"min_{name}: expected at most max_{name}={most}, got {least}: no episode can "

@@ -134,7 +134,7 @@ class ReplayBuffer:
             env: Index of the env.
 
         Returns:
-            What `store_effect` wants to know the frame by.
+            The index of the frame, to be passed to `store_effect`.
 
         Raises:
             ValueError: The frame has another form, there is no such env, or the effect of the

@@ -243,27 +243,28 @@ def row_numbers(name: str, given: npt.ArrayLike, shape: tuple[int, ...]) -> np.n
     detach = getattr(given, "detach", None)
     array = np.asarray(given if detach is None else detach().cpu())
     if array.shape != shape:
-        cure = "leave its last axis out" if array.shape == (*shape, 1) else "give one for each"
-        raise ValueError(f"{name}: expected shape {shape}, got {array.shape}; {cure}")
+        advice = "leave its last axis out" if array.shape == (*shape, 1) else "give one for each"
+        raise ValueError(f"{name}: expected shape {shape}, got {array.shape}; {advice}")
     if array.dtype.kind not in "fiu":
         raise ValueError(f"{name}: expected numbers, got {array.dtype}; convert it")
     return array
 
 
-def check_finite(name: str, array: np.ndarray, mask: np.ndarray, cure: str) -> None:
+def check_finite(name: str, array: np.ndarray, mask: np.ndarray, advice: str) -> None:
     """Raise ValueError where a row with ``mask`` has no finite number: it would spread to others.
 
     Args:
         name: The array's name in the error.
         array: [T, N].
         mask: [T, N] bool: the rows to check.
-        cure: Advice for the user.
+        advice: Advice for the user.
     """
     bad = np.argwhere(mask & ~np.isfinite(array))
     if len(bad):
         step, env = bad[0]
         raise ValueError(
-            f"{name}: expected finite numbers, got {array[step, env]} in {place(step, env)}; {cure}"
+            f"{name}: expected finite numbers, got {array[step, env]} in {place(step, env)}; "
+            f"{advice}"
         )
 
 

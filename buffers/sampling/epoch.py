@@ -7,7 +7,13 @@ from typing import Any, Generic, cast
 
 import numpy as np
 
-from stepwell.buffers.sampling.requests import BatchRequest, BatchT, Episodes, Request
+from stepwell.buffers.sampling.requests import (
+    BatchRequest,
+    BatchT,
+    Episodes,
+    Request,
+    require_request,
+)
 from stepwell.buffers.sampling.sampler import Sampler
 
 __all__ = ["Epoch"]
@@ -55,6 +61,7 @@ class Epoch(Generic[BatchT]):
         shard: tuple[int, int] = (0, 1),
         drop_last: bool = False,
     ) -> None:
+        require_request(request)
         number, shares = shard
         if not 0 <= number < shares:
             raise ValueError(

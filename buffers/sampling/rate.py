@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 import threading
 from collections.abc import Callable, Mapping
 from fractions import Fraction
@@ -140,14 +141,14 @@ def simplest_fraction(name: str, value: float | Fraction) -> Fraction:
     """
     if isinstance(value, Fraction):
         exact = value
-    elif math.isfinite(value):
+    elif isinstance(value, numbers.Real) and math.isfinite(value):
         exact = Fraction(value).limit_denominator(_MAX_DENOMINATOR)
         if float(exact) != value:
             exact = Fraction(repr(float(value)))
     else:
         exact = Fraction(-1)
     if exact < 0:
-        raise ValueError(f"{name}: expected a finite number >= 0, got {value}; give one")
+        raise ValueError(f"{name}: expected a finite number >= 0, got {value!r}; give one")
     return exact
 
 

@@ -26,6 +26,7 @@ __all__ = [
     "check_priority_alpha",
     "check_sequences",
     "check_transitions",
+    "require_request",
 ]
 
 Draw: TypeAlias = Literal["steps", "distinct", "episodes", "ends", "recent", "newest", "priorities"]
@@ -185,8 +186,21 @@ def check_transitions(request: Transitions) -> None:
     _check_whole("batch_size", request.batch_size, 1)
     _check_whole("n_step", request.n_step, 1)
     _check_draw(request.draw, request.beta, request.where)
-    if not 0 <= request.gamma <= 1:
-        raise ValueError(f"gamma: expected a number from 0 to 1, got {request.gamma}")
+    is_number = isinstance(request.gamma, int | float | np.number)
+    if not (is_number and 0 <= request.gamma <= 1):
+        raise ValueError(f"gamma: expected a number from 0 to 1, got {request.gamma!r}")
+
+
+def require_request(request: object) -> None:
+    """Refuse an object that is not a request.
+
+    Raises:
+        TypeError: It is of another type.
+    """
+    if not isinstance(request, Sequences | Transitions | Episodes):
+        raise TypeError(
+            f"request: expected Sequences, Transitions or Episodes, got {type(request).__name__}"
+        )
 
 
 def check_episodes(request: Episodes) -> None:
@@ -203,8 +217,7 @@ def _check_draw(draw: str, beta: float, where: Where | None) -> None:
     _check_one_of("draw", draw, get_args(Draw))
     if where is not None and draw in ("newest", "priorities"):
         raise ValueError(
-            f"where: expected a draw that remembers nothing, got draw={draw!r}; leave one of the "
-            f"two out"
+            f"where: expected a draw without a state, got draw={draw!r}; leave one of the two out"
         )
     if not 0 <= beta < float("inf"):
         raise ValueError(f"beta: expected a number >= 0, got {beta}")

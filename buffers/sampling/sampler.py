@@ -22,7 +22,7 @@ from stepwell.buffers.sampling.requests import (
     Episodes,
     Request,
     Sequences,
-    Transitions,
+    require_request,
 )
 from stepwell.buffers.sampling.row_reader import RowReader, chunk_of
 from stepwell.buffers.sampling.sequences import EpisodeSampler, SequenceSampler
@@ -261,6 +261,7 @@ class Sampler:
 
     def _maker(self, request: Request) -> _Maker:
         """The maker for a request, which is checked the first time."""
+        require_request(request)
         request = _with_tuples(request)
         try:
             found = self._makers.get(request)
@@ -337,11 +338,7 @@ def _new_maker(request: Request, storage: Storage) -> _Maker:
         )
     if isinstance(request, Sequences):
         return SequenceSampler(request, storage.spec)
-    if isinstance(request, Transitions):
-        return TransitionSampler(request, storage.spec)
-    raise TypeError(
-        f"request: expected Sequences, Transitions or Episodes, got {type(request).__name__}"
-    )
+    return TransitionSampler(request, storage.spec)
 
 
 class _Filters:

@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         message = getattr(error, "format_message", None)
         if message is None:
             raise
-        text = " ".join(message().split())
+        text = " ".join(message().split()).replace(": Value error, ", ": ")
         context = getattr(error, "ctx", None)
         command = getattr(context, "command_path", "stepwell")
         show_error(f"{text}{'' if text.endswith(('.', '?')) else '.'} See: {command} --help")

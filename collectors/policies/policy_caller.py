@@ -240,8 +240,9 @@ def _array(name: str, value: object) -> np.ndarray:
         return np.asarray(value)
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"policy returned {name} that is no array ({error}), expected one row for each env; a "
-            f"policy with a state needs a method initial_state(num_envs)"
+            f"policy returned {name} that is no array, expected one row for each env ({error}); "
+            f"return extras in a dict, (action, {{'name': array}}); a policy with a state needs a "
+            f"method initial_state(num_envs)"
         ) from None
 
 

@@ -1,5 +1,5 @@
 ; Stepwell Test: the program. Names of RAM addresses (`lives`) come from memory.py; `map` is the
-; address of the two screens. What the game does is told in __init__.py.
+; address of the two screens. __init__.py describes the game.
 
 ; --- power on: wait for the picture unit, clear RAM, load palettes and both screens ---
 reset:  SEI

@@ -107,7 +107,7 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Array]):
 
     def _set_spaces(self, env_fn: EnvFn) -> None:
         """Take spaces and metadata from an env that is built and closed here."""
-        env = env_fn()
+        env = checked_env(env_fn())
         try:
             check_space(env.observation_space, "observation space")
             check_space(env.action_space, "action space")
@@ -301,6 +301,25 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Array]):
                 "call recv() first",
                 "step",
             )
+
+
+def checked_env(env: Any) -> Any:
+    """Return the result of a factory if it has the methods and spaces of an env.
+
+    Raises:
+        TypeError: It lacks one.
+    """
+    missing = [
+        name
+        for name in ("observation_space", "action_space", "metadata", "reset", "step", "close")
+        if not hasattr(env, name)
+    ]
+    if missing:
+        raise TypeError(
+            f"env: expected a gymnasium env from the factory or wrapper, got {type(env).__name__} "
+            f"without {', '.join(missing)}; return the env from it"
+        )
+    return env
 
 
 def _refuse_run_without_main_guard(start_method: str) -> None:

@@ -1,1 +1,20 @@
-"""Data sets in the formats of other libraries: written, and read back."""
+"""Data sets in the formats of other libraries: written, and read back.
+
+A format of your own implements `Format`, `Writer` and `Reader`; ``docs/feeding.md`` shows one.
+"""
+
+from typing import TYPE_CHECKING
+
+from stepwell import lazy_names
+
+if TYPE_CHECKING:  # loaded on first use
+    from stepwell.buffers.bridges.formats.format import Format, Reader, Source, Writer
+    from stepwell.buffers.bridges.formats.options import NoOptions
+    from stepwell.buffers.given_files import GivenFiles
+
+__all__ = ["Format", "GivenFiles", "NoOptions", "Reader", "Source", "Writer"]
+
+if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
+    __getattr__, __dir__ = lazy_names(
+        __name__, {"format": ["Format", "GivenFiles", "NoOptions", "Reader", "Source", "Writer"]}
+    )

@@ -427,9 +427,9 @@ class _D3rlpyReader:
         """
         file, path = self._file, self._path
         if "version" not in file or "num_episodes" not in file:
-            cure = "load it by d3rlpy.dataset.MDPDataset or load_v1, and dump it again"
+            advice = "load it by d3rlpy.dataset.MDPDataset or load_v1, and dump it again"
             raise ValueError(
-                f"{path}: expected a file that d3rlpy 2 has dumped, got another; {cure}"
+                f"{path}: expected a file that d3rlpy 2 has dumped, got another; {advice}"
             )
         room = self._files.room(path)
         version = _text(read_column(file["version"], room))

@@ -30,9 +30,9 @@ _SMALL_BYTES: Final = 512  # less is not worth compressing
 class NewHdf5:
     """A file that HDF5 writes: the Python file that h5py uses, and the h5py file.
 
-    HDF5 puts writes off until a file is closed; if one fails then, it keeps half of the file's
-    state, and takes the process down at its end. So it never learns of an error here: what cannot
-    be written is kept in memory, `check` and `close` raise the error, and the file is given up.
+    HDF5 delays writes until a file is closed. If one fails then, HDF5 keeps half of the file's
+    state and crashes the process when it ends. So errors are hidden from HDF5: data that cannot be
+    written is kept in memory, `check` and `close` raise the error, and the file is abandoned.
 
     Args:
         h5py: The library.

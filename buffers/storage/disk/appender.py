@@ -283,7 +283,7 @@ class Appender:
         except BaseException as error:
             self._failure = (
                 f"writing into {self._folder.path} failed ({_describe(error)}); what was stored "
-                f"before is kept: cure the cause, then open the store again"
+                f"before is kept: fix the cause, then open the store again"
             )
             if isinstance(error, OSError):
                 raise StoreFailed(self._failure) from error

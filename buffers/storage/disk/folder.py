@@ -99,13 +99,13 @@ class StoreFolder:
         """
         if not self.is_store:
             below = sorted(str(each.parent) for each in self.path.glob(f"*/{_MANIFEST}"))
-            cure = (
+            advice = (
                 f"there is one in {below[0]}"
                 if below
                 else "give the folder of a store, or make one"
             )
             raise StoreNotFound(
-                f"{self.path} holds no store, expected a folder with a {_MANIFEST}: {cure}"
+                f"{self.path} holds no store, expected a folder with a {_MANIFEST}: {advice}"
             )
 
     def lock(self) -> FileIO:
@@ -116,8 +116,8 @@ class StoreFolder:
             PermissionError: This process may not write here.
         """
         message = (
-            f"{self.path} cannot be written, expected a folder that can: "
-            f"open the store with read_only=True"
+            f"{self.path} cannot be written, expected a folder that can: change its permissions, "
+            f"or open the store with read_only=True"
         )
         # In a folder that is not writable no file can be created or replaced.
         if not os.access(self.path, os.W_OK | os.X_OK):

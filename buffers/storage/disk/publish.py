@@ -101,7 +101,7 @@ def publish(
             )
             raise StoreFailed(
                 f"{target} was not made ({getattr(why, 'strerror', None) or why}), and {left}; "
-                f"cure the cause, then start again"
+                f"fix the cause, then start again"
             ) from error
         raise
     part.leave()
@@ -157,13 +157,13 @@ def check_complete(path: Path) -> None:
         return
     target = part.with_suffix("")
     if is_alive:
-        got, cure = f"what {holder} is making", f"wait until {target} is there"
+        got, advice = f"what {holder} is making", f"wait until {target} is there"
     elif os.path.lexists(part / _NEW) or not os.path.lexists(target):
         got = f"what a process that was killed has left of {target}"
-        cure = "run its command again, which starts from the beginning"
+        advice = "run its command again, which starts from the beginning"
     else:
-        got, cure = f"what is left of the making of {target}, which is complete", "remove it"
-    raise StoreNotFound(f"{path} is not complete: expected a store, got {got}; {cure}")
+        got, advice = f"what is left of the making of {target}, which is complete", "remove it"
+    raise StoreNotFound(f"{path} is not complete: expected a store, got {got}; {advice}")
 
 
 def disk_bytes(path: Path) -> int:

@@ -1,0 +1,55 @@
+"""Wrong arguments of the functions that make envs are refused in one sentence."""
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import pytest
+
+import stepwell as sw
+from stepwell.wrappers import Resize, WorkerVectorEnv, vectorize
+
+
+def cart_pole() -> gym.Env[Any, Any]:
+    return gym.make("CartPole-v1")
+
+
+@pytest.mark.parametrize("num_envs", ["2", 1.5, 0, True])
+@pytest.mark.parametrize("make", [sw.make_vec, sw.make_atari])
+def test_the_number_of_envs_is_whole(make: Callable[..., object], num_envs: Any) -> None:
+    with pytest.raises(ValueError, match=f"num_envs.*{num_envs!r}"):
+        make("CartPole-v1" if make is sw.make_vec else "Pong", num_envs=num_envs)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize("wrappers", [(), (lambda env: 5,)])
+def test_a_factory_returns_an_env(num_workers: int, wrappers: Any) -> None:
+    factory = cart_pole if wrappers else (lambda: 5)
+    with pytest.raises(TypeError, match=r"env: .* int .*observation_space"):
+        sw.make_vec(factory, 2, num_workers=num_workers, wrappers=wrappers)  # type: ignore[arg-type]
+
+
+def test_a_worker_gets_an_env() -> None:
+    with pytest.raises(TypeError, match=r"env: .* int .*observation_space"):
+        WorkerVectorEnv([lambda: 5])  # type: ignore[list-item, return-value]
+
+
+def test_wrappers_and_factories_are_functions() -> None:
+    with pytest.raises(TypeError, match=r"wrappers: .*5"):
+        sw.make_vec("CartPole-v1", 2, wrappers=[5])  # type: ignore[list-item]
+    with pytest.raises(TypeError, match=r"env_fns: .*5"):
+        vectorize([5])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("size", [84.5, (84,), (0, 84), ("84", "84"), "84"])
+def test_the_size_of_a_picture(size: Any) -> None:
+    with pytest.raises(ValueError, match=r"(?s)size: .*got"):
+        sw.make_atari("Pong", size=size)
+    with pytest.raises(ValueError, match=r"(?s)size: .*got"):
+        Resize(gym.make("ALE/Pong-v5"), size)
+
+
+@pytest.mark.parametrize("frame_skip", ["4", 1.5, 0, True])
+def test_numbers_of_an_atari_game_are_whole(frame_skip: Any) -> None:
+    with pytest.raises(ValueError, match=f"frame_skip: .*{frame_skip!r}"):
+        sw.make_atari("Pong", frame_skip=frame_skip)
