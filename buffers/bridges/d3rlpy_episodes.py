@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from stepwell.buffers.bridges.formats.d3rlpy import D3rlpyRows, ForeignEpisodes
+from stepwell.buffers.bridges.formats.d3rlpy import COLUMNS, D3rlpyRows, ForeignEpisodes
 from stepwell.buffers.bridges.optional_libraries import load_library
 from stepwell.buffers.curation.episode_writer import EpisodeWriter
 from stepwell.buffers.episode import Episode
@@ -54,15 +54,7 @@ def to_d3rlpy(
     for episode in replay.iter_episodes():
         if episode.steps == 0 or (keep is not None and not keep(episode)):
             continue
-        columns = rows.columns(episode)
-        found.append(
-            d3rlpy.Episode(
-                observations=columns.observations,
-                actions=columns.actions,
-                rewards=columns.rewards,
-                terminated=columns.terminated,
-            )
-        )
+        found.append(d3rlpy.Episode(**rows.columns(episode)))
     return found
 
 
@@ -112,9 +104,4 @@ def from_d3rlpy(episodes: Any, replay: SequenceReplayBuffer) -> Sequence[str]:
 
 
 def _columns_of(episode: Any) -> dict[str, Any]:
-    return {
-        "observations": episode.observations,
-        "actions": episode.actions,
-        "rewards": episode.rewards,
-        "terminated": episode.terminated,
-    }
+    return {name: getattr(episode, name) for name in COLUMNS}

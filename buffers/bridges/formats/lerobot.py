@@ -258,24 +258,20 @@ class FrameTable:
 
     def rows(self, episode: Episode, place: Place) -> dict[str, np.ndarray]:
         """The rows of an episode's frames, [T, ...] by feature name."""
-        columns = split(episode)
-        steps = columns.steps
+        steps = episode.steps
         frame = np.arange(steps, dtype=np.int64)
+        columns = {name: rows[:steps] for name, rows in split(episode).items()}
         with np.errstate(over="ignore"):
-            reward = columns.reward.astype(np.float32)
-        observed = {**columns.observation, **columns.info}
-        chosen = {**columns.action, **columns.extra}
-        named = {**{name: rows[:-1] for name, rows in observed.items()}, **chosen}
-        flat = {
-            self.names[name]: rows.reshape(steps) if rows.shape[1:] == (1,) else rows
-            for name, rows in named.items()
-        }
+            columns["reward"] = columns["reward"].astype(np.float32)
+        terminated, truncated = episode.terminated[1:], episode.truncated[1:]
         return {
-            **flat,
-            _REWARD: reward,
-            "next.done": columns.terminated | columns.truncated,
-            "next.terminated": columns.terminated,
-            "next.truncated": columns.truncated,
+            **{
+                self.names[name]: rows.reshape(steps) if rows.shape[1:] == (1,) else rows
+                for name, rows in columns.items()
+            },
+            "next.done": terminated | truncated,
+            "next.terminated": terminated,
+            "next.truncated": truncated,
             "timestamp": (frame / self._fps).astype(np.float32),
             "frame_index": frame,
             "episode_index": np.full(steps, place.episode, np.int64),

@@ -13,25 +13,24 @@ import numpy as np
 from stepwell.buffers.bridges.formats.format import Format, Source
 from stepwell.buffers.bridges.formats.options import NoOptions
 from stepwell.buffers.curation.step_columns import (
-    StepColumns,
+    edges_of,
     frames_of,
     inferred_spec,
     joined,
     split,
-    stacks_of,
 )
 from stepwell.buffers.episode import End, Episode
 from stepwell.buffers.given_files import GivenFiles, Room, parse_object
-from stepwell.buffers.spec import FieldKind, Spec, kind_of
+from stepwell.buffers.spec import FieldKind, Spec, key_of, kind_of
 
 __all__ = ["NpzExport", "NpzFormat"]
 
 _PLURALS: Final[Mapping[FieldKind, str]] = {
     "observation": "observations",
     "action": "actions",
-    "reward": "rewards",
     "info": "infos",
     "extra": "extras",
+    "reward": "rewards",
 }
 _KINDS: Final[Mapping[str, FieldKind]] = {plural: kind for kind, plural in _PLURALS.items()}
 _NEEDED: Final = ("rewards", "terminations", "truncations")
@@ -96,12 +95,17 @@ class _NpzWriter:
         self._sidecar.create(self._source)
 
     def write(self, episode: Episode) -> None:
-        columns = split(episode)
+        columns = split(episode, stack=self._options.stack)
         # Any: numpy's own keywords have types that arrays do not have.
-        arrays: dict[str, Any] = self._arrays(episode, columns)
+        arrays: dict[str, Any] = {
+            _array_name(field.name): columns[field.name]
+            for kind in _PLURALS
+            for field in episode.spec.of_kind(kind)
+        }
+        arrays |= {"terminations": episode.terminated[1:], "truncations": episode.truncated[1:]}
         save = np.savez_compressed if self._options.compress else np.savez
         save(self._folder / f"{self._number:06d}.npz", **arrays)
-        self._sidecar.write(self._number, episode, columns.edges)
+        self._sidecar.write(self._number, episode, edges_of(episode))
         self._number += 1
 
     def finish(self) -> None:
@@ -109,20 +113,6 @@ class _NpzWriter:
 
     def close(self) -> None:
         pass
-
-    def _arrays(self, episode: Episode, columns: StepColumns) -> dict[str, np.ndarray]:
-        observation = dict(columns.observation)
-        for name, rows in observation.items():
-            field = self._source.spec[name]
-            if self._options.stack and field.stack > 1:
-                observation[name] = stacks_of(rows, field, episode.first_row)
-        named = {**observation, **columns.action, **columns.info, **columns.extra}
-        return {
-            **{_array_name(name): rows for name, rows in named.items()},
-            "rewards": columns.reward,
-            "terminations": columns.terminated,
-            "truncations": columns.truncated,
-        }
 
 
 class _NpzReader:
@@ -230,8 +220,8 @@ def _spec_of(columns: Mapping[str, np.ndarray], file: Path) -> Spec:
 
 def _array_name(field_name: str) -> str:
     """``infos/lives`` of ``info/lives``."""
-    _, slash, key = field_name.partition("/")
-    return _PLURALS[kind_of(field_name)] + slash + key
+    key = key_of(field_name)
+    return _PLURALS[kind_of(field_name)] + (f"/{key}" if key else "")
 
 
 def _field_name(array_name: str) -> str:

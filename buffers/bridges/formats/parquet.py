@@ -22,10 +22,10 @@ from stepwell.buffers.bridges.formats.parquet_columns import (
     text_column,
 )
 from stepwell.buffers.bridges.formats.parquet_files import ColumnWriter, batches_of, open_file
-from stepwell.buffers.curation.step_columns import inferred_spec, split, stacks_of
+from stepwell.buffers.curation.step_columns import inferred_spec, split
 from stepwell.buffers.episode import End, Episode
 from stepwell.buffers.given_files import GivenFiles
-from stepwell.buffers.spec import Field, Spec, kind_of
+from stepwell.buffers.spec import Spec, kind_of
 
 __all__ = ["ForeignTables", "ParquetExport", "ParquetFormat", "ParquetImport"]
 
@@ -240,10 +240,8 @@ class StepTable:
     def __init__(
         self, spec: Spec, images: Images, *, stack: bool = False, next_observation: bool = False
     ) -> None:
-        self._spec = spec
         self._stack = stack
-        self._observations = spec.of_kind("observation")
-        after = self._observations if next_observation else ()
+        after = spec.of_kind("observation") if next_observation else ()
         self._next = [field.name for field in after]
         held = [Column.of(f.name, f, images, stack=stack and f.stack > 1) for f in spec.fields]
         self.columns = [
@@ -263,32 +261,20 @@ class StepTable:
         Raises:
             ValueError: Stacks are wanted of an episode without its first rows.
         """
-        columns = split(episode)
-        steps = columns.steps
-        observation = {
-            field.name: self._given(field, columns.observation[field.name], episode.first_row)
-            for field in self._observations
-        }
+        steps = episode.steps
+        columns = split(episode, stack=self._stack)
         first = np.zeros(steps, np.bool_)
         first[:1] = episode.first_row == 0
         return {
             "episode": np.full(steps, number, np.int64),
             "stream": np.full(steps, episode.stream, np.int64),
             "step": np.arange(episode.first_row, episode.first_row + steps, dtype=np.int64),
-            **{name: rows[:-1] for name, rows in observation.items()},
-            **columns.action,
-            "reward": columns.reward,
-            **{name: rows[:-1] for name, rows in columns.info.items()},
-            **columns.extra,
+            **{name: rows[:steps] for name, rows in columns.items()},
             "is_first": first,
-            "terminated": columns.terminated,
-            "truncated": columns.truncated,
-            **{_NEXT + name: observation[name][1:] for name in self._next},
+            "terminated": episode.terminated[1:],
+            "truncated": episode.truncated[1:],
+            **{_NEXT + name: columns[name][1:] for name in self._next},
         }
-
-    def _given(self, field: Field, frames: np.ndarray, first_row: int) -> np.ndarray:
-        is_stacked = self._stack and field.stack > 1
-        return stacks_of(frames, field, first_row) if is_stacked else frames
 
 
 class EpisodeTable:

@@ -200,14 +200,14 @@ class PixelColumns:
             ValueError: An action is below 0.
         """
         columns = split(episode)
-        actions = columns.action[self._action.name].astype(np.int64)
+        actions = columns[self._action.name].astype(np.int64)
         if len(actions) and actions.min() < 0:
             raise ValueError(
                 f"episode {episode.id}: expected actions that count from 0, got {actions.min()}; "
                 f"{self._library} looks each up in a table: number them from 0"
             )
-        rewards = self._rounding.float32("reward", columns.reward)
-        frames = to_channels_first(columns.observation[self.picture.name], self.channels)
+        rewards = self._rounding.float32("reward", columns["reward"])
+        frames = to_channels_first(columns[self.picture.name], self.channels)
         return PixelSteps(frames[:-1], actions, rewards, frames[-1:])
 
 
