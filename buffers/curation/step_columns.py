@@ -11,6 +11,7 @@ from stepwell.buffers.spec import Field, Layout, Spec, default_codec, kind_of
 
 __all__ = [
     "edges_of",
+    "field_of",
     "frames_of",
     "inferred_spec",
     "joined",
@@ -202,7 +203,13 @@ def inferred_spec(columns: _Columns, where: str) -> Spec:
             )
     observation, action = (_layout(kind, columns, where) for kind in ("observation", "action"))
     names = sorted(columns, key=lambda name: _KINDS.index(kind_of(name)))  # stable within a kind
-    return Spec(tuple(_field(name, columns[name]) for name in names), observation, action)
+    fields = tuple(
+        Field("reward", "float64", (), "narrow")
+        if name == "reward"
+        else field_of(name, columns[name])
+        for name in names
+    )
+    return Spec(fields, observation, action)
 
 
 def layout_of(names: Sequence[str], part: str) -> Layout:
@@ -222,10 +229,9 @@ def layout_of(names: Sequence[str], part: str) -> Layout:
     return {head: layout_of(below, f"{part}/{head}") for head, below in heads.items()}
 
 
-def _field(name: str, column: np.ndarray) -> Field:
-    dtype, shape = column.dtype, column.shape[1:]
-    if name == "reward":
-        return Field("reward", "float64", (), "narrow")
+def field_of(name: str, rows: np.ndarray) -> Field:
+    """The field of such rows [T, ...], with the default codec."""
+    dtype, shape = rows.dtype, rows.shape[1:]
     return Field(name, dtype.name, shape, default_codec(dtype, shape))
 
 
