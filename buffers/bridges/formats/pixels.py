@@ -1,4 +1,4 @@
-"""Episodes of pictures and button presses, as IRIS and DIAMOND keep them in files of PyTorch's.
+"""Episodes of pictures and discrete actions, as IRIS and DIAMOND keep them in files of PyTorch's.
 
 An episode of T steps has T rows of each array, pictures with their channels first.
 """
@@ -27,7 +27,6 @@ from stepwell.buffers.spec import Field, Spec
 __all__ = [
     "Channels",
     "ForeignPixels",
-    "PixelColumns",
     "PixelImport",
     "PixelSink",
     "PixelSteps",
@@ -139,78 +138,6 @@ def from_channels_first(
     return np.ascontiguousarray(frames).reshape(len(frames), *shape)
 
 
-class PixelColumns:
-    """Makes the arrays that IRIS and DIAMOND keep from episodes.
-
-    Args:
-        spec: The fields of every row.
-        library: Name of the format's library: ``"IRIS"``.
-        observation: Name of the field that is the picture, with or without ``observation/``; None
-            where there is one field only.
-        channels: Position of a picture's channels; None: inferred from the shape.
-
-    Raises:
-        ValueError: There is no picture, or actions are not those of a Discrete space.
-    """
-
-    def __init__(
-        self, spec: Spec, library: str, observation: str | None, channels: Channels | None
-    ) -> None:
-        self._spec = spec
-        self._library = library
-        self.picture = _picture(spec, library, observation)
-        self.channels: Channels | None = _checked_channels(self.picture, library, channels)
-        self._action = _button(spec, library)
-        self._rounding = Rounding()
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """(C, H, W) of a picture."""
-        shape = frame_of(self.picture.shape)
-        if len(shape) == 2:
-            return (1, shape[0], shape[1])
-        order = (2, 0, 1) if self.channels == "last" else (0, 1, 2)
-        return (shape[order[0]], shape[order[1]], shape[order[2]])
-
-    def notes(self, usual: tuple[int, int, int]) -> list[str]:
-        """Notes about the pictures, and about omitted data.
-
-        Args:
-            usual: (C, H, W) that the format's own settings expect.
-        """
-        field, found = self.picture, list(self._rounding.notes)
-        if self.shape != usual:
-            found.append(
-                f"pictures are {self.shape} (C, H, W), {self._library}'s settings expect {usual}"
-            )
-        if field.stack > 1:
-            found.append(
-                f"{field.name} is written as single frames, not as stacks of {field.stack}"
-            )
-        used = (self.picture.name, self._action.name, "reward")
-        others = [name for name in self._spec.names if name not in used]
-        if others:
-            found.append(f"{self._library} has no place for {', '.join(others)}: left out")
-        return found
-
-    def steps_of(self, episode: Episode) -> PixelSteps:
-        """The arrays of an episode.
-
-        Raises:
-            ValueError: An action is below 0.
-        """
-        columns = split(episode)
-        actions = columns[self._action.name].astype(np.int64)
-        if len(actions) and actions.min() < 0:
-            raise ValueError(
-                f"episode {episode.id}: expected actions that count from 0, got {actions.min()}; "
-                f"{self._library} looks each up in a table: number them from 0"
-            )
-        rewards = self._rounding.float32("reward", columns["reward"])
-        frames = to_channels_first(columns[self.picture.name], self.channels)
-        return PixelSteps(frames[:-1], actions, rewards, frames[-1:])
-
-
 class ForeignPixels:
     """Makes episodes from foreign files.
 
@@ -305,7 +232,7 @@ def _checked_channels(field: Field, library: str, wanted: Channels | None) -> Ch
     return found
 
 
-def _button(spec: Spec, library: str) -> Field:
+def _discrete_action(spec: Spec, library: str) -> Field:
     """The action's field.
 
     Raises:
@@ -355,14 +282,15 @@ class PixelWriter:
 
     Args:
         source: The episodes to write.
-        library: Name of the format's library.
-        observation: Key of the picture in the observation; None if there is one field.
-        channels: Position of the channels of its pictures; None: inferred from the shape.
+        library: Name of the format's library: ``"IRIS"``.
+        observation: Name of the field that is the picture, with or without ``observation/``; None
+            where there is one field only.
+        channels: Position of a picture's channels; None: inferred from the shape.
         usual: (C, H, W) that the format's own settings expect.
         sink: Receives the episodes.
 
     Raises:
-        ValueError: The rows cannot be written.
+        ValueError: There is no picture, or actions are not those of a Discrete space.
     """
 
     def __init__(
@@ -374,15 +302,37 @@ class PixelWriter:
         usual: tuple[int, int, int],
         sink: PixelSink,
     ) -> None:
-        self._columns = PixelColumns(source.spec, library, observation, channels)
+        self._spec = source.spec
+        self._library = library
+        self._picture = _picture(source.spec, library, observation)
+        self._channels: Channels | None = _checked_channels(self._picture, library, channels)
+        self._action = _discrete_action(source.spec, library)
         self._usual = usual
         self._sink = sink
+        self._rounding = Rounding()
         self._saved = self._stepless = 0
 
     @property
     def notes(self) -> Sequence[str]:
         """Notes for the user of the data set, one clause each."""
-        found = [*self._sink.notes, *self._columns.notes(self._usual)]
+        field, found = self._picture, [*self._sink.notes, *self._rounding.notes]
+        shape = frame_of(field.shape)
+        if len(shape) == 2:
+            shape = (1, *shape)
+        elif self._channels == "last":
+            shape = (shape[2], *shape[:2])
+        if shape != self._usual:
+            found.append(
+                f"pictures are {shape} (C, H, W), {self._library}'s settings expect {self._usual}"
+            )
+        if field.stack > 1:
+            found.append(
+                f"{field.name} is written as single frames, not as stacks of {field.stack}"
+            )
+        used = (field.name, self._action.name, "reward")
+        others = [name for name in self._spec.names if name not in used]
+        if others:
+            found.append(f"{self._library} has no place for {', '.join(others)}: left out")
         if self._stepless:
             found.append(f"{self._stepless:,} episodes without a step are left out")
         return found
@@ -392,11 +342,25 @@ class PixelWriter:
         self._sink.begin(path)
 
     def write(self, episode: Episode) -> None:
-        """Write an episode."""
+        """Write an episode.
+
+        Raises:
+            ValueError: An action is below 0.
+        """
         if not episode.steps:
             self._stepless += 1
             return
-        self._sink.save(self._saved, self._columns.steps_of(episode), episode.end)
+        columns = split(episode)
+        actions = columns[self._action.name].astype(np.int64)
+        if actions.min() < 0:
+            raise ValueError(
+                f"episode {episode.id}: expected actions that count from 0, got {actions.min()}; "
+                f"{self._library} looks each up in a table: number them from 0"
+            )
+        rewards = self._rounding.float32("reward", columns["reward"])
+        frames = to_channels_first(columns[self._picture.name], self._channels)
+        steps = PixelSteps(frames[:-1], actions, rewards, frames[-1:])
+        self._sink.save(self._saved, steps, episode.end)
         self._saved += 1
 
     def finish(self) -> None:
