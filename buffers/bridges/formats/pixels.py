@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import struct
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -26,8 +26,8 @@ from stepwell.buffers.spec import Field, Spec
 
 __all__ = [
     "Channels",
-    "ForeignPixels",
     "PixelImport",
+    "PixelReader",
     "PixelSink",
     "PixelSteps",
     "PixelWriter",
@@ -123,36 +123,34 @@ def to_channels_first(frames: np.ndarray, channels: Channels | None) -> np.ndarr
     return np.array(frames, order="C")
 
 
-def from_channels_first(
-    frames: np.ndarray, channels: Channels | None, shape: tuple[int, ...]
-) -> np.ndarray:
-    """The inverse of `to_channels_first`.
-
-    Args:
-        frames: [T, C, H, W].
-        channels: Position of the channels in the result.
-        shape: Shape of each frame of the result.
-    """
-    if channels == "last":
-        frames = np.moveaxis(frames, 1, -1)
-    return np.ascontiguousarray(frames).reshape(len(frames), *shape)
-
-
-class ForeignPixels:
-    """Makes episodes from foreign files.
+class PixelReader:
+    """Reads numbered files, an episode of at least one step each; see `Reader`.
 
     The final observation of an episode may be missing: then the observation before is repeated,
     and ``info/observed`` is False there.
 
     Args:
-        shape: (C, H, W) of a picture.
+        numbers: Numbers of the files, in order.
+        load: Returns the steps of a file, their `End`, and the file itself.
         channels: Position of the channels in the result.
+        notes: Returns the facts that the data set does not hold, one clause each, from the number
+            of episodes without a final observation that were read.
     """
 
-    def __init__(self, shape: tuple[int, ...], channels: Channels) -> None:
+    def __init__(
+        self,
+        numbers: Sequence[int],
+        load: Callable[[int], tuple[PixelSteps, End, Path]],
+        channels: Channels,
+        notes: Callable[[int], Sequence[str]],
+    ) -> None:
+        self._numbers = numbers
+        self._load = load
         self._channels: Channels = channels
-        self._shape = shape
-        c, h, w = shape
+        self._notes = notes
+        first, _, _ = load(numbers[0])
+        self._shape = first.observations.shape[1:]
+        c, h, w = self._shape
         frame = (h, w, c) if channels == "last" else (c, h, w)
         fields = (
             Field("observation", "uint8", frame, "zstd"),
@@ -161,34 +159,48 @@ class ForeignPixels:
             OBSERVED,
         )
         self.spec = Spec(fields, "observation", "action")
-        self.unobserved = 0
+        self.sessions: Sequence[Mapping[str, object]] = ()
+        self.episodes: int | None = len(numbers)
+        self.steps: int | None = None
+        self._unobserved = 0
 
-    def episode(self, number: int, steps: PixelSteps, end: End, where: object) -> Episode:
-        """An episode of at least one step.
+    @property
+    def notes(self) -> Sequence[str]:
+        """Facts that the data set does not hold, one clause each."""
+        return self._notes(self._unobserved)
+
+    def __iter__(self) -> Iterator[Episode]:
+        """The episodes, in the order of their numbers.
 
         Raises:
-            ValueError: Its pictures have another shape than those before.
+            ValueError: Pictures have another shape than those before.
         """
-        if steps.observations.shape[1:] != self._shape:
-            raise ValueError(
-                f"{where}: expected pictures of shape {self._shape}, as in the first file, got "
-                f"{steps.observations.shape[1:]}; import it separately"
-            )
-        is_observed = len(steps.final) > 0
-        self.unobserved += not is_observed
-        last = steps.final if is_observed else steps.observations[-1:]
-        frames = np.concatenate([steps.observations, last])
-        observed = np.ones(len(frames), np.bool_)
-        observed[-1] = is_observed
-        columns = {
-            "observation": from_channels_first(
-                frames, self._channels, self.spec["observation"].shape
-            ),
-            "action": steps.actions,
-            "reward": steps.rewards.astype(np.float64),
-            OBSERVED.name: observed,
-        }
-        return Episode(self.spec, number, 0, 0, end, joined(self.spec, columns), {})
+        for place, number in enumerate(self._numbers):
+            steps, end, file = self._load(number)
+            shape = steps.observations.shape[1:]
+            if shape != self._shape:
+                raise ValueError(
+                    f"{file}: expected pictures of shape {self._shape}, as in the first file, got "
+                    f"{shape}; import it separately"
+                )
+            is_observed = len(steps.final) > 0
+            self._unobserved += not is_observed
+            last = steps.final if is_observed else steps.observations[-1:]
+            frames = np.concatenate([steps.observations, last])
+            if self._channels == "last":
+                frames = np.ascontiguousarray(np.moveaxis(frames, 1, -1))
+            observed = np.ones(len(frames), np.bool_)
+            observed[-1] = is_observed
+            columns = {
+                "observation": frames,
+                "action": steps.actions,
+                "reward": steps.rewards.astype(np.float64),
+                OBSERVED.name: observed,
+            }
+            yield Episode(self.spec, place, 0, 0, end, joined(self.spec, columns), {})
+
+    def close(self) -> None:
+        """Do nothing: no file stays open between episodes."""
 
 
 def _picture(spec: Spec, library: str, observation: str | None) -> Field:
