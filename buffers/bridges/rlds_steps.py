@@ -12,7 +12,7 @@ from stepwell.buffers.episode import Episode
 from stepwell.buffers.replay import SequenceReplayBuffer
 from stepwell.buffers.spec import Layout, unflatten
 
-__all__ = ["RldsEpisode", "RldsSteps", "rlds_episodes", "step_arrays"]
+__all__ = ["RldsEpisode", "RldsSteps", "episode_metadata", "rlds_episodes", "step_arrays"]
 
 
 class RldsEpisode(TypedDict):
@@ -56,15 +56,20 @@ def rlds_episodes(replay: SequenceReplayBuffer, *, stack: bool = False) -> Itera
     for episode in replay.iter_episodes():
         yield {
             "steps": RldsSteps(episode, stack=stack),
-            "episode_metadata": {
-                "stream": episode.stream,
-                "first_row": episode.first_row,
-                "terminated": bool(episode.terminated[-1]),
-                "truncated": bool(episode.truncated[-1]),
-                "cut": bool(episode.cut[-1]),
-                "metadata": dict(episode.metadata),
-            },
+            "episode_metadata": episode_metadata(episode),
         }
+
+
+def episode_metadata(episode: Episode) -> dict[str, object]:
+    """The stream of an episode, how it ended, and its metadata."""
+    return {
+        "stream": episode.stream,
+        "first_row": episode.first_row,
+        "terminated": bool(episode.terminated[-1]),
+        "truncated": bool(episode.truncated[-1]),
+        "cut": bool(episode.cut[-1]),
+        "metadata": dict(episode.metadata),
+    }
 
 
 class RldsSteps:

@@ -192,12 +192,13 @@ def test_a_picture_is_as_large_as_its_head_says_before_it_is_decoded(tmp_path: P
 
 
 def test_a_compressed_value_of_rlds_is_no_longer_than_its_feature(tmp_path: Path) -> None:
-    from stepwell.buffers.bridges.formats.rlds import Feature
+    from stepwell.buffers.bridges.formats.file_columns import FileColumn
+    from stepwell.buffers.bridges.formats.rlds import decode_feature
     from support.forged.data_sets import MAX_BYTES, _bomb
 
-    feature = Feature("x", "uint8", (100,), "zlib")
+    feature = FileColumn("x", "uint8", (100,), "zlib")
     with pytest.raises(ValueError, match="more than 100 bytes"):
-        feature.rows([_bomb()], 1)
+        decode_feature(feature, [_bomb()], 1)
     assert MAX_BYTES > 100
 
 
