@@ -24,7 +24,7 @@ from stepwell.buffers.episode import End, Episode
 from stepwell.buffers.given_files import GivenFiles, Room
 from stepwell.buffers.spec import Field, Layout, Spec
 
-__all__ = ["COLUMNS", "D3rlpyExport", "D3rlpyFormat", "D3rlpyRows", "ForeignEpisodes"]
+__all__ = ["COLUMNS", "D3rlpyDecoder", "D3rlpyEncoder", "D3rlpyExport", "D3rlpyFormat"]
 
 _INSTALL: Final = "'stepwell[d3rlpy]'"
 _VERSION: Final = "2.1"
@@ -79,7 +79,7 @@ class D3rlpyFormat(Format):
         )
 
 
-class D3rlpyRows:
+class D3rlpyEncoder:
     """Makes d3rlpy's columns from episodes.
 
     Args:
@@ -181,7 +181,7 @@ class D3rlpyRows:
         return stacks.reshape(len(stacks), k * (inner[0] if inner else 1), *inner[1:])
 
 
-class ForeignEpisodes:
+class D3rlpyDecoder:
     """Makes Stepwell's episodes of d3rlpy's four columns.
 
     Of N rows that end with a termination N steps are made, with an observation of zeros behind
@@ -296,7 +296,7 @@ class _D3rlpyWriter:
         self._h5py = load_library("h5py", "format d3rlpy", install=_INSTALL)
         self._source = source
         self._options = options
-        self._rows = D3rlpyRows(source.spec, options.stack, options.channels_first)
+        self._encoder = D3rlpyEncoder(source.spec, options.stack, options.channels_first)
         self._new: NewHdf5 | None = None
         self._file: Any = None
         self._number = 0
@@ -305,7 +305,7 @@ class _D3rlpyWriter:
 
     @property
     def notes(self) -> Sequence[str]:
-        found = self._rows.notes()
+        found = self._encoder.notes()
         if self._rounded:
             found.append(
                 f"rewards rounded to float32: {self._rounded:,}, by {self._largest:.3g} at most"
@@ -324,7 +324,7 @@ class _D3rlpyWriter:
         self._file["version"] = _VERSION
 
     def write(self, episode: Episode) -> None:
-        columns = self._rows.columns(episode)
+        columns = self._encoder.columns(episode)
         number = self._number
         terminated = columns.pop("terminated")
         for name, rows in columns.items():
@@ -392,12 +392,12 @@ class _D3rlpyReader:
         for number in range(self._total):
             room = self._files.room(f"{self._path}: episode {number}")
             columns = self._columns(number, room)
-            yield self._rows.episode(number, columns)
+            yield self._decoder.episode(number, columns)
 
     @property
     def notes(self) -> Sequence[str]:
         """Facts that d3rlpy's columns do not hold, one clause each."""
-        return self._rows.notes
+        return self._decoder.notes
 
     def close(self) -> None:
         """Close the file."""
@@ -430,8 +430,8 @@ class _D3rlpyReader:
         self._total = int(total)
         self.episodes: int | None = self._total
         self.steps: int | None = None
-        self._rows = ForeignEpisodes(self._columns(0, room) if self._total else {}, str(path))
-        self.spec = self._rows.spec
+        self._decoder = D3rlpyDecoder(self._columns(0, room) if self._total else {}, str(path))
+        self.spec = self._decoder.spec
         self.sessions: Sequence[Mapping[str, object]] = ()
 
     def _columns(self, number: int, room: Room) -> dict[str, Any]:

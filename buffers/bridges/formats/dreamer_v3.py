@@ -38,7 +38,7 @@ _NAME: Final = re.compile(r"([^-]+)-([0-9A-Za-z]{22})-([0-9A-Za-z]{22})-([0-9]+)
 # Earlier than chunks that DreamerV3 writes itself: if not all fit, it loads the newest by name.
 _EPOCH: Final = datetime.datetime(2000, 1, 1)
 _FLAGS = ("is_first", "is_last", "is_terminal")
-_TAKEN = ("reward", *_FLAGS, "stepid", "consec", "reset", "priority")
+_RESERVED = ("reward", *_FLAGS, "stepid", "consec", "reset", "priority")
 _PREFIXES = ("log", "enc", "dyn", "dec")
 _WIDE = ("int64", "uint32", "uint64")  # numbers as DreamerV3 has them are int32
 _Rows = dict[str, np.ndarray]
@@ -225,10 +225,10 @@ def _array_fields(spec: Spec, observation: str | None) -> dict[str, Field]:
         name = field.key or "action"
         if field.kind == "observation":
             name = field.key or observation or ("image" if _is_picture(field) else "vector")
-        if name in _TAKEN or name.split("/")[0] in _PREFIXES or name in fields:
+        if name in _RESERVED or name.split("/")[0] in _PREFIXES or name in fields:
             raise ValueError(
                 f"DreamerV3 keeps observations and actions by their keys: expected keys apart "
-                f"from {', '.join(_TAKEN)} and {', '.join(p + '/' for p in _PREFIXES)}, each "
+                f"from {', '.join(_RESERVED)} and {', '.join(p + '/' for p in _PREFIXES)}, each "
                 f"once, got {name!r}; rename it with a wrapper, or give option observation"
             )
         fields[name] = field
@@ -491,7 +491,7 @@ class _DreamerV3Reader:
         arrays = _read_chunk(given, first)
         _check_keys(arrays, [*_FLAGS, "reward", *self._actions], first)
         self._names = self._field_names(list(arrays))
-        self._shapes = {name: _what(array) for name, array in arrays.items()}
+        self._shapes = {name: _form_of(array) for name, array in arrays.items()}
         self.spec: Spec = inferred_spec(_as_steps(self._renamed(arrays)), str(first.file))
         self.sessions: Sequence[Mapping[str, object]] = ()
         self.episodes: int | None = None
@@ -529,7 +529,7 @@ class _DreamerV3Reader:
         room = self._given.room(chain[0].file)
         for chunk in chain:
             arrays = _read_chunk(self._given, chunk)
-            shapes = {name: _what(array) for name, array in arrays.items()}
+            shapes = {name: _form_of(array) for name, array in arrays.items()}
             if shapes != self._shapes:
                 name = next(
                     n for n in [*shapes, *self._shapes] if shapes.get(n) != self._shapes.get(n)
@@ -607,7 +607,7 @@ def _as_steps(rows: _Rows) -> _Rows:
     }
 
 
-def _what(array: np.ndarray) -> str:
+def _form_of(array: np.ndarray) -> str:
     return f"{array.dtype} {array.shape[1:]}"
 
 
@@ -626,5 +626,5 @@ def _check_keys(arrays: _Rows, expected: Sequence[str], chunk: _Chunk) -> None:
     for name in _FLAGS:
         if arrays[name].dtype != np.bool_ or arrays[name].ndim != 1:
             raise ValueError(
-                f"{chunk.file}: expected {name!r} as bool [T], got {_what(arrays[name])}"
+                f"{chunk.file}: expected {name!r} as bool [T], got {_form_of(arrays[name])}"
             )

@@ -24,6 +24,7 @@ from stepwell.buffers.bridges.formats.png import picture_axes
 from stepwell.buffers.curation.step_columns import split
 from stepwell.buffers.episode import Episode
 from stepwell.buffers.given_files import GivenFiles
+from stepwell.buffers.json_values import whole
 from stepwell.buffers.spec import Field, Spec
 
 __all__ = [
@@ -478,7 +479,7 @@ def episode_stats(column: FileColumn, rows: np.ndarray) -> Stats:
     if column.encoding == "png":
         return _picture_stats(column, rows)
     values = rows.reshape(len(rows), *(column.shape or (1,)))
-    chosen = _spread(len(rows), max(1, _NUMBERS // max(1, values[0].size)))
+    chosen = _evenly_spaced(len(rows), max(1, _NUMBERS // max(1, values[0].size)))
     with np.errstate(all="ignore"):
         edges = {"min": values.min(0), "max": values.max(0)}
         exact = {name: edge.astype(np.float64) for name, edge in edges.items()}
@@ -502,7 +503,7 @@ class RunningStats:
             self._now = stats
             return
         with np.errstate(all="ignore"):
-            self._now = _both(old, stats)
+            self._now = _combined(old, stats)
 
     def to_json(self) -> dict[str, Any]:
         """Plain lists by name."""
@@ -510,7 +511,7 @@ class RunningStats:
 
 
 def _picture_stats(column: FileColumn, rows: np.ndarray) -> Stats:
-    pictures = rows[_spread(len(rows), _PICTURES)]
+    pictures = rows[_evenly_spaced(len(rows), _PICTURES)]
     if column.axes == "hw":
         pictures = pictures[..., None]
     elif column.axes == "chw":
@@ -520,7 +521,7 @@ def _picture_stats(column: FileColumn, rows: np.ndarray) -> Stats:
     return {n: v if n == "count" else v.reshape(-1, 1, 1) for n, v in stats.items()}
 
 
-def _spread(count: int, at_most: int) -> np.ndarray:
+def _evenly_spaced(count: int, at_most: int) -> np.ndarray:
     """Evenly spaced indices of at most ``at_most`` of ``count`` rows."""
     return np.round(np.linspace(0, count - 1, min(count, at_most))).astype(np.int64)
 
@@ -538,7 +539,7 @@ def _stats(values: np.ndarray, count: int) -> Stats:
         }
 
 
-def _both(old: Stats, new: Stats) -> Stats:
+def _combined(old: Stats, new: Stats) -> Stats:
     """Statistics of two sets of rows together, by Chan, Golub and LeVeque's method."""
     counts = float(old["count"][0]), float(new["count"][0])
     total = sum(counts)
@@ -589,13 +590,14 @@ def checked_info(given: GivenFiles) -> dict[str, Any]:
     is_described = isinstance(features, dict) and all(
         isinstance(f, dict) and isinstance(f.get("dtype"), str) for f in features.values()
     )
-    fps, total = info.get("fps"), info.get("total_episodes")
+    fps = info.get("fps")
     is_rate = isinstance(fps, int | float) and 0 < fps < _MOST
-    if not is_described or not is_rate or type(total) is not int or not 0 <= total < _MOST:
+    if not is_described or not is_rate:
         raise ValueError(
             f"{file}: expected codebase_version, fps, total_episodes and features, got "
             f"{str(info)[:200]}; fetch the data set again"
         )
+    whole(info.get("total_episodes"), f"{file}: total_episodes", 0, _MOST)
     if version.partition(".")[0] != VERSION.partition(".")[0]:
         raise ValueError(
             f"{path}: expected a LeRobot data set of version {VERSION}, got {version}; convert it "

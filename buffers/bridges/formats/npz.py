@@ -21,6 +21,7 @@ from stepwell.buffers.curation.step_columns import (
 )
 from stepwell.buffers.episode import End, Episode
 from stepwell.buffers.given_files import GivenFiles, Room, parse_object
+from stepwell.buffers.json_values import items, mapping, whole
 from stepwell.buffers.spec import FieldKind, Spec, key_of, kind_of
 
 __all__ = ["NpzExport", "NpzFormat"]
@@ -37,7 +38,6 @@ _NEEDED: Final = ("rewards", "terminations", "truncations")
 _SIDECAR: Final = "stepwell"
 _VERSION: Final = 1
 _MADE_BY: Final = "stepwell export"
-_LARGEST: Final = 2**62
 _ENDS: Final = End.TERMINATED | End.TRUNCATED | End.PENDING
 
 
@@ -288,17 +288,18 @@ class _Sidecar:
                 f"Stepwell wrote; update this one"
             )
         try:
-            spec, sessions = Spec.from_json(data["spec"]), data["sessions"]
-            counts = data["episodes"], data["steps"]
-            is_list = isinstance(sessions, list) and all(isinstance(s, dict) for s in sessions)
-            if not is_list or any(count is not None and not _is_count(count) for count in counts):
-                raise ValueError("sessions, episodes or steps have another type")
+            spec = Spec.from_json(data["spec"])
+            sessions = [mapping(each, "session") for each in items(data["sessions"], "sessions")]
+            episodes, steps = (
+                None if data[name] is None else whole(data[name], name)
+                for name in ("episodes", "steps")
+            )
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
             raise ValueError(
                 f"{file}: expected a file of `{_MADE_BY}`, got a damaged one "
                 f"({' '.join(str(error).split())[:200]}); restore it from a copy"
             ) from error
-        return _Store(spec=spec, sessions=tuple(sessions), episodes=counts[0], steps=counts[1])
+        return _Store(spec=spec, sessions=tuple(sessions), episodes=episodes, steps=steps)
 
     def write(self, number: int, episode: Episode, arrays: Mapping[str, np.ndarray]) -> None:
         """Write an episode's facts, and arrays that its file lacks, compressed."""
@@ -338,13 +339,14 @@ class _Sidecar:
         if "/facts" not in arrays:
             raise ValueError(f"{file}: expected an array '/facts', got others; {self.changed}")
         facts = parse_object(arrays.pop("/facts").tobytes(), file)
-        counts = [facts.get(name) for name in ("stream", "first_row", "rows", "end")]
-        is_right = all(map(_is_count, counts)) and isinstance(facts.get("metadata"), Mapping)
-        if not is_right or not facts["rows"] or facts["end"] & ~int(_ENDS):
-            raise ValueError(
-                f"{file}: expected stream, first_row, rows, end and metadata of an episode, got "
-                f"{str(facts)[:200]}; {self.changed}"
-            )
+        try:
+            for name, least in (("stream", 0), ("first_row", 0), ("rows", 1), ("end", 0)):
+                whole(facts.get(name), name, least)
+            mapping(facts.get("metadata"), "metadata")
+            if facts["end"] & ~int(_ENDS):
+                raise ValueError(f"end: expected flags of {_ENDS!r}, got {facts['end']}")
+        except ValueError as error:
+            raise ValueError(f"{file}: {error}; {self.changed}") from error
         return facts, arrays
 
 
@@ -367,8 +369,3 @@ def _exact_episode(
     end = End(int(facts["end"]))
     stream, first_row = int(facts["stream"]), int(facts["first_row"])
     return Episode(spec, number, stream, first_row, end, rows, facts["metadata"])
-
-
-def _is_count(value: object) -> bool:
-    """True if it is a whole number of 0 or more that 64 bits can hold."""
-    return type(value) is int and 0 <= value < _LARGEST

@@ -144,7 +144,7 @@ class _ParquetWriter:
 
     def begin(self, path: Path) -> None:
         self._folder = path
-        (path / "README.md").write_text(_card(self._source), encoding="utf-8")
+        (path / "README.md").write_text(_dataset_card(self._source), encoding="utf-8")
         self._open_next()
         self._episodes.open(path / EPISODE_FILE)
 
@@ -243,7 +243,7 @@ def _notes(source: Source, options: ParquetExport) -> list[str]:
     return notes
 
 
-def _card(source: Source) -> str:
+def _dataset_card(source: Source) -> str:
     """The page that HuggingFace shows, and reads the names of the two tables from."""
     fields = "\n".join(
         f"| `{re.sub('[|]', '', f.name)}` | {f.dtype} | {list(f.shape)} |"

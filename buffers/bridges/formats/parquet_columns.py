@@ -213,7 +213,7 @@ def array_rows(array: Any, name: str, room: Room) -> tuple[np.ndarray, bool]:
         if array.null_count:
             break
         lengths = array.value_lengths() if hasattr(array, "value_lengths") else None
-        size = array.type.list_size if lengths is None else _only(lengths.to_numpy(), name)
+        size = array.type.list_size if lengths is None else _common_length(lengths.to_numpy(), name)
         shape.append(size)
         array = array.flatten()
     if array.null_count:
@@ -237,7 +237,7 @@ def _pictures(files: list[bytes], name: str, room: Room) -> tuple[np.ndarray, bo
         raise ValueError(f"column {name!r}, {error}") from error
 
 
-def _only(lengths: np.ndarray, name: str) -> int:
+def _common_length(lengths: np.ndarray, name: str) -> int:
     """The length of all lists.
 
     Raises:

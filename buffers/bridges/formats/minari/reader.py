@@ -27,6 +27,7 @@ from stepwell.buffers.bridges.optional_libraries import load_library
 from stepwell.buffers.curation.step_columns import field_of, joined
 from stepwell.buffers.episode import End, Episode
 from stepwell.buffers.given_files import GivenFiles, Room, parse_object
+from stepwell.buffers.json_values import whole
 from stepwell.buffers.spec import Field, Spec, flatten
 
 __all__ = ["MinariReader"]
@@ -57,7 +58,7 @@ class MinariReader:
             )
         given = files if data != path else files.at(data.absolute().parent)
         self._data = data
-        self._checked = _GivenData(given, data)
+        self._checked = _CheckedData(given, data)
         self.sessions: Sequence[Mapping[str, object]] = ()
         self.episodes: int | None = self._checked.episodes
         self.steps: int | None = self._checked.steps
@@ -87,7 +88,7 @@ class MinariReader:
             if options.infos:
                 infos = _kept_everywhere(_first_infos(first), storage, data)
                 self._late = {n for n, rows in infos.items() if len(rows) == len(first["rewards"])}
-                notes += _left_out(first, infos, self._late)
+                notes += _info_notes(first, infos, self._late)
         self.spec: Spec = spec.with_more(
             [field_of(f"info/{name}", rows) for name, rows in infos.items()]
         )
@@ -268,7 +269,7 @@ def _kept_everywhere(
 ) -> dict[str, np.ndarray]:
     """The infos that have the same form in all episodes, from the files' metadata."""
     first: dict[str, object] | None = None
-    for now in _kinds(storage, data) if found else ():
+    for now in _info_forms(storage, data) if found else ():
         first = now if first is None else first
         found = {
             name: rows for name, rows in found.items() if name in now and now[name] == first[name]
@@ -276,7 +277,7 @@ def _kept_everywhere(
     return found
 
 
-def _kinds(storage: Any, data: Path) -> Iterator[dict[str, object]]:
+def _info_forms(storage: Any, data: Path) -> Iterator[dict[str, object]]:
     """The kind of column of each info, for each episode."""
     if storage.FORMAT == "hdf5":
         h5py = load_library("h5py", "Minari's format hdf5", install=INSTALL)
@@ -303,14 +304,15 @@ def _kinds(storage: Any, data: Path) -> Iterator[dict[str, object]]:
 
 def _schema(arrow: Any, storage: Any, data: Path, number: int) -> Any:
     """The schema of an episode's files."""
-    passed_over = ["_", ".", "metadata.json"]
     found = arrow.dataset(
-        str(data / str(number)), format=storage.FORMAT, ignore_prefixes=passed_over
+        str(data / str(number)), format=storage.FORMAT, ignore_prefixes=list(_IGNORED_PREFIXES)
     )
     return found.schema
 
 
-def _left_out(first: Mapping[str, Any], kept: Collection[str], late: Collection[str]) -> list[str]:
+def _info_notes(
+    first: Mapping[str, Any], kept: Collection[str], late: Collection[str]
+) -> list[str]:
     names = [name for name, _ in _leaves(first["infos"] or {}) if name not in kept]
     notes: list[str] = []
     if names:
@@ -367,10 +369,10 @@ _FORMATS: Final = ("hdf5", "arrow", "parquet")
 _MOST: Final = 2**31
 _BATCH_ROWS: Final = 1024
 _SPACES: Final = ("observation_space", "action_space")
-_PASSED_OVER: Final = ("_", ".", "metadata.json")
+_IGNORED_PREFIXES: Final = ("_", ".", "metadata.json")
 
 
-class _GivenData:
+class _CheckedData:
     """An untrusted folder ``data``.
 
     Minari makes the env that a data set names, which may be any function of any module, where the
@@ -395,15 +397,16 @@ class _GivenData:
             parse_object(str(metadata[name]), f"{file}: {name}")
         if given_spaces != list(_SPACES):
             _check_env(parse_object(str(metadata.get("env_spec")), f"{file}: env_spec"), file)
-        counts = metadata.get("total_episodes"), metadata.get("total_steps")
         self.format = metadata.get("data_format")
-        is_counted = all(type(n) is int and 0 <= n < _MOST for n in counts)
-        if self.format not in _FORMATS or not is_counted:
+        if self.format not in _FORMATS:
             raise ValueError(
-                f"{file}: expected data_format {', '.join(_FORMATS)}, total_episodes and "
-                f"total_steps, got {self.format!r} and {counts}; fetch the data set again"
+                f"{file}: expected data_format {', '.join(_FORMATS)}, got {self.format!r}; fetch "
+                f"the data set again"
             )
-        self.episodes, self.steps = int(counts[0] or 0), int(counts[1] or 0)
+        self.episodes, self.steps = (
+            whole(metadata.get(name), f"{file}: {name}", 0, _MOST)
+            for name in ("total_episodes", "total_steps")
+        )
         if self.format == "hdf5":
             self._check_file()
         else:
@@ -463,7 +466,7 @@ class _GivenData:
             )
         for file in sorted(folder.iterdir()):
             self._given.file(file)
-            if not file.name.startswith(_PASSED_OVER):
+            if not file.name.startswith(_IGNORED_PREFIXES):
                 yield file
 
     def _batches(self, file: Path) -> Iterator[Any]:

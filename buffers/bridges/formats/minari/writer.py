@@ -60,7 +60,7 @@ class MinariWriter:
         self._known: _KnownEnv | None = None
         if options.env is not None:
             self._known = _known_env(source.spec, source.sessions, options.env)
-        self._spaces = _RowSpaces(source.spec, options.stack)
+        self._spaces = _SeenSpaces(source.spec, options.stack)
         self._path = Path()
         self._episodes = self._steps = 0  # written so far
         self._cuts = self._stepless = 0
@@ -71,12 +71,12 @@ class MinariWriter:
         found = [self._space_note(), *self._stack_notes()]
         if self._cuts:
             found.append(
-                f"{_counted(self._cuts)} cut by the end of the recording: marked as truncated in "
+                f"{_count_of(self._cuts)} cut by the end of the recording: marked as truncated in "
                 f"the last step, as Minari's own collector does it"
             )
         if self._stepless:
             found.append(
-                f"{_counted(self._stepless)} without a step: left out, as Minari cannot read it"
+                f"{_count_of(self._stepless)} without a step: left out, as Minari cannot read it"
             )
         return [note for note in found if note]
 
@@ -170,7 +170,7 @@ class MinariWriter:
         ]
 
 
-def _counted(episodes: int) -> str:
+def _count_of(episodes: int) -> str:
     return f"{episodes:,} episode{'s' * (episodes > 1)}"
 
 
@@ -466,7 +466,7 @@ def _known_env(
         ValueError: The user's env cannot be made, or makes other rows.
     """
     if wanted != "recorded":
-        return _chosen(spec, wanted)
+        return _env_of_id(spec, wanted)
     session = dict(sessions[-1]) if sessions else {}
     recorded = cast("Mapping[str, Mapping[str, Any]]", session.get("spaces", {}))
     if not recorded:
@@ -485,7 +485,7 @@ def _known_env(
     return _KnownEnv(observation, action, None, note)
 
 
-def _chosen(spec: Spec, id_: str) -> _KnownEnv:
+def _env_of_id(spec: Spec, id_: str) -> _KnownEnv:
     """The spaces and spec of the user's env, which is created and closed for that.
 
     Raises:
@@ -513,7 +513,7 @@ def _chosen(spec: Spec, id_: str) -> _KnownEnv:
     return _KnownEnv(observation, action, env_spec)
 
 
-class _RowSpaces:
+class _SeenSpaces:
     """Spaces inferred from rows: dtypes, shapes and the integers seen.
 
     Args:
@@ -530,7 +530,7 @@ class _RowSpaces:
     def look(self, columns: Mapping[str, np.ndarray]) -> None:
         """Note the integers in an episode's observations or actions, by field name."""
         for name, rows in columns.items():
-            if rows.dtype.kind not in "iu" or not _is_counted(self._spec[name]) or not len(rows):
+            if rows.dtype.kind not in "iu" or not _is_count_of(self._spec[name]) or not len(rows):
                 continue
             low, high = rows.min(axis=0), rows.max(axis=0)
             self._low[name] = np.minimum(self._low.get(name, low), low)
@@ -581,7 +581,7 @@ class _RowSpaces:
         return spaces.Box(-np.inf, np.inf, shape, dtype)
 
 
-def _is_counted(field: Field) -> bool:
+def _is_count_of(field: Field) -> bool:
     """True if its space may be Discrete or MultiDiscrete."""
     if not field.shape:
         return field.dtype == "int64" and field.stack == 1  # the dtype of every Discrete space
