@@ -606,7 +606,7 @@ def checked_info(given: GivenFiles) -> dict[str, Any]:
     return info
 
 
-class _LeRobotReader:
+class _LeRobotReader(ParquetReader):
     """Reads a data set that LeRobot recorded.
 
     Args:
@@ -636,13 +636,13 @@ class _LeRobotReader:
                 f"videos are not read: convert them to images with LeRobot"
             )
         terminated, truncated = "next.terminated", "next.truncated"
-        self._notes = [f"videos are not read: {', '.join(videos)}"] if videos else []
+        notes = [f"videos are not read: {', '.join(videos)}"] if videos else []
         if "next.terminated" not in features and "next.done" in features:
             if options.done == "terminated":
                 terminated = "next.done"
             elif options.done == "truncated" and "next.truncated" not in features:
                 truncated = "next.done"
-            self._notes.append(
+            notes.append(
                 f"next.done is read as {options.done}: it covers both terminated and truncated"
             )
         columns = ParquetImport(
@@ -652,26 +652,16 @@ class _LeRobotReader:
             truncated=truncated,
             episode="episode_index",
         )
-        self._tables = ParquetReader(modules, given, columns, _OPTIONAL)
+        super().__init__(modules, given, columns, _OPTIONAL)
+        self._notes = [*notes, *self._notes]
         self._tasks = _tasks(modules, given)
-        self.spec = self._tables.spec
-        self.sessions: Sequence[Mapping[str, object]] = ()
-        self.episodes: int | None = int(info["total_episodes"])
-        self.steps: int | None = None
-
-    @property
-    def notes(self) -> Sequence[str]:
-        """Facts that the data set does not hold, one clause each."""
-        return (*self._notes, *self._tables.notes)
+        self.episodes = int(info["total_episodes"])
 
     def __iter__(self) -> Iterator[Episode]:
         """The episodes, in the order of the frames; their metadata has ``tasks``."""
-        for episode in self._tables:
+        for episode in super().__iter__():
             tasks = self._tasks[episode.id] if episode.id < len(self._tasks) else []
             yield dataclasses.replace(episode, metadata={"tasks": tasks})
-
-    def close(self) -> None:
-        """Do nothing: only the iterator holds open files."""
 
 
 def _tasks(modules: tuple[Any, Any], given: GivenFiles) -> list[list[str]]:
