@@ -13,6 +13,7 @@ __all__ = [
     "edges_of",
     "field_of",
     "frames_of",
+    "has_final_row",
     "inferred_spec",
     "joined",
     "layout_of",
@@ -195,7 +196,7 @@ def inferred_spec(columns: _Columns, where: str) -> Spec:
             )
         if column.dtype.kind not in "biufc":
             raise ValueError(f"{where}: expected {name!r} to be numbers, got {column.dtype}")
-        rows = steps + (kind in ("observation", "info"))
+        rows = steps + has_final_row(name)
         if column.ndim == 0 or len(column) != rows:
             raise ValueError(
                 f"{where}: expected {name!r} of {rows:,} rows with {steps:,} rewards, got "
@@ -227,6 +228,16 @@ def layout_of(names: Sequence[str], part: str) -> Layout:
     for name in names:
         heads.setdefault(name.removeprefix(f"{part}/").split("/")[0], []).append(name)
     return {head: layout_of(below, f"{part}/{head}") for head, below in heads.items()}
+
+
+def has_final_row(name: str) -> bool:
+    """True for a field with T + 1 rows for T steps, an observation or info; False for one with T.
+
+    Example:
+        >>> has_final_row("observation/image"), has_final_row("reward")
+        (True, False)
+    """
+    return kind_of(name) in ("observation", "info")
 
 
 def field_of(name: str, rows: np.ndarray) -> Field:

@@ -23,10 +23,10 @@ from stepwell.buffers.bridges.formats.pixels import (
     frame_of,
     to_channels_first,
 )
-from stepwell.buffers.curation.step_columns import inferred_spec
+from stepwell.buffers.curation.step_columns import has_final_row, inferred_spec
 from stepwell.buffers.episode import End, Episode
 from stepwell.buffers.given_files import GivenFiles
-from stepwell.buffers.spec import Field, Spec, kind_of
+from stepwell.buffers.spec import Field, Spec
 
 __all__ = ["DreamerV3Export", "DreamerV3Format", "DreamerV3Import", "base62", "from_base62"]
 
@@ -492,7 +492,11 @@ class _DreamerV3Reader:
         _check_keys(arrays, [*_FLAGS, "reward", *self._actions], first)
         self._names = self._field_names(list(arrays))
         self._shapes = {name: _form_of(array) for name, array in arrays.items()}
-        self.spec: Spec = inferred_spec(_as_steps(self._renamed(arrays)), str(first.file))
+        columns = {
+            name: rows if has_final_row(name) else rows[1:]
+            for name, rows in self._renamed(arrays).items()
+        }
+        self.spec: Spec = inferred_spec(columns, str(first.file))
         self.sessions: Sequence[Mapping[str, object]] = ()
         self.episodes: int | None = None
         self.steps: int | None = None
@@ -597,14 +601,6 @@ class _DreamerV3Reader:
 def _concatenated(blocks: Sequence[_Rows]) -> _Rows:
     """Blocks of rows as one; those of a single block are copied."""
     return {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
-
-
-def _as_steps(rows: _Rows) -> _Rows:
-    """Rows as `inferred_spec` expects them: T + 1 of observations and infos, T of all others."""
-    return {
-        name: array[1:] if kind_of(name) in ("action", "reward", "extra") else array
-        for name, array in rows.items()
-    }
 
 
 def _form_of(array: np.ndarray) -> str:

@@ -22,7 +22,7 @@ from stepwell.buffers.bridges.formats.parquet_columns import (
     load_arrow,
 )
 from stepwell.buffers.bridges.formats.parquet_files import TableWriter, batches_of, open_file
-from stepwell.buffers.curation.step_columns import inferred_spec, joined, split
+from stepwell.buffers.curation.step_columns import has_final_row, inferred_spec, joined, split
 from stepwell.buffers.episode import End, Episode
 from stepwell.buffers.given_files import GivenFiles
 from stepwell.buffers.spec import Spec, kind_of
@@ -408,7 +408,7 @@ class ParquetReader:
             return Episode(spec, number, 0, 0, End.NONE, columns, {})
         self._repeated += not final
         for name in columns:
-            if _has_final(name):
+            if has_final_row(name):
                 last = final.get(name, columns[name][-1:])
                 columns[name] = np.concatenate([columns[name], last])
         return Episode(spec, number, 0, 0, end, joined(spec, columns), {})
@@ -558,15 +558,10 @@ def _step_spec(columns: _Rows, where: str) -> Spec:
         ValueError: They make no Spec.
     """
     sample = {
-        name: np.concatenate([rows[:1], rows[:1]]) if _has_final(name) else rows[:1]
+        name: np.concatenate([rows[:1], rows[:1]]) if has_final_row(name) else rows[:1]
         for name, rows in columns.items()
     }
     return inferred_spec(sample, where)
-
-
-def _has_final(name: str) -> bool:
-    """True for a field that has a row after the last step."""
-    return kind_of(name) in ("observation", "info")
 
 
 def _labels(values: list[object], column: str, where: str) -> np.ndarray:

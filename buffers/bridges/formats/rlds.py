@@ -24,7 +24,7 @@ from stepwell.buffers.bridges.formats.tfrecord import (
     write_record,
 )
 from stepwell.buffers.bridges.rlds_steps import episode_metadata, step_arrays
-from stepwell.buffers.curation.step_columns import inferred_spec, joined
+from stepwell.buffers.curation.step_columns import has_final_row, inferred_spec, joined
 from stepwell.buffers.episode import End, Episode
 from stepwell.buffers.given_files import GivenFiles, Room
 from stepwell.buffers.spec import Field, kind_of
@@ -547,10 +547,7 @@ class _RldsReader:
             end = End.TERMINATED if flags["is_terminal"][-1] else End.TRUNCATED
         if count == 1:
             end = End.NONE  # without a step it cannot have ended
-        chosen = ("action", "extra", "reward")
-        columns = {
-            name: part[:-1] if kind_of(name) in chosen else part for name, part in rows.items()
-        }
+        columns = {name: part if has_final_row(name) else part[:-1] for name, part in rows.items()}
         columns["reward"] = columns["reward"].astype(np.float64)
         spec = inferred_spec(columns, f"{self._path}: episode {number}")
         return Episode(spec, number, 0, 0, end, joined(spec, columns), {})

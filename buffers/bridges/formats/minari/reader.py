@@ -24,7 +24,7 @@ from stepwell.buffers.bridges.formats.minari.writer import HDF5_NAME, INSTALL
 from stepwell.buffers.bridges.formats.parquet_files import batches_of, open_file
 from stepwell.buffers.bridges.formats.png import picture_bytes
 from stepwell.buffers.bridges.optional_libraries import load_library
-from stepwell.buffers.curation.step_columns import field_of, joined
+from stepwell.buffers.curation.step_columns import field_of, has_final_row, joined
 from stepwell.buffers.episode import End, Episode
 from stepwell.buffers.given_files import GivenFiles, Room, parse_object
 from stepwell.buffers.json_values import whole
@@ -130,7 +130,7 @@ class MinariReader:
             named[field.name] = rows
         for field in self.spec.fields:
             rows = named[field.name]
-            expected = (steps + (field.kind in ("observation", "info")), *field.shape)
+            expected = (steps + has_final_row(field.name), *field.shape)
             if rows.shape != expected or rows.dtype != field.numpy_dtype:
                 raise ValueError(
                     f"{where}: expected {field.name} as {field.dtype} {expected} for {steps:,} "
