@@ -468,14 +468,13 @@ def _checked_action(spec: Spec) -> Field:
     Raises:
         ValueError: There are several, or d3rlpy does not support it.
     """
-    names = _leaves(spec.action)
-    field = spec[names[0]] if names else None
-    is_one = isinstance(spec.action, str) and field is not None
-    if is_one and field is not None:
+    if isinstance(spec.action, str):
+        field = spec[spec.action]
         kind = field.numpy_dtype.kind
         if (kind in "iu" and not field.shape) or (kind == "f" and len(field.shape) < 2):
             return field
-    got = ", ".join(f"{spec[name].dtype} {spec[name].shape} ({name})" for name in names)
+    fields = spec.of_kind("action")
+    got = ", ".join(f"{field.dtype} {field.shape} ({field.name})" for field in fields)
     raise ValueError(
         f"action: expected one whole number, or one vector of floats, the kinds that "
         f"d3rlpy supports, got {got or 'none'}; choose another format"
