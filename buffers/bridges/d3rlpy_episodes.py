@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from stepwell.buffers.bridges.formats.d3rlpy import D3rlpyRows, ForeignEpisodes
+from stepwell.buffers.bridges.formats.d3rlpy import COLUMNS, D3rlpyDecoder, D3rlpyEncoder
 from stepwell.buffers.bridges.optional_libraries import load_library
 from stepwell.buffers.curation.episode_writer import EpisodeWriter
 from stepwell.buffers.episode import Episode
@@ -48,21 +48,13 @@ def to_d3rlpy(
         NotEnoughData: The replay is empty.
         ImportError: d3rlpy is not installed.
     """
-    rows = D3rlpyRows(replay.spec, stack, channels_first)
+    encoder = D3rlpyEncoder(replay.spec, stack, channels_first)
     d3rlpy = load_library("d3rlpy.dataset", "to_d3rlpy", install=_INSTALL, at_least="2.8")
     found: list[Any] = []
     for episode in replay.iter_episodes():
         if episode.steps == 0 or (keep is not None and not keep(episode)):
             continue
-        columns = rows.columns(episode)
-        found.append(
-            d3rlpy.Episode(
-                observations=columns.observations,
-                actions=columns.actions,
-                rewards=columns.rewards,
-                terminated=columns.terminated,
-            )
-        )
+        found.append(d3rlpy.Episode(**encoder.columns(episode)))
     return found
 
 
@@ -98,23 +90,18 @@ def from_d3rlpy(episodes: Any, replay: SequenceReplayBuffer) -> Sequence[str]:
     """
     given = list(getattr(episodes, "episodes", episodes))
     columns = [_columns_of(episode) for episode in given]
-    rows = ForeignEpisodes(columns[0] if columns else {}, "from_d3rlpy")
+    decoder = D3rlpyDecoder(columns[0] if columns else {}, "from_d3rlpy")
     for number, one in enumerate(columns):
-        rows.check(number, one)
+        decoder.check(number, one)
     sessions = replay.sessions
     recipe = sessions[0].get("recipe", {}) if sessions else {}
-    replay.bind(rows.spec, {"source": "d3rlpy", "recipe": recipe})
+    replay.bind(decoder.spec, {"source": "d3rlpy", "recipe": recipe})
     writer = EpisodeWriter(replay)
     for number, one in enumerate(columns):
-        writer.add_episode(rows.episode(number, one))
+        writer.add_episode(decoder.episode(number, one))
     writer.flush()
-    return rows.notes
+    return decoder.notes
 
 
 def _columns_of(episode: Any) -> dict[str, Any]:
-    return {
-        "observations": episode.observations,
-        "actions": episode.actions,
-        "rewards": episode.rewards,
-        "terminated": episode.terminated,
-    }
+    return {name: getattr(episode, name) for name in COLUMNS}

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, TypedDict
 
 import numpy as np
 
-from stepwell.buffers.curation.step_columns import stacks_of
+from stepwell.buffers.curation.step_columns import with_stacks
 from stepwell.buffers.episode import Episode
 from stepwell.buffers.replay import SequenceReplayBuffer
 from stepwell.buffers.spec import Layout, unflatten
 
-__all__ = ["RldsEpisode", "RldsSteps", "rlds_episodes", "step_arrays"]
+__all__ = ["RldsEpisode", "RldsSteps", "episode_metadata", "rlds_episodes", "step_arrays"]
 
 
 class RldsEpisode(TypedDict):
@@ -56,15 +56,20 @@ def rlds_episodes(replay: SequenceReplayBuffer, *, stack: bool = False) -> Itera
     for episode in replay.iter_episodes():
         yield {
             "steps": RldsSteps(episode, stack=stack),
-            "episode_metadata": {
-                "stream": episode.stream,
-                "first_row": episode.first_row,
-                "terminated": bool(episode.terminated[-1]),
-                "truncated": bool(episode.truncated[-1]),
-                "cut": bool(episode.cut[-1]),
-                "metadata": dict(episode.metadata),
-            },
+            "episode_metadata": episode_metadata(episode),
         }
+
+
+def episode_metadata(episode: Episode) -> dict[str, object]:
+    """The stream of an episode, how it ended, and its metadata."""
+    return {
+        "stream": episode.stream,
+        "first_row": episode.first_row,
+        "terminated": bool(episode.terminated[-1]),
+        "truncated": bool(episode.truncated[-1]),
+        "cut": bool(episode.cut[-1]),
+        "metadata": dict(episode.metadata),
+    }
 
 
 class RldsSteps:
@@ -114,7 +119,7 @@ def step_arrays(episode: Episode, *, stack: bool = False) -> dict[str, np.ndarra
     Raises:
         ValueError: ``stack=True``, and an episode lost its first rows.
     """
-    rows: dict[str, np.ndarray] = dict(_rows(episode, stack=stack))
+    rows = with_stacks(episode) if stack else dict(episode.fields)
     rows["reward"] = np.concatenate([episode.reward[1:], np.zeros(1)])
     discount = np.ones(episode.rows, np.float32)
     discount[-1] = 0
@@ -125,15 +130,4 @@ def step_arrays(episode: Episode, *, stack: bool = False) -> dict[str, np.ndarra
         "is_first": episode.is_first,
         "is_last": episode.is_last,
         "is_terminal": episode.terminated,
-    }
-
-
-def _rows(episode: Episode, *, stack: bool) -> Mapping[str, np.ndarray]:
-    if not stack:
-        return episode.fields
-    return {
-        field.name: stacks_of(episode.fields[field.name], field, episode.first_row)
-        if field.stack > 1
-        else episode.fields[field.name]
-        for field in episode.spec.fields
     }

@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stepwell.buffers.curation.step_columns import inferred_spec, joined
+from stepwell.buffers.curation.step_columns import has_final_row, inferred_spec, joined
 from stepwell.buffers.digest import Digest
 from stepwell.buffers.episode import Chunk, End, Episode, plain_json
 from stepwell.buffers.errors import SpecMismatch
 from stepwell.buffers.replay import SequenceReplayBuffer
-from stepwell.buffers.spec import Field, Spec, kind_of
+from stepwell.buffers.spec import Field, Spec
 from stepwell.buffers.storage.chunk_index import Counters
 from stepwell.buffers.storage.disk.files import Files
 from stepwell.buffers.storage.disk.folder import StoreFolder
@@ -340,8 +340,7 @@ class EpisodeWriter:
         if self._replay.is_bound:
             return self._replay.spec
         sample = {  # an episode of no step
-            name: rows[: int(kind_of(name) in ("observation", "info"))]
-            for name, rows in columns.fields.items()
+            name: rows[: int(has_final_row(name))] for name, rows in columns.fields.items()
         }
         return inferred_spec(sample, self._source)
 

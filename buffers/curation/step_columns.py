@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,54 +10,35 @@ from stepwell.buffers.episode import Episode
 from stepwell.buffers.spec import Field, Layout, Spec, default_codec, kind_of
 
 __all__ = [
-    "StepColumns",
+    "edges_of",
+    "field_of",
     "frames_of",
+    "has_final_row",
     "inferred_spec",
     "joined",
     "layout_of",
     "split",
     "stacks_of",
+    "with_stacks",
 ]
 
 _KINDS = ("observation", "action", "reward", "info", "extra")  # in the order of a Collector's Spec
 _Columns = Mapping[str, np.ndarray]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepColumns:
-    """An episode of T steps, aligned as transitions; arrays by field name, views where possible.
+def split(episode: Episode, *, stack: bool = False) -> dict[str, np.ndarray]:
+    """An episode's rows aligned as T transitions; `joined` makes the rows of them again.
 
     Args:
-        observation: [T + 1, ...]: what each action was chosen from, and the last one. Single frames
-            under frame stacking; see `stacks_of`.
-        action: [T, ...].
-        reward: [T] float64: the reward of each action.
-        terminated: [T] bool: the MDP ended with this step.
-        truncated: [T] bool: the env's clock ended the episode with this step.
-        info: [T + 1, ...] by full name (``info/lives``): infos of each observation.
-        extra: [T, ...] by full name (``extra/value``): outputs of the policy for each action.
-        edges: [1, ...] by field name: the reward of the first row, and the action of the last one.
-            Left out if all zeros. They are nonzero only for episodes that lost their beginning, or
-            in whose last step a worker died.
-    """
+        episode: The episode.
+        stack: Whole stacks of frames instead of single ones; see `stacks_of`.
 
-    observation: _Columns
-    action: _Columns
-    reward: np.ndarray
-    terminated: np.ndarray
-    truncated: np.ndarray
-    info: _Columns
-    extra: _Columns
-    edges: _Columns
+    Returns:
+        By field name, views where possible: [T + 1, ...] for observations and infos, the last of
+        which came with the last step, and [T, ...] for actions, extras and ``reward``.
 
-    @property
-    def steps(self) -> int:
-        """Number of steps T; 0 for an episode of a single row."""
-        return len(self.reward)
-
-
-def split(episode: Episode) -> StepColumns:
-    """An episode's rows as columns of steps.
+    Raises:
+        ValueError: Stacks are wanted of an episode that lost its first rows.
 
     Example:
         >>> from stepwell.buffers import End
@@ -71,24 +51,28 @@ def split(episode: Episode) -> StepColumns:
         ...     "reward": np.array([0.0, 0.5, 1.5]),
         ... }
         >>> columns = split(Episode(spec, 0, 0, 0, End.TERMINATED, rows, {}))
-        >>> columns.observation["observation"], columns.action["action"], columns.reward
+        >>> columns["observation"], columns["action"], columns["reward"]
         (array([0., 1., 2.]), array([5., 6.]), array([0.5, 1.5]))
-        >>> columns.terminated, columns.edges
-        (array([False,  True]), {})
     """
-    rows, spec = episode.fields, episode.spec
-    edges = {field.name: rows[field.name][-1:] for field in spec.fields if field.is_chosen}
+    columns = with_stacks(episode) if stack else dict(episode.fields)
+    for field in episode.spec.fields:
+        if field.is_chosen:
+            columns[field.name] = columns[field.name][:-1]
+    columns["reward"] = columns["reward"][1:]
+    return columns
+
+
+def edges_of(episode: Episode) -> dict[str, np.ndarray]:
+    """The values that `split` leaves out, [1, ...] by field name, but for those that are all zeros.
+
+    These are the reward of the first row, and the action of the last one. They are nonzero only for
+    episodes that lost their beginning, or in whose last step a worker died.
+    """
+    rows = episode.fields
+    edges = {field.name: rows[field.name][-1:] for field in episode.spec.fields if field.is_chosen}
     edges["reward"] = rows["reward"][:1]
-    return StepColumns(
-        observation={field.name: rows[field.name] for field in spec.of_kind("observation")},
-        action={field.name: rows[field.name][:-1] for field in spec.of_kind("action")},
-        reward=rows["reward"][1:],
-        terminated=episode.terminated[1:],
-        truncated=episode.truncated[1:],
-        info={field.name: rows[field.name] for field in spec.of_kind("info")},
-        extra={field.name: rows[field.name][:-1] for field in spec.of_kind("extra")},
-        edges={name: row for name, row in edges.items() if _has_bits(row)},
-    )
+    # Of bytes: -0.0 is kept, too.
+    return {name: row for name, row in edges.items() if any(np.ascontiguousarray(row).tobytes())}
 
 
 def joined(spec: Spec, columns: _Columns, edges: _Columns | None = None) -> dict[str, np.ndarray]:
@@ -98,7 +82,7 @@ def joined(spec: Spec, columns: _Columns, edges: _Columns | None = None) -> dict
         spec: The fields of every row.
         columns: By field name, [T + 1, ...] for observations and infos and [T, ...] for actions,
             extras and ``reward``.
-        edges: As `StepColumns.edges`; None for zeros.
+        edges: As `edges_of` returns them; None for zeros.
     """
     rows: dict[str, np.ndarray] = {}
     for field in spec.fields:
@@ -111,6 +95,15 @@ def joined(spec: Spec, columns: _Columns, edges: _Columns | None = None) -> dict
         elif field.is_chosen:
             column = np.concatenate([column, edge])
         rows[field.name] = column
+    return rows
+
+
+def with_stacks(episode: Episode) -> dict[str, np.ndarray]:
+    """An episode's rows by field name, frame-stacked observations in full; see `stacks_of`."""
+    rows = dict(episode.fields)
+    for field in episode.spec.fields:
+        if field.stack > 1:
+            rows[field.name] = stacks_of(rows[field.name], field, episode.first_row)
     return rows
 
 
@@ -203,7 +196,7 @@ def inferred_spec(columns: _Columns, where: str) -> Spec:
             )
         if column.dtype.kind not in "biufc":
             raise ValueError(f"{where}: expected {name!r} to be numbers, got {column.dtype}")
-        rows = steps + (kind in ("observation", "info"))
+        rows = steps + has_final_row(name)
         if column.ndim == 0 or len(column) != rows:
             raise ValueError(
                 f"{where}: expected {name!r} of {rows:,} rows with {steps:,} rewards, got "
@@ -211,7 +204,13 @@ def inferred_spec(columns: _Columns, where: str) -> Spec:
             )
     observation, action = (_layout(kind, columns, where) for kind in ("observation", "action"))
     names = sorted(columns, key=lambda name: _KINDS.index(kind_of(name)))  # stable within a kind
-    return Spec(tuple(_field(name, columns[name]) for name in names), observation, action)
+    fields = tuple(
+        Field("reward", "float64", (), "narrow")
+        if name == "reward"
+        else field_of(name, columns[name])
+        for name in names
+    )
+    return Spec(fields, observation, action)
 
 
 def layout_of(names: Sequence[str], part: str) -> Layout:
@@ -231,10 +230,19 @@ def layout_of(names: Sequence[str], part: str) -> Layout:
     return {head: layout_of(below, f"{part}/{head}") for head, below in heads.items()}
 
 
-def _field(name: str, column: np.ndarray) -> Field:
-    dtype, shape = column.dtype, column.shape[1:]
-    if name == "reward":
-        return Field("reward", "float64", (), "narrow")
+def has_final_row(name: str) -> bool:
+    """True for a field with T + 1 rows for T steps, an observation or info; False for one with T.
+
+    Example:
+        >>> has_final_row("observation/image"), has_final_row("reward")
+        (True, False)
+    """
+    return kind_of(name) in ("observation", "info")
+
+
+def field_of(name: str, rows: np.ndarray) -> Field:
+    """The field of such rows [T, ...], with the default codec."""
+    dtype, shape = rows.dtype, rows.shape[1:]
     return Field(name, dtype.name, shape, default_codec(dtype, shape))
 
 
@@ -260,8 +268,3 @@ def _layout(kind: str, columns: _Columns, where: str) -> Layout:
 
 def _shape_text(columns: _Columns, name: str) -> str:
     return f"shape {columns[name].shape}" if name in columns else "none"
-
-
-def _has_bits(row: np.ndarray) -> bool:
-    """True if any bit is set: -0.0 is kept, too."""
-    return any(np.ascontiguousarray(row).tobytes())

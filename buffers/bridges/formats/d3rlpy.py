@@ -19,16 +19,16 @@ from stepwell.buffers.bridges.formats.hdf5_columns import (
 )
 from stepwell.buffers.bridges.formats.options import NoOptions
 from stepwell.buffers.bridges.optional_libraries import load_library
-from stepwell.buffers.curation.step_columns import inferred_spec, joined, split, stacks_of
+from stepwell.buffers.curation.step_columns import inferred_spec, joined, split
 from stepwell.buffers.episode import End, Episode
 from stepwell.buffers.given_files import GivenFiles, Room
 from stepwell.buffers.spec import Field, Layout, Spec
 
-__all__ = ["D3rlpyColumns", "D3rlpyExport", "D3rlpyFormat", "D3rlpyRows", "ForeignEpisodes"]
+__all__ = ["COLUMNS", "D3rlpyDecoder", "D3rlpyEncoder", "D3rlpyExport", "D3rlpyFormat"]
 
 _INSTALL: Final = "'stepwell[d3rlpy]'"
 _VERSION: Final = "2.1"
-_COLUMNS: Final = ("observations", "actions", "rewards", "terminated")
+COLUMNS: Final = ("observations", "actions", "rewards", "terminated")
 _CHANNELS: Final = (1, 3, 4)
 
 
@@ -79,29 +79,7 @@ class D3rlpyFormat(Format):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class D3rlpyColumns:
-    """The four parts of d3rlpy's ``Episode``.
-
-    A terminated episode of T steps has N = T rows. Another one has
-    N = T + 1: the last row holds the final observation, for which d3rlpy has no other place, with
-    an action and a reward of 0. It is the next observation of the last transition, and does not
-    begin one.
-
-    Args:
-        observations: [N, ...], or a list of such arrays where the observation has several parts.
-        actions: [N, 1] whole numbers, or [N, A] floats.
-        rewards: [N, 1] float32.
-        terminated: The MDP ended with the last row.
-    """
-
-    observations: np.ndarray | list[np.ndarray]
-    actions: np.ndarray
-    rewards: np.ndarray
-    terminated: bool
-
-
-class D3rlpyRows:
+class D3rlpyEncoder:
     """Makes d3rlpy's columns from episodes.
 
     Args:
@@ -127,21 +105,27 @@ class D3rlpyRows:
         """The observation is one array, not a list of them."""
         return isinstance(self.spec.observation, str)
 
-    def columns(self, episode: Episode) -> D3rlpyColumns:
-        """An episode's columns; views where possible.
+    def columns(self, episode: Episode) -> dict[str, Any]:
+        """The four parts of d3rlpy's ``Episode``; views where possible.
+
+        A terminated episode of T steps has N = T rows. Another one has N = T + 1: the last row
+        holds the final observation, for which d3rlpy has no other place, with an action and a
+        reward of 0. It is the next observation of the last transition, and does not begin one.
+
+        Returns:
+            ``observations`` [N, ...], or a list of such arrays where the observation has several
+            parts; ``actions`` [N, 1] whole numbers, or [N, A] floats; ``rewards`` [N, 1] float32;
+            and ``terminated``: the MDP ended with the last row.
 
         Raises:
             ValueError: An action lies below 0, or stacks are wanted and not known.
         """
-        steps = split(episode)
-        terminated = bool(episode.end & End.TERMINATED) and steps.steps > 0
+        columns = split(episode, stack=self._stack)
+        terminated = bool(episode.end & End.TERMINATED) and episode.steps > 0
         pad = int(not terminated)
-        rows = steps.steps + pad
-        observations = [
-            self._shown(steps.observation[field.name], field, episode.first_row)[:rows]
-            for field in self.parts
-        ]
-        action = steps.action[self.action.name]
+        rows = episode.steps + pad
+        observations = [self._converted(columns[field.name], field)[:rows] for field in self.parts]
+        action = columns[self.action.name]
         if action.dtype.kind == "i" and len(action) and action.min() < 0:
             raise ValueError(
                 f"field 'action': expected whole numbers from 0 on, as d3rlpy counts actions, got "
@@ -149,13 +133,13 @@ class D3rlpyRows:
                 f"them"
             )
         with np.errstate(over="ignore"):
-            reward = steps.reward.astype(np.float32)
-        return D3rlpyColumns(
-            observations=observations[0] if self.is_single else observations,
-            actions=_padded(action.reshape(len(action), *(self.action.shape or (1,))), pad),
-            rewards=_padded(reward.reshape(-1, 1), pad),
-            terminated=terminated,
-        )
+            reward = columns["reward"].astype(np.float32)
+        return {
+            "observations": observations[0] if self.is_single else observations,
+            "actions": _padded(action.reshape(len(action), *(self.action.shape or (1,))), pad),
+            "rewards": _padded(reward.reshape(-1, 1), pad),
+            "terminated": terminated,
+        }
 
     def notes(self) -> list[str]:
         """Notes about the observations, one clause each."""
@@ -184,10 +168,10 @@ class D3rlpyRows:
         is_image = len(shape) == 3 and shape[2] in _CHANNELS and shape[0] not in _CHANNELS
         return self._channels_first and is_image and field.dtype == "uint8"
 
-    def _shown(self, frames: np.ndarray, field: Field, first_row: int) -> np.ndarray:
-        """Frames [T, ...] as d3rlpy takes them."""
+    def _converted(self, rows: np.ndarray, field: Field) -> np.ndarray:
+        """Frames [T, ...], or stacks of them [T, k, ...], as d3rlpy takes them."""
         k = field.stack if self._stack else 1
-        stacks = stacks_of(frames, field, first_row) if k > 1 else frames[:, None]
+        stacks = rows if k > 1 else rows[:, None]
         if self._is_image(field):
             stacks = np.moveaxis(stacks, -1, 2)
         # Channels, or numbers, of all frames of a stack behind each other.
@@ -197,7 +181,7 @@ class D3rlpyRows:
         return stacks.reshape(len(stacks), k * (inner[0] if inner else 1), *inner[1:])
 
 
-class ForeignEpisodes:
+class D3rlpyDecoder:
     """Makes Stepwell's episodes of d3rlpy's four columns.
 
     Of N rows that end with a termination N steps are made, with an observation of zeros behind
@@ -312,7 +296,7 @@ class _D3rlpyWriter:
         self._h5py = load_library("h5py", "format d3rlpy", install=_INSTALL)
         self._source = source
         self._options = options
-        self._rows = D3rlpyRows(source.spec, options.stack, options.channels_first)
+        self._encoder = D3rlpyEncoder(source.spec, options.stack, options.channels_first)
         self._new: NewHdf5 | None = None
         self._file: Any = None
         self._number = 0
@@ -321,7 +305,7 @@ class _D3rlpyWriter:
 
     @property
     def notes(self) -> Sequence[str]:
-        found = self._rows.notes()
+        found = self._encoder.notes()
         if self._rounded:
             found.append(
                 f"rewards rounded to float32: {self._rounded:,}, by {self._largest:.3g} at most"
@@ -336,21 +320,21 @@ class _D3rlpyWriter:
     def begin(self, path: Path) -> None:
         self._new = NewHdf5(self._h5py, path)
         self._file = self._new.file
-        self._file["columns"] = list(_COLUMNS)
+        self._file["columns"] = list(COLUMNS)
         self._file["version"] = _VERSION
 
     def write(self, episode: Episode) -> None:
-        columns = self._rows.columns(episode)
+        columns = self._encoder.columns(episode)
         number = self._number
-        if isinstance(columns.observations, list):
-            for place, part in enumerate(columns.observations):
-                self._put(f"observations_{number}_{place}", part)
-        else:
-            self._put(f"observations_{number}", columns.observations)
-        self._put(f"actions_{number}", columns.actions)
-        self._put(f"rewards_{number}", columns.rewards)
-        self._file[f"terminated_{number}"] = columns.terminated
-        self._lost += columns.terminated
+        terminated = columns.pop("terminated")
+        for name, rows in columns.items():
+            if isinstance(rows, list):
+                for place, part in enumerate(rows):
+                    self._put(f"{name}_{number}_{place}", part)
+            else:
+                self._put(f"{name}_{number}", rows)
+        self._file[f"terminated_{number}"] = terminated
+        self._lost += terminated
         self._count_rounded(episode.reward[1:])
         self._number += 1
         if self._new is not None:
@@ -408,12 +392,12 @@ class _D3rlpyReader:
         for number in range(self._total):
             room = self._files.room(f"{self._path}: episode {number}")
             columns = self._columns(number, room)
-            yield self._rows.episode(number, columns)
+            yield self._decoder.episode(number, columns)
 
     @property
     def notes(self) -> Sequence[str]:
         """Facts that d3rlpy's columns do not hold, one clause each."""
-        return self._rows.notes
+        return self._decoder.notes
 
     def close(self) -> None:
         """Close the file."""
@@ -435,9 +419,9 @@ class _D3rlpyReader:
         version = _text(read_column(file["version"], room))
         names = read_column(file["columns"], room) if "columns" in file else ()
         found = [_text(name) for name in np.atleast_1d(names).tolist()]
-        if version != _VERSION or sorted(found) != sorted(_COLUMNS):
+        if version != _VERSION or sorted(found) != sorted(COLUMNS):
             raise ValueError(
-                f"{path}: expected version {_VERSION} with {', '.join(_COLUMNS)}, got {version} "
+                f"{path}: expected version {_VERSION} with {', '.join(COLUMNS)}, got {version} "
                 f"with {', '.join(found)}; load it by d3rlpy, and dump plain episodes"
             )
         total = np.asarray(read_column(file["num_episodes"], room))
@@ -446,8 +430,8 @@ class _D3rlpyReader:
         self._total = int(total)
         self.episodes: int | None = self._total
         self.steps: int | None = None
-        self._rows = ForeignEpisodes(self._columns(0, room) if self._total else {}, str(path))
-        self.spec = self._rows.spec
+        self._decoder = D3rlpyDecoder(self._columns(0, room) if self._total else {}, str(path))
+        self.spec = self._decoder.spec
         self.sessions: Sequence[Mapping[str, object]] = ()
 
     def _columns(self, number: int, room: Room) -> dict[str, Any]:
@@ -457,7 +441,7 @@ class _D3rlpyReader:
             ValueError: Something of it is missing.
         """
         found: dict[str, Any] = {}
-        for name in _COLUMNS:
+        for name in COLUMNS:
             key = f"{name}_{number}"
             if key in self._file:
                 found[name] = read_column(self._file[key], room)
@@ -484,14 +468,13 @@ def _checked_action(spec: Spec) -> Field:
     Raises:
         ValueError: There are several, or d3rlpy does not support it.
     """
-    names = _leaves(spec.action)
-    field = spec[names[0]] if names else None
-    is_one = isinstance(spec.action, str) and field is not None
-    if is_one and field is not None:
+    if isinstance(spec.action, str):
+        field = spec[spec.action]
         kind = field.numpy_dtype.kind
         if (kind in "iu" and not field.shape) or (kind == "f" and len(field.shape) < 2):
             return field
-    got = ", ".join(f"{spec[name].dtype} {spec[name].shape} ({name})" for name in names)
+    fields = spec.of_kind("action")
+    got = ", ".join(f"{field.dtype} {field.shape} ({field.name})" for field in fields)
     raise ValueError(
         f"action: expected one whole number, or one vector of floats, the kinds that "
         f"d3rlpy supports, got {got or 'none'}; choose another format"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -13,8 +13,8 @@ import numpy as np
 from stepwell.buffers.bridges.formats.format import Format, Reader, Source
 from stepwell.buffers.bridges.formats.pixels import (
     Channels,
-    ForeignPixels,
     PixelImport,
+    PixelReader,
     PixelSteps,
     PixelWriter,
     arrays_of,
@@ -25,7 +25,7 @@ from stepwell.buffers.bridges.formats.pixels import (
     save_tensors,
     torch_for,
 )
-from stepwell.buffers.episode import End, Episode
+from stepwell.buffers.episode import End
 from stepwell.buffers.given_files import GivenFiles
 
 __all__ = ["DiamondExport", "DiamondFormat"]
@@ -82,7 +82,33 @@ class DiamondFormat(Format):
         """Open a folder that has ``info.pt`` in it."""
         if not files.path.is_dir():
             raise FileNotFoundError(f"{files.path}: expected a folder of DIAMOND's, got no folder")
-        return _DiamondReader(_DiamondFiles(files), options)
+        torch, folder = torch_for("DIAMOND"), files.path
+        found = [file for file in folder.glob("*/*/*/*.pt") if is_number(file.stem)]
+        numbers = _numbers(found, folder)
+        counted = _counted(torch, files, folder / _INFO)
+        if counted not in (None, len(numbers)):
+            raise ValueError(
+                f"{folder}: expected {counted:,} episodes, as {_INFO} says, got {len(numbers):,}; "
+                f"put the missing files back, or remove {_INFO}"
+            )
+
+        def notes(unobserved: int) -> list[str]:
+            found = ["streams and metadata are not recorded: all episodes are of stream 0"]
+            if counted is None:
+                found.append(
+                    f"{_INFO} was not read: that no episode is missing at the end is not known"
+                )
+            if unobserved:
+                found.append(
+                    f"final observations of {unobserved:,} episodes are not recorded: the one "
+                    f"before is repeated, and info/observed is False there"
+                )
+            return found
+
+        def load(number: int) -> tuple[PixelSteps, End, Path]:
+            return _load(torch, files, episode_file(folder, number))
+
+        return PixelReader(numbers, load, options.channels, notes)
 
     def loading(self, path: Path, out: str) -> str:
         """The lines that load it among DIAMOND's sources."""
@@ -162,127 +188,78 @@ class _DiamondSink:
         save_tensors(self._torch, counts, self._path / _INFO)
 
 
-class _DiamondFiles:
-    """The files of a data set, by their numbers."""
+def _numbers(files: Sequence[Path], folder: Path) -> list[int]:
+    """The numbers of episodes, in order.
 
-    def __init__(self, given: GivenFiles) -> None:
-        self._torch: Any = torch_for("DIAMOND")
-        self._given = given
-        self.folder = folder = given.path
-        files = [file for file in folder.glob("*/*/*/*.pt") if is_number(file.stem)]
-        self.numbers = sorted(int(file.stem) for file in files)
-        check_gapless(self.numbers, folder, first=0)
-        for file in files:
-            if file != episode_file(folder, int(file.stem)):
-                raise ValueError(
-                    f"{file}: expected it at {episode_file(folder, int(file.stem))}, where DIAMOND "
-                    f"looks for it; move it there"
-                )
-
-    def counted(self) -> int | None:
-        """The number of episodes in ``info.pt``; None where it cannot be read without unpickling.
-
-        Raises:
-            ValueError: It is not one.
-        """
-        file = self.folder / _INFO
-        if not file.exists():
-            return None
-        self._given.file(file)
-        try:
-            found = load_tensors(self._torch, self._given, file)
-        except ValueError:
-            return None
-        count = found.get("num_episodes")
-        return count if isinstance(count, int) else None
-
-    def load(self, number: int) -> tuple[PixelSteps, End]:
-        """The steps of a file, and how they ended.
-
-        Raises:
-            ValueError: It is not a DIAMOND episode.
-        """
-        file = episode_file(self.folder, number)
-        found = load_tensors(self._torch, self._given, file)
-        arrays = arrays_of(self._torch, found, _DTYPES, file)
-        end = End.NONE
-        for name, flag in (("end", End.TERMINATED), ("trunc", End.TRUNCATED)):
-            end |= flag if ended_by(arrays[name], name, file) else End.NONE
-        info = found.get("info")
-        final = info.get(_FINAL) if isinstance(info, dict) else None
-        pictures = arrays["obs"]
-        last = pictures[:0] if final is None else self._byte_picture(final, pictures, file)
-        return PixelSteps(pictures, arrays["act"], arrays["rew"], last), end
-
-    def _byte_picture(self, final: Any, pictures: np.ndarray, file: Path) -> np.ndarray:
-        """Convert a picture of -1 to 1 back to its bytes, [1, C, H, W].
-
-        Raises:
-            ValueError: It is not a picture of that shape.
-        """
-        shape = pictures.shape[1:]
-        if not isinstance(final, self._torch.Tensor) or tuple(final.shape) != shape:
-            got = tuple(final.shape) if hasattr(final, "shape") else type(final).__name__
+    Raises:
+        ValueError: There is none, there is a gap, or a file lies where DIAMOND does not look.
+    """
+    numbers = sorted(int(file.stem) for file in files)
+    check_gapless(numbers, folder, first=0)
+    for file in files:
+        if file != episode_file(folder, int(file.stem)):
             raise ValueError(
-                f"{file}: expected {_FINAL!r} as a picture of shape {shape}, got {got}; repair or "
-                f"remove it"
+                f"{file}: expected it at {episode_file(folder, int(file.stem))}, where DIAMOND "
+                f"looks for it; move it there"
             )
-        scaled = final.double().add(1).mul(127.5)
-        # DIAMOND truncates instead of rounding, which makes 63 of 256 values one less
-        whole = scaled.round()
-        if not bool(
-            ((scaled - whole).abs() < 1e-3).all() & (whole >= 0).all() & (whole <= 255).all()
-        ):
-            raise ValueError(
-                f"{file}: expected {_FINAL!r} of bytes that were scaled to -1 to 1, got others; "
-                f"fix or remove it"
-            )
-        picture: np.ndarray = whole.to(self._torch.uint8).numpy()[None]
-        return picture
+    if not numbers:
+        raise ValueError(
+            f"{folder}: expected files such as 000/00/0/0.pt, got none; give the folder that has "
+            f"DIAMOND's {_INFO} in it, such as dataset/train"
+        )
+    return numbers
 
 
-class _DiamondReader:
-    """Reads a DIAMOND data set."""
+def _counted(torch: Any, given: GivenFiles, file: Path) -> int | None:
+    """The number of episodes in ``info.pt``; None where it cannot be read without unpickling."""
+    if not file.exists():
+        return None
+    given.file(file)
+    try:
+        count = load_tensors(torch, given, file).get("num_episodes")
+    except ValueError:
+        return None
+    return count if isinstance(count, int) else None
 
-    def __init__(self, files: _DiamondFiles, options: PixelImport) -> None:
-        if not files.numbers:
-            raise ValueError(
-                f"{files.folder}: expected files such as 000/00/0/0.pt, got none; give the folder "
-                f"that has DIAMOND's {_INFO} in it, such as dataset/train"
-            )
-        counted = files.counted()
-        if counted is not None and counted != len(files.numbers):
-            raise ValueError(
-                f"{files.folder}: expected {counted:,} episodes, as {_INFO} says, got "
-                f"{len(files.numbers):,}; put the missing files back, or remove {_INFO}"
-            )
-        self._files = files
-        self._checked = counted is not None
-        first, _ = files.load(0)
-        self._pixels = ForeignPixels(first.observations.shape[1:], options.channels)
-        self.spec = self._pixels.spec
-        self.sessions: Sequence[Mapping[str, object]] = ()
-        self.episodes: int | None = len(files.numbers)
-        self.steps: int | None = None
 
-    @property
-    def notes(self) -> Sequence[str]:
-        found = ["streams and metadata are not recorded: all episodes are of stream 0"]
-        if not self._checked:
-            found.append(
-                f"{_INFO} was not read: that no episode is missing at the end is not known"
-            )
-        if self._pixels.unobserved:
-            found.append(
-                f"final observations of {self._pixels.unobserved:,} episodes are not recorded: the "
-                f"one before is repeated, and info/observed is False there"
-            )
-        return found
+def _load(torch: Any, given: GivenFiles, file: Path) -> tuple[PixelSteps, End, Path]:
+    """The steps of a file, how they ended, and the file itself.
 
-    def __iter__(self) -> Iterator[Episode]:
-        for number in self._files.numbers:
-            steps, end = self._files.load(number)
-            yield self._pixels.episode(number, steps, end, episode_file(self._files.folder, number))
+    Raises:
+        ValueError: It is not a DIAMOND episode.
+    """
+    found = load_tensors(torch, given, file)
+    arrays = arrays_of(torch, found, _DTYPES, file)
+    end = End.NONE
+    for name, flag in (("end", End.TERMINATED), ("trunc", End.TRUNCATED)):
+        end |= flag if ended_by(arrays[name], name, file) else End.NONE
+    info = found.get("info")
+    final = info.get(_FINAL) if isinstance(info, dict) else None
+    pictures = arrays["obs"]
+    last = pictures[:0] if final is None else _byte_picture(torch, final, pictures, file)
+    return PixelSteps(pictures, arrays["act"], arrays["rew"], last), end, file
 
-    def close(self) -> None:
-        pass
+
+def _byte_picture(torch: Any, final: Any, pictures: np.ndarray, file: Path) -> np.ndarray:
+    """Convert a picture of -1 to 1 back to its bytes, [1, C, H, W].
+
+    Raises:
+        ValueError: It is not a picture of that shape.
+    """
+    shape = pictures.shape[1:]
+    if not isinstance(final, torch.Tensor) or tuple(final.shape) != shape:
+        got = tuple(final.shape) if hasattr(final, "shape") else type(final).__name__
+        raise ValueError(
+            f"{file}: expected {_FINAL!r} as a picture of shape {shape}, got {got}; repair or "
+            f"remove it"
+        )
+    scaled = final.double().add(1).mul(127.5)
+    # DIAMOND truncates instead of rounding, which makes 63 of 256 values one less
+    whole = scaled.round()
+    if not bool(((scaled - whole).abs() < 1e-3).all() & (whole >= 0).all() & (whole <= 255).all()):
+        raise ValueError(
+            f"{file}: expected {_FINAL!r} of bytes that were scaled to -1 to 1, got others; "
+            f"fix or remove it"
+        )
+    picture: np.ndarray = whole.to(torch.uint8).numpy()[None]
+    return picture

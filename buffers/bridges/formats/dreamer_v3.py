@@ -23,10 +23,10 @@ from stepwell.buffers.bridges.formats.pixels import (
     frame_of,
     to_channels_first,
 )
-from stepwell.buffers.curation.step_columns import inferred_spec
+from stepwell.buffers.curation.step_columns import has_final_row, inferred_spec
 from stepwell.buffers.episode import End, Episode
 from stepwell.buffers.given_files import GivenFiles
-from stepwell.buffers.spec import Field, Spec, kind_of
+from stepwell.buffers.spec import Field, Spec
 
 __all__ = ["DreamerV3Export", "DreamerV3Format", "DreamerV3Import", "base62", "from_base62"]
 
@@ -38,7 +38,7 @@ _NAME: Final = re.compile(r"([^-]+)-([0-9A-Za-z]{22})-([0-9A-Za-z]{22})-([0-9]+)
 # Earlier than chunks that DreamerV3 writes itself: if not all fit, it loads the newest by name.
 _EPOCH: Final = datetime.datetime(2000, 1, 1)
 _FLAGS = ("is_first", "is_last", "is_terminal")
-_TAKEN = ("reward", *_FLAGS, "stepid", "consec", "reset", "priority")
+_RESERVED = ("reward", *_FLAGS, "stepid", "consec", "reset", "priority")
 _PREFIXES = ("log", "enc", "dyn", "dec")
 _WIDE = ("int64", "uint32", "uint64")  # numbers as DreamerV3 has them are int32
 _Rows = dict[str, np.ndarray]
@@ -114,7 +114,8 @@ class _DreamerV3Writer:
             )
         self._source = source
         self._options = options
-        self._keys = _Keys(source.spec, options.observation, options.channels)
+        self._fields = _array_fields(source.spec, options.observation)
+        self._rounding = Rounding()
         self._chains = _Chains(Path(), options.chunk, "")
         self._late = 0
 
@@ -122,8 +123,24 @@ class _DreamerV3Writer:
     def notes(self) -> Sequence[str]:
         found = [
             "it holds no latents of DreamerV3's: run it with replay_context 0",
-            *self._keys.notes,
+            *self._rounding.notes,
         ]
+        for field in self._fields.values():
+            is_last = len(field.shape) == 3 and self._channels(field) == "last"
+            if _is_picture(field) and not is_last:
+                found.append(f"{field.name} {field.shape} is written as (H, W, C)")
+            if _chunk_dtype(field) != field.numpy_dtype and field.dtype != "float64":
+                found.append(f"{field.name} is written as {_chunk_dtype(field)}, exactly")
+            if field.stack > 1:
+                found.append(
+                    f"{field.name} is written as single frames, not as stacks of {field.stack}"
+                )
+        others = [field.name for field in self._source.spec.of_kind("info", "extra")]
+        if others:
+            found.append(
+                f"DreamerV3 refuses arrays that it does not know: {', '.join(others)} "
+                f"{'is' if len(others) == 1 else 'are'} left out"
+            )
         if self._late:
             found.append(
                 f"{self._late:,} episodes lost their first rows: the first that is left has "
@@ -136,7 +153,20 @@ class _DreamerV3Writer:
         self._chains = _Chains(path, self._options.chunk, json.dumps(facts))
 
     def write(self, episode: Episode) -> None:
-        self._chains.append(episode.stream, self._keys.rows_of(episode))
+        """Write an episode.
+
+        Raises:
+            ValueError: A number is too large, or an action is below 0.
+        """
+        rows = {name: self._converted(field, episode) for name, field in self._fields.items()}
+        rows["reward"] = self._rounding.float32("reward", episode.reward)
+        flags = np.zeros((3, episode.rows), np.bool_)
+        # An episode that lost its beginning does not continue the one before it.
+        flags[0, 0] = True
+        flags[1, -1] = episode.end.is_final
+        flags[2, -1] = bool(episode.end & End.TERMINATED)
+        rows |= dict(zip(_FLAGS, flags, strict=True))
+        self._chains.append(episode.stream, rows)
         self._late += episode.first_row > 0
 
     def finish(self) -> None:
@@ -145,143 +175,79 @@ class _DreamerV3Writer:
     def close(self) -> None:
         pass
 
+    def _channels(self, field: Field) -> Channels | None:
+        """The position of a picture's channels; None where it has no axis for them."""
+        if len(frame_of(field.shape)) == 2:
+            return None
+        # For other shapes the position is unknown; the last axis counts as channels then.
+        return channels_of(field.shape, self._options.channels) or "last"
 
-@dataclass(frozen=True, slots=True)
-class _Key:
-    """An array of a chunk, and the field that it is.
-
-    Args:
-        name: Its name in the chunk.
-        field: The field.
-        is_picture: The array is [T, H, W, C] in the file, independent of its layout in the store.
-        channels: Position of the field's channels; None where it has no axis for them.
-    """
-
-    name: str
-    field: Field
-    is_picture: bool = False
-    channels: Channels | None = None
-
-    @property
-    def dtype(self) -> np.dtype[np.generic]:
-        """Its dtype in the chunk."""
-        if self.field.dtype in _WIDE:
-            return np.dtype(np.int32)
-        return np.dtype(np.float32) if self.field.dtype == "float64" else self.field.numpy_dtype
-
-    def to_chunk(self, rows: np.ndarray) -> np.ndarray:
-        """Rows in the shape that they have in the chunk."""
-        if not self.is_picture:
-            return rows
-        return np.moveaxis(to_channels_first(rows, self.channels), 1, -1)
+    def _converted(self, field: Field, episode: Episode) -> np.ndarray:
+        """A field's rows as the chunk has them; pictures are [T, H, W, C] in it."""
+        rows, dtype = episode.fields[field.name], _chunk_dtype(field)
+        if field.kind == "action" and rows.dtype.kind in "iu" and rows.min() < 0:
+            raise ValueError(
+                f"episode {episode.id}: expected {field.name!r} to count from 0, got "
+                f"{rows.min()}; DreamerV3 makes one-hot vectors of them: number them from 0"
+            )
+        if rows.dtype == np.float64:
+            return self._rounding.float32(field.name, rows)
+        if rows.dtype != dtype and rows.size:
+            low, high = int(rows.min()), int(rows.max())
+            if low < -(2**31) or high >= 2**31:
+                raise ValueError(
+                    f"episode {episode.id}: expected {field.name!r} to fit into int32, as "
+                    f"DreamerV3 has whole numbers, got {low} to {high}; make floats of them"
+                )
+        if _is_picture(field):
+            rows = np.moveaxis(to_channels_first(rows, self._channels(field)), 1, -1)
+        return rows.astype(dtype, copy=False)
 
 
-class _Keys:
-    """Turns episodes into rows of chunks.
+def _array_fields(spec: Spec, observation: str | None) -> dict[str, Field]:
+    """The fields that a chunk holds, by the names of its arrays.
 
     Args:
         spec: The fields of every row.
         observation: The array's name where the observation is not a Dict; None: ``image`` for
             pictures, else ``vector``.
-        channels: Position of the channels of pictures; None: inferred from the shape.
 
     Raises:
         ValueError: DreamerV3 uses a name for something else.
     """
-
-    def __init__(self, spec: Spec, observation: str | None, channels: Channels | None) -> None:
-        self._spec = spec
-        self._rounding = Rounding()
-        if observation is not None and not isinstance(spec.observation, str):
+    if observation is not None and not isinstance(spec.observation, str):
+        raise ValueError(
+            f"option observation: expected none, as the parts of this observation have names, "
+            f"got {observation!r}; leave it out"
+        )
+    fields: dict[str, Field] = {}
+    for field in (*spec.of_kind("observation"), *spec.of_kind("action")):
+        name = field.key or "action"
+        if field.kind == "observation":
+            name = field.key or observation or ("image" if _is_picture(field) else "vector")
+        if name in _RESERVED or name.split("/")[0] in _PREFIXES or name in fields:
             raise ValueError(
-                f"option observation: expected none, as the parts of this observation have names, "
-                f"got {observation!r}; leave it out"
+                f"DreamerV3 keeps observations and actions by their keys: expected keys apart "
+                f"from {', '.join(_RESERVED)} and {', '.join(p + '/' for p in _PREFIXES)}, each "
+                f"once, got {name!r}; rename it with a wrapper, or give option observation"
             )
-        observed = [
-            _observed(field, observation, channels) for field in spec.of_kind("observation")
-        ]
-        self._acted = [_Key(_name(f, "action"), f) for f in spec.of_kind("action")]
-        self._keys = [*observed, *self._acted]
-        names = [key.name for key in self._keys]
-        for name in names:
-            if name in _TAKEN or name.split("/")[0] in _PREFIXES or names.count(name) > 1:
-                raise ValueError(
-                    f"DreamerV3 keeps observations and actions by their keys: expected keys apart "
-                    f"from {', '.join(_TAKEN)} and {', '.join(p + '/' for p in _PREFIXES)}, each "
-                    f"once, got {name!r}; rename it with a wrapper, or give option observation"
-                )
-
-    @property
-    def notes(self) -> list[str]:
-        """Notes on converted and omitted data."""
-        found = list(self._rounding.notes)
-        for key in self._keys:
-            field = key.field
-            if key.is_picture and (key.channels != "last" or len(field.shape) != 3):
-                found.append(f"{field.name} {field.shape} is written as (H, W, C)")
-            if key.dtype != field.numpy_dtype and field.dtype != "float64":
-                found.append(f"{field.name} is written as {key.dtype}, exactly")
-            if field.stack > 1:
-                found.append(
-                    f"{field.name} is written as single frames, not as stacks of {field.stack}"
-                )
-        others = [field.name for field in self._spec.of_kind("info", "extra")]
-        if others:
-            found.append(
-                f"DreamerV3 refuses arrays that it does not know: {', '.join(others)} "
-                f"{'is' if len(others) == 1 else 'are'} left out"
-            )
-        return found
-
-    def rows_of(self, episode: Episode) -> dict[str, np.ndarray]:
-        """Rows [T, ...] as chunks have them.
-
-        Raises:
-            ValueError: A number is too large, or an action is below 0.
-        """
-        rows = {key.name: self._converted(key, episode) for key in self._keys}
-        rows["reward"] = self._rounding.float32("reward", episode.reward)
-        flags = np.zeros((3, episode.rows), np.bool_)
-        # An episode that lost its beginning does not continue the one before it.
-        flags[0, 0] = True
-        flags[1, -1] = episode.end.is_final
-        flags[2, -1] = bool(episode.end & End.TERMINATED)
-        return {**rows, **dict(zip(_FLAGS, flags, strict=True))}
-
-    def _converted(self, key: _Key, episode: Episode) -> np.ndarray:
-        """A field's rows as the chunk has them."""
-        rows = episode.fields[key.field.name]
-        if key in self._acted and rows.dtype.kind in "iu" and rows.min() < 0:
-            raise ValueError(
-                f"episode {episode.id}: expected {key.field.name!r} to count from 0, got "
-                f"{rows.min()}; DreamerV3 makes one-hot vectors of them: number them from 0"
-            )
-        if rows.dtype == np.float64:
-            return self._rounding.float32(key.field.name, rows)
-        if rows.dtype != key.dtype and rows.size:
-            low, high = int(rows.min()), int(rows.max())
-            if low < -(2**31) or high >= 2**31:
-                raise ValueError(
-                    f"episode {episode.id}: expected {key.field.name!r} to fit into int32, as "
-                    f"DreamerV3 has whole numbers, got {low} to {high}; make floats of them"
-                )
-        return key.to_chunk(rows).astype(key.dtype, copy=False)
+        fields[name] = field
+    return fields
 
 
-def _name(field: Field, alone: str) -> str:
-    """The key of a Dict space's part, or ``alone`` for the only part."""
-    return field.key or alone
+def _is_picture(field: Field) -> bool:
+    return (
+        field.kind == "observation"
+        and field.dtype == "uint8"
+        and len(frame_of(field.shape)) in (2, 3)
+    )
 
 
-def _observed(field: Field, wanted: str | None, channels: Channels | None) -> _Key:
-    """The array of an observation."""
-    is_picture = field.dtype == "uint8" and len(frame_of(field.shape)) in (2, 3)
-    name = _name(field, wanted or ("image" if is_picture else "vector"))
-    if not is_picture:
-        return _Key(name, field)
-    found = channels_of(field.shape, channels)
-    # For other shapes the position is unknown; the last axis counts as channels then.
-    return _Key(name, field, True, found if len(frame_of(field.shape)) == 2 else found or "last")
+def _chunk_dtype(field: Field) -> np.dtype[np.generic]:
+    """The dtype of a field in a chunk."""
+    if field.dtype in _WIDE:
+        return np.dtype(np.int32)
+    return np.dtype(np.float32) if field.dtype == "float64" else field.numpy_dtype
 
 
 def base62(uuid: bytes) -> str:
@@ -532,8 +498,12 @@ class _DreamerV3Reader:
         arrays = _read_chunk(given, first)
         _check_keys(arrays, [*_FLAGS, "reward", *self._actions], first)
         self._names = self._field_names(list(arrays))
-        self._shapes = {name: _what(array) for name, array in arrays.items()}
-        self.spec: Spec = inferred_spec(_as_steps(self._renamed(arrays)), str(first.file))
+        self._shapes = {name: _form_of(array) for name, array in arrays.items()}
+        columns = {
+            name: rows if has_final_row(name) else rows[1:]
+            for name, rows in self._renamed(arrays).items()
+        }
+        self.spec: Spec = inferred_spec(columns, str(first.file))
         self.sessions: Sequence[Mapping[str, object]] = ()
         self.episodes: int | None = None
         self.steps: int | None = None
@@ -570,7 +540,7 @@ class _DreamerV3Reader:
         room = self._given.room(chain[0].file)
         for chunk in chain:
             arrays = _read_chunk(self._given, chunk)
-            shapes = {name: _what(array) for name, array in arrays.items()}
+            shapes = {name: _form_of(array) for name, array in arrays.items()}
             if shapes != self._shapes:
                 name = next(
                     n for n in [*shapes, *self._shapes] if shapes.get(n) != self._shapes.get(n)
@@ -640,15 +610,7 @@ def _concatenated(blocks: Sequence[_Rows]) -> _Rows:
     return {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
 
 
-def _as_steps(rows: _Rows) -> _Rows:
-    """Rows as `inferred_spec` expects them: T + 1 of observations and infos, T of all others."""
-    return {
-        name: array[1:] if kind_of(name) in ("action", "reward", "extra") else array
-        for name, array in rows.items()
-    }
-
-
-def _what(array: np.ndarray) -> str:
+def _form_of(array: np.ndarray) -> str:
     return f"{array.dtype} {array.shape[1:]}"
 
 
@@ -667,5 +629,5 @@ def _check_keys(arrays: _Rows, expected: Sequence[str], chunk: _Chunk) -> None:
     for name in _FLAGS:
         if arrays[name].dtype != np.bool_ or arrays[name].ndim != 1:
             raise ValueError(
-                f"{chunk.file}: expected {name!r} as bool [T], got {_what(arrays[name])}"
+                f"{chunk.file}: expected {name!r} as bool [T], got {_form_of(arrays[name])}"
             )

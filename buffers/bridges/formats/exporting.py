@@ -151,12 +151,12 @@ class _Job:
     def run(self, episodes: Iterator[Episode], outside: Path | None) -> ExportReport:
         """Write all episodes."""
         target, kind = self._report.path, self._format.kind
-        with _naming(target), publish(target, "an export", kind=kind, outside=outside) as part:
+        with _with_path(target), publish(target, "an export", kind=kind, outside=outside) as part:
             with contextlib.closing(self._writer):
                 self._writer.begin(part)
                 for episode in episodes:
                     self._writer.write(episode)
-                    self._tell(episode)
+                    self._count(episode)
                 self._writer.finish()
         return replace(
             self._report,
@@ -165,7 +165,7 @@ class _Job:
             notes=tuple(self._writer.notes),
         )
 
-    def _tell(self, episode: Episode) -> None:
+    def _count(self, episode: Episode) -> None:
         report = self._report
         self._report = replace(
             report,
@@ -178,7 +178,7 @@ class _Job:
 
 
 @contextlib.contextmanager
-def _naming(target: Path) -> Generator[None]:
+def _with_path(target: Path) -> Generator[None]:
     """Add the data set's path to disk errors: libraries write to files without a name."""
     try:
         yield

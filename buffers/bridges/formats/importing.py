@@ -132,7 +132,7 @@ def import_episodes(
     check_new(replay)
     place = format_.place(os.fspath(source), chosen_options)
     files = GivenFiles(place, max_bytes)
-    with _refusing(format_.name, place):
+    with _damage_as_value_error(format_.name, place):
         opened = format_.reader(files, chosen_options)
         _check_spec(opened.spec, place)
         rows = [field.row_bytes * field.stack for field in opened.spec.fields]
@@ -147,7 +147,7 @@ def import_episodes(
         )
         job = _Job(reader, began, report, progress)
         if dry_run:
-            return job.look()
+            return job.dry_run()
         with replay.filled_at_once("an import") as written:
             report = job.run(written, facts or {}, is_kept=replay.path is None)
     return replace(report, seconds=time.perf_counter() - began)
@@ -168,7 +168,7 @@ class _Job:
         self._report = report
         self._progress = progress
 
-    def look(self) -> ImportReport:
+    def dry_run(self) -> ImportReport:
         """Read and check all episodes without storing them."""
         for episode in self._checked():
             self._count(episode)
@@ -204,7 +204,7 @@ class _Job:
     def _checked(self) -> Iterator[Episode]:
         episodes = iter(self._reader)
         while True:
-            with _refusing(self._report.format, self._report.source):
+            with _damage_as_value_error(self._report.format, self._report.source):
                 episode = next(episodes, None)
             if episode is None:
                 return
@@ -242,7 +242,7 @@ class _Job:
 
 
 @contextlib.contextmanager
-def _refusing(format_: str, place: Path) -> Generator[None]:
+def _damage_as_value_error(format_: str, place: Path) -> Generator[None]:
     """Convert the errors of readers and their libraries for a damaged data set to one sentence.
 
     Errors that Stepwell raises on purpose are passed on, and so are errors of the file system.
@@ -254,8 +254,8 @@ def _refusing(format_: str, place: Path) -> Generator[None]:
     except (StepwellError, ImportError):
         raise
     except Exception as error:
-        is_of_system = isinstance(error, OSError) and error.errno is not None
-        if is_of_system or _is_meant(error):
+        is_system_error = isinstance(error, OSError) and error.errno is not None
+        if is_system_error or _is_own(error):
             raise
         problem = " ".join(str(error).split())[:200]
         if isinstance(error, MemoryError):
@@ -269,7 +269,7 @@ def _refusing(format_: str, place: Path) -> Generator[None]:
         ) from error
 
 
-def _is_meant(error: Exception) -> bool:
+def _is_own(error: Exception) -> bool:
     """True if the innermost line is a ``raise`` in Stepwell's code."""
     line = traceback.extract_tb(error.__traceback__)[-1]
     return Path(line.filename).is_relative_to(_OWN) and (line.line or "").startswith("raise ")

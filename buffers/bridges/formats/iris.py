@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Final
 
 import numpy as np
@@ -13,8 +12,8 @@ import numpy as np
 from stepwell.buffers.bridges.formats.format import Format, Reader, Source
 from stepwell.buffers.bridges.formats.pixels import (
     Channels,
-    ForeignPixels,
     PixelImport,
+    PixelReader,
     PixelSteps,
     PixelWriter,
     arrays_of,
@@ -25,7 +24,7 @@ from stepwell.buffers.bridges.formats.pixels import (
     save_tensors,
     torch_for,
 )
-from stepwell.buffers.episode import End, Episode
+from stepwell.buffers.episode import End
 from stepwell.buffers.given_files import GivenFiles
 
 __all__ = ["IrisExport", "IrisFormat"]
@@ -39,6 +38,13 @@ _DTYPES: Final = {
     "mask_padding": "bool",
 }
 _USUAL: Final = (3, 64, 64)
+_NOTES: Final = (
+    "final observations are not recorded: the observation before is repeated, and info/observed is "
+    "False there",
+    "streams and metadata are not recorded: all episodes are of stream 0",
+    "`ends` does not distinguish time limits from terminations: 1 is read as terminated, and 0 as "
+    "a cut",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +89,20 @@ class IrisFormat(Format):
         if not path.is_dir():
             raise FileNotFoundError(f"{path}: expected a folder of IRIS's, got no folder")
         folder = path / _FOLDER if (path / _FOLDER).is_dir() else path
-        return _IrisReader(_IrisFiles(files, folder), options)
+        torch = torch_for("IRIS")
+        names = [file.stem for file in folder.glob("*.pt")]
+        numbers = sorted(int(name) for name in names if is_number(name))
+        if not numbers:
+            raise ValueError(
+                f"{folder}: expected files named 0.pt, 1.pt, ..., got none; give the folder that "
+                f"has IRIS's folder {_FOLDER!r} in it"
+            )
+        check_gapless(numbers, folder, first=numbers[0])
+
+        def load(number: int) -> tuple[PixelSteps, End, Path]:
+            return _load(torch, files, folder / f"{number}.pt")
+
+        return PixelReader(numbers, load, options.channels, lambda _: _NOTES)
 
     def loading(self, path: Path, out: str) -> str:
         """The lines that load it among IRIS's sources."""
@@ -137,64 +156,19 @@ class _IrisSink:
         pass
 
 
-class _IrisFiles:
-    """The files of a folder, by their numbers."""
+def _load(torch: Any, given: GivenFiles, file: Path) -> tuple[PixelSteps, End, Path]:
+    """The steps of a file, how they ended, and the file itself.
 
-    def __init__(self, given: GivenFiles, folder: Path) -> None:
-        self.torch: ModuleType = torch_for("IRIS")
-        self._given = given
-        self.folder = folder
-        files = [file for file in folder.glob("*.pt") if is_number(file.stem)]
-        self.numbers = sorted(int(file.stem) for file in files)
-
-    def load(self, number: int) -> tuple[PixelSteps, np.ndarray, Path]:
-        """The steps of a file, its ends, and itself.
-
-        Raises:
-            ValueError: It is not an IRIS episode.
-        """
-        file = self.folder / f"{number}.pt"
-        arrays = arrays_of(self.torch, load_tensors(self.torch, self._given, file), _DTYPES, file)
-        if not arrays["mask_padding"].all():
-            raise ValueError(
-                f"{file}: expected steps that were played, got padding too (mask_padding is False);"
-                f" it holds a segment: leave it out"
-            )
-        observations = arrays["observations"]
-        steps = PixelSteps(observations, arrays["actions"], arrays["rewards"], observations[:0])
-        return steps, arrays["ends"], file
-
-
-class _IrisReader:
-    """Reads an IRIS data set."""
-
-    def __init__(self, files: _IrisFiles, options: PixelImport) -> None:
-        if not files.numbers:
-            raise ValueError(
-                f"{files.folder}: expected files named 0.pt, 1.pt, ..., got none; give the folder "
-                f"that has IRIS's folder {_FOLDER!r} in it"
-            )
-        check_gapless(files.numbers, files.folder, first=files.numbers[0])
-        self._files = files
-        first, _, _ = files.load(files.numbers[0])
-        self._pixels = ForeignPixels(first.observations.shape[1:], options.channels)
-        self.spec = self._pixels.spec
-        self.sessions: Sequence[Mapping[str, object]] = ()
-        self.notes: Sequence[str] = (
-            "final observations are not recorded: the observation before is repeated, and "
-            "info/observed is False there",
-            "streams and metadata are not recorded: all episodes are of stream 0",
-            "`ends` does not distinguish time limits from terminations: 1 is read as terminated, "
-            "and 0 as a cut",
+    Raises:
+        ValueError: It is not an IRIS episode.
+    """
+    arrays = arrays_of(torch, load_tensors(torch, given, file), _DTYPES, file)
+    if not arrays["mask_padding"].all():
+        raise ValueError(
+            f"{file}: expected steps that were played, got padding too (mask_padding is False);"
+            f" it holds a segment: leave it out"
         )
-        self.episodes: int | None = len(files.numbers)
-        self.steps: int | None = None
-
-    def __iter__(self) -> Iterator[Episode]:
-        for place, number in enumerate(self._files.numbers):
-            steps, ends, file = self._files.load(number)
-            end = End.TERMINATED if ended_by(ends, "ends", file) else End.NONE
-            yield self._pixels.episode(place, steps, end, file)
-
-    def close(self) -> None:
-        pass
+    observations = arrays["observations"]
+    steps = PixelSteps(observations, arrays["actions"], arrays["rewards"], observations[:0])
+    is_end = ended_by(arrays["ends"], "ends", file)
+    return steps, End.TERMINATED if is_end else End.NONE, file

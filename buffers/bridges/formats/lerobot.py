@@ -11,11 +11,12 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
+from stepwell.buffers.bridges.formats.file_columns import FileColumn
 from stepwell.buffers.bridges.formats.format import Format, Reader, Source, Writer
-from stepwell.buffers.bridges.formats.parquet import ForeignTables, ParquetImport
-from stepwell.buffers.bridges.formats.parquet_columns import Column, listed, load_arrow
+from stepwell.buffers.bridges.formats.parquet import ParquetImport, ParquetReader
+from stepwell.buffers.bridges.formats.parquet_columns import column_of, listed, load_arrow
 from stepwell.buffers.bridges.formats.parquet_files import (
-    ColumnWriter,
+    TableWriter,
     batches_of,
     open_file,
 )
@@ -23,6 +24,7 @@ from stepwell.buffers.bridges.formats.png import picture_axes
 from stepwell.buffers.curation.step_columns import split
 from stepwell.buffers.episode import Episode
 from stepwell.buffers.given_files import GivenFiles
+from stepwell.buffers.json_values import whole
 from stepwell.buffers.spec import Field, Spec
 
 __all__ = [
@@ -115,15 +117,21 @@ class _LeRobotWriter:
         self._modules = load_arrow("exporting to LeRobot", _INSTALL)
         self._source = source
         self._options = options
-        self._table = FrameTable(source.spec, options.fps)
+        self._names = _feature_names(source.spec)
+        self._columns = [
+            *(_column_of(field, self._names[field.name]) for field in source.spec.fields),
+            *(FileColumn(name, "bool") for name in _FLAGS),
+            FileColumn("timestamp", "float32"),
+            *(FileColumn(name, "int64") for name in _COUNTS),
+        ]
         self._file_bytes = options.file_mb * 1_000_000
-        self._data = ColumnWriter(
-            self._modules, self._table.columns, level=_LEVEL, file_bytes=self._file_bytes
+        self._data = TableWriter(
+            self._modules, self._columns, level=_LEVEL, file_bytes=self._file_bytes
         )
         self._index = EpisodeIndex(self._modules)
-        self._stats = {column.name: RunningStats() for column in self._table.columns}
+        self._stats = {column.name: RunningStats() for column in self._columns}
         self._folder = Path()
-        self._place = FilePlace(-1)
+        self._file = -1
         self._stepless = self._episodes = self._frames = 0
         self._is_rounded = False
 
@@ -136,7 +144,7 @@ class _LeRobotWriter:
             "final observations are left out: LeRobot has no place for them",
             f"time stamps are made up, of {self._options.fps} env steps a second",
             *(
-                f"{self._table.names[f.name]} is one frame a row, of the env's stack of {f.stack}; "
+                f"{self._names[f.name]} is one frame a row, of the env's stack of {f.stack}; "
                 f"LeRobot's delta_timestamps give stacks"
                 for f in stacked
             ),
@@ -160,16 +168,16 @@ class _LeRobotWriter:
         with np.errstate(over="ignore"):
             rounded = episode.reward.astype(np.float32).astype(np.float64)
         self._is_rounded |= rounded.tobytes() != np.ascontiguousarray(episode.reward).tobytes()
-        if self._place.number < 0 or self._data.bytes >= self._file_bytes:
-            self._place = FilePlace(self._place.number + 1)
-            self._data.open(self._folder / self._place.path(DATA_PATH))
-        rows = self._table.rows(episode, Place(self._episodes, self._frames))
+        if self._file < 0 or self._data.bytes >= self._file_bytes:
+            self._file += 1
+            self._data.open(self._folder / _file_path(DATA_PATH, self._file))
+        rows = self._rows(episode)
         self._data.write(rows, together=True)
-        stats = {c.name: episode_stats(c, rows[c.name]) for c in self._table.columns}
+        stats = {c.name: episode_stats(c, rows[c.name]) for c in self._columns}
         for name, found in stats.items():
             self._stats[name].add(found)
         self._index.add(
-            self._episodes, self._frames, episode.steps, self._options.task, self._place, stats
+            self._episodes, self._frames, episode.steps, self._options.task, self._file, stats
         )
         self._episodes += 1
         self._frames += episode.steps
@@ -183,7 +191,7 @@ class _LeRobotWriter:
         self._put(
             "info.json",
             info_text(
-                self._table.features(),
+                {column.name: _feature(column) for column in self._columns},
                 fps=self._options.fps,
                 file_mb=self._options.file_mb,
                 episodes=self._episodes,
@@ -198,102 +206,67 @@ class _LeRobotWriter:
     def _put(self, name: str, text: str) -> None:
         (self._folder / "meta" / name).write_text(text, encoding="utf-8")
 
+    def _rows(self, episode: Episode) -> dict[str, np.ndarray]:
+        """The rows of an episode's frames, [T, ...] by feature name."""
+        steps = episode.steps
+        frame = np.arange(steps, dtype=np.int64)
+        columns = {name: rows[:steps] for name, rows in split(episode).items()}
+        with np.errstate(over="ignore"):
+            columns["reward"] = columns["reward"].astype(np.float32)
+        terminated, truncated = episode.terminated[1:], episode.truncated[1:]
+        return {
+            **{
+                self._names[name]: rows.reshape(steps) if rows.shape[1:] == (1,) else rows
+                for name, rows in columns.items()
+            },
+            "next.done": terminated | truncated,
+            "next.terminated": terminated,
+            "next.truncated": truncated,
+            "timestamp": (frame / self._options.fps).astype(np.float32),
+            "frame_index": frame,
+            "episode_index": np.full(steps, self._episodes, np.int64),
+            "index": frame + self._frames,
+            "task_index": np.zeros(steps, np.int64),
+        }
+
 
 _REWARD: Final = "next.reward"
 _FLAGS: Final = ("next.done", "next.terminated", "next.truncated")
 _COUNTS: Final = ("frame_index", "episode_index", "index", "task_index")
 
 
-class Place:
-    """The place at which an episode begins in a data set.
-
-    Args:
-        episode: Its number.
-        index: Number of its first frame in the data set.
-    """
-
-    def __init__(self, episode: int, index: int) -> None:
-        self.episode = episode
-        self.index = index
-
-
-class FrameTable:
-    """The table of frames: a row for each env step, with the observation before it.
-
-    Args:
-        spec: The fields of every row.
-        fps: Env steps a second, for the time stamps.
+def _feature_names(spec: Spec) -> dict[str, str]:
+    """Feature names by field name.
 
     Raises:
-        ValueError: LeRobot cannot hold a field, or two would have one name.
+        ValueError: Two fields have the same.
     """
-
-    def __init__(self, spec: Spec, fps: int) -> None:
-        self._spec = spec
-        self._fps = fps
-        self.names = {field.name: _name(field) for field in spec.fields}
-        """Feature names by field name."""
-        twice = {n: f for f, n in self.names.items()}
-        for field, name in self.names.items():
-            if twice[name] != field or "/" in name:
-                raise ValueError(
-                    f"fields {field!r} and {twice[name]!r}: expected two names in LeRobot, got "
-                    f"{name!r} for both; rename a key of the space"
-                )
-        self.columns = [
-            *(self._column(field) for field in spec.fields),
-            *(Column(name, "bool") for name in _FLAGS),
-            Column("timestamp", "float32"),
-            *(Column(name, "int64") for name in _COUNTS),
-        ]
-
-    @property
-    def pictures(self) -> set[str]:
-        """Names of features that are pictures."""
-        return {column.name for column in self.columns if column.kind == "png"}
-
-    def features(self) -> dict[str, dict[str, Any]]:
-        """Their descriptions for ``meta/info.json``."""
-        return {column.name: _feature(column) for column in self.columns}
-
-    def rows(self, episode: Episode, place: Place) -> dict[str, np.ndarray]:
-        """The rows of an episode's frames, [T, ...] by feature name."""
-        columns = split(episode)
-        steps = columns.steps
-        frame = np.arange(steps, dtype=np.int64)
-        with np.errstate(over="ignore"):
-            reward = columns.reward.astype(np.float32)
-        observed = {**columns.observation, **columns.info}
-        chosen = {**columns.action, **columns.extra}
-        named = {**{name: rows[:-1] for name, rows in observed.items()}, **chosen}
-        flat = {
-            self.names[name]: rows.reshape(steps) if rows.shape[1:] == (1,) else rows
-            for name, rows in named.items()
-        }
-        return {
-            **flat,
-            _REWARD: reward,
-            "next.done": columns.terminated | columns.truncated,
-            "next.terminated": columns.terminated,
-            "next.truncated": columns.truncated,
-            "timestamp": (frame / self._fps).astype(np.float32),
-            "frame_index": frame,
-            "episode_index": np.full(steps, place.episode, np.int64),
-            "index": frame + place.index,
-            "task_index": np.zeros(steps, np.int64),
-        }
-
-    def _column(self, field: Field) -> Column:
-        name = self.names[field.name]
-        if field.name == "reward":
-            return Column(name, "float32")
-        if 0 in field.shape:
+    names = {field.name: _name(field) for field in spec.fields}
+    twice = {name: field for field, name in names.items()}
+    for field, name in names.items():
+        if twice[name] != field or "/" in name:
             raise ValueError(
-                f"field {field.name!r}: expected at least one number a row, got shape "
-                f"{field.shape}, which LeRobot cannot hold; leave it out of the env's space"
+                f"fields {field!r} and {twice[name]!r}: expected two names in LeRobot, got "
+                f"{name!r} for both; rename a key of the space"
             )
-        column = Column.of(name, field, "png")
-        return Column(name, field.dtype) if field.shape == (1,) else column
+    return names
+
+
+def _column_of(field: Field, name: str) -> FileColumn:
+    """The column of a field.
+
+    Raises:
+        ValueError: LeRobot cannot hold it.
+    """
+    if field.name == "reward":
+        return FileColumn(name, "float32")
+    if 0 in field.shape:
+        raise ValueError(
+            f"field {field.name!r}: expected at least one number a row, got shape "
+            f"{field.shape}, which LeRobot cannot hold; leave it out of the env's space"
+        )
+    column = column_of(name, field, "png")
+    return FileColumn(name, field.dtype) if field.shape == (1,) else column
 
 
 def _name(field: Field) -> str:
@@ -308,8 +281,8 @@ def _name(field: Field) -> str:
     return f"observation.{key or 'state'}"
 
 
-def _feature(column: Column) -> dict[str, Any]:
-    if column.kind != "png":
+def _feature(column: FileColumn) -> dict[str, Any]:
+    if column.encoding != "png":
         return {"dtype": column.dtype, "shape": list(column.shape or (1,)), "names": None}
     shape = column.shape
     if column.axes == "chw":
@@ -331,20 +304,10 @@ _GROUP: Final = 100_000
 """Numbers that are written together."""
 
 
-class FilePlace:
-    """The n-th file of a data set.
-
-    Args:
-        number: n, from 0.
-    """
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.chunk, self.file = divmod(number, _CHUNK)
-
-    def path(self, template: str) -> str:
-        """Its path."""
-        return template.format(chunk_index=self.chunk, file_index=self.file)
+def _file_path(template: str, number: int) -> str:
+    """The path of the n-th file of a data set, from 0."""
+    chunk, file = divmod(number, _CHUNK)
+    return template.format(chunk_index=chunk, file_index=file)
 
 
 class EpisodeIndex:
@@ -363,7 +326,7 @@ class EpisodeIndex:
 
     def open(self, folder: Path) -> None:
         """Set the folder of the data set."""
-        self._path = folder / FilePlace(0).path(EPISODES_PATH)
+        self._path = folder / _file_path(EPISODES_PATH, 0)
         self._path.parent.mkdir(parents=True)
 
     def add(
@@ -372,7 +335,7 @@ class EpisodeIndex:
         first: int,
         steps: int,
         task: str,
-        place: FilePlace,
+        file: int,
         stats: dict[str, dict[str, np.ndarray]],
     ) -> None:
         """Add the next episode.
@@ -382,7 +345,7 @@ class EpisodeIndex:
             first: Number of its first frame in the data set.
             steps: Its frames.
             task: The task in words.
-            place: The file that holds it.
+            file: Number of the file that holds it.
             stats: Statistics of each feature.
         """
         self._rows.append(
@@ -390,8 +353,8 @@ class EpisodeIndex:
                 "episode_index": number,
                 "tasks": [task],
                 "length": steps,
-                "data/chunk_index": place.chunk,
-                "data/file_index": place.file,
+                "data/chunk_index": file // _CHUNK,
+                "data/file_index": file % _CHUNK,
                 "dataset_from_index": first,
                 "dataset_to_index": first + steps,
                 **{
@@ -496,7 +459,7 @@ _NUMBERS: Final = 10_000_000
 """Numbers of an episode in its statistics; if more, evenly spaced rows except for extremes."""
 
 
-def episode_stats(column: Column, rows: np.ndarray) -> Stats:
+def episode_stats(column: FileColumn, rows: np.ndarray) -> Stats:
     """Statistics over one episode: of each number of a row, or of each channel of pictures.
 
     Args:
@@ -509,14 +472,14 @@ def episode_stats(column: Column, rows: np.ndarray) -> Stats:
         int64.
 
     Example:
-        >>> stats = episode_stats(Column("x", "float32"), np.array([1.0, 3.0], np.float32))
+        >>> stats = episode_stats(FileColumn("x", "float32"), np.array([1.0, 3.0], np.float32))
         >>> stats["mean"], stats["q50"], stats["count"]
         (array([2.]), array([2.]), array([2]))
     """
-    if column.kind == "png":
+    if column.encoding == "png":
         return _picture_stats(column, rows)
     values = rows.reshape(len(rows), *(column.shape or (1,)))
-    chosen = _spread(len(rows), max(1, _NUMBERS // max(1, values[0].size)))
+    chosen = _evenly_spaced(len(rows), max(1, _NUMBERS // max(1, values[0].size)))
     with np.errstate(all="ignore"):
         edges = {"min": values.min(0), "max": values.max(0)}
         exact = {name: edge.astype(np.float64) for name, edge in edges.items()}
@@ -540,15 +503,15 @@ class RunningStats:
             self._now = stats
             return
         with np.errstate(all="ignore"):
-            self._now = _both(old, stats)
+            self._now = _combined(old, stats)
 
     def to_json(self) -> dict[str, Any]:
         """Plain lists by name."""
         return {name: values.tolist() for name, values in (self._now or {}).items()}
 
 
-def _picture_stats(column: Column, rows: np.ndarray) -> Stats:
-    pictures = rows[_spread(len(rows), _PICTURES)]
+def _picture_stats(column: FileColumn, rows: np.ndarray) -> Stats:
+    pictures = rows[_evenly_spaced(len(rows), _PICTURES)]
     if column.axes == "hw":
         pictures = pictures[..., None]
     elif column.axes == "chw":
@@ -558,7 +521,7 @@ def _picture_stats(column: Column, rows: np.ndarray) -> Stats:
     return {n: v if n == "count" else v.reshape(-1, 1, 1) for n, v in stats.items()}
 
 
-def _spread(count: int, at_most: int) -> np.ndarray:
+def _evenly_spaced(count: int, at_most: int) -> np.ndarray:
     """Evenly spaced indices of at most ``at_most`` of ``count`` rows."""
     return np.round(np.linspace(0, count - 1, min(count, at_most))).astype(np.int64)
 
@@ -576,7 +539,7 @@ def _stats(values: np.ndarray, count: int) -> Stats:
         }
 
 
-def _both(old: Stats, new: Stats) -> Stats:
+def _combined(old: Stats, new: Stats) -> Stats:
     """Statistics of two sets of rows together, by Chan, Golub and LeVeque's method."""
     counts = float(old["count"][0]), float(new["count"][0])
     total = sum(counts)
@@ -627,13 +590,14 @@ def checked_info(given: GivenFiles) -> dict[str, Any]:
     is_described = isinstance(features, dict) and all(
         isinstance(f, dict) and isinstance(f.get("dtype"), str) for f in features.values()
     )
-    fps, total = info.get("fps"), info.get("total_episodes")
+    fps = info.get("fps")
     is_rate = isinstance(fps, int | float) and 0 < fps < _MOST
-    if not is_described or not is_rate or type(total) is not int or not 0 <= total < _MOST:
+    if not is_described or not is_rate:
         raise ValueError(
             f"{file}: expected codebase_version, fps, total_episodes and features, got "
             f"{str(info)[:200]}; fetch the data set again"
         )
+    whole(info.get("total_episodes"), f"{file}: total_episodes", 0, _MOST)
     if version.partition(".")[0] != VERSION.partition(".")[0]:
         raise ValueError(
             f"{path}: expected a LeRobot data set of version {VERSION}, got {version}; convert it "
@@ -642,7 +606,7 @@ def checked_info(given: GivenFiles) -> dict[str, Any]:
     return info
 
 
-class _LeRobotReader:
+class _LeRobotReader(ParquetReader):
     """Reads a data set that LeRobot recorded.
 
     Args:
@@ -672,13 +636,13 @@ class _LeRobotReader:
                 f"videos are not read: convert them to images with LeRobot"
             )
         terminated, truncated = "next.terminated", "next.truncated"
-        self._notes = [f"videos are not read: {', '.join(videos)}"] if videos else []
+        notes = [f"videos are not read: {', '.join(videos)}"] if videos else []
         if "next.terminated" not in features and "next.done" in features:
             if options.done == "terminated":
                 terminated = "next.done"
             elif options.done == "truncated" and "next.truncated" not in features:
                 truncated = "next.done"
-            self._notes.append(
+            notes.append(
                 f"next.done is read as {options.done}: it covers both terminated and truncated"
             )
         columns = ParquetImport(
@@ -688,26 +652,16 @@ class _LeRobotReader:
             truncated=truncated,
             episode="episode_index",
         )
-        self._tables = ForeignTables(modules, given, columns, _OPTIONAL)
+        super().__init__(modules, given, columns, _OPTIONAL)
+        self._notes = [*notes, *self._notes]
         self._tasks = _tasks(modules, given)
-        self.spec = self._tables.spec
-        self.sessions: Sequence[Mapping[str, object]] = ()
-        self.episodes: int | None = int(info["total_episodes"])
-        self.steps: int | None = None
-
-    @property
-    def notes(self) -> Sequence[str]:
-        """Facts that the data set does not hold, one clause each."""
-        return (*self._notes, *self._tables.notes)
+        self.episodes = int(info["total_episodes"])
 
     def __iter__(self) -> Iterator[Episode]:
         """The episodes, in the order of the frames; their metadata has ``tasks``."""
-        for episode in self._tables:
+        for episode in super().__iter__():
             tasks = self._tasks[episode.id] if episode.id < len(self._tasks) else []
             yield dataclasses.replace(episode, metadata={"tasks": tasks})
-
-    def close(self) -> None:
-        """Do nothing: only the iterator holds open files."""
 
 
 def _tasks(modules: tuple[Any, Any], given: GivenFiles) -> list[list[str]]:

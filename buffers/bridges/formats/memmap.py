@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import numpy as np
 
 from stepwell.buffers.bridges.formats.format import Format, Source, Writer
-from stepwell.buffers.dropin.memmap.config import Config, MemmapField, to_plain
+from stepwell.buffers.curation.step_columns import joined
+from stepwell.buffers.dropin.memmap.config import MemmapField, to_plain
 from stepwell.buffers.dropin.memmap.original import OriginalEpisode, OriginalFolder
 from stepwell.buffers.episode import End, Episode
+from stepwell.buffers.episode_buffer import OBSERVED
 from stepwell.buffers.given_files import GivenFiles
 from stepwell.buffers.spec import Field, Spec, default_codec
-from stepwell.buffers.storage.disk.publish import Kind
 
 __all__ = ["MemmapFormat", "MemmapImport", "left_out_notes"]
 
 _SCALAR: Final = ((), (1,))
-_OBSERVED: Final = Field("info/observed", "bool", (), "narrow")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,83 +51,26 @@ class MemmapFormat(Format):
     folder: its last row repeats the one before, and ``info/observed`` is False there.
     """
 
-    name: ClassVar[str] = "memmap-replay-buffer"
-    about: ClassVar[str] = "a folder of memmap-replay-buffer 0.1 or 0.2; import only"
-    install: ClassVar[str | None] = None
-    kind: ClassVar[Kind] = "folder"
-    export_options: ClassVar[type[Any] | None] = None
-    import_options: ClassVar[type[Any]] = MemmapImport
+    name = "memmap-replay-buffer"
+    about = "a folder of memmap-replay-buffer 0.1 or 0.2; import only"
+    export_options = None
+    import_options = MemmapImport
 
     def writer(self, source: Source, options: Any) -> Writer:
         """Not available: `export_options` is None."""
         raise NotImplementedError(f"{self.name} is read only: export to another format")
 
-    def reader(self, files: GivenFiles, options: MemmapImport) -> _Reader:
+    def reader(self, files: GivenFiles, options: MemmapImport) -> _MemmapReader:
         """Open a folder."""
-        return _Reader(OriginalFolder(files.path, max_bytes=files.max_bytes), options)
+        return _MemmapReader(OriginalFolder(files.path, max_bytes=files.max_bytes), options)
 
     def loading(self, path: Path, out: str) -> str:
         """Not available, as there is no writer."""
         raise NotImplementedError(f"{self.name} is read only: export to another format")
 
 
-class _Reader:
-    def __init__(self, original: OriginalFolder, options: MemmapImport) -> None:
-        self._original = original
-        self._rows = _TransitionRows(original.config, options)
-        self._has_flags = (options.terminated, options.truncated) != (None, None)
-        self._episodes = 0
-
-    @property
-    def spec(self) -> Spec:
-        return self._rows.spec
-
-    @property
-    def sessions(self) -> Sequence[Mapping[str, object]]:
-        return ()
-
-    @property
-    def notes(self) -> Sequence[str]:
-        notes = left_out_notes(self._original.left_out)
-        stored = len(self._original)
-        if self._episodes not in (0, stored):
-            notes.append(
-                f"{stored:,} {'episode' if stored == 1 else 'episodes'} of the folder became "
-                f"{self._episodes:,}: flags end some before their last step"
-            )
-        if not self._has_flags:
-            notes.append(
-                "every episode ends with a cut, as no field was named that says how it ended "
-                "(terminated, truncated)"
-            )
-        return notes
-
-    @property
-    def episodes(self) -> int | None:
-        return None if self._has_flags else len(self._original)
-
-    @property
-    def steps(self) -> int | None:
-        return self._original.steps
-
-    def __iter__(self) -> Iterator[Episode]:
-        self._episodes = 0
-        for stored in self._original:
-            for episode in self._rows.episodes(stored, self._episodes):
-                self._episodes += 1
-                yield episode
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
-def left_out_notes(left_out: Sequence[str]) -> list[str]:
-    """Return notes about episodes that are not read."""
-    return [note if note.startswith("not left out") else f"left out: {note}" for note in left_out]
-
-
-class _TransitionRows:
-    """Converts original episodes to rows like those of a Collector.
+class _MemmapReader:
+    """Converts the episodes of the folder to rows like those of a Collector.
 
     Rewards and flags move to the row after their step. The original has no observation after an
     episode's last step: the last row repeats the one before, and its ``info/observed`` is False.
@@ -135,15 +78,17 @@ class _TransitionRows:
     with a flag ends an episode; the steps after it start another one.
 
     Args:
-        config: The original's arguments.
+        original: The folder.
         options: The fields by purpose.
 
     Raises:
         ValueError: A field is missing or unknown, has two purposes, or a wrong shape.
     """
 
-    def __init__(self, config: Config, options: MemmapImport) -> None:
-        fields = config.fields
+    def __init__(self, original: OriginalFolder, options: MemmapImport) -> None:
+        self._original = original
+        self._episodes = 0
+        fields = original.config.fields
         main = {
             "observation": options.observation,
             "action": options.action,
@@ -166,19 +111,51 @@ class _TransitionRows:
                 _row_field("observation", fields[self._main["observation"]]),
                 _row_field("action", fields[self._main["action"]]),
                 Field("reward", "float64", (), "narrow"),
-                _OBSERVED,
+                OBSERVED,
                 *(_row_field(f"extra/{name}", fields[name]) for name in self._extras),
             ),
             "observation",
             "action",
         )
 
-    def episodes(self, episode: OriginalEpisode, first_id: int) -> Iterator[Episode]:
-        """Convert an episode: to one, or to more if flags end it before its last step.
+    @property
+    def sessions(self) -> Sequence[Mapping[str, object]]:
+        return ()
 
-        Args:
-            episode: The original's episode.
-            first_id: Id of the first episode; the others follow.
+    @property
+    def notes(self) -> Sequence[str]:
+        notes = left_out_notes(self._original.left_out)
+        stored = len(self._original)
+        if self._episodes not in (0, stored):
+            notes.append(
+                f"{stored:,} {'episode' if stored == 1 else 'episodes'} of the folder became "
+                f"{self._episodes:,}: flags end some before their last step"
+            )
+        if not self._flags:
+            notes.append(
+                "every episode ends with a cut, as no field was named that says how it ended "
+                "(terminated, truncated)"
+            )
+        return notes
+
+    @property
+    def episodes(self) -> int | None:
+        return None if self._flags else len(self._original)
+
+    @property
+    def steps(self) -> int | None:
+        return self._original.steps
+
+    def __iter__(self) -> Iterator[Episode]:
+        self._episodes = 0
+        for stored in self._original:
+            yield from self._converted(stored)
+
+    def close(self) -> None:
+        """Do nothing."""
+
+    def _converted(self, episode: OriginalEpisode) -> Iterator[Episode]:
+        """Convert an episode: to one, or to more if flags end it before its last step.
 
         Raises:
             ValueError: A flag is neither 0 nor 1.
@@ -190,25 +167,31 @@ class _TransitionRows:
         is_last[-1] = True
         metadata = {name: to_plain(value) for name, value in episode.metadata.items()}
         start = 0
-        for number, last in enumerate(np.flatnonzero(is_last).tolist()):
+        for last in np.flatnonzero(is_last).tolist():
             end = End.NONE
             for flag, values in flags.items():
                 end |= End[flag.upper()] if values[last] else End.NONE
             rows = self._rows(episode.fields, slice(start, last + 1))
-            yield Episode(self.spec, first_id + number, 0, 0, end, rows, metadata)
+            self._episodes += 1
+            yield Episode(self.spec, self._episodes - 1, 0, 0, end, rows, metadata)
             start = last + 1
 
     def _rows(self, fields: Mapping[str, np.ndarray], steps: slice) -> dict[str, np.ndarray]:
         """Rows of some steps: T + 1 for T steps."""
         observation = fields[self._main["observation"]][steps]
-        reward = fields[self._main["reward"]][steps].reshape(-1).astype(np.float64)
-        rows = {
+        columns = {
             "observation": np.concatenate([observation, observation[-1:]]),
-            "action": _with_zeros(fields[self._main["action"]][steps]),
-            "reward": np.concatenate([np.zeros(1), reward]),
-            _OBSERVED.name: np.arange(len(reward) + 1) < len(reward),
+            "action": fields[self._main["action"]][steps],
+            "reward": fields[self._main["reward"]][steps].reshape(-1).astype(np.float64),
+            OBSERVED.name: np.arange(len(observation) + 1) < len(observation),
+            **{f"extra/{name}": fields[name][steps] for name in self._extras},
         }
-        return rows | {f"extra/{name}": _with_zeros(fields[name][steps]) for name in self._extras}
+        return joined(self.spec, columns)
+
+
+def left_out_notes(left_out: Sequence[str]) -> list[str]:
+    """Return notes about episodes that are not read."""
+    return [note if note.startswith("not left out") else f"left out: {note}" for note in left_out]
 
 
 def _check_purposes(fields: Mapping[str, MemmapField], purposes: Mapping[str, str]) -> None:
@@ -248,8 +231,3 @@ def _as_bools(flag: str, name: str, episode: OriginalEpisode) -> np.ndarray:
         )
     bools: np.ndarray = values.astype(np.bool_)
     return bools
-
-
-def _with_zeros(values: np.ndarray) -> np.ndarray:
-    """Values of steps, and zeros for the last row, in which no action was chosen."""
-    return np.concatenate([values, np.zeros_like(values[:1])])

@@ -13,32 +13,31 @@ import numpy as np
 from stepwell.buffers.bridges.formats.format import Format, Source
 from stepwell.buffers.bridges.formats.options import NoOptions
 from stepwell.buffers.curation.step_columns import (
-    StepColumns,
+    edges_of,
     frames_of,
     inferred_spec,
     joined,
     split,
-    stacks_of,
 )
 from stepwell.buffers.episode import End, Episode
 from stepwell.buffers.given_files import GivenFiles, Room, parse_object
-from stepwell.buffers.spec import FieldKind, Spec, kind_of
+from stepwell.buffers.json_values import items, mapping, whole
+from stepwell.buffers.spec import FieldKind, Spec, key_of, kind_of
 
 __all__ = ["NpzExport", "NpzFormat"]
 
 _PLURALS: Final[Mapping[FieldKind, str]] = {
     "observation": "observations",
     "action": "actions",
-    "reward": "rewards",
     "info": "infos",
     "extra": "extras",
+    "reward": "rewards",
 }
 _KINDS: Final[Mapping[str, FieldKind]] = {plural: kind for kind, plural in _PLURALS.items()}
 _NEEDED: Final = ("rewards", "terminations", "truncations")
 _SIDECAR: Final = "stepwell"
 _VERSION: Final = 1
 _MADE_BY: Final = "stepwell export"
-_LARGEST: Final = 2**62
 _ENDS: Final = End.TERMINATED | End.TRUNCATED | End.PENDING
 
 
@@ -96,12 +95,17 @@ class _NpzWriter:
         self._sidecar.create(self._source)
 
     def write(self, episode: Episode) -> None:
-        columns = split(episode)
+        columns = split(episode, stack=self._options.stack)
         # Any: numpy's own keywords have types that arrays do not have.
-        arrays: dict[str, Any] = self._arrays(episode, columns)
+        arrays: dict[str, Any] = {
+            _array_name(field.name): columns[field.name]
+            for kind in _PLURALS
+            for field in episode.spec.of_kind(kind)
+        }
+        arrays |= {"terminations": episode.terminated[1:], "truncations": episode.truncated[1:]}
         save = np.savez_compressed if self._options.compress else np.savez
         save(self._folder / f"{self._number:06d}.npz", **arrays)
-        self._sidecar.write(self._number, episode, columns.edges)
+        self._sidecar.write(self._number, episode, edges_of(episode))
         self._number += 1
 
     def finish(self) -> None:
@@ -109,20 +113,6 @@ class _NpzWriter:
 
     def close(self) -> None:
         pass
-
-    def _arrays(self, episode: Episode, columns: StepColumns) -> dict[str, np.ndarray]:
-        observation = dict(columns.observation)
-        for name, rows in observation.items():
-            field = self._source.spec[name]
-            if self._options.stack and field.stack > 1:
-                observation[name] = stacks_of(rows, field, episode.first_row)
-        named = {**observation, **columns.action, **columns.info, **columns.extra}
-        return {
-            **{_array_name(name): rows for name, rows in named.items()},
-            "rewards": columns.reward,
-            "terminations": columns.terminated,
-            "truncations": columns.truncated,
-        }
 
 
 class _NpzReader:
@@ -230,8 +220,8 @@ def _spec_of(columns: Mapping[str, np.ndarray], file: Path) -> Spec:
 
 def _array_name(field_name: str) -> str:
     """``infos/lives`` of ``info/lives``."""
-    _, slash, key = field_name.partition("/")
-    return _PLURALS[kind_of(field_name)] + slash + key
+    key = key_of(field_name)
+    return _PLURALS[kind_of(field_name)] + (f"/{key}" if key else "")
 
 
 def _field_name(array_name: str) -> str:
@@ -298,17 +288,18 @@ class _Sidecar:
                 f"Stepwell wrote; update this one"
             )
         try:
-            spec, sessions = Spec.from_json(data["spec"]), data["sessions"]
-            counts = data["episodes"], data["steps"]
-            is_list = isinstance(sessions, list) and all(isinstance(s, dict) for s in sessions)
-            if not is_list or any(count is not None and not _is_count(count) for count in counts):
-                raise ValueError("sessions, episodes or steps have another type")
+            spec = Spec.from_json(data["spec"])
+            sessions = [mapping(each, "session") for each in items(data["sessions"], "sessions")]
+            episodes, steps = (
+                None if data[name] is None else whole(data[name], name)
+                for name in ("episodes", "steps")
+            )
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
             raise ValueError(
                 f"{file}: expected a file of `{_MADE_BY}`, got a damaged one "
                 f"({' '.join(str(error).split())[:200]}); restore it from a copy"
             ) from error
-        return _Store(spec=spec, sessions=tuple(sessions), episodes=counts[0], steps=counts[1])
+        return _Store(spec=spec, sessions=tuple(sessions), episodes=episodes, steps=steps)
 
     def write(self, number: int, episode: Episode, arrays: Mapping[str, np.ndarray]) -> None:
         """Write an episode's facts, and arrays that its file lacks, compressed."""
@@ -348,13 +339,14 @@ class _Sidecar:
         if "/facts" not in arrays:
             raise ValueError(f"{file}: expected an array '/facts', got others; {self.changed}")
         facts = parse_object(arrays.pop("/facts").tobytes(), file)
-        counts = [facts.get(name) for name in ("stream", "first_row", "rows", "end")]
-        is_right = all(map(_is_count, counts)) and isinstance(facts.get("metadata"), Mapping)
-        if not is_right or not facts["rows"] or facts["end"] & ~int(_ENDS):
-            raise ValueError(
-                f"{file}: expected stream, first_row, rows, end and metadata of an episode, got "
-                f"{str(facts)[:200]}; {self.changed}"
-            )
+        try:
+            for name, least in (("stream", 0), ("first_row", 0), ("rows", 1), ("end", 0)):
+                whole(facts.get(name), name, least)
+            mapping(facts.get("metadata"), "metadata")
+            if facts["end"] & ~int(_ENDS):
+                raise ValueError(f"end: expected flags of {_ENDS!r}, got {facts['end']}")
+        except ValueError as error:
+            raise ValueError(f"{file}: {error}; {self.changed}") from error
         return facts, arrays
 
 
@@ -377,8 +369,3 @@ def _exact_episode(
     end = End(int(facts["end"]))
     stream, first_row = int(facts["stream"]), int(facts["first_row"])
     return Episode(spec, number, stream, first_row, end, rows, facts["metadata"])
-
-
-def _is_count(value: object) -> bool:
-    """True if it is a whole number of 0 or more that 64 bits can hold."""
-    return type(value) is int and 0 <= value < _LARGEST

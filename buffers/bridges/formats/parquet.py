@@ -12,22 +12,22 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
+from stepwell.buffers.bridges.formats.file_columns import FileColumn
 from stepwell.buffers.bridges.formats.format import Format, Reader, Source, Writer
 from stepwell.buffers.bridges.formats.parquet_columns import (
-    Column,
     Images,
     array_rows,
+    column_of,
     listed,
     load_arrow,
-    text_column,
 )
-from stepwell.buffers.bridges.formats.parquet_files import ColumnWriter, batches_of, open_file
-from stepwell.buffers.curation.step_columns import inferred_spec, split, stacks_of
+from stepwell.buffers.bridges.formats.parquet_files import TableWriter, batches_of, open_file
+from stepwell.buffers.curation.step_columns import has_final_row, inferred_spec, joined, split
 from stepwell.buffers.episode import End, Episode
 from stepwell.buffers.given_files import GivenFiles
-from stepwell.buffers.spec import Field, Spec, kind_of
+from stepwell.buffers.spec import Spec, kind_of
 
-__all__ = ["ForeignTables", "ParquetExport", "ParquetFormat", "ParquetImport"]
+__all__ = ["ParquetExport", "ParquetFormat", "ParquetImport", "ParquetReader"]
 
 _INSTALL: Final = "'stepwell[parquet]'"
 
@@ -106,7 +106,7 @@ class ParquetFormat(Format):
         modules = load_arrow("reading Parquet files", _INSTALL)
         if not files.path.exists():
             raise FileNotFoundError(f"{files.path}: expected Parquet files there, got none")
-        return ForeignTables(modules, files, options)
+        return ParquetReader(modules, files, options)
 
     def loading(self, path: Path, out: str) -> str:
         """The lines that load the steps."""
@@ -114,6 +114,11 @@ class ParquetFormat(Format):
             "from datasets import load_dataset\n"
             f'steps = load_dataset("parquet", data_files="{path}/data/*.parquet", split="train")'
         )
+
+
+EPISODE_FILE: Final = "episodes.parquet"
+_FINAL: Final = "final/"
+_NEXT: Final = "next_"
 
 
 class _ParquetWriter:
@@ -126,22 +131,12 @@ class _ParquetWriter:
         modules = load_arrow("exporting to Parquet", _INSTALL)
         self._source = source
         self._options = options
-        self._steps = StepTable(
-            source.spec,
-            options.images,
-            stack=options.stack,
-            next_observation=options.next_observation,
-        )
-        self._episodes = EpisodeTable(source.spec, options.images)
+        self._next = source.spec.of_kind("observation") if options.next_observation else ()
+        self._finals = [field for field in source.spec.fields if field.name != "reward"]
         self._file_bytes = options.file_mb * 1_000_000
-        self._step_writer = ColumnWriter(
-            modules, self._steps.columns, level=options.level, file_bytes=self._file_bytes
-        )
-        self._episode_writer = ColumnWriter(
-            modules,
-            self._episodes.columns,
-            level=options.level,
-            file_bytes=self._file_bytes,
+        self._steps, self._episodes = (
+            TableWriter(modules, columns, level=options.level, file_bytes=self._file_bytes)
+            for columns in (self._step_columns(), self._episode_columns())
         )
         self._folder = Path()
         self._number = self._files = 0
@@ -149,31 +144,89 @@ class _ParquetWriter:
 
     def begin(self, path: Path) -> None:
         self._folder = path
-        (path / "README.md").write_text(_card(self._source), encoding="utf-8")
+        (path / "README.md").write_text(_dataset_card(self._source), encoding="utf-8")
         self._open_next()
-        self._episode_writer.open(path / EPISODE_FILE)
+        self._episodes.open(path / EPISODE_FILE)
 
     def write(self, episode: Episode) -> None:
         # Made before any file is written, as both may raise.
-        steps = self._steps.rows(episode, self._number)
-        summary = self._episodes.rows(episode, self._number)
-        if self._step_writer.bytes >= self._file_bytes:
+        steps, summary = self._step_rows(episode), self._episode_row(episode)
+        if self._steps.bytes >= self._file_bytes:
             self._open_next()
-        self._step_writer.write(steps)
-        self._episode_writer.write(summary)
+        self._steps.write(steps)
+        self._episodes.write(summary)
         self._number += 1
 
     def finish(self) -> None:
-        self._step_writer.close()
-        self._episode_writer.close()
+        self._steps.close()
+        self._episodes.close()
 
     def close(self) -> None:
-        self._step_writer.abandon()
-        self._episode_writer.abandon()
+        self._steps.abandon()
+        self._episodes.abandon()
 
     def _open_next(self) -> None:
-        self._step_writer.open(self._folder / "data" / f"train-{self._files:05d}.parquet")
+        self._steps.open(self._folder / "data" / f"train-{self._files:05d}.parquet")
         self._files += 1
+
+    def _step_columns(self) -> list[FileColumn]:
+        images, stack = self._options.images, self._options.stack
+        fields = self._source.spec.fields
+        return [
+            *(FileColumn(name, "int64") for name in ("episode", "stream", "step")),
+            *(column_of(f.name, f, images, stack=stack) for f in fields),
+            *(FileColumn(name, "bool") for name in ("is_first", "terminated", "truncated")),
+            *(column_of(_NEXT + f.name, f, images, stack=stack) for f in self._next),
+        ]
+
+    def _step_rows(self, episode: Episode) -> dict[str, np.ndarray]:
+        """The rows of an episode's steps, [T, ...] by column name.
+
+        Raises:
+            ValueError: Stacks are wanted of an episode without its first rows.
+        """
+        steps, first_row = episode.steps, episode.first_row
+        columns = split(episode, stack=self._options.stack)
+        return {
+            "episode": np.full(steps, self._number, np.int64),
+            "stream": np.full(steps, episode.stream, np.int64),
+            "step": np.arange(first_row, first_row + steps, dtype=np.int64),
+            **{name: rows[:steps] for name, rows in columns.items()},
+            "is_first": episode.is_first[:steps],
+            "terminated": episode.terminated[1:],
+            "truncated": episode.truncated[1:],
+            **{_NEXT + field.name: columns[field.name][1:] for field in self._next},
+        }
+
+    def _episode_columns(self) -> list[FileColumn]:
+        images = self._options.images
+        return [
+            *(FileColumn(name, "int64") for name in ("episode", "stream", "steps", "first_row")),
+            FileColumn("return", "float64"),
+            *(FileColumn(name, "bool") for name in ("terminated", "truncated", "cut")),
+            FileColumn("metadata", "str", (), "text"),
+            *(column_of(_FINAL + field.name, field, images) for field in self._finals),
+        ]
+
+    def _episode_row(self, episode: Episode) -> dict[str, np.ndarray]:
+        """An episode's row, [1, ...] by column name."""
+        with np.errstate(all="ignore"):  # rewards may be NaN or infinite
+            total = float(episode.reward[1:].sum())
+        facts: dict[str, Any] = {
+            "episode": self._number,
+            "stream": episode.stream,
+            "steps": episode.steps,
+            "first_row": episode.first_row,
+            "return": total,
+            "terminated": bool(episode.terminated[-1]),
+            "truncated": bool(episode.truncated[-1]),
+            "cut": bool(episode.cut[-1]),
+            "metadata": json.dumps(dict(episode.metadata)),
+        }
+        return {
+            **{name: np.array([value]) for name, value in facts.items()},
+            **{_FINAL + field.name: episode.fields[field.name][-1:] for field in self._finals},
+        }
 
 
 def _notes(source: Source, options: ParquetExport) -> list[str]:
@@ -190,7 +243,7 @@ def _notes(source: Source, options: ParquetExport) -> list[str]:
     return notes
 
 
-def _card(source: Source) -> str:
+def _dataset_card(source: Source) -> str:
     """The page that HuggingFace shows, and reads the names of the two tables from."""
     fields = "\n".join(
         f"| `{re.sub('[|]', '', f.name)}` | {f.dtype} | {list(f.shape)} |"
@@ -220,128 +273,13 @@ episode. An episode that is neither terminated nor truncated was cut: only its r
 """
 
 
-EPISODE_FILE: Final = "episodes.parquet"
-_FINAL: Final = "final/"
-_NEXT: Final = "next_"
-_COUNTS: Final = ("episode", "stream", "step")
-_FLAGS: Final = ("is_first", "terminated", "truncated")
-
-
-class StepTable:
-    """The table of steps.
-
-    Args:
-        spec: The fields of every row.
-        images: Encoding of pictures.
-        stack: Whole stacks of frames instead of single ones.
-        next_observation: Also what each step led to.
-    """
-
-    def __init__(
-        self, spec: Spec, images: Images, *, stack: bool = False, next_observation: bool = False
-    ) -> None:
-        self._spec = spec
-        self._stack = stack
-        self._observations = spec.of_kind("observation")
-        after = self._observations if next_observation else ()
-        self._next = [field.name for field in after]
-        held = [Column.of(f.name, f, images, stack=stack and f.stack > 1) for f in spec.fields]
-        self.columns = [
-            *(Column(name, "int64") for name in _COUNTS),
-            *held,
-            *(Column(name, "bool") for name in _FLAGS),
-            *(Column.of(_NEXT + f.name, f, images, stack=stack and f.stack > 1) for f in after),
-        ]
-
-    def rows(self, episode: Episode, number: int) -> dict[str, np.ndarray]:
-        """The rows of an episode's steps, [T, ...] by column name.
-
-        Args:
-            episode: One of the spec.
-            number: Its place in the data set.
-
-        Raises:
-            ValueError: Stacks are wanted of an episode without its first rows.
-        """
-        columns = split(episode)
-        steps = columns.steps
-        observation = {
-            field.name: self._given(field, columns.observation[field.name], episode.first_row)
-            for field in self._observations
-        }
-        first = np.zeros(steps, np.bool_)
-        first[:1] = episode.first_row == 0
-        return {
-            "episode": np.full(steps, number, np.int64),
-            "stream": np.full(steps, episode.stream, np.int64),
-            "step": np.arange(episode.first_row, episode.first_row + steps, dtype=np.int64),
-            **{name: rows[:-1] for name, rows in observation.items()},
-            **columns.action,
-            "reward": columns.reward,
-            **{name: rows[:-1] for name, rows in columns.info.items()},
-            **columns.extra,
-            "is_first": first,
-            "terminated": columns.terminated,
-            "truncated": columns.truncated,
-            **{_NEXT + name: observation[name][1:] for name in self._next},
-        }
-
-    def _given(self, field: Field, frames: np.ndarray, first_row: int) -> np.ndarray:
-        is_stacked = self._stack and field.stack > 1
-        return stacks_of(frames, field, first_row) if is_stacked else frames
-
-
-class EpisodeTable:
-    """The table of episodes.
-
-    Args:
-        spec: The fields of every row.
-        images: Encoding of pictures.
-    """
-
-    def __init__(self, spec: Spec, images: Images) -> None:
-        self._fields = [field for field in spec.fields if field.name != "reward"]
-        self.columns = [
-            *(Column(name, "int64") for name in ("episode", "stream", "steps", "first_row")),
-            Column("return", "float64"),
-            *(Column(name, "bool") for name in ("terminated", "truncated", "cut")),
-            text_column("metadata"),
-            *(Column.of(_FINAL + field.name, field, images) for field in self._fields),
-        ]
-
-    def rows(self, episode: Episode, number: int) -> dict[str, np.ndarray]:
-        """An episode's row, [1, ...] by column name.
-
-        Args:
-            episode: One of the spec.
-            number: Its place in the data set.
-        """
-        with np.errstate(all="ignore"):  # rewards may be NaN or infinite
-            total = float(episode.reward[1:].sum())
-        numbers: dict[str, Any] = {
-            "episode": number,
-            "stream": episode.stream,
-            "steps": episode.steps,
-            "first_row": episode.first_row,
-            "return": total,
-            "terminated": bool(episode.terminated[-1]),
-            "truncated": bool(episode.truncated[-1]),
-            "cut": bool(episode.cut[-1]),
-            "metadata": json.dumps(dict(episode.metadata)),
-        }
-        return {
-            **{name: np.array([value]) for name, value in numbers.items()},
-            **{_FINAL + f.name: episode.fields[f.name][-1:] for f in self._fields},
-        }
-
-
 _BATCH_ROWS: Final = 1024
-_LABEL: Final = 1000
+_MAX_LABEL: Final = 1000
 _KEPT: Final = ("info", "extra")
 _Rows: TypeAlias = "dict[str, np.ndarray]"
 
 
-class ForeignTables:
+class ParquetReader:
     """Reads a file or a folder of files, one episode after the other.
 
     Args:
@@ -363,7 +301,7 @@ class ForeignTables:
     ) -> None:
         path = given.path
         self._modules = modules
-        self._finals = _Finals(modules, given)
+        self._finals = _FinalObservations(modules, given)
         self._given = given
         self._options = options
         self._optional = optional
@@ -371,7 +309,7 @@ class ForeignTables:
         if not self._files:
             raise ValueError(f"{path}: expected files named *.parquet, got none")
         self._where = str(path)
-        self._steps = LoneSteps(self._where)
+        self._repeated = self._lost = 0
         with open_file(modules, given, self._files[0]) as first:
             self._names, unread = self._named(first.schema_arrow.names, self._files[0])
         self._is_lossy = False
@@ -379,7 +317,7 @@ class ForeignTables:
         first_rows = next(self._batches(rows=1), None)
         if first_rows is None:
             raise ValueError(f"{path}: expected at least one row, got none")
-        self.spec = self._steps.infer_spec(self._fields(first_rows))
+        self.spec = _step_spec(_fields_of(first_rows), self._where)
         self.sessions: Sequence[Mapping[str, object]] = ()
         self.episodes: int | None = None
         self.steps: int | None = None
@@ -388,7 +326,18 @@ class ForeignTables:
     def notes(self) -> Sequence[str]:
         """Facts that the data set does not hold, one clause each."""
         lossy = ["pictures are JPEG, which is lossy"] if self._is_lossy else []
-        return (*self._notes, *lossy, *self._steps.notes.texts())
+        found = [*self._notes, *lossy]
+        if self._repeated:
+            found.append(
+                f"{self._repeated:,} terminated episodes have no final observation: the last one "
+                f"is there twice, which no learner bootstraps from"
+            )
+        if self._lost:
+            found.append(
+                f"{self._lost:,} episodes that were not terminated have no final observation: they "
+                f"end with a cut at their last one, without the reward that came after it"
+            )
+        return found
 
     def __iter__(self) -> Iterator[Episode]:
         """The episodes, in the order of the rows."""
@@ -397,8 +346,8 @@ class ForeignTables:
         number = 0
         room = self._given.room(f"{self._where}: episode 0")
         for rows in self._batches(_BATCH_ROWS):
-            for part, goes_on in _parted(rows, waiting[-1] if waiting else None):
-                if not goes_on:
+            for part, continues in _split_batch(rows, waiting[-1] if waiting else None):
+                if not continues:
                     yield self._episode(number, waiting, seen)
                     waiting, number = [], number + 1
                     room = self._given.room(f"{self._where}: episode {number}")
@@ -411,6 +360,16 @@ class ForeignTables:
         """Do nothing: only the iterator holds open files."""
 
     def _episode(self, number: int, parts: list[_Rows], seen: set[object]) -> Episode:
+        """An episode of T >= 1 steps.
+
+        The last step needs a final observation. If the episode terminated and there is none, the
+        last observation is repeated: the value after a termination is 0 in any case. Otherwise the
+        episode is cut there: its last row has the action, and the result of it is unknown, as after
+        the death of a worker.
+
+        Raises:
+            ValueError: A flag is set before its last step, or rewards cannot be float64.
+        """
         rows = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         label = rows["episode"][0].item()
         if "episode" in self._names and label in seen:
@@ -419,21 +378,40 @@ class ForeignTables:
                 f"episode {label} in two places; sort them by {self._options.episode!r}"
             )
         seen.add(label)
-        following = {
-            name.removeprefix("next_"): part[-1:]
+        final = {
+            name.removeprefix(_NEXT): part[-1:]
             for name, part in rows.items()
-            if name.startswith("next_observation")
+            if name.startswith(f"{_NEXT}observation")
         }
-        fields_ = self._fields(rows)
-        flags = rows["terminated"], rows["truncated"]
-        if not following and "episode" in self._names:
-            following = self._finals.of(label, self.spec)
-        return self._steps.episode(number, fields_, *flags, following or None)
-
-    def _fields(self, rows: _Rows) -> _Rows:
-        """The rows of the columns that become fields."""
-        first = ("observation", "action", "reward", *_KEPT)
-        return {name: part for name, part in rows.items() if name.partition("/")[0] in first}
+        if not final and "episode" in self._names:
+            final = self._finals.of(label, self.spec)
+        columns = _fields_of(rows)
+        spec = _step_spec(columns, self._where)
+        if self.spec != spec:
+            raise ValueError(
+                f"{self._where}: expected the same columns everywhere, got others: "
+                f"{self.spec.difference(spec)}; import the files by themselves"
+            )
+        end = End.NONE
+        for name, flag in (("terminated", End.TERMINATED), ("truncated", End.TRUNCATED)):
+            if rows[name][:-1].any():
+                raise ValueError(
+                    f"{self._where}: expected {name} to be set in the last step of an episode "
+                    f"alone, got it in step {int(rows[name].argmax())} of episode {number}; name "
+                    f"the column that identifies episodes in the option episode"
+                )
+            end |= flag if rows[name][-1] else End.NONE
+        columns["reward"] = _as_rewards(columns["reward"], self._where)
+        if not final and not end & End.TERMINATED:
+            self._lost += 1
+            columns["reward"] = np.concatenate([[0.0], columns["reward"][:-1]])
+            return Episode(spec, number, 0, 0, End.NONE, columns, {})
+        self._repeated += not final
+        for name in columns:
+            if has_final_row(name):
+                last = final.get(name, columns[name][-1:])
+                columns[name] = np.concatenate([columns[name], last])
+        return Episode(spec, number, 0, 0, end, joined(spec, columns), {})
 
     def _batches(self, rows: int) -> Iterator[_Rows]:
         """Rows [n, ...] by role, one file after the other."""
@@ -479,7 +457,7 @@ class ForeignTables:
         if "episode" not in found:
             ended = found["terminated"] | found["truncated"]
             before = np.concatenate([[False], ended[:-1]])
-            # Counted from the batch's beginning: `_parted` joins it with the one before.
+            # Counted from the batch's beginning: `_split_batch` joins it with the one before.
             found["episode"] = np.cumsum(before)
             found["/ended"] = ended
         return found
@@ -493,7 +471,7 @@ class ForeignTables:
         found: dict[str, str] = {}
         for field in fields(self._options):
             wanted = getattr(self._options, field.name)
-            matches = [name for name in columns if _is_of(name, wanted)]
+            matches = [name for name in columns if _has_role(name, wanted)]
             if not matches and field.name not in self._optional:
                 raise ValueError(
                     f"{file}: expected a column {wanted!r}, got {', '.join(columns)}; name yours "
@@ -513,7 +491,7 @@ class ForeignTables:
         return found, [name for name in columns if name not in used]
 
 
-class _Finals:
+class _FinalObservations:
     """The final observations in ``episodes.parquet``, which an export writes next to the steps.
 
     Args:
@@ -568,6 +546,25 @@ class _Finals:
                 ) from error
 
 
+def _fields_of(rows: _Rows) -> _Rows:
+    """The rows of the columns that become fields."""
+    kinds = ("observation", "action", "reward", *_KEPT)
+    return {name: part for name, part in rows.items() if kind_of(name) in kinds}
+
+
+def _step_spec(columns: _Rows, where: str) -> Spec:
+    """The Spec of columns with a row for each step.
+
+    Raises:
+        ValueError: They make no Spec.
+    """
+    sample = {
+        name: np.concatenate([rows[:1], rows[:1]]) if has_final_row(name) else rows[:1]
+        for name, rows in columns.items()
+    }
+    return inferred_spec(sample, where)
+
+
 def _labels(values: list[object], column: str, where: str) -> np.ndarray:
     """The labels of episodes, [T].
 
@@ -575,19 +572,20 @@ def _labels(values: list[object], column: str, where: str) -> np.ndarray:
         ValueError: It is neither numbers nor short texts.
     """
     is_good = all(
-        isinstance(value, bool | int | float) or (isinstance(value, str) and len(value) <= _LABEL)
+        isinstance(value, bool | int | float)
+        or (isinstance(value, str) and len(value) <= _MAX_LABEL)
         for value in values
     )
     if not is_good:
         raise ValueError(
-            f"{where}: expected column {column!r} to hold a number, or a text of at most {_LABEL} "
-            f"characters, in each row, got something else; name another column in the option "
-            f"episode"
+            f"{where}: expected column {column!r} to hold a number, or a text of at most "
+            f"{_MAX_LABEL} characters, in each row, got something else; name another column in the "
+            f"option episode"
         )
     return np.array(values)
 
 
-def _parted(rows: _Rows, last: _Rows | None) -> Iterator[tuple[_Rows, bool]]:
+def _split_batch(rows: _Rows, last: _Rows | None) -> Iterator[tuple[_Rows, bool]]:
     """The rows of each episode, and True if they continue the one before.
 
     Args:
@@ -598,12 +596,12 @@ def _parted(rows: _Rows, last: _Rows | None) -> Iterator[tuple[_Rows, bool]]:
     borders = [0, *(np.nonzero(labels[1:] != labels[:-1])[0] + 1).tolist(), len(labels)]
     for start, stop in itertools.pairwise(borders):
         if start or last is None:
-            goes_on = not start
+            continues = not start
         elif "/ended" in rows:
-            goes_on = not last["/ended"][-1]
+            continues = not last["/ended"][-1]
         else:
-            goes_on = bool(last["episode"][-1] == labels[0])
-        yield {name: part[start:stop] for name, part in rows.items()}, goes_on
+            continues = bool(last["episode"][-1] == labels[0])
+        yield {name: part[start:stop] for name, part in rows.items()}, continues
 
 
 def _parquet_files(path: Path) -> list[Path]:
@@ -613,7 +611,8 @@ def _parquet_files(path: Path) -> list[Path]:
     return sorted(folder.rglob("*.parquet"))
 
 
-def _is_of(name: str, wanted: str) -> bool:
+def _has_role(name: str, wanted: str) -> bool:
+    """True if a column is meant by a name in the options."""
     return name == wanted or name.startswith((f"{wanted}/", f"{wanted}."))
 
 
@@ -634,119 +633,6 @@ def _notes_of(names: Mapping[str, str], unread: Sequence[str], options: ParquetI
     return notes
 
 
-_EXACT: Final = 2**53
-
-
-@dataclass(slots=True)
-class StepNotes:
-    """Counts of data missing in episodes.
-
-    Args:
-        repeated: Terminated episodes whose last observation is used as the final one.
-        lost: Episodes whose last reward, and truncation, could not be kept.
-    """
-
-    repeated: int = 0
-    lost: int = 0
-
-    def texts(self) -> list[str]:
-        """Notes, one clause each."""
-        found: list[str] = []
-        if self.repeated:
-            found.append(
-                f"{self.repeated:,} terminated episodes have no final observation: the last one is "
-                f"there twice, which no learner bootstraps from"
-            )
-        if self.lost:
-            found.append(
-                f"{self.lost:,} episodes that were not terminated have no final observation: they "
-                f"end with a cut at their last one, without the reward that came after it"
-            )
-        return found
-
-
-class LoneSteps:
-    """Makes episodes of rows (observation, action, reward, terminated, truncated).
-
-    The last step of an episode needs a final observation. If the episode terminated and there is
-    none, the last observation is repeated: the value after a termination is 0 in any case.
-    Otherwise the episode is cut there: its last row has the action, and the result of it is
-    unknown, as after the death of a worker.
-
-    Args:
-        where: Name of the source, for error messages.
-    """
-
-    def __init__(self, where: str) -> None:
-        self.notes = StepNotes()
-        self._where = where
-        self.spec: Spec | None = None
-
-    def infer_spec(self, columns: Mapping[str, np.ndarray]) -> Spec:
-        """Infer the Spec from one or more rows.
-
-        Args:
-            columns: [T, ...] by field name.
-
-        Raises:
-            ValueError: They make no Spec.
-        """
-        sample = {
-            name: np.concatenate([rows[:1], rows[:1]]) if _arrives(name) else rows[:1]
-            for name, rows in columns.items()
-        }
-        spec = inferred_spec(sample, self._where)
-        if self.spec is not None and self.spec != spec:
-            raise ValueError(
-                f"{self._where}: expected the same columns everywhere, got others: "
-                f"{self.spec.difference(spec)}; import the files by themselves"
-            )
-        self.spec = spec
-        return spec
-
-    def episode(
-        self,
-        number: int,
-        columns: Mapping[str, np.ndarray],
-        terminated: np.ndarray,
-        truncated: np.ndarray,
-        final: Mapping[str, np.ndarray] | None = None,
-    ) -> Episode:
-        """An episode of T >= 1 rows.
-
-        Args:
-            number: Its place in the data set.
-            columns: [T, ...] by field name.
-            terminated: [T] bool: the MDP ended with this step.
-            truncated: [T] bool: the env's clock ended the episode with this step.
-            final: The final observation, [1, ...] by field name; None if it is unknown.
-
-        Raises:
-            ValueError: A flag is set before its last step, or rewards cannot be float64.
-        """
-        spec = self.infer_spec(columns)
-        for name, flags in (("terminated", terminated), ("truncated", truncated)):
-            if flags[:-1].any():
-                raise ValueError(
-                    f"{self._where}: expected {name} to be set in the last step of an episode "
-                    f"alone, got it in step {int(flags.argmax())} of episode {number}; name the "
-                    f"column that identifies episodes in the option episode"
-                )
-        end = (End.TERMINATED if terminated[-1] else End.NONE) | (
-            End.TRUNCATED if truncated[-1] else End.NONE
-        )
-        rows = {**columns, "reward": _as_rewards(columns["reward"], self._where)}
-        if final is None and not terminated[-1]:
-            self.notes.lost += 1
-            shifted = np.concatenate([[0.0], rows["reward"][:-1]])
-            return Episode(spec, number, 0, 0, End.NONE, {**rows, "reward": shifted}, {})
-        if final is None:
-            self.notes.repeated += 1
-            final = {}
-        found = {name: _continued(name, part, final.get(name)) for name, part in rows.items()}
-        return Episode(spec, number, 0, 0, end, found, {})
-
-
 def as_flags(rows: np.ndarray, name: str, where: str) -> np.ndarray:
     """Flags [T], bool, of booleans or of zeros and ones.
 
@@ -763,19 +649,6 @@ def as_flags(rows: np.ndarray, name: str, where: str) -> np.ndarray:
     return rows.astype(np.bool_)
 
 
-def _arrives(name: str) -> bool:
-    return kind_of(name) in ("observation", "info")
-
-
-def _continued(name: str, rows: np.ndarray, final: np.ndarray | None) -> np.ndarray:
-    """A field's T + 1 rows, from T rows and the final one."""
-    if name == "reward":
-        return np.concatenate([np.zeros(1), rows])
-    if not _arrives(name):
-        return np.concatenate([rows, np.zeros((1, *rows.shape[1:]), rows.dtype)])
-    return np.concatenate([rows, rows[-1:] if final is None else final])
-
-
 def _as_rewards(rows: np.ndarray, where: str) -> np.ndarray:
     """Rewards [T] as float64, exactly.
 
@@ -784,7 +657,7 @@ def _as_rewards(rows: np.ndarray, where: str) -> np.ndarray:
     """
     if rows.ndim == 2 and rows.shape[1] == 1:
         rows = rows[:, 0]
-    if rows.dtype.kind in "iu" and rows.size and abs(rows.astype(object)).max() > _EXACT:
+    if rows.dtype.kind in "iu" and rows.size and abs(rows.astype(object)).max() > 2**53:
         raise ValueError(
             f"{where}: expected rewards that float64 holds exactly, got integers beyond 2**53; "
             f"scale them"

@@ -9,35 +9,22 @@ from typing import Any, BinaryIO, Final
 
 import numpy as np
 
-from stepwell.buffers.bridges.formats.parquet_columns import Column, schema_of
+from stepwell.buffers.bridges.formats.file_columns import FileColumn
+from stepwell.buffers.bridges.formats.parquet_columns import (
+    SLICE_BYTES,
+    as_table,
+    leaf_of,
+    schema_of,
+)
 from stepwell.buffers.given_files import GivenFiles, Room
 
-__all__ = ["ColumnWriter", "as_table", "batches_of", "open_file"]
+__all__ = ["TableWriter", "batches_of", "open_file"]
 
 _FIXED_BYTES: Final = 16
 """Bytes of the longest number that Parquet holds as bytes."""
-_SLICE_BYTES: Final = 1 << 24
-"""Rows are converted and read in slices of this size, which bounds the extra memory."""
 
 
-def as_table(arrow: Any, columns: Sequence[Column], rows: Mapping[str, np.ndarray]) -> Any:
-    """Rows [T, ...] by column name as a table."""
-    total = len(rows[columns[0].name])
-    step = _slice_rows(columns)
-    arrays = [
-        arrow.chunked_array(
-            [
-                column.array(arrow, rows[column.name][start : start + step])
-                for start in range(0, total, step)
-            ],
-            column.arrow_type(arrow),
-        )
-        for column in columns
-    ]
-    return arrow.table(arrays, schema=schema_of(arrow, columns))
-
-
-class ColumnWriter:
+class TableWriter:
     """Writes rows into files of about a given size.
 
     Args:
@@ -45,23 +32,21 @@ class ColumnWriter:
         columns: The columns of every file.
         level: Compression level of zstd.
         file_bytes: Approximate size of a file; row groups are not larger.
-        metadata: Metadata for the schema of every file.
     """
 
     def __init__(
         self,
         modules: tuple[Any, Any],
-        columns: Sequence[Column],
+        columns: Sequence[FileColumn],
         *,
         level: int,
         file_bytes: int,
-        metadata: dict[str, str] | None = None,
     ) -> None:
         self._arrow, self._parquet = modules
         self._columns = columns
         self._level = level
-        self._group_bytes = min(2 * _SLICE_BYTES, file_bytes)
-        self._schema = schema_of(self._arrow, columns, metadata)
+        self._group_bytes = min(2 * SLICE_BYTES, file_bytes)
+        self._schema = schema_of(self._arrow, columns)
         self._file: BinaryIO | None = None
         self._writer: Any = None
         self._waiting: list[Any] = []
@@ -83,7 +68,7 @@ class ColumnWriter:
             compression="zstd",
             compression_level=self._level,
             # Floats seldom repeat, and a dictionary would merge different NaNs.
-            use_dictionary=[c.leaf for c in self._columns if np.dtype(c.dtype).kind != "f"],
+            use_dictionary=[leaf_of(c) for c in self._columns if np.dtype(c.dtype).kind != "f"],
         )
 
     def write(self, rows: Mapping[str, np.ndarray], *, together: bool = False) -> None:
@@ -104,9 +89,7 @@ class ColumnWriter:
     def flush(self) -> None:
         """Write buffered rows as a row group."""
         if self._waiting:
-            table = self._arrow.concat_tables(self._waiting).replace_schema_metadata(
-                self._schema.metadata
-            )
+            table = self._arrow.concat_tables(self._waiting)
             self._writer.write_table(table, row_group_size=table.num_rows)
             self._waiting, self._waiting_bytes = [], 0
 
@@ -223,7 +206,3 @@ def _most_bytes(chunk: Any, leaf: Any) -> int:
         is_list = leaf.max_repetition_level > 0 and _is_coded(chunk)
         return nbytes * int(chunk.num_values) if is_list else nbytes
     return max(nbytes, 8 * int(chunk.num_values))  # runs of equal numbers take no bytes in the file
-
-
-def _slice_rows(columns: Sequence[Column]) -> int:
-    return max(1, _SLICE_BYTES // max(1, max(column.row_bytes for column in columns)))

@@ -1,4 +1,4 @@
-"""Episodes of pictures and button presses, as IRIS and DIAMOND keep them in files of PyTorch's.
+"""Episodes of pictures and discrete actions, as IRIS and DIAMOND keep them in files of PyTorch's.
 
 An episode of T steps has T rows of each array, pictures with their channels first.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import struct
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -19,16 +19,15 @@ import numpy as np
 from stepwell.buffers.bridges.formats.format import Source
 from stepwell.buffers.bridges.optional_libraries import load_library
 from stepwell.buffers.curation.step_columns import joined, split
-from stepwell.buffers.dropin.transition_writer import OBSERVED
 from stepwell.buffers.episode import End, Episode
+from stepwell.buffers.episode_buffer import OBSERVED
 from stepwell.buffers.given_files import GivenFiles
 from stepwell.buffers.spec import Field, Spec
 
 __all__ = [
     "Channels",
-    "ForeignPixels",
-    "PixelColumns",
     "PixelImport",
+    "PixelReader",
     "PixelSink",
     "PixelSteps",
     "PixelWriter",
@@ -124,108 +123,34 @@ def to_channels_first(frames: np.ndarray, channels: Channels | None) -> np.ndarr
     return np.array(frames, order="C")
 
 
-def from_channels_first(
-    frames: np.ndarray, channels: Channels | None, shape: tuple[int, ...]
-) -> np.ndarray:
-    """The inverse of `to_channels_first`.
-
-    Args:
-        frames: [T, C, H, W].
-        channels: Position of the channels in the result.
-        shape: Shape of each frame of the result.
-    """
-    if channels == "last":
-        frames = np.moveaxis(frames, 1, -1)
-    return np.ascontiguousarray(frames).reshape(len(frames), *shape)
-
-
-class PixelColumns:
-    """Makes the arrays that IRIS and DIAMOND keep from episodes.
-
-    Args:
-        spec: The fields of every row.
-        library: Name of the format's library: ``"IRIS"``.
-        observation: Name of the field that is the picture, with or without ``observation/``; None
-            where there is one field only.
-        channels: Position of a picture's channels; None: inferred from the shape.
-
-    Raises:
-        ValueError: There is no picture, or actions are not those of a Discrete space.
-    """
-
-    def __init__(
-        self, spec: Spec, library: str, observation: str | None, channels: Channels | None
-    ) -> None:
-        self._spec = spec
-        self._library = library
-        self.picture = _picture(spec, library, observation)
-        self.channels: Channels | None = _checked_channels(self.picture, library, channels)
-        self._action = _button(spec, library)
-        self._rounding = Rounding()
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """(C, H, W) of a picture."""
-        shape = frame_of(self.picture.shape)
-        if len(shape) == 2:
-            return (1, shape[0], shape[1])
-        order = (2, 0, 1) if self.channels == "last" else (0, 1, 2)
-        return (shape[order[0]], shape[order[1]], shape[order[2]])
-
-    def notes(self, usual: tuple[int, int, int]) -> list[str]:
-        """Notes about the pictures, and about omitted data.
-
-        Args:
-            usual: (C, H, W) that the format's own settings expect.
-        """
-        field, found = self.picture, list(self._rounding.notes)
-        if self.shape != usual:
-            found.append(
-                f"pictures are {self.shape} (C, H, W), {self._library}'s settings expect {usual}"
-            )
-        if field.stack > 1:
-            found.append(
-                f"{field.name} is written as single frames, not as stacks of {field.stack}"
-            )
-        used = (self.picture.name, self._action.name, "reward")
-        others = [name for name in self._spec.names if name not in used]
-        if others:
-            found.append(f"{self._library} has no place for {', '.join(others)}: left out")
-        return found
-
-    def steps_of(self, episode: Episode) -> PixelSteps:
-        """The arrays of an episode.
-
-        Raises:
-            ValueError: An action is below 0.
-        """
-        columns = split(episode)
-        actions = columns.action[self._action.name].astype(np.int64)
-        if len(actions) and actions.min() < 0:
-            raise ValueError(
-                f"episode {episode.id}: expected actions that count from 0, got {actions.min()}; "
-                f"{self._library} looks each up in a table: number them from 0"
-            )
-        rewards = self._rounding.float32("reward", columns.reward)
-        frames = to_channels_first(columns.observation[self.picture.name], self.channels)
-        return PixelSteps(frames[:-1], actions, rewards, frames[-1:])
-
-
-class ForeignPixels:
-    """Makes episodes from foreign files.
+class PixelReader:
+    """Reads numbered files, an episode of at least one step each; see `Reader`.
 
     The final observation of an episode may be missing: then the observation before is repeated,
     and ``info/observed`` is False there.
 
     Args:
-        shape: (C, H, W) of a picture.
+        numbers: Numbers of the files, in order.
+        load: Returns the steps of a file, their `End`, and the file itself.
         channels: Position of the channels in the result.
+        notes: Returns the facts that the data set does not hold, one clause each, from the number
+            of episodes without a final observation that were read.
     """
 
-    def __init__(self, shape: tuple[int, ...], channels: Channels) -> None:
+    def __init__(
+        self,
+        numbers: Sequence[int],
+        load: Callable[[int], tuple[PixelSteps, End, Path]],
+        channels: Channels,
+        notes: Callable[[int], Sequence[str]],
+    ) -> None:
+        self._numbers = numbers
+        self._load = load
         self._channels: Channels = channels
-        self._shape = shape
-        c, h, w = shape
+        self._notes = notes
+        first, _, _ = load(numbers[0])
+        self._shape = first.observations.shape[1:]
+        c, h, w = self._shape
         frame = (h, w, c) if channels == "last" else (c, h, w)
         fields = (
             Field("observation", "uint8", frame, "zstd"),
@@ -234,34 +159,48 @@ class ForeignPixels:
             OBSERVED,
         )
         self.spec = Spec(fields, "observation", "action")
-        self.unobserved = 0
+        self.sessions: Sequence[Mapping[str, object]] = ()
+        self.episodes: int | None = len(numbers)
+        self.steps: int | None = None
+        self._unobserved = 0
 
-    def episode(self, number: int, steps: PixelSteps, end: End, where: object) -> Episode:
-        """An episode of at least one step.
+    @property
+    def notes(self) -> Sequence[str]:
+        """Facts that the data set does not hold, one clause each."""
+        return self._notes(self._unobserved)
+
+    def __iter__(self) -> Iterator[Episode]:
+        """The episodes, in the order of their numbers.
 
         Raises:
-            ValueError: Its pictures have another shape than those before.
+            ValueError: Pictures have another shape than those before.
         """
-        if steps.observations.shape[1:] != self._shape:
-            raise ValueError(
-                f"{where}: expected pictures of shape {self._shape}, as in the first file, got "
-                f"{steps.observations.shape[1:]}; import it separately"
-            )
-        is_observed = len(steps.final) > 0
-        self.unobserved += not is_observed
-        last = steps.final if is_observed else steps.observations[-1:]
-        frames = np.concatenate([steps.observations, last])
-        observed = np.ones(len(frames), np.bool_)
-        observed[-1] = is_observed
-        columns = {
-            "observation": from_channels_first(
-                frames, self._channels, self.spec["observation"].shape
-            ),
-            "action": steps.actions,
-            "reward": steps.rewards.astype(np.float64),
-            OBSERVED.name: observed,
-        }
-        return Episode(self.spec, number, 0, 0, end, joined(self.spec, columns), {})
+        for place, number in enumerate(self._numbers):
+            steps, end, file = self._load(number)
+            shape = steps.observations.shape[1:]
+            if shape != self._shape:
+                raise ValueError(
+                    f"{file}: expected pictures of shape {self._shape}, as in the first file, got "
+                    f"{shape}; import it separately"
+                )
+            is_observed = len(steps.final) > 0
+            self._unobserved += not is_observed
+            last = steps.final if is_observed else steps.observations[-1:]
+            frames = np.concatenate([steps.observations, last])
+            if self._channels == "last":
+                frames = np.ascontiguousarray(np.moveaxis(frames, 1, -1))
+            observed = np.ones(len(frames), np.bool_)
+            observed[-1] = is_observed
+            columns = {
+                "observation": frames,
+                "action": steps.actions,
+                "reward": steps.rewards.astype(np.float64),
+                OBSERVED.name: observed,
+            }
+            yield Episode(self.spec, place, 0, 0, end, joined(self.spec, columns), {})
+
+    def close(self) -> None:
+        """Do nothing: no file stays open between episodes."""
 
 
 def _picture(spec: Spec, library: str, observation: str | None) -> Field:
@@ -305,7 +244,7 @@ def _checked_channels(field: Field, library: str, wanted: Channels | None) -> Ch
     return found
 
 
-def _button(spec: Spec, library: str) -> Field:
+def _discrete_action(spec: Spec, library: str) -> Field:
     """The action's field.
 
     Raises:
@@ -355,14 +294,15 @@ class PixelWriter:
 
     Args:
         source: The episodes to write.
-        library: Name of the format's library.
-        observation: Key of the picture in the observation; None if there is one field.
-        channels: Position of the channels of its pictures; None: inferred from the shape.
+        library: Name of the format's library: ``"IRIS"``.
+        observation: Name of the field that is the picture, with or without ``observation/``; None
+            where there is one field only.
+        channels: Position of a picture's channels; None: inferred from the shape.
         usual: (C, H, W) that the format's own settings expect.
         sink: Receives the episodes.
 
     Raises:
-        ValueError: The rows cannot be written.
+        ValueError: There is no picture, or actions are not those of a Discrete space.
     """
 
     def __init__(
@@ -374,15 +314,37 @@ class PixelWriter:
         usual: tuple[int, int, int],
         sink: PixelSink,
     ) -> None:
-        self._columns = PixelColumns(source.spec, library, observation, channels)
+        self._spec = source.spec
+        self._library = library
+        self._picture = _picture(source.spec, library, observation)
+        self._channels: Channels | None = _checked_channels(self._picture, library, channels)
+        self._action = _discrete_action(source.spec, library)
         self._usual = usual
         self._sink = sink
+        self._rounding = Rounding()
         self._saved = self._stepless = 0
 
     @property
     def notes(self) -> Sequence[str]:
         """Notes for the user of the data set, one clause each."""
-        found = [*self._sink.notes, *self._columns.notes(self._usual)]
+        field, found = self._picture, [*self._sink.notes, *self._rounding.notes]
+        shape = frame_of(field.shape)
+        if len(shape) == 2:
+            shape = (1, *shape)
+        elif self._channels == "last":
+            shape = (shape[2], *shape[:2])
+        if shape != self._usual:
+            found.append(
+                f"pictures are {shape} (C, H, W), {self._library}'s settings expect {self._usual}"
+            )
+        if field.stack > 1:
+            found.append(
+                f"{field.name} is written as single frames, not as stacks of {field.stack}"
+            )
+        used = (field.name, self._action.name, "reward")
+        others = [name for name in self._spec.names if name not in used]
+        if others:
+            found.append(f"{self._library} has no place for {', '.join(others)}: left out")
         if self._stepless:
             found.append(f"{self._stepless:,} episodes without a step are left out")
         return found
@@ -392,11 +354,25 @@ class PixelWriter:
         self._sink.begin(path)
 
     def write(self, episode: Episode) -> None:
-        """Write an episode."""
+        """Write an episode.
+
+        Raises:
+            ValueError: An action is below 0.
+        """
         if not episode.steps:
             self._stepless += 1
             return
-        self._sink.save(self._saved, self._columns.steps_of(episode), episode.end)
+        columns = split(episode)
+        actions = columns[self._action.name].astype(np.int64)
+        if actions.min() < 0:
+            raise ValueError(
+                f"episode {episode.id}: expected actions that count from 0, got {actions.min()}; "
+                f"{self._library} looks each up in a table: number them from 0"
+            )
+        rewards = self._rounding.float32("reward", columns["reward"])
+        frames = to_channels_first(columns[self._picture.name], self._channels)
+        steps = PixelSteps(frames[:-1], actions, rewards, frames[-1:])
+        self._sink.save(self._saved, steps, episode.end)
         self._saved += 1
 
     def finish(self) -> None:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Literal
+from typing import Any, BinaryIO, Final
 
 import numpy as np
 
+from stepwell.buffers.bridges.formats.file_columns import Encoding, FileColumn
 from stepwell.buffers.bridges.formats.format import Format, Reader, Source, Writer
-from stepwell.buffers.bridges.formats.png import decoded_rows, encoded_rows, picture_axes
+from stepwell.buffers.bridges.formats.png import decoded_rows, encoded_rows
 from stepwell.buffers.bridges.formats.tfrecord import (
     Value,
     decoded,
@@ -23,18 +23,19 @@ from stepwell.buffers.bridges.formats.tfrecord import (
     read_records,
     write_record,
 )
-from stepwell.buffers.bridges.rlds_steps import step_arrays
-from stepwell.buffers.curation.step_columns import inferred_spec, joined
+from stepwell.buffers.bridges.rlds_steps import episode_metadata, step_arrays
+from stepwell.buffers.curation.step_columns import has_final_row, inferred_spec, joined
 from stepwell.buffers.episode import End, Episode
 from stepwell.buffers.given_files import GivenFiles, Room
-from stepwell.buffers.spec import Field, Spec, kind_of
+from stepwell.buffers.spec import Field, kind_of
 
 __all__ = [
-    "Feature",
     "RldsExport",
     "RldsFormat",
     "RldsImport",
     "dataset_info",
+    "decode_feature",
+    "feature_of",
     "features_json",
     "read_features",
 ]
@@ -111,7 +112,14 @@ class _RldsWriter:
             )
         self._source = source
         self._options = options
-        self._features = _EpisodeFeatures(source.spec, stack=options.stack)
+        self._features = {
+            **{
+                f.name: feature_of(_STEPS + f.name, f, stack=options.stack)
+                for f in source.spec.fields
+            },
+            "discount": FileColumn(f"{_STEPS}discount", "float32"),
+            **{name: FileColumn(_STEPS + name, "bool") for name in _FLAGS},
+        }
         self._folder = Path()
         self._file: BinaryIO | None = None
         self._lengths: list[int] = []
@@ -134,12 +142,18 @@ class _RldsWriter:
 
     def begin(self, path: Path) -> None:
         self._folder = path
-        tree = features_json(self._features.all)
-        self._put("features.json", tree)
+        features = [*self._features.values(), *_EPISODE_FEATURES.values()]
+        self._put("features.json", features_json(features))
         self._open()
 
     def write(self, episode: Episode) -> None:
-        record = encoded(self._features.values(episode))
+        arrays = step_arrays(episode, stack=self._options.stack)
+        facts = episode_metadata(episode)
+        facts["metadata"] = json.dumps(facts["metadata"])
+        lists = {f.name: encode_feature(f, arrays[name]) for name, f in self._features.items()}
+        for name, feature in _EPISODE_FEATURES.items():
+            lists[feature.name] = encode_feature(feature, np.array([facts[name]]))
+        record = encoded(lists)
         if self._file is not None and self._file.tell() >= self._options.file_mb * 1_000_000:
             self._open()
         assert self._file is not None
@@ -187,9 +201,8 @@ class _RldsWriter:
         (self._folder / name).write_text(text, encoding="utf-8")
 
 
-Encoding = Literal["none", "bytes", "zlib", "png", "text"]
-"""The encoding of a tensor in an Example: as numbers, its bytes, compressed bytes, or a picture."""
-
+_ENCODINGS: Final[Mapping[str, Encoding]] = {"none": "array", "bytes": "raw", "zlib": "zlib"}
+"""Encodings of tensors by TFDS's words."""
 _PACKAGE: Final = "tensorflow_datasets.core.features"
 _DICT: Final = f"{_PACKAGE}.features_dict.FeaturesDict"
 _STEPS_CLASS: Final = f"{_PACKAGE}.dataset_feature.Dataset"
@@ -202,143 +215,119 @@ _DTYPES: Final = (
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
     *("float16", "float32", "float64"),
 )
-_RAW_KINDS: Final = ("uint32", "uint64")
+_ARRAY_DTYPES: Final = ("uint32", "uint64")
 """Dtypes that TensorFlow does not decode from bytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Feature:
-    """One tensor of a step, or of an episode.
+def feature_of(name: str, field: Field, *, stack: bool = False) -> FileColumn:
+    """The feature of a field, encoded exactly.
 
     Args:
         name: Its path, such as ``steps/observation/image``.
-        dtype: numpy's name of the dtype; of a text ``"object"``.
-        shape: Shape of one value; None where a length is unknown.
-        encoding: Encoding in an Example.
-        is_lossy: The pictures are compressed lossily (JPEG).
+        field: The field.
+        stack: Whole stacks of frames instead of single ones.
+
+    Raises:
+        ValueError: TFDS has no such dtype.
     """
-
-    name: str
-    dtype: str
-    shape: tuple[int | None, ...] = ()
-    encoding: Encoding = "none"
-    is_lossy: bool = False
-
-    @classmethod
-    def of(cls, name: str, field: Field, *, stack: bool = False) -> Feature:
-        """The feature of a field, encoded exactly.
-
-        Args:
-            name: Its path.
-            field: The field.
-            stack: Whole stacks of frames instead of single ones.
-
-        Raises:
-            ValueError: TFDS has no such dtype.
-        """
-        dtype = field.numpy_dtype
-        shape = field.source_shape if stack else field.shape
-        if dtype.kind not in "biuf" or dtype.itemsize > 8:
-            raise ValueError(
-                f"field {field.name!r}: expected numbers or booleans, got {field.dtype}, which a "
-                f"TFDS data set cannot hold; convert it in a wrapper of the env"
-            )
-        if not stack and picture_axes(field) == "hwc":
-            return cls(name, field.dtype, shape, "png")
-        size = math.prod(shape) * dtype.itemsize
-        if dtype.name in _RAW_KINDS or (size and size <= _SMALL and dtype.kind in "biu"):
-            return cls(name, field.dtype, shape)
-        if dtype == np.float32 and size <= _SMALL and size:
-            return cls(name, field.dtype, shape)
-        # An Example's floats are float32: others are kept as bytes, which TFDS reads exactly.
-        return cls(name, field.dtype, shape, "zlib" if size > _SMALL else "bytes")
-
-    def encoded(self, rows: np.ndarray) -> Value:
-        """Rows [n, ...] as a list of an Example."""
-        if self.encoding == "text":
-            return [str(text).encode() for text in rows.tolist()]
-        if self.encoding == "png":
-            return encoded_rows(rows, "hwc")
-        little = rows.astype(rows.dtype.newbyteorder("<"), copy=False)
-        if self.encoding == "none":
-            flat = np.ascontiguousarray(little).reshape(-1)
-            if rows.dtype.kind == "f":
-                return flat.astype(np.float32)
-            return flat.view(np.int64) if rows.dtype == np.uint64 else flat.astype(np.int64)
-        raw = [np.ascontiguousarray(row).tobytes() for row in little]
-        return raw if self.encoding == "bytes" else [zlib.compress(part) for part in raw]
-
-    def rows(self, value: Value | None, count: int, room: Room | None = None) -> np.ndarray:
-        """The rows [count, ...] that a list of an Example holds.
-
-        Args:
-            value: The list.
-            count: Number of rows.
-            room: Memory that is left for them; None for any.
-
-        Raises:
-            ValueError: It holds something else, or more than there is memory for.
-        """
-        shape = tuple(-1 if size is None else size for size in self.shape)
-        room = room or Room(self.name, 1 << 62)
-        room.take(count * self._row_bytes)
-        try:
-            if self.encoding == "text":
-                return np.array([part.decode() for part in _bytes(value)], np.str_)
-            if self.encoding == "png":
-                pictures = decoded_rows(_bytes(value), None if -1 in shape else shape, room=room)
-                return pictures.astype(self.dtype, copy=False)
-            if self.encoding == "none":
-                flat = np.zeros(0) if value is None or isinstance(value, list) else value
-                if self.dtype == "uint64":
-                    flat = flat.astype(np.int64).view(np.uint64)
-                return flat.astype(self.dtype).reshape(count, *shape)
-            parts = _bytes(value)
-            raw = parts if self.encoding == "bytes" else [self._inflated(p, room) for p in parts]
-            little = np.dtype(self.dtype).newbyteorder("<")
-            return np.frombuffer(b"".join(raw), little).astype(self.dtype).reshape(count, *shape)
-        except (ValueError, zlib.error) as error:
-            raise ValueError(
-                f"feature {self.name!r}: expected {count:,} values of {self.dtype} {self.shape}, "
-                f"got others ({error})"
-            ) from error
-
-    @property
-    def _row_bytes(self) -> int:
-        """Bytes of a value; 0 where its size is unknown."""
-        if self.encoding == "text" or None in self.shape:
-            return 0
-        return math.prod(size or 0 for size in self.shape) * np.dtype(self.dtype).itemsize
-
-    def _inflated(self, part: bytes, room: Room) -> bytes:
-        """Decompress a value that is not longer than its feature allows.
-
-        Raises:
-            ValueError: It is.
-        """
-        size = room.left if None in self.shape else self._row_bytes
-        unpacker = zlib.decompressobj()
-        found = unpacker.decompress(part, size + 1)
-        if len(found) > size or not unpacker.eof:
-            raise ValueError(f"a compressed value is not whole, or has more than {size:,} bytes")
-        if None in self.shape:
-            room.take(len(found))
-        return found
-
-    def to_json(self) -> dict[str, Any]:
-        """Its description in ``features.json``."""
-        if self.encoding == "text":
-            return {"pythonClassName": _TEXT, "text": {}}
-        sizes = [str(-1 if size is None else size) for size in self.shape]
-        shape = {"dimensions": sizes} if sizes else {}
-        if self.encoding == "png":
-            image = {"dtype": self.dtype, "encodingFormat": "png", "shape": shape}
-            return {"pythonClassName": _IMAGE, "image": image}
-        tensor = {"dtype": self.dtype, "encoding": self.encoding, "shape": shape}
-        return {"pythonClassName": _TENSOR, "tensor": tensor}
+    column = FileColumn.of(name, field, "TFDS data set", stack=stack)
+    size, dtype = column.row_bytes, field.numpy_dtype
+    if column.axes == "hwc":
+        return replace(column, encoding="png")
+    is_exact = dtype.kind in "biu" or dtype == np.float32
+    if dtype.name in _ARRAY_DTYPES or (is_exact and 0 < size <= _SMALL):
+        return column
+    # An Example's floats are float32: others are kept as bytes, which TFDS reads exactly.
+    return replace(column, encoding="zlib" if size > _SMALL else "raw")
 
 
-def features_json(features: Iterable[Feature]) -> dict[str, Any]:
+def encode_feature(column: FileColumn, rows: np.ndarray) -> Value:
+    """Rows [n, ...] as a list of an Example."""
+    if column.encoding == "text":
+        return [str(text).encode() for text in rows.tolist()]
+    if column.encoding == "png":
+        return encoded_rows(rows, "hwc")
+    little = rows.astype(rows.dtype.newbyteorder("<"), copy=False)
+    if column.encoding == "array":
+        flat = np.ascontiguousarray(little).reshape(-1)
+        if rows.dtype.kind == "f":
+            return flat.astype(np.float32)
+        return flat.view(np.int64) if rows.dtype == np.uint64 else flat.astype(np.int64)
+    raw = [np.ascontiguousarray(row).tobytes() for row in little]
+    return raw if column.encoding == "raw" else [zlib.compress(part) for part in raw]
+
+
+def decode_feature(
+    column: FileColumn, value: Value | None, count: int, room: Room | None = None
+) -> np.ndarray:
+    """The rows [count, ...] that a list of an Example holds.
+
+    Args:
+        column: Their feature.
+        value: The list.
+        count: Number of rows.
+        room: Memory that is left for them; None for any.
+
+    Raises:
+        ValueError: It holds something else, or more than there is memory for.
+    """
+    shape, dtype = column.shape, np.dtype(column.dtype)
+    room = room or Room(column.name, 1 << 62)
+    room.take(count * column.row_bytes)
+    try:
+        if column.encoding == "text":
+            return np.array([part.decode() for part in _bytes(value)], np.str_)
+        if column.encoding in ("png", "jpeg"):
+            pictures = decoded_rows(_bytes(value), None if -1 in shape else shape, room=room)
+            return pictures.astype(dtype, copy=False)
+        if column.encoding == "array":
+            flat = np.zeros(0) if value is None or isinstance(value, list) else value
+            if dtype == np.uint64:
+                flat = flat.astype(np.int64).view(np.uint64)
+            return flat.astype(dtype).reshape(count, *shape)
+        parts = _bytes(value)
+        if column.encoding == "zlib":
+            parts = [_inflated(column, part, room) for part in parts]
+        found = np.frombuffer(b"".join(parts), dtype.newbyteorder("<"))
+        return found.astype(dtype).reshape(count, *shape)
+    except (ValueError, zlib.error) as error:
+        raise ValueError(
+            f"feature {column.name!r}: expected {count:,} values of {column.dtype} {shape}, "
+            f"got others ({error})"
+        ) from error
+
+
+def _inflated(column: FileColumn, part: bytes, room: Room) -> bytes:
+    """Decompress a value that is not longer than its feature allows.
+
+    Raises:
+        ValueError: It is.
+    """
+    is_unknown = -1 in column.shape
+    size = room.left if is_unknown else column.row_bytes
+    unpacker = zlib.decompressobj()
+    found = unpacker.decompress(part, size + 1)
+    if len(found) > size or not unpacker.eof:
+        raise ValueError(f"a compressed value is not whole, or has more than {size:,} bytes")
+    if is_unknown:
+        room.take(len(found))
+    return found
+
+
+def _feature_json(column: FileColumn) -> dict[str, Any]:
+    """The description of a feature in ``features.json``."""
+    if column.encoding == "text":
+        return {"pythonClassName": _TEXT, "text": {}}
+    shape = {"dimensions": list(map(str, column.shape))} if column.shape else {}
+    if column.encoding == "png":
+        image = {"dtype": column.dtype, "encodingFormat": "png", "shape": shape}
+        return {"pythonClassName": _IMAGE, "image": image}
+    words = {encoding: word for word, encoding in _ENCODINGS.items()}
+    tensor = {"dtype": column.dtype, "encoding": words[column.encoding], "shape": shape}
+    return {"pythonClassName": _TENSOR, "tensor": tensor}
+
+
+def features_json(features: Iterable[FileColumn]) -> dict[str, Any]:
     """The content of ``features.json``, for features whose paths begin with ``steps`` or do not.
 
     Raises:
@@ -350,9 +339,9 @@ def features_json(features: Iterable[Feature]) -> dict[str, Any]:
         node = tree
         for key in path:
             node = node.setdefault(key, {})
-            if isinstance(node, Feature):
+            if isinstance(node, FileColumn):
                 break
-        if isinstance(node, Feature) or last in node:
+        if isinstance(node, FileColumn) or last in node:
             raise ValueError(
                 f"{feature.name!r} lies within another feature: expected keys without '/'; rename "
                 f"a key of the space"
@@ -361,21 +350,21 @@ def features_json(features: Iterable[Feature]) -> dict[str, Any]:
     return _node(tree)
 
 
-def read_features(node: Mapping[str, Any]) -> tuple[dict[str, Feature], list[str]]:
+def read_features(node: Mapping[str, Any]) -> tuple[dict[str, FileColumn], list[str]]:
     """The features in ``features.json`` by path, and the unsupported ones.
 
     Raises:
         KeyError: The file is malformed.
     """
-    found: dict[str, Feature] = {}
+    found: dict[str, FileColumn] = {}
     unknown: list[str] = []
     _read(node, "", found, unknown)
     return found, unknown
 
 
-def _node(tree: Feature | Mapping[str, Any], name: str = "") -> dict[str, Any]:
-    if isinstance(tree, Feature):
-        return tree.to_json()
+def _node(tree: FileColumn | Mapping[str, Any], name: str = "") -> dict[str, Any]:
+    if isinstance(tree, FileColumn):
+        return _feature_json(tree)
     features = {key: _node(part, key) for key, part in tree.items()}
     found = {"featuresDict": {"features": features}, "pythonClassName": _DICT}
     if name == "steps":
@@ -384,7 +373,7 @@ def _node(tree: Feature | Mapping[str, Any], name: str = "") -> dict[str, Any]:
 
 
 def _read(
-    node: Mapping[str, Any], name: str, found: dict[str, Feature], unknown: list[str]
+    node: Mapping[str, Any], name: str, found: dict[str, FileColumn], unknown: list[str]
 ) -> None:
     if "featuresDict" in node:
         for key, part in node["featuresDict"]["features"].items():
@@ -392,17 +381,17 @@ def _read(
     elif "sequence" in node and name == "steps":
         _read(node["sequence"]["feature"], name, found, unknown)
     elif "tensor" in node or "image" in node:
-        kind = "tensor" if "tensor" in node else "image"
-        facts = node[kind]
-        sizes = [int(size) for size in facts.get("shape", {}).get("dimensions", [])]
-        encoding: Any = "png" if kind == "image" else facts.get("encoding") or "none"
+        facts = node["tensor"] if "tensor" in node else node["image"]
+        shape = tuple(int(size) for size in facts.get("shape", {}).get("dimensions", []))
+        encoding = _ENCODINGS.get(str(facts.get("encoding") or "none"))
+        if "tensor" not in node:
+            encoding = "jpeg" if facts.get("encodingFormat") == "jpeg" else "png"
         dtype = facts.get("dtype") or "uint8"
-        is_known = dtype in _DTYPES and len(sizes) <= 32 and all(-1 <= n < 2**40 for n in sizes)
-        if encoding not in ("none", "bytes", "zlib", "png") or not is_known:
+        is_known = dtype in _DTYPES and len(shape) <= 32 and all(-1 <= n < 2**40 for n in shape)
+        if encoding is None or not is_known:
             unknown.append(name)
-            return
-        shape = tuple(None if size < 0 else size for size in sizes)
-        found[name] = Feature(name, dtype, shape, encoding, facts.get("encodingFormat") == "jpeg")
+        else:
+            found[name] = FileColumn(name, dtype, shape, encoding)
     else:
         unknown.append(name)
 
@@ -425,65 +414,11 @@ _STEPS: Final = "steps/"
 _ABOUT: Final = "episode_metadata/"
 _FLAGS: Final = ("is_first", "is_last", "is_terminal")
 _PARTS: Final = ("observation", "action", "reward", "info", "extra")
-
-
-class _EpisodeFeatures:
-    """The features of an episode.
-
-    Args:
-        spec: The fields of every row.
-        stack: Whole stacks of frames instead of single ones.
-
-    Raises:
-        ValueError: TFDS cannot hold a field.
-    """
-
-    def __init__(self, spec: Spec, *, stack: bool) -> None:
-        self._spec = spec
-        self._stack = stack
-        self.steps = {
-            **{
-                f.name: Feature.of(_STEPS + f.name, f, stack=self._is_stack(f.stack))
-                for f in spec.fields
-            },
-            "discount": Feature(f"{_STEPS}discount", "float32"),
-            **{name: Feature(_STEPS + name, "bool") for name in _FLAGS},
-        }
-        """Features of each step, by field name."""
-        self.about = {
-            **{name: Feature(_ABOUT + name, "int64") for name in ("stream", "first_row")},
-            **{name: Feature(_ABOUT + name, "bool") for name in ("terminated", "truncated", "cut")},
-            "metadata": Feature(f"{_ABOUT}metadata", "object", (), "text"),
-        }
-        """Features of the whole episode."""
-
-    @property
-    def all(self) -> list[Feature]:
-        """All features."""
-        return [*self.steps.values(), *self.about.values()]
-
-    def values(self, episode: Episode) -> dict[str, Value]:
-        """An episode's lists, by feature name.
-
-        Raises:
-            ValueError: Stacks are wanted of an episode that lost its first rows.
-        """
-        arrays = step_arrays(episode, stack=self._stack)
-        about = {
-            "stream": episode.stream,
-            "first_row": episode.first_row,
-            "terminated": bool(episode.terminated[-1]),
-            "truncated": bool(episode.truncated[-1]),
-            "cut": bool(episode.cut[-1]),
-            "metadata": json.dumps(dict(episode.metadata)),
-        }
-        return {
-            **{f.name: f.encoded(arrays[name]) for name, f in self.steps.items()},
-            **{f.name: f.encoded(np.array([about[name]])) for name, f in self.about.items()},
-        }
-
-    def _is_stack(self, stack: int) -> bool:
-        return self._stack and stack > 1
+_EPISODE_FEATURES: Final = {
+    **{name: FileColumn(_ABOUT + name, "int64") for name in ("stream", "first_row")},
+    **{name: FileColumn(_ABOUT + name, "bool") for name in ("terminated", "truncated", "cut")},
+    "metadata": FileColumn(f"{_ABOUT}metadata", "str", (), "text"),
+}
 
 
 def dataset_info(given: GivenFiles) -> dict[str, Any]:
@@ -538,14 +473,12 @@ class _RldsReader:
         self._features = {
             name.removeprefix(_STEPS): feature
             for name, feature in found.items()
-            if name.startswith(_STEPS) and name.split("/")[1] in (*_PARTS, *_FLAGS)
+            if name.startswith(_STEPS) and kind_of(name.removeprefix(_STEPS)) in _PARTS + _FLAGS
         }
         used = {feature.name for feature in self._features.values()}
         self._unread = [*(name for name in found if name not in used), *unknown]
-        parts = {name.partition("/")[0] for name in self._features}
-        missing = [
-            name for name in ("observation", "action", "reward", "is_last") if name not in parts
-        ]
+        kinds = set(map(kind_of, self._features))
+        missing = [name for name in (*_PARTS[:3], "is_last") if name not in kinds]
         if missing:
             raise ValueError(
                 f"{path}: expected steps with observation, action, reward and is_last, got "
@@ -564,7 +497,7 @@ class _RldsReader:
     @property
     def notes(self) -> Sequence[str]:
         """Facts that the data set does not hold, one clause each."""
-        lossy = [name for name, feature in self._features.items() if feature.is_lossy]
+        lossy = [name for name, f in self._features.items() if f.encoding == "jpeg"]
         jpeg = [f"{', '.join(lossy)}: JPEG, which is lossy"] if lossy else []
         unread = [f"not read: {', '.join(self._unread)}"] if self._unread else []
         lost = [
@@ -596,7 +529,10 @@ class _RldsReader:
         count = len(values.get(f"{_STEPS}is_last", ()))
         if not count:
             raise ValueError(f"{self._path}: expected steps in episode {number}, got none")
-        rows = {name: f.rows(values.get(f.name), count, room) for name, f in self._features.items()}
+        rows = {
+            name: decode_feature(f, values.get(f.name), count, room)
+            for name, f in self._features.items()
+        }
         flags = {
             name: rows.pop(name, np.zeros(count, np.bool_)).astype(np.bool_) for name in _FLAGS
         }
@@ -611,10 +547,7 @@ class _RldsReader:
             end = End.TERMINATED if flags["is_terminal"][-1] else End.TRUNCATED
         if count == 1:
             end = End.NONE  # without a step it cannot have ended
-        chosen = ("action", "extra", "reward")
-        columns = {
-            name: part[:-1] if kind_of(name) in chosen else part for name, part in rows.items()
-        }
+        columns = {name: part if has_final_row(name) else part[:-1] for name, part in rows.items()}
         columns["reward"] = columns["reward"].astype(np.float64)
         spec = inferred_spec(columns, f"{self._path}: episode {number}")
         return Episode(spec, number, 0, 0, end, joined(spec, columns), {})

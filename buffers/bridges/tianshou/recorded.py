@@ -11,7 +11,7 @@ from stepwell.buffers.bridges.tianshou.batches import load_tianshou
 from stepwell.buffers.bridges.transitions import leaves_below
 from stepwell.buffers.curation.episode_writer import EpisodeWriter, TransitionColumns
 from stepwell.buffers.replay import SequenceReplayBuffer
-from stepwell.buffers.spec import kind_of
+from stepwell.buffers.spec import key_of, kind_of
 
 __all__ = ["from_tianshou"]
 
@@ -143,13 +143,13 @@ def _wanted(fields: Sequence[str] | None, replay: SequenceReplayBuffer) -> list[
 
 
 def _field(buffer: Any, name: str) -> np.ndarray:
-    kind, *path = name.split("/")
-    found = _plain(getattr(buffer, _KINDS[kind], {}))
+    part_of_batch, path = _KINDS[kind_of(name)], key_of(name).split("/")
+    found = _plain(getattr(buffer, part_of_batch, {}))
     for part in path:
         found = found.get(part) if isinstance(found, dict) else None
     if not isinstance(found, np.ndarray) or found.dtype == object:
         raise ValueError(
-            f"{_SOURCE}: expected numbers under {_KINDS[kind]}.{'.'.join(path)}, which is to be "
+            f"{_SOURCE}: expected numbers under {part_of_batch}.{'.'.join(path)}, which is to be "
             f"stored as {name}, got none; leave it out of fields="
         )
     return found

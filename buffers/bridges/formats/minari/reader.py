@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import gymnasium as gym
 import numpy as np
@@ -24,10 +24,11 @@ from stepwell.buffers.bridges.formats.minari.writer import HDF5_NAME, INSTALL
 from stepwell.buffers.bridges.formats.parquet_files import batches_of, open_file
 from stepwell.buffers.bridges.formats.png import picture_bytes
 from stepwell.buffers.bridges.optional_libraries import load_library
-from stepwell.buffers.curation.step_columns import joined
+from stepwell.buffers.curation.step_columns import field_of, has_final_row, joined
 from stepwell.buffers.episode import End, Episode
 from stepwell.buffers.given_files import GivenFiles, Room, parse_object
-from stepwell.buffers.spec import Field, Spec, default_codec, flatten
+from stepwell.buffers.json_values import whole
+from stepwell.buffers.spec import Field, Spec, flatten
 
 __all__ = ["MinariReader"]
 
@@ -56,15 +57,42 @@ class MinariReader:
                 f"fetched by `minari download ID`"
             )
         given = files if data != path else files.at(data.absolute().parent)
-        self._checked = _GivenData(given, data)
-        storage = _storage_of(data)
-        self._rows = _Rows(storage, data, self._checked, options.infos)
-        self._storage = self._rows.storage
-        self.notes: Sequence[str] = self._rows.notes
-        self.spec: Spec = self._rows.spec
+        self._data = data
+        self._checked = _CheckedData(given, data)
         self.sessions: Sequence[Mapping[str, object]] = ()
         self.episodes: int | None = self._checked.episodes
         self.steps: int | None = self._checked.steps
+        notes = ["streams are not recorded: all episodes are of stream 0"]
+        storage = _storage_of(data)
+        images = _image_places(storage)
+        is_jpeg = bool(storage.jpeg_encoding and images and _is_jpeg(storage, data, images[0]))
+        if is_jpeg:
+            notes.insert(0, _LOSSY)
+        if storage.jpeg_encoding and not is_jpeg:  # written before Minari had JPEG
+            storage = type(storage)(
+                data, storage.observation_space, storage.action_space, jpeg_encoding=False
+            )
+        self._storage = storage
+        try:
+            spec = Spec.from_spaces(storage.observation_space, storage.action_space)
+        except TypeError as error:
+            raise ValueError(f"{data}: Stepwell has no field for such values: {error}") from error
+        infos: dict[str, np.ndarray] = {}
+        self._late: set[str] = set()
+        """Infos without a row for the reset."""
+        if self.episodes:
+            self._checked.check(0)
+            first = next(iter(storage.get_episodes([0])))
+            spec, changes = _as_stored(spec, first)
+            notes += changes
+            if options.infos:
+                infos = _kept_everywhere(_first_infos(first), storage, data)
+                self._late = {n for n, rows in infos.items() if len(rows) == len(first["rewards"])}
+                notes += _info_notes(first, infos, self._late)
+        self.spec: Spec = spec.with_more(
+            [field_of(f"info/{name}", rows) for name, rows in infos.items()]
+        )
+        self.notes: Sequence[str] = tuple(notes)
 
     def __iter__(self) -> Iterator[Episode]:
         """All episodes."""
@@ -78,10 +106,38 @@ class MinariReader:
             facts = self._storage.get_episode_metadata(numbers)
             columns = self._storage.get_episodes(numbers)
             for number, one, fact in zip(numbers, columns, facts, strict=True):
-                yield self._rows.episode(number, one, fact)
+                yield self._episode(number, one, fact)
 
     def close(self) -> None:
         """Do nothing: Minari opens files for each read."""
+
+    def _episode(
+        self, number: int, columns: Mapping[str, Any], facts: Mapping[str, Any]
+    ) -> Episode:
+        """An episode of T steps as one of T + 1 rows.
+
+        Raises:
+            ValueError: Its columns do not fit each other, or the first episode's.
+        """
+        where = f"{self._data}: episode {number}"
+        named = _columns_of(self.spec, columns, where)
+        steps = len(named["reward"])
+        infos = dict(_leaves(columns["infos"] or {}))
+        for field in self.spec.of_kind("info"):
+            rows = np.asarray(infos[field.key])
+            if field.key in self._late:  # the info of step t belongs to observation t + 1
+                rows = np.concatenate([np.zeros((1, *field.shape), rows.dtype), rows])
+            named[field.name] = rows
+        for field in self.spec.fields:
+            rows = named[field.name]
+            expected = (steps + has_final_row(field.name), *field.shape)
+            if rows.shape != expected or rows.dtype != field.numpy_dtype:
+                raise ValueError(
+                    f"{where}: expected {field.name} as {field.dtype} {expected} for {steps:,} "
+                    f"rewards, got {rows.dtype} {rows.shape}; fix it, or leave that episode out"
+                )
+        end = _end_of(columns, steps, where)
+        return Episode(self.spec, number, 0, 0, end, joined(self.spec, named), _metadata(facts))
 
 
 def _storage_of(data: Path) -> Any:
@@ -115,92 +171,6 @@ _LOSSY: Final = (
 _NOT_METADATA: Final = ("id", "total_steps")
 
 
-class _Column(NamedTuple):
-    """The form of an info: dtype, shape of a row, and if there is a row for the reset."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    has_reset: bool
-
-
-class _Rows:
-    """Episodes of a storage of Minari's, as Stepwell's.
-
-    Args:
-        storage: A `MinariStorage`.
-        data: Its folder.
-        checked: The checker that accepted it.
-        infos: Keep infos.
-
-    Raises:
-        ValueError: A space has no place in a row.
-    """
-
-    def __init__(self, storage: Any, data: Path, checked: _GivenData, infos: bool) -> None:
-        self._data = data
-        notes = ["streams are not recorded: all episodes are of stream 0"]
-        images = _image_places(storage)
-        is_jpeg = bool(storage.jpeg_encoding and images and _is_jpeg(storage, data, images[0]))
-        if is_jpeg:
-            notes.insert(0, _LOSSY)
-        if storage.jpeg_encoding and not is_jpeg:  # written before Minari had JPEG
-            storage = type(storage)(
-                data, storage.observation_space, storage.action_space, jpeg_encoding=False
-            )
-        self.storage = storage
-        try:
-            spec = Spec.from_spaces(storage.observation_space, storage.action_space)
-        except TypeError as error:
-            raise ValueError(f"{data}: Stepwell has no field for such values: {error}") from error
-        total = checked.episodes
-        if total:
-            checked.check(0)
-        first = next(iter(storage.get_episodes([0]))) if total else None
-        self._infos: dict[str, _Column] = {}
-        if first is not None:
-            spec, changes = _as_stored(spec, first)
-            notes += changes
-            if infos:
-                found = _info_columns(first)
-                self._infos = _kept_everywhere(found, storage, data)
-                notes += _left_out(first, self._infos)
-        self.spec = spec.with_more(
-            [
-                Field(f"info/{name}", c.dtype, c.shape, default_codec(np.dtype(c.dtype), c.shape))
-                for name, c in self._infos.items()
-            ]
-        )
-        self.notes: Sequence[str] = tuple(notes)
-
-    def episode(self, number: int, columns: Mapping[str, Any], facts: Mapping[str, Any]) -> Episode:
-        """An episode of T steps as one of T + 1 rows.
-
-        Raises:
-            ValueError: Its columns do not fit each other, or the first episode's.
-        """
-        where = f"{self._data}: episode {number}"
-        named = _columns_of(self.spec, columns, where)
-        steps = len(named["reward"])
-        infos = dict(_leaves(columns["infos"] or {}))
-        for name, column in self._infos.items():
-            rows = np.asarray(infos[name])
-            if not column.has_reset:  # the info of step t belongs to observation t + 1
-                rows = np.concatenate([np.zeros((1, *column.shape), rows.dtype), rows])
-            named[f"info/{name}"] = rows
-        for field in self.spec.fields:
-            rows = named[field.name]
-            is_arriving = field.kind in ("observation", "info")
-            expected = (steps + is_arriving, *field.shape)
-            if rows.shape != expected or rows.dtype != field.numpy_dtype:
-                raise ValueError(
-                    f"{where}: expected {field.name} as {field.dtype} {expected} for {steps:,} "
-                    f"rewards, got {rows.dtype} {rows.shape}; fix it, or leave that episode out"
-                )
-        end = _end_of(columns, steps, where)
-        rows_ = joined(self.spec, named)
-        return Episode(self.spec, number, 0, 0, end, rows_, _metadata(facts))
-
-
 def _columns_of(spec: Spec, columns: Mapping[str, Any], where: str) -> dict[str, np.ndarray]:
     """Observations, actions and rewards by field name.
 
@@ -232,8 +202,7 @@ def _as_stored(spec: Spec, first: Mapping[str, Any]) -> tuple[Spec, list[str]]:
                 f"{field.name} is stored as {dtype} {shape}, and kept so: its space says "
                 f"{field.dtype} {field.shape}"
             )
-            codec = default_codec(dtype, shape)
-            field = replace(field, dtype=dtype.name, shape=shape, codec=codec)
+            field = field_of(field.name, rows)
         fields.append(field)
     return replace(spec, fields=tuple(fields)), notes
 
@@ -284,27 +253,31 @@ def _leaves(infos: Mapping[str, Any], parent: str = "") -> Iterator[tuple[str, A
             yield f"{parent}{key}", value
 
 
-def _info_columns(first: Mapping[str, Any]) -> dict[str, _Column]:
+def _first_infos(first: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """The infos of the first episode that are numbers of one shape, a row for each step."""
     steps = len(first["rewards"])
-    found: dict[str, _Column] = {}
-    for name, value in _leaves(first["infos"] or {}):
-        rows = np.asarray(value)
-        if rows.dtype.kind in "biuf" and rows.ndim and len(rows) in (steps, steps + 1):
-            found[name] = _Column(rows.dtype.name, rows.shape[1:], len(rows) == steps + 1)
-    return found
+    infos = {name: np.asarray(value) for name, value in _leaves(first["infos"] or {})}
+    return {
+        name: rows
+        for name, rows in infos.items()
+        if rows.dtype.kind in "biuf" and rows.ndim and len(rows) in (steps, steps + 1)
+    }
 
 
-def _kept_everywhere(found: dict[str, _Column], storage: Any, data: Path) -> dict[str, _Column]:
+def _kept_everywhere(
+    found: dict[str, np.ndarray], storage: Any, data: Path
+) -> dict[str, np.ndarray]:
     """The infos that have the same form in all episodes, from the files' metadata."""
     first: dict[str, object] | None = None
-    for now in _kinds(storage, data) if found else ():
+    for now in _info_forms(storage, data) if found else ():
         first = now if first is None else first
-        found = {name: c for name, c in found.items() if name in now and now[name] == first[name]}
+        found = {
+            name: rows for name, rows in found.items() if name in now and now[name] == first[name]
+        }
     return found
 
 
-def _kinds(storage: Any, data: Path) -> Iterator[dict[str, object]]:
+def _info_forms(storage: Any, data: Path) -> Iterator[dict[str, object]]:
     """The kind of column of each info, for each episode."""
     if storage.FORMAT == "hdf5":
         h5py = load_library("h5py", "Minari's format hdf5", install=INSTALL)
@@ -331,14 +304,15 @@ def _kinds(storage: Any, data: Path) -> Iterator[dict[str, object]]:
 
 def _schema(arrow: Any, storage: Any, data: Path, number: int) -> Any:
     """The schema of an episode's files."""
-    passed_over = ["_", ".", "metadata.json"]
     found = arrow.dataset(
-        str(data / str(number)), format=storage.FORMAT, ignore_prefixes=passed_over
+        str(data / str(number)), format=storage.FORMAT, ignore_prefixes=list(_IGNORED_PREFIXES)
     )
     return found.schema
 
 
-def _left_out(first: Mapping[str, Any], kept: Mapping[str, _Column]) -> list[str]:
+def _info_notes(
+    first: Mapping[str, Any], kept: Collection[str], late: Collection[str]
+) -> list[str]:
     names = [name for name, _ in _leaves(first["infos"] or {}) if name not in kept]
     notes: list[str] = []
     if names:
@@ -346,9 +320,9 @@ def _left_out(first: Mapping[str, Any], kept: Mapping[str, _Column]) -> list[str
             f"infos left out, as they are not numbers or not alike in all episodes: "
             f"{', '.join(names)}"
         )
-    late = [name for name, column in kept.items() if not column.has_reset]
-    if late:
-        notes.append(f"infos without a row for the reset, which zeros replace: {', '.join(late)}")
+    names = [name for name in kept if name in late]
+    if names:
+        notes.append(f"infos without a row for the reset, which zeros replace: {', '.join(names)}")
     return notes
 
 
@@ -395,10 +369,10 @@ _FORMATS: Final = ("hdf5", "arrow", "parquet")
 _MOST: Final = 2**31
 _BATCH_ROWS: Final = 1024
 _SPACES: Final = ("observation_space", "action_space")
-_PASSED_OVER: Final = ("_", ".", "metadata.json")
+_IGNORED_PREFIXES: Final = ("_", ".", "metadata.json")
 
 
-class _GivenData:
+class _CheckedData:
     """An untrusted folder ``data``.
 
     Minari makes the env that a data set names, which may be any function of any module, where the
@@ -423,15 +397,16 @@ class _GivenData:
             parse_object(str(metadata[name]), f"{file}: {name}")
         if given_spaces != list(_SPACES):
             _check_env(parse_object(str(metadata.get("env_spec")), f"{file}: env_spec"), file)
-        counts = metadata.get("total_episodes"), metadata.get("total_steps")
         self.format = metadata.get("data_format")
-        is_counted = all(type(n) is int and 0 <= n < _MOST for n in counts)
-        if self.format not in _FORMATS or not is_counted:
+        if self.format not in _FORMATS:
             raise ValueError(
-                f"{file}: expected data_format {', '.join(_FORMATS)}, total_episodes and "
-                f"total_steps, got {self.format!r} and {counts}; fetch the data set again"
+                f"{file}: expected data_format {', '.join(_FORMATS)}, got {self.format!r}; fetch "
+                f"the data set again"
             )
-        self.episodes, self.steps = int(counts[0] or 0), int(counts[1] or 0)
+        self.episodes, self.steps = (
+            whole(metadata.get(name), f"{file}: {name}", 0, _MOST)
+            for name in ("total_episodes", "total_steps")
+        )
         if self.format == "hdf5":
             self._check_file()
         else:
@@ -491,7 +466,7 @@ class _GivenData:
             )
         for file in sorted(folder.iterdir()):
             self._given.file(file)
-            if not file.name.startswith(_PASSED_OVER):
+            if not file.name.startswith(_IGNORED_PREFIXES):
                 yield file
 
     def _batches(self, file: Path) -> Iterator[Any]:

@@ -19,7 +19,7 @@ from stepwell.buffers.bridges.formats.format import Source
 from stepwell.buffers.bridges.formats.hdf5_columns import NewHdf5, put_column
 from stepwell.buffers.bridges.formats.minari.names import MinariExport, dataset_id, namespaces_of
 from stepwell.buffers.bridges.optional_libraries import load_library
-from stepwell.buffers.curation.step_columns import StepColumns, split, stacks_of
+from stepwell.buffers.curation.step_columns import split
 from stepwell.buffers.episode import Episode
 from stepwell.buffers.space_json import space_from_json
 from stepwell.buffers.spec import Field, Layout, Spec, Tree, unflatten
@@ -60,7 +60,7 @@ class MinariWriter:
         self._known: _KnownEnv | None = None
         if options.env is not None:
             self._known = _known_env(source.spec, source.sessions, options.env)
-        self._spaces = _RowSpaces(source.spec, options.stack)
+        self._spaces = _SeenSpaces(source.spec, options.stack)
         self._path = Path()
         self._episodes = self._steps = 0  # written so far
         self._cuts = self._stepless = 0
@@ -71,12 +71,12 @@ class MinariWriter:
         found = [self._space_note(), *self._stack_notes()]
         if self._cuts:
             found.append(
-                f"{_counted(self._cuts)} cut by the end of the recording: marked as truncated in "
+                f"{_count_of(self._cuts)} cut by the end of the recording: marked as truncated in "
                 f"the last step, as Minari's own collector does it"
             )
         if self._stepless:
             found.append(
-                f"{_counted(self._stepless)} without a step: left out, as Minari cannot read it"
+                f"{_count_of(self._stepless)} without a step: left out, as Minari cannot read it"
             )
         return [note for note in found if note]
 
@@ -92,9 +92,11 @@ class MinariWriter:
         if episode.steps == 0:  # Minari could not read it back
             self._stepless += 1
         else:
-            columns = split(episode)
-            self._spaces.look({**columns.observation, **columns.action})
-            self._files.put(self._episodes, self._columns(episode, columns))
+            columns = split(episode, stack=self._options.stack)
+            seen = episode.spec.of_kind("observation", "action")
+            self._spaces.look({field.name: columns[field.name] for field in seen})
+            arrays = _arrays_of(episode, columns)
+            self._files.put(self._episodes, arrays, episode.metadata)
             self._episodes += 1
             self._steps += episode.steps
             self._cuts += not episode.end.is_final
@@ -115,28 +117,6 @@ class MinariWriter:
     def close(self) -> None:
         """Close the file."""
         self._files.close()
-
-    def _columns(self, episode: Episode, columns: StepColumns) -> _EpisodeColumns:
-        spec = self._source.spec
-        observations = dict(columns.observation)
-        for name, rows in observations.items():
-            if self._options.stack and spec[name].stack > 1:
-                observations[name] = stacks_of(rows, spec[name], episode.first_row)
-        truncated = columns.truncated
-        if not episode.end.is_final:
-            truncated = truncated.copy()
-            truncated[-1] = True
-        infos = {name.removeprefix("info/"): rows for name, rows in columns.info.items()}
-        extras = {name: episode.fields[name] for name in columns.extra}
-        return _EpisodeColumns(
-            observations=unflatten(spec.observation, observations),
-            actions=unflatten(spec.action, columns.action),
-            rewards=columns.reward,
-            terminations=columns.terminated,
-            truncations=truncated,
-            infos={**infos, **extras},
-            facts=episode.metadata,
-        )
 
     def _metadata(self, id_: str, megabytes: float) -> dict[str, object]:
         """The values of ``metadata.json``, under Minari's keys."""
@@ -190,7 +170,7 @@ class MinariWriter:
         ]
 
 
-def _counted(episodes: int) -> str:
+def _count_of(episodes: int) -> str:
     return f"{episodes:,} episode{'s' * (episodes > 1)}"
 
 
@@ -252,27 +232,31 @@ _ATTRIBUTE_TEXT: Final = 8 << 10  # characters of an attribute, which may have 6
 _ARROW_ROWS: Final = 131_072
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _EpisodeColumns:
+def _arrays_of(episode: Episode, columns: Mapping[str, np.ndarray]) -> dict[str, Tree]:
     """An episode of T steps in Minari's layout.
 
     Args:
-        observations: [T + 1, ...], nested as the space is; stacks may be views.
-        actions: [T, ...], nested as the space is.
-        rewards: [T] float64.
-        terminations: [T] bool.
-        truncations: [T] bool.
-        infos: [T + 1, ...] by name, with ``/`` between the parts of nested ones.
-        facts: JSON-able: what Minari shows as the episode's metadata.
-    """
+        episode: The episode.
+        columns: Its rows, as `split` returns them.
 
-    observations: Tree
-    actions: Tree
-    rewards: np.ndarray
-    terminations: np.ndarray
-    truncations: np.ndarray
-    infos: Mapping[str, np.ndarray]
-    facts: Mapping[str, Any]
+    Returns:
+        ``observations`` [T + 1, ...] and ``actions`` [T, ...], nested as the spaces are, stacks may
+        be views; ``rewards`` [T] float64, ``terminations`` and ``truncations`` [T] bool; ``infos``
+        [T + 1, ...] by name, with ``/`` between the parts of nested ones.
+    """
+    spec, truncated = episode.spec, episode.truncated[1:]
+    if not episode.end.is_final:
+        truncated[-1] = True
+    infos = {field.key: episode.fields[field.name] for field in spec.of_kind("info")}
+    extras = {field.name: episode.fields[field.name] for field in spec.of_kind("extra")}
+    return {
+        "observations": unflatten(spec.observation, columns),
+        "actions": unflatten(spec.action, columns),
+        "rewards": columns["reward"],
+        "terminations": episode.terminated[1:],
+        "truncations": truncated,
+        "infos": {**infos, **extras},
+    }
 
 
 class _MinariFiles(Protocol):
@@ -282,8 +266,13 @@ class _MinariFiles(Protocol):
         """Create the file or folder of the episodes."""
         ...
 
-    def put(self, number: int, episode: _EpisodeColumns) -> None:
+    def put(self, number: int, arrays: Mapping[str, Tree], facts: Mapping[str, Any]) -> None:
         """Write an episode of one step or more.
+
+        Args:
+            number: Its number.
+            arrays: As `_arrays_of` returns them.
+            facts: JSON-able: what Minari shows as the episode's metadata.
 
         Raises:
             ValueError: Minari could not read it.
@@ -313,18 +302,13 @@ class _Hdf5File:
         self._new = NewHdf5(self._h5py, folder / HDF5_NAME, track_order=True)
         self._file = self._new.file
 
-    def put(self, number: int, episode: _EpisodeColumns) -> None:
+    def put(self, number: int, arrays: Mapping[str, Tree], facts: Mapping[str, Any]) -> None:
         """Write a group."""
         group = self._file.create_group(f"episode_{number}")
-        facts = {"id": number, "total_steps": len(episode.rewards)}
-        group.attrs.update({**_attributes(episode.facts), **facts})
-        self._tree(group, "observations", episode.observations)
-        self._tree(group, "actions", episode.actions)
-        for name in ("rewards", "terminations", "truncations"):
-            put_column(group, name, getattr(episode, name), self._compress)
-        infos = group.create_group("infos")
-        for name, rows in episode.infos.items():
-            put_column(infos, name, rows, self._compress)
+        counts = {"id": number, "total_steps": len(arrays["rewards"])}
+        group.attrs.update({**_attributes(facts), **counts})
+        for name, tree in arrays.items():
+            self._tree(group, name, tree)
         if self._new is not None:
             self._new.check()
 
@@ -364,9 +348,9 @@ class _ArrowFiles:
         """Set the folder."""
         self._folder = folder
 
-    def put(self, number: int, episode: _EpisodeColumns) -> None:
+    def put(self, number: int, arrays: Mapping[str, Tree], facts: Mapping[str, Any]) -> None:
         """Write a folder."""
-        steps = len(episode.rewards)
+        steps = len(arrays["rewards"])
         if steps >= _ARROW_ROWS:
             raise ValueError(
                 f"an episode has {steps:,} steps, expected {_ARROW_ROWS - 1:,} at most, since "
@@ -374,14 +358,13 @@ class _ArrowFiles:
             )
         # A batch is as long as its observations; Minari ignores the last row of all other columns.
         columns = {
-            "observations": self._tree(episode.observations, 0),
-            "actions": self._tree(episode.actions, 1),
-            "rewards": self._tree(episode.rewards, 1),
-            "terminations": self._tree(episode.terminations, 1),
-            "truncations": self._tree(episode.truncations, 1),
+            name: self._tree(tree, int(name != "observations"))
+            for name, tree in arrays.items()
+            if name != "infos"
         }
-        if episode.infos:
-            columns["infos"] = self._infos(episode.infos)
+        infos = cast("Mapping[str, np.ndarray]", arrays["infos"])
+        if infos:
+            columns["infos"] = self._infos(infos)
         batch = self._pa.RecordBatch.from_pydict(columns)
         folder = self._folder / str(number)
         folder.mkdir()
@@ -389,8 +372,8 @@ class _ArrowFiles:
             str(folder / "part-0.arrow"), batch.schema, options=self._options
         ) as file:
             file.write_batch(batch)
-        facts = {**episode.facts, "id": number, "total_steps": steps}
-        (folder / "metadata.json").write_text(json.dumps(facts), encoding="utf-8")
+        metadata = {**facts, "id": number, "total_steps": steps}
+        (folder / "metadata.json").write_text(json.dumps(metadata), encoding="utf-8")
 
     def close(self) -> None:
         """Do nothing: each file is closed already."""
@@ -483,7 +466,7 @@ def _known_env(
         ValueError: The user's env cannot be made, or makes other rows.
     """
     if wanted != "recorded":
-        return _chosen(spec, wanted)
+        return _env_of_id(spec, wanted)
     session = dict(sessions[-1]) if sessions else {}
     recorded = cast("Mapping[str, Mapping[str, Any]]", session.get("spaces", {}))
     if not recorded:
@@ -502,7 +485,7 @@ def _known_env(
     return _KnownEnv(observation, action, None, note)
 
 
-def _chosen(spec: Spec, id_: str) -> _KnownEnv:
+def _env_of_id(spec: Spec, id_: str) -> _KnownEnv:
     """The spaces and spec of the user's env, which is created and closed for that.
 
     Raises:
@@ -530,7 +513,7 @@ def _chosen(spec: Spec, id_: str) -> _KnownEnv:
     return _KnownEnv(observation, action, env_spec)
 
 
-class _RowSpaces:
+class _SeenSpaces:
     """Spaces inferred from rows: dtypes, shapes and the integers seen.
 
     Args:
@@ -547,7 +530,7 @@ class _RowSpaces:
     def look(self, columns: Mapping[str, np.ndarray]) -> None:
         """Note the integers in an episode's observations or actions, by field name."""
         for name, rows in columns.items():
-            if rows.dtype.kind not in "iu" or not _is_counted(self._spec[name]) or not len(rows):
+            if rows.dtype.kind not in "iu" or not _is_count_of(self._spec[name]) or not len(rows):
                 continue
             low, high = rows.min(axis=0), rows.max(axis=0)
             self._low[name] = np.minimum(self._low.get(name, low), low)
@@ -598,7 +581,7 @@ class _RowSpaces:
         return spaces.Box(-np.inf, np.inf, shape, dtype)
 
 
-def _is_counted(field: Field) -> bool:
+def _is_count_of(field: Field) -> bool:
     """True if its space may be Discrete or MultiDiscrete."""
     if not field.shape:
         return field.dtype == "int64" and field.stack == 1  # the dtype of every Discrete space

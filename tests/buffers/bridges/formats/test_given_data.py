@@ -193,12 +193,13 @@ def test_picture_size_is_checked_before_decoding(tmp_path: Path) -> None:
 
 
 def test_an_rlds_value_that_expands_beyond_its_feature_is_refused(tmp_path: Path) -> None:
-    from stepwell.buffers.bridges.formats.rlds import Feature
+    from stepwell.buffers.bridges.formats.file_columns import FileColumn
+    from stepwell.buffers.bridges.formats.rlds import decode_feature
     from support.forged.data_sets import MAX_BYTES, _bomb
 
-    feature = Feature("x", "uint8", (100,), "zlib")
+    feature = FileColumn("x", "uint8", (100,), "zlib")
     with pytest.raises(ValueError, match=r"'x'.*uint8 \(100,\).*\b100 bytes"):
-        feature.rows([_bomb()], 1)
+        decode_feature(feature, [_bomb()], 1)
     assert MAX_BYTES > 100
 
 

@@ -15,8 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from stepwell.buffers import Chunk, End, Field, SequenceReplayBuffer, Spec
 from stepwell.buffers.bridges import ImportReport, export_episodes, import_episodes
 from stepwell.buffers.bridges.formats import lerobot
+from stepwell.buffers.bridges.formats.file_columns import FileColumn
 from stepwell.buffers.bridges.formats.lerobot import RunningStats, episode_stats
-from stepwell.buffers.bridges.formats.parquet_columns import Column
+from stepwell.buffers.bridges.formats.parquet_columns import column_of
 from stepwell.buffers.testing import check_format
 from support.examples import examples
 from support.exchanged_stores import Wanted, episodes_of, stores, tagged_store
@@ -242,7 +243,7 @@ def test_statistics_are_those_of_all_rows(lengths: list[int]) -> None:
     parts = [rng.normal(size=(length, 2, 3)).astype(np.float32) for length in lengths]
     running = RunningStats()
     for part in parts:
-        running.add(episode_stats(Column("x", "float32", (2, 3)), part))
+        running.add(episode_stats(FileColumn("x", "float32", (2, 3)), part))
     found, rows = running.to_json(), np.concatenate(parts).astype(np.float64)
     for name, expected in (
         ("mean", rows.mean(0)),
@@ -261,7 +262,7 @@ def test_statistics_of_large_arrays_use_evenly_spaced_rows(
 ) -> None:
     rows = np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)
     monkeypatch.setattr(lerobot, "_NUMBERS", 4 * 8)
-    found = episode_stats(Column("x", "float32", (4,)), rows)
+    found = episode_stats(FileColumn("x", "float32", (4,)), rows)
     assert found["count"] == [50]
     assert np.array_equal(found["min"], rows.min(0))
     assert np.array_equal(found["max"], rows.max(0))
@@ -283,7 +284,7 @@ def test_episode_metadata_is_written_in_row_groups(
 @pytest.mark.parametrize("picture", PICTURES, ids=lambda field: str(field.shape))
 def test_statistics_of_pictures_are_of_channels_from_0_to_1(picture: Field) -> None:
     rows = np.random.default_rng(0).integers(0, 256, (9, *picture.shape), np.uint8)
-    column = Column.of("x", picture, "png")
+    column = column_of("x", picture, "png")
     found = episode_stats(column, rows)
     channels = {"hw": rows[..., None], "hwc": rows, "chw": np.moveaxis(rows, 1, -1)}
     pixels = channels[column.axes or "hw"]

@@ -17,7 +17,7 @@ import pytest
 
 from stepwell.buffers import SequenceReplayBuffer
 from stepwell.buffers.bridges import export_episodes
-from stepwell.buffers.bridges.formats.rlds import dataset_info, read_features
+from stepwell.buffers.bridges.formats.rlds import dataset_info, decode_feature, read_features
 from stepwell.buffers.bridges.formats.tfrecord import decoded, read_records
 from stepwell.buffers.bridges.rlds_steps import rlds_episodes
 from stepwell.buffers.given_files import GivenFiles
@@ -165,7 +165,7 @@ def test_rlds_files_equal_what_the_envs_did(
         lists = decoded(record)
         count = len(lists["steps/is_last"])
         columns = {
-            name.removeprefix("steps/"): feature.rows(lists[name], count)
+            name.removeprefix("steps/"): decode_feature(feature, lists[name], count)
             for name, feature in features.items()
             if name.startswith("steps/")
         }

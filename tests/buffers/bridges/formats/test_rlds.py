@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from stepwell.buffers import Chunk, End, Episode, Field, SequenceReplayBuffer, Spec
 from stepwell.buffers.bridges import export_episodes, import_episodes
-from stepwell.buffers.bridges.formats.rlds import Feature, features_json
+from stepwell.buffers.bridges.formats.file_columns import FileColumn
+from stepwell.buffers.bridges.formats.rlds import feature_of, features_json
 from stepwell.buffers.bridges.formats.tfrecord import (
     Value,
     decoded,
@@ -289,9 +290,9 @@ def test_a_full_file_is_followed_by_a_new_one_and_names_have_the_count(
 
 def test_features_json_has_the_form_of_tfds() -> None:
     features = [
-        Feature.of("steps/observation/eye", PICTURE),
-        Feature("steps/reward", "float64", (), "bytes"),
-        Feature("episode_metadata/metadata", "object", (), "text"),
+        feature_of("steps/observation/eye", PICTURE),
+        FileColumn("steps/reward", "float64", (), "raw"),
+        FileColumn("episode_metadata/metadata", "str", (), "text"),
     ]
     base = "tensorflow_datasets.core.features"
     step = {
@@ -352,11 +353,11 @@ def test_unsupported_names_and_dtypes_are_refused(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=rf"rlds.*name.*file_mb.*{value}\b"):
             export_episodes(tagged_store(), "rlds", tmp_path / "out", options=options)
     with pytest.raises(ValueError, match=r"'x'.*complex64"):
-        Feature.of("x", Field("x", "complex64", (), "raw"))
+        feature_of("x", Field("x", "complex64", (), "raw"))
     assert list(tmp_path.iterdir()) == []
 
 
-def foreign(folder: Path, steps: dict[str, Feature], episodes: list[dict[str, Value]]) -> None:
+def foreign(folder: Path, steps: dict[str, FileColumn], episodes: list[dict[str, Value]]) -> None:
     """Write a data set as TFDS does, with features by name."""
     folder.mkdir(exist_ok=True)
     info = {
@@ -373,7 +374,7 @@ def foreign(folder: Path, steps: dict[str, Feature], episodes: list[dict[str, Va
 
 
 THEIRS = {
-    name: Feature(f"steps/{name}", dtype, shape)
+    name: FileColumn(f"steps/{name}", dtype, shape)
     for name, dtype, shape in (
         ("observation/state", "float32", (2,)),
         ("action", "float64", (1,)),
@@ -400,7 +401,7 @@ def their_episode(rows: int, *, is_terminal: bool, last_reward: float = 0) -> di
 
 
 def test_a_foreign_data_set_is_read_by_rldss_conventions(tmp_path: Path) -> None:
-    texts = {"language": Feature("steps/language", "object", (), "text")}
+    texts = {"language": FileColumn("steps/language", "str", (), "text")}
     episodes = [
         their_episode(4, is_terminal=True, last_reward=9),
         their_episode(3, is_terminal=False),
@@ -426,7 +427,7 @@ def test_a_foreign_data_set_is_read_by_rldss_conventions(tmp_path: Path) -> None
 def test_lossy_pictures_are_noted(tmp_path: Path) -> None:
     cv2 = pytest.importorskip("cv2", reason="needs OpenCV")
     pixels = np.random.default_rng(0).integers(0, 256, (3, 24, 32, 3), np.uint8)
-    eye = Feature("steps/observation/eye", "uint8", (None, None, 3), "png")
+    eye = FileColumn("steps/observation/eye", "uint8", (-1, -1, 3), "png")
     files = [cv2.imencode(".jpg", one[..., ::-1])[1].tobytes() for one in pixels]
     episode = {**their_episode(3, is_terminal=True), eye.name: files}
     foreign(tmp_path, {**THEIRS, "eye": eye}, [episode])
