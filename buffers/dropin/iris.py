@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from typing import Literal, NamedTuple, Self, TypeAlias, get_args
+from typing import Literal, Self, TypeAlias, get_args
 
 import numpy as np
 
@@ -38,6 +38,7 @@ from stepwell.buffers.spec import Codec
 __all__ = ["Borders", "Final", "IRISOnPolicyBuffer", "IRISReplayBuffer"]
 
 _REAL = np.dtype(np.float64)
+_Declared: TypeAlias = "tuple[np.dtype[np.generic], tuple[int, ...]]"
 # The row of a last observation, or a placeholder for an observation that is not known yet.
 _NOT_ADDED = int(End.TERMINATED | End.TRUNCATED | End.PENDING)
 
@@ -327,13 +328,6 @@ def _check_final(terminal: object, final_obs: object) -> None:
         )
 
 
-class _Declared(NamedTuple):
-    """Dtype and shape of one step's value."""
-
-    dtype: np.dtype[np.generic]
-    shape: tuple[int, ...]
-
-
 class IRISOnPolicyBuffer:
     """Keeps up to ``max_steps`` steps of one env, in lists, until they are added to a replay.
 
@@ -374,12 +368,10 @@ class IRISOnPolicyBuffer:
         if action_size is not None:
             check_whole("action_size", action_size, 1)
         self.max_steps = max_steps
-        self._observation = (
-            None if obs_shape is None else _Declared(np.dtype(np.uint8), tuple(obs_shape))
+        self._observation: _Declared | None = (
+            None if obs_shape is None else (IMAGE, tuple(obs_shape))
         )
-        self._action = (
-            None if action_size is None else _Declared(np.dtype(np.float32), (action_size,))
-        )
+        self._action: _Declared | None = None if action_size is None else (VECTOR, (action_size,))
         self.clear()
 
     def add(
@@ -503,14 +495,15 @@ def _declared(what: str, value: object, declared: _Declared | None) -> tuple[np.
         array = np.array(value)
         if array.dtype.kind not in "biuf":
             raise ValueError(f"{what}: expected numbers, got {array.dtype}; convert them first")
-        return array, _Declared(array.dtype, array.shape)
+        return array, (array.dtype, array.shape)
     return as_declared(what, value, *declared).copy(), declared
 
 
 def _stacked(values: list[np.ndarray], declared: _Declared | None) -> np.ndarray:
     if declared is None:
         return np.zeros(0)
-    out = np.empty((len(values), *declared.shape), declared.dtype)
+    dtype, shape = declared
+    out = np.empty((len(values), *shape), dtype)
     for place, value in enumerate(values):
         out[place] = value
     return out
