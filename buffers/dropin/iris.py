@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from typing import Literal, Self, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
@@ -17,15 +17,14 @@ from stepwell.buffers.dropin.image_ring import (
     IMAGE,
     VECTOR,
     DrawnSequences,
+    ImageRing,
     TooFew,
-    image_ring,
     shortage,
 )
 from stepwell.buffers.dropin.transition_writer import (
     TransitionWriter,
     as_declared,
     check_whole,
-    checked_shape,
     ended_by,
 )
 from stepwell.buffers.dropin.transition_writer import one_hot as one_hot_vector
@@ -49,7 +48,7 @@ Final: TypeAlias = Literal["repeat", "required"]
 """The substitute for an episode's last observation that was not given."""
 
 
-class IRISReplayBuffer:
+class IRISReplayBuffer(ImageRing):
     """Keeps the newest steps of one env or more, and draws sequences of them.
 
     At least the newest ``size`` steps are there to be drawn, and up to a fifteenth more. The newest
@@ -112,15 +111,9 @@ class IRISReplayBuffer:
     ) -> None:
         _check_one_of("borders", borders, get_args(Borders))
         _check_one_of("final", final, get_args(Final))
-        self.size = size
-        self.obs_shape = checked_shape("obs_shape", obs_shape)
-        self.action_size = action_size
-        self.seq_len = seq_len
-        self.batch_size = batch_size
         self.borders: Borders = borders
         self._is_final_required = final == "required"
-        self._is_one_hot = one_hot
-        replay, self._writer = image_ring(
+        super().__init__(
             size,
             obs_shape,
             action_size,
@@ -130,32 +123,11 @@ class IRISReplayBuffer:
             num_envs=num_envs,
             seed=seed,
             codec=codec,
+            one_hot=one_hot,
         )
-        self.replay: SequenceReplayBuffer = replay
-        """The underlying replay, which holds the steps and has more ways to draw them."""
-        self.observations = ObservationsByAge(replay, self._writer, size)
+        self.observations = ObservationsByAge(self.replay, self._writer, size)
         """The newest observations that were added, the oldest first; indexing makes copies."""
         self._rng = np.random.default_rng(None if seed is None else (seed, 1))
-
-    @property
-    def steps(self) -> int:
-        """Steps ever added."""
-        return self._writer.steps
-
-    @property
-    def episodes(self) -> int:
-        """Episodes that ended."""
-        return self._writer.episodes
-
-    @property
-    def idx(self) -> int:
-        """The next write index of a ring of ``size`` steps."""
-        return self.steps % self.size
-
-    @property
-    def full(self) -> bool:
-        """True if at least ``size`` steps were added."""
-        return self.steps >= self.size
 
     @property
     def buffer_capacity(self) -> int:
@@ -306,12 +278,6 @@ class IRISReplayBuffer:
         """
         self._writer.flush(newest=False)
         self.replay.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
 
 def _check_one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
