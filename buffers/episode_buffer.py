@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -41,6 +41,9 @@ class EpisodeBuffer:
             held here for all envs together: more would let one env's rows evict newer rows of
             another.
         next_episode: Id of the first episode that begins here.
+        store: Receives the chunks that are due, as soon as `add` has made them so, even in the
+            middle of a step, after the first rows of episodes. If it is None, take them when
+            `is_due`.
 
     Attributes:
         num_envs: Number of envs N.
@@ -77,6 +80,7 @@ class EpisodeBuffer:
         chunk_rows: int | None = None,
         capacity: int | None = None,
         next_episode: int = 0,
+        store: Callable[[list[Chunk]], object] | None = None,
     ) -> None:
         if not isinstance(spec, Spec):
             raise TypeError(f"spec: expected a Spec, got {type(spec).__name__}")
@@ -88,6 +92,7 @@ class EpisodeBuffer:
             check_whole(name, value, 1)
         self.num_envs = num_envs
         self._spec = spec
+        self._store = store
         # The dtype and shape of each field's values, as computed once.
         self._expected: _Expected = {
             field.name: (field.numpy_dtype, field.source_shape) for field in spec.fields
@@ -235,13 +240,32 @@ class EpisodeBuffer:
         if self._stacks:
             self._check_stacks(envs, values, results, first, late)
 
-        self._until_due -= 2 if begun else 1
-        for env in begun:
-            self._begin(env, facts.get(env, {}))
-        if lead:
-            self._write(envs, values, chosen, results, gain, first, late)
-        else:
-            self._write_one(envs, values, chosen, results, gain, first, late)
+        if begun or late_ones:
+            for env in begun:
+                self._begin(env, facts.get(env, {}))
+            self._cursor[envs] += first
+            if lead:
+                is_new = first | late
+                new = {name: rows[is_new] for name, rows in values.items()}
+                self._put(self._newest(envs[is_new]), new)
+            else:
+                self._put(self._newest(envs), values)
+            self._unobserved[envs] = False
+            for env in begun:
+                self._rows["reward"][self._newest(env)] = 0.0
+                self._pending[env], self._is_given[env] = True, False
+            if begun:
+                self._until_due -= 1
+                self._store_due()
+        place = self._newest(envs)
+        for name, rows in chosen.items():
+            self._rows[name][place] = rows
+        self._cursor[envs] += 1
+        self._until_due -= 1
+        place = place + 1
+        self._rows["reward"][place] = gain
+        if results is not None:
+            self._put(place, results)
         self._pending[envs] = True
         self._is_given[envs] = False
         self._unobserved[envs] = results is None
@@ -254,6 +278,7 @@ class EpisodeBuffer:
                 self._end(env, End.TERMINATED)
             for env in _those(envs, is_truncated):
                 self._end(env, End.TRUNCATED)
+        self._store_due()
 
     def add_next(self, env: int, observation: object, action: object, reward: object) -> bool:
         """Add the most common kind of row of one env, in a quarter of the time of `add`.
@@ -526,54 +551,13 @@ class EpisodeBuffer:
             return envs * self._room + int(self._cursor[envs]) - 1
         return self._base[envs] + self._cursor[envs] - 1
 
-    def _write(
-        self,
-        envs: np.ndarray,
-        values: Mapping[str, np.ndarray],
-        chosen: Mapping[str, np.ndarray],
-        results: Mapping[str, np.ndarray] | None,
-        gain: Any,
-        first: np.ndarray,
-        late: np.ndarray,
-    ) -> None:
-        """Write the rows of transitions of n envs; `add` has checked them."""
-        self._cursor[envs] += first
-        place = self._newest(envs)
-        is_new = first | late
-        if np.count_nonzero(is_new):
-            some = ... if is_new.all() else is_new
-            self._put(place[some], {name: rows[some] for name, rows in values.items()})
-            self._rows["reward"][place[first]] = 0.0
-        for name, rows in chosen.items():
-            self._rows[name][place] = rows
-        self._cursor[envs] += 1
-        self._rows["reward"][place + 1] = gain
-        if results is not None:
-            self._put(place + 1, results)
-
-    def _write_one(
-        self,
-        env: int,
-        values: Mapping[str, np.ndarray],
-        chosen: Mapping[str, np.ndarray],
-        results: Mapping[str, np.ndarray] | None,
-        gain: Any,
-        first: bool,
-        late: bool,
-    ) -> None:
-        """`_write` for one env."""
-        cursor = self._cursor.item(env) + first
-        place = env * self._room + cursor - 1
-        if first or late:
-            self._put(place, values)
-        if first:
-            self._rows["reward"][place] = 0.0
-        for name, row in chosen.items():
-            self._rows[name][place] = row
-        self._cursor[env] = cursor + 1
-        self._rows["reward"][place + 1] = gain
-        if results is not None:
-            self._put(place + 1, results)
+    def _store_due(self) -> None:
+        """Pass the chunks that are due to the function that stores them, if there is one."""
+        if self._store is not None and self.is_due:
+            chunks = self.take()
+            if chunks:
+                self._store(chunks)
+            self._release()
 
     def _put(self, place: Any, values: Mapping[str, np.ndarray]) -> None:
         """Write given observations."""
@@ -633,9 +617,9 @@ class EpisodeBuffer:
 
     def _new_rows(self, envs: Any, values: Mapping[str, np.ndarray]) -> tuple[Any, Any]:
         """Masks of envs that begin an episode, and of envs whose newest row has no observation."""
-        late = self._unobserved[envs]
+        late, pending = self._unobserved[envs], self._pending[envs]
         if type(envs) is int:
-            if late or not self._pending[envs]:
+            if late or not pending:
                 return not late, bool(late)
             place = self._newest(envs)
             for name, rows in values.items():
@@ -647,9 +631,8 @@ class EpisodeBuffer:
                 if not is_same:
                     return True, False
             return False, False
-        known = self._pending[envs] & ~late
-        first = ~self._pending[envs]
-        if known.any():
+        known, first = pending & ~late, ~pending
+        if np.count_nonzero(known):
             place = self._newest(envs)
             for name, rows in values.items():
                 stacks = self._stacks.get(name)
@@ -827,8 +810,8 @@ def _words(stacks: np.ndarray) -> np.ndarray:
 def _differ(rows: np.ndarray, others: np.ndarray) -> np.ndarray:
     """[n] bool: the rows' bytes differ; by bytes, nan equals itself."""
     n = len(rows)
-    pairs = [np.ascontiguousarray(each).reshape(n, 1, -1) for each in (rows, others)]
-    different: np.ndarray = (_words(pairs[0]) != _words(pairs[1])).any(axis=(1, 2))
+    now, before = (_words(each.reshape(n, 1, -1)) for each in (rows, others))
+    different: np.ndarray = (now != before).any(axis=(1, 2))
     return different
 
 

@@ -11,15 +11,14 @@ import copy
 import enum
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal, Self, TypeAlias, get_args, overload
+from typing import Any, Final, Literal, TypeAlias, get_args, overload
 
 import numpy as np
 
-from stepwell.buffers.dropin.image_ring import DrawnSequences, TooFew, image_ring, shortage
-from stepwell.buffers.dropin.transition_writer import check_whole, checked_shape, ended_by
+from stepwell.buffers.dropin.image_ring import DrawnSequences, ImageRing, TooFew, shortage
+from stepwell.buffers.dropin.transition_writer import check_whole, ended_by
 from stepwell.buffers.dropin.transition_writer import one_hot as one_hot_vector
 from stepwell.buffers.errors import NotEnoughData
-from stepwell.buffers.replay import SequenceReplayBuffer
 from stepwell.buffers.sampling.requests import Sequences
 from stepwell.buffers.spec import Codec
 
@@ -31,7 +30,7 @@ Borders: TypeAlias = Literal["inside", "cross"]
 """Limits of a sequence: ``"inside"`` one episode, or ``"cross"`` into the env's next one."""
 
 
-class ReplayBuffer:
+class ReplayBuffer(ImageRing):
     """Keeps the newest steps of one env or more, and draws sequences of them, time first.
 
     At least the newest ``size`` steps are there to be drawn, and up to a fifteenth more. `sample`
@@ -86,14 +85,8 @@ class ReplayBuffer:
         one_hot: bool = False,
     ) -> None:
         _check_borders(borders)
-        self.size = size
-        self.obs_shape = checked_shape("obs_shape", obs_shape)
-        self.action_size = action_size
-        self.seq_len = seq_len
-        self.batch_size = batch_size
         self.borders: Borders = borders
-        self._is_one_hot = one_hot
-        replay, self._writer = image_ring(
+        super().__init__(
             size,
             obs_shape,
             action_size,
@@ -103,29 +96,8 @@ class ReplayBuffer:
             num_envs=num_envs,
             seed=seed,
             codec=codec,
+            one_hot=one_hot,
         )
-        self.replay: SequenceReplayBuffer = replay
-        """The underlying replay, which holds the steps and has more ways to draw them."""
-
-    @property
-    def steps(self) -> int:
-        """Steps ever added."""
-        return self._writer.steps
-
-    @property
-    def episodes(self) -> int:
-        """Episodes that ended."""
-        return self._writer.episodes
-
-    @property
-    def idx(self) -> int:
-        """The next write index of a ring of ``size`` steps."""
-        return self.steps % self.size
-
-    @property
-    def full(self) -> bool:
-        """True if at least ``size`` steps were added."""
-        return self.steps >= self.size
 
     def add(
         self,
@@ -197,12 +169,6 @@ class ReplayBuffer:
         """Store added steps, and release files and locks; closing twice is harmless."""
         self._writer.flush(newest=True)
         self.replay.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
 
 def _check_borders(borders: object) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, Self, TypeAlias, cast
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
@@ -43,6 +43,7 @@ _PER_ENV = ("rewards", "terminations", "truncations")
 _NEEDED = ("obs", "actions", *_PER_ENV)
 # Batches hold rewards as float32, which holds all of these.
 _EXACT_REWARDS = frozenset("float32 float16 bool int8 uint8 int16 uint16".split())
+_Columns: TypeAlias = "dict[str, tuple[np.dtype[np.generic], tuple[int, ...]]]"
 _PLACE = ("episode", "stream", "first_row", "rows", "end")
 
 
@@ -111,7 +112,7 @@ class IndependentVectorizedBuffer:
         self._is_same_step = autoreset_mode is AutoresetMode.SAME_STEP
         self._rng = np.random.default_rng(seed)
         self._replay = new_replay(self._num_envs * self._capacity, path)
-        self._rows: ExperienceColumns | None = None
+        self._rows: ExperienceFormat | None = None
         self._episodes: EpisodeBuffer | None = None
         self._is_open = np.zeros(self._num_envs, np.bool_)
         self._waiting = 0  # rows that the replay does not have yet
@@ -167,7 +168,7 @@ class IndependentVectorizedBuffer:
             SpecMismatch: The folder holds other rows.
         """
         self._check_final(final_obs)
-        rows = self._rows or ExperienceColumns.of(experience)
+        rows = self._rows or ExperienceFormat.of(experience)
         given = rows.checked(experience, self._num_envs)
         envs = self._chosen(mask)
         if envs is not None and not len(envs):
@@ -349,13 +350,13 @@ class IndependentVectorizedBuffer:
 
     def _final_rows(
         self,
-        rows: ExperienceColumns,
+        rows: ExperienceFormat,
         final_obs: Sequence[Any] | np.ndarray | None,
         ended: np.ndarray,
     ) -> np.ndarray:
         """Observations [N, ...]: the final ones of envs whose episodes ended, zeros elsewhere."""
-        column = rows.columns["obs"]
-        last = np.zeros((self._num_envs, *column.shape), column.dtype)
+        dtype, shape = rows.columns["obs"]
+        last = np.zeros((self._num_envs, *shape), dtype)
         for env in ended.tolist():
             shown = None if final_obs is None else final_obs[env]
             if shown is None:
@@ -363,7 +364,7 @@ class IndependentVectorizedBuffer:
                     f"final_obs: expected that of env {env}, whose episode has ended, under "
                     f'autoreset_mode=SAME_STEP, got none; give infos["final_obs"]'
                 )
-            last[env] = as_column("final_obs", shown, column.dtype, column.shape)
+            last[env] = as_column("final_obs", shown, dtype, shape)
         return last
 
     def _observe(
@@ -396,7 +397,7 @@ class IndependentVectorizedBuffer:
         self._is_open[some] = True if flags is None else ~(flags[0] | flags[1])[some]
         self._waiting += len(first)
 
-    def _settle(self, rows: ExperienceColumns) -> EpisodeBuffer:
+    def _settle(self, rows: ExperienceFormat) -> EpisodeBuffer:
         """Bind the replay on the first call."""
         if self._episodes is None:
             spec = rows.spec(self._replay.path, self._codec)
@@ -429,14 +430,14 @@ class IndependentVectorizedBuffer:
                 f"{self._replay.path} holds other rows: expected those of this class, got others; "
                 f"open another folder, or read this one with SequenceReplayBuffer"
             )
-        self._settle(ExperienceColumns.from_json(recipe["columns"]))
+        self._settle(ExperienceFormat.from_json(recipe["columns"]))
 
     def _load_rows(self, rows: Mapping[str, Any] | None, columns: object) -> None:
         """Replace the rows by a snapshot."""
         replay = new_replay(self._num_envs * self._capacity)
         known = None
         if rows is not None:
-            known = ExperienceColumns.from_json(columns)
+            known = ExperienceFormat.from_json(columns)
             replay.bind(known.spec(None, self._codec), _facts(known))
             replay.add(chunks_of(rows))
         self._begin_with(replay)
@@ -463,7 +464,7 @@ def _without_rewards(values: Mapping[str, np.ndarray], some: np.ndarray) -> dict
     return {name: np.where(some, np.zeros_like(values[name]), values[name]) for name in names}
 
 
-def _facts(rows: ExperienceColumns) -> dict[str, object]:
+def _facts(rows: ExperienceFormat) -> dict[str, object]:
     """The facts about the rows that the store keeps."""
     return {"recipe": {"made_by": _MADE_BY, "columns": rows.to_json()}}
 
@@ -666,22 +667,8 @@ def convert_samples_to_tensors(
     }
 
 
-class Column(NamedTuple):
-    """One column.
-
-    Args:
-        key: Its name.
-        dtype: Its dtype.
-        shape: Shape of one env's value.
-    """
-
-    key: str
-    dtype: np.dtype[np.generic]
-    shape: tuple[int, ...]
-
-
-class ExperienceColumns:
-    """The named columns of rows, as fields of a Spec and back.
+class ExperienceFormat:
+    """Converts named arrays to the fields of rows, and batches back.
 
     A row is added before each step: the env's last result, and the action chosen from it.
 
@@ -690,12 +677,12 @@ class ExperienceColumns:
     ``info/rewards`` too.
 
     Args:
-        columns: In the order of the result.
+        columns: Dtype of each array, and shape of one env's value, by name.
     """
 
-    def __init__(self, columns: Sequence[Column]) -> None:
-        self.columns = {column.key: column for column in columns}
-        self._are_rewards_exact = self.columns["rewards"].dtype.name in _EXACT_REWARDS
+    def __init__(self, columns: _Columns) -> None:
+        self.columns = columns
+        self._are_rewards_exact = columns["rewards"][0].name in _EXACT_REWARDS
         self._info = [(key, "info/" + key) for key in self.columns if self._is_info(key)]
 
     @classmethod
@@ -714,7 +701,7 @@ class ExperienceColumns:
                 f"experience: expected the keys {', '.join(_NEEDED)}, got none of the name "
                 f"{', '.join(missing)}; give all of them"
             )
-        columns: list[Column] = []
+        columns: _Columns = {}
         for key, values in experience.items():
             array = np.asarray(values)
             if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8 or not array.ndim:
@@ -726,18 +713,18 @@ class ExperienceColumns:
                 raise ValueError(
                     f"{key}: expected one number for each env, got shape {array.shape}; reshape it"
                 )
-            columns.append(Column(key, array.dtype, array.shape[1:]))
+            columns[key] = array.dtype, array.shape[1:]
         return cls(columns)
 
     @classmethod
     def from_json(cls, described: object) -> Self:
         """The columns that `to_json` described."""
         entries = cast("list[tuple[str, str, list[int]]]", described)
-        return cls([Column(key, np.dtype(dtype), tuple(shape)) for key, dtype, shape in entries])
+        return cls({key: (np.dtype(dtype), tuple(shape)) for key, dtype, shape in entries})
 
     def to_json(self) -> list[list[object]]:
         """Plain data."""
-        return [[c.key, c.dtype.name, list(c.shape)] for c in self.columns.values()]
+        return [[key, dtype.name, list(shape)] for key, (dtype, shape) in self.columns.items()]
 
     def spec(self, path: str | os.PathLike[str] | None, codec: Codec | None) -> Spec:
         """The fields of a row.
@@ -746,15 +733,13 @@ class ExperienceColumns:
             path: Folder of the store; None in RAM.
             codec: Codec of the observations; None: chosen by shape and dtype.
         """
-        obs, actions = self.columns["obs"], self.columns["actions"]
         fields = [
-            row_field("observation", obs.dtype, obs.shape, path=path, codec=codec),
-            row_field("action", actions.dtype, actions.shape, path=path),
+            row_field("observation", *self.columns["obs"], path=path, codec=codec),
+            row_field("action", *self.columns["actions"], path=path),
             Field("reward", "float64", (), "narrow"),
         ]
         for key, name in self._info:
-            column = self.columns[key]
-            fields.append(row_field(name, column.dtype, column.shape, path=path))
+            fields.append(row_field(name, *self.columns[key], path=path))
         return Spec(tuple(fields), "observation", "action")
 
     def checked(self, experience: Mapping[str, np.ndarray], num_envs: int) -> dict[str, np.ndarray]:
@@ -774,7 +759,7 @@ class ExperienceColumns:
                 f"{', '.join(experience) or 'none'}; give the same ones each time"
             )
         found: dict[str, np.ndarray] = {}
-        for key, dtype, shape in self.columns.values():
+        for key, (dtype, shape) in self.columns.items():
             values, wanted = experience[key], (num_envs, *shape)
             if type(values) is not np.ndarray or values.dtype != dtype or values.shape != wanted:
                 values = as_column(key, values, dtype, wanted)
@@ -812,7 +797,7 @@ class ExperienceColumns:
             **batch.info,
         }
         columns: dict[str, np.ndarray] = {
-            key: known[key].astype(column.dtype, copy=False) for key, column in self.columns.items()
+            key: known[key].astype(dtype, copy=False) for key, (dtype, _) in self.columns.items()
         }
         return columns | {name: getattr(batch, name) for name in flags}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Self
 
@@ -11,6 +12,7 @@ import numpy as np
 from stepwell.buffers.dropin.transition_writer import (
     TransitionWriter,
     check_whole,
+    checked_shape,
     new_replay,
     row_field,
 )
@@ -19,23 +21,12 @@ from stepwell.buffers.replay import SequenceReplayBuffer
 from stepwell.buffers.sampling.batch import Batch
 from stepwell.buffers.spec import Codec
 
-__all__ = ["IMAGE", "VECTOR", "DrawnSequences", "TooFew", "image_ring", "shortage"]
+__all__ = ["IMAGE", "VECTOR", "DrawnSequences", "ImageRing", "TooFew", "shortage"]
 
 IMAGE, VECTOR = np.dtype(np.uint8), np.dtype(np.float32)
 
 
-def image_ring(
-    size: int,
-    obs_shape: Sequence[int],
-    action_size: int,
-    seq_len: int,
-    batch_size: int,
-    *,
-    path: str | os.PathLike[str] | None,
-    num_envs: int,
-    seed: int | None,
-    codec: Codec | None,
-) -> tuple[SequenceReplayBuffer, TransitionWriter]:
+class ImageRing(ABC):
     """A replay of uint8 images and float32 actions, and its writer.
 
     Args:
@@ -48,31 +39,85 @@ def image_ring(
         num_envs: Number of envs.
         seed: Seed of all draws.
         codec: Codec of the images.
+        one_hot: Actions are given as numbers.
 
     Raises:
         ValueError: A number is not a whole one, or too small; or ``seq_len`` is more than ``size``.
         SpecMismatch: The folder holds other data.
         StoreLocked: Another process writes into the folder.
     """
-    check_whole("size", size, 1)
-    check_whole("action_size", action_size, 1)
-    check_whole("seq_len", seq_len, 1)
-    check_whole("batch_size", batch_size, 1)
-    check_whole("num_envs", num_envs, 1)
-    if seq_len > size:
-        raise ValueError(
-            f"seq_len: expected at most size={size}, got {seq_len}; no episode can have that "
-            f"many steps: raise size"
-        )
-    image = row_field("observation", IMAGE, tuple(obs_shape), path=path, codec=codec)
-    action = row_field("action", VECTOR, (action_size,), path=path)
-    # In an episode without its first rows the last row counts as a step, but no draw begins there.
-    replay = new_replay(size + num_envs, path, seed=seed)
-    try:
-        return replay, TransitionWriter(replay, image, action, num_envs=num_envs, facts={})
-    except Exception:
-        replay.close()  # otherwise the folder stays locked
-        raise
+
+    def __init__(
+        self,
+        size: int,
+        obs_shape: Sequence[int],
+        action_size: int,
+        seq_len: int,
+        batch_size: int,
+        *,
+        path: str | os.PathLike[str] | None,
+        num_envs: int,
+        seed: int | None,
+        codec: Codec | None,
+        one_hot: bool,
+    ) -> None:
+        self.size = size
+        self.obs_shape = checked_shape("obs_shape", obs_shape)
+        self.action_size = action_size
+        self.seq_len = seq_len
+        self.batch_size = batch_size
+        self._is_one_hot = one_hot
+        check_whole("size", size, 1)
+        check_whole("action_size", action_size, 1)
+        check_whole("seq_len", seq_len, 1)
+        check_whole("batch_size", batch_size, 1)
+        check_whole("num_envs", num_envs, 1)
+        if seq_len > size:
+            raise ValueError(
+                f"seq_len: expected at most size={size}, got {seq_len}; no episode can have that "
+                f"many steps: raise size"
+            )
+        image = row_field("observation", IMAGE, tuple(obs_shape), path=path, codec=codec)
+        action = row_field("action", VECTOR, (action_size,), path=path)
+        # In an episode without its first rows the last row counts as a step, but no draw begins
+        # there.
+        self.replay: SequenceReplayBuffer = new_replay(size + num_envs, path, seed=seed)
+        """The underlying replay, which holds the steps and has more ways to draw them."""
+        try:
+            self._writer = TransitionWriter(self.replay, image, action, num_envs=num_envs, facts={})
+        except Exception:
+            self.replay.close()  # otherwise the folder stays locked
+            raise
+
+    @property
+    def steps(self) -> int:
+        """Steps ever added."""
+        return self._writer.steps
+
+    @property
+    def episodes(self) -> int:
+        """Episodes that ended."""
+        return self._writer.episodes
+
+    @property
+    def idx(self) -> int:
+        """The next write index of a ring of ``size`` steps."""
+        return self.steps % self.size
+
+    @property
+    def full(self) -> bool:
+        """True if at least ``size`` steps were added."""
+        return self.steps >= self.size
+
+    @abstractmethod
+    def close(self) -> None:
+        """Store added steps, and release files and locks; closing twice is harmless."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
 
 class DrawnSequences(tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from typing import Literal, NamedTuple, Self, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
@@ -17,15 +17,14 @@ from stepwell.buffers.dropin.image_ring import (
     IMAGE,
     VECTOR,
     DrawnSequences,
+    ImageRing,
     TooFew,
-    image_ring,
     shortage,
 )
 from stepwell.buffers.dropin.transition_writer import (
     TransitionWriter,
     as_declared,
     check_whole,
-    checked_shape,
     ended_by,
 )
 from stepwell.buffers.dropin.transition_writer import one_hot as one_hot_vector
@@ -38,6 +37,7 @@ from stepwell.buffers.spec import Codec
 __all__ = ["Borders", "Final", "IRISOnPolicyBuffer", "IRISReplayBuffer"]
 
 _REAL = np.dtype(np.float64)
+_Declared: TypeAlias = "tuple[np.dtype[np.generic], tuple[int, ...]]"
 # The row of a last observation, or a placeholder for an observation that is not known yet.
 _NOT_ADDED = int(End.TERMINATED | End.TRUNCATED | End.PENDING)
 
@@ -48,7 +48,7 @@ Final: TypeAlias = Literal["repeat", "required"]
 """The substitute for an episode's last observation that was not given."""
 
 
-class IRISReplayBuffer:
+class IRISReplayBuffer(ImageRing):
     """Keeps the newest steps of one env or more, and draws sequences of them.
 
     At least the newest ``size`` steps are there to be drawn, and up to a fifteenth more. The newest
@@ -111,15 +111,9 @@ class IRISReplayBuffer:
     ) -> None:
         _check_one_of("borders", borders, get_args(Borders))
         _check_one_of("final", final, get_args(Final))
-        self.size = size
-        self.obs_shape = checked_shape("obs_shape", obs_shape)
-        self.action_size = action_size
-        self.seq_len = seq_len
-        self.batch_size = batch_size
         self.borders: Borders = borders
         self._is_final_required = final == "required"
-        self._is_one_hot = one_hot
-        replay, self._writer = image_ring(
+        super().__init__(
             size,
             obs_shape,
             action_size,
@@ -129,32 +123,11 @@ class IRISReplayBuffer:
             num_envs=num_envs,
             seed=seed,
             codec=codec,
+            one_hot=one_hot,
         )
-        self.replay: SequenceReplayBuffer = replay
-        """The underlying replay, which holds the steps and has more ways to draw them."""
-        self.observations = ObservationsByAge(replay, self._writer, size)
+        self.observations = ObservationsByAge(self.replay, self._writer, size)
         """The newest observations that were added, the oldest first; indexing makes copies."""
         self._rng = np.random.default_rng(None if seed is None else (seed, 1))
-
-    @property
-    def steps(self) -> int:
-        """Steps ever added."""
-        return self._writer.steps
-
-    @property
-    def episodes(self) -> int:
-        """Episodes that ended."""
-        return self._writer.episodes
-
-    @property
-    def idx(self) -> int:
-        """The next write index of a ring of ``size`` steps."""
-        return self.steps % self.size
-
-    @property
-    def full(self) -> bool:
-        """True if at least ``size`` steps were added."""
-        return self.steps >= self.size
 
     @property
     def buffer_capacity(self) -> int:
@@ -306,12 +279,6 @@ class IRISReplayBuffer:
         self._writer.flush(newest=False)
         self.replay.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
 
 def _check_one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
@@ -325,13 +292,6 @@ def _check_final(terminal: object, final_obs: object) -> None:
             "final_obs: expected the last observation with the last step, got none; give it, or "
             'make the buffer with final="repeat"'
         )
-
-
-class _Declared(NamedTuple):
-    """Dtype and shape of one step's value."""
-
-    dtype: np.dtype[np.generic]
-    shape: tuple[int, ...]
 
 
 class IRISOnPolicyBuffer:
@@ -374,12 +334,10 @@ class IRISOnPolicyBuffer:
         if action_size is not None:
             check_whole("action_size", action_size, 1)
         self.max_steps = max_steps
-        self._observation = (
-            None if obs_shape is None else _Declared(np.dtype(np.uint8), tuple(obs_shape))
+        self._observation: _Declared | None = (
+            None if obs_shape is None else (IMAGE, tuple(obs_shape))
         )
-        self._action = (
-            None if action_size is None else _Declared(np.dtype(np.float32), (action_size,))
-        )
+        self._action: _Declared | None = None if action_size is None else (VECTOR, (action_size,))
         self.clear()
 
     def add(
@@ -504,14 +462,15 @@ def _declared(what: str, value: object, declared: _Declared | None) -> tuple[np.
         array = np.array(value)
         if array.dtype.kind not in "biuf":
             raise ValueError(f"{what}: expected numbers, got {array.dtype}; convert them first")
-        return array, _Declared(array.dtype, array.shape)
+        return array, (array.dtype, array.shape)
     return as_declared(what, value, *declared).copy(), declared
 
 
 def _stacked(values: list[np.ndarray], declared: _Declared | None) -> np.ndarray:
     if declared is None:
         return np.zeros(0)
-    out = np.empty((len(values), *declared.shape), declared.dtype)
+    dtype, shape = declared
+    out = np.empty((len(values), *shape), dtype)
     for place, value in enumerate(values):
         out[place] = value
     return out

@@ -624,6 +624,23 @@ def test_invalid_transitions_are_refused_and_change_nothing(
     assert buffer.next_episode == 0
 
 
+def test_chunks_are_stored_when_they_are_due_even_by_the_first_row_of_an_episode() -> None:
+    stored: list[tuple[int, End, list[int]]] = []
+
+    def store(chunks: list[Chunk]) -> None:
+        for chunk in chunks:
+            stored.append((chunk.rows, chunk.end, chunk.fields["observation"][:, 0].tolist()))
+
+    buffer = EpisodeBuffer(SPEC, 1, chunk_rows=3, store=store)
+    buffer.add(**{**transition(1, 0), "terminated": np.array([True])})
+    assert stored == []
+    buffer.add(**transition(1, 20))  # the first row of its episode is the third one here
+    assert stored == [(2, End.TERMINATED, [0, 10])]
+    assert buffer.waiting_rows(0) == 2
+    buffer.add(**transition(1, 30))
+    assert stored[1:] == [(3, End.PENDING, [20, 30, 40])]
+
+
 def test_newest_needs_a_field_that_marks_unknown_results() -> None:
     with pytest.raises(ValueError, match=r"^newest=True: .*'info/observed'"):
         EpisodeBuffer(SPEC, 1).take(newest=True)

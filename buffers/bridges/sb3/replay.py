@@ -17,7 +17,6 @@ from stepwell.buffers.bridges.sb3.models import (
     check_off_policy,
     load_sb3,
 )
-from stepwell.buffers.episode import Chunk
 from stepwell.buffers.episode_buffer import EpisodeBuffer
 from stepwell.buffers.replay import SequenceReplayBuffer
 from stepwell.buffers.sampling.batch import TransitionBatch
@@ -245,8 +244,6 @@ class SB3Replay:
         chosen = chosen.astype(self._actions.dtype, copy=False)  # as SB3's own replays cast them
         self._buffer.add(taken, chosen, gains, following, over & ~by_clock, over & by_clock)
         self._added += n
-        if self._buffer.is_due:
-            self._store(self._buffer.take())
 
     def extend(self, *args: Any) -> None:
         """Add several steps: the arguments of `add` with a leading axis."""
@@ -256,7 +253,9 @@ class SB3Replay:
     def flush(self) -> None:
         """Store all added rows, so that they can be drawn; in a folder they are then durable."""
         if self._buffer is not None:
-            self._store(self._buffer.take(everything=True))
+            chunks = self._buffer.take(everything=True)
+            if chunks:
+                self.replay.add(chunks)
 
     def __reduce__(self) -> NoReturn:
         where = self.replay.path
@@ -343,10 +342,6 @@ class SB3Replay:
             for key, part in observation.items()
         }
 
-    def _store(self, chunks: Sequence[Chunk]) -> None:
-        if chunks:
-            self.replay.add(chunks)
-
     def _new_buffer(self) -> EpisodeBuffer:
         if self.replay.is_bound and not all(map(_is_by_add, self.replay.sessions)):
             raise ValueError(
@@ -361,6 +356,7 @@ class SB3Replay:
             self.n_envs,
             capacity=self.replay.capacity,
             next_episode=self.replay.storage.index.next_episode,
+            store=self.replay.add,
         )
 
 

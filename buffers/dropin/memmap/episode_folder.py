@@ -320,7 +320,7 @@ class EpisodeFolder:
             _oldest_of(weakref.ref(self)),
             is_read_only=self.is_read_only,
         )
-        self._metas = _MetaColumns(self.config.meta_fields, self.config.max_episodes)
+        self._metas = _MetaValues(self.config.meta_fields, self.config.max_episodes)
         if not self.is_read_only:
             _remove_leftovers(self.path, self.store)
 
@@ -490,7 +490,7 @@ class SlotReader:
             )
 
 
-class _MetaColumns:
+class _MetaValues:
     """Values of fields of episodes in memory: episode k is in slot ``k % max_episodes``.
 
     Args:
