@@ -1,4 +1,4 @@
-"""What judges hostile input can fail: each way to end badly is told from a good end."""
+"""The judge of hostile input can fail: it tells each bad end from a good one."""
 
 from __future__ import annotations
 

@@ -212,7 +212,7 @@ def test_actions_are_drawn_as_the_logits_say_and_greedy_ones_are_the_likeliest()
 # What acts, and what learns
 
 
-class Telling(DreamerPolicy):
+class Numbered(DreamerPolicy):
     """Stores its state after each row in the replay."""
 
     def __call__(self, observation: Any, is_first: np.ndarray, state: Any) -> Any:
@@ -258,7 +258,7 @@ def assert_same_states(models: Models, batch: sw.Batch) -> Counter[str]:
 
 
 @MODES
-@pytest.mark.parametrize("kind", ["telling", "counting", "cut short"])
+@pytest.mark.parametrize("kind", ["numbered", "counting", "cut short"])
 def test_acting_and_learning_have_the_same_state_at_every_row(
     mode: AutoresetMode, kind: str
 ) -> None:
@@ -266,13 +266,13 @@ def test_acting_and_learning_have_the_same_state_at_every_row(
 
     Under every autoreset mode, for episodes that end by themselves and for those that are cut.
     """
-    if kind == "telling":
+    if kind == "numbered":
         envs = labelled_envs(mode)
     else:
         envs = counting_envs(mode, "terminated" if kind == "counting" else "truncated")
     models = agent(envs.single_observation_space, envs.single_action_space)
     replay = models.utilities.replay
-    with no_noise(), sw.Collector(envs, Telling(models), replay, seed=0) as collector:
+    with no_noise(), sw.Collector(envs, Numbered(models), replay, seed=0) as collector:
         for steps in (100, 1, 49):
             collector.collect(steps=steps)
         batch = replay.sample_sequences(40, 12, borders="cross")
@@ -290,7 +290,7 @@ def test_acting_and_learning_agree_after_an_interrupted_collect() -> None:
     replay = models.utilities.replay
     for _ in range(8):
         envs = counting_envs(AutoresetMode.NEXT_STEP)
-        with no_noise(), sw.Collector(envs, Telling(models), replay, seed=0) as collector:
+        with no_noise(), sw.Collector(envs, Numbered(models), replay, seed=0) as collector:
             collector.collect(steps=12)
     batch = replay.sample_sequences(60, 12, borders="cross")
     assert batch.cut.any()

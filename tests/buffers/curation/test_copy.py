@@ -29,7 +29,7 @@ from stepwell.buffers import (
 from stepwell.buffers.curation import episode_writer, repeated_episodes
 from stepwell.buffers.curation.copy import CopyReport, copy_episodes
 from stepwell.buffers.curation.stored_episode import StoredEpisode
-from support.rows.labelled_rows import SPEC, Player, rows_of, told, whole
+from support.rows.labelled_rows import SPEC, Player, contents_of, rows_of, whole
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def played(stack: ExitStack, seed: int, path: str | None = None) -> SequenceRepl
 
 
 def contents(source: SequenceReplayBuffer) -> list[Any]:
-    return [told(episode) for episode in source.iter_episodes()]
+    return [contents_of(episode) for episode in source.iter_episodes()]
 
 
 def small_chunks(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
@@ -169,7 +169,7 @@ def test_where_and_keep_are_combined(stack: ExitStack) -> None:
     episodes = list(source.iter_episodes())
     chosen = [one for one in episodes if one.id % 2 and one.steps >= 6]
     assert 0 < len(chosen) < len(episodes) / 2
-    assert contents(target) == [told(one) for one in chosen]
+    assert contents(target) == [contents_of(one) for one in chosen]
     assert report.left_out_episodes == len(episodes) - len(chosen)
     assert report.left_out_steps == len(source) - report.steps
     digest = Digest()

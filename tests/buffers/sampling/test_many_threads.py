@@ -17,7 +17,7 @@ from stepwell.buffers import Batch, End, SequenceReplayBuffer
 from stepwell.buffers.sampling.batch import TransitionBatch
 from support.models.replay_histories import busy_history
 from support.models.replay_model import fields_of, next_fields_of
-from support.rows.replay_rows import Played, Row, Step, telling, telling_spec
+from support.rows.replay_rows import Played, Row, Step, numbered, numbered_spec
 
 Draw = Callable[[SequenceReplayBuffer, np.random.Generator], Batch | TransitionBatch]
 CHOSEN = ("action", "extra/memory", "extra/code")  # zeros where no action was chosen
@@ -59,10 +59,10 @@ def assert_consistent(batch: Batch | TransitionBatch) -> None:
 
 def _assert_rows(batch: Batch | TransitionBatch, mask: np.ndarray) -> None:
     """Each field belongs to the row that the observation names."""
-    now = then = telling(rows_at(batch.observation["place"][mask]))
+    now = then = numbered(rows_at(batch.observation["place"][mask]))
     arrays = list(fields_of(batch))
     if batch.next_observation is not None:
-        then = telling(rows_at(batch.next_observation["place"][mask]))
+        then = numbered(rows_at(batch.next_observation["place"][mask]))
         arrays += next_fields_of(batch)
     for name, array, is_next in arrays:
         if name == "reward" and isinstance(batch, TransitionBatch):
@@ -165,7 +165,7 @@ def test_batches_are_consistent_while_another_thread_writes(
     is_on_disk: bool, capacity: int | None, seconds: float, tmp_path: Path
 ) -> None:
     path = tmp_path / "store" if is_on_disk else None
-    with Played(telling_spec(3, "repeat"), path, capacity, threads=2) as played:
+    with Played(numbered_spec(3, "repeat"), path, capacity, threads=2) as played:
         write_and_draw(played, seconds, SAMPLERS)
         assert (played.replay.storage.index.base > 0) == (capacity is not None)
 
@@ -181,12 +181,12 @@ def test_priorities_are_drawn_and_updated_while_another_thread_writes(
     samplers: dict[str, Draw] = {"one": draw_and_update, "two": draw_and_update}
     samplers["steps"] = SAMPLERS["steps"]
     for path in (None, tmp_path / "store"):
-        with Played(telling_spec(3, "zero"), path, 560) as played:
+        with Played(numbered_spec(3, "zero"), path, 560) as played:
             write_and_draw(played, seconds / 2, samplers)
 
 
 def test_an_inconsistent_row_is_detected() -> None:
-    with Played(telling_spec(3, "zero")) as played:
+    with Played(numbered_spec(3, "zero")) as played:
         played.add(Step(0, 30))
         for name, sampler in SAMPLERS.items():
             batch = sampler(played.replay, np.random.default_rng(0))

@@ -23,9 +23,9 @@ from support.models.replay_model import (
     sequences,
     transitions,
 )
-from support.rows.replay_rows import ModelEpisode, Played, Step, telling_spec
+from support.rows.replay_rows import ModelEpisode, Played, Step, numbered_spec
 
-SPEC = telling_spec(3, "repeat")
+SPEC = numbered_spec(3, "repeat")
 REQUESTS: list[Sequences | Transitions] = [
     *(Sequences(40, 4, borders) for borders in get_args(Borders)),
     Sequences(40, 3, "cross", align="transition", burn_in=2, stack=True),

@@ -30,7 +30,7 @@ from support.models.replay_model import (
     sequences,
     transitions,
 )
-from support.rows.replay_rows import Played, Row, Step, telling
+from support.rows.replay_rows import Played, Row, Step, numbered
 
 SEQUENCES = st.builds(
     Sequences,
@@ -111,7 +111,7 @@ def test_rows_of_a_field_are_those_of_the_model(
                 with pytest.raises(NotEnoughData, match=rf"\bid {row_id} "):
                     played.replay.field_rows(name, np.array([*sorted(known)[:1], row_id]))
             if known:
-                expected = dict(zip([row.id for row in rows], telling(rows)[name], strict=True))
+                expected = dict(zip([row.id for row in rows], numbered(rows)[name], strict=True))
                 ids = some_of(known, random)
                 found = played.replay.field_rows(name, np.array(ids))
                 assert found.dtype == played.spec.fields[names(played).index(name)].numpy_dtype

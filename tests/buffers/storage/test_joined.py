@@ -31,7 +31,7 @@ from stepwell.buffers.sampling.sampler import Sampler
 from stepwell.buffers.storage.item_counts import Windows
 from stepwell.buffers.storage.joined import JoinedStorage, open_many
 from support.crash.disk_faults import NoSyncFiles
-from support.rows.labelled_rows import SPEC, Label, Player, labels_of, rows_of, told, whole
+from support.rows.labelled_rows import SPEC, Label, Player, contents_of, labels_of, rows_of, whole
 
 ID, STREAM = 1 << 48, 1 << 32
 RAW = SPEC.with_codecs({"observation": "raw", "info/picture": "raw"})
@@ -109,8 +109,8 @@ def test_the_episodes_are_those_of_each_storage_in_turn(seed: int, stack: ExitSt
     found = episodes_of(many)
     single = [(k, one) for k, storage in enumerate(storages) for one in episodes_of(storage)]
     assert [one.id for one in found] == [(k << 48) + one.id for k, one in single]
-    assert [told(one) for one in found] == [
-        told(replace(one, stream=(k << 32) + one.stream)) for k, one in single
+    assert [contents_of(one) for one in found] == [
+        contents_of(replace(one, stream=(k << 32) + one.stream)) for k, one in single
     ]
     assert storages[0].index.base > 0
     assert storages[3].index.base > 0
@@ -268,11 +268,11 @@ def test_the_view_does_not_change_until_the_refresh(stack: ExitStack) -> None:
     written = disk(stack, "a", capacity=60)
     written.add([whole(0, 0, 5)])
     many = JoinedStorage([reading(stack, "a")])
-    before = [told(one) for one in episodes_of(many)]
+    before = [contents_of(one) for one in episodes_of(many)]
     for episode in range(1, 40):
         written.add([whole(0, episode, 9)])
     assert written.index.base > 0
-    assert [told(one) for one in episodes_of(many)] == before
+    assert [contents_of(one) for one in episodes_of(many)] == before
     assert many.refresh()
     assert min(one.id for one in episodes_of(many)) > 0
 

@@ -28,7 +28,7 @@ from stepwell.collectors.cli.app import main
 from stepwell.collectors.cli.info import digest_of
 from stepwell.collectors.interrupt import InterruptGuard
 from support.command_line import CommandLine, has_parts
-from support.rows.labelled_rows import SPEC, told, whole
+from support.rows.labelled_rows import SPEC, contents_of, whole
 
 POLE = "collect CartPole-v1 --num-envs 4 --workers 0 --steps 300"
 
@@ -59,7 +59,7 @@ def episodes_of(path: str) -> list[Episode]:
 
 
 def contents(path: str) -> list[Any]:
-    return [told(episode) for episode in episodes_of(path)]
+    return [contents_of(episode) for episode in episodes_of(path)]
 
 
 def files(path: str) -> dict[str, bytes]:
@@ -143,7 +143,7 @@ def test_filter_keeps_what_matches_and_drop_the_rest(
     result = pole(f"{command} a {conditions} --out new")
     assert (result.code, result.err) == (0, "")
     assert result.out.startswith(f"{len(kept)} of {len(all_of)} episodes  ")
-    assert contents("new") == [told(one) for one in kept]
+    assert contents("new") == [contents_of(one) for one in kept]
     assert files("a") == before
 
 

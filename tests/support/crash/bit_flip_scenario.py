@@ -154,7 +154,7 @@ def _refused(change: Change | None) -> Iterator[list[str]]:
         yield messages
     except (StoreCorrupt, StoreTooNew) as error:
         messages.append(str(error))
-        # Of the manifest's own version it is told where the store is.
+        # The message about the manifest's version names the store.
         name = "" if change is None else change.file.name
         is_named = name in str(error) or isinstance(error, StoreTooNew)
         require(change is not None and is_named, f"refused without the file's name: {error}")

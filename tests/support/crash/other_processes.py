@@ -36,8 +36,8 @@ def attempt(action: Callable[[], object]) -> str:
         return f"{type(error).__name__}: {error}"
 
 
-def as_nobody(action: Callable[[], object]) -> str:
-    """`in_fork`, without the rights of root, for whom every file can be written."""
+def as_other_user(action: Callable[[], object]) -> str:
+    """Run an action in a fork without the rights of root, who can write every file."""
 
     def without_rights() -> object:
         if os.geteuid() == 0:

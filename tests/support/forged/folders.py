@@ -176,8 +176,8 @@ class Segment:
         for name, value in values.items():
             if name not in self.kept:
                 self.header[name] = value
-        values = [self.header[name] for name in HEADER_NAMES]
-        head = (HEADER.pack(*values) + self.facts).ljust(header_bytes, b"\0")
+        numbers = [self.header[name] for name in HEADER_NAMES]
+        head = (HEADER.pack(*numbers) + self.facts).ljust(header_bytes, b"\0")
         parts = (part for pair in zip(self.gaps, self.chunks, strict=True) for part in pair)
         file = bytearray(head + bytes(2 * table) + b"".join(parts) + self.rest)
         for number, slots in enumerate((self.a, self.b)):

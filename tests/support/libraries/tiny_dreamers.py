@@ -92,7 +92,7 @@ def changed(net: nn.Module, before: dict[str, Tensor]) -> set[str]:
     return {name for name, part in net.named_parameters() if not torch.equal(part, before[name])}
 
 
-class TellingEnv(gym.Env[dict[str, Any], tuple[Any, ...]]):
+class NumberedEnv(gym.Env[dict[str, Any], tuple[Any, ...]]):
     """Observes time, the action that led here and a draw; episodes as `plan` says, in turn.
 
     Two actions at once: a stick with two axes and one of three buttons, 1 to 3.
@@ -146,7 +146,7 @@ PLANS = [
 
 def labelled_envs(mode: AutoresetMode = AutoresetMode.NEXT_STEP) -> Any:
     """Three of them, whose episodes end at different times."""
-    make = [partial(TellingEnv, plan, tag) for tag, plan in enumerate(PLANS)]
+    make = [partial(NumberedEnv, plan, tag) for tag, plan in enumerate(PLANS)]
     return SyncVectorEnv(make, autoreset_mode=mode)
 
 

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 from hypothesis import strategies as st
 
 from stepwell.buffers import End
-from support.rows.replay_rows import ENDINGS, Played, Step, telling_spec
+from support.rows.replay_rows import ENDINGS, Played, Step, numbered_spec
 
 
 class Kind(NamedTuple):
@@ -49,7 +49,7 @@ HISTORIES = st.lists(
 @contextlib.contextmanager
 def a_replay(kind: Kind) -> Iterator[Played]:
     """An empty replay of a kind."""
-    spec = telling_spec(kind.stack, kind.padding)
+    spec = numbered_spec(kind.stack, kind.padding)
     with contextlib.ExitStack() as stack:
         path = None
         if kind.is_on_disk:

@@ -10,7 +10,7 @@ import numpy as np
 from stepwell.buffers import Batch, End, Field, Spec
 from stepwell.buffers.sampling.batch import TransitionBatch
 from stepwell.buffers.sampling.requests import Align, Episodes, Sequences, Transitions
-from support.rows.replay_rows import ModelEpisode, Row, streams_of, telling
+from support.rows.replay_rows import ModelEpisode, Row, numbered, streams_of
 
 FLAGS = ("is_first", "is_last", "terminated", "truncated", "cut")
 
@@ -108,7 +108,7 @@ class Contents:
         self._frames = {(row.episode, row.number): self._index[row.id] for row in rows}
         self._columns = {
             name: np.concatenate([column, np.zeros_like(column[:1])])
-            for name, column in telling(rows or [Row(0, 0, 0, 0, True)]).items()
+            for name, column in numbered(rows or [Row(0, 0, 0, 0, True)]).items()
         }
         if not rows:
             self._columns = {name: column[1:] for name, column in self._columns.items()}

@@ -91,7 +91,7 @@ def labels_of(observation: np.ndarray) -> list[Label]:
     return [Label(*label) for label in first.tolist()]
 
 
-def told(episode: Episode) -> tuple[int, int, End, dict[str, bytes], Mapping[str, object]]:
+def contents_of(episode: Episode) -> tuple[int, int, End, dict[str, bytes], Mapping[str, object]]:
     """All that is to be the same in a copy of an episode, whatever its id."""
     rows = {name: rows.tobytes() for name, rows in episode.fields.items()}
     return episode.stream, episode.first_row, episode.end, rows, dict(episode.metadata)

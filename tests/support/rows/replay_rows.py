@@ -53,7 +53,7 @@ class ModelEpisode:
         return self.end.is_final
 
 
-def telling_spec(stack: int = 1, padding: Literal["zero", "repeat"] = "zero") -> Spec:
+def numbered_spec(stack: int = 1, padding: Literal["zero", "repeat"] = "zero") -> Spec:
     """Rows with every codec, small and large; the frames are those of an env that stacks them."""
     return Spec(
         (
@@ -72,7 +72,7 @@ def telling_spec(stack: int = 1, padding: Literal["zero", "repeat"] = "zero") ->
     )
 
 
-def telling(rows: Sequence[Row]) -> dict[str, np.ndarray]:
+def numbered(rows: Sequence[Row]) -> dict[str, np.ndarray]:
     """Values of rows [n], by field."""
     table = np.array([tuple(row) for row in rows], np.int64).reshape(-1, 5)
     stream, episode, number, _, settled = table.T
@@ -139,7 +139,7 @@ class Recording:
             self.episodes = sorted([*self.episodes, episode], key=lambda each: each.id)
         if end.is_final:
             del self.open[stream]
-        return Chunk(episode.id, stream, first, end, telling(rows), metadata_of(episode.id))
+        return Chunk(episode.id, stream, first, end, numbered(rows), metadata_of(episode.id))
 
     def _rows(self, episode: ModelEpisode, count: int, end: End) -> list[Row]:
         first = episode.next_row
@@ -170,7 +170,7 @@ class Played:
     """A replay and the recording of what was added to it.
 
     Args:
-        spec: One of `telling_spec`.
+        spec: One of `numbered_spec`.
         path: Folder; None for RAM.
         capacity: Steps to keep at most.
         options: Further arguments of the replay.
@@ -183,7 +183,7 @@ class Played:
         capacity: int | None = None,
         **options: Any,
     ) -> None:
-        self.spec = spec or telling_spec()
+        self.spec = spec or numbered_spec()
         self.path = path
         self.capacity = capacity
         self.options = {"seed": 0, "threads": 1, **options}

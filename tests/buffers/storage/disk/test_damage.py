@@ -31,7 +31,7 @@ from stepwell.buffers.storage.disk.folder import StoreFolder
 from stepwell.buffers.storage.disk.format import Header, Manifest, json_text
 from stepwell.buffers.testing import SPEC, assert_holds, chunk_of, play
 from support.crash.disk_faults import NoSyncFiles
-from support.crash.other_processes import as_nobody
+from support.crash.other_processes import as_other_user
 from support.disk_stores import contents, copy_of, create, filled, read_all, reopen
 
 Change = Callable[[Path], str]
@@ -495,9 +495,9 @@ def test_a_folder_that_cannot_be_written_is_only_read(
                 assert not reader.refresh()
             return "all rows are right"
 
-        assert as_nobody(read) == "all rows are right"
+        assert as_other_user(read) == "all rows are right"
         message = names("PermissionError", path, "read_only=True")
-        assert re.search(message, as_nobody(lambda: reopen(path)))
+        assert re.search(message, as_other_user(lambda: reopen(path)))
         assert contents(path) == before
     finally:
         path.chmod(stat.S_IRWXU)

@@ -16,13 +16,13 @@ from stepwell.buffers import Chunk, DiskStorage, End, SequenceReplayBuffer, Stor
 from stepwell.buffers.testing import Recording, assert_holds, chunk_of, play
 from support.crash.disk_faults import NoSyncFiles
 from support.disk_stores import assert_same_index, create, read_all, reopen
-from support.rows.telling_rows import (
-    TELLING,
-    assert_telling_batch,
-    assert_telling_episode,
+from support.rows.numbered_rows import (
+    NUMBERED,
+    assert_numbered_batch,
+    assert_numbered_episode,
     follow,
-    telling_chunk,
-    told,
+    numbered_chunk,
+    place_of,
     write_fast,
 )
 
@@ -218,28 +218,28 @@ def test_every_drawn_row_is_right_across_refresh_and_eviction(
 ) -> None:
     path = tmp_path / "a"
     storage = DiskStorage.create(
-        path, TELLING, capacity=capacity, segment_bytes=1 << 14, files=NoSyncFiles()
+        path, NUMBERED, capacity=capacity, segment_bytes=1 << 14, files=NoSyncFiles()
     )
-    storage.add([telling_chunk(0, 0, 40, End.TERMINATED)])
+    storage.add([numbered_chunk(0, 0, 40, End.TERMINATED)])
     seen = set[int]()
     with SequenceReplayBuffer.open(path, read_only=True, seed=0) as replay:
         iterated = replay.iter_episodes()
         for number in range(1, 120):
             storage.add(
                 [
-                    telling_chunk(2 * number, 0, 30, End.TERMINATED),
-                    telling_chunk(2 * number - 1, 0, 13, stream=number),
+                    numbered_chunk(2 * number, 0, 30, End.TERMINATED),
+                    numbered_chunk(2 * number - 1, 0, 13, stream=number),
                 ]
             )
             batch = replay.sample_sequences(8, length=5)
-            assert_telling_batch(batch)  # of the state before the refresh
-            assert max(told(frames[0])[0] for frames in batch.observation) < 2 * number - 1
+            assert_numbered_batch(batch)  # of the state before the refresh
+            assert max(place_of(frames[0])[0] for frames in batch.observation) < 2 * number - 1
             assert replay.refresh()
             batch = replay.sample_sequences(32, length=5)
-            assert_telling_batch(batch)
-            seen.update(told(frames[0])[0] for frames in batch.observation)
+            assert_numbered_batch(batch)
+            seen.update(place_of(frames[0])[0] for frames in batch.observation)
         for episode in replay.iter_episodes():
-            assert_telling_episode(episode)
+            assert_numbered_episode(episode)
         assert len(replay) == storage.index.steps
         del iterated
     assert len(seen) > 150
@@ -268,4 +268,4 @@ def test_processes_that_follow_a_writer_see_only_right_rows(
         assert drawn > 500
     with SequenceReplayBuffer.open(path, read_only=True) as replay:
         for episode in replay.iter_episodes():
-            assert_telling_episode(episode)
+            assert_numbered_episode(episode)

@@ -22,7 +22,7 @@ from stepwell.buffers.storage.disk.files import Files
 from stepwell.buffers.storage.disk.folder import StoreFolder
 from support.crash.disk_faults import NoSyncFiles
 
-TELLING = Spec(
+NUMBERED = Spec(
     (
         Field("observation", "uint8", (8, 16), "zstd"),
         Field("action", "int64", (), "narrow"),
@@ -36,7 +36,7 @@ STREAMS = 3
 _PATIENCE_SECONDS = 100.0
 
 
-def telling(episodes: np.ndarray, rows: np.ndarray) -> dict[str, np.ndarray]:
+def numbered(episodes: np.ndarray, rows: np.ndarray) -> dict[str, np.ndarray]:
     """Values of rows [n] of episodes [n]."""
     frames = np.empty((len(rows), 8, 16), np.uint8)
     label = np.stack([episodes, rows], axis=1).astype("<i8")
@@ -50,11 +50,11 @@ def telling(episodes: np.ndarray, rows: np.ndarray) -> dict[str, np.ndarray]:
     }
 
 
-def telling_chunk(
+def numbered_chunk(
     episode: int, first: int, count: int, end: End = End.NONE, stream: int = 0
 ) -> Chunk:
     rows = np.arange(first, first + count)
-    fields = telling(np.full(count, episode), rows)
+    fields = numbered(np.full(count, episode), rows)
     return Chunk(episode, stream, first, end, fields, {"seed": episode} if first == 0 else {})
 
 
@@ -64,12 +64,12 @@ def place_of(frame: np.ndarray) -> tuple[int, int]:
     return episode, row
 
 
-def assert_telling_batch(batch: Batch) -> None:
+def assert_numbered_batch(batch: Batch) -> None:
     """Every row is what it must be, and every window is a run of one episode's rows."""
     for b in range(len(batch.reward)):
         episode, first = place_of(batch.observation[b, 0])
         rows = np.arange(first, first + len(batch.reward[b]))
-        true = telling(np.full(len(rows), episode), rows)
+        true = numbered(np.full(len(rows), episode), rows)
         assert (batch.observation[b] == true["observation"]).all(), (episode, first)
         assert (batch.action[b] == true["action"]).all(), (episode, first)
         assert (batch.reward[b] == true["reward"].astype(np.float32)).all(), (episode, first)
@@ -77,10 +77,10 @@ def assert_telling_batch(batch: Batch) -> None:
         assert not batch.is_last[b, :-1].any(), (episode, first)
 
 
-def assert_telling_episode(episode: Episode) -> None:
+def assert_numbered_episode(episode: Episode) -> None:
     """Every row is what it must be."""
     rows = np.arange(episode.first_row, episode.first_row + episode.rows)
-    for name, true in telling(np.full(len(rows), episode.id), rows).items():
+    for name, true in numbered(np.full(len(rows), episode.id), rows).items():
         assert (episode.fields[name] == true).all(), (episode.id, name)
     if episode.first_row == 0:
         assert episode.metadata == {"seed": episode.id}
@@ -91,7 +91,7 @@ def write_fast(path: Path, calls: int, capacity: int | None, pause: float = 0.0)
     rng = np.random.default_rng(0)
     following, open_ones = 0, dict[int, tuple[int, int]]()
     with DiskStorage.create(
-        path, TELLING, capacity=capacity, segment_bytes=1 << 16, files=NoSyncFiles()
+        path, NUMBERED, capacity=capacity, segment_bytes=1 << 16, files=NoSyncFiles()
     ) as storage:
         for _ in range(calls):
             chunks: list[Chunk] = []
@@ -101,7 +101,7 @@ def write_fast(path: Path, calls: int, capacity: int | None, pause: float = 0.0)
                     following += 1
                 (episode, first), count = open_ones[stream], int(rng.integers(1, 25))
                 end = End.TERMINATED if rng.random() < 0.1 else End.NONE
-                chunks.append(telling_chunk(episode, first, count, end, stream))
+                chunks.append(numbered_chunk(episode, first, count, end, stream))
                 open_ones[stream] = episode, first + count
                 if end.is_final:
                     del open_ones[stream]
@@ -127,12 +127,12 @@ def follow(path: Path) -> tuple[int, int, int]:
             is_going_on = folder.is_being_written  # read first, so that its last rows are seen
             states += replay.refresh()
             for episode in replay.iter_episodes():
-                assert_telling_episode(episode)
+                assert_numbered_episode(episode)
                 rows += episode.rows
             try:
                 batch = replay.sample_sequences(16, length=7)
             except NotEnoughData:
                 continue
-            assert_telling_batch(batch)
+            assert_numbered_batch(batch)
             drawn += batch.reward.size
     return states, rows, drawn
