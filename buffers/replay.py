@@ -35,7 +35,7 @@ from stepwell.buffers.storage.disk.storage import DiskStorage, OnCorrupt
 from stepwell.buffers.storage.episode_filter import Where
 from stepwell.buffers.storage.joined import JoinedStorage, open_many
 from stepwell.buffers.storage.memory import MemoryStorage, check_capacity
-from stepwell.buffers.storage.protocol import Storage
+from stepwell.buffers.storage.protocol import MakeStorage, Storage
 
 if TYPE_CHECKING:
     from stepwell.buffers.sampling.batch import Batch, TransitionBatch
@@ -66,9 +66,12 @@ class SequenceReplayBuffer:
             the caller's alone, None at most four.
         priority_alpha: With ``draw="priorities"`` items are drawn in proportion to
             ``priority**priority_alpha``.
+        storage: Class of the storage where there is no path, or a function that makes it: one of
+            your own can take the place of `MemoryStorage`.
 
     Raises:
-        ValueError: The folder has other contents, or a capacity is not positive.
+        ValueError: The folder has other contents, a capacity is not positive, or both a path and a
+            storage are given.
         StoreLocked: Another process writes into the store.
 
     Example:
@@ -93,9 +96,15 @@ class SequenceReplayBuffer:
         seed: int | None = None,
         threads: int | None = None,
         priority_alpha: float = 0.6,
+        storage: MakeStorage = MemoryStorage,
     ) -> None:
         check_capacity(capacity, capacity_bytes)
         check_priority_alpha(priority_alpha)
+        if path is not None and storage is not MemoryStorage:
+            raise ValueError(
+                f"storage: expected none with a path, got {storage!r} and {path}; leave one out"
+            )
+        self._make_storage = storage
         self._path = None if path is None else Path(path)
         self._capacity = capacity
         self._capacity_bytes = capacity_bytes
@@ -890,7 +899,9 @@ class SequenceReplayBuffer:
 
     def _new_storage(self, spec: Spec) -> Storage:
         if self._path is None:
-            return MemoryStorage(spec, capacity=self._capacity, capacity_bytes=self._capacity_bytes)
+            return self._make_storage(
+                spec, capacity=self._capacity, capacity_bytes=self._capacity_bytes
+            )
         try:
             return DiskStorage.create(
                 self._path, spec, capacity=self._capacity, capacity_bytes=self._capacity_bytes

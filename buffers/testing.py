@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol, TypeAlias, cast
+from typing import TypeAlias, cast
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from stepwell.buffers.errors import SpecMismatch
 from stepwell.buffers.replay import SequenceReplayBuffer
 from stepwell.buffers.spec import Field, FieldKind, Spec
 from stepwell.buffers.storage.chunk_codec import ChunkDecoder
-from stepwell.buffers.storage.protocol import Storage
+from stepwell.buffers.storage.protocol import MakeStorage, Storage
 
 __all__ = [
     "SPEC",
@@ -54,28 +54,6 @@ SPEC = Spec(
     action="action",
 )
 """The fields of the rows that the rules store: one for each codec."""
-
-
-class MakeStorage(Protocol):
-    """Makes an empty storage; the class itself, if its constructor takes these arguments.
-
-    For a storage that cannot keep a capacity, leave out the rules with ``capacity`` in their names.
-    """
-
-    def __call__(
-        self, spec: Spec, *, capacity: int | None = None, capacity_bytes: int | None = None
-    ) -> Storage:
-        """Make it.
-
-        Args:
-            spec: The fields of every row.
-            capacity: Steps to keep at most.
-            capacity_bytes: Bytes to take at most.
-
-        Raises:
-            ValueError: A capacity is not a whole number >= 1.
-        """
-        ...
 
 
 StorageRule: TypeAlias = Callable[[MakeStorage], None]

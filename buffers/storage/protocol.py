@@ -11,7 +11,7 @@ from stepwell.buffers.spec import Spec
 from stepwell.buffers.storage.chunk_codec import Buffer
 from stepwell.buffers.storage.chunk_index import ChunkIndex
 
-__all__ = ["Storage"]
+__all__ = ["MakeStorage", "Storage"]
 
 
 class Storage(Protocol):
@@ -127,4 +127,27 @@ class Storage(Protocol):
 
     def close(self) -> None:
         """Release memory, files and locks; closing twice is harmless."""
+        ...
+
+
+class MakeStorage(Protocol):
+    """Makes an empty storage; the class itself, if its constructor takes these arguments.
+
+    A storage that cannot keep a capacity skips the rules of `stepwell.buffers.testing` with
+    ``capacity`` in their names.
+    """
+
+    def __call__(
+        self, spec: Spec, *, capacity: int | None = None, capacity_bytes: int | None = None
+    ) -> Storage:
+        """Make it.
+
+        Args:
+            spec: The fields of every row.
+            capacity: Steps to keep at most.
+            capacity_bytes: Bytes to take at most.
+
+        Raises:
+            ValueError: A capacity is not a whole number >= 1.
+        """
         ...

@@ -16,6 +16,7 @@ from stepwell.buffers import (
     MemoryStorage,
     NotEnoughData,
     SequenceReplayBuffer,
+    Sequences,
     Spec,
     SpecMismatch,
     StoreNotFound,
@@ -164,6 +165,35 @@ def test_given_codecs_are_used() -> None:
     replay.bind(SPEC, replay.sessions[0])  # codecs do not matter here
     with pytest.raises(ValueError, match=r"^codecs .*'image'.*\baction, observation\b"):
         filled(codecs={"image": "raw"})
+
+
+def test_a_storage_of_ones_own_takes_the_place_of_memory_storage() -> None:
+    class Delegating:  # has the methods of a Storage, and no class of Stepwell
+        def __init__(self, spec: Spec, **capacities: int | None) -> None:
+            self.inner = MemoryStorage(spec, **capacities)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.inner, name)
+
+    make: Any = Delegating
+    own, ours = filled(storage=make, capacity=15), filled(capacity=15)
+    assert isinstance(own.storage, Delegating)
+    assert drawn(own) == drawn(ours)
+    assert own.digest() == ours.digest()
+    counts = [len(list(replay.epoch(Sequences(4, 2)))) for replay in (own, ours)]
+    assert counts[0] == counts[1] > 0
+    transitions = [replay.sample_transitions(20).observation for replay in (own, ours)]
+    assert (transitions[0] == transitions[1]).all()
+    assert [one.id for one in own.iter_episodes()] == [one.id for one in ours.iter_episodes()]
+
+
+def test_a_storage_and_a_path_are_not_given_together(tmp_path: Path) -> None:
+    def make(spec: Spec, **capacities: int | None) -> MemoryStorage:
+        return MemoryStorage(spec, **capacities)
+
+    with pytest.raises(ValueError, match=rf"^storage: .*make.*{tmp_path}/a\b"):
+        SequenceReplayBuffer(tmp_path / "a", storage=make)
+    assert not (tmp_path / "a").exists()
 
 
 def test_different_fields_and_envs_are_refused() -> None:
