@@ -589,9 +589,11 @@ class EpisodeBuffer:
         for name, leaf in ((layout, value),) if type(layout) is str else flatten(layout, value):
             dtype, shape = self._expected[name]
             rows = leaf if type(leaf) is np.ndarray else np.asarray(leaf)
-            if rows.shape != (*lead, *shape) or rows.dtype != dtype:
-                if rows.shape != (*lead, *shape[1:]) or name not in self._stacks:
-                    raise _mismatch(name, (dtype, shape), rows, lead)
+            if rows.dtype != dtype or (
+                rows.shape != (*lead, *shape)
+                and (rows.shape != (*lead, *shape[1:]) or name not in self._stacks)
+            ):
+                raise _mismatch(name, (dtype, shape), rows, lead)
             found[name] = rows
         return found
 

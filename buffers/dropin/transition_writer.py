@@ -94,8 +94,7 @@ class TransitionWriter:
         )
         self._most_waiting = rows - 2
         self._is_on_disk = replay.path is not None
-        self._waiting = 0  # steps since the last flush
-        self.steps = replay.steps
+        self.steps = self._flushed = replay.steps
         ends = replay.storage.index.records["end"]
         self.episodes = int((ends & (End.TERMINATED | End.TRUNCATED) != 0).sum())
 
@@ -129,10 +128,10 @@ class TransitionWriter:
         Raises:
             ValueError: A value is not as declared, or there is no such env; nothing was added.
         """
-        is_over = bool(terminated) or bool(truncated)
+        is_over = bool(terminated or truncated)
         is_plain = not is_over and final_observation is None
         chosen, gain = action, reward
-        if type(chosen) is not np.ndarray:
+        if type(chosen) is not np.ndarray or chosen.dtype != self._action[0]:
             chosen = as_declared("action", action, *self._action)
         if type(gain) is not float:
             gain = _number(reward)
@@ -158,7 +157,6 @@ class TransitionWriter:
                 ends = bool(terminated), bool(truncated)
                 self._rows.add(image, chosen, gain, last, *ends, env_ids=env)
         self.steps += 1
-        self._waiting += 1
         if is_over:
             self.episodes += 1
             if self._is_on_disk:
@@ -172,7 +170,7 @@ class TransitionWriter:
                 known yet: the one before is repeated in its place until then.
         """
         self._store(self._rows.take(everything=True, newest=newest))
-        self._waiting = 0
+        self._flushed = self.steps
 
     def catch_up(self, *, newest: bool) -> None:
         """`flush`, unless less than a thousandth of what can be drawn would be added.
@@ -180,7 +178,7 @@ class TransitionWriter:
         For a caller that draws after every few steps: each flush makes a chunk for every env. So it
         is a thousandth for each of them, and a hundredth at most.
         """
-        if self._waiting * 1000 >= len(self._replay) * min(10, self.num_envs):
+        if (self.steps - self._flushed) * 1000 >= len(self._replay) * min(10, self.num_envs):
             self.flush(newest=newest)
 
     def cut(self, env: int | None = None, *, newest: bool = True) -> None:

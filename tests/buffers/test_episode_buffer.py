@@ -684,3 +684,6 @@ def test_newest_frames_may_be_added_instead_of_stacks() -> None:
     chunks = buffer.take(everything=True)
     frames_of = [chunk.fields["observation"][:, 0, 0].tolist() for chunk in chunks]
     assert frames_of == [[0, 1, 2, 3]] * 2
+    wrong, numbers = np.zeros((2, 2, 4), np.float32), np.zeros(2, np.int64)
+    with pytest.raises(SpecMismatch, match=r"observation.*uint8.*float32"):
+        buffer.add(wrong, numbers, numbers, None, numbers > 0, numbers > 0)
