@@ -41,9 +41,8 @@ class EpisodeBuffer:
             held here for all envs together: more would let one env's rows evict newer rows of
             another.
         next_episode: Id of the first episode that begins here.
-        store: Receives the chunks that are due, as soon as `add` has made them so, even in the
-            middle of a step, after the first rows of episodes. If it is None, take them when
-            `is_due`.
+        store: Called by `add` with the chunks that are due, also in the middle of a step, after the
+            first rows of episodes. None: call `take` when `is_due`.
 
     Attributes:
         num_envs: Number of envs N.
@@ -54,7 +53,7 @@ class EpisodeBuffer:
         >>> env = gym.make("CartPole-v1")
         >>> replay = SequenceReplayBuffer(seed=0)
         >>> replay.bind(Spec.from_spaces(env.observation_space, env.action_space), {})
-        >>> buffer = EpisodeBuffer(replay.spec, num_envs=1)
+        >>> buffer = EpisodeBuffer(replay.spec, num_envs=1, store=replay.add)
         >>> observation, _ = env.reset(seed=0)
         >>> for _ in range(100):
         ...     action = env.action_space.sample()
@@ -62,8 +61,6 @@ class EpisodeBuffer:
         ...     buffer.add(
         ...         observation, action, reward, next_observation, terminated, truncated, env_ids=0
         ...     )
-        ...     if buffer.is_due:
-        ...         replay.add(buffer.take())
         ...     observation = next_observation
         ...     if terminated or truncated:
         ...         observation, _ = env.reset()
