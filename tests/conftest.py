@@ -24,6 +24,9 @@ for name, number in (("default", 10), ("proofs", 40)):
     )
 hypothesis.settings.register_profile("full", deadline=None, max_examples=400, print_blob=True)
 
+# Tests run side by side: threads of PyTorch that share a core with another test's wait by spinning.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # Helpers of the standard library that live as long as the interpreter.
 SERVICE_PROCESSES = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 GRACE_SECONDS = 2.0
