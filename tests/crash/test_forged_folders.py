@@ -48,9 +48,10 @@ def check_yield(counts: Counter[str]) -> None:
     """Everything was forged, most of it got past the checksums, and some of it did no harm."""
     total = sum(each.weight for each in FORGERIES.values())
     for name, each in FORGERIES.items():
-        assert counts[f"forgery: {name}"] >= CASES * each.weight / total / 4, name
+        expected = CASES * each.weight / total
+        assert counts[f"forgery: {name}"] >= expected // 4, name  # the rarest may be missing
     for kind in KINDS:
-        assert counts[f"store: {kind}"] >= CASES / len(KINDS) / 4, kind
+        assert counts[f"store: {kind}"] >= CASES / len(KINDS) // 4, kind
     assert counts["checksums: passed"] >= 0.95 * CASES
     assert counts["read: StoreCorrupt"] >= 0.3 * CASES
     assert counts["read: done"] >= 0.15 * CASES
