@@ -163,7 +163,8 @@ class PolicyCaller:
         outside = _outside(rows, space)
         if outside is not None:
             raise ValueError(
-                f"policy returned {name} {outside}, expected one of {space}; correct the policy"
+                f"policy returned {name} {outside} for {n} envs, expected one of {space}; correct "
+                f"the policy"
             )
         return rows.astype(dtype, copy=False)
 
@@ -297,8 +298,11 @@ def _leaf_spaces(
     return [leaf for part, inner in pairs for leaf in _leaf_spaces(part, inner)]
 
 
-def _outside(rows: np.ndarray, space: spaces.Space[object]) -> object:
-    """A value outside of the space, or None; Box actions are left to the envs to clip."""
+def _outside(rows: np.ndarray, space: spaces.Space[object]) -> str | None:
+    """Value and index of an action outside of the space, or None.
+
+    Of a Box only NaN is outside: other numbers are left to the envs to clip.
+    """
     if isinstance(space, spaces.Discrete):
         low, high = int(space.start), int(space.start + space.n)
         if low == 0 and rows.dtype == np.int64:  # as unsigned numbers negative ones are huge
@@ -309,9 +313,14 @@ def _outside(rows: np.ndarray, space: spaces.Space[object]) -> object:
         wrong = (rows < space.start) | (rows >= space.start + space.nvec)
     elif isinstance(space, spaces.MultiBinary):
         wrong = (rows != 0) & (rows != 1)
+    elif rows.dtype.kind == "f":
+        wrong = np.isnan(rows)
     else:
         return None
-    return rows[wrong].flat[0] if np.count_nonzero(wrong) else None
+    if not np.count_nonzero(wrong):
+        return None
+    first = np.argwhere(wrong)[0]
+    return f"{rows[tuple(first)]} at index {first.tolist()}"
 
 
 def _names(extras: Mapping[str, np.ndarray]) -> list[str]:
