@@ -202,12 +202,15 @@ class Collector:
         Raises:
             ValueError: Not exactly one of the three is given, or it is not positive, or the policy
                 returned something that the envs cannot take.
+            TypeError: ``progress`` cannot be called.
             SpecMismatch: The replay holds rows of another Spec.
 
         After an error or Ctrl-C all whole rows are flushed; a note on the error says what was kept.
         """
         self._check_open()
         _check_goal(steps, episodes, seeds, self._groups)
+        if progress is not None and not callable(progress):
+            raise TypeError(f"progress: expected a function of a CollectReport, got {progress!r}")
         with self._guarded() as guard:
             self._loop.rollout_writer = None
             if seeds is None:

@@ -338,11 +338,9 @@ def _statistics(numbers: np.ndarray) -> str:
 
 
 def _fields(store: StoreSummary) -> rich.table.Table:
-    found = table("field", "dtype", "shape", "kept as", "as the env gives it")
+    found = table("field", "dtype", "shape", "codec", "stack")
     for field in store.spec.fields:
-        stack = (
-            f"stack of {field.stack}, {field.stack_padding} before it" if field.stack > 1 else ""
-        )
+        stack = f"{field.stack}, padding {field.stack_padding}" if field.stack > 1 else ""
         cells = (field.name, field.dtype, field.shape, field.codec, stack)
         found.add_row(*map(_cell, cells))
     return found
