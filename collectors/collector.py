@@ -336,7 +336,7 @@ class Collector:
             try:
                 yield guard
             except BaseException as error:
-                self._rescue(error)
+                self._flush_after_error(error)
                 raise
 
     def _begin(
@@ -346,7 +346,7 @@ class Collector:
         started = time.perf_counter()
         loop, counter = self._loop, self._counter
         loop.restart_clock()
-        if loop.replay_writer is not None and loop.replay_writer.is_overtaken:
+        if loop.replay_writer is not None and loop.replay_writer.is_outdated:
             # Another Collector has written to the replay since this one did.
             loop.replay_writer.start_over()
             self._needs_reset = True
@@ -407,7 +407,7 @@ class Collector:
                 progress(self._reported(before))
                 due = time.perf_counter() + _PROGRESS_SECONDS
 
-    def _rescue(self, error: BaseException) -> None:
+    def _flush_after_error(self, error: BaseException) -> None:
         """Flush the whole rows and add a note about them to the error."""
         loop = self._loop
         self._needs_reset, loop.rollout_writer = True, None

@@ -422,7 +422,7 @@ def collect(
         with contextlib.ExitStack() as stack:
             opened = _store(out, resume, most_steps, most_bytes)
             replay = stack.enter_context(opened)
-            request, used_seed = _like_before(request, chosen_seed, replay)
+            request, used_seed = _as_in_last_run(request, chosen_seed, replay)
             line = stack.enter_context(LiveLine(is_silent=quiet or as_json))
             line.say(f"making {request.num_envs} envs of {env} ...")
             defaults = missing_values(info_fields, request)
@@ -630,7 +630,7 @@ def _remove_empty(out: Path, was_there: bool) -> None:
             out.rmdir()
 
 
-def _like_before(
+def _as_in_last_run(
     request: EnvRequest, seed: int | None, replay: SequenceReplayBuffer
 ) -> tuple[EnvRequest, int]:
     """Fill in the number of envs and the seed, from the store's last run where there is one."""

@@ -236,10 +236,12 @@ def histogram(name: str, numbers: np.ndarray, width: int) -> list[str]:
     edges, labels = _bins(numbers)
     counts, _ = np.histogram(numbers, edges)
     label_width = max(len(label) for label in labels)
-    room = max(8, width - label_width - 8 - len(f"{counts.max():,}"))
+    bar_width = max(8, width - label_width - 8 - len(f"{counts.max():,}"))
     lines = [name]
     for label, count in zip(labels, counts.tolist(), strict=True):
-        lines.append(f"  {label:>{label_width}}  {_bar(count / counts.max() * room)} {count:,}")
+        lines.append(
+            f"  {label:>{label_width}}  {_bar(count / counts.max() * bar_width)} {count:,}"
+        )
     return lines
 
 

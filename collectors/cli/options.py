@@ -314,8 +314,8 @@ def parse_ids(option: str, text: str) -> tuple[range, ...]:
     return tuple(ranges)
 
 
-def format_ids(ids: Sequence[int], room: int) -> str:
-    """Format ids as `parse_ids` reads them, as many as fit into ``room`` characters.
+def format_ids(ids: Sequence[int], max_length: int) -> str:
+    """Format ids as `parse_ids` reads them, as many as fit into ``max_length`` characters.
 
     Example:
         >>> format_ids([0, 1, 2, 5, 7, 8], 40), format_ids([1, 3, 5, 7, 9, 11], 10)
@@ -329,11 +329,11 @@ def format_ids(ids: Sequence[int], room: int) -> str:
             ranges.append([number])
     texts = ["-".join(map(str, each)) for each in ranges]
     whole = ",".join(texts)
-    if len(whole) <= room:
+    if len(whole) <= max_length:
         return whole
     kept = ""
     for text in texts:
-        if len(f"{kept}{text},...") > room and kept:
+        if len(f"{kept}{text},...") > max_length and kept:
             break
         kept += f"{text},"
     return f"{kept}..."

@@ -341,10 +341,10 @@ def _layout_of(name: str, value: object, leaves: dict[str, object]) -> Layout:
     """Collect the leaves of a nested value by name, and return its layout."""
     if isinstance(value, Mapping):
         parts = cast("Mapping[str, object]", value)
-        strange = [key for key in parts if not isinstance(cast("object", key), str)]
-        if strange:
+        others = [key for key in parts if not isinstance(cast("object", key), str)]
+        if others:
             raise ValueError(
-                f"policy.initial_state returned the key {strange[0]!r}, expected keys that are text"
+                f"policy.initial_state returned the key {others[0]!r}, expected keys that are text"
             )
         return {key: _layout_of(f"{name}/{key}", part, leaves) for key, part in parts.items()}
     if isinstance(value, tuple | list):
