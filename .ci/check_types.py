@@ -11,7 +11,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-PACKAGES = ("", ".wrappers", ".collectors", ".buffers", ".buffers.bridges", ".wrappers.nes")
+PACKAGES = (
+    *("", ".wrappers", ".collectors", ".buffers", ".buffers.bridges", ".wrappers.nes"),
+    *(".buffers.bridges.formats", ".buffers.testing", ".wrappers.testing"),
+)
 LIST_NAMES = f"""
 import importlib, json
 names = {{}}

@@ -55,7 +55,7 @@ def sb3(rows: peers.Rows, stack: int, what: str, count: int) -> list[tuple[str, 
     observation = spaces.Box(0, 255, (stack, *shape) if stack > 1 else shape, _type(rows))
     model = algorithms.DQN(
         "CnnPolicy" if stack > 1 else "MlpPolicy",
-        _Still(observation, spaces.Discrete(6)),
+        _SpacesOnly(observation, spaces.Discrete(6)),
         buffer_size=1,
         device="cpu",
     )
@@ -106,7 +106,7 @@ def drawing(count: int) -> str:
         *tianshou(vectors, 1, "4 numbers", count),
         *torchrl(vectors, "4 numbers, 16 x 16", count),
     ]
-    return rounds.table(("what", "who", "a second", "of theirs: median", "min", "max"), lines)
+    return rounds.table(("case", "library", "a second", "of theirs: median", "min", "max"), lines)
 
 
 def learning(count: int) -> str:
@@ -140,11 +140,11 @@ def learning(count: int) -> str:
     collector.close()
     lines = [
         (
-            who,
+            name,
             f"{np.median(rates):,.0f}",
-            *tuple(f"{ratio:.2f}" for ratio in rounds.ratios(measured, who, "SB3 model.learn")),
+            *tuple(f"{ratio:.2f}" for ratio in rounds.ratios(measured, name, "SB3 model.learn")),
         )
-        for who, rates in measured.items()
+        for name, rates in measured.items()
     ]
     return rounds.table(
         ("PPO, CartPole x 8", "steps a second", "of theirs: min", "median", "max"), lines
@@ -201,7 +201,7 @@ def _file(
     )
 
 
-class _Still(gym.Env[Any, Any]):
+class _SpacesOnly(gym.Env[Any, Any]):
     """An env that gives SB3 its spaces; it is never stepped."""
 
     def __init__(self, observation: spaces.Space[Any], action: spaces.Space[Any]) -> None:

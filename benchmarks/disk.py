@@ -3,8 +3,8 @@
     python benchmarks/disk.py                         # all of it, in a folder below this one
     python benchmarks/disk.py --only flush --rounds 3 --folder /mnt/disk
 
-A flush is compared to `pwrite` and `fdatasync` of the same bytes alone, into a file whose room is
-taken already.
+A flush is compared to `pwrite` and `fdatasync` of the same bytes alone, into a file that is
+already allocated.
 """
 
 from __future__ import annotations

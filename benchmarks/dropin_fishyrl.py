@@ -21,7 +21,14 @@ from stepwell.buffers.dropin.fishyrl import IndependentVectorizedBuffer
 BATCH, LENGTH = 16, 64
 EPISODE_STEPS = 200
 WIDTHS = (4, 64, 1_024)
-HEAD = ("observation", "what", "candidate", "a second", "us each", "times the rings (low - high)")
+HEAD = (
+    "observation",
+    "operation",
+    "candidate",
+    "a second",
+    "us each",
+    "times the rings (low - high)",
+)
 RINGS = "rings"
 Record: TypeAlias = "Mapping[str, np.ndarray]"
 

@@ -23,7 +23,7 @@ from stepwell.buffers.dropin.frame_history import ReplayBuffer
 BATCH = 32
 EPISODE_STEPS = 1_000
 SHAPES = (((84, 84, 1), 4), ((60, 64, 1), 8), ((84, 84, 3), 4))
-HEAD = ("frames", "what", "candidate", "a second", "us each", "times the loop (low - high)")
+HEAD = ("frames", "operation", "candidate", "a second", "us each", "times the loop (low - high)")
 LOOP = "loop"
 
 
@@ -139,12 +139,12 @@ def main() -> None:
         name = f"{'x'.join(map(str, shape))}, k={k}"
         for what, in_order in (("sample(32)", False), ("sample(32), C order", True)):
             draws: dict[str, Callable[[], float]] = {
-                who: functools.partial(draw, buffer, options.batches, in_order)
-                for who, buffer in buffers.items()
+                name: functools.partial(draw, buffer, options.batches, in_order)
+                for name, buffer in buffers.items()
             }
             lines += compared(name, what, draws, options.rounds)
         steps: dict[str, Callable[[], float]] = {
-            who: functools.partial(play, buffer, frames, 2_000) for who, buffer in buffers.items()
+            name: functools.partial(play, buffer, frames, 2_000) for name, buffer in buffers.items()
         }
         lines += compared(name, "step", steps, options.rounds)
     print(rounds.table(HEAD, lines))

@@ -29,7 +29,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "vectors": {"state": ("float", 8), "action": "int", "reward": "float"},
     "frames": {"state": ("uint8", (84, 84)), "action": "int", "reward": "float"},
 }
-METAS = {"task": "int"}
+META_FIELDS = {"task": "int"}
 OURS, THEIRS = "Stepwell", "original"
 
 
@@ -63,7 +63,7 @@ class Side:
         """A new buffer."""
         folder = self.folder / name
         limits = {"max_episodes": EPISODES, "max_timesteps": MAX_LENGTH}
-        fields: dict[str, Any] = {"fields": FIELDS[self.data], "meta_fields": METAS}
+        fields: dict[str, Any] = {"fields": FIELDS[self.data], "meta_fields": META_FIELDS}
         return self.kind(folder, circular=circular, **limits, **fields, **self.more)
 
     def store(self) -> float:

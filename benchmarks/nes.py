@@ -38,7 +38,7 @@ FRAME_SKIP = 4
 EPISODE_FRAMES = 3_600
 Work = Callable[[int], int]  # plays so many frames, returns how many it played
 HEAD = (
-    *("backend", "what, in how many processes", "frames/s", "a CPU second"),
+    *("backend", "candidate, number of processes", "frames/s", "a CPU second"),
     *("ratio to bare: median", "min", "max", "by CPU"),
 )
 
@@ -96,7 +96,7 @@ def stepping(setting: Setting) -> Work:
     return work
 
 
-class Team:
+class Processes:
     """The same work in several processes at once: all of them wait, work, and wait again.
 
     Args:
@@ -144,7 +144,7 @@ def vector(setting: Setting) -> VectorEnv[Any, Any, Any]:
     )
 
 
-def keeping_nothing(setting: Setting, stack: contextlib.ExitStack) -> Work:
+def without_storage(setting: Setting, stack: contextlib.ExitStack) -> Work:
     """Step the vector env with random actions."""
     envs = vector(setting)
     stack.callback(envs.close)
@@ -219,11 +219,11 @@ def candidates(setting: Setting, folder: Path, stack: contextlib.ExitStack) -> l
     # Before the envs: a forked process should have no copy of their pipes.
     for size in dict.fromkeys((1, many)):
         for name, make in makers:
-            team = Team(make, size)
-            stack.callback(team.close)
-            found.append(Candidate(f"{name} x {size}", f"bare x {size}", team))
+            processes = Processes(make, size)
+            stack.callback(processes.close)
+            found.append(Candidate(f"{name} x {size}", f"bare x {size}", processes))
     ours: list[tuple[str, Work]] = [
-        ("nothing kept", keeping_nothing(setting, stack)),
+        ("nothing kept", without_storage(setting, stack)),
         ("into RAM", collecting(setting, None, stack)),
         ("into a folder", collecting(setting, folder, stack)),
         (

@@ -22,7 +22,7 @@ Draw: TypeAlias = Callable[[int], object]  # of so many
 ReadyT = TypeVar("ReadyT")
 
 HEAD = (
-    *("what", "who", "a second", "ratio to the limit: median", "min", "max"),
+    *("case", "library", "a second", "ratio to the limit: median", "min", "max"),
     *("stepwell to it: median", "min", "max", "a CPU second"),
 )
 _PIP_NAMES = {"stable_baselines3": "stable-baselines3"}

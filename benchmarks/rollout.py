@@ -30,7 +30,7 @@ import stepwell as sw
 
 Vector: TypeAlias = VectorEnv[Any, Any, Any]
 Act: TypeAlias = Callable[[Any, np.ndarray], Any]
-HEAD = ("what", "envs", "candidate", "steps/s", "ratio: median", "min", "max")
+HEAD = ("case", "envs", "candidate", "steps/s", "ratio: median", "min", "max")
 LENGTH = 128  # rows of a rollout
 SHORT_LENGTH = 32  # where every row costs much
 _CALIBRATION_SECONDS = 1.0
@@ -83,7 +83,7 @@ def rolling(
     return run
 
 
-def both_at_once(envs: Any, policy: Act) -> Callable[[], float]:
+def without_waiting(envs: Any, policy: Act) -> Callable[[], float]:
     """The limit of the gain: the policy and the envs run without waiting for each other."""
     observation, _ = envs.reset(seed=0)
     n = int(envs.num_envs)
@@ -198,7 +198,7 @@ def turns(num_envs: int, backend: Literal["native", "python"], count: int) -> li
             "plain": rolling(one, policy, reuse=True, length=SHORT_LENGTH),
             "plain, envs on two cores": rolling(two, policy, reuse=True, length=SHORT_LENGTH),
             "in turns": rolling(groups, policy, reuse=True, length=SHORT_LENGTH),
-            "limit: both at once": both_at_once(limit, policy),
+            "limit: both at once": without_waiting(limit, policy),
         }
         found += lines(f"Pong, {backend}; {name}", num_envs, candidates, count)
         for envs in (one, two, *groups, limit):

@@ -93,7 +93,7 @@ def by_priority(
     return lines
 
 
-def few_and_many(count: int, most: int) -> list[tuple[str, ...]]:
+def small_and_large(count: int, most: int) -> list[tuple[str, ...]]:
     """The same batches out of 100,000 tiny rows and out of many more."""
     sizes = (100_000, most)
     replays = {size: peer_stepwell.replay_of(tiny(size), chunk_rows=500) for size in sizes}
@@ -154,7 +154,7 @@ def main() -> None:
     if only in (None, "atari"):
         lines += atari_frames(options.games, options.steps, count, threads)
     if only in (None, "scale"):
-        lines += few_and_many(count, options.most)
+        lines += small_and_large(count, options.most)
     print("batches of transitions, all fields; by priority: drawn with weights, and updated")
     print(rounds.table(peers.HEAD, lines))
 

@@ -202,12 +202,15 @@ class Collector:
         Raises:
             ValueError: Not exactly one of the three is given, or it is not positive, or the policy
                 returned something that the envs cannot take.
+            TypeError: ``progress`` cannot be called.
             SpecMismatch: The replay holds rows of another Spec.
 
         After an error or Ctrl-C all whole rows are flushed; a note on the error says what was kept.
         """
         self._check_open()
         _check_goal(steps, episodes, seeds, self._groups)
+        if progress is not None and not callable(progress):
+            raise TypeError(f"progress: expected a function of a CollectReport, got {progress!r}")
         with self._guarded() as guard:
             self._loop.rollout_writer = None
             if seeds is None:
@@ -333,7 +336,7 @@ class Collector:
             try:
                 yield guard
             except BaseException as error:
-                self._rescue(error)
+                self._flush_after_error(error)
                 raise
 
     def _begin(
@@ -343,7 +346,7 @@ class Collector:
         started = time.perf_counter()
         loop, counter = self._loop, self._counter
         loop.restart_clock()
-        if loop.replay_writer is not None and loop.replay_writer.is_overtaken:
+        if loop.replay_writer is not None and loop.replay_writer.is_outdated:
             # Another Collector has written to the replay since this one did.
             loop.replay_writer.start_over()
             self._needs_reset = True
@@ -404,7 +407,7 @@ class Collector:
                 progress(self._reported(before))
                 due = time.perf_counter() + _PROGRESS_SECONDS
 
-    def _rescue(self, error: BaseException) -> None:
+    def _flush_after_error(self, error: BaseException) -> None:
         """Flush the whole rows and add a note about them to the error."""
         loop = self._loop
         self._needs_reset, loop.rollout_writer = True, None

@@ -50,7 +50,7 @@ class ReplayWriter:
         return kept_since(self._replay, self._first_episode)
 
     @property
-    def is_overtaken(self) -> bool:
+    def is_outdated(self) -> bool:
         """Another writer has stored episodes since: the open ones here cannot be continued."""
         return self._replay.storage.index.next_episode != self._known_episodes
 

@@ -158,7 +158,7 @@ class RolloutWriter:
             self._common_row += 1
         else:
             self._find_common_row()
-        self._make_room()
+        self._grow()
         place = self._place(envs)
         for name in self._observed:
             self._arrays[name][place] = result.leaves[name]
@@ -289,7 +289,7 @@ class RolloutWriter:
             array[...] = 0
         self._arrays[name] = array
 
-    def _make_room(self) -> None:
+    def _grow(self) -> None:
         """Grow all arrays where an env has run far ahead of the others."""
         newest = int(self._row.max()) if self._common_row is None else self._common_row
         rows, needed = len(self._arrays["mask"]), newest + 1

@@ -135,8 +135,8 @@ class InfoReader:
     ) -> np.ndarray:
         column = np.empty((num_envs, *missing.shape), missing.dtype)
         column[...] = missing
-        everywhere = np.ones(num_envs, np.bool_)
-        mask = np.asarray(info.get(f"_{name}", everywhere), np.bool_)
+        all_true = np.ones(num_envs, np.bool_)
+        mask = np.asarray(info.get(f"_{name}", all_true), np.bool_)
         if name not in info or not mask.any():
             return column
         for values, places in _by_dtype(info[name], np.flatnonzero(mask)):

@@ -26,12 +26,12 @@ __all__ = [
     "env_name",
     "frame_skip",
     "frame_stack_of",
-    "hands_out_copies",
     "is_ale",
     "is_partial",
     "mode_of",
     "recipe_of",
     "refuse_bad_reset",
+    "returns_copies",
     "split_step",
 ]
 
@@ -118,7 +118,7 @@ class FrameCounters:
         self._frames[envs] = info["frame_number"]
         self._episode_frames[envs] = info["episode_frame_number"]
 
-    def moved_on(self, info: _Info, envs: np.ndarray | slice) -> np.ndarray:
+    def advanced_equally(self, info: _Info, envs: np.ndarray | slice) -> np.ndarray:
         """Envs in which both counters advanced equally, so that there was no reset in between."""
         frames = info["frame_number"] - self._frames[envs]
         episode_frames = info["episode_frame_number"] - self._episode_frames[envs]
@@ -165,7 +165,7 @@ def split_step(envs: Vector) -> tuple[Callable[[Any], None], Callable[[], Any]]:
     return waiting.append, lambda: envs.step(waiting.pop())
 
 
-def hands_out_copies(envs: Vector) -> bool:
+def returns_copies(envs: Vector) -> bool:
     """Test whether observations are never written to again; all others are copied at once."""
     if type(envs) in (SyncVectorEnv, AsyncVectorEnv):
         return bool(cast("SyncVectorEnv[Any, Any]", envs).copy)

@@ -15,10 +15,10 @@ from stepwell.collectors.step_result import EpisodeMetadata, InfoReader, StepRes
 from stepwell.collectors.vector_envs import (
     FrameCounters,
     Vector,
-    hands_out_copies,
     is_ale,
     mode_of,
     refuse_bad_reset,
+    returns_copies,
     split_step,
 )
 from stepwell.wrappers.final_observations import ExactInfos, OverwriteDetector
@@ -60,7 +60,7 @@ class Stepper:
         self._send, self._receive = split_step(envs)
         self._is_ale = is_ale(envs)
         self._exact_infos = ExactInfos(envs)
-        self._copies = hands_out_copies(envs)
+        self._copies = returns_copies(envs)
         self._overwrites = OverwriteDetector()
         self._ended = np.zeros(envs.num_envs, np.bool_)
         """[N] bool: the env's next row is that of a reset."""
@@ -258,7 +258,7 @@ class Stepper:
         batch: Mapping[str, np.ndarray],
         step: _RawStep,
     ) -> StepResult:
-        """The true last rows, which a SAME_STEP env hands out in its info."""
+        """The true last rows, which a SAME_STEP env returns in its info."""
         _, reward, terminated, truncated, info = step
         leaves = self._final_leaves(places, batch, info)
         declared = self._info.read(cast("_Info", info.get("final_info", {})), len(reward))
@@ -350,7 +350,7 @@ class Stepper:
     def _really_reset(self, ended: np.ndarray, envs: np.ndarray | slice, info: _Info) -> np.ndarray:
         """Episodes, of those that seemed to have ended, that did, by the frame counters."""
         if np.count_nonzero(ended):
-            ended = ended & ~self._frame_counters.moved_on(info, envs)
+            ended = ended & ~self._frame_counters.advanced_equally(info, envs)
         self._frame_counters.set(info, envs)
         return ended
 

@@ -49,7 +49,7 @@ class NaiveEnv(gym.Env[np.ndarray, np.int64]):
         return self.nes.step(), 0.0, False, False, {}
 
 
-class Shown(gym.Wrapper[Any, Any, Any, Any]):
+class FrameRecorder(gym.Wrapper[Any, Any, Any, Any]):
     """Copies each frame when it is returned, and passes on the original array."""
 
     def __init__(self, env: gym.Env[Any, Any], start: int, right: int) -> None:
@@ -75,7 +75,7 @@ class Shown(gym.Wrapper[Any, Any, Any, Any]):
         return self.right if now > 27 else self.start if now in (20, 21) else 0
 
 
-def recorded(env: Shown, steps: int) -> tuple[Frames, Frames]:
+def recorded(env: FrameRecorder, steps: int) -> tuple[Frames, Frames]:
     """Record one episode with Minari and Stepwell at once, and return the frames of both."""
     replay = sw.SequenceReplayBuffer()
     with tempfile.TemporaryDirectory() as folder:
@@ -89,7 +89,7 @@ def recorded(env: Shown, steps: int) -> tuple[Frames, Frames]:
     return by_minari, by_stepwell
 
 
-def stacked_by(stack: Callable[..., Any], env: Shown, steps: int) -> Frames:
+def stacked_by(stack: Callable[..., Any], env: FrameRecorder, steps: int) -> Frames:
     """Return the last stack of four frames that a wrapper gives."""
     wrapper, frames = stack(env, 4), []
     wrapper.reset(seed=0)
@@ -130,10 +130,12 @@ def main() -> None:
         install = "pip install 'stepwell[nes]' 'minari[create,hdf5]' pillow"
         sys.exit(f"{', '.join(missing)} cannot be imported, so first: {install}")
     rom, steps = str(write_demo(options.out)[0]), options.steps
-    makes: dict[str, Callable[[], Shown]] = {"cynes": lambda: Shown(NaiveEnv(rom), 16, 1)}
+    makes: dict[str, Callable[[], FrameRecorder]] = {
+        "cynes": lambda: FrameRecorder(NaiveEnv(rom), 16, 1)
+    }
     if find_spec("nes_py"):  # its own env, unchanged: since version 9 a gymnasium env
         nes_env: Any = import_module("nes_py").NESEnv
-        makes["nes-py"] = lambda: Shown(nes_env(rom), 8, 128)
+        makes["nes-py"] = lambda: FrameRecorder(nes_env(rom), 8, 128)
     for name, make in makes.items():
         env = make()
         with warnings.catch_warnings(action="ignore"):  # Minari warns about missing metadata

@@ -10,6 +10,8 @@ import numpy.typing as npt
 from gymnasium.core import ActType, ObsType
 from gymnasium.utils.seeding import np_random
 
+from stepwell.wrappers.number_checks import check_whole
+
 if TYPE_CHECKING:
     from ale_py.env import AtariEnv
 
@@ -246,12 +248,11 @@ class AleFrameSkip(
 
 
 def _check(env: gymnasium.Env[Image, int], skip: int, pool: str, max_frames: int | None) -> None:
-    if skip < 1:
-        raise ValueError(f"skip: expected at least 1 frame a step, got {skip}; 1 skips nothing")
+    check_whole("skip", skip, 1, "; 1 skips nothing")
     if pool not in ("max", "none"):
         raise ValueError(f"pool: expected 'max' or 'none', got {pool!r}")
-    if max_frames is not None and max_frames < 1:
-        raise ValueError(f"max_frames: expected at least 1, got {max_frames}; None sets no limit")
+    if max_frames is not None:
+        check_whole("max_frames", max_frames, 1, "; None sets no limit")
     if getattr(env.unwrapped, "_frameskip", None) != 1:
         raise ValueError(
             f"AleFrameSkip: expected an ale-py AtariEnv made with frameskip=1, got {env}; "

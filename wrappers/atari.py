@@ -31,6 +31,7 @@ from stepwell.wrappers.atari_settings import (
 from stepwell.wrappers.episodes import EpisodicLife, FireReset, NoopStart
 from stepwell.wrappers.frames import FrameStack
 from stepwell.wrappers.make_vector_env import vectorize
+from stepwell.wrappers.number_checks import check_whole
 from stepwell.wrappers.pixels import Resize, require_opencv
 from stepwell.wrappers.recipe import spec_of
 from stepwell.wrappers.rewards import SignReward
@@ -135,8 +136,7 @@ def make_atari(
     """
     if backend not in get_args(Backend):
         raise ValueError(f"backend: expected 'native' or 'python', got {backend!r}")
-    if not isinstance(num_envs, int | np.integer) or isinstance(num_envs, bool) or num_envs < 1:
-        raise ValueError(f"num_envs: expected at least 1 env, got {num_envs!r}")
+    check_whole("num_envs", num_envs, 1)
     settings = AtariSettings(
         game=find_game(game),
         frame_skip=frame_skip,
@@ -197,11 +197,8 @@ def _make(
         return vectorize([partial(atari_env, settings)] * num_envs, num_workers=num_workers)
     from stepwell.wrappers.atari_native import NativeAtari  # loads ale-py
 
-    if num_workers is not None and num_workers < 1:
-        raise ValueError(
-            f"num_workers: expected at least 1 thread on the native backend, got {num_workers}; "
-            "use backend='python' to step in this process"
-        )
+    if num_workers is not None:
+        check_whole("num_workers", num_workers, 1, "; backend='python' can step in this process")
     return NativeAtari(settings, num_envs, num_workers or 0)
 
 

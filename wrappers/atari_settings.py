@@ -7,7 +7,8 @@ import difflib
 from typing import Literal, get_args
 
 import gymnasium
-import numpy as np
+
+from stepwell.wrappers.number_checks import check_size, check_sticky, check_whole
 
 
 def game_ids() -> dict[str, str]:
@@ -118,18 +119,15 @@ class AtariSettings:
 
     def __post_init__(self) -> None:
         """Check every value."""
-        _check_whole("frame_skip", self.frame_skip, 1)
-        _check_whole("noop_max", self.noop_max, 0)
-        _check_whole("frame_stack", self.frame_stack, 1)
-        _check_whole("max_frames", self.max_frames, 1)
+        check_whole("frame_skip", self.frame_skip, 1, most=LARGEST)
+        check_whole("noop_max", self.noop_max, 0, most=LARGEST)
+        check_whole("frame_stack", self.frame_stack, 1, most=LARGEST)
+        check_whole("max_frames", self.max_frames, 1, most=LARGEST)
         _check_choice("pool", self.pool, get_args(Pool))
         _check_choice("life_loss", self.life_loss, get_args(LifeLoss))
-        if not 0 <= self.sticky < 1:
-            raise ValueError(
-                f"sticky: expected a probability from 0 to below 1, got {self.sticky}; 0 is off"
-            )
+        check_sticky(self.sticky)
         if self.size is not None:
-            _check_size(self.size)
+            check_size(self.size, "; None keeps the screen's")
 
     def recipe(self, backend: Backend) -> dict[str, object]:
         """Return JSON data that identifies the env, with the versions of the packages."""
@@ -147,23 +145,6 @@ class AtariSettings:
         }
 
 
-def _check_whole(name: str, value: int, least: int) -> None:
-    is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not (is_whole and least <= value <= LARGEST):
-        raise ValueError(
-            f"{name}: expected a whole number from {least} to {LARGEST}, got {value!r}"
-        )
-
-
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise ValueError(f"{name}: expected {' or '.join(map(repr, choices))}, got {value!r}")
-
-
-def _check_size(size: tuple[int, int]) -> None:
-    is_pair = isinstance(size, tuple | list) and len(size) == 2
-    if not is_pair or not all(isinstance(n, int | np.integer) and n >= 1 for n in size):
-        raise ValueError(
-            f"size: expected (rows, columns), each at least 1, got {size!r}; None keeps the "
-            f"screen's"
-        )

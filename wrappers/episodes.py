@@ -16,6 +16,7 @@ from stepwell.wrappers.ale_env import (
     emulator_info,
     emulator_of,
 )
+from stepwell.wrappers.number_checks import check_whole
 
 
 class NoopStart(
@@ -92,8 +93,7 @@ def _has_no_noop(env: gymnasium.Env[ObsType, ActType]) -> bool:
 
 
 def _check(env: gymnasium.Env[ObsType, ActType], noop_max: int, noop_action: int) -> None:
-    if noop_max < 0:
-        raise ValueError(f"noop_max: expected at least 0 frames, got {noop_max}; 0 starts at once")
+    check_whole("noop_max", noop_max, 0, "; 0 starts at once")
     meanings = action_meanings(env)
     if _has_no_noop(env) and noop_action == 0:
         space, screens = env.observation_space, env.unwrapped.observation_space

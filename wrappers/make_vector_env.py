@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 from gymnasium.envs.registration import EnvSpec, find_highest_version, parse_env_id
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
+from stepwell.wrappers.number_checks import check_whole
 from stepwell.wrappers.recipe import recipe_of, spec_of
 from stepwell.wrappers.workers.vector_env import (
     WorkerVectorEnv,
@@ -59,10 +59,9 @@ def vectorize(env_fns: Sequence[EnvFn], *, num_workers: int | None = None) -> An
     for env_fn in env_fns:
         if not callable(env_fn):
             raise TypeError(f"env_fns: expected factories without arguments, got {env_fn!r}")
-    if num_workers is not None and num_workers < 0:
-        raise ValueError(f"num_workers is invalid: expected 0 or more, got {num_workers}")
     if num_workers is None:
         num_workers = _default_num_workers(len(env_fns))
+    check_whole("num_workers", num_workers, 0)
     if num_workers == 0:
         return SyncVectorEnv(env_fns, autoreset_mode=AutoresetMode.NEXT_STEP)
     return WorkerVectorEnv(env_fns, num_workers=num_workers)
@@ -109,9 +108,8 @@ def make_vec(
         ((4,), 'CartPole-v1')
         >>> envs.close()
     """
-    is_whole = isinstance(num_envs, int | np.integer) and not isinstance(num_envs, bool)
-    if num_envs is not None and not (is_whole and num_envs >= 1):
-        raise ValueError(f"num_envs is invalid: expected 1 or more, got {num_envs!r}")
+    if num_envs is not None:
+        check_whole("num_envs", num_envs, 1)
     for wrap in wrappers:
         if not callable(wrap):
             raise TypeError(f"wrappers: expected functions that take an env, got {wrap!r}")

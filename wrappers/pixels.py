@@ -11,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.core import ActType
 
+from stepwell.wrappers.number_checks import check_size
+
 Image = npt.NDArray[np.uint8]
 
 
@@ -191,9 +193,7 @@ class Resize(
 
     def __init__(self, env: gymnasium.Env[Image, ActType], size: tuple[int, int]) -> None:
         space = image_space(env, "Resize")
-        is_pair = isinstance(size, tuple | list) and len(size) == 2
-        if not is_pair or not all(isinstance(n, int | np.integer) and n >= 1 for n in size):
-            raise ValueError(f"size: expected (rows, columns), each at least 1, got {size!r}")
+        check_size(size)
         require_opencv()
         gymnasium.utils.RecordConstructorArgs.__init__(self, size=size)
         super().__init__(env)

@@ -21,6 +21,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from stepwell.wrappers.check.report import VectorEnvReport
 from stepwell.wrappers.check.vector_env import check_vector_env
 from stepwell.wrappers.check.watch import copied, leaves_of
+from stepwell.wrappers.number_checks import check_whole
 from stepwell.wrappers.workers.vector_env import WorkerVectorEnv, checked_env
 
 __all__ = ["Vectorization", "assert_env", "assert_vector_env"]
@@ -86,8 +87,7 @@ def assert_env(
     Example:
         >>> assert_env(lambda: gym.make("CartPole-v1"), steps=50, vectorization=["sync"])
     """
-    if num_envs < 1:
-        raise ValueError(f"num_envs: expected a whole number >= 1, got {num_envs}")
+    check_whole("num_envs", num_envs, 1)
     unknown = set(vectorization) - set(get_args(Vectorization))
     if unknown or not vectorization:
         raise ValueError(

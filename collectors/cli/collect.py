@@ -37,6 +37,7 @@ from stepwell.collectors.cli.options import (
     Quiet,
     number_of_bytes,
     parse_metadata,
+    real_number,
     whole_number,
 )
 from stepwell.collectors.cli.output import (
@@ -198,7 +199,7 @@ def collect(
         ),
     ] = None,
     sticky: Annotated[
-        float | None,
+        str | None,
         typer.Option(
             metavar="P",
             help="Probability of repeating the last action. Default: Atari 0.25, NES 0.",
@@ -272,10 +273,10 @@ def collect(
         ),
     ] = None,
     mode: Annotated[
-        int | None, typer.Option(metavar="N", help="The game's mode.", rich_help_panel=_ATARI)
+        str | None, typer.Option(metavar="N", help="The game's mode.", rich_help_panel=_ATARI)
     ] = None,
     difficulty: Annotated[
-        int | None,
+        str | None,
         typer.Option(metavar="N", help="The game's difficulty.", rich_help_panel=_ATARI),
     ] = None,
     game: Annotated[
@@ -346,7 +347,7 @@ def collect(
         ),
     ] = None,
     reward_clip: Annotated[
-        float | None,
+        str | None,
         typer.Option(metavar="X", help="Clip each reward to -X .. X.", rich_help_panel=_NES),
     ] = None,
     ram: Annotated[
@@ -378,7 +379,7 @@ def collect(
         values: dict[str, object] = {
             "frame_skip": whole_number("--frame-skip", frame_skip),
             "frame_stack": whole_number("--frame-stack", frame_stack),
-            "sticky": sticky,
+            "sticky": real_number("--sticky", sticky),
             "noop_max": whole_number("--noop-max", noop_max, 0),
             "grayscale": None if rgb is None else not rgb,
             "pool": pool,
@@ -387,8 +388,8 @@ def collect(
             "fire_reset": fire_reset,
             "clip_rewards": clip_rewards,
             "full_actions": full_actions,
-            "mode": mode,
-            "difficulty": difficulty,
+            "mode": whole_number("--mode", mode, 0),
+            "difficulty": whole_number("--difficulty", difficulty, 0),
             "game": game,
             "actions": None if actions is None else parse_actions(actions),
             "allow_opposites": allow_opposites,
@@ -397,7 +398,7 @@ def collect(
             "start_rule": start_rule,
             "crop": None if crop is None else parse_crop("--crop", crop),
             "stuck_frames": whole_number("--stuck-frames", stuck_frames),
-            "reward_clip": reward_clip,
+            "reward_clip": real_number("--reward-clip", reward_clip),
             "ram_obs": ram,
         }
         options = {name: value for name, value in values.items() if value is not None}
@@ -421,7 +422,7 @@ def collect(
         with contextlib.ExitStack() as stack:
             opened = _store(out, resume, most_steps, most_bytes)
             replay = stack.enter_context(opened)
-            request, used_seed = _like_before(request, chosen_seed, replay)
+            request, used_seed = _as_in_last_run(request, chosen_seed, replay)
             line = stack.enter_context(LiveLine(is_silent=quiet or as_json))
             line.say(f"making {request.num_envs} envs of {env} ...")
             defaults = missing_values(info_fields, request)
@@ -629,7 +630,7 @@ def _remove_empty(out: Path, was_there: bool) -> None:
             out.rmdir()
 
 
-def _like_before(
+def _as_in_last_run(
     request: EnvRequest, seed: int | None, replay: SequenceReplayBuffer
 ) -> tuple[EnvRequest, int]:
     """Fill in the number of envs and the seed, from the store's last run where there is one."""

@@ -276,10 +276,10 @@ def _emulator_lines(found: Emulators) -> list[str]:
 
 
 def _show_group(
-    console: rich.console.Console, title: str, names: Sequence[str], remark: str = ""
+    console: rich.console.Console, title: str, names: Sequence[str], note: str = ""
 ) -> None:
     if names:
-        head = f"  {len(names)}{', ' if remark else ''}{remark}"
+        head = f"  {len(names)}{', ' if note else ''}{note}"
         console.print()
         console.print(rich.text.Text.assemble((title, "bold"), (head, "dim")))
         console.print(rich.columns.Columns(names, padding=(0, 2), column_first=True))

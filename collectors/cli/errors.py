@@ -41,10 +41,10 @@ INTERRUPTED = 130
 _ON_PURPOSE = (ValueError, TypeError, ImportError, RuntimeError)
 _OF_ENVIRONMENT = (StepwellError, OSError, gymnasium.error.Error)
 _OWN = Path(stepwell.buffers.__file__).parents[1]
-_OWN_ROOMS = tuple(
+_OWN_FOLDERS = tuple(
     str(path)
-    for room in ("wrappers", "collectors", "buffers")
-    for path in (_OWN / room, (_OWN / room).resolve())  # a checkout has links to the rooms
+    for folder in ("wrappers", "collectors", "buffers")
+    for path in (_OWN / folder, (_OWN / folder).resolve())  # a checkout has links to the folders
 )
 _STANDARD = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), "<frozen ")
 _ONLY_OURS = re.compile(r"[/\\](numpy|zstandard|cv2|rich|typer|click)[/\\]")
@@ -64,7 +64,7 @@ class _Line(NamedTuple):
 
     @property
     def is_own(self) -> bool:
-        return self.file.startswith(_OWN_ROOMS)
+        return self.file.startswith(_OWN_FOLDERS)
 
     @property
     def is_only_ours(self) -> bool:

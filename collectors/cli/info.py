@@ -236,10 +236,12 @@ def histogram(name: str, numbers: np.ndarray, width: int) -> list[str]:
     edges, labels = _bins(numbers)
     counts, _ = np.histogram(numbers, edges)
     label_width = max(len(label) for label in labels)
-    room = max(8, width - label_width - 8 - len(f"{counts.max():,}"))
+    bar_width = max(8, width - label_width - 8 - len(f"{counts.max():,}"))
     lines = [name]
     for label, count in zip(labels, counts.tolist(), strict=True):
-        lines.append(f"  {label:>{label_width}}  {_bar(count / counts.max() * room)} {count:,}")
+        lines.append(
+            f"  {label:>{label_width}}  {_bar(count / counts.max() * bar_width)} {count:,}"
+        )
     return lines
 
 
@@ -338,11 +340,9 @@ def _statistics(numbers: np.ndarray) -> str:
 
 
 def _fields(store: StoreSummary) -> rich.table.Table:
-    found = table("field", "dtype", "shape", "kept as", "as the env gives it")
+    found = table("field", "dtype", "shape", "codec", "stack")
     for field in store.spec.fields:
-        stack = (
-            f"stack of {field.stack}, {field.stack_padding} before it" if field.stack > 1 else ""
-        )
+        stack = f"{field.stack}, padding {field.stack_padding}" if field.stack > 1 else ""
         cells = (field.name, field.dtype, field.shape, field.codec, stack)
         found.add_row(*map(_cell, cells))
     return found

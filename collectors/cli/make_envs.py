@@ -232,10 +232,10 @@ def _nes_options(env: str, options: EnvOptions) -> NesOptions:
         ValueError: One of them is for Atari games, or for pictures when memory is observed.
     """
     _refuse_other(env, [name for name in options if name not in NesOptions.__optional_keys__])
-    useless = [_option_name(name) for name in _OF_PICTURES if name in options]
-    if options.get("ram_obs") and useless:
+    unused = [_option_name(name) for name in _OF_PICTURES if name in options]
+    if options.get("ram_obs") and unused:
         raise ValueError(
-            f"--ram: expected no {' and no '.join(useless)}, since memory is not a picture; leave "
+            f"--ram: expected no {' and no '.join(unused)}, since memory is not a picture; leave "
             f"one or the other out"
         )
     return cast("NesOptions", options)

@@ -34,6 +34,7 @@ __all__ = [
     "parse_ids",
     "parse_metadata",
     "parse_selection",
+    "real_number",
     "whole_number",
 ]
 
@@ -68,13 +69,13 @@ Ids = Annotated[
     typer.Option(metavar="IDS", help="The id is one of 3,10-20.", rich_help_panel=_CONDITIONS),
 ]
 MinReturn = Annotated[
-    float | None,
+    str | None,
     typer.Option(
         metavar="X", help="The sum of stored rewards is X or more.", rich_help_panel=_CONDITIONS
     ),
 ]
 MaxReturn = Annotated[
-    float | None,
+    str | None,
     typer.Option(
         metavar="X", help="The sum of stored rewards is X or less.", rich_help_panel=_CONDITIONS
     ),
@@ -163,6 +164,22 @@ def whole_number(option: str, text: str | None, least: int = 1) -> int | None:
     return number
 
 
+def real_number(option: str, text: str | None) -> float | None:
+    """Parse a number that may have a fraction.
+
+    Raises:
+        ValueError: It is not a number.
+
+    Example:
+        >>> real_number("--min-return", "-1.5")
+        -1.5
+    """
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        raise ValueError(f"{option}: expected a number such as 1.5, got {text!r}") from None
+
+
 def number_of_bytes(option: str, text: str | None) -> int | None:
     """Parse a number of bytes.
 
@@ -220,8 +237,8 @@ def parse_selection(
     *,
     where: Sequence[str] | None = None,
     episodes: str | None = None,
-    min_return: float | None = None,
-    max_return: float | None = None,
+    min_return: str | None = None,
+    max_return: str | None = None,
     min_steps: str | None = None,
     max_steps: str | None = None,
     ended: bool = False,
@@ -245,8 +262,8 @@ def parse_selection(
     return EpisodeSelection(
         where=metadata or None,
         ids=None if episodes is None else parse_ids("--episodes", episodes),
-        min_return=min_return,
-        max_return=max_return,
+        min_return=real_number("--min-return", min_return),
+        max_return=real_number("--max-return", max_return),
         min_steps=whole_number("--min-steps", min_steps, 0),
         max_steps=whole_number("--max-steps", max_steps, 0),
         has_ended=True if ended else False if cut else None,
@@ -297,8 +314,8 @@ def parse_ids(option: str, text: str) -> tuple[range, ...]:
     return tuple(ranges)
 
 
-def format_ids(ids: Sequence[int], room: int) -> str:
-    """Format ids as `parse_ids` reads them, as many as fit into ``room`` characters.
+def format_ids(ids: Sequence[int], max_length: int) -> str:
+    """Format ids as `parse_ids` reads them, as many as fit into ``max_length`` characters.
 
     Example:
         >>> format_ids([0, 1, 2, 5, 7, 8], 40), format_ids([1, 3, 5, 7, 9, 11], 10)
@@ -312,11 +329,11 @@ def format_ids(ids: Sequence[int], room: int) -> str:
             ranges.append([number])
     texts = ["-".join(map(str, each)) for each in ranges]
     whole = ",".join(texts)
-    if len(whole) <= room:
+    if len(whole) <= max_length:
         return whole
     kept = ""
     for text in texts:
-        if len(f"{kept}{text},...") > room and kept:
+        if len(f"{kept}{text},...") > max_length and kept:
             break
         kept += f"{text},"
     return f"{kept}..."

@@ -81,6 +81,7 @@ def evaluate(
     Raises:
         ValueError: An argument is out of range, there is no such env, its episodes end at lost
             lives, it does not declare whether its rewards are clipped, or it cannot be rendered.
+        TypeError: ``envs``, ``video`` or ``progress`` has another type.
         ImportError: A package that this env, or a video, needs is missing.
 
     Example:
@@ -132,6 +133,8 @@ def _recorded_episodes(
     video: bool | str | PathLike[str] | None, video_episodes: Collection[int], count: int
 ) -> list[int]:
     """Numbers of the episodes to record, in order."""
+    if not isinstance(video, bool | str | PathLike | None):
+        raise TypeError(f"video: expected a path, True or None, got {video!r}")
     if video is None or video is False:
         return []
     numbers = sorted(set(video_episodes))

@@ -49,11 +49,11 @@ class CompressedFrames:
     def unpack(self) -> Frame:
         """The frames, uint8 [T + 1, H, W, 3], in new memory."""
         frames = np.empty(self.shape, np.uint8)
-        room, done = memoryview(cast("Any", frames.reshape(-1))), 0
+        target, filled = memoryview(cast("Any", frames.reshape(-1))), 0
         with ZstdDecompressor().stream_reader(BytesIO(self.packed)) as reader:
-            while count := reader.readinto(room[done:]):
-                done += count
-        assert done == frames.size
+            while count := reader.readinto(target[filled:]):
+                filled += count
+        assert filled == frames.size
         return frames
 
 

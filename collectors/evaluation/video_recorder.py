@@ -81,18 +81,18 @@ class _OpenVideo:
         self._episode = episode
         self._fps = fps
         self._path = path
-        self._keeper = FrameCompressor()
+        self._compressor = FrameCompressor()
         self._writer = None if path is None else Mp4Writer(path, fps)
 
     def add(self, frame: Frame) -> None:
-        self._keeper.add(frame)
+        self._compressor.add(frame)
         if self._writer is not None:
             self._writer.add(frame)
 
     def finish(self) -> Video:
         if self._writer is not None:
             self._writer.close()
-        return Video(self._episode, float(self._fps), self._path, self._keeper.finish())
+        return Video(self._episode, float(self._fps), self._path, self._compressor.finish())
 
     def abort(self) -> None:
         if self._writer is not None:

@@ -163,7 +163,8 @@ class PolicyCaller:
         outside = _outside(rows, space)
         if outside is not None:
             raise ValueError(
-                f"policy returned {name} {outside}, expected one of {space}; correct the policy"
+                f"policy returned {name} {outside} for {n} envs, expected one of {space}; correct "
+                f"the policy"
             )
         return rows.astype(dtype, copy=False)
 
@@ -297,8 +298,11 @@ def _leaf_spaces(
     return [leaf for part, inner in pairs for leaf in _leaf_spaces(part, inner)]
 
 
-def _outside(rows: np.ndarray, space: spaces.Space[object]) -> object:
-    """A value outside of the space, or None; Box actions are left to the envs to clip."""
+def _outside(rows: np.ndarray, space: spaces.Space[object]) -> str | None:
+    """Value and index of an action outside of the space, or None.
+
+    Of a Box only NaN is outside: other numbers are left to the envs to clip.
+    """
     if isinstance(space, spaces.Discrete):
         low, high = int(space.start), int(space.start + space.n)
         if low == 0 and rows.dtype == np.int64:  # as unsigned numbers negative ones are huge
@@ -309,9 +313,14 @@ def _outside(rows: np.ndarray, space: spaces.Space[object]) -> object:
         wrong = (rows < space.start) | (rows >= space.start + space.nvec)
     elif isinstance(space, spaces.MultiBinary):
         wrong = (rows != 0) & (rows != 1)
+    elif rows.dtype.kind == "f":
+        wrong = np.isnan(rows)
     else:
         return None
-    return rows[wrong].flat[0] if np.count_nonzero(wrong) else None
+    if not np.count_nonzero(wrong):
+        return None
+    first = np.argwhere(wrong)[0]
+    return f"{rows[tuple(first)]} at index {first.tolist()}"
 
 
 def _names(extras: Mapping[str, np.ndarray]) -> list[str]:
@@ -332,10 +341,10 @@ def _layout_of(name: str, value: object, leaves: dict[str, object]) -> Layout:
     """Collect the leaves of a nested value by name, and return its layout."""
     if isinstance(value, Mapping):
         parts = cast("Mapping[str, object]", value)
-        strange = [key for key in parts if not isinstance(cast("object", key), str)]
-        if strange:
+        others = [key for key in parts if not isinstance(cast("object", key), str)]
+        if others:
             raise ValueError(
-                f"policy.initial_state returned the key {strange[0]!r}, expected keys that are text"
+                f"policy.initial_state returned the key {others[0]!r}, expected keys that are text"
             )
         return {key: _layout_of(f"{name}/{key}", part, leaves) for key, part in parts.items()}
     if isinstance(value, tuple | list):

@@ -26,10 +26,10 @@ except ImportError:
 
 from .agent import Models, construct_models
 from .checkpoint import load_checkpoint, load_models, write_whole
-from .config import Config, said
+from .config import Config, parse_settings
 from .foresee import draw_foresight
 from .progress import Progress
-from .train import Judges, evaluate, get_environments_and_actions, train_loop
+from .train import EvaluationEnvs, evaluate, get_environments_and_actions, train_loop
 
 FRESH_SEED = 2_000_000  # of the last evaluation: seeds that were not used to select the agent
 MADE_ONCE = ("env", "seed", "preset")  # cannot change when a run is resumed
@@ -133,7 +133,9 @@ def _run(options: argparse.Namespace) -> Run:
         ValueError: The folder has a run already, or none to resume; or a setting is invalid.
     """
     file = options.out / "run.json"
-    numbers = said(options.set) | ({} if options.steps is None else {"steps": options.steps})
+    numbers = parse_settings(options.set) | (
+        {} if options.steps is None else {"steps": options.steps}
+    )
     if options.resume:
         if not file.exists():
             raise ValueError(f"--resume: expected a run in {options.out}, got none; see --out")
@@ -193,8 +195,8 @@ def _train(run: Run, options: argparse.Namespace) -> Models:
 def _show(run: Run, models: Models, options: argparse.Namespace) -> None:
     """Evaluate the best agent on fresh seeds, record it, and draw its model's predictions."""
     load_models(_best(options), models, include_optimizers=False)
-    with Judges(run.env, run.config.eval_episodes, FRESH_SEED) as judges:
-        print(f"the best agent, from fresh seeds:\n{judges.play(models)}")
+    with EvaluationEnvs(run.env, run.config.eval_episodes, FRESH_SEED) as eval_envs:
+        print(f"the best agent, from fresh seeds:\n{eval_envs.play(models)}")
     if options.video is not None:
         evaluate(run.env, models, FRESH_SEED, options.video)
         print(f"film: {options.video}")

@@ -143,7 +143,7 @@ class Config:
         )
 
 
-def said(texts: list[str]) -> dict[str, Any]:
+def parse_settings(texts: list[str]) -> dict[str, Any]:
     """Parse settings of a config, given as NAME=VALUE.
 
     Raises:

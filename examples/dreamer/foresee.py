@@ -38,11 +38,11 @@ def foresee(models: Models, batch: sw.Batch, seen: int) -> tuple[np.ndarray, np.
         state = model.rssm.imagine(state, action)
         features.append(state.features)
     guess = model.decoder(torch.stack(features, 1)).images[0]
-    truth, thought = (
+    truth, predicted = (
         ((pictures + 0.5).clamp(0, 1) * 255).round().byte().cpu().numpy()
         for pictures in (rows.seen.images[0], guess)
     )
-    return truth, thought
+    return truth, predicted
 
 
 def draw_foresight(models: Models, replay: sw.SequenceReplayBuffer, path: Path) -> None:
@@ -56,8 +56,8 @@ def draw_foresight(models: Models, replay: sw.SequenceReplayBuffer, path: Path) 
         path: A file that ends in ".png".
     """
     request = sw.Sequences(3, SEEN + FORESEEN, draw="recent")
-    truth, thought = foresee(models, replay.sample(request), SEEN)
-    strips = [_strip(pictures) for pair in zip(truth, thought, strict=True) for pictures in pair]
+    truth, predicted = foresee(models, replay.sample(request), SEEN)
+    strips = [_strip(pictures) for pair in zip(truth, predicted, strict=True) for pictures in pair]
     path.parent.mkdir(parents=True, exist_ok=True)
     encoded = cv2.imencode(".png", np.concatenate(strips))[1]
     path.write_bytes(encoded.tobytes())  # cv2.imwrite would fail silently

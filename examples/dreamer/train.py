@@ -54,7 +54,7 @@ def get_environments_and_actions(
     return envs, Actions(envs.single_action_space)
 
 
-class Judges:
+class EvaluationEnvs:
     """Envs in which the greedy agent is evaluated, always with the same seeds.
 
     Args:
@@ -102,18 +102,18 @@ def train_loop(
     """
     replay, ratio, saved = models.utilities.replay, models.utilities.ratio, 0
     request = sw.Sequences(config.batch_size, config.length, borders="cross")
-    judges = Judges(env_name, config.eval_episodes)
+    eval_envs = EvaluationEnvs(env_name, config.eval_episodes)
     if (missing := min(config.pretrain_steps, config.steps) - replay.steps) > 0:
         sw.Collector(envs, sw.RandomPolicy(), replay, seed=seed).collect(steps=missing)
     policy, ended = DreamerPolicy(models), progress.episode
-    with judges, sw.Collector(envs, policy, replay, seed=seed, on_episode=ended) as collector:
+    with eval_envs, sw.Collector(envs, policy, replay, seed=seed, on_episode=ended) as collector:
         while True:
             for _ in range(ratio(replay.steps)):
                 metrics = learning_step(replay.sample(request), models)
                 progress.losses(metrics, replay.steps)
             now, is_last = replay.steps, replay.steps >= config.steps
             if _due(config.eval_every, progress.evaluated_at, now, is_last):
-                found = judges.play(models)
+                found = eval_envs.play(models)
                 if found.mean >= progress.best:
                     save_models(best, models, include_optimizers=False)
                 progress.evaluated(found, now)  # last: best.pt is written before the curve

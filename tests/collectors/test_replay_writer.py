@@ -93,15 +93,15 @@ def test_a_writer_detects_rows_of_another_writer(replay: SequenceReplayBuffer) -
     one.act()
     one.row()
     one.writer.flush()
-    assert not one.writer.is_overtaken
-    assert other.writer.is_overtaken
+    assert not one.writer.is_outdated
+    assert other.writer.is_outdated
     other.writer.start_over()
-    assert not other.writer.is_overtaken
+    assert not other.writer.is_outdated
     other.row(first=True)
     other.act()
     other.row(terminated=True)
     other.writer.flush()
-    assert one.writer.is_overtaken
+    assert one.writer.is_outdated
     one.writer.start_over()
     one.row(first=True)
     one.act()

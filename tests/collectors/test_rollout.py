@@ -406,7 +406,7 @@ WRONG_RESULTS: dict[str, tuple[Any, str]] = {
         r"^policy returned action .*\(2, 1\).*\(2,\)",
     ),
     "another dtype": (lambda n: np.zeros(n), "^policy returned action .*float64.*int64"),
-    "out of range": (lambda n: np.full(n, 9), r"^policy returned action 9, .*Discrete\("),
+    "out of range": (lambda n: np.full(n, 9), r"^policy returned action 9 .*Discrete\("),
     "too long an extra": (
         lambda n: (np.zeros(n, np.int64), {"value": np.zeros(n + 1)}),
         r"^policy returned extra 'value' .*\(3,\).*\(2, \.\.\.\)",

@@ -19,10 +19,10 @@ from stepwell.collectors.vector_envs import (
     FrameCounters,
     frame_skip,
     frame_stack_of,
-    hands_out_copies,
     is_ale,
     mode_of,
     recipe_of,
+    returns_copies,
     split_step,
 )
 from stepwell.wrappers import FrameStack, vectorize
@@ -86,22 +86,22 @@ def test_copies_are_left_out_only_for_envs_known_to_copy() -> None:
     class Mine(SyncVectorEnv):
         pass
 
-    assert hands_out_copies(counters())
-    assert not hands_out_copies(counters(copy=False))
-    assert not hands_out_copies(Mine([CounterEnv]))
-    assert not hands_out_copies(RecordEpisodeStatistics(counters()))
+    assert returns_copies(counters())
+    assert not returns_copies(counters(copy=False))
+    assert not returns_copies(Mine([CounterEnv]))
+    assert not returns_copies(RecordEpisodeStatistics(counters()))
     envs = AsyncVectorEnv([CounterEnv], copy=False)
-    assert not hands_out_copies(envs)
+    assert not returns_copies(envs)
     envs.close()
 
 
 def test_ale_py_gives_arrays_of_its_own_each_step() -> None:
-    """The property that `hands_out_copies` relies on."""
+    """The property that `returns_copies` relies on."""
     envs = AtariVectorEnv("pong", 2, img_height=8, img_width=8)
     assert is_ale(envs)
     assert is_ale(RecordEpisodeStatistics(envs))
     assert not is_ale(counters())
-    assert hands_out_copies(envs)
+    assert returns_copies(envs)
     observation, _ = envs.reset(seed=0)
     held = [(observation, observation.copy())]
     for _ in range(20):
@@ -122,12 +122,12 @@ def test_a_frame_counter_separates_a_reset_from_a_lost_life() -> None:
     clock, everyone = FrameCounters(2), slice(None)
     clock.forget()
     for frames in range(-3, 4):  # whatever they show after a reset, it was one
-        assert not clock.moved_on(info([frames, 5], [frames, 4]), everyone).any()
+        assert not clock.advanced_equally(info([frames, 5], [frames, 4]), everyone).any()
     clock.set(info([100, 200], [50, 60]), everyone)
-    assert clock.moved_on(info([104, 200], [54, 0]), everyone).tolist() == [True, False]
-    assert clock.moved_on(info([204], [64]), np.array([1])).tolist() == [True]
+    assert clock.advanced_equally(info([104, 200], [54, 0]), everyone).tolist() == [True, False]
+    assert clock.advanced_equally(info([204], [64]), np.array([1])).tolist() == [True]
     clock.set(info([204], [0]), np.array([1]))
-    assert clock.moved_on(info([104, 205], [54, 1]), everyone).tolist() == [True, True]
+    assert clock.advanced_equally(info([104, 205], [54, 1]), everyone).tolist() == [True, True]
 
 
 def test_envs_without_a_recipe_are_described_from_outside() -> None:

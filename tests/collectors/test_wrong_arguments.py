@@ -39,3 +39,21 @@ def test_extras_are_returned_in_a_dict() -> None:
     envs = gym.make_vec("CartPole-v1", num_envs=2)
     with sw.Collector(envs, policy) as collector, pytest.raises(ValueError, match="extras"):
         collector.collect(steps=2)
+
+
+def test_progress_is_a_function() -> None:
+    progress: Any = 3
+    envs = gym.make_vec("CartPole-v1", num_envs=2)
+    with (
+        sw.Collector(envs, sw.RandomPolicy()) as collector,
+        pytest.raises(TypeError, match=r"^progress: .*got 3"),
+    ):
+        collector.collect(steps=2, progress=progress)
+    with pytest.raises(TypeError, match=r"^progress: .*got 3"):
+        sw.evaluate("CartPole-v1", sw.RandomPolicy(), episodes=1, progress=progress)
+
+
+def test_a_video_is_a_path_or_a_bool() -> None:
+    video: Any = 3
+    with pytest.raises(TypeError, match=r"^video: .*got 3"):
+        sw.evaluate("CartPole-v1", sw.RandomPolicy(), episodes=1, video=video)

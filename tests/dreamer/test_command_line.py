@@ -31,7 +31,7 @@ from dreamer.agent import Models
 from dreamer.checkpoint import save_models
 from dreamer.config import Config
 from dreamer.progress import Progress
-from dreamer.train import Judges
+from dreamer.train import EvaluationEnvs
 from support import documents
 from support.command_line import has_parts
 from support.libraries.dreamer_agents import COUNTER, TINY, as_assignments
@@ -217,7 +217,7 @@ def test_a_run_stopped_before_its_first_checkpoint_goes_on_too(
 def test_the_agent_of_the_best_evaluation_is_the_one_that_plays(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    class Seeing(Judges):
+    class Seeing(EvaluationEnvs):
         def play(self, models: Models) -> sw.Evaluation:
             seen.append(models.world_model.state_dict()["rssm.first_hidden"].clone())
             return super().play(models)
@@ -226,7 +226,7 @@ def test_the_agent_of_the_best_evaluation_is_the_one_that_plays(
     command.main([*RUN, "--steps", "60", "--set", "world_lr=0.1"])
     command.main([*RUN, "--steps", "60", "--set", "world_lr=0.1", "--out", "other", "--seed", "1"])
     Path("other/best.pt").replace("run/best.pt")
-    monkeypatch.setattr(command, "Judges", Seeing)
+    monkeypatch.setattr(command, "EvaluationEnvs", Seeing)
     command.main(["--out", "run", "--resume"])
     best = torch.load("run/best.pt", weights_only=True)["world_model"]["rssm.first_hidden"]
     assert len(seen) == 1

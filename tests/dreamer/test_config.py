@@ -12,7 +12,7 @@ from gymnasium import spaces
 
 pytest.importorskip("torch", reason="needs PyTorch: pip install 'stepwell[torch]'")
 
-from dreamer.config import Config, said
+from dreamer.config import Config, parse_settings
 from support.libraries.tiny_dreamers import agent
 
 # The defaults of FishyRL's construct_models, learning_step and train_loop, by our names.
@@ -118,11 +118,11 @@ def test_a_config_stays_as_it_was_made() -> None:
         Config().gamma = 0.5  # type: ignore[misc]
 
 
-def test_said_reads_whole_numbers_fractions_and_none() -> None:
-    found = said(["length=32", "gamma=0.9", "world_lr=1e-3", "starts=none"])
+def test_parse_settings_reads_whole_numbers_fractions_and_none() -> None:
+    found = parse_settings(["length=32", "gamma=0.9", "world_lr=1e-3", "starts=none"])
     assert found == {"length": 32, "gamma": 0.9, "world_lr": 1e-3, "starts": None}
     assert isinstance(found["length"], int)
-    assert said([]) == {}
+    assert parse_settings([]) == {}
 
 
 @pytest.mark.parametrize(
@@ -138,10 +138,10 @@ def test_said_reads_whole_numbers_fractions_and_none() -> None:
 )
 def test_said_refuses_what_is_no_assignment(text: str, complaint: str) -> None:
     with pytest.raises(ValueError, match=f"^--set {text}: .*{complaint}"):
-        said(["gamma=0.9", text])
+        parse_settings(["gamma=0.9", text])
 
 
 def test_what_is_said_goes_through_the_config_s_own_check() -> None:
     for text in ("length=0.5", "length=none", 'length="7"', "length=[1]", "length=true"):
         with pytest.raises(ValueError, match=r"^config: .*length .*above 0, got "):
-            replace(Config(), **said([text]))
+            replace(Config(), **parse_settings([text]))

@@ -163,17 +163,17 @@ def test_too_few_rows_for_a_sequence_are_an_error_at_once(tmp_path: Path) -> Non
 
 def scores(
     means: Iterator[float], played: list[torch.Tensor]
-) -> Callable[[train.Judges, Models], sw.Evaluation]:
-    """A `Judges.play` that returns these means, and records a parameter of the agents."""
+) -> Callable[[train.EvaluationEnvs, Models], sw.Evaluation]:
+    """A `EvaluationEnvs.play` that returns these means, and records a parameter of the agents."""
 
-    def play(self: train.Judges, models: Models) -> sw.Evaluation:
+    def play(self: train.EvaluationEnvs, models: Models) -> sw.Evaluation:
         found, mean = original(self, models), next(means)
         played.append(models.world_model.rssm.first_hidden.detach().clone())
         return replace(
             found, episodes=tuple(replace(one, total_reward=mean) for one in found.episodes)
         )
 
-    original = train.Judges.play
+    original = train.EvaluationEnvs.play
     return play
 
 
@@ -218,7 +218,9 @@ def test_the_curve_never_runs_ahead_of_the_best_file(
 
 def test_the_best_agent_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     played: list[torch.Tensor] = []
-    monkeypatch.setattr(train.Judges, "play", scores(iter([1.0, 3.0, 2.0, 3.0, 0.0]), played))
+    monkeypatch.setattr(
+        train.EvaluationEnvs, "play", scores(iter([1.0, 3.0, 2.0, 3.0, 0.0]), played)
+    )
     run(tmp_path, replace(TINY, world_lr=0.1, steps=150))
     assert [mean for _, _, mean in curve(tmp_path)] == [1, 3, 2, 3, 0]
     _, models = agent(tmp_path / "other")
@@ -229,8 +231,8 @@ def test_the_best_agent_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_evaluations_are_from_seeds_that_stay_the_same(tmp_path: Path) -> None:
     _, models = agent(tmp_path / "replay")
-    with train.Judges(COUNTER, 3) as judges:
-        first, second = judges.play(models), judges.play(models)
+    with train.EvaluationEnvs(COUNTER, 3) as eval_envs:
+        first, second = eval_envs.play(models), eval_envs.play(models)
     seeds = [episode.seed for episode in first.episodes]
     assert seeds == [1_000_000, 1_000_001, 1_000_002]
     assert seeds == [episode.seed for episode in second.episodes]
@@ -253,7 +255,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_numbers(
 def test_the_best_agent_of_before_stays_the_best(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(train.Judges, "play", scores(iter([1.0, 9.0, 8.0, 2.0]), []))
+    monkeypatch.setattr(train.EvaluationEnvs, "play", scores(iter([1.0, 9.0, 8.0, 2.0]), []))
     run(tmp_path, stop_after=9)
     before = (tmp_path / "best.pt").read_bytes()
     run(tmp_path)
@@ -269,7 +271,7 @@ def test_an_evaluation_that_was_missed_is_done_later(
 
     run(tmp_path, stop_after=4)  # at 56 steps
     with monkeypatch.context() as patch:
-        patch.setattr(train.Judges, "play", stop)
+        patch.setattr(train.EvaluationEnvs, "play", stop)
         run(tmp_path, stop_after=1_000)  # by the evaluation at 60
     assert [steps for steps, _, _ in curve(tmp_path)] == [40]
     run(tmp_path)

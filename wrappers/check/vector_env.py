@@ -22,6 +22,7 @@ from stepwell.wrappers.check.watch import (
 )
 from stepwell.wrappers.final_observations import ExactInfos, OverwriteDetector
 from stepwell.wrappers.make_vector_env import require_spaces
+from stepwell.wrappers.number_checks import check_whole
 
 AnyVectorEnv = VectorEnv[Any, Any, Any]
 
@@ -53,8 +54,7 @@ def check_vector_env(
         >>> report.autoreset, report.final_observation, report.same_memory, report.is_fine
         ('next_step', 'true', False, True)
     """
-    if steps < 10:
-        raise ValueError(f"steps is too small: expected at least 10, got {steps}")
+    check_whole("steps", steps, 10)
     if isinstance(envs, VectorEnv):
         return _Check(envs, seed).report(steps)
     made: Any = envs() if callable(envs) else envs

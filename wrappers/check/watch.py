@@ -226,8 +226,8 @@ class ResetWatch:
             return "same_step_lost"
         if not is_quiet:
             return "goes_on"
-        is_telling = self._rewarded > 0.9 * max(self._inner, 1)
-        return "next_step" if begins_now or is_telling else "unproven"
+        is_conclusive = self._rewarded > 0.9 * max(self._inner, 1)
+        return "next_step" if begins_now or is_conclusive else "unproven"
 
     def _begins(self, env: int, before: StepCopy, after: StepCopy) -> bool:
         """Return True if an observation is much closer to a first one than to the previous one."""

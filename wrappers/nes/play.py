@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
@@ -11,6 +10,7 @@ import numpy as np
 
 from stepwell.wrappers.nes.console import Console, Image
 from stepwell.wrappers.nes.ram_map.game import GameTracker
+from stepwell.wrappers.number_checks import check_sticky, check_whole
 
 Pool: TypeAlias = Literal["max", "none"]
 
@@ -39,10 +39,7 @@ class PlaySettings:
                 check_whole(name, limit, 1, "; None sets no limit")
         if self.pool not in get_args(Pool):
             raise ValueError(f"pool: expected 'max' or 'none', got {self.pool!r}")
-        if not is_real(self.sticky) or not 0 <= self.sticky < 1:
-            raise ValueError(
-                f"sticky: expected a probability from 0 to below 1, got {self.sticky!r}; 0 is off"
-            )
+        check_sticky(self.sticky)
 
 
 class FramePlayer:
@@ -153,33 +150,3 @@ class FramePlayer:
         """Restore a state that `save` returned."""
         self._held, self.frames = int(state["held"]), int(state["frames"])
         self.truncated = bool(state["truncated"])
-
-
-def is_whole(value: object) -> bool:
-    """Return True for integers of Python and NumPy, but not for booleans.
-
-    Example:
-        >>> is_whole(3), is_whole(True), is_whole(3.0)
-        (True, False, False)
-    """
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
-
-
-def is_real(value: object) -> bool:
-    """Return True for real numbers of Python and NumPy, but not for booleans.
-
-    Example:
-        >>> is_real(0.5), is_real(False), is_real("0.5")
-        (True, False, False)
-    """
-    return isinstance(value, numbers.Real) and not isinstance(value, bool)
-
-
-def check_whole(name: str, value: int, least: int, hint: str = "") -> None:
-    """Raise unless the value is a whole number of at least `least`.
-
-    Raises:
-        ValueError: It is another value.
-    """
-    if not is_whole(value) or value < least:
-        raise ValueError(f"{name}: expected a whole number from {least}, got {value!r}{hint}")

@@ -17,9 +17,10 @@ from stepwell.wrappers.nes.cartridge import Cartridge
 from stepwell.wrappers.nes.console import PICTURE, Image
 from stepwell.wrappers.nes.emulators import NesBackend
 from stepwell.wrappers.nes.env import InfoKind, NesEnv, Rom
-from stepwell.wrappers.nes.play import Pool, check_whole, is_real, is_whole
+from stepwell.wrappers.nes.play import Pool
 from stepwell.wrappers.nes.ram_map.game import Game, GameSource
 from stepwell.wrappers.nes.starts import Boots, SnapshotSource, StartRule
+from stepwell.wrappers.number_checks import check_size, check_whole, is_real, is_whole
 from stepwell.wrappers.pixels import Crop, Grayscale, Resize, require_opencv
 from stepwell.wrappers.rewards import ClipReward
 
@@ -209,7 +210,7 @@ class PictureSettings:
             )
         check_whole("frame_stack", self.frame_stack, 1, "; 1 stacks nothing")
         if self.size is not None:
-            _check_size(self.size)
+            check_size(self.size, "; None keeps the screen's")
         if ram_obs:
             self._check_untouched()
         elif self.size is not None or self.grayscale:
@@ -307,12 +308,3 @@ def crop_sides(crop: CropChoice, game: Game) -> tuple[int, int, int, int]:
         )
     top, bottom, left, right = map(int, sides)
     return top, bottom, left, right
-
-
-def _check_size(size: tuple[int, int]) -> None:
-    is_pair = isinstance(size, tuple | list) and len(size) == 2
-    if not is_pair or not all(map(is_whole, size)) or min(size) < 1:
-        raise ValueError(
-            f"size: expected (rows, columns), each at least 1, got {size!r}; "
-            "None keeps the screen's"
-        )

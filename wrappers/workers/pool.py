@@ -349,7 +349,7 @@ class WorkerPool:
             try:
                 reply = worker.take(self._timeout)
             except WorkerDied as death:
-                reply = self._revive(worker, death, seeds, options)
+                reply = self._replace_worker(worker, death, seeds, options)
                 restarted[worker.envs.start : worker.envs.stop] = True
             error = error or reply.error
             infos.extend(reply.payload or [])
@@ -357,7 +357,7 @@ class WorkerPool:
             raise error
         return infos, restarted
 
-    def _revive(
+    def _replace_worker(
         self,
         worker: WorkerProcess,
         death: WorkerDied,
@@ -405,14 +405,14 @@ class WorkerPool:
         results: list[Any] = []
         error: Exception | None = None
         for worker in self.workers:
-            reply = self._take_or_explain(worker)
+            reply = self._take_or_error(worker)
             error = error or reply.error
             results.extend(reply.payload or [])
         if error is not None:
             raise error
         return results
 
-    def _take_or_explain(self, worker: WorkerProcess) -> Reply:
+    def _take_or_error(self, worker: WorkerProcess) -> Reply:
         try:
             return worker.take()
         except WorkerDied as death:

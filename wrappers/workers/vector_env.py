@@ -14,6 +14,7 @@ from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoA
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from stepwell.wrappers.number_checks import check_whole
 from stepwell.wrappers.workers.infos import add_info, plain_columns
 from stepwell.wrappers.workers.memory import SharedRows, check_space, copy_rows, write_rows
 from stepwell.wrappers.workers.pool import (
@@ -399,11 +400,7 @@ def _checked_num_workers(num_workers: int | None, num_envs: int) -> int:
         raise ValueError("env_fns is empty: expected at least one factory, got none")
     if num_workers is None:
         return min(available_cores(), num_envs)
-    if num_workers < 1:
-        raise ValueError(
-            f"num_workers is invalid: expected 1 or more, got {num_workers}; "
-            f"use gymnasium's SyncVectorEnv to step in this process"
-        )
+    check_whole("num_workers", num_workers, 1, "; gymnasium's SyncVectorEnv steps in this process")
     return min(num_workers, num_envs)
 
 

@@ -262,7 +262,7 @@ BAD_COMMANDS = [
     ("drop a --dry-run", "condition|got none|--where"),
     ("filter a --ended", "--out |--dry-run, got neither"),
     ("filter a --ended --cut --out new", "--ended or --cut, got both"),
-    ("filter a --min-return x --out new", "'--min-return'|stepwell filter --help"),
+    ("filter a --min-return x --out new", "--min-return: |got 'x'"),
     ("filter a --min-return nan --out new", "min_return: |got nan"),
     ("filter a --min-return 2 --max-return 1 --out new", "min_return: |max_return=1.0, got 2.0"),
     ("filter a --min-steps 9 --max-steps 8 --out new", "min_steps: |max_steps=8, got 9"),

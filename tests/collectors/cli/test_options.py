@@ -101,8 +101,8 @@ def test_all_conditions_are_read() -> None:
     found = parse_selection(
         where=["task=door", "level=3"],
         episodes="3,10-20",
-        min_return=-1.5,
-        max_return=20.0,
+        min_return="-1.5",
+        max_return="20",
         min_steps="5",
         max_steps="1k",
         ended=True,
@@ -120,7 +120,7 @@ def test_all_conditions_are_read() -> None:
 
 
 def test_a_condition_of_zero_is_a_condition() -> None:
-    assert parse_selection(min_return=0.0).min_return == 0
+    assert parse_selection(min_return="0").min_return == 0
     assert parse_selection(max_steps="0").max_steps == 0
 
 

@@ -285,7 +285,7 @@ def test_an_env_made_here_is_closed_here() -> None:
 
 
 def test_wrong_arguments_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"steps .*10.*got 3"):
+    with pytest.raises(ValueError, match=r"steps: .*10.*got 3"):
         check_vector_env(cartpoles, steps=3)
     with pytest.raises(TypeError, match=r"envs.*VectorEnv.*got CounterEnv"):
         check_vector_env(CounterEnv())  # type: ignore[arg-type] # pyright: ignore

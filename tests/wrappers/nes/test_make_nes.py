@@ -529,7 +529,7 @@ NONSENSE: list[tuple[dict[str, Any], str]] = [
     ({"start": []}, r"start: .*Snapshot.*got \[\]"),
     ({"info": "some"}, "info: .*'vars'.*'all'.*'none'.*got 'some'"),
     ({"render_mode": "human"}, "render_mode: .*'rgb_array'.*got 'human'"),
-    ({"num_workers": -1}, "num_workers .*0.*got -1"),
+    ({"num_workers": -1}, "num_workers: .*0.*got -1"),
 ]
 
 

@@ -37,7 +37,7 @@ TOP = (
 PICTURE = {"top": 240, "bottom": 240, "left": 256, "right": 256}
 MEASURING = ("var", "measurement", "op", "reference")
 # Other keys of the info, set by the env, a wrapper or the vector env.
-TAKEN = {
+RESERVED_NAMES = {
     "episode",
     "episode_frame_number",
     "final_info",
@@ -149,10 +149,10 @@ def _variables(table: MapTable) -> dict[str, Variable]:
 
 
 def _variable(name: str, entry: MapTable) -> Variable:
-    if not name or name.startswith("_") or name in TAKEN:
+    if not name or name.startswith("_") or name in RESERVED_NAMES:
         raise ValueError(
             f"{entry.where}: expected a name that begins with no underscore and is none of "
-            f"{', '.join(sorted(TAKEN))}, which info already has, got {name!r}; rename it"
+            f"{', '.join(sorted(RESERVED_NAMES))}, which info already has, got {name!r}; rename it"
         )
     entry.only(("address", "type", "wrap", "mask"))
     address, type_ = entry.whole("address", "it as in 0x13, without quotes"), entry.text("type")

@@ -219,7 +219,7 @@ class Measured:
         reference: Second operand of the comparing operations.
 
     Example:
-        >>> Measured("lives", "delta", "negative").gauge(0, Variable(0x13, "|u1"))([2], [3])
+        >>> Measured("lives", "delta", "negative").measure(0, Variable(0x13, "|u1"))([2], [3])
         True
     """
 
@@ -242,7 +242,7 @@ class Measured:
         change = variable.change
         return lambda new, old: change(new[index], old[index])
 
-    def gauge(self, index: int, variable: Variable) -> NumberReader:
+    def measure(self, index: int, variable: Variable) -> NumberReader:
         """Return the function with the operation; see `number` for the arguments."""
         number, reference = self.number(index, variable), self.reference
         if self.op is None:
@@ -296,30 +296,30 @@ class RewardTerm:
             index: Index of the variable in the arguments of the function.
             variable: The variable.
         """
-        gauge, reward, penalty = self._gauge(index, variable), self.reward, self.penalty
+        measure, reward, penalty = self._measure(index, variable), self.reward, self.penalty
 
         def pay(new: Values, old: Values) -> float:
-            number = gauge(new, old)
+            number = measure(new, old)
             if number > 0:
                 return number * reward
             return number * penalty if number else 0.0
 
         return pay
 
-    def _gauge(self, index: int, variable: Variable) -> Callable[[Values, Values], int]:
+    def _measure(self, index: int, variable: Variable) -> Callable[[Values, Values], int]:
         if self.limit is None:
-            return self.measured.gauge(index, variable)
+            return self.measured.measure(index, variable)
         limit, number = self.limit, self.measured.number(index, variable)
         operation = OPERATIONS[self.measured.op] if self.measured.op else None
         reference = self.measured.reference
 
-        def gauge(new: Values, old: Values) -> int:
+        def measure(new: Values, old: Values) -> int:
             change = number(new, old)
             if abs(change) > limit:
                 return 0
             return change if operation is None else operation(change, reference)
 
-        return gauge
+        return measure
 
     def recipe(self) -> dict[str, object]:
         """Return the term without its name as JSON data, in the form of a RAM map."""
@@ -364,8 +364,8 @@ class Condition:
             indices: Indices of the variables in the arguments of the function.
             variables: The variables by name.
         """
-        gauges = [test.gauge(indices[test.var], variables[test.var]) for _, test in self.tests]
-        parts: list[Test] = [_above_zero(gauge) for gauge in gauges]
+        measures = [test.measure(indices[test.var], variables[test.var]) for _, test in self.tests]
+        parts: list[Test] = [_above_zero(measure) for measure in measures]
         parts += [node.test(indices, variables) for _, node in self.nodes]
         if len(parts) == 1:
             return parts[0]
@@ -380,8 +380,8 @@ class Condition:
         return found
 
 
-def _above_zero(gauge: Callable[[Values, Values], int]) -> Test:
-    return lambda new, old: gauge(new, old) > 0
+def _above_zero(measure: Callable[[Values, Values], int]) -> Test:
+    return lambda new, old: measure(new, old) > 0
 
 
 def _any(parts: list[Test]) -> Test:
