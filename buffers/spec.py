@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias, cast
+from typing import Literal, TypeAlias, cast, get_args
 
 import numpy as np
 from gymnasium import spaces
@@ -15,6 +15,7 @@ from gymnasium import spaces
 from stepwell.buffers import json_values
 
 __all__ = [
+    "FIELD_KINDS",
     "ArrayTree",
     "Codec",
     "Field",
@@ -28,6 +29,9 @@ __all__ = [
 
 FieldKind = Literal["observation", "action", "reward", "info", "extra"]
 """The first part of a field's name."""
+
+FIELD_KINDS: tuple[FieldKind, ...] = get_args(FieldKind)
+"""All kinds, in the order of a Collector's Spec."""
 
 Codec = Literal["zstd", "narrow", "raw"]
 """The form in which rows are stored: zstd = compressed blocks of rows; narrow = the smallest dtype
@@ -72,8 +76,8 @@ class Field:
 
     Raises:
         TypeError: The dtype is not one of numbers or bools.
-        ValueError: The codec or the padding is unknown, or the shape has a length below 0, more
-            than 32 axes, or more than 4 GiB a row.
+        ValueError: The name is of no kind, the codec or the padding is unknown, or the shape has a
+            length below 0, more than 32 axes, or more than 4 GiB a row.
 
     Example:
         >>> field = Field("observation/camera", "uint8", (84, 84), "zstd", stack=4)
@@ -89,6 +93,11 @@ class Field:
     stack_padding: Literal["zero", "repeat"] = "zero"
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or self.kind not in FIELD_KINDS:
+            raise ValueError(
+                f"name of a field: expected observation, action, reward, info/... or extra/..., "
+                f"got {self.name!r}"
+            )
         if self.codec not in _CODECS:
             raise ValueError(
                 f"codec of field {self.name!r}: expected one of {', '.join(_CODECS)}, "
