@@ -26,10 +26,10 @@ from stepwell.buffers.sampling.requests import (
     Transitions,
     check_priority_alpha,
 )
-from stepwell.buffers.spec import Codec, Spec
+from stepwell.buffers.spec import Codec, Spec, check_codecs
 from stepwell.buffers.storage.chunk_index import Counters
 from stepwell.buffers.storage.disk.files import Files
-from stepwell.buffers.storage.disk.folder import StoreFolder
+from stepwell.buffers.storage.disk.folder import StoreFolder, folder_path
 from stepwell.buffers.storage.disk.publish import check_complete, publish
 from stepwell.buffers.storage.disk.storage import DiskStorage, OnCorrupt
 from stepwell.buffers.storage.episode_filter import Where
@@ -68,7 +68,9 @@ class SequenceReplayBuffer:
             ``priority**priority_alpha``.
 
     Raises:
-        ValueError: The folder has other contents, or a capacity is not positive.
+        TypeError: The path is no path, or the codecs are no mapping.
+        ValueError: The folder is a file, a codec is unknown, or a capacity
+            is not positive.
         StoreLocked: Another process writes into the store.
 
     Example:
@@ -96,10 +98,11 @@ class SequenceReplayBuffer:
     ) -> None:
         check_capacity(capacity, capacity_bytes)
         check_priority_alpha(priority_alpha)
-        self._path = None if path is None else Path(path)
+        self._path = None if path is None else folder_path(path)
         self._capacity = capacity
         self._capacity_bytes = capacity_bytes
-        self._codecs = codecs or {}
+        self._codecs = {} if codecs is None else codecs
+        check_codecs(self._codecs)
         if not (seed is None or isinstance(seed, int | np.integer)) or (seed or 0) < 0:
             raise ValueError(f"seed: expected a whole number >= 0 or None, got {seed!r}")
         self._rng = np.random.default_rng(seed)
@@ -108,10 +111,14 @@ class SequenceReplayBuffer:
         self._storage: Storage | None = None
         self._sampler: Sampler | None = None
         self._total_bytes = 0
-        if self._path is not None and DiskStorage.exists(self._path):
+        if self._path is None:
+            return
+        if DiskStorage.exists(self._path):
             self._use(
                 DiskStorage.open(self._path, capacity=capacity, capacity_bytes=capacity_bytes)
             )
+        elif self._path.is_file():
+            StoreFolder(self._path, Files()).check_unused()
 
     @classmethod
     def open(

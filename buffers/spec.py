@@ -98,11 +98,7 @@ class Field:
                 f"name of a field: expected observation, action, reward, info/... or extra/..., "
                 f"got {self.name!r}"
             )
-        if self.codec not in _CODECS:
-            raise ValueError(
-                f"codec of field {self.name!r}: expected one of {', '.join(_CODECS)}, "
-                f"got {self.codec!r}"
-            )
+        _check_codec(self.name, self.codec)
         if np.dtype(self.dtype).kind not in _PLAIN_KINDS:
             raise TypeError(f"field {self.name!r}: expected a plain dtype, got {self.dtype}")
         if self.stack_padding not in _PADDINGS:
@@ -380,6 +376,19 @@ def key_of(name: str) -> str:
     return name.partition("/")[2]
 
 
+def check_codecs(codecs: object) -> None:
+    """Refuse codecs by field name, as `Spec.with_codecs` takes them, that are invalid for any Spec.
+
+    Raises:
+        TypeError: It is no mapping.
+        ValueError: A codec is unknown.
+    """
+    if not isinstance(codecs, Mapping):
+        raise TypeError(f"codecs: expected codecs by field name, got {codecs!r}")
+    for name, codec in codecs.items():
+        _check_codec(name, codec)
+
+
 def flatten(layout: Layout, value: object) -> Iterator[tuple[str, object]]:
     """Pairs of field name and leaf of a nested value, in the layout's order.
 
@@ -454,6 +463,13 @@ def _unstack(fields: list[Field], k: int, padding: Literal["zero", "repeat"]) ->
     shape = stacked.shape[1:]
     codec = default_codec(stacked.numpy_dtype, shape)
     return replace(stacked, shape=shape, codec=codec, stack=k, stack_padding=padding)
+
+
+def _check_codec(name: object, codec: object) -> None:
+    if codec not in _CODECS:
+        raise ValueError(
+            f"codec of field {name!r}: expected one of {', '.join(_CODECS)}, got {codec!r}"
+        )
 
 
 def _field_from_json(data: Mapping[str, object]) -> Field:
