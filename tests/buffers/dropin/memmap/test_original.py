@@ -416,7 +416,7 @@ def test_a_sparse_file_larger_than_max_bytes_is_refused(writer: OriginalWriter) 
         OriginalFolder("old", max_bytes=100)
     original = OriginalFolder("old")
     original._files = GivenFiles(original.path, 50)
-    with pytest.raises(ValueError, match=r"old: slot 0: .* 0 MiB.*max_bytes"):
+    with pytest.raises(ValueError, match=r"old: slot 0: .* 50 bytes.*max_bytes"):
         list(original)
 
 
