@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Generic, Literal, NamedTuple, Self, TypeAlias, TypeVar, cast, final
 
 from stepwell.buffers.sampling.tensors import ToTensors
+from stepwell.buffers.whole_numbers import whole_number
 
 __all__ = ["Loader", "Source", "To"]
 
@@ -77,8 +78,7 @@ class Loader(Generic[BatchT]):
         reuse: bool = False,
     ) -> None:
         for name, value in (("prefetch", prefetch), ("threads", threads)):
-            if int(value) != value or value < 1:
-                raise ValueError(f"{name}: expected a whole number >= 1, got {value}")
+            whole_number(name, value, 1)
         if to not in ("numpy", "torch"):
             raise ValueError(f"to: expected 'numpy' or 'torch', got {to!r}")
         if to == "numpy" and (device is not None or pin_memory):

@@ -27,6 +27,7 @@ from stepwell.buffers.curation.step_columns import has_final_row, inferred_spec
 from stepwell.buffers.episode import End, Episode
 from stepwell.buffers.given_files import GivenFiles
 from stepwell.buffers.spec import Field, Spec
+from stepwell.buffers.whole_numbers import check_whole
 
 __all__ = ["DreamerV3Export", "DreamerV3Format", "DreamerV3Import", "base62", "from_base62"]
 
@@ -108,10 +109,7 @@ class DreamerV3Format(Format):
 
 class _DreamerV3Writer:
     def __init__(self, source: Source, options: DreamerV3Export) -> None:
-        if options.chunk < 1:
-            raise ValueError(
-                f"option chunk: expected a whole number of rows >= 1, got {options.chunk}"
-            )
+        check_whole("option chunk", options.chunk, 1)
         self._source = source
         self._options = options
         self._fields = _array_fields(source.spec, options.observation)
