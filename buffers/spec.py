@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias, cast, get_args
+from typing import Any, Literal, TypeAlias, cast, get_args
 
 import numpy as np
 from gymnasium import spaces
@@ -418,6 +418,11 @@ def unflatten(layout: Layout, leaves: Mapping[str, np.ndarray]) -> Tree:
     return tuple(unflatten(part, leaves) for part in layout)
 
 
+def field_of(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Field:
+    """A field of that dtype and shape, with the default codec."""
+    return Field(name, dtype.name, shape, default_codec(dtype, shape))
+
+
 def default_codec(dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> Codec:
     """The codec for a dtype and shape: zstd for images, narrow for integers, raw for floats."""
     row_bytes = math.prod(shape) * dtype.itemsize
@@ -446,7 +451,7 @@ def _layout_of(name: str, space: spaces.Space[object], fields: list[Field]) -> L
             f"and Tuple of them, got {type(space).__name__}; flatten it with a gymnasium wrapper"
         )
     dtype, shape = np.dtype(space.dtype), tuple(space.shape or ())
-    fields.append(Field(name, dtype.name, shape, default_codec(dtype, shape)))
+    fields.append(field_of(name, dtype, shape))
     return name
 
 

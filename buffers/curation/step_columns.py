@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from stepwell.buffers.episode import Episode
-from stepwell.buffers.spec import FIELD_KINDS, Field, Layout, Spec, default_codec, kind_of
+from stepwell.buffers.spec import FIELD_KINDS, Field, Layout, Spec, field_of, kind_of
 
 __all__ = [
     "edges_of",
-    "field_of",
     "frames_of",
     "has_final_row",
     "inferred_spec",
@@ -208,7 +207,7 @@ def inferred_spec(columns: _Columns, where: str) -> Spec:
     fields = tuple(
         Field("reward", "float64", (), "narrow")
         if name == "reward"
-        else field_of(name, columns[name])
+        else field_of(name, columns[name].dtype, columns[name].shape[1:])
         for name in names
     )
     return Spec(fields, observation, action)
@@ -239,12 +238,6 @@ def has_final_row(name: str) -> bool:
         (True, False)
     """
     return kind_of(name) in ("observation", "info")
-
-
-def field_of(name: str, rows: np.ndarray) -> Field:
-    """The field of such rows [T, ...], with the default codec."""
-    dtype, shape = rows.dtype, rows.shape[1:]
-    return Field(name, dtype.name, shape, default_codec(dtype, shape))
 
 
 def _layout(kind: str, columns: _Columns, where: str) -> Layout:

@@ -24,11 +24,11 @@ from stepwell.buffers.bridges.formats.minari.writer import HDF5_NAME, INSTALL
 from stepwell.buffers.bridges.formats.parquet_files import batches_of, open_file
 from stepwell.buffers.bridges.formats.png import picture_bytes
 from stepwell.buffers.bridges.optional_libraries import load_library
-from stepwell.buffers.curation.step_columns import field_of, has_final_row, joined
+from stepwell.buffers.curation.step_columns import has_final_row, joined
 from stepwell.buffers.episode import End, Episode
 from stepwell.buffers.given_files import GivenFiles, Room, parse_object
 from stepwell.buffers.json_values import whole
-from stepwell.buffers.spec import Field, Spec, flatten
+from stepwell.buffers.spec import Field, Spec, field_of, flatten
 
 __all__ = ["MinariReader"]
 
@@ -90,7 +90,7 @@ class MinariReader:
                 self._late = {n for n, rows in infos.items() if len(rows) == len(first["rewards"])}
                 notes += _info_notes(first, infos, self._late)
         self.spec: Spec = spec.with_more(
-            [field_of(f"info/{name}", rows) for name, rows in infos.items()]
+            [field_of(f"info/{name}", rows.dtype, rows.shape[1:]) for name, rows in infos.items()]
         )
         self.notes: Sequence[str] = tuple(notes)
 
@@ -202,7 +202,7 @@ def _as_stored(spec: Spec, first: Mapping[str, Any]) -> tuple[Spec, list[str]]:
                 f"{field.name} is stored as {dtype} {shape}, and kept so: its space says "
                 f"{field.dtype} {field.shape}"
             )
-            field = field_of(field.name, rows)
+            field = field_of(field.name, rows.dtype, rows.shape[1:])
         fields.append(field)
     return replace(spec, fields=tuple(fields)), notes
 
