@@ -334,8 +334,8 @@ def _leave_out_damaged(storage: Storage) -> None:
     The rows around them are then separate episodes.
     """
     if storage.skips_corrupt:
-        table = storage.index
-        for position in range(table.base, table.base + len(table)):
+        index = storage.index
+        for position in range(index.base, index.base + len(index)):
             try:
                 storage.payload(position)
             except StoreCorrupt:

@@ -346,8 +346,8 @@ class EpisodeFolder:
             return
         storage: Any = self.replay.storage
         with storage.lock:
-            table = storage.index
-            shift = table.base - int(table.records["episode"][0])
+            index = storage.index
+            shift = index.base - int(index.records["episode"][0])
             for number in range(max(self._metas.known, self.oldest), total):
                 self._metas.read(number, storage.metadata(number + shift))
             self._metas.known = total
