@@ -535,7 +535,7 @@ class _DreamerV3Reader:
             ValueError: A chunk is missing, or has other arrays than the first one.
         """
         blocks: list[_Rows] = []
-        room = self._given.room(chain[0].file)
+        budget = self._given.budget(chain[0].file)
         for chunk in chain:
             arrays = _read_chunk(self._given, chunk)
             shapes = {name: _form_of(array) for name, array in arrays.items()}
@@ -558,10 +558,10 @@ class _DreamerV3Reader:
             for start, stop in zip([0, *resets], [*resets, chunk.rows], strict=True):
                 if start in resets and blocks:
                     yield _concatenated(blocks)
-                    blocks, room = [], self._given.room(chunk.file)
+                    blocks, budget = [], self._given.budget(chunk.file)
                 if stop > start:
                     blocks.append({name: array[start:stop] for name, array in arrays.items()})
-                    room.take(sum(array.nbytes for array in blocks[-1].values()))
+                    budget.take(sum(array.nbytes for array in blocks[-1].values()))
         if blocks:
             yield _concatenated(blocks)
 

@@ -136,7 +136,7 @@ def import_episodes(
         opened = format_.reader(files, chosen_options)
         _check_spec(opened.spec, place)
         rows = [field.row_bytes * field.stack for field in opened.spec.fields]
-        files.room(place).take(2 * sum(rows))
+        files.budget(place).take(2 * sum(rows))
     with contextlib.closing(opened) as reader:
         report = ImportReport(
             format=format_.name,
