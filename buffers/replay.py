@@ -191,8 +191,10 @@ class SequenceReplayBuffer:
             NotEnoughData: Nothing was collected yet, so the fields of a row are not known.
         """
         if self._storage is None:
+            where = "in RAM" if self._path is None else str(self._path)
             raise NotEnoughData(
-                "the replay is empty: expected at least one collected step, got none; collect first"
+                f"the replay {where} is empty: expected at least one collected step, got 0; "
+                f"collect first"
             )
         return self._storage
 

@@ -87,10 +87,15 @@ def test_an_invalid_capacity_is_refused(capacity: Any) -> None:
             SequenceReplayBuffer(**{name: capacity})
 
 
+def test_an_empty_replay_is_named_by_its_folder(tmp_path: Path) -> None:
+    with pytest.raises(NotEnoughData, match=rf"replay {tmp_path}/run\b.* 0\b"):
+        _ = SequenceReplayBuffer(tmp_path / "run").spec
+
+
 def test_an_empty_replay_has_no_spec_storage_or_batches() -> None:
     replay = SequenceReplayBuffer()
     for use in (lambda: replay.spec, lambda: replay.storage, lambda: replay.sample_sequences(1, 1)):
-        with pytest.raises(NotEnoughData, match=r"\breplay\b.*\bone collected step\b.*\bnone\b"):
+        with pytest.raises(NotEnoughData, match=r"\breplay in RAM\b.*\bone\b.*\bstep\b.* 0\b"):
             use()
     assert (len(replay), replay.steps, replay.episodes, replay.nbytes) == (0, 0, 0, 0)
     assert list(replay.iter_episodes()) == []
