@@ -90,12 +90,16 @@ class Loader(Generic[BatchT]):
                 "reuse=True: expected a function that refills batches, got an iterable, which "
                 "makes its own; leave it out"
             )
+        self._options = f"prefetch={prefetch}, threads={threads}, to={to!r}, reuse={reuse}"
         self._convert = ToTensors(device, pin_memory) if to == "torch" else None
         self._feed: _Feed[BatchT] = _Feed(source, prefetch, threads, self._convert, reuse)
         # The threads only refer to the feed, so that an unused loader is garbage collected.
         self._finalizer = weakref.finalize(self, self._feed.stop)
         self._finalizer.atexit = False  # the feed's own hook ends the threads then
         self._is_exhausted = False
+
+    def __repr__(self) -> str:
+        return f"Loader({self._options})"
 
     def __iter__(self) -> Self:
         if self._is_exhausted:

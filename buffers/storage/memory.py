@@ -65,6 +65,12 @@ class MemoryStorage:
         self._sessions: list[Mapping[str, object]] = []
         self._lock = RLock()
 
+    def __repr__(self) -> str:
+        return (
+            f"MemoryStorage(capacity={self._capacity}, steps={self._index.steps}, "
+            f"episodes={self._index.episodes}, fields=({self._spec.summary}))"
+        )
+
     @property
     def lock(self) -> RLock:
         """Held while the index changes."""
