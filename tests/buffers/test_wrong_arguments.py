@@ -23,6 +23,7 @@ from stepwell.buffers import (
 from stepwell.buffers.testing import check_format
 
 SPEC = Spec.from_spaces(gym.spaces.Box(-1, 1, (4,)), gym.spaces.Discrete(2))
+NUMBER: Any = 5
 TRANSITION: dict[str, Any] = {
     "observation": np.zeros((2, 4), np.float32),
     "action": np.zeros(2, np.int64),
@@ -124,10 +125,10 @@ def test_the_path_of_a_replay(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "call",
     [
-        lambda path: copy_episodes(5, SequenceReplayBuffer()),
-        lambda path: copy_episodes([SequenceReplayBuffer(), 5], SequenceReplayBuffer()),
-        lambda path: copy_episodes(SequenceReplayBuffer(), 5),
-        lambda path: check_format(5, path),
+        lambda path: copy_episodes(NUMBER, SequenceReplayBuffer()),
+        lambda path: copy_episodes([SequenceReplayBuffer(), NUMBER], SequenceReplayBuffer()),
+        lambda path: copy_episodes(SequenceReplayBuffer(), NUMBER),
+        lambda path: check_format(NUMBER, path),
     ],
     ids=["source", "one source", "target", "format"],
 )

@@ -160,9 +160,9 @@ def test_a_column_of_another_length_is_refused() -> None:
 def test_an_episode_without_a_step_has_not_ended() -> None:
     replay = SequenceReplayBuffer()
     writer = EpisodeWriter(replay)
-    for ends in ({"terminated": True}, {"terminated": False, "truncated": True}):
+    for terminated in (True, False):
         with pytest.raises(ValueError, match=r"\bstep\b.*\b0$"):
-            writer.add_arrays(columns_of(0), **ends)
+            writer.add_arrays(columns_of(0), terminated=terminated, truncated=not terminated)
     writer.add_arrays(columns_of(0), terminated=False)
     writer.flush()
     assert replay.episodes == 1
