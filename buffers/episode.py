@@ -6,11 +6,11 @@ import enum
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 
-from stepwell.buffers.spec import Spec, unflatten
+from stepwell.buffers.spec import ArrayTree, Spec, unflatten
 
 __all__ = ["Chunk", "End", "Episode", "plain_json"]
 
@@ -158,14 +158,14 @@ class Episode:
         return self.rows - 1
 
     @property
-    def observation(self) -> Any:
+    def observation(self) -> ArrayTree:
         """Observations [T, ...]; single frames under frame stacking."""
-        return unflatten(self.spec.observation, self.fields)
+        return cast("ArrayTree", unflatten(self.spec.observation, self.fields))
 
     @property
-    def action(self) -> Any:
+    def action(self) -> ArrayTree:
         """Actions [T, ...]; zeros in a final row, from which none was chosen."""
-        return unflatten(self.spec.action, self.fields)
+        return cast("ArrayTree", unflatten(self.spec.action, self.fields))
 
     @property
     def reward(self) -> np.ndarray:

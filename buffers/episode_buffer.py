@@ -133,6 +133,12 @@ class EpisodeBuffer:
         self._taken: list[int] = []
         self.next_episode = next_episode
 
+    def __repr__(self) -> str:
+        return (
+            f"EpisodeBuffer(num_envs={self.num_envs}, chunk_rows={self._chunk_rows}, "
+            f"next_episode={self.next_episode}, fields=({self._spec.summary}))"
+        )
+
     @property
     def is_due(self) -> bool:
         """Some env has a whole chunk, which must be taken before its next row comes."""

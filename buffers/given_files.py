@@ -14,7 +14,7 @@ import numpy as np
 from stepwell.buffers import json_values
 from stepwell.buffers.free_memory import free_memory
 
-__all__ = ["GivenFiles", "Room", "parse_object"]
+__all__ = ["GivenFiles", "MemoryBudget", "parse_object"]
 
 _TEXT_BYTES: Final = 64 << 20
 """Limit of a JSON file, whose values take many times as much memory."""
@@ -24,7 +24,7 @@ _HEADERS: Final = {
 }
 
 
-class Room:
+class MemoryBudget:
     """A budget of memory for one episode, checked before memory is allocated.
 
     Args:
@@ -32,9 +32,9 @@ class Room:
         most: Bytes.
 
     Example:
-        >>> room = Room("3.npz", 1 << 30)
-        >>> room.take(1 << 29)
-        >>> room.take(1 << 32)
+        >>> budget = MemoryBudget("3.npz", 1 << 30)
+        >>> budget.take(1 << 29)
+        >>> budget.take(1 << 32)
         Traceback (most recent call last):
         ...
         ValueError: 3.npz: expected at most 1,024 MiB of memory for an episode, got 4,608 MiB or \
@@ -97,13 +97,13 @@ class GivenFiles:
         """The same limits for another path, such as the data set's parent folder."""
         return GivenFiles(path, self._most)
 
-    def room(self, what: object) -> Room:
+    def budget(self, what: object) -> MemoryBudget:
         """A new budget, for one episode or another unit that is read at once.
 
         Args:
             what: The unit, for error messages.
         """
-        return Room(what, self._most)
+        return MemoryBudget(what, self._most)
 
     def file(self, path: Path) -> Path:
         """The path, if it may be opened.
@@ -157,7 +157,7 @@ class GivenFiles:
         """
         return parse_object(self.read_bytes(path), path)
 
-    def read_arrays(self, path: Path, room: Room | None = None) -> dict[str, np.ndarray]:
+    def read_arrays(self, path: Path, budget: MemoryBudget | None = None) -> dict[str, np.ndarray]:
         """All arrays of an npz file, whose names may be any.
 
         The archive and the array's own header both contain its size; they must agree, and the
@@ -165,14 +165,14 @@ class GivenFiles:
 
         Args:
             path: The file.
-            room: Budget for them; by default that of an episode.
+            budget: Budget for them; by default that of an episode.
 
         Raises:
             ValueError: It is no npz file, damaged, holds objects, or is too large.
         """
         with self.file(path).open("rb") as file:
             heads = _heads_of(file, path)
-            (room or self.room(path)).take(sum(size for _, size in heads.values()))
+            (budget or self.budget(path)).take(sum(size for _, size in heads.values()))
             try:
                 with zipfile.ZipFile(file) as archive:
                     return {name: _array_of(archive, info) for name, (info, _) in heads.items()}

@@ -26,10 +26,10 @@ from stepwell.buffers.sampling.requests import (
     Transitions,
     check_priority_alpha,
 )
-from stepwell.buffers.spec import Codec, Spec
+from stepwell.buffers.spec import Codec, Spec, check_codecs
 from stepwell.buffers.storage.chunk_index import Counters
 from stepwell.buffers.storage.disk.files import Files
-from stepwell.buffers.storage.disk.folder import StoreFolder
+from stepwell.buffers.storage.disk.folder import StoreFolder, folder_path
 from stepwell.buffers.storage.disk.publish import check_complete, publish
 from stepwell.buffers.storage.disk.storage import DiskStorage, OnCorrupt
 from stepwell.buffers.storage.episode_filter import Where
@@ -70,8 +70,9 @@ class SequenceReplayBuffer:
             your own can take the place of `MemoryStorage`.
 
     Raises:
-        ValueError: The folder has other contents, a capacity is not positive, or both a path and a
-            storage are given.
+        TypeError: The path is no path, or the codecs are no mapping.
+        ValueError: The folder is a file, a codec is unknown, a capacity is not positive, or both a
+            path and a storage are given.
         StoreLocked: Another process writes into the store.
 
     Example:
@@ -105,10 +106,11 @@ class SequenceReplayBuffer:
                 f"storage: expected none with a path, got {storage!r} and {path}; leave one out"
             )
         self._make_storage = storage
-        self._path = None if path is None else Path(path)
+        self._path = None if path is None else folder_path(path)
         self._capacity = capacity
         self._capacity_bytes = capacity_bytes
-        self._codecs = codecs or {}
+        self._codecs = {} if codecs is None else codecs
+        check_codecs(self._codecs)
         if not (seed is None or isinstance(seed, int | np.integer)) or (seed or 0) < 0:
             raise ValueError(f"seed: expected a whole number >= 0 or None, got {seed!r}")
         self._rng = np.random.default_rng(seed)
@@ -117,10 +119,14 @@ class SequenceReplayBuffer:
         self._storage: Storage | None = None
         self._sampler: Sampler | None = None
         self._total_bytes = 0
-        if self._path is not None and DiskStorage.exists(self._path):
+        if self._path is None:
+            return
+        if DiskStorage.exists(self._path):
             self._use(
                 DiskStorage.open(self._path, capacity=capacity, capacity_bytes=capacity_bytes)
             )
+        elif self._path.is_file():
+            StoreFolder(self._path, Files()).check_unused()
 
     @classmethod
     def open(
@@ -193,8 +199,10 @@ class SequenceReplayBuffer:
             NotEnoughData: Nothing was collected yet, so the fields of a row are not known.
         """
         if self._storage is None:
+            where = "in RAM" if self._path is None else str(self._path)
             raise NotEnoughData(
-                "the replay is empty: expected at least one collected step, got none; collect first"
+                f"the replay {where} is empty: expected at least one collected step, got 0; "
+                f"collect first"
             )
         return self._storage
 

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast, get_args
 
 import numpy as np
 from gymnasium import spaces
@@ -15,6 +15,7 @@ from gymnasium import spaces
 from stepwell.buffers import json_values
 
 __all__ = [
+    "FIELD_KINDS",
     "ArrayTree",
     "Codec",
     "Field",
@@ -28,6 +29,9 @@ __all__ = [
 
 FieldKind = Literal["observation", "action", "reward", "info", "extra"]
 """The first part of a field's name."""
+
+FIELD_KINDS: tuple[FieldKind, ...] = get_args(FieldKind)
+"""All kinds, in the order of a Collector's Spec."""
 
 Codec = Literal["zstd", "narrow", "raw"]
 """The form in which rows are stored: zstd = compressed blocks of rows; narrow = the smallest dtype
@@ -72,8 +76,8 @@ class Field:
 
     Raises:
         TypeError: The dtype is not one of numbers or bools.
-        ValueError: The codec or the padding is unknown, or the shape has a length below 0, more
-            than 32 axes, or more than 4 GiB a row.
+        ValueError: The name is of no kind, the codec or the padding is unknown, or the shape has a
+            length below 0, more than 32 axes, or more than 4 GiB a row.
 
     Example:
         >>> field = Field("observation/camera", "uint8", (84, 84), "zstd", stack=4)
@@ -89,11 +93,12 @@ class Field:
     stack_padding: Literal["zero", "repeat"] = "zero"
 
     def __post_init__(self) -> None:
-        if self.codec not in _CODECS:
+        if not isinstance(self.name, str) or self.kind not in FIELD_KINDS:
             raise ValueError(
-                f"codec of field {self.name!r}: expected one of {', '.join(_CODECS)}, "
-                f"got {self.codec!r}"
+                f"name of a field: expected observation, action, reward, info/... or extra/..., "
+                f"got {self.name!r}"
             )
+        _check_codec(self.name, self.codec)
         if np.dtype(self.dtype).kind not in _PLAIN_KINDS:
             raise TypeError(f"field {self.name!r}: expected a plain dtype, got {self.dtype}")
         if self.stack_padding not in _PADDINGS:
@@ -371,6 +376,19 @@ def key_of(name: str) -> str:
     return name.partition("/")[2]
 
 
+def check_codecs(codecs: object) -> None:
+    """Refuse codecs by field name, as `Spec.with_codecs` takes them, that are invalid for any Spec.
+
+    Raises:
+        TypeError: It is no mapping.
+        ValueError: A codec is unknown.
+    """
+    if not isinstance(codecs, Mapping):
+        raise TypeError(f"codecs: expected codecs by field name, got {codecs!r}")
+    for name, codec in codecs.items():
+        _check_codec(name, codec)
+
+
 def flatten(layout: Layout, value: object) -> Iterator[tuple[str, object]]:
     """Pairs of field name and leaf of a nested value, in the layout's order.
 
@@ -398,6 +416,11 @@ def unflatten(layout: Layout, leaves: Mapping[str, np.ndarray]) -> Tree:
     if isinstance(layout, Mapping):
         return {key: unflatten(part, leaves) for key, part in layout.items()}
     return tuple(unflatten(part, leaves) for part in layout)
+
+
+def field_of(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Field:
+    """A field of that dtype and shape, with the default codec."""
+    return Field(name, dtype.name, shape, default_codec(dtype, shape))
 
 
 def default_codec(dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> Codec:
@@ -428,7 +451,7 @@ def _layout_of(name: str, space: spaces.Space[object], fields: list[Field]) -> L
             f"and Tuple of them, got {type(space).__name__}; flatten it with a gymnasium wrapper"
         )
     dtype, shape = np.dtype(space.dtype), tuple(space.shape or ())
-    fields.append(Field(name, dtype.name, shape, default_codec(dtype, shape)))
+    fields.append(field_of(name, dtype, shape))
     return name
 
 
@@ -445,6 +468,13 @@ def _unstack(fields: list[Field], k: int, padding: Literal["zero", "repeat"]) ->
     shape = stacked.shape[1:]
     codec = default_codec(stacked.numpy_dtype, shape)
     return replace(stacked, shape=shape, codec=codec, stack=k, stack_padding=padding)
+
+
+def _check_codec(name: object, codec: object) -> None:
+    if codec not in _CODECS:
+        raise ValueError(
+            f"codec of field {name!r}: expected one of {', '.join(_CODECS)}, got {codec!r}"
+        )
 
 
 def _field_from_json(data: Mapping[str, object]) -> Field:

@@ -10,10 +10,11 @@ import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 import numpy as np
 
+from stepwell import lazy_names
 from stepwell.buffers.bridges.formats.exporting import ExportReport, export_episodes
 from stepwell.buffers.bridges.formats.format import Format
 from stepwell.buffers.bridges.formats.importing import ImportReport, import_episodes
@@ -40,6 +41,9 @@ __all__ = [
     "read_metadata",
     "rows_of",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_names(__name__, {})
 
 # --- storages -------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from stepwell.buffers import SequenceReplayBuffer, Spec
 from stepwell.buffers.space_json import space_to_json
-from stepwell.buffers.spec import Field, default_codec
+from stepwell.buffers.spec import field_of
 from stepwell.buffers.whole_numbers import check_whole, is_whole
 from stepwell.collectors.interrupt import InterruptGuard
 from stepwell.collectors.policies.policy import AnyPolicy, SeededPolicy, check_policy, value_of
@@ -126,7 +126,10 @@ class Collector:
             first.single_action_space,
             frame_stack=stack,
             stack_padding=padding,
-            more=[_info_field(name, value) for name, value in reader.missing.items()],
+            more=[
+                field_of(f"info/{name}", value.dtype, value.shape)
+                for name, value in reader.missing.items()
+            ],
         )
         episode_metadata = EpisodeMetadata(metadata)
         self._policy = policy
@@ -592,8 +595,3 @@ def _failure_of(work: Callable[[], None]) -> str:
     except Exception as error:
         return str(error) or type(error).__name__
     return ""
-
-
-def _info_field(name: str, missing: np.ndarray) -> Field:
-    codec = default_codec(missing.dtype, missing.shape)
-    return Field(f"info/{name}", missing.dtype.name, missing.shape, codec)

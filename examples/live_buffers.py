@@ -85,7 +85,7 @@ def recorded(env: FrameRecorder, steps: int) -> tuple[Frames, Frames]:
             collector.collect(steps=steps)
             dataset = minari.create_dataset("live/buffer-v0")
             by_minari: Frames = next(dataset.iterate_episodes()).observations
-        by_stepwell: Frames = next(replay.iter_episodes()).observation
+        by_stepwell: Frames = list(next(replay.iter_episodes()).observation)
     return by_minari, by_stepwell
 
 

@@ -12,12 +12,13 @@ that are made of it, from which a `Collector` stores rows:
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
+from stepwell import lazy_names
 from stepwell.wrappers.check.report import VectorEnvReport
 from stepwell.wrappers.check.vector_env import check_vector_env
 from stepwell.wrappers.check.watch import copied, leaves_of
@@ -25,6 +26,9 @@ from stepwell.wrappers.number_checks import check_whole
 from stepwell.wrappers.workers.vector_env import WorkerVectorEnv, checked_env
 
 __all__ = ["Vectorization", "assert_env", "assert_vector_env"]
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_names(__name__, {})
 
 AnyVectorEnv = VectorEnv[Any, Any, Any]
 Vectorization = Literal["sync", "async", "workers"]

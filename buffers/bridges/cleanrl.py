@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stepwell.buffers.rollout.advantages import Flags, bootstrap_values, row_numbers
+from stepwell.buffers.rollout.advantages import RowFlags, bootstrap_values, row_numbers
 from stepwell.buffers.rollout.rollout import Rollout
 from stepwell.buffers.sampling.tensors import load_torch
 
@@ -89,7 +89,7 @@ def to_cleanrl(
                 f"{name}: expected an array, as CleanRL keeps one tensor, got a "
                 f"{type(getattr(rollout, name)).__name__}; flatten the space with a wrapper"
             )
-    flags = Flags(
+    flags = RowFlags(
         rollout.is_first, rollout.terminated, rollout.truncated, rollout.cut, rollout.mask
     )
     before = row_numbers("next_done", next_done, shape[1:])
@@ -125,7 +125,7 @@ def _extra(rollout: Rollout, name: str) -> np.ndarray:
     return row_numbers(f"extra {name!r}", found, rollout.mask.shape)
 
 
-def _with_last_values(rollout: Rollout, flags: Flags, gamma: float) -> np.ndarray:
+def _with_last_values(rollout: Rollout, flags: RowFlags, gamma: float) -> np.ndarray:
     """Rewards [T, N] float32 plus the discounted values of true last observations."""
     step, env = rollout.bootstrap.step, rollout.bootstrap.env
     some = flags.ends[step, env] & ~rollout.terminated[step, env]

@@ -14,6 +14,7 @@ from stepwell.buffers.sampling.batch import Batch
 from stepwell.buffers.sampling.requests import Draw, Sequences
 from stepwell.buffers.sampling.tensors import ToTensors
 from stepwell.buffers.space_json import space_from_json
+from stepwell.buffers.whole_numbers import check_whole
 
 __all__ = ["SheeprlReplay", "as_sheeprl_replay"]
 
@@ -121,8 +122,7 @@ class SheeprlReplay:
         Raises:
             NotEnoughData: No stream has that many rows.
         """
-        if n_samples < 1:
-            raise ValueError(f"n_samples: expected a whole number >= 1, got {n_samples}")
+        check_whole("n_samples", n_samples, 1)
         request = Sequences(
             batch_size * n_samples,
             sequence_length,

@@ -12,6 +12,7 @@ import numpy as np
 
 from stepwell.buffers.rollout.rollout import Rollout
 from stepwell.buffers.sampling.tensors import ToTensors, load_torch
+from stepwell.buffers.whole_numbers import check_whole
 
 __all__ = ["TorchPolicy", "to_torch", "torch_policy"]
 
@@ -119,8 +120,8 @@ def torch_policy(
         )
     if value is not None and value != "last" and not callable(value):
         raise ValueError(f"value: expected a module, 'last' or None, got {value!r}; give one")
-    if seed is not None and seed < 0:
-        raise ValueError(f"seed: expected a whole number >= 0, got {seed}")
+    if seed is not None:
+        check_whole("seed", seed, 0)
     return TorchPolicy(module, mode, value, device, dtype, seed)
 
 

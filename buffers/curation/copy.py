@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import cast
 
@@ -101,6 +101,7 @@ def copy_episodes(
         The final report.
 
     Raises:
+        TypeError: A source or the target is no replay.
         ValueError: The target is not empty, or no episode is chosen, or several sources hold the
             same one; nothing was written.
         SpecMismatch: The sources hold other fields, or rows of other envs; nothing was written.
@@ -124,7 +125,8 @@ def copy_episodes(
         True
     """
     began = time.perf_counter()
-    sources = [source] if isinstance(source, SequenceReplayBuffer) else list(source)
+    sources = list(source) if isinstance(source, Iterable) else [source]
+    _check_replay("target", target)
     storages = _checked_sources(sources, any_envs)
     check_new(target)
     check_duplicates(duplicates)
@@ -284,9 +286,12 @@ def _checked_sources(sources: Sequence[SequenceReplayBuffer], any_envs: bool) ->
     """The sources' storages.
 
     Raises:
+        TypeError: One is no replay.
         ValueError: There is no source.
         SpecMismatch: Two hold different fields, or rows of different envs.
     """
+    for each in sources:
+        _check_replay("source", each)
     if not sources:
         raise ValueError("source: expected at least one replay, got none: give one")
     storages = [source.storage for source in sources]
@@ -294,6 +299,11 @@ def _checked_sources(sources: Sequence[SequenceReplayBuffer], any_envs: bool) ->
     if not any_envs:
         _check_same_envs(storages)
     return storages
+
+
+def _check_replay(name: str, value: object) -> None:
+    if not isinstance(value, SequenceReplayBuffer):
+        raise TypeError(f"{name}: expected a SequenceReplayBuffer, got {type(value).__name__}")
 
 
 def _check_same_envs(storages: Sequence[Storage]) -> None:
@@ -324,8 +334,8 @@ def _leave_out_damaged(storage: Storage) -> None:
     The rows around them are then separate episodes.
     """
     if storage.skips_corrupt:
-        table = storage.index
-        for position in range(table.base, table.base + len(table)):
+        index = storage.index
+        for position in range(index.base, index.base + len(index)):
             try:
                 storage.payload(position)
             except StoreCorrupt:

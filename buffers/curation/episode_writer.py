@@ -20,6 +20,7 @@ from stepwell.buffers.spec import Field, Spec
 from stepwell.buffers.storage.chunk_index import Counters
 from stepwell.buffers.storage.disk.files import Files
 from stepwell.buffers.storage.disk.folder import StoreFolder
+from stepwell.buffers.whole_numbers import is_whole
 
 __all__ = ["EpisodeWriter", "TransitionColumns", "check_new"]
 
@@ -203,7 +204,8 @@ class EpisodeWriter:
             metadata: JSON-able facts about the episode.
 
         Raises:
-            ValueError: A column is missing, unknown, or has another length; nothing was added.
+            ValueError: A column is missing, unknown, or has another length, or the episode ended
+                without a step; nothing was added.
             TypeError: A flag, the stream or the metadata have another type; nothing was added.
             SpecMismatch: The replay holds other rows; nothing was added.
         """
@@ -214,7 +216,7 @@ class EpisodeWriter:
         for name, flag in (("terminated", terminated), ("truncated", truncated)):
             if not isinstance(flag, bool | np.bool_):
                 raise TypeError(f"{name}: expected True or False for the last step, got {flag!r}")
-        if not isinstance(stream, int | np.integer) or isinstance(stream, bool) or stream < 0:
+        if not is_whole(stream) or stream < 0:
             raise TypeError(f"stream: expected a whole number >= 0, got {stream!r}")
         facts = plain_json(metadata or {})
         arrays = {name: np.asarray(column) for name, column in columns.items()}
@@ -224,6 +226,11 @@ class EpisodeWriter:
             shapes = {field.name: field.shape for field in spec.fields}
             self._check_names(spec.names, arrays)
             self._check_fields(spec, arrays, shapes)
+        if (terminated or truncated) and not len(arrays["reward"]):
+            raise ValueError(
+                f"{self._source}: expected at least one step in an episode that terminated or was "
+                f"truncated, got 0"
+            )
         arrays["reward"] = arrays["reward"].astype(np.float64)
         end = (End.TERMINATED if terminated else End.NONE) | (
             End.TRUNCATED if truncated else End.NONE
@@ -246,9 +253,19 @@ class EpisodeWriter:
 
         Raises:
             SpecMismatch: The replay holds other rows; nothing was stored.
-            ValueError: A next observation is not the observation of the row after it, or an
-                episode begins where the one before has not ended; nothing was stored.
+            TypeError: The streams are no mapping of `TransitionColumns`.
+            ValueError: An array has another length than the others, a next observation is not the
+                observation of the row after it, or an episode begins where the one before has not
+                ended; nothing was stored.
         """
+        values = streams.values() if isinstance(streams, Mapping) else [streams]
+        for columns in values:
+            if not isinstance(columns, TransitionColumns):
+                raise TypeError(
+                    f"{self._source}: expected TransitionColumns by the index of the env, got "
+                    f"{type(columns).__name__}"
+                )
+            self._check_lengths(columns)
         streams = {stream: columns for stream, columns in streams.items() if columns.steps}
         if not streams:
             return 0
@@ -351,6 +368,15 @@ class EpisodeWriter:
                 f"replay holds, got {', '.join(sorted(columns))}; give the same fields, or another "
                 f"replay"
             )
+
+    def _check_lengths(self, columns: TransitionColumns) -> None:
+        following = {f"next {name}": rows for name, rows in columns.next_observation.items()}
+        flags = {name: getattr(columns, name) for name in ("terminated", "truncated", "is_first")}
+        for name, rows in {**columns.fields, **following, **flags}.items():
+            if rows is not None and len(rows) != columns.steps:
+                raise ValueError(
+                    f"{self._source}: expected {name} of {columns.steps:,} steps, got {len(rows):,}"
+                )
 
     def _check_fields(
         self,

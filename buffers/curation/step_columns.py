@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from stepwell.buffers.episode import Episode
-from stepwell.buffers.spec import Field, Layout, Spec, default_codec, kind_of
+from stepwell.buffers.spec import FIELD_KINDS, Field, Layout, Spec, field_of, kind_of
 
 __all__ = [
     "edges_of",
-    "field_of",
     "frames_of",
     "has_final_row",
     "inferred_spec",
@@ -22,7 +21,6 @@ __all__ = [
     "with_stacks",
 ]
 
-_KINDS = ("observation", "action", "reward", "info", "extra")  # in the order of a Collector's Spec
 _Columns = Mapping[str, np.ndarray]
 
 
@@ -189,10 +187,10 @@ def inferred_spec(columns: _Columns, where: str) -> Spec:
     steps = len(columns["reward"])
     for name, column in columns.items():
         kind = kind_of(name)
-        if kind not in _KINDS:
+        if kind not in FIELD_KINDS:
             raise ValueError(
-                f"{where}: expected columns {', '.join(_KINDS)}, got {name!r} too; leave it out or "
-                f"name it info/{name}"
+                f"{where}: expected columns {', '.join(FIELD_KINDS)}, got {name!r} too; leave it "
+                f"out or name it info/{name}"
             )
         if column.dtype.kind not in "biufc":
             raise ValueError(f"{where}: expected {name!r} to be numbers, got {column.dtype}")
@@ -203,11 +201,13 @@ def inferred_spec(columns: _Columns, where: str) -> Spec:
                 f"{_shape_text(columns, name)}"
             )
     observation, action = (_layout(kind, columns, where) for kind in ("observation", "action"))
-    names = sorted(columns, key=lambda name: _KINDS.index(kind_of(name)))  # stable within a kind
+    names = sorted(
+        columns, key=lambda name: FIELD_KINDS.index(kind_of(name))
+    )  # stable within a kind
     fields = tuple(
         Field("reward", "float64", (), "narrow")
         if name == "reward"
-        else field_of(name, columns[name])
+        else field_of(name, columns[name].dtype, columns[name].shape[1:])
         for name in names
     )
     return Spec(fields, observation, action)
@@ -238,12 +238,6 @@ def has_final_row(name: str) -> bool:
         (True, False)
     """
     return kind_of(name) in ("observation", "info")
-
-
-def field_of(name: str, rows: np.ndarray) -> Field:
-    """The field of such rows [T, ...], with the default codec."""
-    dtype, shape = rows.dtype, rows.shape[1:]
-    return Field(name, dtype.name, shape, default_codec(dtype, shape))
 
 
 def _layout(kind: str, columns: _Columns, where: str) -> Layout:

@@ -553,15 +553,15 @@ class ObservationsByAge:
 
     def _flush(self) -> None:
         self._writer.flush(newest=False)
-        table = self._replay.storage.index
-        self._flushed, self._until = self._writer.steps, table.base + len(table)
+        index = self._replay.storage.index
+        self._flushed, self._until = self._writer.steps, index.base + len(index)
 
     def _stored_counts(self) -> np.ndarray:
         """The number of observations before each chunk of the last flush, and in total."""
-        table = self._replay.storage.index
-        extent = (table.base, self._until)
+        index = self._replay.storage.index
+        extent = (index.base, self._until)
         if extent != self._extent:
-            records = table.records[: self._until - table.base]
+            records = index.records[: self._until - index.base]
             is_over = (records["is_tail"] == 1) & (records["end"] & _NOT_ADDED != 0)
             self._counts = np.cumsum(np.append(0, records["rows"] - is_over))
             self._extent = extent

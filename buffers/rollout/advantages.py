@@ -13,7 +13,7 @@ from stepwell.buffers.spec import ArrayTree
 __all__ = [
     "Bootstrap",
     "BootstrapValue",
-    "Flags",
+    "RowFlags",
     "bootstrap_values",
     "check_finite",
     "generalized_advantages",
@@ -161,7 +161,7 @@ def bootstrap_values(bootstrap: Bootstrap, given: BootstrapValue | None) -> np.n
     return values
 
 
-class Flags(NamedTuple):
+class RowFlags(NamedTuple):
     """The flags of a rollout's rows, [T, N] bool; `Rollout` documents them."""
 
     is_first: np.ndarray

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from stepwell.buffers.rollout.advantages import (
     Bootstrap,
     BootstrapValue,
-    Flags,
+    RowFlags,
     bootstrap_values,
     check_finite,
     generalized_advantages,
@@ -123,8 +123,8 @@ class Rollout:
         _check_bootstrap(self.bootstrap)
 
     @property
-    def _flags(self) -> Flags:
-        return Flags(self.is_first, self.terminated, self.truncated, self.cut, self.mask)
+    def _flags(self) -> RowFlags:
+        return RowFlags(self.is_first, self.terminated, self.truncated, self.cut, self.mask)
 
     def __repr__(self) -> str:
         episodes, open_ends = len(self.episode_returns), len(self.bootstrap.step)

@@ -61,19 +61,19 @@ class NewestQueue:
     def __init__(self) -> None:
         self._cursors: dict[Windows, tuple[int, int]] = {}
 
-    def next(self, table: ChunkIndex, kind: Windows, count: int) -> Drawn:
+    def next(self, chunk_index: ChunkIndex, kind: Windows, count: int) -> Drawn:
         """At most ``count`` items that were not returned yet, the oldest first."""
-        items, records = table.items(kind), table.records
+        items, records = chunk_index.items(kind), chunk_index.records
         row_id, row = self._cursors.get(kind, (0, 0))
         index = int(np.searchsorted(records["row_id"], row_id))
         is_there = index < len(records) and records["row_id"][index] == row_id
         first = items.number_of(index, row) if is_there else items.before(index)
         return Drawn(*items.locate(np.arange(first, min(first + count, items.total))))
 
-    def advance(self, table: ChunkIndex, kind: Windows, chosen: Drawn) -> None:
+    def advance(self, index: ChunkIndex, kind: Windows, chosen: Drawn) -> None:
         """Record that the items of `next` were returned."""
         if len(chosen.start):
-            last = int(table.records["row_id"][chosen.chunk[-1]])
+            last = int(index.records["row_id"][chosen.chunk[-1]])
             self._cursors[kind] = (last, int(chosen.start[-1]) + 1)
 
     def state(self) -> list[list[object]]:
@@ -99,7 +99,7 @@ class NewestQueue:
 
 
 def draw_items(
-    table: ChunkIndex,
+    index: ChunkIndex,
     kinds: ItemKinds,
     draw: CountedDraw,
     count: int,
@@ -113,22 +113,22 @@ def draw_items(
         ValueError: The mode is not supported for these items.
     """
     kind = _kind_of(kinds, draw)
-    items = table.items(kind, chosen)
+    items = index.items(kind, chosen)
     if items.total == 0:
-        raise NotEnoughData(_shortage(table, kinds, draw, chosen))
+        raise NotEnoughData(_shortage(index, kinds, draw, chosen))
     if draw == "distinct":
-        numbers = _without_repeats(table, items, count, rng)
-    elif table.shares is None:
+        numbers = _without_repeats(index, items, count, rng)
+    elif index.shares is None:
         numbers = _uniform(rng, items.total, count)
         if draw == "recent":
             numbers = np.maximum(numbers, _uniform(rng, items.total, count))
     else:
-        _check_each(table.shares, items, kinds.rows, chosen)
-        numbers = _draw_by(table.shares, items, draw == "recent", count, rng)
+        _check_each(index.shares, items, kinds.rows, chosen)
+        numbers = _draw_by(index.shares, items, draw == "recent", count, rng)
     found = Drawn(*items.locate(numbers))
     if draw != "episodes":
         return found
-    records = table.at(found.chunk)
+    records = index.at(found.chunk)
     stop = records["first_row"] + records["rows"] - kinds.every.length
     return Drawn(found.chunk, rng.integers(found.start, stop + 1))
 
@@ -140,10 +140,10 @@ def _uniform(rng: np.random.Generator, total: int, count: int) -> np.ndarray:
 
 
 def _without_repeats(
-    table: ChunkIndex, items: ItemCounts, count: int, rng: np.random.Generator
+    index: ChunkIndex, items: ItemCounts, count: int, rng: np.random.Generator
 ) -> np.ndarray:
     """Draw different items with equal probabilities."""
-    if table.shares is not None:
+    if index.shares is not None:
         raise ValueError(
             'draw="distinct": expected one store, or several without weights, got weights; leave '
             "one of the two out"
@@ -198,12 +198,12 @@ def _check_each(shares: Shares, items: ItemCounts, rows: int, chosen: EpisodeFil
 
 
 def _shortage(
-    table: ChunkIndex, kinds: ItemKinds, draw: CountedDraw, chosen: EpisodeFilter | None
+    index: ChunkIndex, kinds: ItemKinds, draw: CountedDraw, chosen: EpisodeFilter | None
 ) -> str:
-    is_tail = table.records["is_tail"] == 1
+    is_tail = index.records["is_tail"] == 1
     if chosen is not None:
-        is_tail &= chosen.verdicts(table.base, len(table))
-    tails = table.records[is_tail]
+        is_tail &= chosen.verdicts(index.base, len(index))
+    tails = index.records[is_tail]
     rows = tails["first_row"] + tails["rows"] - tails["head"]
     longest = int(rows.max()) if len(rows) else 0
     ended = " that its env has ended" if draw == "ends" else ""

@@ -84,6 +84,12 @@ class Epoch(Generic[BatchT]):
         self._done = 0
         self._snapshot = sampler.snapshot(request, stride)
 
+    def __repr__(self) -> str:
+        return (
+            f"Epoch({type(self._request).__name__}, batch_size={self._batch_size}, "
+            f"items={self.items}, batches={len(self)}, number={self.number})"
+        )
+
     @property
     def number(self) -> int:
         """Index of the current pass, from 0 on."""

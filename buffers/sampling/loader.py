@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Generic, Literal, NamedTuple, Self, TypeAlias, TypeVar, cast, final
 
 from stepwell.buffers.sampling.tensors import ToTensors
+from stepwell.buffers.whole_numbers import whole_number
 
 __all__ = ["Loader", "Source", "To"]
 
@@ -77,8 +78,7 @@ class Loader(Generic[BatchT]):
         reuse: bool = False,
     ) -> None:
         for name, value in (("prefetch", prefetch), ("threads", threads)):
-            if int(value) != value or value < 1:
-                raise ValueError(f"{name}: expected a whole number >= 1, got {value}")
+            whole_number(name, value, 1)
         if to not in ("numpy", "torch"):
             raise ValueError(f"to: expected 'numpy' or 'torch', got {to!r}")
         if to == "numpy" and (device is not None or pin_memory):
@@ -90,12 +90,16 @@ class Loader(Generic[BatchT]):
                 "reuse=True: expected a function that refills batches, got an iterable, which "
                 "makes its own; leave it out"
             )
+        self._options = f"prefetch={prefetch}, threads={threads}, to={to!r}, reuse={reuse}"
         self._convert = ToTensors(device, pin_memory) if to == "torch" else None
         self._feed: _Feed[BatchT] = _Feed(source, prefetch, threads, self._convert, reuse)
         # The threads only refer to the feed, so that an unused loader is garbage collected.
         self._finalizer = weakref.finalize(self, self._feed.stop)
         self._finalizer.atexit = False  # the feed's own hook ends the threads then
         self._is_exhausted = False
+
+    def __repr__(self) -> str:
+        return f"Loader({self._options})"
 
     def __iter__(self) -> Self:
         if self._is_exhausted:

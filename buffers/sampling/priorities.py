@@ -524,7 +524,7 @@ class PriorityIndex:
 
     def draw(
         self,
-        table: ChunkIndex,
+        chunk_index: ChunkIndex,
         generation: int,
         kinds: ItemKinds,
         count: int,
@@ -533,7 +533,7 @@ class PriorityIndex:
         """Draw items in proportion to their priorities.
 
         Args:
-            table: The index of the stored chunks.
+            chunk_index: The index of the stored chunks.
             generation: Generation of the storage, which determines the meaning of positions.
             kinds: The kinds of items to draw.
             count: Number of items.
@@ -547,7 +547,7 @@ class PriorityIndex:
             ValueError: Priorities are kept for other items.
         """
         self._check(kinds)
-        self._follow(table, generation)
+        self._follow(chunk_index, generation)
         if not len(self._priorities):
             raise NotEnoughData(
                 f"priorities: expected at least one item of {kinds.rows} rows, got none; collect "
@@ -555,7 +555,7 @@ class PriorityIndex:
             )
         numbers, probabilities = self._priorities.draw(count, rng)
         index = self._numbers.searchsorted(numbers, side="right") - 1
-        rows = table.records[self._row_name][index] + (numbers - self._numbers[index])
+        rows = chunk_index.records[self._row_name][index] + (numbers - self._numbers[index])
         return Drawn(index, rows), probabilities
 
     def weights(self, probabilities: np.ndarray, beta: float) -> np.ndarray:
@@ -563,7 +563,7 @@ class PriorityIndex:
         return self._priorities.weights(probabilities, beta)
 
     def update(
-        self, table: ChunkIndex, generation: int, ids: np.ndarray, values: np.ndarray
+        self, index: ChunkIndex, generation: int, ids: np.ndarray, values: np.ndarray
     ) -> int:
         """Give items new priorities by the ids of their rows; returns how many were ignored.
 
@@ -575,14 +575,14 @@ class PriorityIndex:
                 'expected a replay that was drawn from with draw="priorities", got priorities '
                 "before that; draw first"
             )
-        self._follow(table, generation)
+        self._follow(index, generation)
         return self._priorities.update(self._numbers_of(_checked_ids(ids)), values)
 
-    def state(self, table: ChunkIndex, generation: int) -> dict[str, Any] | None:
+    def state(self, index: ChunkIndex, generation: int) -> dict[str, Any] | None:
         """JSON-able values and arrays: the priorities of all items, by the ids of their rows."""
         if self._kind is None:
             return None
-        self._follow(table, generation)
+        self._follow(index, generation)
         ids, masses, largest = self._held()
         return {
             "family": self._kind.to_json(),
@@ -592,7 +592,7 @@ class PriorityIndex:
             "masses": masses,
         }
 
-    def restore(self, table: ChunkIndex, generation: int, state: Mapping[str, Any] | None) -> None:
+    def restore(self, index: ChunkIndex, generation: int, state: Mapping[str, Any] | None) -> None:
         """Continue with the priorities of `state`; items stored since then have the largest one.
 
         An invalid state changes nothing.
@@ -602,7 +602,7 @@ class PriorityIndex:
         """
         if state is None:
             self._kind = None
-            self._forget(table, generation)
+            self._forget(index, generation)
             return
         kind = Windows.from_json(json_values.member(state, "family"))
         alpha, largest = (_positive(json_values.member(state, n), n) for n in ("alpha", "largest"))
@@ -619,8 +619,8 @@ class PriorityIndex:
                 f"{self.alpha:g}; make the replay with that"
             )
         self._kind = kind
-        self._forget(table, generation)
-        self._take_up(table)
+        self._forget(index, generation)
+        self._take_up(index)
         self._put(ids, masses, largest)
 
     def _held(self) -> tuple[np.ndarray, np.ndarray, float]:
@@ -665,23 +665,23 @@ class PriorityIndex:
                 f"kept, got {_named(kinds.every)}; use another replay for those"
             )
 
-    def _follow(self, table: ChunkIndex, generation: int) -> None:
+    def _follow(self, index: ChunkIndex, generation: int) -> None:
         """Update for chunks that were added, evicted or lost."""
-        if generation != self._generation or table.losses != self._losses:
+        if generation != self._generation or index.losses != self._losses:
             held = self._held()
-            self._forget(table, generation)
-            self._take_up(table)
+            self._forget(index, generation)
+            self._take_up(index)
             self._put(*held)
-        elif table.base != self._base or len(table) != len(self._numbers):
-            self._take_up(table)
+        elif index.base != self._base or len(index) != len(self._numbers):
+            self._take_up(index)
 
-    def _take_up(self, table: ChunkIndex) -> None:
-        gone = table.base - self._base
+    def _take_up(self, index: ChunkIndex) -> None:
+        gone = index.base - self._base
         if gone:
             self._numbers = self._numbers[gone:].copy()
             self._row_ids, self._rows = self._row_ids[gone:].copy(), self._rows[gone:].copy()
-            self._base = table.base
-        known, new = len(self._numbers), table.records[len(self._numbers) :]
+            self._base = index.base
+        known, new = len(self._numbers), index.records[len(self._numbers) :]
         stops = self._next_number + np.cumsum(new["stored_rows"])
         self._numbers = np.concatenate([self._numbers, stops - new["stored_rows"]])
         self._row_ids = np.concatenate([self._row_ids, new["row_id"]])
@@ -693,68 +693,68 @@ class PriorityIndex:
         if gone:
             first = int(self._numbers[0]) if len(self._numbers) else self._next_number
             self._priorities.leave_before(first)
-            self._priorities.leave(*self._without_context(table))
-        self._priorities.enter(*self._new_ranges(table, known))
+            self._priorities.leave(*self._without_context(index))
+        self._priorities.enter(*self._new_ranges(index, known))
         if self._kind is not None and self._kind.length == 1:
             # Only then can an item begin with a pending row: it was stored again, with another id.
-            twice = np.flatnonzero(table.records["rows"] < self._rows)
+            twice = np.flatnonzero(index.records["rows"] < self._rows)
             last = self._numbers[twice] + self._rows[twice] - 1
             self._priorities.leave(last, np.ones(len(twice), np.int64))
 
-    def _new_ranges(self, table: ChunkIndex, known: int) -> tuple[np.ndarray, np.ndarray]:
+    def _new_ranges(self, chunk_index: ChunkIndex, known: int) -> tuple[np.ndarray, np.ndarray]:
         """First numbers and counts of the rows in new chunks that items can begin with."""
         assert self._kind is not None
-        length, records = self._kind.length, table.records[known:]
+        length, records = self._kind.length, chunk_index.records[known:]
         row = records[self._row_name]
         first = np.maximum(first_start(records, self._kind), row - length + 1)
         last = row + records["rows"] - length
         found: list[tuple[int, int]] = []
         for index in np.flatnonzero(last >= first).tolist():
-            found += self._ranges(table, known + index, int(first[index]), int(last[index]))
+            found += self._ranges(chunk_index, known + index, int(first[index]), int(last[index]))
         return _columns(found)
 
-    def _without_context(self, table: ChunkIndex) -> tuple[np.ndarray, np.ndarray]:
+    def _without_context(self, chunk_index: ChunkIndex) -> tuple[np.ndarray, np.ndarray]:
         """First numbers and counts of rows without the stored rows that they need before them."""
         assert self._kind is not None
         found: list[tuple[int, int]] = []
-        records, context = table.records, self._kind.context
+        records, context = chunk_index.records, self._kind.context
         row = records[self._row_name]
         head = records["stream_head" if self._kind.is_across else "head"]
         short = np.flatnonzero((row < first_start(records, self._kind)) & (records["rows"] > 0))
         for index in short.tolist():
             last = min(int(row[index] + records["rows"][index]), int(head[index]) + context) - 1
-            found += self._ranges(table, index, int(row[index]), last)
+            found += self._ranges(chunk_index, index, int(row[index]), last)
         return _columns(found)
 
     def _ranges(
-        self, table: ChunkIndex, index: int, first: int, last: int
+        self, chunk_index: ChunkIndex, index: int, first: int, last: int
     ) -> Iterator[tuple[int, int]]:
         """Numbers and counts of rows ``first .. last`` in a chunk and the chunks before it.
 
         Args:
-            table: The index of the stored chunks.
+            chunk_index: The index of the stored chunks.
             index: Index of a chunk.
             first: First row, counted in the episode or stream.
             last: Last row.
         """
         while True:
-            record = table.records[index]
+            record = chunk_index.records[index]
             row = int(record[self._row_name])
             begin = max(first, row)
             if last >= begin:
                 yield int(self._numbers[index]) + begin - row, last - begin + 1
             if first >= row:
                 return
-            last, index = min(last, row - 1), int(record["stream_previous"]) - table.base
+            last, index = min(last, row - 1), int(record["stream_previous"]) - chunk_index.base
 
     @property
     def _row_name(self) -> str:
         return "stream_row" if self._kind is not None and self._kind.is_across else "first_row"
 
-    def _forget(self, table: ChunkIndex, generation: int) -> None:
+    def _forget(self, index: ChunkIndex, generation: int) -> None:
         self._priorities = Priorities(self.alpha)
-        self._generation, self._losses = generation, table.losses
-        self._base, self._next_number, self._gap = table.base, 0, None
+        self._generation, self._losses = generation, index.losses
+        self._base, self._next_number, self._gap = index.base, 0, None
         self._numbers = self._row_ids = self._rows = np.zeros(0, np.int64)
 
 

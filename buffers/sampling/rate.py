@@ -10,6 +10,7 @@ from fractions import Fraction
 from typing import Any, Self
 
 from stepwell.buffers.errors import LimiterClosed
+from stepwell.buffers.whole_numbers import whole_number
 
 __all__ = ["ReplayRatio", "SampleLimiter", "simplest_fraction"]
 
@@ -45,7 +46,7 @@ class ReplayRatio:
 
     def __init__(self, ratio: float | Fraction, *, start: int | None = None) -> None:
         self._ratio = simplest_fraction("ratio", ratio)
-        self._start = None if start is None else _whole("start", start)
+        self._start = None if start is None else whole_number("start", start, 0)
         self._steps: int | None = None
         self._owed = Fraction(0)
 
@@ -66,8 +67,7 @@ class ReplayRatio:
             Fraction(1, 2)
         """
         for name, value in (("batch_size", batch_size), ("length", length)):
-            if _whole(name, value) == 0:
-                raise ValueError(f"{name}: expected a whole number >= 1, got 0")
+            whole_number(name, value, 1)
         rows = simplest_fraction("train_ratio", train_ratio)
         return cls(rows / (batch_size * length), start=start)
 
@@ -85,7 +85,7 @@ class ReplayRatio:
         Raises:
             ValueError: ``steps`` is lower than in the previous call.
         """
-        steps = _whole("steps", steps)
+        steps = whole_number("steps", steps, 0)
         if self._steps is not None and steps < self._steps:
             raise ValueError(
                 f"steps: expected at least the {self._steps:,} of the last call, got {steps:,}; "
@@ -114,8 +114,8 @@ class ReplayRatio:
         """
         try:
             start, steps = state["start"], state["steps"]
-            start = None if start is None else _whole("start", start)
-            steps = None if steps is None else _whole("steps", steps)
+            start = None if start is None else whole_number("start", start, 0)
+            steps = None if steps is None else whole_number("steps", steps, 0)
             owed = Fraction(str(state["owed"]))
         except (KeyError, ValueError) as error:
             raise ValueError(
@@ -150,17 +150,6 @@ def simplest_fraction(name: str, value: float | Fraction) -> Fraction:
     if exact < 0:
         raise ValueError(f"{name}: expected a finite number >= 0, got {value!r}; give one")
     return exact
-
-
-def _whole(name: str, value: int) -> int:
-    """A count as an int.
-
-    Raises:
-        ValueError: It is not a whole number >= 0.
-    """
-    if int(value) != value or value < 0:
-        raise ValueError(f"{name}: expected a whole number >= 0, got {value}; give a count")
-    return int(value)
 
 
 class SampleLimiter:
@@ -210,7 +199,7 @@ class SampleLimiter:
     ) -> None:
         self._ratio = simplest_fraction("samples_per_insert", samples_per_insert)
         self._slack = simplest_fraction("slack", slack)
-        self._min_steps = _count("min_steps", min_steps, 0)
+        self._min_steps = whole_number("min_steps", min_steps, 0)
         if self._ratio == 0:
             raise ValueError(
                 "samples_per_insert: expected a number > 0, got 0; a learner that never samples "
@@ -241,7 +230,7 @@ class SampleLimiter:
             LimiterClosed: `close` was called before or during the wait.
             ValueError: ``steps`` are worth more samples than ``slack``.
         """
-        steps = _count("steps", steps, 0)
+        steps = whole_number("steps", steps, 0)
         _check_timeout(timeout)
         with self._changed:
             self._count_previous()
@@ -267,7 +256,7 @@ class SampleLimiter:
             LimiterClosed: `close` was called before or during the wait.
             ValueError: ``samples`` are more than ``slack``.
         """
-        samples = _count("samples", samples, 1)
+        samples = whole_number("samples", samples, 1)
         _check_timeout(timeout)
         if samples > self._slack:
             raise ValueError(
@@ -303,8 +292,8 @@ class SampleLimiter:
             ValueError: The state is not one of `state_dict`.
         """
         try:
-            steps = _count("steps", state["steps"], 0)
-            samples = _count("samples", state["samples"], 0)
+            steps = whole_number("steps", state["steps"], 0)
+            samples = whole_number("samples", state["samples"], 0)
         except (KeyError, ValueError) as error:
             raise ValueError(
                 f"state: expected one of SampleLimiter.state_dict, got {dict(state)}; save a new "
@@ -363,17 +352,6 @@ class SampleLimiter:
             f"draw {samples:,} samples: expected {needed:,} stored steps, got {self._stored:,} "
             f"after {self._sampled:,} samples; check that the actor still collects"
         )
-
-
-def _count(name: str, value: int, least: int) -> int:
-    """A count as an int.
-
-    Raises:
-        ValueError: It is not a whole number, or too small.
-    """
-    if int(value) != value or value < least:
-        raise ValueError(f"{name}: expected a whole number >= {least}, got {value}; give a count")
-    return int(value)
 
 
 def _check_timeout(timeout: float | None) -> None:

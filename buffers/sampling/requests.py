@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias, Type
 import numpy as np
 
 from stepwell.buffers.storage.episode_filter import Where
+from stepwell.buffers.whole_numbers import check_whole
 
 if TYPE_CHECKING:  # loaded when something is drawn
     from stepwell.buffers.sampling.batch import Batch, TransitionBatch
@@ -153,9 +154,9 @@ def check_sequences(request: Sequences) -> None:
     Raises:
         ValueError: An argument is invalid.
     """
-    _check_whole("batch_size", request.batch_size, 1)
-    _check_whole("length", request.length, 1)
-    _check_whole("burn_in", request.burn_in, 0)
+    check_whole("batch_size", request.batch_size, 1)
+    check_whole("length", request.length, 1)
+    check_whole("burn_in", request.burn_in, 0)
     _check_one_of("borders", request.borders, get_args(Borders))
     _check_one_of("align", request.align, get_args(Align))
     _check_draw(request.draw, request.beta, request.where)
@@ -183,8 +184,8 @@ def check_transitions(request: Transitions) -> None:
     Raises:
         ValueError: An argument is invalid.
     """
-    _check_whole("batch_size", request.batch_size, 1)
-    _check_whole("n_step", request.n_step, 1)
+    check_whole("batch_size", request.batch_size, 1)
+    check_whole("n_step", request.n_step, 1)
     _check_draw(request.draw, request.beta, request.where)
     is_number = isinstance(request.gamma, int | float | np.number)
     if not (is_number and 0 <= request.gamma <= 1):
@@ -209,7 +210,7 @@ def check_episodes(request: Episodes) -> None:
     Raises:
         ValueError: An argument is invalid.
     """
-    _check_whole("batch_size", request.batch_size, 1)
+    check_whole("batch_size", request.batch_size, 1)
     _check_one_of("align", request.align, get_args(Align))
 
 
@@ -221,12 +222,6 @@ def _check_draw(draw: str, beta: float, where: Where | None) -> None:
         )
     if not 0 <= beta < float("inf"):
         raise ValueError(f"beta: expected a number >= 0, got {beta}")
-
-
-def _check_whole(name: str, value: float, least: int) -> None:
-    is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not is_whole or value < least:
-        raise ValueError(f"{name}: expected a whole number >= {least}, got {value!r}")
 
 
 def _check_one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:

@@ -87,8 +87,8 @@ class RowReader:
 
     def follow(self) -> None:
         """Update for chunks that were added, evicted or moved to other positions."""
-        table = self._storage.index
-        extent = (self._storage.generation, table.base, len(table))
+        index = self._storage.index
+        extent = (self._storage.generation, index.base, len(index))
         if extent != self._extent:
             self._places.follow()
             self._columns.follow()
@@ -108,8 +108,8 @@ class RowReader:
         Raises:
             DamagedChunk: The bytes of a chunk are damaged.
         """
-        table = self._storage.index
-        found = _resolve(runs, table.records, table.base)
+        index = self._storage.index
+        found = _resolve(runs, index.records, index.base)
         self._find(found.chunk)
         return found
 
@@ -202,9 +202,9 @@ class RowReader:
 
     def _find(self, indices: np.ndarray) -> None:
         """Locate the fields of chunks that were not read yet, and decode their small ones."""
-        table = self._storage.index
+        chunk_index = self._storage.index
         for index in self._columns.unknown(indices).tolist():
-            self._columns.decode(index, table.record(index + table.base))
+            self._columns.decode(index, chunk_index.record(index + chunk_index.base))
 
 
 def spread(first: np.ndarray, segments: Segments, out: np.ndarray) -> np.ndarray:
@@ -222,12 +222,12 @@ def spread(first: np.ndarray, segments: Segments, out: np.ndarray) -> np.ndarray
 
 
 def chunk_of(
-    table: ChunkIndex, index: np.ndarray, row: np.ndarray, is_across: bool
+    chunk_index: ChunkIndex, index: np.ndarray, row: np.ndarray, is_across: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Find the chunks that hold rows; for a missing row, the last chunk of its episode.
 
     Args:
-        table: The index of the stored chunks.
+        chunk_index: The index of the stored chunks.
         index: [B] index of some chunk of the same episode, or stream.
         row: [B] the row, counted in that.
         is_across: It is counted in the stream.
@@ -235,10 +235,10 @@ def chunk_of(
     Returns:
         Index of the chunk [B], place of the row in the chunk [B], and the chunks' records [B].
     """
-    base = table.base
+    base = chunk_index.base
     name = "stream_row" if is_across else "first_row"
     while True:
-        at = table.at(index)
+        at = chunk_index.at(index)
         place, rows = row - at[name], at["rows"]
         # As an unsigned number, a row before the chunk is far behind it: one comparison.
         if np.count_nonzero(place.view(np.uint64) < rows.view(np.uint64)) == len(place):

@@ -74,7 +74,7 @@ class _Maker(Protocol):
     def memory(self, count: int, out: AnyBatch | None) -> Memory: ...
 
     def plan(
-        self, reader: RowReader, table: ChunkIndex, chosen: Drawn, memory: Memory
+        self, reader: RowReader, index: ChunkIndex, chosen: Drawn, memory: Memory
     ) -> _Plan: ...
 
     # Any: a plan is only passed to the maker that returned it.
@@ -111,12 +111,12 @@ class Sampler:
         memory = maker.memory(request.batch_size, out)
 
         def plan() -> tuple[_Plan, np.ndarray]:
-            table, kinds = self._storage.index, maker.kinds()
-            newest = self._newest_items(table, request, kinds)
+            index, kinds = self._storage.index, maker.kinds()
+            newest = self._newest_items(index, request, kinds)
             chosen, weights = self._choose(request, kinds, newest, rng)
-            found = maker.plan(self._rows, table, chosen, memory)
+            found = maker.plan(self._rows, index, chosen, memory)
             if newest is not None and kinds.newest is not None:
-                self._newest.advance(table, kinds.newest, newest)
+                self._newest.advance(index, kinds.newest, newest)
             return found, weights
 
         return cast("BatchT", self._made(maker, plan))
@@ -147,11 +147,11 @@ class Sampler:
         assert kind is not None
 
         def look() -> EpochSnapshot:
-            storage, table = self._storage, self._storage.index
+            storage, index = self._storage, self._storage.index
             items = ItemCounts(kind, self._filters.chosen(request.where))
-            records = table.records.copy()
-            items.update(records, table.base)
-            return EpochSnapshot(records, table.base, items, storage.generation, table.losses)
+            records = index.records.copy()
+            items.update(records, index.base)
+            return EpochSnapshot(records, index.base, items, storage.generation, index.losses)
 
         return self._locked(look)
 
@@ -181,9 +181,9 @@ class Sampler:
         memory, are_whole = maker.memory(len(rows), None), isinstance(request, Episodes)
 
         def plan() -> tuple[_Plan, np.ndarray]:
-            table = self._storage.index
-            chosen = _items_at(table, maker.kinds(), rows, are_whole=are_whole)
-            found = maker.plan(self._rows, table, chosen, memory)
+            index = self._storage.index
+            chosen = _items_at(index, maker.kinds(), rows, are_whole=are_whole)
+            found = maker.plan(self._rows, index, chosen, memory)
             return found, np.ones(len(rows), np.float32)
 
         return cast("BatchT", self._made(maker, plan))
@@ -273,23 +273,23 @@ class Sampler:
             found = self._makers[request] = _new_maker(request, self._storage)
         return found
 
-    def _newest_items(self, table: ChunkIndex, request: Request, kinds: ItemKinds) -> Drawn | None:
+    def _newest_items(self, index: ChunkIndex, request: Request, kinds: ItemKinds) -> Drawn | None:
         """The next newest items; None if the request draws in another mode."""
         if isinstance(request, Episodes) or request.draw != "newest":
             return None
         assert kinds.newest is not None
-        return self._newest.next(table, kinds.newest, request.batch_size)
+        return self._newest.next(index, kinds.newest, request.batch_size)
 
     def _choose(
         self, request: Request, kinds: ItemKinds, newest: Drawn | None, rng: Generator
     ) -> tuple[Drawn, np.ndarray]:
         """Draw the items of a request, and compute their weights."""
-        table, count = self._storage.index, request.batch_size
+        index, count = self._storage.index, request.batch_size
         draw = "wholes" if isinstance(request, Episodes) else request.draw
         if draw == "priorities":
             assert not isinstance(request, Episodes)
             chosen, probabilities = self._priorities.draw(
-                table, self._storage.generation, kinds, count, rng
+                index, self._storage.generation, kinds, count, rng
             )
             return chosen, self._priorities.weights(probabilities, request.beta)
         weights = np.empty(count, np.float32)
@@ -298,20 +298,20 @@ class Sampler:
             assert newest is not None
             rest = count - len(newest.start)
             if rest:
-                others = draw_items(table, kinds, "steps", rest, None, rng)
+                others = draw_items(index, kinds, "steps", rest, None, rng)
                 newest = Drawn(*map(np.concatenate, zip(newest, others, strict=True)))
             return newest, weights
         verdicts = self._filters.chosen(request.where)
-        return draw_items(table, kinds, draw, count, verdicts, rng), weights
+        return draw_items(index, kinds, draw, count, verdicts, rng), weights
 
     def _still_there(self, request: Request, snapshot: EpochSnapshot, numbers: np.ndarray) -> Drawn:
         """Items of an epoch at their current positions."""
-        storage, table = self._storage, self._storage.index
+        storage, index = self._storage, self._storage.index
         chunk, start = snapshot.items.locate(numbers)
-        chunk = chunk + (snapshot.base - table.base)
-        is_same = (storage.generation, table.losses) == (snapshot.generation, snapshot.losses)
+        chunk = chunk + (snapshot.base - index.base)
+        is_same = (storage.generation, index.losses) == (snapshot.generation, snapshot.losses)
         if is_same and isinstance(request, Episodes):
-            is_same = bool((table.records["is_tail"][chunk[chunk >= 0]] == 1).all())
+            is_same = bool((index.records["is_tail"][chunk[chunk >= 0]] == 1).all())
         if not is_same or (chunk < 0).any():
             raise NotEnoughData(
                 "the epoch's episodes have changed while it was read: expected unchanged episodes, "
@@ -372,8 +372,8 @@ class _Filters:
             if len(self._filters) >= _MAX_FILTERS:
                 self._filters.pop(next(iter(self._filters)))
             self._filters[key] = EpisodeFilter(where)
-        table = self._storage.index
-        return self._filters[key].update(table.records, table.base, self._metadata)
+        index = self._storage.index
+        return self._filters[key].update(index.records, index.base, self._metadata)
 
 
 def _checked_ids(ids: np.ndarray) -> np.ndarray:
@@ -391,11 +391,11 @@ def _checked_ids(ids: np.ndarray) -> np.ndarray:
     return rows.astype(np.int64)
 
 
-def _rows_at(table: ChunkIndex, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _rows_at(chunk_index: ChunkIndex, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Find the chunks of given rows, and the index of each row in its chunk.
 
     Args:
-        table: The index of the stored chunks.
+        chunk_index: The index of the stored chunks.
         ids: [B] ids of rows.
 
     Returns:
@@ -404,7 +404,7 @@ def _rows_at(table: ChunkIndex, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray
     Raises:
         NotEnoughData: A row is no longer stored.
     """
-    records = table.records
+    records = chunk_index.records
     first = records["row_id"]
     index = np.searchsorted(first, ids, side="right") - 1
     is_there = np.zeros(len(ids), np.bool_)
@@ -416,11 +416,13 @@ def _rows_at(table: ChunkIndex, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray
     return index, place
 
 
-def _items_at(table: ChunkIndex, kinds: ItemKinds, ids: np.ndarray, *, are_whole: bool) -> Drawn:
+def _items_at(
+    chunk_index: ChunkIndex, kinds: ItemKinds, ids: np.ndarray, *, are_whole: bool
+) -> Drawn:
     """The items that begin with given rows.
 
     Args:
-        table: The index of the stored chunks.
+        chunk_index: The index of the stored chunks.
         kinds: The kinds of items.
         ids: [B] ids of their first rows.
         are_whole: Items extend to the end of their episode.
@@ -429,11 +431,11 @@ def _items_at(table: ChunkIndex, kinds: ItemKinds, ids: np.ndarray, *, are_whole
         NotEnoughData: A row is no longer stored, or no such item begins with it.
     """
     kind = kinds.every
-    index, place = _rows_at(table, ids)
-    at = table.at(index)
+    index, place = _rows_at(chunk_index, ids)
+    at = chunk_index.at(index)
     start = at["stream_row" if kind.is_across else "first_row"] + place
     last = start + (_BEHIND_ALL if are_whole else kind.length - 1)
-    chunk, place, at = chunk_of(table, index, last, kind.is_across)
+    chunk, place, at = chunk_of(chunk_index, index, last, kind.is_across)
     stop = at["stream_row" if kind.is_across else "first_row"] + place
     is_item = stop >= start + kind.length - 1
     is_item &= start >= first_start(at, kind)
@@ -464,14 +466,14 @@ class _EpisodeReader:
 
     def episodes(self, chosen: EpisodeFilter | None) -> Iterator[Episode]:
         """The episodes stored now, in the order in which they began."""
-        table = self._storage.index
-        records = table.records
+        index = self._storage.index
+        records = index.records
         is_wanted = records["is_tail"] == 1
         if chosen is not None:
-            is_wanted &= chosen.verdicts(table.base, len(records))
+            is_wanted &= chosen.verdicts(index.base, len(records))
         tails = np.flatnonzero(is_wanted)
         in_order = tails[np.argsort(records["episode"][tails], kind="stable")]
-        positions = (in_order + table.base).tolist()
+        positions = (in_order + index.base).tolist()
         generation = self._storage.generation
         return (episode for position in positions for episode in self._whole(position, generation))
 
@@ -500,14 +502,14 @@ class _EpisodeReader:
     def _episode(self, position: int, generation: int) -> Episode:
         """The episode whose last chunk is at a position."""
         self.copier.follow()
-        table = self._storage.index
-        if position < table.base or self._storage.generation != generation:
+        index = self._storage.index
+        if position < index.base or self._storage.generation != generation:
             raise NotEnoughData(
                 f"chunk {position} was evicted or moved while the episodes were read: expected no "
-                f"writes and refreshes meanwhile, got {table.base} as the oldest chunk; iterate "
+                f"writes and refreshes meanwhile, got {index.base} as the oldest chunk; iterate "
                 f"again"
             )
-        record = table.record(position)
+        record = index.record(position)
         begin, stop = record.head, record.first_row + record.rows
         spec = self._spec
         check_free_memory((stop - begin) * spec.row_bytes, f"episode {record.episode}")

@@ -117,7 +117,7 @@ class SequenceSampler:
         return memory_for(shapes, None if out is None else out.memory)
 
     def plan(
-        self, reader: RowReader, table: ChunkIndex, drawn: Drawn, memory: Memory
+        self, reader: RowReader, index: ChunkIndex, drawn: Drawn, memory: Memory
     ) -> SequencePlan:
         """Find the rows and copy those of small fields; the storage's lock is held.
 
@@ -125,20 +125,20 @@ class SequenceSampler:
             DamagedChunk: Stored bytes are damaged.
         """
         batch = len(drawn.start)
-        runs = self.window.runs(table, drawn, 0)
+        runs = self.window.runs(index, drawn, 0)
         segments = reader.segments(runs)
         flags = memory["flags"].reshape(len(_FLAGS), -1)
-        _fill_flags(flags, table.at(segments.chunk), segments)
+        _fill_flags(flags, index.at(segments.chunk), segments)
         is_full = _fill_mask(flags[-1], runs.target, runs.rows)
         copies = self._take(reader, segments, memory)
         missing = rows = None
         if self._frames:
-            wider = self.window.runs(table, drawn, self._frames)
+            wider = self.window.runs(index, drawn, self._frames)
             copies += self._take_frames(reader, wider, memory)
             missing = self._frames - (wider.rows - runs.rows)
             if not self._are_views:
-                rows = self._row_numbers(table, segments, flags[-1].reshape(batch, -1))
-        ids = self._ids(table, drawn, segments)
+                rows = self._row_numbers(index, segments, flags[-1].reshape(batch, -1))
+        ids = self._ids(index, drawn, segments)
         state = self._state(reader, segments)
         return SequencePlan(memory, copies, missing, rows, is_full, ids, runs.rows, state)
 
@@ -264,19 +264,19 @@ class SequenceSampler:
         first = reader.refs(segments.first_chunk, segments.first_start)
         return {field.key: reader.pick(field.name, first) for field in self._fields.state}
 
-    def _ids(self, table: ChunkIndex, drawn: Drawn, segments: Segments) -> np.ndarray:
+    def _ids(self, chunk_index: ChunkIndex, drawn: Drawn, segments: Segments) -> np.ndarray:
         """The ids of the rows that the items begin with."""
         index, row = segments.first_chunk, segments.first_start
-        records, borders = table.records, self.window.borders
+        records, borders = chunk_index.records, self.window.borders
         if self.window.burn_in or borders == "pad_before":
             is_across = borders == "cross"
-            index, row, _ = chunk_of(table, drawn.chunk, drawn.start, is_across)
+            index, row, _ = chunk_of(chunk_index, drawn.chunk, drawn.start, is_across)
         ids: np.ndarray = records["row_id"][index] + row
         return ids
 
-    def _row_numbers(self, table: ChunkIndex, segments: Segments, mask: np.ndarray) -> np.ndarray:
+    def _row_numbers(self, index: ChunkIndex, segments: Segments, mask: np.ndarray) -> np.ndarray:
         """Each row's index in its episode [B, T], or -1 for padding."""
-        first = table.records["first_row"][segments.chunk] + segments.start
+        first = index.records["first_row"][segments.chunk] + segments.start
         rows = spread(first, segments, np.full(mask.size, -1))
         return rows.reshape(mask.shape)
 
@@ -344,11 +344,11 @@ class Window(NamedTuple):
             newest if self.borders == "inside" else None,
         )
 
-    def runs(self, table: ChunkIndex, drawn: Drawn, frames: int) -> Runs:
+    def runs(self, chunk_index: ChunkIndex, drawn: Drawn, frames: int) -> Runs:
         """The rows of drawn sequences, with their output rows in ``[B, frames + rows]``.
 
         Args:
-            table: The index of the stored chunks.
+            chunk_index: The index of the stored chunks.
             drawn: The sequences.
             frames: Additional rows before the first one, as far as they are stored.
         """
@@ -359,7 +359,7 @@ class Window(NamedTuple):
             first = np.maximum(last - (self.length + self.shift) + 1, 0)
         else:
             last = first + self.length + self.shift - 1
-        index, place, records = chunk_of(table, drawn.chunk, last, is_across)
+        index, place, records = chunk_of(chunk_index, drawn.chunk, last, is_across)
         last = records["stream_row" if is_across else "first_row"] + place
         begin = np.maximum(first - (self.burn_in + frames), 0)
         if is_across:
@@ -474,7 +474,7 @@ class EpisodeSampler:
         return {}
 
     def plan(
-        self, reader: RowReader, table: ChunkIndex, drawn: Drawn, memory: Memory
+        self, reader: RowReader, index: ChunkIndex, drawn: Drawn, memory: Memory
     ) -> EpisodePlan:
         """Find the rows and copy those of small fields; the storage's lock is held.
 
@@ -482,13 +482,13 @@ class EpisodeSampler:
             DamagedChunk: Stored bytes are damaged.
             MemoryError: The batch would not fit in the memory that is free.
         """
-        records = table.at(drawn.chunk)
+        records = index.at(drawn.chunk)
         rows = records["first_row"] + records["rows"] - drawn.start
         most = int(rows.max()) * len(rows) * self._spec.row_bytes
         check_free_memory(most, f"a batch of {len(rows)} episodes")
         sampler = self._of_length(int(rows.max()) - self._shift)
         memory = sampler.memory(len(drawn.start), None)
-        return EpisodePlan(sampler, sampler.plan(reader, table, drawn, memory))
+        return EpisodePlan(sampler, sampler.plan(reader, index, drawn, memory))
 
     def finish(self, plan: EpisodePlan, weights: np.ndarray) -> Batch:
         """Make the batch of a plan after its copies were made."""

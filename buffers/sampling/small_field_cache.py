@@ -60,7 +60,7 @@ class SmallFieldCache:
 
     def follow(self) -> None:
         """Update for chunks that were added, evicted or moved to other positions."""
-        table, places = self._storage.index, self._places
+        index, places = self._storage.index, self._places
         if places.generation != self._generation or places.base < self._base:
             self._forget()
         gone = places.base - self._base
@@ -68,18 +68,18 @@ class SmallFieldCache:
             self._slots, self._is_known = self._slots[gone:].copy(), self._is_known[gone:].copy()
             self._base = places.base
             self._chunks -= gone
-        new = table.records["stored_rows"][max(0, self._chunks) :]
+        new = index.records["stored_rows"][max(0, self._chunks) :]
         if not len(new):
             return
-        if len(table) > len(self._slots):
-            more = 2 * len(table) - len(self._slots)
+        if len(index) > len(self._slots):
+            more = 2 * len(index) - len(self._slots)
             self._slots = np.pad(self._slots, (0, more))
             self._is_known = np.pad(self._is_known, (0, more))
         if self._chunks < 0:  # more was evicted than was ever read
             self._chunks = 0
         stops = self._next_slot + np.cumsum(new)
-        self._slots[self._chunks : len(table)] = stops - new
-        self._chunks, self._next_slot = len(table), int(stops[-1])
+        self._slots[self._chunks : len(index)] = stops - new
+        self._chunks, self._next_slot = len(index), int(stops[-1])
         self._make_room()
 
     def unknown(self, indices: np.ndarray) -> np.ndarray:

@@ -128,16 +128,16 @@ class TransitionSampler:
         return memory_for(shapes, None if out is None else out.memory)
 
     def plan(
-        self, reader: RowReader, table: ChunkIndex, drawn: Drawn, memory: Memory
+        self, reader: RowReader, index: ChunkIndex, drawn: Drawn, memory: Memory
     ) -> TransitionPlan:
         """Find the rows and copy those of small fields; the storage's lock is held.
 
         Raises:
             DamagedChunk: Stored bytes are damaged.
         """
-        path = self._path(reader, table, drawn)
+        path = self._path(reader, index, drawn)
         chunk, row, _ = path.first
-        columns = {"ids": table.records["row_id"][chunk] + row, "steps": path.steps}
+        columns = {"ids": index.records["row_id"][chunk] + row, "steps": path.steps}
         self._mark_ends(columns, path)
         if self._is_rewarded:
             columns["reward"] = self._returns(reader, path)
@@ -178,14 +178,14 @@ class TransitionSampler:
             memory=plan.memory,
         )
 
-    def _path(self, reader: RowReader, table: ChunkIndex, drawn: Drawn) -> _Path:
+    def _path(self, reader: RowReader, index: ChunkIndex, drawn: Drawn) -> _Path:
         """Find the first and last row of each transition."""
         start, n = drawn.start, self._request.n_step
-        chunk, place, at_last = chunk_of(table, drawn.chunk, start + n, is_across=False)
+        chunk, place, at_last = chunk_of(index, drawn.chunk, start + n, is_across=False)
         steps = _ones(len(start)) if n == 1 else at_last["first_row"] + place - start
         last, row = reader.refs(chunk, place), place - steps
         if np.count_nonzero(row < 0):  # in an earlier chunk
-            chunk, row, _ = chunk_of(table, drawn.chunk, start, is_across=False)
+            chunk, row, _ = chunk_of(index, drawn.chunk, start, is_across=False)
             first = reader.refs(chunk, row)
         else:
             first = RowRefs(chunk, row, last.slots - steps)

@@ -83,6 +83,12 @@ class JoinedStorage:
         self._generation = -1
         self._rebuild()
 
+    def __repr__(self) -> str:
+        return (
+            f"JoinedStorage(storages={len(self._storages)}, steps={self.index.steps}, "
+            f"episodes={self.index.episodes}, fields=({self.spec.summary}))"
+        )
+
     @property
     def lock(self) -> RLock:
         """Held while the index changes: by `refresh` and `lose`."""

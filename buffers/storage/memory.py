@@ -34,7 +34,7 @@ class MemoryStorage:
 
     Raises:
         ValueError: A capacity is not positive, or its uncompressed fields need more memory than is
-            free.
+            free, or the rows have no reward.
 
     Example:
         >>> import gymnasium as gym
@@ -49,6 +49,8 @@ class MemoryStorage:
         self, spec: Spec, *, capacity: int | None = None, capacity_bytes: int | None = None
     ) -> None:
         check_capacity(capacity, capacity_bytes)
+        if "reward" not in spec.names:
+            raise ValueError(f"fields of a replay: expected a reward, got {', '.join(spec.names)}")
         _check_free_memory(spec, capacity)
         self._spec = spec
         self._capacity = capacity
@@ -62,6 +64,12 @@ class MemoryStorage:
         self._first_slab = 0
         self._sessions: list[Mapping[str, object]] = []
         self._lock = RLock()
+
+    def __repr__(self) -> str:
+        return (
+            f"MemoryStorage(capacity={self._capacity}, steps={self._index.steps}, "
+            f"episodes={self._index.episodes}, fields=({self._spec.summary}))"
+        )
 
     @property
     def lock(self) -> RLock:

@@ -10,6 +10,7 @@ from gymnasium import spaces
 
 from stepwell.buffers import Layout, Spec
 from stepwell.buffers.spec import flatten, unflatten
+from stepwell.buffers.whole_numbers import whole_number
 from stepwell.collectors.policies.policy import (
     AnyPolicy,
     RandomPolicy,
@@ -66,11 +67,9 @@ class WarmUp:
     on_override: OverrideHook
 
     def __init__(self, policy: AnyPolicy, steps: int, *, mark: bool = False) -> None:
-        if steps < 0 or int(steps) != steps:
-            raise ValueError(f"WarmUp: expected steps to be a whole number >= 0, got {steps!r}")
         self._inner = _InnerPolicy(policy)
         self._random = _RandomActions("WarmUp", mark)
-        self._steps = steps
+        self._steps = whole_number("steps", steps, 0)
         self.rows = 0
         """Rows so far; set it to continue where an earlier run stopped."""
         _copy_methods(policy, self)

@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 from stepwell.buffers import Field, Layout, Spec, Tree
-from stepwell.buffers.spec import default_codec, flatten, key_of, unflatten
+from stepwell.buffers.spec import field_of, flatten, key_of, unflatten
 from stepwell.collectors.policies.policy import AnyPolicy, Policy, as_recurrent
 
 __all__ = ["Choice", "PolicyCaller", "PolicyState", "split_extras", "split_state"]
@@ -73,7 +73,7 @@ class PolicyCaller:
     def extra_fields(self) -> list[Field]:
         """Fields for the extras of the first call."""
         return [
-            Field(name, rows.dtype.name, rows.shape[1:], default_codec(rows.dtype, rows.shape[1:]))
+            field_of(name, rows.dtype, rows.shape[1:])
             for name, rows in (self._extras or {}).items()
         ]
 

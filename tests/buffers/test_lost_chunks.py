@@ -117,8 +117,8 @@ def test_remaining_rows_episodes_and_windows_are_counted(
 ) -> None:
     model = Model()
     model.run(program)
-    table, runs = model.index, runs_of(model.kept)
-    tails = table.records[table.records["is_tail"] == 1]
+    index, runs = model.index, runs_of(model.kept)
+    tails = index.records[index.records["is_tail"] == 1]
     found = zip(
         tails["episode"].tolist(),
         tails["head"].tolist(),
@@ -126,20 +126,20 @@ def test_remaining_rows_episodes_and_windows_are_counted(
         strict=True,
     )
     assert sorted(found) == sorted((run.episode, run.head, run.stop) for run in runs)
-    assert table.episodes == len(runs)
-    assert table.rows == sum(run.stop - run.head for run in runs)
-    assert table.steps == sum(run.stop - run.head - (run.head == 0) for run in runs)
-    assert table.base + len(table) == model.added
+    assert index.episodes == len(runs)
+    assert index.rows == sum(run.stop - run.head for run in runs)
+    assert index.steps == sum(run.stop - run.head - (run.head == 0) for run in runs)
+    assert index.base + len(index) == model.added
     for length in (1, 2, 4):
         expected = [window for run in runs for window in run.windows(length)]
-        assert table.items(Windows(length)).total == len(expected)
-        assert sorted(drawn(table, length)) == sorted(expected)
+        assert index.items(Windows(length)).total == len(expected)
+        assert sorted(drawn(index, length)) == sorted(expected)
 
 
-def drawn(table: ChunkIndex, length: int) -> list[tuple[int, int]]:
-    items = table.items(Windows(length))
+def drawn(chunk_index: ChunkIndex, length: int) -> list[tuple[int, int]]:
+    items = chunk_index.items(Windows(length))
     index, starts = items.locate(np.arange(items.total))
-    episodes = table.records["episode"][index]
+    episodes = chunk_index.records["episode"][index]
     return list(zip(episodes.tolist(), starts.tolist(), strict=True))
 
 
@@ -161,22 +161,22 @@ def test_a_restored_index_has_the_same_lost_chunks(
 
 
 def test_an_episode_continues_after_a_lost_chunk() -> None:
-    table = ChunkIndex()
-    table.append(chunk_of(0, 0, 5), 0, 0, 8)
-    table.lose([0])
-    table.check([chunk_of(0, 5, 5)])
-    table.append(chunk_of(0, 5, 5, End.TERMINATED), 0, 8, 8)
-    assert table.record(1).head == 5
-    assert table.record(1).previous == -1
-    assert (table.episodes, table.steps, table.rows) == (1, 5, 5)
+    index = ChunkIndex()
+    index.append(chunk_of(0, 0, 5), 0, 0, 8)
+    index.lose([0])
+    index.check([chunk_of(0, 5, 5)])
+    index.append(chunk_of(0, 5, 5, End.TERMINATED), 0, 8, 8)
+    assert index.record(1).head == 5
+    assert index.record(1).previous == -1
+    assert (index.episodes, index.steps, index.rows) == (1, 5, 5)
 
 
 def test_evicting_the_first_chunk_moves_only_the_head_of_its_run() -> None:
-    table = ChunkIndex()
+    index = ChunkIndex()
     for number in range(4):  # of one episode, the first chunk in a segment of its own
-        table.append(chunk_of(0, 5 * number, 5), number > 0, 8 * number, 8)
-    table.lose([2])
-    assert table.records["head"].tolist() == [0, 0, 10, 15]
-    table.drop_segment()
-    assert table.records["head"].tolist()[::2] == [5, 15]
-    assert table.items(Windows(5)).total == 2
+        index.append(chunk_of(0, 5 * number, 5), number > 0, 8 * number, 8)
+    index.lose([2])
+    assert index.records["head"].tolist() == [0, 0, 10, 15]
+    index.drop_segment()
+    assert index.records["head"].tolist()[::2] == [5, 15]
+    assert index.items(Windows(5)).total == 2

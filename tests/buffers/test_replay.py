@@ -12,7 +12,10 @@ from gymnasium import spaces
 from stepwell.buffers import (
     Chunk,
     End,
+    EpisodeBuffer,
     Field,
+    JoinedStorage,
+    Loader,
     MemoryStorage,
     NotEnoughData,
     SequenceReplayBuffer,
@@ -20,6 +23,7 @@ from stepwell.buffers import (
     Spec,
     SpecMismatch,
     StoreNotFound,
+    Transitions,
 )
 
 SPEC = Spec.from_spaces(spaces.Box(0, 255, (3,), np.uint8), spaces.Discrete(5))
@@ -88,10 +92,15 @@ def test_an_invalid_capacity_is_refused(capacity: Any) -> None:
             SequenceReplayBuffer(**{name: capacity})
 
 
+def test_an_empty_replay_is_named_by_its_folder(tmp_path: Path) -> None:
+    with pytest.raises(NotEnoughData, match=rf"replay {tmp_path}/run\b.* 0\b"):
+        _ = SequenceReplayBuffer(tmp_path / "run").spec
+
+
 def test_an_empty_replay_has_no_spec_storage_or_batches() -> None:
     replay = SequenceReplayBuffer()
     for use in (lambda: replay.spec, lambda: replay.storage, lambda: replay.sample_sequences(1, 1)):
-        with pytest.raises(NotEnoughData, match=r"\breplay\b.*\bone collected step\b.*\bnone\b"):
+        with pytest.raises(NotEnoughData, match=r"\breplay in RAM\b.*\bone\b.*\bstep\b.* 0\b"):
             use()
     assert (len(replay), replay.steps, replay.episodes, replay.nbytes) == (0, 0, 0, 0)
     assert list(replay.iter_episodes()) == []
@@ -254,6 +263,23 @@ def test_the_repr_is_one_line_of_names_and_values(tmp_path: Path) -> None:
             f"SequenceReplayBuffer('{tmp_path}/run', capacity=100, steps=18, episodes=2, "
             "fields=(observation: uint8 (3,); action: int64 (); reward: float64 ()))"
         )
+
+
+def test_the_reprs_of_storages_buffers_epochs_and_loaders_are_one_line(tmp_path: Path) -> None:
+    fields = "fields=(observation: uint8 (3,); action: int64 (); reward: float64 ())"
+    counts = f"steps=18, episodes=2, {fields}"
+    replay = filled(capacity=100)
+    assert repr(replay.storage) == f"MemoryStorage(capacity=100, {counts})"
+    with filled(path=tmp_path / "run") as stored:
+        storage = stored.storage
+        assert repr(storage) == f"DiskStorage('{tmp_path}/run', capacity=None, {counts})"
+        both = JoinedStorage([storage, storage])
+        assert repr(both) == f"JoinedStorage(storages=2, steps=36, episodes=4, {fields})"
+    buffer = EpisodeBuffer(SPEC, 2, chunk_rows=8)
+    assert repr(buffer) == f"EpisodeBuffer(num_envs=2, chunk_rows=8, next_episode=0, {fields})"
+    epoch = replay.epoch(Transitions(4))
+    assert repr(epoch) == "Epoch(Transitions, batch_size=4, items=18, batches=5, number=0)"
+    assert repr(Loader(epoch)) == "Loader(prefetch=2, threads=1, to='numpy', reuse=False)"
 
 
 def test_chunks_cannot_be_added_before_bind() -> None:

@@ -126,8 +126,8 @@ def test_windows_are_all_ranges_of_consecutive_rows(
             for episode, rows in written.lengths.items()
             for start in range(rows - length + 1)
         }
-        table = written.replay.storage.index
-        assert table.items(Windows(length)).total == len(expected)
+        index = written.replay.storage.index
+        assert index.items(Windows(length)).total == len(expected)
         if not expected:
             with pytest.raises(NotEnoughData):
                 written.replay.sample_sequences(1, length)

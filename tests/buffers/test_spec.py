@@ -160,8 +160,14 @@ def test_codecs_of_unknown_names_or_kinds_are_refused() -> None:
 
 @pytest.mark.parametrize("dtype", ["object", "datetime64[ns]", "S4", "U4", "V8"])
 def test_a_field_of_anything_but_numbers_is_refused(dtype: str) -> None:
-    with pytest.raises(TypeError, match=rf"'x': .*\bdtype\b.* {re.escape(dtype)}$"):
-        Field("x", dtype, (), "raw")
+    with pytest.raises(TypeError, match=rf"'info/x': .*\bdtype\b.* {re.escape(dtype)}$"):
+        Field("info/x", dtype, (), "raw")
+
+
+@pytest.mark.parametrize("name", ["foo", "", "Reward", "infos/x", 5])
+def test_a_field_of_no_kind_is_refused(name: Any) -> None:
+    with pytest.raises(ValueError, match=rf"observation, action, reward, info/.*extra/.*{name!r}$"):
+        Field(name, "uint8", (), "raw")
 
 
 def test_a_difference_names_the_field_and_both_forms() -> None:

@@ -1,6 +1,7 @@
 """Wrong arguments of public classes are refused in one sentence, before anything changes."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -8,15 +9,21 @@ import numpy as np
 import pytest
 
 from stepwell.buffers import (
+    DiskStorage,
     EpisodeBuffer,
     EpisodeWriter,
     NotEnoughData,
     SequenceReplayBuffer,
     Spec,
     Transitions,
+    copy_episodes,
+    repair,
+    verify,
 )
+from stepwell.buffers.testing import check_format
 
 SPEC = Spec.from_spaces(gym.spaces.Box(-1, 1, (4,)), gym.spaces.Discrete(2))
+NUMBER: Any = 5
 TRANSITION: dict[str, Any] = {
     "observation": np.zeros((2, 4), np.float32),
     "action": np.zeros(2, np.int64),
@@ -97,6 +104,45 @@ def test_the_seed_of_a_replay(seed: Any) -> None:
 def test_the_capacity_of_a_replay_is_a_number() -> None:
     with pytest.raises(ValueError, match=r"capacity.*'10'"):
         SequenceReplayBuffer(capacity="10")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("codecs", "error"), [({"observation": "zip"}, ValueError), (["zip"], TypeError)]
+)
+def test_the_codecs_of_a_replay(codecs: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match=r"(?s)codec.*'zip'"):
+        SequenceReplayBuffer(codecs=codecs)
+
+
+def test_the_path_of_a_replay(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"path.*\b5$"):
+        SequenceReplayBuffer(5)  # type: ignore[arg-type]
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(ValueError, match=r"notes\.txt\b.*\bfile\b"):
+        SequenceReplayBuffer(tmp_path / "notes.txt")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda path: copy_episodes(NUMBER, SequenceReplayBuffer()),
+        lambda path: copy_episodes([SequenceReplayBuffer(), NUMBER], SequenceReplayBuffer()),
+        lambda path: copy_episodes(SequenceReplayBuffer(), NUMBER),
+        lambda path: check_format(NUMBER, path),
+    ],
+    ids=["source", "one source", "target", "format"],
+)
+def test_a_number_is_no_replay_and_no_format(
+    call: Callable[[Path], object], tmp_path: Path
+) -> None:
+    with pytest.raises(TypeError, match=r"^(source|target|format): .*\bint$"):
+        call(tmp_path)
+
+
+@pytest.mark.parametrize("call", [repair, verify, DiskStorage.open])
+def test_a_number_is_no_folder(call: Callable[[Any], object]) -> None:
+    with pytest.raises(TypeError, match=r"^path: .*\b5$"):
+        call(5)
 
 
 def test_chunks_need_a_spec() -> None:

@@ -21,7 +21,7 @@ from stepwell.buffers.bridges.formats.options import NoOptions
 from stepwell.buffers.bridges.optional_libraries import load_library
 from stepwell.buffers.curation.step_columns import inferred_spec, joined, split
 from stepwell.buffers.episode import End, Episode
-from stepwell.buffers.given_files import GivenFiles, Room
+from stepwell.buffers.given_files import GivenFiles, MemoryBudget
 from stepwell.buffers.spec import Field, Layout, Spec
 
 __all__ = ["COLUMNS", "D3rlpyDecoder", "D3rlpyEncoder", "D3rlpyExport", "D3rlpyFormat"]
@@ -390,8 +390,8 @@ class _D3rlpyReader:
     def __iter__(self) -> Iterator[Episode]:
         """All episodes."""
         for number in range(self._total):
-            room = self._files.room(f"{self._path}: episode {number}")
-            columns = self._columns(number, room)
+            budget = self._files.budget(f"{self._path}: episode {number}")
+            columns = self._columns(number, budget)
             yield self._decoder.episode(number, columns)
 
     @property
@@ -415,26 +415,26 @@ class _D3rlpyReader:
             raise ValueError(
                 f"{path}: expected a file that d3rlpy 2 has dumped, got another; {advice}"
             )
-        room = self._files.room(path)
-        version = _text(read_column(file["version"], room))
-        names = read_column(file["columns"], room) if "columns" in file else ()
+        budget = self._files.budget(path)
+        version = _text(read_column(file["version"], budget))
+        names = read_column(file["columns"], budget) if "columns" in file else ()
         found = [_text(name) for name in np.atleast_1d(names).tolist()]
         if version != _VERSION or sorted(found) != sorted(COLUMNS):
             raise ValueError(
                 f"{path}: expected version {_VERSION} with {', '.join(COLUMNS)}, got {version} "
                 f"with {', '.join(found)}; load it by d3rlpy, and dump plain episodes"
             )
-        total = np.asarray(read_column(file["num_episodes"], room))
+        total = np.asarray(read_column(file["num_episodes"], budget))
         if total.shape or total.dtype.kind not in "iu" or total < 0:
             raise ValueError(f"{path}: expected num_episodes as a whole number, got {total}")
         self._total = int(total)
         self.episodes: int | None = self._total
         self.steps: int | None = None
-        self._decoder = D3rlpyDecoder(self._columns(0, room) if self._total else {}, str(path))
+        self._decoder = D3rlpyDecoder(self._columns(0, budget) if self._total else {}, str(path))
         self.spec = self._decoder.spec
         self.sessions: Sequence[Mapping[str, object]] = ()
 
-    def _columns(self, number: int, room: Room) -> dict[str, Any]:
+    def _columns(self, number: int, budget: MemoryBudget) -> dict[str, Any]:
         """An episode as d3rlpy would load it.
 
         Raises:
@@ -444,11 +444,11 @@ class _D3rlpyReader:
         for name in COLUMNS:
             key = f"{name}_{number}"
             if key in self._file:
-                found[name] = read_column(self._file[key], room)
+                found[name] = read_column(self._file[key], budget)
                 continue
             parts: list[np.ndarray] = []
             while f"{key}_{len(parts)}" in self._file:
-                parts.append(read_column(self._file[f"{key}_{len(parts)}"], room))
+                parts.append(read_column(self._file[f"{key}_{len(parts)}"], budget))
             if not parts:
                 raise ValueError(f"{self._path}: expected {key}, got none; the file is damaged")
             found[name] = parts

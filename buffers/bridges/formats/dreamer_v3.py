@@ -27,6 +27,7 @@ from stepwell.buffers.curation.step_columns import has_final_row, inferred_spec
 from stepwell.buffers.episode import End, Episode
 from stepwell.buffers.given_files import GivenFiles
 from stepwell.buffers.spec import Field, Spec
+from stepwell.buffers.whole_numbers import check_whole
 
 __all__ = ["DreamerV3Export", "DreamerV3Format", "DreamerV3Import", "base62", "from_base62"]
 
@@ -108,10 +109,7 @@ class DreamerV3Format(Format):
 
 class _DreamerV3Writer:
     def __init__(self, source: Source, options: DreamerV3Export) -> None:
-        if options.chunk < 1:
-            raise ValueError(
-                f"option chunk: expected a whole number of rows >= 1, got {options.chunk}"
-            )
+        check_whole("option chunk", options.chunk, 1)
         self._source = source
         self._options = options
         self._fields = _array_fields(source.spec, options.observation)
@@ -537,7 +535,7 @@ class _DreamerV3Reader:
             ValueError: A chunk is missing, or has other arrays than the first one.
         """
         blocks: list[_Rows] = []
-        room = self._given.room(chain[0].file)
+        budget = self._given.budget(chain[0].file)
         for chunk in chain:
             arrays = _read_chunk(self._given, chunk)
             shapes = {name: _form_of(array) for name, array in arrays.items()}
@@ -560,10 +558,10 @@ class _DreamerV3Reader:
             for start, stop in zip([0, *resets], [*resets, chunk.rows], strict=True):
                 if start in resets and blocks:
                     yield _concatenated(blocks)
-                    blocks, room = [], self._given.room(chunk.file)
+                    blocks, budget = [], self._given.budget(chunk.file)
                 if stop > start:
                     blocks.append({name: array[start:stop] for name, array in arrays.items()})
-                    room.take(sum(array.nbytes for array in blocks[-1].values()))
+                    budget.take(sum(array.nbytes for array in blocks[-1].values()))
         if blocks:
             yield _concatenated(blocks)
 

@@ -106,7 +106,7 @@ def export_episodes(
         (3, 1)
     """
     began = time.perf_counter()
-    format_ = format_of(to) if isinstance(to, str) else to
+    format_ = format_of(to)
     if format_.export_options is None:
         raise ValueError(
             f"format: expected one that is written, got {format_.name!r}, which is only read; "

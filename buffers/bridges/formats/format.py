@@ -184,16 +184,24 @@ def format_names() -> list[str]:
     return list(_FORMATS)
 
 
-def format_of(name: str) -> Format:
+def format_of(name: str | Format) -> Format:
     """The format of that name; the libraries that it needs are not imported yet.
 
+    Args:
+        name: The name, or a format, which is returned.
+
     Raises:
+        TypeError: It is neither.
         ValueError: There is no such format.
 
     Example:
         >>> format_of("npz").kind
         'folder'
     """
+    if not isinstance(name, str):
+        if not hasattr(name, "name"):
+            raise TypeError(f"format: expected a name or a Format, got {type(name).__name__}")
+        return name
     if name not in _FORMATS:
         near = difflib.get_close_matches(name.lower(), _FORMATS, 1)
         hint = f"did you mean {near[0]!r}?" if near else "see `stepwell formats`"

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from stepwell.buffers.bridges.formats.png import picture_bytes
-from stepwell.buffers.given_files import GivenFiles, Room
+from stepwell.buffers.given_files import GivenFiles, MemoryBudget
 
 __all__ = [
     "NewHdf5",
@@ -210,17 +210,17 @@ def datasets_of(h5py: Any, group: Any) -> Iterator[Any]:
             yield node
 
 
-def read_column(node: Any, room: Room) -> Any:
+def read_column(node: Any, budget: MemoryBudget) -> Any:
     """All rows of a dataset that `check_group` has accepted, if there is memory for it.
 
     Raises:
         ValueError: The memory is not enough.
     """
-    take_column(node, room)
+    take_column(node, budget)
     return node[()]
 
 
-def take_column(node: Any, room: Room) -> None:
+def take_column(node: Any, budget: MemoryBudget) -> None:
     """Count the memory of a dataset that `check_group` has accepted.
 
     Raises:
@@ -230,15 +230,15 @@ def take_column(node: Any, room: Room) -> None:
     # HDF5 allocates memory for a whole chunk, even for a few rows.
     chunk = math.prod(node.chunks or ()) * node.dtype.itemsize
     if node.dtype.kind != "O":
-        room.take(count * node.dtype.itemsize + chunk)
+        budget.take(count * node.dtype.itemsize + chunk)
         return
-    room.take(count * 64 + chunk)  # the least size of a Python object
+    budget.take(count * 64 + chunk)  # the least size of a Python object
     if not node.shape:
-        room.take(picture_bytes(bytes(node[()])))
+        budget.take(picture_bytes(bytes(node[()])))
         return
     for start in range(0, len(node), 8):  # the length of a text is known only when it is read
         for value in np.asarray(node[start : start + 8]).reshape(-1):
-            room.take(picture_bytes(bytes(value)))
+            budget.take(picture_bytes(bytes(value)))
 
 
 def _check_dataset(h5py: Any, node: Any, place: str, texts: bool) -> None:

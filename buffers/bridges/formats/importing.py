@@ -127,7 +127,7 @@ def import_episodes(
         (1, 3, (2, 2))
     """
     began = time.perf_counter()
-    format_ = format_of(from_) if isinstance(from_, str) else from_
+    format_ = format_of(from_)
     chosen_options = parse_options(format_.import_options, options or {}, f"format {format_.name}")
     check_new(replay)
     place = format_.place(os.fspath(source), chosen_options)
@@ -136,7 +136,7 @@ def import_episodes(
         opened = format_.reader(files, chosen_options)
         _check_spec(opened.spec, place)
         rows = [field.row_bytes * field.stack for field in opened.spec.fields]
-        files.room(place).take(2 * sum(rows))
+        files.budget(place).take(2 * sum(rows))
     with contextlib.closing(opened) as reader:
         report = ImportReport(
             format=format_.name,

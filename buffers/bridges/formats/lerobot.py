@@ -667,11 +667,11 @@ class _LeRobotReader(ParquetReader):
 def _tasks(modules: tuple[Any, Any], given: GivenFiles) -> list[list[str]]:
     """The tasks of each episode, in words; empty where they are not recorded."""
     found: list[list[str]] = []
-    room = given.room(given.path / "meta" / "episodes")
+    budget = given.budget(given.path / "meta" / "episodes")
     for file in sorted((given.path / "meta" / "episodes").glob("*/*.parquet")):
         with open_file(modules, given, file) as opened:
             if "tasks" in opened.schema_arrow.names:
                 for batch in batches_of(opened, given, _BATCH_ROWS, ["tasks"]):
-                    rows = listed(batch.column("tasks"), room)
+                    rows = listed(batch.column("tasks"), budget)
                     found += [[str(task) for task in row or []] for row in rows]
     return found

@@ -16,7 +16,7 @@ from stepwell.buffers.dropin.memmap.original import OriginalEpisode, OriginalFol
 from stepwell.buffers.episode import End, Episode
 from stepwell.buffers.episode_buffer import OBSERVED
 from stepwell.buffers.given_files import GivenFiles
-from stepwell.buffers.spec import Field, Spec, default_codec
+from stepwell.buffers.spec import Field, Spec, field_of
 
 __all__ = ["MemmapFormat", "MemmapImport", "left_out_notes"]
 
@@ -217,7 +217,7 @@ def _check_purposes(fields: Mapping[str, MemmapField], purposes: Mapping[str, st
 
 
 def _row_field(name: str, field: MemmapField) -> Field:
-    return Field(name, field.dtype.name, field.shape, default_codec(field.dtype, field.shape))
+    return field_of(name, field.dtype, field.shape)
 
 
 def _as_bools(flag: str, name: str, episode: OriginalEpisode) -> np.ndarray:

@@ -20,7 +20,7 @@ from stepwell.buffers.curation.step_columns import (
     split,
 )
 from stepwell.buffers.episode import End, Episode
-from stepwell.buffers.given_files import GivenFiles, Room, parse_object
+from stepwell.buffers.given_files import GivenFiles, MemoryBudget, parse_object
 from stepwell.buffers.json_values import items, mapping, whole
 from stepwell.buffers.spec import FieldKind, Spec, key_of, kind_of
 
@@ -141,14 +141,14 @@ class _NpzReader:
         else:
             first = self._files[0]
             self.notes = ("streams and metadata are not recorded: all episodes are of stream 0",)
-            self.spec = _spec_of(_columns_of(given, first, given.room(first)), first)
+            self.spec = _spec_of(_columns_of(given, first, given.budget(first)), first)
 
     def __iter__(self) -> Iterator[Episode]:
         for number, file in enumerate(self._files):
-            room = self._given.room(file)
-            columns = _columns_of(self._given, file, room)
+            budget = self._given.budget(file)
+            columns = _columns_of(self._given, file, budget)
             if self._sidecar is not None:
-                facts, edges = self._sidecar.read(number, room)
+                facts, edges = self._sidecar.read(number, budget)
                 rows = self._rows(columns, edges, file)
                 yield _exact_episode(self.spec, number, rows, facts)
             else:
@@ -192,13 +192,13 @@ class _NpzReader:
         return joined(self.spec, named, edges)
 
 
-def _columns_of(given: GivenFiles, file: Path, room: Room) -> dict[str, np.ndarray]:
+def _columns_of(given: GivenFiles, file: Path, budget: MemoryBudget) -> dict[str, np.ndarray]:
     """All arrays of a file.
 
     Raises:
         ValueError: It is not an npz file of plain arrays, or lacks some.
     """
-    columns = given.read_arrays(file, room)
+    columns = given.read_arrays(file, budget)
     missing = [name for name in _NEEDED if name not in columns]
     if missing:
         raise ValueError(
@@ -317,12 +317,14 @@ class _Sidecar:
         }
         np.savez_compressed(self._folder / f"{number:06d}.npz", **named)
 
-    def read(self, number: int, room: Room) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    def read(
+        self, number: int, budget: MemoryBudget
+    ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """The facts and the arrays of an episode.
 
         Args:
             number: Its place in the data set.
-            room: Memory that the episode may still take.
+            budget: Memory that the episode may still take.
 
         Raises:
             ValueError: They are missing or damaged.
@@ -333,7 +335,7 @@ class _Sidecar:
                 f"{file}: expected facts about episode {number}, got none; {self.changed}"
             )
         try:
-            arrays = self._files.read_arrays(file, room)
+            arrays = self._files.read_arrays(file, budget)
         except ValueError as error:
             raise ValueError(f"{error}; {self.changed}") from error
         if "/facts" not in arrays:

@@ -344,14 +344,14 @@ class ParquetReader:
         waiting: list[_Rows] = []
         seen: set[object] = set()
         number = 0
-        room = self._given.room(f"{self._where}: episode 0")
+        budget = self._given.budget(f"{self._where}: episode 0")
         for rows in self._batches(_BATCH_ROWS):
             for part, continues in _split_batch(rows, waiting[-1] if waiting else None):
                 if not continues:
                     yield self._episode(number, waiting, seen)
                     waiting, number = [], number + 1
-                    room = self._given.room(f"{self._where}: episode {number}")
-                room.take(sum(array.nbytes for array in part.values()))
+                    budget = self._given.budget(f"{self._where}: episode {number}")
+                budget.take(sum(array.nbytes for array in part.values()))
                 waiting.append(part)
         if waiting:
             yield self._episode(number, waiting, seen)
@@ -439,13 +439,13 @@ class ParquetReader:
 
     def _read(self, batch: Any, where: str) -> _Rows:
         found: _Rows = {}
-        room = self._given.room(where)
+        budget = self._given.budget(where)
         for name, column in self._names.items():
             array = batch.column(batch.schema.names.index(column))
             if name == "episode":
-                found[name] = _labels(listed(array, room), column, where)
+                found[name] = _labels(listed(array, budget), column, where)
             else:
-                found[name], is_lossy = array_rows(array, column, room)
+                found[name], is_lossy = array_rows(array, column, budget)
                 self._is_lossy |= is_lossy
         for name in ("terminated", "truncated"):
             if name in found:
@@ -536,9 +536,9 @@ class _FinalObservations:
             try:
                 for batch in batches_of(opened, self._given, 1, ["episode", *finals]):
                     if batch.num_rows:
-                        room = self._given.room(self._file)
-                        (label,) = listed(batch.column("episode"), room)
-                        rows = {n: array_rows(batch.column(n), n, room)[0] for n in finals}
+                        budget = self._given.budget(self._file)
+                        (label,) = listed(batch.column("episode"), budget)
+                        rows = {n: array_rows(batch.column(n), n, budget)[0] for n in finals}
                         yield label, {name.removeprefix(_FINAL): rows[name] for name in finals}
             except arrow.ArrowException as error:
                 raise ValueError(

@@ -14,7 +14,7 @@ import numpy as np
 from stepwell.buffers.bridges.formats.file_columns import FileColumn
 from stepwell.buffers.bridges.formats.png import decoded_rows, encoded_rows, is_lossy
 from stepwell.buffers.bridges.optional_libraries import load_library
-from stepwell.buffers.given_files import Room
+from stepwell.buffers.given_files import MemoryBudget
 from stepwell.buffers.spec import Field
 
 __all__ = [
@@ -167,28 +167,28 @@ def _array(arrow: Any, column: FileColumn, rows: np.ndarray) -> Any:
     return values
 
 
-def listed(array: Any, room: Room) -> list[Any]:
+def listed(array: Any, budget: MemoryBudget) -> list[Any]:
     """The bytes or texts of an Arrow array.
 
     Args:
         array: One without chunks.
-        room: The memory that is left for the values.
+        budget: The memory that is left for the values.
 
     Raises:
         ValueError: The memory is not enough.
     """
-    room.take(array.nbytes + 64 * len(array))
+    budget.take(array.nbytes + 64 * len(array))
     found: list[Any] = array.to_pylist()
     return found
 
 
-def array_rows(array: Any, name: str, room: Room) -> tuple[np.ndarray, bool]:
+def array_rows(array: Any, name: str, budget: MemoryBudget) -> tuple[np.ndarray, bool]:
     """Rows [T, ...] of any Arrow array that holds numbers, in lists of equal lengths, or pictures.
 
     Args:
         array: One without chunks.
         name: The column's, for error messages.
-        room: The memory that is left for them.
+        budget: The memory that is left for them.
 
     Returns:
         The rows, and whether they were pictures that lost something (JPEG).
@@ -207,7 +207,7 @@ def array_rows(array: Any, name: str, room: Room) -> tuple[np.ndarray, bool]:
         files = array.field("bytes") if is_picture else array
         if files.null_count:
             raise ValueError(f"column {name!r}: expected pictures as bytes in it, got paths only")
-        return _pictures(listed(files, room), name, room)
+        return _pictures(listed(files, budget), name, budget)
     shape: list[int] = []
     while "list" in str(array.type).partition("<")[0]:
         if array.null_count:
@@ -230,9 +230,9 @@ def array_rows(array: Any, name: str, room: Room) -> tuple[np.ndarray, bool]:
     return rows.reshape(length, *shape), False
 
 
-def _pictures(files: list[bytes], name: str, room: Room) -> tuple[np.ndarray, bool]:
+def _pictures(files: list[bytes], name: str, budget: MemoryBudget) -> tuple[np.ndarray, bool]:
     try:
-        return decoded_rows(files, room=room), any(map(is_lossy, files))
+        return decoded_rows(files, budget=budget), any(map(is_lossy, files))
     except ValueError as error:
         raise ValueError(f"column {name!r}, {error}") from error
 

@@ -16,7 +16,7 @@ from stepwell.buffers.bridges.formats.parquet_columns import (
     leaf_of,
     schema_of,
 )
-from stepwell.buffers.given_files import GivenFiles, Room
+from stepwell.buffers.given_files import GivenFiles, MemoryBudget
 
 __all__ = ["TableWriter", "batches_of", "open_file"]
 
@@ -138,7 +138,7 @@ def open_file(modules: tuple[Any, Any], given: GivenFiles, file: Path) -> Any:
         ) from error
     with contextlib.ExitStack() as stack:
         stack.callback(opened.close)
-        _check_groups(opened.metadata, given.room(file))
+        _check_groups(opened.metadata, given.budget(file))
         stack.pop_all()
     return opened
 
@@ -161,11 +161,11 @@ def batches_of(
         for chunk in _chunks(metadata.row_group(number)):
             if chunk.physical_type == "BYTE_ARRAY" and _is_coded(chunk):
                 largest = max(largest, chunk.total_uncompressed_size)
-    most = max(1, given.room("").left // 4 // largest)
+    most = max(1, given.budget("").left // 4 // largest)
     yield from opened.iter_batches(batch_size=min(rows, most), columns=columns)
 
 
-def _check_groups(metadata: Any, room: Room) -> None:
+def _check_groups(metadata: Any, budget: MemoryBudget) -> None:
     """Raise for a file whose row groups take more memory than an episode may.
 
     Raises:
@@ -180,7 +180,7 @@ def _check_groups(metadata: Any, room: Room) -> None:
         if min(sizes, default=0) < 0 or group.num_rows < 0:
             raise ValueError(f"group {number}: expected rows, got fewer than none: it is damaged")
         largest = max(largest, sum(sizes))
-    room.take(largest)
+    budget.take(largest)
     wide = [leaf for leaf in leaves if leaf.length > _FIXED_BYTES]
     if wide:
         raise ValueError(

@@ -486,7 +486,7 @@ def _check_archive(given: GivenFiles, file: Path) -> None:
             f"{file}: expected a dict of tensors as torch.save writes it, got another file, or a "
             f"damaged one ({error}); fix or remove it"
         ) from error
-    given.room(file).take(sum(record.file_size for record in records))
+    given.budget(file).take(sum(record.file_size for record in records))
     pickles = [r for r in records if r.filename.endswith("data.pkl")]
     if any(record.file_size > _PICKLE_BYTES for record in pickles):
         raise ValueError(

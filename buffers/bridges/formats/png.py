@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 import numpy as np
 
-from stepwell.buffers.given_files import Room
+from stepwell.buffers.given_files import MemoryBudget
 from stepwell.buffers.spec import Field
 
 __all__ = [
@@ -90,7 +90,7 @@ def decoded_rows(
     files: Iterable[bytes],
     shape: tuple[int, ...] | None = None,
     axes: Axes = "hwc",
-    room: Room | None = None,
+    budget: MemoryBudget | None = None,
 ) -> np.ndarray:
     """Decode the rows of `encoded_rows`, or foreign pictures.
 
@@ -98,7 +98,7 @@ def decoded_rows(
         files: T PNG files, or JPEG files.
         shape: Shape of a row; None: H W in gray, else H W C.
         axes: Axes of a picture; unused without a shape.
-        room: Memory that is left for them; the size of each is read from its header.
+        budget: Memory that is left for them; the size of each is read from its header.
 
     Returns:
         [T, ...] uint8 or uint16.
@@ -112,8 +112,8 @@ def decoded_rows(
     for file in files:
         found = None
         if is_picture(file):
-            if room is not None:
-                room.take(picture_bytes(file))
+            if budget is not None:
+                budget.take(picture_bytes(file))
             with contextlib.suppress(cv2.error):  # otherwise it returns None
                 found = cv2.imdecode(np.frombuffer(file, np.uint8), cv2.IMREAD_UNCHANGED)
         if found is None:

@@ -26,7 +26,7 @@ from stepwell.buffers.bridges.formats.tfrecord import (
 from stepwell.buffers.bridges.rlds_steps import episode_metadata, step_arrays
 from stepwell.buffers.curation.step_columns import has_final_row, inferred_spec, joined
 from stepwell.buffers.episode import End, Episode
-from stepwell.buffers.given_files import GivenFiles, Room
+from stepwell.buffers.given_files import GivenFiles, MemoryBudget
 from stepwell.buffers.spec import Field, kind_of
 
 __all__ = [
@@ -258,7 +258,7 @@ def encode_feature(column: FileColumn, rows: np.ndarray) -> Value:
 
 
 def decode_feature(
-    column: FileColumn, value: Value | None, count: int, room: Room | None = None
+    column: FileColumn, value: Value | None, count: int, budget: MemoryBudget | None = None
 ) -> np.ndarray:
     """The rows [count, ...] that a list of an Example holds.
 
@@ -266,19 +266,19 @@ def decode_feature(
         column: Their feature.
         value: The list.
         count: Number of rows.
-        room: Memory that is left for them; None for any.
+        budget: Memory that is left for them; None for any.
 
     Raises:
         ValueError: It holds something else, or more than there is memory for.
     """
     shape, dtype = column.shape, np.dtype(column.dtype)
-    room = room or Room(column.name, 1 << 62)
-    room.take(count * column.row_bytes)
+    budget = budget or MemoryBudget(column.name, 1 << 62)
+    budget.take(count * column.row_bytes)
     try:
         if column.encoding == "text":
             return np.array([part.decode() for part in _bytes(value)], np.str_)
         if column.encoding in ("png", "jpeg"):
-            pictures = decoded_rows(_bytes(value), None if -1 in shape else shape, room=room)
+            pictures = decoded_rows(_bytes(value), None if -1 in shape else shape, budget=budget)
             return pictures.astype(dtype, copy=False)
         if column.encoding == "array":
             flat = np.zeros(0) if value is None or isinstance(value, list) else value
@@ -287,7 +287,7 @@ def decode_feature(
             return flat.astype(dtype).reshape(count, *shape)
         parts = _bytes(value)
         if column.encoding == "zlib":
-            parts = [_inflated(column, part, room) for part in parts]
+            parts = [_inflated(column, part, budget) for part in parts]
         found = np.frombuffer(b"".join(parts), dtype.newbyteorder("<"))
         return found.astype(dtype).reshape(count, *shape)
     except (ValueError, zlib.error) as error:
@@ -297,20 +297,20 @@ def decode_feature(
         ) from error
 
 
-def _inflated(column: FileColumn, part: bytes, room: Room) -> bytes:
+def _inflated(column: FileColumn, part: bytes, budget: MemoryBudget) -> bytes:
     """Decompress a value that is not longer than its feature allows.
 
     Raises:
         ValueError: It is.
     """
     is_unknown = -1 in column.shape
-    size = room.left if is_unknown else column.row_bytes
+    size = budget.left if is_unknown else column.row_bytes
     unpacker = zlib.decompressobj()
     found = unpacker.decompress(part, size + 1)
     if len(found) > size or not unpacker.eof:
         raise ValueError(f"a compressed value is not whole, or has more than {size:,} bytes")
     if is_unknown:
-        room.take(len(found))
+        budget.take(len(found))
     return found
 
 
@@ -513,8 +513,8 @@ class _RldsReader:
 
     def __iter__(self) -> Iterator[Episode]:
         """The episodes, in the order of the files."""
-        for number, values, room in _examples(self._given, self._files, self.episodes):
-            episode = self._episode(number, values, room)
+        for number, values, budget in _examples(self._given, self._files, self.episodes):
+            episode = self._episode(number, values, budget)
             if episode.spec != self.spec:
                 raise ValueError(
                     f"{self._path}: expected episodes of the same shapes, got another in episode "
@@ -525,12 +525,12 @@ class _RldsReader:
     def close(self) -> None:
         """Do nothing: only the iterator holds open files."""
 
-    def _episode(self, number: int, values: Mapping[str, Value], room: Room) -> Episode:
+    def _episode(self, number: int, values: Mapping[str, Value], budget: MemoryBudget) -> Episode:
         count = len(values.get(f"{_STEPS}is_last", ()))
         if not count:
             raise ValueError(f"{self._path}: expected steps in episode {number}, got none")
         rows = {
-            name: decode_feature(f, values.get(f.name), count, room)
+            name: decode_feature(f, values.get(f.name), count, budget)
             for name, f in self._features.items()
         }
         flags = {
@@ -579,7 +579,7 @@ def _files(given: GivenFiles, info: Mapping[str, Any], split: str) -> tuple[list
 
 def _examples(
     given: GivenFiles, files: Sequence[Path], expected: int | None
-) -> Iterator[tuple[int, dict[str, Value], Room]]:
+) -> Iterator[tuple[int, dict[str, Value], MemoryBudget]]:
     """Each episode's number and lists, and the memory that is left for their content.
 
     Raises:
@@ -588,9 +588,9 @@ def _examples(
     number = 0
     for file in files:
         for record in read_records(given.file(file)):
-            room = given.room(f"{file}: episode {number}")
-            room.take(len(record))
-            yield number, decoded(record, room), room
+            budget = given.budget(f"{file}: episode {number}")
+            budget.take(len(record))
+            yield number, decoded(record, budget), budget
             number += 1
     if number != expected:
         raise ValueError(

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO, Final, TypeAlias
 import numpy as np
 
 from stepwell.buffers.bridges.optional_libraries import load_library
-from stepwell.buffers.given_files import Room
+from stepwell.buffers.given_files import MemoryBudget
 
 __all__ = [
     "Value",
@@ -123,24 +123,24 @@ def encoded(features: Mapping[str, Value]) -> bytes:
     return found
 
 
-def decoded(example: bytes, room: Room | None = None) -> dict[str, Value]:
+def decoded(example: bytes, budget: MemoryBudget | None = None) -> dict[str, Value]:
     """The lists of an Example, by name.
 
     Args:
         example: Its bytes.
-        room: Memory that is left for them.
+        budget: Memory that is left for them.
 
     Raises:
         ValueError: It is malformed, or takes too much memory.
     """
-    room = room or Room("an example", _MAX_BYTES)
+    budget = budget or MemoryBudget("an example", _MAX_BYTES)
     found: dict[str, Value] = {}
     try:
         for features in _fields(memoryview(example), 1):
             for entry in _fields(features, 1):
                 name = b"".join(_fields(entry, 1)).decode()
                 # Several parts of a message are joined, as protobuf defines.
-                found[name] = _list(memoryview(b"".join(_fields(entry, 2))), room)
+                found[name] = _list(memoryview(b"".join(_fields(entry, 2))), budget)
     except (IndexError, UnicodeDecodeError) as error:
         raise ValueError(f"expected a tf.train.Example, got something else ({error})") from error
     return found
@@ -207,20 +207,20 @@ def _read_varints(data: memoryview) -> np.ndarray:
     return found.view(np.int64)
 
 
-def _list(feature: memoryview, room: Room) -> Value:
+def _list(feature: memoryview, budget: MemoryBudget) -> Value:
     """The list of a Feature, packed or not."""
     for kind in (_BYTES, _FLOATS, _INTEGERS):
         for part in _fields(feature, kind):
             values: list[memoryview] = []
             for value in _fields(part, 1):
-                room.take(_VALUE_BYTES + len(value))  # a Python object is larger than a few bytes
+                budget.take(_VALUE_BYTES + len(value))  # a Python object is larger than a few bytes
                 values.append(value)
             if kind == _BYTES:
                 return [bytes(value) for value in values]
             joined = memoryview(b"".join(values))
             if kind == _FLOATS:
                 return np.frombuffer(joined, "<f4").astype(np.float32)
-            room.take(32 * len(joined))  # temporary arrays of numpy
+            budget.take(32 * len(joined))  # temporary arrays of numpy
             return _read_varints(joined)
     return []
 

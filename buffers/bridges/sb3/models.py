@@ -14,6 +14,7 @@ from gymnasium import spaces
 
 from stepwell.buffers.bridges.optional_libraries import load_library
 from stepwell.buffers.sampling.tensors import ToTensors
+from stepwell.buffers.whole_numbers import whole_number
 
 __all__ = [
     "ActionForm",
@@ -318,10 +319,9 @@ def count_sb3_steps(model: Any, steps: int, *, total_steps: int | None = None) -
         (250, 0.525)
     """
     is_on_policy(model, "count_sb3_steps")
-    if steps < 0 or steps % 1:
-        raise ValueError(f"steps: expected a whole number >= 0, got {steps}; give report.steps")
-    if total_steps is not None and total_steps < 1:
-        raise ValueError(f"total_steps: expected a whole number >= 1, got {total_steps}")
+    steps = whole_number("steps", steps, 0)
+    if total_steps is not None:
+        total_steps = whole_number("total_steps", total_steps, 1)
     if total_steps is None and hasattr(model, "exploration_schedule"):
         raise ValueError(
             "total_steps: expected the number of env steps by which the exploration rate falls, "

@@ -16,7 +16,7 @@ from stepwell.buffers.bridges.sb3.models import (
     load_sb3,
     note_episodes,
 )
-from stepwell.buffers.rollout.advantages import Flags, bootstrap_values, check_finite
+from stepwell.buffers.rollout.advantages import RowFlags, bootstrap_values, check_finite
 from stepwell.buffers.rollout.rollout import Rollout
 from stepwell.buffers.sampling.batch import map_tree
 
@@ -139,7 +139,7 @@ def _rows_of(rollout: Rollout, model: Any, ask_model: bool) -> _Rows:
         if raw.dtype == np.float32:
             raw = raw.astype(form.dtype, copy=False)
         action = form.fit(raw, 2, name=f"extra {_RAW_ACTION!r}")
-    flags = Flags(rollout.is_first, rollout.terminated, rollout.truncated, rollout.cut, mask)
+    flags = RowFlags(rollout.is_first, rollout.terminated, rollout.truncated, rollout.cut, mask)
     flags.check_ends(rollout.bootstrap)
     check_finite("reward", rollout.reward, mask, "correct the env, or the rollout's reward")
     found = _values_by_model(rollout, model, action) if ask_model else _values_by_policy(rollout)
@@ -159,7 +159,7 @@ def _rows_of(rollout: Rollout, model: Any, ask_model: bool) -> _Rows:
 
 
 def _bootstrapped(
-    rollout: Rollout, flags: Flags, found: _RowValues, gamma: float
+    rollout: Rollout, flags: RowFlags, found: _RowValues, gamma: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """Rewards [T, N] with the values of true last observations, and values behind the last row.
 

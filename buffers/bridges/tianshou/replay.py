@@ -10,6 +10,7 @@ from stepwell.buffers.bridges.tianshou.batches import drawn_as_batch, load_tians
 from stepwell.buffers.replay import SequenceReplayBuffer
 from stepwell.buffers.sampling.batch import map_tree
 from stepwell.buffers.sampling.requests import Draw, Sequences
+from stepwell.buffers.whole_numbers import check_whole, is_whole
 
 __all__ = ["PrioritizedTianshouReplay", "TianshouReplay", "as_tianshou_replay"]
 
@@ -55,8 +56,7 @@ def as_tianshou_replay(
         ((32, 4), (32, 4))
     """
     load_tianshou("as_tianshou_replay")
-    if n_step < 1:
-        raise ValueError(f"n_step: expected a whole number >= 1, got {n_step}")
+    check_whole("n_step", n_step, 1)
     # Padding after an episode's end: the lookahead is shorter there.
     borders: Any = "inside" if n_step == 1 else "pad_after"
     request = Sequences(1, n_step, borders, draw, "transition", stack=stack, beta=beta)
@@ -141,7 +141,7 @@ class TianshouReplay:
         Args:
             batch_size: Number of steps, B >= 1.
         """
-        if not batch_size or batch_size < 1:
+        if not is_whole(batch_size) or batch_size < 1:
             raise ValueError(
                 f"batch_size: expected a whole number >= 1, got {batch_size}; for all steps at "
                 f"once take to_tianshou_buffer"

@@ -11,7 +11,7 @@ import numpy as np
 
 from stepwell.buffers.bridges.optional_libraries import load_library
 from stepwell.buffers.bridges.transitions import following_rows, leaves_below, nested
-from stepwell.buffers.rollout.advantages import Flags
+from stepwell.buffers.rollout.advantages import RowFlags
 from stepwell.buffers.rollout.minibatches import Minibatch
 from stepwell.buffers.rollout.rollout import Rollout
 from stepwell.buffers.sampling.batch import Batch, TransitionBatch
@@ -341,7 +341,7 @@ def _rollout_columns(rollout: Rollout, rows: str) -> tuple[Keyed, tuple[int, ...
     if rows not in ("steps", "grid"):
         raise ValueError(f"rows: expected 'steps' or 'grid', got {rows!r}; take one of them")
     flags = rollout.is_first, rollout.terminated, rollout.truncated, rollout.cut, rollout.mask
-    Flags(*flags).check_ends(rollout.bootstrap)
+    RowFlags(*flags).check_ends(rollout.bootstrap)
     columns = _grid(rollout)
     columns = {key: array.swapaxes(0, 1) for key, array in columns.items()}
     mask = rollout.mask.swapaxes(0, 1)

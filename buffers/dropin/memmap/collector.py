@@ -10,6 +10,7 @@ import numpy as np
 from stepwell.buffers.dropin.memmap.config import as_numpy
 from stepwell.buffers.dropin.memmap.datasets import BatchFinish, Items, make_loader, to_device
 from stepwell.buffers.sampling.tensors import load_torch
+from stepwell.buffers.whole_numbers import check_whole
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
@@ -83,11 +84,7 @@ class EpisodeCollector:
         meta_fieldnames: Collection[str] | None = None,
         strict: bool = True,
     ) -> None:
-        if num_groups < 1:
-            raise ValueError(
-                f"num_groups: expected a whole number >= 1, got {num_groups}; give the number of "
-                f"envs"
-            )
+        check_whole("num_groups", num_groups, 1)
         self.replay_buffer = replay_buffer
         self.num_groups = num_groups
         self.fieldnames = _chosen("fieldnames", fieldnames, replay_buffer.fieldnames)

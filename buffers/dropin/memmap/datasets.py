@@ -15,6 +15,7 @@ import numpy as np
 
 from stepwell.buffers.dropin.memmap.episode_folder import EpisodeFolder, SlotReader
 from stepwell.buffers.sampling.tensors import load_torch
+from stepwell.buffers.whole_numbers import whole_number
 
 __all__ = [
     "BatchFinish",
@@ -416,8 +417,7 @@ class ReplayDatasetNStep(_StepDataset):
         filter_meta: Mapping[str, object] | None = None,
         filter_fields: Mapping[str, object] | None = None,
     ) -> None:
-        if isinstance(n_steps, bool) or int(n_steps) != n_steps or n_steps < 1:
-            raise ValueError(f"n_steps: expected a whole number >= 1, got {n_steps!r}")
+        n_steps = whole_number("n_steps", n_steps, 1)
         super().__init__(
             replay_buffer,
             fieldname_map,
@@ -508,16 +508,10 @@ class ReplayDatasetTimeWindow(EpisodeDataset):
         *,
         seed: int | None = None,
     ) -> None:
-        if (
-            isinstance(window_length, bool)
-            or int(window_length) != window_length
-            or window_length < 1
-        ):
-            raise ValueError(f"window_length: expected a whole number >= 1, got {window_length!r}")
         super().__init__(
             replay_buffer, fieldname_map, include_metadata, filter_meta, return_indices
         )
-        self.window_length = int(window_length)
+        self.window_length = whole_number("window_length", window_length, 1)
         self.fields = self._known("fields", fields, tuple(self._config.fields))
         self._seed = np.random.SeedSequence(seed)
         self._rng = np.random.default_rng(self._seed)

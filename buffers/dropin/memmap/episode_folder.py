@@ -30,7 +30,7 @@ from stepwell.buffers.episode import Chunk, End
 from stepwell.buffers.errors import NotEnoughData, StepwellError, StoreNotFound
 from stepwell.buffers.replay import SequenceReplayBuffer
 from stepwell.buffers.sampling.requests import Episodes, Sequences
-from stepwell.buffers.spec import Field, Spec, default_codec
+from stepwell.buffers.spec import Field, Spec, field_of
 from stepwell.buffers.storage.disk.files import Files
 from stepwell.buffers.storage.disk.folder import StoreFolder
 from stepwell.buffers.storage.disk.storage import DiskStorage, closing_on_error
@@ -346,8 +346,8 @@ class EpisodeFolder:
             return
         storage: Any = self.replay.storage
         with storage.lock:
-            table = storage.index
-            shift = table.base - int(table.records["episode"][0])
+            index = storage.index
+            shift = index.base - int(index.records["episode"][0])
             for number in range(max(self._metas.known, self.oldest), total):
                 self._metas.read(number, storage.metadata(number + shift))
             self._metas.known = total
@@ -604,10 +604,7 @@ def _remove_leftovers(path: Path, store: int) -> None:
 def _spec(config: Config, codecs: Codecs) -> Spec:
     """The Spec of the store: one observation field per field of steps."""
     names = {name: f"observation/{name}" for name in config.fields}
-    fields = [
-        Field(names[f.name], f.dtype.name, f.shape, default_codec(f.dtype, f.shape))
-        for f in config.fields.values()
-    ]
+    fields = [field_of(names[f.name], f.dtype, f.shape) for f in config.fields.values()]
     spec = Spec((*fields, Field("reward", "float64", (), "narrow")), names, [])
     if codecs is None:
         return spec

@@ -103,7 +103,7 @@ ReplayBuffer was given
             for field in self._config.meta_fields.values()
         }
         # The file may be sparse, so its size on disk does not bound the memory for the slots.
-        self._files.room(self._folder).take(_SLOT_BYTES * self._config.max_episodes)
+        self._files.budget(self._folder).take(_SLOT_BYTES * self._config.max_episodes)
         internal = [
             self._array(f"{f.name}.data.meta.npy", f, shape[:1]) for f in _INTERNAL.values()
         ]
@@ -152,9 +152,9 @@ ReplayBuffer was given
         """Read the episodes one at a time, the oldest first."""
         for slot in self._slots.tolist():
             steps = int(self._lens[slot])
-            room = self._files.room(f"{self._folder}: slot {slot}")
-            room.take(sum(array[slot, :steps].nbytes for array in self._data.values()))
-            room.take(sum(array[slot].nbytes for array in self._metadata.values()))
+            budget = self._files.budget(f"{self._folder}: slot {slot}")
+            budget.take(sum(array[slot, :steps].nbytes for array in self._data.values()))
+            budget.take(sum(array[slot].nbytes for array in self._metadata.values()))
             yield OriginalEpisode(
                 slot,
                 {name: np.array(array[slot, :steps]) for name, array in self._data.items()},

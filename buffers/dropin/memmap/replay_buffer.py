@@ -32,6 +32,7 @@ from stepwell.buffers.dropin.memmap.episode_folder import EpisodeFolder, SlotRea
 from stepwell.buffers.dropin.memmap.writer import Edit, OpenEpisodes, batch_size_of, whole_episode
 from stepwell.buffers.replay import SequenceReplayBuffer
 from stepwell.buffers.sampling.tensors import load_torch
+from stepwell.buffers.whole_numbers import whole_number
 
 __all__ = ["ReplayBuffer"]
 
@@ -712,10 +713,8 @@ def _config(
     circular: bool | None,
 ) -> Config:
     """Check the arguments of a buffer."""
-    for name, value in (("max_episodes", max_episodes), ("max_timesteps", max_timesteps)):
-        if isinstance(value, bool) or int(value) != value or value < 1:
-            raise ValueError(f"{name}: expected a whole number >= 1, got {value!r}")
-    episodes, timesteps = int(max_episodes), int(max_timesteps)
+    episodes = whole_number("max_episodes", max_episodes, 1)
+    timesteps = whole_number("max_timesteps", max_timesteps, 1)
     if fields is ...:
         stored = read_marker(folder).config
         return stored._replace(max_episodes=episodes, max_timesteps=timesteps)

@@ -124,21 +124,21 @@ class Updates:
         if self._replay is None or not self._replay.is_bound:
             return False
         storage: Any = self._replay.storage
-        table = storage.index
-        stop = position = table.base + len(table)
+        index = storage.index
+        stop = position = index.base + len(index)
         if stop == self._known:
             return False
         sizes: list[int] = []
         is_whole = False
-        while position > max(self._known, table.base) and not is_whole:
+        while position > max(self._known, index.base) and not is_whole:
             position -= 1
             entry = storage.metadata(position)
             sizes.append(int(entry["nbytes"]))
             is_whole = bool(entry["is_whole"])
         if is_whole:
             self._changes, self._file_bytes = Changes({}, {}), 0
-        for place, nbytes in enumerate(reversed(sizes), position - table.base):
-            rows = self._replay.take(Episodes(1), table.records["row_id"][[place]]).observation
+        for place, nbytes in enumerate(reversed(sizes), position - index.base):
+            rows = self._replay.take(Episodes(1), index.records["row_id"][[place]]).observation
             read = _deserialize(rows.tobytes()[:nbytes])
             self._changes = _merged(self._changes, read)
             self._file_bytes += read.nbytes
@@ -160,14 +160,14 @@ class Updates:
         if is_whole:  # by an old count of the live bytes: counting is slow, so it is done only here
             self._live_bytes = after.nbytes
             is_whole = self._file_bytes + added > _SPARE_BYTES + 2 * self._live_bytes
-        table = self._replay.storage.index
+        index = self._replay.storage.index
         data = _serialize(after if is_whole else changes)
-        self._replay.add([_chunk(table.next_episode, data, is_whole)])
+        self._replay.add([_chunk(index.next_episode, data, is_whole)])
         self._changes = after
-        self._known = table.base + len(table)
+        self._known = index.base + len(index)
         self._file_bytes = self._live_bytes if is_whole else self._file_bytes + added
         if is_whole:
-            self._replay.drop_before(int(table.records["row_id"][-1]))
+            self._replay.drop_before(int(index.records["row_id"][-1]))
 
     def _opened(self) -> SequenceReplayBuffer:
         if self._is_read_only:

@@ -22,6 +22,7 @@ from stepwell.buffers.dropin.memmap.config import (
 )
 from stepwell.buffers.dropin.memmap.episode_folder import EpisodeFolder, NewEpisode, SlotReader
 from stepwell.buffers.dropin.memmap.updates import Changes
+from stepwell.buffers.whole_numbers import whole_number
 
 __all__ = ["Edit", "OpenEpisodes", "batch_size_of", "whole_episode"]
 
@@ -68,7 +69,7 @@ class OpenEpisodes:
             ValueError: There is no room, or an episode is open already.
         """
         if count is not None:
-            _check_count(count)
+            whole_number("batch_size", count, 1)
         if self._is_open or self._is_in_context:
             raise ValueError(
                 f"one episode at a time: expected no open episode, got one of {self.steps} steps; "
@@ -154,7 +155,7 @@ class OpenEpisodes:
         """
         if not self._is_open:
             return
-        _check_count(count)
+        whole_number("batch_size", count, 1)
         if not self.steps:
             raise ValueError(
                 "advance_episode: expected an episode of at least one step, got fields of episodes "
@@ -414,11 +415,6 @@ def _converted_metas(
 def _check_step(step: int, steps: int) -> None:
     if not 0 <= step < steps:
         raise ValueError(f"timestep_index: expected one from 0 to {steps - 1}, got {step}")
-
-
-def _check_count(count: int) -> None:
-    if isinstance(count, bool) or int(count) != count or count < 1:
-        raise ValueError(f"batch_size: expected a whole number >= 1, got {count!r}")
 
 
 def _chosen_slots(indices: Any, episodes: int) -> tuple[np.ndarray, bool]:

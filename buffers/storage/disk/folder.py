@@ -31,7 +31,7 @@ from stepwell.buffers.storage.disk.format import (
 )
 from stepwell.buffers.storage.disk.segment import read_header
 
-__all__ = ["StoreFolder"]
+__all__ = ["StoreFolder", "folder_path"]
 
 _MANIFEST = "manifest.json"
 _LOCK = "LOCK"
@@ -39,6 +39,17 @@ _SEGMENT = re.compile(r"segment-([0-9]{8})\.bin")
 _TEMPORARY = ("segment-*.bin.tmp", "checkpoint-*.bin.tmp", f"{_MANIFEST}.tmp")
 _LOCK_TRIES, _LOCK_PAUSE_SECONDS = 5, 0.005
 _NO_WRITING = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+def folder_path(path: object) -> Path:
+    """The path, if it is text or a path.
+
+    Raises:
+        TypeError: It is something else.
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"path: expected the path of a folder, got {path!r}")
+    return Path(path)
 
 
 class StoreFolder:
@@ -51,7 +62,7 @@ class StoreFolder:
 
     def __init__(self, path: str | os.PathLike[str], files: Files) -> None:
         check_platform()
-        self.path = Path(path).absolute()
+        self.path = folder_path(path).absolute()
         self.files = files
 
     def make(self) -> None:

@@ -164,6 +164,12 @@ class DiskStorage:
         """True if there is a store in the folder."""
         return StoreFolder(path, Files()).is_store
 
+    def __repr__(self) -> str:
+        return (
+            f"DiskStorage({str(self.path)!r}, capacity={self.capacity}, steps={self.index.steps}, "
+            f"episodes={self.index.episodes}, fields=({self.spec.summary}))"
+        )
+
     @property
     def lock(self) -> RLock:
         """Held while the index changes."""

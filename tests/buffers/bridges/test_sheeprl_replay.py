@@ -146,7 +146,7 @@ def test_num_actions_comes_from_the_env_or_the_caller() -> None:
 
 
 def test_invalid_arguments_are_refused() -> None:
-    with pytest.raises(NotEnoughData, match=r"replay.*got none"):
+    with pytest.raises(NotEnoughData, match=r"replay in RAM.*\b0\b"):
         as_sheeprl_replay(sw.SequenceReplayBuffer())
     buffer = as_sheeprl_replay(tagged_store(IMAGE), num_actions=4)
     with pytest.raises(TypeError, match=r"as_sheeprl_replay.*Collector.*\badd\b"):

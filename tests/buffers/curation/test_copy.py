@@ -240,8 +240,8 @@ def test_different_envs_are_refused_without_any_envs(stack: ExitStack) -> None:
 
 
 def test_different_fields_are_refused(stack: ExitStack) -> None:
-    other = replay(stack, spec=SPEC.with_more([SPEC.fields[-1].__class__("x", "int8", (), "raw")]))
-    with pytest.raises(SpecMismatch, match=r"store 1 \(in RAM\) .*'x'"):
+    other = replay(stack, spec=SPEC.with_more([Field("info/x", "int8", (), "raw")]))
+    with pytest.raises(SpecMismatch, match=r"store 1 \(in RAM\) .*'info/x'"):
         copy_episodes([played(stack, 0), other], SequenceReplayBuffer())
 
 
@@ -251,12 +251,13 @@ def test_a_target_in_use_is_refused_before_anything_is_written(stack: ExitStack)
     used.add([whole(0, 0, 5)])
     Path("full").mkdir()
     Path("full/notes.txt").write_text("precious")
+    now_a_file = SequenceReplayBuffer("file")
     Path("file").write_text("precious")
     for target, message in (
         (used, r"\bused .*\b4 steps\b"),
         (source, rf"\bRAM\b.*\b{len(source):,} steps\b"),
         (SequenceReplayBuffer("full"), r"/full .*\bempty\b"),
-        (SequenceReplayBuffer("file"), r"/file .*\bfile\b.*\bfolder\b"),
+        (now_a_file, r"/file .*\bfile\b.*\bfolder\b"),
     ):
         with pytest.raises(ValueError, match=message):
             copy_episodes(source, target, keep=lambda episode: pytest.fail("too late"))

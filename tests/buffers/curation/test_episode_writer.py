@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -154,6 +155,38 @@ def test_a_column_of_another_length_is_refused() -> None:
         EpisodeWriter(SequenceReplayBuffer(), source="mine").add_arrays(
             {**columns_of(3), "action": np.zeros(2)}, terminated=True
         )
+
+
+def test_an_episode_without_a_step_has_not_ended() -> None:
+    replay = SequenceReplayBuffer()
+    writer = EpisodeWriter(replay)
+    for terminated in (True, False):
+        with pytest.raises(ValueError, match=r"\bstep\b.*\b0$"):
+            writer.add_arrays(columns_of(0), terminated=terminated, truncated=not terminated)
+    writer.add_arrays(columns_of(0), terminated=False)
+    writer.flush()
+    assert replay.episodes == 1
+
+
+@pytest.mark.parametrize("name", ["next observation", "truncated", "is_first", "info/lives"])
+def test_transitions_of_another_length_are_refused(name: str) -> None:
+    columns = replace(transitions_of(columns_of(3), terminated=True), is_first=np.zeros(3, bool))
+    short = {
+        "next observation": {
+            "next_observation": {"observation": columns.fields["observation"][1:]}
+        },
+        "info/lives": {"fields": {**columns.fields, "info/lives": np.zeros(2, np.int64)}},
+    }.get(name, {name: np.zeros(2, bool)})
+    replay = SequenceReplayBuffer()
+    with pytest.raises(ValueError, match=rf"^mine: .*\b{name}\b.* 3 .*\b2$"):
+        EpisodeWriter(replay, source="mine").add_transitions({0: replace(columns, **short)})
+    assert not replay.is_bound
+
+
+@pytest.mark.parametrize("streams", [5, [1], {0: {"reward": np.zeros(3)}}])
+def test_transitions_are_columns_by_env(streams: Any) -> None:
+    with pytest.raises(TypeError, match=r"TransitionColumns.*\b(int|list|dict)$"):
+        EpisodeWriter(SequenceReplayBuffer()).add_transitions(streams)
 
 
 def test_transitions_without_a_next_observation_are_refused() -> None:

@@ -630,44 +630,44 @@ KINDS = ItemKinds(2, Windows(2), None, None, None)
 
 def with_a_gap() -> ChunkIndex:
     """Rows 0 to 4, and five rows of another episode with far larger ids."""
-    table = ChunkIndex()
+    index = ChunkIndex()
     for episode in range(2):
         chunk = chunk_of(episode, 0, 5, End.TERMINATED)
-        table.check([chunk])
-        table.append(chunk, segment=episode, offset=0, nbytes=8)
-        table.next_row_id += GAP
-    return table
+        index.check([chunk])
+        index.append(chunk, segment=episode, offset=0, nbytes=8)
+        index.next_row_id += GAP
+    return index
 
 
-def drawn_ids(index: PriorityIndex, table: ChunkIndex) -> set[int]:
-    chosen, _ = index.draw(table, 0, KINDS, 400, np.random.default_rng(0))
-    at = table.at(chosen.chunk)
+def drawn_ids(index: PriorityIndex, chunk_index: ChunkIndex) -> set[int]:
+    chosen, _ = index.draw(chunk_index, 0, KINDS, 400, np.random.default_rng(0))
+    at = chunk_index.at(chosen.chunk)
     return set((at["row_id"] + chosen.start - at["first_row"]).tolist())
 
 
 def test_items_on_both_sides_of_a_gap_are_drawn_and_updated() -> None:
-    table, index = with_a_gap(), PriorityIndex(1.0)
+    chunk_index, index = with_a_gap(), PriorityIndex(1.0)
     second = 5 + GAP
-    assert drawn_ids(index, table) == {0, 1, 2, 3, *range(second, second + 4)}
+    assert drawn_ids(index, chunk_index) == {0, 1, 2, 3, *range(second, second + 4)}
     ids = np.array([0, 1, 2, 3, second, second + 1, second + 2])
-    assert index.update(table, 0, ids, np.zeros(7)) == 0
-    assert drawn_ids(index, table) == {second + 3}
+    assert index.update(chunk_index, 0, ids, np.zeros(7)) == 0
+    assert drawn_ids(index, chunk_index) == {second + 3}
 
 
 @pytest.mark.parametrize("unknown", [-1, 4, 5, 9, GAP, 4 + GAP, 9 + GAP, 10 + GAP, 1 << 40])
 def test_an_id_within_a_gap_is_ignored_and_changes_nothing(unknown: int) -> None:
-    table, index = with_a_gap(), PriorityIndex(1.0)
-    everything = drawn_ids(index, table)
-    assert index.update(table, 0, np.array([unknown]), np.array([1e9])) == 1
-    assert drawn_ids(index, table) == everything
+    chunk_index, index = with_a_gap(), PriorityIndex(1.0)
+    everything = drawn_ids(index, chunk_index)
+    assert index.update(chunk_index, 0, np.array([unknown]), np.array([1e9])) == 1
+    assert drawn_ids(index, chunk_index) == everything
 
 
 def test_priorities_are_restored_by_their_ids() -> None:
-    table, index = with_a_gap(), PriorityIndex(1.0)
-    drawn_ids(index, table)
-    index.update(table, 0, np.array([2, 5 + GAP]), np.array([1e6, 1e6]))
+    chunk_index, index = with_a_gap(), PriorityIndex(1.0)
+    drawn_ids(index, chunk_index)
+    index.update(chunk_index, 0, np.array([2, 5 + GAP]), np.array([1e6, 1e6]))
     restored = PriorityIndex(1.0)
-    restored.restore(table, 0, index.state(table, 0))
-    table.drop_segment()
-    assert drawn_ids(restored, table) == {5 + GAP}
-    assert restored.update(table, 0, np.array([2]), np.array([1.0])) == 1
+    restored.restore(chunk_index, 0, index.state(chunk_index, 0))
+    chunk_index.drop_segment()
+    assert drawn_ids(restored, chunk_index) == {5 + GAP}
+    assert restored.update(chunk_index, 0, np.array([2]), np.array([1.0])) == 1

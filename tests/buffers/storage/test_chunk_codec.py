@@ -48,7 +48,7 @@ def columns(draw: st.DrawFn) -> tuple[Field, np.ndarray]:
     rows = draw(st.integers(1, 70))
     values = small_values(dtype) if draw(st.booleans()) else None
     array = draw(hnp.arrays(dtype, (rows, *shape), elements=values, fill=st.nothing()))
-    return Field("x", dtype, shape, codec), array
+    return Field("info/x", dtype, shape, codec), array
 
 
 def small_values(dtype: str) -> st.SearchStrategy[object] | None:
@@ -68,19 +68,19 @@ def test_every_codec_restores_every_bit_of_every_dtype(
     spec = spec_of(field)
     start = data.draw(st.integers(0, len(array) - 1))
     stop = data.draw(st.integers(start + 1, len(array)))
-    out = decoded(spec, encoded(spec, {"x": array}), len(array), 0, start, stop)
+    out = decoded(spec, encoded(spec, {"info/x": array}), len(array), 0, start, stop)
     assert out.tobytes() == array[start:stop].tobytes()
 
 
 @given(columns())
 def test_big_endian_and_strided_rows_are_stored_by_value(column: tuple[Field, np.ndarray]) -> None:
     field, array = column
-    spec, reference = spec_of(field), encoded(spec_of(field), {"x": array})
+    spec, reference = spec_of(field), encoded(spec_of(field), {"info/x": array})
     big = array.astype(array.dtype.newbyteorder(">"))
     strided = np.repeat(array, 2, axis=0)[::2]
     fortran = np.asfortranarray(array)
     for same in (big, strided, fortran):
-        assert encoded(spec, {"x": same}) == reference
+        assert encoded(spec, {"info/x": same}) == reference
 
 
 NAN_BITS = [0x7FF8000000000000, 0xFFF8000000000000, 0x7FF0000000000001, 0x7FFFFFFFFFFFFFFF]
@@ -90,8 +90,8 @@ NAN_BITS = [0x7FF8000000000000, 0xFFF8000000000000, 0x7FF0000000000001, 0x7FFFFF
 @pytest.mark.parametrize("bits", [*NAN_BITS, 1 << 63, 1])
 def test_payloads_of_nan_and_signs_of_zero_survive(codec: Codec, bits: int) -> None:
     array = np.array([0, bits, 1 << 62], np.uint64).view(np.float64)
-    spec = spec_of(Field("x", "float64", (), codec))
-    out = decoded(spec, encoded(spec, {"x": array}), 3, 0)
+    spec = spec_of(Field("info/x", "float64", (), codec))
+    out = decoded(spec, encoded(spec, {"info/x": array}), 3, 0)
     assert out.tobytes() == array.tobytes()
 
 
@@ -120,39 +120,39 @@ def test_payloads_of_nan_and_signs_of_zero_survive(codec: Codec, bits: int) -> N
 def test_narrow_keeps_the_smallest_exact_dtype(
     dtype: str, values: list[object], kept_as: str
 ) -> None:
-    spec = spec_of(Field("x", dtype, (), "narrow"))
-    data = encoded(spec, {"x": np.array(values, dtype)})
+    spec = spec_of(Field("info/x", dtype, (), "narrow"))
+    data = encoded(spec, {"info/x": np.array(values, dtype)})
     tag, name = struct.unpack_from("<B4s", data, 8)
     assert (tag, name.rstrip(b"\0").decode()) == (1, kept_as)
 
 
 def test_any_range_of_rows_is_read_from_its_blocks() -> None:
     """All windows of a chunk of 2.5 blocks, incompressible rows in the middle block."""
-    spec = spec_of(Field("x", "uint8", (64, 64), "zstd"))
+    spec = spec_of(Field("info/x", "uint8", (64, 64), "zstd"))
     array = np.repeat(np.arange(40, dtype=np.uint8), 64 * 64).reshape(40, 64, 64)
     array[17:30] = np.random.default_rng(0).integers(0, 256, (13, 64, 64))
-    data = encoded(spec, {"x": array})
+    data = encoded(spec, {"info/x": array})
     for start in range(40):
         for stop in range(start + 1, 41):
             assert (decoded(spec, data, 40, 0, start, stop) == array[start:stop]).all()
 
 
 def test_incompressible_rows_take_their_plain_size() -> None:
-    spec = spec_of(Field("x", "uint8", (64, 64), "zstd"))
+    spec = spec_of(Field("info/x", "uint8", (64, 64), "zstd"))
     noise = np.random.default_rng(0).integers(0, 256, (40, 64, 64), np.uint8)
-    assert noise.nbytes < len(encoded(spec, {"x": noise})) < noise.nbytes + 100
-    assert len(encoded(spec, {"x": np.zeros_like(noise)})) < 300
+    assert noise.nbytes < len(encoded(spec, {"info/x": noise})) < noise.nbytes + 100
+    assert len(encoded(spec, {"info/x": np.zeros_like(noise)})) < 300
 
 
 def test_a_chunk_too_large_for_its_block_offsets_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("stepwell.buffers.storage.chunk_codec._MAX_BLOCKS_BYTES", 4096 * 40 - 1)
-    spec = spec_of(Field("x", "uint8", (64, 64), "zstd"))
+    spec = spec_of(Field("info/x", "uint8", (64, 64), "zstd"))
     noise = np.random.default_rng(0).integers(0, 256, (40, 64, 64), np.uint8)
-    encoded(spec, {"x": noise[:39]})
+    encoded(spec, {"info/x": noise[:39]})
     with pytest.raises(ValueError, match=r"\b163840\b.*\b163839\b"):
-        encoded(spec, {"x": noise})
+        encoded(spec, {"info/x": noise})
 
 
 def test_a_chunk_holds_several_fields_and_metadata() -> None:
@@ -179,9 +179,9 @@ def test_a_chunk_holds_several_fields_and_metadata() -> None:
     )
 )
 def test_metadata_is_restored(metadata: dict[str, object]) -> None:
-    spec = spec_of(Field("x", "uint8", (), "raw"))
-    data = encoded(spec, {"x": np.zeros(3, np.uint8)}, **{})
-    chunk = Chunk(0, 0, 0, End.NONE, {"x": np.zeros(3, np.uint8)}, metadata)
+    spec = spec_of(Field("info/x", "uint8", (), "raw"))
+    data = encoded(spec, {"info/x": np.zeros(3, np.uint8)}, **{})
+    chunk = Chunk(0, 0, 0, End.NONE, {"info/x": np.zeros(3, np.uint8)}, metadata)
     data = b"".join(ChunkEncoder(spec).encode(chunk))
     assert ChunkDecoder(spec).metadata(data, 0) == metadata
     assert decoded(spec, data, 3, 0).tolist() == [0, 0, 0]
@@ -190,8 +190,10 @@ def test_metadata_is_restored(metadata: dict[str, object]) -> None:
 def test_metadata_may_be_any_mapping() -> None:
     from types import MappingProxyType
 
-    spec = spec_of(Field("x", "uint8", (), "raw"))
-    chunk = Chunk(0, 0, 0, End.NONE, {"x": np.zeros(1, np.uint8)}, MappingProxyType({"seed": 1}))
+    spec = spec_of(Field("info/x", "uint8", (), "raw"))
+    chunk = Chunk(
+        0, 0, 0, End.NONE, {"info/x": np.zeros(1, np.uint8)}, MappingProxyType({"seed": 1})
+    )
     data = b"".join(ChunkEncoder(spec).encode(chunk))
     assert ChunkDecoder(spec).metadata(data, 0) == {"seed": 1}
 
@@ -207,9 +209,9 @@ def test_metadata_may_be_any_mapping() -> None:
     ],
 )
 def test_rows_that_differ_from_the_spec_are_refused(array: np.ndarray | None, got: str) -> None:
-    first, other = Field("a", "uint8", (), "raw"), Field("b", "int32", (2,), "narrow")
-    fields = {"a": np.zeros(3, np.uint8), "b": array}
-    message = rf"'b'.* int32 \(3, 2\), .*{got}$"
+    first, other = Field("info/a", "uint8", (), "raw"), Field("info/b", "int32", (2,), "narrow")
+    fields = {"info/a": np.zeros(3, np.uint8), "info/b": array}
+    message = rf"'info/b'.* int32 \(3, 2\), .*{got}$"
     with pytest.raises(SpecMismatch, match=message):
         encoded(spec_of(first, other), cast("dict[str, np.ndarray]", fields))
 
@@ -217,9 +219,9 @@ def test_rows_that_differ_from_the_spec_are_refused(array: np.ndarray | None, go
 def test_a_reader_may_be_shared_between_threads() -> None:
     from concurrent.futures import ThreadPoolExecutor
 
-    spec = spec_of(Field("x", "uint8", (32, 32), "zstd"))
+    spec = spec_of(Field("info/x", "uint8", (32, 32), "zstd"))
     array = np.repeat(np.arange(200, dtype=np.uint8), 32 * 32).reshape(200, 32, 32)
-    data, reader = encoded(spec, {"x": array}), ChunkDecoder(spec)
+    data, reader = encoded(spec, {"info/x": array}), ChunkDecoder(spec)
 
     def read(start: int) -> bool:
         out = np.empty((20, 32, 32), np.uint8)

@@ -75,21 +75,21 @@ def test_episodes_rows_and_steps_of_the_stored_chunks_are_counted(
 ) -> None:
     model = Model()
     model.run(program)
-    table, held = model.index, held_by(model.chunks)
-    tails = table.records[table.records["is_tail"] == 1]
+    index, held = model.index, held_by(model.chunks)
+    tails = index.records[index.records["is_tail"] == 1]
     assert dict(zip(tails["episode"].tolist(), tails["head"].tolist(), strict=True)) == {
         episode: each.head for episode, each in held.items()
     }
     assert (tails["first_row"] + tails["rows"] - tails["head"]).tolist() == [
         held[episode].rows for episode in tails["episode"].tolist()
     ]
-    assert table.episodes == len(held)
-    assert table.rows == sum(each.rows for each in held.values())
-    assert table.steps == sum(each.rows - (each.head == 0) for each in held.values())
-    assert table.base == len(model.all) - len(model.held)
+    assert index.episodes == len(held)
+    assert index.rows == sum(each.rows for each in held.values())
+    assert index.steps == sum(each.rows - (each.head == 0) for each in held.values())
+    assert index.base == len(model.all) - len(model.held)
     ever = held_by(model.all)
-    assert table.total_steps == sum(each.rows - 1 for each in ever.values())
-    assert table.next_episode == max([-1, *ever]) + 1
+    assert index.total_steps == sum(each.rows - 1 for each in ever.values())
+    assert index.next_episode == max([-1, *ever]) + 1
 
 
 @given(PROGRAMS, st.integers(1, 8))
@@ -118,16 +118,16 @@ def test_windows_with_context_have_stored_context_or_begin_with_the_episode(
     assert sorted(all_windows(model.index, length, context)) == sorted(expected)
 
 
-def all_windows(table: ChunkIndex, length: int, context: int = 0) -> list[tuple[int, int]]:
-    items = table.items(Windows(length, context))
+def all_windows(chunk_index: ChunkIndex, length: int, context: int = 0) -> list[tuple[int, int]]:
+    items = chunk_index.items(Windows(length, context))
     index, starts = items.locate(np.arange(items.total))
     found: list[tuple[int, int]] = []
     for place, start in zip(index.tolist(), starts.tolist(), strict=True):
-        record = table.record(place + table.base)
+        record = chunk_index.record(place + chunk_index.base)
         last = start + length - 1
         assert record.first_row <= last < record.first_row + record.rows
         while start < record.first_row:  # the rows before are in the chunks before
-            record = table.record(record.previous)
+            record = chunk_index.record(record.previous)
         found.append((record.episode, start))
     return found
 
@@ -186,40 +186,40 @@ def test_row_ids_and_positions_are_never_used_twice() -> None:
 
 @pytest.mark.parametrize("first", [0, 2, 4, 6])
 def test_a_chunk_must_continue_its_episode(first: int) -> None:
-    table = ChunkIndex()
-    table.append(chunk_of(0, 0, 5), 0, 0, 8)
+    index = ChunkIndex()
+    index.append(chunk_of(0, 0, 5), 0, 0, 8)
     with pytest.raises(ValueError, match=rf"episode 0 .*row {first}\b.*row 5\b"):
-        table.check([chunk_of(0, first, 3)])
-    table.check([chunk_of(0, 5, 3), chunk_of(0, 8, 3, End.PENDING), chunk_of(0, 10, 1)])
+        index.check([chunk_of(0, first, 3)])
+    index.check([chunk_of(0, 5, 3), chunk_of(0, 8, 3, End.PENDING), chunk_of(0, 10, 1)])
 
 
 def test_the_next_chunk_begins_with_the_pending_row() -> None:
-    table = ChunkIndex()
-    table.append(chunk_of(0, 0, 5, End.PENDING), 0, 0, 8)
+    index = ChunkIndex()
+    index.append(chunk_of(0, 0, 5, End.PENDING), 0, 0, 8)
     with pytest.raises(ValueError, match=r"episode 0 .*row 5\b.*row 4\b"):
-        table.check([chunk_of(0, 5, 3)])
-    assert table.check([chunk_of(0, 4, 3)]) == [2]
+        index.check([chunk_of(0, 5, 3)])
+    assert index.check([chunk_of(0, 4, 3)]) == [2]
 
 
 def test_checking_changes_nothing() -> None:
-    table = ChunkIndex()
-    table.append(chunk_of(0, 0, 5), 0, 0, 8)
+    index = ChunkIndex()
+    index.append(chunk_of(0, 0, 5), 0, 0, 8)
     for _ in range(3):
-        assert table.check([chunk_of(0, 5, 5), chunk_of(1, 0, 3, stream=1)]) == [5, 2]
-    assert table.counters == (5, 1, 4)
+        assert index.check([chunk_of(0, 5, 5), chunk_of(1, 0, 3, stream=1)]) == [5, 2]
+    assert index.counters == (5, 1, 4)
 
 
 def test_a_stream_cannot_continue_an_earlier_episode() -> None:
-    table = ChunkIndex()
-    table.append(chunk_of(0, 0, 5), 0, 0, 8)
-    table.append(chunk_of(1, 0, 5), 0, 0, 8)
+    index = ChunkIndex()
+    index.append(chunk_of(0, 0, 5), 0, 0, 8)
+    index.append(chunk_of(1, 0, 5), 0, 0, 8)
     with pytest.raises(ValueError, match=r"episode 0 .*row 5\b.*row 0\b"):
-        table.check([chunk_of(0, 5, 5)])
+        index.check([chunk_of(0, 5, 5)])
 
 
 def test_ids_of_evicted_episodes_are_refused() -> None:
-    table = ChunkIndex.restore(np.empty(0, CHUNK), Counters(100, 9, 90), 20)
+    index = ChunkIndex.restore(np.empty(0, CHUNK), Counters(100, 9, 90), 20)
     with pytest.raises(ValueError, match=r"episode 8 .*\b9\b"):
-        table.check([chunk_of(8)])
-    table.check([chunk_of(9)])
-    assert table.append(chunk_of(9), 0, 0, 8) == 20
+        index.check([chunk_of(8)])
+    index.check([chunk_of(9)])
+    assert index.append(chunk_of(9), 0, 0, 8) == 20

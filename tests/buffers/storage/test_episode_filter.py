@@ -169,6 +169,6 @@ def test_each_chunk_is_tested_once() -> None:
     (one,) = sampler._filters._filters.values()
     assert one._known == 9
     replay.storage.index.records["end"][:] = int(End.LOST)  # would be noticed
-    table = replay.storage.index
-    one.update(table.records, table.base, lambda position: {})
+    index = replay.storage.index
+    one.update(index.records, index.base, lambda position: {})
     assert one.verdicts(0, 9).tolist() == [episode % 3 == 0 for episode in range(9)]

@@ -39,11 +39,11 @@ def test_evicted_chunks_are_dropped_and_refused(tmp_path: Path) -> None:
         for episode in range(60):
             made.add([chunk_of(episode, 0, 9, End.TERMINATED)])
             copier.follow()
-            table = made.index
-            for position in range(table.base, table.base + len(table)):
-                copier.copy(position, table.record(position), 0, 9, [(2, rewards)])
+            index = made.index
+            for position in range(index.base, index.base + len(index)):
+                copier.copy(position, index.record(position), 0, 9, [(2, rewards)])
                 assert rewards.tolist() == chunk_of(position, 0, 9).fields["reward"].tolist()
-            assert len(copier._places.is_known) >= len(table)
+            assert len(copier._places.is_known) >= len(index)
         assert len(copier._places.is_known) < 120
         base = made.index.base
         with pytest.raises(NotEnoughData, match=rf"chunk {base - 1} .*\b{base}\b"):

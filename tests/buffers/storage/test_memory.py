@@ -10,13 +10,18 @@ from stepwell.buffers.testing import SPEC, assert_holds, chunk_of, play
 
 
 def test_a_capacity_that_does_not_fit_in_memory_is_refused() -> None:
-    raw = Spec(
-        (Field("observation", "float64", (1_000, 1_000), "raw"),), "observation", "observation"
-    )
+    fields = Field("observation", "float64", (1_000, 1_000), "raw"), SPEC["reward"]
+    raw = Spec(fields, "observation", "observation")
     message = r"^capacity=10000000 .*\d+\.\d GB .*\d+\.\d GB"
     with pytest.raises(ValueError, match=message):
         MemoryStorage(raw, capacity=10_000_000)
     MemoryStorage(raw, capacity=1)
+
+
+def test_rows_without_a_reward_are_refused() -> None:
+    fields = tuple(field for field in SPEC.fields if field.name != "reward")
+    with pytest.raises(ValueError, match=r"reward.* observation, action, extra/memory$"):
+        MemoryStorage(Spec(fields, "observation", "action"))
 
 
 def test_memory_of_evicted_chunks_is_freed() -> None:

@@ -466,8 +466,8 @@ def test_pendulum_is_explored_with_noise_after_a_warm_up() -> None:
 
 
 REFUSED: list[tuple[Callable[[], object], str]] = [
-    (lambda: WarmUp(Constant(), -1), "steps .*>= 0, got -1"),
-    (lambda: WarmUp(Constant(), 1.5), r"steps .*>= 0, got 1\.5"),  # type: ignore[arg-type]
+    (lambda: WarmUp(Constant(), -1), "steps: .*>= 0, got -1"),
+    (lambda: WarmUp(Constant(), 1.5), r"steps: .*>= 0, got 1\.5"),  # type: ignore[arg-type]
     (lambda: EpsilonGreedy(Constant(), 1.01), r"epsilon .*0 to 1, got 1\.01"),
     (lambda: EpsilonGreedy(Constant(), float("nan")), "epsilon .*0 to 1, got nan"),
     (

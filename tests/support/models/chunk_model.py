@@ -42,9 +42,9 @@ def windows_of(chunks: Iterable[Chunk], length: int) -> list[tuple[int, int]]:
 
 def tails(storage: Storage) -> dict[int, int]:
     """Position of the last chunk of every episode."""
-    table = storage.index
-    at = np.flatnonzero(table.records["is_tail"])
-    return dict(zip(table.records["episode"][at].tolist(), (at + table.base).tolist(), strict=True))
+    index = storage.index
+    at = np.flatnonzero(index.records["is_tail"])
+    return dict(zip(index.records["episode"][at].tolist(), (at + index.base).tolist(), strict=True))
 
 
 def same_records(one: np.ndarray, other: np.ndarray) -> bool:

@@ -24,11 +24,11 @@ from stepwell.buffers.bridges.formats.minari.writer import HDF5_NAME, INSTALL
 from stepwell.buffers.bridges.formats.parquet_files import batches_of, open_file
 from stepwell.buffers.bridges.formats.png import picture_bytes
 from stepwell.buffers.bridges.optional_libraries import load_library
-from stepwell.buffers.curation.step_columns import field_of, has_final_row, joined
+from stepwell.buffers.curation.step_columns import has_final_row, joined
 from stepwell.buffers.episode import End, Episode
-from stepwell.buffers.given_files import GivenFiles, Room, parse_object
+from stepwell.buffers.given_files import GivenFiles, MemoryBudget, parse_object
 from stepwell.buffers.json_values import whole
-from stepwell.buffers.spec import Field, Spec, flatten
+from stepwell.buffers.spec import Field, Spec, field_of, flatten
 
 __all__ = ["MinariReader"]
 
@@ -90,7 +90,7 @@ class MinariReader:
                 self._late = {n for n, rows in infos.items() if len(rows) == len(first["rewards"])}
                 notes += _info_notes(first, infos, self._late)
         self.spec: Spec = spec.with_more(
-            [field_of(f"info/{name}", rows) for name, rows in infos.items()]
+            [field_of(f"info/{name}", rows.dtype, rows.shape[1:]) for name, rows in infos.items()]
         )
         self.notes: Sequence[str] = tuple(notes)
 
@@ -202,7 +202,7 @@ def _as_stored(spec: Spec, first: Mapping[str, Any]) -> tuple[Spec, list[str]]:
                 f"{field.name} is stored as {dtype} {shape}, and kept so: its space says "
                 f"{field.dtype} {field.shape}"
             )
-            field = field_of(field.name, rows)
+            field = field_of(field.name, rows.dtype, rows.shape[1:])
         fields.append(field)
     return replace(spec, fields=tuple(fields)), notes
 
@@ -427,16 +427,16 @@ class _CheckedData:
         if self.format == "hdf5":  # its single file was checked already
             return
         self.metadata(number)
-        room = self._given.room(f"{self._data}: episode {number}")
+        budget = self._given.budget(f"{self._data}: episode {number}")
         arrow = load_library("pyarrow", "Minari's format arrow", install=INSTALL)
         for file in self._files(number):
             try:
                 for batch in self._batches(file):
                     # The offsets of lists are read from the file: they may point anywhere.
                     batch.validate(full=True)
-                    room.take(batch.nbytes)
+                    budget.take(batch.nbytes)
                     for column in batch.columns:
-                        _take_pictures(column, room)
+                        _take_pictures(column, budget)
             except (arrow.ArrowException, OSError) as error:
                 raise ValueError(
                     f"{file}: expected a whole file of columns, got another or a damaged one "
@@ -450,11 +450,11 @@ class _CheckedData:
         with contextlib.closing(open_given(h5py, self._given, path)) as file:
             check_group(h5py, file, str(path), texts=True)
             for name in file:
-                room = self._given.room(f"{path}: {name}")
+                budget = self._given.budget(f"{path}: {name}")
                 if not isinstance(file[name], h5py.Group):
                     raise ValueError(f"{path}: expected a group {name!r}, got a dataset; remove it")
                 for column in datasets_of(h5py, file[name]):
-                    take_column(column, room)
+                    take_column(column, budget)
 
     def _files(self, number: int) -> Iterator[Path]:
         """The files of an episode that Minari reads."""
@@ -507,12 +507,12 @@ def _check_env(env: dict[str, Any], file: Path) -> None:
         )
 
 
-def _take_pictures(array: Any, room: Room) -> None:
+def _take_pictures(array: Any, budget: MemoryBudget) -> None:
     """Count the memory of JPEG files that Minari decodes."""
     kind = str(array.type)
     if kind.startswith("struct<"):
         for place in range(array.type.num_fields):
-            _take_pictures(array.field(place), room)
+            _take_pictures(array.field(place), budget)
     elif "binary" in kind:
         for value in array:
-            room.take(picture_bytes(value.as_py() or b""))
+            budget.take(picture_bytes(value.as_py() or b""))

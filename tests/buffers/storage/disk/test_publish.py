@@ -439,7 +439,7 @@ def test_an_interrupt_after_the_rename_reports_a_complete_target(
     assert tree() == whole("folder", "x")
 
 
-def test_remains_beside_a_complete_target_are_reported_as_removable() -> None:
+def test_remains_next_to_a_complete_target_are_reported_as_removable() -> None:
     make("x")
     folder("x.part")()
     text("x.part/UNFINISHED", DEAD)()

@@ -51,7 +51,7 @@ def test_a_snapshot_stays_bit_exact_while_60_episodes_evictions_and_a_close_pass
     kept = before[storage.index.base :]
     reader, other = (reopen(path, read_only=True) for _ in range(2))
     assert_holds(other, kept)  # has read all rows before; the first reader has read none
-    table, records = reader.index, reader.index.records.copy()
+    index, records = reader.index, reader.index.records.copy()
     segments = len(list(path.glob("*.bin")))
 
     rows = 20 if ring == "ring in steps" else 600
@@ -62,7 +62,7 @@ def test_a_snapshot_stays_bit_exact_while_60_episodes_evictions_and_a_close_pass
     )  # all chunks seen before are evicted
     assert ring in EVICTS or len(list(path.glob("*.bin"))) > segments + 3
     for each in (reader, other):
-        assert each.index is table or each is other
+        assert each.index is index or each is other
         assert_holds(each, kept)
     storage.close()
     for each in (reader, other):
@@ -74,7 +74,7 @@ def test_a_snapshot_stays_bit_exact_while_60_episodes_evictions_and_a_close_pass
     with reopen(path, read_only=True) as fresh:
         assert_same_index(reader, fresh)
     assert reader.index.records["episode"].max() == 1_059
-    assert (table.records == records).all()
+    assert (index.records == records).all()
     assert_holds(other, kept)
     reader.close()
     other.close()

@@ -195,17 +195,17 @@ class WriterAndReaders(RuleBasedStateMachine):
     @invariant()
     def the_writer_has_the_end_of_the_list(self) -> None:
         if hasattr(self, "writer"):
-            table = self.writer.index
-            assert table.base + len(table) == len(self.added)
-            assert table.base >= self.oldest
-            self.oldest = table.base
+            index = self.writer.index
+            assert index.base + len(index) == len(self.added)
+            assert index.base >= self.oldest
+            self.oldest = index.base
             if self.capacity is not None:
-                assert table.steps <= self.capacity
-                assert table.base == 0 or table.steps > self.capacity // 2
+                assert index.steps <= self.capacity
+                assert index.base == 0 or index.steps > self.capacity // 2
             elif self.writer.capacity_bytes is not None:
                 assert self.writer.nbytes <= CAPACITY_BYTES
             else:
-                assert table.base == 0
+                assert index.base == 0
 
     @invariant()
     def readers_see_what_they_saw(self) -> None:
