@@ -182,7 +182,8 @@ def test_an_emulator_that_is_not_installed_names_the_package_to_install(
     result = stepwell(f"collect game.nes --backend {missing[0]} --steps 8 --out a")
     assert result.code == 2
     assert result.err.count("\n") == 1
-    parts = f"'{missing[0]}'|pip install 'stepwell[{missing[0]}]'"
+    extra = {"cynes": "nes", "nes-py": "nes-py"}[missing[0]]
+    parts = f"'{missing[0]}'|pip install 'stepwell[{extra}]'"
     assert has_parts(result.err, parts), result.err
     assert not Path("a").exists()
 

@@ -566,7 +566,7 @@ COLLECT = "collect CartPole-v1 --num-envs 2 --seed 1 --quiet"
 FORMATS: dict[str, tuple[str, ...]] = {  # and what they need
     "npz": (),
     "dreamerv3": (),
-    "rlds": (),
+    "rlds": ("google_crc32c",),
     "d3rlpy": ("h5py",),
     "minari": ("minari", "h5py"),
     "parquet": ("pyarrow",),

@@ -31,7 +31,7 @@ from support.crash.hostile_runner import Canaries, Fault, Labels
 from support.exchanged_stores import tagged_store
 from support.libraries.original_memmap import OriginalWriter, tagged
 
-__all__ = ["ForgedImports", "formats_here"]
+__all__ = ["NEEDS", "ForgedImports", "formats_here"]
 
 MAX_BYTES = 64 << 20
 NEEDS = {

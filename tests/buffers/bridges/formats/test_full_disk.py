@@ -22,6 +22,7 @@ NEEDS = {
     "diamond": "torch",
     "parquet": "pyarrow",
     "lerobot": "pyarrow",
+    "rlds": "google_crc32c",
 }
 HERE = [
     name

@@ -19,6 +19,7 @@ from stepwell.buffers import Field, SequenceReplayBuffer
 from stepwell.buffers.bridges import export_episodes, import_episodes
 from stepwell.buffers.given_files import GivenFiles, parse_object
 from support.exchanged_stores import tagged_store
+from support.forged.data_sets import NEEDS
 
 MIB = 1 << 20
 
@@ -94,10 +95,8 @@ def test_a_pipe_or_a_device_is_not_opened(tmp_path: Path) -> None:
     ],
 )
 def test_pipes_are_refused_by_every_format(tmp_path: Path, name: str, file: str) -> None:
-    for library in {"minari": ["minari"], "iris": ["torch"], "diamond": ["torch"]}.get(name, []):
-        pytest.importorskip(library)
-    if name in ("parquet", "lerobot"):
-        pytest.importorskip("pyarrow")
+    if name in NEEDS:
+        pytest.importorskip(NEEDS[name])
     out = exported(tmp_path, name)
     path = next(out.glob(file))
     path.unlink()
