@@ -402,8 +402,9 @@ def test_an_unknown_backend_is_refused() -> None:
 
 @pytest.mark.parametrize("backend", [name for name in BACKENDS if name not in INSTALLED])
 def test_a_missing_backend_names_the_package_to_install(backend: NesBackend) -> None:
+    extra = {"cynes": "nes", "nes-py": "nes-py", "stable-retro": "retro"}[backend]
     with pytest.raises(
-        ImportError, match=rf"'{backend}'.*pip install 'stepwell\[{backend}\]'"
+        ImportError, match=rf"'{backend}'.*pip install 'stepwell\[{extra}\]'"
     ) as error:
         open_console(Cartridge.read(ROM), backend)
     assert "\n" not in str(error.value)
