@@ -34,8 +34,10 @@ def test_a_planted_bug_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     bug = MUTANTS[name]
     bug.plant(monkeypatch)
     for seed in range(bug.seed, bug.seed + SEEDS):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
         try:
-            SCENARIOS[bug.found_by](seed, tmp_path)
+            SCENARIOS[bug.found_by](seed, folder)
         except Wrong as error:
             print(f"{bug.found_by}, seed {seed}: {error}"[:300])
             return

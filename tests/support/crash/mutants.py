@@ -347,7 +347,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Header, "unpack", unpack)
 
 
-@mutant("the manifest is not checked", "flips", 10)
+@mutant("the manifest is not checked", "flips", 3)
 def _(patch: Patch) -> None:
     original = Manifest.unpack
 

@@ -442,9 +442,8 @@ def test_a_file_does_not_become_a_store(tmp_path: Path) -> None:
     message = names(tmp_path / "file", "file", "folder")
     with pytest.raises(ValueError, match=message):
         create(tmp_path / "file")
-    with SequenceReplayBuffer(tmp_path / "file") as replay:
-        with pytest.raises(ValueError, match=message):
-            replay.bind(SPEC, {})
+    with pytest.raises(ValueError, match=message):
+        SequenceReplayBuffer(tmp_path / "file")
     assert (tmp_path / "file").read_bytes() == b"mine"
 
 
