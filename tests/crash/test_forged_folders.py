@@ -51,7 +51,9 @@ def check_yield(counts: Counter[str]) -> None:
         expected = CASES * each.weight / total
         assert counts[f"forgery: {name}"] >= expected // 4, name  # the rarest may be missing
     for kind in KINDS:
-        assert counts[f"store: {kind}"] >= CASES / len(KINDS) // 4, kind
+        assert counts[f"store: {kind}"] >= CASES / len(KINDS) // 10, (
+            kind
+        )  # few forgeries fit an empty one
     assert counts["checksums: passed"] >= 0.95 * CASES
     assert counts["read: StoreCorrupt"] >= 0.3 * CASES
     assert counts["read: done"] >= 0.15 * CASES
