@@ -50,10 +50,8 @@ def check_yield(counts: Counter[str]) -> None:
     for name, each in FORGERIES.items():
         expected = CASES * each.weight / total
         assert counts[f"forgery: {name}"] >= expected // 4, name  # the rarest may be missing
-    for kind in KINDS:
-        assert counts[f"store: {kind}"] >= CASES / len(KINDS) // 10, (
-            kind
-        )  # few forgeries fit an empty one
+    for kind in KINDS:  # few forgeries fit an empty store
+        assert counts[f"store: {kind}"] >= CASES / len(KINDS) // 10, kind
     assert counts["checksums: passed"] >= 0.95 * CASES
     assert counts["read: StoreCorrupt"] >= 0.3 * CASES
     assert counts["read: done"] >= 0.15 * CASES
