@@ -25,16 +25,20 @@ static int count_is(Py_ssize_t found, Py_ssize_t expected, const char *function)
     return 0;
 }
 
-/* The memory of an argument, of `count` items or, where that is -1, of any number. */
-static int get(PyObject *from, Py_buffer *view, int flags, size_t item, Py_ssize_t count,
+/* The contiguous memory of an argument of `count` numbers of 8 bytes, or of any count where that is
+   -1. The formats are those of one C type, by size: "d", or "l" and "q". */
+static int get(PyObject *from, Py_buffer *view, int flags, const char *formats, Py_ssize_t count,
                const char *name)
 {
-    if (PyObject_GetBuffer(from, view, flags) < 0) return 0;
-    if (view->len % (Py_ssize_t)item || (count >= 0 && view->len / (Py_ssize_t)item != count)) {
-        PyErr_Format(PyExc_ValueError, "%s: expected %zd items of %zu bytes, got %zd bytes", name,
-                     count, item, view->len);
-    } else if ((uintptr_t)view->buf % item) {
-        PyErr_Format(PyExc_ValueError, "%s: expected aligned memory", name);
+    if (PyObject_GetBuffer(from, view, flags | PyBUF_FORMAT | PyBUF_ND) < 0) return 0;
+    const char *format = view->format ? view->format : "B";
+    if (view->itemsize != 8 || strlen(format) != 1 || !strchr(formats, *format) ||
+        (uintptr_t)view->buf % 8) {
+        PyErr_Format(PyExc_TypeError, "%s: expected aligned numbers \"%s\" of 8 bytes, got \"%s\" of %zd",
+                     name, formats, format, view->itemsize);
+    } else if (count >= 0 && view->len / 8 != count) {
+        PyErr_Format(PyExc_ValueError, "%s: expected %zd numbers, got %zd", name, count,
+                     view->len / 8);
     } else {
         return 1;
     }
@@ -56,7 +60,7 @@ static int get_tree(PyObject *from, PyObject *capacity, Py_buffer *view, Tree *t
 {
     Py_ssize_t leaves = PyLong_AsSsize_t(capacity), nodes, begins[MOST_LEVELS], stop = 0;
     if (leaves == -1 && PyErr_Occurred()) return 0;
-    if (!get(from, view, PyBUF_WRITABLE, sizeof(double), -1, "tree")) return 0;
+    if (!get(from, view, PyBUF_WRITABLE, "d", -1, "tree")) return 0;
     tree->capacity = leaves;
     tree->levels = 0;
     if (leaves >= WIDTH && leaves <= view->len && !(leaves & (leaves - 1))) {
@@ -65,7 +69,7 @@ static int get_tree(PyObject *from, PyObject *capacity, Py_buffer *view, Tree *t
             stop += nodes;
             if (nodes <= LARGEST_TOP) break;
         }
-        if (view->len / (Py_ssize_t)sizeof(double) == stop + nodes + 1) {
+        if (view->len / 8 == stop + nodes + 1) {
             tree->leaf = view->buf;
             for (int k = 0; k < tree->levels; k++) tree->level[k] = tree->leaf + begins[k];
             tree->ends = tree->leaf + stop;
@@ -113,10 +117,10 @@ static PyObject *tree_set(PyObject *self, PyObject *const *args, Py_ssize_t narg
                      tree.capacity, low, stop);
         goto no_ids;
     }
-    if (!get(args[4], &some, PyBUF_SIMPLE, sizeof(int64_t), -1, "ids")) goto no_ids;
+    if (!get(args[4], &some, PyBUF_SIMPLE, "lq", -1, "ids")) goto no_ids;
     const int64_t *ids = some.buf, mask = tree.capacity - 1;
-    Py_ssize_t count = some.len / (Py_ssize_t)sizeof(int64_t);
-    if (!get(args[5], &values, PyBUF_WRITABLE, sizeof(double), count, "masses")) goto no_masses;
+    Py_ssize_t count = some.len / 8;
+    if (!get(args[5], &values, PyBUF_WRITABLE, "d", count, "masses")) goto no_masses;
     double *masses = values.buf;
     for (Py_ssize_t i = 0; i < count; i++) {
         double *leaf = tree.leaf + (ids[i] & mask);
@@ -199,9 +203,9 @@ static PyObject *tree_draw(PyObject *self, PyObject *const *args, Py_ssize_t nar
         PyErr_Format(PyExc_ValueError, "low: expected an id, got %zd", low);
         goto no_points;
     }
-    if (!get(args[3], &values, PyBUF_WRITABLE, sizeof(double), -1, "points")) goto no_points;
-    Py_ssize_t count = values.len / (Py_ssize_t)sizeof(double);
-    if (!get(args[4], &some, PyBUF_WRITABLE, sizeof(int64_t), count, "ids")) goto no_ids;
+    if (!get(args[3], &values, PyBUF_WRITABLE, "d", -1, "points")) goto no_points;
+    Py_ssize_t count = values.len / 8;
+    if (!get(args[4], &some, PyBUF_WRITABLE, "lq", count, "ids")) goto no_ids;
     double *points = values.buf, total = tree.ends[tree.tops];
     int64_t *ids = some.buf;
     for (Py_ssize_t i = 0; i < count; i++) {
@@ -277,7 +281,12 @@ static PyObject *copy_runs(PyObject *self, PyObject *const *args, Py_ssize_t nar
             return NULL;
         }
     }
-    if (!get(args[0], &out, PyBUF_WRITABLE, 1, -1, "out")) return NULL;
+    if (PyObject_GetBuffer(args[0], &out, PyBUF_WRITABLE) < 0) return NULL;
+    if (out.itemsize != 1) { /* objects, say, of which no byte may be overwritten */
+        PyErr_Format(PyExc_TypeError, "out: expected bytes, got items of %zd bytes", out.itemsize);
+        PyBuffer_Release(&out);
+        return NULL;
+    }
     Run *runs = PyMem_Calloc(count ? (size_t)count : 1, sizeof(Run));
     if (runs == NULL) {
         PyErr_NoMemory();

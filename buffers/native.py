@@ -78,4 +78,4 @@ core = _core()
 
 def path() -> str:
     """The path that is taken, in words."""
-    return "numpy" if core is None else "compiled core"
+    return "numpy alone" if core is None else "compiled core"
