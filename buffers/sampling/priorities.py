@@ -571,7 +571,7 @@ class _WideRoom(_Room):
         for before, masses, upto in self._additions:
             np.add(before, masses, upto)
         np.less_equal(self._upto, self.rest, self._is_within)
-        return np.add.reduce(self._is_within, 0, np.int64, self.nodes)
+        return np.add.reduce(self._is_within, 0, np.int64, out=self.nodes)
 
     def before(self, child: np.ndarray) -> np.ndarray:
         return super().before(np.multiply(child, self._width, child))
@@ -593,6 +593,13 @@ class PriorityIndex:
         self._base = self._losses = self._next_number = 0
         self._gap: int | None = None
         self._generation = 0
+        # Of each chunk: the number of its first row and of the row after it, its first row's id,
+        # its stored rows, and what a number lacks to the row in its episode or stream.
+        self._numbers: np.ndarray
+        self._stops: np.ndarray
+        self._row_ids: np.ndarray
+        self._rows: np.ndarray
+        self._shifts: np.ndarray
         self._clear()
 
     def draw(
@@ -837,9 +844,7 @@ class PriorityIndex:
     def _clear(self) -> None:
         """Forget all chunks."""
         none = np.zeros(0, np.int64)
-        self._numbers = self._stops = none  # of the first row of each, and of the row after it
-        self._row_ids = self._rows = none
-        self._shifts = none  # from the numbers of rows to rows of the episode or stream
+        self._numbers = self._stops = self._row_ids = self._rows = self._shifts = none
 
 
 def _positive(value: object, name: str) -> float:

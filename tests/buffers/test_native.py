@@ -18,6 +18,7 @@ from hypothesis import given
 
 import stepwell as sw
 from stepwell.buffers import Chunk, End, Field, Spec, native
+from stepwell.buffers.sampling import copies as copies_module
 from stepwell.buffers.sampling.copies import PlainCopies, ThreadShare
 from stepwell.buffers.sampling.priorities import Priorities, SumTree
 from support.examples import by_tier
@@ -201,7 +202,7 @@ def test_numpy_adds_16_numbers_as_the_core_does() -> None:
 
 
 @given(
-    sizes=st.lists(st.sampled_from([0, 1, 7, 4_000, 70_000]), min_size=1, max_size=12),
+    sizes=st.lists(st.sampled_from([0, 1, 7, 4_000, 120_000, 200_000]), min_size=1, max_size=12),
     seed=st.integers(0, 1 << 30),
     threads=st.sampled_from([1, 3]),
 )
@@ -218,7 +219,9 @@ def test_copies_are_the_same(sizes: list[int], seed: int, threads: int) -> None:
         share.close()
         return bytes(out)
 
-    compiled, plain = in_both_paths(run)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(copies_module, "_SHARED_BYTES", 1 << 20)
+        compiled, plain = in_both_paths(run)
     assert compiled == plain
     expected = b"".join(
         bytes(source[begin : begin + size]) + b"\0"

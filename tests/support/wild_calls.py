@@ -34,7 +34,7 @@ NUMBERS = (
     1 << 63,
     1 << 70,
 )
-NO_NUMBERS = (None, 1.5, "1", b"1", [], np.int64(1))
+NO_NUMBERS: tuple[object, ...] = (None, 1.5, "1", b"1", [], np.int64(1))
 NO_MEMORY = (None, 1, 1.5, "text", [1.0], (), object())
 
 
@@ -98,7 +98,7 @@ def senseless_calls(core: Any, seed: int, count: int) -> None:
                 core.tree_set(memory, capacity, low, low + capacity, ids, points)
         except ERRORS:
             pass
-        part = memoryview(memory).cast("B")
+        part = memoryview(memory.data).cast("B")
         size, begin, target = (int(value) for value in rng.integers(0, len(part) // 2, 3))
         core.copy_runs(part, [part], [begin], [target], [size])
 
@@ -121,8 +121,8 @@ def _wrong_memory(right: np.ndarray, *, is_output: bool) -> list[Any]:
         bytearray(right.tobytes() + b"1"),
         bytearray(right.tobytes()[:-1]),
         np.repeat(right, 2)[::2],
-        memoryview(np.repeat(right, 2))[::2],
-        shifted.cast(right.dtype.char),
+        memoryview(np.repeat(right, 2).data)[::2],
+        shifted.cast("d" if right.dtype == np.float64 else "q"),
         right.astype(object),
         right.astype(np.complex128),
         right.astype(">i8"),
