@@ -215,7 +215,7 @@ class ChunkDecoder:
             StoreCorrupt: A compressed block does not hold its rows.
         """
         source = memoryview(cast("bytes", buffer))
-        for coding, offset in self.fields(buffer, origin):
+        for coding, offset in self.fields(buffer, origin, rows):
             if not coding.block_rows:
                 continue
             target = self._scratch(min(coding.block_rows, rows) * coding.row_bytes)
@@ -238,23 +238,31 @@ class ChunkDecoder:
         except ValueError as error:
             raise StoreCorrupt(f"its metadata: {error}") from error
 
-    def fields(self, buffer: Buffer, origin: int) -> list[tuple[Coding, int]]:
+    def fields(self, buffer: Buffer, origin: int, rows: int) -> list[tuple[Coding, int]]:
         """The coding of each field and the offset of its rows, in the order of the Spec.
+
+        Compressed rows of which no block became smaller are raw rows behind the blocks' ends.
 
         Args:
             buffer: Memory that holds the chunk.
             origin: Offset of the chunk in the memory.
+            rows: Rows that were written into the chunk.
         """
         values = self._head.unpack_from(cast("bytes", buffer), origin)
-        return [
-            (codings[key], origin + offset)
-            for codings, key, offset in zip(
-                self._codings,
-                zip(values[2::5], values[3::5], values[4::5], strict=True),
-                values[5::5],
-                strict=True,
-            )
-        ]
+        found: list[tuple[Coding, int]] = []
+        for codings, tag, name, block_rows, offset, size in zip(
+            *(self._codings, values[2::5], values[3::5], values[4::5]),
+            *(values[5::5], values[6::5]),
+            strict=True,
+        ):
+            coding = codings[tag, name, block_rows]
+            if block_rows:
+                ends = _END.size * -(-rows // block_rows)
+                # No block is longer than its rows, so here all are as long.
+                if size == ends + rows * coding.row_bytes:
+                    coding, offset = coding._replace(block_rows=0), offset + ends
+            found.append((coding, origin + offset))
+        return found
 
     def copy_rows(
         self,
@@ -286,7 +294,7 @@ class ChunkDecoder:
         self, buffer: Buffer, origin: int, rows: int, field: int, start: int, out: np.ndarray
     ) -> None:
         """`copy_rows` of the chunk at ``origin``, of the field with this number in the Spec."""
-        coding, offset = self.fields(buffer, origin)[field]
+        coding, offset = self.fields(buffer, origin, rows)[field]
         self.copy_rows(buffer, coding, offset, rows, start, out)
 
     def decode_rows(

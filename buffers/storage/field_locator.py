@@ -117,7 +117,7 @@ class FieldLocator:
         except StoreCorrupt as error:
             raise DamagedChunk(position, error) from error
         buffer = memoryview(cast("bytes", payload))
-        fields = self.reader.fields(buffer, origin)
+        fields = self.reader.fields(buffer, origin, record.stored_rows)
         index = position - self.base
         self.offsets[:, index] = [offset for _, offset in fields]
         self.kinds[:, index] = [self._kind(coding) for coding, _ in fields]

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from stepwell.buffers import Chunk, Codec, End, Field, Spec, SpecMismatch
+from stepwell.buffers import Chunk, Codec, End, Field, Spec, SpecMismatch, StoreCorrupt
 from stepwell.buffers.storage.chunk_codec import ChunkDecoder, ChunkEncoder
 from stepwell.buffers.testing import SPEC, chunk_of
 
@@ -142,6 +142,42 @@ def test_incompressible_rows_take_their_plain_size() -> None:
     noise = np.random.default_rng(0).integers(0, 256, (40, 64, 64), np.uint8)
     assert noise.nbytes < len(encoded(spec, {"info/x": noise})) < noise.nbytes + 100
     assert len(encoded(spec, {"info/x": np.zeros_like(noise)})) < 300
+
+
+def some_noise(*noisy: int) -> np.ndarray:
+    """Frames of three blocks, the last of 8 rows, that do not compress in the given blocks."""
+    frames = np.zeros((40, 64, 64), np.uint8)
+    for block in noisy:
+        part = frames[16 * block : 16 * block + 16]
+        part[:] = np.random.default_rng(block).integers(0, 256, part.shape)
+    return frames
+
+
+@pytest.mark.parametrize("noisy", [(), (0,), (2,), (0, 1), (1, 2), (0, 1, 2)])
+def test_only_rows_that_no_block_compresses_are_located_as_raw(noisy: tuple[int, ...]) -> None:
+    spec = spec_of(Field("info/x", "uint8", (64, 64), "zstd"))
+    frames = some_noise(*noisy)
+    data, reader = encoded(spec, {"info/x": frames}), ChunkDecoder(spec)
+    reader.check(data, 0, len(data), len(frames))
+    ((coding, offset),) = reader.fields(data, 0, len(frames))
+    assert (coding.block_rows == 0) == (noisy == (0, 1, 2))
+    if not coding.block_rows:
+        assert data[offset : offset + frames.nbytes] == frames.tobytes()
+    assert decoded(spec, data, len(frames), 0).tobytes() == frames.tobytes()
+
+
+@pytest.mark.parametrize("change", [-1, 1, 64 * 64, -64 * 64])
+@pytest.mark.parametrize("block", range(2))
+def test_raw_rows_with_other_ends_of_their_blocks_are_refused(block: int, change: int) -> None:
+    """No block is longer than its rows, so rows that are located as raw are in their places."""
+    spec = spec_of(Field("info/x", "uint8", (64, 64), "zstd"))
+    data = bytearray(encoded(spec, {"info/x": some_noise(0, 1, 2)}))
+    place = struct.unpack_from("<Q", data, 8 + 16)[0] + 4 * block
+    (end,) = struct.unpack_from("<I", data, place)
+    assert end == (block + 1) * 16 * 64 * 64
+    struct.pack_into("<I", data, place, end + change)
+    with pytest.raises(StoreCorrupt, match=r"'info/x'.*\b163840\b.*\b40\b.*\b4096\b"):
+        ChunkDecoder(spec).check(data, 0, len(data), 40)
 
 
 def test_a_chunk_too_large_for_its_block_offsets_is_refused(
