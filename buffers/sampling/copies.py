@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
+from stepwell.buffers import native
 from stepwell.buffers.errors import StoreCorrupt
 from stepwell.buffers.spec import Field
 from stepwell.buffers.storage.chunk_codec import ChunkDecoder, Coding
@@ -52,12 +53,28 @@ class PlainCopies(NamedTuple):
         if self.columns:
             share.run(self._turning_copier(flat, len(out)), len(self.sizes), nbytes)
             return
+        if native.core is not None:
+            share.run(self._compiled_copier(native.core, flat), len(self.sizes), nbytes)
+            return
         if nbytes >= _LONG_BYTES * len(self.sizes):
             share.run(self._long_copier(flat), len(self.sizes), nbytes)
             return
         target = memoryview(flat.data)
         for source, begin, low, size in zip(*self[:4], strict=True):
             target[low : low + size] = source[begin : begin + size]
+
+    def _compiled_copier(self, core: native.Core, target: np.ndarray) -> Callable[[range], None]:
+        def copy(some: range) -> None:
+            part = slice(some.start, some.stop)
+            core.copy_runs(
+                target,
+                self.sources[part],
+                self.begins[part],
+                self.targets[part],
+                self.sizes[part],
+            )
+
+        return copy
 
     def _long_copier(self, target: np.ndarray) -> Callable[[range], None]:
         def copy(some: range) -> None:

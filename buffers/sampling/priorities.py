@@ -11,7 +11,7 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
-from stepwell.buffers import json_values
+from stepwell.buffers import json_values, native
 from stepwell.buffers.errors import NotEnoughData
 from stepwell.buffers.sampling.draws import Drawn, ItemKinds
 from stepwell.buffers.storage.chunk_index import ChunkIndex
@@ -356,11 +356,12 @@ class SumTree:
 
     def __init__(self, capacity: int) -> None:
         self._capacity = max(_SMALLEST, 1 << (capacity - 1).bit_length())
-        self._levels: list[np.ndarray] = [np.zeros(self._capacity)]  # the leaves first
-        while len(self._levels[-1]) > _LARGEST_TOP:
-            self._levels.append(np.zeros(len(self._levels[-1]) // _WIDTH))
+        sizes = [self._capacity]  # the leaves first
+        while sizes[-1] > _LARGEST_TOP:
+            sizes.append(sizes[-1] // _WIDTH)
+        self._memory = np.zeros(sum(sizes) + sizes[-1] + 1)
+        *self._levels, self._ends = np.split(self._memory, np.cumsum(sizes))
         self._rows = [level.reshape(-1, _WIDTH) for level in self._levels]
-        self._ends = np.zeros(len(self._levels[-1]) + 1)
         self._inner_ends = self._ends[
             1:-1
         ]  # without the last: larger masses are assigned to the last child
@@ -392,6 +393,10 @@ class SumTree:
             indices: [B] int64, each below the capacity.
             masses: [B] float64, finite and >= 0.
         """
+        self._is_summed = False
+        if native.core is not None:
+            native.core.tree_set(self._memory, self._capacity, indices, masses)
+            return
         self._levels[0][indices] = masses
         room = self._room(len(indices))
         nodes = room.nodes
@@ -403,7 +408,6 @@ class SumTree:
             rows.take(nodes, 0, room.children, "clip")
             above[nodes] = np.add.reduce(room.children, 1, out=room.sums)
             indices = nodes
-        self._is_summed = False
 
     def set_range(self, start: int, masses: np.ndarray) -> None:
         """Set the masses of consecutive leaves.
@@ -431,6 +435,11 @@ class SumTree:
             [B] int64, each a leaf of a mass above 0, whatever the rounding; the total must be above
             0.
         """
+        if native.core is not None:
+            assert self.total > 0
+            leaves = np.empty(len(masses), np.int64)
+            native.core.tree_draw(self._memory, self._capacity, masses, leaves)
+            return leaves
         if len(masses) > _LARGEST_ROOM:
             parts = range(0, len(masses), _LARGEST_ROOM)
             return np.concatenate([self.find(masses[at : at + _LARGEST_ROOM]) for at in parts])

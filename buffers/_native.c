@@ -1,0 +1,304 @@
+/* The optional compiled core: what numpy needs many calls for. `native.py` chooses between the two.
+
+   Every result equals that of the numpy path bit for bit. The memory is the caller's. All arguments
+   are checked before the first byte is written, and what is read from an array is never used as
+   an index without a bound, because another array of the caller's may overlap it.
+   Limited API of CPython 3.11: one binary serves all later versions. */
+
+#define PY_SSIZE_T_CLEAN
+#define Py_LIMITED_API 0x030B0000
+#include <Python.h>
+#include <stdint.h>
+#include <string.h>
+
+#define INTERFACE 1     /* as in native.py: another number is an older build */
+#define WIDTH 16        /* as in priorities.py: children of a node, */
+#define LARGEST_TOP 2048 /* nodes of the uppermost level, */
+#define MOST_LEVELS 16  /* and more levels than any memory holds */
+#define LONG_BYTES (1 << 16) /* from here on, other threads run meanwhile */
+
+static int count_is(Py_ssize_t found, Py_ssize_t expected, const char *function)
+{
+    if (found == expected) return 1;
+    PyErr_Format(PyExc_TypeError, "%s: expected %zd arguments, got %zd", function, expected, found);
+    return 0;
+}
+
+/* The memory of an argument, of `count` items or, where that is -1, of any number. */
+static int get(PyObject *from, Py_buffer *view, int flags, size_t item, Py_ssize_t count,
+               const char *name)
+{
+    if (PyObject_GetBuffer(from, view, flags) < 0) return 0;
+    if (view->len % (Py_ssize_t)item || (count >= 0 && view->len / (Py_ssize_t)item != count)) {
+        PyErr_Format(PyExc_ValueError, "%s: expected %zd items of %zu bytes, got %zd bytes", name,
+                     count, item, view->len);
+    } else if ((uintptr_t)view->buf % item) {
+        PyErr_Format(PyExc_ValueError, "%s: expected aligned memory", name);
+    } else {
+        return 1;
+    }
+    PyBuffer_Release(view);
+    return 0;
+}
+
+/* --- the sum tree: see SumTree in sampling/priorities.py --- */
+
+typedef struct {
+    double *leaf, *level[MOST_LEVELS]; /* of the levels, the leaves are the first */
+    double *ends;                      /* running sum of the uppermost level, 0 first */
+    Py_ssize_t capacity, tops;
+    int levels;
+} Tree;
+
+/* Lay out a tree over its memory: the levels one after the other, then the ends. */
+static int get_tree(PyObject *from, PyObject *capacity, Py_buffer *view, Tree *tree)
+{
+    Py_ssize_t leaves = PyLong_AsSsize_t(capacity), nodes, begins[MOST_LEVELS], stop = 0;
+    if (leaves == -1 && PyErr_Occurred()) return 0;
+    if (!get(from, view, PyBUF_WRITABLE, sizeof(double), -1, "tree")) return 0;
+    tree->capacity = leaves;
+    tree->levels = 0;
+    if (leaves >= WIDTH && leaves <= view->len && !(leaves & (leaves - 1))) {
+        for (nodes = leaves;; nodes /= WIDTH) {
+            begins[tree->levels++] = stop;
+            stop += nodes;
+            if (nodes <= LARGEST_TOP) break;
+        }
+        if (view->len / (Py_ssize_t)sizeof(double) == stop + nodes + 1) {
+            tree->leaf = view->buf;
+            for (int k = 0; k < tree->levels; k++) tree->level[k] = tree->leaf + begins[k];
+            tree->ends = tree->leaf + stop;
+            tree->tops = nodes;
+            return 1;
+        }
+    }
+    PyErr_Format(PyExc_ValueError, "tree: expected the memory of a tree of %zd leaves, got %zd bytes",
+                 leaves, view->len);
+    PyBuffer_Release(view);
+    return 0;
+}
+
+/* The sum of 16 children in the order in which numpy adds 16 numbers. */
+static double sum_of(const double *c)
+{
+    return (((c[0] + c[8]) + (c[1] + c[9])) + ((c[2] + c[10]) + (c[3] + c[11]))) +
+           (((c[4] + c[12]) + (c[5] + c[13])) + ((c[6] + c[14]) + (c[7] + c[15])));
+}
+
+PyDoc_STRVAR(tree_set_doc, "tree_set(tree, capacity, leaves, masses): as SumTree.set");
+
+static PyObject *tree_set(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    Py_buffer memory, leaves, masses;
+    PyObject *result = NULL;
+    Tree tree;
+    (void)self;
+    if (!count_is(nargs, 4, "tree_set")) return NULL;
+    if (!get_tree(args[0], args[1], &memory, &tree)) return NULL;
+    if (!get(args[2], &leaves, PyBUF_SIMPLE, sizeof(int64_t), -1, "leaves")) goto no_leaves;
+    const int64_t *at = leaves.buf, mask = tree.capacity - 1;
+    Py_ssize_t count = leaves.len / (Py_ssize_t)sizeof(int64_t);
+    if (!get(args[3], &masses, PyBUF_SIMPLE, sizeof(double), count, "masses")) goto no_masses;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        if (at[i] < 0 || at[i] > mask) {
+            PyErr_Format(PyExc_ValueError, "leaves: expected indices below %zd, got %lld",
+                         tree.capacity, (long long)at[i]);
+            goto done;
+        }
+    }
+    for (Py_ssize_t i = 0; i < count; i++) tree.leaf[at[i] & mask] = ((double *)masses.buf)[i];
+    int64_t width = 1;
+    for (int level = 1; level < tree.levels; level++) {
+        width *= WIDTH;
+        for (Py_ssize_t i = 0; i < count; i++) {
+            int64_t node = (at[i] & mask) / width;
+            tree.level[level][node] = sum_of(tree.level[level - 1] + node * WIDTH);
+        }
+    }
+    result = Py_NewRef(Py_None);
+done:
+    PyBuffer_Release(&masses);
+no_masses:
+    PyBuffer_Release(&leaves);
+no_leaves:
+    PyBuffer_Release(&memory);
+    return result;
+}
+
+/* The nearest leaf before this one that has a mass, or the last such leaf; -1 if none has. */
+static Py_ssize_t with_mass(const double *leaf, Py_ssize_t capacity, Py_ssize_t found)
+{
+    for (Py_ssize_t at = found - 1; at >= 0; at--) {
+        if (leaf[at] > 0) return at;
+    }
+    for (Py_ssize_t at = capacity - 1; at > found; at--) {
+        if (leaf[at] > 0) return at;
+    }
+    return -1;
+}
+
+/* The leaf for a point in the running sum of all masses. */
+static Py_ssize_t descend(const Tree *tree, double mass)
+{
+    Py_ssize_t low = 0, high = tree->tops - 1; /* a point behind all ends lies in the last node */
+    while (low < high) {
+        Py_ssize_t middle = (low + high) / 2;
+        if (tree->ends[middle + 1] <= mass) low = middle + 1;
+        else high = middle;
+    }
+    double rest = mass - tree->ends[low];
+    for (int level = tree->levels - 2; level >= 0; level--) {
+        const double *children = tree->level[level] + low * WIDTH;
+        double before = 0, upto;
+        int child = 0;
+        for (; child < WIDTH - 1; child++, before = upto) {
+            upto = before + children[child];
+            if (upto > rest) break;
+        }
+        rest -= before;
+        low = low * WIDTH + child;
+    }
+    return low;
+}
+
+PyDoc_STRVAR(tree_draw_doc, "tree_draw(tree, capacity, masses, leaves): as SumTree.find");
+
+static PyObject *tree_draw(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    Py_buffer memory, masses, leaves;
+    PyObject *result = NULL;
+    Tree tree;
+    (void)self;
+    if (!count_is(nargs, 4, "tree_draw")) return NULL;
+    if (!get_tree(args[0], args[1], &memory, &tree)) return NULL;
+    if (!get(args[2], &masses, PyBUF_SIMPLE, sizeof(double), -1, "masses")) goto no_masses;
+    Py_ssize_t count = masses.len / (Py_ssize_t)sizeof(double);
+    if (!get(args[3], &leaves, PyBUF_WRITABLE, sizeof(int64_t), count, "leaves")) goto no_leaves;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        Py_ssize_t found = descend(&tree, ((double *)masses.buf)[i]);
+        if (!(tree.leaf[found] > 0)) { /* by rounding */
+            found = with_mass(tree.leaf, tree.capacity, found);
+            if (found < 0) {
+                PyErr_SetString(PyExc_ValueError, "tree: expected a leaf with a mass, got none");
+                goto done;
+            }
+        }
+        ((int64_t *)leaves.buf)[i] = found;
+    }
+    result = Py_NewRef(Py_None);
+done:
+    PyBuffer_Release(&leaves);
+no_leaves:
+    PyBuffer_Release(&masses);
+no_masses:
+    PyBuffer_Release(&memory);
+    return result;
+}
+
+/* --- copies: see PlainCopies in sampling/copies.py --- */
+
+typedef struct {
+    Py_buffer source;
+    Py_ssize_t begin, target, size;
+} Run;
+
+static int get_number(PyObject *list, Py_ssize_t place, Py_ssize_t *number)
+{
+    PyObject *item = PyList_GetItem(list, place);
+    if (item == NULL) return 0;
+    *number = PyLong_AsSsize_t(item);
+    return *number != -1 || !PyErr_Occurred();
+}
+
+/* True for a range of bytes that lies within `len` bytes. */
+static int lies_in(Py_ssize_t begin, Py_ssize_t size, Py_ssize_t len)
+{
+    return begin >= 0 && size >= 0 && begin <= len && size <= len - begin;
+}
+
+PyDoc_STRVAR(copy_runs_doc,
+             "copy_runs(out, sources, begins, targets, sizes): copy ranges of bytes\n\n"
+             "The last four are lists: `sizes[k]` bytes of `sources[k]`, from `begins[k]` on, go to\n"
+             "`out`, from `targets[k]` on.");
+
+static PyObject *copy_runs(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    Py_buffer out;
+    PyObject *result = NULL;
+    Py_ssize_t taken = 0, total = 0;
+    (void)self;
+    if (!count_is(nargs, 5, "copy_runs")) return NULL;
+    Py_ssize_t count = PyList_Check(args[1]) ? PyList_Size(args[1]) : -1;
+    for (int i = 1; i < 5; i++) {
+        if (!PyList_Check(args[i]) || PyList_Size(args[i]) != count) {
+            PyErr_SetString(PyExc_ValueError, "copy_runs: expected four lists of the same length");
+            return NULL;
+        }
+    }
+    if (!get(args[0], &out, PyBUF_WRITABLE, 1, -1, "out")) return NULL;
+    Run *runs = PyMem_Calloc(count ? (size_t)count : 1, sizeof(Run));
+    if (runs == NULL) {
+        PyErr_NoMemory();
+        goto no_runs;
+    }
+    for (; taken < count; taken++) {
+        Run *run = runs + taken;
+        if (!get_number(args[2], taken, &run->begin) || !get_number(args[3], taken, &run->target) ||
+            !get_number(args[4], taken, &run->size)) goto done;
+        PyObject *source = PyList_GetItem(args[1], taken);
+        if (source == NULL) goto done;
+        Py_INCREF(source); /* asking it for its memory may run code that changes the list */
+        int is_found = PyObject_GetBuffer(source, &run->source, PyBUF_SIMPLE) == 0;
+        Py_DECREF(source);
+        if (!is_found) goto done;
+        if (!lies_in(run->begin, run->size, run->source.len) ||
+            !lies_in(run->target, run->size, out.len)) {
+            PyErr_Format(PyExc_ValueError,
+                         "run %zd: expected %zd bytes from %zd on of %zd, and to %zd on of %zd", taken,
+                         run->size, run->begin, run->source.len, run->target, out.len);
+            taken++;
+            goto done;
+        }
+        total = total < LONG_BYTES ? total + run->size : total;
+    }
+    PyThreadState *others = total >= LONG_BYTES ? PyEval_SaveThread() : NULL;
+    for (Py_ssize_t k = 0; k < count; k++) {
+        memmove((char *)out.buf + runs[k].target, (char *)runs[k].source.buf + runs[k].begin,
+                (size_t)runs[k].size);
+    }
+    if (others != NULL) PyEval_RestoreThread(others);
+    result = Py_NewRef(Py_None);
+done:
+    while (taken > 0) PyBuffer_Release(&runs[--taken].source);
+    PyMem_Free(runs);
+no_runs:
+    PyBuffer_Release(&out);
+    return result;
+}
+
+static PyMethodDef functions[] = {
+    {"tree_set", (PyCFunction)(void (*)(void))tree_set, METH_FASTCALL, tree_set_doc},
+    {"tree_draw", (PyCFunction)(void (*)(void))tree_draw, METH_FASTCALL, tree_draw_doc},
+    {"copy_runs", (PyCFunction)(void (*)(void))copy_runs, METH_FASTCALL, copy_runs_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static int fill(PyObject *module)
+{
+    return PyModule_AddIntConstant(module, "INTERFACE", INTERFACE);
+}
+
+static PyModuleDef_Slot slots[] = {{Py_mod_exec, (void *)fill}, {0, NULL}};
+
+static PyModuleDef definition = {
+    .m_base = PyModuleDef_HEAD_INIT,
+    .m_name = "stepwell.buffers._native",
+    .m_doc = "The optional compiled core; see stepwell.buffers.native.",
+    .m_methods = functions,
+    .m_slots = slots,
+};
+
+PyMODINIT_FUNC PyInit__native(void)
+{
+    return PyModuleDef_Init(&definition);
+}

@@ -1,0 +1,77 @@
+"""Chooses between numpy and the optional compiled core, ``_native.c``.
+
+Both give the same results, bit for bit. ``STEPWELL_PURE=1`` in the environment chooses numpy.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import Protocol, TypeAlias, cast
+
+import numpy as np
+
+__all__ = ["Core", "core", "path"]
+
+_NAME = "stepwell.buffers._native"
+_INTERFACE = 1  # as in _native.c
+_Memory: TypeAlias = np.ndarray | memoryview
+
+
+class Core(Protocol):
+    """The functions of the compiled core.
+
+    Memory is contiguous. A call that cannot be right raises an error before anything is written.
+    """
+
+    INTERFACE: int
+
+    def tree_set(self, tree: _Memory, capacity: int, leaves: _Memory, masses: _Memory, /) -> None:
+        """As `SumTree.set`, with the memory of all its levels."""
+
+    def tree_draw(self, tree: _Memory, capacity: int, masses: _Memory, leaves: _Memory, /) -> None:
+        """As `SumTree.find`; fills ``leaves``, int64."""
+
+    def copy_runs(
+        self,
+        out: _Memory,
+        sources: list[memoryview],
+        begins: list[int],
+        targets: list[int],
+        sizes: list[int],
+        /,
+    ) -> None:
+        """Copy ranges of bytes; see `PlainCopies`."""
+
+
+def _core() -> Core | None:
+    wanted = os.environ.get("STEPWELL_PURE", "")
+    if wanted not in ("", "0", "1"):
+        raise ValueError(
+            f"STEPWELL_PURE: expected 1 for numpy, or 0 or nothing for the compiled core where it "
+            f"was built, got {wanted!r}"
+        )
+    if wanted == "1":
+        return None
+    try:
+        found = cast("Core", importlib.import_module(_NAME))
+    except ModuleNotFoundError as error:
+        if error.name != _NAME:
+            raise
+        return None
+    if found.INTERFACE != _INTERFACE:
+        raise ImportError(
+            f"{_NAME}: expected interface {_INTERFACE}, got {found.INTERFACE} of an older build; "
+            f"install stepwell again, or set STEPWELL_PURE=1",
+            name=_NAME,
+        )
+    return found
+
+
+core = _core()
+"""The compiled core; None where numpy is used."""
+
+
+def path() -> str:
+    """The path that is taken, in words."""
+    return "numpy" if core is None else "compiled core"
