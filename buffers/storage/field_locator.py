@@ -46,11 +46,12 @@ class FieldLocator:
 
     Args:
         storage: Where the chunks are.
+        cache_bytes: As of `ChunkDecoder`.
     """
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: Storage, cache_bytes: int = 0) -> None:
         self._storage = storage
-        self.reader = ChunkDecoder(storage.spec)
+        self.reader = ChunkDecoder(storage.spec, cache_bytes)
         self.codings: list[Coding] = []
         self._numbers: dict[Coding, int] = {}
         self.generation = self.base = 0
