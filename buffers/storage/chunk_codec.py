@@ -114,7 +114,7 @@ class ChunkEncoder:
             if changes is None:
                 packed = self._compressor.compress(block)
             else:
-                packed = self._delta_compressor.compress(changes)
+                packed = self._delta_compressor.compress(_as_bytes(changes))
             # A block as long as its rows holds the rows themselves: readers rely on that.
             blocks.append(packed if len(packed) < block.nbytes else block)
         ends = np.cumsum([len(block) for block in blocks], dtype=np.int64)
@@ -383,13 +383,14 @@ class ChunkDecoder:
         if changes is None:
             size = rows * row_bytes
             try:
-                is_plain = zstandard.frame_content_size(packed) >= size
-                changes = b"" if is_plain else self._decompressor.decompress(packed)
+                holds = zstandard.frame_content_size(packed)
+                # No other frame is decompressed in one call: a frame to skip may ask for much.
+                if not deltas.least_bytes(rows, row_bytes) <= holds < size:
+                    self._decode(packed, size, start * row_bytes, target)
+                    return
+                changes = self._decompressor.decompress(packed)
             except zstandard.ZstdError as error:
                 raise _undecodable(packed, size, error) from error
-            if is_plain:
-                self._decode(packed, size, start * row_bytes, target)
-                return
             self.cache.put(packed, changes)
         try:
             deltas.apply_deltas(changes, rows, row_bytes, start, target)

@@ -74,7 +74,8 @@ def _changes(rows: np.ndarray) -> np.ndarray:
     word = np.flatnonzero(words[1:] != words[:-1])
     pairs = (part.reshape(-1)[word].view(np.uint8) for part in (words[1:], words[:-1]))
     byte = np.flatnonzero(np.not_equal(*pairs))
-    return word[byte >> 3] * 8 + (byte & 7)
+    place: np.ndarray = word[byte >> 3] * 8 + (byte & 7)
+    return place
 
 
 def apply_deltas(deltas: bytes, rows: int, row_bytes: int, start: int, out: memoryview) -> None:

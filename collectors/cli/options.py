@@ -229,7 +229,7 @@ def parse_codecs(option: str, texts: Sequence[str]) -> dict[str, Codec]:
                 f"{option}: expected FIELD=CODEC with {', '.join(known)}, such as "
                 f"observation=raw, got {text!r}; correct it"
             )
-        found[name] = cast("Codec", codec)
+        found[name] = codec
     return found
 
 

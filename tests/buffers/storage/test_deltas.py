@@ -35,7 +35,8 @@ def slow_deltas(rows: np.ndarray) -> bytes:
             values.append(int(row[at]))
             place, count = at, count + 1
         counts.append(count)
-    return struct.pack(f"<{len(counts)}I", *counts) + bytes(steps + values) + rows[0].tobytes()
+    first: bytes = rows[0].tobytes()
+    return struct.pack(f"<{len(counts)}I", *counts) + bytes(steps + values) + first
 
 
 def restored(deltas: bytes, rows: int, row_bytes: int, start: int, count: int) -> bytes | None:
@@ -165,7 +166,16 @@ def test_wild_calls_of_the_core_raise_and_write_nothing_elsewhere() -> None:
     assert core is not None
     right: list[object] = [u32(1, 0) + b"\x45\x01" + ROW, 3, 70, 1, bytearray(140)]
     numbers = (-(1 << 63), -1, 0, 1, 2, 3, 69, 70, 71, 1 << 31, (1 << 63) - 1, 1 << 64)
-    odd = (None, "text", 1.5, [], b"", bytearray(), bytes(140), np.zeros((4, 70), np.uint8)[::2])
+    odd: tuple[object, ...] = (
+        None,
+        "text",
+        1.5,
+        [],
+        b"",
+        bytearray(),
+        bytes(140),
+        np.zeros((4, 70), np.uint8)[::2],
+    )
     done = 0
     for _ in range(4_000):
         args = list(right)
