@@ -11,6 +11,8 @@ from pathlib import Path
 CHECKOUT = Path(__file__).parents[1]
 ROOMS = ("wrappers", "collectors", "buffers")
 SOURCE_FOLDERS = ("tests", "examples", "benchmarks", "docs")
+CORE_SOURCE = "buffers/_native.c"
+CORE = "stepwell/buffers/_native.abi3.so"
 SOURCE_FILES = ("README.md", "LICENSE", "CHANGELOG.md", "SECURITY.md", "pyproject.toml")
 
 
@@ -37,16 +39,20 @@ def difference(what: str, expected: set[str], found: set[str]) -> list[str]:
 
 
 def package_files() -> set[str]:
-    """Paths of the package's files, relative to the folder that holds the package."""
+    """Paths of the package's files, relative to the folder that holds the package.
+
+    The compiled core is not among them: an editable install puts it beside its source.
+    """
     rooms = {name for room in ROOMS for name in files_below(room)}
-    return {f"stepwell/{name}" for name in rooms | {"__init__.py", "py.typed"}}
+    files = {f"stepwell/{name}" for name in rooms | {"__init__.py", "py.typed"}}
+    return files - {f"stepwell/{CORE_SOURCE}", CORE}
 
 
 def wheel_errors(wheel: Path) -> list[str]:
-    """Differences between the wheel and the package."""
+    """Differences between the wheel and the package with the compiled core."""
     with zipfile.ZipFile(wheel) as archive:
         found = {name for name in archive.namelist() if ".dist-info/" not in name}
-    return difference(wheel.name, package_files(), found)
+    return difference(wheel.name, package_files() | {CORE}, found)
 
 
 def source_errors(archive_path: Path) -> list[str]:
@@ -58,7 +64,8 @@ def source_errors(archive_path: Path) -> list[str]:
     made_by_the_build = {name for name in found if ".egg-info/" in name}
     folders = {name for folder in SOURCE_FOLDERS for name in files_below(folder)}
     package = {f"src/{name}" for name in package_files()}
-    expected = folders | package | set(SOURCE_FILES) | {"MANIFEST.in", "PKG-INFO", "setup.cfg"}
+    others = {*SOURCE_FILES, CORE_SOURCE, "MANIFEST.in", "PKG-INFO", "setup.cfg"}
+    expected = folders | package | others
     return [f"{archive_path.name}: {name} is a link" for name in sorted(links)] + difference(
         archive_path.name, expected, found - made_by_the_build
     )

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
+from stepwell.buffers import native
+
 __all__ = ["machine", "rates", "ratios", "table"]
 
 
@@ -53,7 +55,7 @@ def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 
 
 def machine(*packages: str) -> str:
-    """The machine and the versions that the figures belong to."""
+    """The machine, the versions and the path that the figures belong to."""
     model = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
@@ -61,4 +63,4 @@ def machine(*packages: str) -> str:
         if names:
             model = f"{len(names)} x {names[0].split(':')[1].strip()}"
     versions = ", ".join(f"{package} {version(package)}" for package in packages)
-    return f"{model}; Python {platform.python_version()}; {versions}"
+    return f"{model}; Python {platform.python_version()}; {versions}; {native.path()}"

@@ -12,7 +12,8 @@
 #include <string.h>
 
 #define INTERFACE 1     /* as in native.py: another number is an older build */
-#define WIDTH 16        /* as in priorities.py: children of a node, */
+#define SHIFT 4         /* as in priorities.py: */
+#define WIDTH 16        /* children of a node, 1 << SHIFT, */
 #define LARGEST_TOP 2048 /* nodes of the uppermost level, */
 #define MOST_LEVELS 16  /* and more levels than any memory holds */
 #define LONG_BYTES (1 << 16) /* from here on, other threads run meanwhile */
@@ -24,16 +25,20 @@ static int count_is(Py_ssize_t found, Py_ssize_t expected, const char *function)
     return 0;
 }
 
-/* The memory of an argument, of `count` items or, where that is -1, of any number. */
-static int get(PyObject *from, Py_buffer *view, int flags, size_t item, Py_ssize_t count,
+/* The contiguous memory of an argument of `count` numbers of 8 bytes, or of any count where that is
+   -1. The formats are those of one C type, by size: "d", or "l" and "q". */
+static int get(PyObject *from, Py_buffer *view, int flags, const char *formats, Py_ssize_t count,
                const char *name)
 {
-    if (PyObject_GetBuffer(from, view, flags) < 0) return 0;
-    if (view->len % (Py_ssize_t)item || (count >= 0 && view->len / (Py_ssize_t)item != count)) {
-        PyErr_Format(PyExc_ValueError, "%s: expected %zd items of %zu bytes, got %zd bytes", name,
-                     count, item, view->len);
-    } else if ((uintptr_t)view->buf % item) {
-        PyErr_Format(PyExc_ValueError, "%s: expected aligned memory", name);
+    if (PyObject_GetBuffer(from, view, flags | PyBUF_FORMAT | PyBUF_ND) < 0) return 0;
+    const char *format = view->format ? view->format : "B";
+    if (view->itemsize != 8 || strlen(format) != 1 || !strchr(formats, *format) ||
+        (uintptr_t)view->buf % 8) {
+        PyErr_Format(PyExc_TypeError, "%s: expected aligned numbers \"%s\" of 8 bytes, got \"%s\" of %zd",
+                     name, formats, format, view->itemsize);
+    } else if (count >= 0 && view->len / 8 != count) {
+        PyErr_Format(PyExc_ValueError, "%s: expected %zd numbers, got %zd", name, count,
+                     view->len / 8);
     } else {
         return 1;
     }
@@ -55,7 +60,7 @@ static int get_tree(PyObject *from, PyObject *capacity, Py_buffer *view, Tree *t
 {
     Py_ssize_t leaves = PyLong_AsSsize_t(capacity), nodes, begins[MOST_LEVELS], stop = 0;
     if (leaves == -1 && PyErr_Occurred()) return 0;
-    if (!get(from, view, PyBUF_WRITABLE, sizeof(double), -1, "tree")) return 0;
+    if (!get(from, view, PyBUF_WRITABLE, "d", -1, "tree")) return 0;
     tree->capacity = leaves;
     tree->levels = 0;
     if (leaves >= WIDTH && leaves <= view->len && !(leaves & (leaves - 1))) {
@@ -64,7 +69,7 @@ static int get_tree(PyObject *from, PyObject *capacity, Py_buffer *view, Tree *t
             stop += nodes;
             if (nodes <= LARGEST_TOP) break;
         }
-        if (view->len / (Py_ssize_t)sizeof(double) == stop + nodes + 1) {
+        if (view->len / 8 == stop + nodes + 1) {
             tree->leaf = view->buf;
             for (int k = 0; k < tree->levels; k++) tree->level[k] = tree->leaf + begins[k];
             tree->ends = tree->leaf + stop;
@@ -85,42 +90,60 @@ static double sum_of(const double *c)
            (((c[4] + c[12]) + (c[5] + c[13])) + ((c[6] + c[14]) + (c[7] + c[15])));
 }
 
-PyDoc_STRVAR(tree_set_doc, "tree_set(tree, capacity, leaves, masses): as SumTree.set");
+/* A running sum of the uppermost level, from left to right. */
+static void sum_up(Tree *tree)
+{
+    const double *top = tree->level[tree->levels - 1];
+    double sum = 0;
+    for (Py_ssize_t k = 0; k < tree->tops; k++) tree->ends[k + 1] = sum += top[k];
+}
+
+PyDoc_STRVAR(tree_set_doc,
+             "tree_set(tree, capacity, low, stop, ids, masses): as SumTree.update\n\n"
+             "Returns the number of ids that were ignored.");
 
 static PyObject *tree_set(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
 {
-    Py_buffer memory, leaves, masses;
+    Py_buffer memory, some, values;
     PyObject *result = NULL;
     Tree tree;
     (void)self;
-    if (!count_is(nargs, 4, "tree_set")) return NULL;
+    if (!count_is(nargs, 6, "tree_set")) return NULL;
+    Py_ssize_t low = PyLong_AsSsize_t(args[2]), stop = PyLong_AsSsize_t(args[3]), ignored = 0;
+    if (PyErr_Occurred()) return NULL;
     if (!get_tree(args[0], args[1], &memory, &tree)) return NULL;
-    if (!get(args[2], &leaves, PyBUF_SIMPLE, sizeof(int64_t), -1, "leaves")) goto no_leaves;
-    const int64_t *at = leaves.buf, mask = tree.capacity - 1;
-    Py_ssize_t count = leaves.len / (Py_ssize_t)sizeof(int64_t);
-    if (!get(args[3], &masses, PyBUF_SIMPLE, sizeof(double), count, "masses")) goto no_masses;
+    if (low < 0 || stop < low || stop - low > tree.capacity) {
+        PyErr_Format(PyExc_ValueError, "low, stop: expected a range of up to %zd ids, got %zd to %zd",
+                     tree.capacity, low, stop);
+        goto no_ids;
+    }
+    if (!get(args[4], &some, PyBUF_SIMPLE, "lq", -1, "ids")) goto no_ids;
+    const int64_t *ids = some.buf, mask = tree.capacity - 1;
+    Py_ssize_t count = some.len / 8;
+    if (!get(args[5], &values, PyBUF_WRITABLE, "d", count, "masses")) goto no_masses;
+    double *masses = values.buf;
     for (Py_ssize_t i = 0; i < count; i++) {
-        if (at[i] < 0 || at[i] > mask) {
-            PyErr_Format(PyExc_ValueError, "leaves: expected indices below %zd, got %lld",
-                         tree.capacity, (long long)at[i]);
-            goto done;
+        double *leaf = tree.leaf + (ids[i] & mask);
+        if (ids[i] >= low && ids[i] < stop && *leaf > 0) {
+            *leaf = masses[i];
+        } else {
+            masses[i] = 0;
+            ignored++;
         }
     }
-    for (Py_ssize_t i = 0; i < count; i++) tree.leaf[at[i] & mask] = ((double *)masses.buf)[i];
-    int64_t width = 1;
-    for (int level = 1; level < tree.levels; level++) {
-        width *= WIDTH;
+    for (int level = 1, shift = SHIFT; level < tree.levels; level++, shift += SHIFT) {
+        const double *below = tree.level[level - 1];
         for (Py_ssize_t i = 0; i < count; i++) {
-            int64_t node = (at[i] & mask) / width;
-            tree.level[level][node] = sum_of(tree.level[level - 1] + node * WIDTH);
+            int64_t node = (ids[i] & mask) >> shift;
+            tree.level[level][node] = sum_of(below + node * WIDTH);
         }
     }
-    result = Py_NewRef(Py_None);
-done:
-    PyBuffer_Release(&masses);
+    sum_up(&tree);
+    result = PyLong_FromSsize_t(ignored);
+    PyBuffer_Release(&values);
 no_masses:
-    PyBuffer_Release(&leaves);
-no_leaves:
+    PyBuffer_Release(&some);
+no_ids:
     PyBuffer_Release(&memory);
     return result;
 }
@@ -137,45 +160,67 @@ static Py_ssize_t with_mass(const double *leaf, Py_ssize_t capacity, Py_ssize_t 
     return -1;
 }
 
-/* The leaf for a point in the running sum of all masses. */
-static Py_ssize_t descend(const Tree *tree, double mass)
+/* The node of the uppermost level that contains a point of the running sum. */
+static Py_ssize_t top_of(const Tree *tree, double point)
 {
-    Py_ssize_t low = 0, high = tree->tops - 1; /* a point behind all ends lies in the last node */
-    while (low < high) {
-        Py_ssize_t middle = (low + high) / 2;
-        if (tree->ends[middle + 1] <= mass) low = middle + 1;
-        else high = middle;
+    Py_ssize_t found = 0;
+    for (Py_ssize_t half = tree->tops / 2; half > 0; half /= 2) {
+        found += tree->ends[found + half] <= point ? half : 0;
     }
-    double rest = mass - tree->ends[low];
-    for (int level = tree->levels - 2; level >= 0; level--) {
-        const double *children = tree->level[level] + low * WIDTH;
-        double before = 0, upto;
-        int child = 0;
-        for (; child < WIDTH - 1; child++, before = upto) {
-            upto = before + children[child];
-            if (upto > rest) break;
-        }
-        rest -= before;
-        low = low * WIDTH + child;
-    }
-    return low;
+    return found;
 }
 
-PyDoc_STRVAR(tree_draw_doc, "tree_draw(tree, capacity, masses, leaves): as SumTree.find");
+/* The child that contains a point of the running sum; the point becomes one of the child's.
+   Nothing is skipped: branches that depend on random points would take twice the time. */
+static int child_of(const double *children, double *point)
+{
+    double before = 0, upto = 0;
+    int child = 0;
+    for (int k = 0; k < WIDTH - 1; k++) {
+        upto += children[k];
+        before = upto <= *point ? upto : before;
+        child += upto <= *point;
+    }
+    *point -= before;
+    return child;
+}
+
+PyDoc_STRVAR(tree_draw_doc,
+             "tree_draw(tree, capacity, low, points, ids): as SumTree.draw\n\n"
+             "The points are replaced by the shares of the total.");
 
 static PyObject *tree_draw(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
 {
-    Py_buffer memory, masses, leaves;
+    Py_buffer memory, values, some;
     PyObject *result = NULL;
     Tree tree;
     (void)self;
-    if (!count_is(nargs, 4, "tree_draw")) return NULL;
+    if (!count_is(nargs, 5, "tree_draw")) return NULL;
+    Py_ssize_t low = PyLong_AsSsize_t(args[2]);
+    if (low == -1 && PyErr_Occurred()) return NULL;
     if (!get_tree(args[0], args[1], &memory, &tree)) return NULL;
-    if (!get(args[2], &masses, PyBUF_SIMPLE, sizeof(double), -1, "masses")) goto no_masses;
-    Py_ssize_t count = masses.len / (Py_ssize_t)sizeof(double);
-    if (!get(args[3], &leaves, PyBUF_WRITABLE, sizeof(int64_t), count, "leaves")) goto no_leaves;
+    if (low < 0 || low > PY_SSIZE_T_MAX - tree.capacity) {
+        PyErr_Format(PyExc_ValueError, "low: expected an id, got %zd", low);
+        goto no_points;
+    }
+    if (!get(args[3], &values, PyBUF_WRITABLE, "d", -1, "points")) goto no_points;
+    Py_ssize_t count = values.len / 8;
+    if (!get(args[4], &some, PyBUF_WRITABLE, "lq", count, "ids")) goto no_ids;
+    double *points = values.buf, total = tree.ends[tree.tops];
+    int64_t *ids = some.buf;
     for (Py_ssize_t i = 0; i < count; i++) {
-        Py_ssize_t found = descend(&tree, ((double *)masses.buf)[i]);
+        ids[i] = top_of(&tree, points[i]);
+        points[i] -= tree.ends[ids[i] & (tree.tops - 1)];
+    }
+    Py_ssize_t nodes = tree.tops;
+    for (int level = tree.levels - 2; level >= 0; level--, nodes *= WIDTH) {
+        for (Py_ssize_t i = 0; i < count; i++) {
+            Py_ssize_t first = (Py_ssize_t)(ids[i] & (nodes - 1)) * WIDTH;
+            ids[i] = first + child_of(tree.level[level] + first, points + i);
+        }
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        Py_ssize_t found = (Py_ssize_t)ids[i] & (tree.capacity - 1);
         if (!(tree.leaf[found] > 0)) { /* by rounding */
             found = with_mass(tree.leaf, tree.capacity, found);
             if (found < 0) {
@@ -183,14 +228,15 @@ static PyObject *tree_draw(PyObject *self, PyObject *const *args, Py_ssize_t nar
                 goto done;
             }
         }
-        ((int64_t *)leaves.buf)[i] = found;
+        points[i] = tree.leaf[found] / total;
+        ids[i] = low + ((found - low) & (tree.capacity - 1));
     }
     result = Py_NewRef(Py_None);
 done:
-    PyBuffer_Release(&leaves);
-no_leaves:
-    PyBuffer_Release(&masses);
-no_masses:
+    PyBuffer_Release(&some);
+no_ids:
+    PyBuffer_Release(&values);
+no_points:
     PyBuffer_Release(&memory);
     return result;
 }
@@ -235,7 +281,12 @@ static PyObject *copy_runs(PyObject *self, PyObject *const *args, Py_ssize_t nar
             return NULL;
         }
     }
-    if (!get(args[0], &out, PyBUF_WRITABLE, 1, -1, "out")) return NULL;
+    if (PyObject_GetBuffer(args[0], &out, PyBUF_WRITABLE) < 0) return NULL;
+    if (out.itemsize != 1) { /* objects, say, of which no byte may be overwritten */
+        PyErr_Format(PyExc_TypeError, "out: expected bytes, got items of %zd bytes", out.itemsize);
+        PyBuffer_Release(&out);
+        return NULL;
+    }
     Run *runs = PyMem_Calloc(count ? (size_t)count : 1, sizeof(Run));
     if (runs == NULL) {
         PyErr_NoMemory();

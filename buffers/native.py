@@ -26,11 +26,15 @@ class Core(Protocol):
 
     INTERFACE: int
 
-    def tree_set(self, tree: _Memory, capacity: int, leaves: _Memory, masses: _Memory, /) -> None:
-        """As `SumTree.set`, with the memory of all its levels."""
+    def tree_set(
+        self, tree: _Memory, capacity: int, low: int, stop: int, ids: _Memory, masses: _Memory, /
+    ) -> int:
+        """As `SumTree.update`, with the memory of the whole tree."""
 
-    def tree_draw(self, tree: _Memory, capacity: int, masses: _Memory, leaves: _Memory, /) -> None:
-        """As `SumTree.find`; fills ``leaves``, int64."""
+    def tree_draw(
+        self, tree: _Memory, capacity: int, low: int, points: _Memory, ids: _Memory, /
+    ) -> None:
+        """As `SumTree.draw`, with the memory of the whole tree and that of the ids."""
 
     def copy_runs(
         self,
@@ -85,4 +89,4 @@ core = _core()
 
 def path() -> str:
     """The path that is taken, in words."""
-    return "numpy" if core is None else "compiled core"
+    return "numpy alone" if core is None else "compiled core"

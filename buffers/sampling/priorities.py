@@ -19,7 +19,9 @@ from stepwell.buffers.storage.item_counts import Windows, first_start
 
 __all__ = ["LARGEST_MASS", "Priorities", "PriorityIndex", "SumTree"]
 
-_EPSILON = 1e-6  # added to each value, so that everything is drawn sometimes
+# As arrays: a plain number costs a ufunc twice the time.
+_EPSILON = np.array(1e-6)  # added to each value, so that everything is drawn sometimes
+_SHIFT = np.array(4, np.int64)
 LARGEST_MASS = 1e280
 """Far enough from infinity for any sum."""
 _LARGEST_ALPHA = 20.0  # _EPSILON to this power is far enough from 0
@@ -57,6 +59,7 @@ class Priorities:
                 f"0 draws uniformly, 1 in proportion to the priorities"
             )
         self._alpha = float(alpha)
+        self._power = np.array(self._alpha)
         self._limit = LARGEST_MASS ** (1 / max(1.0, alpha))
         self._steps: np.ndarray | None = None
         self._largest = 1.0  # mass of a new item
@@ -139,17 +142,10 @@ class Priorities:
             raise NotEnoughData("priorities: expected at least one item, got 0; collect more")
         if self._steps is None or len(self._steps) != batch_size:
             self._steps = np.arange(batch_size, dtype=np.float64)
-        total = self._tree.total
-        masses = rng.random(batch_size)
-        np.add(masses, self._steps, masses)
-        np.multiply(masses, total / batch_size, masses)
-        leaves = self._tree.find(masses)
-        self._tree.leaves.take(leaves, None, masses, "clip")
-        np.divide(masses, total, masses)
-        # An id is its leaf, counted from the leaf of the lowest one.
-        ids = np.subtract(leaves, self._low, leaves)
-        np.bitwise_and(ids, self._mask, ids)
-        return np.add(ids, self._low, ids), masses
+        points = rng.random(batch_size)
+        np.add(points, self._steps, points)
+        np.multiply(points, self._tree.total / batch_size, points)
+        return self._tree.draw(points, self._low)
 
     def weights(self, probabilities: np.ndarray, beta: float) -> np.ndarray:
         """Importance weights ``(count * probability) ** -beta``, divided by the largest of them.
@@ -189,22 +185,13 @@ class Priorities:
         ids, masses = self._checked(ids, values)
         if not len(ids):
             return 0
-        ages = (ids - self._low).view(np.uint64)  # an id below becomes a huge age
-        leaves = ids & self._mask
-        held = self._tree.leaves.take(leaves, None, None, "clip")
-        ignored = 0
-        if ages.item(ages.argmax()) >= self._high - self._low or held.item(held.argmin()) <= 0:
-            is_live = (ages < self._high - self._low) & (held > 0)
-            leaves, masses = leaves[is_live], masses[is_live]
-            ignored = len(ids) - len(leaves)
-        if len(leaves):
-            self._largest = max(self._largest, masses.item(masses.argmax()))
-            self._tree.set(leaves, masses)
+        ignored = self._tree.update(ids, masses, self._low, self._high)
+        self._largest = max(self._largest, masses.item(masses.argmax()))
         return ignored
 
     def state(self) -> dict[str, Any]:
         """The state for `restore`: numbers, and the live ids and their masses."""
-        leaves = np.arange(self._low, self._high, dtype=np.int64) & self._mask
+        leaves = np.arange(self._low, self._high, dtype=np.int64) & self._tree.mask
         masses = self._tree.leaves[leaves]
         live = np.flatnonzero(masses)
         return {
@@ -234,12 +221,11 @@ class Priorities:
         self._low, self._high = state["low"], state["high"]
         self._count = len(state["ids"])
         if self._count:
-            self._tree.set(state["ids"] & self._mask, state["masses"])
+            self._tree.set(state["ids"] & self._tree.mask, state["masses"])
 
     def _use(self, capacity: int) -> None:
         """Begin with an empty tree."""
         self._tree = SumTree(capacity)
-        self._mask = np.array(self._tree.capacity - 1, np.int64)
         self._low = self._high = 0
         self._count = 0
 
@@ -264,7 +250,7 @@ class Priorities:
                 f"priorities: expected finite numbers, below {self._limit:.0e} where alpha is "
                 f"{self._alpha:g}, got {values[worst]}; check how they are computed"
             )
-        return ids, np.power(masses, self._alpha, masses)
+        return ids, np.power(masses, self._power, masses)
 
     def _leave(self, first: int, stop: int) -> None:
         for start, masses in self._stretches(max(first, self._low), min(stop, self._high)):
@@ -298,7 +284,6 @@ class Priorities:
         parts = [masses.copy() for _, masses in self._stretches(self._low, self._high)]
         self._tree.set_range(0, np.zeros(self._tree.capacity))
         self._tree.grow(capacity)
-        self._mask = np.array(self._tree.capacity - 1, np.int64)
         held, done = np.concatenate([*parts, np.empty(0)]), 0
         for start, masses in self._stretches(self._low, self._high):
             self._tree.set_range(start, held[done : done + len(masses)])
@@ -326,14 +311,11 @@ def _joined(first_ids: np.ndarray, counts: np.ndarray) -> list[tuple[int, int]]:
 
 
 _WIDTH = 16  # children of a node
-_SHIFT = np.array(4, np.int64)  # as an array: a plain number costs a ufunc twice the time
 _LARGEST_TOP = 2_048  # nodes of the uppermost level: summed up as a whole, once a change
 _SMALLEST = 64
 _LARGEST_ROOM = 4_096  # masses that are looked for at once
 _KEPT_ROOMS = 8
-# Times a row of children, the sums of the children before each: a small matrix product
-# is several times as fast as a running sum.
-_BEFORE = np.triu(np.ones((_WIDTH, _WIDTH)), 1)
+_MANY = 128  # from here on, a call a child takes less time than a row of children a node
 
 
 class SumTree:
@@ -341,6 +323,9 @@ class SumTree:
 
     A node is summed from its children whenever one of them changes, so that rounding errors do
     not add up. The memory in which a batch is worked on is kept: one thread at a time.
+
+    `draw` and `update` take ids: the leaf of an id is the id modulo the capacity. They are what
+    the compiled core does too, in the same order of additions, so with the same results.
 
     Args:
         capacity: Number of leaves, all 0 at first; rounded up to a power of two, 64 at least.
@@ -356,6 +341,7 @@ class SumTree:
 
     def __init__(self, capacity: int) -> None:
         self._capacity = max(_SMALLEST, 1 << (capacity - 1).bit_length())
+        self.mask = np.array(self._capacity - 1, np.int64)
         sizes = [self._capacity]  # the leaves first
         while sizes[-1] > _LARGEST_TOP:
             sizes.append(sizes[-1] // _WIDTH)
@@ -386,6 +372,55 @@ class SumTree:
             self._is_summed = True
         return float(self._ends[-1])
 
+    def draw(self, points: np.ndarray, low: int) -> tuple[np.ndarray, np.ndarray]:
+        """Draw the ids whose leaves contain points of the running sum.
+
+        Args:
+            points: [B] float64, as for `find`; overwritten.
+            low: The lowest id: the others are below ``low + capacity``.
+
+        Returns:
+            The ids [B] int64, and for each its share [B] float64 of the total.
+        """
+        total = self.total
+        if native.core is not None:
+            ids = np.empty(len(points), np.int64)
+            native.core.tree_draw(self._memory, self._capacity, low, points, ids)
+            return ids, points
+        leaves = self.find(points)
+        self.leaves.take(leaves, None, points, "clip")
+        np.divide(points, total, points)
+        # An id is its leaf, counted from the leaf of the lowest one.
+        ids = np.subtract(leaves, low, leaves)
+        np.bitwise_and(ids, self.mask, ids)
+        return np.add(ids, low, ids), points
+
+    def update(self, ids: np.ndarray, masses: np.ndarray, low: int, stop: int) -> int:
+        """Change the masses of ids that have one; for a repeated id the last mass is used.
+
+        Args:
+            ids: [B] int64, B >= 1.
+            masses: [B] float64, finite and > 0; 0 afterwards for each id that was ignored.
+            low: The lowest id that may have a mass.
+            stop: The id after the highest one, ``low + capacity`` at most.
+
+        Returns:
+            The number of ids that had no mass, and were ignored.
+        """
+        if native.core is not None:
+            self._is_summed = True
+            return native.core.tree_set(self._memory, self._capacity, low, stop, ids, masses)
+        ages = (ids - low).view(np.uint64)  # an id below becomes a huge age
+        leaves = ids & self.mask
+        held = self.leaves.take(leaves, None, None, "clip")
+        if ages.item(ages.argmax()) < stop - low and held.item(held.argmin()) > 0:
+            self.set(leaves, masses)
+            return 0
+        is_live = (ages < stop - low) & (held > 0)
+        masses[~is_live] = 0
+        self.set(leaves[is_live], masses[is_live])
+        return len(ids) - int(np.count_nonzero(is_live))
+
     def set(self, indices: np.ndarray, masses: np.ndarray) -> None:
         """Set the masses of leaves; for a repeated leaf the last mass is used.
 
@@ -394,9 +429,6 @@ class SumTree:
             masses: [B] float64, finite and >= 0.
         """
         self._is_summed = False
-        if native.core is not None:
-            native.core.tree_set(self._memory, self._capacity, indices, masses)
-            return
         self._levels[0][indices] = masses
         room = self._room(len(indices))
         nodes = room.nodes
@@ -435,11 +467,6 @@ class SumTree:
             [B] int64, each a leaf of a mass above 0, whatever the rounding; the total must be above
             0.
         """
-        if native.core is not None:
-            assert self.total > 0
-            leaves = np.empty(len(masses), np.int64)
-            native.core.tree_draw(self._memory, self._capacity, masses, leaves)
-            return leaves
         if len(masses) > _LARGEST_ROOM:
             parts = range(0, len(masses), _LARGEST_ROOM)
             return np.concatenate([self.find(masses[at : at + _LARGEST_ROOM]) for at in parts])
@@ -469,14 +496,12 @@ class SumTree:
         room = self._room(len(masses))
         rest = np.subtract(masses, self._ends.take(found, None, room.sums, "clip"), room.rest)
         for rows in self._rows[-2::-1]:
-            np.dot(rows.take(found, 0, room.children, "clip"), _BEFORE, room.before)
-            np.greater(room.upto, room.rest_column, room.is_beyond_inner)
-            child = room.is_beyond.argmax(1, room.nodes)
+            rows.take(found, 0, room.children, "clip")
+            child = room.find()
             np.left_shift(found, _SHIFT, found)
             np.add(found, child, found)
             if rows is not self._rows[0]:
-                np.add(child, room.corners, child)
-                np.subtract(rest, room.before.take(child, None, room.sums, "clip"), rest)
+                np.subtract(rest, room.before(child), rest)
         return found
 
     def _correct(self, found: np.ndarray) -> None:
@@ -489,7 +514,7 @@ class SumTree:
         """Memory to work on a batch of this size."""
         room = self._rooms.get(count)
         if room is None:
-            room = _Room(count)
+            room = _Room(count) if count < _MANY else _WideRoom(count)
             if count <= _LARGEST_ROOM:
                 if len(self._rooms) >= _KEPT_ROOMS:
                     self._rooms.pop(next(iter(self._rooms)))
@@ -498,19 +523,58 @@ class SumTree:
 
 
 class _Room:
-    """Memory in which a batch of masses or leaves is worked on."""
+    """Memory in which a batch of masses or leaves is worked on.
+
+    Children are summed from left to right, as the compiled core does.
+    """
 
     def __init__(self, count: int) -> None:
         self.nodes = np.empty(count, np.int64)
         self.sums = np.empty(count)
         self.rest = np.empty(count)
-        self.rest_column = self.rest[:, None]
         self.children = np.empty((count, _WIDTH))
-        self.before = np.empty((count, _WIDTH))
-        self.upto = self.before[:, 1:]
-        self.is_beyond = np.ones((count, _WIDTH), np.bool_)  # the last child takes the rest
-        self.is_beyond_inner = self.is_beyond[:, :-1]
-        self.corners = np.arange(count, dtype=np.int64) * _WIDTH
+        self._inner_children = self.children[:, :-1]
+        self._before = np.zeros((count, _WIDTH))
+        self._upto = self._before[:, 1:]
+        self._is_beyond = np.ones((count, _WIDTH), np.bool_)  # the last child takes the rest
+        self._is_beyond_inner = self._is_beyond[:, :-1]
+        self._rest_column = self.rest[:, None]
+        self._corners = np.arange(count, dtype=np.int64) * _WIDTH
+
+    def find(self) -> np.ndarray:
+        """Find the child of each node that contains `rest`, a point of its running sum."""
+        np.add.accumulate(self._inner_children, 1, None, self._upto)
+        np.greater(self._upto, self._rest_column, self._is_beyond_inner)
+        return self._is_beyond.argmax(1, self.nodes)
+
+    def before(self, child: np.ndarray) -> np.ndarray:
+        """The sums of the children before the found ones, which are overwritten."""
+        np.add(child, self._corners, child)
+        return self._before.take(child, None, self.sums, "clip")
+
+
+class _WideRoom(_Room):
+    """The same for many nodes, side by side: `_Room` takes long to begin with each of them."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(count)
+        self._turned = np.empty((_WIDTH, count))
+        self._before = np.zeros((_WIDTH, count))
+        self._upto = self._before[1:]
+        self._additions = list(zip(self._before, self._turned, self._upto, strict=False))
+        self._is_within = np.empty((_WIDTH - 1, count), np.bool_)
+        self._width = np.array(count, np.int64)
+        self._corners = np.arange(count, dtype=np.int64)
+
+    def find(self) -> np.ndarray:
+        np.copyto(self._turned, self.children.T)
+        for before, masses, upto in self._additions:
+            np.add(before, masses, upto)
+        np.less_equal(self._upto, self.rest, self._is_within)
+        return np.add.reduce(self._is_within, 0, np.int64, self.nodes)
+
+    def before(self, child: np.ndarray) -> np.ndarray:
+        return super().before(np.multiply(child, self._width, child))
 
 
 class PriorityIndex:
@@ -528,8 +592,8 @@ class PriorityIndex:
         self._kind: Windows | None = None
         self._base = self._losses = self._next_number = 0
         self._gap: int | None = None
-        self._numbers = self._row_ids = self._rows = np.zeros(0, np.int64)
         self._generation = 0
+        self._clear()
 
     def draw(
         self,
@@ -563,9 +627,9 @@ class PriorityIndex:
                 f"more, or request a shorter length"
             )
         numbers, probabilities = self._priorities.draw(count, rng)
-        index = self._numbers.searchsorted(numbers, side="right") - 1
-        rows = chunk_index.records[self._row_name][index] + (numbers - self._numbers[index])
-        return Drawn(index, rows), probabilities
+        index = self._stops.searchsorted(numbers, "right")
+        rows = self._shifts.take(index, None, None, "clip")
+        return Drawn(index, np.add(rows, numbers, rows)), probabilities
 
     def weights(self, probabilities: np.ndarray, beta: float) -> np.ndarray:
         """Importance weights [B] float32; see `Priorities.weights`."""
@@ -687,12 +751,16 @@ class PriorityIndex:
     def _take_up(self, index: ChunkIndex) -> None:
         gone = index.base - self._base
         if gone:
-            self._numbers = self._numbers[gone:].copy()
+            self._numbers, self._stops = self._numbers[gone:].copy(), self._stops[gone:].copy()
             self._row_ids, self._rows = self._row_ids[gone:].copy(), self._rows[gone:].copy()
+            self._shifts = self._shifts[gone:].copy()
             self._base = index.base
         known, new = len(self._numbers), index.records[len(self._numbers) :]
         stops = self._next_number + np.cumsum(new["stored_rows"])
-        self._numbers = np.concatenate([self._numbers, stops - new["stored_rows"]])
+        numbers = stops - new["stored_rows"]
+        self._numbers = np.concatenate([self._numbers, numbers])
+        self._stops = np.concatenate([self._stops, stops])
+        self._shifts = np.concatenate([self._shifts, new[self._row_name] - numbers])
         self._row_ids = np.concatenate([self._row_ids, new["row_id"]])
         self._rows = np.concatenate([self._rows, new["stored_rows"]])
         self._next_number = int(stops[-1]) if len(new) else self._next_number
@@ -707,7 +775,7 @@ class PriorityIndex:
         if self._kind is not None and self._kind.length == 1:
             # Only then can an item begin with a pending row: it was stored again, with another id.
             twice = np.flatnonzero(index.records["rows"] < self._rows)
-            last = self._numbers[twice] + self._rows[twice] - 1
+            last = self._stops[twice] - 1
             self._priorities.leave(last, np.ones(len(twice), np.int64))
 
     def _new_ranges(self, chunk_index: ChunkIndex, known: int) -> tuple[np.ndarray, np.ndarray]:
@@ -764,7 +832,14 @@ class PriorityIndex:
         self._priorities = Priorities(self.alpha)
         self._generation, self._losses = generation, index.losses
         self._base, self._next_number, self._gap = index.base, 0, None
-        self._numbers = self._row_ids = self._rows = np.zeros(0, np.int64)
+        self._clear()
+
+    def _clear(self) -> None:
+        """Forget all chunks."""
+        none = np.zeros(0, np.int64)
+        self._numbers = self._stops = none  # of the first row of each, and of the row after it
+        self._row_ids = self._rows = none
+        self._shifts = none  # from the numbers of rows to rows of the episode or stream
 
 
 def _positive(value: object, name: str) -> float:

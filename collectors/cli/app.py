@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from stepwell import __version__
+from stepwell.buffers import native
 from stepwell.collectors.cli.collect import collect
 from stepwell.collectors.cli.copy import copy, drop, filter_episodes, merge
 from stepwell.collectors.cli.envs import envs
@@ -93,7 +94,7 @@ def _replacement(error: UnicodeError) -> tuple[str | bytes, int]:
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"stepwell {__version__}")
+        typer.echo(f"stepwell {__version__} ({native.path()})")
         raise typer.Exit
 
 
@@ -103,7 +104,11 @@ def root(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", metavar="", help="Show the version.", callback=_show_version, is_eager=True
+            "--version",
+            metavar="",
+            help="Show the version, and whether the compiled core is used.",
+            callback=_show_version,
+            is_eager=True,
         ),
     ] = False,
 ) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 import stepwell as sw
+from stepwell.buffers import native
 from support.command_line import CommandLine
 
 
 def test_the_version_is_printed(stepwell: CommandLine) -> None:
-    assert stepwell("--version").out == f"stepwell {sw.__version__}\n"
+    assert stepwell("--version").out == f"stepwell {sw.__version__} ({native.path()})\n"
 
 
 @pytest.mark.parametrize("command", ["", "--help", "collect --help", "info --help", "envs -h"])

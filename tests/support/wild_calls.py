@@ -1,0 +1,225 @@
+"""Wrong calls of the compiled core, which must raise, and senseless ones, which must not crash.
+
+Also run as ``python wild_calls.py CORE SEED COUNT``, for a core that was built with sanitizers.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+__all__ = ["load", "senseless_calls", "wild_calls"]
+
+ERRORS = (BufferError, OverflowError, TypeError, ValueError)
+# Leaves of a tree, and the numbers of its memory: levels of 1/16 each down to 2,048, and the ends.
+TREES = {64: 129, 2_048: 4_097, 4_096: 4_096 + 256 + 257, 65_536: 65_536 + 4_096 + 256 + 257}
+NUMBERS = (
+    -1,
+    0,
+    1,
+    3,
+    15,
+    17,
+    63,
+    65,
+    1 << 20,
+    1 << 62,
+    (1 << 63) - 1,
+    -(1 << 63),
+    1 << 63,
+    1 << 70,
+)
+NO_NUMBERS = (None, 1.5, "1", b"1", [], np.int64(1))
+NO_MEMORY = (None, 1, 1.5, "text", [1.0], (), object())
+
+
+def load(path: str) -> Any:
+    """The core in a file."""
+    loader = importlib.machinery.ExtensionFileLoader("_native", path)
+    spec = importlib.util.spec_from_file_location("_native", path, loader=loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+def wild_calls(core: Any, seed: int, count: int) -> None:
+    """Call with one wrong argument at a time: each call raises, and changes no memory."""
+    rng = np.random.default_rng(seed)
+    makers = (_set, _draw, _copy)
+    for number in range(count):
+        name, arguments, is_output, damages = makers[number % len(makers)](rng)
+        place = int(rng.integers(len(arguments) + 1))
+        if place == len(arguments):  # a wrong number of arguments
+            arguments = arguments[:-1] if rng.random() < 0.5 else [*arguments, 1]
+        else:
+            arguments[place] = _pick(rng, damages(place))
+        outputs = [a for a, is_one in zip(arguments, is_output, strict=False) if is_one]
+        before = [bytes(a) if _is_memory(a) else b"" for a in outputs]
+        try:
+            getattr(core, name)(*arguments)
+        except ERRORS:
+            pass
+        else:
+            raise AssertionError(f"call {number}: {name}{tuple(arguments)} was not refused")
+        after = [bytes(a) if _is_memory(a) else b"" for a in outputs]
+        assert before == after, (name, number)
+        for argument in arguments:  # a bytearray whose memory was not given back cannot grow
+            for one in argument if isinstance(argument, list) else [argument]:
+                if isinstance(one, bytearray):
+                    one.append(0)
+
+
+def senseless_calls(core: Any, seed: int, count: int) -> None:
+    """Call with arrays of any bits that may overlap each other: a result or an error, no crash."""
+    rng = np.random.default_rng(seed)
+    for number in range(count):
+        capacity = int(rng.choice(list(TREES)))
+        memory = np.frombuffer(bytearray(rng.bytes(8 * TREES[capacity])), np.float64)
+        if rng.random() < 0.5:  # some of it plausible
+            memory[rng.random(len(memory)) < 0.9] = rng.choice([0.0, 1.0, np.inf, np.nan, -1.0])
+        size = int(rng.integers(0, 60))
+        kept = [rng.random(size) * 100, rng.integers(-(1 << 62), 1 << 62, size)]
+        for place in (0, 1):
+            if rng.random() < 0.3:
+                at = int(rng.integers(len(memory) - size))
+                kept[place] = memory[at : at + size]
+        points, ids = kept[0].view(np.float64), kept[1].view(np.int64)
+        low = int(rng.integers(0, 1 << 40))
+        try:
+            if number % 2:
+                core.tree_draw(memory, capacity, low, points, ids)
+            else:
+                core.tree_set(memory, capacity, low, low + capacity, ids, points)
+        except ERRORS:
+            pass
+        part = memoryview(memory).cast("B")
+        size, begin, target = (int(value) for value in rng.integers(0, len(part) // 2, 3))
+        core.copy_runs(part, [part], [begin], [target], [size])
+
+
+def _is_memory(value: object) -> bool:
+    return isinstance(value, np.ndarray | bytearray | memoryview)
+
+
+def _pick(rng: np.random.Generator, choices: list[Any]) -> Any:
+    return choices[int(rng.integers(len(choices)))]
+
+
+def _wrong_memory(right: np.ndarray, *, is_output: bool) -> list[Any]:
+    """Memory that is too short or long, cannot be written to, has gaps or is not aligned."""
+    shifted = memoryview(bytearray(right.nbytes + 1))[1:]
+    found: list[Any] = [
+        *NO_MEMORY,
+        right[:-1].copy(),
+        np.append(right, right[:1]),
+        bytearray(right.tobytes() + b"1"),
+        bytearray(right.tobytes()[:-1]),
+        np.repeat(right, 2)[::2],
+        memoryview(np.repeat(right, 2))[::2],
+        shifted.cast(right.dtype.char),
+        right.astype(object),
+        right.astype(np.complex128),
+        right.astype(">i8"),
+        right.view(np.float64 if right.dtype == np.int64 else np.int64),
+    ]
+    if is_output:
+        frozen = right.copy()
+        frozen.flags.writeable = False
+        found += [frozen, bytes(right.tobytes())]
+    return found
+
+
+Call = tuple[str, list[Any], list[bool], Callable[[int], list[Any]]]
+
+
+def _tree(rng: np.random.Generator) -> tuple[int, np.ndarray, int, np.ndarray, np.ndarray]:
+    capacity = int(rng.choice(list(TREES)[:3]))
+    low, size = int(rng.integers(0, 1_000)), int(rng.integers(2, 40))
+    memory = rng.random(TREES[capacity])
+    return capacity, memory, low, rng.integers(low, low + capacity, size), rng.random(size)
+
+
+def _set(rng: np.random.Generator) -> Call:
+    capacity, memory, low, ids, masses = _tree(rng)
+    arguments = [memory, capacity, low, low + capacity, ids, masses]
+
+    def damages(place: int) -> list[Any]:
+        if place in (0, 4, 5):
+            right = arguments[place]
+            assert isinstance(right, np.ndarray)
+            return _wrong_memory(right, is_output=place != 4)
+        if place == 1:
+            return [*NUMBERS, *NO_NUMBERS, capacity - 1, 2 * capacity, -capacity]
+        return [-1, -(1 << 63), 1 << 63, 1 << 70, *NO_NUMBERS, low + capacity + 1]
+
+    return "tree_set", arguments, [True, False, False, False, True, True], damages
+
+
+def _draw(rng: np.random.Generator) -> Call:
+    capacity, memory, low, ids, points = _tree(rng)
+    arguments = [memory, capacity, low, points, ids]
+
+    def damages(place: int) -> list[Any]:
+        if place in (0, 3, 4):
+            right = arguments[place]
+            assert isinstance(right, np.ndarray)
+            return _wrong_memory(right, is_output=True)
+        if place == 1:
+            return [*NUMBERS, *NO_NUMBERS, capacity - 1, 2 * capacity, -capacity]
+        return [-1, (1 << 63) - capacity, -(1 << 63), 1 << 63, 1 << 70, *NO_NUMBERS]
+
+    return "tree_draw", arguments, [True, False, False, True, True], damages
+
+
+def _copy(rng: np.random.Generator) -> Call:
+    out = bytearray(rng.bytes(int(rng.integers(1, 200))))
+    count = int(rng.integers(1, 6))
+    sources = [bytearray(rng.bytes(int(rng.integers(1, 200)))) for _ in range(count)]
+    sizes = [int(rng.integers(0, 1 + min(len(out), len(source)))) for source in sources]
+    begins = [
+        int(rng.integers(0, 1 + len(source) - size))
+        for source, size in zip(sources, sizes, strict=True)
+    ]
+    targets = [int(rng.integers(0, 1 + len(out) - size)) for size in sizes]
+    arguments: list[Any] = [out, sources, begins, targets, sizes]
+
+    def damages(place: int) -> list[Any]:
+        at = int(rng.integers(count))
+        if place == 0:
+            short = bytearray(max(low + size for low, size in zip(targets, sizes, strict=True)))
+            objects = np.array([None] * len(out), object)
+            return [
+                *NO_MEMORY,
+                bytes(out),
+                objects,
+                np.zeros(len(out)),
+                *([short[:-1]] if short else []),
+            ]
+        right = arguments[place]
+        lists: list[Any] = [None, 1, tuple(right), right[:-1], [*right, right[0]], "text"]
+        wrong = (
+            [*NO_MEMORY, memoryview(b"123456")[::2]]
+            if place == 1
+            else [-1, 1 << 62, (1 << 63) - 1, -(1 << 63), 1 << 70, None, 1.5, "1", np.int64(1)]
+        )
+        if place == 2:
+            wrong.append(len(sources[at]) - sizes[at] + 1)
+        if place == 3:
+            wrong.append(len(out) - sizes[at] + 1)
+        if place == 4:
+            wrong += [len(out) - targets[at] + 1, len(sources[at]) - begins[at] + 1]
+        return lists + [[*right[:at], value, *right[at + 1 :]] for value in wrong]
+
+    return "copy_runs", arguments, [True, False, False, False, False], damages
+
+
+if __name__ == "__main__":
+    tested, first_seed, calls = load(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    wild_calls(tested, first_seed, calls)
+    senseless_calls(tested, first_seed, calls // 20)
