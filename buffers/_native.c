@@ -256,6 +256,16 @@ static int get_number(PyObject *list, Py_ssize_t place, Py_ssize_t *number)
     return *number != -1 || !PyErr_Occurred();
 }
 
+/* The memory of an output of bytes: of objects, say, no byte may be overwritten. */
+static int get_out(PyObject *from, Py_buffer *out)
+{
+    if (PyObject_GetBuffer(from, out, PyBUF_WRITABLE) < 0) return 0;
+    if (out->itemsize == 1) return 1;
+    PyErr_Format(PyExc_TypeError, "out: expected bytes, got items of %zd bytes", out->itemsize);
+    PyBuffer_Release(out);
+    return 0;
+}
+
 /* True for a range of bytes that lies within `len` bytes. */
 static int lies_in(Py_ssize_t begin, Py_ssize_t size, Py_ssize_t len)
 {
@@ -281,12 +291,7 @@ static PyObject *copy_runs(PyObject *self, PyObject *const *args, Py_ssize_t nar
             return NULL;
         }
     }
-    if (PyObject_GetBuffer(args[0], &out, PyBUF_WRITABLE) < 0) return NULL;
-    if (out.itemsize != 1) { /* objects, say, of which no byte may be overwritten */
-        PyErr_Format(PyExc_TypeError, "out: expected bytes, got items of %zd bytes", out.itemsize);
-        PyBuffer_Release(&out);
-        return NULL;
-    }
+    if (!get_out(args[0], &out)) return NULL;
     Run *runs = PyMem_Calloc(count ? (size_t)count : 1, sizeof(Run));
     if (runs == NULL) {
         PyErr_NoMemory();
@@ -375,8 +380,8 @@ static PyObject *apply_deltas(PyObject *self, PyObject *const *args, Py_ssize_t 
         number[i] = PyLong_AsSsize_t(args[i + 1]);
         if (number[i] == -1 && PyErr_Occurred()) return NULL;
     }
-    if (!get(args[0], &deltas, PyBUF_SIMPLE, 1, -1, "deltas")) return NULL;
-    if (!get(args[4], &out, PyBUF_WRITABLE, 1, -1, "out")) goto no_out;
+    if (PyObject_GetBuffer(args[0], &deltas, PyBUF_SIMPLE) < 0) return NULL;
+    if (!get_out(args[4], &out)) goto no_out;
     Py_ssize_t rows = number[0], row_bytes = number[1], start = number[2], room = -1, wanted = 0;
     if (rows > 0 && row_bytes > 0 && rows - 1 <= deltas.len / 4) {
         room = deltas.len - 4 * (rows - 1) - row_bytes;

@@ -161,38 +161,6 @@ def test_deltas_that_do_not_fit_are_refused(deltas: bytes) -> None:
 
 
 @needs_core
-def test_wild_calls_of_the_core_raise_and_write_nothing_elsewhere() -> None:
-    core, rng = native.core, random.Random(0)
-    assert core is not None
-    right: list[object] = [u32(1, 0) + b"\x45\x01" + ROW, 3, 70, 1, bytearray(140)]
-    numbers = (-(1 << 63), -1, 0, 1, 2, 3, 69, 70, 71, 1 << 31, (1 << 63) - 1, 1 << 64)
-    odd: tuple[object, ...] = (
-        None,
-        "text",
-        1.5,
-        [],
-        b"",
-        bytearray(),
-        bytes(140),
-        np.zeros((4, 70), np.uint8)[::2],
-    )
-    done = 0
-    for _ in range(4_000):
-        args = list(right)
-        args[4] = bytearray(140)
-        for _ in range(rng.choice((0, 1, 1, 2, 3))):
-            args[rng.randrange(5)] = rng.choice((*numbers, *odd, bytearray(rng.randrange(300))))
-        if rng.random() < 0.05:
-            del args[rng.randrange(5)]
-        try:
-            core.apply_deltas(*args)  # type: ignore[arg-type]
-        except (TypeError, ValueError, OverflowError, BufferError):
-            continue
-        done += 1
-    assert 100 < done < 3_000
-
-
-@needs_core
 def test_counts_that_the_rows_overwrite_are_not_believed() -> None:
     """The memory of the deltas and of the rows is the same: 3 changes become 100."""
     core = native.core
