@@ -187,7 +187,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--data", nargs="+", default=list(FIELDS))
     parser.add_argument("--flush", type=int, default=1, help="the original's: 1 is its default")
-    parser.add_argument("--codec", help="ours: raw, narrow or zstd; by default by the field's type")
+    parser.add_argument(
+        "--codec", help="ours: raw, narrow, zstd or delta; by default by the field's type"
+    )
     parser.add_argument(
         "--only",
         nargs="+",

@@ -256,6 +256,16 @@ static int get_number(PyObject *list, Py_ssize_t place, Py_ssize_t *number)
     return *number != -1 || !PyErr_Occurred();
 }
 
+/* The memory of an output of bytes: of objects, say, no byte may be overwritten. */
+static int get_out(PyObject *from, Py_buffer *out)
+{
+    if (PyObject_GetBuffer(from, out, PyBUF_WRITABLE) < 0) return 0;
+    if (out->itemsize == 1) return 1;
+    PyErr_Format(PyExc_TypeError, "out: expected bytes, got items of %zd bytes", out->itemsize);
+    PyBuffer_Release(out);
+    return 0;
+}
+
 /* True for a range of bytes that lies within `len` bytes. */
 static int lies_in(Py_ssize_t begin, Py_ssize_t size, Py_ssize_t len)
 {
@@ -281,12 +291,7 @@ static PyObject *copy_runs(PyObject *self, PyObject *const *args, Py_ssize_t nar
             return NULL;
         }
     }
-    if (PyObject_GetBuffer(args[0], &out, PyBUF_WRITABLE) < 0) return NULL;
-    if (out.itemsize != 1) { /* objects, say, of which no byte may be overwritten */
-        PyErr_Format(PyExc_TypeError, "out: expected bytes, got items of %zd bytes", out.itemsize);
-        PyBuffer_Release(&out);
-        return NULL;
-    }
+    if (!get_out(args[0], &out)) return NULL;
     Run *runs = PyMem_Calloc(count ? (size_t)count : 1, sizeof(Run));
     if (runs == NULL) {
         PyErr_NoMemory();
@@ -327,10 +332,92 @@ no_runs:
     return result;
 }
 
+/* --- rows out of deltas: storage/deltas.py documents their bytes --- */
+
+static uint32_t count_at(const uint8_t *counts, Py_ssize_t row)
+{
+    uint32_t count;
+    memcpy(&count, counts + 4 * row, sizeof count);
+    return count;
+}
+
+/* Restore the rows up to `stop`, those from `start` on in `out`; false if a change lies outside. */
+static int restore(const uint8_t *counts, Py_ssize_t rows, Py_ssize_t row_bytes, uint64_t changes,
+                   Py_ssize_t start, Py_ssize_t stop, uint8_t *out)
+{
+    const uint8_t *steps = counts + 4 * (rows - 1), *values = steps + changes;
+    memmove(out, values + changes, (size_t)row_bytes);
+    for (Py_ssize_t row = 1; row < stop; row++) {
+        uint64_t count = count_at(counts, row - 1), place = 0;
+        if (count > changes) return 0;
+        if (row > start) {
+            memcpy(out + row_bytes, out, (size_t)row_bytes);
+            out += row_bytes;
+        }
+        for (uint64_t i = 0; i < count; i++) {
+            place += steps[i];
+            if (place >= (uint64_t)row_bytes) return 0;
+            out[place] = values[i];
+        }
+        steps += count;
+        values += count;
+        changes -= count;
+    }
+    return 1;
+}
+
+PyDoc_STRVAR(apply_deltas_doc,
+             "apply_deltas(deltas, rows, row_bytes, start, out): as in storage/deltas.py");
+
+static PyObject *apply_deltas(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    Py_buffer deltas, out;
+    PyObject *result = NULL;
+    Py_ssize_t number[3];
+    (void)self;
+    if (!count_is(nargs, 5, "apply_deltas")) return NULL;
+    for (int i = 0; i < 3; i++) {
+        number[i] = PyLong_AsSsize_t(args[i + 1]);
+        if (number[i] == -1 && PyErr_Occurred()) return NULL;
+    }
+    if (PyObject_GetBuffer(args[0], &deltas, PyBUF_SIMPLE) < 0) return NULL;
+    if (!get_out(args[4], &out)) goto no_out;
+    Py_ssize_t rows = number[0], row_bytes = number[1], start = number[2], room = -1, wanted = 0;
+    if (rows > 0 && row_bytes > 0 && rows - 1 <= deltas.len / 4) {
+        room = deltas.len - 4 * (rows - 1) - row_bytes;
+        wanted = out.len / row_bytes;
+    }
+    int is_right = room >= 0 && room % 2 == 0 && wanted > 0 && out.len % row_bytes == 0 &&
+                   start >= 0 && start < rows && wanted <= rows - start;
+    uint64_t left = is_right ? (uint64_t)room / 2 : 0;
+    for (Py_ssize_t row = 1; is_right && row < rows; row++) {
+        uint32_t count = count_at(deltas.buf, row - 1);
+        is_right = count <= left;
+        left -= count;
+    }
+    if (is_right && left == 0) {
+        PyThreadState *others = out.len >= LONG_BYTES ? PyEval_SaveThread() : NULL;
+        is_right = restore(deltas.buf, rows, row_bytes, (uint64_t)room / 2, start, start + wanted,
+                           out.buf);
+        if (others != NULL) PyEval_RestoreThread(others);
+        if (is_right) result = Py_NewRef(Py_None);
+    }
+    if (result == NULL) {
+        PyErr_Format(PyExc_ValueError,
+                     "deltas: %zd bytes do not hold %zd rows of %zd bytes, or not %zd rows from %zd on",
+                     deltas.len, rows, row_bytes, wanted, start);
+    }
+    PyBuffer_Release(&out);
+no_out:
+    PyBuffer_Release(&deltas);
+    return result;
+}
+
 static PyMethodDef functions[] = {
     {"tree_set", (PyCFunction)(void (*)(void))tree_set, METH_FASTCALL, tree_set_doc},
     {"tree_draw", (PyCFunction)(void (*)(void))tree_draw, METH_FASTCALL, tree_draw_doc},
     {"copy_runs", (PyCFunction)(void (*)(void))copy_runs, METH_FASTCALL, copy_runs_doc},
+    {"apply_deltas", (PyCFunction)(void (*)(void))apply_deltas, METH_FASTCALL, apply_deltas_doc},
     {NULL, NULL, 0, NULL},
 };
 

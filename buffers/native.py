@@ -47,6 +47,17 @@ class Core(Protocol):
     ) -> None:
         """Copy ranges of bytes; see `PlainCopies`."""
 
+    def apply_deltas(
+        self,
+        deltas: _Memory | bytes,
+        rows: int,
+        row_bytes: int,
+        start: int,
+        out: _Memory,
+        /,
+    ) -> None:
+        """As `storage.deltas.apply_deltas`."""
+
 
 def _core() -> Core | None:
     wanted = os.environ.get("STEPWELL_PURE", "")

@@ -16,6 +16,7 @@ from stepwell.buffers import json_values
 
 __all__ = [
     "FIELD_KINDS",
+    "IMAGE_BYTES",
     "ArrayTree",
     "Codec",
     "Field",
@@ -33,9 +34,10 @@ FieldKind = Literal["observation", "action", "reward", "info", "extra"]
 FIELD_KINDS: tuple[FieldKind, ...] = get_args(FieldKind)
 """All kinds, in the order of a Collector's Spec."""
 
-Codec = Literal["zstd", "narrow", "raw"]
-"""The form in which rows are stored: zstd = compressed blocks of rows; narrow = the smallest dtype
-that holds the values exactly; raw = the rows unchanged."""
+Codec = Literal["zstd", "delta", "narrow", "raw"]
+"""The form in which rows are stored: zstd = compressed blocks of rows; delta = compressed changes
+from row to row, for images; narrow = the smallest dtype that holds the values exactly; raw = the
+rows unchanged."""
 
 Layout: TypeAlias = "str | Mapping[str, Layout] | Sequence[Layout]"
 """The structure of a nested value: a field's name, a mapping (Dict) or a sequence (Tuple)."""
@@ -51,13 +53,14 @@ needs no cast. ``batch.observation["image"]`` passes too, as arrays can be index
 uses of a dict or tuple, such as ``items()``, need a cast.
 """
 
-_CODECS: tuple[Codec, ...] = ("zstd", "narrow", "raw")
+_CODECS: tuple[Codec, ...] = get_args(Codec)
 _PADDINGS: tuple[Literal["zero", "repeat"], ...] = ("zero", "repeat")
 _PLAIN_KINDS = "biufc"  # numbers alone: never bytes that numpy could interpret otherwise
 _DTYPE_NAME = re.compile(r"[<>=|]?[A-Za-z?]{1,12}[0-9]{0,3}")
 # More than any row needs. No memory is allocated for a file that claims more.
 _MOST_ROW_BYTES, _MOST_AXES, _MOST_FIELDS = 1 << 32, 32, 4096
-_IMAGE_BYTES = 64  # from here on a row of bytes is worth compressing
+IMAGE_BYTES = 64
+"""From here on a row of bytes is worth compressing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +72,16 @@ class Field:
             parts of Dict and Tuple spaces are joined by ``/``.
         dtype: numpy's name of the dtype, for example ``"uint8"``.
         shape: Shape of one row. Under frame stacking the shape of one *frame*.
-        codec: Form in which the rows are stored; all three are exact.
+        codec: Form in which the rows are stored; all four are exact.
         stack: Frames in the env's observation, k >= 1. With k > 1 the env returns ``[k, *shape]``
             and one frame a row is stored.
         stack_padding: Frames before an episode's first one, ``"zero"`` or ``"repeat"``.
 
     Raises:
         TypeError: The dtype is not one of numbers or bools.
-        ValueError: The name is of no kind, the codec or the padding is unknown, or the shape has a
-            length below 0, more than 32 axes, or more than 4 GiB a row.
+        ValueError: The name is of no kind, the codec or the padding is unknown, the shape has a
+            length below 0, more than 32 axes, or more than 4 GiB a row, or the codec is delta and a
+            row has fewer than 64 bytes.
 
     Example:
         >>> field = Field("observation/camera", "uint8", (84, 84), "zstd", stack=4)
@@ -117,6 +121,11 @@ class Field:
             raise ValueError(
                 f"field {self.name!r}: expected at most {_MOST_ROW_BYTES} bytes a row, got the "
                 f"shape {self.source_shape} of {self.dtype}"
+            )
+        if self.codec == "delta" and self.row_bytes < IMAGE_BYTES:
+            raise ValueError(
+                f"codec of field {self.name!r}: expected at least {IMAGE_BYTES} bytes a row for "
+                f"delta, got {self.row_bytes}; choose zstd, narrow or raw"
             )
 
     @property
@@ -426,7 +435,7 @@ def field_of(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Field:
 def default_codec(dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> Codec:
     """The codec for a dtype and shape: zstd for images, narrow for integers, raw for floats."""
     row_bytes = math.prod(shape) * dtype.itemsize
-    if dtype.itemsize == 1 and row_bytes >= _IMAGE_BYTES:
+    if dtype.itemsize == 1 and row_bytes >= IMAGE_BYTES:
         return "zstd"
     return "narrow" if dtype.kind in "iub" else "raw"
 

@@ -57,7 +57,7 @@ SPEC = Spec(
     observation="observation",
     action="action",
 )
-"""The fields of the rows that the rules store: one for each codec."""
+"""The fields of the rows that the rules store: raw, narrow and compressed ones."""
 
 
 StorageRule: TypeAlias = Callable[[MakeStorage], None]

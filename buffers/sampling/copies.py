@@ -131,10 +131,11 @@ class CodedCopies(NamedTuple):
             out[...] = into
 
     def _copier(self, into: np.ndarray) -> Callable[[range], None]:
+        flat = _bytes_of(into)
+
         def copy(some: range) -> None:
             for k in some:
-                *_, rows, target = self.places[k]
-                self._read(k, into[target : target + rows])
+                self._read(k, self.places[k][4], into, flat)
 
         return copy
 
@@ -146,27 +147,32 @@ class CodedCopies(NamedTuple):
                 *_, rows, target = self.places[k]
                 number, first = divmod(target, self.columns)
                 run = np.empty((rows, *self.field.shape), into.dtype)
-                self._read(k, run)
+                self._read(k, 0, run, _bytes_of(run))
                 turned[first : first + rows, number] = run
 
         return copy
 
-    def _read(self, k: int, out: np.ndarray) -> None:
-        """Read consecutive rows into a C-contiguous array."""
+    def _read(self, k: int, target: int, out: np.ndarray, flat: memoryview) -> None:
+        """Read consecutive rows into the rows of ``out``, whose bytes are ``flat``."""
         source, coding = self.sources[k], self.codings[k]
         offset, stored, start, rows, _ = self.places[k]
-        if coding.block_rows:
-            part = memoryview(out.reshape(-1).view(np.uint8).data)
-            try:
-                self.reader.decode_rows(source, coding, offset, stored, start, rows, part)
-            except StoreCorrupt as error:
-                raise self._damaged(k, error) from error
-        else:
-            self.reader.copy_rows(source, coding, offset, stored, start, out)
+        if not coding.block_rows:
+            part = out[target : target + rows]
+            self.reader.copy_rows(source, coding, offset, stored, start, part)
+            return
+        low, high = target * coding.row_bytes, (target + rows) * coding.row_bytes
+        try:
+            self.reader.decode_rows(source, coding, offset, stored, start, rows, flat[low:high])
+        except StoreCorrupt as error:
+            raise self._damaged(k, error) from error
 
     def _damaged(self, k: int, error: StoreCorrupt) -> DamagedChunk:
         what = f"a chunk of field {self.field.name!r} cannot be read: {error}; run stepwell verify"
         return DamagedChunk(self.base + int(self.chunks[k]), StoreCorrupt(what))
+
+
+def _bytes_of(rows: np.ndarray) -> memoryview:
+    return memoryview(rows.reshape(-1).view(np.uint8).data)
 
 
 Copies: TypeAlias = PlainCopies | CodedCopies

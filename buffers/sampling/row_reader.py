@@ -15,6 +15,8 @@ from stepwell.buffers.storage.protocol import Storage
 
 __all__ = ["RowReader", "RowRefs", "Runs", "Segments", "chunk_of", "spread"]
 
+_CACHE_BYTES = 64 << 20  # deltas of some 200,000 frames of Pong
+
 
 class Runs(NamedTuple):
     """Runs of consecutive rows of a stream, and the consecutive output rows of each.
@@ -81,7 +83,7 @@ class RowReader:
             for place, field in enumerate(storage.spec.fields)
         }
         self._extent: tuple[int, int, int] | None = None
-        self._places = FieldLocator(storage)
+        self._places = FieldLocator(storage, _CACHE_BYTES)
         self._columns = SmallFieldCache(storage, self._places)
         self._share = ThreadShare(threads)
 

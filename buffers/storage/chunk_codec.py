@@ -7,8 +7,9 @@
     metadata    JSON, UTF-8
     data        of each field, at a multiple of 8:
                   raw, narrow   the rows, in the stored dtype
-                  zstd          u32 end of each block, then the blocks, each a zstd frame of
-                                consecutive rows, or the rows themselves where zstd gains nothing
+                  zstd, delta   u32 end of each block, then the blocks, each a zstd frame of
+                                consecutive rows, or the rows themselves where zstd gains nothing;
+                                in delta also a zstd frame of their deltas, which are shorter
 
 All numbers are little-endian; offsets count from the chunk's first byte.
 """
@@ -20,6 +21,7 @@ import math
 import struct
 import sys
 import threading
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple, TypeAlias, cast
 
@@ -29,9 +31,10 @@ import zstandard
 from stepwell.buffers import json_values
 from stepwell.buffers.episode import Chunk
 from stepwell.buffers.errors import SpecMismatch, StoreCorrupt
-from stepwell.buffers.spec import Field, Spec
+from stepwell.buffers.spec import IMAGE_BYTES, Field, Spec
+from stepwell.buffers.storage import deltas
 
-__all__ = ["Buffer", "ChunkDecoder", "ChunkEncoder", "Coding", "Part"]
+__all__ = ["BlockCache", "Buffer", "ChunkDecoder", "ChunkEncoder", "Coding", "Part"]
 
 Buffer: TypeAlias = "bytes | bytearray | memoryview | np.ndarray"
 Part: TypeAlias = "bytes | memoryview"
@@ -40,12 +43,13 @@ _HEADER = struct.Struct("<II")
 _FIELD = struct.Struct("<B4s3xI4xQQ")
 _END = struct.Struct("<I")
 _DTYPE_CHARS = 4
-_TAGS: dict[str, int] = {"raw": 0, "narrow": 1, "zstd": 2}
-_RAW, _NARROW, _ZSTD = 0, 1, 2
+_TAGS: dict[str, int] = {"raw": 0, "narrow": 1, "zstd": 2, "delta": 3}
 
-# 16 frames of 84x84 a block: measured best between ratio and rows decoded for nothing.
-_BLOCK_ROWS, _BLOCK_BYTES = 16, 1 << 16
+# 84x84 frames a block: measured best between ratio and rows decoded for nothing.
+_BLOCK_ROWS, _BLOCK_BYTES = {"zstd": 16, "delta": 32}, 1 << 16
 _ZSTD_LEVEL = 3
+# Deltas are short, so more effort costs little. Where many bytes change, plain rows are smaller.
+_DELTA_LEVEL, _MOST_DELTAS = 6, 1 / 4
 _MAX_BLOCKS_BYTES = 2**32 - 1  # the largest end of a block
 # A zstd frame begins with 6 bytes at least, and 4 bytes hold 128 KiB at most.
 _FRAME_BYTES, _PART_BYTES, _PART_HOLDS = 6, 4, 1 << 17
@@ -68,6 +72,9 @@ class ChunkEncoder:
     def __init__(self, spec: Spec) -> None:
         self._spec = spec
         self._compressor = zstandard.ZstdCompressor(level=_ZSTD_LEVEL, write_content_size=True)
+        self._delta_compressor = zstandard.ZstdCompressor(
+            level=_DELTA_LEVEL, write_content_size=True
+        )
 
     def encode(self, chunk: Chunk) -> list[Part]:
         """The chunk's bytes, in parts to be written one after the other.
@@ -92,16 +99,22 @@ class ChunkEncoder:
     def _encode_field(self, field: Field, rows: np.ndarray) -> tuple[str, int, list[Part]]:
         if field.codec == "narrow":
             rows = _narrowed(rows)
-        if field.codec != "zstd":
+        if field.codec not in _BLOCK_ROWS:
             return rows.dtype.str, 0, [_as_bytes(rows)]
-        block_rows = _block_rows(field)
-        return rows.dtype.str, block_rows, self._compress(rows, block_rows)
+        block_rows = _block_rows(field, field.codec)
+        parts = self._compress(rows, block_rows, has_deltas=field.codec == "delta")
+        return rows.dtype.str, block_rows, parts
 
-    def _compress(self, rows: np.ndarray, block_rows: int) -> list[Part]:
+    def _compress(self, rows: np.ndarray, block_rows: int, *, has_deltas: bool) -> list[Part]:
         blocks: list[Part] = []
         for start in range(0, len(rows), block_rows):
-            block = _as_bytes(rows[start : start + block_rows])
-            packed = self._compressor.compress(block)
+            some = rows[start : start + block_rows]
+            block = _as_bytes(some)
+            changes = _deltas_of(some) if has_deltas else None
+            if changes is None:
+                packed = self._compressor.compress(block)
+            else:
+                packed = self._delta_compressor.compress(_as_bytes(changes))
             # A block as long as its rows holds the rows themselves: readers rely on that.
             blocks.append(packed if len(packed) < block.nbytes else block)
         ends = np.cumsum([len(block) for block in blocks], dtype=np.int64)
@@ -119,6 +132,7 @@ class Coding(NamedTuple):
     dtype: np.dtype[np.generic]
     row_bytes: int
     block_rows: int
+    has_deltas: bool = False
 
 
 class ChunkDecoder:
@@ -128,9 +142,11 @@ class ChunkDecoder:
 
     Args:
         spec: The fields that the chunks were written with.
+        cache_bytes: Memory for deltas that were decompressed, to use them again: they are a small
+            part of their rows.
     """
 
-    def __init__(self, spec: Spec) -> None:
+    def __init__(self, spec: Spec, cache_bytes: int = 0) -> None:
         self._fields = spec.fields
         self._head = struct.Struct(
             _HEADER.format + _FIELD.format.removeprefix("<") * len(spec.fields)
@@ -146,6 +162,7 @@ class ChunkDecoder:
         )
         self._least_blocks = [each[0].block_rows for each in stored if each[0].block_rows]
         self._local = threading.local()
+        self.cache = BlockCache(cache_bytes)
 
     def least_bytes(self, rows: np.ndarray) -> np.ndarray:
         """Least sizes in bytes [n] of chunks with numbers of rows [n], as float64."""
@@ -215,7 +232,7 @@ class ChunkDecoder:
             StoreCorrupt: A compressed block does not hold its rows.
         """
         source = memoryview(cast("bytes", buffer))
-        for coding, offset in self.fields(buffer, origin):
+        for coding, offset in self.fields(buffer, origin, rows):
             if not coding.block_rows:
                 continue
             target = self._scratch(min(coding.block_rows, rows) * coding.row_bytes)
@@ -238,23 +255,31 @@ class ChunkDecoder:
         except ValueError as error:
             raise StoreCorrupt(f"its metadata: {error}") from error
 
-    def fields(self, buffer: Buffer, origin: int) -> list[tuple[Coding, int]]:
+    def fields(self, buffer: Buffer, origin: int, rows: int) -> list[tuple[Coding, int]]:
         """The coding of each field and the offset of its rows, in the order of the Spec.
+
+        Compressed rows of which no block became smaller are raw rows behind the blocks' ends.
 
         Args:
             buffer: Memory that holds the chunk.
             origin: Offset of the chunk in the memory.
+            rows: Rows that were written into the chunk.
         """
         values = self._head.unpack_from(cast("bytes", buffer), origin)
-        return [
-            (codings[key], origin + offset)
-            for codings, key, offset in zip(
-                self._codings,
-                zip(values[2::5], values[3::5], values[4::5], strict=True),
-                values[5::5],
-                strict=True,
-            )
-        ]
+        found: list[tuple[Coding, int]] = []
+        for codings, tag, name, block_rows, offset, size in zip(
+            *(self._codings, values[2::5], values[3::5], values[4::5]),
+            *(values[5::5], values[6::5]),
+            strict=True,
+        ):
+            coding = codings[tag, name, block_rows]
+            if block_rows:
+                ends = _END.size * -(-rows // block_rows)
+                # No block is longer than its rows, so here all are as long.
+                if size == ends + rows * coding.row_bytes:
+                    coding, offset = coding._replace(block_rows=0), offset + ends
+            found.append((coding, origin + offset))
+        return found
 
     def copy_rows(
         self,
@@ -275,7 +300,7 @@ class ChunkDecoder:
             start: First row to copy, counted within the chunk.
             out: C-contiguous array ``[n, *shape]``, in the field's dtype where it is compressed.
         """
-        dtype, row_bytes, block_rows = coding
+        dtype, row_bytes, block_rows, _ = coding
         if block_rows:
             source = memoryview(cast("bytes", buffer))
             self.decode_rows(source, coding, offset, rows, start, len(out), _as_bytes(out))
@@ -286,7 +311,7 @@ class ChunkDecoder:
         self, buffer: Buffer, origin: int, rows: int, field: int, start: int, out: np.ndarray
     ) -> None:
         """`copy_rows` of the chunk at ``origin``, of the field with this number in the Spec."""
-        coding, offset = self.fields(buffer, origin)[field]
+        coding, offset = self.fields(buffer, origin, rows)[field]
         self.copy_rows(buffer, coding, offset, rows, start, out)
 
     def decode_rows(
@@ -310,7 +335,7 @@ class ChunkDecoder:
             count: Number of rows to decode.
             target: Receives their bytes.
         """
-        _, row_bytes, block_rows = coding
+        _, row_bytes, block_rows, has_deltas = coding
         data, stop = offset + 4 * -(-rows // block_rows), start + count
         for block in range(start // block_rows, (stop - 1) // block_rows + 1):
             begin = block * block_rows
@@ -321,31 +346,73 @@ class ChunkDecoder:
             high = stop if stop < end else end
             where = offset + 4 * block
             before = _END.unpack_from(source, where - 4)[0] if block else 0
-            packed = source[data + before : data + _END.unpack_from(source, where)[0]]
-            self._decode(
-                packed,
-                (end - begin) * row_bytes,
-                (low - begin) * row_bytes,
-                target[(low - start) * row_bytes : (high - start) * row_bytes],
-            )
+            at, until = data + before, data + _END.unpack_from(source, where)[0]
+            part = target[(low - start) * row_bytes : (high - start) * row_bytes]
+            if until - at == (end - begin) * row_bytes:
+                at += (low - begin) * row_bytes
+                part[:] = source[at : at + len(part)]
+            elif has_deltas:
+                self._decode_deltas(source, at, until, row_bytes, end - begin, low - begin, part)
+            else:
+                size = (end - begin) * row_bytes
+                self._decode(source[at:until], size, (low - begin) * row_bytes, part)
 
-    def _decode(self, packed: memoryview, size: int, skip: int, target: memoryview) -> None:
+    def _decode_deltas(
+        self,
+        source: memoryview,
+        begin: int,
+        stop: int,
+        row_bytes: int,
+        rows: int,
+        start: int,
+        target: memoryview,
+    ) -> None:
+        """Fill ``target`` with rows of a compressed block, from ``start`` on.
+
+        Args:
+            source: Memory that holds the chunk.
+            begin: First byte of the block.
+            stop: The byte after its last one.
+            row_bytes: Length of a row.
+            rows: Rows of the block.
+            start: First row to decode.
+            target: Receives the bytes of rows.
+        """
+        packed = source[begin:stop].tobytes()
+        changes = self.cache.get(packed)
+        if changes is None:
+            size = rows * row_bytes
+            try:
+                holds = zstandard.frame_content_size(packed)
+                # No other frame is decompressed in one call: a frame to skip may ask for much.
+                if not deltas.least_bytes(rows, row_bytes) <= holds < size:
+                    self._decode(packed, size, start * row_bytes, target)
+                    return
+                changes = self._decompressor.decompress(packed)
+            except zstandard.ZstdError as error:
+                raise _undecodable(packed, size, error) from error
+            self.cache.put(packed, changes)
+        try:
+            deltas.apply_deltas(changes, rows, row_bytes, start, target)
+        except ValueError as error:
+            raise _undecodable(packed, rows * row_bytes, error) from error
+
+    def _decode(self, packed: bytes | memoryview, size: int, skip: int, target: memoryview) -> None:
         """Fill ``target`` with the bytes of a block of ``size`` bytes, from ``skip`` on."""
-        if len(packed) == size:
-            target[:] = packed[skip : skip + len(target)]
-            return
-        # Stops as soon as the rows are decoded; uses scratch memory if other rows precede them.
-        want = skip + len(target)
-        into = target if skip == 0 else self._scratch(want)
+        want, got = skip + len(target), 0
         try:
             holds = zstandard.frame_content_size(packed)
-            got = self._decompressor.stream_reader(packed).readinto(into) if holds == size else 0
+            if holds == size <= _PART_HOLDS and len(target) < size:
+                # zstd decodes so much at once, whatever is asked for.
+                target[:] = memoryview(self._decompressor.decompress(packed))[skip:want]
+                return
+            if holds == size:
+                # Stops soon after the rows; uses scratch memory if other rows precede them.
+                into = self._scratch(want) if skip else target
+                got = self._decompressor.stream_reader(packed).readinto(into)
         except zstandard.ZstdError as error:
-            raise StoreCorrupt(
-                f"a compressed block of {len(packed)} bytes cannot be decoded, expected {size} "
-                f"bytes of rows ({error})"
-            ) from error
-        if holds != size or got != want:
+            raise _undecodable(packed, size, error) from error
+        if got != want:
             raise StoreCorrupt(
                 f"a compressed block declares {holds} bytes and has {got} of {want}, expected "
                 f"{size} in all"
@@ -365,6 +432,43 @@ class ChunkDecoder:
         if scratch is None or len(scratch) < nbytes:
             scratch = self._local.scratch = memoryview(bytearray(nbytes))
         return cast("memoryview", scratch)[:nbytes]
+
+
+class BlockCache:
+    """Contents of compressed blocks, up to a number of bytes; the oldest are forgotten first.
+
+    They are found by the compressed bytes themselves, so none can ever be out of date.
+
+    Args:
+        most: The number of bytes.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = self._room = most
+        self._contents: OrderedDict[bytes, bytes] = OrderedDict()
+        self._lock = threading.Lock()
+        self.get = self._contents.get
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all contents, and of the blocks by which they are found."""
+        return self._most - self._room
+
+    def put(self, packed: bytes, content: bytes) -> None:
+        """Remember the content of a block."""
+        with self._lock:
+            if packed not in self._contents:  # by another thread
+                self._room -= len(packed) + len(content)
+                self._contents[packed] = content
+            while self._room < 0:
+                self._room += sum(map(len, self._contents.popitem(last=False)))
+
+
+def _undecodable(packed: bytes | memoryview, size: int, error: Exception) -> StoreCorrupt:
+    return StoreCorrupt(
+        f"a compressed block of {len(packed)} bytes cannot be decoded, expected {size} bytes of "
+        f"rows ({error})"
+    )
 
 
 def _metadata_text(chunk: Chunk) -> bytes:
@@ -406,9 +510,15 @@ def _narrowed(rows: np.ndarray) -> np.ndarray:
     return rows
 
 
-def _block_rows(field: Field) -> int:
+def _deltas_of(rows: np.ndarray) -> np.ndarray | None:
+    """The deltas of a block of rows; None where they gain too little, or nothing."""
+    flat = np.frombuffer(_as_bytes(rows), np.uint8).reshape(len(rows), -1)
+    return deltas.deltas_of(flat, int(flat.size * _MOST_DELTAS))
+
+
+def _block_rows(field: Field, codec: str) -> int:
     """Rows of a compressed block."""
-    return max(_BLOCK_ROWS, _BLOCK_BYTES // max(1, field.row_bytes))
+    return max(_BLOCK_ROWS[codec], _BLOCK_BYTES // max(1, field.row_bytes))
 
 
 def _codings(field: Field) -> Iterator[tuple[tuple[int, bytes, int], Coding]]:
@@ -420,12 +530,16 @@ def _codings(field: Field) -> Iterator[tuple[tuple[int, bytes, int], Coding]]:
     narrower = (np.dtype(name) for name in _NARROWER.get(own.kind, ()))
     smaller = [dtype for dtype in narrower if dtype.itemsize < own.itemsize]
     items = math.prod(field.shape)
-    for codec, dtypes in (("raw", [own]), ("narrow", [*smaller, own]), ("zstd", [own])):
-        block_rows = _block_rows(field) if codec == "zstd" else 0
-        for dtype in dtypes:
+    for codec, tag in _TAGS.items():
+        if codec == "delta" and field.row_bytes < IMAGE_BYTES:
+            continue
+        has_deltas, block_rows = codec == "delta", 0
+        if codec in _BLOCK_ROWS:
+            block_rows = _block_rows(field, codec)
+        for dtype in [*smaller, own] if codec == "narrow" else [own]:
             name = dtype.str.encode().ljust(_DTYPE_CHARS, b"\0")
-            coding = Coding(dtype, items * dtype.itemsize, block_rows)
-            yield (_TAGS[codec], name, block_rows), coding
+            coding = Coding(dtype, items * dtype.itemsize, block_rows, has_deltas)
+            yield (tag, name, block_rows), coding
 
 
 def _check_blocks(
@@ -456,8 +570,8 @@ def _check_blocks(
     # The last block may have fewer rows.
     is_right = (
         int(ends[-1]) == room
-        and _least_block(last) <= lengths[-1] <= last
-        and (blocks == 1 or _least_block(full) <= lengths[:-1].min())
+        and _least_block(coding, last) <= lengths[-1] <= last
+        and (blocks == 1 or _least_block(coding, full) <= lengths[:-1].min())
         and (blocks == 1 or lengths[:-1].max() <= full)
     )
     if not is_right:
@@ -467,9 +581,13 @@ def _check_blocks(
         )
 
 
-def _least_block(nbytes: int) -> int:
-    """Least number of bytes of a compressed block of ``nbytes`` bytes."""
-    return min(nbytes, _FRAME_BYTES + _PART_BYTES * -(-nbytes // _PART_HOLDS))
+def _least_block(coding: Coding, nbytes: int) -> int:
+    """Least number of bytes of a compressed block of ``nbytes`` bytes of rows."""
+    content = nbytes
+    if coding.has_deltas:
+        rows = nbytes // coding.row_bytes
+        content = min(nbytes, deltas.least_bytes(rows, coding.row_bytes))
+    return min(nbytes, _FRAME_BYTES + _PART_BYTES * -(-content // _PART_HOLDS))
 
 
 def _as_bytes(rows: np.ndarray) -> memoryview:

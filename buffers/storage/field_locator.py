@@ -46,11 +46,12 @@ class FieldLocator:
 
     Args:
         storage: Where the chunks are.
+        cache_bytes: As of `ChunkDecoder`.
     """
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: Storage, cache_bytes: int = 0) -> None:
         self._storage = storage
-        self.reader = ChunkDecoder(storage.spec)
+        self.reader = ChunkDecoder(storage.spec, cache_bytes)
         self.codings: list[Coding] = []
         self._numbers: dict[Coding, int] = {}
         self.generation = self.base = 0
@@ -117,7 +118,7 @@ class FieldLocator:
         except StoreCorrupt as error:
             raise DamagedChunk(position, error) from error
         buffer = memoryview(cast("bytes", payload))
-        fields = self.reader.fields(buffer, origin)
+        fields = self.reader.fields(buffer, origin, record.stored_rows)
         index = position - self.base
         self.offsets[:, index] = [offset for _, offset in fields]
         self.kinds[:, index] = [self._kind(coding) for coding, _ in fields]

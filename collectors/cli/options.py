@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, cast, get_args
 
 import typer
 
@@ -49,8 +49,8 @@ Codecs = Annotated[
     typer.Option(
         "--codec",
         metavar="FIELD=CODEC",
-        help="Store a field with another codec: zstd (smallest), narrow, or raw (fastest). May be "
-        "repeated.",
+        help="Store a field with another codec: zstd, delta (images: smaller), narrow, or raw "
+        "(fastest). May be repeated.",
     ),
 ]
 
@@ -220,16 +220,16 @@ def parse_codecs(option: str, texts: Sequence[str]) -> dict[str, Codec]:
         >>> parse_codecs("--codec", ["observation=raw", "action=narrow"])
         {'observation': 'raw', 'action': 'narrow'}
     """
-    known: dict[str, Codec] = {"zstd": "zstd", "narrow": "narrow", "raw": "raw"}
+    known: tuple[Codec, ...] = get_args(Codec)
     found: dict[str, Codec] = {}
     for text in texts:
         name, _, codec = text.partition("=")
         if not name or codec not in known:
             raise ValueError(
-                f"{option}: expected FIELD=CODEC with zstd, narrow or raw, such as "
+                f"{option}: expected FIELD=CODEC with {', '.join(known)}, such as "
                 f"observation=raw, got {text!r}; correct it"
             )
-        found[name] = known[codec]
+        found[name] = codec
     return found
 
 

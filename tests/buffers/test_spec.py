@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import Any
 
@@ -151,10 +152,23 @@ def test_codecs_depend_on_the_field_and_may_be_given() -> None:
     assert codecs["reward"] == "narrow"
 
 
+def test_deltas_are_for_rows_of_64_bytes_or_more() -> None:
+    spec = spec_of().with_codecs({"observation": "delta"})
+    assert spec["observation"].codec == "delta"
+    assert Spec.from_json(spec.to_json()) == spec
+    assert Field("info/x", "float32", (16,), "delta").row_bytes == 64
+    for name, dtype, shape in (("info/x", "uint8", (63,)), ("info/y", "float64", (2, 0))):
+        message = rf"'{name}': .*\b64 bytes\b.*\bdelta\b.*\b{math.prod(shape)};"
+        with pytest.raises(ValueError, match=message):
+            Field(name, dtype, shape, "delta")
+    with pytest.raises(ValueError, match=r"'action': .*\b64\b.*\bdelta\b.*\b8\b"):
+        spec_of().with_codecs({"action": "delta"})
+
+
 def test_codecs_of_unknown_names_or_kinds_are_refused() -> None:
     with pytest.raises(ValueError, match=r"^codecs .*'image'.*\baction, observation, reward$"):
         spec_of().with_codecs({"image": "raw"})
-    with pytest.raises(ValueError, match=r"'observation': .*zstd, narrow.*\blzma\b"):
+    with pytest.raises(ValueError, match=r"'observation': .*\bzstd\b.*\bnarrow\b.*\blzma\b"):
         spec_of().with_codecs({"observation": "lzma"})  # type: ignore[dict-item]
 
 

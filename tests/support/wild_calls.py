@@ -51,7 +51,7 @@ def load(path: str) -> Any:
 def wild_calls(core: Any, seed: int, count: int) -> None:
     """Call with one wrong argument at a time: each call raises, and changes no memory."""
     rng = np.random.default_rng(seed)
-    makers = (_set, _draw, _copy)
+    makers = (_set, _draw, _copy, _deltas)
     for number in range(count):
         name, arguments, is_output, damages = makers[number % len(makers)](rng)
         place = int(rng.integers(len(arguments) + 1))
@@ -101,6 +101,16 @@ def senseless_calls(core: Any, seed: int, count: int) -> None:
         part = memoryview(memory.data).cast("B")
         size, begin, target = (int(value) for value in rng.integers(0, len(part) // 2, 3))
         core.copy_runs(part, [part], [begin], [target], [size])
+        rows, row_bytes, wanted, first = (int(value) for value in rng.integers(1, 9, 4))
+        if number % 4:  # some of them plausible
+            changes = rng.integers(0, 4, rows - 1).astype("<u4")
+            size = 4 * (rows - 1) + 2 * int(changes.sum()) + row_bytes
+            part[begin : begin + 4 * (rows - 1)] = changes.tobytes()
+        deltas, out = part[begin : begin + size], part[target : target + wanted * row_bytes]
+        try:
+            core.apply_deltas(deltas, rows, row_bytes, first - 1, out)
+        except ERRORS:
+            pass
 
 
 def _is_memory(value: object) -> bool:
@@ -217,6 +227,37 @@ def _copy(rng: np.random.Generator) -> Call:
         return lists + [[*right[:at], value, *right[at + 1 :]] for value in wrong]
 
     return "copy_runs", arguments, [True, False, False, False, False], damages
+
+
+def _deltas(rng: np.random.Generator) -> Call:
+    rows, row_bytes = (int(value) for value in rng.integers(2, 9, 2))
+    start = int(rng.integers(0, rows))
+    wanted = int(rng.integers(1, rows - start + 1))
+    counts = rng.integers(1, 5, rows - 1).astype("<u4")
+    changes = bytes(int(counts.sum()))
+    deltas = bytearray(counts.tobytes() + 2 * changes + rng.bytes(row_bytes))
+    out = bytearray(rng.bytes(wanted * row_bytes))
+    arguments: list[Any] = [deltas, rows, row_bytes, start, out]
+
+    def damages(place: int) -> list[Any]:
+        if place == 0:
+            fewer, more = counts.copy(), counts.copy()
+            fewer[-1] -= 1
+            more[0] += 1 << 31
+            rest = bytes(deltas[counts.nbytes :])
+            wrong = [bytearray(each.tobytes() + rest) for each in (fewer, more)]
+            gaps = memoryview(bytes(2 * len(deltas)))[::2]
+            return [*NO_MEMORY, *wrong, deltas[:-1], deltas[1:], deltas + b"1", gaps]
+        if place == 4:
+            objects = np.array([None] * len(out), object)
+            longer = bytearray((rows - start + 1) * row_bytes)
+            return [*NO_MEMORY, bytes(out), objects, out[:-1], bytearray(), longer]
+        odd = [-1, 1 << 62, (1 << 63) - 1, -(1 << 63), 1 << 70, *NO_NUMBERS]
+        if place == 3:
+            return [*odd, rows, rows - wanted + 1]
+        return [*odd, 0, arguments[place] - 1, arguments[place] + 1]
+
+    return "apply_deltas", arguments, [False, False, False, False, True], damages
 
 
 if __name__ == "__main__":

@@ -70,7 +70,10 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
     monkeypatch.setattr(episode_writer, "_CHUNK_ROWS", rows)
 
 
-@pytest.mark.parametrize("codecs", [{}, {"observation": "raw", "info/picture": "raw"}])
+@pytest.mark.parametrize(
+    "codecs",
+    [{}, {"observation": "raw", "info/picture": "raw"}, {"info/picture": "delta"}],
+)
 @pytest.mark.parametrize("path", [None, "copy"])
 @pytest.mark.parametrize("seed", range(3))
 def test_a_copy_has_every_row_bit_by_bit(

@@ -12,15 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from stepwell.buffers import Chunk, Codec, End, Field, Spec, SpecMismatch
-from stepwell.buffers.storage.chunk_codec import ChunkDecoder, ChunkEncoder
+from stepwell.buffers import Chunk, Codec, End, Field, Spec, SpecMismatch, StoreCorrupt
+from stepwell.buffers.storage.chunk_codec import BlockCache, ChunkDecoder, ChunkEncoder
 from stepwell.buffers.testing import SPEC, chunk_of
 
 DTYPES = [
     *("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"),
     *("float16", "float32", "float64", "complex64", "complex128"),
 ]
-CODECS: list[Codec] = ["raw", "narrow", "zstd"]
+CODECS: list[Codec] = ["raw", "narrow", "zstd", "delta"]
 
 
 def spec_of(*fields: Field) -> Spec:
@@ -44,11 +44,25 @@ def decoded(
 @st.composite
 def columns(draw: st.DrawFn) -> tuple[Field, np.ndarray]:
     dtype, codec = draw(st.sampled_from(DTYPES)), draw(st.sampled_from(CODECS))
-    shape = draw(st.sampled_from([(), (1,), (3,), (2, 3), (0,), (2, 0)]))
-    rows = draw(st.integers(1, 70))
+    shapes = [(64,), (9, 8)] if codec == "delta" else [(), (1,), (3,), (2, 3), (0,), (2, 0)]
+    shape, rows = draw(st.sampled_from(shapes)), draw(st.integers(1, 70))
+    if codec == "delta" and draw(st.booleans()):
+        return Field("info/x", dtype, shape, codec), draw(moving_rows(dtype, shape, rows))
     values = small_values(dtype) if draw(st.booleans()) else None
     array = draw(hnp.arrays(dtype, (rows, *shape), elements=values, fill=st.nothing()))
     return Field("info/x", dtype, shape, codec), array
+
+
+@st.composite
+def moving_rows(draw: st.DrawFn, dtype: str, shape: tuple[int, ...], rows: int) -> np.ndarray:
+    """Rows that are alike but for a few items."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    array = np.zeros((rows, *shape), dtype)
+    flat, changes = array.reshape(rows, -1), draw(st.sampled_from([0, 1, 3, 20]))
+    for row in range(1, rows):
+        flat[row] = flat[row - 1]
+        flat[row, rng.integers(0, flat.shape[1], changes)] = rng.integers(0, 2, changes)
+    return array
 
 
 def small_values(dtype: str) -> st.SearchStrategy[object] | None:
@@ -89,8 +103,8 @@ NAN_BITS = [0x7FF8000000000000, 0xFFF8000000000000, 0x7FF0000000000001, 0x7FFFFF
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("bits", [*NAN_BITS, 1 << 63, 1])
 def test_payloads_of_nan_and_signs_of_zero_survive(codec: Codec, bits: int) -> None:
-    array = np.array([0, bits, 1 << 62], np.uint64).view(np.float64)
-    spec = spec_of(Field("info/x", "float64", (), codec))
+    array = np.array([0, bits, 1 << 62] * 8, np.uint64).view(np.float64).reshape(3, 8)
+    spec = spec_of(Field("info/x", "float64", (8,), codec))
     out = decoded(spec, encoded(spec, {"info/x": array}), 3, 0)
     assert out.tobytes() == array.tobytes()
 
@@ -137,11 +151,105 @@ def test_any_range_of_rows_is_read_from_its_blocks() -> None:
             assert (decoded(spec, data, 40, 0, start, stop) == array[start:stop]).all()
 
 
+def moving_frames() -> np.ndarray:
+    """Frames of blocks of 32: deltas, noise, other frames every time, deltas; and 4 more frames."""
+    rng = np.random.default_rng(0)
+    frames = np.repeat(rng.integers(0, 256, (1, 64, 64), np.uint8), 132, axis=0)
+    frames[:, :8] = np.arange(64)
+    frames[np.arange(132), 40, np.arange(132) % 64] = 9
+    frames[:, 3, 60] = frames[:, 60, 3] = np.arange(132)
+    frames[32:64] = rng.integers(0, 256, (32, 64, 64))
+    frames[64:96] = np.arange(32)[:, None, None]
+    return frames
+
+
+@pytest.mark.parametrize("cache_bytes", [0, 10_000, 1 << 20])
+def test_any_range_of_rows_is_read_from_blocks_of_deltas(cache_bytes: int) -> None:
+    spec, frames = spec_of(Field("info/x", "uint8", (64, 64), "delta")), moving_frames()
+    data = encoded(spec, {"info/x": frames})
+    reader = ChunkDecoder(spec, cache_bytes)
+    reader.check(data, 0, len(data), 132)
+    reader.check_rows(data, 0, 132)
+    rng = np.random.default_rng(1)
+    for _ in range(1_000):
+        start = int(rng.integers(132))
+        out = np.empty((int(rng.integers(1, 133 - start)), 64, 64), np.uint8)
+        reader.read(data, 0, 132, 0, start, out)
+        assert out.tobytes() == frames[start : start + len(out)].tobytes()
+        assert reader.cache.nbytes <= cache_bytes
+    assert bool(reader.cache.nbytes) == bool(cache_bytes)
+
+
+def test_blocks_of_deltas_are_smaller_than_those_of_their_rows() -> None:
+    frames = moving_frames()
+    deltas, rows = (
+        len(encoded(spec_of(Field("info/x", "uint8", (64, 64), codec)), {"info/x": frames}))
+        for codec in ("delta", "zstd")
+    )
+    noise = frames[32:64].nbytes
+    assert 0 < deltas - noise < 0.7 * (rows - noise)
+
+
+def test_a_cache_forgets_the_oldest_blocks() -> None:
+    cache = BlockCache(100)
+    for number in range(50):
+        cache.put(bytes([number]), bytes(20 + number))
+        assert cache.get(bytes([number])) == bytes(20 + number)
+        assert cache.nbytes <= 100
+    assert cache.get(b"\x30") is None
+    cache.put(b"large", bytes(96))
+    assert cache.get(b"large") is None
+    assert cache.nbytes == 0
+
+
+def test_a_block_may_be_cached_by_two_threads() -> None:
+    cache = BlockCache(100)
+    cache.put(b"a", b"bc")
+    cache.put(b"a", b"bc")
+    assert cache.nbytes == 3
+
+
 def test_incompressible_rows_take_their_plain_size() -> None:
     spec = spec_of(Field("info/x", "uint8", (64, 64), "zstd"))
     noise = np.random.default_rng(0).integers(0, 256, (40, 64, 64), np.uint8)
     assert noise.nbytes < len(encoded(spec, {"info/x": noise})) < noise.nbytes + 100
     assert len(encoded(spec, {"info/x": np.zeros_like(noise)})) < 300
+
+
+def some_noise(*noisy: int) -> np.ndarray:
+    """Frames of three blocks, the last of 8 rows, that do not compress in the given blocks."""
+    frames = np.zeros((40, 64, 64), np.uint8)
+    for block in noisy:
+        part = frames[16 * block : 16 * block + 16]
+        part[:] = np.random.default_rng(block).integers(0, 256, part.shape)
+    return frames
+
+
+@pytest.mark.parametrize("noisy", [(), (0,), (2,), (0, 1), (1, 2), (0, 1, 2)])
+def test_only_rows_that_no_block_compresses_are_located_as_raw(noisy: tuple[int, ...]) -> None:
+    spec = spec_of(Field("info/x", "uint8", (64, 64), "zstd"))
+    frames = some_noise(*noisy)
+    data, reader = encoded(spec, {"info/x": frames}), ChunkDecoder(spec)
+    reader.check(data, 0, len(data), len(frames))
+    ((coding, offset),) = reader.fields(data, 0, len(frames))
+    assert (coding.block_rows == 0) == (noisy == (0, 1, 2))
+    if not coding.block_rows:
+        assert data[offset : offset + frames.nbytes] == frames.tobytes()
+    assert decoded(spec, data, len(frames), 0).tobytes() == frames.tobytes()
+
+
+@pytest.mark.parametrize("change", [-1, 1, 64 * 64, -64 * 64])
+@pytest.mark.parametrize("block", range(2))
+def test_raw_rows_with_other_ends_of_their_blocks_are_refused(block: int, change: int) -> None:
+    """No block is longer than its rows, so rows that are located as raw are in their places."""
+    spec = spec_of(Field("info/x", "uint8", (64, 64), "zstd"))
+    data = bytearray(encoded(spec, {"info/x": some_noise(0, 1, 2)}))
+    place = struct.unpack_from("<Q", data, 8 + 16)[0] + 4 * block
+    (end,) = struct.unpack_from("<I", data, place)
+    assert end == (block + 1) * 16 * 64 * 64
+    struct.pack_into("<I", data, place, end + change)
+    with pytest.raises(StoreCorrupt, match=r"'info/x'.*\b163840\b.*\b40\b.*\b4096\b"):
+        ChunkDecoder(spec).check(data, 0, len(data), 40)
 
 
 def test_a_chunk_too_large_for_its_block_offsets_is_refused(

@@ -35,6 +35,7 @@ from support.rows.labelled_rows import SPEC, Label, Player, contents_of, labels_
 
 ID, STREAM = 1 << 48, 1 << 32
 RAW = SPEC.with_codecs({"observation": "raw", "info/picture": "raw"})
+DELTA = SPEC.with_codecs({"info/picture": "delta"})
 
 
 @pytest.fixture
@@ -60,7 +61,7 @@ def three_kinds(stack: ExitStack, seed: int) -> list[Storage]:
         MemoryStorage(SPEC, capacity=300),
         disk(stack, f"{seed}/a", RAW),
         MemoryStorage(RAW),
-        disk(stack, f"{seed}/b", capacity=400),
+        disk(stack, f"{seed}/b", DELTA, capacity=400),
     ]
     for store, chunks in ((0, 90), (1, 60), (3, 120)):
         Player(storages[store], store, seed).play(chunks)

@@ -383,6 +383,24 @@ def _images(path: Path) -> list[bytes]:
 
 
 @_kind
+def _deltas(path: Path) -> list[bytes]:
+    """Blocks of changes from row to row, and blocks of rows; one episode, in one chunk."""
+    fields = (
+        Field("observation", "uint8", (16, 16), "delta"),
+        Field("action", "float32", (16,), "delta"),
+        Field("reward", "float64", (), "raw"),
+    )
+    with _opened(path, Spec(fields, "observation", "action")) as storage:
+        rows = np.arange(600)
+        shown = np.zeros((600, 16, 16), np.uint8)
+        shown[:, 3, 3] = shown[rows, rows % 16, 14] = rows % 251
+        shown[256:512] = rows[256:512, None, None] % 251
+        acted = (rows[:, None] // np.arange(40, 56)).astype(np.float32)
+        storage.add([Chunk(0, 0, 0, End.TRUNCATED, _rows(shown, acted, rows / 4))])
+    return []
+
+
+@_kind
 def _killed(path: Path) -> list[bytes]:
     """A writer was killed between two flushes: the newest segment is open."""
     storage = _opened(path, SPEC, segment_bytes=12_000)

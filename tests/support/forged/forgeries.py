@@ -38,6 +38,8 @@ from support.forged.folders import (
 
 __all__ = ["FORGERIES", "Forgery"]
 
+_ZSTD, _DELTA = 2, 3  # codecs
+
 Forge = Callable[[Store, random.Random], str]
 
 
@@ -511,7 +513,7 @@ def _chunk_entry(store: Store, rng: random.Random) -> str:
         )
         values[1] = rng.choice((*odd, *same_size, b"|u1", b"|b1", b"<f2", b"<f4", b"<i2", b"f16"))
     elif number == 0:
-        values[0] = rng.choice((0, 1, 2, 3, 255))
+        values[0] = rng.choice((0, 1, 2, 3, 4, 255))
     else:
         values[number] = whole_number(rng, before) % (1 << (32 if number == 2 else 64))
     ENTRY.pack_into(chunk, where, *values)
@@ -582,6 +584,18 @@ def _chunk_ends(store: Store, rng: random.Random) -> str:
 
 @forgery("chunk: a compressed block", 5)
 def _chunk_frame(store: Store, rng: random.Random) -> str:
+    return _put_frame(store, rng, *rng.choice(list(_FRAMES.items())))
+
+
+@forgery("chunk: content of a compressed block", 4)
+def _chunk_content(store: Store, rng: random.Random) -> str:
+    return _put_frame(store, rng, "another content", _repacked)
+
+
+def _put_frame(
+    store: Store, rng: random.Random, kind: str, frame: Callable[[bytes, random.Random], bytes]
+) -> str:
+    """Change one compressed block."""
     name, segment, slot, chunk = _chunk(store, rng)
     found = _compressed(segment, slot, chunk)
     if chunk is None or segment is None or found is None:
@@ -592,7 +606,6 @@ def _chunk_frame(store: Store, rng: random.Random) -> str:
     start = ends[block - 1] if block else 0
     data = offset + 4 * blocks
     before = bytes(chunk[data + start : data + ends[block]])
-    kind, frame = rng.choice(list(_FRAMES.items()))
     made = frame(before, rng)
     chunk[data + start : data + ends[block]] = made
     more = len(made) - len(before)
@@ -601,6 +614,29 @@ def _chunk_frame(store: Store, rng: random.Random) -> str:
     struct.pack_into(f"<{blocks}I", chunk, offset, *ends)
     _stretch(chunk, place, nbytes, nbytes + more)
     return f"{name}: chunk {slot}: block {block} of field {place}: {kind}"
+
+
+def _repacked(before: bytes, rng: random.Random) -> bytes:
+    """A frame of other bytes than before, which may have been deltas."""
+    try:
+        if not 0 <= zstandard.frame_content_size(before) <= 1 << 20:
+            return before  # forged before
+        content = bytearray(zstandard.ZstdDecompressor().decompress(before))
+    except zstandard.ZstdError:
+        return before  # not a frame, but rows
+    kind = rng.choice(("bytes", "numbers", "shorter", "longer"))
+    for _ in range(rng.choice((1, 1, 2, 5))):
+        at = rng.randrange(max(1, len(content) // rng.choice((1, 4, 16))))
+        if kind == "bytes":
+            content[at : at + 1] = rng.choice((b"\0", b"\1", b"\xff", rng.randbytes(1)))
+        elif kind == "numbers":
+            by = rng.choice((0, 1, 2, 1 << 16, 1 << 31, (1 << 32) - 1))
+            content[at & ~3 : (at & ~3) + 4] = struct.pack("<I", by)
+        elif kind == "shorter":
+            del content[at:]
+        else:
+            content += content[:at]
+    return _zstd(bytes(content))
 
 
 def _zstd(data: bytes, **more: Any) -> bytes:
@@ -688,14 +724,17 @@ def _chunk_bomb(store: Store, rng: random.Random) -> str:
     rows = max(16, rng.choice((1 << 20, 1 << 24, 1 << 26, 5 << 28)) // largest)
     for place, nbytes in row_bytes.items():
         where = HEAD.size + place * ENTRY.size
-        block_rows = max(16, (1 << 16) // max(1, nbytes)) if is_as_written else min(rows, 1 << 16)
-        frame = _zeros(block_rows * nbytes)
-        frames = [frame] * (rows // block_rows)
-        if rows % block_rows:
-            frames.append(_zeros(rows % block_rows * nbytes))
+        tag, dtype, *_ = ENTRY.unpack_from(chunk, where)
+        least_rows = 32 if tag == _DELTA else 16
+        block_rows = min(rows, 1 << 16)
+        if is_as_written:
+            block_rows = max(least_rows, (1 << 16) // max(1, nbytes))
+        counts = [block_rows] * (rows // block_rows) + [rows % block_rows] * (rows % block_rows > 0)
+        has_deltas = tag == _DELTA and rng.random() < 0.8
+        sizes = [nbytes + 4 * (n - 1) if has_deltas else n * nbytes for n in counts]
+        frames = [_zeros(size) for size in sizes]
         ends = np.cumsum([len(each) for each in frames], dtype="<u4")
         data = ends.tobytes() + b"".join(frames)
-        tag, dtype, *_ = ENTRY.unpack_from(chunk, where)
         ENTRY.pack_into(chunk, where, tag, dtype, block_rows, len(chunk), len(data))
         chunk += data + bytes(-len(data) % 8)
     segment.put(slot, "rows", rows)
@@ -790,7 +829,7 @@ def _compressed(
         tag, _, block_rows, offset, nbytes = ENTRY.unpack_from(
             chunk, HEAD.size + place * ENTRY.size
         )
-        if tag == 2:
+        if tag in (_ZSTD, _DELTA):
             found.append((place, -(-rows // block_rows), offset, nbytes))
     return found or None
 

@@ -454,6 +454,7 @@ CHUNKS: dict[str, tuple[Callable[[bytearray], None], str]] = {
     "no dtype": (entry(MEMORY, 1, bytes(4)), "'extra/memory'"),
     "a dtype of other characters": (entry(MEMORY, 1, b"\xff\xfe()"), "'extra/memory'"),
     "an unknown codec": (entry(MEMORY, 0, b"\x09"), "'extra/memory'"),
+    "raw bytes read as deltas": (entry(MEMORY, 0, b"\x03"), "'extra/memory'"),
     "raw bytes read as zstd": (entry(MEMORY, 0, b"\x02"), "'extra/memory'"),
     "zstd read as raw": (entry(OBSERVATION, 0, b"\x00"), "'observation'"),
     "blocks of no rows": (entry(OBSERVATION, 8, bytes(4)), "'observation'"),

@@ -1,0 +1,116 @@
+"""Batches are the same whatever codec their frames are stored with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stepwell.buffers import Chunk, Codec, End, Field, SequenceReplayBuffer, Spec
+
+SPEC = Spec(
+    (
+        Field("observation", "uint8", (20, 24), "raw", stack=3, stack_padding="repeat"),
+        Field("action", "int64", (), "narrow"),
+        Field("reward", "float64", (), "narrow"),
+        Field("info/depth", "float32", (8, 16), "raw"),
+    ),
+    observation="observation",
+    action="action",
+)
+FRAMES = ("observation", "info/depth")
+DRAWS: dict[str, Callable[[SequenceReplayBuffer], Any]] = {
+    "transitions": lambda replay: replay.sample_transitions(40),
+    "transitions of two steps": lambda replay: replay.sample_transitions(9, n_step=2),
+    "sequences": lambda replay: replay.sample_sequences(12, length=9),
+    "long sequences": lambda replay: replay.sample_sequences(2, length=150),
+    "sequences across episodes": lambda replay: replay.sample_sequences(
+        5, length=70, borders="cross"
+    ),
+    "time first": lambda replay: replay.sample_sequences(7, length=40, time_major=True),
+    "large": lambda replay: replay.sample_sequences(100, length=64),
+}
+
+
+def episodes() -> Iterator[list[Chunk]]:
+    """Frames in which little moves, noise, and both in the same chunk; in chunks of any length."""
+    rng = np.random.default_rng(0)
+    for number in range(8):
+        count = int(rng.integers(160, 400))
+        shown = np.repeat(rng.integers(0, 256, (1, 20, 24), np.uint8), count, axis=0)
+        place = np.arange(count)
+        shown[place, place % 20, place * 7 % 24] = place % 256
+        depth = np.full((count, 8, 16), number, np.float32)
+        depth[:, 0] += place[:, None] // 4
+        noisy = {0: range(0), 1: range(count), 2: range(32, 96)}.get(number % 4, range(50, 51))
+        shown[noisy] = rng.integers(0, 256, (len(noisy), 20, 24))
+        depth[noisy] = rng.random((len(noisy), 8, 16))
+        fields = {
+            "observation": shown,
+            "action": rng.integers(0, 9, count),
+            "reward": rng.random(count),
+            "info/depth": depth,
+        }
+        whole = Chunk(number, number % 2, 0, End.TERMINATED, fields)
+        yield whole.split(int(rng.choice((20, 64, 100, 1000))))
+
+
+def filled(path: Path | None, codec: Codec, threads: int) -> SequenceReplayBuffer:
+    codecs: dict[str, Codec] = dict.fromkeys(FRAMES, codec)
+    replay = SequenceReplayBuffer(path, seed=3, codecs=codecs, threads=threads)
+    replay.bind(SPEC, {})
+    for chunks in episodes():
+        replay.add(chunks)
+    return replay
+
+
+@pytest.fixture(scope="module", params=["RAM", "folder"])
+def replays(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[Codec, SequenceReplayBuffer]]:
+    folder = tmp_path_factory.mktemp("codecs") if request.param == "folder" else None
+    codecs: tuple[Codec, ...] = ("raw", "zstd", "delta")
+    with ExitStack() as stack:
+        yield {
+            codec: stack.enter_context(
+                filled(folder / codec if folder else None, codec, threads=number)
+            )
+            for number, codec in enumerate(codecs, 1)
+        }
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_batches_do_not_depend_on_the_codec(
+    replays: dict[Codec, SequenceReplayBuffer], name: str
+) -> None:
+    for _ in range(6):  # the first ones fill a cache, which later ones use
+        batches = {codec: DRAWS[name](replay) for codec, replay in replays.items()}
+        expected = batches.pop("raw")
+        for batch in batches.values():
+            assert (batch.ids == expected.ids).all()
+            assert batch.observation.tobytes() == expected.observation.tobytes()
+            assert batch.info["depth"].tobytes() == expected.info["depth"].tobytes()
+            if "transitions" in name:
+                assert batch.next_observation.tobytes() == expected.next_observation.tobytes()
+
+
+def test_episodes_do_not_depend_on_the_codec(
+    replays: dict[Codec, SequenceReplayBuffer],
+) -> None:
+    digests = {replay.digest() for replay in replays.values()}
+    assert len(digests) == 1
+    read = [list(replay.iter_episodes()) for replay in replays.values()]
+    for raw, *others in zip(*read, strict=True):
+        for other in others:
+            for name in FRAMES:
+                assert other.fields[name].tobytes() == raw.fields[name].tobytes()
+
+
+def test_codecs_compress_these_frames(replays: dict[Codec, SequenceReplayBuffer]) -> None:
+    """So the tests above read blocks of each kind."""
+    sizes = {codec: replay.total_bytes for codec, replay in replays.items()}
+    assert sizes["delta"] < sizes["zstd"] < 0.6 * sizes["raw"]
