@@ -6,8 +6,9 @@ chunks, whatever the number of stored rows.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, cast
 
 import numpy as np
 
@@ -64,6 +65,12 @@ class ChunkInfo(NamedTuple):
 
 CHUNK = np.dtype([(name, np.int64) for name in ChunkInfo._fields])
 
+# One record is read and written as plain numbers: numpy takes microseconds for each of its fields.
+_RECORD = struct.Struct(f"{len(ChunkInfo._fields)}q")
+_WIDTH = len(ChunkInfo._fields)
+_ROWS, _IS_TAIL, _STREAM_NEXT = map(ChunkInfo._fields.index, ("rows", "is_tail", "stream_next"))
+_LOST, _PENDING = int(End.LOST), int(End.PENDING)
+
 
 class Counters(NamedTuple):
     """Numbers that only grow, also when chunks are evicted.
@@ -86,7 +93,7 @@ class ChunkIndex:
     """
 
     def __init__(self) -> None:
-        self._records: np.ndarray = np.empty(64, CHUNK)
+        self._use(np.empty(64, CHUNK))
         self._length = 0
         self._base = 0
         self._open: dict[int, _OpenEpisode] = {}
@@ -116,7 +123,7 @@ class ChunkIndex:
         index = cls()
         records = stored.copy()
         _link(records, base)
-        index._records = _with_room(records, 64)
+        index._use(_with_room(records, 64))
         index._length, index._base = len(records), base
         index._find_newest()
         index._count()
@@ -153,7 +160,8 @@ class ChunkIndex:
 
     def record(self, position: int) -> ChunkInfo:
         """The record at a position."""
-        return ChunkInfo._make(self._records[position - self._base].tolist())
+        place = (position - self._base) * _RECORD.size
+        return ChunkInfo._make(_RECORD.unpack_from(self._numbers, place))
 
     def check(self, chunks: Sequence[Chunk]) -> list[int]:
         """Refuse chunks that could not be appended, one after the other.
@@ -189,14 +197,16 @@ class ChunkIndex:
         newest = self._open.pop(chunk.stream, None)
         before = newest if newest and newest.episode == chunk.episode else None
         head, previous = chunk.first_row, -1
-        if before and before.position >= self._base and not self._is_lost(before.position):
-            previous = before.position
-            head = self._continue(previous)
+        record = self.record(before.position) if before and before.position >= self._base else None
+        if before is not None and record is not None and not record.end & _LOST:
+            previous, head = before.position, record.head
+            self._continue(previous, record)
         else:
             self.episodes += 1
         if self._length == len(self._records):
-            self._records = _with_room(self._records, self._length)
-        self._records[self._length] = (
+            self._use(_with_room(self._records, self._length))
+        _RECORD.pack_into(
+            *(self._numbers, self._length * _RECORD.size),
             *(chunk.episode, chunk.stream, chunk.first_row, rows, int(chunk.end)),
             *(1, previous, head, self.next_row_id, rows, segment, offset, nbytes),
             *self._join_stream(chunk, previous, position),
@@ -235,7 +245,7 @@ class ChunkIndex:
                 kept["previous"][rest[0]] = -1
         self._base += count
         _mark_late_starts(kept, self._base)
-        self._records = _with_room(kept, max(64, len(kept)))
+        self._use(_with_room(kept, max(64, len(kept))))
         self._length = len(kept)
         self._counts.clear()
         return segment
@@ -283,21 +293,22 @@ class ChunkIndex:
                 f"ids from {self.next_episode} on are free"
             )
 
-    def _is_lost(self, position: int) -> bool:
-        return bool(self._records["end"][position - self._base] & End.LOST)
+    def _use(self, records: np.ndarray) -> None:
+        """Keep the records in this memory."""
+        self._records = records
+        self._numbers = memoryview(cast("bytes", records.view(np.int64))).cast("B").cast("q")
 
-    def _continue(self, position: int) -> int:
-        """Make room for the next chunk of an episode and return the episode's first stored row."""
-        record = self._records[position - self._base]
-        record["is_tail"] = 0
-        if int(record["end"]) & End.PENDING:
+    def _continue(self, position: int, record: ChunkInfo) -> None:
+        """Let the next chunk of an episode follow the one at a position."""
+        begin = (position - self._base) * _WIDTH
+        self._numbers[begin + _IS_TAIL] = 0
+        if record.end & _PENDING:
             # The pending last row no longer counts: the next chunk contains it again.
-            record["rows"] -= 1
+            self._numbers[begin + _ROWS] = record.rows - 1
             # The reset's row is no step, so a chunk of that row alone has none.
-            self.steps -= bool(record["rows"] or record["first_row"])
+            self.steps -= record.rows > 1 or record.first_row > 0
         for counts in self._counts.values():  # the counts depend on is_tail
             counts.forget_from(position - self._base)
-        return int(record["head"])
 
     def _join_stream(
         self, chunk: Chunk, previous: int, position: int
@@ -305,13 +316,13 @@ class ChunkIndex:
         """Link a chunk to the one before in its stream, unless rows between them are missing."""
         before = self._newest.get(chunk.stream, -1)
         self._newest[chunk.stream] = position
-        is_joined = before >= self._base and not self._is_lost(before)
-        if not is_joined or (before != previous and chunk.first_row != 0):
+        record = self.record(before) if before >= self._base else None
+        is_joined = record is not None and not record.end & _LOST
+        if record is None or not is_joined or (before != previous and chunk.first_row != 0):
             return -1, -1, 0, 0, int(chunk.first_row > 0)
-        record = self._records[before - self._base]
-        record["stream_next"] = position
-        row = int(record["stream_row"] + record["rows"])
-        return before, -1, row, int(record["stream_head"]), int(record["stream_starts_late"])
+        self._numbers[(before - self._base) * _WIDTH + _STREAM_NEXT] = position
+        row = record.stream_row + record.rows
+        return before, -1, row, record.stream_head, record.stream_starts_late
 
     def _find_newest(self) -> None:
         """Find the newest chunk of each stream."""
@@ -341,7 +352,7 @@ class _OpenEpisode(NamedTuple):
 
 
 def _open_after(chunk: Chunk, rows: int, position: int) -> _OpenEpisode:
-    is_pending = bool(chunk.end & End.PENDING)
+    is_pending = int(chunk.end) & _PENDING != 0
     return _OpenEpisode(chunk.episode, position, chunk.first_row + rows - is_pending, is_pending)
 
 

@@ -21,6 +21,7 @@ from stepwell.buffers.storage.disk.format import (
     Header,
     Manifest,
     SealedSegment,
+    Slot,
     TableCopy,
     align,
     repair_advice,
@@ -78,7 +79,7 @@ class Segment:
         return len(self._crcs)
 
     def extend(self, slots: np.ndarray) -> None:
-        """Add committed slots."""
+        """Add committed slots that were read from the file."""
         if len(slots):
             # The offset of a lost slot's chunk may be unknown.
             end = int((slots["offset"] + slots["nbytes"]).max())
@@ -87,6 +88,14 @@ class Segment:
         self._head_crcs.extend(slots["head_crc"].tolist())
         self._head_bytes.extend(slots["head_bytes"].tolist())
         self._is_proved.extend(bytes(len(slots)))
+
+    def append(self, slot: Slot) -> None:
+        """Add a slot that was committed now."""
+        self.used_bytes = slot.offset + slot.nbytes
+        self._crcs.append(slot.data_crc)
+        self._head_crcs.append(slot.head_crc)
+        self._head_bytes.append(slot.head_bytes)
+        self._is_proved.append(False)
 
     def prove(self, memory: np.ndarray, position: int, record: ChunkInfo) -> None:
         """Check a chunk's bytes and fields when it is first used.
