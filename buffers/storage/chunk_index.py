@@ -19,6 +19,7 @@ from stepwell.buffers.storage.item_counts import ItemCounts, ItemKind, Shares
 __all__ = ["CHUNK", "ChunkIndex", "ChunkInfo", "Counters"]
 
 _MAX_COUNTS = 16  # kinds of item whose counts are kept up to date
+_MOST_SKIPPED = 4_096  # ids of episodes
 _CountKey: TypeAlias = "tuple[ItemKind, EpisodeFilter | None]"
 
 
@@ -70,6 +71,7 @@ _RECORD = struct.Struct(f"{len(ChunkInfo._fields)}q")
 _WIDTH = len(ChunkInfo._fields)
 _ROWS, _IS_TAIL, _STREAM_NEXT = map(ChunkInfo._fields.index, ("rows", "is_tail", "stream_next"))
 _LOST, _PENDING = int(End.LOST), int(End.PENDING)
+_NO_STREAM = np.iinfo(np.int64).min
 
 
 class Counters(NamedTuple):
@@ -102,6 +104,9 @@ class ChunkIndex:
         self.shares: Shares | None = None
         self.losses = 0  # calls of `lose`
         self._oldest_new_episode = 0
+        # Episodes of envs that are stepped together are not stored in the order of their ids. The
+        # newest ids that were passed over are kept here, as a search takes as long as the index is.
+        self._skipped: dict[int, None] = {}
         self.next_row_id = 0
         self.next_episode = 0
         self.steps = 0
@@ -217,7 +222,7 @@ class ChunkIndex:
         self.steps += rows - (chunk.first_row == 0)
         self.total_steps += _new_steps(chunk, rows, before)
         self.next_row_id += rows
-        self.next_episode = max(self.next_episode, chunk.episode + 1)
+        self._use_id(chunk.episode)
         return position
 
     @property
@@ -234,19 +239,15 @@ class ChunkIndex:
         records = self.records
         segment = int(records["segment"][0])
         count = int(np.searchsorted(records["segment"], segment, side="right"))
-        dropped, kept = records[:count], records[count:].copy()
+        dropped, kept = records[:count], self._length - count
         self.steps -= int(_steps_of(dropped).sum())
         self.episodes -= int(dropped["is_tail"].sum())
-        continued = dropped[(dropped["is_tail"] == 0) & (dropped["end"] & End.LOST == 0)]
-        for episode, head in set(continued[["episode", "head"]].tolist()):
-            rest = np.flatnonzero((kept["episode"] == episode) & (kept["head"] == head))
-            if len(rest):  # none if the episode's later chunks were dropped with these
-                kept["head"][rest] = kept["first_row"][rest[0]]
-                kept["previous"][rest[0]] = -1
+        # In new memory, as others may still read the records in the present one.
+        self._use(_with_room(records[count:], max(64, kept)))
+        self._length = kept
         self._base += count
-        _mark_late_starts(kept, self._base)
-        self._use(_with_room(kept, max(64, len(kept))))
-        self._length = len(kept)
+        _begin_episodes(self.records, self._base)
+        _begin_streams(self.records, self._base)
         self._counts.clear()
         return segment
 
@@ -287,11 +288,22 @@ class ChunkIndex:
             raise ValueError(_misplaced(chunk, 0))
         number = chunk.episode
         is_old = number < self._oldest_new_episode or number in fresh
-        if is_old or (number < self.next_episode and (self.records["episode"] == number).any()):
+        is_new = number >= self.next_episode or number in self._skipped
+        if is_old or (not is_new and (self.records["episode"] == number).any()):
             raise ValueError(
                 f"episode {number} is stored already, expected an id that was never used: "
                 f"ids from {self.next_episode} on are free"
             )
+
+    def _use_id(self, episode: int) -> None:
+        """Note that an episode's id is used."""
+        self._skipped.pop(episode, None)
+        if episode >= self.next_episode:
+            first = max(self.next_episode, episode - _MOST_SKIPPED)
+            self._skipped.update(dict.fromkeys(range(first, episode)))
+            while len(self._skipped) > _MOST_SKIPPED:
+                del self._skipped[next(iter(self._skipped))]
+            self.next_episode = episode + 1
 
     def _use(self, records: np.ndarray) -> None:
         """Keep the records in this memory."""
@@ -438,14 +450,42 @@ def _link_streams(records: np.ndarray, order: np.ndarray, continues: np.ndarray,
     records["stream_starts_late"][order] = of_stream["first_row"][begin] > 0
 
 
-def _mark_late_starts(kept: np.ndarray, base: int) -> None:
-    """Make each stream begin with its first kept chunk."""
-    is_first = (kept["stream_previous"] < base) & (kept["stream_previous"] >= 0)
-    for first in np.flatnonzero(is_first).tolist():
-        stream = kept["stream"][first]
-        rest = first + np.flatnonzero(kept["stream"][first:] == stream)
-        gaps = np.flatnonzero(kept["stream_previous"][rest[1:]] < 0)
-        rest = rest[: gaps[0] + 1] if len(gaps) else rest
-        kept["stream_head"][rest] = kept["stream_row"][first]
-        kept["stream_starts_late"][rest] = kept["first_row"][first] > 0
-        kept["stream_previous"][first] = -1
+def _begin_episodes(kept: np.ndarray, base: int) -> None:
+    """Let each episode begin with its first kept chunk: the one before was dropped."""
+    firsts = np.flatnonzero((kept["previous"] >= 0) & (kept["previous"] < base))
+    if not len(firsts):
+        return
+    rest, first = _matching(kept["episode"], kept["episode"][firsts])
+    first = firsts[first]
+    # A later chunk of the episode belongs to another run of rows if some between were lost.
+    is_same = kept["head"][rest] == kept["head"][first]
+    kept["head"][rest[is_same]] = kept["first_row"][first[is_same]]
+    kept["previous"][firsts] = -1
+
+
+def _begin_streams(kept: np.ndarray, base: int) -> None:
+    """Let each stream begin with its first kept chunk: the one before was dropped."""
+    before = kept["stream_previous"]
+    firsts = np.flatnonzero((before >= 0) & (before < base))
+    if not len(firsts):
+        return
+    streams = kept["stream"][firsts]
+    rest, first = _matching(kept["stream"], streams)
+    # Up to the next gap in the stream, where other rows begin.
+    gap, of_stream = _matching(np.where(before < 0, kept["stream"], _NO_STREAM), streams)
+    stop = np.full(len(firsts), len(kept))
+    np.minimum.at(stop, of_stream, gap)
+    is_before = rest < stop[first]
+    rest, first = rest[is_before], firsts[first[is_before]]
+    kept["stream_head"][rest] = kept["stream_row"][first]
+    kept["stream_starts_late"][rest] = kept["first_row"][first] > 0
+    kept["stream_previous"][firsts] = -1
+
+
+def _matching(values: np.ndarray, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The indices [n] of values that are among some different ones, and which of those they are."""
+    order = np.argsort(chosen)
+    place = np.searchsorted(chosen, values, sorter=order)
+    which = order[np.minimum(place, len(chosen) - 1)]
+    index = np.flatnonzero(chosen[which] == values)
+    return index, which[index]
