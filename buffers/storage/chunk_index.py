@@ -71,6 +71,7 @@ _RECORD = struct.Struct(f"{len(ChunkInfo._fields)}q")
 _WIDTH = len(ChunkInfo._fields)
 _ROWS, _IS_TAIL, _STREAM_NEXT = map(ChunkInfo._fields.index, ("rows", "is_tail", "stream_next"))
 _LOST, _PENDING = int(End.LOST), int(End.PENDING)
+_FINAL = int(End.TERMINATED | End.TRUNCATED)
 _NO_STREAM = np.iinfo(np.int64).min
 
 
@@ -114,24 +115,22 @@ class ChunkIndex:
         self.total_steps = 0
 
     @classmethod
-    def restore(cls, stored: np.ndarray, counters: Counters, base: int) -> ChunkIndex:
+    def restore(cls, stored: Sequence[np.ndarray], counters: Counters, base: int) -> ChunkIndex:
         """Build the index of chunks that an earlier process stored.
 
         Unfinished episodes are not continued by later chunks.
 
         Args:
-            stored: Records [chunks], dtype `CHUNK`; of every chunk its episode, stream, first row,
-                end, row id, stored rows, segment, offset and length. The rest is computed.
+            stored: Records [chunks], dtype `CHUNK`, in parts; of every chunk its episode, stream,
+                first row, end, row id, stored rows, segment, offset and length. The rest is
+                computed.
             counters: The counters after the last chunk.
             base: Position of the first chunk.
         """
         index = cls()
-        records = stored.copy()
-        _link(records, base)
-        index._use(_with_room(records, 64))
-        index._length, index._base = len(records), base
-        index._find_newest()
-        index._count()
+        index._use(_with_room(64, *stored))
+        index._length, index._base = sum(map(len, stored)), base
+        index._link()
         index.next_row_id, index.next_episode, index.total_steps = counters
         index._oldest_new_episode = counters.next_episode
         return index
@@ -209,7 +208,7 @@ class ChunkIndex:
         else:
             self.episodes += 1
         if self._length == len(self._records):
-            self._use(_with_room(self._records, self._length))
+            self._use(_with_room(self._length, self._records))
         _RECORD.pack_into(
             *(self._numbers, self._length * _RECORD.size),
             *(chunk.episode, chunk.stream, chunk.first_row, rows, int(chunk.end)),
@@ -243,7 +242,7 @@ class ChunkIndex:
         self.steps -= int(_steps_of(dropped).sum())
         self.episodes -= int(dropped["is_tail"].sum())
         # In new memory, as others may still read the records in the present one.
-        self._use(_with_room(records[count:], max(64, kept)))
+        self._use(_with_room(max(64, kept), records[count:]))
         self._length = kept
         self._base += count
         _begin_episodes(self.records, self._base)
@@ -260,9 +259,7 @@ class ChunkIndex:
         records = self._records[: self._length]
         for position in positions:
             records["end"][position - self._base] |= End.LOST
-        _link(records, self._base)
-        self._find_newest()
-        self._count()
+        self._link()
         self._counts.clear()
         self.losses += 1
 
@@ -336,21 +333,27 @@ class ChunkIndex:
         row = record.stream_row + record.rows
         return before, -1, row, record.stream_head, record.stream_starts_late
 
-    def _find_newest(self) -> None:
-        """Find the newest chunk of each stream."""
-        streams = self.records["stream"].tolist()
-        self._newest = {stream: self._base + place for place, stream in enumerate(streams)}
-
-    def _count(self) -> None:
-        """Count steps and episodes from the records."""
+    def _link(self) -> None:
+        """Compute what follows from the order of the records, as `append` does one by one."""
+        stream = self.records["stream"]
+        order = np.argsort(stream, kind="stable")
+        _link(self.records, order, self._base)
+        stream = stream[order]
+        newest = order[np.append(stream[1:] != stream[:-1], True)[: len(order)]]
+        positions = (newest + self._base).tolist()
+        self._newest = dict(zip(self.records["stream"][newest].tolist(), positions, strict=True))
         self.steps = int(_steps_of(self.records).sum())
         self.episodes = int(self.records["is_tail"].sum())
 
 
-def _with_room(records: np.ndarray, more: int) -> np.ndarray:
-    """The records, and room for more: `np.concatenate` takes 0.1 ms to compare the dtypes."""
-    roomy = np.empty(len(records) + more, CHUNK)
-    roomy[: len(records)] = records
+def _with_room(more: int, *parts: np.ndarray) -> np.ndarray:
+    """A copy of records, and room for more."""
+    roomy, end = np.empty(sum(map(len, parts)) + more, CHUNK), 0
+    # As plain numbers: numpy copies a dtype of many fields one by one.
+    numbers = roomy.view(np.int64)
+    for part in parts:
+        begin, end = end, end + len(part) * _WIDTH
+        numbers[begin:end] = part.view(np.int64)
     return roomy
 
 
@@ -398,28 +401,35 @@ def _records_at(records: np.ndarray, index: np.ndarray) -> np.ndarray:
     return np.ndarray(len(index), CHUNK, numbers.take(index, 0))
 
 
-def _link(records: np.ndarray, base: int) -> None:
-    """Compute the links between chunks from their order, as `ChunkIndex.append` does."""
-    order = np.argsort(records["stream"], kind="stable")
-    of_stream = _records_at(records, order)
-    is_pending = of_stream["end"] & End.PENDING != 0
-    is_final = of_stream["end"] & (End.TERMINATED | End.TRUNCATED) != 0
-    is_lost = of_stream["end"] & End.LOST != 0
-    next_row = of_stream["first_row"] + of_stream["stored_rows"] - is_pending
+def _link(records: np.ndarray, order: np.ndarray, base: int) -> None:
+    """Compute the links between chunks.
+
+    Args:
+        records: All records.
+        order: Their indices, stream by stream.
+        base: Position of the first record.
+    """
+    episode, first_row, stored_rows, end = (
+        records[name][order] for name in ("episode", "first_row", "stored_rows", "end")
+    )
+    is_pending = end & _PENDING != 0
+    is_final = end & _FINAL != 0
+    is_lost = end & _LOST != 0
+    next_row = first_row + stored_rows - is_pending
     continues = np.zeros(len(order), np.bool_)
     continues[1:] = (
-        (of_stream["episode"][1:] == of_stream["episode"][:-1])
-        & (of_stream["first_row"][1:] == next_row[:-1])
+        (episode[1:] == episode[:-1])
+        & (first_row[1:] == next_row[:-1])
         & ~(is_final | is_lost)[:-1]
         & ~is_lost[1:]
     )
     is_continued = np.append(continues[1:], False)[: len(order)]
     begin = np.maximum.accumulate(np.where(continues, 0, np.arange(len(order))))
-    rows = of_stream["stored_rows"] - (is_pending & is_continued)
-    records["rows"][order] = np.where(is_lost, 0, rows)
+    rows = np.where(is_lost, 0, stored_rows - (is_pending & is_continued))
+    records["rows"][order] = rows
     records["is_tail"][order] = ~is_continued & ~is_lost
     records["previous"][order] = np.where(continues, base + np.roll(order, 1), -1)
-    records["head"][order] = of_stream["first_row"][begin]
+    records["head"][order] = first_row[begin]
     _link_streams(records, order, continues, base)
 
 
@@ -432,22 +442,24 @@ def _link_streams(records: np.ndarray, order: np.ndarray, continues: np.ndarray,
         continues: [chunks] in that order: the chunk continues the episode of the one before.
         base: Position of the first record.
     """
-    of_stream = _records_at(records, order)
-    is_lost = of_stream["end"] & End.LOST != 0
+    stream, first_row, rows, end = (
+        records[name][order] for name in ("stream", "first_row", "rows", "end")
+    )
+    is_lost = end & _LOST != 0
     joins = np.zeros(len(order), np.bool_)
     joins[1:] = (
-        (of_stream["stream"][1:] == of_stream["stream"][:-1])
-        & (continues[1:] | (of_stream["first_row"][1:] == 0))
+        (stream[1:] == stream[:-1])
+        & (continues[1:] | (first_row[1:] == 0))
         & ~(is_lost[1:] | is_lost[:-1])
     )
     begin = np.maximum.accumulate(np.where(joins, 0, np.arange(len(order))))
-    rows_before = np.cumsum(of_stream["rows"]) - of_stream["rows"]
+    rows_before = np.cumsum(rows) - rows
     is_joined = np.append(joins[1:], False)[: len(order)]
     records["stream_previous"][order] = np.where(joins, base + np.roll(order, 1), -1)
     records["stream_next"][order] = np.where(is_joined, base + np.roll(order, -1), -1)
     records["stream_row"][order] = rows_before - rows_before[begin]
     records["stream_head"] = 0
-    records["stream_starts_late"][order] = of_stream["first_row"][begin] > 0
+    records["stream_starts_late"][order] = first_row[begin] > 0
 
 
 def _begin_episodes(kept: np.ndarray, base: int) -> None:

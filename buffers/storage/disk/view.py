@@ -154,7 +154,7 @@ def _index_of(manifest: Manifest, loaded: Sequence[LoadedSegment]) -> ChunkIndex
     """The index of all chunks; a lost one keeps its position."""
     if not loaded:
         counters = Counters(*manifest.next[2:])
-        return ChunkIndex.restore(np.empty(0, CHUNK), counters, manifest.next.position)
+        return ChunkIndex.restore([], counters, manifest.next.position)
     base = position = loaded[0].segment.header.position
     most_lost = _LOST_CHUNKS + _LOST_SHARE * sum(len(each.records) for each in loaded)
     parts: list[np.ndarray] = []
@@ -168,7 +168,7 @@ def _index_of(manifest: Manifest, loaded: Sequence[LoadedSegment]) -> ChunkIndex
     last = loaded[-1].segment
     parts.append(_gap(position, max(position, manifest.next.position), last, most_lost))
     counters = Counters(*map(max, zip(loaded[-1].counters, manifest.next[2:], strict=True)))
-    return ChunkIndex.restore(np.concatenate(parts), counters, base)
+    return ChunkIndex.restore(parts, counters, base)
 
 
 def _gap(begin: int, end: int, segment: Segment, most: int) -> np.ndarray:

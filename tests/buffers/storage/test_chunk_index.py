@@ -163,7 +163,7 @@ def test_a_restored_index_equals_the_one_that_grew(
     kept = ("episode", "stream", "first_row", "end", "row_id", "stored_rows")
     for name in (*kept, "segment", "offset", "nbytes"):
         stored[name] = grown.records[name]
-    made = ChunkIndex.restore(stored, grown.counters, grown.base)
+    made = ChunkIndex.restore([stored], grown.counters, grown.base)
     assert same_records(made.records, grown.records)
     assert (made.steps, made.episodes) == (grown.steps, grown.episodes)
     assert (made.counters, made.base) == (grown.counters, grown.base)
@@ -218,7 +218,7 @@ def test_a_stream_cannot_continue_an_earlier_episode() -> None:
 
 
 def test_ids_of_evicted_episodes_are_refused() -> None:
-    index = ChunkIndex.restore(np.empty(0, CHUNK), Counters(100, 9, 90), 20)
+    index = ChunkIndex.restore([], Counters(100, 9, 90), 20)
     with pytest.raises(ValueError, match=r"episode 8 .*\b9\b"):
         index.check([chunk_of(8)])
     index.check([chunk_of(9)])
