@@ -14,7 +14,7 @@ from zlib import crc32
 import numpy as np
 
 from stepwell.buffers.errors import StoreCorrupt
-from stepwell.buffers.storage.chunk_index import CHUNK, ChunkInfo, Counters
+from stepwell.buffers.storage.chunk_index import CHUNK, ChunkIndex, ChunkInfo, Counters
 from stepwell.buffers.storage.disk.files import Files, as_bytes
 from stepwell.buffers.storage.disk.format import (
     SLOT,
@@ -73,10 +73,13 @@ class Segment:
         self._is_proved = bytearray()
         self.used_bytes = header.data_offset
 
-    @property
-    def chunks(self) -> int:
-        """Number of committed chunks."""
-        return len(self._crcs)
+    def has_chunks_of(self, other: Segment) -> bool:
+        """True for the same segment with the same committed chunks."""
+        return self is other or (
+            self.header == other.header
+            and self._crcs == other._crcs
+            and self._head_crcs == other._head_crcs
+        )
 
     def extend(self, slots: np.ndarray) -> None:
         """Add committed slots that were read from the file."""
@@ -182,10 +185,15 @@ class LoadedSegment(NamedTuple):
     records: np.ndarray
     counters: Counters
 
-    def without_slots(self) -> LoadedSegment:
-        """The same without the slots, which are needed only to write missing copies."""
+    def kept(self, index: ChunkIndex) -> LoadedSegment:
+        """The same in less memory: without slots, and with the records that an index has of it.
+
+        The slots are needed only to write missing copies.
+        """
+        begin = self.segment.header.position - index.base
         return self._replace(
-            committed=self.committed._replace(slots=self.committed.slots[:0].copy())
+            committed=self.committed._replace(slots=self.committed.slots[:0].copy()),
+            records=index.records[begin : begin + len(self.records)],
         )
 
 

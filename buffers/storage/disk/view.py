@@ -34,6 +34,14 @@ class Recovery(NamedTuple):
     healed: int = 0
     torn: int = 0
 
+    @classmethod
+    def of(cls, loaded: Sequence[LoadedSegment]) -> Recovery:
+        """The traces in the files of these segments."""
+        return cls(
+            sum(len(each.committed.missing_a) + len(each.committed.missing_b) for each in loaded),
+            sum(each.committed.torn for each in loaded),
+        )
+
 
 class StoreView:
     """Manifest, chunk index and segments of a store.
@@ -47,11 +55,20 @@ class StoreView:
     def __init__(self, manifest: Manifest, loaded: Sequence[LoadedSegment]) -> None:
         self.manifest = manifest
         self.segments: dict[int, Segment] = {each.entry.number: each.segment for each in loaded}
-        self.recovery = Recovery(
-            sum(len(each.committed.missing_a) + len(each.committed.missing_b) for each in loaded),
-            sum(each.committed.torn for each in loaded),
-        )
+        self.recovery = Recovery.of(loaded)
         self.index = _index_of(manifest, loaded)
+
+    def shows(self, manifest: Manifest, loaded: Sequence[LoadedSegment]) -> bool:
+        """True if a later reading of the files has found nothing else."""
+        return (
+            manifest == self.manifest
+            and len(loaded) == len(self.segments)
+            and all(
+                mine.has_chunks_of(each.segment)
+                for mine, each in zip(self.segments.values(), loaded, strict=True)
+            )
+            and Recovery.of(loaded) == self.recovery
+        )
 
     @property
     def lost_chunks(self) -> int:
@@ -113,13 +130,18 @@ def load_all(
 
 
 def read_view(
-    folder: StoreFolder, known: dict[int, LoadedSegment], *, skip: bool = False
+    folder: StoreFolder,
+    known: dict[int, LoadedSegment],
+    before: StoreView | None = None,
+    *,
+    skip: bool = False,
 ) -> StoreView:
     """Read the store while a writer may change it: only a problem found twice is an error.
 
     Args:
         folder: The store's folder.
         known: Sealed segments from an earlier call; replaced by those of this one.
+        before: The view of an earlier call, which is returned again if nothing changed.
         skip: Leave out damaged segments.
 
     Raises:
@@ -131,6 +153,8 @@ def read_view(
         manifest = folder.read_newest_manifest()
         try:
             loaded = load_all(folder, manifest, known)
+            if before is not None and before.shows(manifest, loaded):
+                return before
             view = StoreView(manifest, loaded)
         except StoreCorrupt as error:
             if str(error) != seen:
@@ -143,7 +167,7 @@ def read_view(
         known.clear()
         numbers = {entry.number for entry in manifest.sealed}
         known.update(
-            (each.entry.number, each.without_slots())
+            (each.entry.number, each.kept(view.index))
             for each in loaded
             if each.entry.number in numbers
         )
