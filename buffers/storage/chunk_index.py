@@ -131,8 +131,7 @@ class ChunkIndex:
         index._use(_with_room(64, *stored))
         index._length, index._base = sum(map(len, stored)), base
         index._link()
-        index.next_row_id, index.next_episode, index.total_steps = counters
-        index._oldest_new_episode = counters.next_episode
+        index._set_counters(counters)
         return index
 
     @property
@@ -200,29 +199,50 @@ class ChunkIndex:
         position, rows = self._base + self._length, chunk.rows
         newest = self._open.pop(chunk.stream, None)
         before = newest if newest and newest.episode == chunk.episode else None
-        head, previous = chunk.first_row, -1
         record = self.record(before.position) if before and before.position >= self._base else None
-        if before is not None and record is not None and not record.end & _LOST:
-            previous, head = before.position, record.head
-            self._continue(previous, record)
-        else:
-            self.episodes += 1
-        if self._length == len(self._records):
-            self._use(_with_room(self._length, self._records))
-        _RECORD.pack_into(
-            *(self._numbers, self._length * _RECORD.size),
+        is_continued = record is not None and not record.end & _LOST
+        self._enter(
             *(chunk.episode, chunk.stream, chunk.first_row, rows, int(chunk.end)),
-            *(1, previous, head, self.next_row_id, rows, segment, offset, nbytes),
-            *self._join_stream(chunk, previous, position),
+            *(self.next_row_id, segment, offset, nbytes),
+            before.position if before is not None and is_continued else -1,
         )
-        self._length += 1
         if not chunk.end.is_final:
             self._open[chunk.stream] = _open_after(chunk, rows, position)
-        self.steps += rows - (chunk.first_row == 0)
         self.total_steps += _new_steps(chunk, rows, before)
         self.next_row_id += rows
         self._use_id(chunk.episode)
         return position
+
+    def followed_by(self, stored: np.ndarray, counters: Counters) -> ChunkIndex:
+        """Build the index of the same chunks and some more; this one is not changed.
+
+        `restore` of all of them gives the same, but links each one again.
+
+        Args:
+            stored: Records of the chunks that follow, as for `restore`; none of them is lost.
+            counters: The counters after the last one.
+        """
+        index = ChunkIndex()
+        index._use(_with_room(len(stored) + 64, self.records))
+        index._length, index._base = self._length, self._base
+        index._newest = self._newest.copy()
+        index.steps, index.episodes = self.steps, self.episodes
+        index._counts = {
+            (kind, chosen): counts.copied()
+            for (kind, chosen), counts in self._counts.items()
+            if chosen is None  # the episodes that others choose are looked at again
+        }
+        for each in map(ChunkInfo._make, stored.tolist()):
+            position = index._newest.get(each.stream, -1)
+            before = index.record(position) if position >= index._base else None
+            is_continued = before is not None and _continues(each, before)
+            index._enter(
+                *(each.episode, each.stream, each.first_row, each.stored_rows, each.end),
+                *(each.row_id, each.segment, each.offset, each.nbytes),
+                position if is_continued else -1,
+            )
+        index._set_counters(counters)
+        return index
 
     @property
     def oldest_segment_stop(self) -> int:
@@ -307,9 +327,44 @@ class ChunkIndex:
         self._records = records
         self._numbers = memoryview(cast("bytes", records.view(np.int64))).cast("B").cast("q")
 
-    def _continue(self, position: int, record: ChunkInfo) -> None:
-        """Let the next chunk of an episode follow the one at a position."""
-        begin = (position - self._base) * _WIDTH
+    def _set_counters(self, counters: Counters) -> None:
+        """Begin with the counters of an earlier process, all of whose ids are used."""
+        self.next_row_id, self.next_episode, self.total_steps = counters
+        self._oldest_new_episode = counters.next_episode
+
+    def _enter(
+        self,
+        episode: int,
+        stream: int,
+        first_row: int,
+        rows: int,
+        end: int,
+        row_id: int,
+        segment: int,
+        offset: int,
+        nbytes: int,
+        previous: int,
+    ) -> None:
+        """Add a record, and link it to the one at the position of the episode's chunk before."""
+        head = first_row
+        if previous >= 0:
+            head = self._continue(previous)
+        else:
+            self.episodes += 1
+        if self._length == len(self._records):
+            self._use(_with_room(self._length, self._records))
+        _RECORD.pack_into(
+            *(self._numbers, self._length * _RECORD.size),
+            *(episode, stream, first_row, rows, end),
+            *(1, previous, head, row_id, rows, segment, offset, nbytes),
+            *self._join_stream(stream, first_row, previous),
+        )
+        self._length += 1
+        self.steps += rows - (first_row == 0)
+
+    def _continue(self, position: int) -> int:
+        """Let a chunk follow the one at a position; returns the first stored row of its episode."""
+        record, begin = self.record(position), (position - self._base) * _WIDTH
         self._numbers[begin + _IS_TAIL] = 0
         if record.end & _PENDING:
             # The pending last row no longer counts: the next chunk contains it again.
@@ -318,17 +373,18 @@ class ChunkIndex:
             self.steps -= record.rows > 1 or record.first_row > 0
         for counts in self._counts.values():  # the counts depend on is_tail
             counts.forget_from(position - self._base)
+        return record.head
 
     def _join_stream(
-        self, chunk: Chunk, previous: int, position: int
+        self, stream: int, first_row: int, previous: int
     ) -> tuple[int, int, int, int, int]:
-        """Link a chunk to the one before in its stream, unless rows between them are missing."""
-        before = self._newest.get(chunk.stream, -1)
-        self._newest[chunk.stream] = position
+        """Link the next chunk to the one before in its stream, unless rows between are missing."""
+        position, before = self._base + self._length, self._newest.get(stream, -1)
+        self._newest[stream] = position
         record = self.record(before) if before >= self._base else None
         is_joined = record is not None and not record.end & _LOST
-        if record is None or not is_joined or (before != previous and chunk.first_row != 0):
-            return -1, -1, 0, 0, int(chunk.first_row > 0)
+        if record is None or not is_joined or (before != previous and first_row != 0):
+            return -1, -1, 0, 0, int(first_row > 0)
         self._numbers[(before - self._base) * _WIDTH + _STREAM_NEXT] = position
         row = record.stream_row + record.rows
         return before, -1, row, record.stream_head, record.stream_starts_late
@@ -344,6 +400,16 @@ class ChunkIndex:
         self._newest = dict(zip(self.records["stream"][newest].tolist(), positions, strict=True))
         self.steps = int(_steps_of(self.records).sum())
         self.episodes = int(self.records["is_tail"].sum())
+
+
+def _continues(chunk: ChunkInfo, before: ChunkInfo) -> bool:
+    """True if a chunk continues the episode of the one before it in its stream; see `_link`."""
+    next_row = before.first_row + before.stored_rows - (before.end & _PENDING != 0)
+    return (
+        chunk.episode == before.episode
+        and chunk.first_row == next_row
+        and not before.end & (_FINAL | _LOST)
+    )
 
 
 def _with_room(more: int, *parts: np.ndarray) -> np.ndarray:

@@ -73,12 +73,17 @@ class Segment:
         self._is_proved = bytearray()
         self.used_bytes = header.data_offset
 
-    def has_chunks_of(self, other: Segment) -> bool:
-        """True for the same segment with the same committed chunks."""
+    @property
+    def chunks(self) -> int:
+        """Number of committed chunks."""
+        return len(self._crcs)
+
+    def follows(self, other: Segment) -> bool:
+        """True for the same segment with the same committed chunks, and perhaps more."""
         return self is other or (
             self.header == other.header
-            and self._crcs == other._crcs
-            and self._head_crcs == other._head_crcs
+            and self._crcs[: other.chunks] == other._crcs
+            and self._head_crcs[: other.chunks] == other._head_crcs
         )
 
     def extend(self, slots: np.ndarray) -> None:

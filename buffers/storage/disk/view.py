@@ -21,6 +21,8 @@ __all__ = ["Recovery", "StoreView", "load_all", "read_view"]
 # are there, or as a small store has. If a file declares more, no memory is allocated for it.
 _LOST_CHUNKS, _LOST_SHARE = 1 << 18, 4
 
+_MANY_NEW = 32  # linking one new chunk takes as long as linking as many at once
+
 
 class Recovery(NamedTuple):
     """The traces of a crash that were found when a store was opened.
@@ -50,13 +52,19 @@ class StoreView:
         manifest: The manifest.
         loaded: The live segments as found in their files; where one is missing, its chunks are
             lost.
+        before: An earlier view, whose index may be continued.
     """
 
-    def __init__(self, manifest: Manifest, loaded: Sequence[LoadedSegment]) -> None:
+    def __init__(
+        self,
+        manifest: Manifest,
+        loaded: Sequence[LoadedSegment],
+        before: StoreView | None = None,
+    ) -> None:
         self.manifest = manifest
         self.segments: dict[int, Segment] = {each.entry.number: each.segment for each in loaded}
         self.recovery = Recovery.of(loaded)
-        self.index = _index_of(manifest, loaded)
+        self.index = _index_of(manifest, loaded, before)
 
     def shows(self, manifest: Manifest, loaded: Sequence[LoadedSegment]) -> bool:
         """True if a later reading of the files has found nothing else."""
@@ -64,7 +72,7 @@ class StoreView:
             manifest == self.manifest
             and len(loaded) == len(self.segments)
             and all(
-                mine.has_chunks_of(each.segment)
+                mine.chunks == each.segment.chunks and each.segment.follows(mine)
                 for mine, each in zip(self.segments.values(), loaded, strict=True)
             )
             and Recovery.of(loaded) == self.recovery
@@ -155,7 +163,7 @@ def read_view(
             loaded = load_all(folder, manifest, known)
             if before is not None and before.shows(manifest, loaded):
                 return before
-            view = StoreView(manifest, loaded)
+            view = StoreView(manifest, loaded, before)
         except StoreCorrupt as error:
             if str(error) != seen:
                 seen = str(error)
@@ -174,7 +182,9 @@ def read_view(
         return view
 
 
-def _index_of(manifest: Manifest, loaded: Sequence[LoadedSegment]) -> ChunkIndex:
+def _index_of(
+    manifest: Manifest, loaded: Sequence[LoadedSegment], earlier: StoreView | None
+) -> ChunkIndex:
     """The index of all chunks; a lost one keeps its position."""
     if not loaded:
         counters = Counters(*manifest.next[2:])
@@ -192,7 +202,38 @@ def _index_of(manifest: Manifest, loaded: Sequence[LoadedSegment]) -> ChunkIndex
     last = loaded[-1].segment
     parts.append(_gap(position, max(position, manifest.next.position), last, most_lost))
     counters = Counters(*map(max, zip(loaded[-1].counters, manifest.next[2:], strict=True)))
+    added = None if earlier is None else _added(earlier, loaded, parts, base)
+    if earlier is not None and added is not None:
+        return earlier.index.followed_by(added, counters)
     return ChunkIndex.restore(parts, counters, base)
+
+
+def _added(
+    earlier: StoreView, loaded: Sequence[LoadedSegment], parts: Sequence[np.ndarray], base: int
+) -> np.ndarray | None:
+    """The records of the chunks that were added to those of an earlier view.
+
+    Returns None if something else changed, too, or if they are so many that linking them one by
+    one takes longer than linking all.
+    """
+    known, segments = len(earlier.index), [*earlier.segments.values()]
+    added = sum(map(len, parts)) - known
+    if (
+        not segments
+        or earlier.index.base != base
+        or segments[-1].header.position + segments[-1].chunks != base + known
+        or not 0 <= added * _MANY_NEW <= known
+        or len(segments) > len(loaded)
+        or not all(new.segment.follows(old) for new, old in zip(loaded, segments, strict=False))
+    ):
+        return None
+    newest = [part[:0] for part in parts[:1]]
+    for part in reversed(parts):
+        if added:
+            newest.insert(0, part[max(0, len(part) - added) :])
+            added -= len(newest[0])
+    records = np.concatenate(newest)
+    return None if (records["end"] & End.LOST).any() else records
 
 
 def _gap(begin: int, end: int, segment: Segment, most: int) -> np.ndarray:

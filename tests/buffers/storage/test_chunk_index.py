@@ -173,6 +173,30 @@ def test_a_restored_index_equals_the_one_that_grew(
     assert (made.records["row_id"] == grown.records["row_id"]).all()
 
 
+@given(PROGRAMS, st.floats(0, 1))
+@settings(max_examples=examples(150))
+def test_an_index_that_is_continued_equals_the_restored_one(
+    program: list[str | tuple[int, int, End]], share: float
+) -> None:
+    model = Model()
+    model.run([each for each in program if each != "evict"])
+    stored, kinds = model.index.records.copy(), (Windows(2), Windows(3, 1, 2, is_across=True))
+    known = int(share * len(stored))
+    few = ChunkIndex.restore([stored[:known]], Counters(), 20)
+    before, totals = few.records.copy(), [few.items(kind).total for kind in kinds]
+    made = few.followed_by(stored[known:], model.index.counters)
+    expected = ChunkIndex.restore([stored], model.index.counters, 20)
+    assert np.array_equal(made.records, expected.records)
+    assert (made.steps, made.episodes) == (expected.steps, expected.episodes)
+    assert (made.counters, made.base) == (expected.counters, expected.base)
+    assert [made.items(kind).total for kind in kinds] == [
+        expected.items(kind).total for kind in kinds
+    ]
+    assert made._newest == expected._newest
+    assert np.array_equal(few.records, before)
+    assert [few.items(kind).total for kind in kinds] == totals
+
+
 def test_row_ids_and_positions_are_never_used_twice() -> None:
     model = Model()
     for number in range(30):
