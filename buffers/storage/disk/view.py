@@ -202,14 +202,14 @@ def _index_of(
     last = loaded[-1].segment
     parts.append(_gap(position, max(position, manifest.next.position), last, most_lost))
     counters = Counters(*map(max, zip(loaded[-1].counters, manifest.next[2:], strict=True)))
-    added = None if earlier is None else _added(earlier, loaded, parts, base)
+    added = None if earlier is None else _added(earlier, loaded, parts)
     if earlier is not None and added is not None:
         return earlier.index.followed_by(added, counters)
     return ChunkIndex.restore(parts, counters, base)
 
 
 def _added(
-    earlier: StoreView, loaded: Sequence[LoadedSegment], parts: Sequence[np.ndarray], base: int
+    earlier: StoreView, loaded: Sequence[LoadedSegment], parts: Sequence[np.ndarray]
 ) -> np.ndarray | None:
     """The records of the chunks that were added to those of an earlier view.
 
@@ -220,8 +220,7 @@ def _added(
     added = sum(map(len, parts)) - known
     if (
         not segments
-        or earlier.index.base != base
-        or segments[-1].header.position + segments[-1].chunks != base + known
+        or segments[-1].header.position + segments[-1].chunks != sum(earlier.extent)
         or not 0 <= added * _MANY_NEW <= known
         or len(segments) > len(loaded)
         or not all(new.segment.follows(old) for new, old in zip(loaded, segments, strict=False))
