@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from stepwell.buffers import Chunk, End
@@ -196,6 +196,7 @@ KINDS = (Windows(2), Windows(3, 1, 2, is_across=True), EpisodeTails(2, 1))
 
 
 @given(ANY_CHUNKS, ANY_CHUNKS)
+@example([(0, 0, 0, 3, End.PENDING)], [(0, 0, 2, 2, End.NONE)])  # counts of the first change
 @settings(max_examples=examples(400))
 def test_an_index_that_is_continued_equals_the_restored_one(
     first: list[tuple[int, int, int, int, End]], more: list[tuple[int, int, int, int, End]]
@@ -223,6 +224,7 @@ def test_an_index_that_is_continued_equals_the_restored_one(
 
 
 @given(ANY_CHUNKS, st.integers(1, 3))
+@example([(0, 0, 0, 2, End.TERMINATED)] * 5 + [(0, 0, 3, 2, End.NONE)], 1)  # a gap after them
 @settings(max_examples=examples(400))
 def test_an_index_after_evictions_equals_that_of_what_is_left(
     chunks: list[tuple[int, int, int, int, End]], evictions: int

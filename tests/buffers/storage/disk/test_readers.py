@@ -189,6 +189,18 @@ class SizeThen(NoSyncFiles):
         return size
 
 
+def test_a_refresh_without_new_chunks_shows_new_facts(tmp_path: Path) -> None:
+    with create(tmp_path / "a") as storage, reopen(tmp_path / "a", read_only=True) as reader:
+        play(storage, 3)
+        assert reader.refresh()
+        index = reader.index
+        assert not reader.refresh()
+        assert reader.index is index
+        storage.append_session({"seed": 7})
+        assert not reader.refresh()
+        assert reader.sessions == storage.sessions == ({"seed": 7},)
+
+
 @pytest.mark.parametrize("looks_between", [True, False])
 def test_a_reader_follows_a_repair_that_removed_the_newest_segment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looks_between: bool
