@@ -1,7 +1,8 @@
-"""Cost of the disk store: flushing, opening, and drawing from many rows.
+"""Cost of the disk store: flushing, opening, drawing from many rows, and all of it at scale.
 
     python benchmarks/disk.py                         # all of it, in a folder below this one
     python benchmarks/disk.py --only flush --rounds 3 --folder /mnt/disk
+    python benchmarks/disk.py --only scale --rows 100000 10000000 100000000 --chunk-rows 500
 
 A flush is compared to `pwrite` and `fdatasync` of the same bytes alone, into a file that is
 already allocated.
@@ -13,9 +14,11 @@ import argparse
 import functools
 import os
 import tempfile
+import time
 import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from gymnasium import spaces
@@ -27,6 +30,8 @@ from stepwell.buffers.storage.chunk_codec import ChunkEncoder
 
 WARM_UP_BYTES = 130 << 20  # from here on a segment has its full size
 WARM_UP_DRAWS = 100
+SCALE_DRAW = 20_000  # transitions of a batch that only touches chunks
+SCALE_CALLS = 50
 TINY = Spec(
     (
         Field("observation", "float32", (4,), "raw"),
@@ -293,12 +298,124 @@ def drawing_table(folder: Path, count: int, chunk_rows: int) -> str:
     return f"chunks of {chunk_rows} rows\n" + rounds.table(head, lines)
 
 
+# --- scale ----------------------------------------------------------------------------------------
+
+
+class Sized(NamedTuple):
+    """An open store of tiny rows, and what was measured while it was made."""
+
+    name: str
+    replay: sw.SequenceReplayBuffer
+    path: Path
+    costs: dict[str, float]
+
+
+def anonymous_bytes() -> int:
+    """RAM of this process, without mapped files; 0 where the system does not tell."""
+    status = Path("/proc/self/status")
+    lines = status.read_text().splitlines() if status.exists() else []
+    return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon"))
+
+
+def cpu(call: Callable[[], object], calls: int = 1) -> float:
+    """Microseconds of CPU time that a call takes."""
+    began = time.process_time()
+    for _ in range(calls):
+        call()
+    return (time.process_time() - began) / calls * 1e6
+
+
+def sized(folder: Path, rows: int, chunk_rows: int) -> Sized:
+    """Make a store, open it, and draw until nearly every chunk was used once."""
+    path, costs = folder / f"scale{rows}-{chunk_rows}", dict[str, float]()
+    chunks = rows // chunk_rows
+    costs["write, for each chunk"] = cpu(lambda: fill(path, rows, chunk_rows)) / chunks
+    opened: list[sw.SequenceReplayBuffer] = []
+    free = anonymous_bytes()
+    costs["open"] = cpu(
+        lambda: opened.append(sw.SequenceReplayBuffer.open(path, read_only=True, seed=0))
+    )
+    (replay,) = opened
+    costs["RAM of the index, bytes a chunk"] = index_bytes(path) / chunks
+    costs["first batch: items are counted"] = cpu(lambda: replay.sample_transitions(32))
+    costs["first batch by priorities"] = cpu(
+        lambda: replay.sample_transitions(32, draw="priorities")
+    )
+    draws = int(chunks * (np.log(chunks) + 3) / SCALE_DRAW) + 1
+    took = cpu(lambda: replay.sample_transitions(SCALE_DRAW), draws)
+    costs["first use of a chunk"] = took * draws / chunks
+    costs["RAM of all, bytes a row"] = (anonymous_bytes() - free) / rows
+    return Sized(f"{rows:,} rows, {chunk_rows} a chunk", replay, path, costs)
+
+
+def scale_batches(chunk_rows: int) -> dict[str, Callable[[sw.SequenceReplayBuffer], object]]:
+    """The batches, by name."""
+    length = min(64, chunk_rows)
+
+    def prioritized(replay: sw.SequenceReplayBuffer, batch: int) -> None:
+        drawn = replay.sample_transitions(batch, draw="priorities")
+        replay.update_priorities(drawn.ids, np.ones(batch, np.float32))
+
+    return {
+        "32 transitions": lambda replay: replay.sample_transitions(32),
+        "256 transitions": lambda replay: replay.sample_transitions(256),
+        f"16 sequences of {length}": lambda replay: replay.sample_sequences(16, length),
+        "32 by priorities, updated": lambda replay: prioritized(replay, 32),
+        "256 by priorities, updated": lambda replay: prioritized(replay, 256),
+    }
+
+
+def scale_table(folder: Path, count: int, sizes: list[int], chunk_rows: int) -> str:
+    """The same work in stores of several sizes: microseconds of CPU time, lowest quarter."""
+    sized(folder, 100 * chunk_rows, chunk_rows).replay.close()  # what is done once in a process
+    stores = [sized(folder, rows, chunk_rows) for rows in sizes]
+    for name, draw in scale_batches(chunk_rows).items():
+        turns = [
+            [cpu(functools.partial(draw, each.replay), SCALE_CALLS) for each in stores]
+            for _ in range(4 * count)
+        ]
+        for each, values in zip(stores, zip(*turns, strict=True), strict=True):
+            each.costs[name] = float(np.quantile(values, 0.25))
+    for each in stores:
+        each.costs["refresh, nothing new"] = cpu(each.replay.refresh, SCALE_CALLS)
+        write_meanwhile(each, chunk_rows, count)
+        each.replay.close()
+    names = [each.name for each in stores]
+    lines = [(cost, *(f"{each.costs[cost]:,.1f}" for each in stores)) for cost in stores[0].costs]
+    return rounds.table(("microseconds of CPU time, or bytes", *names), lines)
+
+
+def write_meanwhile(store: Sized, chunk_rows: int, count: int) -> None:
+    """Measure a writer that adds to a large store, a reader that follows it, and an eviction."""
+    costs: dict[str, list[float]] = {}
+    with DiskStorage.open(store.path) as storage:
+        store.replay.refresh()
+        fields = {
+            field.name: np.zeros((chunk_rows, *field.shape), field.dtype) for field in TINY.fields
+        }
+        for _ in range(count + 1):
+            number = storage.index.next_episode
+            chunks = [Chunk(number, 0, 0, End.TERMINATED, fields)]
+            calls: dict[str, Callable[[], object]] = {
+                "add a chunk": functools.partial(storage.add, chunks),
+                "refresh, one new chunk": store.replay.refresh,
+                "first batch after it": functools.partial(store.replay.sample_transitions, 32),
+            }
+            for name, call in calls.items():
+                costs.setdefault(name, []).append(cpu(call))
+        oldest = storage.index.oldest_segment_stop
+        store.costs.update((name, float(np.median(each[1:]))) for name, each in costs.items())
+        store.costs["evict a segment"] = cpu(lambda: storage.drop_before(oldest))
+
+
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--only", choices=["flush", "open", "draw"])
+    parser.add_argument("--only", choices=["flush", "open", "draw", "scale"])
+    sizes = [100_000, 10_000_000]
+    parser.add_argument("--rows", type=int, nargs="+", default=sizes, help="of stores, for scale")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--chunk-rows", type=int, default=1_000, help="rows a chunk, for draw")
+    parser.add_argument("--chunk-rows", type=int, default=1_000, help="for draw and scale")
     parser.add_argument("--folder", default=".", help="a folder on the disk to be measured")
     options = parser.parse_args()
     print(rounds.machine("stepwell", "numpy", "zstandard"))
@@ -310,6 +427,8 @@ def main() -> None:
             print("\n" + opening_table(folder, options.rounds))
         if options.only in (None, "draw"):
             print("\n" + drawing_table(folder, options.rounds, options.chunk_rows))
+        if options.only in (None, "scale"):
+            print("\n" + scale_table(folder, options.rounds, options.rows, options.chunk_rows))
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ All numbers are little-endian; offsets count from the chunk's first byte.
 
 from __future__ import annotations
 
+import contextvars
 import json
 import math
 import struct
@@ -50,15 +51,19 @@ _BLOCK_ROWS, _BLOCK_BYTES = {"zstd": 16, "delta": 32}, 1 << 16
 _ZSTD_LEVEL = 3
 # Deltas are short, so more effort costs little. Where many bytes change, plain rows are smaller.
 _DELTA_LEVEL, _MOST_DELTAS = 6, 1 / 4
+_COPIED_BYTES = 1 << 13  # copying these takes less time than making a view
 _MAX_BLOCKS_BYTES = 2**32 - 1  # the largest end of a block
 # A zstd frame begins with 6 bytes at least, and 4 bytes hold 128 KiB at most.
 _FRAME_BYTES, _PART_BYTES, _PART_HOLDS = 6, 4, 1 << 17
 
 _NARROWER = {
-    "i": ("<i1", "<u1", "<i2", "<u2", "<i4", "<u4"),
-    "u": ("<u1", "<u2", "<u4"),
-    "f": ("<i1", "<i2", "<f4"),
-    "b": (),
+    kind: tuple(map(np.dtype, names))
+    for kind, names in {
+        "i": ("<i1", "<u1", "<i2", "<u2", "<i4", "<u4"),
+        "u": ("<u1", "<u2", "<u4"),
+        "f": ("<i1", "<i2", "<f4"),
+        "b": (),
+    }.items()
 }
 
 
@@ -70,7 +75,10 @@ class ChunkEncoder:
     """
 
     def __init__(self, spec: Spec) -> None:
-        self._spec = spec
+        self._fields = [(field, field.numpy_dtype.newbyteorder("<")) for field in spec.fields]
+        self._head = struct.Struct(_head_format(spec))
+        self._silent = contextvars.Context()  # `np.errstate` takes longer than the casts
+        self._silent.run(np.seterr, invalid="ignore", over="ignore")
         self._compressor = zstandard.ZstdCompressor(level=_ZSTD_LEVEL, write_content_size=True)
         self._delta_compressor = zstandard.ZstdCompressor(
             level=_DELTA_LEVEL, write_content_size=True
@@ -83,24 +91,28 @@ class ChunkEncoder:
             SpecMismatch: A field is missing, or has another dtype or shape than in the Spec.
         """
         metadata = _metadata_text(chunk)
-        head_bytes = _HEADER.size + _FIELD.size * len(self._spec.fields) + len(metadata)
-        head = bytearray(_HEADER.pack(len(self._spec.fields), len(metadata)))
-        data: list[Part] = [_padding(head_bytes)]
-        offset = head_bytes + len(data[0])
-        rows = chunk.rows
-        for field in self._spec.fields:
-            dtype, block_rows, parts = self._encode_field(field, _rows_of(chunk, field, rows))
+        offset = self._head.size + len(metadata)
+        padding = _padding(offset)
+        offset += len(padding)
+        head: list[int | bytes] = [len(self._fields), len(metadata)]
+        data: list[Part] = [padding]
+        count = chunk.rows
+        for field, dtype in self._fields:
+            rows = _rows_of(chunk, field, dtype, count)
+            stored, block_rows, parts = self._encode_field(field, rows)
             nbytes = sum(map(len, parts))
-            head += _FIELD.pack(_TAGS[field.codec], dtype.encode(), block_rows, offset, nbytes)
-            data += [*parts, _padding(nbytes)]
-            offset += nbytes + len(data[-1])
-        return [bytes(head) + metadata, *data]
+            head += (_TAGS[field.codec], stored.encode(), block_rows, offset, nbytes)
+            padding = _padding(nbytes)
+            data += [*parts, padding]
+            offset += nbytes + len(padding)
+        return [self._head.pack(*head) + metadata, *data]
 
     def _encode_field(self, field: Field, rows: np.ndarray) -> tuple[str, int, list[Part]]:
         if field.codec == "narrow":
-            rows = _narrowed(rows)
+            rows = self._silent.run(_narrowed, rows)
         if field.codec not in _BLOCK_ROWS:
-            return rows.dtype.str, 0, [_as_bytes(rows)]
+            few = rows.nbytes <= _COPIED_BYTES
+            return rows.dtype.str, 0, [rows.tobytes() if few else _as_bytes(rows)]
         block_rows = _block_rows(field, field.codec)
         parts = self._compress(rows, block_rows, has_deltas=field.codec == "delta")
         return rows.dtype.str, block_rows, parts
@@ -148,9 +160,7 @@ class ChunkDecoder:
 
     def __init__(self, spec: Spec, cache_bytes: int = 0) -> None:
         self._fields = spec.fields
-        self._head = struct.Struct(
-            _HEADER.format + _FIELD.format.removeprefix("<") * len(spec.fields)
-        )
+        self._head = struct.Struct(_head_format(spec))
         # By codec, stored dtype and rows a block, as in an entry.
         self._codings = [dict(_codings(field)) for field in spec.fields]
         stored = [
@@ -479,14 +489,18 @@ def _metadata_text(chunk: Chunk) -> bytes:
     return text
 
 
-def _rows_of(chunk: Chunk, field: Field, count: int) -> np.ndarray:
-    """The rows of one field, contiguous and little-endian.
+def _head_format(spec: Spec) -> str:
+    """The format of a chunk's head without its metadata, for `struct`."""
+    return _HEADER.format + _FIELD.format.removeprefix("<") * len(spec.fields)
+
+
+def _rows_of(chunk: Chunk, field: Field, dtype: np.dtype[np.generic], count: int) -> np.ndarray:
+    """The rows of one field, contiguous and in the given dtype, which is little-endian.
 
     Their dtype and shape are checked: a wrong cast would be permanent.
     """
     rows, expected = chunk.fields.get(field.name), (count, *field.shape)
     if rows is not None and rows.shape == expected:
-        dtype = field.numpy_dtype.newbyteorder("<")
         # Any byte order is accepted, as it is converted exactly.
         if rows.dtype == dtype or rows.dtype.newbyteorder("<") == dtype:
             return np.ascontiguousarray(rows, dtype)
@@ -498,14 +512,13 @@ def _rows_of(chunk: Chunk, field: Field, count: int) -> np.ndarray:
 
 def _narrowed(rows: np.ndarray) -> np.ndarray:
     """The same values in the smallest dtype that preserves every bit."""
-    for name in _NARROWER.get(rows.dtype.kind, ()):
-        if np.dtype(name).itemsize >= rows.itemsize:
+    dtype, exact = rows.dtype, rows.tobytes()
+    for narrower in _NARROWER.get(dtype.kind, ()):
+        if narrower.itemsize >= dtype.itemsize:
             break
-        with np.errstate(invalid="ignore", over="ignore"):
-            small = rows.astype(name)
-            same = small.astype(rows.dtype)
+        small = rows.astype(narrower)
         # Bits, not values: -0.0 equals 0 and NaN equals nothing.
-        if same.tobytes() == rows.tobytes():
+        if small.astype(dtype).tobytes() == exact:
             return small
     return rows
 
@@ -527,8 +540,7 @@ def _codings(field: Field) -> Iterator[tuple[tuple[int, bytes, int], Coding]]:
     Joined stores may use other codecs than the Spec of the first store, so all codecs are here.
     """
     own = field.numpy_dtype.newbyteorder("<")
-    narrower = (np.dtype(name) for name in _NARROWER.get(own.kind, ()))
-    smaller = [dtype for dtype in narrower if dtype.itemsize < own.itemsize]
+    smaller = [each for each in _NARROWER.get(own.kind, ()) if each.itemsize < own.itemsize]
     items = math.prod(field.shape)
     for codec, tag in _TAGS.items():
         if codec == "delta" and field.row_bytes < IMAGE_BYTES:

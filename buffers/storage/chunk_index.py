@@ -6,8 +6,9 @@ chunks, whatever the number of stored rows.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, cast
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from stepwell.buffers.storage.item_counts import ItemCounts, ItemKind, Shares
 __all__ = ["CHUNK", "ChunkIndex", "ChunkInfo", "Counters"]
 
 _MAX_COUNTS = 16  # kinds of item whose counts are kept up to date
+_MOST_SKIPPED = 4_096  # ids of episodes
 _CountKey: TypeAlias = "tuple[ItemKind, EpisodeFilter | None]"
 
 
@@ -64,6 +66,14 @@ class ChunkInfo(NamedTuple):
 
 CHUNK = np.dtype([(name, np.int64) for name in ChunkInfo._fields])
 
+# One record is read and written as plain numbers: numpy takes microseconds for each of its fields.
+_RECORD = struct.Struct(f"{len(ChunkInfo._fields)}q")
+_WIDTH = len(ChunkInfo._fields)
+_ROWS, _IS_TAIL, _STREAM_NEXT = map(ChunkInfo._fields.index, ("rows", "is_tail", "stream_next"))
+_LOST, _PENDING = int(End.LOST), int(End.PENDING)
+_FINAL = int(End.TERMINATED | End.TRUNCATED)
+_NO_STREAM = np.iinfo(np.int64).min
+
 
 class Counters(NamedTuple):
     """Numbers that only grow, also when chunks are evicted.
@@ -86,7 +96,7 @@ class ChunkIndex:
     """
 
     def __init__(self) -> None:
-        self._records: np.ndarray = np.empty(64, CHUNK)
+        self._use(np.empty(64, CHUNK))
         self._length = 0
         self._base = 0
         self._open: dict[int, _OpenEpisode] = {}
@@ -95,6 +105,9 @@ class ChunkIndex:
         self.shares: Shares | None = None
         self.losses = 0  # calls of `lose`
         self._oldest_new_episode = 0
+        # Episodes of envs that are stepped together are not stored in the order of their ids. The
+        # newest ids that were passed over are kept here, as a search takes as long as the index is.
+        self._skipped: dict[int, None] = {}
         self.next_row_id = 0
         self.next_episode = 0
         self.steps = 0
@@ -102,26 +115,23 @@ class ChunkIndex:
         self.total_steps = 0
 
     @classmethod
-    def restore(cls, stored: np.ndarray, counters: Counters, base: int) -> ChunkIndex:
+    def restore(cls, stored: Sequence[np.ndarray], counters: Counters, base: int) -> ChunkIndex:
         """Build the index of chunks that an earlier process stored.
 
         Unfinished episodes are not continued by later chunks.
 
         Args:
-            stored: Records [chunks], dtype `CHUNK`; of every chunk its episode, stream, first row,
-                end, row id, stored rows, segment, offset and length. The rest is computed.
+            stored: Records [chunks], dtype `CHUNK`, in parts; of every chunk its episode, stream,
+                first row, end, row id, stored rows, segment, offset and length. The rest is
+                computed.
             counters: The counters after the last chunk.
             base: Position of the first chunk.
         """
         index = cls()
-        records = stored.copy()
-        _link(records, base)
-        index._records = _with_room(records, 64)
-        index._length, index._base = len(records), base
-        index._find_newest()
-        index._count()
-        index.next_row_id, index.next_episode, index.total_steps = counters
-        index._oldest_new_episode = counters.next_episode
+        index._use(_with_room(64, *stored))
+        index._length, index._base = sum(map(len, stored)), base
+        index._link()
+        index._set_counters(counters)
         return index
 
     @property
@@ -153,7 +163,8 @@ class ChunkIndex:
 
     def record(self, position: int) -> ChunkInfo:
         """The record at a position."""
-        return ChunkInfo._make(self._records[position - self._base].tolist())
+        place = (position - self._base) * _RECORD.size
+        return ChunkInfo._make(_RECORD.unpack_from(self._numbers, place))
 
     def check(self, chunks: Sequence[Chunk]) -> list[int]:
         """Refuse chunks that could not be appended, one after the other.
@@ -188,27 +199,50 @@ class ChunkIndex:
         position, rows = self._base + self._length, chunk.rows
         newest = self._open.pop(chunk.stream, None)
         before = newest if newest and newest.episode == chunk.episode else None
-        head, previous = chunk.first_row, -1
-        if before and before.position >= self._base and not self._is_lost(before.position):
-            previous = before.position
-            head = self._continue(previous)
-        else:
-            self.episodes += 1
-        if self._length == len(self._records):
-            self._records = _with_room(self._records, self._length)
-        self._records[self._length] = (
+        record = self.record(before.position) if before and before.position >= self._base else None
+        is_continued = record is not None and not record.end & _LOST
+        self._enter(
             *(chunk.episode, chunk.stream, chunk.first_row, rows, int(chunk.end)),
-            *(1, previous, head, self.next_row_id, rows, segment, offset, nbytes),
-            *self._join_stream(chunk, previous, position),
+            *(self.next_row_id, segment, offset, nbytes),
+            before.position if before is not None and is_continued else -1,
         )
-        self._length += 1
         if not chunk.end.is_final:
             self._open[chunk.stream] = _open_after(chunk, rows, position)
-        self.steps += rows - (chunk.first_row == 0)
         self.total_steps += _new_steps(chunk, rows, before)
         self.next_row_id += rows
-        self.next_episode = max(self.next_episode, chunk.episode + 1)
+        self._use_id(chunk.episode)
         return position
+
+    def followed_by(self, stored: np.ndarray, counters: Counters) -> ChunkIndex:
+        """Build the index of the same chunks and some more; this one is not changed.
+
+        `restore` of all of them gives the same, but links each one again.
+
+        Args:
+            stored: Records of the chunks that follow, as for `restore`; none of them is lost.
+            counters: The counters after the last one.
+        """
+        index = ChunkIndex()
+        index._use(_with_room(len(stored) + 64, self.records))
+        index._length, index._base = self._length, self._base
+        index._newest = self._newest.copy()
+        index.steps, index.episodes = self.steps, self.episodes
+        index._counts = {
+            (kind, chosen): counts.copied()
+            for (kind, chosen), counts in self._counts.items()
+            if chosen is None  # the episodes that others choose are looked at again
+        }
+        for each in map(ChunkInfo._make, stored.tolist()):
+            position = index._newest.get(each.stream, -1)
+            before = index.record(position) if position >= index._base else None
+            is_continued = before is not None and _continues(each, before)
+            index._enter(
+                *(each.episode, each.stream, each.first_row, each.stored_rows, each.end),
+                *(each.row_id, each.segment, each.offset, each.nbytes),
+                position if is_continued else -1,
+            )
+        index._set_counters(counters)
+        return index
 
     @property
     def oldest_segment_stop(self) -> int:
@@ -224,19 +258,15 @@ class ChunkIndex:
         records = self.records
         segment = int(records["segment"][0])
         count = int(np.searchsorted(records["segment"], segment, side="right"))
-        dropped, kept = records[:count], records[count:].copy()
+        dropped, kept = records[:count], self._length - count
         self.steps -= int(_steps_of(dropped).sum())
         self.episodes -= int(dropped["is_tail"].sum())
-        continued = dropped[(dropped["is_tail"] == 0) & (dropped["end"] & End.LOST == 0)]
-        for episode, head in set(continued[["episode", "head"]].tolist()):
-            rest = np.flatnonzero((kept["episode"] == episode) & (kept["head"] == head))
-            if len(rest):  # none if the episode's later chunks were dropped with these
-                kept["head"][rest] = kept["first_row"][rest[0]]
-                kept["previous"][rest[0]] = -1
+        # In new memory, as others may still read the records in the present one.
+        self._use(_with_room(max(64, kept), records[count:]))
+        self._length = kept
         self._base += count
-        _mark_late_starts(kept, self._base)
-        self._records = _with_room(kept, max(64, len(kept)))
-        self._length = len(kept)
+        _begin_episodes(self.records, self._base)
+        _begin_streams(self.records, self._base)
         self._counts.clear()
         return segment
 
@@ -249,9 +279,7 @@ class ChunkIndex:
         records = self._records[: self._length]
         for position in positions:
             records["end"][position - self._base] |= End.LOST
-        _link(records, self._base)
-        self._find_newest()
-        self._count()
+        self._link()
         self._counts.clear()
         self.losses += 1
 
@@ -277,57 +305,121 @@ class ChunkIndex:
             raise ValueError(_misplaced(chunk, 0))
         number = chunk.episode
         is_old = number < self._oldest_new_episode or number in fresh
-        if is_old or (number < self.next_episode and (self.records["episode"] == number).any()):
+        is_new = number >= self.next_episode or number in self._skipped
+        if is_old or (not is_new and (self.records["episode"] == number).any()):
             raise ValueError(
                 f"episode {number} is stored already, expected an id that was never used: "
                 f"ids from {self.next_episode} on are free"
             )
 
-    def _is_lost(self, position: int) -> bool:
-        return bool(self._records["end"][position - self._base] & End.LOST)
+    def _use_id(self, episode: int) -> None:
+        """Note that an episode's id is used."""
+        self._skipped.pop(episode, None)
+        if episode >= self.next_episode:
+            first = max(self.next_episode, episode - _MOST_SKIPPED)
+            self._skipped.update(dict.fromkeys(range(first, episode)))
+            while len(self._skipped) > _MOST_SKIPPED:
+                del self._skipped[next(iter(self._skipped))]
+            self.next_episode = episode + 1
+
+    def _use(self, records: np.ndarray) -> None:
+        """Keep the records in this memory."""
+        self._records = records
+        self._numbers = memoryview(cast("bytes", records.view(np.int64))).cast("B").cast("q")
+
+    def _set_counters(self, counters: Counters) -> None:
+        """Begin with the counters of an earlier process, all of whose ids are used."""
+        self.next_row_id, self.next_episode, self.total_steps = counters
+        self._oldest_new_episode = counters.next_episode
+
+    def _enter(
+        self,
+        episode: int,
+        stream: int,
+        first_row: int,
+        rows: int,
+        end: int,
+        row_id: int,
+        segment: int,
+        offset: int,
+        nbytes: int,
+        previous: int,
+    ) -> None:
+        """Add a record, and link it to the one at the position of the episode's chunk before."""
+        head = first_row
+        if previous >= 0:
+            head = self._continue(previous)
+        else:
+            self.episodes += 1
+        if self._length == len(self._records):
+            self._use(_with_room(self._length, self._records))
+        _RECORD.pack_into(
+            *(self._numbers, self._length * _RECORD.size),
+            *(episode, stream, first_row, rows, end),
+            *(1, previous, head, row_id, rows, segment, offset, nbytes),
+            *self._join_stream(stream, first_row, previous),
+        )
+        self._length += 1
+        self.steps += rows - (first_row == 0)
 
     def _continue(self, position: int) -> int:
-        """Make room for the next chunk of an episode and return the episode's first stored row."""
-        record = self._records[position - self._base]
-        record["is_tail"] = 0
-        if int(record["end"]) & End.PENDING:
+        """Let a chunk follow the one at a position; returns the first stored row of its episode."""
+        record, begin = self.record(position), (position - self._base) * _WIDTH
+        self._numbers[begin + _IS_TAIL] = 0
+        if record.end & _PENDING:
             # The pending last row no longer counts: the next chunk contains it again.
-            record["rows"] -= 1
+            self._numbers[begin + _ROWS] = record.rows - 1
             # The reset's row is no step, so a chunk of that row alone has none.
-            self.steps -= bool(record["rows"] or record["first_row"])
+            self.steps -= record.rows > 1 or record.first_row > 0
         for counts in self._counts.values():  # the counts depend on is_tail
             counts.forget_from(position - self._base)
-        return int(record["head"])
+        return record.head
 
     def _join_stream(
-        self, chunk: Chunk, previous: int, position: int
+        self, stream: int, first_row: int, previous: int
     ) -> tuple[int, int, int, int, int]:
-        """Link a chunk to the one before in its stream, unless rows between them are missing."""
-        before = self._newest.get(chunk.stream, -1)
-        self._newest[chunk.stream] = position
-        is_joined = before >= self._base and not self._is_lost(before)
-        if not is_joined or (before != previous and chunk.first_row != 0):
-            return -1, -1, 0, 0, int(chunk.first_row > 0)
-        record = self._records[before - self._base]
-        record["stream_next"] = position
-        row = int(record["stream_row"] + record["rows"])
-        return before, -1, row, int(record["stream_head"]), int(record["stream_starts_late"])
+        """Link the next chunk to the one before in its stream, unless rows between are missing."""
+        position, before = self._base + self._length, self._newest.get(stream, -1)
+        self._newest[stream] = position
+        record = self.record(before) if before >= self._base else None
+        is_joined = record is not None and not record.end & _LOST
+        if record is None or not is_joined or (before != previous and first_row != 0):
+            return -1, -1, 0, 0, int(first_row > 0)
+        self._numbers[(before - self._base) * _WIDTH + _STREAM_NEXT] = position
+        row = record.stream_row + record.rows
+        return before, -1, row, record.stream_head, record.stream_starts_late
 
-    def _find_newest(self) -> None:
-        """Find the newest chunk of each stream."""
-        streams = self.records["stream"].tolist()
-        self._newest = {stream: self._base + place for place, stream in enumerate(streams)}
-
-    def _count(self) -> None:
-        """Count steps and episodes from the records."""
+    def _link(self) -> None:
+        """Compute what follows from the order of the records, as `append` does one by one."""
+        stream = self.records["stream"]
+        order = np.argsort(stream, kind="stable")
+        _link(self.records, order, self._base)
+        stream = stream[order]
+        newest = order[np.append(stream[1:] != stream[:-1], True)[: len(order)]]
+        positions = (newest + self._base).tolist()
+        self._newest = dict(zip(self.records["stream"][newest].tolist(), positions, strict=True))
         self.steps = int(_steps_of(self.records).sum())
         self.episodes = int(self.records["is_tail"].sum())
 
 
-def _with_room(records: np.ndarray, more: int) -> np.ndarray:
-    """The records, and room for more: `np.concatenate` takes 0.1 ms to compare the dtypes."""
-    roomy = np.empty(len(records) + more, CHUNK)
-    roomy[: len(records)] = records
+def _continues(chunk: ChunkInfo, before: ChunkInfo) -> bool:
+    """True if a chunk continues the episode of the one before it in its stream; see `_link`."""
+    next_row = before.first_row + before.stored_rows - (before.end & _PENDING != 0)
+    return (
+        chunk.episode == before.episode
+        and chunk.first_row == next_row
+        and not before.end & (_FINAL | _LOST)
+    )
+
+
+def _with_room(more: int, *parts: np.ndarray) -> np.ndarray:
+    """A copy of records, and room for more."""
+    roomy, end = np.empty(sum(map(len, parts)) + more, CHUNK), 0
+    # As plain numbers: numpy copies a dtype of many fields one by one.
+    numbers = roomy.view(np.int64)
+    for part in parts:
+        begin, end = end, end + len(part) * _WIDTH
+        numbers[begin:end] = part.view(np.int64)
     return roomy
 
 
@@ -341,7 +433,7 @@ class _OpenEpisode(NamedTuple):
 
 
 def _open_after(chunk: Chunk, rows: int, position: int) -> _OpenEpisode:
-    is_pending = bool(chunk.end & End.PENDING)
+    is_pending = int(chunk.end) & _PENDING != 0
     return _OpenEpisode(chunk.episode, position, chunk.first_row + rows - is_pending, is_pending)
 
 
@@ -375,28 +467,35 @@ def _records_at(records: np.ndarray, index: np.ndarray) -> np.ndarray:
     return np.ndarray(len(index), CHUNK, numbers.take(index, 0))
 
 
-def _link(records: np.ndarray, base: int) -> None:
-    """Compute the links between chunks from their order, as `ChunkIndex.append` does."""
-    order = np.argsort(records["stream"], kind="stable")
-    of_stream = _records_at(records, order)
-    is_pending = of_stream["end"] & End.PENDING != 0
-    is_final = of_stream["end"] & (End.TERMINATED | End.TRUNCATED) != 0
-    is_lost = of_stream["end"] & End.LOST != 0
-    next_row = of_stream["first_row"] + of_stream["stored_rows"] - is_pending
+def _link(records: np.ndarray, order: np.ndarray, base: int) -> None:
+    """Compute the links between chunks.
+
+    Args:
+        records: All records.
+        order: Their indices, stream by stream.
+        base: Position of the first record.
+    """
+    episode, first_row, stored_rows, end = (
+        records[name][order] for name in ("episode", "first_row", "stored_rows", "end")
+    )
+    is_pending = end & _PENDING != 0
+    is_final = end & _FINAL != 0
+    is_lost = end & _LOST != 0
+    next_row = first_row + stored_rows - is_pending
     continues = np.zeros(len(order), np.bool_)
     continues[1:] = (
-        (of_stream["episode"][1:] == of_stream["episode"][:-1])
-        & (of_stream["first_row"][1:] == next_row[:-1])
+        (episode[1:] == episode[:-1])
+        & (first_row[1:] == next_row[:-1])
         & ~(is_final | is_lost)[:-1]
         & ~is_lost[1:]
     )
     is_continued = np.append(continues[1:], False)[: len(order)]
     begin = np.maximum.accumulate(np.where(continues, 0, np.arange(len(order))))
-    rows = of_stream["stored_rows"] - (is_pending & is_continued)
-    records["rows"][order] = np.where(is_lost, 0, rows)
+    rows = np.where(is_lost, 0, stored_rows - (is_pending & is_continued))
+    records["rows"][order] = rows
     records["is_tail"][order] = ~is_continued & ~is_lost
     records["previous"][order] = np.where(continues, base + np.roll(order, 1), -1)
-    records["head"][order] = of_stream["first_row"][begin]
+    records["head"][order] = first_row[begin]
     _link_streams(records, order, continues, base)
 
 
@@ -409,32 +508,62 @@ def _link_streams(records: np.ndarray, order: np.ndarray, continues: np.ndarray,
         continues: [chunks] in that order: the chunk continues the episode of the one before.
         base: Position of the first record.
     """
-    of_stream = _records_at(records, order)
-    is_lost = of_stream["end"] & End.LOST != 0
+    stream, first_row, rows, end = (
+        records[name][order] for name in ("stream", "first_row", "rows", "end")
+    )
+    is_lost = end & _LOST != 0
     joins = np.zeros(len(order), np.bool_)
     joins[1:] = (
-        (of_stream["stream"][1:] == of_stream["stream"][:-1])
-        & (continues[1:] | (of_stream["first_row"][1:] == 0))
+        (stream[1:] == stream[:-1])
+        & (continues[1:] | (first_row[1:] == 0))
         & ~(is_lost[1:] | is_lost[:-1])
     )
     begin = np.maximum.accumulate(np.where(joins, 0, np.arange(len(order))))
-    rows_before = np.cumsum(of_stream["rows"]) - of_stream["rows"]
+    rows_before = np.cumsum(rows) - rows
     is_joined = np.append(joins[1:], False)[: len(order)]
     records["stream_previous"][order] = np.where(joins, base + np.roll(order, 1), -1)
     records["stream_next"][order] = np.where(is_joined, base + np.roll(order, -1), -1)
     records["stream_row"][order] = rows_before - rows_before[begin]
     records["stream_head"] = 0
-    records["stream_starts_late"][order] = of_stream["first_row"][begin] > 0
+    records["stream_starts_late"][order] = first_row[begin] > 0
 
 
-def _mark_late_starts(kept: np.ndarray, base: int) -> None:
-    """Make each stream begin with its first kept chunk."""
-    is_first = (kept["stream_previous"] < base) & (kept["stream_previous"] >= 0)
-    for first in np.flatnonzero(is_first).tolist():
-        stream = kept["stream"][first]
-        rest = first + np.flatnonzero(kept["stream"][first:] == stream)
-        gaps = np.flatnonzero(kept["stream_previous"][rest[1:]] < 0)
-        rest = rest[: gaps[0] + 1] if len(gaps) else rest
-        kept["stream_head"][rest] = kept["stream_row"][first]
-        kept["stream_starts_late"][rest] = kept["first_row"][first] > 0
-        kept["stream_previous"][first] = -1
+def _begin_episodes(kept: np.ndarray, base: int) -> None:
+    """Let each episode begin with its first kept chunk: the one before was dropped."""
+    firsts = np.flatnonzero((kept["previous"] >= 0) & (kept["previous"] < base))
+    if not len(firsts):
+        return
+    rest, first = _matching(kept["episode"], kept["episode"][firsts])
+    first = firsts[first]
+    # A later chunk of the episode belongs to another run of rows if some between were lost.
+    is_same = kept["head"][rest] == kept["head"][first]
+    kept["head"][rest[is_same]] = kept["first_row"][first[is_same]]
+    kept["previous"][firsts] = -1
+
+
+def _begin_streams(kept: np.ndarray, base: int) -> None:
+    """Let each stream begin with its first kept chunk: the one before was dropped."""
+    before = kept["stream_previous"]
+    firsts = np.flatnonzero((before >= 0) & (before < base))
+    if not len(firsts):
+        return
+    streams = kept["stream"][firsts]
+    rest, first = _matching(kept["stream"], streams)
+    # Up to the next gap in the stream, where other rows begin.
+    gap, of_stream = _matching(np.where(before < 0, kept["stream"], _NO_STREAM), streams)
+    stop = np.full(len(firsts), len(kept))
+    np.minimum.at(stop, of_stream, gap)
+    is_before = rest < stop[first]
+    rest, first = rest[is_before], firsts[first[is_before]]
+    kept["stream_head"][rest] = kept["stream_row"][first]
+    kept["stream_starts_late"][rest] = kept["first_row"][first] > 0
+    kept["stream_previous"][firsts] = -1
+
+
+def _matching(values: np.ndarray, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The indices [n] of values that are among some different ones, and which of those they are."""
+    order = np.argsort(chosen)
+    place = np.searchsorted(chosen, values, sorter=order)
+    which = order[np.minimum(place, len(chosen) - 1)]
+    index = np.flatnonzero(chosen[which] == values)
+    return index, which[index]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -213,6 +214,12 @@ class ItemCounts:
         # Item i of all is the one with the number i + _shift[record] of its episode or stream.
         self._shift = np.zeros(64, np.int64)
         self._known = 0
+
+    def copied(self) -> ItemCounts:
+        """A copy that is updated on its own."""
+        other = copy.copy(self)
+        other._running, other._shift = self._running.copy(), self._shift.copy()
+        return other
 
     @property
     def total(self) -> int:

@@ -224,7 +224,7 @@ class JoinedStorage:
             sum(index.total_steps for index in indexes),
         )
         records = [_shifted(index.records, number) for number, index in enumerate(indexes)]
-        self._index = ChunkIndex.restore(np.concatenate(records), counters, 0)
+        self._index = ChunkIndex.restore(records, counters, 0)
         if self._weights is not None:
             self._index.shares = Shares(np.array(self._borders), self._weights)
         return True

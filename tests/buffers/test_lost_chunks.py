@@ -155,7 +155,7 @@ def test_a_restored_index_has_the_same_lost_chunks(
     kept = ("episode", "stream", "first_row", "end", "row_id", "stored_rows", "segment", "nbytes")
     for name in kept:
         stored[name] = grown.records[name]
-    made = ChunkIndex.restore(stored, grown.counters, grown.base)
+    made = ChunkIndex.restore([stored], grown.counters, grown.base)
     assert same_records(made.records, grown.records)
     assert (made.steps, made.episodes) == (grown.steps, grown.episodes)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from io import FileIO
 from threading import RLock
+from typing import NamedTuple
 
 from stepwell.buffers.episode import Chunk
 from stepwell.buffers.errors import StoreCorrupt, StoreFailed, StoreLocked
@@ -89,9 +89,10 @@ class Appender:
         with self._poisoning():
             while rest:
                 writer = self._writer
-                if writer is None or not writer.count_fitting(rest[:1], max_rows):
+                count = 0 if writer is None else writer.count_fitting(rest, max_rows)
+                if writer is None or not count:
                     writer = self._open_segment(rest[0].nbytes)
-                count = writer.count_fitting(rest, max_rows)
+                    count = writer.count_fitting(rest, max_rows)
                 writer.commit(rest[:count], self.view.index)
                 rest = rest[count:]
                 self._evict_steps()
@@ -275,19 +276,30 @@ class Appender:
         if self._failure is not None:
             raise StoreFailed(self._failure)
 
-    @contextlib.contextmanager
-    def _poisoning(self) -> Generator[None]:
+    def _poisoning(self) -> _Poisoning:
         """Refuse all writes after a failed call, whose effects are unknown."""
-        try:
-            yield
-        except BaseException as error:
-            self._failure = (
-                f"writing into {self._folder.path} failed ({_describe(error)}); what was stored "
-                f"before is kept: fix the cause, then open the store again"
-            )
-            if isinstance(error, OSError):
-                raise StoreFailed(self._failure) from error
-            raise
+        return _Poisoning(self._fail)
+
+    def _fail(self, error: BaseException) -> None:
+        self._failure = (
+            f"writing into {self._folder.path} failed ({_describe(error)}); what was stored "
+            f"before is kept: fix the cause, then open the store again"
+        )
+        if isinstance(error, OSError):
+            raise StoreFailed(self._failure) from error
+
+
+class _Poisoning(NamedTuple):
+    """Gives an error of the block to a function; `contextlib` takes three times as long for it."""
+
+    fail: Callable[[BaseException], None]
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            self.fail(error)
 
 
 def _describe(error: BaseException) -> str:

@@ -42,6 +42,7 @@ __all__ = [
     "Manifest",
     "NextNumbers",
     "SealedSegment",
+    "Slot",
     "StoreFacts",
     "TableCopy",
     "align",
@@ -67,6 +68,7 @@ _ALIGNMENT = 4096
 _MAGIC = b"\x93SWELL\r\n"
 _HEADER = struct.Struct("<8sHHIIIQ16sqqqqI")
 _CRC = struct.Struct("<I")
+_SLOT_BODY = struct.Struct("<6IQ9qII8xI")
 _SLOT_MAGIC = int.from_bytes(b"SLOT", "little")
 
 SLOT = np.dtype(
@@ -255,6 +257,33 @@ def too_new_error(where: object, version: int) -> StoreTooNew:
     return StoreTooNew(
         f"{where} is format {version}, this stepwell reads up to {FORMAT}; upgrade stepwell"
     )
+
+
+class Slot(NamedTuple):
+    """The values of one slot, but for those that all slots of a segment share; see `SLOT`."""
+
+    number: int
+    group: int
+    group_slots: int
+    end: int
+    position: int
+    episode: int
+    stream: int
+    first_row: int
+    rows: int
+    row_id: int
+    total_steps: int
+    offset: int
+    nbytes: int
+    head_bytes: int
+    head_crc: int
+    data_crc: int
+
+    def pack(self, header: Header) -> bytes:
+        """The bytes of the slot; `pack_slots` makes the same ones from an array."""
+        values = (_SLOT_MAGIC, header.number, *self[:4], header.store_tag, *self[4:])
+        body = _SLOT_BODY.pack(*values)
+        return body + _CRC.pack(crc32(body))
 
 
 def pack_slots(header: Header, slots: np.ndarray) -> bytes:

@@ -14,13 +14,14 @@ from zlib import crc32
 import numpy as np
 
 from stepwell.buffers.errors import StoreCorrupt
-from stepwell.buffers.storage.chunk_index import CHUNK, ChunkInfo, Counters
+from stepwell.buffers.storage.chunk_index import CHUNK, ChunkIndex, ChunkInfo, Counters
 from stepwell.buffers.storage.disk.files import Files, as_bytes
 from stepwell.buffers.storage.disk.format import (
     SLOT,
     Header,
     Manifest,
     SealedSegment,
+    Slot,
     TableCopy,
     align,
     repair_advice,
@@ -77,8 +78,16 @@ class Segment:
         """Number of committed chunks."""
         return len(self._crcs)
 
+    def follows(self, other: Segment) -> bool:
+        """True for the same segment with the same committed chunks, and perhaps more."""
+        return self is other or (
+            self.header == other.header
+            and self._crcs[: other.chunks] == other._crcs
+            and self._head_crcs[: other.chunks] == other._head_crcs
+        )
+
     def extend(self, slots: np.ndarray) -> None:
-        """Add committed slots."""
+        """Add committed slots that were read from the file."""
         if len(slots):
             # The offset of a lost slot's chunk may be unknown.
             end = int((slots["offset"] + slots["nbytes"]).max())
@@ -87,6 +96,14 @@ class Segment:
         self._head_crcs.extend(slots["head_crc"].tolist())
         self._head_bytes.extend(slots["head_bytes"].tolist())
         self._is_proved.extend(bytes(len(slots)))
+
+    def append(self, slot: Slot) -> None:
+        """Add a slot that was committed now."""
+        self.used_bytes = slot.offset + slot.nbytes
+        self._crcs.append(slot.data_crc)
+        self._head_crcs.append(slot.head_crc)
+        self._head_bytes.append(slot.head_bytes)
+        self._is_proved.append(False)
 
     def prove(self, memory: np.ndarray, position: int, record: ChunkInfo) -> None:
         """Check a chunk's bytes and fields when it is first used.
@@ -173,10 +190,15 @@ class LoadedSegment(NamedTuple):
     records: np.ndarray
     counters: Counters
 
-    def without_slots(self) -> LoadedSegment:
-        """The same without the slots, which are needed only to write missing copies."""
+    def kept(self, index: ChunkIndex) -> LoadedSegment:
+        """The same in less memory: without slots, and with the records that an index has of it.
+
+        The slots are needed only to write missing copies.
+        """
+        begin = self.segment.header.position - index.base
         return self._replace(
-            committed=self.committed._replace(slots=self.committed.slots[:0].copy())
+            committed=self.committed._replace(slots=self.committed.slots[:0].copy()),
+            records=index.records[begin : begin + len(self.records)],
         )
 
 

@@ -69,7 +69,7 @@ class DiskStorage:
         self._generation = 0
         self._lock = RLock()
         self._appender = None if lock is None else Appender(folder, lock, self._maps, self._lock)
-        self._view = self._look() if self._appender is None else self._appender.view
+        self._view = self._look(None) if self._appender is None else self._appender.view
 
     @classmethod
     def create(
@@ -187,7 +187,7 @@ class DiskStorage:
 
     @property
     def index(self) -> ChunkIndex:
-        """The index of the stored chunks; `refresh` makes a new one."""
+        """The index of the stored chunks; `refresh` makes a new one if there are others."""
         return self._view.index
 
     @property
@@ -353,7 +353,8 @@ class DiskStorage:
         if not self.is_read_only:
             raise ValueError(f"{self.path} is open for writing, expected read_only=True: leave it")
         with self._lock:
-            before, now = self._view, self._look()
+            before = self._view
+            now = self._look(before)
             if now.manifest.facts.spec != self.spec:
                 raise SpecMismatch(
                     f"{self.path} has other fields than when it was opened: "
@@ -390,11 +391,11 @@ class DiskStorage:
         segment = self._view.segments[record.segment]
         return self._maps.of(segment), segment, record
 
-    def _look(self) -> StoreView:
-        """Read the current state of the store."""
+    def _look(self, before: StoreView | None) -> StoreView:
+        """Read the current state of the store; the view before is returned if nothing changed."""
         seen = ""
         while True:
-            view = read_view(self._folder, self._known, skip=self._skip)
+            view = read_view(self._folder, self._known, before, skip=self._skip)
             try:
                 self._hold(view)
             except StoreCorrupt as error:
@@ -404,7 +405,7 @@ class DiskStorage:
                 seen = str(error)
             else:
                 break
-        if self._lost:
+        if self._lost and view is not before:
             view.index.lose(lost for lost in self._lost if lost >= view.index.base)
         return view
 

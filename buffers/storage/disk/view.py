@@ -21,6 +21,8 @@ __all__ = ["Recovery", "StoreView", "load_all", "read_view"]
 # are there, or as a small store has. If a file declares more, no memory is allocated for it.
 _LOST_CHUNKS, _LOST_SHARE = 1 << 18, 4
 
+_MANY_NEW = 32  # linking one new chunk takes as long as linking as many at once
+
 
 class Recovery(NamedTuple):
     """The traces of a crash that were found when a store was opened.
@@ -34,6 +36,14 @@ class Recovery(NamedTuple):
     healed: int = 0
     torn: int = 0
 
+    @classmethod
+    def of(cls, loaded: Sequence[LoadedSegment]) -> Recovery:
+        """The traces in the files of these segments."""
+        return cls(
+            sum(len(each.committed.missing_a) + len(each.committed.missing_b) for each in loaded),
+            sum(each.committed.torn for each in loaded),
+        )
+
 
 class StoreView:
     """Manifest, chunk index and segments of a store.
@@ -42,16 +52,31 @@ class StoreView:
         manifest: The manifest.
         loaded: The live segments as found in their files; where one is missing, its chunks are
             lost.
+        before: An earlier view, whose index may be continued.
     """
 
-    def __init__(self, manifest: Manifest, loaded: Sequence[LoadedSegment]) -> None:
+    def __init__(
+        self,
+        manifest: Manifest,
+        loaded: Sequence[LoadedSegment],
+        before: StoreView | None = None,
+    ) -> None:
         self.manifest = manifest
         self.segments: dict[int, Segment] = {each.entry.number: each.segment for each in loaded}
-        self.recovery = Recovery(
-            sum(len(each.committed.missing_a) + len(each.committed.missing_b) for each in loaded),
-            sum(each.committed.torn for each in loaded),
+        self.recovery = Recovery.of(loaded)
+        self.index = _index_of(manifest, loaded, before)
+
+    def shows(self, manifest: Manifest, loaded: Sequence[LoadedSegment]) -> bool:
+        """True if a later reading of the files has found nothing else."""
+        return (
+            manifest == self.manifest
+            and len(loaded) == len(self.segments)
+            and all(
+                mine.chunks == each.segment.chunks and each.segment.follows(mine)
+                for mine, each in zip(self.segments.values(), loaded, strict=True)
+            )
+            and Recovery.of(loaded) == self.recovery
         )
-        self.index = _index_of(manifest, loaded)
 
     @property
     def lost_chunks(self) -> int:
@@ -113,13 +138,18 @@ def load_all(
 
 
 def read_view(
-    folder: StoreFolder, known: dict[int, LoadedSegment], *, skip: bool = False
+    folder: StoreFolder,
+    known: dict[int, LoadedSegment],
+    before: StoreView | None = None,
+    *,
+    skip: bool = False,
 ) -> StoreView:
     """Read the store while a writer may change it: only a problem found twice is an error.
 
     Args:
         folder: The store's folder.
         known: Sealed segments from an earlier call; replaced by those of this one.
+        before: The view of an earlier call, which is returned again if nothing changed.
         skip: Leave out damaged segments.
 
     Raises:
@@ -131,7 +161,9 @@ def read_view(
         manifest = folder.read_newest_manifest()
         try:
             loaded = load_all(folder, manifest, known)
-            view = StoreView(manifest, loaded)
+            if before is not None and before.shows(manifest, loaded):
+                return before
+            view = StoreView(manifest, loaded, before)
         except StoreCorrupt as error:
             if str(error) != seen:
                 seen = str(error)
@@ -143,18 +175,20 @@ def read_view(
         known.clear()
         numbers = {entry.number for entry in manifest.sealed}
         known.update(
-            (each.entry.number, each.without_slots())
+            (each.entry.number, each.kept(view.index))
             for each in loaded
             if each.entry.number in numbers
         )
         return view
 
 
-def _index_of(manifest: Manifest, loaded: Sequence[LoadedSegment]) -> ChunkIndex:
+def _index_of(
+    manifest: Manifest, loaded: Sequence[LoadedSegment], earlier: StoreView | None
+) -> ChunkIndex:
     """The index of all chunks; a lost one keeps its position."""
     if not loaded:
         counters = Counters(*manifest.next[2:])
-        return ChunkIndex.restore(np.empty(0, CHUNK), counters, manifest.next.position)
+        return ChunkIndex.restore([], counters, manifest.next.position)
     base = position = loaded[0].segment.header.position
     most_lost = _LOST_CHUNKS + _LOST_SHARE * sum(len(each.records) for each in loaded)
     parts: list[np.ndarray] = []
@@ -168,7 +202,37 @@ def _index_of(manifest: Manifest, loaded: Sequence[LoadedSegment]) -> ChunkIndex
     last = loaded[-1].segment
     parts.append(_gap(position, max(position, manifest.next.position), last, most_lost))
     counters = Counters(*map(max, zip(loaded[-1].counters, manifest.next[2:], strict=True)))
-    return ChunkIndex.restore(np.concatenate(parts), counters, base)
+    added = None if earlier is None else _added(earlier, loaded, parts)
+    if earlier is not None and added is not None:
+        return earlier.index.followed_by(added, counters)
+    return ChunkIndex.restore(parts, counters, base)
+
+
+def _added(
+    earlier: StoreView, loaded: Sequence[LoadedSegment], parts: Sequence[np.ndarray]
+) -> np.ndarray | None:
+    """The records of the chunks that were added to those of an earlier view.
+
+    Returns None if something else changed, too, or if they are so many that linking them one by
+    one takes longer than linking all.
+    """
+    known, segments = len(earlier.index), [*earlier.segments.values()]
+    added = sum(map(len, parts)) - known
+    if (
+        not segments
+        or segments[-1].header.position + segments[-1].chunks != sum(earlier.extent)
+        or not 0 <= added * _MANY_NEW <= known
+        or len(segments) > len(loaded)
+        or not all(new.segment.follows(old) for new, old in zip(loaded, segments, strict=False))
+    ):
+        return None
+    newest = [part[:0] for part in parts[:1]]
+    for part in reversed(parts):
+        if added:
+            newest.insert(0, part[max(0, len(part) - added) :])
+            added -= len(newest[0])
+    records = np.concatenate(newest)
+    return None if (records["end"] & End.LOST).any() else records
 
 
 def _gap(begin: int, end: int, segment: Segment, most: int) -> np.ndarray:

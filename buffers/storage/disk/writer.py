@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from io import FileIO
 from pathlib import Path
 from threading import RLock
@@ -18,7 +18,7 @@ from stepwell.buffers.episode import Chunk
 from stepwell.buffers.storage.chunk_codec import Part
 from stepwell.buffers.storage.chunk_index import ChunkIndex
 from stepwell.buffers.storage.disk.files import Files, write_at
-from stepwell.buffers.storage.disk.format import SLOT, Header, SealedSegment, align, pack_slots
+from stepwell.buffers.storage.disk.format import SLOT, Header, SealedSegment, Slot, align
 from stepwell.buffers.storage.disk.segment import LoadedSegment, Segment, segment_path
 
 __all__ = ["EncodedChunk", "SegmentSizes", "SegmentWriter", "write_missing_copies"]
@@ -90,8 +90,9 @@ class SegmentWriter:
         self._index_lock = index_lock
         self._header = header
         self._file = _create(files, folder, header)
+        self._table_offsets = header.table_offsets
         self._slots = 0
-        self._data_end = header.data_offset
+        self._data_begin = self._data_end = header.data_offset
         self.segment = Segment(segment_path(folder, header.number), header, header.file_bytes)
         self.rows = 0
 
@@ -103,7 +104,7 @@ class SegmentWriter:
     @property
     def used_data_bytes(self) -> int:
         """Bytes of all chunks."""
-        return self._data_end - self._header.data_offset
+        return self._data_end - self._data_begin
 
     def count_fitting(self, chunks: Sequence[EncodedChunk], max_rows: int) -> int:
         """The number of chunks, from the first on, that fit in this segment."""
@@ -121,17 +122,17 @@ class SegmentWriter:
         end = self._write_data(chunks)
         # After the data, so that the disk is busy while the checksums are computed.
         slots = self._new_slots(chunks, index)
-        packed = pack_slots(self._header, slots)
-        in_a, in_b = (offset + self._slots * SLOT.itemsize for offset in self._header.table_offsets)
+        packed = b"".join([slot.pack(self._header) for slot in slots])
+        in_a, in_b = (offset + self._slots * SLOT.itemsize for offset in self._table_offsets)
         write_at(self._files, self._file, packed, in_a)
         self._files.fdatasync(self._file)
         # Copy B proves that all the rest is on the medium, so it is written after the sync.
         write_at(self._files, self._file, packed, in_b)
         with self._index_lock:
-            self.segment.extend(slots)
-            for encoded, offset in zip(chunks, slots["offset"].tolist(), strict=True):
-                index.append(encoded.chunk, self._header.number, offset, encoded.nbytes)
-                self.rows += encoded.chunk.rows
+            for encoded, slot in zip(chunks, slots, strict=True):
+                self.segment.append(slot)
+                index.append(encoded.chunk, self._header.number, slot.offset, slot.nbytes)
+                self.rows += slot.rows
         self._slots += len(chunks)
         self._data_end = end
 
@@ -154,7 +155,7 @@ class SegmentWriter:
     def _write_data(self, chunks: Sequence[EncodedChunk]) -> int:
         """Write the chunks' bytes and return where they end."""
         end = self._data_end
-        for data in _in_few_parts(part for encoded in chunks for part in encoded.parts):
+        for data in _in_few_parts([part for encoded in chunks for part in encoded.parts]):
             for start in range(0, len(data), _RUN_BYTES):
                 run = memoryview(data)[start : start + _RUN_BYTES]
                 write_at(self._files, self._file, run, end)
@@ -163,37 +164,37 @@ class SegmentWriter:
                 end += len(run)
         return end
 
-    def _new_slots(self, chunks: Sequence[EncodedChunk], index: ChunkIndex) -> np.ndarray:
-        """The slots of the chunks, made row by row, which is faster than by column."""
+    def _new_slots(self, chunks: Sequence[EncodedChunk], index: ChunkIndex) -> list[Slot]:
+        """The slots of the chunks."""
         position, row_id = index.base + len(index), index.next_row_id
         total_steps, offset = index.total_steps, self._data_end
-        slots: list[tuple[object, ...]] = []
-        for place, (chunk, parts, nbytes, new_steps) in enumerate(chunks):
-            rows, head = chunk.rows, parts[0]
-            total_steps += new_steps
+        slots: list[Slot] = []
+        for place, encoded in enumerate(chunks):
+            chunk, head = encoded.chunk, encoded.parts[0]
+            rows, nbytes = chunk.rows, encoded.nbytes
+            total_steps += encoded.new_steps
             slots.append(
-                (
-                    *(0, 0, self._slots + place, self._slots, len(chunks), int(chunk.end), 0),
+                Slot(
+                    *(self._slots + place, self._slots, len(chunks), int(chunk.end)),
                     *(position + place, chunk.episode, chunk.stream, chunk.first_row, rows),
-                    *(row_id, total_steps, offset, nbytes, len(head), crc32(head), b""),
-                    *(chunks[place].crc, 0),
+                    *(row_id, total_steps, offset, nbytes, len(head), crc32(head), encoded.crc),
                 )
             )
             row_id, offset = row_id + rows, offset + nbytes
-        return np.array(slots, SLOT)
+        return slots
 
 
-def _in_few_parts(parts: Iterable[Part]) -> Iterator[Part]:
+def _in_few_parts(parts: Sequence[Part]) -> list[Part]:
     """The same bytes in few parts, of which the long ones are not copied."""
+    few: list[Part] = []
     short: list[Part] = []
     for part in parts:
         if len(part) < _LONG_BYTES:
             short.append(part)
             continue
-        yield b"".join(short)
-        yield part
+        few += [b"".join(short), part]
         short = []
-    yield b"".join(short)
+    return [*few, b"".join(short)]
 
 
 def write_missing_copies(files: Files, loaded: LoadedSegment, *, is_open: bool) -> None:

@@ -6,14 +6,14 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from stepwell.buffers import Chunk, End
 from stepwell.buffers.sampling.draws import draw_items
 from stepwell.buffers.sampling.sequences import Window
 from stepwell.buffers.storage.chunk_index import CHUNK, ChunkIndex, Counters
-from stepwell.buffers.storage.item_counts import Windows
+from stepwell.buffers.storage.item_counts import EpisodeTails, Windows
 from stepwell.buffers.testing import Recording, chunk_of
 from support.examples import examples
 from support.models.chunk_model import held_by, same_records, windows_of
@@ -163,7 +163,7 @@ def test_a_restored_index_equals_the_one_that_grew(
     kept = ("episode", "stream", "first_row", "end", "row_id", "stored_rows")
     for name in (*kept, "segment", "offset", "nbytes"):
         stored[name] = grown.records[name]
-    made = ChunkIndex.restore(stored, grown.counters, grown.base)
+    made = ChunkIndex.restore([stored], grown.counters, grown.base)
     assert same_records(made.records, grown.records)
     assert (made.steps, made.episodes) == (grown.steps, grown.episodes)
     assert (made.counters, made.base) == (grown.counters, grown.base)
@@ -171,6 +171,86 @@ def test_a_restored_index_equals_the_one_that_grew(
     made.append(chunk_of(made.next_episode), model.segment, 0, 8)
     grown.append(chunk_of(grown.next_episode), model.segment, 0, 8)
     assert (made.records["row_id"] == grown.records["row_id"]).all()
+
+
+def records_of(chunks: list[tuple[int, int, int, int, End]]) -> np.ndarray:
+    """Records as they might be found in files: in any order, with gaps, some of them lost."""
+    stored = np.zeros(len(chunks), CHUNK)
+    names = ("stream", "episode", "first_row", "stored_rows", "end")
+    for name, column in zip(names, zip(*chunks, strict=True), strict=False):
+        stored[name] = column
+    stored["episode"] += 2 * stored["stream"]  # an episode has one stream
+    stored["row_id"] = np.cumsum(stored["stored_rows"]) - stored["stored_rows"]
+    stored["segment"], stored["offset"] = np.arange(len(stored)) // 4, np.arange(len(stored))
+    return stored
+
+
+ANY_CHUNKS = st.lists(
+    st.tuples(
+        *(st.integers(0, 1), st.integers(0, 1), st.integers(0, 4), st.integers(1, 3)),
+        st.sampled_from([*ENDS, End.NONE, End.LOST, End.LOST | End.TERMINATED]),
+    ),
+    max_size=12,
+)
+KINDS = (Windows(2), Windows(3, 1, 2, is_across=True), EpisodeTails(2, 1))
+
+
+@given(ANY_CHUNKS, ANY_CHUNKS)
+@example([(0, 0, 0, 3, End.PENDING)], [(0, 0, 2, 2, End.NONE)])  # counts of the first change
+@settings(max_examples=examples(400))
+def test_an_index_that_is_continued_equals_the_restored_one(
+    first: list[tuple[int, int, int, int, End]], more: list[tuple[int, int, int, int, End]]
+) -> None:
+    more = [(*rest, end & ~End.LOST) for *rest, end in more]  # type: ignore[misc]
+    stored, known, counters = records_of(first + more), len(first), Counters(100, 9, 90)
+    few = ChunkIndex.restore([stored[:known]], Counters(), 20)
+    before, newest = few.records.copy(), few._newest.copy()
+    totals = [few.items(kind).total for kind in KINDS]
+    made = few.followed_by(stored[known:], counters)
+    expected = ChunkIndex.restore([stored], counters, 20)
+    assert np.array_equal(made.records, expected.records)
+    assert (made.steps, made.episodes) == (expected.steps, expected.episodes)
+    assert (made.counters, made.base) == (expected.counters, expected.base)
+    assert made._newest == expected._newest
+    for kind in KINDS:
+        one, other = made.items(kind), expected.items(kind)
+        numbers = np.arange(one.total)
+        assert one.total == other.total
+        assert np.array_equal(one.locate(numbers), other.locate(numbers))
+    # And the earlier one is as it was.
+    assert np.array_equal(few.records, before)
+    assert few._newest == newest
+    assert [few.items(kind).total for kind in KINDS] == totals
+
+
+@given(ANY_CHUNKS, st.integers(1, 3))
+@example([(0, 0, 0, 2, End.TERMINATED)] * 5 + [(0, 0, 3, 2, End.NONE)], 1)  # a gap after them
+@settings(max_examples=examples(400))
+def test_an_index_after_evictions_equals_that_of_what_is_left(
+    chunks: list[tuple[int, int, int, int, End]], evictions: int
+) -> None:
+    stored, counters = records_of(chunks), Counters(100, 9, 90)
+    index = ChunkIndex.restore([stored], counters, 20)
+    for segment in range(min(evictions, -(-len(stored) // 4))):
+        assert index.drop_segment() == segment
+    left = stored[stored["segment"] >= evictions]
+    expected = ChunkIndex.restore([left], counters, 20 + len(stored) - len(left))
+    assert same_records(index.records, expected.records)
+    assert (index.steps, index.episodes, index.base) == (
+        *(expected.steps, expected.episodes),
+        expected.base,
+    )
+
+
+def test_an_id_that_was_passed_over_can_be_used_once() -> None:
+    index = ChunkIndex()
+    for episode in (0, 5, 3):
+        index.append(chunk_of(episode, 0, 5, End.TERMINATED), 0, 0, 8)
+    for unused in (1, 2, 4, 6):
+        index.check([chunk_of(unused)])
+    for used in (0, 3, 5):
+        with pytest.raises(ValueError, match=rf"^episode {used} .*\b6\b"):
+            index.check([chunk_of(used)])
 
 
 def test_row_ids_and_positions_are_never_used_twice() -> None:
@@ -218,7 +298,7 @@ def test_a_stream_cannot_continue_an_earlier_episode() -> None:
 
 
 def test_ids_of_evicted_episodes_are_refused() -> None:
-    index = ChunkIndex.restore(np.empty(0, CHUNK), Counters(100, 9, 90), 20)
+    index = ChunkIndex.restore([], Counters(100, 9, 90), 20)
     with pytest.raises(ValueError, match=r"episode 8 .*\b9\b"):
         index.check([chunk_of(8)])
     index.check([chunk_of(9)])

@@ -15,6 +15,7 @@ from stepwell.buffers.storage.disk.format import (
     Manifest,
     NextNumbers,
     SealedSegment,
+    Slot,
     StoreFacts,
     TableCopy,
     pack_slots,
@@ -125,6 +126,16 @@ def test_slots_are_restored() -> None:
     assert (
         found.slots[:3][list(SLOT.names or ())[3:-1]] == made[list(SLOT.names or ())[3:-1]]
     ).all()
+
+
+def test_a_slot_has_the_same_bytes_alone_as_in_an_array() -> None:
+    made, rng = slots(20), np.random.default_rng(1)
+    for name in Slot._fields:
+        most = np.iinfo(SLOT[name]).max
+        made[name] = rng.integers(0, most, len(made), SLOT[name], endpoint=True)
+    made["stream"][0], made["position"][1], made["data_crc"][2] = -1, (1 << 63) - 1, (1 << 32) - 1
+    alone = [Slot(*each) for each in made[list(Slot._fields)].tolist()]
+    assert b"".join(slot.pack(HEADER) for slot in alone) == pack_slots(HEADER, made)
 
 
 def test_every_changed_byte_makes_a_slot_invalid() -> None:

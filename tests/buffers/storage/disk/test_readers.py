@@ -12,7 +12,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stepwell.buffers import Chunk, DiskStorage, End, SequenceReplayBuffer, StoreCorrupt
+from stepwell.buffers import (
+    Chunk,
+    DiskStorage,
+    End,
+    SequenceReplayBuffer,
+    StoreCorrupt,
+    repair,
+)
+from stepwell.buffers.storage.disk import view
 from stepwell.buffers.testing import Recording, assert_holds, chunk_of, play
 from support.crash.disk_faults import NoSyncFiles
 from support.disk_stores import assert_same_index, create, read_all, reopen
@@ -179,6 +187,51 @@ class SizeThen(NoSyncFiles):
             act, self.act = self.act, None
             act()
         return size
+
+
+def test_a_refresh_without_new_chunks_shows_new_facts(tmp_path: Path) -> None:
+    with create(tmp_path / "a") as storage, reopen(tmp_path / "a", read_only=True) as reader:
+        play(storage, 3)
+        assert reader.refresh()
+        index = reader.index
+        assert not reader.refresh()
+        assert reader.index is index
+        storage.append_session({"seed": 7})
+        assert not reader.refresh()
+        assert reader.sessions == storage.sessions == ({"seed": 7},)
+
+
+@pytest.mark.parametrize("looks_between", [True, False])
+def test_a_reader_follows_a_repair_that_removed_the_newest_segment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looks_between: bool
+) -> None:
+    """The numbers of the removed chunks are assigned again: its index must not be continued."""
+    monkeypatch.setattr(view, "_MANY_NEW", 0)  # else only a large index is continued
+    path = tmp_path / "a"
+    with create(path) as storage:
+        for number in range(12):
+            storage.add([noisy_chunk(number, 60)])
+
+    def expect_what_a_new_reader_sees() -> None:
+        reader.refresh()
+        with reopen(path, read_only=True) as new:
+            assert np.array_equal(reader.index.records, new.index.records)
+            assert reader.index.counters == new.index.counters
+            assert reader.index.base == new.index.base
+            assert reader.lost_chunks == new.lost_chunks
+
+    with reopen(path, read_only=True) as reader:
+        max(path.glob("segment-*.bin")).unlink()
+        assert repair(path, yes=True, files=NoSyncFiles()).is_done
+        if looks_between:
+            expect_what_a_new_reader_sees()
+        with reopen(path) as writer:
+            for _ in range(6):
+                writer.add([noisy_chunk(writer.index.next_episode, 50)])
+                if looks_between:
+                    expect_what_a_new_reader_sees()
+            expect_what_a_new_reader_sees()
+        expect_what_a_new_reader_sees()
 
 
 def test_a_segment_that_is_sealed_while_a_reader_maps_it_is_read(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 from hypothesis import settings
@@ -21,6 +22,9 @@ from hypothesis.stateful import (
 
 from stepwell.buffers import Chunk, DiskStorage, End
 from stepwell.buffers.storage.chunk_codec import ChunkDecoder
+from stepwell.buffers.storage.chunk_index import ChunkIndex
+from stepwell.buffers.storage.disk import view
+from stepwell.buffers.storage.item_counts import EpisodeTails, Windows
 from stepwell.buffers.testing import Recording, assert_holds, rows_of
 from support.crash.disk_faults import NoSyncFiles
 from support.disk_stores import create
@@ -38,6 +42,7 @@ FLUSHES = st.lists(
     max_size=4,
 )
 EITHER = st.integers(0, 1)
+KINDS = (Windows(2), Windows(3, 1, 2, is_across=True), EpisodeTails(2, 1))
 
 
 NOISE = np.random.default_rng(0).integers(0, 256, (150, 12, 8), np.uint8)
@@ -75,8 +80,11 @@ class Reader:
 class WriterAndReaders(RuleBasedStateMachine):
     """The list is never cut: the position of the oldest chunk tells how much was evicted."""
 
-    @initialize(ring=st.sampled_from(["dataset", "steps", "bytes"]))
-    def make(self, ring: str) -> None:
+    @initialize(ring=st.sampled_from(["dataset", "steps", "bytes"]), many=st.sampled_from([0, 32]))
+    def make(self, ring: str, many: int) -> None:
+        # With 0 an index is continued whenever it can be, also by more chunks than it has.
+        self.patch = mock.patch.object(view, "_MANY_NEW", many)
+        self.patch.start()
         self.folder = Path(tempfile.mkdtemp())
         self.path = self.folder / "a"
         self.added: list[Chunk] = []
@@ -95,6 +103,7 @@ class WriterAndReaders(RuleBasedStateMachine):
         if hasattr(self, "writer"):
             self.writer.close()
             shutil.rmtree(self.folder)
+            self.patch.stop()
 
     # --- the writer -------------------------------------------------------------------------------
 
@@ -173,8 +182,15 @@ class WriterAndReaders(RuleBasedStateMachine):
         if number in self.readers:
             reader = self.readers[number]
             is_new = (reader.base, reader.end) != (self.writer.index.base, len(self.added))
+            before = reader.storage.index
+            counted, records = [before.items(kind).total for kind in KINDS], before.records.copy()
             assert reader.storage.refresh() == is_new
             reader.base, reader.end = self.writer.index.base, len(self.added)
+            # What was seen before is not changed, and what is seen now is what a new reader sees.
+            assert np.array_equal(before.records, records)
+            assert [before.items(kind).total for kind in KINDS] == counted
+            with DiskStorage.open(self.path, read_only=True, files=NoSyncFiles()) as new:
+                assert_same_index(reader.storage.index, new.index)
 
     @precondition(lambda self: self.readers)
     @rule(number=EITHER)
@@ -233,6 +249,17 @@ class WriterAndReaders(RuleBasedStateMachine):
             assert_chunk_is(reader.storage, position, self.added[position])
         if reader.end - reader.base < 60:  # quadratic in the chunks
             assert_holds(reader.storage, self.added[reader.base : reader.end])
+
+
+def assert_same_index(one: ChunkIndex, other: ChunkIndex) -> None:
+    assert np.array_equal(one.records, other.records)
+    assert (one.base, one.counters) == (other.base, other.counters)
+    assert (one.steps, one.episodes) == (other.steps, other.episodes)
+    for kind in KINDS:
+        mine, others = one.items(kind), other.items(kind)
+        numbers = np.arange(mine.total)
+        assert mine.total == others.total
+        assert np.array_equal(mine.locate(numbers), others.locate(numbers))
 
 
 def drop(storage: DiskStorage) -> None:
