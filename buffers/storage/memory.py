@@ -136,16 +136,17 @@ class MemoryStorage:
         encoded = [self._writer.encode(chunk) for chunk in parts]
         for chunk, data in zip(parts, encoded, strict=True):
             check_chunk_bytes(chunk, sum(map(len, data)), self._capacity_bytes)
+        fitting = [_fits(chunk, data) for chunk, data in zip(parts, encoded, strict=True)]
         filled: dict[RowMemory, int] = {}
-        for chunk, data in zip(parts, encoded, strict=True):
-            if chunk.place is not None and _fits(chunk, data):
+        for chunk, data, fits in zip(parts, encoded, fitting, strict=True):
+            if chunk.place is not None and fits:
                 memory = chunk.place.memory
                 filled[memory] = filled.get(memory, 0) + sum(map(len, data))
+        kept = {memory for memory, size in filled.items() if 4 * size >= 3 * memory.data.nbytes}
         with self._lock:
-            for chunk, data in zip(parts, encoded, strict=True):
-                memory = None if chunk.place is None else chunk.place.memory
-                is_filled = memory is not None and 4 * filled.get(memory, 0) >= 3 * len(memory.data)
-                self._add(chunk, data, may_stay=is_filled and _fits(chunk, data))
+            for chunk, data, fits in zip(parts, encoded, fitting, strict=True):
+                may_stay = fits and chunk.place is not None and chunk.place.memory in kept
+                self._add(chunk, data, may_stay=may_stay)
 
     def drop_before(self, row_id: int) -> None:
         """Evict slabs all of whose rows are older than the one with this id."""
