@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import weakref
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,6 +20,7 @@ _EPISODE_ROWS = 32
 # Rows of whole pages lie where others of their kind mostly do, at the beginning of a page: a copy
 # to an address that is a little further into its page than the source's takes 30 % longer.
 _LEAST_ALIGNMENT, _PAGE = 64, 4096
+_SPARE_BYTES = 64 << 20
 
 
 class RowMemory:
@@ -28,15 +30,56 @@ class RowMemory:
     storage that sets `is_kept` keeps it with the chunks in it: the writer goes on in other memory.
 
     Args:
-        nbytes: Its size.
+        spare: Gives the memory, and gets it back when nothing refers to it any more.
     """
 
     __slots__ = ("address", "data", "is_kept")
 
-    def __init__(self, nbytes: int) -> None:
-        self.data = np.empty(nbytes, np.uint8)
+    def __init__(self, spare: SpareMemory) -> None:
+        self.data = np.asarray(_Lease(spare))
         self.address: int = self.data.__array_interface__["data"][0]
         self.is_kept = False
+
+
+class SpareMemory:
+    """Gives memory of one size, first such that was given before and is not in use any more.
+
+    The system takes longer to find and clear new memory than it takes to fill it. So as much as a
+    full replay evicts is filled again; more of it than 64 MiB is given back to the system.
+
+    Args:
+        nbytes: The size.
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+        self._free: list[np.ndarray] = []
+
+    def take(self) -> np.ndarray:
+        """Memory that nothing else refers to."""
+        try:
+            return self._free.pop()
+        except IndexError:
+            return np.empty(self.nbytes, np.uint8)
+
+    def give_back(self, memory: np.ndarray) -> None:
+        """Let memory be used again; called by any thread."""
+        if len(self._free) < _SPARE_BYTES // self.nbytes:
+            self._free.append(memory)
+
+
+class _Lease:
+    """What every array in the memory refers to, directly or not: numpy's ``base``."""
+
+    def __init__(self, spare: SpareMemory) -> None:
+        self._spare = weakref.ref(spare)
+        self._memory = spare.take()
+        self.__array_interface__: dict[str, Any] = self._memory.__array_interface__
+
+    def __del__(self) -> None:
+        spare = self._spare()
+        if spare is not None:
+            spare.give_back(self._memory)
 
 
 class Place(NamedTuple):
@@ -79,7 +122,8 @@ class EnvRows:
         rows = room * (self._row_bytes + self._more_bytes)
         gap = 2 * self._head_bytes + self._alignment
         self._nbytes = rows + gap * (1 + room // _EPISODE_ROWS)
-        self._memories = [RowMemory(self._nbytes) for _ in range(num_envs)]
+        self._spare = SpareMemory(self._nbytes)
+        self._memories = [RowMemory(self._spare) for _ in range(num_envs)]
         self._origins = [0] * num_envs  # offset of a row 0 of the view
         self._starts = [0] * num_envs  # the episode's first row
         self.views: list[np.ndarray] = [np.empty(0)] * num_envs
@@ -131,7 +175,7 @@ class EnvRows:
         """Forget all rows of an env but one, which becomes its first; None for none."""
         row = None if kept is None else self.views[env][kept]
         if self._memories[env].is_kept:
-            self._memories[env] = RowMemory(self._nbytes)
+            self._memories[env] = RowMemory(self._spare)
         self._starts[env] = 0
         self._move(env, self._aligned(env, self._head_bytes))
         if row is not None:
