@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
@@ -157,7 +157,7 @@ class EpisodeBuffer:
         self._all = np.arange(num_envs)
         self._base = self._all * room
         self._cursor = np.zeros(num_envs, np.int64)
-        self._cursors = memoryview(self._cursor)  # the same memory: faster for one env
+        self._cursors: Any = memoryview(cast("bytes", self._cursor))  # the same, faster for one
         self._place: np.ndarray | None = None  # of the newest rows of all envs, if `observe` knows
         # The envs' chunks fall due one after the other: each is then stored behind one env step.
         self._due = self._chunk_rows - (self._all * self._chunk_rows) // num_envs
