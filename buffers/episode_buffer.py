@@ -41,6 +41,10 @@ class EpisodeBuffer:
     `act` completes it with the action. In both, envs may come in any groups: only the order within
     each env matters.
 
+    The rows of a large uncompressed first field are written to a `RowMemory` for each env: it is
+    the buffer's own until a storage in RAM keeps it with the chunks in it, after which the buffer
+    goes on in other memory. All other rows are copied once more when they are stored.
+
     Args:
         spec: The fields of every row.
         num_envs: Number of envs N; env i writes stream i.
@@ -407,11 +411,15 @@ class EpisodeBuffer:
             truncated: [n] bool: a time limit ended the episode with this row.
             env_ids: [n] indices of the envs, each at most once; all N in order when None.
             metadata: JSON-able facts of episodes that begin here, by env index.
-            owned: The caller does not write into the given arrays again, so no copy is needed.
+            owned: The caller does not write into the given arrays again. Then stacks are kept, and
+                only some are compared with the frames before: those of the first 16 calls and of
+                every 17th, of rows that begin or end an episode, and each env's newest one when
+                its rows are taken or its episode is cut. Otherwise all are.
 
         Raises:
             SpecMismatch: A field has another name, dtype or shape, or a stacked observation is not
-                the stack before, moved on by one frame.
+                the frames before, moved on by one. The rows of that env since its stack was last
+                compared are dropped then, and its episode is cut there.
             ValueError: An env without an open episode got a row that is not the first.
         """
         if self._taken:

@@ -137,13 +137,13 @@ class Loop:
             found = payload(self.storage, position)
             assert found == payload(self.copied, position) == self.bytes[position]
         for buffer, origin, before in self.held:
-            assert bytes(memoryview(buffer)[origin : origin + len(before)]) == before
+            assert np.asarray(buffer)[origin : origin + len(before)].tobytes() == before
 
 
 def payload(storage: MemoryStorage, position: int) -> bytes:
     buffer, origin = storage.payload(position)
     nbytes = storage.index.record(position).nbytes
-    return bytes(memoryview(buffer)[origin : origin + nbytes])
+    return np.asarray(buffer)[origin : origin + nbytes].tobytes()
 
 
 @given(
@@ -209,7 +209,7 @@ def filled(storage: MemoryStorage, steps: int, *, take_every: int = 100) -> Epis
 
 
 def play(buffer: EpisodeBuffer, step: int, *, is_first: bool = False) -> None:
-    values = {
+    values: dict[str, np.ndarray] = {
         "observation": np.full((1, *ROW), step % 256, np.uint8),
         "reward": np.zeros(1),
         OBSERVED.name: np.array([True]),
