@@ -498,8 +498,9 @@ def test_a_frame_that_is_lost_every_few_rows_is_found(place: int) -> None:
         play()
 
 
-def test_stacks_across_chunks_are_compared_with_the_frames_before() -> None:
-    env = Stacker(2, chunk_rows=5)
+@pytest.mark.parametrize("chunk_rows", [1, 2, 3, 5])
+def test_stacks_across_chunks_are_compared_with_the_frames_before(chunk_rows: int) -> None:
+    env = Stacker(2, chunk_rows=chunk_rows)
     rows = 0
     for step in range(200):
         env.step(ended=(0,) if step % 31 == 30 else ())

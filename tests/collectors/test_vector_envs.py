@@ -205,7 +205,7 @@ def test_a_stack_that_a_spec_cannot_describe_is_refused_on_request() -> None:
     assert frame_stack_of(envs, 1)[0] == 1
 
 
-class TurnedStacks(VectorObservationWrapper):  # type: ignore[type-arg]
+class TurnedStacks(VectorObservationWrapper):
     """The newest frame first, in the same space."""
 
     def observations(self, observations: Any) -> Any:
