@@ -10,6 +10,7 @@ from typing import cast
 
 import numpy as np
 
+from stepwell.buffers.row_memory import Place
 from stepwell.buffers.spec import ArrayTree, Spec, unflatten
 
 __all__ = ["Chunk", "End", "Episode", "plain_json"]
@@ -53,6 +54,7 @@ class Chunk:
         metadata: JSON-able facts about the episode, the same in all of its chunks.
         starts_late: The rows before ``first_row`` are lost: this chunk may be the first one of its
             episode. Not stored, as it follows from ``first_row``.
+        place: Memory that a storage in RAM may keep instead of copying the rows; None for none.
 
     Example:
         Two steps are three rows, of which the first is that of the reset:
@@ -72,6 +74,7 @@ class Chunk:
     fields: Mapping[str, np.ndarray]
     metadata: Mapping[str, object] = field(default_factory=dict[str, object])
     starts_late: bool = False
+    place: Place | None = field(default=None, repr=False, compare=False)
 
     @property
     def rows(self) -> int:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
 from stepwell.buffers.episode import Chunk, End, plain_json
 from stepwell.buffers.errors import SpecMismatch
+from stepwell.buffers.row_memory import EnvRows
 from stepwell.buffers.spec import Field, Layout, Spec, flatten
 from stepwell.buffers.whole_numbers import check_whole
 
@@ -22,6 +23,13 @@ It is False in the last row of an episode whose last observation is unknown; the
 is repeated there."""
 
 _MAX_ROWS, _MIN_ROWS, _MAX_BYTES = 512, 16, 64 << 20
+# The state of an env's newest row.
+_PENDING = 1  # it awaits its action
+_LATE = 2  # its observation, too
+_GIVEN = 4  # it was returned before it had its action
+# Stacks are compared at the first rows, and then at every 17th: a prime number, so that it meets
+# every place of a pattern that repeats after fewer rows.
+_COMPARED_ROWS, _COMPARED_EVERY = 16, 17
 _Expected: TypeAlias = "dict[str, tuple[np.dtype[np.generic], tuple[int, ...]]]"
 
 
@@ -33,6 +41,10 @@ class EpisodeBuffer:
     `act` completes it with the action. In both, envs may come in any groups: only the order within
     each env matters.
 
+    The rows of a large uncompressed first field are written to a `RowMemory` for each env: it is
+    the buffer's own until a storage in RAM keeps it with the chunks in it, after which the buffer
+    goes on in other memory. All other rows are copied once more when they are stored.
+
     Args:
         spec: The fields of every row.
         num_envs: Number of envs N; env i writes stream i.
@@ -43,6 +55,8 @@ class EpisodeBuffer:
         next_episode: Id of the first episode that begins here.
         store: Called by `add` with the chunks that are due, also in the middle of a step, after the
             first rows of episodes. None: call `take` when `is_due`.
+        known_stacks: `observe` gets stacks from an env that is known to stack right: none is
+            compared with the frames before.
 
     Attributes:
         num_envs: Number of envs N.
@@ -78,6 +92,7 @@ class EpisodeBuffer:
         capacity: int | None = None,
         next_episode: int = 0,
         store: Callable[[list[Chunk]], object] | None = None,
+        known_stacks: bool = False,
     ) -> None:
         if not isinstance(spec, Spec):
             raise TypeError(f"spec: expected a Spec, got {type(spec).__name__}")
@@ -90,43 +105,70 @@ class EpisodeBuffer:
         self.num_envs = num_envs
         self._spec = spec
         self._store = store
-        # The dtype and shape of each field's values, as computed once.
+        # The dtype and shape of each field's values, as computed once; then those of N envs.
         self._expected: _Expected = {
             field.name: (field.numpy_dtype, field.source_shape) for field in spec.fields
         }
         names = [field.name for field in spec.fields if field.is_chosen]
         self._acted: _Expected = {name: self._expected[name] for name in names}
         self._received = {k: each for k, each in self._expected.items() if k not in names}
+        self._all_acted = _of_envs(self._acted, num_envs)
+        self._all_received = _of_envs(self._received, num_envs)
         self._info = {f.name: f.key for f in spec.of_kind("info") if f.name != OBSERVED.name}
         self._extra = {f.name: f.key for f in spec.of_kind("extra")}
         self._chunk_rows = chunk_rows or _rows_by_size(spec, num_envs)
         if capacity is not None:
             self._chunk_rows = max(1, min(self._chunk_rows, capacity // (8 * num_envs)))
         # Room for two more: `add` may write the row of a reset and the one that follows it.
-        self._room = self._chunk_rows + 2
+        room = self._chunk_rows + 2
+        # A large first field is written where it can stay, the others are arranged by the storage.
+        first = spec.fields[0].name
+        self._large = (
+            EnvRows(spec, num_envs, room)
+            if first in self._received and EnvRows.can_hold(spec)
+            else None
+        )
+        self._large_name = first if self._large is not None else None
+        # The rows of all envs by field, and for each env a view of its own.
         self._rows = {
-            field.name: np.empty((num_envs * self._room, *field.shape), field.numpy_dtype)
+            field.name: np.empty((num_envs * room, *field.shape), field.numpy_dtype)
             for field in spec.fields
+            if field.name != self._large_name
         }
-        self._is_observed = self._rows.get(OBSERVED.name)
+        self._of = {
+            name: [rows[env * room : (env + 1) * room] for env in range(num_envs)]
+            for name, rows in self._rows.items()
+        }
+        if self._large is not None:
+            self._of[first] = self._large.views
+        self._is_marked = OBSERVED.name in spec.names
         # The arrays of a Spec with these four fields alone, and what they hold, for `add_next`.
         self._plain: Any = None
         four = (spec.observation, spec.action, "reward", OBSERVED.name)
         if len(spec.fields) == len(four) and set(spec.names) == set(map(str, four)):
-            arrays = [self._rows[str(name)] for name in four]
-            self._plain = *arrays, *((each.shape[1:], each.dtype) for each in arrays[:2])
-        self._stacks = {
-            field.name: _StackCheck(field, num_envs) for field in spec.fields if field.stack > 1
-        }
+            held = (spec[str(name)] for name in four[:2])
+            kinds = (kind for each in held for kind in (each.numpy_dtype, each.shape))
+            self._plain = *(self._of[str(name)] for name in four), *kinds
+        self._stacks = [field for field in spec.fields if field.stack > 1]
+        self._compares = bool(self._stacks) and not known_stacks
+        self._until_compared = 0
+        self._compared = 0
+        # For each stacked field and env: the newest stack while it was not compared, the frames
+        # before the first row, and the number of rows that are known to be right.
+        self._unproven: dict[str, list[Any]] = {f.name: [None] * num_envs for f in self._stacks}
+        self._before: dict[str, list[Any]] = {f.name: [None] * num_envs for f in self._stacks}
+        self._proven = [0] * num_envs
         self._all = np.arange(num_envs)
-        self._base = self._all * self._room
+        self._base = self._all * room
         self._cursor = np.zeros(num_envs, np.int64)
+        self._cursors: Any = memoryview(cast("bytes", self._cursor))  # the same, faster for one
+        self._place: np.ndarray | None = None  # of the newest rows of all envs, if `observe` knows
         # The envs' chunks fall due one after the other: each is then stored behind one env step.
         self._due = self._chunk_rows - (self._all * self._chunk_rows) // num_envs
         self._until_due = 0  # never more than the rows that may come before one is due
-        self._pending = np.zeros(num_envs, np.bool_)  # the newest row awaits its action
-        self._unobserved = np.zeros(num_envs, np.bool_)  # the newest row awaits its observation too
-        self._is_given = np.zeros(num_envs, np.bool_)  # the pending row was already returned
+        self._states = bytearray(num_envs)
+        self._state = np.frombuffer(self._states, np.uint8)  # the same memory
+        self._none, self._all_pending = bytes(num_envs), bytes([_PENDING]) * num_envs
         self._open: list[_Run | None] = [None] * num_envs
         self._ended: list[list[_Run]] = [[] for _ in range(num_envs)]
         self._started = [0] * num_envs
@@ -150,7 +192,7 @@ class EpisodeBuffer:
         """Rows of an env that were not taken, without one whose observation is not known yet."""
         if self._taken:
             self._release()
-        return int(self._cursor[env]) - int(self._unobserved[env])
+        return self._cursor.item(env) - (self._states[env] & _LATE > 0)
 
     def add(
         self,
@@ -225,7 +267,7 @@ class EpisodeBuffer:
             results = self._leaves(layout, next_observation, lead)
             for name, key in self._info.items():
                 results[name] = self._entry(name, key, next_info, "next_info", lead)
-        elif ended and self._is_observed is None:
+        elif ended and not self._is_marked:
             raise ValueError(
                 f"next_observation: expected the last observation of env {ended[0]}, whose episode "
                 f"ended, got None; give it, or add the field {OBSERVED.name!r} to the Spec"
@@ -243,92 +285,109 @@ class EpisodeBuffer:
         if self._stacks:
             self._check_stacks(envs, values, results, first, late)
 
+        self._place = None
         if begun or late_ones:
             for env in begun:
                 self._begin(env, facts.get(env, {}))
             self._cursor[envs] += first
             if lead:
                 is_new = first | late
-                new = {name: rows[is_new] for name, rows in values.items()}
-                self._put(self._newest(envs[is_new]), new)
+                self._put(envs[is_new], {name: rows[is_new] for name, rows in values.items()})
             else:
-                self._put(self._newest(envs), values)
-            self._unobserved[envs] = False
+                self._put(envs, values)
+            self._state[envs] &= ~_LATE & 255
             for env in begun:
-                self._rows["reward"][self._newest(env)] = 0.0
-                self._pending[env], self._is_given[env] = True, False
+                self._of["reward"][env][self._cursor.item(env) - 1] = 0.0
+                self._states[env] = _PENDING
             if begun:
                 self._until_due -= 1
                 self._store_due()
-        place = self._newest(envs)
-        for name, rows in chosen.items():
-            self._rows[name][place] = rows
+        self._write(envs, chosen)
         self._cursor[envs] += 1
         self._until_due -= 1
-        place = place + 1
-        self._rows["reward"][place] = gain
         if results is not None:
-            self._put(place, results)
-        self._pending[envs] = True
-        self._is_given[envs] = False
-        self._unobserved[envs] = results is None
+            self._put(envs, results)
+        self._write(envs, {"reward": gain})
+        self._state[envs] = _PENDING if results is not None else _PENDING | _LATE
         if ended:
             for env in ended:
                 if results is None:
                     self._repeat(env)
-                    self._unobserved[env] = False
+                    self._states[env] = _PENDING
             for env in _those(envs, is_terminated):
                 self._end(env, End.TERMINATED)
             for env in _those(envs, is_truncated):
                 self._end(env, End.TRUNCATED)
         self._store_due()
 
-    def add_next(self, env: int, observation: object, action: object, reward: object) -> bool:
-        """Add the most common kind of row of one env, in a quarter of the time of `add`.
+    def add_next(
+        self,
+        env: int,
+        observation: object,
+        action: object,
+        reward: object,
+        end: End = End.NONE,
+    ) -> bool:
+        """Add the most common kind of row of one env, in a fraction of the time of `add`.
 
-        That is a transition that continues an episode and does not end it, whose next observation
-        is not known yet, as was that of the one before; in a Spec of an observation, an action, the
-        reward and `OBSERVED`; before the env has ``chunk_rows`` rows.
+        That is a transition whose next observation is not known yet, as was that of the one before
+        unless it is the first one of an episode; in a Spec of an observation, an action, the reward
+        and `OBSERVED`, without a `store`; before the env has ``chunk_rows`` rows, or two fewer
+        where an episode begins or ends.
 
         Args:
             env: Index of the env.
             observation: An array of exactly the Spec's dtype and shape, ``[...]``.
             action: The same.
             reward: A float.
+            end: Whether the episode ended with the transition.
 
         Returns:
             False, with nothing done, where it is any other case: call `add`.
         """
         if self._taken:
             self._release()
+        plain = self._plain
         if (
-            self._plain is None
+            plain is None
             or type(observation) is not np.ndarray
             or type(action) is not np.ndarray
             or type(reward) is not float
             or not 0 <= env < self.num_envs
-            or not self._unobserved[env]
         ):
             return False
-        observations, actions, rewards, observed, (shape, dtype), (size, kind) = self._plain
-        cursor = self._cursor.item(env)
+        observations, actions, rewards, observed, dtype, shape, kind, size = plain
+        cursor = self._cursors[env]
+        is_late = self._states[env] & _LATE
         if (
             cursor >= self._chunk_rows
             or observation.shape != shape
             or action.shape != size
-            or observation.dtype != dtype
-            or action.dtype != kind
+            or (observation.dtype is not dtype and observation.dtype != dtype)
+            or (action.dtype is not kind and action.dtype != kind)
         ):
             return False
-        place = env * self._room + cursor
-        observations[place - 1] = observation
-        observed[place - 1] = True
-        actions[place - 1] = action
-        rewards[place] = reward
-        self._cursor[env] = cursor + 1
-        if cursor == 1:  # perhaps the only row, which `take` returned
-            self._is_given[env] = False
+        if end or not is_late:
+            if cursor + 2 - (is_late > 0) > self._chunk_rows:
+                return False
+            if not is_late:
+                if self._open[env] is not None:
+                    return False
+                self._begin(env, {})
+                rewards[env][cursor] = 0.0
+                cursor += 1
+                self._until_due -= 1
+        newest = cursor - 1
+        observations[env][newest] = observation
+        observed[env][newest] = True
+        actions[env][newest] = action
+        rewards[env][cursor] = reward
+        self._cursors[env] = cursor + 1
+        self._states[env] = _PENDING | _LATE
         self._until_due -= 1
+        if end:
+            self._repeat(env)
+            self._end(env, end)
         return True
 
     def observe(
@@ -352,47 +411,62 @@ class EpisodeBuffer:
             truncated: [n] bool: a time limit ended the episode with this row.
             env_ids: [n] indices of the envs, each at most once; all N in order when None.
             metadata: JSON-able facts of episodes that begin here, by env index.
-            owned: The caller does not write into the given arrays again, so no copy is needed.
+            owned: The caller does not write into the given arrays again. Then stacks are kept, and
+                only some are compared with the frames before: those of the first 16 calls and of
+                every 17th, of rows that begin or end an episode, and each env's newest one when
+                its rows are taken or its episode is cut. Otherwise all are.
 
         Raises:
             SpecMismatch: A field has another name, dtype or shape, or a stacked observation is not
-                the stack before, moved on by one frame.
+                the frames before, moved on by one. The rows of that env since its stack was last
+                compared are dropped then, and its episode is cut there.
             ValueError: An env without an open episode got a row that is not the first.
         """
         if self._taken:
             self._release()
         envs = self._all if env_ids is None else env_ids
-        _check(values, self._received, len(envs))
+        _check(
+            values,
+            self._all_received if env_ids is None else _of_envs(self._received, len(envs)),
+        )
         if None in self._open:
             self._check_open(envs, is_first)
         if self._until_due < 0:
             self._check_room(envs)
-        for name, stacks in self._stacks.items():
-            stacks.check(values[name], is_first, None if envs is self._all else envs, owned)
-        if is_first is not None:
-            for env in envs[is_first].tolist():
-                self._begin(env, (metadata or {}).get(env, {}))
-        if envs is self._all:
-            place = self._base + self._cursor
-            self._cursor += 1
-            self._pending.fill(True)
-            self._is_given.fill(False)
-            self._unobserved.fill(False)
+        first = _marked(envs, is_first)
+        ended, timed_out = _marked(envs, terminated), _marked(envs, truncated)
+        if self._compares:
+            self._compare(values, envs, first, ended + timed_out, owned)
+        for env in first:
+            self._begin(env, (metadata or {}).get(env, {}))
+        if env_ids is None:
+            cursor = self._cursor
+            place = self._place = self._base + cursor
         else:
-            place = self._base[envs] + self._cursor[envs]
-            self._cursor[envs] += 1
-            self._pending[envs] = True
-            self._is_given[envs] = False
-            self._unobserved[envs] = False
+            cursor = self._cursor[envs]
+            place, self._place = self._base[envs] + cursor, None
         for name, rows in values.items():
-            self._rows[name][place] = rows[:, -1] if name in self._stacks else rows
+            newest = rows[:, -1] if name in self._unproven else rows
+            if name == self._large_name and self._large is not None:
+                flat = self._large.flat
+                if env_ids is not None:
+                    flat = [flat[env] for env in envs.tolist()]
+                newest = newest.reshape(len(envs), -1)
+                for view, row, value in zip(flat, cursor.tolist(), newest, strict=True):
+                    view[row] = value
+            else:
+                self._rows[name][place] = newest
+        if env_ids is None:
+            self._cursor += 1
+            self._states[:] = self._all_pending
+        else:
+            self._cursor[envs] = cursor + 1
+            self._state[envs] = _PENDING
         self._until_due -= 1
-        if terminated is not None:
-            for env in envs[terminated].tolist():
-                self._end(env, End.TERMINATED)
-        if truncated is not None:
-            for env in envs[truncated].tolist():
-                self._end(env, End.TRUNCATED)
+        for env in ended:
+            self._end(env, End.TERMINATED)
+        for env in timed_out:
+            self._end(env, End.TRUNCATED)
 
     def act(self, values: Mapping[str, np.ndarray], *, env_ids: np.ndarray | None = None) -> None:
         """Complete the newest rows with the action chosen from them, and extras.
@@ -409,15 +483,21 @@ class EpisodeBuffer:
         if self._taken:
             self._release()
         envs = self._all if env_ids is None else env_ids
-        _check(values, self._acted, len(envs))
-        waiting = self._pending[envs]
-        some: slice | np.ndarray = slice(None)
-        if np.count_nonzero(waiting) < len(envs):
-            envs, some = envs[waiting], waiting
+        _check(values, self._all_acted if env_ids is None else _of_envs(self._acted, len(envs)))
+        if env_ids is None and self._states == self._all_pending:
+            place = self._place
+            if place is None:
+                place = self._base + self._cursor - 1
+            for name, rows in values.items():
+                self._rows[name][place] = rows
+            self._states[:] = self._none
+            return
+        waiting = self._state[envs] & _PENDING > 0
+        envs = envs[waiting]
         place = self._base[envs] + self._cursor[envs] - 1
         for name, rows in values.items():
-            self._rows[name][place] = rows[some]
-        self._pending[envs] = False
+            self._rows[name][place] = rows[waiting]
+        self._state[envs] &= ~_PENDING & 255
 
     def take(
         self,
@@ -441,10 +521,14 @@ class EpisodeBuffer:
         Returns:
             Chunks in the order of their rows. Their arrays are views that stay valid until the
             next `add`, `observe` or `act`: store or copy them at once.
+
+        Raises:
+            SpecMismatch: The newest stack of an env is not the frames before it, moved on by one.
+                Its rows since the last comparison are dropped, and its episode is cut there.
         """
         if self._taken:
             self._release()
-        if newest and self._is_observed is None:
+        if newest and not self._is_marked:
             raise ValueError(
                 f"newest=True: expected a Spec with the field {OBSERVED.name!r}, got none; add it"
             )
@@ -453,14 +537,18 @@ class EpisodeBuffer:
             envs = env_ids
         elif not everything:
             envs = np.flatnonzero(self._cursor >= self._due).tolist()
+        self._prove(envs)
         chunks: list[Chunk] = []
         for env in envs:
-            chunks += [self._chunk(env, run) for run in self._ended[env]]
-            run = self._unfinished(env, newest=newest)
-            if run is not None:
-                chunks.append(self._chunk(env, run))
-                if run.end:
-                    self._is_given[env] = True
+            runs = [*self._ended[env], self._unfinished(env, newest=newest)]
+            following = [*self._ended[env][1:], self._open[env], None][-len(runs) :]
+            chunks += [
+                self._chunk(env, run, after)
+                for run, after in zip(runs, following, strict=True)
+                if run is not None
+            ]
+            if runs[-1] is not None and runs[-1].end:
+                self._states[env] |= _GIVEN
             self._taken.append(env)
         return chunks
 
@@ -475,22 +563,31 @@ class EpisodeBuffer:
         """
         if self._taken:
             self._release()
-        for env in range(self.num_envs) if env_ids is None else env_ids:
+        envs = range(self.num_envs) if env_ids is None else env_ids
+        self._prove(envs)
+        for env in envs:
             run = self._open[env]
+            is_late = self._states[env] & _LATE
             # The row of a reset from which nothing followed is no episode.
             if run is not None and (run.first_row > 0 or self._cursor[env] > run.start + 1):
                 run = self._unfinished(env, newest=newest)
                 self._ended[env] += [] if run is None else [run]
-            if self._unobserved[env] and not newest:
+            if is_late and not newest:
                 self._cursor[env] -= 1
             self._open[env] = None
-            self._pending[env] = self._unobserved[env] = False
+            self._states[env] = 0
 
     def _begin(self, env: int, metadata: Mapping[str, object]) -> None:
         if self._open[env] is not None:
             self.cut([env])
         facts: dict[str, object] = {"stream_episode": self._started[env], **metadata}
-        self._open[env] = _Run(self.next_episode, self._cursor.item(env), facts)
+        run = _Run(self.next_episode, self._cursor.item(env), facts)
+        if self._large is not None:
+            run.room = self._large.begin(env, run.start)
+            run.offset = self._large.offset(env, run.start)
+        for before in self._before.values():
+            before[env] = None
+        self._open[env] = run
         self._started[env] += 1
         self.next_episode += 1
 
@@ -502,7 +599,7 @@ class EpisodeBuffer:
         run.stop, run.end = self._cursor.item(env), end
         self._ended[env].append(run)
         self._open[env] = None
-        self._pending[env] = False
+        self._states[env] = 0
         self._blank(env)
 
     def _unfinished(self, env: int, *, newest: bool) -> _Run | None:
@@ -510,49 +607,63 @@ class EpisodeBuffer:
         run = self._open[env]
         if run is None:
             return None
+        state = self._states[env]
         run.stop, run.end = self._cursor.item(env), End.NONE
-        if self._unobserved[env]:
+        if state & _LATE:
             if not newest:
                 run.stop -= 1
                 return run if run.stop > run.start else None
             self._repeat(env)
-        if self._pending[env]:
+        if state & _PENDING:
             self._blank(env)
             run.end = End.PENDING
-            is_new = run.stop - run.start > 1 or (run.first_row > 0 and not self._is_given[env])
+            is_new = run.stop - run.start > 1 or (run.first_row > 0 and not state & _GIVEN)
             return run if is_new else None  # a reset's row that no other row follows needs no chunk
         return run if run.stop > run.start else None
 
-    def _chunk(self, env: int, run: _Run) -> Chunk:
-        rows = slice(env * self._room + run.start, env * self._room + run.stop)
-        fields = {field.name: self._rows[field.name][rows] for field in self._spec.fields}
-        return Chunk(run.episode, env, run.first_row, run.end, fields, run.metadata)
+    def _chunk(self, env: int, run: _Run, following: _Run | None) -> Chunk:
+        """The chunk of a run, and where it may stay, up to the run that follows."""
+        rows = slice(run.start, run.stop)
+        fields = {field.name: self._of[field.name][env][rows] for field in self._spec.fields}
+        place = None
+        if self._large is not None and self._large_name is not None:
+            fields[self._large_name] = self._large.rows(env, run.offset, run.stop - run.start)
+            stop = None if following is None else following.room
+            place = self._large.place(env, run.room, run.offset, stop)
+        facts = run.episode, env, run.first_row, run.end
+        return Chunk(*facts, fields, run.metadata, place=place)
 
     def _release(self) -> None:
         """Release the memory of taken chunks; only now, since they are views."""
         for env in self._taken:
-            if self._unobserved[env]:  # while the row before is there
-                self._repeat(env)
-            stop = int(self._cursor[env])
-            keep = int(self._pending[env])
-            if keep:
-                base = env * self._room
-                for rows in self._rows.values():
-                    rows[base] = rows[base + stop - 1]
+            state = self._states[env]
+            if state & _LATE:  # while the row before is there
+                self._repeat(env, but=self._large_name)
+            stop = self._cursor.item(env)
+            keep = state & _PENDING
             run = self._open[env]
+            if run is not None and stop - keep > run.start:
+                for field in self._stacks:
+                    before = self._frames_before(field, env, stop - keep)
+                    self._before[field.name][env] = before.copy()
+            if keep:
+                for name in self._rows:
+                    rows = self._of[name][env]
+                    rows[0] = rows[stop - 1]
+            if self._large is not None:
+                # Of a late row the observation before: a storage may have kept the memory.
+                repeats = state & _LATE and run is not None and stop - 1 > run.start
+                self._large.start_over(env, stop - 1 - bool(repeats) if keep else None)
             if run is not None:
                 run.first_row += stop - run.start - keep
-                run.start = 0
+                run.start = run.room = 0
+                if self._large is not None:
+                    run.offset = self._large.offset(env, 0)
             self._ended[env] = []
-            self._cursor[env] = keep
+            self._cursor[env] = self._proven[env] = keep
             self._due[env] = self._chunk_rows
         self._taken = []
-
-    def _newest(self, envs: Any) -> Any:
-        """Indices of the newest rows of envs, or of one env."""
-        if type(envs) is int:
-            return envs * self._room + int(self._cursor[envs]) - 1
-        return self._base[envs] + self._cursor[envs] - 1
+        self._place = None
 
     def _store_due(self) -> None:
         """Pass the chunks that are due to the function that stores them, if there is one."""
@@ -562,29 +673,147 @@ class EpisodeBuffer:
                 self._store(chunks)
             self._release()
 
-    def _put(self, place: Any, values: Mapping[str, np.ndarray]) -> None:
-        """Write given observations."""
-        for name, rows in values.items():
-            self._rows[name][place] = rows
-        if self._is_observed is not None:
-            self._is_observed[place] = True
+    def _put(self, envs: Any, values: Mapping[str, np.ndarray]) -> None:
+        """Write given observations to the newest rows of envs, or of one env."""
+        self._write(envs, values)
+        if self._is_marked:
+            self._write(envs, {OBSERVED.name: np.True_})
 
-    def _repeat(self, env: int) -> None:
-        """Copy the previous observation to the newest row, whose own is not known."""
+    def _write(self, envs: Any, values: Mapping[str, Any]) -> None:
+        """Write to the newest rows of envs, or of one env."""
+        if type(envs) is int:
+            row = self._cursor.item(envs) - 1
+            for name, value in values.items():
+                self._of[name][envs][row] = value
+            return
+        place = self._base[envs] + self._cursor[envs] - 1
+        for name, rows in values.items():
+            if name == self._large_name:
+                newest = (self._cursor[envs] - 1).tolist()
+                for env, row, value in zip(envs.tolist(), newest, rows, strict=True):
+                    self._of[name][env][row] = value
+            else:
+                self._rows[name][place] = rows
+
+    def _repeat(self, env: int, *, but: str | None = None) -> None:
+        """Copy the previous observation, but for a field, to the newest row of unknown one."""
         run = self._open[env]
-        place = env * self._room + int(self._cursor[env]) - 1
-        if run is not None and place > env * self._room + run.start:  # else it was done before
+        row = self._cursor.item(env) - 1
+        if run is not None and row > run.start:  # else it was done before
             for name in self._received:
-                if name != "reward":
-                    self._rows[name][place] = self._rows[name][place - 1]
-        if self._is_observed is not None:
-            self._is_observed[place] = False
+                if name not in ("reward", but):
+                    rows = self._of[name][env]
+                    rows[row] = rows[row - 1]
+        if self._is_marked:
+            self._of[OBSERVED.name][env][row] = False
 
     def _blank(self, env: int) -> None:
         """Write zeros for the action of the newest row: none was chosen from it."""
-        place = env * self._room + int(self._cursor[env]) - 1
+        row = self._cursor.item(env) - 1
         for name in self._acted:
-            self._rows[name][place] = 0
+            self._of[name][env][row] = 0
+
+    def _compare(
+        self,
+        values: Mapping[str, np.ndarray],
+        envs: np.ndarray,
+        first: list[int],
+        ended: list[int],
+        owned: bool,
+    ) -> None:
+        """Compare the stacks that have to be compared now; keep the others to do it later.
+
+        Raises:
+            SpecMismatch: A stack is not the frames before it, moved on by one.
+        """
+        self._prove(first)
+        ids = envs.tolist()
+        self._until_compared -= 1
+        chosen = {*first, *ended}
+        if self._until_compared < 0 or not owned:
+            chosen = set(ids)
+            self._compared += 1
+            self._until_compared = 0 if self._compared < _COMPARED_ROWS else _COMPARED_EVERY - 1
+        if chosen:
+            for field in self._stacks:
+                for env, stack in zip(ids, values[field.name], strict=True):
+                    if env in chosen:
+                        self._check_stack(field, env, stack, is_first=env in first)
+            for env in chosen:
+                self._proven[env] = self._cursor.item(env) + 1
+        for field in self._stacks:
+            unproven = self._unproven[field.name]
+            for env, stack in zip(ids, values[field.name], strict=True):
+                unproven[env] = stack
+            for env in chosen:
+                unproven[env] = None
+
+    def _prove(self, envs: Sequence[int]) -> None:
+        """Compare the newest stacks of envs that were not compared yet.
+
+        Raises:
+            SpecMismatch: Some are wrong.
+        """
+        if not self._compares:
+            return
+        error: SpecMismatch | None = None
+        for env in envs:
+            for field in self._stacks:
+                unproven = self._unproven[field.name]
+                stack, unproven[env] = unproven[env], None
+                if stack is None:
+                    continue
+                before = self._frames_before(field, env, self._cursor.item(env) - 1)
+                if not _is_same(stack[:-1], before):
+                    self._drop_unproven(env)
+                    error = _other_frames(field)
+                    break
+            else:
+                self._proven[env] = self._cursor.item(env)
+        if error is not None:
+            raise error
+
+    def _check_stack(self, field: Field, env: int, stack: np.ndarray, *, is_first: bool) -> None:
+        """Compare the stack of the env's next row with the frames before.
+
+        Raises:
+            SpecMismatch: It is another one. The env's rows since the last comparison are dropped.
+        """
+        if is_first:
+            before = _padding(field, stack[-1])
+        else:
+            before = self._frames_before(field, env, self._cursor.item(env))
+        if not _is_same(stack[:-1], before):
+            if not is_first:
+                self._drop_unproven(env)
+            raise _other_frames(field)
+
+    def _drop_unproven(self, env: int) -> None:
+        """Cut an env's episode behind the last row whose stack was compared."""
+        run = self._open[env]
+        for unproven in self._unproven.values():
+            unproven[env] = None
+        if run is None or self._proven[env] >= self._cursor.item(env):
+            return
+        run.stop, run.end = max(self._proven[env], run.start), End.NONE
+        self._cursor[env] = run.stop
+        if run.stop > run.start + (run.first_row == 0):
+            self._ended[env].append(run)
+        self._open[env] = None
+        self._states[env] = 0
+
+    def _frames_before(self, field: Field, env: int, row: int) -> np.ndarray:
+        """The k - 1 frames before a row of the env's open episode."""
+        run = self._open[env]
+        assert run is not None
+        rows, count = self._of[field.name][env], field.stack - 1
+        if row - run.start >= count:
+            return rows[row - count : row]
+        before = self._before[field.name][env]
+        if before is None:
+            before = _padding(field, rows[run.start])
+        frames: np.ndarray = np.concatenate([before, rows[run.start : row]])[-count:]
+        return frames
 
     def _leaves(self, layout: Layout, value: Any, lead: tuple[int, ...]) -> dict[str, np.ndarray]:
         """The arrays of a nested value by field name, checked."""
@@ -594,9 +823,9 @@ class EpisodeBuffer:
             rows = leaf if type(leaf) is np.ndarray else np.asarray(leaf)
             if rows.dtype != dtype or (
                 rows.shape != (*lead, *shape)
-                and (rows.shape != (*lead, *shape[1:]) or name not in self._stacks)
+                and (rows.shape != (*lead, *shape[1:]) or name not in self._unproven)
             ):
-                raise _mismatch(name, (dtype, shape), rows, lead)
+                raise _mismatch(name, (dtype, (*lead, *shape)), rows)
             found[name] = rows
         return found
 
@@ -617,35 +846,39 @@ class EpisodeBuffer:
         dtype, shape = self._expected[name]
         rows = np.asarray(values[key])
         if rows.dtype != dtype or rows.shape != (*lead, *shape):
-            raise _mismatch(name, (dtype, shape), rows, lead)
+            raise _mismatch(name, (dtype, (*lead, *shape)), rows)
         return rows
 
     def _new_rows(self, envs: Any, values: Mapping[str, np.ndarray]) -> tuple[Any, Any]:
         """Masks of envs that begin an episode, and of envs whose newest row has no observation."""
-        late, pending = self._unobserved[envs], self._pending[envs]
         if type(envs) is int:
-            if late or not pending:
-                return not late, bool(late)
-            place = self._newest(envs)
-            for name, rows in values.items():
-                stacks = self._stacks.get(name)
-                if stacks is not None and rows.shape == self._expected[name][1]:
-                    is_same = not stacks.differ(rows[None], np.array([envs]))
-                else:
-                    is_same = rows.tobytes() == self._rows[name][place].tobytes()
-                if not is_same:
-                    return True, False
-            return False, False
-        known, first = pending & ~late, ~pending
+            state = self._states[envs]
+            if state & _LATE or not state & _PENDING:
+                return not state & _LATE, bool(state & _LATE)
+            is_same = all(self._is_newest(name, envs, rows) for name, rows in values.items())
+            return not is_same, False
+        state = self._state[envs]
+        late, first = state & _LATE > 0, state & _PENDING == 0
+        known = ~(late | first)
         if np.count_nonzero(known):
-            place = self._newest(envs)
+            place = self._base[envs] + self._cursor[envs] - 1
             for name, rows in values.items():
-                stacks = self._stacks.get(name)
-                if stacks is not None and rows.shape[1:] == self._expected[name][1]:
-                    first |= known & stacks.differ(rows, envs)
+                if name == self._large_name or rows.shape[1:] != self._rows[name].shape[1:]:
+                    for k in np.flatnonzero(known).tolist():
+                        first[k] |= not self._is_newest(name, int(envs[k]), rows[k])
                 else:
                     first |= known & _differ(rows, self._rows[name][place])
         return first, late
+
+    def _is_newest(self, name: str, env: int, value: np.ndarray) -> bool:
+        """True if a value, or a full stack, is the newest one of an env."""
+        row = self._cursor.item(env) - 1
+        newest = self._of[name][env][row]
+        if value.shape == newest.shape:
+            return _is_same(value, newest)
+        field = self._spec[name]
+        before = self._frames_before(field, env, row)
+        return _is_same(value[-1], newest) and _is_same(value[:-1], before)
 
     def _check_stacks(
         self,
@@ -657,24 +890,31 @@ class EpisodeBuffer:
     ) -> None:
         """Check full stacks, and replace them by their newest frames."""
         is_one = type(envs) is int
-        ids = np.array([envs]) if is_one else envs
-        found: list[tuple[str, np.ndarray]] = []
-        for name, stacks in self._stacks.items():
+        ids = [envs] if is_one else envs.tolist()
+        found: list[str] = []
+        for field in self._stacks:
+            name, shape = field.name, self._expected[field.name][1]
             rows = values[name][None] if is_one else values[name]
-            if rows.shape[1:] != self._expected[name][1]:
+            if rows.shape[1:] != shape:
                 continue
-            is_first, new = np.atleast_1d(first), np.atleast_1d(first | late)
-            if new.any():
-                stacks.verify(rows[new], is_first[new], ids[new])
+            flags = zip(np.atleast_1d(first).tolist(), np.atleast_1d(late).tolist(), strict=True)
+            for env, stack, (is_first, is_late) in zip(ids, rows, flags, strict=True):
+                if is_first:
+                    before = _padding(field, stack[-1])
+                elif is_late:
+                    before = self._frames_before(field, env, self._cursor.item(env) - 1)
+                else:
+                    continue
+                if not _is_same(stack[:-1], before):
+                    raise _other_frames(field)
             if results is not None:
                 after = results[name][None] if is_one else results[name]
                 if after.shape != rows.shape:
-                    raise _mismatch(name, self._expected[name], after, ids.shape)
-                stacks.verify_next(after, rows)
-                rows = after
-            found.append((name, rows))
-        for name, rows in found:
-            self._stacks[name].remember(rows, ids)
+                    raise _mismatch(name, (field.numpy_dtype, (len(ids), *shape)), after)
+                if not _is_same(after[:, :-1], rows[:, 1:]):
+                    raise _other_frames(field)
+            found.append(name)
+        for name in found:
             for fields in (values, results or {}):
                 if name in fields:
                     fields[name] = fields[name][-1] if is_one else fields[name][:, -1]
@@ -715,9 +955,12 @@ class EpisodeBuffer:
             )
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Run:
-    """Rows ``start .. stop`` of one env's memory: a part of one episode."""
+    """Rows ``start .. stop`` of one env's memory: a part of one episode.
+
+    Of a large field they begin at ``offset``, behind room that begins at ``room``.
+    """
 
     episode: int
     start: int
@@ -725,84 +968,29 @@ class _Run:
     first_row: int = 0
     stop: int = -1
     end: End = End.NONE
+    room: int = 0
+    offset: int = 0
 
 
-class _StackCheck:
-    """Compares each stack with the one before it in the same env.
-
-    It proves that a stacked observation loses nothing when only its newest frame is stored.
-
-    Args:
-        field: The stacked field.
-        num_envs: Number of envs N.
-    """
-
-    def __init__(self, field: Field, num_envs: int) -> None:
-        self._field = field
-        self._before = _words(np.zeros((num_envs, *field.source_shape), field.numpy_dtype))
-
-    def check(
-        self, stacks: np.ndarray, first: np.ndarray | None, envs: np.ndarray | None, owned: bool
-    ) -> None:
-        """Refuse stacks that are not the ones before, moved on by one frame; remember the others.
-
-        Args:
-            stacks: Observations ``[n, k, ...]``.
-            first: [n] bool: rows of a reset, which must be padded instead; None where none is.
-            envs: [n] indices of the envs; None for all in order.
-            owned: The array may be kept instead of copied.
-
-        Raises:
-            SpecMismatch: A stack is another one; nothing was remembered.
-        """
-        now = _words(stacks)
-        self._verify(now, self._before if envs is None else self._before[envs], first)
-        if envs is None:
-            self._before = now if owned else now.copy()
-        else:
-            self._keep(now, envs)
-
-    def verify(self, stacks: np.ndarray, first: np.ndarray, envs: np.ndarray) -> None:
-        """Check stacks like `check`, without remembering them."""
-        self._verify(_words(stacks), self._before[envs], first)
-
-    def verify_next(self, stacks: np.ndarray, before: np.ndarray) -> None:
-        """Refuse stacks that are not those of ``before``, moved on by one frame."""
-        self._verify(_words(stacks), _words(before), None)
-
-    def remember(self, stacks: np.ndarray, envs: np.ndarray) -> None:
-        """Remember stacks as the newest ones of their envs."""
-        self._keep(_words(stacks), envs)
-
-    def differ(self, stacks: np.ndarray, envs: np.ndarray) -> np.ndarray:
-        """[n] bool: the stack is not the newest one of its env."""
-        different: np.ndarray = (_words(stacks) != self._before[envs]).any(axis=(1, 2))
-        return different
-
-    def _keep(self, now: np.ndarray, envs: np.ndarray) -> None:
-        self._before = self._before.copy()  # the kept array may be the caller's
-        self._before[envs] = now
-
-    def _verify(self, now: np.ndarray, before: np.ndarray, first: np.ndarray | None) -> None:
-        field = self._field
-        if first is None:
-            is_right = _moved_on(now, before)
-        else:
-            new, old = now[first], ~first
-            padding = new[:, -1:] if field.stack_padding == "repeat" else 0
-            is_padded = bool((new[:, :-1] == padding).all())
-            is_right = is_padded and _moved_on(now[old], before[old])
-        if not is_right:
-            raise SpecMismatch(
-                f"field {field.name!r}: expected each stack of {field.stack} frames to be the one "
-                f"before, moved on by one frame, and padded by {field.stack_padding} at a reset, "
-                f"got other frames; collect with frame_stack=1 to store whole observations"
-            )
+def _is_same(frames: np.ndarray, others: np.ndarray) -> bool:
+    """True if the bytes are the same; by bytes, nan equals itself."""
+    return frames.tobytes() == others.tobytes()
 
 
-def _moved_on(now: np.ndarray, before: np.ndarray) -> bool:
-    """True if each stack begins with the last k - 1 frames of the one before."""
-    return bool((now[:, :-1] == before[:, 1:]).all())
+def _padding(field: Field, frame: np.ndarray) -> np.ndarray:
+    """The k - 1 frames before the first one of an episode."""
+    shape = (field.stack - 1, *frame.shape)
+    if field.stack_padding == "repeat":
+        return np.broadcast_to(frame, shape)
+    return np.zeros(shape, frame.dtype)
+
+
+def _other_frames(field: Field) -> SpecMismatch:
+    return SpecMismatch(
+        f"field {field.name!r}: expected each stack of {field.stack} frames to be the one before, "
+        f"moved on by one frame, and padded by {field.stack_padding} at a reset, got other frames; "
+        f"collect with frame_stack=1 to store whole observations"
+    )
 
 
 def _words(stacks: np.ndarray) -> np.ndarray:
@@ -818,6 +1006,14 @@ def _differ(rows: np.ndarray, others: np.ndarray) -> np.ndarray:
     now, before = (_words(each.reshape(n, 1, -1)) for each in (rows, others))
     different: np.ndarray = (now != before).any(axis=(1, 2))
     return different
+
+
+def _marked(envs: np.ndarray, flags: np.ndarray | None) -> list[int]:
+    """The envs with a flag; None where none has it."""
+    if flags is None or not np.count_nonzero(flags):
+        return []
+    found: list[int] = envs[flags].tolist()
+    return found
 
 
 def _those(envs: Any, flags: Any) -> list[int]:
@@ -846,15 +1042,20 @@ def _rewards(value: Any, lead: tuple[int, ...]) -> np.ndarray:
     return rewards.astype(np.float64, copy=False)
 
 
-def _check(values: Mapping[str, np.ndarray], expected: _Expected, n: int) -> None:
-    """Refuse unknown fields, and arrays of another dtype or shape."""
+def _of_envs(expected: _Expected, n: int) -> _Expected:
+    """The dtypes and shapes of the values of n envs."""
+    return {name: (dtype, (n, *shape)) for name, (dtype, shape) in expected.items()}
+
+
+def _check(values: Mapping[str, np.ndarray], expected: _Expected) -> None:
+    """Refuse unknown fields, and arrays of another dtype or shape than of the n envs."""
     if len(values) == len(expected):
         for name, (dtype, shape) in expected.items():
             rows = values.get(name)
             if rows is None:
                 break
-            if rows.dtype != dtype or rows.shape != (n, *shape):
-                raise _mismatch(name, (dtype, shape), rows, (n,))
+            if (rows.dtype is not dtype and rows.dtype != dtype) or rows.shape != shape:
+                raise _mismatch(name, (dtype, shape), rows)
         else:
             return
     raise SpecMismatch(
@@ -864,14 +1065,11 @@ def _check(values: Mapping[str, np.ndarray], expected: _Expected, n: int) -> Non
 
 
 def _mismatch(
-    name: str,
-    expected: tuple[np.dtype[np.generic], tuple[int, ...]],
-    rows: np.ndarray,
-    lead: tuple[int, ...],
+    name: str, expected: tuple[np.dtype[np.generic], tuple[int, ...]], rows: np.ndarray
 ) -> SpecMismatch:
     dtype, shape = expected
     return SpecMismatch(
-        f"field {name!r}: expected {dtype} {(*lead, *shape)}, got {rows.dtype} {rows.shape}; "
+        f"field {name!r}: expected {dtype} {shape}, got {rows.dtype} {rows.shape}; "
         f"convert it before it is stored"
     )
 

@@ -31,6 +31,7 @@ from stepwell.collectors.vector_envs import (
     env_name,
     frame_skip,
     frame_stack_of,
+    has_known_stacks,
     is_partial,
     recipe_of,
 )
@@ -151,7 +152,13 @@ class Collector:
             # waiting for the garbage collector.
             facts = partial(describe, self._groups, policy, self._seeds)
             make_replay_writer = partial(
-                _bind, replay, self._spec, self._call, facts, flush_seconds
+                _bind,
+                replay,
+                self._spec,
+                self._call,
+                facts,
+                flush_seconds,
+                known_stacks=all(has_known_stacks(group, stack) for group in self._groups),
             )
         self._loop = StepLoop(
             stepper_of(self._groups, layout, reader, episode_metadata),
@@ -574,11 +581,14 @@ def _bind(
     call: PolicyCaller,
     describe_run: Callable[[], dict[str, object]],
     flush_seconds: float,
+    *,
+    known_stacks: bool,
 ) -> ReplayWriter:
     """Bind the replay to the rows' Spec, now that the policy's extras are known."""
     facts = describe_run()
     replay.bind(spec.with_more(call.extra_fields), facts)
-    return ReplayWriter(replay, cast("int", facts["num_envs"]), flush_seconds)
+    num_envs = cast("int", facts["num_envs"])
+    return ReplayWriter(replay, num_envs, flush_seconds, known_stacks=known_stacks)
 
 
 def _holds_whole_stacks(replay: SequenceReplayBuffer, envs: Vector) -> bool:

@@ -28,10 +28,19 @@ class ReplayWriter:
         replay: Stores the chunks; it is bound to the rows' Spec.
         num_envs: Number of envs N.
         flush_seconds: No row waits longer than this to be stored.
+        known_stacks: The envs are known to stack frames right.
     """
 
-    def __init__(self, replay: SequenceReplayBuffer, num_envs: int, flush_seconds: float) -> None:
+    def __init__(
+        self,
+        replay: SequenceReplayBuffer,
+        num_envs: int,
+        flush_seconds: float,
+        *,
+        known_stacks: bool = False,
+    ) -> None:
         self._replay = replay
+        self._known_stacks = known_stacks
         self._num_envs = num_envs
         self._digest = Digest()
         self._flush_seconds = flush_seconds
@@ -62,6 +71,7 @@ class ReplayWriter:
             self._num_envs,
             capacity=self._replay.capacity,
             next_episode=self._known_episodes,
+            known_stacks=self._known_stacks,
         )
 
     def observe(self, result: StepResult) -> None:

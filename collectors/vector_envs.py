@@ -26,6 +26,7 @@ __all__ = [
     "env_name",
     "frame_skip",
     "frame_stack_of",
+    "has_known_stacks",
     "is_ale",
     "is_partial",
     "mode_of",
@@ -241,6 +242,25 @@ def frame_stack_of(envs: Vector, frame_stack: int | None) -> tuple[int, Literal[
     return cast("int", stack if frame_stack is None else frame_stack), cast(
         "Literal['zero', 'repeat']", padding
     )
+
+
+def has_known_stacks(envs: Vector, stack: int) -> bool:
+    """True for envs of `make_atari` and `make_nes` that only wrappers of ours are around.
+
+    Their stacks are known to be right, and need not be compared with the frames before.
+
+    Args:
+        envs: The envs.
+        stack: Number of frames that the envs are said to stack.
+    """
+    inner: Any = envs
+    while isinstance(inner, VectorWrapper):
+        if type(inner).__module__.split(".")[0] != "stepwell":
+            return False
+        inner = inner.env
+    recipe = recipe_of(envs)
+    is_made = recipe.get("maker") in ("make_atari", "make_nes")
+    return is_made and recipe.get("frame_stack") == stack
 
 
 def _inspected_stack(envs: Vector, frame_stack: int | None) -> tuple[int, str]:

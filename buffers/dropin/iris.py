@@ -37,7 +37,7 @@ from stepwell.buffers.spec import Codec
 __all__ = ["Borders", "Final", "IRISOnPolicyBuffer", "IRISReplayBuffer"]
 
 _REAL = np.dtype(np.float64)
-_Declared: TypeAlias = "tuple[np.dtype[np.generic], tuple[int, ...]]"
+Declared: TypeAlias = "tuple[np.dtype[np.generic], tuple[int, ...]]"
 # The row of a last observation, or a placeholder for an observation that is not known yet.
 _NOT_ADDED = int(End.TERMINATED | End.TRUNCATED | End.PENDING)
 
@@ -202,6 +202,11 @@ class IRISReplayBuffer(ImageRing):
         if self._is_final_required:
             _check_final(terminal, final_obs)
 
+    def holds(self, observation: Declared | None, action: Declared | None) -> bool:
+        """True if `add` takes all values of these dtypes and shapes."""
+        expected = (IMAGE, self.obs_shape), (VECTOR, (self.action_size,))
+        return not self._is_one_hot and (observation, action) == expected
+
     def sample_sequence(
         self, seq_len: int | None = None, *, borders: Borders | None = None
     ) -> DrawnSequences:
@@ -335,10 +340,10 @@ class IRISOnPolicyBuffer:
         if action_size is not None:
             check_whole("action_size", action_size, 1)
         self.max_steps = max_steps
-        self._observation: _Declared | None = (
+        self._observation: Declared | None = (
             None if obs_shape is None else (IMAGE, tuple(obs_shape))
         )
-        self._action: _Declared | None = None if action_size is None else (VECTOR, (action_size,))
+        self._action: Declared | None = None if action_size is None else (VECTOR, (action_size,))
         self.clear()
 
     def add(
@@ -438,7 +443,10 @@ class IRISOnPolicyBuffer:
                 )
             last[-1] = _declared("final_obs", final_obs, self._observation)[0]
         ends = [terminal > 0 for terminal in self.terminals]
-        for step in zip(self.observations, self.actions, ends, last, strict=True):
+        steps = list(zip(self.observations, self.actions, ends, last, strict=True))
+        if replay.holds(self._observation, self._action):  # then every step as well as the first
+            steps = steps[:1] + [step for step in steps[1:] if step[2]]
+        for step in steps:
             replay.check(*step, env=env)
         for number, observation in enumerate(self.observations):
             replay.add(
@@ -457,7 +465,7 @@ class IRISOnPolicyBuffer:
         return len(self.observations)
 
 
-def _declared(what: str, value: object, declared: _Declared | None) -> tuple[np.ndarray, _Declared]:
+def _declared(what: str, value: object, declared: Declared | None) -> tuple[np.ndarray, Declared]:
     """A copy of a value with the declared, or else its own, dtype and shape."""
     if declared is None:
         array = np.array(value)
@@ -467,7 +475,7 @@ def _declared(what: str, value: object, declared: _Declared | None) -> tuple[np.
     return as_declared(what, value, *declared).copy(), declared
 
 
-def _stacked(values: list[np.ndarray], declared: _Declared | None) -> np.ndarray:
+def _stacked(values: list[np.ndarray], declared: Declared | None) -> np.ndarray:
     if declared is None:
         return np.zeros(0)
     dtype, shape = declared

@@ -27,6 +27,12 @@ __all__ = [
 ]
 
 _MAX_ROWS, _MIN_ROWS, _MAX_BYTES = 512, 16, 32 << 20
+_NONE = End.NONE
+_END = {
+    (True, False): End.TERMINATED,
+    (False, True): End.TRUNCATED,
+    (True, True): End.TERMINATED | End.TRUNCATED,
+}
 
 
 def spec_of(observation: Field, action: Field) -> Spec:
@@ -128,36 +134,39 @@ class TransitionWriter:
         Raises:
             ValueError: A value is not as declared, or there is no such env; nothing was added.
         """
-        is_over = bool(terminated or truncated)
-        is_plain = not is_over and final_observation is None
+        end = _END[bool(terminated), bool(truncated)] if terminated or truncated else _NONE
         chosen, gain = action, reward
-        if type(chosen) is not np.ndarray or chosen.dtype != self._action[0]:
-            chosen = as_declared("action", action, *self._action)
         if type(gain) is not float:
             gain = _number(reward)
-        if not (is_plain and self._rows.add_next(env, observation, chosen, gain)):
+        is_added = final_observation is None and self._rows.add_next(
+            env, observation, chosen, gain, end
+        )
+        if not is_added:
             if not 0 <= env < self.num_envs:
                 raise ValueError(
                     f"env: expected an index from 0 to {self.num_envs - 1}, got {env}; give the "
                     f"number of envs as num_envs"
                 )
             image = as_declared("observation", observation, *self._observation)
-            chosen = as_declared("action", chosen, *self._action)
-            if not (is_plain and self._rows.add_next(env, image, chosen, gain)):
-                last = None
-                if final_observation is not None:
-                    if not is_over:
-                        raise ValueError(
-                            "final observation: expected one only with the last step of an "
-                            "episode, got one with a step that does not end one; leave it out"
-                        )
-                    last = as_declared("final observation", final_observation, *self._observation)
-                if self._rows.waiting_rows(env) > self._most_waiting:
-                    self._store(self._rows.take([env]))
-                ends = bool(terminated), bool(truncated)
-                self._rows.add(image, chosen, gain, last, *ends, env_ids=env)
+            chosen = as_declared("action", action, *self._action)
+            is_added = final_observation is None and self._rows.add_next(
+                env, image, chosen, gain, end
+            )
+        if not is_added:
+            last = None
+            if final_observation is not None:
+                if not end:
+                    raise ValueError(
+                        "final observation: expected one only with the last step of an episode, "
+                        "got one with a step that does not end one; leave it out"
+                    )
+                last = as_declared("final observation", final_observation, *self._observation)
+            if self._rows.waiting_rows(env) > self._most_waiting:
+                self._store(self._rows.take([env]))
+            ends = bool(terminated), bool(truncated)
+            self._rows.add(image, chosen, gain, last, *ends, env_ids=env)
         self.steps += 1
-        if is_over:
+        if end:
             self.episodes += 1
             if self._is_on_disk:
                 self._store(self._rows.take([env]))

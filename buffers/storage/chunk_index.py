@@ -253,10 +253,14 @@ class ChunkIndex:
         count = int(np.searchsorted(records["segment"], records["segment"][0], side="right"))
         return int(records["row_id"][count]) if count < len(records) else self.next_row_id
 
-    def drop_segment(self) -> int:
-        """Remove the chunks of the oldest segment and return its number."""
+    def drop_segment(self, last: int | None = None) -> int:
+        """Remove the chunks of the oldest segment and return its number.
+
+        Args:
+            last: Remove all up to the segment with this number.
+        """
         records = self.records
-        segment = int(records["segment"][0])
+        segment = int(records["segment"][0]) if last is None else last
         count = int(np.searchsorted(records["segment"], segment, side="right"))
         dropped, kept = records[:count], self._length - count
         self.steps -= int(_steps_of(dropped).sum())

@@ -10,6 +10,7 @@ import numpy as np
 
 from stepwell.buffers.episode import Chunk, End
 from stepwell.buffers.free_memory import free_memory
+from stepwell.buffers.row_memory import RowMemory
 from stepwell.buffers.spec import Spec
 from stepwell.buffers.storage.chunk_codec import Buffer, ChunkDecoder, ChunkEncoder, Part
 from stepwell.buffers.storage.chunk_index import ChunkIndex
@@ -17,14 +18,20 @@ from stepwell.buffers.whole_numbers import whole_number
 
 __all__ = ["MemoryStorage"]
 
-# Memory is allocated and freed in slabs: a whole one is evicted at a time, the oldest first.
+# Chunks are evicted in slabs: a whole one at a time, the oldest first.
 _SLABS = 16
 _SLAB_BYTES = 8 << 20
 _MOST_SLABS, _MOST_SLAB_BYTES = 128, 1 << 30
+# Memory that rows were written to is kept if it is large, and chunks fill three quarters of it.
+_LEAST_KEPT_BYTES = 1 << 20
 
 
 class MemoryStorage:
     """Keeps chunks in RAM, compressed as the Spec says.
+
+    Chunks are copied into the memory of slabs. Chunks that an `EpisodeBuffer` has nearly filled a
+    large `RowMemory` with stay there: the storage keeps that memory, and only writes the rest of
+    each chunk around its rows.
 
     Args:
         spec: The fields of every row.
@@ -61,7 +68,8 @@ class MemoryStorage:
         self._reader = ChunkDecoder(spec)
         self._index = ChunkIndex()
         self._slabs: deque[_Slab] = deque()
-        self._first_slab = 0
+        self._first_segment = 0
+        self._segments: deque[np.ndarray] = deque()  # the memory of each
         self._sessions: list[Mapping[str, object]] = []
         self._lock = RLock()
 
@@ -104,7 +112,7 @@ class MemoryStorage:
     @property
     def nbytes(self) -> int:
         """Bytes of RAM allocated for stored chunks."""
-        return sum(slab.memory.nbytes for slab in self._slabs)
+        return sum(slab.allocated for slab in self._slabs)
 
     @property
     def sessions(self) -> Sequence[Mapping[str, object]]:
@@ -128,20 +136,28 @@ class MemoryStorage:
         encoded = [self._writer.encode(chunk) for chunk in parts]
         for chunk, data in zip(parts, encoded, strict=True):
             check_chunk_bytes(chunk, sum(map(len, data)), self._capacity_bytes)
+        fitting = [_fits(chunk, data) for chunk, data in zip(parts, encoded, strict=True)]
+        filled: dict[RowMemory, int] = {}
+        for chunk, data, fits in zip(parts, encoded, fitting, strict=True):
+            if chunk.place is not None and fits:
+                memory = chunk.place.memory
+                filled[memory] = filled.get(memory, 0) + sum(map(len, data))
+        kept = {memory for memory, size in filled.items() if 4 * size >= 3 * memory.data.nbytes}
         with self._lock:
-            for chunk, data in zip(parts, encoded, strict=True):
-                self._add(chunk, data)
+            for chunk, data, fits in zip(parts, encoded, fitting, strict=True):
+                may_stay = fits and chunk.place is not None and chunk.place.memory in kept
+                self._add(chunk, data, may_stay=may_stay)
 
     def drop_before(self, row_id: int) -> None:
         """Evict slabs all of whose rows are older than the one with this id."""
         with self._lock:
-            while self._slabs and self._index.oldest_segment_stop <= row_id:
+            while self._slabs and self._slabs[0].stop <= row_id:
                 self._evict()
 
     def payload(self, position: int) -> tuple[Buffer, int]:
-        """The slab that holds the chunk at a position, and the chunk's offset in it."""
+        """The memory that holds the chunk at a position, and the chunk's offset in it."""
         record = self._index.records[position - self._index.base]
-        return self._slabs[int(record["segment"]) - self._first_slab].memory, int(record["offset"])
+        return self._segments[int(record["segment"]) - self._first_segment], int(record["offset"])
 
     def metadata(self, position: int) -> Mapping[str, object]:
         """JSON-able facts about the episode of the chunk at a position."""
@@ -158,17 +174,51 @@ class MemoryStorage:
     def close(self) -> None:
         """Keep the data: RAM is released with the object."""
 
-    def _add(self, chunk: Chunk, parts: list[Part]) -> None:
+    def _add(self, chunk: Chunk, parts: list[Part], *, may_stay: bool) -> None:
         nbytes, rows = sum(map(len, parts)), chunk.rows
         slab = self._slab_for(nbytes, rows)
-        offset = slab.used
-        for part in parts:
-            slab.memory[slab.used : slab.used + len(part)] = np.frombuffer(part, np.uint8)
-            slab.used += len(part)
+        if may_stay and self._stays(chunk, slab):
+            offset = _complete(chunk, parts)
+        else:
+            offset = self._copy(slab, parts, nbytes)
+        slab.used += nbytes
         slab.rows += rows
-        self._index.append(chunk, self._first_slab + len(self._slabs) - 1, offset, nbytes)
+        segment = self._first_segment + len(self._segments) - 1
+        self._index.append(chunk, segment, offset, nbytes)
+        slab.stop = self._index.next_row_id
         while self._capacity is not None and self._index.steps > self._capacity:
             self._evict()
+
+    def _stays(self, chunk: Chunk, slab: _Slab) -> bool:
+        """Keep the memory of a chunk's rows, if the slab has copied none before."""
+        assert chunk.place is not None
+        memory = chunk.place.memory
+        is_newest = bool(self._segments) and self._segments[-1] is memory.data
+        # What is kept may be larger than the chunks in it, but capacity_bytes is a strict limit.
+        if slab.memory is not None or self._capacity_bytes is not None:
+            return False
+        if memory.is_kept and not is_newest:  # another storage has it
+            return False
+        if not is_newest or not slab.segments:
+            slab.segments += 1
+            self._segments.append(memory.data)
+            slab.allocated += memory.data.nbytes
+            if is_newest:  # the slab before has its first chunks
+                self._slabs[-2].allocated -= memory.data.nbytes
+        memory.is_kept = True
+        return True
+
+    def _copy(self, slab: _Slab, parts: list[Part], nbytes: int) -> int:
+        """Copy a chunk to the slab's own memory, and return its offset there."""
+        if slab.memory is None:
+            slab.memory = np.empty(slab.size - slab.used, np.uint8)
+            slab.segments += 1
+            self._segments.append(slab.memory)
+            slab.allocated += slab.memory.nbytes
+        offset = slab.filled
+        _write(parts, slab.memory, offset)
+        slab.filled += nbytes
+        return offset
 
     def _slab_for(self, nbytes: int, rows: int) -> _Slab:
         """The newest slab, or a new one where that has no room."""
@@ -178,30 +228,81 @@ class MemoryStorage:
         size = max(self._slab_bytes, nbytes)
         budget = self._capacity_bytes
         if budget is None:  # larger slabs rather than very many
-            size = max(size, min(self.nbytes // _MOST_SLABS, _MOST_SLAB_BYTES))
+            planned = sum(slab.size for slab in self._slabs)
+            size = max(size, min(planned // _MOST_SLABS, _MOST_SLAB_BYTES))
         while budget is not None and self._slabs and self.nbytes + size > budget:
             self._evict()
         self._slabs.append(_Slab(size))
         return self._slabs[-1]
 
     def _evict(self) -> None:
-        if len(self._index) and self._index.records["segment"][0] == self._first_slab:
-            self._index.drop_segment()
-        self._slabs.popleft()
-        self._first_slab += 1
+        slab = self._slabs.popleft()
+        if not slab.segments:  # nothing was stored there
+            return
+        self._first_segment += slab.segments
+        for _ in range(slab.segments):
+            self._segments.popleft()
+        self._index.drop_segment(self._first_segment - 1)
 
 
 class _Slab:
-    """A block of memory that chunks are appended to."""
+    """Chunks that are evicted together.
 
-    def __init__(self, nbytes: int) -> None:
-        self.memory = np.empty(nbytes, np.uint8)
-        self.used = 0
+    Those that are copied go into one memory, which is allocated for the first of them. After that
+    the slab keeps no memory of rows, so that its segments are in the order of the chunks.
+
+    Args:
+        size: Bytes of chunks that it has room for.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.used = 0  # bytes of chunks
         self.rows = 0
+        self.stop = 0  # id of the row after the last
+        self.segments = 0
+        self.allocated = 0
+        self.memory: np.ndarray | None = None
+        self.filled = 0  # bytes of that
 
     def has_room(self, nbytes: int, rows: int, max_rows: int) -> bool:
         """True if a chunk of this size and number of rows still fits."""
-        return self.used + nbytes <= len(self.memory) and self.rows + rows <= max_rows
+        return self.used + nbytes <= self.size and self.rows + rows <= max_rows
+
+
+def _fits(chunk: Chunk, parts: list[Part]) -> bool:
+    """True if a chunk's bytes fit around the rows of its first field, which are in place."""
+    if chunk.place is None:
+        return False
+    memory, start, rows, stop = chunk.place
+    if memory.data.nbytes < _LEAST_KEPT_BYTES:
+        return False
+    head, padding, first, *rest = parts
+    is_there = _address(first) == memory.address + rows
+    end = rows + len(first) + sum(map(len, rest))
+    return is_there and start <= rows - len(head) - len(padding) and end <= stop
+
+
+def _complete(chunk: Chunk, parts: list[Part]) -> int:
+    """Write the rest of a chunk around the rows that stay; returns the chunk's offset."""
+    assert chunk.place is not None
+    memory, _, rows, _ = chunk.place
+    head, padding, first, *rest = parts
+    offset = rows - len(head) - len(padding)
+    _write([head, padding], memory.data, offset)
+    _write(rest, memory.data, rows + len(first))
+    return offset
+
+
+def _write(parts: list[Part], memory: np.ndarray, offset: int) -> None:
+    for part in parts:
+        memory[offset : offset + len(part)] = np.frombuffer(part, np.uint8)
+        offset += len(part)
+
+
+def _address(part: Part) -> int:
+    address: int = np.frombuffer(part, np.uint8).__array_interface__["data"][0]
+    return address
 
 
 def max_chunk_rows(capacity: int | None) -> int:

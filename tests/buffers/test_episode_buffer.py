@@ -404,6 +404,127 @@ def test_a_reset_after_a_lost_first_step_is_no_episode() -> None:
     assert [(len(p.fields["reward"]), p.episode) for p in buffer.take(everything=True)] == [(2, 1)]
 
 
+# Stacks that are kept, and compared later
+
+
+class Stacker:
+    """An env of which stacks are observed that are then kept; frames are numbers."""
+
+    def __init__(self, num_envs: int = 1, **options: Any) -> None:
+        spec = Spec.from_spaces(
+            spaces.Box(0, 255, (K, 2, 4), np.uint8),
+            spaces.Discrete(2),
+            frame_stack=K,
+            stack_padding="zero",
+        )
+        self.buffer = EpisodeBuffer(spec, num_envs, **options)
+        self.num_envs = num_envs
+        self.frames: list[list[int]] = [[] for _ in range(num_envs)]
+        self.number = 0
+
+    def step(self, wrong: dict[int, list[int]] | None = None, ended: tuple[int, ...] = ()) -> None:
+        """One row of each env; ``wrong`` are stacks in place of the right ones."""
+        self.number += 1
+        first = np.array([not frames for frames in self.frames])
+        for frames in self.frames:
+            frames.append(self.number % 250 + 1)
+        right = [[0] * K + frames for frames in self.frames]
+        stacks = [(wrong or {}).get(env, each[-K:]) for env, each in enumerate(right)]
+        flags = np.array([env in ended for env in range(self.num_envs)])
+        self.buffer.observe(stacks_of(stacks), is_first=first, terminated=flags, owned=True)
+        self.buffer.act({"action": np.ones(self.num_envs, np.int64)})
+        for env in ended:
+            self.frames[env] = []
+
+
+COMPARED = 20  # rows after which not every stack is compared
+
+
+@pytest.mark.parametrize("how", ["take", "cut", "end", "reset", "later"])
+def test_a_wrong_stack_that_was_kept_is_refused_before_its_row_is_stored(how: str) -> None:
+    """At a flush, at the end of the episode, and at the latest 17 rows later."""
+    env = Stacker()
+    for _ in range(COMPARED):
+        env.step()
+
+    def go_on() -> None:
+        for _ in range(17 if how == "later" else 1):  # one frame of each is lost
+            env.number += 1
+            env.step({0: [env.number, env.number + 1, env.number + 2]}, (0,) * (how == "end"))
+        if how == "take":
+            env.buffer.take(everything=True)
+        elif how == "cut":
+            env.buffer.cut()
+        elif how == "reset":
+            env.frames[0] = []
+            env.step()
+
+    with pytest.raises(SpecMismatch, match=NO_STACK.format("zero")):
+        go_on()
+    (chunk,) = env.buffer.take(everything=True)
+    assert (chunk.end, chunk.episode) == (End.NONE, 0)
+    stored = chunk.fields["observation"][:, 0, 0].tolist()
+    assert 16 <= len(stored) <= COMPARED
+    assert stored == list(range(2, 2 + len(stored)))
+    env.buffer.take(everything=True)
+    env.frames[0] = []
+    env.step()  # begins another episode
+
+
+def test_a_wrong_stack_of_one_env_leaves_the_rows_of_the_others() -> None:
+    env = Stacker(3)
+    for _ in range(COMPARED):
+        env.step()
+    env.step({1: [7, 7, 7]})
+    with pytest.raises(SpecMismatch, match=NO_STACK.format("zero")):
+        env.buffer.take(everything=True)
+    taken = [(chunk.stream, chunk.rows) for chunk in env.buffer.take(everything=True)]
+    assert [stream for stream, _ in taken] == [0, 1, 2]
+    assert taken[0][1] == taken[2][1] == COMPARED + 1
+    assert 16 <= taken[1][1] <= COMPARED
+
+
+@pytest.mark.parametrize("place", range(17))
+def test_a_frame_that_is_lost_every_few_rows_is_found(place: int) -> None:
+    """A pattern of 16 rows has every place at some comparison: 17 is a prime number."""
+    env = Stacker(chunk_rows=512)
+
+    def play() -> None:
+        for row in range(16 * 17 + 40):
+            is_wrong = row > 16 and row % 16 == place % 16
+            env.step({0: [9, 9, env.number % 250 + 2]} if is_wrong else None)
+
+    with pytest.raises(SpecMismatch, match=NO_STACK.format("zero")):
+        play()
+
+
+@pytest.mark.parametrize("chunk_rows", [1, 2, 3, 5])
+def test_stacks_across_chunks_are_compared_with_the_frames_before(chunk_rows: int) -> None:
+    env = Stacker(2, chunk_rows=chunk_rows)
+    rows = 0
+    for step in range(200):
+        env.step(ended=(0,) if step % 31 == 30 else ())
+        if env.buffer.is_due:
+            rows += sum(chunk.rows for chunk in env.buffer.take())
+    assert rows > 380
+
+
+def test_stacks_of_known_envs_are_not_compared() -> None:
+    env = Stacker(known_stacks=True)
+    env.step()
+    env.step({0: [1, 2, 3]})
+    (chunk,) = env.buffer.take(everything=True)
+    assert chunk.fields["observation"][:, 0, 0].tolist() == [2, 3]
+
+
+def test_stacks_that_the_caller_writes_over_are_all_compared() -> None:
+    env = Stacker()
+    for _ in range(COMPARED):
+        env.step()
+    with pytest.raises(SpecMismatch, match=NO_STACK.format("zero")):
+        env.buffer.observe(stacks_of([[7, 7, 7]]), owned=False)
+
+
 # Transitions of a loop of one's own
 
 MARKED = SPEC.with_more([OBSERVED])

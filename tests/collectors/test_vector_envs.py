@@ -10,7 +10,13 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from ale_py.vector_env import AtariVectorEnv
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import (
+    AsyncVectorEnv,
+    AutoresetMode,
+    SyncVectorEnv,
+    VectorEnv,
+    VectorObservationWrapper,
+)
 from gymnasium.wrappers import FrameStackObservation, TimeLimit, TransformObservation
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 from gymnasium.wrappers.vector import TransformObservation as VectorTransformObservation
@@ -19,13 +25,14 @@ from stepwell.collectors.vector_envs import (
     FrameCounters,
     frame_skip,
     frame_stack_of,
+    has_known_stacks,
     is_ale,
     mode_of,
     recipe_of,
     returns_copies,
     split_step,
 )
-from stepwell.wrappers import FrameStack, vectorize
+from stepwell.wrappers import FrameStack, make_atari, make_vec, vectorize
 from support.envs.fakes import CounterEnv
 
 
@@ -196,3 +203,30 @@ def test_a_stack_that_a_spec_cannot_describe_is_refused_on_request() -> None:
     with pytest.raises(ValueError, match=r"frame_stack=3: .*padding.*frame_stack=1"):
         frame_stack_of(envs, 3)
     assert frame_stack_of(envs, 1)[0] == 1
+
+
+class TurnedStacks(VectorObservationWrapper):
+    """The newest frame first, in the same space."""
+
+    def observations(self, observations: Any) -> Any:
+        return observations[:, ::-1]
+
+
+@pytest.mark.parametrize("backend", ["native", "python"])
+def test_only_stacks_of_our_own_envs_are_known_to_be_right(backend: Any) -> None:
+    with contextlib.closing(make_atari("Pong", 1, backend=backend)) as envs:
+        assert has_known_stacks(envs, 4)
+        assert not has_known_stacks(envs, 3)  # the user says otherwise
+        assert not has_known_stacks(RecordEpisodeStatistics(envs), 4)  # not one of ours
+        changed = TurnedStacks(envs)
+        assert recipe_of(changed)["maker"] == "make_atari"
+        assert not has_known_stacks(changed, 4)
+
+
+def test_stacks_of_given_envs_are_not_known_to_be_right() -> None:
+    def make() -> gym.Env[Any, Any]:
+        return FrameStack(CounterEnv(), 4, padding="zero")
+
+    with contextlib.closing(make_vec(make, 1, num_workers=0)) as envs:
+        assert frame_stack_of(envs, None)[0] == 4
+        assert not has_known_stacks(envs, 4)
