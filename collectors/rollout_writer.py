@@ -149,16 +149,19 @@ class RolloutWriter:
         envs = self._all if result.env_ids is None else result.env_ids
         acted, first = self._has_action[envs], result.is_first
         # As nearly always: all envs go on to the next row together.
-        in_step = self._common_row is not None and np.count_nonzero(acted) == len(self._all)
-        if first is None:
-            self._close(result, envs, acted)
-        elif in_step:
-            self._mask_out(first.nonzero()[0])
-            self._close(result, envs, ~first)
-        else:
-            self._save_last(envs[first & ~acted])
-            self._mask_out(envs[first & acted])
-            self._close(result, envs, acted & ~first)
+        acting = np.count_nonzero(acted)
+        in_step = self._common_row is not None and acting == len(self._all)
+        closed = acted
+        if first is not None:
+            if in_step:
+                self._mask_out(first.nonzero()[0])
+                closed = ~first
+            else:
+                self._save_last(envs[first & ~acted])
+                self._mask_out(envs[first & acted])
+                closed = acted & ~first
+        if acting:  # the row that a rollout begins with, after `collect`, has no info
+            self._close(result, envs, closed)
         if in_step:
             assert self._common_row is not None
             self._row += 1
