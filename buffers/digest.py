@@ -84,4 +84,4 @@ _NOTHING = _Stream(-1, 0, {}, {}, 0)
 
 
 def _crc(rows: np.ndarray, start: int) -> int:
-    return zlib.crc32(np.ascontiguousarray(rows), start)
+    return zlib.crc32(np.ascontiguousarray(rows).data, start)

@@ -108,7 +108,16 @@ def drawn_by(policy: RandomPolicy, space: Any, seed: int, calls: Sequence[int]) 
     return [plain(policy(np.zeros(n), np.zeros(n, bool))) for n in calls]
 
 
-NUMBERS = [np.int64, np.int32, np.int16, np.int8, np.uint64, np.uint32, np.uint16, np.uint8]
+NUMBERS: list[Any] = [
+    np.int64,
+    np.int32,
+    np.int16,
+    np.int8,
+    np.uint64,
+    np.uint32,
+    np.uint16,
+    np.uint8,
+]
 MIXED = spaces.Box(np.array([-1, -np.inf, 0], "f4"), np.array([1, np.inf, np.inf], "f4"))
 PLAIN_SPACES: list[Any] = [
     *(spaces.Discrete(n, dtype=dtype) for n in (1, 3, 18) for dtype in NUMBERS),
