@@ -148,23 +148,37 @@ class RolloutWriter:
         """Close the rows that have their action, and begin the next ones."""
         envs = self._all if result.env_ids is None else result.env_ids
         acted, first = self._has_action[envs], result.is_first
-        if first is None:
-            self._close(result, envs, acted)
-        else:
-            self._save_last(envs[first & ~acted])
-            self._mask_out(envs[first & acted])
-            self._close(result, envs, acted & ~first)
-        if first is None and envs is self._all and acted.all() and self._common_row is not None:
+        # As nearly always: all envs go on to the next row together.
+        acting = np.count_nonzero(acted)
+        in_step = self._common_row is not None and acting == len(self._all)
+        closed = acted
+        if first is not None:
+            if in_step:
+                self._mask_out(first.nonzero()[0])
+                closed = ~first
+            else:
+                self._save_last(envs[first & ~acted])
+                self._mask_out(envs[first & acted])
+                closed = acted & ~first
+        if acting:  # the row that a rollout begins with, after `collect`, has no info
+            self._close(result, envs, closed)
+        if in_step:
+            assert self._common_row is not None
+            self._row += 1
             self._common_row += 1
         else:
+            self._row[envs[acted]] += 1
             self._find_common_row()
         self._grow()
         place = self._place(envs)
         for name in self._observed:
             self._arrays[name][place] = result.leaves[name]
         self._arrays["is_first"][place] = False if first is None else first
-        self._has_action[envs] = False
-        self._has_observation[envs] = True
+        if in_step:
+            self._has_action.fill(False)
+        else:
+            self._has_action[envs] = False
+            self._has_observation[envs] = True
 
     def act(self, leaves: _Leaves, state: _Leaves, env_ids: np.ndarray | None) -> None:
         """Complete the newest rows with the actions chosen from them.
@@ -176,12 +190,16 @@ class RolloutWriter:
         """
         envs = self._all if env_ids is None else env_ids
         place = self._place(envs)
-        states = {_STATE + name: rows for name, rows in state.items()}
-        for name, rows in {**leaves, **states}.items():
+        if state:
+            leaves = {**leaves, **{_STATE + name: rows for name, rows in state.items()}}
+        for name, rows in leaves.items():
             if name not in self._arrays:  # the first call determines extras and state
                 self._make(name, len(self._arrays["mask"]), rows.shape[1:], rows.dtype)
             self._arrays[name][place] = rows
-        self._has_action[envs] = True
+        if env_ids is None:
+            self._has_action.fill(True)
+        else:
+            self._has_action[envs] = True
 
     def finish(
         self,
@@ -240,27 +258,32 @@ class RolloutWriter:
 
     def _mask_out(self, envs: np.ndarray) -> None:
         """Skip rows whose action was not used, as the env was reset: their mask stays False."""
+        arrays = self._arrays
         for env in envs.tolist():
-            row, arrays = int(self._row[env]), self._arrays
+            row = self._row.item(env)
             if row > 0 and arrays["mask"][row - 1, env]:
                 ended = arrays["terminated"][row - 1, env] or arrays["truncated"][row - 1, env]
                 arrays["cut"][row - 1, env] = not ended
-        self._row[envs] += 1
 
     def _close(self, result: StepResult, envs: np.ndarray, closed: np.ndarray) -> None:
         """Complete the marked rows with the result of their actions."""
-        some: slice | np.ndarray = slice(None)
-        if np.count_nonzero(closed) < len(envs):
-            some, envs = closed, envs[closed]
-        place = self._place(envs)
-        self._arrays["reward"][place] = result.reward[some]
-        self._arrays["mask"][place] = True
-        for name, flags in (("terminated", result.terminated), ("truncated", result.truncated)):
-            if flags is not None:
-                self._arrays[name][place] = flags[some]
+        columns = {"reward": result.reward}
+        if result.terminated is not None:
+            columns["terminated"] = result.terminated
+        if result.truncated is not None:
+            columns["truncated"] = result.truncated
         for name in self._infos:
-            self._arrays[name][place] = result.leaves[name][some]
-        self._row[envs] += 1
+            columns[name] = result.leaves[name]
+        arrays, row = self._arrays, self._common_row
+        if row is not None and envs is self._all:
+            arrays["mask"][row] = closed
+            for name, column in columns.items():
+                np.copyto(arrays[name][row], column, "unsafe", closed)
+            return
+        place = self._place(envs[closed])
+        arrays["mask"][place] = True
+        for name, column in columns.items():
+            arrays[name][place] = column[closed]
 
     def _place(self, envs: np.ndarray) -> _Place:
         """Index of the newest rows of some envs in the arrays: mostly a single row."""

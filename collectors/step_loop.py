@@ -153,7 +153,7 @@ class StepLoop:
             self.step()
         # A policy's state belongs to the newest rows only until the policy is called again.
         if self.rollout_writer.is_nearly_complete or self._policy.state is not None:
-            self._observe()
+            self._write()
 
     def receive_pending(self) -> bool:
         """Receive pending results that need no further action; False where there were none."""
@@ -170,7 +170,7 @@ class StepLoop:
         """
         if self.unresolved and self._maybe_ended is not None:
             self._resolve(self._maybe_ended)
-        self._observe()
+        self._write()
         if self.replay_writer is not None:
             self.replay_writer.flush()
 
@@ -242,22 +242,25 @@ class StepLoop:
             counter.total_steps,
         )
 
-    def _write(self, choice: Choice, env_ids: np.ndarray | None) -> None:
-        """Write the rows that were counted, and the actions chosen from them."""
-        self._observe()
-        if self.rollout_writer is not None:
-            self.rollout_writer.act(choice.leaves, choice.state, env_ids)
-        if self.replay_writer is not None:
-            self.replay_writer.act(choice.leaves, env_ids)
+    def _write(self, choice: Choice | None = None, env_ids: np.ndarray | None = None) -> None:
+        """Write the rows that were counted, each once, even on an error, and their actions if any.
 
-    def _observe(self) -> None:
-        """Write the rows that were counted, without their actions; each once, even on an error."""
+        Args:
+            choice: The actions that were chosen from the newest rows.
+            env_ids: [n] indices of their envs, all when None.
+        """
         results, self._counted = self._counted, []
+        rollout, replay = self.rollout_writer, self.replay_writer
         for result in results:
-            if self.rollout_writer is not None:
-                self.rollout_writer.observe(result)
-            if self.replay_writer is not None:
-                self.replay_writer.observe(result)
+            if rollout is not None:
+                rollout.observe(result)
+            if replay is not None:
+                replay.observe(result)
+        if choice is not None:
+            if rollout is not None:
+                rollout.act(choice.leaves, choice.state, env_ids)
+            if replay is not None:
+                replay.act(choice.leaves, env_ids)
 
 
 class EpisodeCounter:
@@ -345,29 +348,28 @@ class EpisodeCounter:
     def count(self, result: StepResult) -> StepResult | None:
         """Count a result; returns the rows that count, None for none."""
         envs = self._all if result.env_ids is None else result.env_ids
-        steps = len(envs) if result.is_first is None else result.steps
-        self.restarts += result.restarts
-        self.total_steps += steps
+        steps = len(envs)
         if result.is_first is not None:
-            self._start(envs[result.is_first].tolist(), result.metadata or {})
+            first = envs[result.is_first]
+            steps -= len(first)
+            self.restarts += result.restarts
+            self._start(first.tolist(), result.metadata or {})
+        self.total_steps += steps
         if self._waiting is not None:
             keep = self._counts[envs]
-            if not keep.all():
+            if np.count_nonzero(keep) < len(envs):
                 envs, result = envs[keep], result.only(keep, envs)
                 steps = result.steps
         if not len(envs):
             return None
         self.rows += len(envs)
         self.steps += steps
-        if result.is_first is not None:
-            first = envs[result.is_first]
-            self.cut += int(np.count_nonzero(self._lengths[first] > 0))
-            self._sums[first] = 0
-            self._lengths[first] = -1
-        # Whole arrays where possible: an index costs more than the sum.
-        rows = slice(None) if envs is self._all else envs
-        self._sums[rows] += result.reward
-        self._lengths[rows] += 1
+        if envs is self._all:  # an index costs more than the sum
+            self._sums += result.reward
+            self._lengths += 1
+        else:
+            self._sums[envs] += result.reward
+            self._lengths[envs] += 1
         if result.terminated is not None or result.truncated is not None:
             self._end(result, envs)
         return result
@@ -387,7 +389,8 @@ class EpisodeCounter:
         for env in envs:
             self._seeds[env] = cast("int | None", metadata.get(env, {}).get("seed"))
             if self._waiting is None:
-                self._numbers[env] = self.reserve(1)[0]
+                self._numbers[env] = self._next_number
+                self._next_number += 1
             elif not self._counts[env]:
                 self._counts[env] = bool(self._waiting)
                 self._numbers[env] = self._waiting.pop(0) if self._waiting else -1
@@ -395,27 +398,33 @@ class EpisodeCounter:
                 self._counts[env], self._numbers[env] = False, -1
                 self.cut += int(self._lengths[env] > 0)
                 self.lost.append(env)
+            length = self._lengths.item(env)
+            if length >= 0 and (self._waiting is None or self._counts[env]):
+                self.cut += length > 0
+                self._sums[env], self._lengths[env] = 0, -1
 
     def _end(self, result: StepResult, envs: np.ndarray) -> None:
         """Report the episodes that end with these rows."""
-        no_row = np.zeros(len(envs), np.bool_)
-        terminated = no_row if result.terminated is None else result.terminated
-        truncated = no_row if result.truncated is None else result.truncated
-        for place in np.flatnonzero(terminated | truncated).tolist():
-            env = int(envs[place])
+        terminated, truncated = result.terminated, result.truncated
+        if terminated is None or truncated is None:
+            ended = truncated if terminated is None else terminated
+        else:
+            ended = terminated | truncated
+        for place in cast("np.ndarray", ended).nonzero()[0].tolist():
+            env = envs.item(place)
             report = EpisodeReport(
-                episode=int(self._numbers[env]),
+                episode=self._numbers.item(env),
                 env=env,
-                total_reward=float(self._sums[env]),
-                steps=int(self._lengths[env]),
-                terminated=bool(terminated[place]),
-                truncated=bool(truncated[place]),
+                total_reward=self._sums.item(env),
+                steps=self._lengths.item(env),
+                terminated=terminated is not None and terminated.item(place),
+                truncated=truncated is not None and truncated.item(place),
                 seed=self._seeds[env],
                 total_steps=self.total_steps,
             )
             self.ended.append(report)
             self.total_episodes += 1
-            self._lengths[env] = -1
+            self._sums[env], self._lengths[env] = 0, -1
             if self._waiting is not None:
                 self._counts[env] = False
 

@@ -64,6 +64,7 @@ class Stepper:
         self._overwrites = OverwriteDetector()
         self._ended = np.zeros(envs.num_envs, np.bool_)
         """[N] bool: the env's next row is that of a reset."""
+        self._any_ended = False
         self._frame_counters = FrameCounters(envs.num_envs)
         self._seeds: dict[int, Mapping[str, object]] = {}
         self._is_waiting = False
@@ -104,7 +105,7 @@ class Stepper:
             )
         self._was_reset = True
         self._overwrites = OverwriteDetector()
-        self._ended[:] = True
+        self._ended[:] = self._any_ended = True
         self.maybe_ended = None
         self._frame_counters.forget()
         seeds = range(seed, seed + self.num_envs) if isinstance(seed, int) else seed
@@ -132,7 +133,7 @@ class Stepper:
         if self.mode is AutoresetMode.SAME_STEP:
             return self._last_and_first_rows((observation, reward, terminated, truncated, info))
         result = self._one_row_each(observation, reward, terminated, truncated, info)
-        if self.mode is AutoresetMode.DISABLED and self._ended.any():
+        if self._any_ended and self.mode is AutoresetMode.DISABLED:
             return [result, self._reset_ended()]
         return [result]
 
@@ -177,18 +178,26 @@ class Stepper:
         env_ids = self._partial_env_ids(info) if self._is_ale else None
         envs = slice(None) if env_ids is None else env_ids
         first: np.ndarray | None = None  # as in nearly every step, which must cost little
-        had_ends = np.count_nonzero(self._ended)
-        if had_ends or "worker_restarted" in info:
+        if "worker_restarted" in info:
             first = self._ended[envs] | _restarted(info)
+        elif self._any_ended:
+            first = self._ended[envs].copy()
         if self._is_ale:
             first = self._first_of_ale(first, env_ids, info)
             self.maybe_ended = _with_lives_left(terminated, info) if env_ids is None else None
         leaves = self._keep_newest(observation, first, len(reward), env_ids)
-        result = self._rows(env_ids, leaves, reward, first, info)
-        has_ends = np.count_nonzero(terminated) or np.count_nonzero(truncated)
-        if has_ends or had_ends:
-            self._ended[envs] = terminated | truncated
-        return result._replace(terminated=terminated, truncated=truncated) if has_ends else result
+        ended: np.ndarray = terminated | truncated
+        if np.count_nonzero(ended):
+            result = self._rows(env_ids, leaves, reward, first, info, terminated, truncated)
+            self._any_ended = True
+            self._ended[envs] = ended
+        else:
+            result = self._rows(env_ids, leaves, reward, first, info)
+            if self._any_ended:
+                self._ended[envs] = False
+                # Of envs that answer a few at a time, others may have ended.
+                self._any_ended = env_ids is not None and bool(self._ended.any())
+        return result
 
     def _first_of_ale(
         self, maybe_first: np.ndarray | None, env_ids: np.ndarray | None, info: _Info
@@ -236,20 +245,20 @@ class Stepper:
         reward: np.ndarray,
         first: np.ndarray | None,
         info: _Info,
+        terminated: np.ndarray | None = None,
+        truncated: np.ndarray | None = None,
     ) -> StepResult:
         """A row for each env, of which those marked in ``first`` [n] begin an episode."""
         if self._info.missing:
             leaves = {**leaves, **self._info.read(info, len(reward))}
         if first is None or not np.count_nonzero(first):
-            return StepResult(env_ids, leaves, reward)
-        return StepResult(
-            env_ids,
-            leaves,
-            np.where(first, 0.0, reward),
-            first,
-            metadata=self._metadata_of(np.flatnonzero(first), env_ids, info),
-            restarts=int(np.count_nonzero(_restarted(info))),
-        )
+            return StepResult(env_ids, leaves, reward, None, terminated, truncated)
+        reward[first] = 0.0
+        metadata = self._metadata_of(first.nonzero()[0], env_ids, info)
+        restarts = 0
+        if "worker_restarted" in info:
+            restarts = int(np.count_nonzero(info["worker_restarted"]))
+        return StepResult(env_ids, leaves, reward, first, terminated, truncated, metadata, restarts)
 
     def _last_rows(
         self,
@@ -304,7 +313,7 @@ class Stepper:
             observation, info = self.envs.reset(options={"reset_mask": self._ended.copy()})
         leaves = self._keep_newest(observation, self._ended, self.num_envs, None)
         declared = self._info.read(info, self.num_envs)
-        self._ended[:] = False
+        self._ended[:] = self._any_ended = False
         rows = {name: column[envs] for name, column in {**leaves, **declared}.items()}
         metadata = self._metadata_of(envs, None, info)
         return StepResult.of_resets(envs, rows, np.ones(len(envs), np.bool_), metadata)
@@ -324,15 +333,17 @@ class Stepper:
         self, observation: object, first: np.ndarray | None, n: int, env_ids: np.ndarray | None
     ) -> dict[str, np.ndarray]:
         """Keep the newest observations, in memory that no env writes to, for policy and writers."""
-        leaves = self._flat(observation)
-        if not self._copies:
-            leaves = {name: rows.copy() for name, rows in leaves.items()}
-        self.leaves = leaves
         layout = self._layout
         if isinstance(layout, str):
-            self.observation = leaves[layout]
+            rows = np.asarray(observation)
+            self.observation = rows if self._copies else rows.copy()
+            leaves = {layout: self.observation}
         else:
+            leaves = self._flat(observation)
+            if not self._copies:
+                leaves = {name: rows.copy() for name, rows in leaves.items()}
             self.observation = unflatten(layout, leaves)
+        self.leaves = leaves
         self.is_first = np.zeros(n, np.bool_) if first is None else first.copy()
         self.env_ids = env_ids
         return leaves

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
@@ -278,13 +279,15 @@ class RandomPolicy:
     def __init__(self) -> None:
         self._space: spaces.Space[object] | None = None
         self._rng = np.random.default_rng()
-        self._batched: dict[int, spaces.Space[object]] = {}
+        self._numbers = np.empty(0, np.int64)
+        self._blocks: dict[int, _Block] = {}
 
     def begin(self, action_space: spaces.Space[object], rng: np.random.Generator) -> None:
         """Draw from this space with this generator from now on."""
         self._space = action_space
         self._rng = rng
-        self._batched = {}
+        self._numbers = np.empty(0, np.int64)
+        self._blocks = {}
 
     def __call__(self, observation: Tree, is_first: np.ndarray, /) -> Tree:
         """Random actions for each env, shape ``[N, ...]``."""
@@ -296,9 +299,81 @@ class RandomPolicy:
                 "give the policy to a Collector, or call begin(action_space, rng)"
             )
         if isinstance(space, spaces.Discrete):
-            return self._rng.integers(space.start, space.start + space.n, size=n, dtype=space.dtype)
-        if n not in self._batched:
-            batched = batch_space(space, n)
-            batched.seed(int(self._rng.integers(1 << 31)))
-            self._batched[n] = batched
-        return cast("Tree", self._batched[n].sample())
+            if len(self._numbers) < n:
+                self._draw_numbers(space, n)
+            drawn, self._numbers = self._numbers[:n], self._numbers[n:]
+            return drawn
+        if n not in self._blocks:
+            self._blocks[n] = _Block(space, n, int(self._rng.integers(1 << 31)))
+        return self._blocks[n].next()
+
+    def _draw_numbers(self, space: spaces.Discrete, n: int) -> None:
+        """Draw ahead, for many steps of n envs: a call of numpy costs more than its numbers."""
+        # Of 4 bytes or more, the same ones come in one call or in several. Of smaller ones numpy
+        # takes several from one random word, and drops the rest of it at the end of each call.
+        steps = 1 if space.dtype.itemsize < 4 else _steps_ahead(n)
+        low, high = space.start, space.start + space.n
+        more = self._rng.integers(low, high, size=n * steps, dtype=space.dtype)
+        self._numbers = np.concatenate((self._numbers, more)) if len(self._numbers) else more
+
+
+class _Block:
+    """Samples of a space for n envs, drawn for many steps at once where that changes none of them.
+
+    Args:
+        space: One env's action space.
+        n: Number of envs.
+        seed: Seed of the samples.
+    """
+
+    def __init__(self, space: spaces.Space[object], n: int, seed: int) -> None:
+        batched = batch_space(space, n)
+        leaves = _leaf_spaces(batched)
+        self._n, self._steps = n, 1
+        if all(map(_is_drawn_in_order, leaves)):
+            self._steps = _steps_ahead(sum(math.prod(leaf.shape or ()) for leaf in leaves))
+        self._space = batched if self._steps == 1 else batch_space(space, n * self._steps)
+        self._space.seed(seed)
+        self._drawn: Tree = np.empty(0)
+        self._taken = self._steps
+
+    def next(self) -> Tree:
+        """The actions ``[n, ...]`` of the next step."""
+        if self._taken == self._steps:
+            self._drawn, self._taken = cast("Tree", self._space.sample()), 0
+        start, self._taken = self._taken * self._n, self._taken + 1
+        return self._drawn if self._steps == 1 else _rows_of(self._drawn, start, start + self._n)
+
+
+def _steps_ahead(values: int) -> int:
+    """Number of steps that are drawn at once, for so many values in each."""
+    return max(1, min(64, (1 << 16) // max(1, values)))
+
+
+def _leaf_spaces(space: spaces.Space[Any]) -> list[spaces.Space[Any]]:
+    """The plain spaces in a nested one."""
+    if isinstance(space, spaces.Dict):
+        return [leaf for part in space.spaces.values() for leaf in _leaf_spaces(part)]
+    if isinstance(space, spaces.Tuple):
+        return [leaf for part in space.spaces for leaf in _leaf_spaces(part)]
+    return [space]
+
+
+def _is_drawn_in_order(leaf: spaces.Space[Any]) -> bool:
+    """Test whether a sample of many rows has the values of many samples of one row.
+
+    Of a Box, the values of each kind of bounds are drawn together, so that there may be only one.
+    """
+    if type(leaf) is spaces.Box:
+        bounds = leaf.bounded_below, leaf.bounded_above
+        return all(bool(each.all() or not each.any()) for each in bounds)
+    return type(leaf) is spaces.MultiDiscrete
+
+
+def _rows_of(tree: Any, start: int, stop: int) -> Tree:
+    """Some rows of nested arrays."""
+    if isinstance(tree, Mapping):
+        return {key: _rows_of(part, start, stop) for key, part in tree.items()}
+    if isinstance(tree, tuple):
+        return tuple(_rows_of(part, start, stop) for part in tree)
+    return cast("Tree", tree[start:stop])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -51,7 +51,7 @@ class PolicyCaller:
         num_envs: int,
         store_state: bool = False,
     ) -> None:
-        self._policy = policy
+        self._call = cast("Policy", policy)
         self._recurrent = as_recurrent(policy)
         self.state: PolicyState | None = None
         if self._recurrent is not None:
@@ -64,7 +64,7 @@ class PolicyCaller:
         self._stores_state = store_state
         self._layout = spec.action
         self._leaves = {
-            name: (leaf, np.dtype(leaf.dtype), leaf.shape or ())
+            name: (leaf, np.dtype(leaf.dtype), leaf.shape or (), _outside_of(leaf))
             for name, leaf in _leaf_spaces(spec.action, space)
         }
         self._extras: dict[str, np.ndarray] | None = None
@@ -87,7 +87,7 @@ class PolicyCaller:
         """
         n = len(is_first)
         if self.state is None or self._recurrent is None:
-            result = cast("Policy", self._policy)(observation, is_first)
+            result = self._call(observation, is_first)
             if isinstance(result, tuple):
                 return self._choice(*split_extras(self._layout, result), {}, n)
             return self._choice(result, {}, {}, n)
@@ -150,23 +150,23 @@ class PolicyCaller:
                 )
 
     def _checked(self, name: str, leaf: object, n: int) -> np.ndarray:
-        space, dtype, inner_shape = self._leaves[name]
+        space, dtype, inner_shape, outside_of = self._leaves[name]
         rows = leaf if type(leaf) is np.ndarray else _array(name, leaf)
         shape = (n, *inner_shape)
-        if rows.shape != shape or not (
-            rows.dtype == dtype or np.can_cast(rows.dtype, dtype, "safe")
-        ):
+        is_same = rows.dtype == dtype
+        if rows.shape != shape or not (is_same or np.can_cast(rows.dtype, dtype, "safe")):
             raise ValueError(
                 f"policy returned {name} of shape {rows.shape} and dtype {rows.dtype}, expected "
                 f"{shape} and {dtype} for {n} envs with {space}; convert it in the policy"
             )
-        outside = _outside(rows, space)
-        if outside is not None:
+        outside = outside_of(rows)
+        if outside is not None and np.count_nonzero(outside):
+            first = np.argwhere(outside)[0]
             raise ValueError(
-                f"policy returned {name} {outside} for {n} envs, expected one of {space}; correct "
-                f"the policy"
+                f"policy returned {name} {rows[tuple(first)]} at index {first.tolist()} for {n} "
+                f"envs, expected one of {space}; correct the policy"
             )
-        return rows.astype(dtype, copy=False)
+        return rows if is_same else rows.astype(dtype)
 
 
 class PolicyState:
@@ -298,29 +298,29 @@ def _leaf_spaces(
     return [leaf for part, inner in pairs for leaf in _leaf_spaces(part, inner)]
 
 
-def _outside(rows: np.ndarray, space: spaces.Space[object]) -> str | None:
-    """Value and index of an action outside of the space, or None.
+def _outside_of(space: spaces.Space[object]) -> Callable[[np.ndarray], np.ndarray | None]:
+    """A function that marks the values of actions ``[n, ...]`` outside of the space.
 
     Of a Box only NaN is outside: other numbers are left to the envs to clip.
     """
     if isinstance(space, spaces.Discrete):
         low, high = int(space.start), int(space.start + space.n)
-        if low == 0 and rows.dtype == np.int64:  # as unsigned numbers negative ones are huge
-            wrong = rows.view(np.uint64) >= high
-        else:
-            wrong = (rows < low) | (rows >= high)
-    elif isinstance(space, spaces.MultiDiscrete):
-        wrong = (rows < space.start) | (rows >= space.start + space.nvec)
-    elif isinstance(space, spaces.MultiBinary):
-        wrong = (rows != 0) & (rows != 1)
-    elif rows.dtype.kind == "f":
-        wrong = np.isnan(rows)
-    else:
-        return None
-    if not np.count_nonzero(wrong):
-        return None
-    first = np.argwhere(wrong)[0]
-    return f"{rows[tuple(first)]} at index {first.tolist()}"
+        if low or high < 0:
+            return lambda rows: (rows < low) | (rows >= high)
+        signed, unsigned, limit = np.dtype(np.int64), np.dtype(np.uint64), np.array(high, np.uint64)
+
+        def outside_of_discrete(rows: np.ndarray) -> np.ndarray:
+            if rows.dtype == signed:  # as unsigned numbers negative ones are huge
+                return rows.view(unsigned) >= limit
+            return (rows < 0) | (rows >= high)
+
+        return outside_of_discrete
+    if isinstance(space, spaces.MultiDiscrete):
+        first, end = space.start, space.start + space.nvec
+        return lambda rows: (rows < first) | (rows >= end)
+    if isinstance(space, spaces.MultiBinary):
+        return lambda rows: (rows != 0) & (rows != 1)
+    return lambda rows: np.isnan(rows) if rows.dtype.kind == "f" else None
 
 
 def _names(extras: Mapping[str, np.ndarray]) -> list[str]:

@@ -107,6 +107,14 @@ def test_info_matches_real_rows_also_in_a_reused_rollout() -> None:
         assert one.info["t"][one.mask].tolist() == [1, 2, 1, 2][: one.steps]
 
 
+def test_info_is_there_in_a_rollout_that_follows_a_collect() -> None:
+    envs = SyncVectorEnv([partial(InfoEnv, 4), partial(InfoEnv, 4)])
+    with collector_of(envs, info={"t": -1}) as collector:
+        collector.collect(steps=4)
+        rollout = collector.rollout(2)
+    assert rollout.info["t"].tolist() == [[3, 3], [4, 4]]
+
+
 @ALL_MODES
 def test_the_first_call_begins_from_a_reset_and_the_next_ones_go_on(mode: AutoresetMode) -> None:
     with collector_of(counters(9, 9, mode=mode)) as collector:

@@ -115,6 +115,20 @@ def test_the_policy_may_not_change_what_is_recorded_of_beginnings() -> None:
     assert result.is_first.all()
 
 
+@pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
+def test_the_vector_env_is_left_as_it_was(kind: Any) -> None:
+    """Between two calls nothing of ours is set on it: not after a step, a reset, or a drain."""
+    envs = counters(kind)
+    names = set(vars(envs))
+    stepper = stepper_of(envs)
+    stepper.reset(0)
+    step(stepper)
+    stepper.send(ZEROS)
+    stepper.drain()
+    assert set(vars(envs)) == names
+    envs.close()
+
+
 def test_seeds_are_reported_once() -> None:
     stepper = stepper_of(counters(length=1))
     (result,) = stepper.reset(40)
