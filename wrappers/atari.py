@@ -194,7 +194,9 @@ def _make(
 ) -> VectorEnv[Any, Any, Any]:
     if backend == "python":
         check_buildable(settings)
-        return vectorize([partial(atari_env, settings)] * num_envs, num_workers=num_workers)
+        from stepwell.wrappers.atari_fused import FusedAtari
+
+        return vectorize([partial(FusedAtari, settings)] * num_envs, num_workers=num_workers)
     from stepwell.wrappers.atari_native import NativeAtari  # loads ale-py
 
     if num_workers is not None:

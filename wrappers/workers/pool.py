@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
+from stepwell.wrappers.workers.infos import InfoReader, Infos, Schema
 from stepwell.wrappers.workers.memory import SharedRows
 from stepwell.wrappers.workers.worker import (
     ANSWERED,
@@ -33,7 +34,6 @@ from stepwell.wrappers.workers.worker import (
     STATUS,
     STEP,
     EnvFn,
-    Infos,
     pickled,
     run_worker,
 )
@@ -93,11 +93,13 @@ class WorkerProcess:
         self._is_reading = False
         self.is_pending = False
         self.exit_code: int | None = None
+        self.schemas: list[Schema] = []
 
     def start(self) -> None:
         """Start the process; its first command must be BUILD."""
         context: Any = multiprocessing.get_context(self._start_method)
         self._control[:] = 0
+        self.schemas = []
         self._wake, self._done = context.Semaphore(0), context.Semaphore(0)
         self._pipe, far_end = context.Pipe()
         self._is_reading = False
@@ -180,7 +182,11 @@ class WorkerProcess:
             return Reply()
         payload = self._receive()
         if status == PAYLOAD:
-            return Reply(payload)
+            if self._control[COMMAND] not in (STEP, RESET):
+                return Reply(payload)
+            infos, schemas = payload
+            self.schemas = schemas or self.schemas
+            return Reply(infos)
         assert status == RAISED
         index, error, text = payload
         error.add_note(f"raised in env {index}, in worker process {self.number}:\n{text}")
@@ -241,6 +247,7 @@ CLOSE_SECONDS = 5.0
 
 Space = spaces.Space[Any]
 Bools = npt.NDArray[np.bool_]
+Columns = dict[str, Any]
 
 
 class WorkerPool:
@@ -269,6 +276,7 @@ class WorkerPool:
         self.num_envs, self._start_method = len(env_fns), start_method
         self._space_pair, self._max_restarts, self._timeout = space_pair, max_restarts, timeout
         self._seeds: list[int | None] = [None] * self.num_envs
+        self._info_reader = InfoReader(rows.info_schema, rows.info_words)
         self.restarts = 0
         self.workers: list[WorkerProcess] = []
         borders = [self.num_envs * k // num_workers for k in range(num_workers + 1)]
@@ -328,7 +336,7 @@ class WorkerPool:
 
     def take(
         self, seeds: Sequence[int | None], options: dict[str, Any] | None
-    ) -> tuple[Infos, Bools]:
+    ) -> tuple[Infos | Columns, Bools]:
         """Receive all replies to a step or a reset, and replace dead workers.
 
         Args:
@@ -336,13 +344,13 @@ class WorkerPool:
             options: Options for such a reset.
 
         Returns:
-            The infos, and a mask [N] of the envs that were restarted.
+            The infos, one by one or as columns, and a mask [N] of the envs that were restarted.
 
         Raises:
             Exception: Raised by an env; all replies are received first.
             RuntimeError: More deaths than `max_restarts`; everything is closed first.
         """
-        infos: Infos = []
+        payloads: list[Infos | None] = []
         restarted = np.zeros(self.num_envs, np.bool_)
         error: Exception | None = None
         for worker in self.workers:
@@ -352,10 +360,24 @@ class WorkerPool:
                 reply = self._replace_worker(worker, death, seeds, options)
                 restarted[worker.envs.start : worker.envs.stop] = True
             error = error or reply.error
-            infos.extend(reply.payload or [])
+            payloads.append(reply.payload)
         if error is not None:
             raise error
-        return infos, restarted
+        return self._joined(payloads), restarted
+
+    def _joined(self, payloads: Sequence[Infos | None]) -> Infos | Columns:
+        """Join the infos of all workers; those of None are in the shared rows."""
+        if not any(payloads):
+            schemas = [(worker.envs, worker.schemas) for worker in self.workers]
+            columns = self._info_reader.columns(schemas)
+            if columns is not None:
+                return columns
+        infos: Infos = []
+        for worker, payload in zip(self.workers, payloads, strict=True):
+            if payload is None:
+                payload = self._info_reader.infos(worker.envs, worker.schemas)
+            infos.extend(payload)
+        return infos
 
     def _replace_worker(
         self,

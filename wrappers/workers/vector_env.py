@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from stepwell.wrappers.number_checks import check_whole
-from stepwell.wrappers.workers.infos import add_info, plain_columns
+from stepwell.wrappers.workers.infos import Infos, add_info, plain_columns
 from stepwell.wrappers.workers.memory import SharedRows, check_space, copy_rows, write_rows
 from stepwell.wrappers.workers.pool import (
     NO_MAIN_GUARD,
@@ -24,7 +24,7 @@ from stepwell.wrappers.workers.pool import (
     WorkerPool,
     no_main_guard,
 )
-from stepwell.wrappers.workers.worker import CALL, SET, STEP, EnvFn, Infos
+from stepwell.wrappers.workers.worker import CALL, SET, STEP, EnvFn
 
 Array = npt.NDArray[Any]
 Info = dict[str, Any]
@@ -216,7 +216,7 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Array]):
             self._collected(infos, restarted),
         )
 
-    def _take(self, seeds: list[int | None], options: Info | None) -> tuple[Infos, Bools]:
+    def _take(self, seeds: list[int | None], options: Info | None) -> tuple[Infos | Info, Bools]:
         self._failure, self._is_stepping = "the last call was interrupted", False
         try:
             result = self._pool.take(seeds, options)
@@ -228,11 +228,11 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Array]):
         self._failure = ""
         return result
 
-    def _collected(self, infos: Infos, restarted: Bools) -> Info:
-        collected = plain_columns(infos, self.num_envs)
+    def _collected(self, infos: Infos | Info, restarted: Bools) -> Info:
+        collected = infos if isinstance(infos, dict) else plain_columns(infos, self.num_envs)
         if collected is None:
             collected = {}
-            for index, info in infos:
+            for index, info in cast("Infos", infos):
                 self._add_info(collected, info, index)
         if restarted.any():
             collected["worker_restarted"] = restarted

@@ -15,6 +15,7 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.wrappers.workers.infos import Infos, InfoWriter, Schema
 from stepwell.wrappers.workers.memory import SharedRows, read_row, write_row
 
 # Columns of a worker's row of control words.
@@ -29,7 +30,6 @@ ORPHAN_CHECK_SECONDS = 1.0
 SMALL_BYTES = 32_768
 
 EnvFn = Callable[[], gym.Env[Any, Any]]
-Infos = list[tuple[int, dict[str, Any]]]
 
 
 class EnvBlock:
@@ -39,6 +39,7 @@ class EnvBlock:
         self._env_fns, self._first, self._rows = env_fns, first, rows
         self._envs: list[gym.Env[Any, Any]] = []
         self._ended = [False] * len(env_fns)
+        self.info_writer = InfoWriter(rows.info_schema, rows.info_words)
         self.current = first
 
     def _each(self) -> "list[tuple[int, int, gym.Env[Any, Any]]]":
@@ -66,8 +67,12 @@ class EnvBlock:
                 infos.append((index, info))
         return infos
 
-    def step(self) -> Infos:
-        """Step all envs with the actions in the shared rows, and write their rows."""
+    def step(self) -> Infos | None:
+        """Step all envs with the actions in the shared rows, and write their rows.
+
+        Returns:
+            The infos, or None if they are in the shared rows.
+        """
         infos: Infos = []
         for k, index, env in self._each():
             self.current = index
@@ -81,7 +86,8 @@ class EnvBlock:
                 self._write(k, observation, reward, terminated, truncated)
             if info:
                 infos.append((index, info))
-        return infos
+        envs = range(self._first, self._first + len(self._envs))
+        return None if self.info_writer.write(infos, envs) else infos
 
     def _write(
         self, k: int, observation: Any, reward: Any, terminated: bool, truncated: bool
@@ -219,10 +225,14 @@ class ParentConnection:
 def _execute(command: int, packed_arguments: bytes, block: EnvBlock) -> bytes | None:
     if command == STEP:
         infos = block.step()
-        return pickled_infos(infos) if infos else None
+        if infos is None:
+            return None
+        payload = pickled_infos(infos, block.info_writer.schemas)
+        block.info_writer.is_known = True
+        return payload
     arguments: tuple[Any, ...] = pickle.loads(packed_arguments)
     if command == RESET:
-        return pickled_infos(block.reset(*arguments))
+        return pickled_infos(block.reset(*arguments), [])
     if command == CALL:
         return pickled(block.call(*arguments))
     if command == BUILD:
@@ -239,10 +249,10 @@ def pickled(value: Any) -> bytes:
     return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
 
 
-def pickled_infos(infos: Infos) -> bytes:
+def pickled_infos(infos: Infos, schemas: list[Schema]) -> bytes:
     """Pickle infos; on failure, raise an error that names the env and the key."""
     try:
-        return pickled(infos)
+        return pickled((infos, schemas))
     except Exception as error:
         for index, info in infos:
             for key, value in info.items():
