@@ -30,7 +30,7 @@ from stepwell.wrappers.atari_settings import (
 )
 from stepwell.wrappers.episodes import EpisodicLife, FireReset, NoopStart
 from stepwell.wrappers.frames import FrameStack
-from stepwell.wrappers.make_vector_env import vectorize
+from stepwell.wrappers.make_vector_env import checked_num_workers, vectorize
 from stepwell.wrappers.number_checks import check_whole
 from stepwell.wrappers.pixels import Resize, require_opencv
 from stepwell.wrappers.recipe import spec_of
@@ -194,9 +194,12 @@ def _make(
 ) -> VectorEnv[Any, Any, Any]:
     if backend == "python":
         check_buildable(settings)
-        from stepwell.wrappers.atari_fused import FusedAtari
+        num_workers = checked_num_workers(num_envs, num_workers)
+        if num_workers == 0:
+            return vectorize([partial(atari_env, settings)] * num_envs, num_workers=0)
+        from stepwell.wrappers.atari_python import AtariWorkers  # loads ale-py
 
-        return vectorize([partial(FusedAtari, settings)] * num_envs, num_workers=num_workers)
+        return AtariWorkers(settings, num_envs, num_workers)
     from stepwell.wrappers.atari_native import NativeAtari  # loads ale-py
 
     if num_workers is not None:

@@ -59,15 +59,21 @@ def vectorize(env_fns: Sequence[EnvFn], *, num_workers: int | None = None) -> An
     for env_fn in env_fns:
         if not callable(env_fn):
             raise TypeError(f"env_fns: expected factories without arguments, got {env_fn!r}")
-    if num_workers is None:
-        num_workers = _default_num_workers(len(env_fns))
-    check_whole("num_workers", num_workers, 0)
+    num_workers = checked_num_workers(len(env_fns), num_workers)
     if num_workers == 0:
         return SyncVectorEnv(env_fns, autoreset_mode=AutoresetMode.NEXT_STEP)
     return WorkerVectorEnv(env_fns, num_workers=num_workers)
 
 
-def _default_num_workers(num_envs: int) -> int:
+def checked_num_workers(num_envs: int, num_workers: int | None) -> int:
+    """Return the number of worker processes as described in `vectorize`; 0 is this process.
+
+    Raises:
+        ValueError: The number is negative.
+    """
+    if num_workers is not None:
+        check_whole("num_workers", num_workers, 0)
+        return num_workers
     if num_envs == 1 or checked_start_method(None) != "fork":
         return 0
     return min(available_cores(), num_envs)

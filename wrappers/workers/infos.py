@@ -263,7 +263,13 @@ class InfoReader:
     """
 
     def __init__(self, schema: npt.NDArray[np.int64], words: npt.NDArray[np.int64]) -> None:
-        self._schema, self._words, self._floats = schema, words, words.view(np.float64)
+        self._schema, self._words = schema, words
+        self._numbers = b""
+        self._common: Schema | None = None  # of all envs, where their schema numbers are these
+
+    def forget(self) -> None:
+        """Forget the last schemas: a worker has sent new ones, or a new worker has other ones."""
+        self._numbers = b""
 
     def columns(self, schemas: Sequence[tuple[range, Sequence[Schema]]]) -> dict[str, Any] | None:
         """Return the infos of all envs as columns if they have one schema, else None.
@@ -271,23 +277,28 @@ class InfoReader:
         Args:
             schemas: The envs of each worker, and the schemas that it has sent.
         """
-        numbers = self._schema.tolist()
-        found: Schema | None = None
-        for envs, known in schemas:
-            first = numbers[envs.start]
-            if first == NO_INFO or numbers[envs.start : envs.stop] != [first] * len(envs):
-                return None
-            if found is not None and known[first] != found:
-                return None
-            found = known[first]
-        if found is None:
+        numbers = self._schema.tobytes()
+        if numbers != self._numbers:
+            self._numbers, self._common = numbers, self._common_schema(schemas)
+        if self._common is None:
             return None
+        keys, kinds = self._common
+        values = np.ascontiguousarray(self._words[:, : len(keys)].T)
+        masks = np.ones(values.shape, np.bool_)
         columns: dict[str, Any] = {}
-        for place, (key, kind) in enumerate(zip(*found, strict=True)):
-            column = (self._floats if kind is float else self._words)[:, place]
-            columns[key] = column != 0 if kind is bool else column.copy()
-            columns[f"_{key}"] = np.ones(len(numbers), np.bool_)
+        for key, kind, column, mask in zip(keys, kinds, values, masks, strict=True):
+            columns[key] = column if kind is int else column.view(np.float64)
+            if kind is bool:
+                columns[key] = column != 0
+            columns[f"_{key}"] = mask
         return columns
+
+    def _common_schema(self, schemas: Sequence[tuple[range, Sequence[Schema]]]) -> Schema | None:
+        numbers = self._schema.tolist()
+        if NO_INFO in numbers:
+            return None
+        found = {known[numbers[env]] for envs, known in schemas for env in envs}
+        return found.pop() if len(found) == 1 else None
 
     def infos(self, envs: range, schemas: Sequence[Schema]) -> Infos:
         """Return the infos of a worker's envs one by one."""
@@ -297,9 +308,9 @@ class InfoReader:
             if number == NO_INFO:
                 continue
             keys, kinds = schemas[number]
-            words, floats = self._words[index].tolist(), self._floats[index].tolist()
+            words, floats = self._words[index], self._words[index].view(np.float64)
             values = [
-                floats[place] if kind is float else kind(words[place])
+                kind(floats[place] if kind is float else words[place])
                 for place, kind in enumerate(kinds)
             ]
             found.append((index, dict(zip(keys, values, strict=True))))

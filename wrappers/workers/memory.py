@@ -50,6 +50,8 @@ class SharedRows:
         self.reward: npt.NDArray[np.float64] = allocator.array(np.float64, (num_envs,))
         self.terminated: npt.NDArray[np.bool_] = allocator.array(np.bool_, (num_envs,))
         self.truncated: npt.NDArray[np.bool_] = allocator.array(np.bool_, (num_envs,))
+        self.is_first: npt.NDArray[np.bool_] = allocator.array(np.bool_, (num_envs,))
+        self.writes: npt.NDArray[np.int64] = allocator.array(np.int64, (num_envs,))
         # infos of plain numbers, see infos.py
         self.info_schema: npt.NDArray[np.int64] = allocator.array(np.int64, (num_envs,))
         self.info_words: npt.NDArray[np.int64] = allocator.array(np.int64, (num_envs, MOST_NUMBERS))

@@ -367,11 +367,13 @@ class WorkerPool:
 
     def _joined(self, payloads: Sequence[Infos | None]) -> Infos | Columns:
         """Join the infos of all workers; those of None are in the shared rows."""
-        if not any(payloads):
+        if all(payload is None for payload in payloads):
             schemas = [(worker.envs, worker.schemas) for worker in self.workers]
             columns = self._info_reader.columns(schemas)
             if columns is not None:
                 return columns
+        else:
+            self._info_reader.forget()
         infos: Infos = []
         for worker, payload in zip(self.workers, payloads, strict=True):
             if payload is None:

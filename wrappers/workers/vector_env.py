@@ -158,7 +158,7 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Array]):
         self._pool.ask_reset(seeds, options, chosen)
         infos, restarted = self._take(seeds, options)
         restarted &= ~np.array(chosen)  # the chosen envs start a new episode in any case
-        return copy_rows(self._rows.observation), self._collected(infos, restarted)
+        return self._observation(), self._collected(infos, restarted)
 
     def step(self, actions: Any) -> StepResult:
         """Step all envs: `send` and `recv`.
@@ -209,15 +209,23 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Array]):
         infos, restarted = self._take([None] * self.num_envs, None)
         rows = self._rows
         return (
-            copy_rows(rows.observation),
+            self._observation(),
             rows.reward.copy(),
             rows.terminated.copy(),
             rows.truncated.copy(),
             self._collected(infos, restarted),
         )
 
+    def _prepare(self) -> None:
+        """Do what can be done for the next observations while the envs step: nothing here."""
+
+    def _observation(self) -> Any:
+        """Return copies of the newest observations."""
+        return copy_rows(self._rows.observation)
+
     def _take(self, seeds: list[int | None], options: Info | None) -> tuple[Infos | Info, Bools]:
         self._failure, self._is_stepping = "the last call was interrupted", False
+        self._prepare()
         try:
             result = self._pool.take(seeds, options)
         except Exception as error:

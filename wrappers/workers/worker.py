@@ -39,6 +39,10 @@ class EnvBlock:
         self._env_fns, self._first, self._rows = env_fns, first, rows
         self._envs: list[gym.Env[Any, Any]] = []
         self._ended = [False] * len(env_fns)
+        envs = range(first, first + len(env_fns))
+        arrays = rows.observation
+        # A plain array is the common case: copied without the checks for nested ones.
+        self._arrays = [arrays[k, ...] for k in envs] if isinstance(arrays, np.ndarray) else None
         self.info_writer = InfoWriter(rows.info_schema, rows.info_words)
         self.current = first
 
@@ -63,7 +67,7 @@ class EnvBlock:
             if chosen[k]:
                 self.current = index
                 observation, info = env.reset(seed=seeds[k], options=options)
-                self._write(k, observation, 0.0, False, False)
+                self._write(k, observation, 0.0, False, False, is_first=True)
                 infos.append((index, info))
         return infos
 
@@ -78,7 +82,7 @@ class EnvBlock:
             self.current = index
             if self._ended[k]:  # NEXT_STEP: the step after an episode's end resets
                 observation, info = env.reset()
-                self._write(k, observation, 0.0, False, False)
+                self._write(k, observation, 0.0, False, False, is_first=True)
             else:
                 observation, reward, terminated, truncated, info = env.step(
                     read_row(self._rows.action, index)
@@ -90,11 +94,29 @@ class EnvBlock:
         return None if self.info_writer.write(infos, envs) else infos
 
     def _write(
-        self, k: int, observation: Any, reward: Any, terminated: bool, truncated: bool
+        self,
+        k: int,
+        observation: Any,
+        reward: Any,
+        terminated: bool,
+        truncated: bool,
+        *,
+        is_first: bool = False,
     ) -> None:
         """Copy the results now: the env may write its next observation into the same array."""
         rows, index = self._rows, self._first + k
-        write_row(rows.observation, index, observation)
+        target = None if self._arrays is None else self._arrays[k]
+        if (
+            target is not None
+            and type(observation) is np.ndarray
+            and observation.shape == target.shape
+            and observation.dtype == target.dtype
+        ):
+            target[...] = observation
+        else:
+            write_row(rows.observation, index, observation)
+        rows.is_first[index] = is_first
+        rows.writes[index] += 1
         rows.reward[index] = scalar(reward)
         rows.terminated[index] = terminated
         rows.truncated[index] = truncated

@@ -1,7 +1,8 @@
-"""One Atari env in a single class: the rows of `atari_env`'s wrappers in less time."""
+"""The python backend of make_atari in worker processes: an env in one class, stacked here."""
 
 from __future__ import annotations
 
+import functools
 from typing import Any, cast
 
 import ale_py
@@ -11,6 +12,7 @@ import numpy.typing as npt
 from ale_py import roms
 from ale_py.env import AtariEnv
 from gymnasium.utils.seeding import np_random
+from gymnasium.vector.utils import batch_space
 
 from stepwell.wrappers.ale_env import (
     Emulator,
@@ -21,6 +23,7 @@ from stepwell.wrappers.ale_env import (
 )
 from stepwell.wrappers.atari_settings import AtariSettings
 from stepwell.wrappers.pixels import BandResize, area_resize, count_bands, look_up, runs
+from stepwell.wrappers.workers.vector_env import WorkerVectorEnv
 
 Image = npt.NDArray[np.uint8]
 Step = tuple[Image, float, bool, bool, dict[str, Any]]
@@ -29,9 +32,9 @@ Step = tuple[Image, float, bool, bool, dict[str, Any]]
 class FusedAtari(gymnasium.Env[Image, int]):
     """An Atari env with `make_atari`'s settings, made for worker processes.
 
-    Observations, rewards, ends, infos and random draws equal those of `atari_env(settings)`, whose
-    wrappers say why each thing is done. Here one method plays a whole step and each screen is
-    read once.
+    Observations, rewards, ends, infos and random draws equal those of the wrappers of
+    `atari_env(settings)` below its frame stack, which say why each thing is done. Here one method
+    plays a whole step. The next step overwrites the observation: workers and `FrameStack` copy it.
 
     Args:
         settings: The settings.
@@ -67,14 +70,11 @@ class FusedAtari(gymnasium.Env[Image, int]):
         self._ends_lives = settings.life_loss == "end"
         self._screens = _Screens(self.ale, settings)
         self._may_be_ntsc = settings.grayscale and self._screens.has_bands
-        shape = (settings.frame_stack, *self._screens.shape)
-        self._stack = np.zeros(shape, np.uint8)
-        self.observation_space = gymnasium.spaces.Box(0, 255, shape, np.uint8)
+        self.observation_space = gymnasium.spaces.Box(0, 255, self._screens.shape, np.uint8)
         self.action_space = cast("Any", gymnasium.spaces.Discrete(len(chosen)))
         self._frames = 0  # since the first observation of the game
         self._lives = 0
         self._continued: dict[str, Any] | None = None  # info of a step that lost a life
-        self._was_reset = False
 
     def _load(self) -> None:
         """Load the game, which makes the emulator read its seed."""
@@ -97,9 +97,8 @@ class FusedAtari(gymnasium.Env[Image, int]):
             ValueError: The seed is not in 0 .. 2**31 - 1.
         """
         continued, self._continued = self._continued, None
-        self._stack[:-1] = 0
         if continued is not None and seed is None and not options:
-            return self._stack.copy(), continued
+            return self._screens.result, continued
         if seed is not None:
             check_seed(seed)
             self._np_random = np_random(seed)[0]
@@ -111,18 +110,18 @@ class FusedAtari(gymnasium.Env[Image, int]):
             self.ale.act(self._noop, 1.0)
             if self.ale.game_over(with_truncation=False):
                 self._begin_game()
-        self._frames, self._was_reset = 0, True
+        self._frames = 0
         if self._may_be_ntsc and (is_ntsc := _is_ntsc(self.ale)) is not None:
             self._may_be_ntsc = False
             if is_ntsc:
                 self._screens = _NtscScreens(self.ale, self.settings)
-        self._screens.write(self._stack[-1], is_pooled=False)
+        screen = self._screens.read(is_pooled=False)
         info = emulator_info(self.ale)
         self._lives = info["lives"]
         info["noops"] = noops
         if self._ends_lives:
             info["game_over"] = False
-        return self._stack.copy(), info
+        return screen, info
 
     def _begin_game(self) -> None:
         """Reset the emulator, and press FIRE if that is chosen."""
@@ -134,8 +133,6 @@ class FusedAtari(gymnasium.Env[Image, int]):
 
     def step(self, action: int) -> Step:
         """Play up to `frame_skip` frames; the reward is the sum over the frames played."""
-        if not self._was_reset:
-            raise gymnasium.error.ResetNeeded("step() came before the first reset(); call reset()")
         ale, move, screens, frames = self.ale, self._actions[action], self._screens, 1
         act, is_over = ale.act, ale.game_over
         most = min(self._skip, self._max_frames - self._frames)
@@ -146,9 +143,7 @@ class FusedAtari(gymnasium.Env[Image, int]):
             frames += 1
         self._frames += frames
         truncated = not terminated and self._frames >= self._max_frames
-        stack = self._stack
-        stack[:-1] = stack[1:]
-        screens.write(stack[-1], is_pooled=frames > 1)
+        screen = screens.read(is_pooled=frames > 1)
         info, reward = emulator_info(ale), float(raw)
         if self._clips:
             info["raw_reward"] = reward
@@ -160,11 +155,11 @@ class FusedAtari(gymnasium.Env[Image, int]):
             self._lives = info["lives"]
             self._continued = info if lost else None
             terminated = terminated or lost
-        return stack.copy(), reward, terminated, truncated, info
+        return screen, reward, terminated, truncated, info
 
 
 # Gray levels of the even color numbers on an NTSC console; all others are odd, which only a PAL
-# console produces. tests/wrappers/test_atari_fused.py compares them with ale-py's.
+# console produces. tests/wrappers/test_atari_python.py compares them with ale-py's.
 _NTSC_GRAYS = np.repeat(
     np.frombuffer(
         bytes.fromhex(
@@ -181,7 +176,7 @@ _BLACK_AND_WHITE = (0, 14)  # color numbers with the same gray levels on a PAL c
 
 
 # Gray levels by color number, on an NTSC console, whose numbers are even. ale-py computes the same:
-# tests/wrappers/test_atari_fused.py compares them on every game.
+# tests/wrappers/test_atari_python.py compares them on every game.
 _NTSC_GRAYS = np.repeat(
     np.frombuffer(
         bytes.fromhex(
@@ -215,6 +210,8 @@ class _Screens:
         size = settings.size or screen
         self.shape = (*size, *channels)
         self._resize = None if size == screen else BandResize(self._now.shape, size)
+        self.result: Image = np.zeros(self.shape, np.uint8)
+        """The newest observation."""
 
     @property
     def has_bands(self) -> bool:
@@ -226,13 +223,14 @@ class _Screens:
         if self._pools:
             self._read(self._before)
 
-    def write(self, out: Image, *, is_pooled: bool) -> None:
-        """Write the screen into `out`; if `is_pooled`, its maximum with the one that was kept."""
+    def read(self, *, is_pooled: bool) -> Image:
+        """Return the screen; if `is_pooled`, its maximum with the one that was kept."""
         now = self._now
         self._read(now)
         if is_pooled and self._pools:
             np.maximum(now, self._before, out=now)
-        out[...] = now if self._resize is None else self._resize(now)
+        self.result = now if self._resize is None else self._resize(now)
+        return self.result
 
 
 class _NtscScreens(_Screens):
@@ -256,7 +254,6 @@ class _NtscScreens(_Screens):
         by_band = numbers.reshape(2, 2, bands, -1)
         self._words = by_band.view(np.uint64 if band_bytes % 8 == 0 else np.uint8)
         self._differs = np.empty(self._words.shape[1:], np.bool_)
-        self._result = np.zeros(self.shape, np.uint8)
         self._turn = 0
 
     def keep(self) -> None:
@@ -264,8 +261,8 @@ class _NtscScreens(_Screens):
         if self._pools:
             self._get_numbers(self._numbers[self._turn][0])
 
-    def write(self, out: Image, *, is_pooled: bool) -> None:
-        """Write the screen into `out`; if `is_pooled`, its maximum with the one that was kept."""
+    def read(self, *, is_pooled: bool) -> Image:
+        """Return the screen; if `is_pooled`, its maximum with the one that was kept."""
         turn, differs = self._turn, self._differs
         before, now = self._numbers[turn]
         self._get_numbers(now)
@@ -278,9 +275,9 @@ class _NtscScreens(_Screens):
             rows = slice(start * self._rows_in, stop * self._rows_in)
             grays = look_up(now[rows], _NTSC_GRAYS)
             np.maximum(grays, look_up(before[rows], _NTSC_GRAYS), out=grays)
-            area_resize(grays, self._result[start * self._rows_out : stop * self._rows_out])
-        out[...] = self._result
+            area_resize(grays, self.result[start * self._rows_out : stop * self._rows_out])
         self._turn = 1 - turn
+        return self.result
 
 
 def _is_ntsc(ale: Emulator) -> bool | None:
@@ -291,3 +288,63 @@ def _is_ntsc(ale: Emulator) -> bool | None:
     if np.isin(numbers, _SHARED).all():
         return None
     return bool((_NTSC_GRAYS[numbers] == grays).all())
+
+
+class AtariWorkers(WorkerVectorEnv):
+    """Atari envs in worker processes, which share only their newest screens.
+
+    The stacks are kept here, so that each screen is written to and read from shared memory once.
+
+    Args:
+        settings: The settings.
+        num_envs: Number of envs, N.
+        num_workers: Number of processes.
+        context: Start method, as for `WorkerVectorEnv`.
+    """
+
+    def __init__(
+        self,
+        settings: AtariSettings,
+        num_envs: int,
+        num_workers: int | None = None,
+        context: str | None = None,
+    ) -> None:
+        env_fns = [functools.partial(FusedAtari, settings)] * num_envs
+        super().__init__(env_fns, num_workers=num_workers, context=context)
+        size = settings.frame_stack
+        shape = (size, *cast("tuple[int, ...]", self.single_observation_space.shape))
+        self.single_observation_space = gymnasium.spaces.Box(0, 255, shape, np.uint8)
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self._stack = np.zeros(self.observation_space.shape, np.uint8)  # without the newest screens
+        self._newest = np.zeros((num_envs, *shape[1:]), np.uint8)
+        self._next: Image | None = None
+        self._seen = np.zeros(num_envs, np.int64)
+
+    def _prepare(self) -> None:
+        """Write all but the newest screens into new stacks, while the envs step."""
+        if self._next is None:  # else the last call failed
+            stack = self._stack
+            stack[:, :-1] = stack[:, 1:]
+            stack[:, -1] = self._newest
+            self._next = np.empty_like(stack)
+            self._next[:, :-1] = stack[:, 1:]
+
+    def _observation(self) -> Image:
+        """Return new stacks that end with the newest screens."""
+        rows, stack, newest, result = self._rows, self._stack, self._newest, self._next
+        assert result is not None
+        self._next = None
+        newest[...] = cast("Image", rows.observation)
+        result[:, -1] = newest
+        is_new = rows.writes != self._seen
+        self._seen = rows.writes.copy()
+        first = is_new & rows.is_first
+        if np.count_nonzero(first):
+            result[first, :-1] = 0
+            stack[first] = 0
+        if np.count_nonzero(is_new) < len(is_new):
+            # Not reset, or not reached by a step in which another env raised: as before.
+            old = ~is_new
+            result[old], newest[old] = stack[old], stack[old, -1]
+            stack[old, 1:] = stack[old, :-1]
+        return result
