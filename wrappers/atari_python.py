@@ -299,8 +299,10 @@ class AtariWorkers(WorkerVectorEnv):
         settings: The settings.
         num_envs: Number of envs, N.
         num_workers: Number of processes.
-        context: Start method, as for `WorkerVectorEnv`.
+        context: Start method, as for `WorkerVectorEnv`; none needs a script with a main guard.
     """
+
+    _needs_main = False
 
     def __init__(
         self,
@@ -311,7 +313,7 @@ class AtariWorkers(WorkerVectorEnv):
     ) -> None:
         env_fns = [functools.partial(FusedAtari, settings)] * num_envs
         super().__init__(env_fns, num_workers=num_workers, context=context)
-        size = settings.frame_stack
+        self._game, size = settings.game, settings.frame_stack
         shape = (size, *cast("tuple[int, ...]", self.single_observation_space.shape))
         self.single_observation_space = gymnasium.spaces.Box(0, 255, shape, np.uint8)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
@@ -319,6 +321,12 @@ class AtariWorkers(WorkerVectorEnv):
         self._newest = np.zeros((num_envs, *shape[1:]), np.uint8)
         self._next: Image | None = None
         self._seen = np.zeros(num_envs, np.int64)
+
+    def __repr__(self) -> str:
+        """Name the game and the numbers of envs and processes."""
+        return (
+            f"AtariWorkers({self._game}, num_envs={self.num_envs}, num_workers={self.num_workers})"
+        )
 
     def _prepare(self) -> None:
         """Write all but the newest screens into new stacks, while the envs step."""

@@ -1,14 +1,16 @@
 """The parent's side: start worker processes, send commands, replace dead ones, shut down."""
 
+import contextlib
 import importlib
 import multiprocessing
+import multiprocessing.spawn
 import os
 import pickle
 import signal
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from multiprocessing.connection import Connection
@@ -74,6 +76,7 @@ class WorkerProcess:
         env_fns: Factories of its envs, cloudpickled unless the start method is fork.
         rows: The shared rows.
         start_method: "fork", "spawn" or "forkserver".
+        needs_main: The factories may need the script that runs, as the main module.
     """
 
     def __init__(
@@ -83,10 +86,11 @@ class WorkerProcess:
         env_fns: Sequence[EnvFn] | bytes,
         rows: SharedRows,
         start_method: str,
+        needs_main: bool,
     ) -> None:
         self.number, self.envs = number, envs
         self._env_fns, self._rows = env_fns, rows
-        self._start_method = start_method
+        self._start_method, self._needs_main = start_method, needs_main
         self._control = rows.control[number]
         self._process: BaseProcess | None = None
         self._pipe: Connection | None = None
@@ -121,7 +125,8 @@ class WorkerProcess:
             # Python 3.12 warns about any fork in a process with threads, NumPy's idle ones too.
             warnings.filterwarnings("ignore", ".*fork.*", DeprecationWarning)
             try:
-                process.start()
+                with contextlib.nullcontext() if self._needs_main else _without_main():
+                    process.start()
             except (EOFError, ConnectionError):  # the fork server failed on the script
                 raise RuntimeError(no_main_guard(self._start_method)) from None
         far_end.close()
@@ -243,6 +248,26 @@ class WorkerProcess:
         self.is_pending = False
 
 
+@contextlib.contextmanager
+def _without_main() -> Iterator[None]:
+    """Start processes that do not run the script again, so that it needs no main guard.
+
+    The context is for processes that need nothing from the script.
+    """
+    spawn: Any = multiprocessing.spawn
+    prepare = spawn.get_preparation_data
+
+    def prepare_without_main(name: str) -> dict[str, Any]:
+        data: dict[str, Any] = prepare(name)
+        return {key: value for key, value in data.items() if not key.startswith("init_main")}
+
+    spawn.get_preparation_data = prepare_without_main
+    try:
+        yield
+    finally:
+        spawn.get_preparation_data = prepare
+
+
 CLOSE_SECONDS = 5.0
 
 Space = spaces.Space[Any]
@@ -261,6 +286,7 @@ class WorkerPool:
         space_pair: One env's observation and action space.
         max_restarts: Number of worker deaths to survive in total.
         timeout: Seconds that a step or a reset may take; None for no limit.
+        needs_main: The factories may need the script that runs, as the main module.
     """
 
     def __init__(
@@ -272,6 +298,7 @@ class WorkerPool:
         space_pair: tuple[Space, Space],
         max_restarts: int,
         timeout: float | None,
+        needs_main: bool = True,
     ) -> None:
         self.num_envs, self._start_method = len(env_fns), start_method
         self._space_pair, self._max_restarts, self._timeout = space_pair, max_restarts, timeout
@@ -284,7 +311,9 @@ class WorkerPool:
             fns = env_fns[first:end]
             worker_fns = fns if start_method == "fork" else _pickled(fns, first)
             envs = range(first, end)
-            self.workers.append(WorkerProcess(number, envs, worker_fns, rows, start_method))
+            self.workers.append(
+                WorkerProcess(number, envs, worker_fns, rows, start_method, needs_main)
+            )
         self.close = weakref.finalize(self, _end_all, self.workers, os.getpid())
 
     def start(self) -> None:

@@ -76,6 +76,8 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Array]):
         >>> envs.close()
     """
 
+    _needs_main = True  # the factories may be defined in the script that runs
+
     def __init__(
         self,
         env_fns: Sequence[EnvFn],
@@ -89,6 +91,7 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Array]):
         self.closed = True  # until the workers are started
         start_method = checked_start_method(context)
         _refuse_run_without_main_guard(start_method)
+        _refuse_daemon()
         _check_autoreset_mode(autoreset_mode)
         num_workers = _checked_num_workers(num_workers, len(env_fns))
         if max_restarts < 0:
@@ -101,7 +104,14 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Array]):
         context_object = multiprocessing.get_context(start_method)
         self._rows = SharedRows(*space_pair, self.num_envs, num_workers, context_object)
         self._pool = WorkerPool(
-            env_fns, num_workers, start_method, self._rows, space_pair, max_restarts, step_timeout
+            env_fns,
+            num_workers,
+            start_method,
+            self._rows,
+            space_pair,
+            max_restarts,
+            step_timeout,
+            self._needs_main,
         )
         self._pool.start()
         self.closed = False
@@ -339,6 +349,20 @@ def _refuse_run_without_main_guard(start_method: str) -> None:
             # The parent raises the error; a fork server would swallow SystemExit.
             os._exit(NO_MAIN_GUARD)
         raise RuntimeError(no_main_guard(start_method))
+
+
+def is_daemon() -> bool:
+    """Return True in a daemonic process, which cannot start processes."""
+    return multiprocessing.current_process().daemon
+
+
+def _refuse_daemon() -> None:
+    if is_daemon():
+        name = multiprocessing.current_process().name
+        raise RuntimeError(
+            f"worker processes cannot be started: expected a process that may have children, got "
+            f"the daemonic process {name!r}; use num_workers=0, or start it with daemon=False"
+        )
 
 
 def _checked_seeds(seed: int | Sequence[int | None] | None, num_envs: int) -> list[int | None]:
