@@ -4,9 +4,13 @@
 
 import contextlib
 import multiprocessing
+import multiprocessing.spawn
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import hypothesis
@@ -21,7 +25,7 @@ from stepwell.wrappers.atari import atari_env
 from stepwell.wrappers.atari_python import AtariWorkers, FusedAtari
 from stepwell.wrappers.atari_settings import AtariSettings, atari_games
 from stepwell.wrappers.testing import assert_vector_env
-from support.models.atari_reference import settings
+from support.models.atari_reference import DEFAULTS, settings
 
 # A PAL console, a screen of another height, no NOOP, frames inside the reset, black first screens.
 GAMES = ["pong", "breakout", "pacman", "air_raid", "backgammon", "surround", "adventure"]
@@ -287,3 +291,55 @@ def test_make_atari_chooses_it_for_workers() -> None:
         with contextlib.closing(make_atari("pong", backend="python", num_workers=number)) as envs:
             assert type(envs) is kind
             assert envs.metadata["stepwell"]["backend"] == "python"
+
+
+SCRIPT = """
+print("top level", flush=True)
+from stepwell.wrappers.atari_python import AtariWorkers
+from stepwell.wrappers.atari_settings import AtariSettings
+
+envs = AtariWorkers(AtariSettings(**{settings!r}), 3, 2, {context!r})
+print(envs, envs.reset(seed=0)[0].shape, flush=True)
+envs.close()
+"""
+
+
+@pytest.mark.parametrize("context", ["spawn", "forkserver"])
+def test_a_script_needs_no_main_guard(context: str, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.format(settings=DEFAULTS | {"game": "pong"}, context=context))
+    done = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, timeout=120, check=False
+    )
+    expected = "top level\nAtariWorkers(pong, num_envs=3, num_workers=2) (3, 4, 84, 84)\n"
+    assert (done.returncode, done.stdout) == (0, expected), done.stderr
+
+
+def test_other_processes_still_get_the_main_module() -> None:
+    prepare = multiprocessing.spawn.get_preparation_data  # type: ignore[attr-defined]
+    with workers(settings(), 2, 1, "spawn") as envs:
+        envs.reset(seed=0)
+    assert multiprocessing.spawn.get_preparation_data is prepare  # type: ignore[attr-defined]
+
+
+def make_in_a_daemon(pipe: Any) -> None:
+    with contextlib.closing(make_atari("pong", 2, backend="python")) as envs:
+        found: list[str] = [type(envs).__name__]
+    try:
+        make_atari("pong", 2, backend="python", num_workers=1)
+    except RuntimeError as error:
+        found.append(str(error))
+    pipe.send(found)
+
+
+def test_a_daemonic_process_steps_the_envs_itself() -> None:
+    context = multiprocessing.get_context("fork")
+    here, there = context.Pipe()
+    process = context.Process(target=make_in_a_daemon, args=(there,), daemon=True, name="trainer")
+    process.start()
+    assert here.poll(60)
+    kind, message = here.recv()
+    process.join()
+    assert kind == "SyncVectorEnv"
+    assert "daemonic process 'trainer'" in message
+    assert "num_workers=0" in message
