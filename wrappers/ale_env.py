@@ -49,6 +49,10 @@ class Emulator(Protocol):
         """Write the colors of the screen into an array [H, W, 3]."""
         ...
 
+    def getScreen(self, array: npt.NDArray[np.uint8], /) -> None:
+        """Write the color numbers of the screen into an array [H, W]."""
+        ...
+
     def getScreenDims(self) -> tuple[int, int]:
         """Return the rows and columns of the screen."""
         ...
@@ -117,6 +121,16 @@ def action_meanings(env: gymnasium.Env[Any, Any]) -> list[str]:
 LARGEST_SEED = 2**31 - 1  # the emulator's setting is a signed 32-bit integer
 
 
+def check_seed(seed: int) -> None:
+    """Raise unless an emulator takes the seed.
+
+    Raises:
+        ValueError: The seed is not in 0 .. 2**31 - 1.
+    """
+    if not 0 <= seed <= LARGEST_SEED:
+        raise ValueError(f"seed: expected 0 to {LARGEST_SEED}, got {seed}")
+
+
 class EmulatorSeed(
     gymnasium.Wrapper[ObsType, ActType, ObsType, ActType], gymnasium.utils.RecordConstructorArgs
 ):
@@ -153,8 +167,7 @@ class EmulatorSeed(
         return self.env.reset(options=options)
 
     def _seed(self, seed: int) -> None:
-        if not 0 <= seed <= LARGEST_SEED:
-            raise ValueError(f"seed: expected 0 to {LARGEST_SEED}, got {seed}")
+        check_seed(seed)
         self.env.unwrapped.np_random = np_random(seed)[0]
         self._ale.setInt("random_seed", seed)
         cast(

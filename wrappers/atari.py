@@ -30,7 +30,7 @@ from stepwell.wrappers.atari_settings import (
 )
 from stepwell.wrappers.episodes import EpisodicLife, FireReset, NoopStart
 from stepwell.wrappers.frames import FrameStack
-from stepwell.wrappers.make_vector_env import vectorize
+from stepwell.wrappers.make_vector_env import checked_num_workers, vectorize
 from stepwell.wrappers.number_checks import check_whole
 from stepwell.wrappers.pixels import Resize, require_opencv
 from stepwell.wrappers.recipe import spec_of
@@ -135,7 +135,7 @@ def make_atari(
         >>> envs.close()
     """
     if backend not in get_args(Backend):
-        raise ValueError(f"backend: expected 'native' or 'python', got {backend!r}")
+        raise ValueError(f"backend: expected 'auto', 'native' or 'python', got {backend!r}")
     check_whole("num_envs", num_envs, 1)
     settings = AtariSettings(
         game=find_game(game),
@@ -155,9 +155,28 @@ def make_atari(
         difficulty=difficulty,
     )
     _warn_if_untested()
+    if backend == "auto":
+        backend = _chosen_backend(settings)
     envs = _make(settings, num_envs, backend, num_workers)
     envs.metadata = {**envs.metadata, "stepwell": settings.recipe(backend), **_spec(settings)}
     return envs
+
+
+def _chosen_backend(settings: AtariSettings) -> Backend:
+    """Choose "python", or "native" with a warning if OpenCV is missing and not needed for it."""
+    if settings.size is None or settings.needs_python:
+        return "python"
+    try:
+        require_opencv()
+    except ImportError as error:
+        warnings.warn(
+            f"make_atari takes backend='native', whose last observations of episodes are older "
+            f"screens, since backend='python' cannot resize: {error}. Name the backend to silence "
+            f"this",
+            stacklevel=3,
+        )
+        return "native"
+    return "python"
 
 
 def _warn_if_untested() -> None:
@@ -194,7 +213,12 @@ def _make(
 ) -> VectorEnv[Any, Any, Any]:
     if backend == "python":
         check_buildable(settings)
-        return vectorize([partial(atari_env, settings)] * num_envs, num_workers=num_workers)
+        num_workers = checked_num_workers(num_envs, num_workers, needs_main=False)
+        if num_workers == 0:
+            return vectorize([partial(atari_env, settings)] * num_envs, num_workers=0)
+        from stepwell.wrappers.atari_python import AtariWorkers  # loads ale-py
+
+        return AtariWorkers(settings, num_envs, num_workers)
     from stepwell.wrappers.atari_native import NativeAtari  # loads ale-py
 
     if num_workers is not None:

@@ -86,7 +86,7 @@ def atari_name(env: str) -> str | None:
     return env
 
 
-Backend = Literal["native", "python"]
+Backend = Literal["auto", "native", "python"]
 Pool = Literal["max", "none"]
 LifeLoss = Literal["ignore", "end"]
 
@@ -128,6 +128,11 @@ class AtariSettings:
         check_sticky(self.sticky)
         if self.size is not None:
             check_size(self.size, "; None keeps the screen's")
+
+    @property
+    def needs_python(self) -> bool:
+        """True for settings that the native backend does not support."""
+        return self.life_loss != "ignore" or (self.mode, self.difficulty) != (None, None)
 
     def recipe(self, backend: Backend) -> dict[str, object]:
         """Return JSON data that identifies the env, with the versions of the packages."""

@@ -18,6 +18,7 @@ from stepwell.wrappers.workers.vector_env import (
     available_cores,
     checked_env,
     checked_start_method,
+    is_daemon,
 )
 from stepwell.wrappers.workers.worker import EnvFn
 
@@ -36,7 +37,8 @@ def vectorize(env_fns: Sequence[EnvFn], *, num_workers: int | None = None) -> An
     processes, at most one per core. Measured on 2 cores with 8 envs: CartPole is as fast in workers
     as in this process, an env of 600 us per step is 1.8 times as fast, and only workers let the
     caller work at the same time. If processes cannot be forked, None means this process, since
-    workers then need a script with a main guard.
+    workers then need a script with a main guard. So it does in a daemonic process, which cannot
+    start any.
 
     Args:
         env_fns: Factories without arguments, one for each env.
@@ -59,16 +61,28 @@ def vectorize(env_fns: Sequence[EnvFn], *, num_workers: int | None = None) -> An
     for env_fn in env_fns:
         if not callable(env_fn):
             raise TypeError(f"env_fns: expected factories without arguments, got {env_fn!r}")
-    if num_workers is None:
-        num_workers = _default_num_workers(len(env_fns))
-    check_whole("num_workers", num_workers, 0)
+    num_workers = checked_num_workers(len(env_fns), num_workers)
     if num_workers == 0:
         return SyncVectorEnv(env_fns, autoreset_mode=AutoresetMode.NEXT_STEP)
     return WorkerVectorEnv(env_fns, num_workers=num_workers)
 
 
-def _default_num_workers(num_envs: int) -> int:
-    if num_envs == 1 or checked_start_method(None) != "fork":
+def checked_num_workers(num_envs: int, num_workers: int | None, *, needs_main: bool = True) -> int:
+    """Return the number of worker processes as described in `vectorize`; 0 is this process.
+
+    Args:
+        num_envs: Number of envs.
+        num_workers: The number that the caller asked for, if any.
+        needs_main: The factories may need the script that runs, as the main module.
+
+    Raises:
+        ValueError: The number is negative.
+    """
+    if num_workers is not None:
+        check_whole("num_workers", num_workers, 0)
+        return num_workers
+    can_start = checked_start_method(None) == "fork" or not needs_main
+    if num_envs == 1 or is_daemon() or not can_start:
         return 0
     return min(available_cores(), num_envs)
 

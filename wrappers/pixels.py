@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import ceil, floor, gcd
-from typing import Any
+from typing import Any, cast
 
 import gymnasium
 import numpy as np
@@ -55,6 +55,13 @@ def area_resize(image: npt.NDArray[np.uint8], out: npt.NDArray[np.uint8]) -> npt
     height, width = out.shape[:2]
     cv2.resize(image, (width, height), dst=out, interpolation=cv2.INTER_AREA)
     return out
+
+
+def look_up(numbers: npt.NDArray[np.uint8], table: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """Return `table[numbers]` in a new array."""
+    import cv2
+
+    return cast("npt.NDArray[np.uint8]", cv2.LUT(numbers, table))
 
 
 def gray(image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
@@ -230,7 +237,7 @@ class BandResize:
     """
 
     def __init__(self, shape: tuple[int, ...], size: tuple[int, int]) -> None:
-        self.bands = _bands(shape, size)
+        self.bands = count_bands(shape, size)
         self._rows_in, self._rows_out = shape[0] // self.bands, size[0] // self.bands
         self._last = np.zeros(shape, np.uint8)
         self._result = np.zeros((*size, *shape[2:]), np.uint8)
@@ -242,7 +249,7 @@ class BandResize:
         image = np.ascontiguousarray(image)
         if self.bands == 1:
             return area_resize(image, np.empty_like(self._result))
-        for start, stop in _runs(self._changed(image)):
+        for start, stop in runs(self._changed(image)):
             rows = slice(start * self._rows_in, stop * self._rows_in)
             out = self._result[start * self._rows_out : stop * self._rows_out]
             area_resize(image[rows], out)
@@ -256,7 +263,7 @@ class BandResize:
         return np.flatnonzero((new != old).any(axis=1)).tolist()
 
 
-def _bands(shape: tuple[int, ...], size: tuple[int, int]) -> int:
+def count_bands(shape: tuple[int, ...], size: tuple[int, int]) -> int:
     """Return the number of bands that can be resized separately with the same result.
 
     OpenCV computes float32 weights from the row numbers; bands are independent if the weights are
@@ -296,7 +303,7 @@ def _weights(rows_in: int, rows_out: int) -> list[list[tuple[int, np.float32]]]:
     return table
 
 
-def _runs(indices: list[int]) -> Iterator[tuple[int, int]]:
+def runs(indices: list[int]) -> Iterator[tuple[int, int]]:
     """Join indices that are at most GAP apart into ranges [start, stop)."""
     if not indices:
         return

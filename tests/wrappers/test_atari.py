@@ -1,5 +1,6 @@
 # pyright: reportPossiblyUnboundVariable=false, reportUnknownMemberType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownVariableType=false
+import contextlib
 import importlib.metadata
 import inspect
 import json
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from stepwell.wrappers import make_atari
+from stepwell.wrappers import atari, make_atari
 from stepwell.wrappers.atari import TESTED_ALE_PY
 from support.models.atari_reference import bare
 
@@ -198,6 +199,33 @@ def test_the_python_backends_last_observation_is_the_emulators_screen() -> None:
     screens = [frames.step(1)[0] for _ in range(402)]
     assert info["episode_frame_number"][0] == 402
     np.testing.assert_array_equal(observation[0, 0], np.maximum(*screens[-2:]))
+
+
+def backend_of(**changes: Any) -> object:
+    with contextlib.closing(make_atari("Breakout", 1, **changes)) as envs:
+        return envs.metadata["stepwell"]["backend"]
+
+
+def test_auto_takes_the_backend_with_true_last_observations() -> None:
+    assert backend_of(backend="auto") == "python"
+    assert backend_of(backend="auto", mode=12) == "python"
+
+
+def test_auto_says_when_it_takes_the_other_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> None:
+        raise ImportError("cv2: libGL.so.1 is missing")
+
+    monkeypatch.setattr(atari, "require_opencv", missing)
+    with pytest.warns(UserWarning, match=r"backend='native'.*libGL\.so\.1") as caught:
+        assert backend_of(backend="auto") == "native"
+    assert caught[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert backend_of(backend="auto", size=None) == "python"  # resizes nothing
+        assert backend_of(backend="native") == "native"
+    for changes in ({"backend": "python"}, {"backend": "auto", "life_loss": "end"}):
+        with pytest.raises(ImportError, match=r"libGL\.so\.1"):
+            backend_of(**changes)
 
 
 @pytest.mark.parametrize("found", ["0.12.2", "0.13.0rc1", "1.0"])

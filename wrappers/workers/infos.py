@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -13,6 +14,13 @@ _INT, _FLOAT, _BOOL = (np.dtype(kind) for kind in _PLAIN)
 _EXACT_IN_FLOAT64 = 2**53  # float64 represents all whole numbers up to here
 
 Column = npt.NDArray[Any]
+Infos = list[tuple[int, dict[str, Any]]]  # index of the env and its info
+Schema = tuple[tuple[str, ...], tuple[type, ...]]  # keys and types of the values
+
+MOST_NUMBERS = 16  # in an info that is kept in shared memory
+MOST_SCHEMAS = 64  # of a worker: envs with ever new keys use the pipe
+_WORD = 8  # bytes of a number there
+NO_INFO = -1
 
 
 def plain_columns(
@@ -48,8 +56,7 @@ def plain_columns(
         kind = type(value)
         column = [info[key] for _, info in infos]
         # Final observations, and keys that look like masks, are left to `add_info`.
-        is_plain = kind in _PLAIN and key != "final_obs" and not key.startswith("_")
-        if not is_plain or any(type(one) is not kind for one in column):
+        if not _is_plain((key,), (kind,)) or any(type(one) is not kind for one in column):
             return None
         try:
             collected[key] = np.array(column, kind)
@@ -181,3 +188,130 @@ def _env_dict(columns: dict[str, Any], env: int) -> dict[str, Any]:
         for key, column in columns.items()
         if f"_{key}" in columns and columns[f"_{key}"][env]
     }
+
+
+class InfoWriter:
+    """A worker's side of infos in shared memory, which need neither a pipe nor a pickle.
+
+    An info of plain numbers is written as the number of its schema and one word for each value.
+    The parent gets the schemas through the pipe, together with the first infos that have them.
+
+    Args:
+        schema: Schema numbers [N] of all envs, int64, shared.
+        words: Values [N, MOST_NUMBERS] of all envs, int64, shared.
+    """
+
+    def __init__(self, schema: npt.NDArray[np.int64], words: npt.NDArray[np.int64]) -> None:
+        self._schema, self._words = schema, words
+        self._formats: list[struct.Struct] = []
+        self._numbers: dict[Schema, int | None] = {}  # None: cannot be shared
+        self.is_known = True
+        """True once the parent has all schemas."""
+
+    @property
+    def schemas(self) -> list[Schema]:
+        """The schemas by their numbers."""
+        return [schema for schema, number in self._numbers.items() if number is not None]
+
+    def write(self, infos: Infos, envs: range) -> bool:
+        """Write the infos of a worker's envs; return False if they must go through the pipe.
+
+        That is so if one cannot be shared, or if the parent does not know its schema yet.
+        """
+        self._schema[envs.start : envs.stop] = NO_INFO
+        for index, info in infos:
+            schema = (*info,), (*map(type, info.values()),)
+            number = self._numbers[schema] if schema in self._numbers else self._add(schema)
+            if number is None:
+                return False
+            place = index * MOST_NUMBERS * _WORD
+            try:
+                self._formats[number].pack_into(self._words, place, *info.values())
+            except struct.error:  # more than 64 bits
+                return False
+            self._schema[index] = number
+        return self.is_known
+
+    def _add(self, schema: Schema) -> int | None:
+        """Add a schema and return its number, or None if such infos cannot be shared."""
+        if len(self._numbers) == MOST_SCHEMAS:
+            return None
+        keys, kinds = schema
+        if not _is_plain(keys, kinds) or len(keys) > MOST_NUMBERS:
+            self._numbers[schema] = None
+            return None
+        codes = ("d" if kind is float else "q" for kind in kinds)
+        self._formats.append(struct.Struct("=" + "".join(codes)))
+        self._numbers[schema] = len(self._formats) - 1
+        self.is_known = False
+        return self._numbers[schema]
+
+
+def _is_plain(keys: tuple[str, ...], kinds: tuple[type, ...]) -> bool:
+    """Return True for numbers under keys that neither look like masks nor have a meaning."""
+    return all(kind in _PLAIN for kind in kinds) and not any(
+        key == "final_obs" or key.startswith("_") for key in keys
+    )
+
+
+class InfoReader:
+    """The parent's side of infos in shared memory.
+
+    Args:
+        schema: As in `InfoWriter`.
+        words: As in `InfoWriter`.
+    """
+
+    def __init__(self, schema: npt.NDArray[np.int64], words: npt.NDArray[np.int64]) -> None:
+        self._schema, self._words = schema, words
+        self._numbers = b""
+        self._common: Schema | None = None  # of all envs, where their schema numbers are these
+
+    def forget(self) -> None:
+        """Forget the last schemas: a worker has sent new ones, or a new worker has other ones."""
+        self._numbers = b""
+
+    def columns(self, schemas: Sequence[tuple[range, Sequence[Schema]]]) -> dict[str, Any] | None:
+        """Return the infos of all envs as columns if they have one schema, else None.
+
+        Args:
+            schemas: The envs of each worker, and the schemas that it has sent.
+        """
+        numbers = self._schema.tobytes()
+        if numbers != self._numbers:
+            self._numbers, self._common = numbers, self._common_schema(schemas)
+        if self._common is None:
+            return None
+        keys, kinds = self._common
+        values = np.ascontiguousarray(self._words[:, : len(keys)].T)
+        masks = np.ones(values.shape, np.bool_)
+        columns: dict[str, Any] = {}
+        for key, kind, column, mask in zip(keys, kinds, values, masks, strict=True):
+            columns[key] = column if kind is int else column.view(np.float64)
+            if kind is bool:
+                columns[key] = column != 0
+            columns[f"_{key}"] = mask
+        return columns
+
+    def _common_schema(self, schemas: Sequence[tuple[range, Sequence[Schema]]]) -> Schema | None:
+        numbers = self._schema.tolist()
+        if NO_INFO in numbers:
+            return None
+        found = {known[numbers[env]] for envs, known in schemas for env in envs}
+        return found.pop() if len(found) == 1 else None
+
+    def infos(self, envs: range, schemas: Sequence[Schema]) -> Infos:
+        """Return the infos of a worker's envs one by one."""
+        found: Infos = []
+        for index in envs:
+            number = int(self._schema[index])
+            if number == NO_INFO:
+                continue
+            keys, kinds = schemas[number]
+            words, floats = self._words[index], self._words[index].view(np.float64)
+            values = [
+                kind(floats[place] if kind is float else words[place])
+                for place, kind in enumerate(kinds)
+            ]
+            found.append((index, dict(zip(keys, values, strict=True))))
+        return found

@@ -11,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
+from stepwell.wrappers.workers.infos import MOST_NUMBERS
+
 # The batched form of a space: an array [N, ...], or a dict or a tuple of such.
 Arrays: TypeAlias = "npt.NDArray[Any] | dict[str, Arrays] | tuple[Arrays, ...]"
 ALIGNMENT = 64  # bytes: each array begins on a new cache line
@@ -48,6 +50,11 @@ class SharedRows:
         self.reward: npt.NDArray[np.float64] = allocator.array(np.float64, (num_envs,))
         self.terminated: npt.NDArray[np.bool_] = allocator.array(np.bool_, (num_envs,))
         self.truncated: npt.NDArray[np.bool_] = allocator.array(np.bool_, (num_envs,))
+        self.is_first: npt.NDArray[np.bool_] = allocator.array(np.bool_, (num_envs,))
+        self.writes: npt.NDArray[np.int64] = allocator.array(np.int64, (num_envs,))
+        # infos of plain numbers, see infos.py
+        self.info_schema: npt.NDArray[np.int64] = allocator.array(np.int64, (num_envs,))
+        self.info_words: npt.NDArray[np.int64] = allocator.array(np.int64, (num_envs, MOST_NUMBERS))
         self.observation: Arrays = allocator.arrays(observation_space, num_envs)
         self.action: Arrays = allocator.arrays(action_space, num_envs)
 

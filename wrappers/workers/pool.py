@@ -1,14 +1,16 @@
 """The parent's side: start worker processes, send commands, replace dead ones, shut down."""
 
+import contextlib
 import importlib
 import multiprocessing
+import multiprocessing.spawn
 import os
 import pickle
 import signal
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from multiprocessing.connection import Connection
@@ -19,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
+from stepwell.wrappers.workers.infos import InfoReader, Infos, Schema
 from stepwell.wrappers.workers.memory import SharedRows
 from stepwell.wrappers.workers.worker import (
     ANSWERED,
@@ -33,7 +36,6 @@ from stepwell.wrappers.workers.worker import (
     STATUS,
     STEP,
     EnvFn,
-    Infos,
     pickled,
     run_worker,
 )
@@ -74,6 +76,7 @@ class WorkerProcess:
         env_fns: Factories of its envs, cloudpickled unless the start method is fork.
         rows: The shared rows.
         start_method: "fork", "spawn" or "forkserver".
+        needs_main: The factories may need the script that runs, as the main module.
     """
 
     def __init__(
@@ -83,21 +86,24 @@ class WorkerProcess:
         env_fns: Sequence[EnvFn] | bytes,
         rows: SharedRows,
         start_method: str,
+        needs_main: bool,
     ) -> None:
         self.number, self.envs = number, envs
         self._env_fns, self._rows = env_fns, rows
-        self._start_method = start_method
+        self._start_method, self._needs_main = start_method, needs_main
         self._control = rows.control[number]
         self._process: BaseProcess | None = None
         self._pipe: Connection | None = None
         self._is_reading = False
         self.is_pending = False
         self.exit_code: int | None = None
+        self.schemas: list[Schema] = []
 
     def start(self) -> None:
         """Start the process; its first command must be BUILD."""
         context: Any = multiprocessing.get_context(self._start_method)
         self._control[:] = 0
+        self.schemas = []
         self._wake, self._done = context.Semaphore(0), context.Semaphore(0)
         self._pipe, far_end = context.Pipe()
         self._is_reading = False
@@ -119,7 +125,8 @@ class WorkerProcess:
             # Python 3.12 warns about any fork in a process with threads, NumPy's idle ones too.
             warnings.filterwarnings("ignore", ".*fork.*", DeprecationWarning)
             try:
-                process.start()
+                with contextlib.nullcontext() if self._needs_main else _without_main():
+                    process.start()
             except (EOFError, ConnectionError):  # the fork server failed on the script
                 raise RuntimeError(no_main_guard(self._start_method)) from None
         far_end.close()
@@ -180,7 +187,11 @@ class WorkerProcess:
             return Reply()
         payload = self._receive()
         if status == PAYLOAD:
-            return Reply(payload)
+            if self._control[COMMAND] not in (STEP, RESET):
+                return Reply(payload)
+            infos, schemas = payload
+            self.schemas = schemas or self.schemas
+            return Reply(infos)
         assert status == RAISED
         index, error, text = payload
         error.add_note(f"raised in env {index}, in worker process {self.number}:\n{text}")
@@ -237,10 +248,31 @@ class WorkerProcess:
         self.is_pending = False
 
 
+@contextlib.contextmanager
+def _without_main() -> Iterator[None]:
+    """Start processes that do not run the script again, so that it needs no main guard.
+
+    The context is for processes that need nothing from the script.
+    """
+    spawn: Any = multiprocessing.spawn
+    prepare = spawn.get_preparation_data
+
+    def prepare_without_main(name: str) -> dict[str, Any]:
+        data: dict[str, Any] = prepare(name)
+        return {key: value for key, value in data.items() if not key.startswith("init_main")}
+
+    spawn.get_preparation_data = prepare_without_main
+    try:
+        yield
+    finally:
+        spawn.get_preparation_data = prepare
+
+
 CLOSE_SECONDS = 5.0
 
 Space = spaces.Space[Any]
 Bools = npt.NDArray[np.bool_]
+Columns = dict[str, Any]
 
 
 class WorkerPool:
@@ -254,6 +286,7 @@ class WorkerPool:
         space_pair: One env's observation and action space.
         max_restarts: Number of worker deaths to survive in total.
         timeout: Seconds that a step or a reset may take; None for no limit.
+        needs_main: The factories may need the script that runs, as the main module.
     """
 
     def __init__(
@@ -265,10 +298,12 @@ class WorkerPool:
         space_pair: tuple[Space, Space],
         max_restarts: int,
         timeout: float | None,
+        needs_main: bool = True,
     ) -> None:
         self.num_envs, self._start_method = len(env_fns), start_method
         self._space_pair, self._max_restarts, self._timeout = space_pair, max_restarts, timeout
         self._seeds: list[int | None] = [None] * self.num_envs
+        self._info_reader = InfoReader(rows.info_schema, rows.info_words)
         self.restarts = 0
         self.workers: list[WorkerProcess] = []
         borders = [self.num_envs * k // num_workers for k in range(num_workers + 1)]
@@ -276,7 +311,9 @@ class WorkerPool:
             fns = env_fns[first:end]
             worker_fns = fns if start_method == "fork" else _pickled(fns, first)
             envs = range(first, end)
-            self.workers.append(WorkerProcess(number, envs, worker_fns, rows, start_method))
+            self.workers.append(
+                WorkerProcess(number, envs, worker_fns, rows, start_method, needs_main)
+            )
         self.close = weakref.finalize(self, _end_all, self.workers, os.getpid())
 
     def start(self) -> None:
@@ -328,7 +365,7 @@ class WorkerPool:
 
     def take(
         self, seeds: Sequence[int | None], options: dict[str, Any] | None
-    ) -> tuple[Infos, Bools]:
+    ) -> tuple[Infos | Columns, Bools]:
         """Receive all replies to a step or a reset, and replace dead workers.
 
         Args:
@@ -336,13 +373,13 @@ class WorkerPool:
             options: Options for such a reset.
 
         Returns:
-            The infos, and a mask [N] of the envs that were restarted.
+            The infos, one by one or as columns, and a mask [N] of the envs that were restarted.
 
         Raises:
             Exception: Raised by an env; all replies are received first.
             RuntimeError: More deaths than `max_restarts`; everything is closed first.
         """
-        infos: Infos = []
+        payloads: list[Infos | None] = []
         restarted = np.zeros(self.num_envs, np.bool_)
         error: Exception | None = None
         for worker in self.workers:
@@ -352,10 +389,26 @@ class WorkerPool:
                 reply = self._replace_worker(worker, death, seeds, options)
                 restarted[worker.envs.start : worker.envs.stop] = True
             error = error or reply.error
-            infos.extend(reply.payload or [])
+            payloads.append(reply.payload)
         if error is not None:
             raise error
-        return infos, restarted
+        return self._joined(payloads), restarted
+
+    def _joined(self, payloads: Sequence[Infos | None]) -> Infos | Columns:
+        """Join the infos of all workers; those of None are in the shared rows."""
+        if all(payload is None for payload in payloads):
+            schemas = [(worker.envs, worker.schemas) for worker in self.workers]
+            columns = self._info_reader.columns(schemas)
+            if columns is not None:
+                return columns
+        else:
+            self._info_reader.forget()
+        infos: Infos = []
+        for worker, payload in zip(self.workers, payloads, strict=True):
+            if payload is None:
+                payload = self._info_reader.infos(worker.envs, worker.schemas)
+            infos.extend(payload)
+        return infos
 
     def _replace_worker(
         self,

@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from stepwell.wrappers.number_checks import check_whole
-from stepwell.wrappers.workers.infos import add_info, plain_columns
+from stepwell.wrappers.workers.infos import Infos, add_info, plain_columns
 from stepwell.wrappers.workers.memory import SharedRows, check_space, copy_rows, write_rows
 from stepwell.wrappers.workers.pool import (
     NO_MAIN_GUARD,
@@ -24,7 +24,7 @@ from stepwell.wrappers.workers.pool import (
     WorkerPool,
     no_main_guard,
 )
-from stepwell.wrappers.workers.worker import CALL, SET, STEP, EnvFn, Infos
+from stepwell.wrappers.workers.worker import CALL, SET, STEP, EnvFn
 
 Array = npt.NDArray[Any]
 Info = dict[str, Any]
@@ -76,6 +76,8 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Array]):
         >>> envs.close()
     """
 
+    _needs_main = True  # the factories may be defined in the script that runs
+
     def __init__(
         self,
         env_fns: Sequence[EnvFn],
@@ -89,6 +91,7 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Array]):
         self.closed = True  # until the workers are started
         start_method = checked_start_method(context)
         _refuse_run_without_main_guard(start_method)
+        _refuse_daemon()
         _check_autoreset_mode(autoreset_mode)
         num_workers = _checked_num_workers(num_workers, len(env_fns))
         if max_restarts < 0:
@@ -101,7 +104,14 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Array]):
         context_object = multiprocessing.get_context(start_method)
         self._rows = SharedRows(*space_pair, self.num_envs, num_workers, context_object)
         self._pool = WorkerPool(
-            env_fns, num_workers, start_method, self._rows, space_pair, max_restarts, step_timeout
+            env_fns,
+            num_workers,
+            start_method,
+            self._rows,
+            space_pair,
+            max_restarts,
+            step_timeout,
+            self._needs_main,
         )
         self._pool.start()
         self.closed = False
@@ -158,7 +168,7 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Array]):
         self._pool.ask_reset(seeds, options, chosen)
         infos, restarted = self._take(seeds, options)
         restarted &= ~np.array(chosen)  # the chosen envs start a new episode in any case
-        return copy_rows(self._rows.observation), self._collected(infos, restarted)
+        return self._observation(), self._collected(infos, restarted)
 
     def step(self, actions: Any) -> StepResult:
         """Step all envs: `send` and `recv`.
@@ -209,15 +219,23 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Array]):
         infos, restarted = self._take([None] * self.num_envs, None)
         rows = self._rows
         return (
-            copy_rows(rows.observation),
+            self._observation(),
             rows.reward.copy(),
             rows.terminated.copy(),
             rows.truncated.copy(),
             self._collected(infos, restarted),
         )
 
-    def _take(self, seeds: list[int | None], options: Info | None) -> tuple[Infos, Bools]:
+    def _prepare(self) -> None:
+        """Do what can be done for the next observations while the envs step: nothing here."""
+
+    def _observation(self) -> Any:
+        """Return copies of the newest observations."""
+        return copy_rows(self._rows.observation)
+
+    def _take(self, seeds: list[int | None], options: Info | None) -> tuple[Infos | Info, Bools]:
         self._failure, self._is_stepping = "the last call was interrupted", False
+        self._prepare()
         try:
             result = self._pool.take(seeds, options)
         except Exception as error:
@@ -228,11 +246,11 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Array]):
         self._failure = ""
         return result
 
-    def _collected(self, infos: Infos, restarted: Bools) -> Info:
-        collected = plain_columns(infos, self.num_envs)
+    def _collected(self, infos: Infos | Info, restarted: Bools) -> Info:
+        collected = infos if isinstance(infos, dict) else plain_columns(infos, self.num_envs)
         if collected is None:
             collected = {}
-            for index, info in infos:
+            for index, info in cast("Infos", infos):
                 self._add_info(collected, info, index)
         if restarted.any():
             collected["worker_restarted"] = restarted
@@ -331,6 +349,20 @@ def _refuse_run_without_main_guard(start_method: str) -> None:
             # The parent raises the error; a fork server would swallow SystemExit.
             os._exit(NO_MAIN_GUARD)
         raise RuntimeError(no_main_guard(start_method))
+
+
+def is_daemon() -> bool:
+    """Return True in a daemonic process, which cannot start processes."""
+    return multiprocessing.current_process().daemon
+
+
+def _refuse_daemon() -> None:
+    if is_daemon():
+        name = multiprocessing.current_process().name
+        raise RuntimeError(
+            f"worker processes cannot be started: expected a process that may have children, got "
+            f"the daemonic process {name!r}; use num_workers=0, or start it with daemon=False"
+        )
 
 
 def _checked_seeds(seed: int | Sequence[int | None] | None, num_envs: int) -> list[int | None]:

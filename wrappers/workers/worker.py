@@ -15,6 +15,7 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.wrappers.workers.infos import Infos, InfoWriter, Schema
 from stepwell.wrappers.workers.memory import SharedRows, read_row, write_row
 
 # Columns of a worker's row of control words.
@@ -29,7 +30,6 @@ ORPHAN_CHECK_SECONDS = 1.0
 SMALL_BYTES = 32_768
 
 EnvFn = Callable[[], gym.Env[Any, Any]]
-Infos = list[tuple[int, dict[str, Any]]]
 
 
 class EnvBlock:
@@ -39,6 +39,11 @@ class EnvBlock:
         self._env_fns, self._first, self._rows = env_fns, first, rows
         self._envs: list[gym.Env[Any, Any]] = []
         self._ended = [False] * len(env_fns)
+        envs = range(first, first + len(env_fns))
+        arrays = rows.observation
+        # A plain array is the common case: copied without the checks for nested ones.
+        self._arrays = [arrays[k, ...] for k in envs] if isinstance(arrays, np.ndarray) else None
+        self.info_writer = InfoWriter(rows.info_schema, rows.info_words)
         self.current = first
 
     def _each(self) -> "list[tuple[int, int, gym.Env[Any, Any]]]":
@@ -62,18 +67,22 @@ class EnvBlock:
             if chosen[k]:
                 self.current = index
                 observation, info = env.reset(seed=seeds[k], options=options)
-                self._write(k, observation, 0.0, False, False)
+                self._write(k, observation, 0.0, False, False, is_first=True)
                 infos.append((index, info))
         return infos
 
-    def step(self) -> Infos:
-        """Step all envs with the actions in the shared rows, and write their rows."""
+    def step(self) -> Infos | None:
+        """Step all envs with the actions in the shared rows, and write their rows.
+
+        Returns:
+            The infos, or None if they are in the shared rows.
+        """
         infos: Infos = []
         for k, index, env in self._each():
             self.current = index
             if self._ended[k]:  # NEXT_STEP: the step after an episode's end resets
                 observation, info = env.reset()
-                self._write(k, observation, 0.0, False, False)
+                self._write(k, observation, 0.0, False, False, is_first=True)
             else:
                 observation, reward, terminated, truncated, info = env.step(
                     read_row(self._rows.action, index)
@@ -81,14 +90,33 @@ class EnvBlock:
                 self._write(k, observation, reward, terminated, truncated)
             if info:
                 infos.append((index, info))
-        return infos
+        envs = range(self._first, self._first + len(self._envs))
+        return None if self.info_writer.write(infos, envs) else infos
 
     def _write(
-        self, k: int, observation: Any, reward: Any, terminated: bool, truncated: bool
+        self,
+        k: int,
+        observation: Any,
+        reward: Any,
+        terminated: bool,
+        truncated: bool,
+        *,
+        is_first: bool = False,
     ) -> None:
         """Copy the results now: the env may write its next observation into the same array."""
         rows, index = self._rows, self._first + k
-        write_row(rows.observation, index, observation)
+        target = None if self._arrays is None else self._arrays[k]
+        if (
+            target is not None
+            and type(observation) is np.ndarray
+            and observation.shape == target.shape
+            and observation.dtype == target.dtype
+        ):
+            target[...] = observation
+        else:
+            write_row(rows.observation, index, observation)
+        rows.is_first[index] = is_first
+        rows.writes[index] += 1
         rows.reward[index] = scalar(reward)
         rows.terminated[index] = terminated
         rows.truncated[index] = truncated
@@ -219,10 +247,14 @@ class ParentConnection:
 def _execute(command: int, packed_arguments: bytes, block: EnvBlock) -> bytes | None:
     if command == STEP:
         infos = block.step()
-        return pickled_infos(infos) if infos else None
+        if infos is None:
+            return None
+        payload = pickled_infos(infos, block.info_writer.schemas)
+        block.info_writer.is_known = True
+        return payload
     arguments: tuple[Any, ...] = pickle.loads(packed_arguments)
     if command == RESET:
-        return pickled_infos(block.reset(*arguments))
+        return pickled_infos(block.reset(*arguments), [])
     if command == CALL:
         return pickled(block.call(*arguments))
     if command == BUILD:
@@ -239,10 +271,10 @@ def pickled(value: Any) -> bytes:
     return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
 
 
-def pickled_infos(infos: Infos) -> bytes:
+def pickled_infos(infos: Infos, schemas: list[Schema]) -> bytes:
     """Pickle infos; on failure, raise an error that names the env and the key."""
     try:
-        return pickled(infos)
+        return pickled((infos, schemas))
     except Exception as error:
         for index, info in infos:
             for key, value in info.items():
