@@ -18,13 +18,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import importlib.util
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,8 @@ class Measured:
         seconds = _BURST_SECONDS / 2 if quick else _BURST_SECONDS
         self._clocks = {name: Clock(work, case, seconds) for name, work in case.candidates.items()}
         self._number = 0
+        if not case.is_long:
+            self.round()  # not counted: each chunk is looked into at its first touch
 
     def round(self) -> dict[str, dict[str, float]]:
         """Seconds of a unit of work, by candidate and clock."""
@@ -116,14 +119,27 @@ def serve(group: str, options: Mapping[str, Any]) -> None:
     with contextlib.ExitStack() as stack:
         quick = bool(options["quick"])
         setting = Setting(quick, options["seconds"], options["folder"], stack)
-        cases = GROUPS[group](setting)
+        try:
+            cases = GROUPS[group](setting)
+        except ModuleNotFoundError as missing:
+            print(f"{group}: not measured, {missing.name} is not installed", file=sys.stderr)
+            cases = []
         ready: dict[int, Measured] = {}
-        print(json.dumps([facts(case) for case in cases]), file=answers, flush=True)
+        hello = {"taken": taken_path(), "cases": [facts(case) for case in cases]}
+        print(json.dumps(hello), file=answers, flush=True)
         for line in sys.stdin:
             number = int(line)
             if number not in ready:
                 ready[number] = Measured(cases[number], quick=quick)
             print(json.dumps(ready[number].round()), file=answers, flush=True)
+
+
+def taken_path() -> str:
+    """The path that Stepwell takes in this process, in its own words."""
+    name = "stepwell.buffers.native"
+    if importlib.util.find_spec(name) is None:  # an earlier checkout
+        return "numpy"
+    return str(importlib.import_module(name).path())
 
 
 def facts(case: Case) -> dict[str, object]:
@@ -140,43 +156,59 @@ class Worker:
 
     Args:
         group: Name of the group that it prepares.
+        path: Name of the path.
         options: For `serve`.
         changes: Changes of the environment; None removes a name.
     """
 
     def __init__(
-        self, group: str, options: Mapping[str, Any], changes: Mapping[str, str | None]
+        self,
+        group: str,
+        path: str,
+        options: Mapping[str, Any],
+        changes: Mapping[str, str | None],
     ) -> None:
         env = {name: value for name, value in os.environ.items() if name not in changes}
         env |= {name: value for name, value in changes.items() if value is not None}
         command = [sys.executable, __file__, "--serve", group, json.dumps(options)]
+        self._what = f"{group}, {path}"
         self._process = subprocess.Popen(
             command, env=env, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
 
     def answer(self, question: int | None = None) -> Any:
-        """The next answer; None if the process failed."""
+        """The next answer.
+
+        Raises:
+            ChildProcessError: The process failed.
+        """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         if question is not None:
             print(question, file=self._process.stdin, flush=True)
         line = self._process.stdout.readline()
-        return json.loads(line) if line else None
+        if not line:
+            raise ChildProcessError(f"{self._what}: the process failed, as it says above")
+        return json.loads(line)
 
     def close(self) -> None:
         """End the process."""
         assert self._process.stdin is not None
-        self._process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
         self._process.wait()
+
+
+def has_core() -> bool:
+    """True if the core was compiled."""
+    return importlib.util.find_spec("stepwell.buffers._native") is not None
 
 
 def paths_of(options: argparse.Namespace) -> dict[str, dict[str, str | None]]:
     """Changes of the environment, by path."""
     paths: dict[str, dict[str, str | None]] = {"pure": {"STEPWELL_PURE": "1"}}
-    if importlib.util.find_spec("stepwell.buffers._native") is not None:
+    if has_core():
         paths["core"] = {"STEPWELL_PURE": None}
-    elif "core" in options.paths:
-        print("core: not measured, stepwell.buffers._native is not compiled", file=sys.stderr)
     chosen = {name: changes for name, changes in paths.items() if name in options.paths}
     if options.before is not None:
         found = [str(Path(options.before).resolve()), os.environ.get("PYTHONPATH", "")]
@@ -186,30 +218,35 @@ def paths_of(options: argparse.Namespace) -> dict[str, dict[str, str | None]]:
 
 def measure(
     group: str, options: argparse.Namespace, report: Callable[[str, float], None]
-) -> Iterator[dict[str, Any]]:
-    """The results of a group; a path without a case leaves it out."""
+) -> list[dict[str, Any]]:
+    """The results of a group.
+
+    Raises:
+        ChildProcessError: A process failed, or takes another path than it should.
+    """
     given = {"quick": options.quick, "seconds": options.seconds, "folder": options.folder}
-    workers: dict[str, Worker] = {}
     found: dict[str, dict[str, Any]] = {}
     with contextlib.ExitStack() as stack:
-        numbers: dict[str, dict[str, int]] = {}
-        for path, changes in options.changes.items():
+        questions: list[tuple[str, str, Worker, int]] = []
+        for path, changes in paths_of(options).items():
             report(f"{group}: preparing {path}", 0.0)
-            workers[path] = Worker(group, given, changes)
-            stack.callback(workers[path].close)
-            cases = workers[path].answer() or []
-            numbers[path] = {case["name"] + case["of"]: n for n, case in enumerate(cases)}
-            for case in cases:
-                found.setdefault(case["name"] + case["of"], {**case, "group": group, "paths": {}})
-        steps = [(n, name) for n in range(options.rounds) for name in found]
-        for done, (number, name) in enumerate(steps):
-            report(f"{group}: round {number + 1} of {options.rounds}", done / len(steps))
-            for path, worker in workers.items():
-                if name in numbers[path]:
-                    times = worker.answer(numbers[path][name])
-                    if times is not None:
-                        found[name]["paths"].setdefault(path, []).append(times)
-    yield from found.values()
+            worker = Worker(group, path, given, changes)
+            stack.callback(worker.close)
+            hello = worker.answer()
+            if path != "before" and (path == "pure") != (hello["taken"] == "numpy"):
+                raise ChildProcessError(f"{path}: expected this path, got {hello['taken']}")
+            for number, case in enumerate(hello["cases"]):
+                name = f"{case['name']}, {case['of']}"
+                found.setdefault(name, {**case, "group": group, "paths": {}})
+                questions.append((name, path, worker, number))
+        order = {name: place for place, name in enumerate(found)}
+        questions.sort(key=lambda question: order[question[0]])  # paths in turns, case by case
+        for number in range(options.rounds):
+            report(f"{group}: round {number + 1} of {options.rounds}", number / options.rounds)
+            for name, path, worker, case_number in questions:
+                times = worker.answer(case_number)
+                found[name]["paths"].setdefault(path, []).append(times)
+    return list(found.values())
 
 
 def main() -> None:
@@ -240,7 +277,9 @@ def main() -> None:
         return
     options.rounds = options.rounds or (1 if options.quick else 7)
     options.seconds = options.seconds or (0.5 if options.quick else 20.0)
-    options.changes = paths_of(options)
+    if "core" in options.paths and not has_core():
+        print("core: not measured, stepwell.buffers._native is not compiled", file=sys.stderr)
+    failed: list[str] = []
     results: list[dict[str, Any]] = []
     columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
@@ -250,7 +289,10 @@ def main() -> None:
             def report(what: str, share: float, done: int = done) -> None:
                 progress.update(line, description=what, completed=done + share)
 
-            results += measure(group, options, report)
+            try:
+                results += measure(group, options, report)
+            except ChildProcessError as error:
+                failed.append(str(error))
             if not progress.console.is_terminal:
                 print(f"{group}: measured", file=sys.stderr, flush=True)
     machine = rounds.machine(*rounds.installed(*_PACKAGES))
@@ -258,6 +300,8 @@ def main() -> None:
     if options.json is not None:
         options.json.write_text(json.dumps(figures, indent=1))
     goals_report.show(figures)
+    if failed:
+        sys.exit("\n".join(failed))
 
 
 if __name__ == "__main__":
