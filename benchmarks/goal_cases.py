@@ -119,9 +119,9 @@ def pong(setting: Setting) -> list[Case]:
         buffer = peer_stepwell.atari("Pong", setting.rows(50_000), 1, cast("Codec", codec))
         candidates: dict[str, Work] = {
             OURS: functools.partial(buffer.sample_transitions, 32),
-            "cpprb, raw": functools.partial(raw, 32),
+            "cpprb's raw frames": functools.partial(raw, 32),
         }
-        cases.append(Case(f"Pong compressed ({codec}), 32", 0.8, candidates, "cpprb, raw"))
+        cases.append(Case(f"Pong compressed ({codec}), 32", 0.8, candidates, "cpprb's raw frames"))
     return cases
 
 
@@ -161,7 +161,7 @@ def sb3(setting: Setting) -> list[Case]:
     """Stable-Baselines3's replay and the bridge to it."""
     calls = bridges.sb3_calls(replay.tiny(setting.rows(100_000)), 1)
     candidates: dict[str, Work] = {OURS: calls["stepwell as_sb3_replay"], "SB3": calls["SB3"]}
-    return [Case(f"SB3 bridge, 4 numbers, {bridges.BATCH}", 1.5, candidates, "SB3")]
+    return [Case(f"SB3 bridge, 4 numbers, {bridges.BATCH}", 1.5, candidates, "SB3", "SB3's own")]
 
 
 def write(setting: Setting) -> list[Case]:
@@ -234,7 +234,7 @@ def collecting(setting: Setting) -> list[Case]:
         trial = bare(64) / (time.perf_counter() - began)
         vector_steps = int(setting.seconds * trial / envs) + 1
         works = {
-            "bare loop": bare,
+            "the bare loop": bare,
             "native": collect.collecting(game, envs, setting.new_folder(), "native"),
             "python": collect.collecting(game, envs, setting.new_folder(), "python"),
         }
@@ -247,11 +247,11 @@ def collecting(setting: Setting) -> list[Case]:
             ("native", "", 0.96),
             ("python", ", true last frames", 0.95),
         ):
-            candidates = {OURS: calls[backend], "bare loop": calls["bare loop"]}
+            candidates = {OURS: calls[backend], "the bare loop": calls["the bare loop"]}
             name = f"{game} x {envs} to disk{what}"
             cases.append(
                 Case(
-                    *(name, goal, candidates, "bare loop"),
+                    *(name, goal, candidates, "the bare loop"),
                     clock="wall",
                     units=vector_steps * envs,
                     is_long=True,
@@ -279,15 +279,19 @@ def cartpole(setting: Setting) -> list[Case]:
     collector = sw.Collector(rollout.cartpole(envs), sw.RandomPolicy(), buffer, seed=0)
     random: dict[str, Work] = {
         OURS: lambda: collector.collect(steps=length * envs),
-        "bare loop": functools.partial(collect.stepping(rollout.cartpole(envs)), length),
+        "the bare loop": functools.partial(collect.stepping(rollout.cartpole(envs)), length),
     }
     constant: dict[str, Work] = {
         OURS: rollout.rolling(rollout.cartpole(envs), rollout.constant(envs)),
-        "bare loop": rollout.stepping(rollout.cartpole(envs)),
+        "the bare loop": rollout.stepping(rollout.cartpole(envs)),
     }
     return [
         Case(
-            f"CartPole x {envs}, {what}", 0.65, candidates, "bare loop", units=float(length * envs)
+            f"CartPole x {envs}, {what}",
+            0.65,
+            candidates,
+            "the bare loop",
+            units=float(length * envs),
         )
         for what, candidates in (("collected to RAM", random), ("rollouts", constant))
     ]

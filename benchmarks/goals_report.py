@@ -1,8 +1,10 @@
 """Shows what goals.py measured: the table, its Markdown, and a chart.
 
-python benchmarks/goals_report.py goals.json                     # the table
-python benchmarks/goals_report.py goals.json --markdown          # to paste into a page
-python benchmarks/goals_report.py goals.json --chart docs/pictures/goals.svg
+    python benchmarks/goals_report.py goals.json                     # the table
+    python benchmarks/goals_report.py goals.json --page docs/performance.md
+    python benchmarks/goals_report.py goals.json --chart docs/pictures/goals.svg
+
+A page has the table between two comments, ``<!-- goals -->`` and ``<!-- end of goals -->``.
 """
 
 from __future__ import annotations
@@ -127,12 +129,31 @@ def show(measured: Mapping[str, Any]) -> None:
     console.print(table)
 
 
+# --- a page ---------------------------------------------------------------------------------------
+
+_BEGIN, _END = "<!-- goals -->", "<!-- end of goals -->"
+
+
+def met_first(measured: Mapping[str, Any]) -> list[Row]:
+    """The rows: those that are met, those that some path meets, the others."""
+    return sorted(
+        (row for row in rows(measured) if row.figures),
+        key=lambda row: ("met" not in row.verdict, row.verdict != "met"),
+    )
+
+
 def markdown(measured: Mapping[str, Any]) -> str:
-    """The table as Markdown, a line of the machine above it."""
-    found = list(rows(measured))
+    """The table as Markdown, with a sentence before it and the machine behind it."""
+    found = met_first(measured)
     shown = [path for path in PATHS if any(path in row.figures for row in found)]
-    lines = [f"({measured['machine']}; medians of {measured['rounds']} rounds)", ""]
-    lines.append("| " + " | ".join(["row", "goal", *shown, ""]) + " |")
+    counts = [
+        f"{sum(p in row.figures and row.figures[p].is_met for row in found)} of {len(found)} goals "
+        f"are met {words}"
+        for p, words in (("core", "with the compiled core"), ("pure", "by numpy alone"))
+        if p in shown
+    ]
+    lines = [", ".join(counts) + ".", ""]
+    lines.append("| " + " | ".join(["row", "goal", *map(_words, shown), ""]) + " |")
     lines.append("|" + "---|" * (len(shown) + 3))
     for row in found:
         cells = [
@@ -140,12 +161,32 @@ def markdown(measured: Mapping[str, Any]) -> str:
         ]
         verdict = row.verdict if row.verdict == "met" else f"**{row.verdict}**"
         lines.append("| " + " | ".join([row.name, row.goal_text, *cells, verdict]) + " |")
-    return "\n".join(lines)
+    return "\n".join(
+        [*lines, "", f"({measured['machine']}; medians of {measured['rounds']} rounds)"]
+    )
+
+
+def into_page(page: str, block: str) -> str:
+    """A page with a block between the two comments, in place of what is there.
+
+    Raises:
+        ValueError: A comment is missing.
+    """
+    before, begin, rest = page.partition(_BEGIN)
+    _, end, behind = rest.partition(_END)
+    if not begin or not end:
+        raise ValueError(f"expected a page with the lines {_BEGIN} and {_END}, got one without")
+    return f"{before}{begin}\n{block}\n{end}{behind}"
+
+
+def _words(path: str) -> str:
+    return {"pure": "numpy alone", "core": "with the compiled core"}.get(path, path)
 
 
 # --- a chart --------------------------------------------------------------------------------------
 
-_LEFT, _WIDTH, _TOP, _LINE, _RIGHT = 384, 900, 52, 34, 118
+_BARS, _TOP, _LINE, _RIGHT = 398, 52, 34, 118
+_LETTER = 7  # the most that a letter takes, on average
 _MOST = 1.5  # of the goal; longer bars end there, the numbers beside them do not
 _STYLE = """
 text { font: 13px system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif; fill: #1f2328 }
@@ -162,58 +203,60 @@ text { fill: #f0f6fc } .small { fill: #9198a1 } .grid { stroke: #3d444d } .goal 
 
 def chart(measured: Mapping[str, Any]) -> str:
     """An SVG: a bar for each row and path, as long as its share of the goal."""
-    found = [row for row in rows(measured) if row.figures]
+    found = met_first(measured)
     shown = [path for path in PATHS if any(path in row.figures for row in found)]
-    height = _TOP + _LINE * len(found) + 30
+    left = 24 + _LETTER * max((len(row.name) for row in found), default=0)
+    width, bottom = left + _BARS + _RIGHT, _TOP + _LINE * len(found)
+    height = bottom + 30
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" '
-        f'width="{_WIDTH}" height="{height}" role="img" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+        f'width="{width}" height="{height}" role="img" '
         f'aria-label="Measured figures as shares of their goals">',
         f"<style>{_STYLE}</style>",
     ]
-    bottom = _TOP + _LINE * len(found)
     for share in (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5):
-        kind = "goal" if share == 1 else "grid"
-        x = _at(share)
-        parts.append(f'<line class="{kind}" x1="{x}" x2="{x}" y1="{_TOP - 6}" y2="{bottom}"/>')
+        x = left + _pixels(share)
         words = "goal" if share == 1 else f"{share:.0%}"
+        parts.append(f'<line class="grid" x1="{x}" x2="{x}" y1="{_TOP - 6}" y2="{bottom}"/>')
         parts.append(f'<text class="small mid" x="{x}" y="{bottom + 18}">{words}</text>')
-    x = float(_LEFT)
+    x = float(left)
     for path in shown:
         parts.append(f'<rect class="{path}" x="{x}" y="18" width="12" height="12" rx="2"/>')
-        words = {"pure": "numpy alone", "core": "with the compiled core"}.get(path, path)
-        parts.append(f'<text x="{x + 18}" y="29">{words}</text>')
-        x += 36 + 8 * len(words)
+        parts.append(f'<text x="{x + 18}" y="29">{_words(path)}</text>')
+        x += 36 + 8 * len(_words(path))
     for number, row in enumerate(found):
-        parts += _bars(row, _TOP + _LINE * number)
+        parts += _bars(row, left, _TOP + _LINE * number)
+    x = left + _pixels(1.0)
+    parts.append(f'<line class="goal" x1="{x}" x2="{x}" y1="{_TOP - 6}" y2="{bottom}"/>')
     return "\n".join([*parts, "</svg>", ""])
 
 
-def _bars(row: Row, top: float) -> Iterator[str]:
+def _bars(row: Row, left: float, top: float) -> Iterator[str]:
     """The name, the bars and the figures of a row."""
-    yield f'<text class="end" x="{_LEFT - 12}" y="{top + 20}">{escape(row.name)}</text>'
+    yield f'<text class="end" x="{left - 12}" y="{top + 20}">{escape(row.name)}</text>'
     thick = (_LINE - 8) / len(row.figures)
     for place, (path, figure) in enumerate(row.figures.items()):
         y = top + 3 + thick * place
         shares = [n / row.goal if row.is_ratio else row.goal / n for n in figure[:3]]
-        middle, low, high = (_at(share) for share in shares)
-        width = max(1.0, middle - _LEFT)
+        middle, low, high = (_pixels(share) for share in shares)
         yield (
-            f'<rect class="{path}" x="{_LEFT}" y="{y:.1f}" width="{width:.1f}" '
+            f'<rect class="{path}" x="{left}" y="{y:.1f}" width="{max(1.0, middle)}" '
             f'height="{thick - 1:.1f}" rx="2"/>'
         )
-        line = y + (thick - 1) / 2
-        yield f'<line class="range" x1="{low}" x2="{high}" y1="{line:.1f}" y2="{line:.1f}"/>'
-    best = min if not row.is_ratio else max
+        line = f"{y + (thick - 1) / 2:.1f}"
+        ends = f'x1="{left + low:.1f}" x2="{left + high:.1f}"'
+        yield f'<line class="range" {ends} y1="{line}" y2="{line}"/>'
+    best = max if row.is_ratio else min
     ours = [figure.middle for path, figure in row.figures.items() if path != "before"]
     if ours:
         words = f"{best(ours):{row.style}} / {row.goal_text}"
-        yield f'<text class="end" x="{_WIDTH - 10}" y="{top + 20}">{words}</text>'
+        x = left + _BARS + _RIGHT - 10
+        yield f'<text class="end" x="{x}" y="{top + 20}">{words}</text>'
 
 
-def _at(share: float) -> float:
-    """The x of a share of the goal."""
-    return round(_LEFT + min(share, _MOST) / _MOST * (_WIDTH - _RIGHT - _LEFT), 1)
+def _pixels(share: float) -> float:
+    """The length of a bar."""
+    return round(min(share, _MOST) / _MOST * _BARS, 1)
 
 
 def main() -> None:
@@ -225,14 +268,17 @@ def main() -> None:
     parser.add_argument("figures", type=Path, help="what goals.py --json wrote")
     parser.add_argument("--markdown", action="store_true", help="print Markdown")
     parser.add_argument("--chart", type=Path, metavar="FILE", help="write an SVG")
+    parser.add_argument("--page", type=Path, metavar="FILE", help="put the table into a page")
     options = parser.parse_args()
     measured = json.loads(options.figures.read_text())
     if options.chart is not None:
         options.chart.parent.mkdir(parents=True, exist_ok=True)
         options.chart.write_text(chart(measured))
+    if options.page is not None:
+        options.page.write_text(into_page(options.page.read_text(), markdown(measured)))
     if options.markdown:
         print(markdown(measured))
-    elif options.chart is None:
+    elif options.chart is None and options.page is None:
         show(measured)
 
 

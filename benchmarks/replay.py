@@ -1,7 +1,7 @@
 """Speed of a replay: sequences, transitions, priorities and writing, with other libraries.
 
     python benchmarks/replay.py --rounds 5               # all of it: half an hour, 9 GiB of RAM
-    python benchmarks/replay.py --only raw priorities --rounds 3
+    python benchmarks/replay.py --only stacks priorities --rounds 3
     pip install 'stepwell[peers]'                        # to compare the other libraries
 
 The limit of sequences is one ``memcpy`` of the batch's observations alone, from a random place into

@@ -14,11 +14,11 @@ import pytest
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 
-def run(script: str, *arguments: object) -> str:
-    command = [sys.executable, BENCHMARKS / script, *map(str, arguments)]
+def run(script: str, *arguments: str | Path) -> str:
+    command = [sys.executable, BENCHMARKS / script, *arguments]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    return str(done.stdout)
 
 
 def case(name: str, goal: float, ours: list[float], limit: list[float] | None) -> dict[str, Any]:
@@ -42,18 +42,26 @@ def test_figures_are_medians_of_rounds_and_are_judged_as_they_are_shown(tmp_path
     figures = tmp_path / "figures.json"
     cases = [slower, faster, short, by_time, core]
     figures.write_text(json.dumps({"machine": "a machine", "rounds": 3, "cases": cases}))
-    lines = run("goals_report.py", figures, "--markdown").splitlines()
-    assert lines[0] == "(a machine; medians of 3 rounds)"
-    assert [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[2:]][2:] == [
-        ["slower, of limit", "0.60", "", "0.50 (0.50-1.00)", "", "**missed**"],
+    table = run("goals_report.py", figures)
+    assert table.index("slower, of limit") < table.index("faster, of limit")
+    chart, page = tmp_path / "goals.svg", tmp_path / "page.md"
+    page.write_text("before\n<!-- goals -->\nolder\n<!-- end of goals -->\nbehind\n")
+    run("goals_report.py", figures, "--chart", chart, "--page", page)
+    run("goals_report.py", figures, "--page", page)  # again: the same
+    text = page.read_text()
+    assert text.startswith("before\n<!-- goals -->\n")
+    assert text.endswith("\n<!-- end of goals -->\nbehind\n")
+    assert "older" not in text
+    assert "3 of 5 goals are met by numpy alone" in text
+    assert "(a machine; medians of 3 rounds)" in text
+    cells = [[c.strip() for c in line.split("|")[1:-1]] for line in text.splitlines()]
+    assert [row for row in cells if row][2:] == [
         ["faster, of limit", "2.00", "", "2.00 (1.00-3.00)", "", "met"],
         ["short", "50 us", "", "50 (49-51)", "", "met"],
         ["by time, of limit", "0.60", "", "1.00 (1.00-2.00)", "", "met"],
+        ["slower, of limit", "0.60", "", "0.50 (0.50-1.00)", "", "**missed**"],
         ["of before, of limit", "0.50", *["0.40 (0.40-0.40)"] * 3, "**missed**"],
     ]
-    assert "0.50 (0.50-1.00)" in run("goals_report.py", figures)
-    chart = tmp_path / "goals.svg"
-    run("goals_report.py", figures, "--chart", chart)
     words = [node.text for node in ElementTree.parse(chart).iter() if node.text]
     assert "slower, of limit" in words
     assert "0.50 / 0.60" in words
@@ -62,8 +70,8 @@ def test_figures_are_medians_of_rounds_and_are_judged_as_they_are_shown(tmp_path
 @pytest.mark.proof
 def test_a_part_of_the_table_is_measured(tmp_path: Path) -> None:
     figures = tmp_path / "figures.json"
-    options = ["--quick", "--only", "vectors", "flush", "--folder", tmp_path, "--json", figures]
-    table = run("goals.py", *options)
+    what = ("--quick", "--only", "vectors", "flush")
+    table = run("goals.py", *what, "--folder", tmp_path, "--json", figures)
     assert "transitions, 4 numbers, 256" in table
     measured = json.loads(figures.read_text())["cases"]
     assert [case["group"] for case in measured] == ["vectors", "vectors", "flush"]
