@@ -298,7 +298,8 @@ def main() -> None:
     machine = rounds.machine(*rounds.installed(*_PACKAGES))
     if options.quick:
         machine = f"--quick: these figures only show that it works; {machine}"
-    figures = {"machine": machine, "rounds": options.rounds, "cases": results}
+    settings = {"rounds": options.rounds, "seconds": options.seconds}
+    figures = {"machine": machine, **settings, "cases": results}
     if options.json is not None:
         options.json.write_text(json.dumps(figures, indent=1))
     goals_report.show(figures)

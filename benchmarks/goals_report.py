@@ -161,9 +161,8 @@ def markdown(measured: Mapping[str, Any]) -> str:
         ]
         verdict = row.verdict if row.verdict == "met" else f"**{row.verdict}**"
         lines.append("| " + " | ".join([row.name, row.goal_text, *cells, verdict]) + " |")
-    return "\n".join(
-        [*lines, "", f"({measured['machine']}; medians of {measured['rounds']} rounds)"]
-    )
+    how = f"medians of {measured['rounds']} rounds, of {measured['seconds']:g} s where it collects"
+    return "\n".join([*lines, "", f"({measured['machine']}; {how})"])
 
 
 def into_page(page: str, block: str) -> str:

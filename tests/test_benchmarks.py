@@ -41,7 +41,9 @@ def test_figures_are_medians_of_rounds_and_are_judged_as_they_are_shown(tmp_path
     core["limit_path"] = "before"
     figures = tmp_path / "figures.json"
     cases = [slower, faster, short, by_time, core]
-    figures.write_text(json.dumps({"machine": "a machine", "rounds": 3, "cases": cases}))
+    figures.write_text(
+        json.dumps({"machine": "a machine", "rounds": 3, "seconds": 0.5, "cases": cases})
+    )
     table = run("goals_report.py", figures)
     assert table.index("slower, of limit") < table.index("faster, of limit")
     chart, page = tmp_path / "goals.svg", tmp_path / "page.md"
@@ -53,7 +55,7 @@ def test_figures_are_medians_of_rounds_and_are_judged_as_they_are_shown(tmp_path
     assert text.endswith("\n<!-- end of goals -->\nbehind\n")
     assert "older" not in text
     assert "3 of 5 goals are met by numpy alone" in text
-    assert "(a machine; medians of 3 rounds)" in text
+    assert "(a machine; medians of 3 rounds, of 0.5 s where it collects)" in text
     cells = [[c.strip() for c in line.split("|")[1:-1]] for line in text.splitlines()]
     assert [row for row in cells if row][2:] == [
         ["faster, of limit", "2.00", "", "2.00 (1.00-3.00)", "", "met"],
