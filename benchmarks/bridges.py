@@ -47,8 +47,8 @@ _FORMATS: Mapping[str, Mapping[str, object]] = {
 }
 
 
-def sb3(rows: peers.Rows, stack: int, what: str, count: int) -> list[tuple[str, ...]]:
-    """Compare `as_sb3_replay` with SB3's replay."""
+def sb3_calls(rows: peers.Rows, stack: int) -> dict[str, peers.Call]:
+    """SB3's replay, `as_sb3_replay`, and a batch of our own."""
     algorithms = importlib.import_module("stable_baselines3")
     replay = peer_stepwell.replay_of(rows, stack=stack)
     shape = rows.observation.shape[1:]
@@ -60,12 +60,11 @@ def sb3(rows: peers.Rows, stack: int, what: str, count: int) -> list[tuple[str, 
         device="cpu",
     )
     bridge = sw.bridges.as_sb3_replay(replay, model)
-    candidates: dict[str, peers.Call] = {
+    return {
         "SB3": functools.partial(peer_sb3.transitions(rows, stack), BATCH),
         "stepwell as_sb3_replay": functools.partial(bridge.sample, BATCH),
         "stepwell's own batch": functools.partial(replay.sample_transitions, BATCH),
     }
-    return _compared(f"SB3, {what}", candidates, "SB3", count)
 
 
 def torchrl(rows: peers.Rows, what: str, count: int) -> list[tuple[str, ...]]:
@@ -100,8 +99,8 @@ def drawing(count: int) -> str:
     frames = peers.Rows.of(rng.integers(0, 256, (20_000, 84, 84), dtype=np.uint8), 1_000)
     vectors = peers.Rows.of(rng.random((100_000, 4), np.float32), 200)
     lines = [
-        *sb3(frames, STACK, f"{STACK}x84x84", count),
-        *sb3(vectors, 1, "4 numbers", count),
+        *_compared(f"SB3, {STACK}x84x84", sb3_calls(frames, STACK), "SB3", count),
+        *_compared("SB3, 4 numbers", sb3_calls(vectors, 1), "SB3", count),
         *tianshou(frames, STACK, f"{STACK}x84x84", count),
         *tianshou(vectors, 1, "4 numbers", count),
         *torchrl(vectors, "4 numbers, 16 x 16", count),

@@ -9,10 +9,11 @@ The limit is a loop of ``AtariVectorEnv.step`` with random actions that keeps no
 from __future__ import annotations
 
 import argparse
+import functools
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeAlias, cast
 
 import ale_py
 import gymnasium
@@ -24,14 +25,17 @@ from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
 import rounds
 import stepwell as sw
 
+Work: TypeAlias = Callable[[int], float]
+"""Takes a number of vector steps, and returns how many env steps they were."""
 
-def stepping(envs: VectorEnv[Any, Any, Any], vector_steps: int) -> Callable[[], float]:
+
+def stepping(envs: VectorEnv[Any, Any, Any]) -> Work:
     """Step with random actions and keep nothing."""
     envs.reset(seed=0)
     rng = np.random.default_rng(0)
     actions = int(cast("spaces.Discrete", envs.single_action_space).n)
 
-    def run() -> float:
+    def run(vector_steps: int) -> float:
         for _ in range(vector_steps):
             envs.step(rng.integers(actions, size=envs.num_envs))
         return vector_steps * envs.num_envs
@@ -39,23 +43,22 @@ def stepping(envs: VectorEnv[Any, Any, Any], vector_steps: int) -> Callable[[], 
     return run
 
 
-def bare(game: str, num_envs: int, vector_steps: int) -> Callable[[], float]:
+def bare(game: str, num_envs: int) -> Work:
     """The limit: the native envs alone."""
-    return stepping(sw.make_atari(game, num_envs, backend="native"), vector_steps)
+    return stepping(sw.make_atari(game, num_envs, backend="native"))
 
 
 def collecting(
     game: str,
     num_envs: int,
-    vector_steps: int,
     folder: Path | None,
     backend: Literal["native", "python"] = "native",
-) -> Callable[[], float]:
+) -> Work:
     """Collect into a folder, or into RAM."""
     envs = sw.make_atari(game, num_envs, backend=backend)
     replay = sw.SequenceReplayBuffer(folder)
     collector = sw.Collector(envs, sw.RandomPolicy(), replay, seed=0)
-    return lambda: collector.collect(steps=vector_steps * num_envs).steps
+    return lambda vector_steps: collector.collect(steps=vector_steps * num_envs).steps
 
 
 def main() -> None:
@@ -80,7 +83,7 @@ def main() -> None:
     print(rounds.table(head, lines))
 
 
-def asynchronous(game: str, num_envs: int, vector_steps: int) -> Callable[[], float]:
+def asynchronous(game: str, num_envs: int) -> Work:
     """The peer that every user has: gymnasium's AsyncVectorEnv and wrappers, nothing kept."""
 
     def one() -> gymnasium.Env[Any, Any]:
@@ -90,7 +93,7 @@ def asynchronous(game: str, num_envs: int, vector_steps: int) -> Callable[[], fl
         return FrameStackObservation(env, 4)
 
     gymnasium.register_envs(ale_py)
-    return stepping(AsyncVectorEnv([one] * num_envs), vector_steps)
+    return stepping(AsyncVectorEnv([one] * num_envs))
 
 
 def compare(
@@ -99,15 +102,15 @@ def compare(
     """Measure all candidates in one run, or the bare loop and those that have one of the words."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        what = (game, num_envs, vector_steps)
-        makers: dict[str, Callable[[], Callable[[], float]]] = {
+        what = (game, num_envs)
+        makers: dict[str, Callable[[], Work]] = {
             "bare loop, nothing kept": lambda: bare(*what),
             "native, stored on disk": lambda: collecting(*what, folder / "native"),
             "python, stored on disk": lambda: collecting(*what, folder / "python", "python"),
             "gymnasium Async, nothing kept": lambda: asynchronous(*what),
         }
         candidates = {
-            title: make()
+            title: functools.partial(make(), vector_steps)
             for title, make in makers.items()
             if only is None or any(word in title for word in ["bare", *only])
         }

@@ -21,10 +21,11 @@ def replay_of(
     path: Path | None = None,
     threads: int | None = None,
     chunk_rows: int = 512,
+    codec: Codec = "raw",
 ) -> sw.SequenceReplayBuffer:
-    """Raw rows, in RAM or in a folder; with a stack the rows are the single frames of it."""
+    """Rows in RAM or in a folder; with a stack the rows are the single frames of it."""
     replay = sw.SequenceReplayBuffer(path, seed=0, threads=threads)
-    replay.bind(_spec(rows.observation, stack), {})
+    replay.bind(_spec(rows.observation, stack, codec), {})
     ends = (np.flatnonzero(rows.is_end) + 1).tolist()
     for episode, (start, stop) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
         fields: dict[str, np.ndarray] = {
@@ -36,9 +37,11 @@ def replay_of(
     return replay
 
 
-def atari(game: str, steps: int, threads: int | None) -> sw.SequenceReplayBuffer:
+def atari(
+    game: str, steps: int, threads: int | None, codec: Codec = "zstd"
+) -> sw.SequenceReplayBuffer:
     """Real frames of a random player, compressed."""
-    replay = sw.SequenceReplayBuffer(seed=0, threads=threads)
+    replay = sw.SequenceReplayBuffer(seed=0, threads=threads, codecs={"observation": codec})
     with sw.Collector(sw.make_atari(game, 8), sw.RandomPolicy(), replay, seed=0) as collector:
         collector.collect(steps=steps)
     return replay
@@ -114,12 +117,11 @@ def writing(steps: Iterator[Mapping[str, np.ndarray]], capacity: int, num_envs: 
     return add
 
 
-def _spec(observation: np.ndarray, stack: int) -> Spec:
-    raw: Codec = "raw"
+def _spec(observation: np.ndarray, stack: int, codec: Codec = "raw") -> Spec:
     dtype, shape = str(observation.dtype), observation.shape[1:]
     return Spec(
         (
-            Field("observation", dtype, shape, raw, stack=stack, stack_padding="repeat"),
+            Field("observation", dtype, shape, codec, stack=stack, stack_padding="repeat"),
             Field("action", "int64", (), "narrow"),
             Field("reward", "float64", (), "narrow"),
         ),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
@@ -119,14 +118,7 @@ def compare(
 
 def versions() -> list[str]:
     """The peers that are installed, as `rounds.machine` wants them."""
-    found: list[str] = []
-    for package in _PEERS:
-        try:
-            version(package)
-        except PackageNotFoundError:
-            continue
-        found.append(package)
-    return found
+    return rounds.installed(*_PEERS)
 
 
 def _median_first(ratios: tuple[float, float, float]) -> tuple[float, float, float]:

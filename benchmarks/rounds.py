@@ -5,14 +5,14 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Callable, Mapping
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import numpy as np
 
 from stepwell.buffers import native
 
-__all__ = ["machine", "rates", "ratios", "table"]
+__all__ = ["installed", "machine", "rates", "ratios", "table"]
 
 
 def rates(candidates: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
@@ -64,3 +64,15 @@ def machine(*packages: str) -> str:
             model = f"{len(names)} x {names[0].split(':')[1].strip()}"
     versions = ", ".join(f"{package} {version(package)}" for package in packages)
     return f"{model}; Python {platform.python_version()}; {versions}; {native.path()}"
+
+
+def installed(*packages: str) -> list[str]:
+    """Those of some packages that are installed."""
+    found: list[str] = []
+    for package in packages:
+        try:
+            version(package)
+        except PackageNotFoundError:
+            continue
+        found.append(package)
+    return found

@@ -159,7 +159,8 @@ class ObservationForm:
     """
 
     def __init__(self, space: spaces.Space[Any]) -> None:
-        self._space = space
+        self._space: Any = space
+        self._is_dict = isinstance(space, spaces.Dict)
         preprocessing = load_sb3("common.preprocessing", "a bridge to Stable-Baselines3")
         parts = space.spaces if isinstance(space, spaces.Dict) else {"": space}
         self._parts = {
@@ -183,8 +184,8 @@ class ObservationForm:
         Raises:
             ValueError: They are other observations than the model's.
         """
-        if not isinstance(self._space, spaces.Dict):
-            if isinstance(observation, Mapping | tuple):
+        if not self._is_dict:
+            if type(observation) is not np.ndarray and isinstance(observation, Mapping | tuple):
                 raise ValueError(
                     f"observation: expected an array, as the model's observation space is "
                     f"{self._space}, got {_kind(observation)}; make the model with an env that "
@@ -247,8 +248,10 @@ class ActionForm:
         self.is_box = isinstance(space, spaces.Box)  # vectors of real numbers
         self._size = math.prod(self.shape)
         self._count: Any = None
+        self._unsigned: np.dtype[Any] | None = None
         if isinstance(space, spaces.Discrete):
             self._count = int(space.n)
+            self._unsigned = np.dtype(f"u{self.dtype.itemsize}")
         elif isinstance(space, spaces.MultiDiscrete):
             self._count = space.nvec
 
@@ -263,22 +266,30 @@ class ActionForm:
         Raises:
             ValueError: They are actions of another space.
         """
-        if isinstance(action, Mapping | tuple):
+        if type(action) is not np.ndarray and isinstance(action, Mapping | tuple):
             raise ValueError(self._refusal(name, _kind(action)))
         array = np.asarray(action)
         if array.dtype != self.dtype or array.shape[lead:] != self.shape:
             raise ValueError(self._refusal(name, f"{array.dtype} {array.shape[lead:]}"))
-        count = self._count
-        if count is not None:
-            is_wrong = (array < 0) | (array >= count)
-            if np.count_nonzero(is_wrong):
-                raise ValueError(self._refusal(name, f"the number {array[is_wrong].flat[0]}"))
+        if self._count is not None and not self._are_in_range(array):
+            is_wrong = (array < 0) | (array >= self._count)
+            raise ValueError(self._refusal(name, f"the number {array[is_wrong].flat[0]}"))
         return array.reshape(*array.shape[:lead], self._size)
 
     def for_envs(self, action: np.ndarray) -> np.ndarray:
         """Convert a policy's actions ``[N, ...]`` to the dtype and shape that envs take."""
         found: np.ndarray = action.reshape(len(action), *self.shape).astype(self.dtype, copy=False)
         return found
+
+    def _are_in_range(self, array: np.ndarray) -> bool:
+        """True if all numbers of actions are from 0 to below the space's counts."""
+        if self._unsigned is None:
+            return not np.count_nonzero((array < 0) | (array >= self._count))
+        if not array.size:
+            return True
+        numbers = array.view(self._unsigned)  # in which negative ones are the largest
+        largest: int = numbers.item(numbers.argmax())
+        return bool(largest < self._count)
 
     def _refusal(self, name: str, got: str) -> str:
         return (

@@ -28,6 +28,7 @@ __all__ = ["SB3Replay", "as_sb3_replay"]
 _NAME = "as_sb3_replay"
 _MAKER = "stable-baselines3"
 _FIELDS = ("observation", "action", "reward")
+_FLOAT32 = np.dtype(np.float32)
 
 
 def as_sb3_replay(
@@ -125,7 +126,7 @@ class SB3Replay:
         self._buffer: EpisodeBuffer | None = None  # made by the first call of `add`
         self._added = 0
         self._checked: Spec | None = None
-        self._are_scaled = False
+        self._are_scaled = self._are_as_stored = False
         if replay.is_bound:
             self._check_rows()
 
@@ -175,25 +176,27 @@ class SB3Replay:
         """
         # Each flush makes a chunk for every env: flush for a thousandth of new rows for each env,
         # and for a hundredth at most.
-        if self._waiting * 1000 >= len(self.replay) * min(10, self.n_envs):
-            self.flush()
+        if self._buffer is not None:
+            if self._waiting * 1000 >= len(self.replay) * min(10, self.n_envs):
+                self.flush()
         self._check_rows()
         batch = self.replay.sample(self._request(batch_size))
-        seen = {
-            "observations": self._observations.fit(batch.observation, 1, for_buffer=True),
-            "next_observations": self._observations.fit(batch.next_observation, 1, for_buffer=True),
-        }
+        seen = batch.observation, batch.next_observation
+        if not self._are_as_stored:
+            seen = tuple(self._observations.fit(part, 1, for_buffer=True) for part in seen)
         if env is not None:
-            seen = {name: env.normalize_obs(part) for name, part in seen.items()}
-        columns = {
+            seen = tuple(env.normalize_obs(part) for part in seen)
+        columns: dict[str, Any] = {
+            "observations": seen[0],
             "actions": self._chosen(batch.action),
-            "dones": batch.terminated[:, None].astype(np.float32),
+            "next_observations": seen[1],
+            "dones": batch.terminated.astype(_FLOAT32)[:, None],
             "rewards": self._rewards(batch, env)[:, None],
         }
         if self.n_steps > 1:
             powers = np.float32(self.gamma) ** batch.steps.astype(np.float32)
             columns["discounts"] = powers[:, None]
-        return self._samples(**self._to_tensors({**seen, **columns}))
+        return self._samples(**self._to_tensors(columns))
 
     def add(
         self,
@@ -306,7 +309,8 @@ class SB3Replay:
         if spec is self._checked:
             return
         no_rows = {f.name: np.empty((0, *f.source_shape), f.numpy_dtype) for f in spec.fields}
-        self._observations.fit(unflatten(spec.observation, no_rows), 1)
+        stored = unflatten(spec.observation, no_rows)
+        fitted = self._observations.fit(stored, 1, for_buffer=True)
         self._actions.fit(unflatten(spec.action, no_rows), 1)
         by_add = {_is_by_add(session) for session in self.replay.sessions}
         if self._actions.is_box and len(by_add) > 1:
@@ -315,6 +319,7 @@ class SB3Replay:
                 "written by add, or none, got both; open them one by one"
             )
         self._are_scaled = by_add == {True}
+        self._are_as_stored = fitted is stored  # so `fit` changes nothing in a batch either
         self._checked = spec
 
     def _numbers(self, name: str, value: object, shape: tuple[int, ...] = ()) -> np.ndarray:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import subprocess
 import sys
 from typing import Any
 
+import numpy as np
 import pytest
+from gymnasium import spaces
 
-from stepwell.buffers.bridges.sb3.models import count_sb3_steps
+from stepwell.buffers.bridges.sb3.models import ActionForm, count_sb3_steps
 from stepwell.buffers.bridges.sb3.policy import sb3_policy
 from stepwell.buffers.bridges.sb3.replay import as_sb3_replay
 from stepwell.buffers.bridges.sb3.rollout import to_sb3_rollout
@@ -72,3 +75,20 @@ def test_an_old_release_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         wanted = rf"^{name} .*stable-baselines3 2\.9 .*2\.3\.2.*pip install -U"
         with pytest.raises(ImportError, match=wanted):
             call()
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.int64])
+@pytest.mark.parametrize("count", [1, 5, 127])
+def test_actions_are_accepted_if_and_only_if_the_space_has_them(dtype: Any, count: int) -> None:
+    form, limits = ActionForm(spaces.Discrete(count, dtype=dtype)), np.iinfo(dtype)
+    numbers = {limits.min, -1, 0, count - 1, count, limits.max}
+    allowed = [number for number in numbers if limits.min <= number <= limits.max]
+    for length in range(4):
+        for chosen in itertools.product(allowed, repeat=length):
+            array = np.array([chosen, chosen], dtype).T.reshape(length, 2)[:, 0]  # not contiguous
+            wrong = [number for number in chosen if not 0 <= number < count]
+            if wrong:
+                with pytest.raises(ValueError, match=rf"got the number {wrong[0]};"):
+                    form.fit(array, 1)
+            else:
+                np.testing.assert_array_equal(form.fit(array, 1), array[:, None])
