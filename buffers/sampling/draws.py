@@ -61,8 +61,10 @@ class NewestQueue:
     def __init__(self) -> None:
         self._cursors: dict[Windows, tuple[int, int]] = {}
 
-    def next(self, chunk_index: ChunkIndex, kind: Windows, count: int) -> Drawn:
+    def next(self, chunk_index: ChunkIndex, kinds: ItemKinds, count: int) -> Drawn:
         """At most ``count`` items that were not returned yet, the oldest first."""
+        kind = kinds.newest
+        assert kind is not None
         items, records = chunk_index.items(kind), chunk_index.records
         row_id, row = self._cursors.get(kind, (0, 0))
         index = int(np.searchsorted(records["row_id"], row_id))
@@ -70,8 +72,10 @@ class NewestQueue:
         first = items.number_of(index, row) if is_there else items.before(index)
         return Drawn(*items.locate(np.arange(first, min(first + count, items.total))))
 
-    def advance(self, index: ChunkIndex, kind: Windows, chosen: Drawn) -> None:
+    def advance(self, index: ChunkIndex, kinds: ItemKinds, chosen: Drawn) -> None:
         """Record that the items of `next` were returned."""
+        kind = kinds.newest
+        assert kind is not None
         if len(chosen.start):
             last = int(index.records["row_id"][chosen.chunk[-1]])
             self._cursors[kind] = (last, int(chosen.start[-1]) + 1)
@@ -112,16 +116,26 @@ def draw_items(
         NotEnoughData: There is no such item.
         ValueError: The mode is not supported for these items.
     """
-    kind = _kind_of(kinds, draw)
+    kind: ItemKind | None = kinds.every
+    if draw == "ends":
+        kind = kinds.ends
+    elif draw in ("episodes", "wholes"):
+        kind = kinds.wholes
+    if kind is None:
+        raise ValueError(
+            f'draw={draw!r}: expected sequences that lie in one episode, got borders="cross"; draw '
+            f'"steps" or "recent", or leave borders out'
+        )
     items = index.items(kind, chosen)
-    if items.total == 0:
+    total = items.total
+    if total == 0:
         raise NotEnoughData(_shortage(index, kinds, draw, chosen))
     if draw == "distinct":
         numbers = _without_repeats(index, items, count, rng)
     elif index.shares is None:
-        numbers = _uniform(rng, items.total, count)
+        numbers = _uniform(rng, total, count)
         if draw == "recent":
-            numbers = np.maximum(numbers, _uniform(rng, items.total, count))
+            numbers = np.maximum(numbers, _uniform(rng, total, count))
     else:
         _check_each(index.shares, items, kinds.rows, chosen)
         numbers = _draw_by(index.shares, items, draw == "recent", count, rng)
@@ -159,18 +173,6 @@ def _without_repeats(
         if len(set(numbers.tolist())) == count:
             return numbers
     return rng.choice(items.total, count, replace=False)
-
-
-def _kind_of(kinds: ItemKinds, draw: CountedDraw) -> ItemKind:
-    found = {"ends": kinds.ends, "episodes": kinds.wholes, "wholes": kinds.wholes}.get(
-        draw, kinds.every
-    )
-    if found is None:
-        raise ValueError(
-            f'draw={draw!r}: expected sequences that lie in one episode, got borders="cross"; draw '
-            f'"steps" or "recent", or leave borders out'
-        )
-    return found
 
 
 def _draw_by(
