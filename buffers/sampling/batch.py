@@ -271,16 +271,9 @@ Memory: TypeAlias = "dict[str, np.ndarray]"
 Shapes: TypeAlias = "dict[str, tuple[tuple[int, ...], np.dtype[np.generic]]]"
 
 
-class Rest(NamedTuple):
-    """The work on a batch that is done without the storage's lock.
-
-    Args:
-        copies: The copies of large fields, with their outputs, ``[rows, ...]`` and C-contiguous.
-        then: To be called when they are made.
-    """
-
-    copies: list[tuple[Copies, np.ndarray]]
-    then: list[Callable[[], object]]
+Rest: TypeAlias = "tuple[list[tuple[Copies, np.ndarray]], list[Callable[[], object]]]"
+"""The work on a batch that is done without the storage's lock: the copies of large fields with
+their outputs, ``[rows, ...]`` and C-contiguous, and what is to be called when they are made."""
 
 
 def memory_of(batch: Batch | TransitionBatch, shapes: Shapes) -> Memory:

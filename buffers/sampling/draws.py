@@ -49,10 +49,12 @@ class Drawn(NamedTuple):
     Args:
         chunk: [B] index of a chunk that holds a row of the item, or of a later one of its episode.
         start: [B] first row, counted in its episode or, across episodes, in its stream.
+        is_exact: The chunks hold the last of the rows that each item needs.
     """
 
     chunk: np.ndarray
     start: np.ndarray
+    is_exact: bool = False
 
 
 class NewestQueue:
@@ -70,7 +72,7 @@ class NewestQueue:
         index = int(np.searchsorted(records["row_id"], row_id))
         is_there = index < len(records) and records["row_id"][index] == row_id
         first = items.number_of(index, row) if is_there else items.before(index)
-        return Drawn(*items.locate(np.arange(first, min(first + count, items.total))))
+        return Drawn(*items.locate(np.arange(first, min(first + count, items.total))), True)
 
     def advance(self, index: ChunkIndex, kinds: ItemKinds, chosen: Drawn) -> None:
         """Record that the items of `next` were returned."""
@@ -139,12 +141,12 @@ def draw_items(
     else:
         _check_each(index.shares, items, kinds.rows, chosen)
         numbers = _draw_by(index.shares, items, draw == "recent", count, rng)
-    found = Drawn(*items.locate(numbers))
-    if draw != "episodes":
-        return found
-    records = index.at(found.chunk)
-    stop = records["first_row"] + records["rows"] - kinds.every.length
-    return Drawn(found.chunk, rng.integers(found.start, stop + 1))
+    chunk, start = items.locate(numbers)
+    if draw == "episodes":
+        records = index.at(chunk)
+        stop = records["first_row"] + records["rows"] - kinds.every.length
+        return Drawn(chunk, rng.integers(start, stop + 1))
+    return Drawn(chunk, start, kind is kinds.every)
 
 
 def _uniform(rng: np.random.Generator, total: int, count: int) -> np.ndarray:

@@ -14,7 +14,7 @@ from stepwell.buffers.storage.chunk_index import ChunkIndex, ChunkInfo
 from stepwell.buffers.storage.field_locator import DamagedChunk, FieldLocator
 from stepwell.buffers.storage.protocol import Storage
 
-__all__ = ["FIRST_ROW", "LAST", "ROW_ID", "SLOT", "RowReader", "Segments", "spread"]
+__all__ = ["FIRST_ROW", "LAST", "PREVIOUS", "ROW_ID", "SLOT", "RowReader", "Segments", "spread"]
 
 # A gather from one array takes microseconds for a whole batch; chunk by chunk it would take that
 # for each row. Larger rows cost so much to copy that the difference does not matter.
@@ -24,16 +24,16 @@ _MAX_BYTES = 1 << 30
 # The columns of the table that has a row for each chunk. A row takes 64 bytes: in a large store it
 # is the memory that is read which takes time.
 FIRST_ROW = 0  # as in the record of the chunk
-STREAM_ROW = 1
-_ROWS = 2
-LAST = 3  # its last row, where the episode ends with it, else -1
-ROW_ID = 4
-_SEGMENT = 5
+_ROWS = 1
+LAST = 2  # its last row, where the episode ends with it, else -1
+ROW_ID = 3
+_SEGMENT = 4
+PREVIOUS = 5  # index of the chunk before in the stream, if there is one
 SLOT = 6  # of its first row
 _IS_KNOWN = 7  # 1 once its fields were located, and the small ones decoded
 _COPIED = [
     ChunkInfo._fields.index(name)
-    for name in ("first_row", "stream_row", "rows", "is_tail", "row_id", "segment")
+    for name in ("first_row", "rows", "is_tail", "row_id", "segment", "stream_previous")
 ]
 
 
@@ -45,9 +45,8 @@ class Segments(NamedTuple):
         at: [S, 8] the chunk's row in the table.
         start: [S] first row in it.
         rows: [S] how many rows.
-        target: [S] row of the output that the first one goes to.
-        firsts: [R] for each run the number of the segment that holds its first row; None if every
-            run is one segment, in the order of the output.
+        target: [S] row of the output that the first one goes to, in rising order.
+        is_split: A run takes several segments, so that there are more of these than runs.
     """
 
     chunk: np.ndarray
@@ -55,7 +54,7 @@ class Segments(NamedTuple):
     start: np.ndarray
     rows: np.ndarray
     target: np.ndarray
-    firsts: np.ndarray | None
+    is_split: bool = False
 
 
 class RowReader:
@@ -112,7 +111,12 @@ class RowReader:
         return name in self._small
 
     def locate(
-        self, chunk: np.ndarray, row: np.ndarray, *, is_across: bool = False
+        self,
+        chunk: np.ndarray,
+        row: np.ndarray,
+        *,
+        is_across: bool = False,
+        is_exact: bool = False,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Find the chunks that hold rows; for a missing row, the last chunk of its episode.
 
@@ -120,18 +124,22 @@ class RowReader:
             chunk: [B] index of some chunk of the same episode, or stream.
             row: [B] the row, counted in that.
             is_across: It is counted in the stream.
+            is_exact: These chunks hold the rows.
 
         Returns:
             Index of the chunk [B], row in the chunk [B], and the chunks' rows in the table [B, 8].
         """
-        count = len(row)
-        while True:
-            at = self._table.take(chunk, 0)
-            place, rows = row - at[:, STREAM_ROW if is_across else FIRST_ROW], at[:, _ROWS]
-            # As an unsigned number, a row before the chunk is far behind it: one comparison.
-            if np.count_nonzero(place.view(np.uint64) < rows.view(np.uint64)) == count:
-                return chunk, place, at
-            chunk, row = self._nearer(chunk, row, place, at, is_across=is_across)
+        at = self._table.take(chunk, 0)
+        place = row - (self._stream_rows(chunk) if is_across else at[:, FIRST_ROW])
+        if is_exact:
+            return chunk, place, at
+        # As an unsigned number, a row before the chunk is far behind it: one comparison.
+        is_there = place.view(np.uint64) < at[:, _ROWS].view(np.uint64)
+        if np.count_nonzero(is_there) == len(is_there):
+            return chunk, place, at
+        of, chunk = np.flatnonzero(~is_there), chunk.copy()
+        chunk[of], place[of] = self._nearest(chunk[of], row[of], is_across=is_across)
+        return chunk, place, self._table.take(chunk, 0)
 
     def find(self, chunk: np.ndarray, at: np.ndarray) -> None:
         """Locate the fields of chunks that were not read yet, and decode their small ones.
@@ -168,10 +176,10 @@ class RowReader:
         Raises:
             DamagedChunk: The bytes of a chunk are damaged.
         """
-        start = place - rows + 1
-        found = Segments(chunk, at, start, rows, target, None)
-        if np.count_nonzero(start < 0):
-            found = self._split(found)
+        found = Segments(chunk, at, place - rows + 1, rows, target)
+        of = (found.start < 0).nonzero()[0]
+        if len(of):
+            found = self._split(found, of)
         self.find(found.chunk, found.at)
         return found
 
@@ -222,12 +230,7 @@ class RowReader:
             return found if found.dtype == dtype else found.astype(dtype)
         batch = len(row)
         ones = np.ones(batch, np.int64)
-        return self.rows(name, Segments(chunk, at, row, ones, np.arange(batch), None), batch)
-
-    def before(self, chunk: np.ndarray) -> np.ndarray:
-        """Indices of the chunks before some chunks, which there are, in their streams."""
-        found: np.ndarray = self._index.records["stream_previous"][chunk] - self._base
-        return found
+        return self.rows(name, Segments(chunk, at, row, ones, np.arange(batch)), batch)
 
     def field_rows(self, name: str, chunk: np.ndarray, row: np.ndarray) -> np.ndarray:
         """One row each of a field, [B, ...].
@@ -270,53 +273,56 @@ class RowReader:
             field, places.reader, sources, codings, where, chunk, index.base, columns
         )
 
-    def _nearer(
-        self,
-        chunk: np.ndarray,
-        row: np.ndarray,
-        place: np.ndarray,
-        at: np.ndarray,
-        *,
-        is_across: bool,
+    def _nearest(
+        self, chunk: np.ndarray, row: np.ndarray, *, is_across: bool
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Go one chunk nearer to each row; a missing row becomes the last one."""
-        records, rows = self._index.records, at[:, _ROWS]
-        is_after, following = place >= rows, records["stream_next"][chunk]
-        is_last = following < 0 if is_across else at[:, LAST] >= 0
-        row = np.where(is_after & is_last, row - place + rows - 1, row)
-        step = np.where(is_after, following, records["stream_previous"][chunk]) - self._base
-        return np.where(is_after & ~is_last | (place < 0), step, chunk), row
-
-    def _split(self, runs: Segments) -> Segments:
-        """Walk back along the streams until every run has its rows."""
-        chunk, at, start, need, target, _ = runs
-        previous, base = self._index.records["stream_previous"], self._base
-        stop = start + need
-        count = np.minimum(need, stop)
-        parts = [(chunk, at, stop - count, count, target + need - count)]
-        need = need - count
-        of, firsts, known = np.flatnonzero(need), np.arange(len(need)), len(need)
-        chunk, need, target = chunk[of], need[of], target[of]
-        while len(of):
-            chunk = previous[chunk] - base
+        """Walk to the chunks of rows; for a missing row, to the last one before it."""
+        records = self._index.records
+        while True:
             at = self._table.take(chunk, 0)
-            stop = at[:, _ROWS]
-            count = np.minimum(need, stop)
-            parts.append((chunk, at, stop - count, count, target + need - count))
-            firsts[of] = np.arange(known, known + len(of))
-            known += len(of)
-            need = need - count
-            more = need > 0
-            of, chunk, need, target = of[more], chunk[more], need[more], target[more]
-        chunks, ats, starts, rows, targets = map(np.concatenate, zip(*parts, strict=True))
-        # In the order of the output, without chunks whose only row was superseded.
-        order = np.argsort(targets, kind="stable")
-        order = order[rows[order] > 0]
-        number = np.empty(known, np.int64)
-        number[order] = np.arange(len(order))
-        return Segments(
-            *(each[order] for each in (chunks, ats, starts, rows, targets)), number[firsts]
-        )
+            place = row - (self._stream_rows(chunk) if is_across else at[:, FIRST_ROW])
+            rows, following = at[:, _ROWS], records["stream_next"][chunk]
+            is_after = place >= rows
+            if not (is_after | (place < 0)).any():
+                return chunk, place
+            is_last = following < 0 if is_across else at[:, LAST] >= 0
+            row = np.where(is_after & is_last, row - place + rows - 1, row)
+            step = np.where(is_after, following - self._base, at[:, PREVIOUS])
+            chunk = np.where(is_after & ~is_last | (place < 0), step, chunk)
+
+    def _stream_rows(self, chunk: np.ndarray) -> np.ndarray:
+        """The first rows of chunks, counted in their streams."""
+        rows: np.ndarray = self._index.records["stream_row"][chunk]
+        return rows
+
+    def _split(self, runs: Segments, of: np.ndarray) -> Segments:
+        """Walk back along the streams until every run has its rows.
+
+        Args:
+            runs: Runs of which some begin before their chunk.
+            of: The numbers of these.
+        """
+        chunk, at, start, need, target, _ = runs
+        begin = np.maximum(start, 0)
+        lack = begin - start
+        chunks, begins, rows, targets = [chunk], [begin], [need - lack], [target + lack]
+        while len(of):
+            at, need, target = at.take(of, 0), lack.take(of), target.take(of)
+            chunk = at[:, PREVIOUS]
+            at = self._table.take(chunk, 0)
+            start = at[:, _ROWS] - need
+            begin = np.maximum(start, 0)
+            lack = begin - start
+            chunks.append(chunk)
+            begins.append(begin)
+            rows.append(need - lack)
+            targets.append(target + lack)
+            of = lack.nonzero()[0]
+        found = np.concatenate(chunks + begins + rows + targets).reshape(4, -1)
+        if np.count_nonzero(found[2]) < len(found[2]):  # a chunk whose only row was superseded
+            found = found[:, found[2] > 0]
+        chunk, start, need, target = found.take(found[3].argsort(), 1)
+        return Segments(chunk, self._table.take(chunk, 0), start, need, target, True)
 
     def _decode(self, chunk: int) -> None:
         """Locate the fields of a chunk, and decode its small ones.
@@ -374,6 +380,7 @@ class RowReader:
         numbers = np.ndarray((chunks, len(ChunkInfo._fields)), np.int64, records)
         copied = numbers.take(changed, 0)[:, _COPIED]
         copied[:, LAST] = copied[:, LAST] * copied[:, _ROWS] - 1
+        copied[:, PREVIOUS] -= base
         table[changed, : len(_COPIED)] = copied
         new_rows = records["stored_rows"][self._chunks :]
         stops = self._next_slot + np.cumsum(new_rows)
@@ -424,14 +431,12 @@ def spread(first: np.ndarray, segments: Segments, size: int) -> np.ndarray:
     rows, target = segments.rows, segments.target
     count = len(rows)
     length = size // count
-    if (
-        count * length == size
-        and segments.firsts is None
-        and np.count_nonzero(rows == length) == count
+    if not segments.is_split and count * length == size == length * np.count_nonzero(
+        rows == length
     ):
         # Equally long runs that fill the output.
         found: np.ndarray = (first[:, None] + np.arange(length)).ravel()
         return found
-    stops = np.append(target[1:], size)
-    stops[1:] -= stops[:-1].copy()
-    return np.arange(size) + np.repeat(first - target, stops)
+    borders = np.empty(count + 1, np.int64)
+    borders[:count], borders[0], borders[count] = target, 0, size
+    return np.arange(size) + (first - target).repeat(borders[1:] - borders[:-1])

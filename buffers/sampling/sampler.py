@@ -243,17 +243,17 @@ class Sampler:
                 with self._storage.lock:
                     index = rows.follow()
                     drawn, weights, newest = choose(index)
-                    batch, rest = maker.make(rows, index, drawn, weights, memory)
+                    batch, (planned, then) = maker.make(rows, index, drawn, weights, memory)
                     if newest is not None:
                         self._newest.advance(index, maker.kinds(), newest)
                 # Without the lock: evicted chunks stay in memory until they are copied.
-                for copies, out in rest.copies:
+                for copies, out in planned:
                     if out.size:  # empty rows need no copying
                         copies.make(out, rows.share)
             except DamagedChunk as damaged:
                 self._episode_reader.leave_out(damaged)
             else:
-                for work in rest.then:
+                for work in then:
                     work()
                 return batch
 
@@ -305,7 +305,8 @@ class Sampler:
         rest = count - len(newest.start)
         if rest:
             others = draw_items(index, kinds, "steps", rest, None, rng)
-            drawn = Drawn(*map(np.concatenate, zip(newest, others, strict=True)))
+            pairs = zip(newest[:2], others[:2], strict=True)
+            drawn = Drawn(*map(np.concatenate, pairs), is_exact=True)
         return drawn, weights, newest
 
     def _still_there(

@@ -120,7 +120,8 @@ class SequenceSampler:
         Raises:
             DamagedChunk: Stored bytes are damaged.
         """
-        window, rest = self._window, Rest([], [])
+        window = self._window
+        rest: Rest = [], []
         runs = window.runs(reader, index, drawn)
         rows, target = window.part(runs, 0)
         segments = reader.segments(runs.chunk, runs.place, runs.at, rows, target)
@@ -128,13 +129,13 @@ class SequenceSampler:
         is_full = _fill_flags(flags.reshape(_FLAGS, -1), index, segments, rows, target)
         leaves = self._take(rest, reader, segments, memory)
         if not is_full:
-            rest.then.extend(partial(_clear, leaf, flags[-1]) for leaf in leaves.values())
+            rest[1].extend(partial(_clear, leaf, flags[-1]) for leaf in leaves.values())
         if self._frames:
             leaves |= self._take_stacks(rest, reader, runs, segments, memory)
-        firsts = segments
-        if segments.firsts is not None:
-            firsts = Segments(*(each[segments.firsts] for each in segments[:5]), None)
-        chunk, at, row, _, _, _ = firsts
+        chunk, at, row = segments[:3]
+        if segments.is_split:
+            of = segments.target.searchsorted(target)
+            chunk, at, row = chunk.take(of), at.take(of, 0), row.take(of)
         state = {
             field.key: reader.pick(field.name, chunk, row, at, at[:, SLOT] + row)
             for field in self._fields.state
@@ -214,7 +215,7 @@ class SequenceSampler:
             if columns:
                 leaves[field.name] = rows.swapaxes(0, 1)
             if not reader.is_small(field.name):
-                rest.copies.append((reader.plan(field.name, segments, flat, columns), flat))
+                rest[0].append((reader.plan(field.name, segments, flat, columns), flat))
                 continue
             if slots is None:
                 slots = reader.slots(segments, len(flat))
@@ -244,14 +245,14 @@ class SequenceSampler:
         for field in filter(self._is_stacked, self._fields.chosen):
             rows = memory[field.name]
             flat = rows.reshape(rows.shape[0] * rows.shape[1], *field.shape)
-            rest.copies.append((reader.plan(field.name, wider, flat), flat))
+            rest[0].append((reader.plan(field.name, wider, flat), flat))
             skipped = frames - (field.stack - 1)
             if self._are_views:
                 leaves[field.name] = stack_views(rows, field.stack, skipped, self._window.rows)
-                rest.then.append(partial(pad_before, rows, missing, field))
+                rest[1].append(partial(pad_before, rows, missing, field))
             else:
                 out = leaves[field.name] = memory["stacks of " + field.name]
-                rest.then.append(partial(stack_copies, rows[:, skipped:], numbers, field, out))
+                rest[1].append(partial(stack_copies, rows[:, skipped:], numbers, field, out))
         return leaves
 
 
@@ -332,13 +333,14 @@ class Window(NamedTuple):
     def runs(self, reader: RowReader, index: ChunkIndex, drawn: Drawn) -> _Runs:
         """The rows of drawn sequences."""
         is_across, length = self.borders == "cross", self.length + self.shift
-        first = drawn.start
+        chunk, first, is_exact = drawn
         if self.borders == "pad_before":
             first = np.maximum(first + self._item - length, 0)
             last = drawn.start + (self._item - 1)
         else:
             last = first + (length - 1)
-        chunk, place, at = reader.locate(drawn.chunk, last, is_across=is_across)
+        is_exact = is_exact and self.borders != "pad_after"
+        chunk, place, at = reader.locate(chunk, last, is_across=is_across, is_exact=is_exact)
         if self.borders == "pad_after":
             last = at[:, FIRST_ROW] + place
         head = index.records["stream_head"][chunk] if is_across else 0

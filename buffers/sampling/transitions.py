@@ -26,6 +26,7 @@ from stepwell.buffers.sampling.requests import Transitions, check_transitions
 from stepwell.buffers.sampling.row_reader import (
     FIRST_ROW,
     LAST,
+    PREVIOUS,
     ROW_ID,
     SLOT,
     RowReader,
@@ -132,15 +133,8 @@ class TransitionSampler:
             DamagedChunk: Stored bytes are damaged.
         """
         first, last, steps = self._ends(reader, drawn)
-        (chunk, place, at, _), count = last, len(steps)
-        columns: dict[str, np.ndarray] = {}
-        if self._is_rewarded:
-            columns["reward"] = self._returns(reader, last, steps)
-        for name in self._of_action:
-            columns[name] = reader.pick(name, *first)
-        for _, name in self._info:
-            columns[name] = reader.pick(name, *last)
-        terminated, truncated, cut = np.zeros((3, count), np.bool_)
+        chunk, place, at, _ = last
+        terminated, truncated, cut = np.zeros((3, len(steps)), np.bool_)
         discount = self._powers.take(steps)
         of = (place == at[:, LAST]).nonzero()[0]
         if len(of):
@@ -149,34 +143,40 @@ class TransitionSampler:
             truncated[of] = end & _TRUNCATED != 0
             cut[of] = end & (_TERMINATED | _TRUNCATED) == 0
             discount[terminated] = 0
-        before: dict[str, np.ndarray] = {}
-        after: dict[str, np.ndarray] = {}
-        for field, k, is_joined in self._observed:
-            rows = memory[field.name]
-            before[field.name] = rows[:, :k] if is_joined else rows[0]
-            after[field.name] = rows[:, 1:] if is_joined else rows[1]
+        reward = self._returns(reader, last, steps) if self._is_rewarded else None
+        chosen: dict[str, np.ndarray] = {}
+        for name in self._of_action:
+            chosen[name] = reader.pick(name, *first)
+        extras: dict[str, np.ndarray] = {}
+        for key, name in self._extras:
+            extras[key] = chosen[name]
+        info: dict[str, np.ndarray] = {}
+        for key, name in self._info:
+            info[key] = reader.pick(name, *last)
+        before, after, rest = self._observe(reader, memory, drawn.start, first, last, steps)
         batch = TransitionBatch(
             observation=self._fields.observation(before),
-            action=self._fields.action(columns),
-            reward=cast("np.ndarray", columns.get("reward")),
+            action=self._fields.action(chosen),
+            reward=cast("np.ndarray", reward),
             next_observation=self._fields.observation(after),
             discount=discount,
             terminated=terminated,
             truncated=truncated,
             cut=cut,
             steps=steps,
-            info={key: columns[name] for key, name in self._info},
-            extras={key: columns[name] for key, name in self._extras},
+            info=info,
+            extras=extras,
             ids=first[2][:, ROW_ID] + first[1],
             weights=weights,
             memory=memory,
         )
-        return batch, self._observe(reader, memory, drawn.start, first, last, steps)
+        return batch, rest
 
     def _ends(self, reader: RowReader, drawn: Drawn) -> tuple[_Rows, _Rows, np.ndarray]:
         """The rows t and t + k of each transition, and k."""
-        start, n = drawn.start, self._n_step
-        chunk, place, at = reader.locate(drawn.chunk, start + n)
+        chunk, start, is_exact = drawn
+        n = self._n_step
+        chunk, place, at = reader.locate(chunk, start + n, is_exact=is_exact and n == 1)
         reader.find(chunk, at)
         slots = at[:, SLOT] + place
         if n == 1:
@@ -188,10 +188,11 @@ class TransitionSampler:
         place, slots = place - steps, slots - steps
         of = (place < 0).nonzero()[0]
         if len(of):  # in an earlier chunk
+            earlier, row, there = reader.locate(at[of, PREVIOUS], start[of])
+            reader.find(earlier, there)
             chunk, at = chunk.copy(), at.copy()
-            chunk[of], place[of], at[of] = reader.locate(reader.before(chunk[of]), start[of])
-            reader.find(chunk[of], at[of])
-            slots[of] = at[of, SLOT] + place[of]
+            chunk[of], place[of], at[of] = earlier, row, there
+            slots[of] = there[:, SLOT] + row
         return (chunk, place, at, slots), last, steps
 
     def _returns(self, reader: RowReader, last: _Rows, steps: np.ndarray) -> np.ndarray:
@@ -214,27 +215,35 @@ class TransitionSampler:
         first: _Rows,
         last: _Rows,
         steps: np.ndarray,
-    ) -> Rest:
-        """Copy small observations, and plan the copies of large ones, a run of rows for each."""
-        rest, found = Rest([], []), dict[int, tuple[Segments, np.ndarray]]()
-        both: np.ndarray | None = None
+    ) -> tuple[Memory, Memory, Rest]:
+        """Copy small observations, and plan the copies of large ones, a run of rows for each.
+
+        Returns:
+            By name the observations, and the next ones.
+        """
+        before: Memory = {}
+        after: Memory = {}
+        rest: Rest = [], []
+        found: dict[int, tuple[Segments, np.ndarray]] = {}
         for field, k, is_joined in self._observed:
-            rows = memory[field.name]
-            width = k + 1 if is_joined else 2 * k
-            flat = rows.reshape(len(start) * width, *field.shape)
-            if k == 1 and reader.is_small(field.name):
-                if both is None:
-                    both = np.concatenate([first[3], last[3]])
-                reader.take(field.name, both, flat)
+            name = field.name
+            rows = memory[name]
+            before[name] = now = rows[:, :k] if is_joined else rows[0]
+            after[name] = then = rows[:, 1:] if is_joined else rows[1]
+            if k == 1 and reader.is_small(name):
+                reader.take(name, first[3], now)
+                reader.take(name, last[3], then)
                 continue
             if k not in found:
                 found[k] = _frames(reader, k, is_joined, start, first, last, steps)
             segments, missing = found[k]
-            rest.copies.append((reader.plan(field.name, segments, flat), flat))
+            width = k + 1 if is_joined else 2 * k
+            flat = rows.reshape(len(start) * width, *field.shape)
+            rest[0].append((reader.plan(name, segments, flat), flat))
             if k > 1:
                 stacks = rows if is_joined else rows.reshape(2 * len(start), k, *field.shape)
-                rest.then.append(partial(pad_before, stacks, missing, field))
-        return rest
+                rest[1].append(partial(pad_before, stacks, missing, field))
+        return before, after, rest
 
 
 def _frames(
