@@ -85,6 +85,14 @@ class RowReader:
         self.share = ThreadShare(threads)
         self._index = storage.index
         self._extent: tuple[int, int, int, int] | None = None
+        self._generation: int
+        self._base: int
+        self._table: np.ndarray
+        self._columns: dict[str, np.ndarray]
+        self._chunks: int
+        self._next_slot: int
+        self._size: int
+        self._small: frozenset[str]
         self._forget(storage.generation, self._index.base)
 
     @property
@@ -364,21 +372,20 @@ class RowReader:
         if generation != self._generation or base < self._base:
             self._forget(generation, base)
         records = index.records
-        changed = np.arange(chunks)
-        gone = base - self._base
+        known, gone = self._chunks, base - self._base
         if gone:
             self._table = self._table[gone:].copy()
-            self._chunks, self._base = max(0, self._chunks - gone), base
-        elif index is self._index and self._extent is not None and losses == self._extent[1]:
-            # What is added changes no chunks but those that it continues.
-            new = changed[self._chunks :]
-            before = records["stream_previous"][self._chunks :] - base
-            changed = np.append(before[before >= 0], new)
+            self._chunks, self._base = max(0, known - gone), base
+        if gone or index is not self._index or self._extent is None or losses != self._extent[1]:
+            changed = np.arange(chunks)
+        else:  # what is added changes no chunks but those that it continues
+            before = records["stream_previous"][known:] - base
+            changed = np.append(before[before >= 0], np.arange(known, chunks))
         if chunks > len(self._table):
             self._table = np.pad(self._table, ((0, 2 * chunks - len(self._table)), (0, 0)))
         table = self._table
         numbers = np.ndarray((chunks, len(ChunkInfo._fields)), np.int64, records)
-        copied = numbers.take(changed, 0)[:, _COPIED]
+        copied = numbers.take(changed, 0)[:, _COPIED]  # with "is_tail" in place of LAST
         copied[:, LAST] = copied[:, LAST] * copied[:, _ROWS] - 1
         copied[:, PREVIOUS] -= base
         table[changed, : len(_COPIED)] = copied
@@ -415,7 +422,7 @@ class RowReader:
     def _forget(self, generation: int, base: int) -> None:
         self._generation, self._base = generation, base
         self._table = np.zeros((0, 8), np.int64)
-        self._columns: dict[str, np.ndarray] = {}
+        self._columns = {}
         self._chunks = self._next_slot = self._size = 0
         self._small = frozenset(field.name for _, field in self._of_small)
 
@@ -439,4 +446,5 @@ def spread(first: np.ndarray, segments: Segments, size: int) -> np.ndarray:
         return found
     borders = np.empty(count + 1, np.int64)
     borders[:count], borders[0], borders[count] = target, 0, size
-    return np.arange(size) + (first - target).repeat(borders[1:] - borders[:-1])
+    numbers: np.ndarray = np.arange(size) + (first - target).repeat(borders[1:] - borders[:-1])
+    return numbers

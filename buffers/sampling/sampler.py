@@ -305,8 +305,8 @@ class Sampler:
         rest = count - len(newest.start)
         if rest:
             others = draw_items(index, kinds, "steps", rest, None, rng)
-            pairs = zip(newest[:2], others[:2], strict=True)
-            drawn = Drawn(*map(np.concatenate, pairs), is_exact=True)
+            chunk, start = map(np.concatenate, zip(newest[:2], others[:2], strict=True))
+            drawn = Drawn(chunk, start, is_exact=True)
         return drawn, weights, newest
 
     def _still_there(

@@ -38,7 +38,7 @@ from stepwell.buffers.sampling.row_reader import (
     Segments,
     spread,
 )
-from stepwell.buffers.spec import Field, Spec
+from stepwell.buffers.spec import ArrayTree, Field, Spec
 from stepwell.buffers.storage.chunk_index import ChunkIndex
 from stepwell.buffers.storage.item_counts import EpisodeTails, WholeEpisodes, Windows
 
@@ -173,6 +173,7 @@ class SequenceSampler:
             )
             if following is not None:
                 following = {name: rows.swapaxes(0, 1) for name, rows in following.items()}
+        then = None if following is None else self._fields.observation(following)
         is_last, terminated, truncated, cut = ends
         return Batch(
             observation=self._fields.observation(leaves),
@@ -190,7 +191,7 @@ class SequenceSampler:
             ids=ids,
             weights=weights,
             state=state,
-            next_observation=None if following is None else self._fields.observation(following),
+            next_observation=cast("ArrayTree", then),
             burn_in=self._request.burn_in,
             memory=memory,
         )
