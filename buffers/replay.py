@@ -362,7 +362,8 @@ class SequenceReplayBuffer:
             ValueError: The request is invalid, in itself or for this data.
             StoreCorrupt: Stored bytes are damaged.
         """
-        return self._require_sampler().sample(request, out, self._rng if rng is None else rng)
+        sampler = self._sampler or self._require_sampler()
+        return sampler.sample(request, out, self._rng if rng is None else rng)
 
     def sample_sequences(
         self,

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import partial
+from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
+from stepwell.buffers.sampling.copies import Copies
 from stepwell.buffers.spec import ArrayTree, Field, Layout, Spec, prefixes
 
 __all__ = [
@@ -15,16 +18,16 @@ __all__ = [
     "BatchFields",
     "ChosenLayout",
     "Memory",
+    "Rest",
     "Shapes",
     "TransitionBatch",
     "batch_dtype",
     "longest_stack",
     "map_tree",
-    "memory_for",
+    "memory_of",
     "named_leaves",
     "one_line",
     "pad_before",
-    "pick",
     "stack_copies",
     "stack_views",
     "under",
@@ -145,14 +148,15 @@ class BatchFields(NamedTuple):
     Args:
         chosen: Fields of every row.
         state: Fields of a sequence's first row alone.
-        observation: Layout of the chosen fields in an observation; None without such fields.
-        action: Their layout in an action.
+        observation: Makes the nested value of the chosen fields in an observation out of arrays by
+            name; None without such fields.
+        action: The same of an action.
     """
 
     chosen: tuple[Field, ...]
     state: tuple[Field, ...]
-    observation: ChosenLayout
-    action: ChosenLayout
+    observation: Callable[[Mapping[str, np.ndarray]], Any]
+    action: Callable[[Mapping[str, np.ndarray]], Any]
 
     @classmethod
     def of(cls, spec: Spec, fields: Sequence[str] | None, state: Sequence[str] = ()) -> BatchFields:
@@ -170,7 +174,7 @@ class BatchFields(NamedTuple):
         carried = [extras[name] for name in _checked("state", state, set(extras))]
         if fields is None:
             chosen = tuple(f for f in spec.fields if f not in carried)
-            return cls(chosen, tuple(carried), spec.observation, spec.action)
+            return cls(chosen, tuple(carried), *map(_picker, (spec.observation, spec.action)))
         layouts = {"observation": spec.observation, "action": spec.action}
         parts = {part for field in spec.fields for part in prefixes(field.name)}
         parts.update(*(_paths(name, layout) for name, layout in layouts.items()))
@@ -179,7 +183,7 @@ class BatchFields(NamedTuple):
         return cls(
             tuple(found.values()),
             tuple(carried),
-            *(_chosen_of(name, layout, names, found) for name, layout in layouts.items()),
+            *(_picker(_chosen_of(name, layout, names, found)) for name, layout in layouts.items()),
         )
 
 
@@ -193,15 +197,19 @@ def batch_dtype(field: Field) -> np.dtype[np.generic]:
     return _BATCH_DTYPES.get(field.name, field.numpy_dtype)
 
 
-def pick(layout: ChosenLayout, leaves: Mapping[str, np.ndarray]) -> Any:
+def _picker(layout: ChosenLayout) -> Callable[[Mapping[str, np.ndarray]], Any]:
+    return itemgetter(layout) if isinstance(layout, str) else partial(_pick, layout)
+
+
+def _pick(layout: ChosenLayout, leaves: Mapping[str, np.ndarray]) -> Any:
     """The nested value of a layout; None where nothing was chosen."""
     if layout is None:
         return None
     if isinstance(layout, str):
         return leaves[layout]
     if isinstance(layout, Mapping):
-        return {key: pick(part, leaves) for key, part in layout.items()}
-    return tuple(pick(part, leaves) for part in layout)
+        return {key: _pick(part, leaves) for key, part in layout.items()}
+    return tuple(_pick(part, leaves) for part in layout)
 
 
 def under(prefix: str, leaves: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -263,21 +271,24 @@ Memory: TypeAlias = "dict[str, np.ndarray]"
 Shapes: TypeAlias = "dict[str, tuple[tuple[int, ...], np.dtype[np.generic]]]"
 
 
-def memory_for(shapes: Shapes, out: Mapping[str, np.ndarray] | None) -> Memory:
-    """Uninitialised arrays of the given shapes and dtypes, or those of an earlier batch.
+Rest: TypeAlias = "tuple[list[tuple[Copies, np.ndarray]], list[Callable[[], object]]]"
+"""The work on a batch that is done without the storage's lock: the copies of large fields with
+their outputs, ``[rows, ...]`` and C-contiguous, and what is to be called when they are made."""
+
+
+def memory_of(batch: Batch | TransitionBatch, shapes: Shapes) -> Memory:
+    """The memory of an earlier batch.
 
     Raises:
-        ValueError: The earlier batch was made for another request.
+        ValueError: The batch was made for another request.
     """
-    if out is None:
-        return {name: np.empty(shape, dtype) for name, (shape, dtype) in shapes.items()}
-    found = {name: (array.shape, array.dtype) for name, array in out.items()}
+    found = {name: (array.shape, array.dtype) for name, array in batch.memory.items()}
     if found != shapes:
         raise ValueError(
             f"out: expected a batch of {_described(shapes)}, got one of {_described(found)}; pass "
             f"a batch of the same request"
         )
-    return dict(out)
+    return dict(batch.memory)
 
 
 def _described(shapes: Shapes) -> str:

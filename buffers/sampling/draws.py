@@ -49,10 +49,12 @@ class Drawn(NamedTuple):
     Args:
         chunk: [B] index of a chunk that holds a row of the item, or of a later one of its episode.
         start: [B] first row, counted in its episode or, across episodes, in its stream.
+        is_exact: The chunks hold the last of the rows that each item needs.
     """
 
     chunk: np.ndarray
     start: np.ndarray
+    is_exact: bool = False
 
 
 class NewestQueue:
@@ -61,17 +63,21 @@ class NewestQueue:
     def __init__(self) -> None:
         self._cursors: dict[Windows, tuple[int, int]] = {}
 
-    def next(self, chunk_index: ChunkIndex, kind: Windows, count: int) -> Drawn:
+    def next(self, chunk_index: ChunkIndex, kinds: ItemKinds, count: int) -> Drawn:
         """At most ``count`` items that were not returned yet, the oldest first."""
+        kind = kinds.newest
+        assert kind is not None
         items, records = chunk_index.items(kind), chunk_index.records
         row_id, row = self._cursors.get(kind, (0, 0))
         index = int(np.searchsorted(records["row_id"], row_id))
         is_there = index < len(records) and records["row_id"][index] == row_id
         first = items.number_of(index, row) if is_there else items.before(index)
-        return Drawn(*items.locate(np.arange(first, min(first + count, items.total))))
+        return Drawn(*items.locate(np.arange(first, min(first + count, items.total))), True)
 
-    def advance(self, index: ChunkIndex, kind: Windows, chosen: Drawn) -> None:
+    def advance(self, index: ChunkIndex, kinds: ItemKinds, chosen: Drawn) -> None:
         """Record that the items of `next` were returned."""
+        kind = kinds.newest
+        assert kind is not None
         if len(chosen.start):
             last = int(index.records["row_id"][chosen.chunk[-1]])
             self._cursors[kind] = (last, int(chosen.start[-1]) + 1)
@@ -112,25 +118,35 @@ def draw_items(
         NotEnoughData: There is no such item.
         ValueError: The mode is not supported for these items.
     """
-    kind = _kind_of(kinds, draw)
+    kind: ItemKind | None = kinds.every
+    if draw == "ends":
+        kind = kinds.ends
+    elif draw in ("episodes", "wholes"):
+        kind = kinds.wholes
+    if kind is None:
+        raise ValueError(
+            f'draw={draw!r}: expected sequences that lie in one episode, got borders="cross"; draw '
+            f'"steps" or "recent", or leave borders out'
+        )
     items = index.items(kind, chosen)
-    if items.total == 0:
+    total = items.total
+    if total == 0:
         raise NotEnoughData(_shortage(index, kinds, draw, chosen))
     if draw == "distinct":
         numbers = _without_repeats(index, items, count, rng)
     elif index.shares is None:
-        numbers = _uniform(rng, items.total, count)
+        numbers = _uniform(rng, total, count)
         if draw == "recent":
-            numbers = np.maximum(numbers, _uniform(rng, items.total, count))
+            numbers = np.maximum(numbers, _uniform(rng, total, count))
     else:
         _check_each(index.shares, items, kinds.rows, chosen)
         numbers = _draw_by(index.shares, items, draw == "recent", count, rng)
-    found = Drawn(*items.locate(numbers))
-    if draw != "episodes":
-        return found
-    records = index.at(found.chunk)
-    stop = records["first_row"] + records["rows"] - kinds.every.length
-    return Drawn(found.chunk, rng.integers(found.start, stop + 1))
+    chunk, start = items.locate(numbers)
+    if draw == "episodes":
+        records = index.at(chunk)
+        stop = records["first_row"] + records["rows"] - kinds.every.length
+        return Drawn(chunk, rng.integers(start, stop + 1))
+    return Drawn(chunk, start, kind is kinds.every)
 
 
 def _uniform(rng: np.random.Generator, total: int, count: int) -> np.ndarray:
@@ -159,18 +175,6 @@ def _without_repeats(
         if len(set(numbers.tolist())) == count:
             return numbers
     return rng.choice(items.total, count, replace=False)
-
-
-def _kind_of(kinds: ItemKinds, draw: CountedDraw) -> ItemKind:
-    found = {"ends": kinds.ends, "episodes": kinds.wholes, "wholes": kinds.wholes}.get(
-        draw, kinds.every
-    )
-    if found is None:
-        raise ValueError(
-            f'draw={draw!r}: expected sequences that lie in one episode, got borders="cross"; draw '
-            f'"steps" or "recent", or leave borders out'
-        )
-    return found
 
 
 def _draw_by(

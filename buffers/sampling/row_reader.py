@@ -2,74 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 
+from stepwell.buffers.errors import StoreCorrupt
 from stepwell.buffers.sampling.copies import CodedCopies, Copies, PlainCopies, ThreadShare
-from stepwell.buffers.sampling.small_field_cache import SmallFieldCache
-from stepwell.buffers.storage.chunk_index import ChunkIndex
-from stepwell.buffers.storage.field_locator import FieldLocator
+from stepwell.buffers.spec import Field
+from stepwell.buffers.storage.chunk_index import ChunkIndex, ChunkInfo
+from stepwell.buffers.storage.field_locator import DamagedChunk, FieldLocator
 from stepwell.buffers.storage.protocol import Storage
 
-__all__ = ["RowReader", "RowRefs", "Runs", "Segments", "chunk_of", "spread"]
+__all__ = ["FIRST_ROW", "LAST", "PREVIOUS", "ROW_ID", "SLOT", "RowReader", "Segments", "spread"]
 
+# A gather from one array takes microseconds for a whole batch; chunk by chunk it would take that
+# for each row. Larger rows cost so much to copy that the difference does not matter.
+_SMALL_ROW_BYTES = 64
+_MAX_BYTES = 1 << 30
 _CACHE_BYTES = 64 << 20  # deltas of some 200,000 frames of Pong
 
-
-class Runs(NamedTuple):
-    """Runs of consecutive rows of a stream, and the consecutive output rows of each.
-
-    Args:
-        chunk: [R] index of the chunk that holds the run's last row.
-        stop: [R] row of that chunk after the last.
-        rows: [R] how many rows.
-        target: [R] row of the output that the first one goes to.
-    """
-
-    chunk: np.ndarray
-    stop: np.ndarray
-    rows: np.ndarray
-    target: np.ndarray
+# The columns of the table that has a row for each chunk. A row takes 64 bytes: in a large store it
+# is the memory that is read which takes time.
+FIRST_ROW = 0  # as in the record of the chunk
+_ROWS = 1
+LAST = 2  # its last row, where the episode ends with it, else -1
+ROW_ID = 3
+_SEGMENT = 4
+PREVIOUS = 5  # index of the chunk before in the stream, if there is one
+SLOT = 6  # of its first row
+_IS_KNOWN = 7  # 1 once its fields were located, and the small ones decoded
+_COPIED = [
+    ChunkInfo._fields.index(name)
+    for name in ("first_row", "rows", "is_tail", "row_id", "segment", "stream_previous")
+]
 
 
 class Segments(NamedTuple):
-    """The same rows, each segment in one chunk.
+    """Runs of consecutive rows of a stream, each segment in one chunk.
 
     Args:
         chunk: [S] index of the chunk.
+        at: [S, 8] the chunk's row in the table.
         start: [S] first row in it.
         rows: [S] how many rows.
-        target: [S] row of the output that the first one goes to.
-        first_chunk: [R] for each run the index of the chunk that holds its first row.
-        first_start: [R] that row in the chunk.
+        target: [S] row of the output that the first one goes to, in rising order.
+        is_split: A run takes several segments, so that there are more of these than runs.
     """
 
     chunk: np.ndarray
+    at: np.ndarray
     start: np.ndarray
     rows: np.ndarray
     target: np.ndarray
-    first_chunk: np.ndarray
-    first_start: np.ndarray
-
-
-class RowRefs(NamedTuple):
-    """Single rows.
-
-    Args:
-        chunk: [B] index of the chunk of each.
-        row: [B] index of the row in the chunk.
-        slots: [B] index in the columns of the small fields.
-    """
-
-    chunk: np.ndarray
-    row: np.ndarray
-    slots: np.ndarray
+    is_split: bool = False
 
 
 class RowReader:
     """Gathers rows; its results are valid while the storage's lock is held.
+
+    Rows of small fields are decoded when their chunk is first used, and kept in one array for each
+    field, by *slots*, which count the stored rows, so that a chunk has consecutive ones. Of
+    integers as many bytes are kept as the stored chunks keep: an Atari row takes two or three.
 
     Args:
         storage: The storage of the chunks.
@@ -78,89 +72,184 @@ class RowReader:
 
     def __init__(self, storage: Storage, threads: int | None) -> None:
         self._storage = storage
-        self._fields = {
+        self._fields: Mapping[str, tuple[int, Field, np.dtype[np.generic], int]] = {
             field.name: (place, field, field.numpy_dtype, field.row_bytes)
             for place, field in enumerate(storage.spec.fields)
         }
-        self._extent: tuple[int, int, int] | None = None
+        self._of_small = [
+            (place, field)
+            for place, field in enumerate(storage.spec.fields)
+            if field.row_bytes <= _SMALL_ROW_BYTES
+        ]
+        self._small_bytes = sum(field.row_bytes for _, field in self._of_small)
         self._places = FieldLocator(storage, _CACHE_BYTES)
-        self._columns = SmallFieldCache(storage, self._places)
-        self._share = ThreadShare(threads)
+        self.share = ThreadShare(threads)
+        self._index = storage.index
+        self._extent: tuple[int, int, int, int] | None = None
+        self._generation: int
+        self._base: int
+        self._table: np.ndarray
+        self._columns: dict[str, np.ndarray]
+        self._chunks: int
+        self._next_slot: int
+        self._size: int
+        self._small: frozenset[str]
+        self._forget(storage.generation, self._index.base)
 
-    def follow(self) -> None:
-        """Update for chunks that were added, evicted or moved to other positions."""
-        index = self._storage.index
-        extent = (self._storage.generation, index.base, len(index))
-        if extent != self._extent:
+    @property
+    def nbytes(self) -> int:
+        """Bytes of RAM that the rows of small fields take."""
+        return sum(column.nbytes for column in self._columns.values())
+
+    def follow(self) -> ChunkIndex:
+        """Update for chunks that were added, evicted, lost or moved; returns the index."""
+        storage = self._storage
+        index = storage.index
+        extent = storage.generation, index.losses, index.base, len(index)
+        if extent != self._extent or index is not self._index:
             self._places.follow()
-            self._columns.follow()
-            self._extent = extent
+            self._update(index, extent)
+        return index
 
     def close(self) -> None:
         """End the threads."""
-        self._share.close()
+        self.share.close()
 
     def is_small(self, name: str) -> bool:
-        """True if `take` copies the rows of this field; else `plan` and `copy` do."""
-        return name in self._columns.names
+        """True if `take` copies the rows of this field; else `plan` does."""
+        return name in self._small
 
-    def segments(self, runs: Runs) -> Segments:
-        """Find the chunks of runs of rows, and their fields.
+    def locate(
+        self,
+        chunk: np.ndarray,
+        row: np.ndarray,
+        *,
+        is_across: bool = False,
+        is_exact: bool = False,
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Find the chunks that hold rows; for a missing row, the last chunk of its episode.
+
+        Args:
+            chunk: [B] index of some chunk of the same episode, or stream.
+            row: [B] the row, counted in that.
+            is_across: It is counted in the stream.
+            is_exact: These chunks hold the rows.
+
+        Returns:
+            Index of the chunk [B], row in the chunk [B], and the chunks' rows in the table [B, 8].
+        """
+        at = self._table.take(chunk, 0)
+        place = row - (self._stream_rows(chunk) if is_across else at[:, FIRST_ROW])
+        if is_exact:
+            return chunk, place, at
+        # As an unsigned number, a row before the chunk is far behind it: one comparison.
+        is_there = place.view(np.uint64) < at[:, _ROWS].view(np.uint64)
+        if np.count_nonzero(is_there) == len(is_there):
+            return chunk, place, at
+        of, chunk = np.flatnonzero(~is_there), chunk.copy()
+        chunk[of], place[of] = self._nearest(chunk[of], row[of], is_across=is_across)
+        return chunk, place, self._table.take(chunk, 0)
+
+    def find(self, chunk: np.ndarray, at: np.ndarray) -> None:
+        """Locate the fields of chunks that were not read yet, and decode their small ones.
+
+        Args:
+            chunk: [n] indices of the chunks.
+            at: [n, 8] their rows in the table.
 
         Raises:
             DamagedChunk: The bytes of a chunk are damaged.
         """
-        index = self._storage.index
-        found = _resolve(runs, index.records, index.base)
-        self._find(found.chunk)
+        is_known = at[:, _IS_KNOWN]
+        if np.count_nonzero(is_known) < len(is_known):
+            for each in np.unique(chunk[is_known == 0]).tolist():
+                self._decode(each)
+
+    def segments(
+        self,
+        chunk: np.ndarray,
+        place: np.ndarray,
+        at: np.ndarray,
+        rows: np.ndarray,
+        target: np.ndarray,
+    ) -> Segments:
+        """Find the chunks of runs of rows, and their fields.
+
+        Args:
+            chunk: [R] index of the chunk that holds the run's last row.
+            place: [R] that row in the chunk.
+            at: [R, 8] the chunk's row in the table.
+            rows: [R] how many rows.
+            target: [R] row of the output that the first one goes to.
+
+        Raises:
+            DamagedChunk: The bytes of a chunk are damaged.
+        """
+        found = Segments(chunk, at, place - rows + 1, rows, target)
+        of = (found.start < 0).nonzero()[0]
+        if len(of):
+            found = self._split(found, of)
+        self.find(found.chunk, found.at)
         return found
 
     def slots(self, segments: Segments, size: int) -> np.ndarray:
-        """Indices of the rows in the columns, [size] by output row; 0 in rows without a run."""
-        begin = self._columns.slots(segments.chunk, segments.start)
-        count = segments.rows
-        rows = int(count[0])
-        is_whole = len(count) == len(segments.first_chunk)
-        if is_whole and len(count) * rows == size and (count == rows).all():
-            # The usual case: no run is split, and equally long runs fill the output in order.
-            found: np.ndarray = (begin[:, None] + np.arange(rows)).ravel()
-            return found
-        return spread(begin, segments, np.zeros(size, np.int64))
+        """Indices of the rows in the columns, [size] by output row; any in rows without a run."""
+        return spread(segments.at[:, SLOT] + segments.start, segments, size)
 
     def take(self, name: str, slots: np.ndarray, out: np.ndarray) -> None:
-        """Copy rows of a small field to ``out``, [n, ...] of any dtype that holds the values."""
-        self._columns.take(name, slots, out)
+        """Copy rows of a small field.
+
+        Args:
+            name: The field.
+            slots: [n] indices in the column; those out of range give any row.
+            out: [n, ...] output, of any dtype that holds the values.
+        """
+        column = self._columns[name]
+        if column.dtype == out.dtype:
+            column.take(slots, 0, out, "clip")  # clip: no copy of `out` is made
+        else:
+            out[...] = column.take(slots, 0, mode="clip")
 
     def rows(self, name: str, segments: Segments, size: int) -> np.ndarray:
         """Rows of a field in new memory, [size, ...]; rows without a run are undefined."""
-        if self.is_small(name):
-            return self._columns.rows(name, self.slots(segments, size))
         _, field, dtype, _ = self._fields[name]
+        if name in self._small:
+            found = self._columns[name].take(self.slots(segments, size), 0, mode="clip")
+            return found if found.dtype == dtype else found.astype(dtype)
         out = np.empty((size, *field.shape), dtype)
-        self.copy([(self.plan(name, segments, out), out)])
+        if out.size:
+            self.plan(name, segments, out).make(out, self.share)
         return out
 
-    def refs(self, index: np.ndarray, row: np.ndarray) -> RowRefs:
-        """Find one row of each of some chunks.
+    def pick(
+        self, name: str, chunk: np.ndarray, row: np.ndarray, at: np.ndarray, slots: np.ndarray
+    ) -> np.ndarray:
+        """One row each of a field, [B, ...]; the chunks were found.
 
         Args:
-            index: [B] indices of the chunks.
+            name: The field.
+            chunk: [B] indices of the chunks.
             row: [B] the rows in them.
+            at: [B, 8] the chunks' rows in the table.
+            slots: [B] slots of the rows.
+        """
+        if name in self._small:
+            found = self._columns[name].take(slots, 0)
+            dtype = self._fields[name][2]
+            return found if found.dtype == dtype else found.astype(dtype)
+        batch = len(row)
+        ones = np.ones(batch, np.int64)
+        return self.rows(name, Segments(chunk, at, row, ones, np.arange(batch)), batch)
+
+    def field_rows(self, name: str, chunk: np.ndarray, row: np.ndarray) -> np.ndarray:
+        """One row each of a field, [B, ...].
 
         Raises:
             DamagedChunk: The bytes of a chunk are damaged.
         """
-        self._find(index)
-        return RowRefs(index, row, self._columns.slots(index, row))
-
-    def pick(self, name: str, refs: RowRefs) -> np.ndarray:
-        """One row each of a field, [B, ...]."""
-        if self.is_small(name):
-            return self._columns.rows(name, refs.slots)
-        index, row, _ = refs
-        batch = len(index)
-        ones = Segments(index, row, np.ones(batch, np.int64), np.arange(batch), index, row)
-        return self.rows(name, ones, batch)
+        at = self._table.take(chunk, 0)
+        self.find(chunk, at)
+        return self.pick(name, chunk, row, at, at[:, SLOT] + row)
 
     def plan(self, name: str, segments: Segments, out: np.ndarray, columns: int = 0) -> Copies:
         """Plan the copies of a large field.
@@ -171,11 +260,11 @@ class RowReader:
             out: Output of the copies, ``[rows, ...]``.
             columns: For an output of ``[columns, B]`` rows, columns; see `PlainCopies`.
         """
-        place, field, dtype, row_bytes = self._fields[name]
-        chunk, start, rows, target = segments[:4]
-        records, places = self._storage.index.records, self._places
-        sources = places.buffers(chunk, records["segment"][chunk])
-        offsets, kinds = places.offsets[place].take(chunk), places.kinds[place].take(chunk)
+        number, field, dtype, row_bytes = self._fields[name]
+        chunk, at, start, rows, target, _ = segments
+        places, index = self._places, self._index
+        sources = places.buffers(chunk, at[:, _SEGMENT])
+        offsets, kinds = places.offsets[number].take(chunk), places.kinds[number].take(chunk)
         first = places.codings[kinds[0]]
         is_plain = not first.block_rows and first.dtype == dtype == out.dtype
         if is_plain and np.count_nonzero(kinds == kinds[0]) == len(kinds):
@@ -186,96 +275,177 @@ class RowReader:
                 (rows * row_bytes).tolist(),
                 columns,
             )
-        found = (offsets, records["stored_rows"][chunk], start, rows, target)
+        found = (offsets, index.records["stored_rows"][chunk], start, rows, target)
         codings = [places.codings[kind] for kind in kinds.tolist()]
         where = list(zip(*(values.tolist() for values in found), strict=True))
-        base = self._storage.index.base
-        return CodedCopies(field, places.reader, sources, codings, where, chunk, base, columns)
+        return CodedCopies(
+            field, places.reader, sources, codings, where, chunk, index.base, columns
+        )
 
-    def copy(self, copies: Sequence[tuple[Copies, np.ndarray]]) -> None:
-        """Make copies, without the storage's lock.
+    def _nearest(
+        self, chunk: np.ndarray, row: np.ndarray, *, is_across: bool
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Walk to the chunks of rows; for a missing row, to the last one before it."""
+        records = self._index.records
+        while True:
+            at = self._table.take(chunk, 0)
+            place = row - (self._stream_rows(chunk) if is_across else at[:, FIRST_ROW])
+            rows, following = at[:, _ROWS], records["stream_next"][chunk]
+            is_after = place >= rows
+            if not (is_after | (place < 0)).any():
+                return chunk, place
+            is_last = following < 0 if is_across else at[:, LAST] >= 0
+            row = np.where(is_after & is_last, row - place + rows - 1, row)
+            step = np.where(is_after, following - self._base, at[:, PREVIOUS])
+            chunk = np.where(is_after & ~is_last | (place < 0), step, chunk)
+
+    def _stream_rows(self, chunk: np.ndarray) -> np.ndarray:
+        """The first rows of chunks, counted in their streams."""
+        rows: np.ndarray = self._index.records["stream_row"][chunk]
+        return rows
+
+    def _split(self, runs: Segments, of: np.ndarray) -> Segments:
+        """Walk back along the streams until every run has its rows.
 
         Args:
-            copies: Each with its output, ``[rows, ...]`` and C-contiguous.
+            runs: Runs of which some begin before their chunk.
+            of: The numbers of these.
         """
-        for each, out in copies:
-            if out.size:  # empty rows need no copying
-                each.make(out, self._share)
+        chunk, at, start, need, target, _ = runs
+        begin = np.maximum(start, 0)
+        lack = begin - start
+        chunks, begins, rows, targets = [chunk], [begin], [need - lack], [target + lack]
+        while len(of):
+            at, need, target = at.take(of, 0), lack.take(of), target.take(of)
+            chunk = at[:, PREVIOUS]
+            at = self._table.take(chunk, 0)
+            start = at[:, _ROWS] - need
+            begin = np.maximum(start, 0)
+            lack = begin - start
+            chunks.append(chunk)
+            begins.append(begin)
+            rows.append(need - lack)
+            targets.append(target + lack)
+            of = lack.nonzero()[0]
+        found = np.concatenate(chunks + begins + rows + targets).reshape(4, -1)
+        if np.count_nonzero(found[2]) < len(found[2]):  # a chunk whose only row was superseded
+            found = found[:, found[2] > 0]
+        chunk, start, need, target = found.take(found[3].argsort(), 1)
+        return Segments(chunk, self._table.take(chunk, 0), start, need, target, True)
 
-    def _find(self, indices: np.ndarray) -> None:
-        """Locate the fields of chunks that were not read yet, and decode their small ones."""
-        chunk_index = self._storage.index
-        for index in self._columns.unknown(indices).tolist():
-            self._columns.decode(index, chunk_index.record(index + chunk_index.base))
+    def _decode(self, chunk: int) -> None:
+        """Locate the fields of a chunk, and decode its small ones.
+
+        Raises:
+            DamagedChunk: Its bytes are damaged.
+        """
+        places, position = self._places, chunk + self._base
+        record = self._index.record(position)
+        buffer, offsets, kinds = places.find(position, record)
+        if self._small:
+            rows = record.stored_rows
+            begin = int(self._table[chunk, SLOT])
+            for number, field in self._of_small:
+                coding = places.codings[kinds[number]]
+                column = self._columns.get(field.name)
+                if column is None or column.dtype != coding.dtype:
+                    column = self._column(field, coding.dtype)
+                out = column[begin : begin + rows]
+                try:
+                    places.reader.copy_rows(buffer, coding, offsets[number], rows, 0, out)
+                except StoreCorrupt as error:
+                    raise DamagedChunk(position, error, record) from error
+        self._table[chunk, _IS_KNOWN] = 1
+
+    def _column(self, field: Field, dtype: np.dtype[np.generic]) -> np.ndarray:
+        """The column of a field, wide enough for values of a dtype."""
+        column = self._columns.get(field.name)
+        if column is None:
+            column = np.zeros((self._size, *field.shape), dtype)
+        elif not np.can_cast(dtype, column.dtype, "safe"):
+            column = column.astype(np.result_type(dtype, column.dtype))
+        self._columns[field.name] = column
+        return column
+
+    def _update(self, index: ChunkIndex, extent: tuple[int, int, int, int]) -> None:
+        """Update the table, and make room in the columns."""
+        generation, losses, base, chunks = extent
+        if generation != self._generation or base < self._base:
+            self._forget(generation, base)
+        records = index.records
+        known, gone = self._chunks, base - self._base
+        if gone:
+            self._table = self._table[gone:].copy()
+            self._chunks, self._base = max(0, known - gone), base
+        if gone or index is not self._index or self._extent is None or losses != self._extent[1]:
+            changed = np.arange(chunks)
+        else:  # what is added changes no chunks but those that it continues
+            before = records["stream_previous"][known:] - base
+            changed = np.append(before[before >= 0], np.arange(known, chunks))
+        if chunks > len(self._table):
+            self._table = np.pad(self._table, ((0, 2 * chunks - len(self._table)), (0, 0)))
+        table = self._table
+        numbers = np.ndarray((chunks, len(ChunkInfo._fields)), np.int64, records)
+        copied = numbers.take(changed, 0)[:, _COPIED]  # with "is_tail" in place of LAST
+        copied[:, LAST] = copied[:, LAST] * copied[:, _ROWS] - 1
+        copied[:, PREVIOUS] -= base
+        table[changed, : len(_COPIED)] = copied
+        new_rows = records["stored_rows"][self._chunks :]
+        stops = self._next_slot + np.cumsum(new_rows)
+        table[self._chunks : chunks, SLOT] = stops - new_rows
+        if len(new_rows):
+            self._next_slot = int(stops[-1])
+        self._chunks, self._index, self._extent = chunks, index, extent
+        self._make_room()
+
+    def _make_room(self) -> None:
+        """Extend the columns to the newest slot."""
+        if self._next_slot <= self._size:
+            return
+        table = self._table[: self._chunks]
+        first = int(table[0, SLOT])
+        table[:, SLOT] -= first
+        self._next_slot -= first
+        self._size = max(1024, 2 * self._next_slot)
+        kept, self._columns = self._columns, {}
+        if self._size * self._small_bytes > _MAX_BYTES:
+            self._small = frozenset()
+            return
+        if not self._small:  # nothing was decoded
+            table[:, _IS_KNOWN] = 0
+        self._small = frozenset(field.name for _, field in self._of_small)
+        for name, column in kept.items():
+            moved = np.zeros((self._size, *column.shape[1:]), column.dtype)
+            old = column[first:][: self._size]
+            moved[: len(old)] = old
+            self._columns[name] = moved
+
+    def _forget(self, generation: int, base: int) -> None:
+        self._generation, self._base = generation, base
+        self._table = np.zeros((0, 8), np.int64)
+        self._columns = {}
+        self._chunks = self._next_slot = self._size = 0
+        self._small = frozenset(field.name for _, field in self._of_small)
 
 
-def spread(first: np.ndarray, segments: Segments, out: np.ndarray) -> np.ndarray:
-    """Number the rows of each segment upwards from a first number.
+def spread(first: np.ndarray, segments: Segments, size: int) -> np.ndarray:
+    """Number the rows of each segment upwards from a first number; any numbers elsewhere.
 
     Args:
         first: [S] the first row's number.
-        segments: The segments, with their output rows.
-        out: [rows] numbers; the rows of segments are overwritten.
+        segments: The segments, in the order of the output.
+        size: Rows of the output.
     """
-    rows = segments.rows
-    place = np.arange(int(rows.sum())) - np.repeat(np.cumsum(rows) - rows, rows)
-    out[np.repeat(segments.target, rows) + place] = np.repeat(first, rows) + place
-    return out
-
-
-def chunk_of(
-    chunk_index: ChunkIndex, index: np.ndarray, row: np.ndarray, is_across: bool
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Find the chunks that hold rows; for a missing row, the last chunk of its episode.
-
-    Args:
-        chunk_index: The index of the stored chunks.
-        index: [B] index of some chunk of the same episode, or stream.
-        row: [B] the row, counted in that.
-        is_across: It is counted in the stream.
-
-    Returns:
-        Index of the chunk [B], place of the row in the chunk [B], and the chunks' records [B].
-    """
-    base = chunk_index.base
-    name = "stream_row" if is_across else "first_row"
-    while True:
-        at = chunk_index.at(index)
-        place, rows = row - at[name], at["rows"]
-        # As an unsigned number, a row before the chunk is far behind it: one comparison.
-        if np.count_nonzero(place.view(np.uint64) < rows.view(np.uint64)) == len(place):
-            return index, place, at
-        is_after = place >= rows
-        is_last = (at["stream_next"] < 0) if is_across else (at["is_tail"] == 1)
-        row = np.where(is_after & is_last, row - place + rows - 1, row)
-        step = np.where(is_after, at["stream_next"], at["stream_previous"]) - base
-        index = np.where(is_after & ~is_last | (place < 0), step, index)
-
-
-def _resolve(runs: Runs, records: np.ndarray, base: int) -> Segments:
-    """Walk back along the streams until every run has its rows."""
-    index, stop, need, target = runs
-    start = stop - need
-    if not np.count_nonzero(start < 0):  # mostly
-        return Segments(index, start, need, target, index, start)
-    count = np.minimum(need, stop)
-    parts = [(index, stop - count, count, target + need - count)]
-    first_chunk, first_start = index, stop - count
-    need = need - count
-    of = np.flatnonzero(need)
-    if len(of):
-        first_chunk, first_start = first_chunk.copy(), first_start.copy()
-        index, need, target = index[of], need[of], target[of]
-    while len(of):
-        index = records["stream_previous"][index] - base
-        stop = records["rows"][index]
-        count = np.minimum(need, stop)
-        parts.append((index, stop - count, count, target + need - count))
-        first_chunk[of], first_start[of] = index, stop - count
-        need = need - count
-        more = need > 0
-        of, index, need, target = of[more], index[more], need[more], target[more]
-    chunks, starts, rows, targets = map(np.concatenate, zip(*parts, strict=True))
-    # A chunk whose only row was superseded has no rows to copy.
-    some = np.flatnonzero(rows)
-    return Segments(chunks[some], starts[some], rows[some], targets[some], first_chunk, first_start)
+    rows, target = segments.rows, segments.target
+    count = len(rows)
+    length = size // count
+    if not segments.is_split and count * length == size == length * np.count_nonzero(
+        rows == length
+    ):
+        # Equally long runs that fill the output.
+        found: np.ndarray = (first[:, None] + np.arange(length)).ravel()
+        return found
+    borders = np.empty(count + 1, np.int64)
+    borders[:count], borders[0], borders[count] = target, 0, size
+    numbers: np.ndarray = np.arange(size) + (first - target).repeat(borders[1:] - borders[:-1])
+    return numbers

@@ -12,8 +12,14 @@ from stepwell.buffers import json_values
 from stepwell.buffers.episode import End, Episode
 from stepwell.buffers.errors import NotEnoughData
 from stepwell.buffers.free_memory import check_free_memory
-from stepwell.buffers.sampling.batch import Batch, Memory, TransitionBatch
-from stepwell.buffers.sampling.copies import Copies
+from stepwell.buffers.sampling.batch import (
+    Batch,
+    Memory,
+    Rest,
+    Shapes,
+    TransitionBatch,
+    memory_of,
+)
 from stepwell.buffers.sampling.draws import Drawn, ItemKinds, NewestQueue, draw_items
 from stepwell.buffers.sampling.priorities import PriorityIndex
 from stepwell.buffers.sampling.requests import (
@@ -22,15 +28,16 @@ from stepwell.buffers.sampling.requests import (
     Episodes,
     Request,
     Sequences,
+    Transitions,
     require_request,
 )
-from stepwell.buffers.sampling.row_reader import RowReader, chunk_of
+from stepwell.buffers.sampling.row_reader import RowReader
 from stepwell.buffers.sampling.sequences import EpisodeSampler, SequenceSampler
 from stepwell.buffers.sampling.transitions import TransitionSampler
 from stepwell.buffers.storage.chunk_index import ChunkIndex
 from stepwell.buffers.storage.episode_filter import EpisodeFilter, Where, check_where
 from stepwell.buffers.storage.field_locator import DamagedChunk, RowCopier
-from stepwell.buffers.storage.item_counts import ItemCounts, first_start
+from stepwell.buffers.storage.item_counts import ItemCounts, Windows, first_start
 from stepwell.buffers.storage.joined import JoinedStorage
 from stepwell.buffers.storage.protocol import Storage
 
@@ -38,8 +45,11 @@ __all__ = ["AnyBatch", "EpochSnapshot", "Sampler"]
 
 AnyBatch: TypeAlias = Batch | TransitionBatch
 ResultT = TypeVar("ResultT")
+_Choice: TypeAlias = tuple[Drawn, np.ndarray, Drawn | None]
+"""Items for a batch, their weights [B] float32, and those that `NewestQueue.next` returned."""
 _MAX_MAKERS = 16  # requests that are remembered
 _MAX_FILTERS = 8  # conditions whose results are remembered
+_REQUESTS = (Sequences, Transitions, Episodes)
 _BEHIND_ALL = 1 << 60  # a row after the last one of any episode
 
 
@@ -61,25 +71,21 @@ class EpochSnapshot(NamedTuple):
     losses: int
 
 
-class _Plan(Protocol):
-    @property
-    def copies(self) -> list[tuple[Copies, np.ndarray]]: ...
-
-
 class _Maker(Protocol):
     """Makes batches for one request."""
 
     def kinds(self, stride: int = 1) -> ItemKinds: ...
 
-    def memory(self, count: int, out: AnyBatch | None) -> Memory: ...
+    def shapes(self, count: int) -> Shapes: ...
 
-    def plan(
-        self, reader: RowReader, index: ChunkIndex, chosen: Drawn, memory: Memory
-    ) -> _Plan: ...
-
-    # Any: a plan is only passed to the maker that returned it.
-
-    def finish(self, plan: Any, weights: np.ndarray) -> AnyBatch: ...
+    def make(
+        self,
+        reader: RowReader,
+        index: ChunkIndex,
+        drawn: Drawn,
+        weights: np.ndarray,
+        memory: Memory,
+    ) -> tuple[AnyBatch, Rest]: ...
 
 
 class Sampler:
@@ -106,20 +112,12 @@ class Sampler:
         """Draw a batch; see `SequenceReplayBuffer.sample`."""
         request = cast("Request", batch_request)
         maker = self._maker(request)
-        if not isinstance(out, Batch | TransitionBatch | None):
-            raise TypeError(f"out: expected a batch of an equal request, got {type(out).__name__}")
-        memory = maker.memory(request.batch_size, out)
+        memory = _memory(request, maker.shapes(request.batch_size), out)
 
-        def plan() -> tuple[_Plan, np.ndarray]:
-            index, kinds = self._storage.index, maker.kinds()
-            newest = self._newest_items(index, request, kinds)
-            chosen, weights = self._choose(request, kinds, newest, rng)
-            found = maker.plan(self._rows, index, chosen, memory)
-            if newest is not None and kinds.newest is not None:
-                self._newest.advance(index, kinds.newest, newest)
-            return found, weights
+        def choose(index: ChunkIndex) -> _Choice:
+            return self._choose(request, maker.kinds(), index, rng)
 
-        return cast("BatchT", self._made(maker, plan))
+        return cast("BatchT", self._made(maker, memory, choose))
 
     def count(self, batch_request: BatchRequest[BatchT]) -> int:
         """See `SequenceReplayBuffer.count`."""
@@ -165,28 +163,26 @@ class Sampler:
         """
         request = cast("Request", batch_request)
         maker = self._maker(request)
-        memory = maker.memory(len(numbers), None)
 
-        def plan() -> tuple[_Plan, np.ndarray]:
-            chosen = self._still_there(request, snapshot, numbers)
-            found = maker.plan(self._rows, self._storage.index, chosen, memory)
-            return found, np.ones(len(numbers), np.float32)
+        def choose(index: ChunkIndex) -> _Choice:
+            drawn = self._still_there(request, snapshot, index, numbers)
+            return drawn, np.ones(len(numbers), np.float32), None
 
-        return cast("BatchT", self._made(maker, plan))
+        memory = _memory(request, maker.shapes(len(numbers)), None)
+        return cast("BatchT", self._made(maker, memory, choose))
 
     def at(self, batch_request: BatchRequest[BatchT], ids: np.ndarray) -> BatchT:
         """See `SequenceReplayBuffer.take`."""
         request = cast("Request", batch_request)
         maker, rows = self._maker(request), _checked_ids(ids)
-        memory, are_whole = maker.memory(len(rows), None), isinstance(request, Episodes)
+        kind, are_whole = maker.kinds().every, isinstance(request, Episodes)
 
-        def plan() -> tuple[_Plan, np.ndarray]:
-            index = self._storage.index
-            chosen = _items_at(index, maker.kinds(), rows, are_whole=are_whole)
-            found = maker.plan(self._rows, index, chosen, memory)
-            return found, np.ones(len(rows), np.float32)
+        def choose(index: ChunkIndex) -> _Choice:
+            drawn = _items_at(index, self._rows, kind, rows, are_whole=are_whole)
+            return drawn, np.ones(len(rows), np.float32), None
 
-        return cast("BatchT", self._made(maker, plan))
+        memory = _memory(request, maker.shapes(len(rows)), None)
+        return cast("BatchT", self._made(maker, memory, choose))
 
     def field_rows(self, name: str, ids: np.ndarray) -> np.ndarray:
         """See `SequenceReplayBuffer.field_rows`."""
@@ -195,7 +191,7 @@ class Sampler:
             raise ValueError(f"name: expected one of {', '.join(names)}, got {name!r}")
 
         def find() -> np.ndarray:
-            return self._rows.pick(name, self._rows.refs(*_rows_at(self._storage.index, rows)))
+            return self._rows.field_rows(name, *_rows_at(self._storage.index, rows))
 
         return self._locked(find)
 
@@ -237,17 +233,29 @@ class Sampler:
         """End the threads."""
         self._rows.close()
 
-    def _made(self, maker: _Maker, plan: Callable[[], tuple[_Plan, np.ndarray]]) -> object:
-        """Make the batch of a plan; plan again if a chunk turns out to be damaged."""
+    def _made(
+        self, maker: _Maker, memory: Memory, choose: Callable[[ChunkIndex], _Choice]
+    ) -> AnyBatch:
+        """Make a batch of chosen items; choose again if a chunk turns out to be damaged."""
+        rows = self._rows
         while True:
-            found, weights = self._locked(plan)
             try:
+                with self._storage.lock:
+                    index = rows.follow()
+                    drawn, weights, newest = choose(index)
+                    batch, (planned, then) = maker.make(rows, index, drawn, weights, memory)
+                    if newest is not None:
+                        self._newest.advance(index, maker.kinds(), newest)
                 # Without the lock: evicted chunks stay in memory until they are copied.
-                self._rows.copy(found.copies)
+                for copies, out in planned:
+                    if out.size:  # empty rows need no copying
+                        copies.make(out, rows.share)
             except DamagedChunk as damaged:
                 self._episode_reader.leave_out(damaged)
             else:
-                return maker.finish(found, weights)
+                for work in then:
+                    work()
+                return batch
 
     def _locked(self, find: Callable[[], ResultT]) -> ResultT:
         """Call a function with the lock held, again without chunks that turn out to be damaged."""
@@ -261,52 +269,51 @@ class Sampler:
 
     def _maker(self, request: Request) -> _Maker:
         """The maker for a request, which is checked the first time."""
-        require_request(request)
-        request = _with_tuples(request)
+        if type(request) not in _REQUESTS:
+            require_request(request)
         try:
             found = self._makers.get(request)
-        except TypeError:  # a mapping in it
-            return _new_maker(request, self._storage)
+        except TypeError:  # a list or a mapping in it
+            hashable = _with_tuples(request)
+            if hashable is request:
+                return _new_maker(request, self._storage)
+            return self._maker(hashable)
         if found is None:
             if len(self._makers) >= _MAX_MAKERS:
                 self._makers.clear()
             found = self._makers[request] = _new_maker(request, self._storage)
         return found
 
-    def _newest_items(self, index: ChunkIndex, request: Request, kinds: ItemKinds) -> Drawn | None:
-        """The next newest items; None if the request draws in another mode."""
-        if isinstance(request, Episodes) or request.draw != "newest":
-            return None
-        assert kinds.newest is not None
-        return self._newest.next(index, kinds.newest, request.batch_size)
-
     def _choose(
-        self, request: Request, kinds: ItemKinds, newest: Drawn | None, rng: Generator
-    ) -> tuple[Drawn, np.ndarray]:
+        self, request: Request, kinds: ItemKinds, index: ChunkIndex, rng: Generator
+    ) -> _Choice:
         """Draw the items of a request, and compute their weights."""
-        index, count = self._storage.index, request.batch_size
+        count = request.batch_size
         draw = "wholes" if isinstance(request, Episodes) else request.draw
         if draw == "priorities":
             assert not isinstance(request, Episodes)
-            chosen, probabilities = self._priorities.draw(
+            drawn, probabilities = self._priorities.draw(
                 index, self._storage.generation, kinds, count, rng
             )
-            return chosen, self._priorities.weights(probabilities, request.beta)
+            return drawn, self._priorities.weights(probabilities, request.beta), None
         weights = np.empty(count, np.float32)
         weights.fill(1)
-        if draw == "newest":
-            assert newest is not None
-            rest = count - len(newest.start)
-            if rest:
-                others = draw_items(index, kinds, "steps", rest, None, rng)
-                newest = Drawn(*map(np.concatenate, zip(newest, others, strict=True)))
-            return newest, weights
-        verdicts = self._filters.chosen(request.where)
-        return draw_items(index, kinds, draw, count, verdicts, rng), weights
+        if draw != "newest":
+            verdicts = self._filters.chosen(request.where) if request.where is not None else None
+            return draw_items(index, kinds, draw, count, verdicts, rng), weights, None
+        drawn = newest = self._newest.next(index, kinds, count)
+        rest = count - len(newest.start)
+        if rest:
+            others = draw_items(index, kinds, "steps", rest, None, rng)
+            chunk, start = map(np.concatenate, zip(newest[:2], others[:2], strict=True))
+            drawn = Drawn(chunk, start, is_exact=True)
+        return drawn, weights, newest
 
-    def _still_there(self, request: Request, snapshot: EpochSnapshot, numbers: np.ndarray) -> Drawn:
+    def _still_there(
+        self, request: Request, snapshot: EpochSnapshot, index: ChunkIndex, numbers: np.ndarray
+    ) -> Drawn:
         """Items of an epoch at their current positions."""
-        storage, index = self._storage, self._storage.index
+        storage = self._storage
         chunk, start = snapshot.items.locate(numbers)
         chunk = chunk + (snapshot.base - index.base)
         is_same = (storage.generation, index.losses) == (snapshot.generation, snapshot.losses)
@@ -318,6 +325,24 @@ class Sampler:
                 "got some that were evicted, lost or continued; begin a new epoch"
             )
         return Drawn(chunk, start)
+
+
+def _memory(request: Request, shapes: Shapes, out: object) -> Memory:
+    """Memory for a batch, possibly that of an earlier one.
+
+    Raises:
+        TypeError: ``out`` is no batch.
+        ValueError: It was made for another request, or this one is for whole episodes.
+    """
+    if out is None:
+        return {name: np.empty(shape, dtype) for name, (shape, dtype) in shapes.items()}
+    if not isinstance(out, Batch | TransitionBatch):
+        raise TypeError(f"out: expected a batch of an equal request, got {type(out).__name__}")
+    if isinstance(request, Episodes):
+        raise ValueError(
+            "out: expected None for whole episodes, whose lengths differ, got a batch; leave it out"
+        )
+    return memory_of(out, shapes)
 
 
 def _with_tuples(request: Request) -> Request:
@@ -417,27 +442,27 @@ def _rows_at(chunk_index: ChunkIndex, ids: np.ndarray) -> tuple[np.ndarray, np.n
 
 
 def _items_at(
-    chunk_index: ChunkIndex, kinds: ItemKinds, ids: np.ndarray, *, are_whole: bool
+    chunk_index: ChunkIndex, reader: RowReader, kind: Windows, ids: np.ndarray, *, are_whole: bool
 ) -> Drawn:
     """The items that begin with given rows.
 
     Args:
         chunk_index: The index of the stored chunks.
-        kinds: The kinds of items.
+        reader: Locates rows.
+        kind: The kind of items.
         ids: [B] ids of their first rows.
         are_whole: Items extend to the end of their episode.
 
     Raises:
         NotEnoughData: A row is no longer stored, or no such item begins with it.
     """
-    kind = kinds.every
     index, place = _rows_at(chunk_index, ids)
-    at = chunk_index.at(index)
-    start = at["stream_row" if kind.is_across else "first_row"] + place
+    name = "stream_row" if kind.is_across else "first_row"
+    start = chunk_index.at(index)[name] + place
     last = start + (_BEHIND_ALL if are_whole else kind.length - 1)
-    chunk, place, at = chunk_of(chunk_index, index, last, kind.is_across)
-    stop = at["stream_row" if kind.is_across else "first_row"] + place
-    is_item = stop >= start + kind.length - 1
+    chunk, place, _ = reader.locate(index, last, is_across=kind.is_across)
+    at = chunk_index.at(chunk)
+    is_item = at[name] + place >= start + kind.length - 1
     is_item &= start >= first_start(at, kind)
     _check(is_item, ids, f"begins no item of {kind.length} rows: too few are stored around it")
     return Drawn(chunk, start)

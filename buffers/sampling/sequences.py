@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from functools import partial
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -13,17 +13,14 @@ from stepwell.buffers.sampling.batch import (
     Batch,
     BatchFields,
     Memory,
+    Rest,
     Shapes,
-    TransitionBatch,
     batch_dtype,
     longest_stack,
-    memory_for,
     pad_before,
-    pick,
     stack_copies,
     stack_views,
 )
-from stepwell.buffers.sampling.copies import Copies
 from stepwell.buffers.sampling.draws import Drawn, ItemKinds
 from stepwell.buffers.sampling.requests import (
     Borders,
@@ -32,38 +29,22 @@ from stepwell.buffers.sampling.requests import (
     check_episodes,
     check_sequences,
 )
-from stepwell.buffers.sampling.row_reader import RowReader, Runs, Segments, chunk_of, spread
-from stepwell.buffers.spec import Field, Spec
+from stepwell.buffers.sampling.row_reader import (
+    FIRST_ROW,
+    LAST,
+    ROW_ID,
+    SLOT,
+    RowReader,
+    Segments,
+    spread,
+)
+from stepwell.buffers.spec import ArrayTree, Field, Spec
 from stepwell.buffers.storage.chunk_index import ChunkIndex
 from stepwell.buffers.storage.item_counts import EpisodeTails, WholeEpisodes, Windows
 
-__all__ = ["EpisodePlan", "EpisodeSampler", "SequencePlan", "SequenceSampler", "Window"]
+__all__ = ["EpisodeSampler", "SequenceSampler", "Window"]
 
-_FLAGS = ("is_first", "is_last", "terminated", "truncated", "cut", "mask")
-
-
-class SequencePlan(NamedTuple):
-    """A batch with its small fields; the large ones are still to be copied.
-
-    Args:
-        memory: Memory of the rows.
-        copies: The copies to make, with their outputs.
-        missing: [B] frames before each sequence that precede its reset.
-        rows: [B, T] each row's index in its episode, if stacks are copied.
-        is_full: No row is padding.
-        ids: [B] ids of the rows that the items begin with.
-        lengths: [B] stored rows.
-        state: Extras of the first rows.
-    """
-
-    memory: Memory
-    copies: list[tuple[Copies, np.ndarray]]
-    missing: np.ndarray | None
-    rows: np.ndarray | None
-    is_full: bool
-    ids: np.ndarray
-    lengths: np.ndarray
-    state: Mapping[str, np.ndarray]
+_FLAGS = 6  # is_first, is_last, terminated, truncated, cut, mask
 
 
 class SequenceSampler:
@@ -92,113 +73,128 @@ class SequenceSampler:
         self._info = [(f.key, f.name) for f in fields if f.kind == "info"]
         self._extras = [(f.key, f.name) for f in fields if f.kind == "extra"]
         self._frames = longest_stack(spec) - 1 if request.stack else 0
+        # Fields of which no stacks are returned.
+        self._single = [f for f in fields if not self._is_stacked(f)]
         is_shifted = request.align == "transition"
-        self.window = Window(
+        self._window = Window(
             request.borders, request.length, int(is_shifted), request.burn_in, self._frames
         )
-        self._kinds = self.window.kinds()
+        self._kinds = self._window.kinds()
         # Without padding and crossed borders, stacks can overlap in memory.
         self._are_views = request.borders == "inside" and not request.burn_in
         # An episode's last row is a row, but begins no transition.
         self._is_shifted = is_shifted
-        self._shapes = self._shapes_of(request.batch_size)
+        self._count, self._shapes = request.batch_size, self._shapes_of(request.batch_size)
 
     def kinds(self, stride: int = 1) -> ItemKinds:
         """The kinds of its items; see `Window.kinds`."""
-        return self._kinds if stride == 1 else self.window.kinds(stride)
+        return self._kinds if stride == 1 else self._window.kinds(stride)
 
-    def memory(self, count: int, out: Batch | TransitionBatch | None) -> Memory:
-        """Memory for a number of sequences, possibly that of an earlier batch.
+    def shapes(self, count: int) -> Shapes:
+        """Shapes and dtypes of the memory of a number of sequences."""
+        return self._shapes if count == self._count else self._shapes_of(count)
 
-        Raises:
-            ValueError: ``out`` was made for another request.
-        """
-        shapes = self._shapes if count == self._request.batch_size else self._shapes_of(count)
-        return memory_for(shapes, None if out is None else out.memory)
+    def _shapes_of(self, count: int) -> Shapes:
+        shapes: Shapes = {}
+        rows = self._window.rows
+        for field in self._fields.chosen:
+            more = self._frames if self._is_stacked(field) else 0
+            first = (rows, count) if self._is_turned(field) else (count, rows + more)
+            dtype = batch_dtype(field)
+            shapes[field.name] = ((*first, *field.shape), dtype)
+            if more and not self._are_views:
+                shapes["stacks of " + field.name] = ((count, rows, *field.source_shape), dtype)
+        shapes["flags"] = ((_FLAGS, count, rows), np.dtype(np.bool_))
+        return shapes
 
-    def plan(
-        self, reader: RowReader, index: ChunkIndex, drawn: Drawn, memory: Memory
-    ) -> SequencePlan:
-        """Find the rows and copy those of small fields; the storage's lock is held.
+    def make(
+        self,
+        reader: RowReader,
+        index: ChunkIndex,
+        drawn: Drawn,
+        weights: np.ndarray,
+        memory: Memory,
+    ) -> tuple[Batch, Rest]:
+        """A batch of drawn items, and the rest of the work on it; the storage's lock is held.
 
         Raises:
             DamagedChunk: Stored bytes are damaged.
         """
-        batch = len(drawn.start)
-        runs = self.window.runs(index, drawn, 0)
-        segments = reader.segments(runs)
-        flags = memory["flags"].reshape(len(_FLAGS), -1)
-        _fill_flags(flags, index.at(segments.chunk), segments)
-        is_full = _fill_mask(flags[-1], runs.target, runs.rows)
-        copies = self._take(reader, segments, memory)
-        missing = rows = None
+        window = self._window
+        rest: Rest = [], []
+        runs = window.runs(reader, index, drawn)
+        rows, target = window.part(runs, 0)
+        segments = reader.segments(runs.chunk, runs.place, runs.at, rows, target)
+        flags = memory["flags"]
+        is_full = _fill_flags(flags.reshape(_FLAGS, -1), index, segments, rows, target)
+        leaves = self._take(rest, reader, segments, memory)
+        if not is_full:
+            rest[1].extend(partial(_clear, leaf, flags[-1]) for leaf in leaves.values())
         if self._frames:
-            wider = self.window.runs(index, drawn, self._frames)
-            copies += self._take_frames(reader, wider, memory)
-            missing = self._frames - (wider.rows - runs.rows)
-            if not self._are_views:
-                rows = self._row_numbers(index, segments, flags[-1].reshape(batch, -1))
-        ids = self._ids(index, drawn, segments)
-        state = self._state(reader, segments)
-        return SequencePlan(memory, copies, missing, rows, is_full, ids, runs.rows, state)
+            leaves |= self._take_stacks(rest, reader, runs, segments, memory)
+        chunk, at, row = segments[:3]
+        if segments.is_split:
+            of = segments.target.searchsorted(target)
+            chunk, at, row = chunk.take(of), at.take(of, 0), row.take(of)
+        state = {
+            field.key: reader.pick(field.name, chunk, row, at, at[:, SLOT] + row)
+            for field in self._fields.state
+        }
+        if window.burn_in or window.borders == "pad_before":
+            is_across = window.borders == "cross"
+            _, row, at = reader.locate(drawn.chunk, drawn.start, is_across=is_across)
+        ids = at[:, ROW_ID] + row
+        batch = self._batch(leaves, rows, ids, weights, state, memory)
+        return batch, rest
 
-    def finish(self, plan: SequencePlan, weights: np.ndarray) -> Batch:
-        """Make the batch of a plan after its copies were made."""
-        memory = plan.memory
-        columns = self.window.rows
-        leaves = {f.name: self._rows_of(f, plan) for f in self._fields.chosen}
-        flags: dict[str, np.ndarray] = dict(zip(_FLAGS, memory["flags"], strict=True))
-        lengths, following = plan.lengths, None
+    def _batch(
+        self,
+        leaves: dict[str, np.ndarray],
+        lengths: np.ndarray,
+        ids: np.ndarray,
+        weights: np.ndarray,
+        state: dict[str, np.ndarray],
+        memory: Memory,
+    ) -> Batch:
+        """Make the batch of fields ``[B, rows, ...]``."""
+        is_first, *ends, mask = memory["flags"]
+        following: dict[str, np.ndarray] | None = None
         if self._is_shifted:
-            mask = flags["mask"][:, :-1] & flags["mask"][:, 1:] & ~flags["is_last"][:, :-1]
-            following = _cut({name: leaves[name] for name in self._received}, 1, columns)
-            flags = {
-                name: rows[:, :-1] if name == "is_first" else rows[:, 1:]
-                for name, rows in flags.items()
-            } | {"mask": mask}
-            leaves = _cut(leaves, 0, columns - 1)
+            mask = mask[:, :-1] & mask[:, 1:] & ~ends[0][:, :-1]
+            is_first, ends = is_first[:, :-1], [rows[:, 1:] for rows in ends]
+            following = {name: leaves[name][:, 1:] for name in self._received}
+            leaves = {name: rows[:, :-1] for name, rows in leaves.items()}
             leaves |= {name: following[name] for name in self._results}
             lengths = mask.sum(1)
         if self._request.time_major:
-            leaves = _turned(leaves)
-            flags = {name: np.ascontiguousarray(rows) for name, rows in _turned(flags).items()}
-            following = None if following is None else _turned(following)
+            leaves = {name: rows.swapaxes(0, 1) for name, rows in leaves.items()}
+            is_first, mask, *ends = (
+                np.ascontiguousarray(rows.swapaxes(0, 1)) for rows in (is_first, mask, *ends)
+            )
+            if following is not None:
+                following = {name: rows.swapaxes(0, 1) for name, rows in following.items()}
+        then = None if following is None else self._fields.observation(following)
+        is_last, terminated, truncated, cut = ends
         return Batch(
-            observation=pick(self._fields.observation, leaves),
-            action=pick(self._fields.action, leaves),
+            observation=self._fields.observation(leaves),
+            action=self._fields.action(leaves),
             reward=cast("np.ndarray", leaves.get("reward")),
-            is_first=flags["is_first"],
-            is_last=flags["is_last"],
-            terminated=flags["terminated"],
-            truncated=flags["truncated"],
-            cut=flags["cut"],
-            mask=flags["mask"],
+            is_first=is_first,
+            is_last=is_last,
+            terminated=terminated,
+            truncated=truncated,
+            cut=cut,
+            mask=mask,
             lengths=lengths,
             info={key: leaves[name] for key, name in self._info},
             extras={key: leaves[name] for key, name in self._extras},
-            ids=plan.ids,
+            ids=ids,
             weights=weights,
-            state=plan.state,
-            next_observation=pick(
-                None if following is None else self._fields.observation, following or {}
-            ),
+            state=state,
+            next_observation=cast("ArrayTree", then),
             burn_in=self._request.burn_in,
             memory=memory,
         )
-
-    def _shapes_of(self, batch: int) -> Shapes:
-        """Shapes and dtypes of the arrays for a number of sequences."""
-        shapes: Shapes = {}
-        rows = self.window.rows
-        for field in self._fields.chosen:
-            more = self._frames if self._is_stacked(field) else 0
-            first = (rows, batch) if self._is_turned(field) else (batch, rows + more)
-            dtype = batch_dtype(field)
-            shapes[field.name] = ((*first, *field.shape), dtype)
-            if more and not self._are_views:
-                shapes["stacks of " + field.name] = ((batch, rows, *field.source_shape), dtype)
-        shapes["flags"] = ((len(_FLAGS), batch, rows), np.dtype(np.bool_))
-        return shapes
 
     def _is_stacked(self, field: Field) -> bool:
         return self._frames > 0 and field.stack > 1
@@ -208,86 +204,77 @@ class SequenceSampler:
         return self._request.time_major and not self._is_stacked(field)
 
     def _take(
-        self, reader: RowReader, segments: Segments, memory: Memory
-    ) -> list[tuple[Copies, np.ndarray]]:
-        """Copy the rows of small fields, and plan the copies of large ones."""
-        copies: list[tuple[Copies, np.ndarray]] = []
+        self, rest: Rest, reader: RowReader, segments: Segments, memory: Memory
+    ) -> dict[str, np.ndarray]:
+        """Copy the rows of small fields, and plan the copies of large ones; [B, rows, ...]."""
+        leaves: dict[str, np.ndarray] = {}
         slots: np.ndarray | None = None
-        columns = self.window.rows if self._request.time_major else 0
-        for field in self._fields.chosen:
-            if self._is_stacked(field):
-                continue
-            rows = memory[field.name]
+        columns = self._window.rows if self._request.time_major else 0
+        for field in self._single:
+            rows = leaves[field.name] = memory[field.name]
             flat = rows.reshape(rows.shape[0] * rows.shape[1], *field.shape)
+            if columns:
+                leaves[field.name] = rows.swapaxes(0, 1)
             if not reader.is_small(field.name):
-                copies.append((reader.plan(field.name, segments, flat, columns), flat))
+                rest[0].append((reader.plan(field.name, segments, flat, columns), flat))
                 continue
             if slots is None:
                 slots = reader.slots(segments, len(flat))
                 slots = slots.reshape(-1, columns).T.ravel() if columns else slots
             reader.take(field.name, slots, flat)
-        return copies
+        return leaves
 
-    def _take_frames(
-        self, reader: RowReader, wider: Runs, memory: Memory
-    ) -> list[tuple[Copies, np.ndarray]]:
-        """Plan the copies of the frames of stacks."""
-        segments = reader.segments(wider)
-        copies: list[tuple[Copies, np.ndarray]] = []
+    def _take_stacks(
+        self,
+        rest: Rest,
+        reader: RowReader,
+        runs: _Runs,
+        segments: Segments,
+        memory: Memory,
+    ) -> dict[str, np.ndarray]:
+        """Plan the copies of the frames of stacks; [B, rows, k, ...]."""
+        leaves: dict[str, np.ndarray] = {}
+        frames = self._frames
+        rows, target = self._window.part(runs, frames)
+        wider = reader.segments(runs.chunk, runs.place, runs.at, rows, target)
+        missing = frames - (rows - self._window.part(runs, 0)[0])
+        numbers = np.zeros(0)
+        if not self._are_views:
+            mask = memory["flags"][-1]
+            first = segments.at[:, FIRST_ROW] + segments.start
+            numbers = np.where(mask, spread(first, segments, mask.size).reshape(mask.shape), -1)
         for field in filter(self._is_stacked, self._fields.chosen):
             rows = memory[field.name]
             flat = rows.reshape(rows.shape[0] * rows.shape[1], *field.shape)
-            copies.append((reader.plan(field.name, segments, flat), flat))
-        return copies
-
-    def _rows_of(self, field: Field, plan: SequencePlan) -> np.ndarray:
-        """The rows of a field, [B, T, ...], with zeros as padding."""
-        rows = plan.memory[field.name]
-        if self._is_turned(field):
-            rows = rows.swapaxes(0, 1)
-        if not self._is_stacked(field):
-            if not plan.is_full:
-                rows[~plan.memory["flags"][-1]] = 0
-            return rows
-        skipped = self._frames - (field.stack - 1)
-        if plan.rows is not None:
-            out = plan.memory["stacks of " + field.name]
-            stack_copies(rows[:, skipped:], plan.rows, field, out)
-            return out
-        assert plan.missing is not None
-        pad_before(rows, plan.missing, field)
-        return stack_views(rows, field.stack, skipped, self.window.rows)
-
-    def _state(self, reader: RowReader, segments: Segments) -> dict[str, np.ndarray]:
-        if not self._fields.state:
-            return {}
-        first = reader.refs(segments.first_chunk, segments.first_start)
-        return {field.key: reader.pick(field.name, first) for field in self._fields.state}
-
-    def _ids(self, chunk_index: ChunkIndex, drawn: Drawn, segments: Segments) -> np.ndarray:
-        """The ids of the rows that the items begin with."""
-        index, row = segments.first_chunk, segments.first_start
-        records, borders = chunk_index.records, self.window.borders
-        if self.window.burn_in or borders == "pad_before":
-            is_across = borders == "cross"
-            index, row, _ = chunk_of(chunk_index, drawn.chunk, drawn.start, is_across)
-        ids: np.ndarray = records["row_id"][index] + row
-        return ids
-
-    def _row_numbers(self, index: ChunkIndex, segments: Segments, mask: np.ndarray) -> np.ndarray:
-        """Each row's index in its episode [B, T], or -1 for padding."""
-        first = index.records["first_row"][segments.chunk] + segments.start
-        rows = spread(first, segments, np.full(mask.size, -1))
-        return rows.reshape(mask.shape)
+            rest[0].append((reader.plan(field.name, wider, flat), flat))
+            skipped = frames - (field.stack - 1)
+            if self._are_views:
+                leaves[field.name] = stack_views(rows, field.stack, skipped, self._window.rows)
+                rest[1].append(partial(pad_before, rows, missing, field))
+            else:
+                out = leaves[field.name] = memory["stacks of " + field.name]
+                rest[1].append(partial(stack_copies, rows[:, skipped:], numbers, field, out))
+        return leaves
 
 
-def _cut(leaves: Mapping[str, np.ndarray], first: int, stop: int) -> dict[str, np.ndarray]:
-    return {name: rows[:, first:stop] for name, rows in leaves.items()}
+class _Runs(NamedTuple):
+    """The rows of drawn sequences, without a burn-in and frames before them.
 
+    Args:
+        chunk: [B] index of the chunk that holds the last row.
+        place: [B] that row in the chunk.
+        at: [B, 8] the chunk's row in the reader's table.
+        first: [B] first row, counted in the episode or, across episodes, in the stream.
+        last: [B] last row.
+        head: [B] first row that can precede them.
+    """
 
-def _turned(leaves: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Swap batch and time axes."""
-    return {name: rows.swapaxes(0, 1) for name, rows in leaves.items()}
+    chunk: np.ndarray
+    place: np.ndarray
+    at: np.ndarray
+    first: np.ndarray
+    last: np.ndarray
+    head: np.ndarray | int
 
 
 class Window(NamedTuple):
@@ -344,57 +331,72 @@ class Window(NamedTuple):
             newest if self.borders == "inside" else None,
         )
 
-    def runs(self, chunk_index: ChunkIndex, drawn: Drawn, frames: int) -> Runs:
-        """The rows of drawn sequences, with their output rows in ``[B, frames + rows]``.
+    def runs(self, reader: RowReader, index: ChunkIndex, drawn: Drawn) -> _Runs:
+        """The rows of drawn sequences."""
+        is_across, length = self.borders == "cross", self.length + self.shift
+        chunk, first, is_exact = drawn
+        if self.borders == "pad_before":
+            first = np.maximum(first + self._item - length, 0)
+            last = drawn.start + (self._item - 1)
+        else:
+            last = first + (length - 1)
+        is_exact = is_exact and self.borders != "pad_after"
+        chunk, place, at = reader.locate(chunk, last, is_across=is_across, is_exact=is_exact)
+        if self.borders == "pad_after":
+            last = at[:, FIRST_ROW] + place
+        head = index.records["stream_head"][chunk] if is_across else 0
+        return _Runs(chunk, place, at, first, last, head)
+
+    def part(self, runs: _Runs, frames: int) -> tuple[np.ndarray, np.ndarray]:
+        """How many rows of sequences are stored, and their output rows in ``[B, frames + rows]``.
 
         Args:
-            chunk_index: The index of the stored chunks.
-            drawn: The sequences.
-            frames: Additional rows before the first one, as far as they are stored.
+            runs: The sequences.
+            frames: Additional rows before the first one.
         """
-        is_across = self.borders == "cross"
-        first = last = drawn.start
+        first, begin, width = runs.first, runs.first, frames + self.rows
+        context = self.burn_in + frames
+        if context:
+            begin = np.maximum(first - context, runs.head)
+        rows = runs.last - begin + 1
+        target = np.arange(len(first)) * width
         if self.borders == "pad_before":
-            last = first + self._item - 1
-            first = np.maximum(last - (self.length + self.shift) + 1, 0)
-        else:
-            last = first + self.length + self.shift - 1
-        index, place, records = chunk_of(chunk_index, drawn.chunk, last, is_across)
-        last = records["stream_row" if is_across else "first_row"] + place
-        begin = np.maximum(first - (self.burn_in + frames), 0)
-        if is_across:
-            begin = np.maximum(begin, records["stream_head"])
-        count = last - begin + 1
-        cells = np.arange(len(first)) * (frames + self.rows)
-        if self.borders == "pad_before":
-            target = cells + frames + self.rows - count
-        else:
-            target = cells + frames + self.burn_in - (first - begin)
-        return Runs(index, place + 1, count, target)
+            return rows, target + width - rows
+        return rows, target + context - (first - begin) if context else target
 
 
-def _fill_flags(flags: np.ndarray, records: np.ndarray, segments: Segments) -> None:
-    """Set the flags of gathered rows.
+def _fill_flags(
+    flags: np.ndarray, index: ChunkIndex, segments: Segments, rows: np.ndarray, target: np.ndarray
+) -> bool:
+    """Set the flags of gathered rows; returns True if no row is padding.
 
     Args:
-        flags: [6, rows] bool, overwritten; in the order of `_FLAGS`.
-        records: [S] the records of the segments' chunks.
+        flags: [6, rows] bool, overwritten.
+        index: The index of the chunks.
         segments: The segments of the rows.
+        rows: [B] how many rows each sequence has.
+        target: [B] the first one.
     """
     flags[:5] = False
-    first = segments.target[records["first_row"] + segments.start == 0]
-    flags[0, first] = True
-    stop = segments.start + segments.rows
-    is_last = (stop == records["rows"]) & (records["is_tail"] == 1)
-    last = np.flatnonzero(is_last)
-    if len(last):
-        row, end = (segments.target + segments.rows - 1)[last], records["end"][last]
+    chunk, at, start = segments[:3]
+    of = (start == -at[:, FIRST_ROW]).nonzero()[0]
+    if len(of):
+        flags[0, segments.target[of]] = True
+    of = (start + segments.rows - 1 == at[:, LAST]).nonzero()[0]
+    if len(of):
+        row, end = (segments.target + segments.rows - 1)[of], index.records["end"][chunk[of]]
         terminated = end & int(End.TERMINATED) != 0
         truncated = end & int(End.TRUNCATED) != 0
         flags[1, row] = True
         flags[2, row] = terminated
         flags[3, row] = truncated
         flags[4, row] = ~(terminated | truncated)
+    return _fill_mask(flags[5], target, rows)
+
+
+def _clear(rows: np.ndarray, mask: np.ndarray) -> None:
+    """Fill the padding with zeros."""
+    rows[~mask] = 0
 
 
 def _fill_mask(mask: np.ndarray, target: np.ndarray, count: np.ndarray) -> bool:
@@ -413,23 +415,6 @@ def _fill_mask(mask: np.ndarray, target: np.ndarray, count: np.ndarray) -> bool:
     np.subtract.at(edges, target + count, 1)
     np.greater(np.cumsum(edges[:-1]), 0, out=mask)
     return False
-
-
-class EpisodePlan(NamedTuple):
-    """A batch of episodes that is still to be copied.
-
-    Args:
-        sampler: Makes sequences as long as the longest of them.
-        plan: Its plan.
-    """
-
-    sampler: SequenceSampler
-    plan: SequencePlan
-
-    @property
-    def copies(self) -> list[tuple[Copies, np.ndarray]]:
-        """The copies to make, with their outputs."""
-        return self.plan.copies
 
 
 class EpisodeSampler:
@@ -459,24 +444,20 @@ class EpisodeSampler:
             rows, Windows(rows, self._frames), None, WholeEpisodes(rows, self._frames), None
         )
 
-    def memory(self, count: int, out: Batch | TransitionBatch | None) -> Memory:
-        """Return no memory: the size depends on the episodes that are drawn.
-
-        Raises:
-            ValueError: ``out`` is given.
-        """
-        if out is not None:
-            raise ValueError(
-                "out: expected None for whole episodes, whose lengths differ, got a batch; leave "
-                "it out"
-            )
+    def shapes(self, count: int) -> Shapes:
+        """Of no memory: the size depends on the episodes that are drawn."""
         del count
         return {}
 
-    def plan(
-        self, reader: RowReader, index: ChunkIndex, drawn: Drawn, memory: Memory
-    ) -> EpisodePlan:
-        """Find the rows and copy those of small fields; the storage's lock is held.
+    def make(
+        self,
+        reader: RowReader,
+        index: ChunkIndex,
+        drawn: Drawn,
+        weights: np.ndarray,
+        memory: Memory,
+    ) -> tuple[Batch, Rest]:
+        """A batch of drawn items, and the rest of the work on it; the storage's lock is held.
 
         Raises:
             DamagedChunk: Stored bytes are damaged.
@@ -487,12 +468,9 @@ class EpisodeSampler:
         most = int(rows.max()) * len(rows) * self._spec.row_bytes
         check_free_memory(most, f"a batch of {len(rows)} episodes")
         sampler = self._of_length(int(rows.max()) - self._shift)
-        memory = sampler.memory(len(drawn.start), None)
-        return EpisodePlan(sampler, sampler.plan(reader, index, drawn, memory))
-
-    def finish(self, plan: EpisodePlan, weights: np.ndarray) -> Batch:
-        """Make the batch of a plan after its copies were made."""
-        return plan.sampler.finish(plan.plan, weights)
+        shapes = sampler.shapes(len(rows)).items()
+        memory = {name: np.empty(shape, dtype) for name, (shape, dtype) in shapes}
+        return sampler.make(reader, index, drawn, weights, memory)
 
     def _of_length(self, length: int) -> SequenceSampler:
         batch_size, align, stack, fields, time_major, _ = self._request

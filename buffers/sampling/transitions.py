@@ -6,69 +6,58 @@ Reinforcement Learning (2018), section 7.1.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from typing import NamedTuple, cast
+from functools import partial
+from typing import NamedTuple, TypeAlias, cast
 
 import numpy as np
 
 from stepwell.buffers.episode import End
 from stepwell.buffers.sampling.batch import (
-    Batch,
     BatchFields,
     Memory,
+    Rest,
     Shapes,
     TransitionBatch,
     longest_stack,
-    memory_for,
     pad_before,
-    pick,
 )
-from stepwell.buffers.sampling.copies import Copies
 from stepwell.buffers.sampling.draws import Drawn, ItemKinds
 from stepwell.buffers.sampling.requests import Transitions, check_transitions
-from stepwell.buffers.sampling.row_reader import RowReader, RowRefs, Runs, Segments, chunk_of
+from stepwell.buffers.sampling.row_reader import (
+    FIRST_ROW,
+    LAST,
+    PREVIOUS,
+    ROW_ID,
+    SLOT,
+    RowReader,
+    Segments,
+)
 from stepwell.buffers.spec import Field, Spec
 from stepwell.buffers.storage.chunk_index import ChunkIndex
 from stepwell.buffers.storage.item_counts import EpisodeTails, WholeEpisodes, Windows
 
-__all__ = ["TransitionPlan", "TransitionSampler"]
+__all__ = ["TransitionSampler"]
 
 _TERMINATED, _TRUNCATED = int(End.TERMINATED), int(End.TRUNCATED)
 
 
-class TransitionPlan(NamedTuple):
-    """A batch with its small fields; the large ones are still to be copied.
+_Rows: TypeAlias = "tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]"
+"""One stored row of each transition, as arguments of `RowReader.pick`: index of its chunk, index of
+the row in that, the chunk's row in the reader's table, and the row's slot."""
+
+
+class _Observed(NamedTuple):
+    """A field of the observations.
 
     Args:
-        memory: Memory of the observations.
-        copies: The copies to make, with their outputs.
-        missing: By stack size, the number of frames of each stack that precede the reset.
-        columns: All fields except observations, by name.
+        field: The field.
+        k: Frames of its stacks.
+        is_joined: The frames that both observations share are copied once.
     """
 
-    memory: Memory
-    copies: list[tuple[Copies, np.ndarray]]
-    missing: Mapping[int, np.ndarray]
-    columns: Mapping[str, np.ndarray]
-
-
-class _Path(NamedTuple):
-    """The rows t and t + k of each transition.
-
-    Args:
-        first: Positions of rows t.
-        last: Positions of rows t + k.
-        at_last: [B] the records of their chunks.
-        start: [B] rows t, counted in their episodes.
-        steps: [B] k.
-    """
-
-    first: RowRefs
-    last: RowRefs
-    at_last: np.ndarray
-    start: np.ndarray
-    steps: np.ndarray
+    field: Field
+    k: int
+    is_joined: bool
 
 
 class TransitionSampler:
@@ -84,19 +73,29 @@ class TransitionSampler:
 
     def __init__(self, request: Transitions, spec: Spec) -> None:
         check_transitions(request)
-        self._request = request
+        self._n_step = n = request.n_step
         fields = self._fields = BatchFields.of(spec, request.fields)
-        self._observed = [f for f in fields.chosen if f.kind == "observation"]
+        observed = [f for f in fields.chosen if f.kind == "observation"]
+        stacks = [f.stack if request.stack else 1 for f in observed]
+        self._observed = [
+            _Observed(field, k, k > 1 and n == 1) for field, k in zip(observed, stacks, strict=True)
+        ]
         self._is_rewarded = any(f.kind == "reward" for f in fields.chosen)
         self._of_action = [f.name for f in fields.chosen if f.is_chosen]
         self._info = [(f.key, f.name) for f in fields.chosen if f.kind == "info"]
         self._extras = [(f.key, f.name) for f in fields.chosen if f.kind == "extra"]
-        self._frames = longest_stack(spec) - 1 if request.stack else 0
-        powers = request.gamma ** np.arange(request.n_step + 1.0)
+        frames = self._frames = longest_stack(spec) - 1 if request.stack else 0
+        powers = request.gamma ** np.arange(n + 1.0)
         self._powers = powers.astype(np.float32)
         self._weights = powers[:-1]
-        self._kinds = self._all_kinds()
-        self._shapes = self._shapes_of(request.batch_size)
+        self._count, self._shapes = request.batch_size, self._shapes_of(request.batch_size)
+        self._kinds = ItemKinds(
+            2,
+            Windows(2, frames),
+            EpisodeTails(n, 1, frames),
+            WholeEpisodes(2, frames),
+            Windows(2, frames, is_settled=True),
+        )
 
     def kinds(self, stride: int = 1) -> ItemKinds:
         """The kinds of its items.
@@ -108,175 +107,162 @@ class TransitionSampler:
             return self._kinds
         return self._kinds._replace(every=Windows(2, self._frames, stride))
 
-    def _all_kinds(self) -> ItemKinds:
-        n, frames = self._request.n_step, self._frames
-        return ItemKinds(
-            2,
-            Windows(2, frames),
-            EpisodeTails(n, 1, frames),
-            WholeEpisodes(2, frames),
-            Windows(2, frames, is_settled=True),
-        )
+    def shapes(self, count: int) -> Shapes:
+        """Shapes and dtypes of the memory of a number of transitions."""
+        return self._shapes if count == self._count else self._shapes_of(count)
 
-    def memory(self, count: int, out: Batch | TransitionBatch | None) -> Memory:
-        """Memory for a number of transitions, possibly that of an earlier batch.
+    def _shapes_of(self, count: int) -> Shapes:
+        shapes: Shapes = {}
+        for field, k, is_joined in self._observed:
+            frames = () if k == 1 else (k,)
+            shape = (count, k + 1) if is_joined else (2, count, *frames)
+            shapes[field.name] = ((*shape, *field.shape), field.numpy_dtype)
+        return shapes
 
-        Raises:
-            ValueError: ``out`` was made for another request.
-        """
-        shapes = self._shapes if count == self._request.batch_size else self._shapes_of(count)
-        return memory_for(shapes, None if out is None else out.memory)
-
-    def plan(
-        self, reader: RowReader, index: ChunkIndex, drawn: Drawn, memory: Memory
-    ) -> TransitionPlan:
-        """Find the rows and copy those of small fields; the storage's lock is held.
+    def make(
+        self,
+        reader: RowReader,
+        index: ChunkIndex,
+        drawn: Drawn,
+        weights: np.ndarray,
+        memory: Memory,
+    ) -> tuple[TransitionBatch, Rest]:
+        """A batch of drawn items, and the rest of the work on it; the storage's lock is held.
 
         Raises:
             DamagedChunk: Stored bytes are damaged.
         """
-        path = self._path(reader, index, drawn)
-        chunk, row, _ = path.first
-        columns = {"ids": index.records["row_id"][chunk] + row, "steps": path.steps}
-        self._mark_ends(columns, path)
-        if self._is_rewarded:
-            columns["reward"] = self._returns(reader, path)
-        for name in self._of_action:
-            columns[name] = reader.pick(name, path.first)
-        for _, name in self._info:
-            columns[name] = reader.pick(name, path.last)
-        copies, missing = self._take(reader, path, memory)
-        return TransitionPlan(memory, copies, missing, columns)
-
-    def finish(self, plan: TransitionPlan, weights: np.ndarray) -> TransitionBatch:
-        """Make the batch of a plan after its copies were made."""
-        columns = plan.columns
-        before: dict[str, np.ndarray] = {}
-        after: dict[str, np.ndarray] = {}
-        for field in self._observed:
-            rows, k = plan.memory[field.name], self._stack_of(field)
-            is_joined = self._is_joined(k)
-            if k in plan.missing:
-                stacks = rows if is_joined else rows.reshape(2 * rows.shape[1], k, *field.shape)
-                pad_before(stacks, plan.missing[k], field)
-            before[field.name] = rows[:, :k] if is_joined else rows[0]
-            after[field.name] = rows[:, 1:] if is_joined else rows[1]
-        return TransitionBatch(
-            observation=pick(self._fields.observation, before),
-            action=pick(self._fields.action, columns),
-            reward=cast("np.ndarray", columns.get("reward")),
-            next_observation=pick(self._fields.observation, after),
-            discount=columns["discount"],
-            terminated=columns["terminated"],
-            truncated=columns["truncated"],
-            cut=columns["cut"],
-            steps=columns["steps"],
-            info={key: columns[name] for key, name in self._info},
-            extras={key: columns[name] for key, name in self._extras},
-            ids=columns["ids"],
-            weights=weights,
-            memory=plan.memory,
-        )
-
-    def _path(self, reader: RowReader, index: ChunkIndex, drawn: Drawn) -> _Path:
-        """Find the first and last row of each transition."""
-        start, n = drawn.start, self._request.n_step
-        chunk, place, at_last = chunk_of(index, drawn.chunk, start + n, is_across=False)
-        steps = _ones(len(start)) if n == 1 else at_last["first_row"] + place - start
-        last, row = reader.refs(chunk, place), place - steps
-        if np.count_nonzero(row < 0):  # in an earlier chunk
-            chunk, row, _ = chunk_of(index, drawn.chunk, start, is_across=False)
-            first = reader.refs(chunk, row)
-        else:
-            first = RowRefs(chunk, row, last.slots - steps)
-        return _Path(first, last, at_last, start, steps)
-
-    def _mark_ends(self, columns: dict[str, np.ndarray], path: _Path) -> None:
-        """Add the flags of rows t + k that end their episodes."""
-        at, batch = path.at_last, len(path.start)
-        terminated, truncated, cut = np.zeros((3, batch), np.bool_)
-        discount = self._powers.take(path.steps)
-        last = ((path.last.row + at["is_tail"]) == at["rows"]).nonzero()[0]
-        if len(last):
-            last = last[at["is_tail"][last] == 1]
-            end = at["end"][last]
-            terminated[last] = end & _TERMINATED != 0
-            truncated[last] = end & _TRUNCATED != 0
-            cut[last] = end & (_TERMINATED | _TRUNCATED) == 0
+        first, last, steps = self._ends(reader, drawn)
+        chunk, place, at, _ = last
+        terminated, truncated, cut = np.zeros((3, len(steps)), np.bool_)
+        discount = self._powers.take(steps)
+        of = (place == at[:, LAST]).nonzero()[0]
+        if len(of):
+            end = index.records["end"][chunk[of]]
+            terminated[of] = end & _TERMINATED != 0
+            truncated[of] = end & _TRUNCATED != 0
+            cut[of] = end & (_TERMINATED | _TRUNCATED) == 0
             discount[terminated] = 0
-        columns |= {
-            "terminated": terminated,
-            "truncated": truncated,
-            "cut": cut,
-            "discount": discount,
-        }
+        reward = self._returns(reader, last, steps) if self._is_rewarded else None
+        chosen: dict[str, np.ndarray] = {}
+        for name in self._of_action:
+            chosen[name] = reader.pick(name, *first)
+        extras: dict[str, np.ndarray] = {}
+        for key, name in self._extras:
+            extras[key] = chosen[name]
+        info: dict[str, np.ndarray] = {}
+        for key, name in self._info:
+            info[key] = reader.pick(name, *last)
+        before, after, rest = self._observe(reader, memory, drawn.start, first, last, steps)
+        batch = TransitionBatch(
+            observation=self._fields.observation(before),
+            action=self._fields.action(chosen),
+            reward=cast("np.ndarray", reward),
+            next_observation=self._fields.observation(after),
+            discount=discount,
+            terminated=terminated,
+            truncated=truncated,
+            cut=cut,
+            steps=steps,
+            info=info,
+            extras=extras,
+            ids=first[2][:, ROW_ID] + first[1],
+            weights=weights,
+            memory=memory,
+        )
+        return batch, rest
 
-    def _returns(self, reader: RowReader, path: _Path) -> np.ndarray:
-        """Discounted sums of the rewards of rows t + 1 to t + k, [B] float32."""
-        n, steps = self._request.n_step, path.steps
+    def _ends(self, reader: RowReader, drawn: Drawn) -> tuple[_Rows, _Rows, np.ndarray]:
+        """The rows t and t + k of each transition, and k."""
+        chunk, start, is_exact = drawn
+        n = self._n_step
+        chunk, place, at = reader.locate(chunk, start + n, is_exact=is_exact and n == 1)
+        reader.find(chunk, at)
+        slots = at[:, SLOT] + place
         if n == 1:
-            return reader.pick("reward", path.last).astype(np.float32)
+            steps = np.empty(len(start), np.int64)  # `np.ones` takes five times as long
+            steps.fill(1)
+        else:
+            steps = at[:, FIRST_ROW] + place - start
+        last = chunk, place, at, slots
+        place, slots = place - steps, slots - steps
+        of = (place < 0).nonzero()[0]
+        if len(of):  # in an earlier chunk
+            earlier, row, there = reader.locate(at[of, PREVIOUS], start[of])
+            reader.find(earlier, there)
+            chunk, at = chunk.copy(), at.copy()
+            chunk[of], place[of], at[of] = earlier, row, there
+            slots[of] = there[:, SLOT] + row
+        return (chunk, place, at, slots), last, steps
+
+    def _returns(self, reader: RowReader, last: _Rows, steps: np.ndarray) -> np.ndarray:
+        """Discounted sums of the rewards of rows t + 1 to t + k, [B] float32."""
+        n = self._n_step
+        if n == 1:
+            return reader.pick("reward", *last).astype(np.float32)
         target = np.arange(len(steps)) * n
-        segments = reader.segments(Runs(path.last.chunk, path.last.row + 1, steps, target))
+        segments = reader.segments(*last[:3], steps, target)
         rewards = reader.rows("reward", segments, n * len(steps)).reshape(-1, n)
         is_used = np.arange(n) < steps[:, None]
         returns: np.ndarray = (np.where(is_used, rewards, 0) @ self._weights).astype(np.float32)
         return returns
 
-    def _take(
-        self, reader: RowReader, path: _Path, memory: Memory
-    ) -> tuple[list[tuple[Copies, np.ndarray]], dict[int, np.ndarray]]:
-        """Copy small observations, and plan the copies of large ones, a run of rows for each."""
-        copies: list[tuple[Copies, np.ndarray]] = []
-        missing: dict[int, np.ndarray] = {}
-        found: dict[int, Segments] = {}
-        for field in self._observed:
-            rows, k = memory[field.name], self._stack_of(field)
-            if k == 1 and reader.is_small(field.name):
-                reader.take(field.name, path.first.slots, rows[0])
-                reader.take(field.name, path.last.slots, rows[1])
+    def _observe(
+        self,
+        reader: RowReader,
+        memory: Memory,
+        start: np.ndarray,
+        first: _Rows,
+        last: _Rows,
+        steps: np.ndarray,
+    ) -> tuple[Memory, Memory, Rest]:
+        """Copy small observations, and plan the copies of large ones, a run of rows for each.
+
+        Returns:
+            By name the observations, and the next ones.
+        """
+        before: Memory = {}
+        after: Memory = {}
+        rest: Rest = [], []
+        found: dict[int, tuple[Segments, np.ndarray]] = {}
+        for field, k, is_joined in self._observed:
+            name = field.name
+            rows = memory[name]
+            before[name] = now = rows[:, :k] if is_joined else rows[0]
+            after[name] = then = rows[:, 1:] if is_joined else rows[1]
+            if k == 1 and reader.is_small(name):
+                reader.take(name, first[3], now)
+                reader.take(name, last[3], then)
                 continue
             if k not in found:
-                runs, lacking = self._runs(path, k)
-                found[k] = reader.segments(runs)
-                if k > 1:
-                    missing[k] = lacking
-            flat = rows.reshape(math.prod(rows.shape[: rows.ndim - len(field.shape)]), *field.shape)
-            copies.append((reader.plan(field.name, found[k], flat), flat))
-        return copies, missing
-
-    def _runs(self, path: _Path, k: int) -> tuple[Runs, np.ndarray]:
-        """The rows of stacks of k frames, and the number of missing frames in each."""
-        index, stop = path.last.chunk, path.last.row + 1
-        if self._is_joined(k):
-            width, rows = k + 1, path.start + 2
-        else:
-            width, rows = k, np.concatenate([path.start, path.start + path.steps]) + 1
-            index = np.concatenate([path.first.chunk, index])
-            stop = np.concatenate([path.first.row + 1, stop])
-        count = np.minimum(rows, width)
-        missing = width - count
-        return Runs(index, stop, count, np.arange(len(count)) * width + missing), missing
-
-    def _shapes_of(self, batch: int) -> Shapes:
-        shapes: Shapes = {}
-        for field in self._observed:
-            k = self._stack_of(field)
-            frames = () if k == 1 else (k,)
-            shape = (batch, k + 1) if self._is_joined(k) else (2, batch, *frames)
-            shapes[field.name] = ((*shape, *field.shape), field.numpy_dtype)
-        return shapes
-
-    def _stack_of(self, field: Field) -> int:
-        return field.stack if self._request.stack else 1
-
-    def _is_joined(self, k: int) -> bool:
-        """Copy frames that both observations share once."""
-        return k > 1 and self._request.n_step == 1
+                found[k] = _frames(reader, k, is_joined, start, first, last, steps)
+            segments, missing = found[k]
+            width = k + 1 if is_joined else 2 * k
+            flat = rows.reshape(len(start) * width, *field.shape)
+            rest[0].append((reader.plan(name, segments, flat), flat))
+            if k > 1:
+                stacks = rows if is_joined else rows.reshape(2 * len(start), k, *field.shape)
+                rest[1].append(partial(pad_before, stacks, missing, field))
+        return before, after, rest
 
 
-def _ones(count: int) -> np.ndarray:
-    """Steps of one: `np.ones` takes five times as long."""
-    ones = np.empty(count, np.int64)
-    ones.fill(1)
-    return ones
+def _frames(
+    reader: RowReader,
+    k: int,
+    is_joined: bool,
+    start: np.ndarray,
+    first: _Rows,
+    last: _Rows,
+    steps: np.ndarray,
+) -> tuple[Segments, np.ndarray]:
+    """The rows of stacks of k frames, and the number of missing frames in each."""
+    if is_joined:
+        width, rows = k + 1, start + 2
+        chunk, place, at, _ = last
+    else:
+        width, rows = k, np.concatenate([start, start + steps]) + 1
+        chunk, place, at = map(np.concatenate, zip(first[:3], last[:3], strict=True))
+    count = np.minimum(rows, width)
+    missing = width - count
+    target = np.arange(len(count)) * width + missing
+    return reader.segments(chunk, place, at, count, target), missing

@@ -300,7 +300,8 @@ class ChunkIndex:
                 self._counts.pop(next(iter(self._counts)))
             self._counts[key] = ItemCounts(kind, chosen)
         counts = self._counts[key]
-        counts.update(self.records, self._base)
+        if counts.known < self._length:
+            counts.update(self.records, self._base)
         return counts
 
     def _check_first(self, chunk: Chunk, fresh: set[int]) -> None:

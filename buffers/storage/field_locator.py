@@ -89,9 +89,29 @@ class FieldLocator:
                 f"meanwhile, got {self.base} as the oldest chunk; start again"
             )
         buffer = self._buffers.get(record.segment)
-        if buffer is None or not self.is_known[index]:
-            buffer = self._look_up(position, record)
-        return buffer, self.offsets[:, index].tolist(), self.kinds[:, index].tolist()
+        if buffer is not None and self.is_known[index]:
+            return buffer, self.offsets[:, index].tolist(), self.kinds[:, index].tolist()
+        try:
+            payload, origin = self._storage.payload(position)
+        except StoreCorrupt as error:
+            raise DamagedChunk(position, error) from error
+        buffer = memoryview(cast("bytes", payload))
+        codings, offsets = map(
+            list, zip(*self.reader.fields(buffer, origin, record.stored_rows), strict=True)
+        )
+        numbers = self._numbers
+        for coding in codings:
+            if coding not in numbers:
+                # Two threads may assign two, which is harmless.
+                self.codings.append(coding)
+                numbers[coding] = self.codings.index(coding)
+        kinds = list(map(numbers.__getitem__, codings))
+        self.offsets[:, index], self.kinds[:, index] = offsets, kinds
+        self.is_known[index] = True  # last, for other threads
+        if len(self._buffers) >= _MAX_SEGMENTS:
+            self._buffers = {}
+        self._buffers[record.segment] = buffer
+        return buffer, offsets, kinds
 
     def buffers(self, indices: np.ndarray, segments: np.ndarray) -> list[memoryview]:
         """The memory of chunks, all of which were found before.
@@ -100,40 +120,11 @@ class FieldLocator:
             indices: [n] indices of the chunks.
             segments: [n] their segments.
         """
-        buffers = self._buffers
         try:
-            return [buffers[segment] for segment in segments.tolist()]
+            return list(map(self._buffers.__getitem__, segments.tolist()))
         except KeyError:  # forgotten: there were many
-            return [self._buffer_of(index + self.base) for index in indices.tolist()]
-
-    def _buffer_of(self, position: int) -> memoryview:
-        record = self._storage.index.record(position)
-        found = self._buffers.get(record.segment)
-        return self._look_up(position, record) if found is None else found
-
-    def _look_up(self, position: int, record: ChunkInfo) -> memoryview:
-        """Find a chunk's memory and its fields, and remember them."""
-        try:
-            payload, origin = self._storage.payload(position)
-        except StoreCorrupt as error:
-            raise DamagedChunk(position, error) from error
-        buffer = memoryview(cast("bytes", payload))
-        fields = self.reader.fields(buffer, origin, record.stored_rows)
-        index = position - self.base
-        self.offsets[:, index] = [offset for _, offset in fields]
-        self.kinds[:, index] = [self._kind(coding) for coding, _ in fields]
-        self.is_known[index] = True  # last, for other threads
-        if len(self._buffers) >= _MAX_SEGMENTS:
-            self._buffers = {}
-        self._buffers[record.segment] = buffer
-        return buffer
-
-    def _kind(self, coding: Coding) -> int:
-        """The number of a coding; two threads may assign two, which is harmless."""
-        if coding not in self._numbers:
-            self.codings.append(coding)
-            self._numbers[coding] = self.codings.index(coding)
-        return self._numbers[coding]
+            positions, index = (indices + self.base).tolist(), self._storage.index
+            return [self.find(position, index.record(position))[0] for position in positions]
 
     def _forget(self) -> None:
         self.generation, self.base = self._storage.generation, self._storage.index.base

@@ -213,7 +213,7 @@ class ItemCounts:
         self._running = np.zeros(64, np.int64)
         # Item i of all is the one with the number i + _shift[record] of its episode or stream.
         self._shift = np.zeros(64, np.int64)
-        self._known = 0
+        self.known = 0  # records that are counted
 
     def copied(self) -> ItemCounts:
         """A copy that is updated on its own."""
@@ -224,7 +224,7 @@ class ItemCounts:
     @property
     def total(self) -> int:
         """Number of items."""
-        return self.before(self._known)
+        return int(self._running[self.known - 1]) if self.known else 0
 
     def before(self, index: int) -> int:
         """Items of the records before an index."""
@@ -232,7 +232,7 @@ class ItemCounts:
 
     def forget_from(self, index: int) -> None:
         """Count the chunks from an index on again."""
-        self._known = min(self._known, index)
+        self.known = min(self.known, index)
 
     def update(self, records: np.ndarray, base: int) -> None:
         """Count the items of new chunks.
@@ -241,7 +241,7 @@ class ItemCounts:
             records: All live records.
             base: Position of the first one.
         """
-        new = records[self._known :]
+        new = records[self.known :]
         if not len(new):
             return
         if len(records) > len(self._running):
@@ -251,15 +251,15 @@ class ItemCounts:
             )
         counts = self._kind.counts(new)
         if self._chosen is not None:
-            counts = counts * self._chosen.verdicts(base + self._known, len(new))
+            counts = counts * self._chosen.verdicts(base + self.known, len(new))
         running = self.total + np.cumsum(counts)
-        self._running[self._known : len(records)] = running
-        self._shift[self._known : len(records)] = self._kind.lowest(new) - (running - counts)
-        self._known = len(records)
+        self._running[self.known : len(records)] = running
+        self._shift[self.known : len(records)] = self._kind.lowest(new) - (running - counts)
+        self.known = len(records)
 
     def limits(self, shares: Shares | None) -> tuple[np.ndarray, np.ndarray]:
         """Number of each store's first item [stores], and of the one after its last."""
-        borders = [0, self._known] if shares is None else shares.borders.tolist()
+        borders = [0, self.known] if shares is None else shares.borders.tolist()
         limits = np.array([self.before(border) for border in borders])
         return limits[:-1], limits[1:]
 
@@ -269,7 +269,7 @@ class ItemCounts:
         Returns:
             Indices of the items' records ``[n]``, and the items' first rows ``[n]``.
         """
-        index = self._running[: self._known].searchsorted(numbers, side="right")
+        index = self._running[: self.known].searchsorted(numbers, side="right")
         first = numbers + self._shift.take(index)
         spacing = self._kind.spacing
         return index, first if spacing == 1 else first * spacing

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from stepwell.buffers import End
-from stepwell.buffers.sampling import small_field_cache as row_columns
+from stepwell.buffers.sampling import row_reader
 from stepwell.buffers.sampling.requests import Episodes, Request, Sequences, Transitions
 from support.models.replay_histories import Kind, a_replay, busy_history
 from support.rows.replay_rows import Played, Step
@@ -264,12 +264,12 @@ def test_small_fields_are_the_same_without_their_cache(
     played: Played, request_: Request, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = copies(drawn(played, request_, 5))
-    monkeypatch.setattr(row_columns, "_MAX_BYTES", 0)
+    monkeypatch.setattr(row_reader, "_MAX_BYTES", 0)
     played.replay._sampler = None
     assert_same(copies(drawn(played, request_, 5)), kept)
     sampler = played.replay._sampler
     assert sampler is not None
-    assert sampler._rows._columns.nbytes == 0
+    assert sampler._rows.nbytes == 0
 
 
 def test_the_repr_of_a_batch_is_one_line(played: Played) -> None:

@@ -12,7 +12,7 @@ import pytest
 from gymnasium import spaces
 
 from stepwell.buffers import Chunk, Codec, End, SequenceReplayBuffer, Spec, bridges
-from stepwell.buffers.sampling import small_field_cache as row_columns
+from stepwell.buffers.sampling import row_reader
 from stepwell.buffers.sampling.requests import Episodes, Request, Sequences, Transitions
 from stepwell.collectors import Collector, RandomPolicy, evaluate
 
@@ -140,7 +140,7 @@ def test_a_batch_has_the_structure_of_the_space(nested: SequenceReplayBuffer) ->
 def test_rows_of_no_bytes_are_read_without_the_cache_of_small_fields(
     nested: SequenceReplayBuffer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(row_columns, "_MAX_BYTES", 0)
+    monkeypatch.setattr(row_reader, "_MAX_BYTES", 0)
     for request in REQUESTS:
         assert_whole(request, nested.sample(request))
 

@@ -142,7 +142,8 @@ def test_windows_are_drawn_uniformly() -> None:
     expected = windows_of(model.chunks, 4)
     draws = 200 * len(expected)
     kinds = Window("inside", 4, 0, 0, 0).kinds()
-    index, starts = draw_items(model.index, kinds, "steps", draws, None, np.random.default_rng(0))
+    rng = np.random.default_rng(0)
+    index, starts, _ = draw_items(model.index, kinds, "steps", draws, None, rng)
     episodes = model.index.records["episode"][index]
     counts = Counter(zip(episodes.tolist(), starts.tolist(), strict=True))
     assert set(counts) <= set(expected)
