@@ -281,6 +281,7 @@ def test_batches_are_the_same(seed: int, capacity: int | None) -> None:
 # --- wrong calls ----------------------------------------------------------------------------------
 
 CALLS = by_tier(3_000, 3_000, 60_000)
+SANITIZED = by_tier(20_000, 20_000, 60_000)
 
 
 def test_wild_calls_are_refused_and_change_nothing() -> None:
@@ -313,7 +314,7 @@ def test_wild_calls_under_sanitizers(tmp_path: Path) -> None:
     environment = {"LD_PRELOAD": str(library), "PYTHONMALLOC": "malloc"}
     environment["ASAN_OPTIONS"] = "detect_leaks=0"  # Python keeps much until it ends
     found = subprocess.run(
-        [sys.executable, CHECKOUT / "tests/support/wild_calls.py", str(built), "1", "60000"],
+        [sys.executable, CHECKOUT / "tests/support/wild_calls.py", str(built), "1", str(SANITIZED)],
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
