@@ -199,6 +199,12 @@ def _first_start(records: np.ndarray, context: int, is_across: bool) -> np.ndarr
     return first
 
 
+# For so many numbers a guess and a few steps are faster than a binary search, whose branches
+# processors cannot predict.
+_MANY = 96
+_MOST_STEPS = 4
+
+
 class ItemCounts:
     """Running count of the items of one kind.
 
@@ -214,6 +220,8 @@ class ItemCounts:
         # Item i of all is the one with the number i + _shift[record] of its episode or stream.
         self._shift = np.zeros(64, np.int64)
         self.known = 0  # records that are counted
+        # _guide[i] is the record of the item with the number i << _bits.
+        self._guide, self._guided, self._bits = np.zeros(0, np.int64), 0, 0
 
     def copied(self) -> ItemCounts:
         """A copy that is updated on its own."""
@@ -233,6 +241,7 @@ class ItemCounts:
     def forget_from(self, index: int) -> None:
         """Count the chunks from an index on again."""
         self.known = min(self.known, index)
+        self._guided = min(self._guided, -(-self.total >> self._bits))
 
     def update(self, records: np.ndarray, base: int) -> None:
         """Count the items of new chunks.
@@ -269,10 +278,37 @@ class ItemCounts:
         Returns:
             Indices of the items' records ``[n]``, and the items' first rows ``[n]``.
         """
-        index = self._running[: self.known].searchsorted(numbers, side="right")
+        index = self._records_of(numbers)
         first = numbers + self._shift.take(index)
         spacing = self._kind.spacing
         return index, first if spacing == 1 else first * spacing
+
+    def _records_of(self, numbers: np.ndarray) -> np.ndarray:
+        """Indices of the records that items belong to."""
+        if len(numbers) >= _MANY:
+            running, index = self._running, self._follow_guide().take(numbers >> self._bits)
+            for _ in range(_MOST_STEPS):
+                is_later = running.take(index) <= numbers
+                if not np.count_nonzero(is_later):
+                    return index
+                index += is_later
+        return self._running[: self.known].searchsorted(numbers, side="right")
+
+    def _follow_guide(self) -> np.ndarray:
+        """Extend the guide to all items; one in twice as many places as there are records."""
+        total = self.total
+        places = total >> self._bits
+        if places > 4 * self.known or (self._bits and places < self.known):
+            self._bits, self._guided = max(0, (total // (2 * self.known)).bit_length() - 1), 0
+        stop = ((total - 1) >> self._bits) + 1
+        if stop > self._guided:
+            if stop > len(self._guide):
+                self._guide = np.pad(self._guide, (0, 2 * stop - len(self._guide)))
+            new = np.arange(self._guided, stop) << self._bits
+            found = self._running[: self.known].searchsorted(new, side="right")
+            self._guide[self._guided : stop] = found
+            self._guided = stop
+        return self._guide
 
     def number_of(self, index: int, row: int) -> int:
         """The number of items of earlier records, or of this one before a row."""

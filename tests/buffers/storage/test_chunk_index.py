@@ -13,7 +13,7 @@ from stepwell.buffers import Chunk, End
 from stepwell.buffers.sampling.draws import draw_items
 from stepwell.buffers.sampling.sequences import Window
 from stepwell.buffers.storage.chunk_index import CHUNK, ChunkIndex, Counters
-from stepwell.buffers.storage.item_counts import EpisodeTails, Windows
+from stepwell.buffers.storage.item_counts import EpisodeTails, ItemCounts, Windows
 from stepwell.buffers.testing import Recording, chunk_of
 from support.examples import examples
 from support.models.chunk_model import held_by, same_records, windows_of
@@ -304,3 +304,26 @@ def test_ids_of_evicted_episodes_are_refused() -> None:
         index.check([chunk_of(8)])
     index.check([chunk_of(9)])
     assert index.append(chunk_of(9), 0, 0, 8) == 20
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 60)), min_size=1, max_size=40),
+    st.integers(0, 2**32),
+)
+def test_many_items_are_located_like_few(steps: list[tuple[int, int]], seed: int) -> None:
+    """While records are added, and the newest ones are counted again."""
+    rng = np.random.default_rng(seed)
+    counts, lengths = ItemCounts(Windows(3), None), list[int]()
+    for back, rows in steps:
+        kept = max(0, len(lengths) - back)
+        lengths = [*lengths[:kept], *rng.integers(0, rows + 1, 1 + rows // 4).tolist()]
+        counts.forget_from(kept)
+        records = np.zeros(len(lengths), CHUNK)
+        records["rows"] = lengths
+        counts.update(records, 0)
+        if counts.total:
+            numbers = rng.integers(0, counts.total, 300)
+            found, first = counts.locate(numbers)
+            few = [counts.locate(numbers[place : place + 1]) for place in range(300)]
+            assert found.tolist() == [int(one[0][0]) for one in few]
+            assert first.tolist() == [int(one[1][0]) for one in few]
