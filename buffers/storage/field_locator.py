@@ -122,7 +122,7 @@ class FieldLocator:
         self.offsets[:, index] = [offset for _, offset in fields]
         self.kinds[:, index] = [self._kind(coding) for coding, _ in fields]
         self.is_known[index] = True  # last, for other threads
-        if len(self._buffers) >= _MAX_SEGMENTS:
+        if buffer.readonly and len(self._buffers) >= _MAX_SEGMENTS:  # a file
             self._buffers = {}
         self._buffers[record.segment] = buffer
         return buffer

@@ -156,8 +156,8 @@ class MemoryStorage:
 
     def payload(self, position: int) -> tuple[Buffer, int]:
         """The memory that holds the chunk at a position, and the chunk's offset in it."""
-        record = self._index.records[position - self._index.base]
-        return self._segments[int(record["segment"]) - self._first_segment], int(record["offset"])
+        record = self._index.record(position)
+        return self._segments[record.segment - self._first_segment], record.offset
 
     def metadata(self, position: int) -> Mapping[str, object]:
         """JSON-able facts about the episode of the chunk at a position."""
