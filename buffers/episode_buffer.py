@@ -696,7 +696,12 @@ class EpisodeBuffer:
                 self._rows[name][place] = rows
 
     def _repeat(self, env: int, *, but: str | None = None) -> None:
-        """Copy the previous observation, but for a field, to the newest row of unknown one."""
+        """Copy the observation before to the newest row, whose own is not known.
+
+        Args:
+            env: Index of the env.
+            but: A field that is left out.
+        """
         run = self._open[env]
         row = self._cursor.item(env) - 1
         if run is not None and row > run.start:  # else it was done before

@@ -108,7 +108,7 @@ class FieldLocator:
         kinds = list(map(numbers.__getitem__, codings))
         self.offsets[:, index], self.kinds[:, index] = offsets, kinds
         self.is_known[index] = True  # last, for other threads
-        if len(self._buffers) >= _MAX_SEGMENTS:
+        if buffer.readonly and len(self._buffers) >= _MAX_SEGMENTS:  # a file
             self._buffers = {}
         self._buffers[record.segment] = buffer
         return buffer, offsets, kinds
