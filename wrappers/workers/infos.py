@@ -202,7 +202,7 @@ class InfoWriter:
     """
 
     def __init__(self, schema: npt.NDArray[np.int64], words: npt.NDArray[np.int64]) -> None:
-        self._schema, self._bytes = schema, memoryview(words).cast("B")
+        self._schema, self._bytes = schema, words.data.cast("B")
         self._formats: list[struct.Struct] = []
         self._numbers: dict[Schema, int | None] = {}  # None: cannot be shared
         self.is_known = True
