@@ -67,11 +67,13 @@ def make_atari(
 ) -> VectorEnv[Any, Any, Any]:
     """Make a vector env of an Atari game with the usual preprocessing.
 
-    Two backends share one set of settings and defaults. "native" is ale-py's `AtariVectorEnv`,
-    in threads; "python" is Stepwell's wrappers around ale-py's `AtariEnv`, in worker processes.
-    Equal settings and seeds give equal frames, rewards and ends, with two exceptions: the numbers
-    of no-ops are drawn by different generators (they are recorded in `info["noops"]`), and at the
-    end of an episode the native backend shows an older screen than the last one.
+    Two backends share one set of settings and defaults. "native" is ale-py's `AtariVectorEnv`, in
+    threads. "python" drives ale-py's emulator itself: in worker processes, or with num_workers=0
+    in this process, with Stepwell's wrappers. "auto" is "python", or, with a warning, "native"
+    where OpenCV is missing. Equal settings and seeds give equal frames, rewards and ends, with two
+    exceptions: the numbers of no-ops are drawn by different generators (they are recorded in
+    `info["noops"]`), and at the end of an episode the native backend shows an older screen than the
+    last one.
 
     | setting | default | native | python | meaning |
     |---|---|---|---|---|
@@ -99,7 +101,8 @@ def make_atari(
     Args:
         game: "pong", "Pong" or "ALE/Pong-v5"; `atari_games()` lists all games.
         num_envs: Number of envs, N >= 1.
-        backend: "native" for speed, "python" for true last observations, lives and game modes.
+        backend: "native", "python" for true last observations, lives and game modes, or "auto".
+            `metadata["stepwell"]["backend"]` is the one that was taken.
         frame_skip: See the table.
         pool: See the table.
         noop_max: See the table.
@@ -114,7 +117,8 @@ def make_atari(
         full_actions: See the table.
         mode: See the table.
         difficulty: See the table.
-        num_workers: Threads ("native", at least 1) or processes ("python"; 0 is this process).
+        num_workers: Threads ("native", at least 1) or processes ("python"; 0 is this process, as is
+            None for one env and in a daemonic process). Processes need no script with a main guard.
 
     Returns:
         A vector env in NEXT_STEP autoreset with observations uint8 [N, frame_stack, rows, columns]
@@ -125,7 +129,7 @@ def make_atari(
         ImportError: backend="python" resizes images and OpenCV cannot be imported.
 
     Warns:
-        UserWarning: The installed ale-py is newer than the tested version.
+        UserWarning: The installed ale-py is newer than the tested version, or "auto" took "native".
 
     Example:
         >>> envs = make_atari("Pong", num_envs=2)

@@ -317,7 +317,7 @@ class AtariWorkers(WorkerVectorEnv):
         shape = (size, *cast("tuple[int, ...]", self.single_observation_space.shape))
         self.single_observation_space = gymnasium.spaces.Box(0, 255, shape, np.uint8)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
-        self._stack = np.zeros(self.observation_space.shape, np.uint8)  # without the newest screens
+        self._stack = np.zeros((num_envs, *shape), np.uint8)  # without the newest screens
         self._newest = np.zeros((num_envs, *shape[1:]), np.uint8)
         self._next: Image | None = None
         self._seen = np.zeros(num_envs, np.int64)

@@ -182,9 +182,9 @@ def collect(
         Backend | None,
         typer.Option(
             metavar="NAME",
-            help="Atari: native (fastest) or python (true last frames, lives, modes). Default: "
-            "native, unless another option needs python. NES: cynes, nes-py or stable-retro. "
-            "Default: cynes; 'stepwell envs nes' shows which are installed.",
+            help="Atari: native, python (true last frames, lives, modes) or auto (python where it "
+            "can be). Default: native, unless another option needs python. NES: cynes, nes-py or "
+            "stable-retro. Default: cynes; 'stepwell envs nes' shows which are installed.",
             rich_help_panel=_GAMES,
         ),
     ] = None,

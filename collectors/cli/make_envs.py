@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 # The makers' own names, repeated so that `stepwell --help` need not import the makers.
-AtariBackend: TypeAlias = Literal["native", "python"]
+AtariBackend: TypeAlias = Literal["auto", "native", "python"]
 NesBackend: TypeAlias = Literal["cynes", "nes-py", "stable-retro"]
 Backend: TypeAlias = Literal[AtariBackend, NesBackend]
 
@@ -292,8 +292,9 @@ def nes_backend(backend: Backend | None) -> NesBackend:
 
 def _wrong_backend(what: str, backend: Backend | None) -> ValueError:
     return ValueError(
-        f"--backend: expected one of those for {what}, got {backend!r}; Atari games have native "
-        f"and python, NES cartridges cynes, nes-py and stable-retro: name one of these, or none"
+        f"--backend: expected one of those for {what}, got {backend!r}; Atari games have auto, "
+        f"native and python, NES cartridges cynes, nes-py and stable-retro: name one of these, or "
+        f"none"
     )
 
 

@@ -46,7 +46,8 @@ def assert_equal(left: Any, right: Any, where: object) -> None:
 
 def compare(chosen: AtariSettings, steps: int, seed: int = 3) -> int:
     """Play both with the same seed and actions, and return the number of episodes that ended."""
-    left, right = atari_env(chosen), fused(chosen)
+    left: Any = atari_env(chosen)
+    right = fused(chosen)
     assert left.observation_space == right.observation_space
     assert left.action_space == right.action_space
     assert left.metadata == right.metadata
@@ -59,7 +60,8 @@ def compare(chosen: AtariSettings, steps: int, seed: int = 3) -> int:
         if result[2] or result[3]:
             ends += 1
             again = int(rng.integers(50))  # at times with a seed, or options
-            more: dict[str, Any] = {0: {"seed": 9}, 1: {"options": {"a": 1}}}.get(again, {})
+            reseeded: dict[str, Any] = {"seed": 9}
+            more = reseeded if again == 0 else {"options": {"a": 1}} if again == 1 else {}
             assert_equal(left.reset(**more), right.reset(**more), (step, chosen))
     return ends
 
@@ -180,11 +182,13 @@ def test_workers_return_what_the_wrappers_return_in_one_process(changes: dict[st
         rng = np.random.default_rng(0)
         kept: list[tuple[Any, Any]] = []
         mask: dict[str, Any] | None = None
+        result: Any
+        expected: Any
         for step in range(120):
             if step % 50 == 0:
                 if step:
                     mask = {"reset_mask": np.array([True, False, False, True, False])}
-                seed = [step + k for k in range(5)]
+                seed: list[int | None] = [step + k for k in range(5)]
                 result, expected = (
                     each.reset(seed=seed, options=mask and dict(mask)) for each in (envs, model)
                 )
@@ -316,10 +320,10 @@ def test_a_script_needs_no_main_guard(context: str, tmp_path: Path) -> None:
 
 
 def test_other_processes_still_get_the_main_module() -> None:
-    prepare = multiprocessing.spawn.get_preparation_data  # type: ignore[attr-defined]
+    prepare = multiprocessing.spawn.get_preparation_data
     with workers(settings(), 2, 1, "spawn") as envs:
         envs.reset(seed=0)
-    assert multiprocessing.spawn.get_preparation_data is prepare  # type: ignore[attr-defined]
+    assert multiprocessing.spawn.get_preparation_data is prepare
 
 
 def make_in_a_daemon(pipe: Any) -> None:

@@ -202,7 +202,7 @@ class InfoWriter:
     """
 
     def __init__(self, schema: npt.NDArray[np.int64], words: npt.NDArray[np.int64]) -> None:
-        self._schema, self._words = schema, words
+        self._schema, self._bytes = schema, words.data.cast("B")
         self._formats: list[struct.Struct] = []
         self._numbers: dict[Schema, int | None] = {}  # None: cannot be shared
         self.is_known = True
@@ -226,7 +226,7 @@ class InfoWriter:
                 return False
             place = index * MOST_NUMBERS * _WORD
             try:
-                self._formats[number].pack_into(self._words, place, *info.values())
+                self._formats[number].pack_into(self._bytes, place, *info.values())
             except struct.error:  # more than 64 bits
                 return False
             self._schema[index] = number
