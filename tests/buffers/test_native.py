@@ -62,8 +62,9 @@ def test_another_value_is_refused() -> None:
 
 def test_a_core_of_another_build_is_refused() -> None:
     code = (
-        "import stepwell.buffers._native as core\n"
+        "import sys, stepwell.buffers._native as core\n"
         "core.INTERFACE += 1\n"
+        "sys.modules.pop('stepwell.buffers.native', None)\n"
         "import stepwell.buffers.native"
     )
     found = python(code, STEPWELL_PURE="0")
