@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, cast, get_args
+from typing import Any, Literal, TypeAlias
 
 import bridges
 import collect
@@ -113,10 +113,9 @@ def pong(setting: Setting) -> list[Case]:
     rows = replay.frames(setting.rows(50_000))
     raw = peer_cpprb.transitions(rows, replay.STACK, compressed=False)
     cases: list[Case] = []
-    for codec in ("zstd", "delta"):
-        if codec not in get_args(Codec):
-            continue
-        buffer = peer_stepwell.atari("Pong", setting.rows(50_000), 1, cast("Codec", codec))
+    codecs: tuple[Codec, ...] = ("zstd", "delta")
+    for codec in codecs:
+        buffer = peer_stepwell.atari("Pong", setting.rows(50_000), 1, codec)
         candidates: dict[str, Work] = {
             OURS: functools.partial(buffer.sample_transitions, 32),
             "cpprb's raw frames": functools.partial(raw, 32),
