@@ -408,9 +408,13 @@ class RowReader:
         self._next_slot -= first
         self._size = max(1024, 2 * self._next_slot)
         kept, self._columns = self._columns, {}
-        if self._size * self._small_bytes > _MAX_BYTES:
-            self._small = frozenset()
-            return
+        most = _MAX_BYTES // max(1, self._small_bytes)
+        if self._size > most:
+            # With less room than a quarter, a full replay would move its columns too often.
+            if most < 1.25 * self._next_slot:
+                self._small = frozenset()
+                return
+            self._size = most
         if not self._small:  # nothing was decoded
             table[:, _IS_KNOWN] = 0
         self._small = frozenset(field.name for _, field in self._of_small)
