@@ -5,6 +5,7 @@ Schaul, Quan, Antonoglou and Silver, "Prioritized Experience Replay", ICLR 2016,
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeGuard
@@ -26,6 +27,8 @@ LARGEST_MASS = 1e280
 """Far enough from infinity for any sum."""
 _LARGEST_ALPHA = 20.0  # _EPSILON to this power is far enough from 0
 _SCANNED = 4_096  # leaves that are searched at once for a live one
+_PART = 1 << 16  # ids that enter or leave at once
+_LARGEST_GAP = 1_024  # ids between two ranges that enter or leave at once
 
 
 class Priorities:
@@ -90,15 +93,14 @@ class Priorities:
             first_ids: [n] int64: first id of each range.
             counts: [n] int64: number of ids in it.
         """
-        for first, stop in _joined(first_ids, counts):
-            first = max(first, self._gone)
-            if first >= stop:
-                continue
-            self._make_room(first, stop)
-            for start, masses in self._stretches(first, stop):
-                is_new = masses == 0
-                self._tree.set_range(start, np.where(is_new, self._largest, masses))
-                self._count += int(np.count_nonzero(is_new))
+        firsts, stops = _joined(np.maximum(first_ids, self._gone), first_ids + counts)
+        if not len(firsts):
+            return
+        self._make_room(int(firsts[0]), int(stops[-1]))
+        for start, masses, is_within in self._parts(firsts, stops):
+            is_new = (masses == 0) & is_within
+            self._tree.set_range(start, np.where(is_new, self._largest, masses))
+            self._count += int(np.count_nonzero(is_new))
 
     def leave(self, first_ids: np.ndarray, counts: np.ndarray) -> None:
         """Remove ranges of ids.
@@ -107,8 +109,12 @@ class Priorities:
             first_ids: [n] int64: first id of each range.
             counts: [n] int64: number of ids in it.
         """
-        for first, stop in _joined(first_ids, counts):
-            self._leave(first, stop)
+        stops = np.minimum(first_ids + counts, self._high)
+        for start, masses, is_within in self._parts(
+            *_joined(np.maximum(first_ids, self._low), stops)
+        ):
+            self._count -= int(np.count_nonzero((masses > 0) & is_within))
+            self._tree.set_range(start, np.where(is_within, 0.0, masses))
 
     def leave_before(self, id: int) -> None:
         """Remove all ids below this one for good.
@@ -116,7 +122,7 @@ class Priorities:
         Args:
             id: The first id that stays.
         """
-        self._leave(self._low, int(id))
+        self.leave(np.array([self._low]), np.array([int(id) - self._low]))
         self._gone = max(self._gone, int(id))
         self._low = max(self._low, self._gone)
         self._high = max(self._high, self._low)
@@ -252,11 +258,6 @@ class Priorities:
             )
         return ids, np.power(masses, self._power, masses)
 
-    def _leave(self, first: int, stop: int) -> None:
-        for start, masses in self._stretches(max(first, self._low), min(stop, self._high)):
-            self._count -= int(np.count_nonzero(masses))
-            self._tree.set_range(start, np.zeros(len(masses)))
-
     def _make_room(self, first: int, stop: int) -> None:
         """Extend the range of live ids to these, in a larger tree if needed."""
         if self._count == 0:
@@ -289,6 +290,29 @@ class Priorities:
             self._tree.set_range(start, held[done : done + len(masses)])
             done += len(masses)
 
+    def _parts(
+        self, firsts: np.ndarray, stops: np.ndarray
+    ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+        """Yield the leaves of ranges of ids, and of the ids between two that lie near each other.
+
+        Args:
+            firsts: [n] int64: first id of each range, as from `_joined`.
+            stops: [n] int64: the id after each range.
+
+        Yields:
+            First leaf, a view of consecutive masses, and for each whether its id is in a range.
+        """
+        (gaps,) = (firsts[1:] - stops[:-1] > _LARGEST_GAP).nonzero()
+        borders = [0, *(gaps + 1).tolist(), len(firsts)] if len(firsts) else []
+        for begin, end in itertools.pairwise(borders):
+            last = int(stops[end - 1])
+            for first in range(int(firsts[begin]), last, _PART):
+                stop = min(first + _PART, last)
+                is_within = _is_within(firsts[begin:end], stops[begin:end], first, stop)
+                for start, masses in self._stretches(first, stop):
+                    yield start, masses, is_within[: len(masses)]
+                    is_within = is_within[len(masses) :]
+
     def _stretches(self, first: int, stop: int) -> Iterator[tuple[int, np.ndarray]]:
         """Yield the leaves of a range of ids, as first leaves and views of consecutive masses."""
         capacity = self._tree.capacity
@@ -299,15 +323,27 @@ class Priorities:
             first += len(masses)
 
 
-def _joined(first_ids: np.ndarray, counts: np.ndarray) -> list[tuple[int, int]]:
-    """Ranges (first, stop), with adjacent ranges merged."""
-    stops = first_ids + counts
-    breaks = np.flatnonzero(first_ids[1:] != stops[:-1]).tolist()
-    starts = [0, *(at + 1 for at in breaks)]
-    ends = [*breaks, len(stops) - 1]
-    if not len(stops):
-        return []
-    return list(zip(first_ids[starts].tolist(), stops[ends].tolist(), strict=True))
+def _joined(firsts: np.ndarray, stops: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Ranges of ids in ascending order, without empty ones; those that touch become one."""
+    is_some = stops > firsts
+    firsts, stops = firsts[is_some], stops[is_some]
+    if len(firsts) < 2:
+        return firsts, stops
+    order = firsts.argsort(kind="stable")
+    firsts, stops = firsts[order], np.maximum.accumulate(stops[order])
+    is_apart = np.ones(len(order) + 1, np.bool_)
+    np.greater(firsts[1:], stops[:-1], is_apart[1:-1])
+    return firsts[is_apart[:-1]], stops[is_apart[1:]]
+
+
+def _is_within(firsts: np.ndarray, stops: np.ndarray, first: int, stop: int) -> np.ndarray:
+    """Tell for each id from ``first`` to ``stop - 1`` if it is in one of the joined ranges."""
+    begin, end = stops.searchsorted(first, "right"), firsts.searchsorted(stop, "left")
+    changes = np.zeros(stop - first + 1, np.int8)
+    changes[np.maximum(firsts[begin:end], first) - first] = 1
+    changes[np.minimum(stops[begin:end], stop) - first] = -1
+    is_within: np.ndarray = np.add.accumulate(changes[:-1], 0, np.int8).view(np.bool_)
+    return is_within
 
 
 _WIDTH = 16  # children of a node
@@ -593,14 +629,7 @@ class PriorityIndex:
         self._base = self._losses = self._next_number = 0
         self._gap: int | None = None
         self._generation = 0
-        # Of each chunk: the number of its first row and of the row after it, its first row's id,
-        # its stored rows, and what a number lacks to the row in its episode or stream.
-        self._numbers: np.ndarray
-        self._stops: np.ndarray
-        self._row_ids: np.ndarray
-        self._rows: np.ndarray
-        self._shifts: np.ndarray
-        self._clear()
+        self._use(np.empty((5, 64), np.int64), 0)
 
     def draw(
         self,
@@ -756,34 +785,52 @@ class PriorityIndex:
             self._take_up(index)
 
     def _take_up(self, index: ChunkIndex) -> None:
+        known, total = len(self._numbers), len(index)
         gone = index.base - self._base
-        if gone:
-            self._numbers, self._stops = self._numbers[gone:].copy(), self._stops[gone:].copy()
-            self._row_ids, self._rows = self._row_ids[gone:].copy(), self._rows[gone:].copy()
-            self._shifts = self._shifts[gone:].copy()
-            self._base = index.base
-        known, new = len(self._numbers), index.records[len(self._numbers) :]
-        stops = self._next_number + np.cumsum(new["stored_rows"])
-        numbers = stops - new["stored_rows"]
-        self._numbers = np.concatenate([self._numbers, numbers])
-        self._stops = np.concatenate([self._stops, stops])
-        self._shifts = np.concatenate([self._shifts, new[self._row_name] - numbers])
-        self._row_ids = np.concatenate([self._row_ids, new["row_id"]])
-        self._rows = np.concatenate([self._rows, new["stored_rows"]])
-        self._next_number = int(stops[-1]) if len(new) else self._next_number
-        gaps = self._row_ids - self._numbers
+        kept = max(0, known - gone)
+        columns = self._columns
+        if gone or total > columns.shape[1]:
+            columns = np.empty((5, 2 * total), np.int64)
+            columns[:, :kept] = self._columns[:, known - kept : known]
+        self._base = index.base
+        self._use(columns, total)
+        if kept < total:
+            self._describe(index.records[kept:], *columns[:, kept:total])
         # If nothing was ever lost, which is common, ids and numbers differ by a constant.
-        self._gap = int(gaps[0]) if len(gaps) and (gaps == gaps[0]).all() else None
+        checked = 0 if gone else kept
+        if not checked:
+            self._gap = int(self._row_ids[0] - self._numbers[0]) if total else None
+        gaps = self._row_ids[checked:] - self._numbers[checked:]
+        if self._gap is not None and np.count_nonzero(gaps != self._gap):
+            self._gap = None
         if gone:
-            first = int(self._numbers[0]) if len(self._numbers) else self._next_number
+            first = int(self._numbers[0]) if total else self._next_number
             self._priorities.leave_before(first)
             self._priorities.leave(*self._without_context(index))
-        self._priorities.enter(*self._new_ranges(index, known))
+        self._priorities.enter(*self._new_ranges(index, kept))
         if self._kind is not None and self._kind.length == 1:
             # Only then can an item begin with a pending row: it was stored again, with another id.
-            twice = np.flatnonzero(index.records["rows"] < self._rows)
-            last = self._stops[twice] - 1
-            self._priorities.leave(last, np.ones(len(twice), np.int64))
+            before = index.records["previous"][kept:] - index.base
+            before = before[before >= 0]
+            twice = before[index.records["rows"][before] < self._rows[before]]
+            self._priorities.leave(self._stops[twice] - 1, np.ones(len(twice), np.int64))
+
+    def _describe(
+        self,
+        new: np.ndarray,
+        numbers: np.ndarray,
+        stops: np.ndarray,
+        row_ids: np.ndarray,
+        rows: np.ndarray,
+        shifts: np.ndarray,
+    ) -> None:
+        """Write the columns of new chunks."""
+        row_ids[:], rows[:] = new["row_id"], new["stored_rows"]
+        np.add.accumulate(rows, 0, None, stops)
+        np.add(stops, self._next_number, stops)
+        np.subtract(stops, rows, numbers)
+        np.subtract(new[self._row_name], numbers, shifts)
+        self._next_number = int(stops[-1])
 
     def _new_ranges(self, chunk_index: ChunkIndex, known: int) -> tuple[np.ndarray, np.ndarray]:
         """First numbers and counts of the rows in new chunks that items can begin with."""
@@ -792,44 +839,46 @@ class PriorityIndex:
         row = records[self._row_name]
         first = np.maximum(first_start(records, self._kind), row - length + 1)
         last = row + records["rows"] - length
-        found: list[tuple[int, int]] = []
-        for index in np.flatnonzero(last >= first).tolist():
-            found += self._ranges(chunk_index, known + index, int(first[index]), int(last[index]))
-        return _columns(found)
+        index = np.arange(known, known + len(records))
+        return self._ranges(chunk_index, index, first, last)
 
     def _without_context(self, chunk_index: ChunkIndex) -> tuple[np.ndarray, np.ndarray]:
         """First numbers and counts of rows without the stored rows that they need before them."""
         assert self._kind is not None
-        found: list[tuple[int, int]] = []
-        records, context = chunk_index.records, self._kind.context
+        records = chunk_index.records
         row = records[self._row_name]
         head = records["stream_head" if self._kind.is_across else "head"]
-        short = np.flatnonzero((row < first_start(records, self._kind)) & (records["rows"] > 0))
-        for index in short.tolist():
-            last = min(int(row[index] + records["rows"][index]), int(head[index]) + context) - 1
-            found += self._ranges(chunk_index, index, int(row[index]), last)
-        return _columns(found)
+        last = np.minimum(row + records["rows"], head + self._kind.context) - 1
+        index = np.flatnonzero((row < first_start(records, self._kind)) & (records["rows"] > 0))
+        return self._ranges(chunk_index, index, row[index], last[index])
 
     def _ranges(
-        self, chunk_index: ChunkIndex, index: int, first: int, last: int
-    ) -> Iterator[tuple[int, int]]:
-        """Numbers and counts of rows ``first .. last`` in a chunk and the chunks before it.
+        self, chunk_index: ChunkIndex, index: np.ndarray, first: np.ndarray, last: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """First numbers and counts of rows ``first .. last`` in chunks and the chunks before them.
+
+        Some counts are not above 0.
 
         Args:
             chunk_index: The index of the stored chunks.
-            index: Index of a chunk.
-            first: First row, counted in the episode or stream.
-            last: Last row.
+            index: [n] indices of chunks.
+            first: [n] first row, counted in the episode or stream.
+            last: [n] last row; there is none if it is below the first one.
         """
+        previous = chunk_index.records["stream_previous"]
+        numbers, counts = [], []
         while True:
-            record = chunk_index.records[index]
-            row = int(record[self._row_name])
-            begin = max(first, row)
-            if last >= begin:
-                yield int(self._numbers[index]) + begin - row, last - begin + 1
-            if first >= row:
-                return
-            last, index = min(last, row - 1), int(record["stream_previous"]) - chunk_index.base
+            shift = self._shifts.take(index)
+            row = self._numbers.take(index) + shift
+            begin = np.maximum(first, row)
+            numbers.append(begin - shift)
+            counts.append(last - begin + 1)  # not above 0 where none of the rows lie in the chunk
+            last = np.minimum(last, row - 1)
+            (earlier,) = (first <= last).nonzero()
+            if not len(earlier):
+                return np.concatenate(numbers), np.concatenate(counts)
+            first, last = first[earlier], last[earlier]
+            index = previous[index[earlier]] - chunk_index.base
 
     @property
     def _row_name(self) -> str:
@@ -839,12 +888,14 @@ class PriorityIndex:
         self._priorities = Priorities(self.alpha)
         self._generation, self._losses = generation, index.losses
         self._base, self._next_number, self._gap = index.base, 0, None
-        self._clear()
+        self._use(self._columns, 0)
 
-    def _clear(self) -> None:
-        """Forget all chunks."""
-        none = np.zeros(0, np.int64)
-        self._numbers = self._stops = self._row_ids = self._rows = self._shifts = none
+    def _use(self, columns: np.ndarray, count: int) -> None:
+        """Keep what is known of the chunks in this memory, which has room for more of them."""
+        self._columns = columns
+        # Of each chunk: the number of its first row and of the row after it, its first row's id,
+        # its stored rows, and what a number lacks to the row in its episode or stream.
+        self._numbers, self._stops, self._row_ids, self._rows, self._shifts = columns[:, :count]
 
 
 def _positive(value: object, name: str) -> float:
@@ -874,11 +925,6 @@ def _checked_ids(ids: np.ndarray) -> np.ndarray:
             f"batch.ids"
         )
     return found
-
-
-def _columns(ranges: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
-    pairs = np.array(ranges, np.int64).reshape(-1, 2)
-    return pairs[:, 0], pairs[:, 1]
 
 
 def _named(kind: Windows) -> str:

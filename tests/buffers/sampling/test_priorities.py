@@ -324,6 +324,48 @@ def test_ids_that_left_may_enter_again_and_live_ids_keep_their_priority() -> Non
     assert alive[5] == 4 + EPSILON
 
 
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([0, 1, 3, 900, 1_024, 1_025, 70_000]),
+            st.sampled_from([-2, 0, 1, 5, 64, 1_500, 70_000]),
+            st.booleans(),
+        ),
+        min_size=1,
+        max_size=8,
+    ),
+    st.permutations(range(8)),
+)
+def test_many_ranges_at_once_enter_and_leave_as_one_after_the_other(
+    ranges: list[tuple[int, int, bool]], order: list[int]
+) -> None:
+    """Near and far from each other, adjacent and overlapping, long and empty, in any order."""
+    placed, stop = [], 40
+    for gap, count, is_overlapping in ranges:
+        first = stop - min(gap, 30) if is_overlapping else stop + gap
+        placed.append((first, count))
+        stop = max(stop, first + count)
+    shuffled = [placed[place] for place in order if place < len(placed)]
+    at_once, one_by_one = Priorities(1.0), Priorities(1.0)
+    for change in (enter, leave):
+        for priorities in (at_once, one_by_one):
+            enter(priorities, (30, 20))
+            priorities.update(np.array([30, 44, 49]), np.array([3.0, 4.0, 0.5]))
+        change(at_once, *shuffled)
+        for each in shuffled:
+            change(one_by_one, each)
+        assert masses(at_once) == masses(one_by_one)
+        assert len(at_once) == len(one_by_one) == len(masses(at_once))
+        assert at_once.state()["capacity"] == one_by_one.state()["capacity"]
+        if len(at_once):
+            rngs = (np.random.default_rng(0) for _ in range(2))
+            both = [
+                each.draw(64, rng) for each, rng in zip((at_once, one_by_one), rngs, strict=True)
+            ]
+            for a, b in zip(*both, strict=True):
+                np.testing.assert_array_equal(a, b)
+
+
 @pytest.mark.parametrize("size", [1, 63, 64, 65, 4_097])
 def test_ranges_may_wrap_around_the_end_of_the_leaves(size: int) -> None:
     priorities = Priorities(1.0)

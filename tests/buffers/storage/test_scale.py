@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import sys
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 
-from stepwell.buffers import DiskStorage, End, MemoryStorage
+from stepwell.buffers import Chunk, DiskStorage, End, MemoryStorage
+from stepwell.buffers.sampling.draws import ItemKinds
+from stepwell.buffers.sampling.priorities import PriorityIndex
 from stepwell.buffers.storage.chunk_index import ChunkIndex
+from stepwell.buffers.storage.item_counts import Windows
 from stepwell.buffers.testing import SPEC, chunk_of
 
 FEW, MANY = 300, 3_000
@@ -119,10 +124,14 @@ def indexed(chunks: int) -> ChunkIndex:
     """Episodes of three chunks from four envs that are stepped together, in eight segments."""
     index = ChunkIndex()
     for place in range(chunks):
-        env, part = place % 4, place // 4 % 3
-        chunk = chunk_of(place // 12 * 4 + env, 3 * part, 3, END[part], stream=env)
-        index.append(chunk, place * 8 // chunks, 0, 8)
+        index.append(placed(place), place * 8 // chunks, 0, 8)
     return index
+
+
+def placed(place: int) -> Chunk:
+    """The chunk at a position of such an index."""
+    env, part = place % 4, place // 4 % 3
+    return chunk_of(place // 12 * 4 + env, 3 * part, 3, END[part], stream=env)
 
 
 def test_an_id_that_was_passed_over_is_found_without_a_search() -> None:
@@ -145,3 +154,38 @@ def test_eviction_does_not_search_for_each_episode() -> None:
         calls.append(work_of(index.drop_segment).calls)
         assert len(index) < chunks
     assert calls[0] == calls[1]
+
+
+KINDS = [Windows(1), Windows(3), Windows(8, context=2), Windows(3, is_across=True)]
+
+
+def followed(kind: Windows, chunks: int) -> Callable[[], None]:
+    """Adds a chunk, which often continues an episode, and draws by priorities."""
+    index, priorities = indexed(chunks), PriorityIndex(0.6)
+    places, rng = itertools.count(chunks), np.random.default_rng(0)
+
+    def follow() -> None:
+        index.append(placed(next(places)), 8, 0, 8)
+        priorities.draw(index, 0, ItemKinds(kind.length, kind, None, None, None), 8, rng)
+
+    return follow
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_priorities_follow_an_added_chunk_of_a_large_store_as_of_a_small_one(kind: Windows) -> None:
+    works = [
+        least([work_of(follow) for _ in range(24)])
+        for follow in (followed(kind, FEW), followed(kind, MANY))
+    ]
+    expect_equal(*works)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_the_first_draw_by_priorities_calls_nothing_for_each_chunk(kind: Windows) -> None:
+    calls: list[int] = []
+    for chunks in (FEW, MANY):
+        index, rng = indexed(chunks), np.random.default_rng(0)
+        kinds = ItemKinds(kind.length, kind, None, None, None)
+        first = PriorityIndex(0.6)
+        calls.append(work_of(functools.partial(first.draw, index, 0, kinds, 8, rng)).calls)
+    assert abs(calls[0] - calls[1]) < MORE_CALLS
