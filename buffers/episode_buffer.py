@@ -520,7 +520,8 @@ class EpisodeBuffer:
 
         Returns:
             Chunks in the order of their rows. Their arrays are views that stay valid until the
-            next `add`, `observe` or `act`: store or copy them at once.
+            next `add`, `observe` or `act`: store or copy them at once. Do not write to them
+            afterwards, since a storage may keep their memory.
 
         Raises:
             SpecMismatch: The newest stack of an env is not the frames before it, moved on by one.
@@ -627,9 +628,10 @@ class EpisodeBuffer:
         fields = {field.name: self._of[field.name][env][rows] for field in self._spec.fields}
         place = None
         if self._large is not None and self._large_name is not None:
-            fields[self._large_name] = self._large.rows(env, run.offset, run.stop - run.start)
+            count = run.stop - run.start
+            fields[self._large_name] = self._large.rows(env, run.offset, count)
             stop = None if following is None else following.room
-            place = self._large.place(env, run.room, run.offset, stop)
+            place = self._large.place(env, run.room, run.offset, count, stop)
         facts = run.episode, env, run.first_row, run.end
         return Chunk(*facts, fields, run.metadata, place=place)
 

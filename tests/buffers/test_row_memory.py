@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import pickle
 from dataclasses import replace
 from typing import Any
 
@@ -258,6 +260,50 @@ def test_a_second_storage_copies_what_the_first_one_keeps() -> None:
     assert payload(storages[0], 0) == payload(storages[1], 0)
 
 
+def whole_chunk() -> Chunk:
+    buffer = EpisodeBuffer(SPECS[0], 1, chunk_rows=64)
+    for step in range(64):
+        play(buffer, step, is_first=step == 0)
+    (chunk,) = buffer.take()
+    assert chunk.place is not None
+    return chunk
+
+
+@pytest.mark.parametrize("calls", [1, 2])
+def test_rows_that_come_again_as_another_chunk_leave_the_first_one_as_it_was(calls: int) -> None:
+    """Episodes with other rewards, of the same observations."""
+    chunk = whole_chunk()
+    chunks = [chunk]
+    for episode, text in ((1, ""), (2, "x" * 20), (3, "x" * 40)):
+        other = {**chunk.fields, "reward": np.full(64, episode + 0.3)}
+        chunks.append(replace(chunk, episode=episode, fields=other, metadata={"text": text}))
+    storage, copied = MemoryStorage(SPECS[0]), MemoryStorage(SPECS[0])
+    copied.add([replace(each, place=None) for each in chunks])
+    for some in [chunks] if calls == 1 else [chunks[:1], chunks[1:]]:
+        storage.add(some)
+    assert chunk.place is not None
+    assert storage.payload(0)[0] is chunk.place.memory.data
+    for position in range(4):
+        assert payload(storage, position) == payload(copied, position)
+
+
+def test_rows_that_are_left_out_are_not_written_to() -> None:
+    """Another storage may get them."""
+    chunk, storage = whole_chunk(), MemoryStorage(SPECS[0])
+    before = {name: rows.copy() for name, rows in chunk.fields.items()}
+    storage.add([replace(chunk, fields={n: rows[:60] for n, rows in chunk.fields.items()})])
+    assert all(np.array_equal(chunk.fields[name], before[name]) for name in before)
+
+
+def test_a_pickled_chunk_has_its_rows_alone() -> None:
+    chunk = whole_chunk()
+    found = pickle.loads(pickle.dumps(chunk))
+    assert found.place is None
+    assert copy.deepcopy(chunk).place is None
+    assert len(pickle.dumps(chunk)) <= len(pickle.dumps(replace(chunk, place=None))) + 99
+    assert all(np.array_equal(chunk.fields[name], found.fields[name]) for name in chunk.fields)
+
+
 def test_replaced_rows_of_a_chunk_are_what_is_stored() -> None:
     """The memory still has the others."""
     storage = MemoryStorage(SPECS[0])
@@ -289,7 +335,7 @@ def test_memory_is_used_again_when_nothing_refers_to_it() -> None:
 def test_little_memory_is_held_ready() -> None:
     spare = memories.SpareMemory(30 << 20)
     for memory in [memories.RowMemory(spare) for _ in range(9)]:
-        memory.is_kept = True
+        memory.kept = 1
     del memory
     gc.collect()
     assert len(spare._free) == 2  # 64 MiB at most
