@@ -269,21 +269,27 @@ def whole_chunk() -> Chunk:
     return chunk
 
 
+@pytest.mark.parametrize("length", [20, 64])
 @pytest.mark.parametrize("calls", [1, 2])
-def test_rows_that_come_again_as_another_chunk_leave_the_first_one_as_it_was(calls: int) -> None:
+def test_rows_that_come_again_as_another_chunk_leave_the_first_one_as_it_was(
+    calls: int, length: int
+) -> None:
     """Episodes with other rewards, of the same observations."""
-    chunk = whole_chunk()
-    chunks = [chunk]
-    for episode, text in ((1, ""), (2, "x" * 20), (3, "x" * 40)):
-        other = {**chunk.fields, "reward": np.full(64, episode + 0.3)}
+    loop = Loop(SPECS[0], 1, 64, None)
+    for step in range(64):
+        loop.step([0], [step in (0, length)], [step in (length - 1, 63)], "")
+    chunks = loop.buffer.take()
+    chunk = chunks[-1]
+    for episode, text in ((3, ""), (4, "x" * 20), (5, "x" * 40)):
+        other = {**chunk.fields, "reward": np.full(chunk.rows, episode + 0.3)}
         chunks.append(replace(chunk, episode=episode, fields=other, metadata={"text": text}))
     storage, copied = MemoryStorage(SPECS[0]), MemoryStorage(SPECS[0])
     copied.add([replace(each, place=None) for each in chunks])
-    for some in [chunks] if calls == 1 else [chunks[:1], chunks[1:]]:
+    for some in [chunks] if calls == 1 else [chunks[:-3], chunks[-3:]]:
         storage.add(some)
     assert chunk.place is not None
     assert storage.payload(0)[0] is chunk.place.memory.data
-    for position in range(4):
+    for position in range(len(chunks)):
         assert payload(storage, position) == payload(copied, position)
 
 
@@ -368,6 +374,109 @@ def test_episodes_in_one_memory_have_room_for_the_rest_of_their_chunks(lengths: 
     loop.store(loop.buffer.take(everything=True))
     loop.check()
     assert len(loop.storage.index) == sum(length > 1 for length in lengths) + lengths.count(1)
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_three_episodes_of_one_memory_stay_there(spec: Spec) -> None:
+    """Time after time, as episodes of 21 rows and metadata of a usual length have room."""
+    loop = Loop(spec, 1, 64, None)
+    for count in range(1, 4):
+        for length in (20, 20, 24):
+            for step in range(length):
+                loop.step([0], [step == 0], [step == length - 1], "x" * 300)
+        loop.store(loop.buffer.take())
+        assert len(loop.storage.index) == 3 * count
+        assert len(loop.storage._segments) == count
+    assert {slab.memory for slab in loop.storage._slabs} == {None}
+    loop.check()
+
+
+@pytest.mark.parametrize("which", [0, 2])
+def test_metadata_that_just_fits_and_that_does_not(which: int) -> None:
+    """Of the first and of the last of three episodes in a memory."""
+    nbytes, kept = -1, []
+    for spare in (*range(-20, 28), -900):
+        loop = Loop(SPECS[0], 1, 64, None)
+        for number, length in enumerate((8, 48, 8)):
+            for step in range(length):
+                text = "x" * nbytes if number == which and nbytes >= 0 else ""
+                loop.step([0], [step == 0], [step == length - 1], text)
+        chunks = loop.buffer.take()
+        place = chunks[which].place
+        assert place is not None
+        if nbytes < 0:
+            fixed = 8 + 32 * len(SPECS[0].fields) + len('{"stream_episode":0,"text":""}')
+        loop.store(chunks)
+        loop.check()
+        if nbytes >= 0:
+            kept.append(loop.storage.payload(which)[0] is place.memory.data)
+        nbytes = place.rows - place.start - fixed - spare
+    assert any(kept)
+    assert not all(kept)
+
+
+def test_slabs_that_share_a_memory_are_evicted_one_by_one() -> None:
+    loop, most = Loop(SPECS[0], 1, 64, 400), 0
+    for _ in range(12):
+        for length in (20, 20, 24):
+            for step in range(length):
+                loop.step([0], [step == 0], [step == length - 1], "")
+        loop.store(loop.buffer.take())
+        loop.check()
+        segments = loop.storage._segments
+        assert len(segments) == len(loop.storage._slabs)
+        sizes = {id(memory): memory.nbytes for memory in segments}
+        assert loop.storage.nbytes == sum(sizes.values())
+        most = max(most, len(segments) - len(sizes))
+    assert loop.storage.index.base > 0
+    assert most > 4
+
+
+@pytest.mark.parametrize(("shape", "factor"), [(ROW, 128), ((1025,), 64), ((64, 128), 4096)])
+def test_rows_lie_where_they_are_copied_from_in_the_least_time(
+    shape: tuple[int, ...], factor: int
+) -> None:
+    spec = Spec((replace(FIELDS[0], shape=shape), *FIELDS[1:], OBSERVED), "observation", "action")
+    loop = Loop(spec, 1, 64, None)
+    for length in (20, 20, 24):
+        for step in range(length):
+            loop.step([0], [step == 0], [step == length - 1], "")
+    places = [chunk.place for chunk in loop.buffer.take() if chunk.place]
+    assert [(place.memory.address + place.rows) % factor for place in places] == [0, 0, 0]
+
+
+def test_memory_is_written_again_until_a_storage_keeps_it() -> None:
+    loop, seen = Loop(SPECS[0], 1, 64, None), []
+    for is_stored in (False, True, False):
+        for step in range(64):
+            loop.step([0], [step == 0], [step == 63], "")
+        chunks = loop.buffer.take()
+        seen += [chunk.place.memory for chunk in chunks if chunk.place]
+        if is_stored:
+            loop.store(chunks)
+    assert seen[0] is seen[1]
+    assert seen[1] is not seen[2]
+    assert [memory.kept > 0 for memory in seen] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("change", "can"),
+    [
+        ({}, True),
+        ({"codec": "zstd"}, False),
+        ({"codec": "narrow"}, False),
+        ({"dtype": ">u2"}, False),
+        ({"shape": (1024,)}, True),
+        ({"shape": (1023,)}, False),
+    ],
+)
+def test_only_large_rows_that_are_stored_as_they_are_can_stay(
+    change: dict[str, Any], can: bool
+) -> None:
+    spec = Spec((replace(FIELDS[0], **change), *FIELDS[1:]), "observation", "action")
+    assert memories.EnvRows.can_hold(spec) == can
+    wide = Field("info/wide", "uint8", (36 * 4,), "raw")
+    assert not memories.EnvRows.can_hold(replace(SPECS[0], fields=(*SPECS[0].fields, wide)))
 
 
 def test_no_room_reaches_the_rows_that_are_not_taken() -> None:
