@@ -364,7 +364,10 @@ def test_a_full_replay_fills_the_memory_that_it_evicts() -> None:
     assert len(addresses) <= 640 / 40 + 3
 
 
-@pytest.mark.parametrize("lengths", [[58, 2, 2, 2], [20, 20, 24], [2, 2, 2, 58], [61, 1, 1, 1]])
+@pytest.mark.parametrize(
+    "lengths",
+    [[58, 2, 2, 2], [20, 20, 24], [2, 2, 2, 58], [61, 1, 1, 1], [16] * 4, [8] * 8, [40, 8, 8, 8]],
+)
 def test_episodes_in_one_memory_have_room_for_the_rest_of_their_chunks(lengths: list[int]) -> None:
     """Where there is no more room, chunks are copied, and the rows of others stay whole."""
     loop = Loop(SPECS[0], 1, 64, None)
@@ -413,6 +416,49 @@ def test_metadata_that_just_fits_and_that_does_not(which: int) -> None:
         nbytes = place.rows - place.start - fixed - spare
     assert any(kept)
     assert not all(kept)
+
+
+def test_slabs_of_several_memories_are_evicted_whole() -> None:
+    loop = Loop(SPECS[0], 1, 64, 2_100)
+    for step in range(64 * 48):
+        loop.step([0], [step % 64 == 0], [step % 64 == 63], "")
+        if loop.buffer.is_due:
+            loop.store(loop.buffer.take())
+    loop.check()
+    assert loop.storage.index.base > 0
+    assert {slab.segments for slab in list(loop.storage._slabs)[:-1]} == {2}
+
+
+def test_copies_fill_the_rest_of_a_slab(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_SLAB_BYTES", 250_000)
+    loop = Loop(SPECS[0], 1, 64, None)
+    for length in (64, *[16] * 12):
+        for step in range(length):
+            loop.step([0], [step == 0], [step == length - 1], "")
+        loop.store(loop.buffer.take(everything=True))
+    loop.check()
+    first = loop.storage._slabs[0]
+    assert first.segments == 2
+    assert first.memory is not None
+    assert first.memory.nbytes == first.size - loop.storage.index.record(0).nbytes
+
+
+def test_small_memory_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_LEAST_KEPT_BYTES", 90_000)
+    storage = MemoryStorage(SPECS[0])
+    storage.add([whole_chunk()])
+    assert storage._slabs[-1].memory is not None
+
+
+def test_an_episode_that_goes_on_stays_in_the_next_memory_too() -> None:
+    loop = Loop(SPECS[0], 1, 64, None)
+    for step in range(190):
+        loop.step([0], [step in (0, 20)], [step == 19], "")
+        if loop.buffer.is_due:
+            loop.store(loop.buffer.take())
+    assert len(loop.storage._segments) >= 2
+    assert {slab.memory for slab in loop.storage._slabs} == {None}
+    loop.check()
 
 
 def test_slabs_that_share_a_memory_are_evicted_one_by_one() -> None:
