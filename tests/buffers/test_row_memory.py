@@ -400,7 +400,7 @@ def test_metadata_that_just_fits_and_that_does_not(which: int) -> None:
     nbytes, kept = -1, []
     for spare in (*range(-20, 28), -900):
         loop = Loop(SPECS[0], 1, 64, None)
-        for number, length in enumerate((8, 48, 8)):
+        for number, length in enumerate((9, 47, 8)):
             for step in range(length):
                 text = "x" * nbytes if number == which and nbytes >= 0 else ""
                 loop.step([0], [step == 0], [step == length - 1], text)
@@ -416,6 +416,17 @@ def test_metadata_that_just_fits_and_that_does_not(which: int) -> None:
         nbytes = place.rows - place.start - fixed - spare
     assert any(kept)
     assert not all(kept)
+
+
+def test_rows_of_some_envs_are_written_to_their_own_memory() -> None:
+    loop = Loop(SPECS[0], 3, 64, None)
+    loop.step([0, 1, 2], [True] * 3, [False] * 3, "")
+    expected = loop.values(2)["observation"]
+    loop.number -= 1
+    loop.step([2, 1], [False] * 2, [False] * 2, "")
+    found = {chunk.stream: chunk.fields["observation"] for chunk in loop.buffer.take([1, 2])}
+    assert np.array_equal(found[2][1], expected[0])
+    assert np.array_equal(found[1][1], expected[1])
 
 
 def test_slabs_of_several_memories_are_evicted_whole() -> None:
