@@ -871,8 +871,9 @@ def test_an_action_belongs_to_the_newest_row_after_take_and_after_add() -> None:
 
     def observe(number: int, *, is_first: bool = False, is_last: bool = False) -> None:
         values = {"observation": np.array([number]), "reward": np.zeros(1)}
-        flags = {"is_first": np.array([is_first]), "terminated": np.array([is_last])}
-        buffer.observe({**values, OBSERVED.name: np.array([True])}, **flags)
+        values[OBSERVED.name] = np.array([True])
+        first, last = np.array([is_first]), np.array([is_last])
+        buffer.observe(values, is_first=first, terminated=last)
 
     def act(action: int) -> None:
         buffer.act({"action": np.array([action])})
