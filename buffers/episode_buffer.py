@@ -141,7 +141,8 @@ class EpisodeBuffer:
         }
         if self._large is not None:
             self._of[first] = self._large.views
-        self._is_marked = OBSERVED.name in spec.names
+        # Written with each observation that was given.
+        self._mark = {OBSERVED.name: True} if OBSERVED.name in spec.names else {}
         # The arrays of a Spec with these four fields alone, and what they hold, for `add_next`.
         self._plain: Any = None
         four = (spec.observation, spec.action, "reward", OBSERVED.name)
@@ -267,7 +268,7 @@ class EpisodeBuffer:
             results = self._leaves(layout, next_observation, lead)
             for name, key in self._info.items():
                 results[name] = self._entry(name, key, next_info, "next_info", lead)
-        elif ended and not self._is_marked:
+        elif ended and not self._mark:
             raise ValueError(
                 f"next_observation: expected the last observation of env {ended[0]}, whose episode "
                 f"ended, got None; give it, or add the field {OBSERVED.name!r} to the Spec"
@@ -289,13 +290,16 @@ class EpisodeBuffer:
         if begun or late_ones:
             for env in begun:
                 self._begin(env, facts.get(env, {}))
-            self._cursor[envs] += first
             if lead:
+                self._cursor[envs] += first
                 is_new = first | late
-                self._put(envs[is_new], {name: rows[is_new] for name, rows in values.items()})
+                new = {name: rows[is_new] for name, rows in values.items()}
+                self._write(envs[is_new], {**new, **self._mark})
             else:
-                self._put(envs, values)
-            self._state[envs] &= ~_LATE & 255
+                self._cursors[envs] += first
+                self._write(envs, {**values, **self._mark})
+            for env in late_ones:
+                self._states[env] &= ~_LATE
             for env in begun:
                 self._of["reward"][env][self._cursor.item(env) - 1] = 0.0
                 self._states[env] = _PENDING
@@ -303,12 +307,18 @@ class EpisodeBuffer:
                 self._until_due -= 1
                 self._store_due()
         self._write(envs, chosen)
-        self._cursor[envs] += 1
+        if lead:
+            self._cursor[envs] += 1
+        else:
+            self._cursors[envs] += 1
         self._until_due -= 1
-        if results is not None:
-            self._put(envs, results)
-        self._write(envs, {"reward": gain})
-        self._state[envs] = _PENDING if results is not None else _PENDING | _LATE
+        if results is None:
+            self._write(envs, {"reward": gain})
+        else:
+            self._write(envs, {"reward": gain, **results, **self._mark})
+        (self._state if lead else self._states)[envs] = (
+            _PENDING if results is not None else _PENDING | _LATE
+        )
         if ended:
             for env in ended:
                 if results is None:
@@ -520,7 +530,8 @@ class EpisodeBuffer:
 
         Returns:
             Chunks in the order of their rows. Their arrays are views that stay valid until the
-            next `add`, `observe` or `act`: store or copy them at once.
+            next `add`, `observe` or `act`: store or copy them at once. Do not write to them
+            afterwards, since a storage may keep their memory.
 
         Raises:
             SpecMismatch: The newest stack of an env is not the frames before it, moved on by one.
@@ -528,7 +539,7 @@ class EpisodeBuffer:
         """
         if self._taken:
             self._release()
-        if newest and not self._is_marked:
+        if newest and not self._mark:
             raise ValueError(
                 f"newest=True: expected a Spec with the field {OBSERVED.name!r}, got none; add it"
             )
@@ -627,9 +638,10 @@ class EpisodeBuffer:
         fields = {field.name: self._of[field.name][env][rows] for field in self._spec.fields}
         place = None
         if self._large is not None and self._large_name is not None:
-            fields[self._large_name] = self._large.rows(env, run.offset, run.stop - run.start)
+            count = run.stop - run.start
+            fields[self._large_name] = self._large.rows(env, run.offset, count)
             stop = None if following is None else following.room
-            place = self._large.place(env, run.room, run.offset, stop)
+            place = self._large.place(env, run.room, run.offset, count, stop)
         facts = run.episode, env, run.first_row, run.end
         return Chunk(*facts, fields, run.metadata, place=place)
 
@@ -673,18 +685,12 @@ class EpisodeBuffer:
                 self._store(chunks)
             self._release()
 
-    def _put(self, envs: Any, values: Mapping[str, np.ndarray]) -> None:
-        """Write given observations to the newest rows of envs, or of one env."""
-        self._write(envs, values)
-        if self._is_marked:
-            self._write(envs, {OBSERVED.name: np.True_})
-
     def _write(self, envs: Any, values: Mapping[str, Any]) -> None:
         """Write to the newest rows of envs, or of one env."""
         if type(envs) is int:
-            row = self._cursor.item(envs) - 1
+            row, of = self._cursors[envs] - 1, self._of
             for name, value in values.items():
-                self._of[name][envs][row] = value
+                of[name][envs][row] = value
             return
         place = self._base[envs] + self._cursor[envs] - 1
         for name, rows in values.items():
@@ -709,7 +715,7 @@ class EpisodeBuffer:
                 if name not in ("reward", but):
                     rows = self._of[name][env]
                     rows[row] = rows[row - 1]
-        if self._is_marked:
+        if self._mark:
             self._of[OBSERVED.name][env][row] = False
 
     def _blank(self, env: int) -> None:
@@ -860,8 +866,10 @@ class EpisodeBuffer:
             state = self._states[envs]
             if state & _LATE or not state & _PENDING:
                 return not state & _LATE, bool(state & _LATE)
-            is_same = all(self._is_newest(name, envs, rows) for name, rows in values.items())
-            return not is_same, False
+            for name, rows in values.items():
+                if not self._is_newest(name, envs, rows):
+                    return True, False
+            return False, False
         state = self._state[envs]
         late, first = state & _LATE > 0, state & _PENDING == 0
         known = ~(late | first)

@@ -27,18 +27,23 @@ class RowMemory:
     """Memory of which a storage keeps all or nothing.
 
     It belongs to the writer of the rows, which writes the next rows over those that were stored. A
-    storage that sets `is_kept` keeps it with the chunks in it: the writer goes on in other memory.
+    storage that keeps chunks in it sets `kept`: the writer goes on in other memory.
 
     Args:
         spare: Gives the memory, and gets it back when nothing refers to it any more.
+
+    Attributes:
+        data: The memory.
+        address: Its address.
+        kept: Offset after the last chunk's room that a storage keeps; no storage writes before it.
     """
 
-    __slots__ = ("address", "data", "is_kept")
+    __slots__ = ("address", "data", "kept")
 
     def __init__(self, spare: SpareMemory) -> None:
         self.data = np.asarray(_Lease(spare))
         self.address: int = self.data.__array_interface__["data"][0]
-        self.is_kept = False
+        self.kept = 0
 
 
 class SpareMemory:
@@ -89,13 +94,19 @@ class Place(NamedTuple):
         memory: The memory.
         start: Offset of the room in front of the rows.
         rows: Offset of the rows.
+        nbytes: Bytes of the rows.
         stop: Offset after the room behind the rows.
     """
 
     memory: RowMemory
     start: int
     rows: int
+    nbytes: int
     stop: int
+
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        """None: the rows of a pickled or deeply copied chunk are no longer there."""
+        return type(None), ()
 
 
 class EnvRows:
@@ -166,15 +177,16 @@ class EnvRows:
         """The offset of a row of the newest episode."""
         return self._origins[env] + row * self._row_bytes
 
-    def place(self, env: int, start: int, rows: int, stop: int | None) -> Place:
+    def place(self, env: int, start: int, rows: int, count: int, stop: int | None) -> Place:
         """A chunk's place; ``stop`` is the start of the next one's, None for none."""
-        memory = self._memories[env]
-        return Place(memory, start, rows, self._nbytes if stop is None else stop)
+        nbytes = count * self._row_bytes
+        stop = self._nbytes if stop is None else stop
+        return Place(self._memories[env], start, rows, nbytes, stop)
 
     def start_over(self, env: int, kept: int | None) -> None:
         """Forget all rows of an env but one, which becomes its first; None for none."""
         row = None if kept is None else self.views[env][kept]
-        if self._memories[env].is_kept:
+        if self._memories[env].kept:
             self._memories[env] = RowMemory(self._spare)
         self._starts[env] = 0
         self._move(env, self._aligned(env, self._head_bytes))

@@ -10,7 +10,7 @@ import numpy as np
 
 from stepwell.buffers.episode import Chunk, End
 from stepwell.buffers.free_memory import free_memory
-from stepwell.buffers.row_memory import RowMemory
+from stepwell.buffers.row_memory import Place, RowMemory
 from stepwell.buffers.spec import Spec
 from stepwell.buffers.storage.chunk_codec import Buffer, ChunkDecoder, ChunkEncoder, Part
 from stepwell.buffers.storage.chunk_index import ChunkIndex
@@ -112,7 +112,8 @@ class MemoryStorage:
     @property
     def nbytes(self) -> int:
         """Bytes of RAM allocated for stored chunks."""
-        return sum(slab.allocated for slab in self._slabs)
+        with self._lock:  # two slabs may have chunks in one memory
+            return sum({id(each): each.nbytes for each in self._segments}.values())
 
     @property
     def sessions(self) -> Sequence[Mapping[str, object]]:
@@ -136,7 +137,11 @@ class MemoryStorage:
         encoded = [self._writer.encode(chunk) for chunk in parts]
         for chunk, data in zip(parts, encoded, strict=True):
             check_chunk_bytes(chunk, sum(map(len, data)), self._capacity_bytes)
-        fitting = [_fits(chunk, data) for chunk, data in zip(parts, encoded, strict=True)]
+        # What is kept may be larger than the chunks in it, but capacity_bytes is a strict limit.
+        fitting = [
+            self._capacity_bytes is None and _fits(chunk, data)
+            for chunk, data in zip(parts, encoded, strict=True)
+        ]
         filled: dict[RowMemory, int] = {}
         for chunk, data, fits in zip(parts, encoded, fitting, strict=True):
             if chunk.place is not None and fits:
@@ -177,8 +182,10 @@ class MemoryStorage:
     def _add(self, chunk: Chunk, parts: list[Part], *, may_stay: bool) -> None:
         nbytes, rows = sum(map(len, parts)), chunk.rows
         slab = self._slab_for(nbytes, rows)
-        if may_stay and self._stays(chunk, slab):
-            offset = _complete(chunk, parts)
+        # Each room is written to once: the same rows may come again, as those of another chunk.
+        place = chunk.place if may_stay and slab.memory is None else None
+        if place is not None and place.memory.kept <= place.start:
+            offset = self._keep(slab, place, parts)
         else:
             offset = self._copy(slab, parts, nbytes)
         slab.used += nbytes
@@ -189,24 +196,18 @@ class MemoryStorage:
         while self._capacity is not None and self._index.steps > self._capacity:
             self._evict()
 
-    def _stays(self, chunk: Chunk, slab: _Slab) -> bool:
-        """Keep the memory of a chunk's rows, if the slab has copied none before."""
-        assert chunk.place is not None
-        memory = chunk.place.memory
-        is_newest = bool(self._segments) and self._segments[-1] is memory.data
-        # What is kept may be larger than the chunks in it, but capacity_bytes is a strict limit.
-        if slab.memory is not None or self._capacity_bytes is not None:
-            return False
-        if memory.is_kept and not is_newest:  # another storage has it
-            return False
-        if not is_newest or not slab.segments:
+    def _keep(self, slab: _Slab, place: Place, parts: list[Part]) -> int:
+        """Write the rest of a chunk around the rows that stay, and return its offset."""
+        memory = place.memory
+        if not slab.segments or self._segments[-1] is not memory.data:
             slab.segments += 1
             self._segments.append(memory.data)
-            slab.allocated += memory.data.nbytes
-            if is_newest:  # the slab before has its first chunks
-                self._slabs[-2].allocated -= memory.data.nbytes
-        memory.is_kept = True
-        return True
+        memory.kept = place.stop
+        head, padding, first, *rest = parts
+        offset = place.rows - len(head) - len(padding)
+        _write([head, padding], memory.data, offset)
+        _write(rest, memory.data, place.rows + len(first))
+        return offset
 
     def _copy(self, slab: _Slab, parts: list[Part], nbytes: int) -> int:
         """Copy a chunk to the slab's own memory, and return its offset there."""
@@ -214,7 +215,6 @@ class MemoryStorage:
             slab.memory = np.empty(slab.size - slab.used, np.uint8)
             slab.segments += 1
             self._segments.append(slab.memory)
-            slab.allocated += slab.memory.nbytes
         offset = slab.filled
         _write(parts, slab.memory, offset)
         slab.filled += nbytes
@@ -261,7 +261,6 @@ class _Slab:
         self.rows = 0
         self.stop = 0  # id of the row after the last
         self.segments = 0
-        self.allocated = 0
         self.memory: np.ndarray | None = None
         self.filled = 0  # bytes of that
 
@@ -274,24 +273,13 @@ def _fits(chunk: Chunk, parts: list[Part]) -> bool:
     """True if a chunk's bytes fit around the rows of its first field, which are in place."""
     if chunk.place is None:
         return False
-    memory, start, rows, stop = chunk.place
+    memory, start, rows, nbytes, stop = chunk.place
     if memory.data.nbytes < _LEAST_KEPT_BYTES:
         return False
     head, padding, first, *rest = parts
-    is_there = _address(first) == memory.address + rows
+    is_there = _address(first) == memory.address + rows and len(first) == nbytes
     end = rows + len(first) + sum(map(len, rest))
     return is_there and start <= rows - len(head) - len(padding) and end <= stop
-
-
-def _complete(chunk: Chunk, parts: list[Part]) -> int:
-    """Write the rest of a chunk around the rows that stay; returns the chunk's offset."""
-    assert chunk.place is not None
-    memory, _, rows, _ = chunk.place
-    head, padding, first, *rest = parts
-    offset = rows - len(head) - len(padding)
-    _write([head, padding], memory.data, offset)
-    _write(rest, memory.data, rows + len(first))
-    return offset
 
 
 def _write(parts: list[Part], memory: np.ndarray, offset: int) -> None:

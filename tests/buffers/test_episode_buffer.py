@@ -808,3 +808,101 @@ def test_newest_frames_may_be_added_instead_of_stacks() -> None:
     wrong, numbers = np.zeros((2, 2, 4), np.float32), np.zeros(2, np.int64)
     with pytest.raises(SpecMismatch, match=r"observation.*uint8.*float32"):
         buffer.add(wrong, numbers, numbers, None, numbers > 0, numbers > 0)
+
+
+PLAIN = Spec(
+    (
+        Field("observation", "int64", (), "narrow"),
+        Field("action", "int64", (), "narrow"),
+        Field("reward", "float64", (), "narrow"),
+        OBSERVED,
+    ),
+    "observation",
+    "action",
+)
+
+
+def rows_of(chunks: list[Chunk]) -> list[Any]:
+    return [
+        (c.episode, c.stream, c.first_row, c.end, {n: v.tolist() for n, v in c.fields.items()})
+        for c in chunks
+    ]
+
+
+@given(st.data(), st.integers(1, 2), st.integers(3, 6))
+@settings(max_examples=examples(60))
+def test_the_short_way_to_add_writes_what_add_writes(
+    data: st.DataObject, num_envs: int, chunk_rows: int
+) -> None:
+    """And it is refused in the documented cases alone."""
+    short, long = (EpisodeBuffer(PLAIN, num_envs, chunk_rows=chunk_rows) for _ in range(2))
+    rows = [0] * num_envs
+    is_open = [False] * num_envs
+    for number in range(data.draw(st.integers(1, 25))):
+        env = data.draw(st.integers(0, num_envs - 1))
+        end = data.draw(st.sampled_from([End.NONE, End.NONE, End.TERMINATED, End.TRUNCATED]))
+        given_rows = np.array(number), np.array(number % 5)
+        fits = rows[env] + 1 + (not is_open[env]) <= chunk_rows
+        assert short.add_next(env, *given_rows, number * 0.5, end) == fits
+        if not fits:
+            for buffer in (short, long):
+                buffer.cut()
+            assert rows_of(short.take(everything=True)) == rows_of(long.take(everything=True))
+            rows, is_open = [0] * num_envs, [False] * num_envs
+            continue
+        flags = end == End.TERMINATED, end == End.TRUNCATED
+        long.add(*given_rows, number * 0.5, None, *flags, env_ids=env)
+        rows[env] += 1 + (not is_open[env])
+        is_open[env] = not end
+    assert rows_of(short.take(everything=True)) == rows_of(long.take(everything=True))
+
+
+def test_rows_that_are_added_the_short_way_fall_due() -> None:
+    buffer = EpisodeBuffer(PLAIN, 1, chunk_rows=8)
+    assert not buffer.is_due
+    for number in range(7):
+        assert buffer.add_next(0, np.array(number), np.array(0), 0.5)
+    assert buffer.is_due
+
+
+def test_an_action_belongs_to_the_newest_row_after_take_and_after_add() -> None:
+    """Although `observe` noted where its rows were."""
+    buffer = EpisodeBuffer(PLAIN, 1)
+
+    def observe(number: int, *, is_first: bool = False, is_last: bool = False) -> None:
+        values = {"observation": np.array([number]), "reward": np.zeros(1)}
+        values[OBSERVED.name] = np.array([True])
+        first, last = np.array([is_first]), np.array([is_last])
+        buffer.observe(values, is_first=first, terminated=last)
+
+    def act(action: int) -> None:
+        buffer.act({"action": np.array([action])})
+
+    observe(1, is_first=True)
+    act(1)
+    observe(2, is_last=True)
+    observe(3, is_first=True)
+    assert len(buffer.take(everything=True)) == 1
+    act(3)
+    observe(4)
+    buffer.add(np.array(4), np.array(4), 0.5, np.array(5), False, False, env_ids=0)
+    act(5)
+    observe(6, is_last=True)
+    (chunk,) = buffer.take(everything=True)
+    assert chunk.fields["observation"].tolist() == [3, 4, 5, 6]
+    assert chunk.fields["action"].tolist() == [3, 4, 5, 0]
+
+
+def test_a_wrong_stack_right_after_take_leaves_the_action_of_the_row_before() -> None:
+    buffer = stacked("repeat")
+    buffer.observe(stacks_of([[1, 1, 1], [1, 1, 1]]), is_first=BOTH)
+    buffer.act({"action": np.array([1, 1])})
+    buffer.observe(stacks_of([[1, 1, 2], [1, 1, 2]]))
+    chunks = buffer.take(everything=True)
+    assert [chunk.end for chunk in chunks] == [End.PENDING, End.PENDING]
+    buffer.act({"action": np.array([1, 0])})
+    with pytest.raises(SpecMismatch):
+        buffer.observe(stacks_of([[7, 7, 7], [1, 2, 3]]))
+    chunk = buffer.take(everything=True)[0]
+    assert (chunk.stream, chunk.first_row, chunk.rows) == (0, 1, 1)
+    assert chunk.fields["action"].tolist() == [1]

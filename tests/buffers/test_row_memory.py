@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import pickle
 from dataclasses import replace
 from typing import Any
 
@@ -258,6 +260,56 @@ def test_a_second_storage_copies_what_the_first_one_keeps() -> None:
     assert payload(storages[0], 0) == payload(storages[1], 0)
 
 
+def whole_chunk() -> Chunk:
+    buffer = EpisodeBuffer(SPECS[0], 1, chunk_rows=64)
+    for step in range(64):
+        play(buffer, step, is_first=step == 0)
+    (chunk,) = buffer.take()
+    assert chunk.place is not None
+    return chunk
+
+
+@pytest.mark.parametrize("length", [20, 64])
+@pytest.mark.parametrize("calls", [1, 2])
+def test_rows_that_come_again_as_another_chunk_leave_the_first_one_as_it_was(
+    calls: int, length: int
+) -> None:
+    """Episodes with other rewards, of the same observations."""
+    loop = Loop(SPECS[0], 1, 64, None)
+    for step in range(64):
+        loop.step([0], [step in (0, length)], [step in (length - 1, 63)], "")
+    chunks = loop.buffer.take()
+    chunk = chunks[-1]
+    for episode, text in ((3, ""), (4, "x" * 20), (5, "x" * 40)):
+        other = {**chunk.fields, "reward": np.full(chunk.rows, episode + 0.3)}
+        chunks.append(replace(chunk, episode=episode, fields=other, metadata={"text": text}))
+    storage, copied = MemoryStorage(SPECS[0]), MemoryStorage(SPECS[0])
+    copied.add([replace(each, place=None) for each in chunks])
+    for some in [chunks] if calls == 1 else [chunks[:-3], chunks[-3:]]:
+        storage.add(some)
+    assert chunk.place is not None
+    assert storage.payload(0)[0] is chunk.place.memory.data
+    for position in range(len(chunks)):
+        assert payload(storage, position) == payload(copied, position)
+
+
+def test_rows_that_are_left_out_are_not_written_to() -> None:
+    """Another storage may get them."""
+    chunk, storage = whole_chunk(), MemoryStorage(SPECS[0])
+    before = {name: rows.copy() for name, rows in chunk.fields.items()}
+    storage.add([replace(chunk, fields={n: rows[:60] for n, rows in chunk.fields.items()})])
+    assert all(np.array_equal(chunk.fields[name], before[name]) for name in before)
+
+
+def test_a_pickled_chunk_has_its_rows_alone() -> None:
+    chunk = whole_chunk()
+    found = pickle.loads(pickle.dumps(chunk))
+    assert found.place is None
+    assert copy.deepcopy(chunk).place is None
+    assert len(pickle.dumps(chunk)) <= len(pickle.dumps(replace(chunk, place=None))) + 99
+    assert all(np.array_equal(chunk.fields[name], found.fields[name]) for name in chunk.fields)
+
+
 def test_replaced_rows_of_a_chunk_are_what_is_stored() -> None:
     """The memory still has the others."""
     storage = MemoryStorage(SPECS[0])
@@ -289,7 +341,7 @@ def test_memory_is_used_again_when_nothing_refers_to_it() -> None:
 def test_little_memory_is_held_ready() -> None:
     spare = memories.SpareMemory(30 << 20)
     for memory in [memories.RowMemory(spare) for _ in range(9)]:
-        memory.is_kept = True
+        memory.kept = 1
     del memory
     gc.collect()
     assert len(spare._free) == 2  # 64 MiB at most
@@ -312,7 +364,10 @@ def test_a_full_replay_fills_the_memory_that_it_evicts() -> None:
     assert len(addresses) <= 640 / 40 + 3
 
 
-@pytest.mark.parametrize("lengths", [[58, 2, 2, 2], [20, 20, 24], [2, 2, 2, 58], [61, 1, 1, 1]])
+@pytest.mark.parametrize(
+    "lengths",
+    [[58, 2, 2, 2], [20, 20, 24], [2, 2, 2, 58], [61, 1, 1, 1], [16] * 4, [8] * 8, [40, 8, 8, 8]],
+)
 def test_episodes_in_one_memory_have_room_for_the_rest_of_their_chunks(lengths: list[int]) -> None:
     """Where there is no more room, chunks are copied, and the rows of others stay whole."""
     loop = Loop(SPECS[0], 1, 64, None)
@@ -322,6 +377,163 @@ def test_episodes_in_one_memory_have_room_for_the_rest_of_their_chunks(lengths: 
     loop.store(loop.buffer.take(everything=True))
     loop.check()
     assert len(loop.storage.index) == sum(length > 1 for length in lengths) + lengths.count(1)
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_three_episodes_of_one_memory_stay_there(spec: Spec) -> None:
+    """Time after time, as episodes of 21 rows and metadata of a usual length have room."""
+    loop = Loop(spec, 1, 64, None)
+    for count in range(1, 4):
+        for length in (20, 20, 24):
+            for step in range(length):
+                loop.step([0], [step == 0], [step == length - 1], "x" * 300)
+        loop.store(loop.buffer.take())
+        assert len(loop.storage.index) == 3 * count
+        assert len(loop.storage._segments) == count
+    assert {slab.memory for slab in loop.storage._slabs} == {None}
+    loop.check()
+
+
+@pytest.mark.parametrize("which", [0, 2])
+def test_metadata_that_just_fits_and_that_does_not(which: int) -> None:
+    """Of the first and of the last of three episodes in a memory."""
+    nbytes, kept = -1, []
+    for spare in (*range(-20, 28), -900):
+        loop = Loop(SPECS[0], 1, 64, None)
+        for number, length in enumerate((9, 47, 8)):
+            for step in range(length):
+                text = "x" * nbytes if number == which and nbytes >= 0 else ""
+                loop.step([0], [step == 0], [step == length - 1], text)
+        chunks = loop.buffer.take()
+        place = chunks[which].place
+        assert place is not None
+        if nbytes < 0:
+            fixed = 8 + 32 * len(SPECS[0].fields) + len('{"stream_episode":0,"text":""}')
+        loop.store(chunks)
+        loop.check()
+        if nbytes >= 0:
+            kept.append(loop.storage.payload(which)[0] is place.memory.data)
+        nbytes = place.rows - place.start - fixed - spare
+    assert any(kept)
+    assert not all(kept)
+
+
+def test_rows_of_some_envs_are_written_to_their_own_memory() -> None:
+    loop = Loop(SPECS[0], 3, 64, None)
+    loop.step([0, 1, 2], [True] * 3, [False] * 3, "")
+    expected = loop.values(2)["observation"]
+    loop.number -= 1
+    loop.step([2, 1], [False] * 2, [False] * 2, "")
+    found = {chunk.stream: chunk.fields["observation"] for chunk in loop.buffer.take([1, 2])}
+    assert np.array_equal(found[2][1], expected[0])
+    assert np.array_equal(found[1][1], expected[1])
+
+
+def test_slabs_of_several_memories_are_evicted_whole() -> None:
+    loop = Loop(SPECS[0], 1, 64, 2_100)
+    for step in range(64 * 48):
+        loop.step([0], [step % 64 == 0], [step % 64 == 63], "")
+        if loop.buffer.is_due:
+            loop.store(loop.buffer.take())
+    loop.check()
+    assert loop.storage.index.base > 0
+    assert {slab.segments for slab in list(loop.storage._slabs)[:-1]} == {2}
+
+
+def test_copies_fill_the_rest_of_a_slab(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_SLAB_BYTES", 250_000)
+    loop = Loop(SPECS[0], 1, 64, None)
+    for length in (64, *[16] * 12):
+        for step in range(length):
+            loop.step([0], [step == 0], [step == length - 1], "")
+        loop.store(loop.buffer.take(everything=True))
+    loop.check()
+    first = loop.storage._slabs[0]
+    assert first.segments == 2
+    assert first.memory is not None
+    assert first.memory.nbytes == first.size - loop.storage.index.record(0).nbytes
+
+
+def test_small_memory_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_LEAST_KEPT_BYTES", 90_000)
+    storage = MemoryStorage(SPECS[0])
+    storage.add([whole_chunk()])
+    assert storage._slabs[-1].memory is not None
+
+
+def test_an_episode_that_goes_on_stays_in_the_next_memory_too() -> None:
+    loop = Loop(SPECS[0], 1, 64, None)
+    for step in range(190):
+        loop.step([0], [step in (0, 20)], [step == 19], "")
+        if loop.buffer.is_due:
+            loop.store(loop.buffer.take())
+    assert len(loop.storage._segments) >= 2
+    assert {slab.memory for slab in loop.storage._slabs} == {None}
+    loop.check()
+
+
+def test_slabs_that_share_a_memory_are_evicted_one_by_one() -> None:
+    loop, most = Loop(SPECS[0], 1, 64, 400), 0
+    for _ in range(12):
+        for length in (20, 20, 24):
+            for step in range(length):
+                loop.step([0], [step == 0], [step == length - 1], "")
+        loop.store(loop.buffer.take())
+        loop.check()
+        segments = loop.storage._segments
+        assert len(segments) == len(loop.storage._slabs)
+        sizes = {id(memory): memory.nbytes for memory in segments}
+        assert loop.storage.nbytes == sum(sizes.values())
+        most = max(most, len(segments) - len(sizes))
+    assert loop.storage.index.base > 0
+    assert most > 4
+
+
+@pytest.mark.parametrize(("shape", "factor"), [(ROW, 128), ((1025,), 64), ((64, 128), 4096)])
+def test_rows_lie_where_they_are_copied_from_in_the_least_time(
+    shape: tuple[int, ...], factor: int
+) -> None:
+    spec = Spec((replace(FIELDS[0], shape=shape), *FIELDS[1:], OBSERVED), "observation", "action")
+    loop = Loop(spec, 1, 64, None)
+    for length in (20, 20, 24):
+        for step in range(length):
+            loop.step([0], [step == 0], [step == length - 1], "")
+    places = [chunk.place for chunk in loop.buffer.take() if chunk.place]
+    assert [(place.memory.address + place.rows) % factor for place in places] == [0, 0, 0]
+
+
+def test_memory_is_written_again_until_a_storage_keeps_it() -> None:
+    loop, seen = Loop(SPECS[0], 1, 64, None), []
+    for is_stored in (False, True, False):
+        for step in range(64):
+            loop.step([0], [step == 0], [step == 63], "")
+        chunks = loop.buffer.take()
+        seen += [chunk.place.memory for chunk in chunks if chunk.place]
+        if is_stored:
+            loop.store(chunks)
+    assert seen[0] is seen[1]
+    assert seen[1] is not seen[2]
+    assert [memory.kept > 0 for memory in seen] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("change", "can"),
+    [
+        ({}, True),
+        ({"codec": "zstd"}, False),
+        ({"codec": "narrow"}, False),
+        ({"dtype": ">u2"}, False),
+        ({"shape": (1024,)}, True),
+        ({"shape": (1023,)}, False),
+    ],
+)
+def test_only_large_rows_that_are_stored_as_they_are_can_stay(
+    change: dict[str, Any], can: bool
+) -> None:
+    spec = Spec((replace(FIELDS[0], **change), *FIELDS[1:]), "observation", "action")
+    assert memories.EnvRows.can_hold(spec) == can
+    wide = Field("info/wide", "uint8", (36 * 4,), "raw")
+    assert not memories.EnvRows.can_hold(replace(SPECS[0], fields=(*SPECS[0].fields, wide)))
 
 
 def test_no_room_reaches_the_rows_that_are_not_taken() -> None:
