@@ -48,7 +48,7 @@ def make_atari(
     game: str,
     num_envs: int = 1,
     *,
-    backend: Backend = "native",
+    backend: Backend = "auto",
     frame_skip: int = 4,
     pool: Pool = "max",
     noop_max: int = 30,

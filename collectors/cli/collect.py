@@ -183,8 +183,8 @@ def collect(
         typer.Option(
             metavar="NAME",
             help="Atari: native, python (true last frames, lives, modes) or auto (python where it "
-            "can be). Default: native, unless another option needs python. NES: cynes, nes-py or "
-            "stable-retro. Default: cynes; 'stepwell envs nes' shows which are installed.",
+            "can be). Default: auto. NES: cynes, nes-py or stable-retro. "
+            "Default: cynes; 'stepwell envs nes' shows which are installed.",
             rich_help_panel=_GAMES,
         ),
     ] = None,
@@ -503,7 +503,7 @@ def missing_values(info: Mapping[str, object], request: EnvRequest) -> dict[str,
 
     Example:
         >>> missing_values({"lives": None, "speed": 0.0}, EnvRequest("Pong", 8))
-        {'lives': array(-1, dtype=int32), 'speed': 0.0}
+        {'lives': array(-1), 'speed': 0.0}
     """
     unknown = [name for name, value in info.items() if value is None]
     if not unknown:

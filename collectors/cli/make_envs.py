@@ -96,7 +96,6 @@ class EnvOptions(AtariOptions, NesOptions, total=False):
 _OPTION_NAMES = {"grayscale": "rgb", "ram_obs": "ram"}  # where the command line has another name
 _SHARED = GameOptions.__optional_keys__
 _OF_PICTURES = ("size", "grayscale", "pool", "crop")
-_PYTHON_ONLY = ("life_loss", "mode", "difficulty")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +106,7 @@ class EnvRequest:
         env: An Atari game, the file of an NES cartridge, an id of Gymnasium's, "module:Id-v0" or
             "module:callable".
         num_envs: Number of envs N.
-        backend: Of games; None is "cynes" for a cartridge, and for an Atari game "native" unless an
-            option needs "python".
+        backend: Of games; None is "cynes" for a cartridge, and "auto" for an Atari game.
         num_workers: Threads or processes; None leaves it to the maker.
         options: Settings of games.
     """
@@ -143,7 +141,7 @@ def make_envs(request: EnvRequest) -> Vector:
     game = atari_name(env)
     if game is not None:
         atari_options = _atari_options(env, request.options)
-        backend = atari_backend(request.backend, request.options)
+        backend = atari_backend(request.backend)
         from stepwell.wrappers.atari import make_atari
 
         return make_atari(game, num_envs, backend=backend, num_workers=num_workers, **atari_options)
@@ -258,21 +256,19 @@ def _refuse_game_options(env: str, options: EnvOptions, backend: Backend | None)
         )
 
 
-def atari_backend(backend: Backend | None, options: EnvOptions) -> AtariBackend:
-    """Return the backend of an Atari game: "native" unless an option needs "python".
+def atari_backend(backend: Backend | None) -> AtariBackend:
+    """Return the backend of an Atari game: "auto" unless given.
 
     Raises:
         ValueError: The given one is for cartridges.
 
     Example:
-        >>> atari_backend(None, {"mode": 1}), atari_backend(None, {"frame_skip": 2})
-        ('python', 'native')
+        >>> atari_backend(None), atari_backend("native")
+        ('auto', 'native')
     """
     if backend in get_args(NesBackend):
         raise _wrong_backend("an Atari game", backend)
-    if backend is not None:
-        return cast("AtariBackend", backend)
-    return "python" if any(name in options for name in _PYTHON_ONLY) else "native"
+    return "auto" if backend is None else cast("AtariBackend", backend)
 
 
 def nes_backend(backend: Backend | None) -> NesBackend:

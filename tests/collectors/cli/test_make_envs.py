@@ -16,10 +16,8 @@ from stepwell.collectors.cli.make_envs import (
     AtariBackend,
     AtariOptions,
     Backend,
-    EnvOptions,
     NesBackend,
     NesOptions,
-    atari_backend,
     is_cartridge,
     parse_actions,
     parse_crop,
@@ -197,15 +195,6 @@ def test_episodes_are_counted_where_something_ends_them(
     command = f"collect game.nes --game {game} --episodes 2 --out a {' '.join(said)}"
     assert stepwell(command).code == 0
     assert asked["game"] == game
-
-
-@pytest.mark.parametrize("said", [{"life_loss": "end"}, {"mode": 1}, {"difficulty": 1}])
-def test_an_option_that_needs_the_python_backend_of_atari_chooses_it(
-    said: EnvOptions,
-) -> None:
-    assert atari_backend(None, said) == "python"
-    assert atari_backend("native", said) == "native"  # which refuses the option itself
-    assert atari_backend(None, {"frame_skip": 1, "full_actions": True}) == "native"
 
 
 def test_every_setting_of_make_nes_has_an_option() -> None:
