@@ -43,7 +43,6 @@ def get_environments_and_actions(
         envs = sw.make_atari(
             game,
             env_num,
-            backend="python" if render else "native",
             size=(SCREEN, SCREEN),
             grayscale=False,
             frame_stack=1,
