@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import weakref
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from stepwell.buffers.spare_memory import SpareMemory
 from stepwell.buffers.spec import Spec
 
 __all__ = ["EnvRows", "Place", "RowMemory"]
@@ -20,7 +20,6 @@ _EPISODE_ROWS = 32
 # Rows of whole pages lie where others of their kind mostly do, at the beginning of a page: a copy
 # to an address that is a little further into its page than the source's takes 30 % longer.
 _LEAST_ALIGNMENT, _PAGE = 64, 4096
-_SPARE_BYTES = 64 << 20
 
 
 class RowMemory:
@@ -41,50 +40,9 @@ class RowMemory:
     __slots__ = ("address", "data", "kept")
 
     def __init__(self, spare: SpareMemory) -> None:
-        self.data = np.asarray(_Lease(spare))
+        self.data = spare.lend()
         self.address: int = self.data.__array_interface__["data"][0]
         self.kept = 0
-
-
-class SpareMemory:
-    """Gives memory of one size, first such that was given before and is not in use any more.
-
-    The system takes longer to find and clear new memory than it takes to fill it. So as much as a
-    full replay evicts is filled again; more of it than 64 MiB is given back to the system.
-
-    Args:
-        nbytes: The size.
-    """
-
-    def __init__(self, nbytes: int) -> None:
-        self.nbytes = nbytes
-        self._free: list[np.ndarray] = []
-
-    def take(self) -> np.ndarray:
-        """Memory that nothing else refers to."""
-        try:
-            return self._free.pop()
-        except IndexError:
-            return np.empty(self.nbytes, np.uint8)
-
-    def give_back(self, memory: np.ndarray) -> None:
-        """Let memory be used again; called by any thread."""
-        if len(self._free) < _SPARE_BYTES // self.nbytes:
-            self._free.append(memory)
-
-
-class _Lease:
-    """What every array in the memory refers to, directly or not: numpy's ``base``."""
-
-    def __init__(self, spare: SpareMemory) -> None:
-        self._spare = weakref.ref(spare)
-        self._memory = spare.take()
-        self.__array_interface__: dict[str, Any] = self._memory.__array_interface__
-
-    def __del__(self) -> None:
-        spare = self._spare()
-        if spare is not None:
-            spare.give_back(self._memory)
 
 
 class Place(NamedTuple):

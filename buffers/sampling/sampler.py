@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
@@ -34,6 +35,7 @@ from stepwell.buffers.sampling.requests import (
 from stepwell.buffers.sampling.row_reader import RowReader
 from stepwell.buffers.sampling.sequences import EpisodeSampler, SequenceSampler
 from stepwell.buffers.sampling.transitions import TransitionSampler
+from stepwell.buffers.spare_memory import SpareMemory
 from stepwell.buffers.storage.chunk_index import ChunkIndex
 from stepwell.buffers.storage.episode_filter import EpisodeFilter, Where, check_where
 from stepwell.buffers.storage.field_locator import DamagedChunk, RowCopier
@@ -50,6 +52,8 @@ _Choice: TypeAlias = tuple[Drawn, np.ndarray, Drawn | None]
 _MAX_MAKERS = 16  # requests that are remembered
 _MAX_FILTERS = 8  # conditions whose results are remembered
 _REQUESTS = (Sequences, Transitions, Episodes)
+_LARGE_BYTES = 1 << 20  # smaller arrays get used memory from the system
+_MAX_SPARE_SIZES = 4
 _BEHIND_ALL = 1 << 60  # a row after the last one of any episode
 
 
@@ -105,6 +109,7 @@ class Sampler:
         self._makers: dict[Request, _Maker] = {}
         self._newest = NewestQueue()
         self._priorities = PriorityIndex(alpha)
+        self._spare: dict[int, SpareMemory] = {}
 
     def sample(
         self, batch_request: BatchRequest[BatchT], out: BatchT | None, rng: Generator
@@ -112,7 +117,8 @@ class Sampler:
         """Draw a batch; see `SequenceReplayBuffer.sample`."""
         request = cast("Request", batch_request)
         maker = self._maker(request)
-        memory = _memory(request, maker.shapes(request.batch_size), out)
+        shapes = maker.shapes(request.batch_size)
+        memory = self._memory(shapes) if out is None else _memory_of(request, shapes, out)
 
         def choose(index: ChunkIndex) -> _Choice:
             return self._choose(request, maker.kinds(), index, rng)
@@ -168,7 +174,7 @@ class Sampler:
             drawn = self._still_there(request, snapshot, index, numbers)
             return drawn, np.ones(len(numbers), np.float32), None
 
-        memory = _memory(request, maker.shapes(len(numbers)), None)
+        memory = self._memory(maker.shapes(len(numbers)))
         return cast("BatchT", self._made(maker, memory, choose))
 
     def at(self, batch_request: BatchRequest[BatchT], ids: np.ndarray) -> BatchT:
@@ -181,7 +187,7 @@ class Sampler:
             drawn = _items_at(index, self._rows, kind, rows, are_whole=are_whole)
             return drawn, np.ones(len(rows), np.float32), None
 
-        memory = _memory(request, maker.shapes(len(rows)), None)
+        memory = self._memory(maker.shapes(len(rows)))
         return cast("BatchT", self._made(maker, memory, choose))
 
     def field_rows(self, name: str, ids: np.ndarray) -> np.ndarray:
@@ -267,6 +273,22 @@ class Sampler:
             except DamagedChunk as damaged:
                 self._episode_reader.leave_out(damaged)
 
+    def _memory(self, shapes: Shapes) -> Memory:
+        """Memory for a batch; that of large arrays is used again when nothing refers to it."""
+        memory: Memory = {}
+        for name, (shape, dtype) in shapes.items():
+            nbytes = math.prod(shape) * dtype.itemsize
+            if nbytes < _LARGE_BYTES:
+                memory[name] = np.empty(shape, dtype)
+                continue
+            spare = self._spare.get(nbytes)
+            if spare is None:
+                if len(self._spare) >= _MAX_SPARE_SIZES:
+                    self._spare.clear()
+                spare = self._spare[nbytes] = SpareMemory(nbytes)
+            memory[name] = np.ndarray(shape, dtype, spare.lend())
+        return memory
+
     def _maker(self, request: Request) -> _Maker:
         """The maker for a request, which is checked the first time."""
         if type(request) not in _REQUESTS:
@@ -327,15 +349,13 @@ class Sampler:
         return Drawn(chunk, start)
 
 
-def _memory(request: Request, shapes: Shapes, out: object) -> Memory:
-    """Memory for a batch, possibly that of an earlier one.
+def _memory_of(request: Request, shapes: Shapes, out: object) -> Memory:
+    """The memory of an earlier batch.
 
     Raises:
         TypeError: ``out`` is no batch.
         ValueError: It was made for another request, or this one is for whole episodes.
     """
-    if out is None:
-        return {name: np.empty(shape, dtype) for name, (shape, dtype) in shapes.items()}
     if not isinstance(out, Batch | TransitionBatch):
         raise TypeError(f"out: expected a batch of an equal request, got {type(out).__name__}")
     if isinstance(request, Episodes):

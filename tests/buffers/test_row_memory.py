@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from stepwell.buffers import Chunk, EpisodeBuffer, Field, MemoryStorage, Spec
 from stepwell.buffers import row_memory as memories
 from stepwell.buffers.episode_buffer import OBSERVED
+from stepwell.buffers.spare_memory import SpareMemory
 from stepwell.buffers.storage import memory as module
 from support.examples import examples
 
@@ -324,7 +325,7 @@ def test_replaced_rows_of_a_chunk_are_what_is_stored() -> None:
 
 
 def test_memory_is_used_again_when_nothing_refers_to_it() -> None:
-    spare = memories.SpareMemory(1 << 20)
+    spare = SpareMemory(1 << 20)
     first = memories.RowMemory(spare)
     address = first.address
     view = first.data[10:20][1:]
@@ -339,7 +340,7 @@ def test_memory_is_used_again_when_nothing_refers_to_it() -> None:
 
 
 def test_little_memory_is_held_ready() -> None:
-    spare = memories.SpareMemory(30 << 20)
+    spare = SpareMemory(30 << 20)
     for memory in [memories.RowMemory(spare) for _ in range(9)]:
         memory.kept = 1
     del memory

@@ -1,0 +1,57 @@
+"""Memory that is used again."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import numpy as np
+
+__all__ = ["SpareMemory"]
+
+_SPARE_BYTES = 64 << 20
+
+
+class SpareMemory:
+    """Lends memory of one size, first such that was lent before and is not in use any more.
+
+    The system takes longer to find and clear new memory than it takes to fill it. Up to 64 MiB are
+    held ready; more is given back to the system.
+
+    Args:
+        nbytes: The size, above 0.
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+        self._free: list[np.ndarray] = []
+
+    def lend(self) -> np.ndarray:
+        """Bytes ``[nbytes]``, lent for as long as an array or a memoryview refers to them."""
+        return np.asarray(_Lease(self))
+
+    def take(self) -> np.ndarray:
+        """Memory that nothing else refers to."""
+        try:
+            return self._free.pop()
+        except IndexError:
+            return np.empty(self.nbytes, np.uint8)
+
+    def give_back(self, memory: np.ndarray) -> None:
+        """Let memory be used again; called by any thread."""
+        if len(self._free) < _SPARE_BYTES // self.nbytes:
+            self._free.append(memory)
+
+
+class _Lease:
+    """What every array in the memory refers to, directly or not: numpy's ``base``."""
+
+    def __init__(self, spare: SpareMemory) -> None:
+        self._spare = weakref.ref(spare)
+        self._memory = spare.take()
+        self.__array_interface__: dict[str, Any] = self._memory.__array_interface__
+
+    def __del__(self) -> None:
+        spare = self._spare()
+        if spare is not None:
+            spare.give_back(self._memory)

@@ -1,0 +1,128 @@
+"""The memory of large batches is used again, but never while something refers to it."""
+
+from __future__ import annotations
+
+import gc
+from threading import Thread
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stepwell.buffers import Chunk, End, Field, SequenceReplayBuffer, Spec
+
+ROWS = 400
+
+
+@pytest.fixture
+def replay() -> SequenceReplayBuffer:
+    image = Field("observation", "uint8", (40, 40), "raw", stack=4)
+    spec = Spec((image, Field("reward", "float64", (), "raw")), "observation", {})
+    replay = SequenceReplayBuffer(seed=0, threads=1)
+    replay.bind(spec, {})
+    numbers = np.arange(ROWS)
+    images = np.repeat((numbers % 251 + 1).astype(np.uint8), 40 * 40).reshape(-1, 40, 40)
+    fields: dict[str, np.ndarray] = {"observation": images, "reward": numbers.astype(np.float64)}
+    replay.add([Chunk(0, 0, 0, End.TERMINATED, fields)])
+    return replay
+
+
+def newest_frames(stacks: np.ndarray) -> list[int]:
+    return stacks[..., -1, 0, 0].astype(int).ravel().tolist()
+
+
+def expected(rewards: np.ndarray) -> list[int]:
+    return (rewards.astype(int) % 251 + 1).ravel().tolist()
+
+
+def address(batch: Any) -> int:
+    where: int = batch.memory["observation"].__array_interface__["data"][0]
+    return where
+
+
+def test_memory_is_used_again_when_the_batch_is_gone(replay: SequenceReplayBuffer) -> None:
+    found = set()
+    for _ in range(20):
+        batch = replay.sample_transitions(256)
+        assert batch.memory["observation"].nbytes >= 1 << 20
+        found.add(address(batch))
+        assert newest_frames(batch.next_observation) == expected(batch.reward)
+    assert len(found) == 2
+
+
+@pytest.mark.parametrize("part", ["batch", "view", "memoryview", "item", "memory"])
+def test_memory_that_is_referred_to_keeps_its_values(
+    replay: SequenceReplayBuffer, part: str
+) -> None:
+    keep: Any = {
+        "batch": lambda batch: batch,
+        "view": lambda batch: batch.observation[::2],
+        "memoryview": lambda batch: memoryview(batch.memory["observation"]),
+        "item": lambda batch: batch.next_observation[-1, -1],
+        "memory": lambda batch: batch.memory,
+    }[part]
+    kept, copies = [], []
+    for _ in range(12):
+        batch = replay.sample_transitions(256)
+        kept.append(keep(batch))
+        copies.append(batch.memory["observation"].copy())
+        del batch
+        gc.collect()
+        replay.sample_transitions(256)  # and this one is gone at once
+    for held, copy in zip(kept, copies, strict=True):
+        stacks = copy[:, :4]
+        if part == "batch":
+            assert (held.observation == stacks).all()
+        elif part == "view":
+            assert (held == stacks[::2]).all()
+        elif part == "item":
+            assert (held == copy[-1, -1]).all()
+        else:
+            rows = held["observation"] if part == "memory" else np.asarray(held)
+            assert (rows == copy).all()
+
+
+def test_tensors_keep_the_memory_of_their_batch(replay: SequenceReplayBuffer) -> None:
+    torch = pytest.importorskip("torch")
+    tensors, copies = [], []
+    for _ in range(8):
+        batch = replay.sample_transitions(256)
+        tensors.append(torch.from_numpy(batch.memory["observation"]))
+        copies.append(batch.memory["observation"].copy())
+        del batch
+        replay.sample_transitions(256)
+    for tensor, copy in zip(tensors, copies, strict=True):
+        assert (tensor.numpy() == copy).all()
+
+
+def test_threads_do_not_share_the_memory_of_a_batch(replay: SequenceReplayBuffer) -> None:
+    wrong: list[object] = []
+
+    def draw(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        for _ in range(40):
+            one = replay.sample_transitions(256, rng=rng)
+            other = replay.sample_transitions(256, rng=rng)
+            for batch in (one, other):
+                if newest_frames(batch.next_observation) != expected(batch.reward):
+                    wrong.append(batch)
+
+    threads = [Thread(target=draw, args=[seed]) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_a_batch_outlives_its_replay(replay: SequenceReplayBuffer) -> None:
+    other = SequenceReplayBuffer(seed=0)
+    other.bind(replay.spec, {})
+    for episode in replay.iter_episodes():
+        other.add([Chunk(0, 0, 0, episode.end, episode.fields)])
+    batch = other.sample_transitions(256)
+    copy = batch.memory["observation"].copy()
+    del other
+    gc.collect()
+    replay.sample_transitions(256)
+    assert (batch.memory["observation"] == copy).all()
