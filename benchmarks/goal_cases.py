@@ -94,18 +94,13 @@ def stacks(setting: Setting) -> list[Case]:
     """Stacked transitions of raw frames, from 200,000."""
     rows = replay.frames(setting.rows(200_000))
     buffer = peer_stepwell.replay_of(rows, stack=replay.STACK, threads=1)
-    return [
-        Case(
-            f"stacked transitions, raw, {batch}",
-            goal,
-            {
-                OURS: functools.partial(buffer.sample_transitions, batch),
-                replay.LIMIT: peers.memcpy(rows.observation, 8 * batch),
-            },
-            replay.LIMIT,
-        )
-        for batch, goal in zip(BATCHES, (1.2, 1.6), strict=True)
-    ]
+    cases: list[Case] = []
+    for batch, goal in zip(BATCHES, (1.2, 1.6), strict=True):
+        limit = peers.memcpy(rows.observation, 8 * batch)
+        for kind, draw in peer_stepwell.transitions(buffer, batch).items():
+            name = f"stacked transitions, raw, {batch}{kind.removeprefix('stepwell')}"
+            cases.append(Case(name, goal, {OURS: draw, replay.LIMIT: limit}, replay.LIMIT))
+    return cases
 
 
 def pong(setting: Setting) -> list[Case]:
@@ -177,11 +172,16 @@ def sequences(setting: Setting) -> list[Case]:
     """Sequences of raw pixels by one thread."""
     rows = replay.pixels(setting.rows(60_000))
     buffer = peer_stepwell.replay_of(rows, threads=1)
-    candidates: dict[str, Work] = {
-        OURS: functools.partial(buffer.sample_sequences, 16, 64),
-        "memcpy": peers.memcpy(rows.observation, 16 * 64),
-    }
-    return [Case("sequences, raw, 16 x 64", 0.9, candidates, "memcpy")]
+    limit = peers.memcpy(rows.observation, 16 * 64)
+    return [
+        Case(
+            f"sequences, raw, 16 x 64{kind.removeprefix('stepwell')}",
+            0.9,
+            {OURS: draw, "memcpy": limit},
+            "memcpy",
+        )
+        for kind, draw in peer_stepwell.sequences(buffer, 16, 64).items()
+    ]
 
 
 def noise(setting: Setting) -> list[Case]:

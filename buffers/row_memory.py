@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stepwell.buffers.spare_memory import SpareMemory
+from stepwell.buffers.spare_memory import PAGE, SpareMemory
 from stepwell.buffers.spec import Spec
 
 __all__ = ["EnvRows", "Place", "RowMemory"]
@@ -17,9 +17,7 @@ _LARGE_ROW_BYTES = 1 << 10
 _HEAD_BYTES, _FIELD_BYTES, _METADATA_BYTES = 64, 48, 448
 # So many rows for each episode that finds a place in one memory.
 _EPISODE_ROWS = 32
-# Rows of whole pages lie where others of their kind mostly do, at the beginning of a page: a copy
-# to an address that is a little further into its page than the source's takes 30 % longer.
-_LEAST_ALIGNMENT, _PAGE = 64, 4096
+_LEAST_ALIGNMENT = 64  # and rows of whole pages begin at the beginning of a page
 
 
 class RowMemory:
@@ -87,7 +85,7 @@ class EnvRows:
         self._more_bytes = 1 + sum(other.row_bytes for other in others)  # 1: of ends of blocks
         self._head_bytes = _HEAD_BYTES + _FIELD_BYTES * len(spec.fields) + _METADATA_BYTES
         factor = self._row_bytes & -self._row_bytes
-        self._alignment = max(_LEAST_ALIGNMENT, min(factor, _PAGE))
+        self._alignment = max(_LEAST_ALIGNMENT, min(factor, PAGE))
         rows = room * (self._row_bytes + self._more_bytes)
         gap = 2 * self._head_bytes + self._alignment
         self._nbytes = rows + gap * (1 + room // _EPISODE_ROWS)

@@ -7,7 +7,11 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["SpareMemory"]
+__all__ = ["PAGE", "SpareMemory"]
+
+# A copy to an address that is a little further into its page than the source's takes 30 % longer,
+# and rows of whole pages are mostly stored at the beginning of a page.
+PAGE = 4096
 
 _SPARE_BYTES = 64 << 20
 
@@ -27,7 +31,7 @@ class SpareMemory:
         self._free: list[np.ndarray] = []
 
     def lend(self) -> np.ndarray:
-        """Bytes ``[nbytes]``, lent for as long as an array or a memoryview refers to them."""
+        """Bytes ``[nbytes]`` from the beginning of a page on, lent for as long as an array or a memoryview refers to them."""
         return np.asarray(_Lease(self))
 
     def take(self) -> np.ndarray:
@@ -35,7 +39,9 @@ class SpareMemory:
         try:
             return self._free.pop()
         except IndexError:
-            return np.empty(self.nbytes, np.uint8)
+            memory = np.empty(self.nbytes + PAGE, np.uint8)
+            begin = -memory.__array_interface__["data"][0] % PAGE
+            return memory[begin : begin + self.nbytes]
 
     def give_back(self, memory: np.ndarray) -> None:
         """Let memory be used again; called by any thread."""
