@@ -31,7 +31,7 @@ class SpareMemory:
         self._free: list[np.ndarray] = []
 
     def lend(self) -> np.ndarray:
-        """Bytes ``[nbytes]`` from the beginning of a page on, lent for as long as an array or a memoryview refers to them."""
+        """Bytes ``[nbytes]`` from the beginning of a page on, until no array refers to them."""
         return np.asarray(_Lease(self))
 
     def take(self) -> np.ndarray:
