@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 import pytest
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+pytestmark = pytest.mark.skipif(not BENCHMARKS.is_dir(), reason="needs benchmarks/ of the checkout")
 
 
 def run(script: str, *arguments: str | Path) -> str:

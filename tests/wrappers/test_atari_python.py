@@ -25,6 +25,7 @@ from stepwell.wrappers.atari import atari_env
 from stepwell.wrappers.atari_python import AtariWorkers, FusedAtari
 from stepwell.wrappers.atari_settings import AtariSettings, atari_games
 from stepwell.wrappers.testing import assert_vector_env
+from support.examples import examples
 from support.models.atari_reference import DEFAULTS, settings
 
 # A PAL console, a screen of another height, no NOOP, frames inside the reset, black first screens.
@@ -84,6 +85,7 @@ def test_one_class_equals_the_wrappers_briefly_on_every_game(game: str) -> None:
     compare(settings(game=game, noop_max=30, max_frames=700), 200)
 
 
+@hypothesis.settings(max_examples=examples(15))
 @hypothesis.given(
     chosen=st.builds(
         settings,

@@ -51,7 +51,7 @@ BAD_COMMANDS = [
     (f"{PONG} --frame-skip 0", "--frame-skip: |>= 1|got '0'"),
     (f"{PONG} --mode 99", "mode: |[0, 1]|got 99"),
     (f"{PONG} --backend native --mode 1", "mode=1: |None|native|backend='python'"),
-    (f"{PONG} --workers 0", "num_workers: |>= 1|got 0;"),
+    (f"{PONG} --backend native --workers 0", "num_workers: |>= 1|got 0;"),
     (f"{POLE} --policy mine", "--policy: |'random'|'module:callable'|got 'mine'"),
     (f"{POLE} --policy mine:zeroes", "--policy mine:zeroes: |'zeroes' in mine|zeros?"),
     (f"{POLE} --policy nowhere:act", "--policy: |module 'nowhere'|got none"),

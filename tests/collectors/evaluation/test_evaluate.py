@@ -468,7 +468,7 @@ def test_an_env_that_cannot_be_rendered_is_named_before_it_is_played() -> None:
         return pytest.fail("played")
 
     with pytest.raises(ValueError, match=r"^video: .*got NativeAtari"):
-        sw.evaluate(sw.make_atari("pong"), never, episodes=1, video=True)
+        sw.evaluate(sw.make_atari("pong", backend="native"), never, episodes=1, video=True)
     with pytest.raises(ValueError, match=r"^video: .*render_mode='rgb_array'.*got None"):
         sw.evaluate(gym.make("CartPole-v1"), never, episodes=1, video=True)
 

@@ -230,7 +230,8 @@ def test_envs_in_other_processes_or_in_native_code_are_refused() -> None:
     for envs in (
         AsyncVectorEnv([ScreenEnv]),
         make_vec("CartPole-v1", 2, num_workers=1),
-        make_atari("pong"),
+        make_atari("pong", backend="native"),
+        make_atari("pong", 2, num_workers=1),
     ):
         assert_refused(envs, f"got {type(envs).__name__}; .*num_workers=0.*backend='python'")
 
