@@ -59,7 +59,7 @@ class Loop:
         self.number += 1
         field = self.spec["observation"]
         numbers = (self.number * 7 + np.arange(n)) % 251
-        ones = np.ones((n, *field.shape), field.numpy_dtype)
+        ones: Any = np.ones((n, *field.shape), field.numpy_dtype)
         found: dict[str, np.ndarray] = {
             "observation": ones * numbers.reshape(-1, *[1] * len(field.shape)).astype(ones.dtype),
             "reward": numbers * 0.5,
@@ -341,9 +341,10 @@ def test_memory_is_used_again_when_nothing_refers_to_it() -> None:
 
 def test_little_memory_is_held_ready() -> None:
     spare = SpareMemory(30 << 20)
-    for memory in [memories.RowMemory(spare) for _ in range(9)]:
-        memory.kept = 1
-    del memory
+    held = [memories.RowMemory(spare) for _ in range(9)]
+    for number in range(9):
+        held[number].kept = 1
+    held.clear()
     gc.collect()
     assert len(spare._free) == 2  # 64 MiB at most
     memory = memories.RowMemory(spare)
@@ -391,14 +392,14 @@ def test_three_episodes_of_one_memory_stay_there(spec: Spec) -> None:
         loop.store(loop.buffer.take())
         assert len(loop.storage.index) == 3 * count
         assert len(loop.storage._segments) == count
-    assert {slab.memory for slab in loop.storage._slabs} == {None}
+    assert all(slab.memory is None for slab in loop.storage._slabs)
     loop.check()
 
 
 @pytest.mark.parametrize("which", [0, 2])
 def test_metadata_that_just_fits_and_that_does_not(which: int) -> None:
     """Of the first and of the last of three episodes in a memory."""
-    nbytes, kept = -1, []
+    nbytes, fixed, kept = -1, 0, []
     for spare in (*range(-20, 28), -900):
         loop = Loop(SPECS[0], 1, 64, None)
         for number, length in enumerate((9, 47, 8)):
@@ -469,7 +470,7 @@ def test_an_episode_that_goes_on_stays_in_the_next_memory_too() -> None:
         if loop.buffer.is_due:
             loop.store(loop.buffer.take())
     assert len(loop.storage._segments) >= 2
-    assert {slab.memory for slab in loop.storage._slabs} == {None}
+    assert all(slab.memory is None for slab in loop.storage._slabs)
     loop.check()
 
 
