@@ -10,8 +10,6 @@ from pathlib import Path
 
 import numpy as np
 
-from stepwell.buffers import native
-
 __all__ = ["installed", "machine", "rates", "ratios", "table"]
 
 
@@ -63,6 +61,8 @@ def machine(*packages: str) -> str:
         if names:
             model = f"{len(names)} x {names[0].split(':')[1].strip()}"
     versions = ", ".join(f"{package} {version(package)}" for package in packages)
+    from stepwell.buffers import native  # here: goals.py measures older trees too, without it
+
     return f"{model}; Python {platform.python_version()}; {versions}; {native.path()}"
 
 
