@@ -50,7 +50,7 @@ class SpareMemory:
 
 
 class _Lease:
-    """What every array in the memory refers to, directly or not: numpy's ``base``."""
+    """The object to which every array in the memory refers, directly or not: numpy's ``base``."""
 
     def __init__(self, spare: SpareMemory) -> None:
         self._spare = weakref.ref(spare)

@@ -175,23 +175,6 @@ _NTSC_GRAYS = np.repeat(
 _BLACK_AND_WHITE = (0, 14)  # color numbers with the same gray levels on a PAL console
 
 
-# Gray levels by color number, on an NTSC console, whose numbers are even. ale-py computes the same:
-# tests/wrappers/test_atari_python.py compares them on every game.
-_NTSC_GRAYS = np.repeat(
-    np.frombuffer(
-        bytes.fromhex(
-            "004a6f8eaac0d6ec405f7a94acc1d6e93f576e8396a7b8c73b556b8194a7b7c7"
-            "2c445a6e8092a1b0334a5f738495a4b2273f556b7d8f9fae16314960748899a9"
-            "1129405568798999203c556d8296a8ba28455f788da2b6c82b4a657f97adc1d4"
-            "2847627c93a9bdcf294a68849db5cbdf2f4f6b859db3c8dc2f4f6b859db3c8dc"
-        ),
-        np.uint8,
-    ),
-    2,
-)
-_SHARED = (0, 14)  # black and white: color numbers of a PAL console with the same gray levels
-
-
 class _Screens:
     """Reads the screen, pools it with the frame before, and resizes it.
 
@@ -285,7 +268,7 @@ def _is_ntsc(ale: Emulator) -> bool | None:
     numbers, grays = (np.empty(ale.getScreenDims(), np.uint8) for _ in range(2))
     ale.getScreen(numbers)
     ale.getScreenGrayscale(grays)
-    if np.isin(numbers, _SHARED).all():
+    if np.isin(numbers, _BLACK_AND_WHITE).all():
         return None
     return bool((_NTSC_GRAYS[numbers] == grays).all())
 

@@ -348,7 +348,7 @@ class Window(NamedTuple):
         return _Runs(chunk, place, at, first, last, head)
 
     def part(self, runs: _Runs, frames: int) -> tuple[np.ndarray, np.ndarray]:
-        """How many rows of sequences are stored, and their output rows in ``[B, frames + rows]``.
+        """The number of stored rows of sequences, and their output rows in ``[B, frames + rows]``.
 
         Args:
             runs: The sequences.

@@ -242,9 +242,6 @@ def _leave_out(buffer: Any, is_kept: np.ndarray) -> None:
     buffer.pos = len(step)
 
 
-_NAME = "to_sb3_rollout"
-
-
 class _RowValues(NamedTuple):
     """A model's values and log-probabilities of a rollout.
 
