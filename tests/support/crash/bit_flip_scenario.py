@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import shutil
 from collections import Counter
 from collections.abc import Iterator
@@ -101,7 +102,7 @@ class _Store:
             steps = 8 if shape.capacity else 2
             self._add(storage, Plan(rng.random(), storage.index.next_episode), steps)
             shutil.copytree(folder / "first", self.path)
-        self.regions = list(_regions(self.path))
+        self.regions = _regions(self.path)
 
     def look(self, change: Change | None) -> str:
         """Open the changed store and read everything."""
@@ -204,10 +205,18 @@ def _change(region: Region, rng: random.Random) -> Change:
             return Change(region.file, kind, place, new)
 
 
-def _regions(path: Path) -> Iterator[Region]:
+def _regions(path: Path) -> list[Region]:
+    return [region for region in _parts(path) if region.start < region.stop]
+
+
+def _parts(path: Path) -> Iterator[Region]:
     manifest = StoreFolder(path, _FILES).read_manifest()
     for name in ("manifest.json", "LOCK"):
         yield Region(path / name, name, 0, (path / name).stat().st_size)
+    # Most changes of JSON cannot be parsed; numbers often can, so that only the checksum tells.
+    text = (path / "manifest.json").read_bytes()
+    for number in re.finditer(rb"(?<=[:,\[])\d+|(?<=\")[0-9a-f]{32}(?=\")", text):
+        yield Region(path / "manifest.json", "manifest.json", *number.span())
     for number in manifest.numbers:
         found = load(_FILES, path, manifest, number)
         header, file, slots = found.segment.header, found.segment.path, found.segment.chunks
