@@ -21,7 +21,7 @@ FLOORS = (  # a file may import files of its own floor and of those below
     ("buffers/storage",),
     ("buffers/sampling",),
     ("buffers/replay.py", "buffers/rollout"),
-    ("buffers/curation",),
+    ("buffers/curation", "buffers/provenance"),
     ("buffers/dropin", "buffers/bridges", "buffers/testing.py"),
     ("buffers/__init__.py",),
     ("collectors",),
