@@ -21,6 +21,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+import rounds
+
 __all__ = ["show"]
 
 OURS = "stepwell"
@@ -131,8 +133,6 @@ def show(measured: Mapping[str, Any]) -> None:
 
 # --- a page ---------------------------------------------------------------------------------------
 
-_BEGIN, _END = "<!-- goals -->", "<!-- end of goals -->"
-
 
 def met_first(measured: Mapping[str, Any]) -> list[Row]:
     """The rows: those that are met, those that some path meets, the others."""
@@ -163,19 +163,6 @@ def markdown(measured: Mapping[str, Any]) -> str:
         lines.append("| " + " | ".join([row.name, row.goal_text, *cells, verdict]) + " |")
     how = f"medians of {measured['rounds']} rounds, of {measured['seconds']:g} s where it collects"
     return "\n".join([*lines, "", f"({measured['machine']}; {how})"])
-
-
-def into_page(page: str, block: str) -> str:
-    """A page with a block between the two comments, in place of what is there.
-
-    Raises:
-        ValueError: A comment is missing.
-    """
-    before, begin, rest = page.partition(_BEGIN)
-    _, end, behind = rest.partition(_END)
-    if not begin or not end:
-        raise ValueError(f"expected a page with the lines {_BEGIN} and {_END}, got one without")
-    return f"{before}{begin}\n{block}\n{end}{behind}"
 
 
 def _words(path: str) -> str:
@@ -274,7 +261,8 @@ def main() -> None:
         options.chart.parent.mkdir(parents=True, exist_ok=True)
         options.chart.write_text(chart(measured))
     if options.page is not None:
-        options.page.write_text(into_page(options.page.read_text(), markdown(measured)))
+        page = options.page.read_text()
+        options.page.write_text(rounds.into_page(page, "goals", markdown(measured)))
     if options.markdown:
         print(markdown(measured))
     elif options.chart is None and options.page is None:

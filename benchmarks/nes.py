@@ -186,9 +186,9 @@ class Candidate:
 
     def play(self, frames: int) -> int:
         """Do the work, and record its time and CPU time."""
-        began = cpu_seconds()
+        began = rounds.cpu_seconds()
         played = self.work(frames)
-        self.cpu_seconds += cpu_seconds() - began
+        self.cpu_seconds += rounds.cpu_seconds() - began
         self.played += played
         return played
 
@@ -196,15 +196,6 @@ class Candidate:
     def per_cpu_second(self) -> float:
         """Frames."""
         return self.played / self.cpu_seconds
-
-
-def cpu_seconds() -> float:
-    """CPU time of this process and its children so far."""
-    ticks = 0
-    for pid in (os.getpid(), *(child.pid for child in multiprocessing.active_children())):
-        numbers = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        ticks += int(numbers[11]) + int(numbers[12])  # in the program, in the kernel
-    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def candidates(setting: Setting, folder: Path, stack: contextlib.ExitStack) -> list[Candidate]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import platform
+import resource
 import time
 from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
@@ -10,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-__all__ = ["installed", "machine", "rates", "ratios", "table"]
+__all__ = ["cpu_seconds", "installed", "into_page", "machine", "rates", "ratios", "table"]
 
 
 def rates(candidates: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
@@ -40,6 +42,15 @@ def ratios(
     """Lowest, median and highest ratio of one candidate to another, round by round."""
     pairs = np.array(measured[name]) / np.array(measured[limit])
     return float(pairs.min()), float(np.median(pairs)), float(pairs.max())
+
+
+def cpu_seconds() -> float:
+    """CPU time of this process and its worker processes so far, those that ended included."""
+    running = multiprocessing.active_children()  # first: it reaps those that ended
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    # The clock of another process, as clock_getcpuclockid computes it on Linux.
+    working = sum(time.clock_gettime(~(child.pid or 0) << 3 | 2) for child in running)
+    return time.process_time() + ended.ru_utime + ended.ru_stime + working
 
 
 def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
@@ -76,3 +87,17 @@ def installed(*packages: str) -> list[str]:
             continue
         found.append(package)
     return found
+
+
+def into_page(page: str, name: str, block: str) -> str:
+    """A page with a block between the comments of this name, in place of what is there.
+
+    Raises:
+        ValueError: A comment is missing.
+    """
+    first, last = f"<!-- {name} -->", f"<!-- end of {name} -->"
+    before, begin, rest = page.partition(first)
+    _, end, behind = rest.partition(last)
+    if not begin or not end:
+        raise ValueError(f"expected a page with the lines {first} and {last}, got one without")
+    return f"{before}{begin}\n{block}\n{end}{behind}"
