@@ -23,6 +23,7 @@ from stepwell.collectors.policies.policy import AnyPolicy, SeededPolicy, check_p
 from stepwell.collectors.policies.policy_caller import PolicyCaller
 from stepwell.collectors.replay_writer import ReplayWriter
 from stepwell.collectors.report import CollectReport, EpisodeReport, StepReport
+from stepwell.collectors.reset_seeds import Reseed
 from stepwell.collectors.step_loop import EpisodeCounter, StepLoop
 from stepwell.collectors.step_result import EpisodeMetadata, InfoReader, MetadataOrFunction
 from stepwell.collectors.vector_envs import (
@@ -62,6 +63,11 @@ class Collector:
         replay: Stores the rows; None steps and reports without storing anything.
         seed: The seeds of envs and policy are derived from it; None draws one. When a replay is
             continued, other seeds are derived than the first time.
+        reseed_steps: Env steps of an env after which its next episode begins with a seeded reset,
+            so that it can be played again from there. That is for envs that do not seed all of
+            their resets, as those of `make_atari(backend="native")` or of another maker, and where
+            such a reset of one env is known to leave the others alone. None: only resets of all
+            envs are seeded.
         info: Info fields to store, by name, each with the value that means "not there":
             ``{"lives": -1}``. Undeclared info is dropped.
         metadata: JSON-able facts to store with every episode, ``{"task": "door"}``, or a function
@@ -100,6 +106,7 @@ class Collector:
         replay: SequenceReplayBuffer | None = None,
         *,
         seed: int | None = None,
+        reseed_steps: int | None = 50_000,
         info: Mapping[str, object] | None = None,
         metadata: MetadataOrFunction | None = None,
         frame_stack: int | None = None,
@@ -116,6 +123,8 @@ class Collector:
             )
         if not isinstance(flush_seconds, int | float) or not flush_seconds >= 0:
             raise ValueError(f"flush_seconds: expected a number >= 0, got {flush_seconds!r}")
+        if reseed_steps is not None:
+            check_whole("reseed_steps", reseed_steps, 1)
         self._groups = as_groups(envs, frame_stack)
         first, num_envs = self._groups[0], sum(group.num_envs for group in self._groups)
         reader = InfoReader(info or {})
@@ -161,7 +170,13 @@ class Collector:
                 known_stacks=all(has_known_stacks(group, stack) for group in self._groups),
             )
         self._loop = StepLoop(
-            stepper_of(self._groups, layout, reader, episode_metadata),
+            stepper_of(
+                self._groups,
+                layout,
+                reader,
+                episode_metadata,
+                None if reseed_steps is None else Reseed(reseed_steps, self._seeds.env_seed),
+            ),
             self._call,
             self._counter,
             layout,
@@ -486,6 +501,10 @@ class Seeds:
         words = self._sequence(_ENVS, self._resets).generate_state(1, np.uint64)
         self._resets += 1
         return int(words[0] % np.uint64(2**31 - num_envs))
+
+    def env_seed(self, env: int, number: int) -> int:
+        """The seed of a reset of one env, by the count of those before it, below 2**31."""
+        return int(self._sequence(_ENVS, env, number).generate_state(1)[0]) >> 1
 
     def _sequence(self, *key: int) -> np.random.SeedSequence:
         return np.random.SeedSequence(self.seed, spawn_key=(self.session, *key))
