@@ -21,7 +21,6 @@ from stepwell.collectors.simulation.lanes import AnyEnv
 from stepwell.collectors.step_result import info_of
 from stepwell.wrappers.atari_settings import AtariSettings, find_game
 from stepwell.wrappers.make_vector_env import find_spec
-from stepwell.wrappers.recipe import recipe_of
 
 if TYPE_CHECKING:
     from stepwell.wrappers.nes.env import Rom
@@ -531,6 +530,8 @@ def _check_recipe(env: AnyEnv, stored: Mapping[str, Any]) -> None:
         now = dict(cast("Mapping[str, Any]", env.metadata["stepwell"]))
         now["cartridge"] = {**now["cartridge"], "name": stored["cartridge"].get("name")}
     elif stored.get("maker") == "make_vec":
+        from stepwell.wrappers.recipe import recipe_of  # loads all of gymnasium's wrappers
+
         now = recipe_of(env, None)
     else:
         now = {
