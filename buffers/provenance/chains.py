@@ -52,10 +52,8 @@ class Play:
             left -= len(next(iter(piece.values())))
         if self.episode is None:
             return
-        for chunk in self.episode.chunks(_ROWS):
-            if left <= 0:
-                return
-            yield _first({name: chunk.fields[name] for name in self.spec_names}, left)
+        for chunk in self.episode.chunks(_ROWS, self.spec_names) if left > 0 else ():
+            yield _first(chunk.fields, left)
             left -= chunk.rows
 
 
