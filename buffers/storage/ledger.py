@@ -8,7 +8,7 @@ change in a copy.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar, cast
@@ -29,10 +29,12 @@ __all__ = [
     "MemoryLedger",
     "action_spec",
     "actions_of",
+    "chain_metadata",
     "check_actions",
     "facts_of",
     "joined",
     "needed",
+    "widened",
 ]
 
 PlaceT = TypeVar("PlaceT")
@@ -40,6 +42,7 @@ Stream: TypeAlias = "tuple[int, int]"
 """Session and stream: the episodes of one env in one run."""
 
 _MOST_ROWS, _MOST_BYTES = 4096, 1 << 16  # of pieces that are joined
+_FACTS = ("session", "stream_episode", "seed", "noops")
 _LOST, _PENDING = int(End.LOST), int(End.PENDING)
 
 
@@ -70,6 +73,11 @@ def facts_of(metadata: Mapping[str, object]) -> Facts | None:
     if not _is_count(session) or not _is_count(number):
         return None
     return Facts(cast("int", session), cast("int", number), _is_count(metadata.get("seed")))
+
+
+def chain_metadata(metadata: Mapping[str, object]) -> dict[str, object]:
+    """The part of an episode's metadata that is kept with its actions."""
+    return {key: metadata[key] for key in _FACTS if key in metadata}
 
 
 class Kept(NamedTuple, Generic[PlaceT]):
@@ -196,17 +204,11 @@ class Ledger(Generic[PlaceT]):
         if not self.has_chains:
             self.has_chains = any("seed" in chunk.metadata for chunk in chunks)
 
-    def enter(self, stream: int, facts: Facts, chunk: Chunk, place: PlaceT) -> Kept[PlaceT]:
-        """Enter kept actions, which are in a place, and return the entry."""
-        key = facts.session, stream
-        stop = chunk.first_row + chunk.rows
-        entry = Kept(
-            facts.number, facts.is_seeded, chunk.first_row, stop, chunk.end.is_final, place
-        )
-        self.kept.setdefault(key, []).append(entry)
-        self._unsure.add(key)
+    def enter(self, stream: Stream, entry: Kept[PlaceT]) -> None:
+        """Enter kept actions."""
+        self.kept.setdefault(stream, []).append(entry)
+        self._unsure.add(stream)
         self.has_chains = True
-        return entry
 
     def evict(
         self, rows: EvictedRows, count: int, newest_session: int
@@ -279,7 +281,7 @@ class Ledger(Generic[PlaceT]):
         self._replace(key, [cast("Kept[PlaceT]", e) for e in wanted if id(e) not in mine], gone)
         if oldest is None:
             self._unsure.add(key)
-        return joined([cast("Chunk", read[each.place]) for each in new])
+        return [*joined(cast("Chunk", read[each.place]) for each in new)]
 
     def _after(
         self, rows: EvictedRows, count: int, stream: int, following: int
@@ -336,7 +338,7 @@ class Ledger(Generic[PlaceT]):
         record = rows.index.record(position)
         try:
             buffer, origin = rows.payload(position)
-            metadata = rows.metadata(position)
+            metadata = chain_metadata(rows.metadata(position))
             count = piece.stop - piece.first_row
             fields = actions_of(
                 self._spec, self._decoder, buffer, origin, record.stored_rows, count
@@ -373,16 +375,18 @@ class MemoryLedger(Ledger[Chunk]):
             facts = cast("Facts", facts_of(chunk.metadata))
             entries = self.kept.get((facts.session, chunk.stream))
             if entries and entries[-1].number == facts.number:
-                both = joined([entries[-1].place, chunk])
+                both = [*joined([entries[-1].place, chunk])]
                 if len(both) == 1:
                     entries.pop()
                     chunk = both[0]
-            self.enter(chunk.stream, facts, chunk, chunk)
+            stop, is_final = chunk.first_row + chunk.rows, chunk.end.is_final
+            entry = Kept(facts.number, facts.is_seeded, chunk.first_row, stop, is_final, chunk)
+            self.enter((facts.session, chunk.stream), entry)
 
     def chunks(self) -> list[Chunk]:
         """All kept actions, in the dtypes of the Spec."""
         return [
-            replace(each.place, fields=_widened(self._spec, each.place.fields))
+            widened(self._spec, each.place)
             for key in sorted(self.kept)
             for each in sorted(self.kept[key], key=lambda one: (one.number, one.first_row))
         ]
@@ -437,24 +441,20 @@ def actions_of(
     return found
 
 
-def joined(chunks: Sequence[Chunk]) -> list[Chunk]:
+def joined(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
     """The same actions in few chunks: those that continue one another are joined, up to a size."""
-    found: list[list[Chunk]] = []
+    together: list[Chunk] = []
     rows = size = 0
     for chunk in chunks:
         nbytes = sum(each.nbytes for each in chunk.fields.values())
-        if (
-            found
-            and _continues(chunk, found[-1][-1])
-            and rows + chunk.rows <= _MOST_ROWS
-            and size + nbytes <= _MOST_BYTES
-        ):
-            found[-1].append(chunk)
-            rows, size = rows + chunk.rows, size + nbytes
-        else:
-            found.append([chunk])
-            rows, size = chunk.rows, nbytes
-    return [each[0] if len(each) == 1 else _one(each) for each in found]
+        rows, size = rows + chunk.rows, size + nbytes
+        is_small = rows <= _MOST_ROWS and size <= _MOST_BYTES
+        if together and not (is_small and _continues(chunk, together[-1])):
+            yield _one(together)
+            together, rows, size = [], chunk.rows, nbytes
+        together.append(chunk)
+    if together:
+        yield _one(together)
 
 
 def _continues(chunk: Chunk, before: Chunk) -> bool:
@@ -467,15 +467,18 @@ def _continues(chunk: Chunk, before: Chunk) -> bool:
 
 
 def _one(chunks: Sequence[Chunk]) -> Chunk:
+    if len(chunks) == 1:
+        return chunks[0]
     fields = {
         name: np.concatenate([chunk.fields[name] for chunk in chunks]) for name in chunks[0].fields
     }
     return replace(chunks[0], fields=fields, end=chunks[-1].end)
 
 
-def _widened(spec: Spec, fields: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The same values in the dtypes of the Spec."""
-    return {name: rows.astype(spec[name].numpy_dtype) for name, rows in fields.items()}
+def widened(spec: Spec, chunk: Chunk) -> Chunk:
+    """The same actions in the dtypes of the Spec."""
+    fields = {name: rows.astype(spec[name].numpy_dtype) for name, rows in chunk.fields.items()}
+    return replace(chunk, fields=fields)
 
 
 def _evicted(
