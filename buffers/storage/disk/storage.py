@@ -23,6 +23,7 @@ from stepwell.buffers.storage.disk.appender import SEGMENTS, Appender
 from stepwell.buffers.storage.disk.files import Files
 from stepwell.buffers.storage.disk.folder import StoreFolder
 from stepwell.buffers.storage.disk.format import Manifest, StoreFacts, json_text
+from stepwell.buffers.storage.disk.layout import FolderLayout, read_layout
 from stepwell.buffers.storage.disk.ledger_file import LedgerReader
 from stepwell.buffers.storage.disk.segment import LoadedSegment, Segment, SegmentMaps
 from stepwell.buffers.storage.disk.view import Recovery, StoreView, read_view
@@ -216,6 +217,20 @@ class DiskStorage:
     def sessions(self) -> Sequence[Mapping[str, object]]:
         """JSON-able facts about the runs that wrote here, the oldest first."""
         return self._view.manifest.facts.sessions
+
+    @property
+    def facts(self) -> StoreFacts:
+        """Facts about the store as a whole."""
+        return self._view.manifest.facts
+
+    def layout(self) -> FolderLayout:
+        """All that the folder's files are made of besides the bytes of the chunks.
+
+        Raises:
+            StoreCorrupt: A segment is damaged.
+            ValueError: Chunks are missing.
+        """
+        return read_layout(self._folder, self._view.manifest, self.index)
 
     @property
     def recovery(self) -> Recovery:
