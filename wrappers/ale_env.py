@@ -15,6 +15,8 @@ from stepwell.wrappers.number_checks import check_whole
 if TYPE_CHECKING:
     from ale_py.env import AtariEnv
 
+    from stepwell.wrappers.snapshots import SavedGame
+
 Image = npt.NDArray[np.uint8]
 
 
@@ -162,9 +164,21 @@ class EmulatorSeed(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[ObsType, dict[str, Any]]:
         """Reset the env; with a seed, seed the emulator and the env's generator first."""
+        saved = (options or {}).get("snapshot")
+        if saved is not None:
+            return self._resume(saved)
         if seed is not None:
             self._seed(seed)
         return self.env.reset(options=options)
+
+    def _resume(self, saved: SavedGame) -> tuple[ObsType, dict[str, Any]]:
+        """Restore a snapshot; the screen is that of a reset."""
+        from stepwell.wrappers.atari_snapshots import restore_emulator  # loads ale-py
+
+        observation, _ = self.env.reset()
+        restore_emulator(saved, self._ale)
+        saved.restore_generator(self.np_random)
+        return observation, saved.info(emulator_info(self._ale))
 
     def _seed(self, seed: int) -> None:
         check_seed(seed)
@@ -229,7 +243,8 @@ class AleFrameSkip(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Image, dict[str, Any]]:
         """Reset the env and the frame count."""
-        self._frames = 0
+        saved: SavedGame | None = (options or {}).get("snapshot")
+        self._frames = 0 if saved is None else saved.facts["frames"]
         return self.env.reset(seed=seed, options=options)
 
     def step(self, action: int) -> tuple[Image, float, bool, bool, dict[str, Any]]:

@@ -22,7 +22,9 @@ from stepwell.wrappers.ale_env import (
     quiet_emulators,
 )
 from stepwell.wrappers.atari_settings import AtariSettings
+from stepwell.wrappers.atari_snapshots import AtariSnapshots, SavingEmulator, restore_emulator
 from stepwell.wrappers.pixels import BandResize, area_resize, count_bands, look_up, runs
+from stepwell.wrappers.snapshots import SavedGame
 from stepwell.wrappers.workers.vector_env import WorkerVectorEnv
 
 Image = npt.NDArray[np.uint8]
@@ -99,6 +101,9 @@ class FusedAtari(gymnasium.Env[Image, int]):
         continued, self._continued = self._continued, None
         if continued is not None and seed is None and not options:
             return self._screens.result, continued
+        saved: SavedGame | None = (options or {}).get("snapshot")
+        if saved is not None:
+            return self._resume(saved)
         if seed is not None:
             check_seed(seed)
             self._np_random = np_random(seed)[0]
@@ -122,6 +127,16 @@ class FusedAtari(gymnasium.Env[Image, int]):
         if self._ends_lives:
             info["game_over"] = False
         return screen, info
+
+    def _resume(self, saved: SavedGame) -> tuple[Image, dict[str, Any]]:
+        """Begin at a snapshot, of which the screen is not known."""
+        self.ale.reset_game()
+        restore_emulator(saved, self.ale)
+        saved.restore_generator(self.np_random)
+        self._frames = saved.facts["frames"]
+        info = saved.info(emulator_info(self.ale))
+        self._lives = info["lives"]
+        return self._screens.read(is_pooled=False), info
 
     def _begin_game(self) -> None:
         """Reset the emulator, and press FIRE if that is chosen."""
@@ -273,6 +288,15 @@ def _is_ntsc(ale: Emulator) -> bool | None:
     return bool((_NTSC_GRAYS[numbers] == grays).all())
 
 
+def fused_env(settings: AtariSettings, *, snapshots: bool = False) -> gymnasium.Env[Image, int]:
+    """Make a `FusedAtari`, with snapshots in the infos of its resets if they are chosen."""
+    env = FusedAtari(settings)
+    if not snapshots:
+        return env
+    env.ale = SavingEmulator(env.ale)
+    return AtariSnapshots(env)
+
+
 class AtariWorkers(WorkerVectorEnv):
     """Atari envs in worker processes, which share only their newest screens.
 
@@ -283,6 +307,7 @@ class AtariWorkers(WorkerVectorEnv):
         num_envs: Number of envs, N.
         num_workers: Number of processes.
         context: Start method, as for `WorkerVectorEnv`; none needs a script with a main guard.
+        snapshots: The infos of resets have snapshots.
     """
 
     _needs_main = False
@@ -293,8 +318,10 @@ class AtariWorkers(WorkerVectorEnv):
         num_envs: int,
         num_workers: int | None = None,
         context: str | None = None,
+        *,
+        snapshots: bool = False,
     ) -> None:
-        env_fns = [functools.partial(FusedAtari, settings)] * num_envs
+        env_fns = [functools.partial(fused_env, settings, snapshots=snapshots)] * num_envs
         super().__init__(env_fns, num_workers=num_workers, context=context)
         self._game, size = settings.game, settings.frame_stack
         shape = (size, *cast("tuple[int, ...]", self.single_observation_space.shape))
