@@ -90,21 +90,24 @@ class StoredEpisode:
             self._total_reward = sum(rewards)
         return self._total_reward
 
-    def chunks(self, max_rows: int) -> Iterator[Chunk]:
+    def chunks(self, max_rows: int, names: Sequence[str] | None = None) -> Iterator[Chunk]:
         """Iterate over its rows in large chunks, independent of the stored sizes.
 
         Args:
             max_rows: Rows of each chunk but the last.
+            names: Names of the fields to read; None for all.
         """
         stop = self.first_row + self.rows
-        for first_row, fields in self._runs(max_rows, self._storage.spec.names):
+        for first_row, fields in self._runs(max_rows, names or self._storage.spec.names):
             is_last = first_row + len(next(iter(fields.values()))) == stop
             end = self.end if is_last else End.NONE
             # A copy may begin late if the source has lost its first rows.
             starts_late = first_row == self.first_row > 0
             yield Chunk(self.id, self.stream, first_row, end, fields, self.metadata, starts_late)
 
-    def _runs(self, max_rows: int, names: list[str]) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+    def _runs(
+        self, max_rows: int, names: Sequence[str]
+    ) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
         """First row and fields of consecutive runs of rows."""
         self._copier.follow()
         spec = self._storage.spec

@@ -235,6 +235,18 @@ class ChunkDecoder:
                 )
             least = offset + size
 
+    def check_whole(self, buffer: Buffer, origin: int, nbytes: int, rows: int) -> None:
+        """`check` a chunk of whose head nothing was checked before.
+
+        Raises:
+            StoreCorrupt: No `ChunkEncoder` made this.
+        """
+        if nbytes < self._head.size:
+            raise StoreCorrupt(f"it has {nbytes} bytes, expected {self._head.size} or more")
+        _, metadata = _HEADER.unpack_from(cast("bytes", buffer), origin)
+        self.check_head(buffer, origin, min(nbytes, self._head.size + metadata))
+        self.check(buffer, origin, nbytes, rows)
+
     def check_rows(self, buffer: Buffer, origin: int, rows: int) -> None:
         """Decode every row of a chunk, which `check` has accepted.
 

@@ -150,6 +150,19 @@ class JoinedStorage:
         """
         raise ValueError(self._refusal("chunks"))
 
+    @property
+    def ledger(self) -> Sequence[Chunk]:
+        """Nothing: each of the storages has its own, as their sessions count from 0."""
+        return ()
+
+    def keep_actions(self, chunks: Sequence[Chunk]) -> None:
+        """Refused: nothing can be written here.
+
+        Raises:
+            ValueError: Always.
+        """
+        raise ValueError(self._refusal("actions"))
+
     def payload(self, position: int) -> tuple[Buffer, int]:
         """The memory that holds the chunk at a position, and the chunk's offset in it.
 

@@ -14,6 +14,7 @@ from stepwell.buffers.row_memory import Place, RowMemory
 from stepwell.buffers.spec import Spec
 from stepwell.buffers.storage.chunk_codec import Buffer, ChunkDecoder, ChunkEncoder, Part
 from stepwell.buffers.storage.chunk_index import ChunkIndex
+from stepwell.buffers.storage.ledger import MemoryLedger
 from stepwell.buffers.whole_numbers import whole_number
 
 __all__ = ["MemoryStorage"]
@@ -71,6 +72,7 @@ class MemoryStorage:
         self._first_segment = 0
         self._segments: deque[np.ndarray] = deque()  # the memory of each
         self._sessions: list[Mapping[str, object]] = []
+        self._ledger = MemoryLedger(spec)
         self._lock = RLock()
 
     def __repr__(self) -> str:
@@ -124,6 +126,24 @@ class MemoryStorage:
         """Record that a new run writes here."""
         self._sessions.append(facts)
 
+    @property
+    def ledger(self) -> Sequence[Chunk]:
+        """Actions of rows that are gone, which stored episodes need to be played again."""
+        with self._lock:
+            return self._ledger.chunks()
+
+    def keep_actions(self, chunks: Sequence[Chunk]) -> None:
+        """Add actions to the `ledger`.
+
+        Raises:
+            ValueError: A chunk has no rows, or its metadata do not say its place in a chain;
+                nothing was added.
+            SpecMismatch: A field is missing or has another dtype or shape; nothing was added.
+        """
+        compact = self._ledger.compact(chunks)
+        with self._lock:
+            self._ledger.add(compact)
+
     def add(self, chunks: Sequence[Chunk]) -> None:
         """Store chunks, and evict the oldest slabs to keep the capacity.
 
@@ -148,6 +168,7 @@ class MemoryStorage:
                 memory = chunk.place.memory
                 filled[memory] = filled.get(memory, 0) + sum(map(len, data))
         kept = {memory for memory, size in filled.items() if 4 * size >= 3 * memory.data.nbytes}
+        self._ledger.notice(chunks)
         with self._lock:
             for chunk, data, fits in zip(parts, encoded, fitting, strict=True):
                 may_stay = fits and chunk.place is not None and chunk.place.memory in kept
@@ -239,10 +260,19 @@ class MemoryStorage:
         slab = self._slabs.popleft()
         if not slab.segments:  # nothing was stored there
             return
-        self._first_segment += slab.segments
+        following = self._first_segment + slab.segments
+        self._keep_needed_actions(following)
+        self._first_segment = following
         for _ in range(slab.segments):
             self._segments.popleft()
-        self._index.drop_segment(self._first_segment - 1)
+        self._index.drop_segment(following - 1)
+
+    def _keep_needed_actions(self, segment: int) -> None:
+        """Keep actions of the chunks before a segment, which is the oldest that stays."""
+        if self._ledger.has_chains:
+            count = int(np.searchsorted(self._index.records["segment"], segment))
+            added, _ = self._ledger.evict(self, count, len(self._sessions) - 1)
+            self._ledger.add(added)
 
 
 class _Slab:

@@ -90,6 +90,36 @@ class Storage(Protocol):
         """
         ...
 
+    @property
+    def ledger(self) -> Sequence[Chunk]:
+        """Actions of rows that are gone, which stored episodes need to be played again.
+
+        The ``fields`` of each chunk are those of the action. Its episode is known by the
+        ``session`` and ``stream_episode`` of its metadata and by its stream; its id means nothing.
+        Some of these rows may be stored as well, or be there twice.
+
+        Raises:
+            StoreCorrupt: The kept actions are damaged.
+        """
+        ...
+
+    def keep_actions(self, chunks: Sequence[Chunk]) -> None:
+        """Add actions to the `ledger`; when it returns they are durable.
+
+        A storage with a capacity does so by itself before it evicts rows, and forgets actions that
+        no stored episode needs. So store the episodes first, then the actions that they need.
+
+        Args:
+            chunks: Chunks with the fields of the action alone, of rows that all have an action or
+                are final. Their metadata have ``session`` and ``stream_episode``, and ``seed`` if a
+                seeded reset began the episode.
+
+        Raises:
+            ValueError: A chunk has no rows, or its metadata lack one of the two; nothing was added.
+            SpecMismatch: A field is missing or has another dtype or shape; nothing was added.
+        """
+        ...
+
     def drop_before(self, row_id: int) -> None:
         """Evict slabs, or segments, all of whose rows are older than the one with this id.
 

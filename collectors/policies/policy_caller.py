@@ -12,7 +12,15 @@ from stepwell.buffers import Field, Layout, Spec, Tree
 from stepwell.buffers.spec import field_of, flatten, key_of, unflatten
 from stepwell.collectors.policies.policy import AnyPolicy, Policy, as_recurrent
 
-__all__ = ["Choice", "PolicyCaller", "PolicyState", "split_extras", "split_state"]
+__all__ = [
+    "Choice",
+    "PolicyCaller",
+    "PolicyState",
+    "leaf_spaces",
+    "outside_of",
+    "split_extras",
+    "split_state",
+]
 
 
 class Choice(NamedTuple):
@@ -64,8 +72,8 @@ class PolicyCaller:
         self._stores_state = store_state
         self._layout = spec.action
         self._leaves = {
-            name: (leaf, np.dtype(leaf.dtype), leaf.shape or (), _outside_of(leaf))
-            for name, leaf in _leaf_spaces(spec.action, space)
+            name: (leaf, np.dtype(leaf.dtype), leaf.shape or (), outside_of(leaf))
+            for name, leaf in leaf_spaces(spec.action, space)
         }
         self._extras: dict[str, np.ndarray] | None = None
 
@@ -283,7 +291,7 @@ def split_state(result: object) -> tuple[object, object, Mapping[str, object]]:
     )
 
 
-def _leaf_spaces(
+def leaf_spaces(
     layout: object, space: spaces.Space[object]
 ) -> list[tuple[str, spaces.Space[object]]]:
     """The plain spaces of a nested one, by field name."""
@@ -295,10 +303,10 @@ def _leaf_spaces(
     else:
         inner_spaces = cast("Iterable[spaces.Space[object]]", space)
         pairs = list(zip(cast("list[object]", layout), inner_spaces, strict=True))
-    return [leaf for part, inner in pairs for leaf in _leaf_spaces(part, inner)]
+    return [leaf for part, inner in pairs for leaf in leaf_spaces(part, inner)]
 
 
-def _outside_of(space: spaces.Space[object]) -> Callable[[np.ndarray], np.ndarray | None]:
+def outside_of(space: spaces.Space[object]) -> Callable[[np.ndarray], np.ndarray | None]:
     """A function that marks the values of actions ``[n, ...]`` outside of the space.
 
     Of a Box only NaN is outside: other numbers are left to the envs to clip.

@@ -475,6 +475,22 @@ class WorkerPool:
             )
             return Reply(error=RuntimeError(text))
 
+    def ask_one(self, worker: int, command: int, *arguments: Any) -> None:
+        """Send one worker a command."""
+        self.workers[worker].ask(command, *arguments)
+
+    def take_one(self, worker: int) -> Any:
+        """Receive the reply of one worker.
+
+        Raises:
+            Exception: Raised by an env.
+            RuntimeError: The worker is dead; the next step or reset replaces it.
+        """
+        reply = self._take_or_error(self.workers[worker])
+        if reply.error is not None:
+            raise reply.error
+        return reply.payload
+
     def drain(self) -> None:
         """Receive and discard pending replies; dead workers are replaced later."""
         for worker in self.workers:

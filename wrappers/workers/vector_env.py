@@ -278,6 +278,30 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Array]):
         self._require_idle("call")
         return tuple(self._pool.ask_each(CALL, [(name, args, kwargs)] * self.num_workers))
 
+    def begin_call(self, worker: int, name: str, *args: Any) -> None:
+        """Begin a call of a method of the envs of one worker; others may be called meanwhile.
+
+        Nothing but `end_call` may follow for this worker.
+
+        Args:
+            worker: Number of the worker.
+            name: Name of the method, looked up through the wrappers.
+            *args: Its arguments.
+        """
+        self._require_idle("begin_call")
+        self._pool.ask_one(worker, CALL, name, args, {})
+
+    def end_call(self, worker: int) -> list[Any]:
+        """Wait for the call that `begin_call` began; returns a result for each of its envs.
+
+        Raises:
+            Exception: Raised by the method.
+            RuntimeError: The worker is dead.
+        """
+        self._require_open()
+        found: list[Any] = self._pool.take_one(worker)
+        return found
+
     def get_attr(self, name: str) -> tuple[Any, ...]:
         """Read an attribute of each env; the same as `call` without arguments."""
         return self.call(name)

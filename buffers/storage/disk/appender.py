@@ -9,12 +9,14 @@ from io import FileIO
 from threading import RLock
 from typing import NamedTuple
 
+import numpy as np
+
 from stepwell.buffers.episode import Chunk
 from stepwell.buffers.errors import StoreCorrupt, StoreFailed, StoreLocked
 from stepwell.buffers.json_values import MOST
 from stepwell.buffers.spec import Spec
-from stepwell.buffers.storage.chunk_codec import ChunkEncoder
-from stepwell.buffers.storage.chunk_index import Counters
+from stepwell.buffers.storage.chunk_codec import Buffer, ChunkEncoder
+from stepwell.buffers.storage.chunk_index import ChunkIndex, Counters
 from stepwell.buffers.storage.disk.folder import StoreFolder
 from stepwell.buffers.storage.disk.format import (
     MOST_SEGMENTS,
@@ -24,6 +26,7 @@ from stepwell.buffers.storage.disk.format import (
     StoreFacts,
     align,
 )
+from stepwell.buffers.storage.disk.ledger_file import DiskLedger
 from stepwell.buffers.storage.disk.segment import LoadedSegment, SegmentMaps
 from stepwell.buffers.storage.disk.view import StoreView, load_all
 from stepwell.buffers.storage.disk.writer import (
@@ -33,6 +36,7 @@ from stepwell.buffers.storage.disk.writer import (
     truncate,
     write_missing_copies,
 )
+from stepwell.buffers.storage.ledger import widened
 from stepwell.buffers.storage.memory import check_chunk_bytes, max_chunk_rows
 
 __all__ = ["SEGMENTS", "Appender"]
@@ -69,6 +73,8 @@ class Appender:
         loaded = load_all(folder, manifest)
         self.view = StoreView(manifest, loaded)
         self._check_room()
+        self._ledger = self._open_ledger()
+        self._ledger.has_chains |= len(self.index) > 0
         self._recover(loaded)
         self._encoder = ChunkEncoder(manifest.facts.spec)
         self._sizes = SegmentSizes.first(manifest.facts.segment_bytes)
@@ -81,10 +87,40 @@ class Appender:
     def _facts(self) -> StoreFacts:
         return self.view.manifest.facts
 
+    @property
+    def index(self) -> ChunkIndex:
+        """The index of the stored chunks."""
+        return self.view.index
+
+    def payload(self, position: int) -> tuple[Buffer, int]:
+        """See `DiskStorage.payload`."""
+        memory, segment, record = self.view.find(self._maps, position)
+        segment.prove(memory, position, record)
+        return memory, record.offset
+
+    def metadata(self, position: int) -> Mapping[str, object]:
+        """See `DiskStorage.metadata`."""
+        memory, segment, record = self.view.find(self._maps, position)
+        return segment.metadata(memory, position, record)
+
+    @property
+    def ledger(self) -> Sequence[Chunk]:
+        """See `DiskStorage.ledger`."""
+        with self._index_lock:
+            return self._ledger.chunks
+
+    def keep_actions(self, chunks: Sequence[Chunk]) -> None:
+        """See `DiskStorage.keep_actions`."""
+        self._check()
+        records = self._ledger.records(chunks)
+        with self._poisoning(), self._index_lock:
+            self._ledger.add(records)
+
     def add(self, chunks: Sequence[Chunk]) -> None:
         """See `DiskStorage.add`."""
         self._check()
         rest = self._encode(chunks)
+        self._ledger.notice(chunks)
         max_rows = max_chunk_rows(self._facts.capacity)
         with self._poisoning():
             while rest:
@@ -115,11 +151,12 @@ class Appender:
         """See `DiskStorage.replace_spec`."""
         self._check()
         # Every segment repeats the Spec, so one of them, even without a chunk, settles it.
-        if self._manifest.numbers or self.view.next != NextNumbers():
+        if self._manifest.numbers or self.view.next != NextNumbers() or self._ledger.kept:
             return False
         with self._poisoning():
             self._write_facts(replace(self._facts, spec=spec, sessions=()))
         self._encoder = ChunkEncoder(spec)
+        self._ledger = self._open_ledger()
         return True
 
     def save_checkpoint(self, name: str, data: bytes) -> None:
@@ -153,6 +190,7 @@ class Appender:
         finally:
             if self._writer is not None:
                 self._writer.close()
+            self._ledger.close()
             self._lock.close()
 
     def _check_room(self) -> None:
@@ -178,7 +216,14 @@ class Appender:
             self._write_manifest(replace(manifest, sealed=sealed, open=None))
         for each in loaded:
             truncate(files, each)
+        self._ledger.recover()
         self._folder.sweep(self._manifest)
+
+    def _open_ledger(self) -> DiskLedger:
+        manifest = self._manifest
+        return DiskLedger(
+            self._folder.files, self._folder.path, manifest.store, manifest.facts.spec
+        )
 
     def _encode(self, chunks: Sequence[Chunk]) -> list[EncodedChunk]:
         """Check and encode the chunks."""
@@ -248,14 +293,23 @@ class Appender:
     def _evict(self) -> None:
         """Evict the oldest segment; readers that have it mapped can still read it."""
         entry, *rest = self._manifest.sealed
-        self._write_manifest(replace(self._manifest, sealed=tuple(rest)))
         index = self.view.index
+        # Needed actions are durable before their rows go, needless ones go after.
         with self._index_lock:
+            count = int(np.searchsorted(index.records["segment"], entry.number, side="right"))
+            newest = len(self._facts.sessions) - 1
+            kept, gone = self._ledger.evict(self, count, newest)
+            self._ledger.add(
+                self._ledger.records([widened(self._facts.spec, each) for each in kept])
+            )
+        self._write_manifest(replace(self._manifest, sealed=tuple(rest)))
+        with self._index_lock:
+            self._ledger.forget(gone)
             while len(index) and int(index.records["segment"][0]) <= entry.number:
                 index.drop_segment()
             self._maps.forget(entry.number)
-            gone = self.view.segments.pop(entry.number)
-        self._folder.files.unlink(gone.path)
+            evicted = self.view.segments.pop(entry.number)
+        self._folder.files.unlink(evicted.path)
 
     def _write_facts(self, facts: StoreFacts) -> None:
         self._write_manifest(replace(self._manifest, facts=facts))

@@ -31,12 +31,18 @@ from stepwell.buffers.storage.disk.format import (
 )
 from stepwell.buffers.storage.disk.segment import read_header
 
-__all__ = ["StoreFolder", "folder_path"]
+__all__ = ["LEDGER", "StoreFolder", "folder_path"]
+
+LEDGER = "ledger.bin"
+"""The file of kept actions."""
 
 _MANIFEST = "manifest.json"
 _LOCK = "LOCK"
 _SEGMENT = re.compile(r"segment-([0-9]{8})\.bin")
-_TEMPORARY = ("segment-*.bin.tmp", "checkpoint-*.bin.tmp", f"{_MANIFEST}.tmp")
+_TEMPORARY = (
+    *("segment-*.bin.tmp", "checkpoint-*.bin.tmp"),
+    *(f"{_MANIFEST}.tmp", f"{LEDGER}.tmp"),
+)
 _LOCK_TRIES, _LOCK_PAUSE_SECONDS = 5, 0.005
 _NO_WRITING = (errno.EACCES, errno.EPERM, errno.EROFS)
 

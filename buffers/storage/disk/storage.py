@@ -23,6 +23,7 @@ from stepwell.buffers.storage.disk.appender import SEGMENTS, Appender
 from stepwell.buffers.storage.disk.files import Files
 from stepwell.buffers.storage.disk.folder import StoreFolder
 from stepwell.buffers.storage.disk.format import Manifest, StoreFacts, json_text
+from stepwell.buffers.storage.disk.ledger_file import LedgerReader
 from stepwell.buffers.storage.disk.segment import LoadedSegment, Segment, SegmentMaps
 from stepwell.buffers.storage.disk.view import Recovery, StoreView, read_view
 from stepwell.buffers.storage.memory import check_capacity
@@ -68,6 +69,7 @@ class DiskStorage:
         self._lost: set[int] = set()
         self._generation = 0
         self._lock = RLock()
+        self._ledger = LedgerReader(folder)
         self._appender = None if lock is None else Appender(folder, lock, self._maps, self._lock)
         self._view = self._look(None) if self._appender is None else self._appender.view
 
@@ -278,6 +280,33 @@ class DiskStorage:
         """
         self._require_appender().add(chunks)
 
+    @property
+    def ledger(self) -> Sequence[Chunk]:
+        """Actions of rows that are gone, which stored episodes need to be played again.
+
+        Raises:
+            StoreCorrupt: The file is damaged; with ``on_corrupt="skip"`` the damaged parts are left
+                out.
+            StoreTooNew: A later version wrote it.
+        """
+        self._check_open()
+        if self._appender is not None:
+            return self._appender.ledger
+        with self._lock:
+            manifest = self._view.manifest
+            return self._ledger.chunks(manifest.store, manifest.facts.spec, skip=self._skip)
+
+    def keep_actions(self, chunks: Sequence[Chunk]) -> None:
+        """Add actions to the `ledger`; when it returns they are durable.
+
+        Raises:
+            ValueError: A chunk has no rows, or its metadata do not say its place in a chain;
+                nothing was added.
+            SpecMismatch: A field is missing or has another dtype or shape; nothing was added.
+            StoreFailed: The disk is full or failed, now or before; open the store again.
+        """
+        self._require_appender().keep_actions(chunks)
+
     def payload(self, position: int) -> tuple[Buffer, int]:
         """The memory that holds the chunk at a position, and the chunk's offset in it.
 
@@ -375,6 +404,7 @@ class DiskStorage:
             return
         self._is_closed = True
         self._maps.clear()
+        self._ledger.close()
         if self._appender is not None:
             self._appender.close()
 
@@ -387,14 +417,13 @@ class DiskStorage:
     def _find(self, position: int) -> tuple[np.ndarray, Segment, ChunkInfo]:
         """The memory, the segment and the record of a chunk."""
         self._check_open()
-        record = self.index.record(position)
-        segment = self._view.segments[record.segment]
-        return self._maps.of(segment), segment, record
+        return self._view.find(self._maps, position)
 
     def _look(self, before: StoreView | None) -> StoreView:
         """Read the current state of the store; the view before is returned if nothing changed."""
         seen = ""
         while True:
+            self._ledger.look()
             view = read_view(self._folder, self._known, before, skip=self._skip)
             try:
                 self._hold(view)
@@ -404,7 +433,9 @@ class DiskStorage:
                     raise
                 seen = str(error)
             else:
-                break
+                # A new ledger may lack what the rows of this view need.
+                if self._ledger.is_current:
+                    break
         if self._lost and view is not before:
             view.index.lose(lost for lost in self._lost if lost >= view.index.base)
         return view

@@ -9,10 +9,10 @@ import numpy as np
 
 from stepwell.buffers.episode import End
 from stepwell.buffers.errors import StoreCorrupt
-from stepwell.buffers.storage.chunk_index import CHUNK, ChunkIndex, Counters
+from stepwell.buffers.storage.chunk_index import CHUNK, ChunkIndex, ChunkInfo, Counters
 from stepwell.buffers.storage.disk.folder import StoreFolder
 from stepwell.buffers.storage.disk.format import Manifest, NextNumbers
-from stepwell.buffers.storage.disk.segment import LoadedSegment, Segment, load
+from stepwell.buffers.storage.disk.segment import LoadedSegment, Segment, SegmentMaps, load
 
 __all__ = ["Recovery", "StoreView", "load_all", "read_view"]
 
@@ -77,6 +77,12 @@ class StoreView:
             )
             and Recovery.of(loaded) == self.recovery
         )
+
+    def find(self, maps: SegmentMaps, position: int) -> tuple[np.ndarray, Segment, ChunkInfo]:
+        """The memory, the segment and the record of the chunk at a position."""
+        record = self.index.record(position)
+        segment = self.segments[record.segment]
+        return maps.of(segment), segment, record
 
     @property
     def lost_chunks(self) -> int:

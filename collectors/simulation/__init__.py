@@ -1,0 +1,1 @@
+"""Playing stored episodes again: proof of recorded rows, and rows from their actions alone."""

@@ -1,0 +1,316 @@
+"""Plays chains of stored episodes again, several side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, Self
+
+import numpy as np
+
+from stepwell.buffers import End, Spec
+from stepwell.buffers.provenance.chains import Chain, Play
+from stepwell.buffers.whole_numbers import check_whole
+from stepwell.collectors.simulation.lanes import (
+    AnyEnv,
+    Lanes,
+    LanesInWorkers,
+    PlayedPart,
+    RowForm,
+    Segment,
+    open_lanes,
+)
+from stepwell.wrappers.workers.vector_env import available_cores
+
+__all__ = ["PIECE_ROWS", "Maker", "PlayedRows", "Player", "play"]
+
+PIECE_ROWS, _PIECE_BYTES = 256, 4 << 20
+
+
+class PlayedRows(NamedTuple):
+    """Consecutive rows of a stored episode, as its env showed them when it was played again.
+
+    Rows of which only the actions are stored are played too, and not handed out.
+
+    Args:
+        chain: The chain.
+        play: The episode.
+        first_row: Index of the first row in the episode.
+        fields: Arrays ``[rows, ...]``: observations, reward and info fields by name.
+        end: TERMINATED and TRUNCATED, if the last row has them.
+        is_last: No more rows of this episode follow.
+        why: The reason why the episode's last row was not reached; empty if it was.
+        where: Then the field, or ``"env"``, and the row that stopped it; None if that was in an
+            episode before.
+    """
+
+    chain: Chain
+    play: Play
+    first_row: int
+    fields: Mapping[str, np.ndarray]
+    end: End
+    is_last: bool
+    why: str = ""
+    where: tuple[str, int] | None = None
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return len(self.fields["reward"]) if self.fields else 0
+
+
+class Maker(Protocol):
+    """Makes the envs of a session again; `EnvMaker` is one."""
+
+    @property
+    def spec(self) -> Spec:
+        """The fields of a row."""
+        ...
+
+    @property
+    def missing(self) -> Mapping[str, np.ndarray]:
+        """The value that means "not there", for each info field by its name."""
+        ...
+
+    @property
+    def gives_newest_only(self) -> bool:
+        """The envs of `lane` return newest frames alone, where the recorded ones stacked them."""
+        ...
+
+    def lane(self) -> AnyEnv:
+        """Make an env whose resets draw no seed of their own."""
+        ...
+
+    def options(self, metadata: Mapping[str, object]) -> Mapping[str, object] | None:
+        """Options of the reset that begins an episode with these metadata."""
+        ...
+
+
+def play(
+    chains: Iterable[Chain],
+    maker: Maker,
+    lanes: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Player:
+    """Play chains again, the longest first, and iterate over the rows of their stored episodes.
+
+    The rows of a chain come in order, those of different chains in any order, but the same one
+    each time for the same number of lanes.
+
+    Args:
+        chains: The chains, all of one session's envs.
+        maker: Makes the envs.
+        lanes: Number of chains to play at a time, each in a worker process; None is the number of
+            cores. One is played in this process.
+        progress: Called with the env steps played so far, and those of all chains.
+
+    Returns:
+        An iterator; `Player.close` stops its processes, as its end does.
+
+    Raises:
+        ValueError: ``lanes`` is no whole number >= 1.
+    """
+    return Player(list(chains), maker, lanes, progress)
+
+
+class Player(Iterator[PlayedRows]):
+    """The iterator of `play`; a context manager that closes the envs.
+
+    Args:
+        chains: As in `play`.
+        maker: As in `play`.
+        lanes: As in `play`.
+        progress: As in `play`.
+    """
+
+    def __init__(
+        self,
+        chains: list[Chain],
+        maker: Maker,
+        lanes: int | None,
+        progress: Callable[[int, int], None] | None,
+    ) -> None:
+        if lanes is not None:
+            check_whole("lanes", lanes, 1)
+        self._lanes = min(available_cores() if lanes is None else lanes, max(1, len(chains)))
+        self._maker = maker
+        self._progress = progress
+        self._steps, self._all_steps = 0, sum(chain.steps for chain in chains)
+        self._queue = sorted(chains, key=lambda chain: -chain.steps)[::-1]
+        self._skipped: set[int] = set()
+        self._piece_rows = max(1, min(PIECE_ROWS, _PIECE_BYTES // max(1, maker.spec.row_bytes)))
+        self._rows = self._run()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> PlayedRows:
+        return next(self._rows)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def piece_rows(self) -> int:
+        """Rows of each piece of an episode but the last."""
+        return self._piece_rows
+
+    def skip(self, chain: Chain) -> None:
+        """Play no more of a chain; rows that were played already are not handed out."""
+        self._skipped.add(id(chain))
+
+    def close(self) -> None:
+        """Close the envs; closing twice has no effect."""
+        self._rows.close()
+
+    def _run(self) -> Generator[PlayedRows]:
+        if not self._queue:
+            return
+        form = RowForm.of(
+            self._maker.spec, self._maker.missing, newest_only=self._maker.gives_newest_only
+        )
+        lanes = open_lanes(self._maker.lane, form, self._lanes)
+        try:
+            parts = [self._parts_of_lane() for _ in range(lanes.count)]
+            asked: list[list[_Part]] = []
+            for lane in range(lanes.count):
+                asked.append(self._ask(lanes, lane, parts[lane]))
+            while any(asked):
+                for lane in range(lanes.count):
+                    if not asked[lane]:
+                        continue
+                    played, done = asked[lane], lanes.take(lane)
+                    asked[lane] = self._ask(lanes, lane, parts[lane])
+                    yield from self._results(played, done)
+        finally:
+            lanes.close()
+
+    def _ask(self, lanes: Lanes | LanesInWorkers, lane: int, parts: Iterator[_Part]) -> list[_Part]:
+        """Ask a lane to play the next parts."""
+        chosen: list[_Part] = []
+        rows = 0
+        for part in parts:
+            chosen.append(part)
+            rows += part.segment.rows
+            if rows >= self._piece_rows:
+                break
+        if chosen:
+            lanes.ask(lane, [part.segment for part in chosen])
+        return chosen
+
+    def _parts_of_lane(self) -> Iterator[_Part]:
+        """What a lane plays: one chain after the other, as it needs them."""
+        while self._queue:
+            chain = self._queue.pop()
+            for part in self._parts_of(chain):
+                if id(chain) in self._skipped:
+                    break
+                yield part
+
+    def _parts_of(self, chain: Chain) -> Iterator[_Part]:
+        for number, one in enumerate(chain.plays):
+            seed = chain.seed if number == 0 else None
+            actions = _Actions(one)
+            row, rows = 0, one.steps + 1
+            while row < rows:
+                is_kept = row >= one.first_row
+                stop = min(row + self._piece_rows, rows if is_kept else min(rows, one.first_row))
+                count = stop - row - (row == 0)
+                segment = Segment(
+                    stop - row,
+                    actions.next(count),
+                    is_begin=row == 0,
+                    seed=seed if row == 0 else None,
+                    options=self._maker.options(one.metadata) if row == 0 else None,
+                    is_kept=is_kept,
+                )
+                yield _Part(chain, one, row, segment, stop == rows)
+                row = stop
+
+    def _results(self, parts: list[_Part], done: list[PlayedPart]) -> Iterator[PlayedRows]:
+        for part, result in zip(parts, done, strict=True):
+            chain, one = part.chain, part.play
+            self._steps += part.segment.rows - part.segment.is_begin
+            if self._progress is not None:
+                self._progress(self._steps, self._all_steps)
+            if id(chain) in self._skipped:
+                continue
+            stop = part.row + result.rows
+            why, where = "", None
+            if result.error:
+                where, why = ("env", stop), f"the env failed at row {stop}: {result.error}"
+            elif result.is_outside:
+                where = "action", stop - 1
+                why = f"the action of row {stop - 1} is not in the action space"
+            elif result.rows < part.segment.rows or (result.end and not part.is_last):
+                where = "end", stop - 1
+                why = f"the env ended the episode at row {stop - 1}"
+            is_off = bool(why) or (part.is_last and result.end != _flags(one.end))
+            if part.segment.is_kept:
+                is_last = part.is_last or bool(why)
+                yield PlayedRows(
+                    chain, one, part.row, result.fields, result.end, is_last, why, where
+                )
+            elif is_off:
+                yield from self._lost(part, why)
+            if is_off:
+                self.skip(chain)
+
+    def _lost(self, part: _Part, why: str) -> Iterator[PlayedRows]:
+        """The next stored episode of a chain, which rows that are not stored do not lead to."""
+        plays = part.chain.plays
+        place = next(k for k, one in enumerate(plays) if one is part.play)
+        for one in plays[place:]:
+            if one.episode is not None:
+                why = why or f"the env did not end the episode at row {one.steps}"
+                why = f"rows that are not stored lead elsewhere: {why}"
+                yield PlayedRows(part.chain, one, one.first_row, {}, End.NONE, True, why)
+                return
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A segment of a play."""
+
+    chain: Chain
+    play: Play
+    row: int
+    segment: Segment
+    is_last: bool
+
+
+class _Actions:
+    """Hands out the actions of a play in pieces of any size."""
+
+    def __init__(self, one: Play) -> None:
+        self._names = one.spec_names
+        self._pieces = one.actions()
+        self._now: Mapping[str, np.ndarray] = {}
+        self._used = self._length = 0
+
+    def next(self, count: int) -> dict[str, np.ndarray]:
+        """The next actions, by field name."""
+        found: list[dict[str, np.ndarray]] = []
+        while count > 0:
+            if self._used == self._length:
+                self._now, self._used = next(self._pieces), 0
+                self._length = len(next(iter(self._now.values())))
+                continue
+            stop = min(self._used + count, self._length)
+            found.append({name: rows[self._used : stop] for name, rows in self._now.items()})
+            count -= stop - self._used
+            self._used = stop
+        if len(found) == 1:
+            return found[0]
+        return (
+            {name: np.concatenate([one[name] for one in found]) for name in self._names}
+            if found
+            else {}
+        )
+
+
+def _flags(end: End) -> End:
+    return end & (End.TERMINATED | End.TRUNCATED)

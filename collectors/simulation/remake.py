@@ -1,0 +1,637 @@
+"""Make the envs of a recorded session again, from the facts that it stored."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+
+import gymnasium
+import numpy as np
+from gymnasium.envs.registration import EnvSpec, WrapperSpec
+
+from stepwell.buffers import Field, Spec
+from stepwell.buffers.space_json import space_to_json
+from stepwell.collectors.session_facts import machine_facts
+from stepwell.collectors.simulation.lanes import AnyEnv
+from stepwell.collectors.step_result import info_of
+from stepwell.wrappers.atari_settings import AtariSettings, find_game
+from stepwell.wrappers.make_vector_env import find_spec
+
+if TYPE_CHECKING:
+    from stepwell.wrappers.nes.env import Rom
+
+__all__ = ["AtariBackend", "EnvMaker", "EnvSource", "maker_of"]
+
+EnvSource: TypeAlias = "str | Callable[[], AnyEnv]"
+"""An env id, or ``"module:callable"``, or a function that makes one env."""
+
+AtariBackend = Literal["native", "python"]
+
+# Wrappers that a store may name: all of these libraries but those that write files or open windows.
+_WRITERS = ("RecordVideo", "HumanRendering", "RenderCollection")
+# They go on with sums over all episodes, also those that were not recorded.
+_REMEMBERING = ("NormalizeObservation", "NormalizeReward")
+_SIZED = (
+    "FrameStackObservation",
+    "FrameStack",
+    "ResizeObservation",
+    "Resize",
+    "ReshapeObservation",
+)
+_LARGEST_SIZE = 1 << 14
+# What recipes may differ in: it does not change what an env shows.
+_FREE = ("versions", "maker", "num_envs")
+
+
+@dataclass(frozen=True, slots=True)
+class EnvMaker:
+    """Makes the envs of a session again, without limit.
+
+    Args:
+        spec: The fields of the session's rows.
+        missing: The value that means "not there", for each info field by its name.
+        facts: The session.
+        make_single: Makes one env with all its wrappers.
+        make_lane: Makes the same env for `play`.
+        gives_newest_only: Envs of ``make_lane`` return newest frames, not stacks.
+        has_other_ends: The last observations of episodes differ from the stored ones, as those of
+            Atari's two backends do.
+        sets_noops: No-ops are those that the metadata of the episodes have.
+        is_given: The envs are the user's, not made from the session's facts.
+    """
+
+    spec: Spec
+    missing: Mapping[str, np.ndarray]
+    facts: Mapping[str, object]
+    make_single: Callable[[], AnyEnv]
+    make_lane: Callable[[], AnyEnv]
+    gives_newest_only: bool = False
+    has_other_ends: bool = False
+    sets_noops: bool = False
+    is_given: bool = False
+
+    def single(self) -> AnyEnv:
+        """Make one env with all its wrappers."""
+        return self.make_single()
+
+    def lane(self) -> AnyEnv:
+        """Make an env whose resets draw no seed of their own."""
+        return self.make_lane()
+
+    def options(self, metadata: Mapping[str, object]) -> Mapping[str, object] | None:
+        """Options of the reset that begins an episode with these metadata.
+
+        Raises:
+            KeyError: The number of no-ops is needed, and is not there.
+        """
+        return {"noops": metadata["noops"]} if self.sets_noops else None
+
+    @property
+    def differences(self) -> list[str]:
+        """Versions and facts of the machine that were others when the session was recorded."""
+        return _differences(self.facts)
+
+
+def maker_of(
+    facts: Mapping[str, object],
+    spec: Spec,
+    *,
+    env: EnvSource | None = None,
+    rom: Rom | None = None,
+    backend: AtariBackend | None = None,
+) -> EnvMaker:
+    """Find out how to make the envs of a session again; one is made, to compare it with the facts.
+
+    Facts come from a file: no module is imported that they name. Ids must be registered, and
+    wrappers be Gymnasium's or Stepwell's.
+
+    Args:
+        facts: The session, one of ``replay.sessions``.
+        spec: The fields of its rows.
+        env: How to make one env, where the facts do not suffice: an id, ``"module:callable"`` or a
+            function.
+        rom: The NES cartridge: a path, or the file's bytes.
+        backend: The backend of an Atari game to play on; None is the recorded one.
+
+    Returns:
+        The maker.
+
+    Raises:
+        ValueError: The envs cannot be made, or they differ from the recorded ones.
+        ImportError: A package that they need is missing.
+
+    Example:
+        >>> import stepwell as sw
+        >>> replay = sw.SequenceReplayBuffer()
+        >>> envs = sw.make_vec("CartPole-v1", 2, num_workers=0)
+        >>> with sw.Collector(envs, sw.RandomPolicy(), replay, seed=0) as collector:
+        ...     report = collector.collect(steps=10)
+        >>> maker = maker_of(replay.sessions[0], replay.spec)
+        >>> maker.single().spec.id
+        'CartPole-v1'
+    """
+    recipe = facts.get("recipe")
+    if env is None and not isinstance(recipe, Mapping):
+        raise ValueError(
+            "the session has no recipe, from which its envs could be made: expected rows that a "
+            "Collector recorded; say how to make one env (env=..., --env module:callable)"
+        )
+    known = cast("Mapping[str, Any]", recipe if isinstance(recipe, Mapping) else {})
+    kind = known.get("maker")
+    missing = _missing_values(facts, spec)
+    base = partial(EnvMaker, spec, missing, facts)
+    if backend is not None and (env is not None or kind != "make_atari"):
+        raise ValueError(
+            f"backend={backend!r}: expected an Atari game of make_atari, got {kind}; leave it out"
+        )
+    if rom is not None and (env is not None or kind != "make_nes"):
+        raise ValueError(f"rom: expected envs of make_nes, got {kind}; leave it out")
+    if env is not None:
+        make = _given(env)
+        maker = base(make, partial(_unseeded, make), is_given=True)
+    elif kind == "make_atari":
+        return _atari(base, known, spec, backend)
+    elif kind == "make_nes":
+        maker = _nes(base, known, spec, rom)
+    else:
+        maker = _registered(base, facts, known)
+    _check(maker, known)
+    return maker
+
+
+# Atari.
+
+
+def _atari(
+    base: Callable[..., EnvMaker],
+    recipe: Mapping[str, Any],
+    spec: Spec,
+    backend: AtariBackend | None,
+) -> EnvMaker:
+    recorded = recipe.get("backend")
+    if recorded not in ("native", "python") or backend not in (None, "native", "python"):
+        raise ValueError(
+            f"backend: expected 'native' or 'python', got {recorded!r} and {backend!r}: correct it"
+        )
+    settings = _atari_settings(recipe, spec)
+    chosen: AtariBackend = backend or cast("AtariBackend", recorded)
+    if chosen == "native" != recorded and settings.noop_max:
+        raise ValueError(
+            f"backend='native': expected envs without random no-ops, got noop_max="
+            f"{settings.noop_max}, whose numbers the native backend draws itself; use 'python'"
+        )
+    is_stacked = any(field.stack > 1 for field in spec.of_kind("observation"))
+    if chosen == "native":
+        make = partial(_native_env, settings)
+        lane, newest_only = make, False
+    else:
+        from stepwell.wrappers.atari import atari_env, check_buildable
+
+        check_buildable(settings)
+        make = partial(atari_env, settings)
+        lane = partial(_fused_env, settings) if is_stacked else partial(_unseeded, make)
+        newest_only = is_stacked
+    maker = base(
+        make,
+        lane,
+        gives_newest_only=newest_only,
+        has_other_ends=chosen != recorded,
+        sets_noops=chosen != recorded and settings.noop_max > 0,
+    )
+    one = make()
+    try:
+        _check_spaces(maker, one)
+    finally:
+        one.close()
+    return maker
+
+
+def _atari_settings(recipe: Mapping[str, Any], spec: Spec) -> AtariSettings:
+    """The settings of a recipe, if they fit the stored rows: a file could ask for any size."""
+    names = [field.name for field in dataclasses.fields(AtariSettings)]
+    lacking = [name for name in names if name not in recipe]
+    if lacking:
+        raise ValueError(f"recipe of make_atari: expected {lacking[0]!r} in it, got none")
+    values = {name: recipe[name] for name in names}
+    size = values["size"]
+    values["size"] = tuple(size) if isinstance(size, list) else size
+    values["game"] = find_game(str(values["game"]))
+    (field,) = spec.of_kind("observation")[:1]
+    shape = field.source_shape
+    if values["frame_stack"] != shape[:1][0] if shape else True:
+        raise _other("frame_stack", shape[:1], values["frame_stack"])
+    if values["size"] is not None and values["size"] != shape[1:3]:
+        raise _other("size", shape[1:3], values["size"])
+    try:
+        return AtariSettings(**values)
+    except TypeError as error:
+        raise ValueError(f"recipe of make_atari: {error}") from None
+
+
+def _fused_env(settings: AtariSettings) -> AnyEnv:
+    from stepwell.wrappers.atari_python import FusedAtari  # loads ale-py
+
+    return FusedAtari(settings)
+
+
+def _native_env(settings: AtariSettings) -> AnyEnv:
+    from stepwell.wrappers.atari_native import NativeAtari  # loads ale-py
+
+    return _OneNative(NativeAtari(settings, 1, 1))
+
+
+class _OneNative(gymnasium.Env[Any, Any]):
+    """A vector env of one Atari game of the native backend, as an env.
+
+    Its reset of all envs equals the automatic one at the end of an episode.
+    """
+
+    def __init__(self, envs: gymnasium.vector.VectorEnv[Any, Any, Any]) -> None:
+        self._envs = envs
+        self.observation_space = envs.single_observation_space
+        self.action_space = envs.single_action_space
+        self.metadata = envs.metadata
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        observation, info = self._envs.reset(seed=seed, options=options)
+        return observation[0], info_of(info, 0)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = self._envs.step(np.array([action]))
+        flags = bool(terminated[0]), bool(truncated[0])
+        return observation[0], float(reward[0]), *flags, info_of(info, 0)
+
+    def close(self) -> None:
+        self._envs.close()
+
+
+# NES.
+
+
+def _nes(
+    base: Callable[..., EnvMaker], recipe: Mapping[str, Any], spec: Spec, rom: Rom | None
+) -> EnvMaker:
+    from stepwell.wrappers.nes.cartridge import Cartridge
+
+    known = recipe.get("cartridge")
+    cartridge = cast("Mapping[str, Any]", known if isinstance(known, Mapping) else {})
+    if rom is None:
+        raise ValueError(
+            f"the rows are of the NES cartridge {cartridge.get('name')!r} (SHA-256 "
+            f"{cartridge.get('sha256')}): expected its file, got none; give it "
+            f"(rom=..., --rom FILE)"
+        )
+    read = Cartridge.read(rom)
+    if read.sha256 != cartridge.get("sha256"):
+        raise ValueError(
+            f"rom: expected the cartridge with the SHA-256 {cartridge.get('sha256')}, got "
+            f"{read.name} with {read.sha256}; give the file that the rows were recorded with"
+        )
+    if recipe.get("start") is not None:
+        raise ValueError(
+            "the episodes begin at snapshots, of which the store has only fingerprints: expected "
+            "boot scripts; say how to make one env (env=..., --env module:callable)"
+        )
+    (field,) = spec.of_kind("observation")[:1]
+    shape = field.source_shape
+    if not shape or recipe.get("frame_stack") != shape[0]:
+        raise _other("frame_stack", shape[:1], recipe.get("frame_stack"))
+    if (
+        recipe.get("size") is not None
+        and tuple(recipe["size"]) != shape[1:3]
+        and not recipe.get("ram_obs")
+    ):
+        raise _other("size", shape[1:3], recipe["size"])
+    make = partial(_nes_env, read, dict(recipe))
+    return base(make, partial(_unseeded, make))
+
+
+def _nes_env(cartridge: Any, recipe: Mapping[str, Any]) -> AnyEnv:
+    from stepwell.wrappers.nes.env import NesEnv
+    from stepwell.wrappers.nes.ram_map.game import Game
+    from stepwell.wrappers.nes.vector import PictureSettings, with_wrappers
+
+    def pair(value: Any) -> Any:
+        return tuple(value) if isinstance(value, list) else value
+
+    try:
+        game = Game.load(cast("Mapping[str, Any]", recipe["game"]))
+        picture = PictureSettings(
+            crop=pair(recipe["crop"]),
+            size=pair(recipe["size"]),
+            grayscale=bool(recipe["grayscale"]),
+            frame_stack=recipe["frame_stack"],
+            life_loss=recipe["life_loss"],
+            reward_clip=recipe["reward_clip"],
+        )
+        names = ("allow_opposites", "frame_skip", "pool", "noop_max", "sticky", "boot")
+        limits = ("max_frames", "stuck_frames", "ram_obs")
+        bare = partial(
+            NesEnv,
+            cartridge,
+            backend=recipe["backend"],
+            game=game,
+            actions="multibinary" if recipe["is_multibinary"] else recipe["actions"],
+            start_rule=recipe["start_rule"] or "random",
+            **{name: recipe[name] for name in (*names, *limits)},
+        )
+    except KeyError as error:
+        raise ValueError(f"recipe of make_nes: expected {error} in it, got none") from None
+    picture.check(game, ram_obs=bool(recipe["ram_obs"]), has_info=True)
+    env = with_wrappers(bare, picture)
+    env.metadata = {
+        **env.metadata,
+        "stepwell": {**env.unwrapped.metadata["stepwell"], **picture.recipe()},
+    }
+    return env
+
+
+# All others.
+
+
+def _given(env: EnvSource) -> Callable[[], AnyEnv]:
+    """The user's way to make an env."""
+    if callable(env):
+        return env
+    module, colon, name = env.partition(":")
+    if not colon or "-v" in name:
+        return partial(gymnasium.make, find_spec(env), disable_env_checker=True)
+    try:
+        found: Any = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(
+            f"env {env!r}: expected module:callable, got {error}; correct it"
+        ) from None
+    if not callable(found):
+        raise ValueError(f"env {env!r}: expected a function, got {type(found).__name__}")
+    return cast("Callable[[], AnyEnv]", found)
+
+
+def _registered(
+    base: Callable[..., EnvMaker], facts: Mapping[str, object], recipe: Mapping[str, Any]
+) -> EnvMaker:
+    """A maker by the env spec of the facts."""
+    text = facts.get("env_spec")
+    if facts.get("shared_generator"):
+        raise ValueError(
+            f"one generator drew for all envs of the session: expected envs with one each, so that "
+            f"single ones can be played; {_CURE}"
+        )
+    if not isinstance(text, str):
+        raise ValueError(f"{_why_no_spec(recipe)}; {_CURE}")
+    make = partial(gymnasium.make, _checked_spec(text))
+    return base(make, partial(_unseeded, make))
+
+
+_CURE = "say how to make one env (env=..., --env module:callable)"
+
+
+def _why_no_spec(recipe: Mapping[str, Any]) -> str:
+    """The reason why a session has no env spec."""
+    found = recipe.get("wrappers")
+    for wrapper in found if isinstance(found, list) else ():
+        if isinstance(wrapper, Mapping) and wrapper.get("kwargs") is None:
+            return (
+                f"the wrapper {wrapper.get('name')} did not record its arguments: expected "
+                f"wrappers with gymnasium.utils.RecordConstructorArgs"
+            )
+    return (
+        f"the session does not say how its envs {recipe.get('id') or recipe.get('env')} were made: "
+        f"expected an env spec of gymnasium's, got none"
+    )
+
+
+def _checked_spec(text: str) -> EnvSpec:
+    """The env spec of a file, of which only registered ids and known wrappers are accepted.
+
+    Raises:
+        ValueError: It names something else.
+    """
+    try:
+        found = EnvSpec.from_json(text)
+    except Exception as error:  # of any kind, as the text is
+        raise ValueError(
+            f"env spec: expected one of gymnasium's, got {text[:80]!r} ({type(error).__name__}); "
+            f"{_CURE}"
+        ) from None
+    if ":" in found.id:
+        raise ValueError(f"env spec: expected a plain id, got {found.id!r}; {_CURE}")
+    known = find_spec(found.id)
+    if known.entry_point != found.entry_point:
+        raise ValueError(
+            f"env {found.id}: expected the entry point {known.entry_point!r}, under which it is "
+            f"registered, got {found.entry_point!r}; {_CURE}"
+        )
+    if not isinstance(found.kwargs, dict):
+        raise ValueError(f"env {found.id}: expected arguments in a dict, got {found.kwargs!r}")
+    kwargs = {**found.kwargs}
+    if kwargs.get("render_mode") == "human":
+        del kwargs["render_mode"]
+    steps = found.max_episode_steps
+    if not (steps is None or isinstance(steps, int)):
+        raise ValueError(f"env {found.id}: expected whole max_episode_steps, got {steps!r}")
+    return dataclasses.replace(
+        known,
+        kwargs=kwargs,
+        max_episode_steps=steps,
+        order_enforce=bool(found.order_enforce),
+        disable_env_checker=True,
+        additional_wrappers=tuple(map(_checked_wrapper, found.additional_wrappers)),
+    )
+
+
+def _checked_wrapper(wrapper: WrapperSpec) -> WrapperSpec:
+    """The wrapper, if it is one of Gymnasium's or Stepwell's that only changes what envs return."""
+    from gymnasium import wrappers as gymnasiums
+
+    from stepwell import wrappers as ours
+
+    module, _, name = str(wrapper.entry_point).partition(":")
+    owner = {"gymnasium": gymnasiums, "stepwell": ours}.get(module.partition(".")[0])
+    known: Any = getattr(owner, name, None) if name in getattr(owner, "__all__", ()) else None
+    is_wrapper = isinstance(known, type) and issubclass(known, gymnasium.Wrapper)
+    places = (known.__module__, owner.__name__) if is_wrapper and owner is not None else ()
+    if module not in places or name in _WRITERS:
+        raise ValueError(
+            f"the store names the wrapper {wrapper.entry_point!r}: expected one of "
+            f"gymnasium.wrappers or stepwell.wrappers that neither writes nor draws; {_CURE}"
+        )
+    if name in _REMEMBERING:
+        raise ValueError(
+            f"the wrapper {name} goes on from episode to episode, also over those that were not "
+            f"recorded: expected wrappers that begin anew at a reset; {_CURE}"
+        )
+    if not isinstance(wrapper.kwargs, dict):
+        raise ValueError(
+            f"the wrapper {name} did not record its arguments: expected them in a dict; {_CURE}"
+        )
+    numbers = [one for value in wrapper.kwargs.values() for one in _numbers(value)]
+    if name in _SIZED and max(numbers, default=0) > _LARGEST_SIZE:
+        raise ValueError(
+            f"the wrapper {name}: expected sizes up to {_LARGEST_SIZE}, got {max(numbers)}; {_CURE}"
+        )
+    return wrapper
+
+
+def _numbers(value: object) -> Sequence[float]:
+    parts = value if isinstance(value, list | tuple) else (value,)
+    return [one for one in parts if isinstance(one, int | float)]
+
+
+def _unseeded(make: Callable[[], AnyEnv]) -> AnyEnv:
+    """An env whose resets draw no seed of their own."""
+    return make()
+
+
+# Comparison with the facts.
+
+
+def _check(maker: EnvMaker, recipe: Mapping[str, Any]) -> None:
+    """Make an env, and compare it with the facts.
+
+    Raises:
+        ValueError: It cannot be made, or differs.
+    """
+    env = _made(maker)
+    try:
+        _check_spaces(maker, env)
+        if not maker.is_given:
+            _check_recipe(env, recipe)
+    finally:
+        env.close()
+
+
+def _made(maker: EnvMaker) -> AnyEnv:
+    try:
+        env = maker.single()
+    except ImportError:
+        raise
+    except Exception as error:
+        what = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ValueError(
+            f"the env cannot be made again: expected no error, got {what}; {_CURE}"
+        ) from error
+    if not isinstance(env, gymnasium.Env):
+        raise ValueError(f"env: expected a function that makes an env, got {type(env).__name__}")
+    return env
+
+
+def _check_recipe(env: AnyEnv, stored: Mapping[str, Any]) -> None:
+    if stored.get("maker") == "make_nes":
+        now = dict(cast("Mapping[str, Any]", env.metadata["stepwell"]))
+        now["cartridge"] = {**now["cartridge"], "name": stored["cartridge"].get("name")}
+    elif stored.get("maker") == "make_vec":
+        from stepwell.wrappers.recipe import recipe_of  # loads all of gymnasium's wrappers
+
+        now = recipe_of(env, None)
+    else:
+        now = {
+            "env": env.spec.id if env.spec is not None else type(env.unwrapped).__qualname__,
+            "observation_space": str(env.observation_space),
+            "action_space": str(env.action_space),
+        }
+    now = cast("dict[str, Any]", json.loads(json.dumps(now)))
+    for key in sorted({*now, *stored} - {*_FREE}):
+        if _plain(now.get(key)) != _plain(stored.get(key)):
+            raise ValueError(
+                f"the env that can be made again differs from the recorded one: expected {key} "
+                f"{stored.get(key)!r}, got {now.get(key)!r}; {_CURE}"
+            )
+
+
+def _plain(value: object) -> object:
+    """The value without how it is drawn."""
+    if isinstance(value, Mapping):
+        return {key: one for key, one in value.items() if key not in ("render_mode", "versions")}
+    return value
+
+
+def _check_spaces(maker: EnvMaker, env: AnyEnv) -> None:
+    """Compare the env's spaces with the stored rows, and with those of the facts."""
+    found = Spec.from_spaces(env.observation_space, env.action_space)
+    for kind in ("observation", "action"):
+        stored = {field.name: field for field in maker.spec.of_kind(kind)}
+        now = {field.name: field for field in found.of_kind(kind)}
+        for name in sorted({*stored, *now}):
+            was, new = stored.get(name), now.get(name)
+            if was is None or new is None or _form(was) != _form(new):
+                raise _other(name, was and _form(was), new and _form(new))
+    if (maker.spec.observation, maker.spec.action) != (found.observation, found.action):
+        raise _other("structure", maker.spec.observation, found.observation)
+    stored_spaces = maker.facts.get("spaces")
+    if isinstance(stored_spaces, Mapping):
+        pairs = (("observation", env.observation_space), ("action", env.action_space))
+        for name, space in pairs:
+            stored_space, made = stored_spaces.get(name), space_to_json(space)
+            if stored_space is not None and json.dumps(stored_space) != json.dumps(made):
+                raise _other(f"{name} space", _short(stored_space), _short(made))
+
+
+def _form(field: Field) -> tuple[str, tuple[int, ...]]:
+    return field.dtype, field.source_shape
+
+
+def _short(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 200 else f"{text[:200]}..."
+
+
+def _other(name: str, expected: object, got: object) -> ValueError:
+    return ValueError(
+        f"the env that can be made again differs from the recorded one: expected {name} "
+        f"{expected}, got {got}; {_CURE}"
+    )
+
+
+# Info fields and versions.
+
+
+def _missing_values(facts: Mapping[str, object], spec: Spec) -> dict[str, np.ndarray]:
+    """The value that means "not there" of each info field; guessed where facts lack it."""
+    stored = facts.get("missing")
+    known = cast("Mapping[str, Any]", stored if isinstance(stored, Mapping) else {})
+    found: dict[str, np.ndarray] = {}
+    for field in spec.of_kind("info"):
+        dtype = field.numpy_dtype
+        usual = {"b": False, "f": np.nan, "c": np.nan, "i": -1, "u": 0}[dtype.kind]
+        value = known.get(field.key, usual)
+        try:
+            found[field.name] = np.broadcast_to(
+                np.array(usual if value is None else value, dtype), field.shape
+            )
+        except (TypeError, ValueError, OverflowError):
+            raise ValueError(
+                f"missing value of {field.name}: expected {dtype} of shape {field.shape}, got "
+                f"{str(value)[:80]}"
+            ) from None
+    return found
+
+
+def _differences(facts: Mapping[str, object]) -> list[str]:
+    from importlib.metadata import PackageNotFoundError, version  # loads in some 10 ms
+
+    found: list[str] = []
+    versions = facts.get("versions")
+    for name, was in sorted(versions.items()) if isinstance(versions, Mapping) else ():
+        try:
+            now = version(str(name))
+        except (PackageNotFoundError, ValueError):
+            now = "not installed"
+        if was != now:
+            found.append(f"{name} {was}, now {now}")
+    machine = facts.get("machine")
+    if isinstance(machine, Mapping):
+        for name, now in machine_facts().items():
+            was = machine.get(name)
+            if was is not None and was != now:
+                found.append(f"{name} {was}, now {now}")
+    return found

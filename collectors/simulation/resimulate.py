@@ -1,0 +1,388 @@
+"""Proof that stored rows are what their envs showed: each episode is played again and compared."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import numpy as np
+
+from stepwell.buffers import Chunk, End, SequenceReplayBuffer
+from stepwell.buffers.provenance.chains import Chain, Play, chains_of
+from stepwell.buffers.storage.joined import JoinedStorage
+from stepwell.buffers.storage.protocol import Storage
+from stepwell.buffers.whole_numbers import check_whole
+from stepwell.collectors.simulation.player import PlayedRows, Player, play
+from stepwell.collectors.simulation.remake import AtariBackend, EnvMaker, EnvSource, maker_of
+
+if TYPE_CHECKING:
+    from stepwell.wrappers.nes.env import Rom
+
+__all__ = ["EpisodeProof", "Resimulation", "resimulate"]
+
+Reason: TypeAlias = Literal["equal", "differs", "unreachable"]
+
+_SAMPLE_SEED = 0
+_JOINED_BITS = 48  # the ids of the k-th of several storages begin at k << 48
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeProof:
+    """The result of playing a stored episode again.
+
+    Args:
+        episode: Id of the episode.
+        rows: Number of its stored rows.
+        reason: ``"equal"``: every row is what the env showed; ``"differs"``: a row is not;
+            ``"unreachable"``: it cannot be played again.
+        first_difference: Name of the field and index of the row in the episode, where it differs.
+            The field is ``"end"`` where only the flags of an end do, and ``"env"`` where the env
+            raised an error.
+        why: An explanation; empty if there is nothing to say.
+    """
+
+    episode: int
+    rows: int
+    reason: Reason
+    first_difference: tuple[str, int] | None = None
+    why: str = ""
+
+    @property
+    def is_equal(self) -> bool:
+        """Every row is what the env showed."""
+        return self.reason == "equal"
+
+
+def resimulate(
+    replay: SequenceReplayBuffer,
+    *,
+    episodes: Iterable[int] | None = None,
+    sample: int | None = None,
+    lanes: int | None = None,
+    env: EnvSource | None = None,
+    rom: Rom | None = None,
+    backend: AtariBackend | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Resimulation:
+    """Play stored episodes again, and compare every row with what is stored.
+
+    Each env is made again from the facts that a Collector stored, reset with the stored seed and
+    stepped with the stored actions. Observations, rewards, ends and declared info must be equal bit
+    by bit; a NaN equals a NaN. Extras of the policy cannot be compared.
+
+    Episodes without a seed of their own follow those before them in their env, which are played,
+    too. Where these are not stored, nor their actions, an episode is unreachable.
+
+    Args:
+        replay: The replay.
+        episodes: Ids of the episodes; None for all.
+        sample: Only so many of them, drawn at random, the same ones each time.
+        lanes: Episodes to play at a time, each in a worker process; None is the number of cores.
+        env: How to make one env, where the facts do not suffice: an id, ``"module:callable"`` or a
+            function without arguments.
+        rom: The cartridge of NES games: a path, or the file's bytes.
+        backend: Play Atari games on this backend, ``"native"`` or ``"python"``; None is the
+            recorded one.
+        progress: Called with the env steps played so far, and those of all episodes.
+
+    Returns:
+        An iterator over the proofs, in the order in which episodes are done; a context manager
+        that stops its processes.
+
+    Raises:
+        ValueError: An argument is invalid, or the envs cannot be made again, or differ from the
+            recorded ones. Nothing was played.
+
+    Example:
+        >>> import stepwell as sw
+        >>> replay = sw.SequenceReplayBuffer()
+        >>> envs = sw.make_vec("CartPole-v1", 2, num_workers=0)
+        >>> with sw.Collector(envs, sw.RandomPolicy(), replay, seed=0) as collector:
+        ...     report = collector.collect(episodes=3)
+        >>> [proof.reason for proof in resimulate(replay, lanes=1)]
+        ['equal', 'equal', 'equal']
+    """
+    if not isinstance(replay, SequenceReplayBuffer):
+        raise TypeError(f"replay: expected a SequenceReplayBuffer, got {type(replay).__name__}")
+    if lanes is not None:
+        check_whole("lanes", lanes, 1)
+    if progress is not None and not callable(progress):
+        raise TypeError(f"progress: expected a function of two counts, got {progress!r}")
+    plan = _Plan(replay.storage, episodes, sample)
+    jobs = [
+        (chains, maker_of(facts, replay.spec, env=env, rom=rom, backend=backend))
+        for facts, chains in plan.by_env()
+    ]
+    return Resimulation(plan, jobs, lanes, progress)
+
+
+class Resimulation(Iterator[EpisodeProof]):
+    """The iterator of `resimulate`.
+
+    Args:
+        plan: The episodes.
+        jobs: Chains of the same envs, with the maker of these.
+        lanes: As in `resimulate`.
+        progress: As in `resimulate`.
+
+    Attributes:
+        makers: Makers of the envs that are played.
+        episodes: Number of episodes that are to be proved.
+        steps: Env steps that are played for them.
+    """
+
+    def __init__(
+        self,
+        plan: _Plan,
+        jobs: Sequence[tuple[list[Chain], EnvMaker]],
+        lanes: int | None,
+        progress: Callable[[int, int], None] | None,
+    ) -> None:
+        self.makers = [maker for _, maker in jobs]
+        self.episodes = len(plan.wanted)
+        self.steps = sum(chain.steps for chains, _ in jobs for chain in chains)
+        self._proofs = self._run(plan, jobs, lanes, progress)
+
+    def __iter__(self) -> Resimulation:
+        return self
+
+    def __next__(self) -> EpisodeProof:
+        return next(self._proofs)
+
+    def __enter__(self) -> Resimulation:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop; closing twice has no effect."""
+        self._proofs.close()
+
+    def _run(
+        self,
+        plan: _Plan,
+        jobs: Sequence[tuple[list[Chain], EnvMaker]],
+        lanes: int | None,
+        progress: Callable[[int, int], None] | None,
+    ) -> Generator[EpisodeProof]:
+        yield from plan.unreachable
+        before = 0
+        for chains, maker in jobs:
+            report = None if progress is None else partial(self._report, progress, before)
+            with play(chains, maker, lanes, report) as player:
+                yield from _proofs(player, maker, plan)
+            before += sum(chain.steps for chain in chains)
+
+    def _report(
+        self, progress: Callable[[int, int], None], before: int, steps: int, _: int
+    ) -> None:
+        progress(before + steps, self.steps)
+
+
+class _Plan:
+    """The episodes that are to be proved, and the chains that lead to them."""
+
+    def __init__(
+        self, storage: Storage, episodes: Iterable[int] | None, sample: int | None
+    ) -> None:
+        self._ids: dict[int, int] = {}  # by the identity of a StoredEpisode
+        self._chains: list[Chain] = []
+        lost: list[EpisodeProof] = []
+        parts = storage.storages if isinstance(storage, JoinedStorage) else (storage,)
+        for number, part in enumerate(parts):
+            chains, unreachable = chains_of(part)
+            self._chains += chains
+            found = [one.episode for chain in chains for one in chain.plays if one.episode]
+            for episode in [*found, *(one.episode for one in unreachable)]:
+                self._ids[id(episode)] = (number << _JOINED_BITS) + episode.id
+            lost += [
+                EpisodeProof(
+                    self._ids[id(one.episode)], one.episode.rows, "unreachable", None, one.why
+                )
+                for one in unreachable
+            ]
+        self.wanted = _chosen(set(self._ids.values()), episodes, sample)
+        self.unreachable = [proof for proof in lost if proof.episode in self.wanted]
+
+    def id_of(self, one: Play) -> int:
+        """Id of the episode of a play with stored rows."""
+        return self._ids[id(one.episode)]
+
+    def is_wanted(self, one: Play) -> bool:
+        """The episode is stored, and to be proved."""
+        return one.episode is not None and self.id_of(one) in self.wanted
+
+    def by_env(self) -> list[tuple[Mapping[str, object], list[Chain]]]:
+        """Chains of the same envs, with the facts of one of their sessions."""
+        found: dict[str, tuple[Mapping[str, object], list[Chain]]] = {}
+        for chain in self._chains:
+            last = max((k for k, one in enumerate(chain.plays) if self.is_wanted(one)), default=-1)
+            if last < 0:
+                continue
+            names = ("recipe", "env_spec", "spaces", "missing")
+            key = json.dumps([chain.facts.get(name) for name in names], sort_keys=True, default=str)
+            shorter = replace(chain, plays=chain.plays[: last + 1])
+            found.setdefault(key, (chain.facts, []))[1].append(shorter)
+        return list(found.values())
+
+
+def _chosen(ids: set[int], episodes: Iterable[int] | None, sample: int | None) -> set[int]:
+    """The ids that are asked for.
+
+    Raises:
+        ValueError: There is no such episode, or ``sample`` is no whole number >= 1.
+    """
+    if episodes is not None:
+        asked = {int(one) for one in episodes}
+        unknown = sorted(asked - ids)
+        if unknown:
+            raise ValueError(
+                f"episodes: expected ids of stored episodes, got {unknown[0]}, which is not there"
+            )
+        ids = asked
+    if sample is not None:
+        check_whole("sample", sample, 1)
+        rng = np.random.default_rng(_SAMPLE_SEED)
+        in_order = np.array(sorted(ids), np.int64)
+        ids = set(rng.choice(in_order, min(sample, len(ids)), replace=False).tolist())
+    return ids
+
+
+def _proofs(player: Player, maker: EnvMaker, plan: _Plan) -> Iterator[EpisodeProof]:
+    """Compare all rows that the player hands out."""
+    comparisons: dict[int, _Comparison] = {}
+    for rows in player:
+        one = rows.play
+        assert one.episode is not None
+        comparison = comparisons.get(id(one))
+        if comparison is None:
+            comparison = comparisons[id(one)] = _Comparison(one, maker, player.piece_rows)
+        difference, why = comparison.compare(rows)
+        is_lost = difference is None and bool(rows.why)
+        if difference is None and not is_lost:
+            if rows.is_last:
+                del comparisons[id(one)]
+                if plan.is_wanted(one):
+                    yield EpisodeProof(
+                        plan.id_of(one), one.episode.rows, "equal", None, comparison.note
+                    )
+            continue
+        del comparisons[id(one)]
+        player.skip(rows.chain)
+        if plan.is_wanted(one):
+            reason: Reason = "unreachable" if is_lost else "differs"
+            yield EpisodeProof(plan.id_of(one), one.episode.rows, reason, difference, why)
+        yield from _after(rows, plan)
+
+
+def _after(rows: PlayedRows, plan: _Plan) -> Iterator[EpisodeProof]:
+    """The episodes of a chain after one that differs."""
+    plays = rows.chain.plays
+    place = next(k for k, one in enumerate(plays) if one is rows.play)
+    why = f"episode {plan.id_of(rows.play)}, which leads to it, differs"
+    for one in plays[place + 1 :]:
+        if plan.is_wanted(one) and one.episode is not None:
+            yield EpisodeProof(plan.id_of(one), one.episode.rows, "unreachable", None, why)
+
+
+class _Comparison:
+    """Compares the stored rows of an episode with those that were played, piece by piece."""
+
+    def __init__(self, one: Play, maker: EnvMaker, piece_rows: int) -> None:
+        assert one.episode is not None
+        spec = maker.spec
+        self._end = one.end
+        self._last_row = one.steps
+        self._actions = [field.name for field in spec.of_kind("action")]
+        self._observations = {field.name for field in spec.of_kind("observation")}
+        self._names = [field.name for field in spec.fields if field.kind != "extra"]
+        self._stored = one.episode.chunks(piece_rows, self._names)
+        self._skips_last = maker.has_other_ends and one.end.is_final
+        self.note = ""
+        if self._skips_last:
+            self.note = "its last observation was not compared: the backends differ there"
+
+    def compare(self, rows: PlayedRows) -> tuple[tuple[str, int] | None, str]:
+        """The first difference in the rows, and a sentence about it."""
+        if not rows.rows:
+            return rows.where, rows.why
+        stored = next(self._stored)
+        found: list[tuple[int, int, str]] = []
+        for order, name in enumerate(self._names):
+            if name in self._actions:
+                continue
+            count = rows.rows
+            if self._skips_last and name in self._observations:
+                count = min(count, self._last_row - rows.first_row)
+            row = first_difference(stored.fields[name][:count], rows.fields[name][:count])
+            if row is not None:
+                found.append((rows.first_row + row, order, name))
+        if found:
+            row, _, name = min(found)
+            return (name, row), _sentence(name, row - rows.first_row, stored, rows)
+        if rows.why:
+            return rows.where, rows.why
+        if rows.is_last:
+            return self._compare_end(rows, stored)
+        return None, ""
+
+    def _compare_end(self, rows: PlayedRows, stored: Chunk) -> tuple[tuple[str, int] | None, str]:
+        """Compare the flags of the last row, and the action that is not there."""
+        flags = self._end & (End.TERMINATED | End.TRUNCATED)
+        if flags != rows.end:
+            was, now = _name(flags), _name(rows.end)
+            return ("end", self._last_row), f"stored {was}, the env {now}"
+        if self._end & (End.TERMINATED | End.TRUNCATED | End.PENDING):
+            for name in self._actions:
+                if stored.fields[name][-1].any():
+                    return (name, self._last_row), "an action is stored where none was chosen"
+        return None, ""
+
+
+def first_difference(stored: np.ndarray, played: np.ndarray) -> int | None:
+    """Index of the first row [n, ...] that differs, None for none; a NaN equals a NaN.
+
+    Example:
+        >>> first_difference(np.array([1.0, np.nan, 0.0]), np.array([1.0, np.nan, -0.0]))
+        2
+    """
+    if not len(stored):
+        return None
+    kind = stored.dtype.kind
+    if kind in "iub":
+        differs = stored != played
+    else:
+        floats = stored.dtype if kind == "f" else np.dtype(f"f{stored.dtype.itemsize // 2}")
+        a, b = (np.ascontiguousarray(rows).view(floats) for rows in (stored, played))
+        bits = np.dtype(f"u{floats.itemsize}") if floats.itemsize <= 8 else None
+        if bits is not None:
+            differs = (a.view(bits) != b.view(bits)) & ~(np.isnan(a) & np.isnan(b))
+        else:
+            differs = (a != b) & ~(np.isnan(a) & np.isnan(b))
+    if not differs.any():
+        return None
+    return int(np.flatnonzero(differs.reshape(len(stored), -1).any(axis=1))[0])
+
+
+def _sentence(name: str, place: int, stored: Chunk, rows: PlayedRows) -> str:
+    """The two values that differ, in short."""
+    was, now = stored.fields[name][place], rows.fields[name][place]
+    if was.size == 1:
+        return f"stored {was.item()!r}, the env {now.item()!r}"
+    with np.errstate(invalid="ignore"):
+        count = int(np.count_nonzero(was != now))
+    where = tuple(map(int, np.argwhere(np.atleast_1d(was != now))[0])) if count else ()
+    if not where:
+        return "only the sign of zeros differs"
+    return (
+        f"{count:,} of {was.size:,} numbers differ, the first at {list(where)}: stored "
+        f"{was[where].item()!r}, the env {now[where].item()!r}"
+    )
+
+
+def _name(flags: End) -> str:
+    return "no end" if not flags else " and ".join(str(one.name) for one in flags).lower()
