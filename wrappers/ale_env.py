@@ -10,6 +10,7 @@ import numpy.typing as npt
 from gymnasium.core import ActType, ObsType
 from gymnasium.utils.seeding import np_random
 
+from stepwell.wrappers.ale_loads import SeededLoads
 from stepwell.wrappers.number_checks import check_whole
 
 if TYPE_CHECKING:
@@ -156,9 +157,15 @@ class EmulatorSeed(
     """
 
     def __init__(self, env: gymnasium.Env[ObsType, ActType]) -> None:
-        self._ale = emulator_of(env)
+        # The emulator reads its seed when it loads a game.
+        self._loads = SeededLoads(emulator_of(env), cast("AtariEnv", env.unwrapped).load_game)
         gymnasium.utils.RecordConstructorArgs.__init__(self)
         super().__init__(env)
+
+    @property
+    def can_seed_resets(self) -> bool:
+        """True if `SeededResets` may seed each reset, since that takes little time."""
+        return self._loads.are_quick
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -168,7 +175,9 @@ class EmulatorSeed(
         if saved is not None:
             return self._resume(saved)
         if seed is not None:
-            self._seed(seed)
+            check_seed(seed)
+            self.env.unwrapped.np_random = np_random(seed)[0]
+            self._loads.load(seed)
         return self.env.reset(options=options)
 
     def _resume(self, saved: SavedGame) -> tuple[ObsType, dict[str, Any]]:
@@ -179,14 +188,6 @@ class EmulatorSeed(
         restore_emulator(saved, self._ale)
         saved.restore_generator(self.np_random)
         return observation, saved.info(emulator_info(self._ale))
-
-    def _seed(self, seed: int) -> None:
-        check_seed(seed)
-        self.env.unwrapped.np_random = np_random(seed)[0]
-        self._ale.setInt("random_seed", seed)
-        cast(
-            "AtariEnv", self.env.unwrapped
-        ).load_game()  # the emulator reads its seed when it loads a game
 
 
 class AleFrameSkip(

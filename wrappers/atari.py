@@ -35,6 +35,7 @@ from stepwell.wrappers.number_checks import check_whole
 from stepwell.wrappers.pixels import Resize, require_opencv
 from stepwell.wrappers.recipe import spec_of
 from stepwell.wrappers.rewards import SignReward
+from stepwell.wrappers.seeded_resets import SeededResets
 
 if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv
@@ -278,7 +279,7 @@ def atari_env(settings: AtariSettings, *, snapshots: bool = False) -> gymnasium.
         env = EpisodicLife(env)
     if snapshots:
         env = AtariSnapshots(env)  # pyright: ignore[reportPossiblyUnbound]
-    return FrameStack(env, settings.frame_stack, padding="zero")
+    return SeededResets(FrameStack(env, settings.frame_stack, padding="zero"))
 
 
 def check_buildable(settings: AtariSettings) -> None:

@@ -21,9 +21,11 @@ from stepwell.wrappers.ale_env import (
     emulator_info,
     quiet_emulators,
 )
+from stepwell.wrappers.ale_loads import SeededLoads
 from stepwell.wrappers.atari_settings import AtariSettings
 from stepwell.wrappers.atari_snapshots import AtariSnapshots, SavingEmulator, restore_emulator
 from stepwell.wrappers.pixels import BandResize, area_resize, count_bands, look_up, runs
+from stepwell.wrappers.seeded_resets import SeededResets
 from stepwell.wrappers.snapshots import SavedGame
 from stepwell.wrappers.workers.vector_env import WorkerVectorEnv
 
@@ -40,6 +42,7 @@ class FusedAtari(gymnasium.Env[Image, int]):
 
     Args:
         settings: The settings.
+        snapshots: The emulator is one for `AtariSnapshots`.
 
     Example:
         >>> from stepwell.wrappers.atari import make_atari
@@ -51,15 +54,16 @@ class FusedAtari(gymnasium.Env[Image, int]):
 
     metadata: dict[str, Any] = AtariEnv.metadata
 
-    def __init__(self, settings: AtariSettings) -> None:
+    def __init__(self, settings: AtariSettings, *, snapshots: bool = False) -> None:
         quiet_emulators()
         self.settings = settings
-        self.ale = cast("Any", ale_py.ALEInterface())
+        ale: Any = ale_py.ALEInterface()
+        self.ale: Any = SavingEmulator(ale) if snapshots else ale
         self.ale.setFloat("repeat_action_probability", settings.sticky)
         numpy_seed, emulator_seed = np.random.SeedSequence().generate_state(2)
         self._np_random = np_random(int(numpy_seed))[0]
-        self.ale.setInt("random_seed", np.int32(emulator_seed))
-        self._load()
+        self._loads = SeededLoads(self.ale, self._load)
+        self._loads.load(int(emulator_seed) >> 1)  # seeds have 31 bits
         is_full = settings.full_actions
         chosen = self.ale.getLegalActionSet() if is_full else self.ale.getMinimalActionSet()
         self._meanings: list[str] = [action.name for action in chosen]
@@ -86,6 +90,16 @@ class FusedAtari(gymnasium.Env[Image, int]):
         if self.settings.difficulty is not None:
             self.ale.setDifficulty(self.settings.difficulty)
 
+    @property
+    def can_seed_resets(self) -> bool:
+        """True if `SeededResets` may seed each reset, since that takes little time."""
+        return self._loads.are_quick
+
+    @property
+    def continues_game(self) -> bool:
+        """True after a lost life: the next reset without a seed or options continues the game."""
+        return self._continued is not None
+
     def get_action_meanings(self) -> list[str]:
         """Return the name of each action."""
         return list(self._meanings)
@@ -107,8 +121,7 @@ class FusedAtari(gymnasium.Env[Image, int]):
         if seed is not None:
             check_seed(seed)
             self._np_random = np_random(seed)[0]
-            self.ale.setInt("random_seed", seed)
-            self._load()
+            self._loads.load(seed)
         self._begin_game()
         noops = int(self.np_random.integers(self.settings.noop_max + 1))
         for _ in range(noops):
@@ -289,12 +302,9 @@ def _is_ntsc(ale: Emulator) -> bool | None:
 
 
 def fused_env(settings: AtariSettings, *, snapshots: bool = False) -> gymnasium.Env[Image, int]:
-    """Make a `FusedAtari`, with snapshots in the infos of its resets if they are chosen."""
-    env = FusedAtari(settings)
-    if not snapshots:
-        return env
-    env.ale = SavingEmulator(env.ale)
-    return AtariSnapshots(env)
+    """Make a `FusedAtari` whose resets are seeded, with snapshots in their infos if chosen."""
+    env: gymnasium.Env[Image, int] = FusedAtari(settings, snapshots=snapshots)
+    return SeededResets(AtariSnapshots(env) if snapshots else env)
 
 
 class AtariWorkers(WorkerVectorEnv):

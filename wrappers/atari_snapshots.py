@@ -119,7 +119,9 @@ class SavingEmulator:
 
         self.act = act_and_note
         self._held: object = ale_py.Action.NOOP
-        self._begin_generator()
+        self._generator: np.random.MT19937 | None = None  # not known, and nothing asked for
+        self._seed: int | None = None
+        self._draws = 0
 
     def __getattr__(self, name: str) -> Any:
         """Return an attribute of the emulator itself."""
@@ -127,11 +129,11 @@ class SavingEmulator:
 
     def reset_game(self) -> None:
         """Reset the game, which releases the action that is held."""
-        self._settle()
+        known = self._settle()
         self._ale.reset_game()
         self._held = ale_py.Action.NOOP
         generator = AleState.of(self._ale).generator()
-        if not _are_equal(self._generator, generator):  # Berzerk draws
+        if not _are_equal(known, generator):  # Berzerk draws
             self._generator, self._seed = generator, None
 
     def loadROM(self, path: object) -> None:
@@ -149,9 +151,9 @@ class SavingEmulator:
 
     def save(self) -> tuple[AleState, dict[str, Any]]:
         """Return the state, and as JSON data the action that is held and the generator."""
-        self._settle()
+        known = self._settle()
         state = AleState.of(self._ale)
-        if not _are_equal(self._generator, state.generator()):
+        if not _are_equal(known, state.generator()):
             raise RuntimeError(
                 f"ale-py {ale_py.__version__}: expected an emulator that draws two numbers for "
                 "each frame, got one that draws others; make the envs with snapshots=False"
@@ -162,24 +164,26 @@ class SavingEmulator:
             return state, {**facts, "words": words, "position": state.position}
         return state, {**facts, "seed": self._seed, "draws": self._draws}
 
-    def _begin_generator(self) -> None:
+    def _begin_generator(self) -> np.random.MT19937:
         """Begin to follow the emulator's generator, from a seed if it has just been seeded."""
-        self._generator = AleState.of(self._ale).generator()
+        found = self._generator = AleState.of(self._ale).generator()
         seed: int = self._ale.getInt("random_seed")
-        is_seeded = seed >= 0 and _are_equal(self._generator, _twister(seed))
-        self._seed: int | None = seed if is_seeded else None
+        self._seed = seed if seed >= 0 and _are_equal(found, _twister(seed)) else None
         self._draws = 0
+        return found
 
-    def _settle(self) -> None:
+    def _settle(self) -> np.random.MT19937:
         """Draw what the emulator has drawn, and find the action that it holds."""
+        known = self._generator or self._begin_generator()
         draws = 2 * len(self._asked)
-        drawn = self._generator.random_raw(draws)[::2]  # the second is another player's
+        drawn = known.random_raw(draws)[::2]  # the second is another player's
         self._draws += draws
         sticky: float = self._ale.getFloat("repeat_action_probability")
         taken = np.flatnonzero(drawn / 2**32 >= sticky)
         if len(taken):
             self._held = self._asked[taken[-1]]
         self._asked.clear()
+        return known
 
 
 class AtariSnapshots(

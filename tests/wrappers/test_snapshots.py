@@ -49,6 +49,7 @@ def compare(one: Env, others: list[Env], actions: np.random.Generator, episodes:
     for episode in range(episodes):
         observation, info = one.reset()
         snapshot = info.pop("snapshot")
+        info.pop("reset_seed", None)
         continued += "noops" not in info
         for other in others:
             again = resume(other, snapshot, observation[-1])

@@ -23,6 +23,7 @@ from stepwell.wrappers.nes.starts import Boots, SnapshotSource, StartRule
 from stepwell.wrappers.number_checks import check_size, check_whole, is_real, is_whole
 from stepwell.wrappers.pixels import Crop, Grayscale, Resize, require_opencv
 from stepwell.wrappers.rewards import ClipReward
+from stepwell.wrappers.seeded_resets import SeededResets
 
 if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv
@@ -265,7 +266,7 @@ def with_wrappers(
         env = EpisodicLife(env)
     if snapshots:
         env = _NesSnapshots(env)
-    return FrameStack(env, picture.frame_stack, padding="zero")
+    return SeededResets(FrameStack(env, picture.frame_stack, padding="zero"))
 
 
 class _NesSnapshots(
