@@ -322,7 +322,8 @@ def test_every_lie_is_found_in_its_episode_and_row(kind: str, count: int) -> Non
         assert others <= {"equal", "unreachable"}
         for one in proved.values():
             if one.reason == "unreachable":
-                assert f"episode {episode}" in one.why
+                # An end that is taken away looks like a cut.
+                assert f"episode {episode}" in one.why or name == "end"
     assert found >= count * 0.75
 
 
