@@ -35,7 +35,7 @@ from stepwell.buffers.storage.disk.storage import DiskStorage
 from stepwell.buffers.storage.joined import JoinedStorage
 from stepwell.buffers.storage.protocol import Storage
 
-__all__ = ["ArchivedChunks", "ArchivedStore", "is_kept", "write_archive"]
+__all__ = ["ArchivedChunks", "ArchivedStore", "check_archivable", "is_kept", "write_archive"]
 
 _GROUP_ROWS = 1024
 """Rows that share a checksum, at least; an episode is never divided."""
@@ -102,7 +102,7 @@ def write_archive(storage: Storage, file: IO[bytes], *, is_proved: bool = False)
         ValueError: Chunks of the store are lost, or it is several stores.
         StoreCorrupt: The store is damaged.
     """
-    _check_whole(storage)
+    check_archivable(storage)
     table = _table_of(storage)
     layout = storage.layout() if isinstance(storage, DiskStorage) else None
     played = [field for field in storage.spec.fields if not is_kept(field)]
@@ -125,7 +125,7 @@ def write_archive(storage: Storage, file: IO[bytes], *, is_proved: bool = False)
     for number, contents in _blocks(storage, table, fingerprints):
         sections.add("rows", contents, number)
     sections.add("checks", fingerprints.all().tobytes())
-    ledger = getattr(storage, "ledger", ())
+    ledger = storage.ledger
     if ledger:
         sections.add("ledger", _ledger_table(ledger).pack())
         for number, contents in _ledger_blocks(storage.spec, ledger):
@@ -420,7 +420,12 @@ class _Blocks:
         return number, pack_rows(rows, has_value)
 
 
-def _check_whole(storage: Storage) -> None:
+def check_archivable(storage: Storage) -> None:
+    """Refuse a store that no archive can hold.
+
+    Raises:
+        ValueError: Chunks of the store are lost, or it is several stores, or has no action.
+    """
     if isinstance(storage, JoinedStorage):
         raise ValueError(
             f"an archive holds one store, got {len(storage.storages)}: archive each, or join them "
