@@ -31,6 +31,7 @@ if TYPE_CHECKING:  # loaded when it is first asked for: the command line begins 
         RandomPolicy,
         WarmUp,
         evaluate,
+        resimulate,
     )
     from stepwell.wrappers import (
         NesEnv,
@@ -70,6 +71,7 @@ __all__ = [
     "make_atari",
     "make_nes",
     "make_vec",
+    "resimulate",
 ]
 
 __version__ = "0.1.0"
@@ -134,6 +136,7 @@ if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
                 "WarmUp",
                 "collectors",
                 "evaluate",
+                "resimulate",
             ],
             "wrappers": [
                 "NesEnv",

@@ -23,10 +23,12 @@ if TYPE_CHECKING:  # loaded on first access: the command line starts without it
         ValuePolicy,
     )
     from stepwell.collectors.report import CollectReport, EpisodeReport, StepReport
+    from stepwell.collectors.simulation.resimulate import EpisodeProof, resimulate
 
 __all__ = [
     "CollectReport",
     "Collector",
+    "EpisodeProof",
     "EpisodeReport",
     "EpsilonGreedy",
     "EvaluatedEpisode",
@@ -43,6 +45,7 @@ __all__ = [
     "Video",
     "WarmUp",
     "evaluate",
+    "resimulate",
 ]
 
 if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
@@ -64,5 +67,6 @@ if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
                 "ValuePolicy",
             ],
             "report": ["CollectReport", "EpisodeReport", "StepReport"],
+            "simulation.resimulate": ["EpisodeProof", "resimulate"],
         },
     )

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
-import json
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
@@ -15,7 +13,6 @@ import gymnasium
 import numpy as np
 
 from stepwell.buffers import SequenceReplayBuffer, Spec
-from stepwell.buffers.space_json import space_to_json
 from stepwell.buffers.spec import field_of
 from stepwell.buffers.whole_numbers import check_whole, is_whole
 from stepwell.collectors.interrupt import InterruptGuard
@@ -23,6 +20,8 @@ from stepwell.collectors.policies.policy import AnyPolicy, SeededPolicy, check_p
 from stepwell.collectors.policies.policy_caller import PolicyCaller
 from stepwell.collectors.replay_writer import ReplayWriter
 from stepwell.collectors.report import CollectReport, EpisodeReport, StepReport
+from stepwell.collectors.reset_seeds import Reseed
+from stepwell.collectors.session_facts import describe
 from stepwell.collectors.step_loop import EpisodeCounter, StepLoop
 from stepwell.collectors.step_result import EpisodeMetadata, InfoReader, MetadataOrFunction
 from stepwell.collectors.vector_envs import (
@@ -33,7 +32,6 @@ from stepwell.collectors.vector_envs import (
     frame_stack_of,
     has_known_stacks,
     is_partial,
-    recipe_of,
 )
 from stepwell.collectors.vector_stepper import stepper_of
 
@@ -41,12 +39,11 @@ if TYPE_CHECKING:
     from stepwell.buffers import Rollout
     from stepwell.collectors.rollout_writer import RolloutWriter
 
-__all__ = ["Collector", "Seeds", "describe"]
+__all__ = ["Collector", "Seeds"]
 
 _PROGRESS_SECONDS = 0.2
 _MOST_SEED = 2**31  # every env takes seeds below
 _ENVS, _POLICY, _MINIBATCHES = 0, 1, 2
-_SPACES_CHARS = 1 << 16
 
 
 class Collector:
@@ -62,6 +59,11 @@ class Collector:
         replay: Stores the rows; None steps and reports without storing anything.
         seed: The seeds of envs and policy are derived from it; None draws one. When a replay is
             continued, other seeds are derived than the first time.
+        reseed_steps: Env steps of an env after which its next episode begins with a seeded reset,
+            so that it can be played again from there. That is for envs that do not seed all of
+            their resets, as those of `make_atari(backend="native")` or of another maker, and where
+            such a reset of one env is known to leave the others alone. None: only resets of all
+            envs are seeded.
         info: Info fields to store, by name, each with the value that means "not there":
             ``{"lives": -1}``. Undeclared info is dropped.
         metadata: JSON-able facts to store with every episode, ``{"task": "door"}``, or a function
@@ -100,6 +102,7 @@ class Collector:
         replay: SequenceReplayBuffer | None = None,
         *,
         seed: int | None = None,
+        reseed_steps: int | None = 50_000,
         info: Mapping[str, object] | None = None,
         metadata: MetadataOrFunction | None = None,
         frame_stack: int | None = None,
@@ -116,6 +119,8 @@ class Collector:
             )
         if not isinstance(flush_seconds, int | float) or not flush_seconds >= 0:
             raise ValueError(f"flush_seconds: expected a number >= 0, got {flush_seconds!r}")
+        if reseed_steps is not None:
+            check_whole("reseed_steps", reseed_steps, 1)
         self._groups = as_groups(envs, frame_stack)
         first, num_envs = self._groups[0], sum(group.num_envs for group in self._groups)
         reader = InfoReader(info or {})
@@ -150,7 +155,15 @@ class Collector:
         if replay is not None:
             # Holds no reference to the Collector, so that dropping it closes the envs without
             # waiting for the garbage collector.
-            facts = partial(describe, self._groups, policy, self._seeds)
+            facts = partial(
+                describe,
+                self._groups,
+                policy=policy,
+                seed=self._seeds.seed,
+                session=session,
+                reseed_steps=reseed_steps,
+                missing=reader.missing,
+            )
             make_replay_writer = partial(
                 _bind,
                 replay,
@@ -161,7 +174,13 @@ class Collector:
                 known_stacks=all(has_known_stacks(group, stack) for group in self._groups),
             )
         self._loop = StepLoop(
-            stepper_of(self._groups, layout, reader, episode_metadata),
+            stepper_of(
+                self._groups,
+                layout,
+                reader,
+                episode_metadata,
+                None if reseed_steps is None else Reseed(reseed_steps, self._seeds.env_seed),
+            ),
             self._call,
             self._counter,
             layout,
@@ -487,6 +506,10 @@ class Seeds:
         self._resets += 1
         return int(words[0] % np.uint64(2**31 - num_envs))
 
+    def env_seed(self, env: int, number: int) -> int:
+        """The seed of a reset of one env, by the count of those before it, below 2**31."""
+        return int(self._sequence(_ENVS, env, number).generate_state(1)[0]) >> 1
+
     def _sequence(self, *key: int) -> np.random.SeedSequence:
         return np.random.SeedSequence(self.seed, spawn_key=(self.session, *key))
 
@@ -527,52 +550,6 @@ def _check_seeds(seeds: Sequence[int], groups: Sequence[Vector]) -> None:
             "seeds: expected envs that all answer at once, got ale-py's with a batch_size below "
             "num_envs, whose order of answers is the machine's; make them without batch_size"
         )
-
-
-def describe(groups: Sequence[Vector], policy: object, seeds: Seeds) -> dict[str, object]:
-    """JSON-able facts about a run: the envs, the policy, the seed and the versions."""
-    recipe = recipe_of(groups[0])
-    return {
-        # As it is read back from a file, so that the two can be compared.
-        "recipe": json.loads(json.dumps({k: v for k, v in recipe.items() if k != "versions"})),
-        **_spaces_and_spec(groups[0]),
-        "num_envs": sum(group.num_envs for group in groups),
-        "seed": str(seeds.seed),
-        "session": seeds.session,
-        "policy": _name(policy),
-        "began": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "versions": {**_versions(), **cast("dict[str, str]", recipe.get("versions", {}))},
-    }
-
-
-def _spaces_and_spec(envs: Vector) -> dict[str, object]:
-    """Facts about the envs that other libraries need: their spaces and gymnasium's env spec."""
-    spaces = {
-        "observation": space_to_json(envs.single_observation_space),
-        "action": space_to_json(envs.single_action_space),
-    }
-    env_spec = envs.metadata.get("env_spec")
-    found: dict[str, object] = {"env_spec": env_spec} if isinstance(env_spec, str) else {}
-    # Spaces of images with a different bound for each pixel would outweigh the rows.
-    return {"spaces": spaces, **found} if len(json.dumps(spaces)) <= _SPACES_CHARS else found
-
-
-def _name(policy: object) -> str:
-    kind = policy if hasattr(policy, "__qualname__") else type(policy)
-    return f"{getattr(kind, '__module__', '?')}.{getattr(kind, '__qualname__', '?')}"
-
-
-def _versions() -> dict[str, str]:
-    # Loads in some 10 ms, which `import stepwell` need not take.
-    from importlib.metadata import PackageNotFoundError, version
-
-    found: dict[str, str] = {}
-    for package in ("stepwell", "gymnasium", "numpy"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "unknown"
-    return found
 
 
 def _bind(

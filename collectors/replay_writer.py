@@ -25,7 +25,8 @@ class ReplayWriter:
     """Gathers the rows of one Collector into chunks of episodes and adds these to the replay.
 
     Args:
-        replay: Stores the chunks; it is bound to the rows' Spec.
+        replay: Stores the chunks; it is bound to the rows' Spec, and its newest session is that of
+            these rows.
         num_envs: Number of envs N.
         flush_seconds: No row waits longer than this to be stored.
         known_stacks: The envs are known to stack frames right.
@@ -46,6 +47,7 @@ class ReplayWriter:
         self._flush_seconds = flush_seconds
         self._flushed = time.monotonic()
         self._first_episode = replay.storage.index.next_episode
+        self._session = len(replay.sessions) - 1
         self.start_over()
 
     @property
@@ -75,14 +77,18 @@ class ReplayWriter:
         )
 
     def observe(self, result: StepResult) -> None:
-        """Begin the rows of a result."""
+        """Begin the rows of a result; the metadata of episodes get the index of the session."""
+        metadata = result.metadata
+        if metadata:
+            session = self._session
+            metadata = {env: {"session": session, **facts} for env, facts in metadata.items()}
         self._buffer.observe(
             {**result.leaves, "reward": result.reward},
             is_first=result.is_first,
             terminated=result.terminated,
             truncated=result.truncated,
             env_ids=result.env_ids,
-            metadata=result.metadata,
+            metadata=metadata,
             owned=True,
         )
 

@@ -18,6 +18,8 @@ event                 NEXT_STEP          SAME_STEP           DISABLED           
 ====================  =================  ==================  ==================  ==================
 an episode ends       its last row       its last row, then  its last row, then  a row that maybe
                                          the reset's row     the reset's (2)     ended it
+... and a seed is     its last row, then the reset's: a seeded one, in place    never
+due for it (4)        of the automatic one (2); the next row is an ordinary one
 the next step         the reset's row;   an ordinary row     an ordinary row     the reset's row,
                       the action is not                                          or an ordinary one:
                       used                                                       it did not end
@@ -31,6 +33,7 @@ error or Ctrl-C       whole rows are flushed, a step that was sent is dropped, a
    back. Until then the row is *unresolved*: neither counted nor written.
 2. By a reset with a mask, which `vector_stepper` sends.
 3. ale-py's ``batch_size``, and several vector envs that are stepped in turns.
+4. `reset_seeds` says when. In SAME_STEP the env was reset already, and is reset once more.
 """
 
 from __future__ import annotations

@@ -10,7 +10,14 @@ import numpy as np
 from stepwell.buffers import SpecMismatch
 from stepwell.buffers.episode import plain_json
 
-__all__ = ["EpisodeMetadata", "InfoReader", "MetadataOrFunction", "StepResult", "info_of"]
+__all__ = [
+    "EpisodeMetadata",
+    "InfoReader",
+    "MetadataOrFunction",
+    "StepResult",
+    "info_of",
+    "value_of",
+]
 
 MetadataOrFunction: TypeAlias = (
     "Mapping[str, object] | Callable[[int, Mapping[str, object]], Mapping[str, object]]"
@@ -18,7 +25,7 @@ MetadataOrFunction: TypeAlias = (
 """JSON-able facts for every episode, or a function that returns those of one: it is called with the
 index of the env and the info of its reset."""
 
-_COLLECTOR_KEYS = ("seed", "stream_episode")
+_COLLECTOR_KEYS = ("seed", "session", "stream_episode", "noops", "snapshot")
 
 
 class StepResult(NamedTuple):
@@ -200,6 +207,22 @@ def info_of(info: Mapping[str, Any], place: int) -> dict[str, object]:
     return found
 
 
+def value_of(info: Mapping[str, Any], key: str, place: int) -> object:
+    """One env's value of one key of a vector env's info; None where the env gave none.
+
+    Example:
+        >>> info = {"level": np.array([3, 0]), "_level": np.array([True, False])}
+        >>> value_of(info, "level", 0), value_of(info, "level", 1), value_of(info, "lives", 0)
+        (3, None, None)
+    """
+    if key not in info:
+        return None
+    mask = info.get(f"_{key}")
+    if mask is not None and not np.asarray(mask)[place]:
+        return None
+    return _value_at(info[key], place)
+
+
 def _value_at(values: Any, place: int) -> object:
     """One env's value in an array over all envs; numpy scalars become plain numbers."""
     if not isinstance(values, np.ndarray | list | tuple) or len(values) <= place:
@@ -214,7 +237,7 @@ def _checked_metadata(metadata: object) -> Mapping[str, object]:
     for key in _COLLECTOR_KEYS:
         if key in plain:
             raise ValueError(
-                f"metadata: expected keys other than {' and '.join(_COLLECTOR_KEYS)}, which the "
+                f"metadata: expected keys other than {', '.join(_COLLECTOR_KEYS)}, which the "
                 f"Collector writes itself, got {key!r}; choose another name"
             )
     return plain

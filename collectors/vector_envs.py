@@ -30,6 +30,7 @@ __all__ = [
     "is_ale",
     "is_partial",
     "mode_of",
+    "one_number",
     "recipe_of",
     "refuse_bad_reset",
     "returns_copies",
@@ -98,7 +99,7 @@ def as_vector(envs: object) -> Vector:
             f"envs: expected a gymnasium VectorEnv or Env, got {type(envs).__name__}; make one "
             f"with stepwell.make_atari, stepwell.make_vec or gymnasium.make_vec"
         )
-    single = TransformReward(envs, _one_number)
+    single = TransformReward(envs, one_number)
     return SyncVectorEnv([lambda: single])
 
 
@@ -299,6 +300,6 @@ def _row_facts(group: Vector, frame_stack: int | None) -> dict[str, object]:
     }
 
 
-def _one_number(reward: Any) -> float:
+def one_number(reward: Any) -> float:
     """The reward as a float: gymnasium's vector envs refuse arrays of shape (1,)."""
     return float(np.asarray(reward).item())

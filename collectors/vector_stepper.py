@@ -11,6 +11,7 @@ from gymnasium.vector import AutoresetMode
 
 from stepwell.buffers import Layout, Tree
 from stepwell.buffers.spec import flatten, unflatten
+from stepwell.collectors.reset_seeds import Reseed, ResetSeeds
 from stepwell.collectors.step_result import EpisodeMetadata, InfoReader, StepResult
 from stepwell.collectors.vector_envs import (
     FrameCounters,
@@ -38,6 +39,7 @@ class Stepper:
         info: Reads the declared info fields.
         metadata: Gives the metadata of an episode that begins.
         first_env: Index of the first one of these envs among all of a Collector's.
+        reseed: When resets are seeded that would not be otherwise; None for never.
 
     Raises:
         ValueError: The env does not declare an autoreset mode.
@@ -50,6 +52,7 @@ class Stepper:
         info: InfoReader,
         metadata: EpisodeMetadata,
         first_env: int = 0,
+        reseed: Reseed | None = None,
     ) -> None:
         self.envs = envs
         self.mode = mode_of(envs)
@@ -66,7 +69,7 @@ class Stepper:
         """[N] bool: the env's next row is that of a reset."""
         self._any_ended = False
         self._frame_counters = FrameCounters(envs.num_envs)
-        self._seeds: dict[int, Mapping[str, object]] = {}
+        self._reset_seeds = ResetSeeds(envs, first_env, reseed)
         self._is_waiting = False
         self._was_reset = False
         self.env_ids: np.ndarray | None = None
@@ -109,7 +112,7 @@ class Stepper:
         self.maybe_ended = None
         self._frame_counters.forget()
         seeds = range(seed, seed + self.num_envs) if isinstance(seed, int) else seed
-        self._seeds = {env: {"seed": one} for env, one in enumerate(seeds)}
+        self._reset_seeds.begin(seeds, info)
         n = len(info["env_id"]) if self._is_ale else self.num_envs
         flags = np.zeros(n, np.bool_)
         return [self._one_row_each(observation, np.zeros(n), flags, flags, info)]
@@ -122,6 +125,7 @@ class Stepper:
     def receive(self) -> list[StepResult]:
         """Finish the step and return its rows, in the order in which they count."""
         self._is_waiting = False
+        self._reset_seeds.vector_steps += 1
         with self._exact_infos:
             observation, reward, terminated, truncated, info = self._receive()
         # Copied, as all that is kept: the next step may write into the same arrays.
@@ -133,8 +137,15 @@ class Stepper:
         if self.mode is AutoresetMode.SAME_STEP:
             return self._last_and_first_rows((observation, reward, terminated, truncated, info))
         result = self._one_row_each(observation, reward, terminated, truncated, info)
-        if self._any_ended and self.mode is AutoresetMode.DISABLED:
-            return [result, self._reset_ended()]
+        if not self._any_ended:
+            return [result]
+        if self.maybe_ended is not None:
+            self._reset_seeds.stop()
+        seeded = self._reset_seeds.due(self._ended, terminated, info)
+        if self.mode is AutoresetMode.DISABLED:
+            return [result, self._reset_some(self._ended, seeded)]
+        if seeded:
+            return [result, self._reset_some(self._marked(seeded), seeded)]
         return [result]
 
     def receive_pending(self) -> list[StepResult]:
@@ -232,11 +243,20 @@ class Stepper:
         env = self._overwrites.overwritten(ended)
         if env is not None:
             raise _overwritten(env, "an array that the next step wrote into")
-        last: list[StepResult] = []
-        if ended.any():
-            batch = leaves if self._copies else self._flat(observation)
-            last.append(self._last_rows(np.flatnonzero(ended), env_ids, batch, step))
-        return [*last, self._rows(env_ids, leaves, reward, first, info)]
+        if not ended.any():
+            return [self._rows(env_ids, leaves, reward, first, info)]
+        batch = leaves if self._copies else self._flat(observation)
+        last = self._last_rows(np.flatnonzero(ended), env_ids, batch, step)
+        seeded = self._reset_seeds.due(ended, terminated, info.get("final_info", {}))
+        if not seeded:
+            return [last, self._rows(env_ids, leaves, reward, first, info)]
+        # The rows of their resets are replaced by those of seeded ones.
+        chosen = self._marked(seeded)
+        others = self._rows(env_ids, leaves, reward, first & ~chosen, info)
+        resets = self._reset_some(chosen, seeded)
+        if chosen.all():
+            return [last, resets]
+        return [last, others.only(~chosen, np.arange(self.num_envs)), resets]
 
     def _rows(
         self,
@@ -306,27 +326,45 @@ class Stepper:
             for name, rows in batch.items()
         }
 
-    def _reset_ended(self) -> StepResult:
-        """DISABLED: reset the envs whose episode has ended."""
-        envs = np.flatnonzero(self._ended)
+    def _reset_some(self, chosen: np.ndarray, seeded: Sequence[int]) -> StepResult:
+        """Reset the envs marked in ``chosen`` [N], with a seed those in ``seeded``."""
+        options = {"reset_mask": chosen.copy()}
+        seeds: Any = self._reset_seeds.draw(seeded)
         with self._exact_infos:
-            observation, info = self.envs.reset(options={"reset_mask": self._ended.copy()})
-        leaves = self._keep_newest(observation, self._ended, self.num_envs, None)
+            if seeds is None:
+                observation, info = self.envs.reset(options=options)
+            else:
+                observation, info = self.envs.reset(seed=seeds, options=options)
+        restarted = _restarted(info)
+        first = chosen | restarted
+        self._ended[first] = False
+        self._any_ended = bool(self._ended.any())
+        # Other envs may have begun an episode in the step before.
+        leaves = self._keep_newest(observation, self.is_first | first, self.num_envs, None)
+        if self._is_ale:
+            self._frame_counters.set(info, slice(None))
         declared = self._info.read(info, self.num_envs)
-        self._ended[:] = self._any_ended = False
+        envs = np.flatnonzero(first)
         rows = {name: column[envs] for name, column in {**leaves, **declared}.items()}
         metadata = self._metadata_of(envs, None, info)
-        return StepResult.of_resets(envs, rows, np.ones(len(envs), np.bool_), metadata)
+        result = StepResult.of_resets(envs, rows, np.ones(len(envs), np.bool_), metadata)
+        return result._replace(restarts=int(np.count_nonzero(restarted)))
+
+    def _marked(self, envs: Sequence[int]) -> np.ndarray:
+        """[N] bool: True for some envs."""
+        marks = np.zeros(self.num_envs, np.bool_)
+        marks[envs] = True
+        return marks
 
     def _metadata_of(
         self, places: np.ndarray, env_ids: np.ndarray | None, info: _Info
     ) -> dict[int, Mapping[str, object]]:
-        """Metadata of the episodes that begin; with the seed where all envs were reset."""
+        """Metadata of the episodes that begin: facts about their resets, then the user's."""
         found: dict[int, Mapping[str, object]] = {}
         for place in places.tolist():
             env = place if env_ids is None else int(env_ids[place])
-            facts = self._metadata.of(env + self._first_env, info, place)
-            found[env] = {**self._seeds.pop(env, {}), **facts}
+            facts = self._reset_seeds.facts_of(env, info, place)
+            found[env] = {**facts, **self._metadata.of(env + self._first_env, info, place)}
         return found
 
     def _keep_newest(
@@ -461,7 +499,11 @@ class StepperGroups:
 
 
 def stepper_of(
-    groups: Sequence[Vector], layout: Layout, info: InfoReader, metadata: EpisodeMetadata
+    groups: Sequence[Vector],
+    layout: Layout,
+    info: InfoReader,
+    metadata: EpisodeMetadata,
+    reseed: Reseed | None = None,
 ) -> Stepper | StepperGroups:
     """A stepper of one vector env, or of several in turns.
 
@@ -470,11 +512,12 @@ def stepper_of(
         layout: The nesting of their observations.
         info: Reads the declared info fields.
         metadata: Gives the metadata of an episode that begins.
+        reseed: When resets are seeded that would not be otherwise; None for never.
     """
     steppers: list[Stepper] = []
     first_env = 0
     for group in groups:
-        steppers.append(Stepper(group, layout, info, metadata, first_env))
+        steppers.append(Stepper(group, layout, info, metadata, first_env, reseed))
         first_env += group.num_envs
     return steppers[0] if len(steppers) == 1 else StepperGroups(steppers)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import groupby
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -110,6 +109,8 @@ def chains_of(storage: Storage) -> tuple[list[Chain], list[Unreachable]]:
 class _Known(NamedTuple):
     """What is known of one episode: stored rows, kept actions, or both."""
 
+    id: int  # -1 without stored rows
+    number: int
     metadata: Mapping[str, object]
     stored: list[StoredEpisode]
     kept: list[Chunk]
@@ -122,115 +123,164 @@ class _Finder:
         self._storage = storage
         self._names = tuple(field.name for field in storage.spec.of_kind("action"))
         self._sessions = list(storage.sessions)
+        self._chains: list[Chain] = []
+        self._unreachable: list[Unreachable] = []
 
     def find(self) -> tuple[list[Chain], list[Unreachable]]:
-        chains: list[Chain] = []
-        unreachable: list[Unreachable] = []
-        known = self._known()
-        in_order = sorted(known, key=lambda key: key)
-        for (session, stream), keys in groupby(in_order, key=lambda key: (key[0], key[1])):
-            facts = self._facts(session)
-            seed, number, plays, why = -1, -2, list[Play](), "no seeded reset leads to it"
-            for key in keys:
-                one = known[key]
-                given = _whole(one.metadata, "seed")
-                if given is not None:
-                    self._close(chains, facts, stream, seed, plays)
-                    seed, plays, why = given, [], ""
-                elif not why and key[2] != number + 1:
-                    why = f"episode {number + 1} of its stream is not stored, nor its actions"
-                number = key[2]
-                play = None if why else self._play(one)
-                if play is None:
-                    why = why or "its first rows are not stored, nor their actions"
-                    unreachable += [Unreachable(episode, why) for episode in one.stored]
-                else:
-                    plays.append(play)
-                    unreachable += [
-                        Unreachable(episode, "rows before it were lost")
-                        for episode in one.stored[1:]
-                    ]
-                    if not play.end.is_final:
-                        why = (
-                            f"episode {number} of its stream was cut, and no seeded reset followed"
-                        )
-            self._close(chains, facts, stream, seed, plays)
-        return chains, unreachable
+        is_certain = self._old_numbers_are_certain()
+        for (session, stream), turns in self._turns().items():
+            for turn, episodes in enumerate(turns):
+                facts = self._facts(turn if session is None else session)
+                self._find(facts, stream, episodes, session is not None or is_certain)
+        return self._chains, self._unreachable
 
-    def _known(self) -> dict[tuple[int, int, int], _Known]:
-        """What is known of each episode, by session, stream and number within the stream."""
-        found: dict[tuple[int, int, int], _Known] = {}
-        turns: dict[int, tuple[int, int]] = {}  # of stores without "session": restarts of a stream
+    def _turns(self) -> dict[tuple[int | None, int], list[list[_Known]]]:
+        """The episodes of each stream of each session, in order, where numbers grow.
+
+        They begin at 0 again where a Collector had to make way for another one, and, in stores of
+        version 0.1, whose episodes do not name their session, with each session.
+        """
+        stored: dict[tuple[int | None, int], list[_Known]] = {}
         for episode in stored_episodes(self._storage):
-            key = self._key(episode.stream, episode.metadata, turns)
-            found.setdefault(key, _Known(episode.metadata, [], [])).stored.append(episode)
-        for chunk in getattr(self._storage, "ledger", ()):
-            key = self._key(chunk.stream, chunk.metadata, turns)
-            found.setdefault(key, _Known(chunk.metadata, [], [])).kept.append(chunk)
-        return found
+            metadata = episode.metadata
+            known = stored.setdefault((_whole(metadata, "session"), episode.stream), [])
+            if known and known[-1].id == episode.id:  # rows in its middle were lost
+                known[-1].stored.append(episode)
+            else:
+                known.append(_Known(episode.id, _number(metadata), metadata, [episode], []))
+        turns = {key: _split(known) for key, known in stored.items()}
+        for key, kept in self._kept().items():
+            if len(turns.get(key, ())) == 1:  # else nothing says which of them is meant
+                turns[key] = [_with_kept(turns[key][0], kept)]
+        return turns
 
-    def _key(
-        self, stream: int, metadata: Mapping[str, object], turns: dict[int, tuple[int, int]]
-    ) -> tuple[int, int, int]:
-        number = _whole(metadata, "stream_episode")
-        session = _whole(metadata, "session")
-        if number is None:
-            number = turns.get(stream, (0, -1))[1] + 1
-        if session is None:
-            # Stores of version 0.1 number the episodes of each session from 0 on.
-            turn, before = turns.get(stream, (0, -1))
-            turn += number < before
-            turns[stream] = (turn, number)
-            session = turn
-        return session, stream, number
+    def _kept(self) -> dict[tuple[int | None, int], list[_Known]]:
+        """Episodes of which actions are kept, by session and stream."""
+        found: dict[tuple[int | None, int], dict[int, _Known]] = {}
+        for chunk in self._storage.ledger:
+            number = _number(chunk.metadata)
+            key = _whole(chunk.metadata, "session"), chunk.stream
+            known = found.setdefault(key, {})
+            if number not in known:
+                known[number] = _Known(-1, number, chunk.metadata, [], [])
+            known[number].kept.append(chunk)
+        return {key: list(known.values()) for key, known in found.items()}
+
+    def _old_numbers_are_certain(self) -> bool:
+        """False if a number that follows another one may be that of another session.
+
+        Of stores of version 0.1, with rows of several sessions and episodes that were left out.
+        """
+        played = [one for one in self._sessions if "copied_from" not in one]
+        return len(played) < 2 or not (
+            self._storage.lost_chunks or any(map(_left_some_out, self._sessions))
+        )
 
     def _facts(self, session: int) -> Mapping[str, object]:
-        played = [one for one in self._sessions if "copied_from" not in one]
+        played = [one for one in self._sessions if "recipe" in one]
         if session < len(self._sessions) and "recipe" in self._sessions[session]:
             return self._sessions[session]
         return (played or self._sessions or [{}])[0]
 
+    def _find(
+        self, facts: Mapping[str, object], stream: int, episodes: list[_Known], is_certain: bool
+    ) -> None:
+        """Find the chains among the episodes that one env played in a session."""
+        seed, plays = -1, list[Play]()
+        number, why = -2, ""
+        for one in episodes:
+            given = _whole(one.metadata, "seed")
+            if given is not None:
+                self._close(facts, stream, seed, plays)
+                seed, plays, why = given, [], ""
+            elif not why and (not plays or one.number < 1):
+                why = "no seeded reset leads to it"
+            elif not why and one.number != number + 1:
+                why = f"episode {number + 1} of env {stream} is not stored, nor are its actions"
+            elif not (why or is_certain):
+                why = "its store was made by an older version, and does not name its session"
+            number = one.number
+            play = None if why else self._play(one)
+            if play is None:
+                self._unreachable += [
+                    Unreachable(episode, why or "its first rows are not stored, nor their actions")
+                    for episode in one.stored
+                ]
+                why = why or f"the first rows of episode {number} of env {stream} are not stored"
+                continue
+            plays.append(play)
+            self._unreachable += [
+                Unreachable(episode, "rows before it were lost") for episode in one.stored[1:]
+            ]
+            if not play.end.is_final:
+                why = f"episode {number} of env {stream} was cut, and no seeded reset followed"
+        self._close(facts, stream, seed, plays)
+
     def _play(self, one: _Known) -> Play | None:
         """The episode as it can be played; None if actions are missing."""
         stored = one.stored[0] if one.stored else None
-        kept = sorted(one.kept, key=lambda chunk: chunk.first_row)
-        pieces: list[Mapping[str, np.ndarray]] = []
-        row = 0
         need = None if stored is None else stored.first_row
-        for chunk in kept:
-            if need is not None and row >= need:
+        pieces: list[Mapping[str, np.ndarray]] = []
+        row, end = 0, End.NONE
+        for chunk in sorted(one.kept, key=lambda chunk: chunk.first_row):
+            if chunk.first_row > row or (need is not None and row >= need):
                 break
-            if chunk.first_row > row:
-                return None
+            # The action of a pending row is in the chunk that follows.
+            rows = chunk.rows - (chunk.end & End.PENDING > 0)
+            stop = rows if need is None else min(rows, need - chunk.first_row)
             skipped = row - chunk.first_row
-            stop = chunk.rows if need is None else min(chunk.rows, need - chunk.first_row)
-            if stop <= skipped:
-                continue
-            pieces.append({name: rows[skipped:stop] for name, rows in chunk.fields.items()})
-            row = chunk.first_row + stop
+            if stop > skipped:
+                pieces.append({name: chunk.fields[name][skipped:stop] for name in self._names})
+                row, end = chunk.first_row + stop, chunk.end
         if stored is None:
-            end = kept[-1].end
-            # A final row has no action; a row whose action is not known yet neither.
-            steps = row - 1 if row else 0
-            return Play(self._names, steps, one.metadata, end, None, tuple(pieces))
+            # A final row has no action.
+            return Play(self._names, max(0, row - 1), one.metadata, end, None, tuple(pieces))
         if row < stored.first_row:
             return None
         steps = stored.first_row + stored.rows - 1
         return Play(self._names, steps, one.metadata, stored.end, stored, tuple(pieces))
 
     def _close(
-        self,
-        chains: list[Chain],
-        facts: Mapping[str, object],
-        stream: int,
-        seed: int,
-        plays: list[Play],
+        self, facts: Mapping[str, object], stream: int, seed: int, plays: list[Play]
     ) -> None:
         """Add the chain up to its last stored episode."""
         while plays and plays[-1].episode is None:
             plays.pop()
         if plays:
-            chains.append(Chain(facts, stream, seed, tuple(plays)))
+            self._chains.append(Chain(facts, stream, seed, tuple(plays)))
+
+
+def _split(known: list[_Known]) -> list[list[_Known]]:
+    """Split episodes where their numbers do not grow."""
+    turns: list[list[_Known]] = []
+    before = 0
+    for one in known:
+        if not turns or one.number <= before:
+            turns.append([])
+        turns[-1].append(one)
+        before = one.number
+    return turns
+
+
+def _with_kept(stored: list[_Known], kept: list[_Known]) -> list[_Known]:
+    """Episodes in the order of their numbers, with the actions that are kept."""
+    by_number = {one.number: one for one in stored}
+    for one in kept:
+        if one.number in by_number:
+            by_number[one.number].kept.extend(one.kept)
+        else:
+            by_number[one.number] = one
+    return [by_number[number] for number in sorted(by_number)]
+
+
+def _left_some_out(session: Mapping[str, object]) -> bool:
+    """The session describes a copy of some episodes of its sources."""
+    origins = session.get("copied_from")
+    if not isinstance(origins, list):
+        return False
+    counts = [one.get("episodes") if isinstance(one, Mapping) else None for one in origins]
+    whole = [count for count in counts if isinstance(count, int)]
+    return len(whole) < len(counts) or sum(whole) != session.get("copied_episodes")
 
 
 def _whole(metadata: Mapping[str, object], key: str) -> int | None:
@@ -238,6 +288,12 @@ def _whole(metadata: Mapping[str, object], key: str) -> int | None:
     value = metadata.get(key)
     is_whole = isinstance(value, int) and not isinstance(value, bool) and value >= 0
     return cast("int", value) if is_whole else None
+
+
+def _number(metadata: Mapping[str, object]) -> int:
+    """The number of the episode within its stream; -1 where it has none."""
+    number = _whole(metadata, "stream_episode")
+    return -1 if number is None else number
 
 
 def _first(piece: Mapping[str, np.ndarray], count: int) -> Mapping[str, np.ndarray]:

@@ -15,8 +15,10 @@ from stepwell.buffers.storage.disk.publish import check_complete
 from stepwell.buffers.storage.disk.verify import Damage
 from stepwell.buffers.storage.disk.view import Recovery
 from stepwell.collectors.cli.errors import exit_on_error
+from stepwell.collectors.cli.make_envs import AtariBackend
 from stepwell.collectors.cli.options import Debug, Json, Quiet
 from stepwell.collectors.cli.output import LiveLine, print_json, print_lines
+from stepwell.collectors.cli.replayed import ReplayOptions, ReplayReport, replay_store
 from stepwell.collectors.report import format_bytes
 
 __all__ = ["DAMAGED", "repair_store", "verify_stores"]
@@ -25,6 +27,7 @@ DAMAGED = 1
 """Exit code: the store is damaged."""
 
 _REDRAW_SECONDS = 0.1
+_REPLAY = "With --replay"
 
 _Report = TypeVar("_Report")
 
@@ -32,6 +35,52 @@ _Report = TypeVar("_Report")
 def verify_stores(
     folders: Annotated[list[Path], typer.Argument(metavar="DIR", help="Folders of stores.")],
     *,
+    replay: Annotated[
+        bool,
+        typer.Option(
+            "--replay",
+            metavar="",
+            help="Play the episodes again and compare every row with what the env shows.",
+        ),
+    ] = False,
+    episodes: Annotated[
+        str | None,
+        typer.Option(metavar="IDS", help="Only these, such as 3,10-20.", rich_help_panel=_REPLAY),
+    ] = None,
+    sample: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N", help="Only N of them, the same ones each time.", rich_help_panel=_REPLAY
+        ),
+    ] = None,
+    lanes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N",
+            help="Episodes to play at a time, each in a process. Default: one for each core.",
+            rich_help_panel=_REPLAY,
+        ),
+    ] = None,
+    env: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:NAME",
+            help="A function that makes the env, or an env id, where the store does not say how.",
+            rich_help_panel=_REPLAY,
+        ),
+    ] = None,
+    rom: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The cartridge of an NES game.", rich_help_panel=_REPLAY),
+    ] = None,
+    backend: Annotated[
+        AtariBackend | None,
+        typer.Option(
+            metavar="NAME",
+            help="Play an Atari game on another backend than the recorded one: native or python.",
+            rich_help_panel=_REPLAY,
+        ),
+    ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
@@ -40,20 +89,40 @@ def verify_stores(
 
     stepwell verify runs/pong
     stepwell verify runs/*
+    stepwell verify --replay runs/pong     play its episodes again, too
 
     Exit codes: 0 every byte is what was written, 1 it is not, and each damaged place is printed.
+    With --replay: 0 every row is what the env showed, 1 a row is not, 3 some cannot be played.
     """
-    is_whole = True
+    codes: set[int] = set()
     with exit_on_error(debug, "nothing was changed"):
+        options = ReplayOptions.parse(
+            is_asked=replay,
+            episodes=episodes,
+            sample=sample,
+            lanes=lanes,
+            env=env,
+            rom=rom,
+            backend=backend,
+        )
         for folder in folders:
             report = _with_progress(folder, quiet or as_json, partial(verify, folder))
-            is_whole &= report.is_whole
-            if as_json:
-                print_json(_verify_json(report))
-            elif not quiet or not report.is_whole:
+            codes.add(0 if report.is_whole else DAMAGED)
+            if not as_json and (not quiet or not report.is_whole):
                 print_lines(_verify_lines(report))
-    if not is_whole:
+            replayed: ReplayReport | None = None
+            if options is not None and report.is_whole:
+                replayed = replay_store(folder, options, is_silent=quiet or as_json)
+                codes.add(replayed.exit_code)
+                if not as_json and (not quiet or replayed.exit_code):
+                    print_lines(replayed.lines())
+            if as_json:
+                more = {} if replayed is None else {"replay": replayed.to_json()}
+                print_json({**_verify_json(report), **more})
+    if DAMAGED in codes:
         raise typer.Exit(DAMAGED)
+    if any(codes):
+        raise typer.Exit(max(codes))
 
 
 def repair_store(

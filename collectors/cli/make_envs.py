@@ -30,6 +30,7 @@ __all__ = [
     "NesBackend",
     "NesOptions",
     "atari_backend",
+    "id_or_factory",
     "is_cartridge",
     "load_object",
     "make_envs",
@@ -148,7 +149,7 @@ def make_envs(request: EnvRequest) -> Vector:
     _refuse_game_options(env, request.options, request.backend)
     from stepwell.wrappers.make_vector_env import make_vec
 
-    return make_vec(_id_or_factory(env), num_envs, num_workers=num_workers)
+    return make_vec(id_or_factory(env), num_envs, num_workers=num_workers)
 
 
 def is_cartridge(env: str) -> bool:
@@ -192,8 +193,12 @@ def refuse_endless(env: str, options: EnvOptions) -> None:
         )
 
 
-def _id_or_factory(env: str) -> str | Callable[[], gymnasium.Env[Any, Any]]:
-    """Return an id that exists, or the factory that is named as module:callable."""
+def id_or_factory(env: str, option: str = "ENV") -> str | Callable[[], gymnasium.Env[Any, Any]]:
+    """Return an id that exists, or the factory that is named as module:callable.
+
+    Raises:
+        ValueError: There is no such env, or what is named makes none.
+    """
     module, colon, name = env.partition(":")
     if not colon:
         if message := unknown_env(env):
@@ -201,12 +206,13 @@ def _id_or_factory(env: str) -> str | Callable[[], gymnasium.Env[Any, Any]]:
         return env
     if not module or not name.replace(".", "").isidentifier():  # an id: it has a version
         return env
-    found = load_object("ENV", env)
+    found = load_object(option, env)
     if not callable(found):
         raise ValueError(
-            f"ENV {env}: expected a function or class that makes an env, got {type(found).__name__}"
+            f"{option} {env}: expected a function or class that makes an env, got "
+            f"{type(found).__name__}"
         )
-    refuse_signature(f"ENV {env}", found, 0, "no arguments")
+    refuse_signature(f"{option} {env}", found, 0, "no arguments")
     return cast("Callable[[], gymnasium.Env[Any, Any]]", found)
 
 

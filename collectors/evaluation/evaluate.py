@@ -105,7 +105,10 @@ def evaluate(
         if files:
             recorder = VideoRecorder(vector, files)
         on_step = None if recorder is None else recorder.on_step
-        collector = Collector(raw, policy, seed=seed, on_step=on_step, on_episode=ended.append)
+        # A video shows the envs after each step: no reset may come in between.
+        collector = Collector(
+            raw, policy, seed=seed, reseed_steps=None, on_step=on_step, on_episode=ended.append
+        )
         if seeds is None:
             collector.collect(episodes=count, progress=progress)
         else:

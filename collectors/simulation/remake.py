@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import json
-import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,11 +16,11 @@ from gymnasium.envs.registration import EnvSpec, WrapperSpec
 
 from stepwell.buffers import Field, Spec
 from stepwell.buffers.space_json import space_to_json
+from stepwell.collectors.session_facts import machine_facts
 from stepwell.collectors.simulation.lanes import AnyEnv
 from stepwell.collectors.step_result import info_of
 from stepwell.wrappers.atari_settings import AtariSettings, find_game
 from stepwell.wrappers.make_vector_env import find_spec
-from stepwell.wrappers.recipe import recipe_of
 
 if TYPE_CHECKING:
     from stepwell.wrappers.nes.env import Rom
@@ -382,6 +381,11 @@ def _registered(
 ) -> EnvMaker:
     """A maker by the env spec of the facts."""
     text = facts.get("env_spec")
+    if facts.get("shared_generator"):
+        raise ValueError(
+            f"one generator drew for all envs of the session: expected envs with one each, so that "
+            f"single ones can be played; {_CURE}"
+        )
     if not isinstance(text, str):
         raise ValueError(f"{_why_no_spec(recipe)}; {_CURE}")
     make = partial(gymnasium.make, _checked_spec(text))
@@ -526,6 +530,8 @@ def _check_recipe(env: AnyEnv, stored: Mapping[str, Any]) -> None:
         now = dict(cast("Mapping[str, Any]", env.metadata["stepwell"]))
         now["cartridge"] = {**now["cartridge"], "name": stored["cartridge"].get("name")}
     elif stored.get("maker") == "make_vec":
+        from stepwell.wrappers.recipe import recipe_of  # loads all of gymnasium's wrappers
+
         now = recipe_of(env, None)
     else:
         now = {
@@ -624,13 +630,7 @@ def _differences(facts: Mapping[str, object]) -> list[str]:
             found.append(f"{name} {was}, now {now}")
     machine = facts.get("machine")
     if isinstance(machine, Mapping):
-        here = {
-            "python": platform.python_version(),
-            "system": platform.system(),
-            "machine": platform.machine(),
-            "libc": "-".join(platform.libc_ver()),
-        }
-        for name, now in here.items():
+        for name, now in machine_facts().items():
             was = machine.get(name)
             if was is not None and was != now:
                 found.append(f"{name} {was}, now {now}")

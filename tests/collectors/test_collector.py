@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import re
 import signal
 import threading
@@ -21,9 +20,8 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 import stepwell as sw
 from stepwell.buffers import SpecMismatch
-from stepwell.collectors.collector import Seeds, describe
+from stepwell.collectors.collector import Seeds
 from stepwell.collectors.step_loop import StepLoop
-from stepwell.collectors.vector_envs import frame_skip
 from support.envs.fakes import CounterEnv, CrashEnv, FrameEnv, InfoEnv, SeededEnv
 
 
@@ -651,25 +649,3 @@ def test_without_a_seed_one_is_drawn_and_can_be_used_again() -> None:
     drawn = Seeds(None, 0)
     assert drawn.seed != Seeds(None, 0).seed
     assert Seeds(drawn.seed, 0).next_envs_seed(2) == Seeds(drawn.seed, 0).next_envs_seed(2)
-
-
-def test_describe_gives_json() -> None:
-    envs = SyncVectorEnv([CounterEnv] * 3)
-    recipe = {"size": (84, 84), "frame_skip": 4, "versions": {"ale-py": "0.12"}}
-    envs.metadata = {**envs.metadata, "stepwell": recipe}
-    facts = describe([envs], sw.RandomPolicy(), Seeds(None, 2))
-    assert json.loads(json.dumps(facts)) == facts
-    assert facts["recipe"] == {"size": [84, 84], "frame_skip": 4}
-    assert facts["versions"]["ale-py"] == "0.12"  # type: ignore[index]
-    assert (facts["num_envs"], facts["session"]) == (3, 2)
-    assert frame_skip(envs) == 4
-
-
-def test_policies_are_named_by_where_they_come_from() -> None:
-    def mine(observation: np.ndarray, is_first: np.ndarray) -> np.ndarray:
-        return np.zeros(len(is_first))
-
-    facts = describe([SyncVectorEnv([CounterEnv])], mine, Seeds(0, 0))
-    assert str(facts["policy"]).endswith(
-        "test_collector.test_policies_are_named_by_where_they_come_from.<locals>.mine"
-    )

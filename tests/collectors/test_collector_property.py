@@ -35,6 +35,7 @@ CALLS = st.lists(
 )
 CHUNK_ROWS = st.integers(1, 12)
 FLUSH_SECONDS = st.sampled_from([0.0, 1e9])
+RESEED_STEPS = st.sampled_from([3, 1, 7, 50_000])
 
 Plan = Sequence[tuple[int, str]]
 Call = tuple[str, int]
@@ -48,17 +49,26 @@ def small_chunks(rows: int) -> Any:
     return mock.patch.object(episode_buffer, "_rows_by_size", return_value=rows)
 
 
-def run(envs: Any, plans: Sequence[Plan], calls: Sequence[Call], flush_seconds: float) -> None:
+def run(
+    envs: Any,
+    plans: Sequence[Plan],
+    calls: Sequence[Call],
+    flush_seconds: float,
+    reseed_steps: int = 50_000,
+) -> None:
     """Collect from vector envs and play the model in parallel; compare after each call."""
+    seeds = Seeds(5, 0)
     mode = envs.metadata["autoreset_mode"] if hasattr(envs, "num_envs") else AutoresetMode.NEXT_STEP
     model = Model(
         [TraceEnv(plan, tag) for tag, plan in enumerate(plans)],
         TraceEnv.choose,
-        reset_takes_a_turn=mode is AutoresetMode.NEXT_STEP,
+        mode=mode,
+        seed_of=seeds.env_seed,
+        reseed_steps=reseed_steps,
     )
-    replay, seeds = sw.SequenceReplayBuffer(), Seeds(5, 0)
-    needs_reset = True
-    with sw.Collector(envs, policy, replay, seed=5, flush_seconds=flush_seconds) as collector:
+    replay, needs_reset = sw.SequenceReplayBuffer(), True
+    options = {"flush_seconds": flush_seconds, "reseed_steps": reseed_steps}
+    with sw.Collector(envs, policy, replay, seed=5, **options) as collector:  # type: ignore[arg-type]
         for kind, number in calls:
             if needs_reset or kind == "episodes":
                 limit = float("inf") if kind == "steps" else number
@@ -82,7 +92,7 @@ def run(envs: Any, plans: Sequence[Plan], calls: Sequence[Call], flush_seconds: 
     assert_stored(replay, model.episodes)
 
 
-@given(PLANS, MODES, CALLS, CHUNK_ROWS, FLUSH_SECONDS)
+@given(PLANS, MODES, CALLS, CHUNK_ROWS, FLUSH_SECONDS, RESEED_STEPS)
 @settings(max_examples=examples(150))
 def test_stored_rows_equal_those_of_single_envs(
     plans: list[Plan],
@@ -90,12 +100,13 @@ def test_stored_rows_equal_those_of_single_envs(
     calls: list[Call],
     chunk_rows: int,
     flush_seconds: float,
+    reseed_steps: int,
 ) -> None:
     envs = SyncVectorEnv(
         [partial(TraceEnv, plan, tag) for tag, plan in enumerate(plans)], autoreset_mode=mode
     )
     with small_chunks(chunk_rows):
-        run(envs, plans, calls, flush_seconds)
+        run(envs, plans, calls, flush_seconds, reseed_steps)
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
@@ -154,7 +165,7 @@ def test_the_comparison_finds_one_wrong_number() -> None:
     replay = sw.SequenceReplayBuffer()
     with sw.Collector(TraceEnv(plans[0]), policy, replay, seed=0) as collector:
         collector.collect(steps=3)
-    model = Model([TraceEnv(plans[0])], TraceEnv.choose, reset_takes_a_turn=True)
+    model = Model([TraceEnv(plans[0])], TraceEnv.choose, mode=AutoresetMode.NEXT_STEP)
     model.reset(Seeds(0, 0).next_envs_seed(1))
     model.collect(3)
     assert_stored(replay, model.episodes)

@@ -129,9 +129,7 @@ def test_8_stacks_are_rebuilt_as_the_source_padded_them(
         env.metadata = {**env.metadata, "stepwell": recipe}
         return env
 
-    model = Model(
-        [make(), make()], lambda observation: np.int64(0), reset_takes_a_turn=mode is NEXT_STEP
-    )
+    model = Model([make(), make()], lambda observation: np.int64(0), mode=mode)
     model.reset(0)
     model.collect(40)
     replay = sw.SequenceReplayBuffer(seed=0)
@@ -453,8 +451,9 @@ def test_all_kinds_of_spaces_are_stored_and_actions_arrive(
 ) -> None:
     """Trap 26 too: every byte comes back."""
     make = partial(DictEnv, [3, 5])
-    model = Model([make(), make()], nested_action, reset_takes_a_turn=mode is NEXT_STEP)
-    model.reset(Seeds(9, 0).next_envs_seed(2))
+    seeds = Seeds(9, 0)
+    model = Model([make(), make()], nested_action, mode=mode, seed_of=seeds.env_seed)
+    model.reset(seeds.next_envs_seed(2))
     model.collect(25)
     replay = sw.SequenceReplayBuffer(seed=0)
     policy = lambda observation, is_first: nested_action(observation)  # noqa: E731

@@ -51,10 +51,10 @@ def groups_of(
     ]
 
 
-def model_of(plans: list[list[Any]], rule: Rule, mode: AutoresetMode) -> RolloutModel:
+def model_of(plans: list[list[Any]], rule: Rule, mode: AutoresetMode, **more: Any) -> RolloutModel:
     flat = [plan for own in plans for plan in own]
     envs = [TraceEnv(plan, tag) for tag, plan in enumerate(flat)]
-    return RolloutModel(envs, rule, reset_takes_a_turn=mode is NEXT_STEP)
+    return RolloutModel(envs, rule, mode=mode, seed_of=Seeds(5, 0).env_seed, **more)
 
 
 def counters(*lengths: Any, first: int = 0, kind: Any = SyncVectorEnv) -> Any:

@@ -56,6 +56,7 @@ CALLS = st.lists(
 )
 CHUNK_ROWS = st.integers(1, 12)
 FLUSH_SECONDS = st.sampled_from([0.0, 1e9])
+RESEED_STEPS = st.sampled_from([3, 1, 7, 50_000])
 
 Plan = Sequence[tuple[int, str]]
 Call = tuple[str, Any]
@@ -71,7 +72,11 @@ def makers(plans: Sequence[Plan]) -> list[Any]:
 
 def model_of(plans: Sequence[Plan], rule: Rule, mode: AutoresetMode, **more: Any) -> RolloutModel:
     return RolloutModel(
-        [make() for make in makers(plans)], rule, reset_takes_a_turn=mode is NEXT_STEP, **more
+        [make() for make in makers(plans)],
+        rule,
+        mode=mode,
+        seed_of=Seeds(5, 0).env_seed,
+        **more,
     )
 
 
@@ -111,7 +116,9 @@ def run(
         assert_stored(replay, model.episodes)
 
 
-@given(PLANS, MODES, RULES, CALLS, CHUNK_ROWS, FLUSH_SECONDS, WITH_REPLAY, st.booleans())
+@given(
+    PLANS, MODES, RULES, CALLS, CHUNK_ROWS, FLUSH_SECONDS, WITH_REPLAY, st.booleans(), RESEED_STEPS
+)
 @settings(max_examples=examples(200))
 def test_rollouts_equal_the_rows_of_single_envs(
     plans: list[Plan],
@@ -122,12 +129,14 @@ def test_rollouts_equal_the_rows_of_single_envs(
     flush_seconds: float,
     with_replay: bool,
     store_state: bool,
+    reseed_steps: int,
 ) -> None:
     envs = SyncVectorEnv(makers(plans), autoreset_mode=mode)
     options = {"flush_seconds": flush_seconds, "store_state": store_state and bool(rule.initial)}
     replay = sw.SequenceReplayBuffer() if with_replay else None
+    model = model_of(plans, rule, mode, reseed_steps=reseed_steps)
     with small_chunks(chunk_rows):
-        run(envs, model_of(plans, rule, mode), calls, replay, **options)
+        run(envs, model, calls, replay, reseed_steps=reseed_steps, **options)
 
 
 @given(

@@ -519,7 +519,9 @@ class NestedRule(TraceRule):
 def played(
     makes: list[Any], rule: Any, mode: AutoresetMode, *steps: int, seed: int = 3
 ) -> list[ModelRollout]:
-    model = RolloutModel([make() for make in makes], rule, reset_takes_a_turn=mode is NEXT_STEP)
+    model = RolloutModel(
+        [make() for make in makes], rule, mode=mode, seed_of=Seeds(seed, 0).env_seed
+    )
     model.reset(Seeds(seed, 0).next_envs_seed(len(makes)))
     return [model.rollout(each) for each in steps]
 

@@ -109,40 +109,49 @@ def rows_of(episodes: list[ModelEpisode], numbers: dict[int, int]) -> list[tuple
     return found
 
 
-@given(PLANS, st.sampled_from(list(AutoresetMode)), CALLS, st.booleans())
+@given(
+    PLANS,
+    st.sampled_from(list(AutoresetMode)),
+    CALLS,
+    st.booleans(),
+    st.sampled_from([3, 1, 50_000]),
+)
 @settings(max_examples=examples(80))
 def test_callbacks_see_what_single_envs_give(
-    plans: list[Any], mode: AutoresetMode, calls: list[Any], with_replay: bool
+    plans: list[Any],
+    mode: AutoresetMode,
+    calls: list[Any],
+    with_replay: bool,
+    reseed_steps: int,
 ) -> None:
     """Every row of every env once, and every episode that counts, numbered by their starts."""
     make: list[Any] = [partial(TraceEnv, plan, tag) for tag, plan in enumerate(plans)]
-    model = RolloutModel([one() for one in make], TraceRule(), reset_takes_a_turn=mode is NEXT_STEP)
     seeds, needs_reset, watch, n = Seeds(5, 0), True, Watch(), len(plans)
-    first_seeds: dict[int, int] = {}
+    model = RolloutModel(
+        [one() for one in make],
+        TraceRule(),
+        mode=mode,
+        seed_of=seeds.env_seed,
+        reseed_steps=reseed_steps,
+    )
     with sw.Collector(
         SyncVectorEnv(make, autoreset_mode=mode),
         policy_of(TraceRule()),
         sw.SequenceReplayBuffer() if with_replay else None,
         seed=5,
+        reseed_steps=reseed_steps,
         on_step=watch.on_step,
         on_episode=watch.on_episode,
     ) as collector:
         for kind, goal in calls:
-            started = len(model.started)
             if kind != "seeds" and (needs_reset or kind == "episodes"):
-                seed = seeds.next_envs_seed(n)
-                model.reset(seed, goal if kind == "episodes" else float("inf"))
-                for env in range(n):
-                    first_seeds[id(model.started[started + env])] = seed + env
+                model.reset(seeds.next_envs_seed(n), goal if kind == "episodes" else float("inf"))
             if kind == "rollout":
                 collector.rollout(goal)
                 model.rollout(goal)
             elif kind == "seeds":
-                before = len(model.chosen)
                 collector.collect(seeds=goal)
                 model.collect_seeds(goal)
-                chosen = model.chosen[before:]
-                first_seeds.update((id(one), own) for one, own in zip(chosen, goal, strict=True))
             else:
                 collector.collect(**{kind: goal})
                 if kind == "steps":
@@ -167,7 +176,7 @@ def test_callbacks_see_what_single_envs_give(
         assert (report.env, report.steps) == (own.stream, own.steps)
         assert report.total_reward == sum(own.rewards)
         assert (report.terminated, report.truncated) == (own.terminated, own.truncated)
-        assert report.seed == first_seeds.get(id(own))
+        assert report.seed == own.seed
 
 
 @ALL_MODES

@@ -8,6 +8,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.vector import AutoresetMode
 
 import stepwell as sw
 from stepwell.buffers.episode import Episode
@@ -22,6 +23,7 @@ class ModelEpisode:
     stream: int
     number: int
     observations: list[Any]
+    seed: int | None = None
     rewards: list[float] = field(default_factory=lambda: [0.0])
     actions: list[Any] = field(default_factory=lambda: [None])
     terminated: bool = False
@@ -42,15 +44,29 @@ class Model:
     Args:
         envs: One env for each stream.
         policy: The action for one observation.
-        reset_takes_a_turn: NEXT_STEP autoreset; otherwise the env is reset in the turn of its end.
+        mode: NEXT_STEP: a reset takes a turn. Otherwise it is in the turn of the episode's end.
+        seed_of: The seed of an env's n-th reset that is seeded though not all envs are reset; None
+            where no such reset is.
+        reseed_steps: Steps of an env since its last seed, after which its next reset gets one. It
+            never takes a turn. In DISABLED mode every reset gets one.
     """
 
     def __init__(
-        self, envs: Sequence[AnyEnv], policy: Callable[[Any], Any], *, reset_takes_a_turn: bool
+        self,
+        envs: Sequence[AnyEnv],
+        policy: Callable[[Any], Any],
+        *,
+        mode: AutoresetMode,
+        seed_of: Callable[[int, int], int] | None = None,
+        reseed_steps: int = 50_000,
     ) -> None:
         self.envs = list(envs)
         self.policy = policy
-        self.reset_takes_a_turn = reset_takes_a_turn
+        self.mode = mode
+        self.seed_of = seed_of
+        self.reseed_steps = 0 if mode is AutoresetMode.DISABLED else reseed_steps
+        self.steps_since_seed = [0] * len(self.envs)
+        self.reseeds = [0] * len(self.envs)
         self.current: list[ModelEpisode] = []
         self.started: list[ModelEpisode] = []
         self.chosen: list[ModelEpisode] = []
@@ -64,8 +80,8 @@ class Model:
     def reset(self, seed: int, episodes: float = float("inf")) -> None:
         """Reset all envs; so many of the episodes that begin from now on are recorded."""
         self.current, self.open_slots = [], episodes
-        for stream, env in enumerate(self.envs):
-            self.current.append(self._begin(stream, env.reset(seed=seed + stream)[0]))
+        for stream in range(len(self.envs)):
+            self.current.append(self._reset(stream, seed + stream))
 
     def collect(self, steps: int) -> int:
         """Step until at least so many steps were taken."""
@@ -86,25 +102,49 @@ class Model:
         for stream, env in enumerate(self.envs):
             episode = self.current[stream]
             if episode.has_ended:
-                self.current[stream] = self._begin(stream, env.reset()[0])
+                self.current[stream] = self._reset(stream)
                 continue
             action = self.policy(episode.observations[-1])
             observation, reward, terminated, truncated, _ = env.step(action)
+            self.steps_since_seed[stream] += 1
             episode.actions[-1] = action
             episode.actions.append(None)
             episode.observations.append(copied(observation))
             episode.rewards.append(float(np.asarray(reward).item()))
             episode.terminated, episode.truncated = bool(terminated), bool(truncated)
             steps += any(episode is one for one in self.chosen)
-        if not self.reset_takes_a_turn:
-            for stream, env in enumerate(self.envs):
-                if self.current[stream].has_ended:
-                    self.current[stream] = self._begin(stream, env.reset()[0])
+        self._reset_ended()
         return steps
 
-    def _begin(self, stream: int, observation: Any) -> ModelEpisode:
+    def _reset_ended(self) -> None:
+        """The resets in the turn of an end: first those without a seed, as a vector env does."""
+        ended = [stream for stream, one in enumerate(self.current) if one.has_ended]
+        seeded = [
+            stream
+            for stream in ended
+            if self.seed_of is not None and self.steps_since_seed[stream] >= self.reseed_steps
+        ]
+        if self.mode is AutoresetMode.SAME_STEP:
+            for stream in ended:
+                if stream in seeded:
+                    self.envs[stream].reset()  # which the vector env does anyway; then once more
+                else:
+                    self.current[stream] = self._reset(stream)
+        for stream in ended:
+            if stream in seeded:
+                assert self.seed_of is not None
+                seed = self.seed_of(stream, self.reseeds[stream])
+                self.reseeds[stream] += 1
+                self.current[stream] = self._reset(stream, seed)
+            elif self.mode is AutoresetMode.DISABLED:
+                self.current[stream] = self._reset(stream)
+
+    def _reset(self, stream: int, seed: int | None = None) -> ModelEpisode:
         number = sum(episode.stream == stream for episode in self.started)
-        episode = ModelEpisode(stream, number, [copied(observation)])
+        observation = self.envs[stream].reset(seed=seed)[0]
+        if seed is not None:
+            self.steps_since_seed[stream] = 0
+        episode = ModelEpisode(stream, number, [copied(observation)], seed)
         self.started.append(episode)
         if self.open_slots > 0:
             self.open_slots -= 1
@@ -153,6 +193,7 @@ def assert_episode(stored: Episode, expected: ModelEpisode) -> None:
     where = f"stream {expected.stream}, episode {expected.number}"
     assert stored.stream == expected.stream, where
     assert stored.rows == len(expected.observations), where
+    assert stored.metadata.get("seed") == expected.seed, where
     for row, observation in enumerate(expected.observations):
         assert same(row_of(stored.observation, row), observation), f"{where}, row {row}"
     for row, action in enumerate(expected.actions):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
+from gymnasium.vector import AutoresetMode
 
 import stepwell as sw
 from support.envs.fakes import TraceEnv
@@ -200,8 +201,9 @@ class RolloutModel(Model):
     Args:
         envs: One env for each column.
         rule: Chooses the actions.
-        reset_takes_a_turn: NEXT_STEP autoreset; otherwise the env is reset in the turn of its end.
+        mode: NEXT_STEP: a reset takes a turn. Otherwise it is in the turn of the episode's end.
         restarts: (turn, env) in which a worker is said to have died, turns counted from 1.
+        **reseeding: ``seed_of`` and ``reseed_steps``, as in `Model`.
     """
 
     def __init__(
@@ -209,10 +211,11 @@ class RolloutModel(Model):
         envs: Sequence[AnyEnv],
         rule: Rule,
         *,
-        reset_takes_a_turn: bool,
+        mode: AutoresetMode,
         restarts: Sequence[tuple[int, int]] = (),
+        **reseeding: Any,
     ) -> None:
-        super().__init__(envs, TraceEnv.choose, reset_takes_a_turn=reset_takes_a_turn)
+        super().__init__(envs, TraceEnv.choose, mode=mode, **reseeding)
         self.rule = rule
         self.restarts = set(restarts)
         self.turns = 0
@@ -235,9 +238,9 @@ class RolloutModel(Model):
         for start in range(0, len(seeds), n):
             wave = list(seeds[start : start + n])
             self.current, self.open_slots = [], len(wave)
-            for stream, env in enumerate(self.envs):
-                seed = wave[stream] if stream < len(wave) else None
-                self.current.append(self._begin(stream, env.reset(seed=seed)[0]))
+            for stream in range(n):
+                # Envs beyond the wave play too, and do not count.
+                self.current.append(self._reset(stream, wave[stream if stream < len(wave) else 0]))
             done += self.collect_episodes()
         return done
 
@@ -251,9 +254,10 @@ class RolloutModel(Model):
                 self._restart(stream, row)
                 continue
             if episode.has_ended:
-                self.current[stream] = self._begin(stream, env.reset()[0])
+                self.current[stream] = self._reset(stream)
                 continue
             observation, reward, terminated, truncated, info = env.step(row.action)
+            self.steps_since_seed[stream] += 1
             row.mask, row.reward = True, float(np.asarray(reward).item())
             row.terminated, row.truncated = bool(terminated), bool(truncated)
             row.info, row.follows = copied(info) if info else {}, copied(observation)
@@ -266,10 +270,7 @@ class RolloutModel(Model):
                 self.ended.append((sum(episode.rewards), episode.steps))
             steps += any(episode is one for one in self.chosen)
         self.rows.append(turn)
-        if not self.reset_takes_a_turn:
-            for stream, env in enumerate(self.envs):
-                if self.current[stream].has_ended:
-                    self.current[stream] = self._begin(stream, env.reset()[0])
+        self._reset_ended()
         return steps
 
     def _choose(self, stream: int) -> ModelRow:
@@ -289,11 +290,11 @@ class RolloutModel(Model):
             env.reset()
         else:
             _, _, terminated, truncated, _ = env.step(row.action)
-            if not self.reset_takes_a_turn and (terminated or truncated):
+            if self.mode is not AutoresetMode.NEXT_STEP and (terminated or truncated):
                 env.reset()
             if episode.steps:
                 self.rows[-1][stream].cut = True
-        self.current[stream] = self._begin(stream, env.reset()[0])
+        self.current[stream] = self._reset(stream)
 
 
 def stacked(parts: Sequence[Any]) -> Any:

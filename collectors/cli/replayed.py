@@ -1,0 +1,252 @@
+"""The replay of `stepwell verify --replay`: options, progress, and what was found."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+
+from stepwell.buffers import SequenceReplayBuffer
+from stepwell.collectors.cli.make_envs import AtariBackend, id_or_factory
+from stepwell.collectors.cli.options import format_ids, parse_ids, whole_number
+from stepwell.collectors.cli.output import LiveLine, Part, plural
+
+if TYPE_CHECKING:
+    from stepwell.collectors.simulation.remake import AtariBackend as PlayedBackend
+    from stepwell.collectors.simulation.remake import EnvSource
+    from stepwell.collectors.simulation.resimulate import EpisodeProof
+
+__all__ = ["DIFFERS", "UNREACHABLE", "ReplayOptions", "ReplayReport", "replay_store"]
+
+DIFFERS, UNREACHABLE = 1, 3
+"""Exit codes: a row is not what the env showed; episodes cannot be played again."""
+
+_REDRAW_SECONDS = 0.1
+_MOST_LINES, _IDS_LENGTH = 20, 60
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayOptions:
+    """Options of the replay.
+
+    Args:
+        ids: Ranges of ids of episodes; None for all.
+        sample: Number of them to draw.
+        lanes: Number of episodes to play at a time.
+        env: How to make one env.
+        rom: The cartridge.
+        backend: The backend to play Atari games on.
+    """
+
+    ids: tuple[range, ...] | None
+    sample: int | None
+    lanes: int | None
+    env: EnvSource | None
+    rom: Path | None
+    backend: PlayedBackend | None
+
+    @classmethod
+    def parse(
+        cls,
+        *,
+        is_asked: bool,
+        episodes: str | None,
+        sample: str | None,
+        lanes: str | None,
+        env: str | None,
+        rom: Path | None,
+        backend: AtariBackend | None,
+    ) -> Self | None:
+        """The options; None where no replay is asked for.
+
+        Raises:
+            ValueError: A value is invalid, or given without --replay.
+        """
+        given = {
+            "--episodes": episodes,
+            "--sample": sample,
+            "--lanes": lanes,
+            "--env": env,
+            "--rom": rom,
+            "--backend": backend,
+        }
+        names = [name for name, value in given.items() if value is not None]
+        if not is_asked:
+            if names:
+                raise ValueError(f"{names[0]}: expected --replay with it, got none; add --replay")
+            return None
+        if backend == "auto":
+            raise ValueError("--backend: expected native or python, got auto; name one")
+        return cls(
+            None if episodes is None else parse_ids("--episodes", episodes),
+            whole_number("--sample", sample),
+            whole_number("--lanes", lanes),
+            None if env is None else id_or_factory(env, "--env"),
+            rom,
+            backend,
+        )
+
+
+@dataclass(slots=True)
+class ReplayReport:
+    """What the replay of a store found.
+
+    Args:
+        path: The store.
+        equal: Number of episodes that are proved.
+        rows: Number of their rows.
+        played_steps: Env steps that were played.
+        seconds: Time that it took.
+        differing: Proofs of episodes that differ.
+        unreachable: Ids of episodes that cannot be played, by the reason.
+        notes: Number of episodes by the note on their proof.
+        changes: Versions and facts of the machine that have changed since.
+    """
+
+    path: Path
+    equal: int = 0
+    rows: int = 0
+    played_steps: int = 0
+    seconds: float = 0.0
+    differing: list[EpisodeProof] = field(default_factory=lambda: list["EpisodeProof"]())
+    unreachable: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
+    notes: dict[str, int] = field(default_factory=dict[str, int])
+    changes: list[str] = field(default_factory=list[str])
+
+    @property
+    def exit_code(self) -> int:
+        """0 if every row is proved."""
+        if self.differing:
+            return DIFFERS
+        return UNREACHABLE if self.unreachable else 0
+
+    def add(self, proof: EpisodeProof) -> None:
+        """Count a proof."""
+        if proof.reason == "unreachable":
+            self.unreachable.setdefault(proof.why, []).append(proof.episode)
+        elif proof.reason == "differs":
+            self.differing.append(proof)
+        else:
+            self.equal += 1
+            self.rows += proof.rows
+            if proof.why:
+                self.notes[proof.why] = self.notes.get(proof.why, 0) + 1
+
+    def lines(self) -> list[str]:
+        """The report as text."""
+        lost = sum(map(len, self.unreachable.values()))
+        episodes = self.equal + len(self.differing) + lost
+        found: list[str] = []
+        for proof in sorted(self.differing, key=lambda one: one.episode)[:_MOST_LINES]:
+            name, row = proof.first_difference or ("", 0)
+            found.append(f"- episode {proof.episode}, row {row}, {name}: {proof.why}")
+        if len(self.differing) > _MOST_LINES:
+            found.append(f"- and {len(self.differing) - _MOST_LINES:,} more that differ")
+        by_count = sorted(self.unreachable.items(), key=lambda one: -len(one[1]))
+        for why, ids in by_count[:_MOST_LINES]:
+            names = format_ids(sorted(ids), _IDS_LENGTH)
+            found.append(f"- {plural(len(ids), 'episode')} unreachable ({names}): {why}")
+        if len(by_count) > _MOST_LINES:
+            more = sum(len(ids) for _, ids in by_count[_MOST_LINES:])
+            found.append(f"- and {plural(more, 'more episode')} unreachable")
+        rate = self.played_steps / self.seconds if self.seconds else 0.0
+        parts = [
+            f"{self.path}: {self.equal:,} of {plural(episodes, 'episode')} proved",
+            f"{plural(self.rows, 'row')} equal",
+            *([f"{len(self.differing):,} DIFFER"] if self.differing else []),
+            *([f"{lost:,} unreachable"] if lost else []),
+            f"{plural(self.played_steps, 'step')} played in {self.seconds:.1f} s ({rate:,.0f}/s)",
+        ]
+        found.append(", ".join(parts))
+        found += [f"  {plural(count, 'episode')}: {why}" for why, count in self.notes.items()]
+        if self.differing and self.changes:
+            found.append(f"  changed since they were recorded: {'; '.join(self.changes)}")
+        return found
+
+    def to_json(self) -> dict[str, object]:
+        """The report as plain data."""
+        return {
+            "equal": self.equal,
+            "rows": self.rows,
+            "steps": self.played_steps,
+            "seconds": round(self.seconds, 3),
+            "differing": [
+                {
+                    "episode": proof.episode,
+                    "field": None if proof.first_difference is None else proof.first_difference[0],
+                    "row": None if proof.first_difference is None else proof.first_difference[1],
+                    "why": proof.why,
+                }
+                for proof in sorted(self.differing, key=lambda one: one.episode)
+            ],
+            "unreachable": [
+                {"why": why, "episodes": sorted(ids)} for why, ids in self.unreachable.items()
+            ],
+            "notes": self.notes,
+            "changed": self.changes,
+        }
+
+
+def replay_store(folder: Path, options: ReplayOptions, *, is_silent: bool) -> ReplayReport:
+    """Play the episodes of a store again, with a live line that shows the progress.
+
+    Raises:
+        ValueError: The envs cannot be made again; nothing was played.
+    """
+    # Imported here: a comparison of checksums does not need it.
+    from stepwell.collectors.simulation.resimulate import resimulate
+
+    report = ReplayReport(folder)
+    began = due = time.perf_counter()
+    with (
+        LiveLine(is_silent=is_silent) as line,
+        SequenceReplayBuffer.open(folder, read_only=True) as replay,
+    ):
+
+        def show(steps: int, all_steps: int) -> None:
+            nonlocal due
+            report.played_steps = steps
+            now = time.perf_counter()
+            if now >= due:
+                due = now + _REDRAW_SECONDS
+                done = f"{steps:,} of {plural(all_steps, 'step')}"
+                rate = f"{steps / max(now - began, 1e-9):,.0f}/s"
+                bad = len(report.differing)
+                parts = [Part(str(folder)), Part(done), Part(rate, 1)]
+                line.show([*parts, Part(f"{bad:,} differ", style="red")] if bad else parts)
+
+        with resimulate(
+            replay,
+            episodes=None if options.ids is None else _stored_ids(replay, options.ids),
+            sample=options.sample,
+            lanes=options.lanes,
+            env=options.env,
+            rom=options.rom,
+            backend=options.backend,
+            progress=show,
+        ) as proofs:
+            changes = {one: None for maker in proofs.makers for one in maker.differences}
+            report.changes = list(changes)
+            for proof in proofs:
+                report.add(proof)
+    report.seconds = time.perf_counter() - began
+    return report
+
+
+def _stored_ids(replay: SequenceReplayBuffer, ranges: tuple[range, ...]) -> list[int]:
+    """The ids of stored episodes in some ranges.
+
+    Raises:
+        ValueError: There is none in one of them.
+    """
+    ids: list[int] = np.unique(replay.storage.index.records["episode"]).tolist()
+    for each in ranges:
+        if not any(one in each for one in ids):
+            name = str(each[0]) if len(each) == 1 else f"{each[0]}-{each[-1]}"
+            raise ValueError(
+                f"--episodes: expected ids of stored episodes, got {name}, of which none is there"
+            )
+    return [one for one in ids if any(one in each for each in ranges)]

@@ -1,0 +1,178 @@
+"""The seeds that begin episodes: those that envs report, and those that a Collector gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorWrapper
+
+from stepwell.buffers.whole_numbers import is_whole
+from stepwell.collectors.step_result import value_of
+from stepwell.collectors.vector_envs import Vector, is_ale, is_partial, mode_of
+from stepwell.wrappers.workers.vector_env import WorkerVectorEnv
+
+__all__ = ["Reseed", "ResetSeeds"]
+
+_Info = Mapping[str, Any]
+
+
+class Reseed(NamedTuple):
+    """When resets are seeded that would not be otherwise, and with which seeds.
+
+    Args:
+        steps: Env steps of an env since its last seed, after which its next reset gets one.
+        seed_of: The n-th of these seeds of an env, by the index of the env and n.
+    """
+
+    steps: int
+    seed_of: Callable[[int, int], int]
+
+
+class ResetSeeds:
+    """The seeds of the resets of one vector env.
+
+    An env whose resets report ``info["reset_seed"]`` seeds them itself. Of the others, the first
+    end of an episode after so many env steps is followed by a seeded reset of this env alone, where
+    the vector env is known to leave the others alone then. Where the caller resets each env anyway
+    (DISABLED), every reset is seeded, unless that loads a game again.
+
+    Args:
+        envs: The vector env.
+        first_env: Index of the first one of these envs among all of a Collector's.
+        reseed: When resets are seeded; None for never.
+    """
+
+    def __init__(self, envs: Vector, first_env: int, reseed: Reseed | None) -> None:
+        self._envs = envs
+        self._first_env = first_env
+        self._reseed = reseed if reseed is not None and _takes_seeds_of_some(envs) else None
+        self._wants_array = is_ale(envs)
+        self._mode = mode_of(envs)
+        self._steps = 0 if reseed is None else reseed.steps
+        n = envs.num_envs
+        self._given: dict[int, int] = {}
+        """Seeds of resets whose rows have not been seen yet, by env."""
+        self._seeds_itself = [False] * n
+        self._counts = [0] * n
+        self._seeded_at = [0] * n
+        """For each env, the vector step since which all of its steps count."""
+        self.vector_steps = 0
+        """Number of vector steps so far; the caller counts."""
+
+    def begin(self, seeds: Sequence[int], info: _Info) -> None:
+        """Start over with a reset of all envs.
+
+        Args:
+            seeds: Their seeds.
+            info: The reset's info.
+        """
+        n = self._envs.num_envs
+        self._given = dict(enumerate(seeds))
+        self._seeded_at = [self.vector_steps] * n
+        if self._reseed is None:
+            return
+        self._seeds_itself = [value_of(info, "reset_seed", env) is not None for env in range(n)]
+        if self._mode is AutoresetMode.DISABLED and not all(self._seeds_itself):
+            self._steps = self._reseed.steps if _loads_games(self._envs.unwrapped) else 0
+
+    def stop(self) -> None:
+        """Seed no more resets: of these envs it is not known at once which episodes have ended."""
+        self._reseed = None
+
+    def due(self, ended: np.ndarray, terminated: np.ndarray, last_info: _Info) -> list[int]:
+        """The envs whose next reset is to be seeded.
+
+        Args:
+            ended: [N] bool: their episodes have ended.
+            terminated: [N] bool: the MDP has.
+            last_info: The info of the last rows.
+        """
+        if self._reseed is None:
+            return []
+        return [
+            env
+            for env in ended.nonzero()[0].tolist()
+            if not self._seeds_itself[env]
+            and self.vector_steps - self._seeded_at[env] >= self._steps
+            and not (terminated[env] and _has_lives(last_info, env))
+        ]
+
+    def draw(self, envs: Sequence[int]) -> list[int | None] | np.ndarray | None:
+        """Seeds for a reset of some envs, in the form that the vector env takes; None for none."""
+        if not envs:
+            return None
+        assert self._reseed is not None
+        for env in envs:
+            self._given[env] = self._reseed.seed_of(self._first_env + env, self._counts[env])
+            self._counts[env] += 1
+        if self._wants_array:  # of the envs that are reset
+            return np.array([self._given[env] for env in envs], np.int64)
+        return [self._given[env] if env in envs else None for env in range(self._envs.num_envs)]
+
+    def facts_of(self, env: int, info: _Info, place: int) -> dict[str, object]:
+        """Facts about a reset: its seed and its no-ops, as far as they are known.
+
+        Args:
+            env: The env.
+            info: The reset's info.
+            place: Row of the env in it.
+
+        Raises:
+            ValueError: The env reports a seed that is none.
+        """
+        seed = self._given.pop(env, None)
+        own = value_of(info, "reset_seed", place)
+        if own is not None:
+            if not is_whole(own) or own < 0:
+                raise ValueError(
+                    f"info['reset_seed'] of env {self._first_env + env}: expected the seed of its "
+                    f"reset, a whole number >= 0, got {own!r}; leave the key out where a reset is "
+                    f"not seeded"
+                )
+            seed = int(own)
+        facts: dict[str, object] = {}
+        if seed is not None:
+            facts["seed"] = seed
+            self._seeded_at[env] = self.vector_steps
+        elif self._mode is AutoresetMode.NEXT_STEP:
+            self._seeded_at[env] += 1  # the vector step that reset it was no step of its own
+        noops = value_of(info, "noops", place)
+        if is_whole(noops) and noops >= 0:
+            facts["noops"] = int(noops)
+        return facts
+
+
+def _takes_seeds_of_some(envs: Vector) -> bool:
+    """Test whether the envs are known to take a reset of some, each with its own seed.
+
+    Others may reset all envs then, or none, without an error; a vector wrapper may have a state of
+    its own for each env. In DISABLED mode, the caller resets some envs anyway.
+    """
+    if mode_of(envs) is AutoresetMode.DISABLED:
+        return isinstance(envs.unwrapped, SyncVectorEnv | AsyncVectorEnv)
+    if isinstance(envs, VectorWrapper):
+        return False
+    if isinstance(envs, AsyncVectorEnv):
+        # Without shared memory, gymnasium's worker would reset once more with the next step.
+        is_exact = envs.shared_memory or envs.autoreset_mode is AutoresetMode.SAME_STEP
+        return type(envs) is AsyncVectorEnv and envs.worker is None and is_exact
+    if is_ale(envs):
+        is_known = type(envs).__module__.split(".")[0] in ("ale_py", "stepwell")
+        return is_known and not is_partial(envs)
+    return type(envs) is SyncVectorEnv or isinstance(envs, WorkerVectorEnv)
+
+
+def _loads_games(inner: Any) -> bool:
+    """Test whether a seeded reset of one of the envs loads a game again, which takes 0.1 s."""
+    if isinstance(inner, SyncVectorEnv):
+        return any(hasattr(env.unwrapped, "ale") for env in inner.envs)
+    # Only gymnasium's own worker is known to answer.
+    return inner.worker is not None or any(inner.call("has_wrapper_attr", "ale"))
+
+
+def _has_lives(info: _Info, env: int) -> bool:
+    """Test whether a game may go on, of which a wrapper reports a lost life as an end."""
+    lives = value_of(info, "lives", env)
+    return is_whole(lives) and lives > 0

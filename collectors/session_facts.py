@@ -1,0 +1,161 @@
+"""JSON-able facts about a run of a Collector: what is needed to make its envs again."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import functools
+import json
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
+from gymnasium.wrappers import TransformReward
+
+from stepwell.buffers.space_json import space_to_json
+from stepwell.collectors.vector_envs import Vector, mode_of, one_number, recipe_of
+
+__all__ = ["describe", "machine_facts"]
+
+_SPACES_CHARS = 1 << 16
+_VECTOR_KWARGS = ("num_envs", "vectorization_mode", "vector_kwargs")
+_OPENCV = (
+    "opencv-python",
+    "opencv-python-headless",
+    "opencv-contrib-python",
+    "opencv-contrib-python-headless",
+)
+
+
+def describe(
+    groups: Sequence[Vector],
+    *,
+    policy: object,
+    seed: int,
+    session: int,
+    reseed_steps: int | None,
+    missing: Mapping[str, np.ndarray],
+) -> dict[str, object]:
+    """JSON-able facts about a run: the envs, the policy, the seed, the versions and the machine.
+
+    Args:
+        groups: The vector envs, after their first reset.
+        policy: The policy.
+        seed: The seed that all others are derived from.
+        session: The number of the run that the seeds are derived from, too.
+        reseed_steps: As in `Collector`.
+        missing: The value that means "not there", by the name of the info field.
+    """
+    recipe = recipe_of(groups[0])
+    return {
+        # As it is read back from a file, so that the two can be compared.
+        "recipe": json.loads(json.dumps({k: v for k, v in recipe.items() if k != "versions"})),
+        **_spaces(groups[0]),
+        **_env_spec(groups),
+        "num_envs": sum(group.num_envs for group in groups),
+        "autoreset": mode_of(groups[0]).name,
+        "seed": str(seed),
+        "session": session,
+        "reseed_steps": reseed_steps,
+        "missing": {name: _plain(value) for name, value in missing.items()},
+        "policy": _name(policy),
+        "began": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "versions": {**_versions(), **cast("dict[str, str]", recipe.get("versions", {}))},
+        "machine": dict(machine_facts()),
+    }
+
+
+@functools.cache
+def machine_facts() -> Mapping[str, str]:
+    """The machine, as far as the numbers that envs compute may depend on it.
+
+    Example:
+        >>> sorted(machine_facts())
+        ['libc', 'machine', 'python', 'system']
+    """
+    return {
+        "python": platform.python_version(),
+        "system": platform.system(),
+        "machine": platform.machine(),
+        "libc": "-".join(platform.libc_ver()),
+    }
+
+
+def _spaces(envs: Vector) -> dict[str, object]:
+    spaces = {
+        "observation": space_to_json(envs.single_observation_space),
+        "action": space_to_json(envs.single_action_space),
+    }
+    # Spaces of images with a different bound for each pixel would outweigh the rows.
+    return {"spaces": spaces} if len(json.dumps(spaces)) <= _SPACES_CHARS else {}
+
+
+def _env_spec(groups: Sequence[Vector]) -> dict[str, object]:
+    """Gymnasium's spec of one env, where all envs have the same and it says all about them."""
+    if any(getattr(group.unwrapped, "_np_random", None) is not None for group in groups):
+        # One generator draws for all envs, as in gymnasium's own CartPoleVectorEnv: no single env
+        # plays what one of them has played.
+        return {"shared_generator": True}
+    texts = {text for group in groups for text in _spec_texts(group)}
+    (text,) = texts if len(texts) == 1 else (None,)
+    return {} if text is None else {"env_spec": text}
+
+
+def _spec_texts(envs: Vector) -> set[str | None]:
+    """The specs of the single envs as JSON; None for one that is not known."""
+    declared = envs.metadata.get("env_spec")
+    if isinstance(declared, str):
+        return {declared}
+    from stepwell.wrappers.recipe import spec_of  # loads all of gymnasium's wrappers
+
+    if type(envs) is SyncVectorEnv:
+        return {spec_of(_without_own(env)) for env in envs.envs}
+    if type(envs) is AsyncVectorEnv and envs.spec is not None:
+        kwargs = {k: v for k, v in envs.spec.kwargs.items() if k not in _VECTOR_KWARGS}
+        try:  # functions among the kwargs are no JSON
+            return {dataclasses.replace(envs.spec, kwargs=kwargs).to_json()}
+        except (AttributeError, TypeError, ValueError):
+            return {None}
+    return {None}
+
+
+def _without_own(env: Any) -> Any:
+    """A single env as the user gave it."""
+    is_own = isinstance(env, TransformReward) and env.func is one_number
+    return env.env if is_own else env
+
+
+def _plain(value: np.ndarray) -> object:
+    """An array as JSON: one number where all are the same; what is not finite as text."""
+    if value.size and (value == value.flat[0]).all():
+        value = value.reshape(-1)[0]
+    if value.dtype.kind == "c" or not np.isfinite(value).all():
+        return value.astype(np.str_).tolist()
+    return value.tolist()
+
+
+def _name(policy: object) -> str:
+    kind = policy if hasattr(policy, "__qualname__") else type(policy)
+    return f"{getattr(kind, '__module__', '?')}.{getattr(kind, '__qualname__', '?')}"
+
+
+def _versions() -> dict[str, str]:
+    """Versions of what all rows depend on."""
+    found = {name: _version_of(name) or "unknown" for name in ("stepwell", "gymnasium", "numpy")}
+    packages = ("zstandard", *(_OPENCV if "cv2" in sys.modules else ()))
+    more = {name: _version_of(name) for name in packages}
+    return {**found, **{name: number for name, number in more.items() if number is not None}}
+
+
+@functools.cache
+def _version_of(package: str) -> str | None:
+    # Loads in some 10 ms, which `import stepwell` need not take.
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
