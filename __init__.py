@@ -30,8 +30,10 @@ if TYPE_CHECKING:  # loaded when it is first asked for: the command line begins 
         GaussianNoise,
         RandomPolicy,
         WarmUp,
+        archive,
         evaluate,
         resimulate,
+        restore,
     )
     from stepwell.wrappers import (
         NesEnv,
@@ -64,6 +66,7 @@ __all__ = [
     "TransitionBatch",
     "Transitions",
     "WarmUp",
+    "archive",
     "bridges",
     "check_vector_env",
     "evaluate",
@@ -72,6 +75,7 @@ __all__ = [
     "make_nes",
     "make_vec",
     "resimulate",
+    "restore",
 ]
 
 __version__ = "0.1.0"
@@ -134,9 +138,11 @@ if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
                 "GaussianNoise",
                 "RandomPolicy",
                 "WarmUp",
+                "archive",
                 "collectors",
                 "evaluate",
                 "resimulate",
+                "restore",
             ],
             "wrappers": [
                 "NesEnv",
