@@ -205,8 +205,8 @@ def _stored_ids(ranges: tuple[range, ...], ids: list[int], where: Path) -> list[
         if not any(one in each for one in ids):
             name = str(each[0]) if len(each) == 1 else f"{each[0]}-{each[-1]}"
             raise ValueError(
-                f"--episodes: no episode of {where} has the id {name}, "
-                f"expected one of {format_ids(sorted(set(ids)), _IDS_LENGTH) or 'none'}; give others"
+                f"--episodes: no episode of {where} has the id {name}, expected one of "
+                f"{format_ids(sorted(set(ids)), _IDS_LENGTH) or 'none'}; give others"
             )
     return [one for one in set(ids) if any(one in each for each in ranges)]
 

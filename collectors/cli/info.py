@@ -112,16 +112,18 @@ def _show_archive(path: Path, as_json: bool) -> None:
         print_json(facts)
         return
     proved = "played again and equal" if is_proved else "not proved"
+    recipe = sessions[0].get("recipe") if sessions else None
+    made_by = ", ".join(f"{name} {text}" for name, text in versions.items())
     print_lines(
         [
             f"archive   {path}",
-            f"env       {describe_recipe(_mapping(sessions[0].get('recipe') if sessions else None))}",
+            f"env       {describe_recipe(_mapping(recipe))}",
             f"steps     {steps:,}",
             f"episodes  {episodes:,}, {proved} when it was made",
             f"size      {format_bytes(nbytes)}, {nbytes / max(1, steps):.2f} bytes a step; raw "
             f"{format_bytes(rows * spec.row_bytes)}",
             f"fields    {printable(spec.summary)}",
-            f"made by   {printable(', '.join(f'{name} {text}' for name, text in versions.items()))}",
+            f"made by   {printable(made_by)}",
             f"restore   stepwell restore {path} --out DIR",
         ]
     )
