@@ -53,6 +53,8 @@ class EpisodeBuffer:
             held here for all envs together: more would let one env's rows evict newer rows of
             another.
         next_episode: Id of the first episode that begins here.
+        stream_episodes: For each env, the number within its stream of the first episode that begins
+            here, which its metadata note; 0 when None.
         store: Called by `add` with the chunks that are due, also in the middle of a step, after the
             first rows of episodes. None: call `take` when `is_due`.
         known_stacks: `observe` gets stacks from an env that is known to stack right: none is
@@ -60,6 +62,7 @@ class EpisodeBuffer:
 
     Attributes:
         num_envs: Number of envs N.
+        stream_episodes: For each env, the number within its stream of the next episode.
 
     Example:
         >>> import gymnasium as gym
@@ -91,6 +94,7 @@ class EpisodeBuffer:
         chunk_rows: int | None = None,
         capacity: int | None = None,
         next_episode: int = 0,
+        stream_episodes: Sequence[int] | None = None,
         store: Callable[[list[Chunk]], object] | None = None,
         known_stacks: bool = False,
     ) -> None:
@@ -172,7 +176,7 @@ class EpisodeBuffer:
         self._none, self._all_pending = bytes(num_envs), bytes([_PENDING]) * num_envs
         self._open: list[_Run | None] = [None] * num_envs
         self._ended: list[list[_Run]] = [[] for _ in range(num_envs)]
-        self._started = [0] * num_envs
+        self.stream_episodes = [0] * num_envs if stream_episodes is None else list(stream_episodes)
         self._taken: list[int] = []
         self.next_episode = next_episode
 
@@ -591,7 +595,7 @@ class EpisodeBuffer:
     def _begin(self, env: int, metadata: Mapping[str, object]) -> None:
         if self._open[env] is not None:
             self.cut([env])
-        facts: dict[str, object] = {"stream_episode": self._started[env], **metadata}
+        facts: dict[str, object] = {"stream_episode": self.stream_episodes[env], **metadata}
         run = _Run(self.next_episode, self._cursor.item(env), facts)
         if self._large is not None:
             run.room = self._large.begin(env, run.start)
@@ -599,7 +603,7 @@ class EpisodeBuffer:
         for before in self._before.values():
             before[env] = None
         self._open[env] = run
-        self._started[env] += 1
+        self.stream_episodes[env] += 1
         self.next_episode += 1
 
     def _end(self, env: int, end: End) -> None:

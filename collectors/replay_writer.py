@@ -48,7 +48,7 @@ class ReplayWriter:
         self._flushed = time.monotonic()
         self._first_episode = replay.storage.index.next_episode
         self._session = len(replay.sessions) - 1
-        self.start_over()
+        self._start([0] * num_envs)
 
     @property
     def digest(self) -> str:
@@ -67,12 +67,16 @@ class ReplayWriter:
 
     def start_over(self) -> None:
         """Leave the open episodes as stored, which cuts them; each env's next row is a first."""
+        self._start(self._buffer.stream_episodes)
+
+    def _start(self, stream_episodes: Sequence[int]) -> None:
         self._known_episodes = self._replay.storage.index.next_episode
         self._buffer = EpisodeBuffer(
             self._replay.spec,
             self._num_envs,
             capacity=self._replay.capacity,
             next_episode=self._known_episodes,
+            stream_episodes=stream_episodes,
             known_stacks=self._known_stacks,
         )
 

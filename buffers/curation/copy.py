@@ -11,6 +11,7 @@ from typing import cast
 from stepwell.buffers.curation.episode_writer import EpisodeWriter, check_new
 from stepwell.buffers.curation.repeated_episodes import Duplicates, check_duplicates, find_repeats
 from stepwell.buffers.curation.stored_episode import StoredEpisode, stored_episodes
+from stepwell.buffers.episode import Chunk
 from stepwell.buffers.errors import SpecMismatch, StoreCorrupt
 from stepwell.buffers.replay import SequenceReplayBuffer
 from stepwell.buffers.spec import Spec
@@ -18,8 +19,12 @@ from stepwell.buffers.storage.disk.storage import DiskStorage
 from stepwell.buffers.storage.episode_filter import Where, check_where, chooses
 from stepwell.buffers.storage.joined import JoinedStorage, check_same_rows, name_of
 from stepwell.buffers.storage.protocol import Storage
+from stepwell.buffers.whole_numbers import is_whole
 
-__all__ = ["CopyReport", "copy_episodes"]
+__all__ = ["CopyReport", "SessionShift", "copy_episodes"]
+
+# Bits of a stream's number when several storages are read as one.
+_STREAM_BITS = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +83,8 @@ def copy_episodes(
 
     Rows, streams, ends and metadata are copied bit for bit; ids are assigned again, from 0 on and
     in the same order. Small chunks are joined into large ones. The sources' sessions are copied,
-    too, and one that describes the copy is added.
+    too, and one that describes the copy is added; the index of its session in an episode's metadata
+    is that in the copy.
 
     Args:
         source: The source; several are copied one after the other.
@@ -144,10 +150,10 @@ def copy_episodes(
         plan.leave_out_repeats(duplicates, progress)
     with target.filled_at_once("a copy") as written:
         _bind(written, storages, plan.report, facts or {})
-        copy = _Copy(written, plan.report, began, progress)
+        copy = _Copy(written, plan.report, SessionShift(storages), began, progress)
         try:
-            for episode in plan.episodes():
-                copy.copy(episode)
+            for number, episode in plan.episodes():
+                copy.copy(number, episode)
             copy.finish()
         except BaseException as error:
             if target.path is None:
@@ -187,11 +193,6 @@ class _Plan:
             late_starts=late_starts,
         )
 
-    def episodes(self) -> Iterator[StoredEpisode]:
-        """The chosen episodes."""
-        for _, episode in self._numbered():
-            yield episode
-
     def leave_out_repeats(
         self, duplicates: Duplicates, progress: Callable[[CopyReport], None] | None
     ) -> None:
@@ -201,7 +202,7 @@ class _Plan:
             ValueError: There is a duplicate, and ``duplicates`` is ``"refuse"``.
         """
         look = (lambda: None) if progress is None else (lambda: progress(self.report))
-        found = find_repeats(self._storages, self._numbered, look)
+        found = find_repeats(self._storages, self.episodes, look)
         if not found.episodes:
             return
         if duplicates == "refuse":
@@ -225,7 +226,7 @@ class _Plan:
             late_starts=report.late_starts - found.late_starts,
         )
 
-    def _numbered(self) -> Iterator[tuple[int, StoredEpisode]]:
+    def episodes(self) -> Iterator[tuple[int, StoredEpisode]]:
         """The chosen episodes, each with the index of its storage."""
         pairs = zip(self._storages, self._chosen, strict=True)
         for number, (storage, chosen) in enumerate(pairs):
@@ -241,11 +242,13 @@ class _Copy:
         self,
         target: SequenceReplayBuffer,
         plan: CopyReport,
+        sessions: SessionShift,
         began: float,
         progress: Callable[[CopyReport], None] | None,
     ) -> None:
         self._target = target
         self._progress = progress
+        self._sessions = sessions
         self._began = began
         self._writer = EpisodeWriter(target, self._report_progress)
         self.report = plan
@@ -259,9 +262,10 @@ class _Copy:
             f"{writer.steps:,} of {report.chosen_steps:,} steps, in RAM"
         )
 
-    def copy(self, episode: StoredEpisode) -> None:
-        """Copy one episode."""
-        self._writer.add_episode(episode.chunks(self._writer.max_rows))
+    def copy(self, number: int, episode: StoredEpisode) -> None:
+        """Copy one episode of the storage with this number."""
+        chunks = episode.chunks(self._writer.max_rows)
+        self._writer.add_episode(self._sessions.shifted(number, chunk) for chunk in chunks)
 
     def finish(self) -> None:
         """Write buffered rows."""
@@ -280,6 +284,32 @@ class _Copy:
         )
         if self._progress is not None:
             self._progress(self.report)
+
+
+class SessionShift:
+    """The places of several storages' sessions in one list of all.
+
+    Args:
+        storages: The storages, in the order of their sessions in the list.
+    """
+
+    def __init__(self, storages: Sequence[Storage]) -> None:
+        self._before: list[list[int]] = []
+        """Number of sessions before those of each part of each storage."""
+        count = 0
+        for storage in storages:
+            self._before.append([])
+            for part in storage.storages if isinstance(storage, JoinedStorage) else (storage,):
+                self._before[-1].append(count)
+                count += len(part.sessions)
+
+    def shifted(self, number: int, chunk: Chunk) -> Chunk:
+        """A chunk of the storage with this number, whose metadata name the session in the list."""
+        parts, session = self._before[number], chunk.metadata.get("session")
+        before = parts[chunk.stream >> _STREAM_BITS if len(parts) > 1 else 0]
+        if not before or not is_whole(session):
+            return chunk
+        return replace(chunk, metadata={**chunk.metadata, "session": session + before})
 
 
 def _checked_sources(sources: Sequence[SequenceReplayBuffer], any_envs: bool) -> list[Storage]:

@@ -433,8 +433,12 @@ def test_two_collectors_may_take_turns(replay: sw.SequenceReplayBuffer) -> None:
                 steps += reports[-1].steps
                 assert replay.steps == steps
     check_rows(replay)
-    ids = [e.id for e in replay.iter_episodes()]
+    episodes = list(replay.iter_episodes())
+    ids = [e.id for e in episodes]
     assert ids == sorted(set(ids))
+    keys = [(e.metadata["session"], e.stream, e.metadata["stream_episode"]) for e in episodes]
+    assert len(set(keys)) == len(keys)
+    assert {key[0] for key in keys} == {0, 1}
     assert [report.cut for report in reports] == [0, 0, 2, 0, 2, 0]
 
 

@@ -21,7 +21,6 @@ from stepwell.collectors.session_facts import describe
 from stepwell.collectors.vector_envs import frame_skip
 from support.envs.fakes import CounterEnv, InfoEnv
 
-
 gym.register_envs(ale_py)
 
 

@@ -512,6 +512,38 @@ def refused(sources: Any) -> str:
     return str(caught.value)
 
 
+def test_the_session_of_an_episode_is_that_in_the_copy(stack: ExitStack) -> None:
+    """Of sources in a list, of joined ones, and of a copy that is merged again."""
+    facts: list[dict[str, object]] = [{"run": number} for number in range(5)]
+    paths = ("one", "two", "three")
+    for path, numbers in zip(paths, ((0, 1), (2,), (3, 4)), strict=True):
+        chunks = [
+            chunk
+            for place, number in enumerate(numbers)
+            for chunk in some(2 * number, 2 * number + 1, session=place, stream_episode=number)
+        ]
+        with ExitStack() as own:
+            holding(own, chunks, *(facts[number] for number in numbers), path=path)
+    one, two, three = (stack.enter_context(SequenceReplayBuffer.open(path)) for path in paths)
+    joined = stack.enter_context(SequenceReplayBuffer.open(["two", "three"], read_only=True))
+    again = SequenceReplayBuffer()
+    copy_episodes([one, two], again)
+    for sources in ([one, two, three], [one, joined], [again, three], [joined, one]):
+        target = SequenceReplayBuffer()
+        copy_episodes(sources, target)
+        assert target.episodes == 10
+        for episode in target.iter_episodes():
+            session = target.sessions[episode.metadata["session"]]  # type: ignore[index]
+            assert session == facts[episode.metadata["stream_episode"]]  # type: ignore[index]
+
+
+def test_a_session_that_is_no_number_is_copied_as_it_is(stack: ExitStack) -> None:
+    sources = [holding(stack, some(0, session=0)), holding(stack, some(1, session="x", a=1))]
+    target = SequenceReplayBuffer()
+    copy_episodes(sources, target)
+    assert [e.metadata["session"] for e in target.iter_episodes()] == [0, "x"]
+
+
 # Episodes and sessions of two sources, and the number of episodes of the second in the first.
 SHARED: dict[str, tuple[list[Chunk], dict[str, object], list[Chunk], dict[str, object], int]] = {
     "all, of unknown sources": (some(0, 1, 2), {}, some(0, 1, 2), {}, 3),
