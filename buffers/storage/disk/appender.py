@@ -115,6 +115,7 @@ class Appender:
         records = self._ledger.records(chunks)
         with self._poisoning(), self._index_lock:
             self._ledger.add(records)
+            self._ledger.doubt(chunks)
 
     def add(self, chunks: Sequence[Chunk]) -> None:
         """See `DiskStorage.add`."""

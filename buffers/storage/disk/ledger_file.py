@@ -392,6 +392,7 @@ class DiskLedger(Ledger[LedgerPlace]):
         self._end = files.size(self._reader.file)
         for place, facts in scan.places:
             self._enter(place, facts)
+        self._unsure = set(self.kept)
 
     @property
     def chunks(self) -> KeptChunks:
@@ -450,7 +451,7 @@ class DiskLedger(Ledger[LedgerPlace]):
         """Replace the file by one with these chunks and records alone."""
         temporary = self._path.with_name(self._path.name + ".tmp")
         file = self._files.create(temporary)
-        unsure, self.kept, self._unsure = self._unsure, {}, set()
+        self.kept = {}
         try:
             write_at(self._files, file, _header(self._store), 0)
             end = _HEADER.size
@@ -465,7 +466,6 @@ class DiskLedger(Ledger[LedgerPlace]):
         except BaseException:
             file.close()
             raise
-        self._unsure &= unsure
         self._open(file)
         self._end, self._needless, self._is_complete = end, 0, True
 

@@ -1,0 +1,139 @@
+"""Rings keep the actions that stored episodes need to be played again, and no others."""
+
+from __future__ import annotations
+
+import random
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from stepwell.buffers import Chunk, DiskStorage, End, MemoryStorage, Storage
+from stepwell.buffers.storage.chunk_codec import ChunkEncoder
+from stepwell.buffers.storage.disk import storage as disk_storage
+from stepwell.buffers.storage.ledger import action_spec
+from support.crash.disk_faults import NoSyncFiles
+from support.models.chain_model import SPEC, ChainModel, kept_rows
+
+ENDS = [End.NONE, End.NONE, End.PENDING, End.TERMINATED, End.TERMINATED, End.TRUNCATED]
+
+
+class Rows(NamedTuple):
+    """A chunk that a stream stores next."""
+
+    stream: int
+    rows: int
+    end: End
+    is_seeded: bool
+    is_cut: bool
+
+
+def random_plan(seed: int) -> list[Any]:
+    """Chunks, cuts, new sessions and dropped rows; in some plans nearly all episodes are seeded."""
+    rng = random.Random(seed)
+    streams, most_rows = rng.randint(1, 4), rng.choice([2, 8, 30])
+    seeded, finals, others = rng.choice([0.05, 0.3, 0.9]), rng.choice([0.1, 0.5]), rng.random() / 9
+    plan: list[Any] = []
+    for _ in range(rng.randint(10, 120)):
+        stream, roll = rng.randrange(streams), rng.random() / others if others else 1.0
+        if roll < 0.1:
+            plan.append("session")
+            streams = rng.randint(1, 4)
+        elif roll < 0.4:
+            plan.append(rng.random())
+        else:
+            ends = (
+                [End.TERMINATED, End.TRUNCATED]
+                if rng.random() < finals
+                else [End.NONE, End.PENDING]
+            )
+            rows, end = rng.randint(1, most_rows), rng.choice(ends)
+            plan.append(Rows(stream, rows, end, rng.random() < seeded, roll < 0.7))
+    return plan
+
+
+shapes = st.fixed_dictionaries(
+    {
+        "capacity": st.sampled_from([16, 40, 100, 300, None]),
+        "capacity_bytes": st.sampled_from([None, None, None, 1 << 16]),
+    }
+)
+
+
+def file_bytes(chunks: list[Chunk]) -> int:
+    encoder = ChunkEncoder(action_spec(SPEC))
+    return sum(32 + sum(map(len, encoder.encode(chunk))) for chunk in chunks)
+
+
+def play(storage: Storage, plan: list[Any], path: Path | None) -> Storage:
+    """Store the chunks of a plan, and compare chains and ledger with the model's."""
+    model = ChainModel()
+    storage.append_session(model.begin_session())
+    live = 0
+    for number, step in enumerate(plan, 1):
+        base = storage.index.base
+        fresh = -1
+        if step == "session":
+            storage.append_session(model.begin_session())
+        elif isinstance(step, float):
+            oldest = int(storage.index.next_row_id * step)
+            storage.drop_before(oldest)
+        else:
+            if step.is_cut:
+                model.cut(step.stream)
+            chunk = model.chunk(step.stream, step.rows, step.end, is_seeded=step.is_seeded)
+            fresh = step.stream
+            storage.add([chunk])
+        if storage.index.base == base and number % 16:
+            continue  # little has changed
+        model.check_chains(storage)
+        if storage.index.base != base:
+            live = model.session
+        kept = kept_rows(storage.ledger)
+        needed = model.needed(storage, live_session=live)
+        if storage.index.base != base:
+            # What is stored after an eviction may have made a stream's entries needless.
+            assert {one for one in kept - needed if one[0].stream != fresh} == set()
+        if path is not None:
+            with closing(DiskStorage.open(path, read_only=True, files=NoSyncFiles())) as reader:
+                model.check_chains(reader)
+                there = list(reader.ledger)
+                needless = [each for each in there if not kept_rows([each]) <= kept]
+                assert 2 * file_bytes(needless) <= max(
+                    1, (path / "ledger.bin").stat().st_size if there else 1
+                )
+    return storage
+
+
+@settings(deadline=None)
+@given(seed=st.integers(0, 1 << 32), shape=shapes)
+def test_a_ring_in_ram_keeps_what_chains_need(seed: int, shape: dict[str, Any]) -> None:
+    play(MemoryStorage(SPEC, **shape), random_plan(seed), None)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    seed=st.integers(0, 1 << 32),
+    shape=shapes,
+    segment_bytes=st.sampled_from([4096, 20_000, 1 << 20]),
+)
+def test_a_ring_on_disk_keeps_what_chains_need(
+    tmp_path_factory: pytest.TempPathFactory,
+    seed: int,
+    shape: dict[str, Any],
+    segment_bytes: int,
+) -> None:
+    path = tmp_path_factory.mktemp("ring") / "a"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(disk_storage, "_MIN_CAPACITY_BYTES", 1 << 14)
+        storage = DiskStorage.create(
+            path, SPEC, segment_bytes=segment_bytes, files=NoSyncFiles(), **shape
+        )
+    with closing(storage):
+        play(storage, random_plan(seed), path)
+        kept = kept_rows(storage.ledger)
+    with closing(DiskStorage.open(path, files=NoSyncFiles())) as again:
+        assert kept_rows(again.ledger) >= kept
