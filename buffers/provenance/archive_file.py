@@ -131,9 +131,10 @@ class ArchiveFile:
     def __contains__(self, section: tuple[str, int]) -> bool:
         return section in self._entries
 
-    def count(self, kind: str) -> int:
-        """Number of sections of a kind."""
-        return sum(name == kind for name, _ in self._entries)
+    @property
+    def sections(self) -> list[tuple[str, int]]:
+        """Kind and number of all sections, in the order of the file."""
+        return list(self._entries)
 
     def read(self, kind: str, number: int = 0) -> bytes:
         """The contents of a section.

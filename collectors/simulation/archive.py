@@ -18,6 +18,7 @@ from stepwell.buffers import (
     EpisodeSelection,
     RowsDiffer,
     SequenceReplayBuffer,
+    Storage,
     Unprovable,
     copy_episodes,
 )
@@ -157,12 +158,11 @@ def archive(
     check_archivable(storage)
     check_unused(target, "file")
     stored = {episode.id for episode in stored_episodes(storage)}
-    chosen = stored if episodes is None else _chosen(stored, episodes)
-    _, unreachable = chains_of(storage)
-    lost = {one.episode.id: one.why for one in unreachable if one.episode.id in chosen}
+    asked = stored if episodes is None else _chosen(stored, episodes)
+    lost = {one: why for one, why in _unprovable(storage).items() if one in asked}
     if lost and not only_provable:
-        raise Unprovable(_unprovable_sentence(lost, len(chosen)))
-    chosen -= set(lost)
+        raise Unprovable(_unprovable_sentence(lost, len(asked)))
+    chosen = asked - set(lost)
     if not chosen:
         raise ValueError(
             f"none of {len(stored):,} episodes would be archived, expected at least one: choose "
@@ -177,6 +177,8 @@ def archive(
             source = stack.enter_context(SequenceReplayBuffer(Path(folder) / "some"))
             ids = tuple(range(one, one + 1) for one in sorted(chosen))
             copy_episodes(replay, source, keep=EpisodeSelection(ids=ids))
+            if lost := _unprovable(source.storage):
+                raise Unprovable(_unprovable_sentence(lost, len(chosen)))
         with part.open("wb") as file:
             write_archive(source.storage, file, is_proved=is_proved)
         index = source.storage.index
@@ -438,6 +440,12 @@ def _prove(
                 )
             if not proof.is_equal:
                 raise Unprovable(_unprovable_sentence({proof.episode: proof.why}, len(chosen)))
+
+
+def _unprovable(storage: Storage) -> dict[int, str]:
+    """The ids of the episodes that cannot be played again, with the reasons."""
+    _, unreachable = chains_of(storage)
+    return {one.episode.id: one.why for one in unreachable}
 
 
 def _chosen(ids: set[int], episodes: Iterable[int]) -> set[int]:
