@@ -21,6 +21,7 @@ from stepwell.collectors.simulation.lanes import AnyEnv
 from stepwell.collectors.step_result import info_of
 from stepwell.wrappers.atari_settings import AtariSettings, find_game
 from stepwell.wrappers.make_vector_env import find_spec
+from stepwell.wrappers.seeded_resets import SeededResets
 
 if TYPE_CHECKING:
     from stepwell.wrappers.nes.env import Rom
@@ -488,8 +489,11 @@ def _numbers(value: object) -> Sequence[float]:
 
 
 def _unseeded(make: Callable[[], AnyEnv]) -> AnyEnv:
-    """An env whose resets draw no seed of their own."""
-    return make()
+    """An env whose resets draw no seed of their own: episodes begin with the seeds of the store."""
+    env = make()
+    while isinstance(env, SeededResets):
+        env = env.env
+    return env
 
 
 # Comparison with the facts.

@@ -1,0 +1,574 @@
+"""`resimulate`: every kind of store is proved, and every lie and every missing fact is found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import wrappers
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+
+import stepwell as sw
+from demo_rom import write_demo
+from stepwell.buffers import Chunk, SequenceReplayBuffer
+from stepwell.collectors import resimulate
+from stepwell.collectors.simulation.resimulate import first_difference
+from support.envs.nes_backends import needs_a_backend
+from support.replayed import (
+    RandomBoxes,
+    as_recorded_before,
+    changed_chunk,
+    check_all_equal,
+    proofs,
+    recorded,
+    rewritten,
+    whole_episodes,
+    with_lie,
+)
+
+pytest.importorskip("cv2", reason="needs OpenCV")
+
+LIVES = {"lives": -1}
+
+
+def cartpole(num_envs: int = 2, workers: int = 0) -> Any:
+    return sw.make_vec("CartPole-v1", num_envs, num_workers=workers)
+
+
+def collect_seeds() -> SequenceReplayBuffer:
+    return recorded(cartpole(3), goal={"seeds": [5, 5, 8, 2**31 - 1, 1]})
+
+
+def two_groups() -> SequenceReplayBuffer:
+    return recorded([cartpole(2), cartpole(2)])
+
+
+def two_calls() -> SequenceReplayBuffer:
+    """Episodes by number and by steps, with rows of some that are cut, and of some not stored."""
+    replay = SequenceReplayBuffer()
+    with sw.Collector(cartpole(3), sw.RandomPolicy(), replay, seed=1) as collector:
+        collector.collect(episodes=4)
+        collector.collect(steps=60)
+        collector.collect(episodes=2)
+        collector.collect(steps=31)
+        collector.collect(steps=30)
+    return replay
+
+
+def two_collectors() -> SequenceReplayBuffer:
+    """Two that write in turns, so that each has to begin anew, in one session each."""
+    replay = SequenceReplayBuffer()
+    with (
+        sw.Collector(cartpole(2), sw.RandomPolicy(), replay, seed=1) as one,
+        sw.Collector(cartpole(2), sw.RandomPolicy(), replay, seed=2) as other,
+    ):
+        for _ in range(2):
+            one.collect(steps=60)
+            other.collect(steps=60)
+    return replay
+
+
+def resumed() -> SequenceReplayBuffer:
+    replay = SequenceReplayBuffer()
+    for _ in range(3):
+        with sw.Collector(cartpole(2), sw.RandomPolicy(), replay, seed=1) as collector:
+            collector.collect(steps=100)
+    return replay
+
+
+def wrapped() -> SequenceReplayBuffer:
+    """Wrappers of Gymnasium's and of ours, a stack of frames among them."""
+    layers = (
+        partial(wrappers.RescaleAction, min_action=-1, max_action=1),
+        partial(wrappers.FrameStackObservation, stack_size=3),
+        partial(wrappers.TransformReward, func=float),
+    )
+    envs = sw.make_vec("Pendulum-v1", 2, num_workers=0, wrappers=layers[:2])
+    return recorded(envs, 500, policy=RandomBoxes())
+
+
+def atari(game: str, backend: Any, steps: int, **settings: Any) -> SequenceReplayBuffer:
+    more = {"frame_skip": 4, "max_frames": 500, **settings}
+    envs = sw.make_atari(game, 2, backend=backend, **more)
+    return recorded(envs, steps, info=LIVES)
+
+
+def demo(**settings: Any) -> SequenceReplayBuffer:
+    rom, game = write_demo(Path("demo"))
+    chosen = {"game": game, "max_frames": 200, "noop_max": 5, "num_workers": 0, **settings}
+    return recorded(sw.make_nes(rom, 2, **chosen), 400, info={**LIVES, "player_x": -1})
+
+
+ZOO: dict[str, Callable[[], SequenceReplayBuffer]] = {
+    "CartPole, 1 env": lambda: recorded(cartpole(1)),
+    "CartPole, 3 envs": lambda: recorded(cartpole(3)),
+    "CartPole, 4 envs in workers": lambda: recorded(cartpole(4, 2)),
+    "CartPole, a single env": lambda: recorded(gym.make("CartPole-v1")),
+    "CartPole, seeds": collect_seeds,
+    "CartPole, two groups": two_groups,
+    "CartPole, several calls": two_calls,
+    "CartPole, two Collectors": two_collectors,
+    "CartPole, resumed": resumed,
+    "FrozenLake": lambda: recorded(sw.make_vec("FrozenLake-v1", 3, num_workers=0)),
+    "Taxi": lambda: recorded(sw.make_vec("Taxi-v4", 2, num_workers=0), 500),
+    "Blackjack": lambda: recorded(sw.make_vec("Blackjack-v1", 2, num_workers=0), info={"x": -1}),
+    "Pendulum": lambda: recorded(sw.make_vec("Pendulum-v1", 2), 500, policy=RandomBoxes()),
+    "wrapped": wrapped,
+    "Pong, native": lambda: atari("Pong", "native", 500),
+    "Pong, native, small": lambda: atari("Pong", "native", 300, size=(21, 25), frame_stack=2),
+    "Pong, python": lambda: atari("Pong", "python", 400, num_workers=0),
+    "Pong, python, workers": lambda: atari("Pong", "python", 400, num_workers=2),
+    "Breakout, lives": lambda: atari("Breakout", "python", 600, life_loss="end", fire_reset=True),
+    "Seaquest": lambda: atari("Seaquest", "native", 600),
+    "Qbert, RGB": lambda: atari("Qbert", "python", 120, size=None, grayscale=False, frame_stack=1),
+    "Boxing, clipped": lambda: atari("Boxing", "native", 300, clip_rewards=True, sticky=0.0),
+}
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_what_was_recorded_is_proved(name: str) -> None:
+    check_all_equal(ZOO[name](), lanes=1 if "CartPole" in name else 2)
+
+
+@needs_a_backend
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"life_loss": "end", "frame_stack": 1, "size": None, "grayscale": False},
+        {"ram_obs": True, "actions": "multibinary", "sticky": 0.25},
+        {"boot": ["NOOP 20, START 3, NOOP 5", "NOOP 20, START 3, NOOP 40"], "crop": "overscan"},
+    ],
+)
+def test_a_cartridge_is_proved_with_its_file(settings: dict[str, Any]) -> None:
+    check_all_equal(demo(**settings), rom="demo/game.nes", lanes=2)
+
+
+def test_mujoco_is_proved() -> None:
+    pytest.importorskip("mujoco")
+    check_all_equal(recorded(sw.make_vec("HalfCheetah-v5", 2), policy=RandomBoxes()), lanes=2)
+
+
+def plain() -> gym.Env[Any, Any]:
+    return gym.make("CartPole-v1", max_episode_steps=30)
+
+
+MODES = [
+    *(pytest.param(SyncVectorEnv, mode, id=mode.name) for mode in AutoresetMode),
+    pytest.param(AsyncVectorEnv, AutoresetMode.NEXT_STEP, id="NEXT_STEP in processes"),
+    pytest.param(AsyncVectorEnv, AutoresetMode.SAME_STEP, id="SAME_STEP in processes"),
+]
+
+
+@pytest.mark.parametrize("reseed_steps", [None, 1, 50])
+@pytest.mark.parametrize(("vector", "mode"), MODES)
+def test_envs_of_every_autoreset_mode_are_proved(
+    vector: Any, mode: AutoresetMode, reseed_steps: int | None
+) -> None:
+    replay = recorded(vector([plain] * 3, autoreset_mode=mode), reseed_steps=reseed_steps)
+    env = plain if vector is AsyncVectorEnv else None
+    check_all_equal(replay, env=env)
+
+
+@pytest.mark.parametrize("reseed_steps", [None, 60])
+def test_a_native_chain_is_proved_with_and_without_seeds_in_it(reseed_steps: int | None) -> None:
+    envs = sw.make_atari("Pong", 3, backend="native", max_frames=120, size=(20, 20))
+    replay = recorded(envs, 500, reseed_steps=reseed_steps)
+    seeds = [e.metadata for e, _ in whole_episodes(replay) if "seed" in e.metadata]
+    assert (len(seeds) > 3) == (reseed_steps is not None)
+    check_all_equal(replay)
+
+
+@pytest.mark.parametrize("lanes", [2, 3, 5, pytest.param(16, marks=pytest.mark.proof)])
+def test_any_number_of_lanes_gives_the_same_proofs(lanes: int) -> None:
+    replay = recorded(SyncVectorEnv([plain] * 6), 600, reseed_steps=100)
+    rng = np.random.default_rng(0)
+    lies = {3, 11, 20}
+    replay = rewritten(
+        replay,
+        lambda chunk: with_lie(chunk, "reward", 2, rng) if chunk.episode in lies else chunk,
+    )
+    found = proofs(replay, lanes=lanes)
+    assert found == proofs(replay, lanes=1)
+    assert {proof.reason for proof in found.values()} == {"equal", "differs", "unreachable"}
+
+
+# Stores of version 0.1: seeds of resets of all envs alone, and no session in the episodes.
+
+
+def old_python_atari(lives: str = "ignore") -> SequenceReplayBuffer:
+    from stepwell.wrappers.atari_python import FusedAtari
+    from stepwell.wrappers.frames import FrameStack
+
+    settings: dict[str, Any] = {"max_frames": 200, "life_loss": lives}
+    made = sw.make_atari("Breakout", 1, backend="python", num_workers=0, **settings)
+    recipe = made.metadata["stepwell"]
+    made.close()
+    from stepwell.wrappers.atari_settings import AtariSettings
+
+    names = AtariSettings.__dataclass_fields__
+    values = AtariSettings(**{name: recipe[name] for name in names} | {"size": (84, 84)})
+    envs = SyncVectorEnv([lambda: FrameStack(FusedAtari(values), 4, padding="zero")] * 2)
+    envs.metadata = {**envs.metadata, "stepwell": recipe}
+    return recorded(envs, 500, info=LIVES, reseed_steps=None)
+
+
+def old_vec() -> SequenceReplayBuffer:
+    envs = SyncVectorEnv([plain] * 3)
+    return recorded(envs, 400, reseed_steps=None)
+
+
+OLD: dict[str, Callable[[], SequenceReplayBuffer]] = {
+    "CartPole": old_vec,
+    "native": lambda: recorded(
+        sw.make_atari("Pong", 2, backend="native", max_frames=200), 300, reseed_steps=None
+    ),
+    "python": old_python_atari,
+    "python, lives": lambda: old_python_atari("end"),
+}
+
+
+@pytest.mark.parametrize("name", OLD)
+def test_stores_of_version_0_1_are_proved(name: str) -> None:
+    replay = as_recorded_before(OLD[name]())
+    assert all(
+        set(episode.metadata) <= {"seed", "stream_episode"} for episode, _ in whole_episodes(replay)
+    )
+    check_all_equal(replay)
+
+
+def test_a_filtered_old_store_is_proved_as_far_as_it_goes() -> None:
+    replay = as_recorded_before(old_vec())
+    kept = [episode.id for episode, _ in whole_episodes(replay) if episode.id % 7]
+    lost = SequenceReplayBuffer()
+    sw_copy(replay, lost, set(kept))
+    found = proofs(lost)
+    reached = {one.episode for one in found.values() if one.is_equal}
+    assert {one.reason for one in found.values()} == {"equal", "unreachable"}
+    numbers = {}
+    for episode, _ in whole_episodes(lost):
+        before = numbers.get(episode.stream, -1)
+        number = episode.metadata["stream_episode"]
+        numbers[episode.stream] = number if number == before + 1 else 1 << 20
+        assert (episode.id in reached) == (number == before + 1)
+
+
+def sw_copy(source: SequenceReplayBuffer, target: SequenceReplayBuffer, ids: set[int]) -> None:
+    """Copy some episodes, without a ledger."""
+    facts = source.sessions[0]
+    target.bind(source.spec, facts)
+    for new, (_, chunk) in enumerate(pair for pair in whole_episodes(source) if pair[0].id in ids):
+        target.storage.add([changed_chunk(chunk, episode=new)])
+
+
+# Lies.
+
+FIELDS = ("observation", "reward", "action", "end", "info/lives")
+
+
+def lied_about(replay: SequenceReplayBuffer, count: int, seed: int) -> Iterator[tuple[Any, ...]]:
+    """Stores in which one value of one row is a lie: (store, field, episode, row)."""
+    rng = np.random.default_rng(seed)
+    episodes = [(episode.id, episode.rows) for episode, _ in whole_episodes(replay)]
+    names = [name for name in FIELDS if name == "end" or name in replay.spec.names]
+    for k in range(count):
+        name = names[k % len(names)]
+        episode, rows = episodes[int(rng.integers(len(episodes)))]
+        row = rows - 1 if name == "end" else int(rng.integers(rows))
+
+        def change(chunk: Chunk, name: str = name, episode: int = episode, row: int = row) -> Chunk:
+            return with_lie(chunk, name, row, rng) if chunk.episode == episode else chunk
+
+        yield rewritten(replay, change), name, episode, row, rows
+
+
+@pytest.mark.parametrize("kind", ["CartPole", "native", "python"])
+@pytest.mark.parametrize("count", [20, pytest.param(350, marks=pytest.mark.full)])
+def test_every_lie_is_found_in_its_episode_and_row(kind: str, count: int) -> None:
+    if kind == "CartPole":
+        replay = recorded(SyncVectorEnv([plain] * 2), 150, reseed_steps=None)
+    else:
+        envs = sw.make_atari(
+            "Pong", 2, backend=kind, max_frames=120, size=(16, 16), sticky=0.0, num_workers=1
+        )
+        replay = recorded(envs, 100, info={"lives": -1})
+    found = 0
+    for lie, name, episode, row, rows in lied_about(replay, count, seed=len(kind)):
+        proved = proofs(lie)
+        wrong = [one for one in proved.values() if one.reason == "differs"]
+        where = f"{name} at row {row} of {rows} of episode {episode}"
+        if name == "action":
+            # An action shows in what follows it, if it has an effect; a final row must have none.
+            has_effect = row < rows - 1 and kind == "CartPole"
+            assert len(wrong) <= 1, where
+            if wrong:
+                assert wrong[0].episode == episode, where
+                assert wrong[0].first_difference is not None
+                assert wrong[0].first_difference[1] >= min(row + 1, rows - 1), where
+            elif has_effect:
+                pytest.fail(f"not found: {where}")
+            else:
+                continue
+        else:
+            (one,) = wrong
+            assert (one.episode, one.first_difference) == (episode, (name, row)), where
+        found += 1
+        others = {one.reason for one in proved.values()} - {"differs"}
+        assert others <= {"equal", "unreachable"}
+        for one in proved.values():
+            if one.reason == "unreachable":
+                assert f"episode {episode}" in one.why
+    assert found >= count * 0.75
+
+
+def test_the_later_episodes_of_a_chain_are_unreachable_after_a_lie_and_all_others_are_not() -> None:
+    replay = recorded(SyncVectorEnv([plain] * 2), 200, reseed_steps=None)
+    rng = np.random.default_rng(0)
+    lie = rewritten(replay, lambda c: with_lie(c, "observation", 3, rng) if c.episode == 4 else c)
+    streams = {episode.id: episode.stream for episode, _ in whole_episodes(lie)}
+    for one in proofs(lie).values():
+        if one.episode == 4:
+            assert one.reason == "differs"
+        elif streams[one.episode] == streams[4] and one.episode > 4:
+            assert one.reason == "unreachable"
+        else:
+            assert one.reason == "equal"
+
+
+def test_a_seeded_episode_is_proved_though_the_one_before_it_lies() -> None:
+    replay = collect_seeds()
+    rng = np.random.default_rng(0)
+    lie = rewritten(replay, lambda c: with_lie(c, "reward", 1, rng) if c.episode == 1 else c)
+    reasons = [proof.reason for proof in proofs(lie).values()]
+    assert sorted(reasons) == ["differs", "equal", "equal", "equal", "equal"]
+
+
+@pytest.mark.parametrize("value", [-1, 2, 1 << 40])
+def test_an_action_outside_of_the_space_is_a_difference_of_its_row(value: int) -> None:
+    def change(chunk: Chunk) -> Chunk:
+        action = chunk.fields["action"].copy()
+        action[3] = value
+        fields = {**chunk.fields, "action": action}
+        return changed_chunk(chunk, fields=fields) if chunk.episode == 1 else chunk
+
+    found = proofs(rewritten(recorded(cartpole(2)), change))
+    assert found[1].first_difference == ("action", 3)
+
+
+def test_an_action_in_a_last_row_is_a_difference() -> None:
+    def change(chunk: Chunk) -> Chunk:
+        action = chunk.fields["action"].copy()
+        action[-1] = 1
+        return changed_chunk(chunk, fields={**chunk.fields, "action": action})
+
+    replay = recorded(cartpole(1), goal={"episodes": 1})
+    (found,) = proofs(rewritten(replay, change)).values()
+    assert found.first_difference == ("action", found.rows - 1)
+
+
+@pytest.mark.parametrize("more", [1, 5])
+def test_rows_behind_the_end_of_an_episode_are_a_difference(more: int) -> None:
+    def change(chunk: Chunk) -> Chunk:
+        if chunk.episode:
+            return chunk
+        fields = {name: np.concatenate([rows, rows[:more]]) for name, rows in chunk.fields.items()}
+        return changed_chunk(chunk, fields=fields)
+
+    replay = recorded(cartpole(2))
+    found = proofs(rewritten(replay, change))
+    assert found[0].first_difference == ("end", found[0].rows - 1 - more)
+
+
+def test_an_episode_without_its_last_rows_is_a_difference() -> None:
+    def change(chunk: Chunk) -> Chunk:
+        fields = {name: rows[:-2] for name, rows in chunk.fields.items()}
+        action = fields["action"].copy()
+        action[-1] = 0
+        return changed_chunk(chunk, fields={**fields, "action": action})
+
+    replay = recorded(cartpole(1), goal={"episodes": 2})
+    one, _ = proofs(rewritten(replay, change)).values()
+    assert one.first_difference == ("end", one.rows - 1)
+
+
+# Missing facts, planted as bugs.
+
+
+def test_a_wrong_seed_is_found() -> None:
+    def change(chunk: Chunk) -> Chunk:
+        seed = chunk.metadata.get("seed")
+        return (
+            chunk if seed is None else changed_chunk(chunk, metadata={**chunk.metadata, "seed": 1})
+        )
+
+    found = proofs(rewritten(collect_seeds(), change))
+    assert sorted(one.reason for one in found.values()) == ["differs"] * 4 + ["equal"]
+    assert {one.first_difference for one in found.values() if not one.is_equal} == {
+        ("observation", 0)
+    }
+
+
+def test_a_seed_that_is_not_noted_makes_an_episode_unreachable() -> None:
+    def change(chunk: Chunk) -> Chunk:
+        facts = {k: v for k, v in chunk.metadata.items() if k != "seed"}
+        return changed_chunk(chunk, metadata=facts) if chunk.episode == 2 else chunk
+
+    found = proofs(rewritten(collect_seeds(), change))
+    assert [found[k].reason for k in range(3)] == ["equal", "equal", "unreachable"]
+
+
+def test_an_episode_that_was_left_out_makes_its_followers_unreachable() -> None:
+    replay = recorded(SyncVectorEnv([plain]), 200, reseed_steps=None)
+    found = proofs(rewritten(replay, lambda chunk: None if chunk.episode == 3 else chunk))
+    assert [one.reason for one in found.values() if one.episode < 3] == ["equal"] * 3
+    assert {one.reason for one in found.values() if one.episode > 3} == {"unreachable"}
+    assert "episode 3 of env 0" in found[4].why
+
+
+def test_kept_actions_lead_to_episodes_behind_one_that_was_left_out() -> None:
+    replay = recorded(SyncVectorEnv([plain]), 200, reseed_steps=None)
+    (gone,) = (chunk for _, chunk in whole_episodes(replay) if chunk.episode == 3)
+    lost = rewritten(replay, lambda chunk: None if chunk.episode == 3 else chunk)
+    actions = {"action": gone.fields["action"]}
+    lost.storage.keep_actions([changed_chunk(gone, fields=actions)])
+    check_all_equal(lost)
+    actions["action"] = 1 - actions["action"]
+    wrong = rewritten(replay, lambda chunk: None if chunk.episode == 3 else chunk)
+    wrong.storage.keep_actions([changed_chunk(gone, fields=actions)])
+    assert {one.reason for one in proofs(wrong).values() if one.episode > 3} != {"equal"}
+
+
+def test_a_recipe_with_other_sticky_actions_is_found() -> None:
+    replay = recorded(sw.make_atari("Pong", 2, backend="native", max_frames=300), 150)
+
+    def other(facts: Any) -> Any:
+        return {**facts, "recipe": {**facts["recipe"], "sticky": 0.5}}
+
+    found = proofs(rewritten(replay, sessions=other))
+    assert {one.reason for one in found.values()} == {"differs"}
+
+
+class Heavier(gym.Wrapper[Any, Any, Any, Any]):
+    """Another version of CartPole, with the same spaces."""
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        super().__init__(env)
+        env.unwrapped.gravity = 9.81  # type: ignore[attr-defined]
+
+
+def test_another_version_of_an_env_is_found() -> None:
+    found = proofs(recorded(cartpole(2)), env=lambda: Heavier(gym.make("CartPole-v1")))
+    assert {one.reason for one in found.values()} <= {"differs", "unreachable"}
+    assert found[0].first_difference is not None
+    assert found[0].first_difference[0] == "observation"
+    assert found[0].first_difference[1] in (1, 2)
+
+
+class Fragile(gym.Wrapper[Any, Any, Any, Any]):
+    """Raises in some step of some episodes."""
+
+    steps = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.steps, self.breaks = 0, seed == 8
+        return self.env.reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        if self.breaks and self.steps == 4:
+            raise RuntimeError("out of order")
+        return self.env.step(action)
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_an_error_of_an_env_is_a_difference_of_its_row_alone(lanes: int) -> None:
+    found = proofs(collect_seeds(), env=lambda: Fragile(gym.make("CartPole-v1")), lanes=lanes)
+    (wrong,) = (one for one in found.values() if not one.is_equal)
+    assert (wrong.episode, wrong.first_difference) == (2, ("env", 4))
+    assert "RuntimeError: out of order" in wrong.why
+
+
+# The rest of the interface.
+
+
+def test_some_episodes_are_proved_with_those_that_lead_to_them() -> None:
+    replay = recorded(SyncVectorEnv([plain] * 2), 300, reseed_steps=None)
+    whole = proofs(replay)
+    found = proofs(replay, episodes=[5, 9])
+    assert found == {number: whole[number] for number in (5, 9)}
+
+
+def test_a_sample_is_the_same_each_time() -> None:
+    replay = recorded(cartpole(2), 800)
+    found = proofs(replay, sample=5)
+    assert len(found) == 5
+    assert found == proofs(replay, sample=5, lanes=2)
+    assert len(proofs(replay, sample=10_000)) == len(list(whole_episodes(replay)))
+
+
+def test_progress_is_told_in_steps() -> None:
+    replay = recorded(cartpole(2), 800)
+    calls: list[tuple[int, int]] = []
+    with resimulate(replay, lanes=1, progress=lambda *counts: calls.append(counts)) as proving:
+        assert proving.steps == replay.steps
+        for _ in proving:
+            pass
+    assert calls[-1] == (replay.steps, replay.steps)
+    assert calls == sorted(calls)
+
+
+@pytest.mark.parametrize(
+    ("settings", "names"),
+    [
+        ({"lanes": 0}, ["lanes", "0"]),
+        ({"sample": 0}, ["sample", "0"]),
+        ({"episodes": [999]}, ["episodes", "999"]),
+        ({"backend": "native"}, ["backend", "native", "make_vec"]),
+        ({"rom": "x.nes"}, ["rom", "make_vec"]),
+    ],
+)
+def test_wrong_arguments_are_refused_before_a_step(settings: Any, names: list[str]) -> None:
+    with pytest.raises(ValueError, match=".*".join(names)):
+        resimulate(recorded(cartpole(1), 50), **settings)
+
+
+def test_a_proof_that_is_left_early_stops_its_processes() -> None:
+    with resimulate(recorded(cartpole(2), 500), lanes=2) as proving:
+        assert next(proving).is_equal
+
+
+def test_stores_that_are_read_as_one_are_proved() -> None:
+    for name in "ab":
+        with SequenceReplayBuffer(name) as replay:
+            with sw.Collector(cartpole(2), sw.RandomPolicy(), replay, seed=1) as collector:
+                collector.collect(steps=100)
+    with SequenceReplayBuffer.open(["a", "b"], read_only=True) as both:
+        check_all_equal(both)
+        ids = set(both.storage.index.records["episode"].tolist())
+        assert set(proofs(both)) == ids
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int64, np.float32, np.float64, np.complex64, bool])
+@pytest.mark.parametrize("shape", [(), (3,), (2, 2)])
+def test_first_difference_finds_every_bit(dtype: Any, shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    rows = rng.integers(0, 2, (6, *shape)).astype(dtype)
+    assert first_difference(rows, rows.copy()) is None
+    for row in range(6):
+        other = rows.copy()
+        flat = other[row : row + 1].reshape(-1)
+        if np.dtype(dtype).kind in "fc":
+            flat[-1] += np.finfo(dtype).eps
+        else:
+            flat[-1] = 1 - flat[-1]
+        assert first_difference(rows, other) == row
+    if np.dtype(dtype).kind in "fc":
+        nans = np.full_like(rows, np.nan)
+        assert first_difference(nans, nans.copy()) is None
+        zeros = np.zeros_like(rows)
+        assert first_difference(zeros, -zeros) == 0

@@ -1,0 +1,120 @@
+"""Stores to be played again: recorded in small, and written anew with something changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+import stepwell as sw
+from stepwell.buffers import Chunk, End, SequenceReplayBuffer
+from stepwell.buffers.curation.stored_episode import StoredEpisode, stored_episodes
+from stepwell.collectors import EpisodeProof
+
+Change = Callable[[Chunk], Chunk | None]
+
+
+class RandomBoxes:
+    """Random numbers in [-1, 1) for every part of an action."""
+
+    def begin(self, space: Any, rng: np.random.Generator) -> None:
+        self._space, self._rng = space, rng
+
+    def __call__(self, observation: Any, is_first: np.ndarray) -> np.ndarray:
+        shape = (len(is_first), *self._space.shape)
+        return self._rng.uniform(-1, 1, shape).astype(self._space.dtype)
+
+
+def recorded(envs: Any, steps: int = 300, **settings: Any) -> SequenceReplayBuffer:
+    """A replay in RAM of what a random policy played."""
+    replay = SequenceReplayBuffer()
+    policy = settings.pop("policy", None) or sw.RandomPolicy()
+    goal = settings.pop("goal", {"steps": steps})
+    with sw.Collector(envs, policy, replay, seed=3, **settings) as collector:
+        collector.collect(**goal)
+    return replay
+
+
+def whole_episodes(replay: SequenceReplayBuffer) -> Iterator[tuple[StoredEpisode, Chunk]]:
+    """Each stored episode, with all of its rows in one chunk."""
+    for episode in stored_episodes(replay.storage):
+        (chunk,) = episode.chunks(1 << 20)
+        yield episode, chunk
+
+
+def rewritten(
+    replay: SequenceReplayBuffer,
+    change: Change = lambda chunk: chunk,
+    sessions: Callable[[Mapping[str, object]], Mapping[str, object]] = lambda facts: facts,
+) -> SequenceReplayBuffer:
+    """The same episodes, each in one chunk, after a change; None leaves an episode out."""
+    first, *more = map(sessions, replay.sessions)
+    new = SequenceReplayBuffer()
+    new.bind(replay.spec, first)
+    for facts in more:
+        new.storage.append_session(facts)
+    for _, chunk in whole_episodes(replay):
+        changed = change(chunk)
+        if changed is not None:
+            new.storage.add([changed])
+    return new
+
+
+def as_recorded_before(replay: SequenceReplayBuffer) -> SequenceReplayBuffer:
+    """The replay as version 0.1 would have stored it: with fewer facts."""
+    kept = ("recipe", "spaces", "env_spec", "num_envs", "seed", "session", "policy", "versions")
+
+    def older(chunk: Chunk) -> Chunk:
+        facts = {k: v for k, v in chunk.metadata.items() if k in ("seed", "stream_episode")}
+        return changed_chunk(chunk, metadata=facts)
+
+    return rewritten(replay, older, lambda facts: {k: facts[k] for k in kept if k in facts})
+
+
+def changed_chunk(chunk: Chunk, **changes: Any) -> Chunk:
+    """The chunk with other attributes."""
+    names = ("episode", "stream", "first_row", "end", "fields", "metadata", "starts_late")
+    return Chunk(**{**{name: getattr(chunk, name) for name in names}, **changes})
+
+
+def with_lie(chunk: Chunk, name: str, row: int, rng: np.random.Generator) -> Chunk:
+    """The chunk, in which one value of one row is another one."""
+    if name == "end":
+        return changed_chunk(chunk, end=_other_end(chunk.end, rng))
+    rows = chunk.fields[name].copy()
+    flat = rows[row : row + 1].reshape(-1)
+    place = int(rng.integers(len(flat)))
+    if flat.dtype.kind in "iu":
+        bound = 2 if name.startswith("action") else 200
+        flat[place] = (int(flat[place]) + 1 + int(rng.integers(bound - 1))) % bound
+    elif flat.dtype.kind == "b":
+        flat[place] = not flat[place]
+    else:
+        flat[place] = np.nextafter(flat[place], flat.dtype.type(9e9))
+    return changed_chunk(chunk, fields={**chunk.fields, name: rows})
+
+
+def _other_end(end: End, rng: np.random.Generator) -> End:
+    flags = (End.NONE, End.TERMINATED, End.TRUNCATED, End.TERMINATED | End.TRUNCATED)
+    others = [flag for flag in flags if flag != end & ~End.PENDING]
+    return others[int(rng.integers(len(others)))]
+
+
+def proofs(replay: SequenceReplayBuffer, **settings: Any) -> dict[int, EpisodeProof]:
+    """The proof of each episode."""
+    settings.setdefault("lanes", 1)
+    with sw.resimulate(replay, **settings) as found:
+        listed = list(found)
+    by_id = {proof.episode: proof for proof in listed}
+    assert len(by_id) == len(listed)
+    return by_id
+
+
+def check_all_equal(replay: SequenceReplayBuffer, **settings: Any) -> None:
+    """Every episode is proved, with all of its rows."""
+    found = proofs(replay, **settings)
+    assert [one for one in found.values() if not one.is_equal] == []
+    stored = {episode.id: episode.rows for episode in stored_episodes(replay.storage)}
+    assert {proof.episode: proof.rows for proof in found.values()} == stored
+    assert stored
