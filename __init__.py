@@ -30,8 +30,10 @@ if TYPE_CHECKING:  # loaded when it is first asked for: the command line begins 
         GaussianNoise,
         RandomPolicy,
         WarmUp,
+        archive,
         evaluate,
         resimulate,
+        restore,
     )
     from stepwell.wrappers import (
         NesEnv,
@@ -66,6 +68,7 @@ __all__ = [
     "TransitionBatch",
     "Transitions",
     "WarmUp",
+    "archive",
     "bridges",
     "check_vector_env",
     "evaluate",
@@ -74,6 +77,7 @@ __all__ = [
     "make_nes",
     "make_vec",
     "resimulate",
+    "restore",
 ]
 
 __version__ = "0.1.0"
@@ -136,9 +140,11 @@ if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
                 "GaussianNoise",
                 "RandomPolicy",
                 "WarmUp",
+                "archive",
                 "collectors",
                 "evaluate",
                 "resimulate",
+                "restore",
             ],
             "wrappers": [
                 "NesEnv",

@@ -12,6 +12,7 @@ from stepwell.buffers.episode_buffer import OBSERVED, EpisodeBuffer
 from stepwell.buffers.errors import (
     LimiterClosed,
     NotEnoughData,
+    RowsDiffer,
     SpecMismatch,
     StepwellError,
     StoreCorrupt,
@@ -19,6 +20,7 @@ from stepwell.buffers.errors import (
     StoreLocked,
     StoreNotFound,
     StoreTooNew,
+    Unprovable,
 )
 from stepwell.buffers.replay import SequenceReplayBuffer
 from stepwell.buffers.sampling.requests import Episodes, Sequences, Transitions
@@ -69,6 +71,7 @@ __all__ = [
     "RepairReport",
     "ReplayRatio",
     "Rollout",
+    "RowsDiffer",
     "SampleLimiter",
     "SequenceReplayBuffer",
     "Sequences",
@@ -85,6 +88,7 @@ __all__ = [
     "TransitionColumns",
     "Transitions",
     "Tree",
+    "Unprovable",
     "VerifyReport",
     "bridges",
     "copy_episodes",

@@ -4,6 +4,8 @@ StepwellError
 ├── SpecMismatch       the data does not fit what the store was made for
 ├── NotEnoughData      no stored episode is long enough for the request
 ├── LimiterClosed      the limiter was closed while a thread waited for it
+├── RowsDiffer         an env that was played again shows other rows than those stored
+├── Unprovable         a stored episode cannot be played again
 ├── StoreNotFound      the folder holds no store
 ├── StoreLocked        another process writes into this store
 ├── StoreCorrupt       stored bytes are damaged
@@ -14,6 +16,7 @@ StepwellError
 __all__ = [
     "LimiterClosed",
     "NotEnoughData",
+    "RowsDiffer",
     "SpecMismatch",
     "StepwellError",
     "StoreCorrupt",
@@ -21,6 +24,7 @@ __all__ = [
     "StoreLocked",
     "StoreNotFound",
     "StoreTooNew",
+    "Unprovable",
 ]
 
 
@@ -38,6 +42,14 @@ class NotEnoughData(StepwellError):
 
 class LimiterClosed(StepwellError):
     """The limiter was closed while a thread waited for it."""
+
+
+class RowsDiffer(StepwellError):
+    """An env that was played again shows other rows than those stored."""
+
+
+class Unprovable(StepwellError):
+    """A stored episode cannot be played again."""
 
 
 class StoreNotFound(StepwellError):

@@ -175,6 +175,13 @@ class SequenceReplayBuffer:
         replay._use(DiskStorage.open(path, read_only=read_only, on_corrupt=on_corrupt))
         return replay
 
+    @classmethod
+    def of(cls, storage: Storage) -> SequenceReplayBuffer:
+        """A replay of the rows in a storage of your own."""
+        replay = cls()
+        replay._use(storage)
+        return replay
+
     @property
     def path(self) -> Path | None:
         """Folder of the store; None in RAM, and for several stores."""
@@ -185,6 +192,11 @@ class SequenceReplayBuffer:
         """Steps to keep at most; None keeps everything."""
         storage = self._storage
         return storage.capacity if isinstance(storage, DiskStorage) else self._capacity
+
+    @property
+    def has_options(self) -> bool:
+        """True if a capacity or codecs were given, which change how rows are stored."""
+        return bool(self._capacity or self._capacity_bytes or self._codecs)
 
     @property
     def is_bound(self) -> bool:

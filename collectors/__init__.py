@@ -23,9 +23,16 @@ if TYPE_CHECKING:  # loaded on first access: the command line starts without it
         ValuePolicy,
     )
     from stepwell.collectors.report import CollectReport, EpisodeReport, StepReport
+    from stepwell.collectors.simulation.archive import (
+        ArchiveReport,
+        RestoreReport,
+        archive,
+        restore,
+    )
     from stepwell.collectors.simulation.resimulate import EpisodeProof, resimulate
 
 __all__ = [
+    "ArchiveReport",
     "CollectReport",
     "Collector",
     "EpisodeProof",
@@ -39,13 +46,16 @@ __all__ = [
     "RandomPolicy",
     "RecurrentPolicy",
     "RecurrentResult",
+    "RestoreReport",
     "SeededPolicy",
     "StepReport",
     "ValuePolicy",
     "Video",
     "WarmUp",
+    "archive",
     "evaluate",
     "resimulate",
+    "restore",
 ]
 
 if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
@@ -67,6 +77,7 @@ if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
                 "ValuePolicy",
             ],
             "report": ["CollectReport", "EpisodeReport", "StepReport"],
+            "simulation.archive": ["ArchiveReport", "RestoreReport", "archive", "restore"],
             "simulation.resimulate": ["EpisodeProof", "resimulate"],
         },
     )

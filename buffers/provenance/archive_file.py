@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import stat
 import struct
 from pathlib import Path
 from typing import IO, NamedTuple, Self
@@ -17,7 +18,6 @@ import zstandard
 
 from stepwell.buffers.errors import StoreCorrupt, StoreTooNew
 from stepwell.buffers.free_memory import check_free_memory
-from stepwell.buffers.given_files import GivenFiles
 from stepwell.buffers.storage.disk.files import Files
 
 __all__ = ["FORMAT", "ArchiveFile", "SectionWriter", "compress"]
@@ -114,9 +114,13 @@ class ArchiveFile:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        given = GivenFiles(self.path).file(self.path)
+        if not stat.S_ISREG(self.path.stat().st_mode):  # opening a pipe may never return
+            raise ValueError(
+                f"{self.path} is no archive: expected a file of `stepwell archive`, got a folder, "
+                f"a pipe or a device; name another"
+            )
         self._files = Files()
-        self._file = io.FileIO(given, "rb")
+        self._file = io.FileIO(self.path, "rb")
         try:
             self.nbytes = self._files.size(self._file)
             self._entries = self._read_table()
@@ -127,9 +131,10 @@ class ArchiveFile:
     def __contains__(self, section: tuple[str, int]) -> bool:
         return section in self._entries
 
-    def count(self, kind: str) -> int:
-        """Number of sections of a kind."""
-        return sum(name == kind for name, _ in self._entries)
+    @property
+    def sections(self) -> list[tuple[str, int]]:
+        """Kind and number of all sections, in the order of the file."""
+        return list(self._entries)
 
     def read(self, kind: str, number: int = 0) -> bytes:
         """The contents of a section.

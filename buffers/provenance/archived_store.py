@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from threading import RLock
 from typing import IO, Self
 from zlib import crc32
@@ -35,7 +36,14 @@ from stepwell.buffers.storage.disk.storage import DiskStorage
 from stepwell.buffers.storage.joined import JoinedStorage
 from stepwell.buffers.storage.protocol import Storage
 
-__all__ = ["ArchivedChunks", "ArchivedStore", "is_kept", "write_archive"]
+__all__ = [
+    "ArchivedChunks",
+    "ArchivedStore",
+    "archived_ids",
+    "check_archivable",
+    "is_kept",
+    "write_archive",
+]
 
 _GROUP_ROWS = 1024
 """Rows that share a checksum, at least; an episode is never divided."""
@@ -102,7 +110,7 @@ def write_archive(storage: Storage, file: IO[bytes], *, is_proved: bool = False)
         ValueError: Chunks of the store are lost, or it is several stores.
         StoreCorrupt: The store is damaged.
     """
-    _check_whole(storage)
+    check_archivable(storage)
     table = _table_of(storage)
     layout = storage.layout() if isinstance(storage, DiskStorage) else None
     played = [field for field in storage.spec.fields if not is_kept(field)]
@@ -125,7 +133,7 @@ def write_archive(storage: Storage, file: IO[bytes], *, is_proved: bool = False)
     for number, contents in _blocks(storage, table, fingerprints):
         sections.add("rows", contents, number)
     sections.add("checks", fingerprints.all().tobytes())
-    ledger = getattr(storage, "ledger", ())
+    ledger = storage.ledger
     if ledger:
         sections.add("ledger", _ledger_table(ledger).pack())
         for number, contents in _ledger_blocks(storage.spec, ledger):
@@ -178,6 +186,14 @@ class ArchivedStore:
             if is_kept(field)
         }
         self.ledger = self._read_ledger()
+
+    @property
+    def steps(self) -> int:
+        """Env steps of all episodes."""
+        table = self.table
+        begins = np.zeros(len(table.episode), np.bool_)
+        begins[table.episode_of[table.first_row == 0]] = True
+        return int(table.new_rows.sum()) - int(np.count_nonzero(begins))
 
     def rows(self, name: str, start: int, stop: int) -> np.ndarray:
         """Rows ``start .. stop`` of a kept field, counted over all chunks.
@@ -260,6 +276,19 @@ class ArchivedStore:
             )
             for k in range(len(table))
         ]
+
+
+def archived_ids(path: Path) -> list[int]:
+    """The ids of the episodes in an archive.
+
+    Raises:
+        ValueError: It is no archive.
+        StoreCorrupt: It is damaged.
+        StoreTooNew: A later version wrote it.
+    """
+    with ArchivedStore(ArchiveFile(path)) as archived:
+        ids: list[int] = archived.table.episode.tolist()
+        return ids
 
 
 class ArchivedChunks:
@@ -420,7 +449,12 @@ class _Blocks:
         return number, pack_rows(rows, has_value)
 
 
-def _check_whole(storage: Storage) -> None:
+def check_archivable(storage: Storage) -> None:
+    """Refuse a store that no archive can hold.
+
+    Raises:
+        ValueError: Chunks of the store are lost, or it is several stores, or has no action.
+    """
     if isinstance(storage, JoinedStorage):
         raise ValueError(
             f"an archive holds one store, got {len(storage.storages)}: archive each, or join them "

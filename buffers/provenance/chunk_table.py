@@ -46,6 +46,17 @@ class ChunkTable:
         return len(self.rows)
 
     @property
+    def columns(self) -> dict[str, np.ndarray]:
+        """Arrays [chunks] by the names that the slots of a store have for them."""
+        return {
+            "episode": self.episode[self.episode_of],
+            "stream": self.stream[self.episode_of],
+            "first_row": self.first_row,
+            "rows": self.rows,
+            "end": self.end,
+        }
+
+    @property
     def begins(self) -> np.ndarray:
         """Number of the first row of each chunk [chunks + 1], counted over all of them."""
         return np.concatenate([[0], np.cumsum(self.rows)]).astype(np.int64)

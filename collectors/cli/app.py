@@ -12,6 +12,7 @@ import typer
 
 from stepwell import __version__
 from stepwell.buffers import native
+from stepwell.collectors.cli.archive import archive_store, restore_store
 from stepwell.collectors.cli.collect import collect
 from stepwell.collectors.cli.copy import copy, drop, filter_episodes, merge
 from stepwell.collectors.cli.envs import envs
@@ -121,6 +122,7 @@ def root(
     stepwell verify runs/pong                                 compare checksums
     stepwell merge runs/a runs/b --out runs/both              join stores
     stepwell filter runs/pong --min-return 18 --out best      keep some episodes
+    stepwell archive runs/pong -o pong.swa                    keep it in a small file
     stepwell export runs/pong --to minari --out pong/my-v0    for other libraries
     stepwell import data.h5 --from d3rlpy --out runs/data     from other libraries
 
@@ -141,6 +143,8 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "export": export,
     "import": import_,
     "formats": formats,
+    "archive": archive_store,
+    "restore": restore_store,
     "verify": verify_stores,
     "repair": repair_store,
 }

@@ -21,6 +21,7 @@ from stepwell.collectors.cli.options import Debug, Json
 from stepwell.collectors.cli.output import (
     describe_size,
     print_json,
+    print_lines,
     statistics_of,
     table,
     table_console,
@@ -46,7 +47,9 @@ _ACTIONS_SHOWN = 12
 
 
 def info(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a store.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Folder of a store, or an archive.")
+    ],
     digest: Annotated[
         bool,
         typer.Option(
@@ -60,10 +63,14 @@ def info(
 
     stepwell info runs/pong
     stepwell info runs/pong --digest
+    stepwell info pong.swa
 
     A copy has the digest of its source, also with other codecs.
     """
     with exit_on_error(debug):
+        if folder.is_file():
+            _show_archive(folder, as_json)
+            return
         check_complete(folder)
         found = summary_of(folder)
         computed = digest_of(folder) if digest else None
@@ -77,6 +84,49 @@ def info(
         for name, numbers in (("return", found.returns), ("length", found.lengths)):
             for line in histogram(name, numbers, min(console.width, 80)):
                 console.print(line, no_wrap=True, crop=True)
+
+
+def _show_archive(path: Path, as_json: bool) -> None:
+    """Show the contents of an archive, without the rows that it does not hold."""
+    # Imported here: a store does not need it.
+    from stepwell.buffers.provenance.archive_file import ArchiveFile
+    from stepwell.buffers.provenance.archived_store import ArchivedStore
+
+    with ArchivedStore(ArchiveFile(path)) as archived:
+        rows, nbytes = int(archived.table.new_rows.sum()), archived.file.nbytes
+        steps, episodes = archived.steps, len(archived.table.episode)
+        sessions, spec = archived.facts.sessions, archived.spec
+        is_proved, versions = archived.is_proved, archived.versions
+    facts: dict[str, object] = {
+        "path": str(path),
+        "episodes": episodes,
+        "steps": steps,
+        "archive_bytes": nbytes,
+        "raw_bytes": rows * spec.row_bytes,
+        "is_proved": is_proved,
+        "versions": versions,
+        "sessions": [dict(session) for session in sessions],
+        "spec": spec.to_json(),
+    }
+    if as_json:
+        print_json(facts)
+        return
+    proved = "played again and equal" if is_proved else "not proved"
+    recipe = sessions[0].get("recipe") if sessions else None
+    made_by = ", ".join(f"{name} {text}" for name, text in versions.items())
+    print_lines(
+        [
+            f"archive   {path}",
+            f"env       {describe_recipe(_mapping(recipe))}",
+            f"steps     {steps:,}",
+            f"episodes  {episodes:,}, {proved} when it was made",
+            f"size      {format_bytes(nbytes)}, {nbytes / max(1, steps):.2f} bytes a step; raw "
+            f"{format_bytes(rows * spec.row_bytes)}",
+            f"fields    {printable(spec.summary)}",
+            f"made by   {printable(made_by)}",
+            f"restore   stepwell restore {path} --out DIR",
+        ]
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -180,18 +180,17 @@ def write_folder(
     path: Path,
     facts: StoreFacts,
     layout: FolderLayout,
-    records: np.ndarray,
+    columns: Mapping[str, np.ndarray],
     chunks: Iterable[Sequence[Part]],
     files: Files | None = None,
 ) -> bool:
     """Write a store's folder again.
 
     Args:
-        path: A folder that does not exist.
+        path: An empty folder.
         facts: The store's facts.
         layout: Its layout.
-        records: Episode, stream, first row, rows and end of each chunk: an array [chunks] with
-            fields of these names.
+        columns: Episode, stream, first row, rows and end [chunks] of the chunks, by name.
         chunks: The bytes of each chunk.
         files: The system calls.
 
@@ -199,11 +198,10 @@ def write_folder(
         True if the bytes of all chunks are those that the layout was read with.
     """
     files = files or Files()
-    files.make_folder(path)
-    slots = np.zeros(len(records), SLOT)
-    for name in ("episode", "stream", "first_row", "rows", "end"):
-        slots[name] = records[name]
-    slots["position"] = layout.position + np.arange(len(records))
+    slots = np.zeros(len(layout.row_ids), SLOT)
+    for name, values in columns.items():
+        slots[name] = values
+    slots["position"] = layout.position + np.arange(len(slots))
     slots["row_id"], slots["total_steps"] = layout.row_ids, layout.total_steps
     encoded = iter(chunks)
     sealed: list[SealedSegment] = []

@@ -1,0 +1,268 @@
+"""`stepwell archive` and `restore`: a store in a small file, and the store again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from stepwell.buffers import RowsDiffer, SequenceReplayBuffer, Unprovable
+from stepwell.buffers.storage.disk.publish import disk_bytes
+from stepwell.collectors.cli.errors import exit_on_error, sentence_of, show_error
+from stepwell.collectors.cli.make_envs import id_or_factory
+from stepwell.collectors.cli.options import (
+    Debug,
+    Json,
+    Quiet,
+    StoreFolder,
+    format_ids,
+    parse_ids,
+    whole_number,
+)
+from stepwell.collectors.cli.output import LiveLine, Part, plural, print_json, print_parts
+from stepwell.collectors.cli.replayed import DIFFERS, UNREACHABLE
+from stepwell.collectors.report import format_bytes
+
+if TYPE_CHECKING:
+    from stepwell.collectors.simulation.archive import ArchiveReport, RestoreReport
+    from stepwell.collectors.simulation.remake import EnvSource
+
+__all__ = ["archive_store", "restore_store"]
+
+_REDRAW_SECONDS, _IDS_LENGTH = 0.1, 60
+
+_Ids = Annotated[str | None, typer.Option(metavar="IDS", help="Only these, such as 3,10-20.")]
+_Lanes = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N",
+        help="Episodes to play at a time, each in a process. Default: one for each core.",
+    ),
+]
+_Env = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MODULE:NAME",
+        help="A function that makes the env, or an env id, where the store does not say how.",
+    ),
+]
+_Rom = Annotated[Path | None, typer.Option(metavar="FILE", help="The cartridge of an NES game.")]
+
+
+def archive_store(
+    folder: StoreFolder,
+    *,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="FILE", help="The new file: NAME.swa.")
+    ],
+    episodes: _Ids = None,
+    unproved: Annotated[
+        bool,
+        typer.Option(
+            "--unproved", metavar="", help="Do not play the episodes before they are archived."
+        ),
+    ] = False,
+    provable: Annotated[
+        bool,
+        typer.Option(
+            "--provable", metavar="", help="Leave out episodes that cannot be played again."
+        ),
+    ] = False,
+    lanes: _Lanes = None,
+    env: _Env = None,
+    rom: _Rom = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Write a store to a small file, which holds actions and seeds instead of what envs show.
+
+    stepwell archive runs/pong -o pong.swa
+    stepwell archive runs/pong -o best.swa --episodes 3,10-20
+    stepwell restore pong.swa --out runs/pong    makes the store again
+
+    All episodes are played again first, and compared with what is stored.
+    Exit codes: 0 it is written, 1 a row differs, 3 some episodes cannot be played.
+    """
+    with _exit_on_difference(debug):
+        from stepwell.collectors.simulation.archive import archive
+
+        ids = _ids_of(episodes)
+        with (
+            LiveLine(is_silent=quiet or as_json) as line,
+            SequenceReplayBuffer.open(folder, read_only=True) as replay,
+        ):
+            line.say(f"looking at {folder} ...")
+            stored = replay.storage.index.records["episode"].tolist()
+            report = archive(
+                replay,
+                out,
+                episodes=None if ids is None else _stored_ids(ids, stored, folder),
+                is_proved=not unproved,
+                only_provable=provable,
+                lanes=whole_number("--lanes", lanes),
+                env=_source_of(env),
+                rom=rom,
+                progress=_progress(line, str(folder)),
+            )
+        before = disk_bytes(folder)
+        if as_json:
+            more = {"store": str(folder), "path": str(out), "disk_bytes": before}
+            print_json({**report.to_json(), **more})
+        elif not quiet:
+            print_parts(_archive_parts(report, before, out))
+
+
+def restore_store(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The archive: NAME.swa.")],
+    *,
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out", "-o", metavar="NEW", help="Folder of the store; it must be new or empty."
+        ),
+    ],
+    episodes: _Ids = None,
+    lanes: _Lanes = None,
+    env: _Env = None,
+    rom: _Rom = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Make the store of an archive again, by playing its episodes.
+
+    stepwell restore pong.swa --out runs/pong
+    stepwell restore pong.swa --out runs/best --episodes 3,10-20
+    stepwell restore game.swa --out runs/game --rom game.nes
+
+    Every episode is compared with the checksums in the archive while it is played. The store is
+    the same as the one that was archived, byte for byte; with --episodes it is a copy of some.
+    Exit codes: 0 it is restored, 1 an env shows other rows: then the store has the episodes that
+    were equal until then, 3 some episodes cannot be played.
+    """
+    with _exit_on_difference(debug):
+        from stepwell.buffers.provenance.archived_store import archived_ids
+        from stepwell.collectors.simulation.archive import restore
+
+        ids = _ids_of(episodes)
+        with (
+            LiveLine(is_silent=quiet or as_json) as line,
+            SequenceReplayBuffer(out) as target,
+        ):
+            line.say(f"looking at {file} ...")
+            report = restore(
+                file,
+                target,
+                episodes=None if ids is None else _stored_ids(ids, archived_ids(file), file),
+                lanes=whole_number("--lanes", lanes),
+                env=_source_of(env),
+                rom=rom,
+                progress=_progress(line, str(file)),
+            )
+        if as_json:
+            more = {"archive": str(file), "path": str(out), "disk_bytes": disk_bytes(out)}
+            print_json({**report.to_json(), **more})
+        elif not quiet:
+            print_parts(_restore_parts(report, file, out))
+
+
+@contextmanager
+def _exit_on_difference(debug: bool) -> Generator[None]:
+    """`exit_on_error`, with exit codes of their own for episodes that are not proved."""
+    code = 0
+    with exit_on_error(debug, "start again"):
+        try:
+            yield
+        except (RowsDiffer, Unprovable) as error:
+            if debug:
+                raise
+            show_error(sentence_of(error) or str(error))
+            code = DIFFERS if isinstance(error, RowsDiffer) else UNREACHABLE
+    if code:
+        raise typer.Exit(code)
+
+
+def _ids_of(episodes: str | None) -> tuple[range, ...] | None:
+    return None if episodes is None else parse_ids("--episodes", episodes)
+
+
+def _source_of(env: str | None) -> EnvSource | None:
+    return None if env is None else id_or_factory(env, "--env")
+
+
+def _stored_ids(ranges: tuple[range, ...], ids: list[int], where: Path) -> list[int]:
+    """The ids of stored episodes in some ranges.
+
+    Raises:
+        ValueError: There is none in one of them.
+    """
+    for each in ranges:
+        if not any(one in each for one in ids):
+            name = str(each[0]) if len(each) == 1 else f"{each[0]}-{each[-1]}"
+            raise ValueError(
+                f"--episodes: no episode of {where} has the id {name}, expected one of "
+                f"{format_ids(sorted(set(ids)), _IDS_LENGTH) or 'none'}; give others"
+            )
+    return [one for one in set(ids) if any(one in each for each in ranges)]
+
+
+def _progress(line: LiveLine, name: str) -> Callable[[int, int], None]:
+    """A function that shows the steps that were played."""
+    began = due = time.perf_counter()
+
+    def show(steps: int, all_steps: int) -> None:
+        nonlocal due
+        now = time.perf_counter()
+        if now >= due:
+            due = now + _REDRAW_SECONDS
+            rate = steps / max(now - began, 1e-9)
+            left = (all_steps - steps) / max(rate, 1e-9)
+            line.show(
+                [
+                    Part(name, 2),
+                    Part(f"{steps:,} of {plural(all_steps, 'step')}"),
+                    Part(f"{rate:,.0f}/s", 3),
+                    Part(f"{left:,.0f} s left", 1, "bold"),
+                ]
+            )
+
+    return show
+
+
+def _archive_parts(report: ArchiveReport, before: int, out: Path) -> list[Part]:
+    rate = report.archive_bytes / max(1, report.steps)
+    parts = [
+        Part(plural(report.episodes, "episode"), style="bold"),
+        Part(plural(report.steps, "step"), style="bold"),
+        Part(f"{format_bytes(before)} -> {format_bytes(report.archive_bytes)}"),
+        Part(f"{rate:.2f} bytes a step"),
+        Part(
+            "proved" if report.is_proved else "unproved", style="" if report.is_proved else "yellow"
+        ),
+        Part(f"{report.seconds:,.1f} s"),
+        Part(f"in {out}", style="bold"),
+    ]
+    if report.left_out_episodes:
+        parts.insert(2, Part(f"{report.left_out_episodes:,} left out", style="yellow"))
+    return parts
+
+
+def _restore_parts(report: RestoreReport, file: Path, out: Path) -> list[Part]:
+    sizes = f"{format_bytes(file.stat().st_size)} -> {format_bytes(disk_bytes(out))}"
+    parts = [
+        Part(plural(report.episodes, "episode"), style="bold"),
+        Part(plural(report.steps, "step"), style="bold"),
+        Part(sizes),
+        Part(f"{plural(report.played_steps, 'step')} played"),
+        Part("byte for byte the archived store" if report.is_identical else "equal rows"),
+        Part(f"{report.seconds:,.1f} s"),
+        Part(f"in {out}", style="bold"),
+    ]
+    if report.left_out_episodes:
+        parts.insert(2, Part(f"{report.left_out_episodes:,} left out"))
+    return parts

@@ -1,0 +1,263 @@
+"""Archives: the same store again from actions and seeds, and never a row that differs."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import stepwell as sw
+from stepwell.buffers import Chunk, RowsDiffer, Unprovable, copy_episodes
+from support.archived import contents_of, files_of, record
+from support.envs.scrambled import ACTION_SPACES, ScrambledEnv
+
+RUNS = st.lists(
+    st.lists(st.integers(1, 40), min_size=1, max_size=3).map(tuple), min_size=1, max_size=3
+).map(tuple)
+
+
+@given(
+    runs=RUNS,
+    actions=st.sampled_from(sorted(ACTION_SPACES)),
+    envs=st.integers(1, 3),
+    has_info=st.booleans(),
+    length=st.sampled_from([1, 3, 7, 50]),
+)
+def test_a_store_is_restored_byte_for_byte(
+    tmp_path_factory: pytest.TempPathFactory,
+    runs: tuple[tuple[int, ...], ...],
+    actions: str,
+    envs: int,
+    has_info: bool,
+    length: int,
+) -> None:
+    folder = tmp_path_factory.mktemp("store")
+    make = partial(ScrambledEnv, actions, length)
+    options: dict[str, Any] = {"actions": actions, "has_info": has_info, "length": length}
+    with record(folder / "a", runs, envs=envs, **options) as replay:
+        report = sw.archive(replay, folder / "a.swa", env=make, lanes=1)
+        before, digest, sessions = contents_of(replay), replay.digest(), replay.sessions
+    with sw.SequenceReplayBuffer(folder / "b") as again:
+        restored = sw.restore(folder / "a.swa", again, env=make, lanes=1)
+        assert restored.is_identical
+        assert restored.steps == report.steps
+        assert contents_of(again) == before
+        assert again.digest() == digest
+        assert again.sessions == sessions
+    assert files_of(folder / "b") == files_of(folder / "a")
+
+
+def test_extras_are_kept(tmp_path: Path) -> None:
+    with record(tmp_path / "a", [[30, 5], [11]], has_extras=True, has_info=True) as replay:
+        sw.archive(replay, tmp_path / "a.swa", env=ScrambledEnv, lanes=1)
+    with sw.SequenceReplayBuffer(tmp_path / "b") as again:
+        assert sw.restore(tmp_path / "a.swa", again, env=ScrambledEnv, lanes=1).is_identical
+    assert files_of(tmp_path / "b") == files_of(tmp_path / "a")
+
+
+@pytest.mark.parametrize("capacity", [40, 90])
+def test_a_ring_is_restored_byte_for_byte(tmp_path: Path, capacity: int) -> None:
+    with record(tmp_path / "a", [[30] * 5, [25, 60]], capacity=capacity) as replay:
+        assert replay.storage.index.base > 0
+        sw.archive(replay, tmp_path / "a.swa", env=ScrambledEnv, lanes=1)
+        before, ledger = contents_of(replay), ledger_of(replay)
+    with sw.SequenceReplayBuffer(tmp_path / "b") as again:
+        assert sw.restore(tmp_path / "a.swa", again, env=ScrambledEnv, lanes=1).is_identical
+        assert contents_of(again) == before
+        assert ledger_of(again) == ledger
+        assert again.capacity == capacity
+    after, files = files_of(tmp_path / "b"), files_of(tmp_path / "a")
+    after.pop("ledger.bin", None)
+    files.pop("ledger.bin", None)
+    assert after == files
+
+
+def test_a_filtered_store_is_restored_with_the_actions_that_lead_to_its_episodes(
+    tmp_path: Path,
+) -> None:
+    with (
+        record(None, [[120]]) as replay,
+        sw.SequenceReplayBuffer(tmp_path / "a") as some,
+    ):
+        copy_episodes(replay, some, keep=lambda episode: episode.id % 4 == 3)
+        assert some.storage.ledger
+        sw.archive(some, tmp_path / "a.swa", env=ScrambledEnv, lanes=1)
+        before, ledger = contents_of(some), ledger_of(some)
+    with sw.SequenceReplayBuffer(tmp_path / "b") as again:
+        assert sw.restore(tmp_path / "a.swa", again, env=ScrambledEnv, lanes=1).is_identical
+        assert contents_of(again) == before
+        assert ledger_of(again) == ledger
+
+
+@pytest.mark.parametrize("is_folder", [False, True])
+def test_a_replay_in_ram_is_archived_and_restored(tmp_path: Path, is_folder: bool) -> None:
+    with record(None, [[50, 3]], has_extras=True) as replay:
+        sw.archive(replay, tmp_path / "a.swa", env=ScrambledEnv, lanes=1)
+        with sw.SequenceReplayBuffer(tmp_path / "b" if is_folder else None) as again:
+            report = sw.restore(tmp_path / "a.swa", again, env=ScrambledEnv, lanes=1)
+            assert contents_of(again) == contents_of(replay)
+            assert chunks_of(again) == chunks_of(replay)
+            assert list(again.sessions) == list(replay.sessions)
+            assert not report.is_identical
+
+
+def test_options_of_the_target_are_applied(tmp_path: Path) -> None:
+    with record(tmp_path / "a", [[60]]) as replay:
+        sw.archive(replay, tmp_path / "a.swa", env=ScrambledEnv, lanes=1)
+        codecs: dict[str, Any] = {"observation/hash": "zstd"}
+        with sw.SequenceReplayBuffer(tmp_path / "b", codecs=codecs) as again:
+            sw.restore(tmp_path / "a.swa", again, env=ScrambledEnv, lanes=1)
+            assert again.spec["observation/hash"].codec == "zstd"
+            assert contents_of(again) == contents_of(replay)
+        with sw.SequenceReplayBuffer(tmp_path / "c", capacity=30) as newest:
+            sw.restore(tmp_path / "a.swa", newest, env=ScrambledEnv, lanes=1)
+            assert len(newest) <= 30
+
+
+@pytest.mark.parametrize("ids", [[0], [3, 4, 9], [20]])
+def test_some_episodes_are_those_of_a_copy(tmp_path: Path, ids: list[int]) -> None:
+    with (
+        record(tmp_path / "a", [[200]]) as replay,
+        sw.SequenceReplayBuffer() as some,
+    ):
+        copy_episodes(replay, some, keep=lambda episode: episode.id in ids)
+        sw.archive(replay, tmp_path / "all.swa", env=ScrambledEnv, lanes=1)
+        report = sw.archive(replay, tmp_path / "a.swa", episodes=ids, env=ScrambledEnv, lanes=1)
+        assert report.episodes == len(ids)
+        assert report.left_out_episodes == replay.episodes - len(ids)
+        for file, chosen in (("a", None), ("all", ids)):
+            with sw.SequenceReplayBuffer() as again:
+                sw.restore(
+                    tmp_path / f"{file}.swa", again, episodes=chosen, env=ScrambledEnv, lanes=1
+                )
+                assert contents_of(again) == contents_of(some)
+                proofs = sw.resimulate(again, env=ScrambledEnv, lanes=1)
+                assert all(proof.is_equal for proof in proofs)
+
+
+def test_unknown_episodes_are_refused(tmp_path: Path) -> None:
+    with record(None, [[50]]) as replay:
+        for ids in ([7777], []):
+            with pytest.raises(ValueError, match="episodes"):
+                sw.archive(replay, tmp_path / "a.swa", episodes=ids, env=ScrambledEnv)
+        sw.archive(replay, tmp_path / "a.swa", env=ScrambledEnv, lanes=1)
+        with pytest.raises(ValueError, match="7777"):
+            sw.restore(tmp_path / "a.swa", sw.SequenceReplayBuffer(), episodes=[7777])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.swa"]
+
+
+def test_no_file_is_written_over_and_no_replay_in_use(tmp_path: Path) -> None:
+    with record(None, [[20]]) as replay:
+        (tmp_path / "a.swa").write_text("mine")
+        with pytest.raises(ValueError, match="there already"):
+            sw.archive(replay, tmp_path / "a.swa", env=ScrambledEnv)
+        assert (tmp_path / "a.swa").read_text() == "mine"
+        sw.archive(replay, tmp_path / "b.swa", env=ScrambledEnv, lanes=1)
+        with pytest.raises(ValueError, match="in use"):
+            sw.restore(tmp_path / "b.swa", replay, env=ScrambledEnv)
+
+
+def test_a_lie_refuses_the_archive(tmp_path: Path) -> None:
+    with record(None, [[60]]) as replay, lying(replay, "observation/real", episode=4) as liar:
+        with pytest.raises(RowsDiffer, match=r"episode 4.*observation/real"):
+            sw.archive(liar, tmp_path / "a.swa", env=ScrambledEnv, lanes=1)
+        assert not (tmp_path / "a.swa").exists()
+
+
+@pytest.mark.parametrize("name", ["observation/real", "reward", "info/level"])
+@pytest.mark.parametrize("length", [7, 5_000])
+def test_an_unproved_lie_is_found_when_it_is_restored(
+    tmp_path: Path, name: str, length: int
+) -> None:
+    options: dict[str, Any] = {"envs": 1, "length": length, "has_info": True}
+    with record(None, [[3_000]], **options) as replay:
+        last = max(episode.id for episode in replay.iter_episodes())
+        with lying(replay, name, episode=last) as liar:
+            report = sw.archive(liar, tmp_path / "a.swa", is_proved=False)
+            assert not report.is_proved
+        make = partial(ScrambledEnv, "discrete", length)
+        with sw.SequenceReplayBuffer(tmp_path / "b") as again:
+            with pytest.raises(RowsDiffer, match=name) as caught:
+                sw.restore(tmp_path / "a.swa", again, env=make, lanes=1)
+            # Episodes whose checksums were right before the lie are there, and nothing else.
+            assert f"{again.episodes:,} of {last + 1:,} episodes" in str(caught.value)
+            equal = [rows for *_, rows in contents_of(replay)]
+            assert [rows for *_, rows in contents_of(again)] == equal[: again.episodes]
+            assert 0 < again.episodes <= last
+
+
+def test_an_env_of_another_version_is_never_stored(tmp_path: Path) -> None:
+    with record(tmp_path / "a", [[100]]) as replay:
+        sw.archive(replay, tmp_path / "a.swa", env=ScrambledEnv, lanes=1)
+    for make in (partial(ScrambledEnv, offset=1), partial(ScrambledEnv, length=3)):
+        with pytest.raises(RowsDiffer, match="0 of"):
+            sw.restore(
+                tmp_path / "a.swa", sw.SequenceReplayBuffer(tmp_path / "b"), env=make, lanes=1
+            )
+        assert not (tmp_path / "b").exists()
+
+
+def test_episodes_that_cannot_be_played_are_refused_or_left_out(tmp_path: Path) -> None:
+    with record(None, [[60]], envs=1) as replay, without_seed(replay, episode=5) as lacking:
+        with pytest.raises(Unprovable, match=r"episode 5.*only_provable"):
+            sw.archive(lacking, tmp_path / "a.swa", env=ScrambledEnv, is_proved=False)
+        report = sw.archive(
+            lacking, tmp_path / "a.swa", env=ScrambledEnv, lanes=1, only_provable=True
+        )
+        assert report.episodes == 5
+        assert report.left_out_episodes == lacking.episodes - 5
+        with sw.SequenceReplayBuffer() as again:
+            sw.restore(tmp_path / "a.swa", again, env=ScrambledEnv, lanes=1)
+            assert contents_of(again) == contents_of(lacking)[:5]
+
+
+def ledger_of(replay: sw.SequenceReplayBuffer) -> list[Any]:
+    """The kept actions of a replay, in an order of their own."""
+    return sorted(
+        (
+            each.metadata["session"],
+            each.stream,
+            each.metadata["stream_episode"],
+            each.first_row,
+            int(each.end),
+            {name: rows.tobytes() for name, rows in each.fields.items()}["action"],
+        )
+        for each in replay.storage.ledger
+    )
+
+
+def chunks_of(replay: sw.SequenceReplayBuffer) -> list[tuple[int, ...]]:
+    records = replay.storage.index.records
+    names = ("episode", "stream", "first_row", "stored_rows", "end", "row_id")
+    return list(zip(*(records[name].tolist() for name in names), strict=True))
+
+
+def lying(replay: sw.SequenceReplayBuffer, name: str, episode: int) -> sw.SequenceReplayBuffer:
+    """The same replay but for one number of one row of an episode."""
+    return changed(replay, episode, name=name)
+
+
+def without_seed(replay: sw.SequenceReplayBuffer, episode: int) -> sw.SequenceReplayBuffer:
+    """The same replay, but an episode lacks the number by which its chain is found."""
+    return changed(replay, episode, number=1_000)
+
+
+def changed(
+    replay: sw.SequenceReplayBuffer, number_of: int, name: str = "", number: int = 0
+) -> sw.SequenceReplayBuffer:
+    copy = sw.SequenceReplayBuffer()
+    copy.bind(replay.spec, replay.sessions[0])
+    for episode in replay.iter_episodes():
+        fields, metadata = dict(episode.fields), dict(episode.metadata)
+        if episode.id == number_of and name:
+            rows = fields[name] = fields[name].copy()
+            rows[len(rows) // 2] += 1
+        if episode.id >= number_of and number:
+            metadata["stream_episode"] = int(episode.metadata["stream_episode"]) + number  # type: ignore[call-overload]
+        place = episode.id, episode.stream, episode.first_row, episode.end
+        copy.add([Chunk(*place, fields, metadata)])
+    return copy
