@@ -34,6 +34,7 @@ if TYPE_CHECKING:  # loaded when it is first asked for: the command line begins 
     )
     from stepwell.wrappers import (
         NesEnv,
+        SeededResets,
         check_vector_env,
         from_gym,
         make_atari,
@@ -56,6 +57,7 @@ __all__ = [
     "ReplayRatio",
     "Rollout",
     "SampleLimiter",
+    "SeededResets",
     "SequenceReplayBuffer",
     "Sequences",
     "Spec",
@@ -137,6 +139,7 @@ if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
             ],
             "wrappers": [
                 "NesEnv",
+                "SeededResets",
                 "check_vector_env",
                 "from_gym",
                 "make_atari",

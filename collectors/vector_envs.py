@@ -17,6 +17,7 @@ from gymnasium.vector import (
 from gymnasium.wrappers import TransformReward
 
 from stepwell.wrappers.make_vector_env import require_spaces
+from stepwell.wrappers.seeded_resets import with_seeded_resets
 
 __all__ = [
     "FrameCounters",
@@ -99,7 +100,7 @@ def as_vector(envs: object) -> Vector:
             f"envs: expected a gymnasium VectorEnv or Env, got {type(envs).__name__}; make one "
             f"with stepwell.make_atari, stepwell.make_vec or gymnasium.make_vec"
         )
-    single = TransformReward(envs, one_number)
+    single = with_seeded_resets(TransformReward(envs, one_number))
     return SyncVectorEnv([lambda: single])
 
 

@@ -14,6 +14,7 @@ from stepwell.wrappers.frames import FrameSkip, FrameStack
 from stepwell.wrappers.make_vector_env import make_vec, vectorize
 from stepwell.wrappers.pixels import Crop, Grayscale, Resize
 from stepwell.wrappers.rewards import ClipReward, SignReward
+from stepwell.wrappers.seeded_resets import SeededResets
 from stepwell.wrappers.workers.vector_env import WorkerVectorEnv
 
 if TYPE_CHECKING:  # imported on first use
@@ -35,6 +36,7 @@ __all__ = [
     "NesEnv",
     "NoopStart",
     "Resize",
+    "SeededResets",
     "SignReward",
     "WorkerVectorEnv",
     "atari_games",

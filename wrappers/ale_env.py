@@ -10,6 +10,7 @@ import numpy.typing as npt
 from gymnasium.core import ActType, ObsType
 from gymnasium.utils.seeding import np_random
 
+from stepwell.wrappers.ale_loads import SeededLoads
 from stepwell.wrappers.number_checks import check_whole
 
 if TYPE_CHECKING:
@@ -154,25 +155,25 @@ class EmulatorSeed(
     """
 
     def __init__(self, env: gymnasium.Env[ObsType, ActType]) -> None:
-        self._ale = emulator_of(env)
+        # The emulator reads its seed when it loads a game.
+        self._loads = SeededLoads(emulator_of(env), cast("AtariEnv", env.unwrapped).load_game)
         gymnasium.utils.RecordConstructorArgs.__init__(self)
         super().__init__(env)
+
+    @property
+    def can_seed_resets(self) -> bool:
+        """True if `SeededResets` may seed each reset, since that takes little time."""
+        return self._loads.are_quick
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[ObsType, dict[str, Any]]:
         """Reset the env; with a seed, seed the emulator and the env's generator first."""
         if seed is not None:
-            self._seed(seed)
+            check_seed(seed)
+            self.env.unwrapped.np_random = np_random(seed)[0]
+            self._loads.load(seed)
         return self.env.reset(options=options)
-
-    def _seed(self, seed: int) -> None:
-        check_seed(seed)
-        self.env.unwrapped.np_random = np_random(seed)[0]
-        self._ale.setInt("random_seed", seed)
-        cast(
-            "AtariEnv", self.env.unwrapped
-        ).load_game()  # the emulator reads its seed when it loads a game
 
 
 class AleFrameSkip(

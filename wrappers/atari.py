@@ -35,6 +35,7 @@ from stepwell.wrappers.number_checks import check_whole
 from stepwell.wrappers.pixels import Resize, require_opencv
 from stepwell.wrappers.recipe import spec_of
 from stepwell.wrappers.rewards import SignReward
+from stepwell.wrappers.seeded_resets import SeededResets
 
 if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv
@@ -243,7 +244,7 @@ def atari_env(settings: AtariSettings) -> gymnasium.Env[Image, int]:
         env = Resize(env, settings.size)
     if settings.life_loss == "end":
         env = EpisodicLife(env)
-    return FrameStack(env, settings.frame_stack, padding="zero")
+    return SeededResets(FrameStack(env, settings.frame_stack, padding="zero"))
 
 
 def check_buildable(settings: AtariSettings) -> None:

@@ -21,8 +21,10 @@ from stepwell.wrappers.ale_env import (
     emulator_info,
     quiet_emulators,
 )
+from stepwell.wrappers.ale_loads import SeededLoads
 from stepwell.wrappers.atari_settings import AtariSettings
 from stepwell.wrappers.pixels import BandResize, area_resize, count_bands, look_up, runs
+from stepwell.wrappers.seeded_resets import SeededResets
 from stepwell.wrappers.workers.vector_env import WorkerVectorEnv
 
 Image = npt.NDArray[np.uint8]
@@ -56,8 +58,8 @@ class FusedAtari(gymnasium.Env[Image, int]):
         self.ale.setFloat("repeat_action_probability", settings.sticky)
         numpy_seed, emulator_seed = np.random.SeedSequence().generate_state(2)
         self._np_random = np_random(int(numpy_seed))[0]
-        self.ale.setInt("random_seed", np.int32(emulator_seed))
-        self._load()
+        self._loads = SeededLoads(self.ale, self._load)
+        self._loads.load(int(emulator_seed) >> 1)  # seeds have 31 bits
         is_full = settings.full_actions
         chosen = self.ale.getLegalActionSet() if is_full else self.ale.getMinimalActionSet()
         self._meanings: list[str] = [action.name for action in chosen]
@@ -84,6 +86,16 @@ class FusedAtari(gymnasium.Env[Image, int]):
         if self.settings.difficulty is not None:
             self.ale.setDifficulty(self.settings.difficulty)
 
+    @property
+    def can_seed_resets(self) -> bool:
+        """True if `SeededResets` may seed each reset, since that takes little time."""
+        return self._loads.are_quick
+
+    @property
+    def continues_game(self) -> bool:
+        """True after a lost life: the next reset without a seed or options continues the game."""
+        return self._continued is not None
+
     def get_action_meanings(self) -> list[str]:
         """Return the name of each action."""
         return list(self._meanings)
@@ -102,8 +114,7 @@ class FusedAtari(gymnasium.Env[Image, int]):
         if seed is not None:
             check_seed(seed)
             self._np_random = np_random(seed)[0]
-            self.ale.setInt("random_seed", seed)
-            self._load()
+            self._loads.load(seed)
         self._begin_game()
         noops = int(self.np_random.integers(self.settings.noop_max + 1))
         for _ in range(noops):
@@ -273,6 +284,11 @@ def _is_ntsc(ale: Emulator) -> bool | None:
     return bool((_NTSC_GRAYS[numbers] == grays).all())
 
 
+def fused_env(settings: AtariSettings) -> gymnasium.Env[Image, int]:
+    """Make a `FusedAtari` whose resets are seeded."""
+    return SeededResets(FusedAtari(settings))
+
+
 class AtariWorkers(WorkerVectorEnv):
     """Atari envs in worker processes, which share only their newest screens.
 
@@ -294,7 +310,7 @@ class AtariWorkers(WorkerVectorEnv):
         num_workers: int | None = None,
         context: str | None = None,
     ) -> None:
-        env_fns = [functools.partial(FusedAtari, settings)] * num_envs
+        env_fns = [functools.partial(fused_env, settings)] * num_envs
         super().__init__(env_fns, num_workers=num_workers, context=context)
         self._game, size = settings.game, settings.frame_stack
         shape = (size, *cast("tuple[int, ...]", self.single_observation_space.shape))

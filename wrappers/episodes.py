@@ -176,6 +176,11 @@ class EpisodicLife(
         self._lives = 0
         self._continued: tuple[ObsType, dict[str, Any]] | None = None
 
+    @property
+    def continues_game(self) -> bool:
+        """True after a lost life: the next reset without a seed or options continues the game."""
+        return self._continued is not None
+
     def step(self, action: ActType) -> tuple[ObsType, SupportsFloat, bool, bool, dict[str, Any]]:
         """Step the game; a lost life is reported as `terminated`."""
         observation, reward, terminated, truncated, info = self.env.step(action)

@@ -13,6 +13,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from stepwell.wrappers.number_checks import check_whole
 from stepwell.wrappers.recipe import recipe_of, spec_of
+from stepwell.wrappers.seeded_resets import with_seeded_resets
 from stepwell.wrappers.workers.vector_env import (
     WorkerVectorEnv,
     available_cores,
@@ -153,10 +154,12 @@ class _EnvFactory:
         env: AnyEnv = checked_env(self.env_fn())
         for wrap in self.wrappers:
             env = checked_env(wrap(env))
-        env.metadata = {**env.metadata, "stepwell": recipe_of(env, self.source)}
+        metadata = {**env.metadata, "stepwell": recipe_of(env, self.source)}
         spec = spec_of(env)
         if spec is not None:  # not part of the recipe: it only serves to make the env again
-            env.metadata["env_spec"] = spec
+            metadata["env_spec"] = spec
+        env = with_seeded_resets(env)
+        env.metadata = metadata
         return env
 
 

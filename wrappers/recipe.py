@@ -13,10 +13,11 @@ from gymnasium import wrappers
 from gymnasium.envs.registration import WrapperSpec
 
 from stepwell.wrappers.frames import FrameStack
+from stepwell.wrappers.seeded_resets import SeededResets
 from stepwell.wrappers.workers.vector_env import WorkerVectorEnv
 
-# Wrappers that change neither data nor episode ends.
-CHECKERS = (wrappers.OrderEnforcing, wrappers.PassiveEnvChecker)
+# Wrappers that change neither observations nor episode ends; recipes do not name them.
+CHECKERS = (wrappers.OrderEnforcing, wrappers.PassiveEnvChecker, SeededResets)
 # Wrappers that do not change observations, so a frame stack can be below them.
 KEEP_OBSERVATIONS = (
     *CHECKERS,
@@ -72,6 +73,8 @@ def recipe_of(env: AnyEnv, source: object) -> dict[str, Any]:
 def spec_of(env: AnyEnv) -> str | None:
     """Return the env's `EnvSpec` as JSON, or None if it has none that JSON can hold.
 
+    `SeededResets` is left out: whoever makes the env again for a vector env gets it anyway.
+
     Example:
         >>> text = spec_of(gym.make("CartPole-v1"))
         >>> gym.make(gym.envs.registration.EnvSpec.from_json(text)).spec.id
@@ -81,7 +84,9 @@ def spec_of(env: AnyEnv) -> str | None:
         spec = env.spec  # fails for a wrapper that does not record its arguments
         if spec is None:
             return None
-        wrapped_by = tuple(_public(one) for one in spec.additional_wrappers)
+        wrapped_by = tuple(
+            _public(one) for one in spec.additional_wrappers if one.name != SeededResets.__name__
+        )
         return dataclasses.replace(spec, additional_wrappers=wrapped_by).to_json()
     except (AttributeError, TypeError, ValueError):
         return None
@@ -204,7 +209,7 @@ def _stack_in(chain: str) -> str | None:
     for name in names:
         if name in (FrameStack.__name__, wrappers.FrameStackObservation.__name__):
             return name
-        kind = getattr(wrappers, name, None)
+        kind = SeededResets if name == SeededResets.__name__ else getattr(wrappers, name, None)
         if not isinstance(kind, type) or not issubclass(kind, KEEP_OBSERVATIONS):
             return None
     return None

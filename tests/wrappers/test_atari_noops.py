@@ -66,7 +66,8 @@ class Emulator:
 def make(chosen: AtariSettings, backend: str) -> VectorEnv[Any, Any, Any]:
     if backend == "native":
         return NativeAtari(chosen, 1, 1)
-    return SyncVectorEnv([lambda: atari_env(chosen)])
+    # Without seeds for later resets: the emulator that it is compared with has none.
+    return SyncVectorEnv([lambda: cast("Any", atari_env(chosen)).env])
 
 
 def played_again(backend: str, game: str, episodes: int = 3, **changes: Any) -> list[int]:

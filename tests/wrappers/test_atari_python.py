@@ -19,7 +19,7 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import strategies as st
 
-from stepwell.wrappers import FrameStack, make_atari
+from stepwell.wrappers import FrameStack, SeededResets, make_atari
 from stepwell.wrappers import atari_python as module
 from stepwell.wrappers.atari import atari_env
 from stepwell.wrappers.atari_python import AtariWorkers, FusedAtari
@@ -32,8 +32,8 @@ from support.models.atari_reference import DEFAULTS, settings
 GAMES = ["pong", "breakout", "pacman", "air_raid", "backgammon", "surround", "adventure"]
 
 
-def fused(chosen: AtariSettings) -> FrameStack[Any]:
-    return FrameStack(FusedAtari(chosen), chosen.frame_stack, padding="zero")
+def fused(chosen: AtariSettings) -> SeededResets[Any, Any]:
+    return SeededResets(FrameStack(FusedAtari(chosen), chosen.frame_stack, padding="zero"))
 
 
 def assert_equal(left: Any, right: Any, where: object) -> None:
@@ -45,10 +45,12 @@ def assert_equal(left: Any, right: Any, where: object) -> None:
     assert list(map(type, left[-1].values())) == list(map(type, right[-1].values())), where
 
 
-def compare(chosen: AtariSettings, steps: int, seed: int = 3) -> int:
+def compare(chosen: AtariSettings, steps: int, seed: int = 3, seeds_resets: bool = True) -> int:
     """Play both with the same seed and actions, and return the number of episodes that ended."""
     left: Any = atari_env(chosen)
     right: Any = fused(chosen)
+    if not seeds_resets:
+        left, right = left.env, right.env
     assert left.observation_space == right.observation_space
     assert left.action_space == right.action_space
     assert left.metadata == right.metadata
@@ -108,9 +110,12 @@ def test_one_class_equals_the_wrappers_briefly_on_every_game(game: str) -> None:
         mode=st.sampled_from([None, 0]),
     ),
     seed=st.integers(0, 2**31 - 1),
+    seeds_resets=st.booleans(),
 )
-def test_one_class_equals_the_wrappers_in_every_setting(chosen: AtariSettings, seed: int) -> None:
-    compare(chosen, 120, seed)
+def test_one_class_equals_the_wrappers_in_every_setting(
+    chosen: AtariSettings, seed: int, seeds_resets: bool
+) -> None:
+    compare(chosen, 120, seed, seeds_resets)
 
 
 @pytest.mark.parametrize("mode", [None, 12])

@@ -15,6 +15,7 @@ from numpy.testing import assert_equal
 from stepwell.wrappers.frames import FrameStack
 from stepwell.wrappers.make_vector_env import make_vec, vectorize
 from stepwell.wrappers.recipe import jsonable, spec_of
+from stepwell.wrappers.seeded_resets import SeededResets
 from stepwell.wrappers.workers.vector_env import WorkerVectorEnv, available_cores
 from support.envs.fakes import CounterEnv, FrameEnv
 
@@ -41,7 +42,7 @@ def recipe(env: Any, **arguments: Any) -> dict[str, Any]:
 )
 def test_an_env_may_be_given_in_any_form(env: Any, num_workers: int) -> None:
     envs = make_vec(env, 3, num_workers=num_workers)
-    theirs = gym.make_vec("CartPole-v1", 3, vectorization_mode="sync")
+    theirs = gym.make_vec("CartPole-v1", 3, vectorization_mode="sync", wrappers=[SeededResets])
     assert_equal(envs.reset(seed=1), theirs.reset(seed=1))
     assert_equal(envs.step(np.zeros(3, np.int64)), theirs.step(np.zeros(3, np.int64)))
     assert envs.metadata["stepwell"]["id"] == "CartPole-v1"

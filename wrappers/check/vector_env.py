@@ -286,7 +286,7 @@ class _Check:
         return "true" if finals["true"] else "unknown"
 
 
-INFO_KEYS = ("final_obs", "_final_obs", "frame_number", "episode_frame_number")
+INFO_KEYS = ("final_obs", "_final_obs", "frame_number", "episode_frame_number", "_reset_seed")
 
 
 def _form(array: Any) -> str:

@@ -218,6 +218,8 @@ class ResetWatch:
         self.finals["repeats" if self._repeats(before, last)[env] else "true"] += 1
 
     def _vote(self, env: int, last: StepCopy, now: StepCopy) -> Vote:
+        if "_reset_seed" in now.info and now.info["_reset_seed"][env] and not now.ended[env]:
+            return "next_step"  # the frame counters may have begun anew, both of them
         if "episode_frame_number" in now.info and "frame_number" in last.info:
             return "goes_on" if _counters_moved_equally(env, last.info, now.info) else "next_step"
         is_quiet = not (now.ended[env] or now.reward[env] != 0)

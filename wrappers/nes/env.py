@@ -166,6 +166,11 @@ class NesEnv(gymnasium.Env[Image, Any]):
         """
         return self._open_console().hidden
 
+    @property
+    def can_seed_resets(self) -> bool:
+        """True if a seed decides where an episode begins, so that `SeededResets` may seed each."""
+        return self._starts.follow_seeds
+
     def get_action_meanings(self) -> list[str]:
         """Return the buttons of each action, or of each bit."""
         return list(self._actions.meanings)

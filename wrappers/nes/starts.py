@@ -45,6 +45,11 @@ class StartStates:
         self._rule = rule
         self._next = 0
 
+    @property
+    def follow_seeds(self) -> bool:
+        """True unless several starts are taken in turn, whatever the seed."""
+        return self._rule == "random" or len(self.places) == 1
+
     def choose(self, generator: np.random.Generator, index: object = None) -> int:
         """Return the index of the place where the next episode begins.
 

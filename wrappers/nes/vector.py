@@ -23,6 +23,7 @@ from stepwell.wrappers.nes.starts import Boots, SnapshotSource, StartRule
 from stepwell.wrappers.number_checks import check_size, check_whole, is_real, is_whole
 from stepwell.wrappers.pixels import Crop, Grayscale, Resize, require_opencv
 from stepwell.wrappers.rewards import ClipReward
+from stepwell.wrappers.seeded_resets import SeededResets
 
 if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv
@@ -257,7 +258,7 @@ def with_wrappers(
         env = ClipReward(env, picture.reward_clip)
     if picture.life_loss == "end":
         env = EpisodicLife(env)
-    return FrameStack(env, picture.frame_stack, padding="zero")
+    return SeededResets(FrameStack(env, picture.frame_stack, padding="zero"))
 
 
 def _shown(inner: NesEnv, picture: PictureSettings) -> gymnasium.Env[Image, Any]:

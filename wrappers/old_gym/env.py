@@ -94,6 +94,11 @@ class OldGymEnv(gymnasium.Env[Any, Any]):
         self._is_over: bool | None = None  # None: not reset yet
         self._is_closed = False
 
+    @property
+    def can_seed_resets(self) -> bool:
+        """True if a seed has an effect, so that `SeededResets` may seed each reset."""
+        return self._seed_method is not None or "seed" in self._reset_keywords
+
     def reset(
         self, *, seed: int | None = None, options: AnyInfo | None = None
     ) -> tuple[Any, AnyInfo]:

@@ -1,0 +1,137 @@
+"""Give every reset of an env a seed of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.core import ActType, ObsType
+
+_BLOCK = 64  # seeds that are derived at once, which takes hardly longer than deriving one
+_LARGEST_IN_INFO = 2**63 - 1  # vector envs join the infos of their envs in arrays of int64
+
+
+class SeededResets(
+    gymnasium.Wrapper[ObsType, ActType, ObsType, ActType], gymnasium.utils.RecordConstructorArgs
+):
+    """Seed every reset, so that each episode can be played again without those before it.
+
+    `reset(seed=s)` passes s on. Each later `reset()` without a seed passes on `derived_seed(s, n)`,
+    n = 1, 2, ... The seed is recorded in the reset's `info["reset_seed"]`. Steps take no longer:
+    they are those of the wrapped env.
+
+    Not seeded, and without `info["reset_seed"]`, are a reset before any seed was given, one that
+    only continues the game after a lost life (`EpisodicLife`, and wrappers with `was_real_done`, as
+    Stable-Baselines3's), and resets of an env whose attribute `can_seed_resets` is False, as that
+    of Atari games that would have to be loaded again. A seed of 2**63 and above is used, but not
+    recorded.
+
+    `make_vec`, `make_nes`, `make_atari` on the python backend and a `Collector` with a single env
+    use this wrapper, except for ale-py's own envs.
+
+    Args:
+        env: Any env.
+
+    Example:
+        >>> import gymnasium
+        >>> env = SeededResets(gymnasium.make("CartPole-v1"))
+        >>> env.reset(seed=7)[1], env.reset()[1] == {"reset_seed": derived_seed(7, 1)}
+        ({'reset_seed': 7}, True)
+    """
+
+    def __init__(self, env: gymnasium.Env[ObsType, ActType]) -> None:
+        gymnasium.utils.RecordConstructorArgs.__init__(self)
+        super().__init__(env)
+        layers = list(_layers(env))
+        self._deciding = [layer for layer in layers if hasattr(layer, "can_seed_resets")]
+        self._continuing = [layer for layer in layers if hasattr(layer, "continues_game")]
+        self._foreign_continuing = [layer for layer in layers if hasattr(layer, "was_real_done")]
+        self._seed: int | None = None
+        self._number = 0  # of resets since the seed was given
+        self._derived: list[int] = []  # the next seeds, the last one first
+        self._innermost = env.unwrapped
+        self._keeps_seeds = False  # the env itself records the seed that reaches it
+        if type(self).step is gymnasium.Wrapper.step:
+            self.step = env.step  # type: ignore[method-assign]
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[ObsType, dict[str, Any]]:
+        """Reset the env with the given seed, or with one that is derived from the last given."""
+        if seed is not None:
+            observation, info = self.env.reset(seed=seed, options=options)
+            used = self._seed = int(seed)
+            self._number, self._derived = 0, []
+        elif self._seed is None or not self._can_seed(options):
+            return self.env.reset(options=options)
+        else:
+            used = self._next_seed(self._seed)
+            observation, info = self.env.reset(seed=used, options=options)
+        has_seed = getattr(self._innermost, "_np_random_seed", None) == used
+        self._keeps_seeds |= has_seed
+        is_lost = self._keeps_seeds and not has_seed  # in a wrapper
+        if is_lost or used > _LARGEST_IN_INFO:
+            return observation, info
+        return observation, {**info, "reset_seed": used}
+
+    def _next_seed(self, seed: int) -> int:
+        if not self._derived:
+            self._derived = _derived_block(seed, self._number // _BLOCK)[::-1]
+        self._number += 1
+        return self._derived.pop()
+
+    def _can_seed(self, options: dict[str, Any] | None) -> bool:
+        """Return True unless the next reset only continues a game, or a seed would cost much."""
+        return not (
+            (self._continuing and not options and any(e.continues_game for e in self._continuing))
+            or (
+                self._foreign_continuing
+                and not all(layer.was_real_done for layer in self._foreign_continuing)
+            )
+            or (self._deciding and not all(layer.can_seed_resets for layer in self._deciding))
+        )
+
+
+def with_seeded_resets(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
+    """Wrap an env in `SeededResets`, unless its outermost wrapper is one, or seeds cost much.
+
+    ale-py's own env loads the game again for a seed, in 100 ms.
+    """
+    is_slow = hasattr(env.unwrapped, "ale") and not any(
+        hasattr(layer, "can_seed_resets") for layer in _layers(env)
+    )
+    return env if is_slow or isinstance(env, SeededResets) else SeededResets(env)
+
+
+def derived_seed(seed: int, number: int) -> int:
+    """Return the seed of the reset with this number after the one that was given a seed.
+
+    Args:
+        seed: The seed that was given, 0 or more.
+        number: 1 for the next reset, 2 for the one after it, ...
+
+    Returns:
+        A seed in 0 .. 2**31 - 1, which every env takes.
+
+    Example:
+        >>> derived_seed(7, 1), derived_seed(7, 2)
+        (600562731, 394211478)
+    """
+    block, place = divmod(number - 1, _BLOCK)
+    return _derived_block(seed, block)[place]
+
+
+def _derived_block(seed: int, block: int) -> list[int]:
+    words = np.random.SeedSequence(seed, spawn_key=(block,)).generate_state(_BLOCK)
+    return (words >> 1).tolist()
+
+
+def _layers(env: Any) -> Iterator[Any]:
+    """Yield the env and what it wraps, also under `from_gym`."""
+    seen: set[int] = set()
+    while env is not None and id(env) not in seen:
+        seen.add(id(env))
+        yield env
+        env = getattr(env, "env", None) or getattr(env, "old_env", None)
