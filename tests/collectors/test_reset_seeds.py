@@ -275,6 +275,20 @@ def test_envs_without_seeds_of_their_own_are_seeded_next_to_some_with(mode: Auto
             assert episode.metadata["seed"] == 1000 * (number + 1)
 
 
+def test_an_env_that_reports_only_seeds_that_it_was_given_is_seeded() -> None:
+    class Reports(DrawEnv):
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            observation, info = super().reset(seed=seed)
+            return observation, info if seed is None else {**info, "reset_seed": seed}
+
+    replay = collected(SyncVectorEnv([Reports] * 2), 300, reseed_steps=1)
+    for env in range(2):
+        seeds = [e.metadata.get("seed") for e in replay.iter_episodes() if e.stream == env]
+        # Only the second reset shows that the env does not seed each.
+        assert [seed is None for seed in seeds] == [False, True] + [False] * (len(seeds) - 2)
+    assert assert_played_again(replay, Reports) > 20
+
+
 @pytest.mark.parametrize("seed", [-1, 1.5, "7", True, [1]])
 def test_a_seed_that_is_none_is_refused(seed: object) -> None:
     class Wrong(OwnSeedsEnv):
