@@ -2,58 +2,20 @@
 
 from __future__ import annotations
 
-import random
 from contextlib import closing
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stepwell.buffers import Chunk, DiskStorage, End, MemoryStorage, Storage
+from stepwell.buffers import Chunk, DiskStorage, MemoryStorage, Storage
 from stepwell.buffers.storage.chunk_codec import ChunkEncoder
 from stepwell.buffers.storage.disk import storage as disk_storage
 from stepwell.buffers.storage.ledger import action_spec
 from support.crash.disk_faults import NoSyncFiles
-from support.models.chain_model import SPEC, ChainModel, kept_rows
-
-ENDS = [End.NONE, End.NONE, End.PENDING, End.TERMINATED, End.TERMINATED, End.TRUNCATED]
-
-
-class Rows(NamedTuple):
-    """A chunk that a stream stores next."""
-
-    stream: int
-    rows: int
-    end: End
-    is_seeded: bool
-    is_cut: bool
-
-
-def random_plan(seed: int) -> list[Any]:
-    """Chunks, cuts, new sessions and dropped rows; in some plans nearly all episodes are seeded."""
-    rng = random.Random(seed)
-    streams, most_rows = rng.randint(1, 4), rng.choice([2, 8, 30])
-    seeded, finals, others = rng.choice([0.05, 0.3, 0.9]), rng.choice([0.1, 0.5]), rng.random() / 9
-    plan: list[Any] = []
-    for _ in range(rng.randint(10, 120)):
-        stream, roll = rng.randrange(streams), rng.random() / others if others else 1.0
-        if roll < 0.1:
-            plan.append("session")
-            streams = rng.randint(1, 4)
-        elif roll < 0.4:
-            plan.append(rng.random())
-        else:
-            ends = (
-                [End.TERMINATED, End.TRUNCATED]
-                if rng.random() < finals
-                else [End.NONE, End.PENDING]
-            )
-            rows, end = rng.randint(1, most_rows), rng.choice(ends)
-            plan.append(Rows(stream, rows, end, rng.random() < seeded, roll < 0.7))
-    return plan
-
+from support.models.chain_model import SPEC, ChainModel, random_plan
 
 shapes = st.fixed_dictionaries(
     {
@@ -68,7 +30,7 @@ def file_bytes(chunks: list[Chunk]) -> int:
     return sum(32 + sum(map(len, encoder.encode(chunk))) for chunk in chunks)
 
 
-def play(storage: Storage, plan: list[Any], path: Path | None) -> Storage:
+def play(storage: Storage, plan: list[Any], path: Path | None) -> ChainModel:
     """Store the chunks of a plan, and compare chains and ledger with the model's."""
     model = ChainModel()
     storage.append_session(model.begin_session())
@@ -92,7 +54,7 @@ def play(storage: Storage, plan: list[Any], path: Path | None) -> Storage:
         model.check_chains(storage)
         if storage.index.base != base:
             live = model.session
-        kept = kept_rows(storage.ledger)
+        kept = model.kept_rows(storage.ledger)
         needed = model.needed(storage, live_session=live)
         if storage.index.base != base:
             # What is stored after an eviction may have made a stream's entries needless.
@@ -101,11 +63,11 @@ def play(storage: Storage, plan: list[Any], path: Path | None) -> Storage:
             with closing(DiskStorage.open(path, read_only=True, files=NoSyncFiles())) as reader:
                 model.check_chains(reader)
                 there = list(reader.ledger)
-                needless = [each for each in there if not kept_rows([each]) <= kept]
+                needless = [each for each in there if not model.kept_rows([each]) <= kept]
                 assert 2 * file_bytes(needless) <= max(
                     1, (path / "ledger.bin").stat().st_size if there else 1
                 )
-    return storage
+    return model
 
 
 @settings(deadline=None)
@@ -133,7 +95,7 @@ def test_a_ring_on_disk_keeps_what_chains_need(
             path, SPEC, segment_bytes=segment_bytes, files=NoSyncFiles(), **shape
         )
     with closing(storage):
-        play(storage, random_plan(seed), path)
-        kept = kept_rows(storage.ledger)
+        model = play(storage, random_plan(seed), path)
+        kept = model.kept_rows(storage.ledger)
     with closing(DiskStorage.open(path, files=NoSyncFiles())) as again:
-        assert kept_rows(again.ledger) >= kept
+        assert model.kept_rows(again.ledger) >= kept

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import random
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -34,10 +35,10 @@ class Key(NamedTuple):
     number: int
 
 
-def rows_of(key: Key, first: int, count: int) -> dict[str, np.ndarray]:
+def rows_of(label: int, first: int, count: int) -> dict[str, np.ndarray]:
     """Rows of an episode; the action follows from the episode and the row."""
     row = np.arange(first, first + count)
-    mixed = (row * 7919 + key.session * 104_729 + key.stream * 1_299 + key.number * 15_485) % 9973
+    mixed = (row * 7919 + label * 104_729) % 9973
     c = np.repeat(mixed[:, None] // 100, 70, axis=1).astype(np.uint8)
     return {
         "observation": np.repeat(row[:, None], 256, 1).reshape(-1, 16, 16).astype(np.uint8),
@@ -51,8 +52,16 @@ def rows_of(key: Key, first: int, count: int) -> dict[str, np.ndarray]:
 
 @dataclass
 class Played:
-    """An episode as it was played: its rows so far, and whether the env ended it."""
+    """An episode as it was played.
 
+    Args:
+        label: What its actions follow from.
+        is_seeded: A seeded reset began it.
+        rows: Its rows so far.
+        is_final: The env ended it.
+    """
+
+    label: int
     is_seeded: bool
     rows: int = 0
     is_final: bool = False
@@ -69,10 +78,12 @@ class ChainModel:
     Args:
         played: Every episode that was ever played.
         session: The newest session.
+        first_label: Labels of the episodes count from here.
     """
 
     played: dict[Key, Played] = field(default_factory=dict[Key, Played])
     session: int = -1
+    first_label: int = 0
     _open: dict[int, tuple[Key, int, int]] = field(default_factory=dict[int, tuple[Key, int, int]])
     _numbers: dict[int, int] = field(default_factory=dict[int, int])
     _next_id: int = 0
@@ -88,12 +99,12 @@ class ChainModel:
             number = self._numbers.get(stream, -1) + 1
             self._numbers[stream] = number
             key = Key(self.session, stream, number)
-            self.played[key] = Played(is_seeded)
+            self.played[key] = Played(self.first_label + len(self.played), is_seeded)
             self._open[stream] = (key, self._next_id, 0)
             self._next_id += 1
         key, episode, first = self._open[stream]
         played = self.played[key]
-        fields = rows_of(key, first, rows)
+        fields = rows_of(played.label, first, rows)
         if end & End.PENDING:  # not chosen yet
             for name in ACTIONS:
                 fields[name][-1] = 0
@@ -108,6 +119,23 @@ class ChainModel:
         """End the recording of the stream's episode."""
         self._open.pop(stream, None)
 
+    @classmethod
+    def merged(cls, models: Sequence[ChainModel], *, streams: int = 0) -> ChainModel:
+        """The episodes of several models, whose sessions are numbered one after the other.
+
+        Args:
+            models: The models.
+            streams: The streams of each model begin so many above those of the one before. Then
+                each is in a copy, which has one more session.
+        """
+        both, before = cls(), 0
+        for number, model in enumerate(models):
+            for (session, stream, episode), played in model.played.items():
+                key = Key(session + before, stream + number * streams, episode)
+                both.played[key] = played
+            before += model.session + 1 + bool(streams)
+        return both
+
     def chain(self, key: Key) -> list[Key] | None:
         """The episodes from a seeded one to this one; None if one between was cut, or unknown."""
         found = [key]
@@ -118,13 +146,8 @@ class ChainModel:
             found.insert(0, before)
         return found
 
-    def check_chains(self, storage: Storage, shift: Mapping[Key, Key] | None = None) -> None:
-        """Every stored episode whose chain was recorded is played with the right actions.
-
-        Args:
-            storage: The storage.
-            shift: Played episodes by the names that they have in the storage, if those are others.
-        """
+    def check_chains(self, storage: Storage) -> None:
+        """Every stored episode whose chain was recorded is played with the right actions."""
         heads: dict[Key, int] = {}
         for episode in stored_episodes(storage):
             key = key_of(episode.stream, episode.metadata)
@@ -136,12 +159,11 @@ class ChainModel:
             assert "seed" in chain.plays[0].metadata
             assert all(b == a._replace(number=a.number + 1) for a, b in pairwise(keys)), keys
             for number, (key, play) in enumerate(zip(keys, chain.plays, strict=True)):
-                original = key if shift is None else shift[key]
-                played = self.played[original]
+                played = self.played[key]
                 pieces = list(play.actions())
                 if number < len(keys) - 1:
                     assert (play.steps, play.end.is_final) == (played.rows - 1, True), key
-                expected = rows_of(original, 0, play.steps)
+                expected = rows_of(played.label, 0, play.steps)
                 for name in ACTIONS:
                     rows = np.concatenate([piece[name] for piece in pieces] or [expected[name][:0]])
                     assert rows.dtype == expected[name].dtype
@@ -150,8 +172,7 @@ class ChainModel:
                     assert key not in reached
                     reached[key] = tuple(keys[: number + 1])
         for key in heads:
-            original = key if shift is None else shift[key]
-            expected_chain = self.chain(original)
+            expected_chain = self.chain(key)
             found = reached.pop(key, None)
             if expected_chain is None:
                 assert found is None, f"{key} is reached, though its chain was cut"
@@ -160,11 +181,11 @@ class ChainModel:
                 assert len(found) == len(expected_chain), (found, expected_chain)
         assert not reached
 
-    def needed(self, storage: Storage, *, live_session: int | None) -> set[tuple[Key, int]]:
+    def needed(self, storage: Storage, *, live_session: int | None = None) -> set[tuple[Key, int]]:
         """Episodes and rows whose actions a stored episode needs, and which are not stored.
 
         Args:
-            storage: The storage, of episodes with their own names.
+            storage: The storage.
             live_session: Session whose streams may continue, also if nothing of them is stored.
         """
         stored: dict[Key, tuple[int, int]] = {}
@@ -184,20 +205,55 @@ class ChainModel:
                 found |= {(key, row) for row in range(self.played[key].rows) if row < begin}
         return found
 
+    def kept_rows(self, chunks: Iterable[Chunk]) -> set[tuple[Key, int]]:
+        """Episodes and rows of kept actions, which are compared with those that were played."""
+        found: set[tuple[Key, int]] = set()
+        for chunk in chunks:
+            key = key_of(chunk.stream, chunk.metadata)
+            assert set(chunk.fields) == set(ACTIONS)
+            assert ("seed" in chunk.metadata) == self.played[key].is_seeded
+            expected = rows_of(self.played[key].label, chunk.first_row, chunk.rows)
+            for name in ACTIONS:
+                assert chunk.fields[name].dtype == expected[name].dtype
+                np.testing.assert_array_equal(chunk.fields[name], expected[name])
+            found |= {(key, chunk.first_row + row) for row in range(chunk.rows)}
+        return found
+
+
+class Rows(NamedTuple):
+    """A chunk that a stream stores next."""
+
+    stream: int
+    rows: int
+    end: End
+    is_seeded: bool
+    is_cut: bool
+
+
+def random_plan(seed: int) -> list[Any]:
+    """Chunks, cuts, new sessions and dropped rows; in some plans nearly all episodes are seeded."""
+    rng = random.Random(seed)
+    streams, most_rows = rng.randint(1, 4), rng.choice([2, 8, 30])
+    seeded, finals = rng.choice([0.05, 0.3, 0.9]), rng.choice([0.1, 0.5])
+    others = rng.choice([0.01, 0.05, 0.2])  # share of other steps
+    plan: list[Any] = []
+    for _ in range(rng.randint(10, 120)):
+        stream, roll = rng.randrange(streams), rng.random() / others
+        if roll < 0.1:
+            plan.append("session")
+            streams = rng.randint(1, 4)
+        elif roll < 0.4:
+            plan.append(rng.random())
+        else:
+            ends = (
+                [End.TERMINATED, End.TRUNCATED]
+                if rng.random() < finals
+                else [End.NONE, End.PENDING]
+            )
+            rows, end = rng.randint(1, most_rows), rng.choice(ends)
+            plan.append(Rows(stream, rows, end, rng.random() < seeded, roll < 0.7))
+    return plan
+
 
 def key_of(stream: int, metadata: Mapping[str, Any]) -> Key:
     return Key(metadata["session"], stream, metadata["stream_episode"])
-
-
-def kept_rows(chunks: Iterable[Chunk]) -> set[tuple[Key, int]]:
-    """Episodes and rows of kept actions, which are compared with those that were played."""
-    found: set[tuple[Key, int]] = set()
-    for chunk in chunks:
-        key = key_of(chunk.stream, chunk.metadata)
-        assert set(chunk.fields) == set(ACTIONS)
-        expected = rows_of(key, chunk.first_row, chunk.rows)
-        for name in ACTIONS:
-            assert chunk.fields[name].dtype == expected[name].dtype
-            np.testing.assert_array_equal(chunk.fields[name], expected[name])
-        found |= {(key, chunk.first_row + row) for row in range(chunk.rows)}
-    return found
