@@ -156,7 +156,11 @@ class ArchivedStore:
         try:
             self._read()
         except (ValueError, TypeError, RecursionError, OverflowError) as error:
+            file.close()
             raise file.error(str(error)) from error
+        except BaseException:
+            file.close()
+            raise
 
     def _read(self) -> None:
         facts = parse(self.file.read("facts"))

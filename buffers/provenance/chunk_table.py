@@ -6,6 +6,7 @@ import json
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -17,6 +18,7 @@ __all__ = ["ChunkTable"]
 
 _COUNTS = struct.Struct("<QQI")
 _PENDING, _FINAL = int(End.PENDING), int(End.TERMINATED | End.TRUNCATED)
+_SEED, _BLOCK = "seed", 64  # as in stepwell.wrappers.seeded_resets
 _MOST_ROWS, _MOST_STREAM = 1 << 40, 1 << 32
 
 
@@ -111,7 +113,10 @@ class ChunkTable:
             has_key = np.array([key in facts for facts in self.metadata], np.bool_)
             values = [facts[key] for facts in self.metadata if key in facts]
             order = _within(by_stream, has_key)
-            if key in numbers:
+            if key in numbers and key == _SEED:
+                counts, given = _counts_of(values, self.stream[has_key], order)
+                parts += [pack_numbers(counts, order), pack_numbers(given)]
+            elif key in numbers:
                 parts.append(pack_numbers(np.array(values, np.int64), order))
             else:
                 texts = [_text_of(value) for value in values]
@@ -141,7 +146,7 @@ class ChunkTable:
         episode = _in_range("episode", unpack_numbers(cursor, episodes), 0, MOST)
         stream = unpack_numbers(cursor, episodes)
         _in_range("stream", stream, -_MOST_STREAM, _MOST_STREAM)
-        metadata = _unpack_metadata(cursor, head, np.argsort(stream, kind="stable"))
+        metadata = _unpack_metadata(cursor, head, stream)
         episode_of = unpack_numbers(cursor, chunks)
         _in_range("episode of a chunk", episode_of, 0, episodes - 1)
         order = np.argsort(stream[episode_of], kind="stable")
@@ -221,9 +226,10 @@ def _shapes_of(metadata: Sequence[Mapping[str, object]]) -> tuple[list[list[str]
 
 
 def _unpack_metadata(
-    cursor: Cursor, head: Mapping[str, object], by_stream: np.ndarray
+    cursor: Cursor, head: Mapping[str, object], stream: np.ndarray
 ) -> list[Mapping[str, object]]:
     """The metadata of all episodes."""
+    by_stream = np.argsort(stream, kind="stable")
     shapes = [_keys(shape) for shape in items(member(head, "shapes"), "shapes")]
     numbers = set(_keys(member(head, "numbers")))
     shape_of = unpack_numbers(cursor, len(by_stream), by_stream)
@@ -232,11 +238,73 @@ def _unpack_metadata(
     for key in dict.fromkeys(key for shape in shapes for key in shape):
         has_key = np.array([key in shape for shape in shapes], np.bool_)[shape_of]
         count = int(np.count_nonzero(has_key))
-        values = unpack_numbers(cursor, count, _within(by_stream, has_key)).tolist()
-        if key not in numbers:
+        order = _within(by_stream, has_key)
+        values = unpack_numbers(cursor, count, order).tolist()
+        if key in numbers and key == _SEED:
+            values = _seeds_of(values, cursor, order)
+        elif key not in numbers:
             values = [_value_of(bytes(cursor.take(length))) for length in values]
         columns[key] = values[::-1]
     return [{key: columns[key].pop() for key in shapes[shape]} for shape in shape_of.tolist()]
+
+
+def _counts_of(
+    seeds: Sequence[int], stream: np.ndarray, order: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """For each seed its number among those that are derived from one before; 0 if it was given.
+
+    Args:
+        seeds: The seeds.
+        stream: Their envs.
+        order: The order in which they follow each other: env by env.
+
+    Returns:
+        The numbers, and the seeds that were given, in that order.
+    """
+    counts = np.zeros(len(seeds), np.int64)
+    given: list[int] = []
+    before, count = None, 0
+    for place, env in zip(order.tolist(), stream[order].tolist(), strict=True):
+        count = _count_of(seeds[place], given[-1], count) if env == before else 0
+        if not count:
+            given.append(seeds[place])
+        counts[place] = count
+        before = env
+    return counts, np.array(given, np.int64)
+
+
+def _count_of(seed: int, given: int, count: int) -> int:
+    """The number of a seed among those derived from the given one, after ``count``; 0 for none."""
+    block, start = divmod(count, _BLOCK)
+    for number, first in ((block, start), (block + 1, 0)) if given >= 0 else ():
+        derived = _derived_seeds(given, number)
+        if seed in derived[first:]:
+            return number * _BLOCK + derived.index(seed, first) + 1
+    return 0
+
+
+def _seeds_of(counts: Sequence[int], cursor: Cursor, order: np.ndarray) -> list[int]:
+    """The seeds of `_counts_of`, of which those that were given come next."""
+    given = unpack_numbers(cursor, counts.count(0)).tolist()[::-1]
+    seeds = [0] * len(counts)
+    last = -1
+    for place in order.tolist():
+        count = counts[place]
+        if not count:
+            last = seeds[place] = given.pop()
+        elif count < 0 or last < 0:
+            raise ValueError(f"seed {count} after {last}: expected whole numbers >= 0")
+        else:
+            block, index = divmod(count - 1, _BLOCK)
+            seeds[place] = _derived_seeds(last, block)[index]
+    return seeds
+
+
+@lru_cache(1 << 10)
+def _derived_seeds(seed: int, block: int) -> list[int]:
+    """The seeds that `SeededResets` derives from one, in blocks."""
+    words = np.random.SeedSequence(seed, spawn_key=(block,)).generate_state(_BLOCK)
+    return (words >> 1).tolist()
 
 
 def _within(order: np.ndarray, is_kept: np.ndarray) -> np.ndarray:

@@ -167,11 +167,10 @@ def _pack_column(coding: int, values: np.ndarray) -> bytes:
 
 def _packings(rows: np.ndarray) -> Iterator[tuple[int, bytes]]:
     """Codings with the bytes of the rows."""
-    plain = np.ascontiguousarray(rows, rows.dtype.newbyteorder("<"))
-    row_bytes = plain.nbytes // max(1, len(plain))
-    planes = plain.view(np.uint8) if plain.ndim > 1 or not row_bytes else plain
-    yield _BYTES, np.ascontiguousarray(planes.reshape(len(plain), -1).view(np.uint8).T).tobytes()
     elements = math.prod(rows.shape[1:])
+    data = rows.astype(rows.dtype.newbyteorder("<"), copy=False).tobytes()
+    planes = np.frombuffer(data, np.uint8).reshape(len(rows), elements * rows.itemsize).T
+    yield _BYTES, planes.tobytes()
     if rows.dtype.kind not in "iub" or not len(rows) or not 1 <= elements <= _MOST_ELEMENTS:
         return
     columns = rows.reshape(len(rows), elements).T
@@ -195,8 +194,7 @@ def _unpack(cursor: Cursor, coding: int, field: Field, count: int) -> np.ndarray
     if coding == _BYTES:
         data = cursor.take(count * field.row_bytes)
         planes = np.frombuffer(data, np.uint8).reshape(field.row_bytes, count)
-        plain = np.ascontiguousarray(planes.T).view(np.uint8)
-        return np.frombuffer(plain.tobytes(), dtype).reshape(count, *field.shape).copy()
+        return np.frombuffer(planes.T.tobytes(), dtype).reshape(count, *field.shape)
     if (
         coding not in (_DIGITS, _BIG)
         or not 1 <= elements <= _MOST_ELEMENTS

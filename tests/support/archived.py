@@ -69,8 +69,13 @@ def record(
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    """The files of a store but for its lock, which names the last writer."""
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "LOCK"}
+    """The files of a store.
+
+    But for its lock, which names the last writer, and its ledger, which may hold the same actions
+    in other records.
+    """
+    names = {path.name for path in folder.iterdir()} - {"LOCK", "ledger.bin"}
+    return {name: (folder / name).read_bytes() for name in sorted(names)}
 
 
 def contents_of(replay: sw.SequenceReplayBuffer) -> list[Any]:
