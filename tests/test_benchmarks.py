@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,12 @@ def run(script: str, *arguments: str | Path) -> str:
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return str(done.stdout)
+
+
+def cells(text: str) -> list[list[str]]:
+    """The lines of all tables of a text."""
+    lines = [line.split("|")[1:-1] for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line] for line in lines]
 
 
 def case(name: str, goal: float, ours: list[float], limit: list[float] | None) -> dict[str, Any]:
@@ -57,8 +64,7 @@ def test_figures_are_medians_of_rounds_and_are_judged_as_they_are_shown(tmp_path
     assert "older" not in text
     assert "3 of 5 goals are met by numpy alone" in text
     assert "(a machine; medians of 3 rounds, of 0.5 s where it collects)" in text
-    cells = [[c.strip() for c in line.split("|")[1:-1]] for line in text.splitlines()]
-    assert [row for row in cells if row][2:] == [
+    assert cells(text)[2:] == [
         ["faster, of limit", "2.00", "", "2.00 (1.00-3.00)", "", "met"],
         ["short", "50 us", "", "50 (49-51)", "", "met"],
         ["by time, of limit", "0.60", "", "1.00 (1.00-2.00)", "", "met"],
@@ -81,3 +87,62 @@ def test_a_part_of_the_table_is_measured(tmp_path: Path) -> None:
     for case in measured:
         assert case["paths"]["pure"][0]["stepwell"]["cpu"] > 0
     assert not list(tmp_path.glob("benchmark-*"))
+
+
+def test_costs_of_provenance_are_medians_of_rounds(tmp_path: Path) -> None:
+    rounds = [
+        {
+            **{"steps": 1_000.0, "store bytes": 50_000.0, "archive bytes": 400.0},
+            **{"collecting": 0.5, "proof": 0.25, "restoring": 0.5},
+            **{"collecting, CPU": 1.0, "proof, CPU": cpu, "restoring, CPU": 1.5},
+        }
+        for cpu in (0.8, 0.9, 1.2)
+    ]
+    bursts = [
+        {which: {"CPU": cpu * 1e-6, "time": 2e-6} for which, cpu in (("before", 10), ("now", now))}
+        for now in (10.2, 10.2, 10.2, 90.0)
+    ]
+    slower = [{**burst, "now": {"CPU": 10.4e-6, "time": 2e-6}} for burst in bursts]
+    trees = {"CartPole x 8, to RAM": bursts, "Pong x 8, to disk": slower}
+    figures, page = tmp_path / "figures.json", tmp_path / "page.md"
+    figures.write_text(json.dumps({"machine": "one", "envs": {"Pong": rounds}, "trees": trees}))
+    page.write_text("before\n<!-- provenance -->\nolder\n<!-- end of provenance -->\nbehind\n")
+    shown = run("provenance.py", "--show", figures, "--page", page)
+    text = page.read_text()
+    assert text.startswith("before\n<!-- provenance -->\n| env ")
+    assert text.endswith("\n\n(one; medians of 3 rounds)\n<!-- end of provenance -->\nbehind\n")
+    assert "older" not in text
+    sizes = ("Pong", "1,000", "50", "0.4", "125 times", "2,000", "4,000")
+    assert cells(text)[2:] == [[*sizes, "0.90 (0.80-1.20)", "1.50 (1.50-1.50)"]]
+    ratios = {row[0]: (row[4], row[-1]) for row in cells(shown) if row[1] == "CPU"}
+    assert ratios == {
+        "CartPole x 8, to RAM": ("1.020", "1.03: met"),
+        "Pong x 8, to disk": ("1.040", "1.01: **missed**"),
+    }
+
+
+def test_collecting_is_not_compared_with_the_same_tree(tmp_path: Path) -> None:
+    source = BENCHMARKS.parent / "src"
+    what = ("--only", "CartPole x 8, to RAM", "--steps", "80", "--folder", tmp_path)
+    command: list[str | Path] = [sys.executable, BENCHMARKS / "provenance.py", "--before", source]
+    done = subprocess.run(
+        [*command, *what],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(source)},
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("--before: expected another tree, got ")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.proof
+def test_the_cost_of_provenance_is_measured(tmp_path: Path) -> None:
+    figures = tmp_path / "figures.json"
+    what = ("--only", "CartPole", "demo cartridge", "--rounds", "1", "--steps", "400")
+    text = run("provenance.py", *what, "--folder", tmp_path, "--json", figures)
+    assert "CartPole" in text
+    for found in json.loads(figures.read_text())["envs"].values():
+        assert 0 < found[0]["archive bytes"] < found[0]["store bytes"]
+        assert found[0]["proof, CPU"] > 0
+    assert list(tmp_path.iterdir()) == [figures]
