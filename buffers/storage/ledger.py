@@ -262,7 +262,7 @@ class Ledger(Generic[PlaceT]):
         oldest = None if after is None else Oldest(facts, after[1].first_row)
         self._drop_before(stream, facts.session, gone)
         key = facts.session, stream
-        if oldest is None and facts.session != newest_session:
+        if oldest is None and facts.session < newest_session:
             self._replace(key, [], gone)
             return []
         old = self.kept.get(key, [])
@@ -319,7 +319,7 @@ class Ledger(Generic[PlaceT]):
             after = self._after(rows, count, stream, -1)
             facts = None if after is None else _facts_at(rows, after[0])
             if after is None:
-                if session != newest_session:
+                if session < newest_session:
                     self._replace(key, [], gone)
             elif facts is not None:
                 self._drop_before(stream, facts.session, gone)
