@@ -30,6 +30,7 @@ if TYPE_CHECKING:  # loaded when it is first asked for: the command line begins 
         GaussianNoise,
         RandomPolicy,
         WarmUp,
+        env_at,
         evaluate,
         resimulate,
     )
@@ -68,6 +69,7 @@ __all__ = [
     "WarmUp",
     "bridges",
     "check_vector_env",
+    "env_at",
     "evaluate",
     "from_gym",
     "make_atari",
@@ -137,6 +139,7 @@ if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
                 "RandomPolicy",
                 "WarmUp",
                 "collectors",
+                "env_at",
                 "evaluate",
                 "resimulate",
             ],

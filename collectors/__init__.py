@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # loaded on first access: the command line starts without it
         ValuePolicy,
     )
     from stepwell.collectors.report import CollectReport, EpisodeReport, StepReport
+    from stepwell.collectors.simulation.env_at import env_at
     from stepwell.collectors.simulation.resimulate import EpisodeProof, resimulate
 
 __all__ = [
@@ -44,6 +45,7 @@ __all__ = [
     "ValuePolicy",
     "Video",
     "WarmUp",
+    "env_at",
     "evaluate",
     "resimulate",
 ]
@@ -67,6 +69,7 @@ if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
                 "ValuePolicy",
             ],
             "report": ["CollectReport", "EpisodeReport", "StepReport"],
+            "simulation.env_at": ["env_at"],
             "simulation.resimulate": ["EpisodeProof", "resimulate"],
         },
     )
