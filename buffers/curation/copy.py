@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import datetime
 import time
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import count
 from typing import cast
 
 from stepwell.buffers.curation.episode_writer import EpisodeWriter, check_new
+from stepwell.buffers.curation.lead_in import lead_in
 from stepwell.buffers.curation.repeated_episodes import Duplicates, check_duplicates, find_repeats
 from stepwell.buffers.curation.stored_episode import StoredEpisode, stored_episodes
 from stepwell.buffers.episode import Chunk
@@ -23,6 +26,7 @@ from stepwell.buffers.whole_numbers import is_whole
 
 __all__ = ["CopyReport", "SessionShift", "copy_episodes"]
 
+_KEPT_BYTES = 8 << 20  # of actions, uncompressed, that are written at once
 # Bits of a stream's number when several storages are read as one.
 _STREAM_BITS = 32
 
@@ -155,6 +159,7 @@ def copy_episodes(
             for number, episode in plan.episodes():
                 copy.copy(number, episode)
             copy.finish()
+            copy.keep_actions(plan)
         except BaseException as error:
             if target.path is None:
                 error.add_note(copy.kept)
@@ -226,6 +231,16 @@ class _Plan:
             late_starts=report.late_starts - found.late_starts,
         )
 
+    def first_rows(self, target: Storage) -> Iterator[tuple[Storage, array[int]]]:
+        """Each storage with the first row of its episodes that is in the target, -1 for none."""
+        records = target.index.records
+        tails = records[records["is_tail"] == 1]
+        heads = dict(zip(tails["episode"].tolist(), tails["head"].tolist(), strict=True))
+        ids = count()  # in the order in which the chosen ones were copied
+        for storage, chosen in zip(self._storages, self._chosen, strict=True):
+            found = (heads.get(next(ids), -1) if is_chosen else -1 for is_chosen in chosen)
+            yield storage, array("q", found)
+
     def episodes(self) -> Iterator[tuple[int, StoredEpisode]]:
         """The chosen episodes, each with the index of its storage."""
         pairs = zip(self._storages, self._chosen, strict=True)
@@ -270,6 +285,20 @@ class _Copy:
     def finish(self) -> None:
         """Write buffered rows."""
         self._writer.flush()
+
+    def keep_actions(self, plan: _Plan) -> None:
+        """Keep the actions that the copy lacks, and that its episodes need to be played again."""
+        target = self._target.storage
+        for number, (storage, first_rows) in enumerate(plan.first_rows(target)):
+            waiting: list[Chunk] = []
+            size = 0
+            for chunk in lead_in(storage, first_rows):
+                waiting.append(self._sessions.shifted(number, chunk))
+                size += sum(rows.nbytes for rows in chunk.fields.values())
+                if size >= _KEPT_BYTES:
+                    target.keep_actions(waiting)
+                    waiting, size = [], 0
+            target.keep_actions(waiting)
 
     def _report_progress(self) -> None:
         writer = self._writer

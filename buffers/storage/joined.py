@@ -99,6 +99,10 @@ class JoinedStorage:
         """The storages, in order."""
         return self._storages
 
+    def stream_of(self, number: int, stream: int) -> int:
+        """The stream here of a stream of the storage with this number."""
+        return (number << _NUMBER_BITS) + stream
+
     @property
     def spec(self) -> Spec:
         """The fields of every row, with the codecs of the first storage."""

@@ -207,8 +207,14 @@ class Ledger(Generic[PlaceT]):
     def enter(self, stream: Stream, entry: Kept[PlaceT]) -> None:
         """Enter kept actions."""
         self.kept.setdefault(stream, []).append(entry)
-        self._unsure.add(stream)
         self.has_chains = True
+
+    def doubt(self, chunks: Iterable[Chunk]) -> None:
+        """Judge kept actions that did not come from an eviction at the next one."""
+        for chunk in chunks:
+            facts = facts_of(chunk.metadata)
+            if facts is not None:
+                self._unsure.add((facts.session, chunk.stream))
 
     def evict(
         self, rows: EvictedRows, count: int, newest_session: int
@@ -232,11 +238,12 @@ class Ledger(Generic[PlaceT]):
         last = dict(zip(evicted["stream"].tolist(), range(count), strict=True))
         added: list[Chunk] = []
         gone: list[Kept[PlaceT]] = []
+        self._unsure -= {key for key in self._unsure if key[1] in last}  # are judged now
+        self._look_again(rows, count, newest_session, gone)
         for stream, place in last.items():
             position = index.base + place
             after = self._after(rows, count, stream, index.record(position).stream_next)
             added += self._evict_stream(rows, stream, position, after, newest_session, gone)
-        self._look_again(rows, count, newest_session, last, gone)
         return added, gone
 
     def _evict_stream(
@@ -255,7 +262,7 @@ class Ledger(Generic[PlaceT]):
         oldest = None if after is None else Oldest(facts, after[1].first_row)
         self._drop_before(stream, facts.session, gone)
         key = facts.session, stream
-        if oldest is None and facts.session != newest_session:
+        if oldest is None and facts.session < newest_session:
             self._replace(key, [], gone)
             return []
         old = self.kept.get(key, [])
@@ -279,7 +286,7 @@ class Ledger(Generic[PlaceT]):
                 break
             found = [each for each in found if read.get(each.place, 0) is not None]
         self._replace(key, [cast("Kept[PlaceT]", e) for e in wanted if id(e) not in mine], gone)
-        if oldest is None:
+        if oldest is None:  # look again at the next eviction
             self._unsure.add(key)
         return [*joined(cast("Chunk", read[each.place]) for each in new)]
 
@@ -301,21 +308,24 @@ class Ledger(Generic[PlaceT]):
         rows: EvictedRows,
         count: int,
         newest_session: int,
-        known: Mapping[int, int],
         gone: list[Kept[PlaceT]],
     ) -> None:
         """Remove entries of streams of which nothing is stored, nor will be."""
         for key in sorted(self._unsure):
             session, stream = key
-            if stream in known:
+            if key not in self.kept:
+                self._unsure.discard(key)
                 continue
             after = self._after(rows, count, stream, -1)
             facts = None if after is None else _facts_at(rows, after[0])
-            if after is None and session != newest_session:
-                self._replace(key, [], gone)
+            if after is None:
+                if session < newest_session:
+                    self._replace(key, [], gone)
             elif facts is not None:
-                self._unsure.discard(key)
                 self._drop_before(stream, facts.session, gone)
+                if facts.session == session:
+                    stay = needed(self.kept[key], Oldest(facts, after[1].first_row))
+                    self._replace(key, stay, gone)
 
     def _drop_before(self, stream: int, session: int, gone: list[Kept[PlaceT]]) -> None:
         """Remove entries of a stream from sessions of which it holds nothing any more."""

@@ -143,6 +143,7 @@ class MemoryStorage:
         compact = self._ledger.compact(chunks)
         with self._lock:
             self._ledger.add(compact)
+            self._ledger.doubt(compact)
 
     def add(self, chunks: Sequence[Chunk]) -> None:
         """Store chunks, and evict the oldest slabs to keep the capacity.

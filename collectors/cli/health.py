@@ -160,7 +160,8 @@ def repair_store(
 def _with_progress(folder: Path, is_silent: bool, work: Callable[..., _Report]) -> _Report:
     """Do the work, which takes ``on_bytes``, with a live line that shows the progress."""
     check_complete(folder)
-    total = sum(path.stat().st_size for path in folder.glob("segment-*.bin"))
+    names = ("segment-*.bin", "ledger.bin")
+    total = sum(path.stat().st_size for name in names for path in folder.glob(name))
     done, due = 0, 0.0
     with LiveLine(is_silent=is_silent) as line:
 

@@ -100,6 +100,8 @@ class StoreSummary:
         lengths: Env steps [E] of the same episodes.
         raw_bytes: Bytes of the stored rows uncompressed, each frame counted once.
         stored_bytes: Bytes of the same rows as they are stored.
+        ledger_bytes: Bytes of the actions of rows that are gone, which the stored episodes need to
+            be played again.
         disk_bytes: Bytes of the folder's files.
     """
 
@@ -119,6 +121,7 @@ class StoreSummary:
     lengths: np.ndarray
     raw_bytes: int
     stored_bytes: int
+    ledger_bytes: int
     disk_bytes: int
 
     @property
@@ -151,6 +154,7 @@ class StoreSummary:
             "lengths": statistics_of(self.lengths),
             "raw_bytes": self.raw_bytes,
             "stored_bytes": self.stored_bytes,
+            "ledger_bytes": self.ledger_bytes,
             "disk_bytes": self.disk_bytes,
             "compression": self.compression,
         }
@@ -190,6 +194,7 @@ def summary_of(path: Path) -> StoreSummary:
             lengths=whole["first_row"] + whole["rows"] - 1,
             raw_bytes=storage.index.rows * storage.spec.row_bytes,
             stored_bytes=int(records["nbytes"].sum()),
+            ledger_bytes=storage.ledger_bytes,
             disk_bytes=disk_bytes(path),
         )
 
@@ -300,6 +305,9 @@ def _overview_lines(store: StoreSummary, digest: str | None) -> Iterator[tuple[s
         "size",
         ", ".join(describe_size(store.disk_bytes, store.raw_bytes, store.stored_bytes)),
     )
+    if store.ledger_bytes:
+        size = format_bytes(store.ledger_bytes)
+        yield "kept actions", f"{size}, of rows that are gone, to play these episodes again"
     yield "made by", _versions(store)
     if digest is not None:
         yield "digest", digest

@@ -115,6 +115,7 @@ class Appender:
         records = self._ledger.records(chunks)
         with self._poisoning(), self._index_lock:
             self._ledger.add(records)
+            self._ledger.doubt(chunks)
 
     def add(self, chunks: Sequence[Chunk]) -> None:
         """See `DiskStorage.add`."""
@@ -221,9 +222,10 @@ class Appender:
 
     def _open_ledger(self) -> DiskLedger:
         manifest = self._manifest
-        return DiskLedger(
-            self._folder.files, self._folder.path, manifest.store, manifest.facts.spec
-        )
+        folder, spec = self._folder, manifest.facts.spec
+        ledger = DiskLedger(folder.files, folder.path, manifest.store, spec)
+        ledger.load()
+        return ledger
 
     def _encode(self, chunks: Sequence[Chunk]) -> list[EncodedChunk]:
         """Check and encode the chunks."""

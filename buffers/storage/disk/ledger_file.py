@@ -38,15 +38,15 @@ from stepwell.buffers.storage.ledger import (
     joined,
 )
 
-__all__ = ["DiskLedger", "KeptChunks", "LedgerFile", "LedgerReader"]
+__all__ = ["DiskLedger", "KeptChunks", "LedgerFile", "LedgerPlace", "LedgerReader"]
 
 _MAGIC = b"\x93SWLED\r\n"
 _HEADER = struct.Struct("<8sHH16sI")
 _RECORD_BEGIN = struct.Struct("<4sI")
-_RECORD = struct.Struct("<4sII4s")
+_RECORD = struct.Struct("<4sII12s")
 _CHUNK = struct.Struct("<qqqII")
 _BEGIN = b"KEPT"
-_MARK, _MARK_OFFSET = b"DONE", 12
+_MARK, _MARK_OFFSET = b"DONE" * 3, 12
 _RECORD_BYTES = 1 << 16  # a record that is longer holds one chunk
 _MOST_RECORD_BYTES = 1 << 30
 _MOST_ROWS, _MOST_STREAM = 1 << 16, 1 << 32
@@ -116,6 +116,16 @@ class LedgerFile:
         spec: The fields of the store's rows.
     """
 
+    @classmethod
+    def open(cls, files: Files, path: Path, store: bytes, spec: Spec) -> LedgerFile:
+        """Open the file at a path.
+
+        Raises:
+            FileNotFoundError: There is none.
+            StoreCorrupt: It is no file.
+        """
+        return cls(files, path, _OwnFile(files.open(path)), store, spec)
+
     def __init__(self, files: Files, path: Path, file: _OwnFile, store: bytes, spec: Spec) -> None:
         self.path = path
         self.file = file.file
@@ -162,13 +172,13 @@ class LedgerFile:
             if body is None:
                 is_complete = False
                 following = self._next(offset + 8, size, search)
-                if following is None and head[_MARK_OFFSET:] != _MARK:
+                if following is None and not _is_marked(head):
                     break  # of an append that never returned
                 end = size if following is None else following
                 damages.append(self._damage(offset, end))
                 offset = end
                 continue
-            is_complete &= head[_MARK_OFFSET:] == _MARK
+            is_complete &= _is_marked(head)
             try:
                 places += self._chunks(body, offset + _RECORD.size)
             except StoreCorrupt as error:
@@ -177,6 +187,19 @@ class LedgerFile:
             compared += _RECORD.size + len(body)
             on_bytes(len(body))
         return LedgerScan(places, damages, is_complete, compared)
+
+    def check_rows(self, place: LedgerPlace) -> None:
+        """Decode every row of a kept chunk.
+
+        Raises:
+            StoreCorrupt: A compressed block does not hold its rows.
+        """
+        data = self._files.pread(self.file, place.nbytes, place.offset)
+        try:
+            self._decoder.check_rows(data, 0, place.rows)
+        except StoreCorrupt as error:
+            end = place.offset + place.nbytes
+            raise StoreCorrupt(f"{self._damage(place.offset, end)} ({error})") from error
 
     def _damaged_header(self) -> list[str]:
         """A sentence if the header is damaged, or that of another store."""
@@ -287,7 +310,7 @@ class KeptChunks(Sequence[Chunk]):
     def __getitem__(self, index: slice) -> KeptChunks: ...
     def __getitem__(self, index: int | slice) -> Chunk | KeptChunks:
         if isinstance(index, slice):
-            return KeptChunks(self.file, self._places[index])
+            return KeptChunks(self._file, self._places[index])
         place = self._places[index]
         assert self._file is not None
         return self._file.read(place)
@@ -364,10 +387,6 @@ class DiskLedger(Ledger[LedgerPlace]):
         folder: The store's folder.
         store: The store's 16 random bytes.
         spec: The fields of the store's rows.
-
-    Raises:
-        StoreCorrupt: The ledger is damaged.
-        StoreTooNew: A later version wrote it.
     """
 
     def __init__(self, files: Files, folder: Path, store: bytes, spec: Spec) -> None:
@@ -381,17 +400,26 @@ class DiskLedger(Ledger[LedgerPlace]):
         self._end = 0  # of the last record
         self._needless = 0  # bytes of chunks that are no longer needed
         self._is_complete = True
+
+    def load(self) -> None:
+        """Read the file, if there is one.
+
+        Raises:
+            StoreCorrupt: It is damaged.
+            StoreTooNew: A later version wrote it.
+        """
         if path_kind(self._path) is None:
             return
-        self._open(files.open_to_write(self._path))
+        self._open(self._files.open_to_write(self._path))
         assert self._reader is not None
         scan = self._reader.scan()
         if scan.damages:
             raise StoreCorrupt(scan.damages[0])
         self._is_complete = scan.is_complete
-        self._end = files.size(self._reader.file)
+        self._end = self._files.size(self._reader.file)
         for place, facts in scan.places:
             self._enter(place, facts)
+        self._unsure = set(self.kept)
 
     @property
     def chunks(self) -> KeptChunks:
@@ -402,7 +430,7 @@ class DiskLedger(Ledger[LedgerPlace]):
     def recover(self) -> None:
         """Complete the file after a crash."""
         if not self._is_complete:
-            self._replace_file(self.chunks)
+            self.replace_file(self.chunks)
 
     def records(self, chunks: Sequence[Chunk]) -> list[LedgerRecord]:
         """The records of actions that are to be kept.
@@ -419,7 +447,7 @@ class DiskLedger(Ledger[LedgerPlace]):
             return
         # A file with a second name, such as a copy by hard links, is not written to.
         if self._reader is None or self._files.has_other_name(self._reader.file):
-            self._replace_file(self.chunks, records)
+            self.replace_file(self.chunks, records)
             return
         file, end = self._reader.file, self._end
         write_at(self._files, file, b"".join(record.data for record in records), end)
@@ -435,7 +463,7 @@ class DiskLedger(Ledger[LedgerPlace]):
         """Make the file shorter if more than half of it is no longer needed."""
         self._needless += sum(_CHUNK.size + each.place.nbytes for each in gone)
         if 2 * self._needless > self._end:
-            self._replace_file(self.chunks)
+            self.replace_file(self.chunks)
 
     def close(self) -> None:
         """Close the file."""
@@ -446,11 +474,11 @@ class DiskLedger(Ledger[LedgerPlace]):
         own = _OwnFile(file)
         self._reader = LedgerFile(self._files, self._path, own, self._store, self._spec)
 
-    def _replace_file(self, chunks: Iterable[Chunk], more: Iterable[LedgerRecord] = ()) -> None:
+    def replace_file(self, chunks: Iterable[Chunk], more: Iterable[LedgerRecord] = ()) -> None:
         """Replace the file by one with these chunks and records alone."""
         temporary = self._path.with_name(self._path.name + ".tmp")
         file = self._files.create(temporary)
-        unsure, self.kept, self._unsure = self._unsure, {}, set()
+        self.kept = {}
         try:
             write_at(self._files, file, _header(self._store), 0)
             end = _HEADER.size
@@ -465,7 +493,6 @@ class DiskLedger(Ledger[LedgerPlace]):
         except BaseException:
             file.close()
             raise
-        self._unsure &= unsure
         self._open(file)
         self._end, self._needless, self._is_complete = end, 0, True
 
@@ -526,7 +553,12 @@ class LedgerRecord(NamedTuple):
         """The record with some chunks."""
         begin = _RECORD_BEGIN.pack(_BEGIN, len(body))
         crc = crc32(body, crc32(begin, crc32(store)))
-        return cls(_RECORD.pack(_BEGIN, len(body), crc, b"\0\0\0\0") + body, places)
+        return cls(_RECORD.pack(_BEGIN, len(body), crc, bytes(len(_MARK))) + body, places)
+
+
+def _is_marked(head: bytes) -> bool:
+    """True if a record was on the medium; a part of the mark may be damaged together with it."""
+    return any(head[at : at + 4] == b"DONE" for at in range(_MARK_OFFSET, _RECORD.size, 4))
 
 
 def _header(store: bytes) -> bytes:

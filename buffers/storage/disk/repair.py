@@ -14,12 +14,20 @@ import numpy as np
 from stepwell.buffers.episode import End
 from stepwell.buffers.errors import StoreCorrupt, StoreNotFound
 from stepwell.buffers.storage.disk.files import Files, path_kind, write_at
-from stepwell.buffers.storage.disk.folder import StoreFolder
+from stepwell.buffers.storage.disk.folder import LEDGER, StoreFolder
 from stepwell.buffers.storage.disk.format import Header, Manifest, SealedSegment, pack_slots
+from stepwell.buffers.storage.disk.ledger_file import DiskLedger
 from stepwell.buffers.storage.disk.rebuild import rebuild_header
 from stepwell.buffers.storage.disk.segment import LoadedSegment, segment_path
 from stepwell.buffers.storage.disk.storage import DiskStorage
-from stepwell.buffers.storage.disk.verify import Damage, SegmentSurvey, read_or_rebuild, survey
+from stepwell.buffers.storage.disk.verify import (
+    Damage,
+    LedgerSurvey,
+    SegmentSurvey,
+    read_or_rebuild,
+    survey,
+    survey_ledger,
+)
 from stepwell.buffers.storage.disk.view import Recovery
 
 __all__ = ["RepairReport", "repair"]
@@ -60,7 +68,8 @@ def repair(
     """Repair the store in a folder.
 
     Damaged chunks are removed only with ``yes``: the rows before them are an episode ended by a
-    cut, the rows after them one without its first rows. The damaged files are kept in the folder
+    cut, the rows after them one without its first rows. Their actions are lost, too, as no part of
+    a damaged chunk can be proved right. The damaged files are kept in the folder
     ``damaged`` inside the store; nothing is deleted. A store without damage is opened for writing,
     which completes or leaves out what a crash has left.
 
@@ -81,10 +90,12 @@ def repair(
     with contextlib.closing(lock):
         manifest, damages = read_or_rebuild(folder)
         found = list(survey(folder, manifest, on_bytes or (lambda nbytes: None)))
+        ledger = survey_ledger(folder, manifest, on_bytes or (lambda nbytes: None))
         damages += [damage for each in found for damage in each.damages]
+        damages += ledger.damages
         if damages and not yes:
             return RepairReport(folder.path, tuple(damages), False, Recovery(), ())
-        kept = _Repair(folder, manifest, found).run() if damages else []
+        kept = _Repair(folder, manifest, found, ledger).run() if damages else []
     with DiskStorage.open(path, files=folder.files) as storage:  # recovers it
         return RepairReport(folder.path, tuple(damages), True, storage.recovery, tuple(kept))
 
@@ -96,13 +107,21 @@ class _Repair:
         folder: The store's folder, locked.
         manifest: Its manifest, as read or rebuilt.
         found: The live segments.
+        ledger: The kept actions.
     """
 
-    def __init__(self, folder: StoreFolder, manifest: Manifest, found: list[SegmentSurvey]) -> None:
+    def __init__(
+        self,
+        folder: StoreFolder,
+        manifest: Manifest,
+        found: list[SegmentSurvey],
+        ledger: LedgerSurvey,
+    ) -> None:
         self._folder = folder
         self._files = folder.files
         self._manifest = manifest
         self._found = found
+        self._ledger = ledger
         self._kept: list[Path] = []
         self._gone: list[SegmentSurvey] = []
 
@@ -116,6 +135,8 @@ class _Repair:
             )
         with contextlib.suppress(StoreNotFound):
             self._keep_manifest()
+        if self._ledger.damages:
+            self._replace_ledger()
         before: LoadedSegment | None = None
         entries: dict[int, SealedSegment] = {entry.number: entry for entry in self._manifest.sealed}
         for each in self._found:
@@ -161,6 +182,14 @@ class _Repair:
         self._keep(loaded.segment.path)
         packed = pack_slots(header, slots)
         self._rewrite(loaded.segment.path, header, packed, *header.table_offsets)
+
+    def _replace_ledger(self) -> None:
+        """Rewrite the ledger with its undamaged chunks."""
+        self._keep(self._folder.path / LEDGER)
+        manifest, path = self._manifest, self._folder.path
+        ledger = DiskLedger(self._files, path, manifest.store, manifest.facts.spec)
+        with contextlib.closing(ledger):
+            ledger.replace_file(self._ledger.chunks)
 
     def _keep_manifest(self) -> None:
         """Keep a manifest that is damaged, or older than the segments."""

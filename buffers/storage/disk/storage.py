@@ -21,7 +21,7 @@ from stepwell.buffers.storage.chunk_codec import Buffer
 from stepwell.buffers.storage.chunk_index import ChunkIndex, ChunkInfo
 from stepwell.buffers.storage.disk.appender import SEGMENTS, Appender
 from stepwell.buffers.storage.disk.files import Files
-from stepwell.buffers.storage.disk.folder import StoreFolder
+from stepwell.buffers.storage.disk.folder import LEDGER, StoreFolder
 from stepwell.buffers.storage.disk.format import Manifest, StoreFacts, json_text
 from stepwell.buffers.storage.disk.ledger_file import LedgerReader
 from stepwell.buffers.storage.disk.segment import LoadedSegment, Segment, SegmentMaps
@@ -295,6 +295,14 @@ class DiskStorage:
         with self._lock:
             manifest = self._view.manifest
             return self._ledger.chunks(manifest.store, manifest.facts.spec, skip=self._skip)
+
+    @property
+    def ledger_bytes(self) -> int:
+        """Bytes of disk that the ledger takes; `nbytes` does not include them."""
+        try:
+            return os.lstat(self.path / LEDGER).st_size
+        except FileNotFoundError:
+            return 0
 
     def keep_actions(self, chunks: Sequence[Chunk]) -> None:
         """Add actions to the `ledger`; when it returns they are durable.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -12,12 +12,13 @@ from zlib import crc32
 
 import numpy as np
 
-from stepwell.buffers.episode import End
+from stepwell.buffers.episode import Chunk, End
 from stepwell.buffers.errors import StoreCorrupt, StoreNotFound
 from stepwell.buffers.storage.chunk_index import ChunkInfo
 from stepwell.buffers.storage.disk.files import Files
-from stepwell.buffers.storage.disk.folder import StoreFolder
+from stepwell.buffers.storage.disk.folder import LEDGER, StoreFolder
 from stepwell.buffers.storage.disk.format import SLOT, Manifest, repair_advice
+from stepwell.buffers.storage.disk.ledger_file import KeptChunks, LedgerFile, LedgerPlace
 from stepwell.buffers.storage.disk.rebuild import rebuild_manifest
 from stepwell.buffers.storage.disk.segment import (
     LoadedSegment,
@@ -30,7 +31,16 @@ from stepwell.buffers.storage.disk.segment import (
 )
 from stepwell.buffers.storage.disk.view import Recovery, StoreView
 
-__all__ = ["Damage", "SegmentSurvey", "VerifyReport", "read_or_rebuild", "survey", "verify"]
+__all__ = [
+    "Damage",
+    "LedgerSurvey",
+    "SegmentSurvey",
+    "VerifyReport",
+    "read_or_rebuild",
+    "survey",
+    "survey_ledger",
+    "verify",
+]
 
 _RUN_BYTES = 8 << 20
 
@@ -72,6 +82,20 @@ class SegmentSurvey(NamedTuple):
     def lost(self) -> list[int]:
         """Slots whose chunks are lost."""
         return [each.slot for each in self.damages if each.slot is not None]
+
+
+class LedgerSurvey(NamedTuple):
+    """The kept actions and damages found in the ledger's file.
+
+    Args:
+        chunks: Undamaged chunks.
+        damages: The damaged parts.
+        nbytes: Bytes whose checksums were compared.
+    """
+
+    chunks: Sequence[Chunk]
+    damages: list[Damage]
+    nbytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,10 +164,13 @@ def verify(
     """
     folder = StoreFolder(path, files or Files())
     manifest, damages = read_or_rebuild(folder)
-    found = list(survey(folder, manifest, on_bytes or (lambda nbytes: None)))
+    on_bytes = on_bytes or (lambda nbytes: None)
+    found = list(survey(folder, manifest, on_bytes))
+    ledger = survey_ledger(folder, manifest, on_bytes)
     live = set(read_or_rebuild(folder)[0].numbers)
     # A segment that a writer has evicted meanwhile is not missing.
-    return _report(folder, manifest, damages, [each for each in found if each.number in live])
+    found = [each for each in found if each.number in live]
+    return _report(folder, manifest, [*damages, *ledger.damages], found, ledger.nbytes)
 
 
 def read_or_rebuild(folder: StoreFolder) -> tuple[Manifest, list[Damage]]:
@@ -170,7 +197,11 @@ def read_or_rebuild(folder: StoreFolder) -> tuple[Manifest, list[Damage]]:
 
 
 def _report(
-    folder: StoreFolder, manifest: Manifest, damages: list[Damage], found: list[SegmentSurvey]
+    folder: StoreFolder,
+    manifest: Manifest,
+    damages: list[Damage],
+    found: list[SegmentSurvey],
+    nbytes: int,
 ) -> VerifyReport:
     damages = damages + [damage for each in found for damage in each.damages]
     loaded = [each.loaded for each in found if each.loaded is not None]
@@ -196,7 +227,7 @@ def _report(
         chunks=len(whole),
         rows=index.rows,
         episodes=index.episodes,
-        nbytes=sum(each.nbytes for each in found),
+        nbytes=nbytes + sum(each.nbytes for each in found),
         lost_chunks=taken_out,
     )
 
@@ -228,6 +259,38 @@ def survey(
         ]
         chunks, nbytes = _damaged_chunks(folder.files, loaded, on_bytes)
         yield SegmentSurvey(number, loaded, damages + chunks, nbytes)
+
+
+def survey_ledger(
+    folder: StoreFolder, manifest: Manifest, on_bytes: Callable[[int], None]
+) -> LedgerSurvey:
+    """Compare every checksum of the kept actions, and decode them.
+
+    Args:
+        folder: The store's folder.
+        manifest: Its manifest.
+        on_bytes: Called with the number of bytes that were compared since the last call.
+    """
+    path, spec = folder.path / LEDGER, manifest.facts.spec
+    try:
+        file = LedgerFile.open(folder.files, path, manifest.store, spec)
+    except FileNotFoundError:
+        return LedgerSurvey([], [], 0)
+    except (StoreCorrupt, OSError) as error:
+        return LedgerSurvey([], [Damage(path, _sentence(path, error), rows=0)], 0)
+    places: list[LedgerPlace] = []
+    try:
+        scan = file.scan(on_bytes)
+    except OSError as error:
+        return LedgerSurvey([], [Damage(path, _sentence(path, error), rows=0)], 0)
+    damages = [Damage(path, what, rows=0) for what in scan.damages]
+    for place, _ in scan.places:
+        try:
+            file.check_rows(place)
+            places.append(place)
+        except (StoreCorrupt, OSError) as error:
+            damages.append(Damage(path, _sentence(path, error), rows=0))
+    return LedgerSurvey(KeptChunks(file, places), damages, scan.nbytes)
 
 
 def _wrong_length(manifest: Manifest, loaded: LoadedSegment) -> list[Damage]:

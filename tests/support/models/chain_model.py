@@ -1,0 +1,259 @@
+"""A slow, obvious model of chains: every action ever played, and the rows that are stored now."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from stepwell.buffers import Chunk, End, Field, Spec, Storage
+from stepwell.buffers.curation.stored_episode import stored_episodes
+from stepwell.buffers.provenance.chains import chains_of
+
+# Actions in all codecs; the observation is what a ledger must not hold.
+SPEC = Spec(
+    (
+        Field("observation", "uint8", (16, 16), "zstd"),
+        Field("action/a", "int64", (), "narrow"),
+        Field("action/b", "float32", (2,), "raw"),
+        Field("action/c", "uint8", (70,), "delta"),
+        Field("reward", "float64", (), "narrow"),
+    ),
+    observation="observation",
+    action={name: f"action/{name}" for name in "abc"},
+)
+ACTIONS = tuple(each.name for each in SPEC.of_kind("action"))
+
+
+class Key(NamedTuple):
+    session: int
+    stream: int
+    number: int
+
+
+def rows_of(label: int, first: int, count: int) -> dict[str, np.ndarray]:
+    """Rows of an episode; the action follows from the episode and the row."""
+    row = np.arange(first, first + count)
+    mixed = (row * 7919 + label * 104_729) % 9973
+    c = np.repeat(mixed[:, None] // 100, 70, axis=1).astype(np.uint8)
+    return {
+        "observation": np.repeat(row[:, None], 256, 1).reshape(-1, 16, 16).astype(np.uint8),
+        # Small values in some chunks, large ones in others: other dtypes in the narrow codec.
+        "action/a": np.where(mixed % 50 == 0, mixed << 40, mixed % 100),
+        "action/b": np.stack([mixed / 3, -mixed / 7], axis=1).astype(np.float32),
+        "action/c": c,
+        "reward": row / 2,
+    }
+
+
+@dataclass
+class Played:
+    """An episode as it was played.
+
+    Args:
+        label: What its actions follow from.
+        is_seeded: A seeded reset began it.
+        rows: Its rows so far.
+        is_final: The env ended it.
+    """
+
+    label: int
+    is_seeded: bool
+    rows: int = 0
+    is_final: bool = False
+
+    @property
+    def metadata(self) -> dict[str, object]:
+        return {"seed": 7} if self.is_seeded else {}
+
+
+@dataclass
+class ChainModel:
+    """Plays episodes, and knows all of them.
+
+    Args:
+        played: Every episode that was ever played.
+        session: The newest session.
+        first_label: Labels of the episodes count from here.
+    """
+
+    played: dict[Key, Played] = field(default_factory=dict[Key, Played])
+    session: int = -1
+    first_label: int = 0
+    _open: dict[int, tuple[Key, int, int]] = field(default_factory=dict[int, tuple[Key, int, int]])
+    _numbers: dict[int, int] = field(default_factory=dict[int, int])
+    _next_id: int = 0
+
+    def begin_session(self) -> dict[str, object]:
+        self.session += 1
+        self._open, self._numbers = {}, {}
+        return {"session": f"the {self.session}th"}
+
+    def chunk(self, stream: int, rows: int, end: End, *, is_seeded: bool) -> Chunk:
+        """The next chunk of a stream."""
+        if stream not in self._open:
+            number = self._numbers.get(stream, -1) + 1
+            self._numbers[stream] = number
+            key = Key(self.session, stream, number)
+            self.played[key] = Played(self.first_label + len(self.played), is_seeded)
+            self._open[stream] = (key, self._next_id, 0)
+            self._next_id += 1
+        key, episode, first = self._open[stream]
+        played = self.played[key]
+        fields = rows_of(played.label, first, rows)
+        if end & End.PENDING:  # not chosen yet
+            for name in ACTIONS:
+                fields[name][-1] = 0
+        played.rows, played.is_final = first + rows, end.is_final
+        self._open[stream] = (key, episode, first + rows - bool(end & End.PENDING))
+        if end.is_final:
+            del self._open[stream]
+        facts = {"session": key.session, "stream_episode": key.number, **played.metadata}
+        return Chunk(episode, stream, first, end, fields, {**facts, "task": "other facts"})
+
+    def cut(self, stream: int) -> None:
+        """End the recording of the stream's episode."""
+        self._open.pop(stream, None)
+
+    @classmethod
+    def merged(cls, models: Sequence[ChainModel], *, streams: int = 0) -> ChainModel:
+        """The episodes of several models, whose sessions are numbered one after the other.
+
+        Args:
+            models: The models.
+            streams: The streams of each model begin so many above those of the one before. Then
+                each is in a copy, which has one more session.
+        """
+        both, before = cls(), 0
+        for number, model in enumerate(models):
+            for (session, stream, episode), played in model.played.items():
+                key = Key(session + before, stream + number * streams, episode)
+                both.played[key] = played
+            before += model.session + 1 + bool(streams)
+        return both
+
+    def chain(self, key: Key) -> list[Key] | None:
+        """The episodes from a seeded one to this one; None if one between was cut, or unknown."""
+        found = [key]
+        while not self.played[found[0]].is_seeded:
+            before = found[0]._replace(number=found[0].number - 1)
+            if before not in self.played or not self.played[before].is_final:
+                return None
+            found.insert(0, before)
+        return found
+
+    def check_chains(self, storage: Storage) -> None:
+        """Every stored episode whose chain was recorded is played with the right actions."""
+        heads: dict[Key, int] = {}
+        for episode in stored_episodes(storage):
+            key = key_of(episode.stream, episode.metadata)
+            heads[key] = min(episode.first_row, heads.get(key, episode.first_row))
+        chains, unreachable = chains_of(storage)
+        reached: dict[Key, tuple[Key, ...]] = {}
+        for chain in chains:
+            keys = [key_of(chain.stream, play.metadata) for play in chain.plays]
+            assert "seed" in chain.plays[0].metadata
+            assert all(b == a._replace(number=a.number + 1) for a, b in pairwise(keys)), keys
+            for number, (key, play) in enumerate(zip(keys, chain.plays, strict=True)):
+                played = self.played[key]
+                pieces = list(play.actions())
+                if number < len(keys) - 1:
+                    assert (play.steps, play.end.is_final) == (played.rows - 1, True), key
+                expected = rows_of(played.label, 0, play.steps)
+                for name in ACTIONS:
+                    rows = np.concatenate([piece[name] for piece in pieces] or [expected[name][:0]])
+                    assert rows.dtype == expected[name].dtype
+                    np.testing.assert_array_equal(rows, expected[name], f"{name} of {key}")
+                if play.episode is not None:
+                    assert key not in reached
+                    reached[key] = tuple(keys[: number + 1])
+        for key in heads:
+            expected_chain = self.chain(key)
+            found = reached.pop(key, None)
+            if expected_chain is None:
+                assert found is None, f"{key} is reached, though its chain was cut"
+            else:
+                assert found is not None, (key, [u.why for u in unreachable])
+                assert len(found) == len(expected_chain), (found, expected_chain)
+        assert not reached
+
+    def needed(self, storage: Storage, *, live_session: int | None = None) -> set[tuple[Key, int]]:
+        """Episodes and rows whose actions a stored episode needs, and which are not stored.
+
+        Args:
+            storage: The storage.
+            live_session: Session whose streams may continue, also if nothing of them is stored.
+        """
+        stored: dict[Key, tuple[int, int]] = {}
+        for episode in stored_episodes(storage):
+            rows = episode.first_row, episode.first_row + episode.rows
+            stored.setdefault(key_of(episode.stream, episode.metadata), rows)
+        ends = set(stored)
+        for key in self.played:
+            is_newest = key._replace(number=key.number + 1) not in self.played
+            if key.session == live_session and is_newest:
+                if not any(each[:2] == key[:2] for each in stored):
+                    ends.add(key)
+        found: set[tuple[Key, int]] = set()
+        for end in ends:
+            for key in self.chain(end) or ():
+                begin, _ = stored.get(key, (self.played[key].rows, 0))
+                found |= {(key, row) for row in range(self.played[key].rows) if row < begin}
+        return found
+
+    def kept_rows(self, chunks: Iterable[Chunk]) -> set[tuple[Key, int]]:
+        """Episodes and rows of kept actions, which are compared with those that were played."""
+        found: set[tuple[Key, int]] = set()
+        for chunk in chunks:
+            key = key_of(chunk.stream, chunk.metadata)
+            assert set(chunk.fields) == set(ACTIONS)
+            assert ("seed" in chunk.metadata) == self.played[key].is_seeded
+            expected = rows_of(self.played[key].label, chunk.first_row, chunk.rows)
+            for name in ACTIONS:
+                assert chunk.fields[name].dtype == expected[name].dtype
+                np.testing.assert_array_equal(chunk.fields[name], expected[name])
+            found |= {(key, chunk.first_row + row) for row in range(chunk.rows)}
+        return found
+
+
+class Rows(NamedTuple):
+    """A chunk that a stream stores next."""
+
+    stream: int
+    rows: int
+    end: End
+    is_seeded: bool
+    is_cut: bool
+
+
+def random_plan(seed: int) -> list[Any]:
+    """Chunks, cuts, new sessions and dropped rows; in some plans nearly all episodes are seeded."""
+    rng = random.Random(seed)
+    streams, most_rows = rng.randint(1, 4), rng.choice([2, 8, 30])
+    seeded, finals = rng.choice([0.05, 0.3, 0.9]), rng.choice([0.1, 0.5])
+    others = rng.choice([0.01, 0.05, 0.2])  # share of other steps
+    plan: list[Any] = []
+    for _ in range(rng.randint(10, 120)):
+        stream, roll = rng.randrange(streams), rng.random() / others
+        if roll < 0.1:
+            plan.append("session")
+            streams = rng.randint(1, 4)
+        elif roll < 0.4:
+            plan.append(rng.random())
+        else:
+            ends = (
+                [End.TERMINATED, End.TRUNCATED]
+                if rng.random() < finals
+                else [End.NONE, End.PENDING]
+            )
+            rows, end = rng.randint(1, most_rows), rng.choice(ends)
+            plan.append(Rows(stream, rows, end, rng.random() < seeded, roll < 0.7))
+    return plan
+
+
+def key_of(stream: int, metadata: Mapping[str, Any]) -> Key:
+    return Key(metadata["session"], stream, metadata["stream_episode"])
