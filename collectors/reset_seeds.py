@@ -35,10 +35,10 @@ class Reseed(NamedTuple):
 class ResetSeeds:
     """The seeds of the resets of one vector env.
 
-    An env whose resets report ``info["reset_seed"]`` seeds them itself. Of the others, the first
-    end of an episode after so many env steps is followed by a seeded reset of this env alone, where
-    the vector env is known to leave the others alone then. Where the caller resets each env anyway
-    (DISABLED), every reset is seeded, unless that loads a game again.
+    An env whose newest reset reported ``info["reset_seed"]`` seeds them itself. Of the others, the
+    first end of an episode after so many env steps is followed by a seeded reset of this env alone,
+    where the vector env is known to leave the others alone then. Where the caller resets each env
+    anyway (DISABLED), every reset is seeded, unless that loads a game again.
 
     Args:
         envs: The vector env.
@@ -126,6 +126,8 @@ class ResetSeeds:
         """
         seed = self._given.pop(env, None)
         own = value_of(info, "reset_seed", place)
+        if seed is None:
+            self._seeds_itself[env] = own is not None
         if own is not None:
             if not is_whole(own) or own < 0:
                 raise ValueError(

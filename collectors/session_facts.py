@@ -17,7 +17,7 @@ from gymnasium.wrappers import TransformReward
 
 from stepwell.buffers.space_json import space_to_json
 from stepwell.collectors.vector_envs import Vector, mode_of, one_number, recipe_of
-from stepwell.wrappers.seeded_resets import SeededResets
+from stepwell.wrappers import SeededResets
 
 __all__ = ["describe", "machine_facts"]
 
@@ -124,11 +124,10 @@ def _spec_texts(envs: Vector) -> set[str | None]:
 
 
 def _without_own(env: Any) -> Any:
-    """A single env as the user gave it."""
-    if isinstance(env, SeededResets):
-        env = env.env
-    is_own = isinstance(env, TransformReward) and env.func is one_number
-    return env.env if is_own else env
+    """A single env as the user gave it, without what `as_vector` wraps it in."""
+    inner = env.env if isinstance(env, SeededResets) else env
+    is_own = isinstance(inner, TransformReward) and inner.func is one_number
+    return inner.env if is_own else env
 
 
 def _plain(value: np.ndarray) -> object:
