@@ -16,6 +16,8 @@ from stepwell.wrappers.number_checks import check_whole
 if TYPE_CHECKING:
     from ale_py.env import AtariEnv
 
+    from stepwell.wrappers.snapshots import SavedGame
+
 Image = npt.NDArray[np.uint8]
 
 
@@ -169,11 +171,22 @@ class EmulatorSeed(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[ObsType, dict[str, Any]]:
         """Reset the env; with a seed, seed the emulator and the env's generator first."""
+        saved = (options or {}).get("snapshot")
+        if saved is not None:
+            return self._resume(saved)
         if seed is not None:
             check_seed(seed)
             self.env.unwrapped.np_random = np_random(seed)[0]
             self._loads.load(seed)
         return self.env.reset(options=options)
+
+    def _resume(self, saved: SavedGame) -> tuple[ObsType, dict[str, Any]]:
+        """Restore a snapshot; the screen is that of a reset."""
+        observation, _ = self.env.reset()
+        ale = emulator_of(self.env)
+        saved.restore(ale)
+        saved.restore_generator(self.np_random)
+        return observation, saved.info(emulator_info(ale))
 
 
 class AleFrameSkip(
@@ -230,7 +243,8 @@ class AleFrameSkip(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Image, dict[str, Any]]:
         """Reset the env and the frame count."""
-        self._frames = 0
+        saved: SavedGame | None = (options or {}).get("snapshot")
+        self._frames = 0 if saved is None else saved.facts["frames"]
         return self.env.reset(seed=seed, options=options)
 
     def step(self, action: int) -> tuple[Image, float, bool, bool, dict[str, Any]]:

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv
 
 TESTED_ALE_PY = "0.12.1"  # the version of tests/wrappers/test_ale_py_facts.py
+# After a restored state their frames differ: of all games, played on from 60 states each.
+_NOT_SAVED = ("alien", "miniature_golf", "qbert", "tetris", "tic_tac_toe_3d", "yars_revenge")
 
 Image = npt.NDArray[np.uint8]
 
@@ -65,6 +67,7 @@ def make_atari(
     mode: int | None = None,
     difficulty: int | None = None,
     num_workers: int | None = None,
+    snapshots: bool = False,
 ) -> VectorEnv[Any, Any, Any]:
     """Make a vector env of an Atari game with the usual preprocessing.
 
@@ -92,6 +95,7 @@ def make_atari(
     | `full_actions` | False | yes | yes | all 18 actions instead of those that the game uses |
     | `mode`, `difficulty` | None | None | yes | the game's variants; None is the game's default |
     | `num_workers` | None | yes | yes | number of threads or processes; None chooses it |
+    | `snapshots` | False | no | yes | `info["snapshot"]` of resets: the emulator's state |
     | last observation | | stale | true | `metadata["stepwell"]["final_observation"]` |
 
     With `fire_reset` the native backend counts the FIRE as one of the no-ops that it drew.
@@ -120,6 +124,8 @@ def make_atari(
         difficulty: See the table.
         num_workers: Threads ("native", at least 1) or processes ("python"; 0 is this process, as is
             None for one env and in a daemonic process). Processes need no script with a main guard.
+        snapshots: The info of each reset has the state of emulator and env as bytes, some 200, from
+            which `stepwell.env_at` continues the episode. Frames, rewards and ends are the same.
 
     Returns:
         A vector env in NEXT_STEP autoreset with observations uint8 [N, frame_stack, rows, columns]
@@ -160,11 +166,26 @@ def make_atari(
         difficulty=difficulty,
     )
     _warn_if_untested()
+    if snapshots:
+        _check_saves(settings.game, backend)
     if backend == "auto":
-        backend = _chosen_backend(settings)
-    envs = _make(settings, num_envs, backend, num_workers)
+        backend = "python" if snapshots else _chosen_backend(settings)
+    envs = _make(settings, num_envs, backend, num_workers, snapshots=snapshots)
     envs.metadata = {**envs.metadata, "stepwell": settings.recipe(backend), **_spec(settings)}
     return envs
+
+
+def _check_saves(game: str, backend: Backend) -> None:
+    if backend == "native":
+        raise ValueError(
+            "snapshots: expected backend='python' with it, got 'native', which cannot save its "
+            "emulators; choose backend='python', or omit snapshots"
+        )
+    if game in _NOT_SAVED:
+        raise ValueError(
+            f"snapshots: expected a game whose whole state the emulator saves, got {game}, of "
+            f"which ale-py {TESTED_ALE_PY} forgets a part; omit snapshots, and begin at seeds"
+        )
 
 
 def _chosen_backend(settings: AtariSettings) -> Backend:
@@ -214,16 +235,22 @@ def _spec(settings: AtariSettings) -> dict[str, str]:
 
 
 def _make(
-    settings: AtariSettings, num_envs: int, backend: Backend, num_workers: int | None
+    settings: AtariSettings,
+    num_envs: int,
+    backend: Backend,
+    num_workers: int | None,
+    *,
+    snapshots: bool,
 ) -> VectorEnv[Any, Any, Any]:
     if backend == "python":
         check_buildable(settings)
         num_workers = checked_num_workers(num_envs, num_workers, needs_main=False)
         if num_workers == 0:
-            return vectorize([partial(atari_env, settings)] * num_envs, num_workers=0)
+            make = partial(atari_env, settings, snapshots=snapshots)
+            return vectorize([make] * num_envs, num_workers=0)
         from stepwell.wrappers.atari_python import AtariWorkers  # loads ale-py
 
-        return AtariWorkers(settings, num_envs, num_workers)
+        return AtariWorkers(settings, num_envs, num_workers, snapshots=snapshots)
     from stepwell.wrappers.atari_native import NativeAtari  # loads ale-py
 
     if num_workers is not None:
@@ -231,9 +258,15 @@ def _make(
     return NativeAtari(settings, num_envs, num_workers or 0)
 
 
-def atari_env(settings: AtariSettings) -> gymnasium.Env[Image, int]:
+def atari_env(settings: AtariSettings, *, snapshots: bool = False) -> gymnasium.Env[Image, int]:
     """Make one wrapped game, with one wrapper per setting, the innermost first."""
-    env: gymnasium.Env[Image, int] = EmulatorSeed(_bare(settings))
+    bare = _bare(settings)
+    if snapshots:
+        from stepwell.wrappers.atari_snapshots import AtariSnapshots, SavingEmulator
+
+        inner: Any = bare.unwrapped
+        inner.ale = SavingEmulator(inner.ale)
+    env: gymnasium.Env[Image, int] = EmulatorSeed(bare)
     if settings.fire_reset and "FIRE" in action_meanings(env):
         env = FireReset(env)
     env = NoopStart(env, settings.noop_max)
@@ -244,6 +277,8 @@ def atari_env(settings: AtariSettings) -> gymnasium.Env[Image, int]:
         env = Resize(env, settings.size)
     if settings.life_loss == "end":
         env = EpisodicLife(env)
+    if snapshots:
+        env = AtariSnapshots(env)  # pyright: ignore[reportPossiblyUnbound]
     return SeededResets(FrameStack(env, settings.frame_stack, padding="zero"))
 
 

@@ -23,8 +23,10 @@ from stepwell.wrappers.ale_env import (
 )
 from stepwell.wrappers.ale_loads import SeededLoads
 from stepwell.wrappers.atari_settings import AtariSettings
+from stepwell.wrappers.atari_snapshots import AtariSnapshots, SavingEmulator
 from stepwell.wrappers.pixels import BandResize, area_resize, count_bands, look_up, runs
 from stepwell.wrappers.seeded_resets import SeededResets
+from stepwell.wrappers.snapshots import SavedGame
 from stepwell.wrappers.workers.vector_env import WorkerVectorEnv
 
 Image = npt.NDArray[np.uint8]
@@ -40,6 +42,7 @@ class FusedAtari(gymnasium.Env[Image, int]):
 
     Args:
         settings: The settings.
+        snapshots: The emulator is one for `AtariSnapshots`.
 
     Example:
         >>> from stepwell.wrappers.atari import make_atari
@@ -51,10 +54,11 @@ class FusedAtari(gymnasium.Env[Image, int]):
 
     metadata: dict[str, Any] = AtariEnv.metadata
 
-    def __init__(self, settings: AtariSettings) -> None:
+    def __init__(self, settings: AtariSettings, *, snapshots: bool = False) -> None:
         quiet_emulators()
         self.settings = settings
-        self.ale = cast("Any", ale_py.ALEInterface())
+        ale: Any = ale_py.ALEInterface()
+        self.ale: Any = SavingEmulator(ale) if snapshots else ale
         self.ale.setFloat("repeat_action_probability", settings.sticky)
         numpy_seed, emulator_seed = np.random.SeedSequence().generate_state(2)
         self._np_random = np_random(int(numpy_seed))[0]
@@ -111,6 +115,9 @@ class FusedAtari(gymnasium.Env[Image, int]):
         continued, self._continued = self._continued, None
         if continued is not None and seed is None and not options:
             return self._screens.result, continued
+        saved: SavedGame | None = (options or {}).get("snapshot")
+        if saved is not None:
+            return self._resume(saved)
         if seed is not None:
             check_seed(seed)
             self._np_random = np_random(seed)[0]
@@ -133,6 +140,16 @@ class FusedAtari(gymnasium.Env[Image, int]):
         if self._ends_lives:
             info["game_over"] = False
         return screen, info
+
+    def _resume(self, saved: SavedGame) -> tuple[Image, dict[str, Any]]:
+        """Begin at a snapshot, of which the screen is not known."""
+        self.ale.reset_game()
+        saved.restore(self.ale)
+        saved.restore_generator(self.np_random)
+        self._frames = saved.facts["frames"]
+        info = saved.info(emulator_info(self.ale))
+        self._lives = info["lives"]
+        return self._screens.read(is_pooled=False), info
 
     def _begin_game(self) -> None:
         """Reset the emulator, and press FIRE if that is chosen."""
@@ -284,9 +301,10 @@ def _is_ntsc(ale: Emulator) -> bool | None:
     return bool((_NTSC_GRAYS[numbers] == grays).all())
 
 
-def fused_env(settings: AtariSettings) -> gymnasium.Env[Image, int]:
-    """Make a `FusedAtari` whose resets are seeded."""
-    return SeededResets(FusedAtari(settings))
+def fused_env(settings: AtariSettings, *, snapshots: bool = False) -> gymnasium.Env[Image, int]:
+    """Make a `FusedAtari` whose resets are seeded, with snapshots in their infos if chosen."""
+    env: gymnasium.Env[Image, int] = FusedAtari(settings, snapshots=snapshots)
+    return SeededResets(AtariSnapshots(env) if snapshots else env)
 
 
 class AtariWorkers(WorkerVectorEnv):
@@ -299,6 +317,7 @@ class AtariWorkers(WorkerVectorEnv):
         num_envs: Number of envs, N.
         num_workers: Number of processes.
         context: Start method, as for `WorkerVectorEnv`; none needs a script with a main guard.
+        snapshots: The infos of resets have snapshots.
     """
 
     _needs_main = False
@@ -309,8 +328,10 @@ class AtariWorkers(WorkerVectorEnv):
         num_envs: int,
         num_workers: int | None = None,
         context: str | None = None,
+        *,
+        snapshots: bool = False,
     ) -> None:
-        env_fns = [functools.partial(fused_env, settings)] * num_envs
+        env_fns = [functools.partial(fused_env, settings, snapshots=snapshots)] * num_envs
         super().__init__(env_fns, num_workers=num_workers, context=context)
         self._game, size = settings.game, settings.frame_stack
         shape = (size, *cast("tuple[int, ...]", self.single_observation_space.shape))

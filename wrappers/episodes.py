@@ -63,8 +63,10 @@ class NoopStart(
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[ObsType, dict[str, Any]]:
-        """Reset, then play the drawn number of no-ops."""
+        """Reset, then play the drawn number of no-ops; none after the start of a snapshot."""
         observation, info = self.env.reset(seed=seed, options=options)
+        if "snapshot" in (options or {}):
+            return observation, info
         noops = int(self.np_random.integers(self.noop_max + 1))
         for _ in range(noops):
             if self._ale is None:
@@ -140,7 +142,9 @@ class FireReset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[ObsType, dict[str, Any]]:
         """Reset, then press FIRE; if that ends the game, reset once more without FIRE."""
-        self.env.reset(seed=seed, options=options)
+        observation, info = self.env.reset(seed=seed, options=options)
+        if "snapshot" in (options or {}):
+            return observation, info
         observation, _, terminated, truncated, info = self.env.step(self.fire_action)
         if terminated or truncated:
             return self.env.reset(options=options)

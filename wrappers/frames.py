@@ -143,6 +143,9 @@ class FrameStack(
     ) -> tuple[Array, dict[str, Any]]:
         """Reset, and return the first observation after its padding."""
         observation, info = self.env.reset(seed=seed, options=options)
+        saved = (options or {}).get("snapshot")
+        if saved is not None:
+            observation = saved.observation  # emulators do not save their screens
         self._stack[:-1] = 0 if self.padding == "zero" else observation
         self._stack[-1] = observation
         return self._stack.copy(), info

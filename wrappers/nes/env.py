@@ -18,7 +18,7 @@ from stepwell.wrappers.nes.console import RAM_BYTES, Console, Image
 from stepwell.wrappers.nes.emulators import NesBackend, open_console
 from stepwell.wrappers.nes.play import FramePlayer, PlaySettings, Pool
 from stepwell.wrappers.nes.ram_map.game import Game, GameSource
-from stepwell.wrappers.nes.snapshot import Snapshot
+from stepwell.wrappers.nes.snapshot import Snapshot, check_play
 from stepwell.wrappers.nes.starts import (
     Boots,
     SnapshotSource,
@@ -26,6 +26,14 @@ from stepwell.wrappers.nes.starts import (
     StartState,
     StartStates,
     prepare_starts,
+)
+from stepwell.wrappers.snapshots import (
+    SavedGame,
+    check_fact,
+    pack,
+    saved_generator,
+    saved_info,
+    unpack,
 )
 
 Rom: TypeAlias = str | os.PathLike[str] | bytes | Cartridge
@@ -182,7 +190,8 @@ class NesEnv(gymnasium.Env[Image, Any]):
 
         Args:
             seed: Seed of the generator of starts, no-ops and sticky buttons.
-            options: {"start": index} selects the start.
+            options: {"start": index} selects the start; {"snapshot": ...} is for
+                `stepwell.env_at`.
 
         Returns:
             The observation, and the info with "noops" and, with several starts, "start".
@@ -193,6 +202,9 @@ class NesEnv(gymnasium.Env[Image, Any]):
         console = self._open_console()
         _check_options(options)
         super().reset(seed=seed)
+        saved: SavedGame | None = (options or {}).get("snapshot")
+        if saved is not None:
+            return self._resume(saved)
         index = self._starts.choose(self.np_random, (options or {}).get("start"))
         self._go_to(index)
         noops = int(self.np_random.integers(self._rules.noop_max + 1))
@@ -296,6 +308,55 @@ class NesEnv(gymnasium.Env[Image, Any]):
         self._player.load(episode["play"])
         self._must_reset = str(episode["must_reset"])
 
+    def pack_snapshot(self, info: Mapping[str, Any]) -> bytes:
+        """Return the state of console, episode and random generator as some hundred bytes.
+
+        Args:
+            info: The info of the reset that has just begun an episode.
+
+        Raises:
+            ValueError: The backend's states are no bytes.
+        """
+        facts = {
+            "tracker": self._tracker.save(),
+            "play": self._player.save(),
+            "next_start": self._starts.following,
+            "generator": saved_generator(self.np_random),
+            "info": saved_info(info, self._info()),
+        }
+        state = _bytes_of(self._open_console().save(), self._open_console())
+        return pack(self._kind(), facts, state, self._base())
+
+    def unpack_snapshot(self, snapshot: bytes) -> tuple[dict[str, Any], bytes]:
+        """Return the facts and the state of a snapshot.
+
+        Raises:
+            ValueError: It is of another cartridge, backend, version or RAM map, or damaged.
+        """
+        facts, state = unpack(self._kind(), snapshot, self._base())
+        check_fact(facts, "next_start", len(self._starts.places) - 1)
+        check_play(facts.get("play"))
+        # On a new tracker, before anything changes.
+        self.game.tracker(self._open_console().peek).load(facts.get("tracker"))
+        return facts, state
+
+    def _resume(self, saved: SavedGame) -> tuple[Image, dict[str, Any]]:
+        console = self._open_console()
+        saved.restore(console)
+        self._loaded_screen = None  # the console shows the one before
+        self._continue({**saved.facts, "must_reset": ""})
+        self._starts.following = saved.facts["next_start"]
+        saved.restore_generator(self.np_random)
+        info = saved.info(self._info())
+        return console.ram() if self._shows_ram else self._screen(), info
+
+    def _kind(self) -> str:
+        console = self._open_console()
+        return f"{self.cartridge.name} {self.cartridge.sha256} on {console.name} {console.version}"
+
+    def _base(self) -> bytes:
+        return _bytes_of(self._starts.places[0].state, self._open_console())
+
     def close(self) -> None:
         """Release the emulator; a second call has no effect."""
         console, self._console = self._console, None
@@ -364,7 +425,7 @@ def _check_watched(game: Game, stuck_frames: int | None) -> None:
 
 
 def _check_options(options: dict[str, Any] | None) -> None:
-    unknown = sorted(set(options or {}) - {"start"})
+    unknown = sorted(set(options or {}) - {"start", "snapshot"})
     if unknown:
         raise ValueError(f"options: expected 'start' at most, got {', '.join(map(repr, unknown))}")
 
@@ -418,6 +479,15 @@ def _recipe(
         "final_observation": "true",
         "versions": {"gymnasium": version("gymnasium"), console.name: console.version},
     }
+
+
+def _bytes_of(state: object, console: Console) -> bytes:
+    if not isinstance(state, bytes):
+        raise ValueError(
+            f"snapshots: expected a backend whose states are bytes, got {console.name!r}; choose "
+            "backend 'cynes' or 'stable-retro', or omit snapshots"
+        )
+    return state
 
 
 def _fingerprint(place: StartState) -> str | None:

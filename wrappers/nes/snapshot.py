@@ -14,6 +14,7 @@ import numpy as np
 
 from stepwell.wrappers.nes.cartridge import Cartridge
 from stepwell.wrappers.nes.console import Console, Image
+from stepwell.wrappers.snapshots import damaged
 
 FORMAT = 1
 MOST_BYTES = 64 << 20  # a console's state has some hundred thousand
@@ -184,3 +185,16 @@ def _check_episode(episode: Mapping[str, Any]) -> None:
             f"play (held, frames, truncated), got {sorted(episode)} with play {play!r}; the "
             "snapshot is damaged: save it again"
         )
+
+
+def check_play(play: object) -> None:
+    """Check a state of the frame player, which may come from anywhere.
+
+    Raises:
+        ValueError: It is something else.
+    """
+    table = cast("dict[str, object]", play) if isinstance(play, dict) else {}
+    held, frames = table.get("held"), table.get("frames")
+    is_play = type(held) is int and 0 <= held <= 255 and type(frames) is int and frames >= 0
+    if not is_play or table.get("truncated") is not False:
+        raise damaged(f"expected buttons held, frames played and no end, got {play!r:.60}")

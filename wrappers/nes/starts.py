@@ -34,6 +34,9 @@ class StartStates:
         places: At least one.
         rule: "random" draws uniformly with the env's generator; "cycle" takes them in turn.
 
+    Attributes:
+        following: Of "cycle", the index of the place where the next episode begins.
+
     Raises:
         ValueError: The rule is unknown.
     """
@@ -43,7 +46,7 @@ class StartStates:
             raise ValueError(f"start_rule: expected 'random' or 'cycle', got {rule!r}")
         self.places = tuple(places)
         self._rule = rule
-        self._next = 0
+        self.following = 0
 
     @property
     def follow_seeds(self) -> bool:
@@ -70,8 +73,8 @@ class StartStates:
             return int(cast("int", index))
         if self._rule == "random":
             return int(generator.integers(count)) if count > 1 else 0
-        place = self._next
-        self._next = (place + 1) % count
+        place = self.following
+        self.following = (place + 1) % count
         return place
 
 

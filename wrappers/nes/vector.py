@@ -62,6 +62,7 @@ def make_nes(
     info: InfoKind = "vars",
     render_mode: Literal["rgb_array"] | None = None,
     num_workers: int | None = None,
+    snapshots: bool = False,
 ) -> VectorEnv[Any, Any, Any]:
     """Make a vector env of an NES cartridge with the usual preprocessing.
 
@@ -92,6 +93,7 @@ def make_nes(
     | `ram_obs` | False | observe the RAM, uint8 [2048], instead of the screen |
     | `info` | "vars" | the map's variables; "all": also the sum of each reward term; "none" |
     | `num_workers` | None | worker processes; 0 is this process, None chooses the number |
+    | `snapshots` | False | `info["snapshot"]` of resets: the state of the console; not "nes-py" |
 
     A console is deterministic: without no-ops, sticky buttons or several starts all envs and
     all episodes begin in the same state, and a seed only affects the draws of the policy.
@@ -123,6 +125,9 @@ def make_nes(
         info: See the table.
         render_mode: None or "rgb_array": whole screens, in colour.
         num_workers: See the table.
+        snapshots: The info of each reset has the state of console and env as bytes, some hundred,
+            from which `stepwell.env_at` continues the episode. Frames, rewards and ends are the
+            same.
 
     Returns:
         A vector env in NEXT_STEP autoreset with observations uint8 [N, frame_stack, rows, columns]
@@ -172,7 +177,8 @@ def make_nes(
         info=info,
         render_mode=render_mode,
     )
-    envs = vectorize([partial(with_wrappers, bare, picture)] * num_envs, num_workers=num_workers)
+    make = partial(with_wrappers, bare, picture, snapshots=snapshots)
+    envs = vectorize([make] * num_envs, num_workers=num_workers)
     envs.metadata = {**envs.metadata, "stepwell": {**_recipe_of(envs), **picture.recipe()}}
     return envs
 
@@ -246,7 +252,7 @@ class PictureSettings:
 
 
 def with_wrappers(
-    bare: Callable[[], NesEnv], picture: PictureSettings
+    bare: Callable[[], NesEnv], picture: PictureSettings, *, snapshots: bool = False
 ) -> gymnasium.Env[Image, Any]:
     """Make one env with its wrappers, the innermost first."""
     inner = bare()
@@ -258,7 +264,29 @@ def with_wrappers(
         env = ClipReward(env, picture.reward_clip)
     if picture.life_loss == "end":
         env = EpisodicLife(env)
+    if snapshots:
+        env = _NesSnapshots(env)
     return SeededResets(FrameStack(env, picture.frame_stack, padding="zero"))
+
+
+class _NesSnapshots(
+    gymnasium.Wrapper[Image, Any, Image, Any], gymnasium.utils.RecordConstructorArgs
+):
+    """Add a snapshot of the game to the info of each reset, `info["snapshot"]`."""
+
+    def __init__(self, env: gymnasium.Env[Image, Any]) -> None:
+        gymnasium.utils.RecordConstructorArgs.__init__(self)
+        super().__init__(env)
+        self._inner = cast("NesEnv", env.unwrapped)
+        self._inner.pack_snapshot({})  # raises if the backend has none
+        self.step = env.step  # costs nothing
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Image, dict[str, Any]]:
+        """Reset the env, and save its state."""
+        observation, info = self.env.reset(seed=seed, options=options)
+        return observation, {**info, "snapshot": self._inner.pack_snapshot(info)}
 
 
 def _shown(inner: NesEnv, picture: PictureSettings) -> gymnasium.Env[Image, Any]:

@@ -1,0 +1,329 @@
+"""A live env in the state of a stored row, to branch an episode, to debug, or to take over."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+import numpy as np
+
+from stepwell.buffers import End, SequenceReplayBuffer, Spec
+from stepwell.buffers.curation.stored_episode import StoredEpisode
+from stepwell.buffers.provenance.chains import Chain, Play, chains_of
+from stepwell.buffers.storage.joined import JoinedStorage
+from stepwell.buffers.whole_numbers import check_whole
+from stepwell.collectors.simulation.lanes import AnyEnv
+from stepwell.collectors.simulation.player import PlayedRows, Player, play
+from stepwell.collectors.simulation.remake import EnvMaker, EnvSource, maker_of
+from stepwell.collectors.simulation.resimulate import first_difference
+from stepwell.wrappers.seeded_resets import SeededResets
+from stepwell.wrappers.snapshots import SavedGame
+
+if TYPE_CHECKING:
+    from stepwell.wrappers.nes.env import Rom
+
+__all__ = ["env_at"]
+
+_FINAL = End.TERMINATED | End.TRUNCATED
+_JOINED_BITS = 48  # the ids of the k-th of several storages begin at k << 48
+
+
+def env_at(
+    replay: SequenceReplayBuffer,
+    episode: int,
+    row: int = 0,
+    *,
+    env: EnvSource | None = None,
+    rom: Rom | None = None,
+    use_snapshots: bool = False,
+) -> tuple[AnyEnv, Any, dict[str, Any]]:
+    """Make a live env that is in the state of a stored row.
+
+    The env is made again from the facts that a Collector stored, reset with the stored seed, and
+    stepped with the stored actions up to the row; rows on the way must be equal to the stored ones.
+    The stored actions from there on lead to the stored rows, also where the env draws random
+    numbers; other actions lead elsewhere. What the env draws for its next reset is not part of it.
+
+    Args:
+        replay: The replay.
+        episode: Id of a stored episode.
+        row: Index of the row in the episode, 0 for that of the reset. The last row of an episode
+            that has ended is refused, since no action follows it.
+        env: How to make one env, where the facts do not suffice: an id, ``"module:callable"`` or a
+            function without arguments.
+        rom: The cartridge of NES games: a path, or the file's bytes.
+        use_snapshots: Begin at the nearest snapshot of an emulator instead of a seed, which takes
+            less time and needs no other episodes. Emulators do not check what they load, and a
+            forged state can make one run any code: use snapshots only of stores whose writer you
+            would let run a program.
+
+    Returns:
+        The env, which is yours to close; the observation of the row, with all stacked frames; and
+        its info. After a snapshot, `render` shows the right screen from the first step on.
+
+    Raises:
+        ValueError: There is no such episode or row; it cannot be reached; the env cannot be made
+            again; or it does not show the rows that are stored.
+        ImportError: A package that the env needs is missing.
+
+    Example:
+        Another policy takes over at row 5:
+
+        >>> import gymnasium as gym
+        >>> import stepwell as sw
+        >>> replay = sw.SequenceReplayBuffer()
+        >>> with sw.Collector(gym.make("CartPole-v1"), sw.RandomPolicy(), replay, seed=0) as one:
+        ...     report = one.collect(episodes=1)
+        >>> env, observation, info = sw.env_at(replay, 0, 5)
+        >>> (stored,) = replay.iter_episodes()
+        >>> bool((observation == stored.observation[5]).all())
+        True
+        >>> ended = False
+        >>> while not ended:
+        ...     action = int(observation[2] > 0)
+        ...     observation, reward, terminated, truncated, info = env.step(action)
+        ...     ended = terminated or truncated
+        >>> env.close()
+    """
+    if not isinstance(replay, SequenceReplayBuffer):
+        raise TypeError(f"replay: expected a SequenceReplayBuffer, got {type(replay).__name__}")
+    check_whole("episode", episode, 0)
+    check_whole("row", row, 0)
+    chain = _chain_to(replay, episode, use_snapshots=use_snapshots)
+    last = chain.plays[-1]
+    most = last.steps - last.end.is_final
+    if row > most:
+        raise ValueError(
+            f"row: expected a row of episode {episode} from which an action leads on, 0 to {most}, "
+            f"got {row}; choose another one"
+        )
+    until = replace(last, steps=row, end=End.NONE)
+    chain = replace(chain, plays=(*chain.plays[:-1], until))
+    maker = maker_of(chain.facts, replay.spec, env=env, rom=rom)
+    live = maker.single()
+    while isinstance(live, SeededResets):  # episodes go on as they were recorded
+        live = live.env
+    watched = _Watched(live)
+    try:
+        saved = None
+        if use_snapshots:
+            first = chain.plays[0]
+            data = _decoded(_snapshot_of(first))
+            saved = _saved_game(live, data, _first_frame(first, replay.spec))
+        with play([chain], _LiveMaker(maker, watched, saved), lanes=1) as player:
+            _compare(player, maker, episode)
+    except BaseException:
+        watched.env.close()
+        raise
+    return watched.env, watched.observation, watched.info
+
+
+def _chain_to(replay: SequenceReplayBuffer, episode: int, *, use_snapshots: bool) -> Chain:
+    """The shortest chain that ends with an episode.
+
+    Raises:
+        ValueError: There is no such episode, or it cannot be reached.
+    """
+    storage, number = replay.storage, 0
+    if isinstance(storage, JoinedStorage):
+        number = episode >> _JOINED_BITS
+        if number >= len(storage.storages):
+            raise _unknown(episode)
+        storage = storage.storages[number]
+    wanted = episode - (number << _JOINED_BITS)
+    chains, unreachable = chains_of(storage)
+    for chain in chains:
+        for place, one in enumerate(chain.plays):
+            if one.episode is None or one.episode.id != wanted:
+                continue
+            found = replace(chain, plays=chain.plays[: place + 1])
+            return _from_snapshot(found, episode) if use_snapshots else found
+    for one, why in unreachable:
+        if one.id != wanted:
+            continue
+        alone = _alone(one, replay)
+        if use_snapshots and alone is not None:
+            return _from_snapshot(alone, episode)
+        cure = ""
+        if alone is not None and _snapshot_of(alone.plays[0]):
+            cure = "; with use_snapshots=True it can begin at a snapshot, if you trust the store"
+        raise ValueError(
+            f"episode {episode} cannot be played again: expected a seeded reset that leads to it, "
+            f"got none: {why}{cure}"
+        )
+    raise _unknown(episode)
+
+
+def _unknown(episode: int) -> ValueError:
+    return ValueError(
+        f"episode: expected the id of a stored episode, as in replay.iter_episodes(), got {episode}"
+    )
+
+
+def _alone(episode: StoredEpisode, replay: SequenceReplayBuffer) -> Chain | None:
+    """A chain of one episode, for a snapshot; None if its first rows are lost."""
+    if episode.first_row:
+        return None
+    names = tuple(field.name for field in replay.spec.of_kind("action"))
+    metadata, sessions = episode.metadata, replay.sessions
+    session = metadata.get("session")
+    is_index = isinstance(session, int) and 0 <= session < len(sessions)
+    facts: Mapping[str, object] = sessions[session] if is_index else {}
+    one = Play(names, episode.rows - 1, metadata, episode.end, episode)
+    return Chain(facts, episode.stream, 0, (one,))
+
+
+def _from_snapshot(chain: Chain, episode: int) -> Chain:
+    """The part of a chain from the last snapshot on."""
+    for place in range(len(chain.plays) - 1, -1, -1):
+        one = chain.plays[place]
+        if _snapshot_of(one) and one.first_row == 0 and one.episode is not None:
+            return replace(chain, plays=chain.plays[place:])
+    raise ValueError(
+        f"episode {episode} has no snapshot: expected an episode that was collected with "
+        f"snapshots=True and has its first rows, got one without; use_snapshots=False begins at "
+        f"its seed"
+    )
+
+
+def _snapshot_of(one: Play) -> str:
+    found = one.metadata.get("snapshot")
+    return found if isinstance(found, str) else ""
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise ValueError(
+            "the snapshot is damaged: expected base64 in the metadata of the episode, got another "
+            "text; use_snapshots=False begins at the seed"
+        ) from None
+
+
+def _first_frame(one: Play, spec: Spec) -> np.ndarray:
+    """The newest frame of an episode's first observation."""
+    assert one.episode is not None
+    (field, *_) = spec.of_kind("observation")
+    row = next(one.episode.chunks(1, [field.name])).fields[field.name][0]
+    return row if field.stack > 1 else row[-1]  # else whole stacks are stored
+
+
+def _saved_game(env: AnyEnv, snapshot: bytes, observation: np.ndarray) -> SavedGame:
+    """The option "snapshot" of the env's reset.
+
+    Raises:
+        ValueError: The env has no snapshots, or it is of another game or version, or damaged.
+    """
+    inner: Any = env.unwrapped
+    if hasattr(inner, "ale"):
+        from stepwell.wrappers.atari_snapshots import SavedAtari  # loads ale-py
+
+        return SavedAtari.of(inner, snapshot, observation)
+    if hasattr(inner, "unpack_snapshot"):
+        return SavedGame(*inner.unpack_snapshot(snapshot), observation)
+    raise ValueError(
+        f"snapshot: expected an env of make_atari or make_nes, got {env}; begin at the seed"
+    )
+
+
+class _Watched(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Keeps what the env returned last, and the env open."""
+
+    observation: Any = None
+    info: dict[str, Any]
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        given = None if options and "snapshot" in options else seed
+        self.observation, self.info = self.env.reset(seed=given, options=options)
+        return self.observation, self.info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        result = self.env.step(action)
+        self.observation, self.info = result[0], result[4]
+        return result
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass
+class _LiveMaker:
+    """Gives `play` the env that is to stay open.
+
+    Args:
+        maker: The maker of the session's envs.
+        env: The env.
+        saved: The snapshot at which the first episode begins; None for its seed.
+    """
+
+    maker: EnvMaker
+    env: AnyEnv
+    saved: SavedGame | None
+    gives_newest_only = False
+
+    @property
+    def spec(self) -> Spec:
+        """The fields of a row."""
+        return self.maker.spec
+
+    @property
+    def missing(self) -> Mapping[str, np.ndarray]:
+        """The value that means "not there", for each info field by its name."""
+        return self.maker.missing
+
+    def lane(self) -> AnyEnv:
+        """The env."""
+        return self.env
+
+    def options(self, metadata: Mapping[str, object]) -> Mapping[str, object] | None:
+        """Options of the reset that begins an episode: of the first one the snapshot."""
+        saved, self.saved = self.saved, None
+        return self.maker.options(metadata) if saved is None else {"snapshot": saved}
+
+
+def _compare(player: Player, maker: EnvMaker, episode: int) -> None:
+    """Play all rows, and compare them with those that are stored.
+
+    Raises:
+        ValueError: A row differs.
+    """
+    names = [field.name for field in maker.spec.fields if field.kind not in ("action", "extra")]
+    one: Play | None = None
+    pieces: Iterator[Mapping[str, np.ndarray]] = iter(())
+    for rows in player:
+        if rows.play is not one:
+            one = rows.play
+            assert one.episode is not None
+            pieces = (chunk.fields for chunk in one.episode.chunks(player.piece_rows, names))
+        stored = next(pieces) if rows.rows else {}
+        found = [
+            (rows.first_row + row, order, name)
+            for order, name in enumerate(names if rows.rows else ())
+            if (row := first_difference(stored[name][: rows.rows], rows.fields[name])) is not None
+        ]
+        if found:
+            row, _, name = min(found)
+            raise _other(maker, episode, rows, f"{name} of row {row} is not the stored one")
+        if rows.why or (rows.is_last and rows.end != rows.play.end & _FINAL):
+            why = rows.why or f"the env ends the episode at row {rows.first_row + rows.rows - 1}"
+            raise _other(maker, episode, rows, why)
+
+
+def _other(maker: EnvMaker, episode: int, rows: PlayedRows, why: str) -> ValueError:
+    """The error for an env that shows other rows."""
+    played = rows.play.episode
+    is_target = played is None or rows.play is rows.chain.plays[-1]
+    where = "" if is_target else f" also of episode {played.id} before it"
+    versions = "; ".join(maker.differences)
+    changed = f"; since it was recorded: {versions}" if versions else ""
+    return ValueError(
+        f"episode {episode} cannot be played up to this row: expected the stored rows{where}, got "
+        f"others: {why}{changed}"
+    )

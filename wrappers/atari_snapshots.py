@@ -1,0 +1,319 @@
+"""Snapshots of Atari games at the starts of episodes."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
+
+import ale_py
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+from ale_py import roms
+from gymnasium.core import ActType, ObsType
+
+from stepwell.wrappers.ale_env import LARGEST_SEED, Emulator, emulator_info, quiet_emulators
+from stepwell.wrappers.snapshots import (
+    Array,
+    SavedGame,
+    check_fact,
+    damaged,
+    pack,
+    saved_generator,
+    saved_info,
+    unpack,
+)
+
+Words = npt.NDArray[np.uint32]
+
+# A saved state: six numbers; the length of the inner part; the inner part, at whose end the random
+# generator is: that it is there, the length of its text, and the text; two numbers.
+_INT = struct.Struct("<i")
+_LENGTH_AT, _INNER_AT, _TAIL_BYTES = 24, 28, 8
+_THERE = b"\xb2\xfa\xb1\xfa"
+_TWISTER_WORDS = 624
+_MOST_DRAWS = 1 << 24  # more take longer to draw again than to read 624 words
+_LAST_ACTION = 17
+_LARGEST = 2**31 - 1
+# The state word of a Mersenne Twister from which it draws its largest number.
+_OPEN_WORD = 0x12DD9BB3
+
+
+class AleState(NamedTuple):
+    """The state of an emulator, apart from its random generator.
+
+    Args:
+        machine: The state without the generator.
+        words: State words [624] of the generator, a Mersenne Twister.
+        position: The number of them that were drawn.
+    """
+
+    machine: bytes
+    words: Words
+    position: int
+
+    @classmethod
+    def of(cls, ale: Any) -> AleState:
+        """Save the state of an emulator."""
+        data: bytes = ale.cloneState(include_rng=True).__getstate__()
+        inner_end = len(data) - _TAIL_BYTES
+        at = data.rindex(_THERE, _INNER_AT, inner_end)
+        text = data[at + 8 : inner_end]
+        numbers = np.array(text.split(), np.uint64)
+        assert _INT.unpack_from(data, at + 4)[0] == len(text)
+        assert len(numbers) == _TWISTER_WORDS + 1
+        machine = data[:_LENGTH_AT] + data[_INNER_AT:at] + data[inner_end:]
+        return cls(machine, numbers[:-1].astype(np.uint32), int(numbers[-1]))
+
+    def restore(self, ale: Any) -> None:
+        """Restore the state.
+
+        Raises:
+            ValueError: It has no end.
+        """
+        text = f"{' '.join(map(str, self.words.tolist()))} {self.position}".encode()
+        inner = self.machine[_LENGTH_AT:-_TAIL_BYTES] + _THERE + _INT.pack(len(text)) + text
+        head, tail = self.machine[:_LENGTH_AT], self.machine[-_TAIL_BYTES:]
+        state = ale_py.ALEState.__new__(ale_py.ALEState)
+        try:
+            cast("Any", state).__setstate__(head + _INT.pack(len(inner)) + inner + tail)
+            ale.restoreState(state)
+        except SystemError:  # what ale-py throws has no message
+            raise damaged("ale-py cannot read its state") from None
+
+    def with_open_generator(self) -> AleState:
+        """Return the state with a generator that draws large numbers: no action is repeated."""
+        return self._replace(words=np.full(_TWISTER_WORDS, _OPEN_WORD, np.uint32), position=0)
+
+    def generator(self) -> np.random.MT19937:
+        """Return the generator."""
+        found = np.random.MT19937()
+        found.state = {
+            "bit_generator": "MT19937",
+            "state": {"key": self.words, "pos": self.position},
+        }
+        return found
+
+
+class SavingEmulator:
+    """An `ale_py.ALEInterface` of which everything can be saved.
+
+    The emulator's own state lacks the action that sticky actions repeat. It is found from the
+    actions that were asked for and from the emulator's random draws, two for each frame.
+
+    Args:
+        ale: The emulator.
+    """
+
+    def __init__(self, ale: Any) -> None:
+        self._ale = ale
+        act = ale.act
+        self._asked: list[object] = []  # a frame each, since `_settle`
+        ask = self._asked.append
+
+        def act_and_note(action: object, strength: float) -> int:
+            ask(action)
+            return cast("int", act(action, strength))
+
+        self.act = act_and_note
+        self._held: object = ale_py.Action.NOOP
+        self._generator: np.random.MT19937 | None = None  # not known, and nothing asked for
+        self._seed: int | None = None
+        self._draws = 0
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the emulator itself."""
+        return getattr(self._ale, name)
+
+    def reset_game(self) -> None:
+        """Reset the game, which releases the action that is held."""
+        known = self._settle()
+        self._ale.reset_game()
+        self._held = ale_py.Action.NOOP
+        generator = AleState.of(self._ale).generator()
+        if not _are_equal(known, generator):  # Berzerk draws
+            self._generator, self._seed = generator, None
+
+    def loadROM(self, path: object) -> None:
+        """Load a game, which seeds the generator."""
+        self._ale.loadROM(path)
+        self._asked.clear()
+        self._held = ale_py.Action.NOOP
+        self._begin_generator()
+
+    def restoreState(self, state: object) -> None:
+        """Restore a state, which may have another generator."""
+        self._settle()
+        self._ale.restoreState(state)
+        self._begin_generator()
+
+    def save(self) -> tuple[AleState, dict[str, Any]]:
+        """Return the state, and as JSON data the action that is held and the generator."""
+        known = self._settle()
+        state = AleState.of(self._ale)
+        if not _are_equal(known, state.generator()):
+            raise RuntimeError(
+                f"ale-py {ale_py.__version__}: expected an emulator that draws two numbers for "
+                "each frame, got one that draws others; make the envs with snapshots=False"
+            )
+        facts: dict[str, Any] = {"held": cast("Any", self._held).value}
+        if self._seed is None or self._draws > _MOST_DRAWS:
+            words = base64.b64encode(state.words.astype("<u4").tobytes()).decode()
+            return state, {**facts, "words": words, "position": state.position}
+        return state, {**facts, "seed": self._seed, "draws": self._draws}
+
+    def _begin_generator(self) -> np.random.MT19937:
+        """Begin to follow the emulator's generator, from a seed if it has just been seeded."""
+        found = self._generator = AleState.of(self._ale).generator()
+        seed: int = self._ale.getInt("random_seed")
+        self._seed = seed if seed >= 0 and _are_equal(found, _twister(seed)) else None
+        self._draws = 0
+        return found
+
+    def _settle(self) -> np.random.MT19937:
+        """Draw what the emulator has drawn, and find the action that it holds."""
+        known = self._generator or self._begin_generator()
+        draws = 2 * len(self._asked)
+        drawn = known.random_raw(draws)[::2]  # the second is another player's
+        self._draws += draws
+        sticky: float = self._ale.getFloat("repeat_action_probability")
+        taken = np.flatnonzero(drawn / 2**32 >= sticky)
+        if len(taken):
+            self._held = self._asked[taken[-1]]
+        self._asked.clear()
+        return known
+
+
+class AtariSnapshots(
+    gymnasium.Wrapper[ObsType, ActType, ObsType, ActType], gymnasium.utils.RecordConstructorArgs
+):
+    """Add a snapshot of the game to the info of each reset, `info["snapshot"]`.
+
+    Args:
+        env: A game of `make_atari`, without its frame stack, on a `SavingEmulator`.
+    """
+
+    def __init__(self, env: gymnasium.Env[ObsType, ActType]) -> None:
+        gymnasium.utils.RecordConstructorArgs.__init__(self)
+        super().__init__(env)
+        inner: Any = env.unwrapped
+        self._ale: SavingEmulator = inner.ale
+        self._kind, self._base = kind_of(inner), base_state(game_of(inner))
+        self._began = 0  # frame number of the first observation of the game
+        self.step = env.step  # costs nothing
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[ObsType, dict[str, Any]]:
+        """Reset the env, and save its state."""
+        observation, info = self.env.reset(seed=seed, options=options)
+        number: int = info["episode_frame_number"]
+        saved: SavedGame | None = (options or {}).get("snapshot")
+        if saved is not None:
+            self._began = number - saved.facts["frames"]
+        elif "noops" in info:  # not in the middle of a game, after a lost life
+            self._began = number
+        state, facts = self._ale.save()
+        facts |= {
+            "frames": number - self._began,
+            "generator": saved_generator(self.np_random),
+            "info": saved_info(info, emulator_info(cast("Emulator", self._ale))),
+        }
+        return observation, {**info, "snapshot": pack(self._kind, facts, state.machine, self._base)}
+
+
+def game_of(inner: Any) -> str:
+    """Return the name of the game of a bare Atari env."""
+    name = getattr(inner, "settings", None)
+    return cast("str", inner._game if name is None else name.game)
+
+
+def kind_of(inner: Any) -> str:
+    """Return the text that identifies a game and the version of its emulator."""
+    return f"{game_of(inner)} of ale-py {ale_py.__version__}"
+
+
+@functools.cache
+def base_state(game: str) -> bytes:
+    """Return the state of a game's start, the same in every process."""
+    quiet_emulators()
+    ale: Any = ale_py.ALEInterface()
+    ale.setInt("random_seed", 0)
+    ale.loadROM(roms.get_rom_path(game))
+    ale.reset_game()
+    return AleState.of(ale).machine
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SavedAtari(SavedGame):
+    """The content of a snapshot of an Atari game."""
+
+    @classmethod
+    def of(cls, inner: Any, snapshot: bytes, observation: Array) -> SavedAtari:
+        """Read a snapshot.
+
+        Args:
+            inner: A bare Atari env of the game.
+            snapshot: `info["snapshot"]` of the reset that began an episode.
+            observation: The newest frame of its first observation.
+
+        Raises:
+            ValueError: It is of another game or version, or damaged.
+        """
+        facts, state = unpack(kind_of(inner), snapshot, base_state(game_of(inner)))
+        check_fact(facts, "held", _LAST_ACTION)
+        check_fact(facts, "frames", _LARGEST)
+        if "seed" in facts:
+            check_fact(facts, "seed", LARGEST_SEED)
+            check_fact(facts, "draws", _MOST_DRAWS)
+        else:
+            check_fact(facts, "position", _TWISTER_WORDS)
+            _words_of(facts)
+        return cls(facts, state, observation)
+
+    def restore(self, emulator: Any) -> None:
+        """Restore the emulator of an env whose game has just been reset."""
+        facts = self.facts
+        if "seed" in facts:
+            generator = _twister(facts["seed"])
+            generator.random_raw(facts["draws"])
+            found = cast("Any", generator.state)["state"]
+            state = AleState(self.state, found["key"], found["pos"])
+        else:
+            state = AleState(self.state, _words_of(facts), facts["position"])
+        if facts["held"]:
+            state.with_open_generator().restore(emulator)
+            emulator.act(ale_py.Action(facts["held"]), 1.0)
+        state.restore(emulator)
+
+
+def _words_of(facts: Mapping[str, Any]) -> Words:
+    """The state words of a generator.
+
+    Raises:
+        ValueError: They are something else.
+    """
+    try:
+        data = base64.b64decode(facts["words"], validate=True)
+    except (KeyError, TypeError, ValueError):
+        data = b""
+    if len(data) != 4 * _TWISTER_WORDS:
+        raise damaged("it lacks the emulator's generator")
+    return np.frombuffer(data, "<u4").astype(np.uint32)
+
+
+def _twister(seed: int) -> np.random.MT19937:
+    """Return the generator of an emulator with this seed, as it is before the first draw."""
+    found = np.random.MT19937()
+    key = np.random.RandomState(seed).get_state()[1]
+    found.state = {"bit_generator": "MT19937", "state": {"key": key, "pos": _TWISTER_WORDS}}
+    return found
+
+
+def _are_equal(left: np.random.MT19937, right: np.random.MT19937) -> bool:
+    ours, theirs = (cast("Any", one.state)["state"] for one in (left, right))
+    return bool(ours["pos"] == theirs["pos"] and (ours["key"] == theirs["key"]).all())
