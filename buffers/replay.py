@@ -38,6 +38,8 @@ from stepwell.buffers.storage.memory import MemoryStorage, check_capacity
 from stepwell.buffers.storage.protocol import MakeStorage, Storage
 
 if TYPE_CHECKING:
+    import gymnasium
+
     from stepwell.buffers.sampling.batch import Batch, TransitionBatch
     from stepwell.buffers.sampling.epoch import Epoch
     from stepwell.buffers.sampling.loader import Loader, To
@@ -780,6 +782,23 @@ class SequenceReplayBuffer:
         if self._storage is None:
             return iter(())
         return self._require_sampler().episodes(where)
+
+    def env_at(
+        self,
+        episode: int,
+        row: int = 0,
+        *,
+        env: str | Callable[[], gymnasium.Env[Any, Any]] | None = None,
+        rom: str | os.PathLike[str] | bytes | None = None,
+        use_snapshots: bool = False,
+    ) -> tuple[gymnasium.Env[Any, Any], Any, dict[str, Any]]:
+        """A live env in the state of a stored row, with its observation and info.
+
+        See `stepwell.env_at`, which this is, for arguments and errors.
+        """
+        from stepwell import env_at
+
+        return env_at(self, episode, row, env=env, rom=rom, use_snapshots=use_snapshots)
 
     def refresh(self) -> bool:
         """Read the rows that another process has stored since; they only appear in this call.

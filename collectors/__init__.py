@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # loaded on first access: the command line starts without it
         archive,
         restore,
     )
+    from stepwell.collectors.simulation.env_at import env_at
     from stepwell.collectors.simulation.resimulate import EpisodeProof, resimulate
 
 __all__ = [
@@ -53,6 +54,7 @@ __all__ = [
     "Video",
     "WarmUp",
     "archive",
+    "env_at",
     "evaluate",
     "resimulate",
     "restore",
@@ -78,6 +80,7 @@ if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
             ],
             "report": ["CollectReport", "EpisodeReport", "StepReport"],
             "simulation.archive": ["ArchiveReport", "RestoreReport", "archive", "restore"],
+            "simulation.env_at": ["env_at"],
             "simulation.resimulate": ["EpisodeProof", "resimulate"],
         },
     )

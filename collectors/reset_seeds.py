@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from stepwell.buffers.whole_numbers import is_whole
 from stepwell.collectors.step_result import value_of
 from stepwell.collectors.vector_envs import Vector, is_ale, is_partial, mode_of
+from stepwell.wrappers.snapshots import is_snapshot
 from stepwell.wrappers.workers.vector_env import WorkerVectorEnv
 
 __all__ = ["Reseed", "ResetSeeds"]
@@ -112,7 +114,7 @@ class ResetSeeds:
         return [self._given[env] if env in envs else None for env in range(self._envs.num_envs)]
 
     def facts_of(self, env: int, info: _Info, place: int) -> dict[str, object]:
-        """Facts about a reset: its seed and its no-ops, as far as they are known.
+        """Facts about a reset: its seed, no-ops and snapshot, as far as they are known.
 
         Args:
             env: The env.
@@ -143,6 +145,9 @@ class ResetSeeds:
         noops = value_of(info, "noops", place)
         if is_whole(noops) and noops >= 0:
             facts["noops"] = int(noops)
+        snapshot = value_of(info, "snapshot", place)
+        if is_snapshot(snapshot):
+            facts["snapshot"] = base64.b64encode(snapshot).decode()
         return facts
 
 

@@ -182,12 +182,11 @@ class EmulatorSeed(
 
     def _resume(self, saved: SavedGame) -> tuple[ObsType, dict[str, Any]]:
         """Restore a snapshot; the screen is that of a reset."""
-        from stepwell.wrappers.atari_snapshots import restore_emulator  # loads ale-py
-
         observation, _ = self.env.reset()
-        restore_emulator(saved, self._ale)
+        ale = emulator_of(self.env)
+        saved.restore(ale)
         saved.restore_generator(self.np_random)
-        return observation, saved.info(emulator_info(self._ale))
+        return observation, saved.info(emulator_info(ale))
 
 
 class AleFrameSkip(

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 TESTED_ALE_PY = "0.12.1"  # the version of tests/wrappers/test_ale_py_facts.py
 # After a restored state their frames differ: of all games, played on from 60 states each.
-_NOT_SAVED = ("alien", "miniature_golf", "qbert", "tetris", "tic_tac_toe_3d")
+_NOT_SAVED = ("alien", "miniature_golf", "qbert", "tetris", "tic_tac_toe_3d", "yars_revenge")
 
 Image = npt.NDArray[np.uint8]
 

@@ -23,7 +23,7 @@ from stepwell.wrappers.ale_env import (
 )
 from stepwell.wrappers.ale_loads import SeededLoads
 from stepwell.wrappers.atari_settings import AtariSettings
-from stepwell.wrappers.atari_snapshots import AtariSnapshots, SavingEmulator, restore_emulator
+from stepwell.wrappers.atari_snapshots import AtariSnapshots, SavingEmulator
 from stepwell.wrappers.pixels import BandResize, area_resize, count_bands, look_up, runs
 from stepwell.wrappers.seeded_resets import SeededResets
 from stepwell.wrappers.snapshots import SavedGame
@@ -144,7 +144,7 @@ class FusedAtari(gymnasium.Env[Image, int]):
     def _resume(self, saved: SavedGame) -> tuple[Image, dict[str, Any]]:
         """Begin at a snapshot, of which the screen is not known."""
         self.ale.reset_game()
-        restore_emulator(saved, self.ale)
+        saved.restore(self.ale)
         saved.restore_generator(self.np_random)
         self._frames = saved.facts["frames"]
         info = saved.info(emulator_info(self.ale))

@@ -6,6 +6,7 @@ import base64
 import functools
 import struct
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 import ale_py
@@ -17,6 +18,7 @@ from gymnasium.core import ActType, ObsType
 
 from stepwell.wrappers.ale_env import LARGEST_SEED, Emulator, emulator_info, quiet_emulators
 from stepwell.wrappers.snapshots import (
+    Array,
     SavedGame,
     check_fact,
     damaged,
@@ -246,38 +248,47 @@ def base_state(game: str) -> bytes:
     return AleState.of(ale).machine
 
 
-def unpack_atari(inner: Any, snapshot: bytes) -> tuple[dict[str, Any], bytes]:
-    """Return the facts and the state of a snapshot for a bare Atari env.
+@dataclass(frozen=True, slots=True, eq=False)
+class SavedAtari(SavedGame):
+    """The content of a snapshot of an Atari game."""
 
-    Raises:
-        ValueError: It is of another game or version, or damaged.
-    """
-    facts, state = unpack(kind_of(inner), snapshot, base_state(game_of(inner)))
-    check_fact(facts, "held", _LAST_ACTION)
-    check_fact(facts, "frames", _LARGEST)
-    if "seed" in facts:
-        check_fact(facts, "seed", LARGEST_SEED)
-        check_fact(facts, "draws", _MOST_DRAWS)
-    else:
-        check_fact(facts, "position", _TWISTER_WORDS)
-        _words_of(facts)
-    return facts, state
+    @classmethod
+    def of(cls, inner: Any, snapshot: bytes, observation: Array) -> SavedAtari:
+        """Read a snapshot.
 
+        Args:
+            inner: A bare Atari env of the game.
+            snapshot: `info["snapshot"]` of the reset that began an episode.
+            observation: The newest frame of its first observation.
 
-def restore_emulator(saved: SavedGame, ale: Any) -> None:
-    """Restore the emulator of an env whose game has just been reset."""
-    facts = saved.facts
-    if "seed" in facts:
-        generator = _twister(facts["seed"])
-        generator.random_raw(facts["draws"])
-        found = cast("Any", generator.state)["state"]
-        state = AleState(saved.state, found["key"], found["pos"])
-    else:
-        state = AleState(saved.state, _words_of(facts), facts["position"])
-    if facts["held"]:
-        state.with_open_generator().restore(ale)
-        ale.act(ale_py.Action(facts["held"]), 1.0)
-    state.restore(ale)
+        Raises:
+            ValueError: It is of another game or version, or damaged.
+        """
+        facts, state = unpack(kind_of(inner), snapshot, base_state(game_of(inner)))
+        check_fact(facts, "held", _LAST_ACTION)
+        check_fact(facts, "frames", _LARGEST)
+        if "seed" in facts:
+            check_fact(facts, "seed", LARGEST_SEED)
+            check_fact(facts, "draws", _MOST_DRAWS)
+        else:
+            check_fact(facts, "position", _TWISTER_WORDS)
+            _words_of(facts)
+        return cls(facts, state, observation)
+
+    def restore(self, emulator: Any) -> None:
+        """Restore the emulator of an env whose game has just been reset."""
+        facts = self.facts
+        if "seed" in facts:
+            generator = _twister(facts["seed"])
+            generator.random_raw(facts["draws"])
+            found = cast("Any", generator.state)["state"]
+            state = AleState(self.state, found["key"], found["pos"])
+        else:
+            state = AleState(self.state, _words_of(facts), facts["position"])
+        if facts["held"]:
+            state.with_open_generator().restore(emulator)
+            emulator.act(ale_py.Action(facts["held"]), 1.0)
+        state.restore(emulator)
 
 
 def _words_of(facts: Mapping[str, Any]) -> Words:

@@ -7,9 +7,8 @@ import json
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
-import gymnasium
 import numpy as np
 import numpy.typing as npt
 import zstandard
@@ -44,6 +43,10 @@ class SavedGame:
         """Return the info of the reset: what the emulator shows now, and what was saved."""
         return {**now, **self.facts["info"]}
 
+    def restore(self, emulator: Any) -> None:
+        """Restore the state of the emulator."""
+        emulator.load(self.state)
+
     def restore_generator(self, generator: np.random.Generator) -> None:
         """Set the env's random generator."""
         state, increment, has_half, half = self.facts["generator"]
@@ -69,6 +72,11 @@ def saved_info(info: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any
         for key, value in info.items()
         if isinstance(value, bool | int | float | str) and (key not in now or now[key] != value)
     }
+
+
+def is_snapshot(value: object) -> TypeGuard[bytes]:
+    """Test whether a value in an info looks like a snapshot."""
+    return isinstance(value, bytes) and value[: len(_MAGIC)] == _MAGIC
 
 
 def pack(kind: str, facts: Mapping[str, Any], state: bytes, base: bytes) -> bytes:
@@ -167,36 +175,3 @@ def _digest(data: bytes) -> bytes:
 
 def _dictionary(base: bytes) -> zstandard.ZstdCompressionDict:
     return zstandard.ZstdCompressionDict(base, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
-
-
-def resume(
-    env: gymnasium.Env[Any, Any], snapshot: bytes, observation: Array
-) -> tuple[Any, dict[str, Any]]:
-    """Begin an episode at a snapshot, in an env of `make_atari` or `make_nes`.
-
-    The bytes are given to an emulator, which does not check them: load only snapshots from people
-    whom you would let run a program.
-
-    Args:
-        env: One env with its wrappers, of the same settings, game and versions.
-        snapshot: `info["snapshot"]` of the reset that began the episode.
-        observation: The newest frame of the first observation.
-
-    Returns:
-        What that reset returned. Screens of `render` are right from the first step on.
-
-    Raises:
-        ValueError: The env has no snapshots, or they are of another game or version, or damaged.
-    """
-    inner: Any = env.unwrapped
-    if hasattr(inner, "ale"):
-        from stepwell.wrappers.atari_snapshots import unpack_atari
-
-        facts, state = unpack_atari(inner, snapshot)
-    elif hasattr(inner, "unpack_snapshot"):
-        facts, state = inner.unpack_snapshot(snapshot)
-    else:
-        raise ValueError(
-            f"snapshot: expected an env of make_atari or make_nes, got {env}; begin at the seed"
-        )
-    return env.reset(options={"snapshot": SavedGame(facts, state, observation)})

@@ -7,6 +7,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -82,7 +83,8 @@ class ChunkTable:
     @property
     def new_rows(self) -> np.ndarray:
         """Rows of each chunk [chunks] without one that a later chunk has again."""
-        return self.rows - (self.is_continued & (self.end & _PENDING != 0))
+        rows: np.ndarray = self.rows - (self.is_continued & (self.end & _PENDING != 0))
+        return rows
 
     @property
     def episode_rows(self) -> np.ndarray:
@@ -113,11 +115,13 @@ class ChunkTable:
             has_key = np.array([key in facts for facts in self.metadata], np.bool_)
             values = [facts[key] for facts in self.metadata if key in facts]
             order = _within(by_stream, has_key)
-            if key in numbers and key == _SEED:
-                counts, given = _counts_of(values, self.stream[has_key], order)
+            if key in numbers:
+                column = np.array(values, np.int64)
+                if key != _SEED:
+                    parts.append(pack_numbers(column, order))
+                    continue
+                counts, given = _counts_of(column.tolist(), self.stream[has_key], order)
                 parts += [pack_numbers(counts, order), pack_numbers(given)]
-            elif key in numbers:
-                parts.append(pack_numbers(np.array(values, np.int64), order))
             else:
                 texts = [_text_of(value) for value in values]
                 lengths = np.array([len(each) for each in texts], np.int64)
@@ -211,7 +215,7 @@ def _first_rows(
     total = np.cumsum(gaps + lengths) - lengths  # from the first chunk of all on
     begins = np.append(True, of[1:] != of[:-1])[: len(of)]
     before = (total - gaps)[begins]
-    first_row = np.empty_like(total)
+    first_row: np.ndarray = np.empty_like(total)
     first_row[order] = total - np.repeat(
         before, np.diff(np.append(np.flatnonzero(begins), len(of)))
     )
@@ -234,12 +238,12 @@ def _unpack_metadata(
     numbers = set(_keys(member(head, "numbers")))
     shape_of = unpack_numbers(cursor, len(by_stream), by_stream)
     _in_range("keys of an episode", shape_of, 0, len(shapes) - 1)
-    columns: dict[str, list[object]] = {}
+    columns: dict[str, list[Any]] = {}
     for key in dict.fromkeys(key for shape in shapes for key in shape):
         has_key = np.array([key in shape for shape in shapes], np.bool_)[shape_of]
         count = int(np.count_nonzero(has_key))
         order = _within(by_stream, has_key)
-        values = unpack_numbers(cursor, count, order).tolist()
+        values: list[Any] = unpack_numbers(cursor, count, order).tolist()
         if key in numbers and key == _SEED:
             values = _seeds_of(values, cursor, order)
         elif key not in numbers:
@@ -304,7 +308,8 @@ def _seeds_of(counts: Sequence[int], cursor: Cursor, order: np.ndarray) -> list[
 def _derived_seeds(seed: int, block: int) -> list[int]:
     """The seeds that `SeededResets` derives from one, in blocks."""
     words = np.random.SeedSequence(seed, spawn_key=(block,)).generate_state(_BLOCK)
-    return (words >> 1).tolist()
+    seeds: list[int] = (words >> 1).tolist()
+    return seeds
 
 
 def _within(order: np.ndarray, is_kept: np.ndarray) -> np.ndarray:

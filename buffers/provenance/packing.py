@@ -221,7 +221,8 @@ def _digits_of(values: np.ndarray, base: int) -> bytes:
     each = _digits_a_byte(base)
     padded = np.zeros(-(-len(values) // each) * each, np.int64)
     padded[: len(values)] = values
-    return (padded.reshape(-1, each) @ _powers(base, each)).astype(np.uint8).tobytes()
+    packed: np.ndarray = padded.reshape(-1, each) @ _powers(base, each)
+    return packed.astype(np.uint8).tobytes()
 
 
 def _of_digits(cursor: Cursor, base: int, count: int) -> np.ndarray:
@@ -229,7 +230,7 @@ def _of_digits(cursor: Cursor, base: int, count: int) -> np.ndarray:
     packed = np.frombuffer(cursor.take(-(-count // each)), np.uint8).astype(np.int64)
     if len(packed) and packed.max() >= base**each:
         raise ValueError(f"a byte of {packed.max()}, which is no {each} digits of base {base}")
-    digits = packed[:, None] // _powers(base, each) % base
+    digits: np.ndarray = packed[:, None] // _powers(base, each) % base
     return digits.reshape(-1)[:count].astype(np.uint8)
 
 
@@ -279,7 +280,8 @@ def _word_digits(base: int) -> int:
 @lru_cache(1 << 10)
 def _big_bytes(base: int, digits: int) -> int:
     """Bytes of the largest number of so many digits."""
-    return -(-(base**digits - 1).bit_length() // 8)
+    most: int = base**digits - 1
+    return -(-most.bit_length() // 8)
 
 
 @lru_cache(1 << 10)

@@ -251,6 +251,15 @@ def collect(
             rich_help_panel=_GAMES,
         ),
     ] = None,
+    snapshots: Annotated[
+        bool | None,
+        typer.Option(
+            "--snapshots",
+            metavar="",
+            help="Store the emulator's state with each episode, for stepwell.env_at.",
+            rich_help_panel=_GAMES,
+        ),
+    ] = None,
     fire_reset: Annotated[
         bool | None,
         typer.Option(
@@ -385,6 +394,7 @@ def collect(
             "pool": pool,
             "max_frames": whole_number("--max-frames", max_frames),
             "life_loss": life_loss,
+            "snapshots": snapshots,
             "fire_reset": fire_reset,
             "clip_rewards": clip_rewards,
             "full_actions": full_actions,

@@ -63,6 +63,7 @@ class GameOptions(TypedDict, total=False):
     sticky: float
     max_frames: int
     life_loss: Literal["ignore", "end"]
+    snapshots: bool
 
 
 class AtariOptions(GameOptions, total=False):

@@ -20,13 +20,15 @@ from stepwell.collectors.simulation.lanes import AnyEnv
 from stepwell.collectors.simulation.player import PlayedRows, Player, play
 from stepwell.collectors.simulation.remake import EnvMaker, EnvSource, maker_of
 from stepwell.collectors.simulation.resimulate import first_difference
-from stepwell.wrappers.snapshots import SavedGame, saved_game
+from stepwell.wrappers.seeded_resets import SeededResets
+from stepwell.wrappers.snapshots import SavedGame
 
 if TYPE_CHECKING:
     from stepwell.wrappers.nes.env import Rom
 
 __all__ = ["env_at"]
 
+_FINAL = End.TERMINATED | End.TRUNCATED
 _JOINED_BITS = 48  # the ids of the k-th of several storages begin at k << 48
 
 
@@ -102,13 +104,16 @@ def env_at(
     until = replace(last, steps=row, end=End.NONE)
     chain = replace(chain, plays=(*chain.plays[:-1], until))
     maker = maker_of(chain.facts, replay.spec, env=env, rom=rom)
-    watched = _Watched(maker.single())
+    live = maker.single()
+    while isinstance(live, SeededResets):  # episodes go on as they were recorded
+        live = live.env
+    watched = _Watched(live)
     try:
         saved = None
         if use_snapshots:
             first = chain.plays[0]
             data = _decoded(_snapshot_of(first))
-            saved = saved_game(watched.env, data, _first_frame(first, replay.spec))
+            saved = _saved_game(live, data, _first_frame(first, replay.spec))
         with play([chain], _LiveMaker(maker, watched, saved), lanes=1) as player:
             _compare(player, maker, episode)
     except BaseException:
@@ -208,6 +213,24 @@ def _first_frame(one: Play, spec: Spec) -> np.ndarray:
     return row if field.stack > 1 else row[-1]  # else whole stacks are stored
 
 
+def _saved_game(env: AnyEnv, snapshot: bytes, observation: np.ndarray) -> SavedGame:
+    """The option "snapshot" of the env's reset.
+
+    Raises:
+        ValueError: The env has no snapshots, or it is of another game or version, or damaged.
+    """
+    inner: Any = env.unwrapped
+    if hasattr(inner, "ale"):
+        from stepwell.wrappers.atari_snapshots import SavedAtari  # loads ale-py
+
+        return SavedAtari.of(inner, snapshot, observation)
+    if hasattr(inner, "unpack_snapshot"):
+        return SavedGame(*inner.unpack_snapshot(snapshot), observation)
+    raise ValueError(
+        f"snapshot: expected an env of make_atari or make_nes, got {env}; begin at the seed"
+    )
+
+
 class _Watched(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Keeps what the env returned last, and the env open."""
 
@@ -288,9 +311,7 @@ def _compare(player: Player, maker: EnvMaker, episode: int) -> None:
         if found:
             row, _, name = min(found)
             raise _other(maker, episode, rows, f"{name} of row {row} is not the stored one")
-        if rows.why or (
-            rows.is_last and rows.end != rows.play.end & (End.TERMINATED | End.TRUNCATED)
-        ):
+        if rows.why or (rows.is_last and rows.end != rows.play.end & _FINAL):
             why = rows.why or f"the env ends the episode at row {rows.first_row + rows.rows - 1}"
             raise _other(maker, episode, rows, why)
 
@@ -298,11 +319,8 @@ def _compare(player: Player, maker: EnvMaker, episode: int) -> None:
 def _other(maker: EnvMaker, episode: int, rows: PlayedRows, why: str) -> ValueError:
     """The error for an env that shows other rows."""
     played = rows.play.episode
-    where = (
-        ""
-        if played is None or rows.play is rows.chain.plays[-1]
-        else f", in episode {played.id} before it"
-    )
+    is_target = played is None or rows.play is rows.chain.plays[-1]
+    where = "" if is_target else f" also of episode {played.id} before it"
     versions = "; ".join(maker.differences)
     changed = f"; since it was recorded: {versions}" if versions else ""
     return ValueError(

@@ -46,7 +46,7 @@ _SIZED = (
 )
 _LARGEST_SIZE = 1 << 14
 # What recipes may differ in: it does not change what an env shows.
-_FREE = ("versions", "maker", "num_envs")
+_FREE = ("versions", "maker")
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ def maker_of(
         make = _given(env)
         maker = base(make, partial(_unseeded, make), is_given=True)
     elif kind == "make_atari":
-        return _atari(base, known, spec, backend)
+        maker = _atari(base, known, spec, backend)
     elif kind == "make_nes":
         maker = _nes(base, known, spec, rom)
     else:
@@ -197,19 +197,14 @@ def _atari(
         make = partial(atari_env, settings)
         lane = partial(_fused_env, settings) if is_stacked else partial(_unseeded, make)
         newest_only = is_stacked
-    maker = base(
+    _compare(settings.recipe(cast("AtariBackend", recorded)), recipe)
+    return base(
         make,
         lane,
         gives_newest_only=newest_only,
         has_other_ends=chosen != recorded,
         sets_noops=chosen != recorded and settings.noop_max > 0,
     )
-    one = make()
-    try:
-        _check_spaces(maker, one)
-    finally:
-        one.close()
-    return maker
 
 
 def _atari_settings(recipe: Mapping[str, Any], spec: Spec) -> AtariSettings:
@@ -222,16 +217,25 @@ def _atari_settings(recipe: Mapping[str, Any], spec: Spec) -> AtariSettings:
     size = values["size"]
     values["size"] = tuple(size) if isinstance(size, list) else size
     values["game"] = find_game(str(values["game"]))
-    (field,) = spec.of_kind("observation")[:1]
-    shape = field.source_shape
-    if values["frame_stack"] != shape[:1][0] if shape else True:
-        raise _other("frame_stack", shape[:1], values["frame_stack"])
-    if values["size"] is not None and values["size"] != shape[1:3]:
-        raise _other("size", shape[1:3], values["size"])
+    _check_picture(spec, values["frame_stack"], values["size"])
     try:
         return AtariSettings(**values)
     except TypeError as error:
         raise ValueError(f"recipe of make_atari: {error}") from None
+
+
+def _check_picture(spec: Spec, frame_stack: object, size: object) -> None:
+    """Refuse to make pictures of other sizes than the stored ones, which may be enormous.
+
+    Raises:
+        ValueError: They are others.
+    """
+    fields = spec.of_kind("observation")
+    shape = fields[0].source_shape if fields else ()
+    if shape[:1] != (frame_stack,):
+        raise _other("frame_stack", shape[:1], frame_stack)
+    if size is not None and size != shape[1:3]:
+        raise _other("size", shape[1:3], size)
 
 
 def _fused_env(settings: AtariSettings) -> AnyEnv:
@@ -300,16 +304,8 @@ def _nes(
             "the episodes begin at snapshots, of which the store has only fingerprints: expected "
             "boot scripts; say how to make one env (env=..., --env module:callable)"
         )
-    (field,) = spec.of_kind("observation")[:1]
-    shape = field.source_shape
-    if not shape or recipe.get("frame_stack") != shape[0]:
-        raise _other("frame_stack", shape[:1], recipe.get("frame_stack"))
-    if (
-        recipe.get("size") is not None
-        and tuple(recipe["size"]) != shape[1:3]
-        and not recipe.get("ram_obs")
-    ):
-        raise _other("size", shape[1:3], recipe["size"])
+    size = None if recipe.get("ram_obs") else recipe.get("size")
+    _check_picture(spec, recipe.get("frame_stack"), tuple(size) if isinstance(size, list) else size)
     make = partial(_nes_env, read, dict(recipe))
     return base(make, partial(_unseeded, make))
 
@@ -426,7 +422,10 @@ def _checked_spec(text: str) -> EnvSpec:
         ) from None
     if ":" in found.id:
         raise ValueError(f"env spec: expected a plain id, got {found.id!r}; {_CURE}")
-    known = find_spec(found.id)
+    try:
+        known = find_spec(found.id)
+    except ValueError as error:
+        raise ValueError(f"{error}; or import what registers it, or {_CURE}") from None
     if known.entry_point != found.entry_point:
         raise ValueError(
             f"env {found.id}: expected the entry point {known.entry_point!r}, under which it is "
@@ -508,7 +507,7 @@ def _check(maker: EnvMaker, recipe: Mapping[str, Any]) -> None:
     env = _made(maker)
     try:
         _check_spaces(maker, env)
-        if not maker.is_given:
+        if not maker.is_given and recipe.get("maker") != "make_atari":
             _check_recipe(env, recipe)
     finally:
         env.close()
@@ -543,7 +542,16 @@ def _check_recipe(env: AnyEnv, stored: Mapping[str, Any]) -> None:
             "observation_space": str(env.observation_space),
             "action_space": str(env.action_space),
         }
-    now = cast("dict[str, Any]", json.loads(json.dumps(now)))
+    _compare(now, stored)
+
+
+def _compare(made: Mapping[str, Any], stored: Mapping[str, Any]) -> None:
+    """Refuse an env of another recipe than the recorded one.
+
+    Raises:
+        ValueError: With the first difference.
+    """
+    now = cast("dict[str, Any]", json.loads(json.dumps(made)))
     for key in sorted({*now, *stored} - {*_FREE}):
         if _plain(now.get(key)) != _plain(stored.get(key)):
             raise ValueError(

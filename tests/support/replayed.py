@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 
 import stepwell as sw
@@ -118,3 +119,17 @@ def check_all_equal(replay: SequenceReplayBuffer, **settings: Any) -> None:
     stored = {episode.id: episode.rows for episode in stored_episodes(replay.storage)}
     assert {proof.episode: proof.rows for proof in found.values()} == stored
     assert stored
+
+
+class TinyEnv(gym.Env[Any, Any]):
+    """Two states, which the action chooses."""
+
+    observation_space = gym.spaces.Discrete(2)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
+        super().reset(seed=seed)
+        return np.int64(0), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return np.int64(action), 0.0, False, False, {}

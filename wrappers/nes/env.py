@@ -342,7 +342,7 @@ class NesEnv(gymnasium.Env[Image, Any]):
 
     def _resume(self, saved: SavedGame) -> tuple[Image, dict[str, Any]]:
         console = self._open_console()
-        console.load(saved.state)
+        saved.restore(console)
         self._loaded_screen = None  # the console shows the one before
         self._continue({**saved.facts, "must_reset": ""})
         self._starts.following = saved.facts["next_start"]
