@@ -15,6 +15,7 @@ from stepwell.buffers import End, SequenceReplayBuffer, Spec
 from stepwell.buffers.curation.stored_episode import StoredEpisode
 from stepwell.buffers.provenance.chains import Chain, Play, chains_of
 from stepwell.buffers.storage.joined import JoinedStorage
+from stepwell.buffers.storage.protocol import Storage
 from stepwell.buffers.whole_numbers import check_whole
 from stepwell.collectors.simulation.lanes import AnyEnv
 from stepwell.collectors.simulation.player import PlayedRows, Player, play
@@ -145,7 +146,7 @@ def _chain_to(replay: SequenceReplayBuffer, episode: int, *, use_snapshots: bool
     for one, why in unreachable:
         if one.id != wanted:
             continue
-        alone = _alone(one, replay)
+        alone = _alone(one, storage)
         if use_snapshots and alone is not None:
             return _from_snapshot(alone, episode)
         cure = ""
@@ -164,12 +165,12 @@ def _unknown(episode: int) -> ValueError:
     )
 
 
-def _alone(episode: StoredEpisode, replay: SequenceReplayBuffer) -> Chain | None:
+def _alone(episode: StoredEpisode, storage: Storage) -> Chain | None:
     """A chain of one episode, for a snapshot; None if its first rows are lost."""
     if episode.first_row:
         return None
-    names = tuple(field.name for field in replay.spec.of_kind("action"))
-    metadata, sessions = episode.metadata, replay.sessions
+    names = tuple(field.name for field in storage.spec.of_kind("action"))
+    metadata, sessions = episode.metadata, storage.sessions
     session = metadata.get("session")
     is_index = isinstance(session, int) and 0 <= session < len(sessions)
     facts: Mapping[str, object] = sessions[session] if is_index else {}

@@ -1,0 +1,374 @@
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownVariableType=false, reportPrivateUsage=false
+"""`env_at`: a live env in the state of a stored row, beside one that has gone all the way."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import stepwell as sw
+from demo_rom import write_demo
+from stepwell.buffers import Chunk, Episode, SequenceReplayBuffer
+from stepwell.buffers.curation.copy import copy_episodes
+from stepwell.wrappers.atari_snapshots import AleState
+from support.envs.nes_backends import needs_a_backend
+from support.replayed import changed_chunk, recorded, rewritten, whole_episodes
+
+pytest.importorskip("cv2", reason="needs OpenCV")
+
+
+def pong(num_workers: int, **settings: Any) -> SequenceReplayBuffer:
+    envs = sw.make_atari(
+        "Pong", 2, backend="python", num_workers=num_workers, max_frames=240, **settings
+    )
+    return recorded(envs, 200, info={"lives": -1})
+
+
+@pytest.fixture(scope="module")
+def saved_pong() -> SequenceReplayBuffer:
+    return pong(0, snapshots=True)
+
+
+@pytest.fixture(scope="module")
+def breakout() -> SequenceReplayBuffer:
+    """Episodes begin in the middle of a game, after a lost life."""
+    envs = sw.make_atari(
+        "Breakout",
+        2,
+        backend="python",
+        num_workers=1,
+        life_loss="end",
+        fire_reset=True,
+        noop_max=4,
+        sticky=0.6,
+        snapshots=True,
+    )
+    return recorded(envs, 400)
+
+
+def demo(folder: Path, **settings: Any) -> SequenceReplayBuffer:
+    rom, game = write_demo(folder)
+    envs = sw.make_nes(
+        rom,
+        2,
+        game=game,
+        num_workers=0,
+        noop_max=9,
+        sticky=0.2,
+        max_frames=90,
+        life_loss="end",
+        actions=["NOOP", "RIGHT", "RIGHT+A", "SELECT"],
+        **settings,
+    )
+    return recorded(envs, 150)
+
+
+def newest(observation: Any) -> Any:
+    return observation[-1] if np.ndim(observation) > 2 else observation
+
+
+def check_rest(live: Any, episode: Episode, row: int, most: int = 1 << 30) -> None:
+    """The live env shows the stored rows from a row on."""
+    env, observation, info = live
+    try:
+        np.testing.assert_array_equal(newest(observation), episode.observation[row])
+        assert isinstance(info, dict)
+        for at in range(row, min(episode.steps, row + most)):
+            observation, reward, terminated, truncated, info = env.step(episode.action[at])
+            np.testing.assert_array_equal(newest(observation), episode.observation[at + 1])
+            assert float(reward) == episode.reward[at + 1]
+            assert bool(terminated) == bool(episode.terminated[at + 1])
+            assert bool(truncated) == bool(episode.truncated[at + 1])
+            if "info/lives" in episode.fields:
+                assert info["lives"] == episode.fields["info/lives"][at + 1]
+    finally:
+        env.close()
+
+
+def last_row(episode: Episode) -> int:
+    return episode.steps - episode.end.is_final
+
+
+def check_some(replay: SequenceReplayBuffer, rows: int = 2, **settings: Any) -> None:
+    """Random rows, the first and the last one of some episodes."""
+    rng = np.random.default_rng(0)
+    episodes = list(replay.iter_episodes())
+    assert len(episodes) > 1
+    for episode in episodes[:2] + episodes[-1:]:
+        most = last_row(episode)
+        for row in {0, most, *rng.integers(0, most + 1, rows - 1).tolist()}:
+            live = replay.env_at(episode.id, row, **settings)
+            check_rest(live, episode, row, 40)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: recorded(sw.make_vec("CartPole-v1", 3, num_workers=0), 120),
+        lambda: recorded(sw.make_vec("FrozenLake-v1", 2, num_workers=0), 60),
+        lambda: recorded(sw.make_vec("Taxi-v4", 1, num_workers=0), 20),
+        # Seeded for its first episode only.
+        lambda: recorded(gym.make_vec("CartPole-v1", 1, vectorization_mode="sync"), 80),
+        lambda: recorded(sw.make_vec("FrozenLake-v1", 1, num_workers=0), 60, reseed_steps=None),
+    ],
+    ids=["cartpole", "frozenlake", "taxi", "chain", "never reseeded"],
+)
+def test_every_row_of_short_episodes(make: Callable[[], SequenceReplayBuffer]) -> None:
+    replay = make()
+    for episode in replay.iter_episodes():
+        for row in range(last_row(episode) + 1):
+            check_rest(sw.env_at(replay, episode.id, row), episode, row)
+
+
+def test_the_generator_of_the_env_is_in_the_same_state() -> None:
+    """FrozenLake draws in each step."""
+    replay = recorded(sw.make_vec("FrozenLake-v1", 1, num_workers=0), 30)
+    for episode in replay.iter_episodes():
+        reference = gym.make("FrozenLake-v1")
+        reference.reset(seed=int(str(episode.metadata["seed"])))
+        for row in range(last_row(episode) + 1):
+            env, _, _ = replay.env_at(episode.id, row)
+            states = [one.unwrapped.np_random.bit_generator.state for one in (env, reference)]
+            assert states[0] == states[1]
+            reference.step(int(episode.action[row]))
+
+
+def test_rows_of_an_atari_game(saved_pong: SequenceReplayBuffer) -> None:
+    check_some(saved_pong)
+    check_some(saved_pong, use_snapshots=True)
+
+
+def test_rows_of_an_atari_game_from_a_worker_process() -> None:
+    check_some(pong(1, snapshots=True), use_snapshots=True)
+
+
+def test_rows_of_the_native_backend() -> None:
+    envs = sw.make_atari("Seaquest", 2, backend="native", max_frames=160)
+    check_some(recorded(envs, 150))
+
+
+def test_a_snapshot_begins_after_a_lost_life(breakout: SequenceReplayBuffer) -> None:
+    replay = breakout
+    episodes = list(replay.iter_episodes())
+    middle = [one for one in episodes if "seed" not in one.metadata]
+    assert len(middle) > 3
+    for episode in [*middle[:3], episodes[-1]]:
+        row = last_row(episode) // 2
+        for use_snapshots in (False, True):
+            live = replay.env_at(episode.id, row, use_snapshots=use_snapshots)
+            check_rest(live, episode, row)
+
+
+def test_both_ways_lead_to_one_state_of_the_emulator(breakout: SequenceReplayBuffer) -> None:
+    """With what it draws and with what sticky actions repeat, as the next states show."""
+    replay = breakout
+    episode = next(one for one in replay.iter_episodes() if "seed" not in one.metadata)
+    row = last_row(episode) // 2
+    one, other = (
+        replay.env_at(episode.id, row, use_snapshots=use_snapshots)[0]
+        for use_snapshots in (False, True)
+    )
+    for action in [3, 3, 0, 2, 3, 1, 2, 2, 0, 3]:
+        left, right = (AleState.of(env.unwrapped.ale) for env in (one, other))
+        assert left.machine == right.machine
+        assert left.position == right.position
+        np.testing.assert_array_equal(left.words, right.words)
+        assert (
+            one.unwrapped.np_random.bit_generator.state
+            == other.unwrapped.np_random.bit_generator.state
+        )
+        np.testing.assert_array_equal(one.step(action)[0], other.step(action)[0])
+    for env in (one, other):
+        env.close()
+
+
+@needs_a_backend
+def test_rows_of_a_cartridge(tmp_path: Path) -> None:
+    replay = demo(tmp_path / "demo", snapshots=True)
+    rom = tmp_path / "demo" / "game.nes"
+    check_some(replay, rom=rom)
+    check_some(replay, rom=rom, use_snapshots=True)
+
+
+def test_a_stack_of_frames_is_whole() -> None:
+    """The observation is what the policy saw, not only the newest frame."""
+    seen: list[np.ndarray] = []
+
+    def policy(observation: np.ndarray, is_first: np.ndarray) -> np.ndarray:
+        seen.append(observation[0].copy())
+        return np.array([2 + len(seen) % 2])
+
+    envs = sw.make_atari("Pong", 1, backend="python", num_workers=0, snapshots=True)
+    replay = recorded(envs, 9, policy=policy)
+    (episode,) = replay.iter_episodes()
+    for row in (0, 1, 2, 5, 8):
+        for use_snapshots in (False, True):
+            env, observation, _ = replay.env_at(episode.id, row, use_snapshots=use_snapshots)
+            np.testing.assert_array_equal(observation, seen[row])
+            env.close()
+
+
+def test_an_episode_branches() -> None:
+    replay = recorded(sw.make_vec("CartPole-v1", 1, num_workers=0), 60)
+    episode = next(replay.iter_episodes())
+    env, _, _ = replay.env_at(episode.id, 3)
+    observation, *_ = env.step(1 - int(episode.action[3]))
+    assert not np.array_equal(observation, episode.observation[4])
+
+
+@pytest.mark.parametrize(
+    ("episode", "row", "match"),
+    [
+        (99, 0, "episode: .*99"),
+        (1 << 50, 0, "episode: "),
+        (-1, 0, "episode: .*-1"),
+        (0, -1, "row: .*-1"),
+        (0, 1.5, r"row: .*1\.5"),
+        (0, 500, "row: .*500"),
+    ],
+)
+def test_what_is_not_there_is_refused(episode: Any, row: Any, match: str) -> None:
+    replay = recorded(sw.make_vec("CartPole-v1", 1, num_workers=0), 60)
+    with pytest.raises(ValueError, match=match):
+        replay.env_at(episode, row)
+
+
+def test_the_row_of_an_end_is_refused() -> None:
+    replay = recorded(sw.make_vec("CartPole-v1", 1, num_workers=0), 60)
+    episode = next(replay.iter_episodes())
+    assert episode.end.is_final
+    with pytest.raises(ValueError, match=f"row: .*0 to {episode.steps - 1}, got {episode.steps}"):
+        replay.env_at(episode.id, episode.steps)
+
+
+@pytest.mark.parametrize("field", ["observation", "reward"])
+def test_an_env_that_shows_other_rows_is_refused(field: str) -> None:
+    def lie(chunk: Chunk) -> Chunk:
+        rows = chunk.fields[field].copy()
+        rows[4:5] += 1
+        return changed_chunk(chunk, fields={**chunk.fields, field: rows})
+
+    replay = rewritten(recorded(sw.make_vec("CartPole-v1", 1, num_workers=0), 60), lie)
+    replay.env_at(0, 3)
+    with pytest.raises(ValueError, match=f"{field} of row 4"):
+        replay.env_at(0, 5)
+
+
+def test_an_episode_that_ends_before_its_stored_end_is_refused() -> None:
+    def longer(chunk: Chunk) -> Chunk:
+        fields = {name: np.concatenate([rows, rows]) for name, rows in chunk.fields.items()}
+        return changed_chunk(chunk, fields=fields)
+
+    replay = recorded(sw.make_vec("CartPole-v1", 1, num_workers=0), 60)
+    end = next(replay.iter_episodes()).steps
+    replay = rewritten(replay, longer)
+    for row in (end, end + 1):
+        with pytest.raises(ValueError, match=f"ends? .*row {end}|ended .*row {end}"):
+            replay.env_at(0, row)
+
+
+def without(replay: SequenceReplayBuffer, count: int) -> SequenceReplayBuffer:
+    """The replay without the first episodes of each env."""
+    return rewritten(
+        replay,
+        lambda chunk: chunk if int(str(chunk.metadata["stream_episode"])) >= count else None,
+    )
+
+
+def test_a_snapshot_reaches_an_episode_that_no_seed_leads_to(
+    breakout: SequenceReplayBuffer,
+) -> None:
+    replay = without(breakout, 1)
+    episode = next(one for one in replay.iter_episodes() if "seed" not in one.metadata)
+    with pytest.raises(ValueError, match="use_snapshots=True"):
+        replay.env_at(episode.id)
+    check_rest(replay.env_at(episode.id, 2, use_snapshots=True), episode, 2)
+
+
+def test_an_episode_without_a_snapshot_names_the_option() -> None:
+    replay = recorded(sw.make_vec("CartPole-v1", 1, num_workers=0), 30)
+    with pytest.raises(ValueError, match="snapshots=True"):
+        replay.env_at(0, use_snapshots=True)
+
+
+def test_episodes_of_stores_that_are_read_as_one(
+    breakout: SequenceReplayBuffer, tmp_path: Path
+) -> None:
+    for name, first in (("whole", 0), ("rest", 1)):
+        with SequenceReplayBuffer(path=tmp_path / name) as store:
+            copy_episodes([without(breakout, first)], store)
+    both = [tmp_path / "whole", tmp_path / "rest"]
+    with SequenceReplayBuffer.open(both, read_only=True) as joined:
+        episodes = [one for one in joined.iter_episodes() if "seed" not in one.metadata]
+        for episode in (episodes[0], episodes[-1]):
+            live = joined.env_at(episode.id, 2, use_snapshots=True)
+            check_rest(live, episode, 2)
+
+
+def test_snapshots_survive_copies_and_rings(
+    saved_pong: SequenceReplayBuffer, tmp_path: Path
+) -> None:
+    replay = saved_pong
+    texts = {one.metadata["snapshot"] for one in replay.iter_episodes()}
+    assert all(isinstance(text, str) for text in texts)
+    assert len(texts) == replay.episodes
+    copied = SequenceReplayBuffer(path=tmp_path / "copied")
+    copy_episodes([replay], copied)
+    assert {one.metadata["snapshot"] for one in copied.iter_episodes()} == texts
+    copied.close()
+    with SequenceReplayBuffer.open(tmp_path / "copied", read_only=True) as read:
+        episode = list(read.iter_episodes())[-1]
+        check_rest(read.env_at(episode.id, 7, use_snapshots=True), episode, 7)
+    ring = SequenceReplayBuffer(capacity=150)
+    envs = sw.make_atari("Pong", 1, backend="python", max_frames=160, snapshots=True)
+    with sw.Collector(envs, sw.RandomPolicy(), ring, seed=0) as collector:
+        collector.collect(steps=300)
+    whole = [one for one in ring.iter_episodes() if one.first_row == 0]
+    check_rest(ring.env_at(whole[-1].id, 5, use_snapshots=True), whole[-1], 5)
+    late = [one for one in ring.iter_episodes() if one.first_row]
+    for one in late:
+        with pytest.raises(ValueError, match="snapshot"):
+            ring.env_at(one.id, one.first_row + 1, use_snapshots=True)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "?", "AAAA", "c3dzAQ==", base64.b64encode(b"sws\x01" + bytes(300)).decode(), "x" * 999],
+)
+def test_a_hostile_snapshot_is_refused_in_one_sentence(
+    text: str, saved_pong: SequenceReplayBuffer
+) -> None:
+    def forged(chunk: Chunk) -> Chunk:
+        return changed_chunk(chunk, metadata={**chunk.metadata, "snapshot": text})
+
+    replay = rewritten(saved_pong, forged)
+    with pytest.raises(ValueError, match="snapshot") as error:
+        replay.env_at(0, use_snapshots=True)
+    assert "\n" not in str(error.value)
+    env, _, _ = replay.env_at(0, 2)  # its seed is not concerned
+    env.close()
+
+
+def test_a_snapshot_of_another_episode_is_found_out(breakout: SequenceReplayBuffer) -> None:
+    texts = [chunk.metadata["snapshot"] for _, chunk in whole_episodes(breakout)][::-1]
+
+    def swapped(chunk: Chunk) -> Chunk:
+        return changed_chunk(chunk, metadata={**chunk.metadata, "snapshot": texts[0]})
+
+    replay = rewritten(breakout, swapped)
+    with pytest.raises(ValueError, match="observation of row"):
+        replay.env_at(0, 8, use_snapshots=True)
+
+
+def test_metadata_with_a_key_of_the_collector_is_refused() -> None:
+    envs = sw.make_vec("CartPole-v1", 1, num_workers=0)
+    with pytest.raises(ValueError, match="snapshot"):
+        sw.Collector(envs, sw.RandomPolicy(), metadata={"snapshot": "mine"})
+    envs.close()
