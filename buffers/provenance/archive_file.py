@@ -35,7 +35,7 @@ _MOST_SECTIONS = 1 << 20
 _CONTENT_BYTES, _MOST_RATIO = 64 << 20, 1 << 10
 # A zstd frame begins with 6 bytes at least, and 4 bytes hold 128 KiB at most.
 _FRAME_BYTES, _PART_BYTES, _PART_HOLDS = 6, 4, 1 << 17
-_LEVEL, _FAST_LEVEL, _LONG_BYTES = 19, 9, 2 << 20
+_LEVEL, _FAST_LEVEL, _LONG_BYTES = 19, 9, 1 << 20
 _RUN_BYTES = 1 << 20
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import math
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -48,7 +49,7 @@ __all__ = [
 _GROUP_ROWS = 1024
 """Rows that share a checksum, at least; an episode is never divided."""
 
-_BLOCK_BYTES = 8 << 20
+_BLOCK_BYTES, _MOST_BLOCKS = 2 << 20, 32  # in memory, of each field: lanes read in several
 _FIELDS = 1 << 12  # that a Spec has at most: blocks are numbered in steps of it
 _SEGMENT_BYTES = 64 << 20  # of a folder that is made of a store in RAM
 
@@ -379,7 +380,7 @@ class _StoredRows:
         self._without_action = table.without_action
         self._total = int(table.begins[-1])
         self._block_rows = _block_rows(field)
-        self._block, self._found = -1, np.empty(0)
+        self._blocks: OrderedDict[int, np.ndarray] = OrderedDict()
         last = max(0, self._total - 1) // self._block_rows
         if (kind, last * _FIELDS + place) not in file and self._total:
             raise ValueError(f"{self._total} rows of field {field.name!r}, which are not there")
@@ -398,17 +399,21 @@ class _StoredRows:
         return rows
 
     def _read_block(self, block: int) -> np.ndarray:
-        if block != self._block:
-            begin = block * self._block_rows
-            count = min(self._block_rows, self._total - begin)
-            has_value = _has_value(self._without_action, begin, count)
-            contents = self._file.read(self._kind, block * _FIELDS + self._place)
-            try:
-                self._found = unpack_rows(contents, self._field, has_value)
-            except ValueError as error:
-                raise self._file.error(f"field {self._field.name!r}: {error}") from error
-            self._block = block
-        return self._found
+        if block in self._blocks:
+            self._blocks.move_to_end(block)
+            return self._blocks[block]
+        begin = block * self._block_rows
+        count = min(self._block_rows, self._total - begin)
+        has_value = _has_value(self._without_action, begin, count)
+        contents = self._file.read(self._kind, block * _FIELDS + self._place)
+        try:
+            found = unpack_rows(contents, self._field, has_value)
+        except ValueError as error:
+            raise self._file.error(f"field {self._field.name!r}: {error}") from error
+        while len(self._blocks) >= _MOST_BLOCKS:
+            self._blocks.popitem(last=False)
+        self._blocks[block] = found
+        return found
 
 
 class _Blocks:

@@ -127,6 +127,8 @@ def pack_rows(rows: np.ndarray, has_value: np.ndarray) -> bytes:
     if not has_value.all() and not rows[~has_value].tobytes().strip(b"\0"):
         mark, kept = _SOME_ROWS, rows[has_value]
     found = [_ROWS.pack(coding + mark) + packed for coding, packed in _packings(kept)]
+    if len(found) == 1:
+        return found[0]
     return min(found, key=lambda packed: len(compress(packed)))
 
 

@@ -10,9 +10,10 @@ import pytest
 
 import stepwell as sw
 from stepwell.buffers import copy_episodes
+from stepwell.buffers.provenance import archived_store
 from stepwell.buffers.storage.chunk_codec import ChunkDecoder
-from support.archived import record
-from support.envs.scrambled import ACTION_SPACES
+from support.archived import files_of, record
+from support.envs.scrambled import ACTION_SPACES, ScrambledEnv
 from support.models.archive_model import group_checks, read_archive
 
 STORES: dict[str, dict[str, Any]] = {
@@ -81,3 +82,13 @@ def check_same(found: dict[str, Any], replay: sw.SequenceReplayBuffer) -> None:
         stop = begin + chunk["rows"]
         assert own == {name: b"".join(of[begin:stop]) for name, of in found["actions"].items()}
         begin = stop
+
+
+def test_rows_of_many_blocks_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archived_store, "_BLOCK_BYTES", 100)
+    monkeypatch.setattr(archived_store, "_MOST_BLOCKS", 2)
+    with record(tmp_path / "a", [[60], [90]], has_extras=True) as replay:
+        sw.archive(replay, tmp_path / "a.swa", env=ScrambledEnv, lanes=1)
+        with sw.SequenceReplayBuffer(tmp_path / "b") as again:
+            assert sw.restore(tmp_path / "a.swa", again, env=ScrambledEnv, lanes=1).is_identical
+    assert files_of(tmp_path / "a") == files_of(tmp_path / "b")

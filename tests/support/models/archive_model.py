@@ -169,7 +169,7 @@ def rows_of(
             continue
         dtype, shape = np.dtype(field["dtype"]), field["shape"]
         row_bytes = dtype.itemsize * math.prod(shape)
-        length = max(1, (8 << 20) // max(1, row_bytes))
+        length = max(1, (2 << 20) // max(1, row_bytes))
         found[field["name"]] = [
             row
             for block, begin in enumerate(range(0, len(has_action), length))
