@@ -279,7 +279,7 @@ class _NesSnapshots(
         super().__init__(env)
         self._inner = cast("NesEnv", env.unwrapped)
         self._inner.pack_snapshot({})  # raises if the backend has none
-        self.step = env.step  # costs nothing
+        self.step = env.step  # type: ignore[method-assign]  # costs nothing
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
