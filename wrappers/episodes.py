@@ -63,9 +63,19 @@ class NoopStart(
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[ObsType, dict[str, Any]]:
-        """Reset, then play the drawn number of no-ops."""
+        """Reset, then play the drawn number of no-ops.
+
+        Args:
+            seed: Passed on.
+            options: {"noops": n} plays n instead of the drawn number. The others are passed on.
+
+        Raises:
+            ValueError: n is no whole number from 0 to `noop_max`.
+        """
+        chosen, options = chosen_noops(options, self.noop_max)
         observation, info = self.env.reset(seed=seed, options=options)
-        noops = int(self.np_random.integers(self.noop_max + 1))
+        drawn = int(self.np_random.integers(self.noop_max + 1))
+        noops = drawn if chosen is None else chosen
         for _ in range(noops):
             if self._ale is None:
                 observation, _, terminated, truncated, info = self.env.step(self.noop_action)
@@ -85,6 +95,25 @@ class NoopStart(
         read = ale.getScreenRGB if len(shape) == 3 else ale.getScreenGrayscale
         read(screen)
         return cast("ObsType", screen), ale.game_over(with_truncation=True), emulator_info(ale)
+
+
+def chosen_noops(
+    options: dict[str, Any] | None, noop_max: int
+) -> tuple[int | None, dict[str, Any] | None]:
+    """Return the number of no-ops in the options of a reset, or None, and the other options.
+
+    Raises:
+        ValueError: It is no whole number from 0 to `noop_max`.
+
+    Example:
+        >>> chosen_noops({"noops": 3, "start": 1}, 30), chosen_noops(None, 30)
+        ((3, {'start': 1}), (None, None))
+    """
+    if not options or "noops" not in options:
+        return None, options
+    check_whole("options['noops']", options["noops"], 0, most=noop_max)
+    others = {key: value for key, value in options.items() if key != "noops"}
+    return int(options["noops"]), others or None
 
 
 def _has_no_noop(env: gymnasium.Env[ObsType, ActType]) -> bool:
