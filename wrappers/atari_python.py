@@ -23,7 +23,7 @@ from stepwell.wrappers.ale_env import (
 )
 from stepwell.wrappers.ale_loads import SeededLoads
 from stepwell.wrappers.atari_settings import AtariSettings
-from stepwell.wrappers.episodes import chosen_noops
+from stepwell.wrappers.episodes import split_noops
 from stepwell.wrappers.pixels import BandResize, area_resize, count_bands, look_up, runs
 from stepwell.wrappers.seeded_resets import SeededResets
 from stepwell.wrappers.workers.vector_env import WorkerVectorEnv
@@ -106,13 +106,17 @@ class FusedAtari(gymnasium.Env[Image, int]):
     ) -> tuple[Image, dict[str, Any]]:
         """Reset the game; after a lost life with `life_loss="end"`, continue it.
 
+        Args:
+            seed: The emulator's seed.
+            options: `{"noops": n}` plays n no-ops, as `NoopStart` does; others are ignored.
+
         Raises:
-            ValueError: The seed is not in 0 .. 2**31 - 1, or options["noops"] not in 0 .. noop_max.
+            ValueError: The seed is not in 0 .. 2**31 - 1, or the number not in 0 .. `noop_max`.
         """
+        _, chosen = split_noops(options, self.settings.noop_max)
         continued, self._continued = self._continued, None
         if continued is not None and seed is None and not options:
             return self._screens.result, continued
-        chosen, _ = chosen_noops(options, self.settings.noop_max)
         if seed is not None:
             check_seed(seed)
             self._np_random = np_random(seed)[0]

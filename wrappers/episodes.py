@@ -25,9 +25,9 @@ class NoopStart(
     """Play a random number of no-op frames after each reset, so that starts differ.
 
     The number is drawn uniformly from 0 to `noop_max` (inclusive) with the env's generator, and
-    recorded in the reset's `info["noops"]`. If the game ends during the no-ops, it is reset and the
-    remaining no-ops follow. Source: Mnih et al. 2015, "Human-level control through
-    deep reinforcement learning", Methods.
+    recorded in the reset's `info["noops"]`; `reset(options={"noops": n})` plays n instead. If the
+    game ends during the no-ops, it is reset and the remaining no-ops follow. Source: Mnih et al.
+    2015, "Human-level control through deep reinforcement learning", Methods.
 
     A few Atari games have no NOOP among their actions (Backgammon, Video Checkers). For these the
     no-ops are played through the emulator.
@@ -67,12 +67,13 @@ class NoopStart(
 
         Args:
             seed: Passed on.
-            options: {"noops": n} plays n instead of the drawn number. The others are passed on.
+            options: `{"noops": n}` plays n instead; the number is still drawn, so that later draws
+                are the same. Other options are passed on.
 
         Raises:
-            ValueError: n is no whole number from 0 to `noop_max`.
+            ValueError: The number is not from 0 to `noop_max`.
         """
-        chosen, options = chosen_noops(options, self.noop_max)
+        options, chosen = split_noops(options, self.noop_max)
         observation, info = self.env.reset(seed=seed, options=options)
         drawn = int(self.np_random.integers(self.noop_max + 1))
         noops = drawn if chosen is None else chosen
@@ -97,23 +98,23 @@ class NoopStart(
         return cast("ObsType", screen), ale.game_over(with_truncation=True), emulator_info(ale)
 
 
-def chosen_noops(
+def split_noops(
     options: dict[str, Any] | None, noop_max: int
-) -> tuple[int | None, dict[str, Any] | None]:
-    """Return the number of no-ops in the options of a reset, or None, and the other options.
+) -> tuple[dict[str, Any] | None, int | None]:
+    """Split the options of a reset into those of the env and the number of no-ops, if given.
 
     Raises:
-        ValueError: It is no whole number from 0 to `noop_max`.
+        ValueError: The number is not from 0 to `noop_max`.
 
     Example:
-        >>> chosen_noops({"noops": 3, "start": 1}, 30), chosen_noops(None, 30)
-        ((3, {'start': 1}), (None, None))
+        >>> split_noops({"noops": 3, "mode": 1}, 30), split_noops({"mode": 1}, 30)
+        (({'mode': 1}, 3), ({'mode': 1}, None))
     """
-    if not options or "noops" not in options:
-        return None, options
+    if options is None or "noops" not in options:
+        return options, None
     check_whole("options['noops']", options["noops"], 0, most=noop_max)
-    others = {key: value for key, value in options.items() if key != "noops"}
-    return int(options["noops"]), others or None
+    rest = {name: value for name, value in options.items() if name != "noops"}
+    return rest or None, int(options["noops"])
 
 
 def _has_no_noop(env: gymnasium.Env[ObsType, ActType]) -> bool:

@@ -2,7 +2,6 @@
 # pyright: reportUnknownArgumentType=false
 """`info["noops"]`, checked by playing the same frames one by one in a plain emulator."""
 
-from functools import partial
 from typing import Any, cast
 
 import ale_py
@@ -15,7 +14,6 @@ from stepwell.wrappers import make_atari
 from stepwell.wrappers.ale_env import quiet_emulators
 from stepwell.wrappers.atari import atari_env
 from stepwell.wrappers.atari_native import IDLE_FRAMES, NativeAtari
-from stepwell.wrappers.atari_python import FusedAtari
 from stepwell.wrappers.atari_settings import AtariSettings, atari_games
 from support.models.atari_reference import settings
 
@@ -93,27 +91,6 @@ def played_again(backend: str, game: str, episodes: int = 3, **changes: Any) -> 
             emulator.play(action[0], 3)
             over = terminated | truncated
         observation, *_, info = envs.step(np.zeros(1, np.int64))
-
-
-@pytest.mark.parametrize("make_env", [atari_env, FusedAtari])
-@pytest.mark.parametrize("fire", [False, True])
-def test_a_chosen_number_of_noops_is_played_and_the_next_one_is_drawn_as_ever(
-    make_env: Any, fire: bool
-) -> None:
-    chosen = settings(game="breakout", noop_max=30, size=None, frame_stack=1, fire_reset=fire)
-    env, other = (SyncVectorEnv([partial(make_env, chosen)]) for _ in range(2))
-    other.reset(seed=SEED)
-    following = other.reset()[1]["noops"]
-    for noops in (0, 7, 30):
-        observation, info = env.reset(seed=SEED, options={"noops": noops})
-        assert info["noops"].tolist() == [noops]
-        emulator = Emulator(chosen)
-        emulator.begin(noops)
-        emulator.agrees(observation.reshape(1, 1, *observation.shape[-2:]), info)
-        assert env.reset()[1]["noops"] == following
-    for wrong in (-1, 31, 1.5, True, "3", None):
-        with pytest.raises(ValueError, match="noops"):
-            env.reset(options={"noops": wrong})
 
 
 @pytest.mark.parametrize("game", LONG_RESETS)
