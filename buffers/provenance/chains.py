@@ -137,8 +137,8 @@ class _Finder:
     def _turns(self) -> dict[tuple[int | None, int], list[list[_Known]]]:
         """The episodes of each stream of each session, in order, where numbers grow.
 
-        They begin at 0 again where a Collector had to make way for another one, and, in stores of
-        version 0.1, whose episodes do not name their session, with each session.
+        In stores of version 0.1, whose episodes do not name their session, numbers begin at 0 again
+        with each session.
         """
         stored: dict[tuple[int | None, int], list[_Known]] = {}
         for episode in stored_episodes(self._storage):

@@ -57,10 +57,11 @@ def run(
     reseed_steps: int = 50_000,
 ) -> None:
     """Collect from vector envs and play the model in parallel; compare after each call."""
-    seeds = Seeds(5, 0)
-    mode = envs.metadata["autoreset_mode"] if hasattr(envs, "num_envs") else AutoresetMode.NEXT_STEP
+    seeds, is_single = Seeds(5, 0), not hasattr(envs, "num_envs")
+    mode = AutoresetMode.NEXT_STEP if is_single else envs.metadata["autoreset_mode"]
+    alone = [TraceEnv(plan, tag) for tag, plan in enumerate(plans)]
     model = Model(
-        [TraceEnv(plan, tag) for tag, plan in enumerate(plans)],
+        [sw.SeededResets(env) for env in alone] if is_single else alone,
         TraceEnv.choose,
         mode=mode,
         seed_of=seeds.env_seed,

@@ -200,6 +200,7 @@ def test_rollouts_of_a_single_env_equal_its_own_rows(
     plans: list[Plan], rule: Rule, calls: list[Call]
 ) -> None:
     model = model_of(plans, rule, NEXT_STEP)
+    model.envs = [sw.SeededResets(env) for env in model.envs]
     run(TraceEnv(plans[0], 0), model, calls, sw.SequenceReplayBuffer())
 
 

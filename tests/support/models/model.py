@@ -42,7 +42,7 @@ class Model:
     """N single envs in turns, as a vector env would step them, with a policy of one observation.
 
     Args:
-        envs: One env for each stream.
+        envs: One env for each stream; it may report the seed of a reset.
         policy: The action for one observation.
         mode: NEXT_STEP: a reset takes a turn. Otherwise it is in the turn of the episode's end.
         seed_of: The seed of an env's n-th reset that is seeded though not all envs are reset; None
@@ -141,7 +141,8 @@ class Model:
 
     def _reset(self, stream: int, seed: int | None = None) -> ModelEpisode:
         number = sum(episode.stream == stream for episode in self.started)
-        observation = self.envs[stream].reset(seed=seed)[0]
+        observation, info = self.envs[stream].reset(seed=seed)
+        seed = info.get("reset_seed", seed)
         if seed is not None:
             self.steps_since_seed[stream] = 0
         episode = ModelEpisode(stream, number, [copied(observation)], seed)

@@ -1,0 +1,329 @@
+"""`chains_of` against a slow model, which knows everything that was ever played."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepwell.buffers import Chunk, End, Field, MemoryStorage, Spec
+from stepwell.buffers.curation.stored_episode import StoredEpisode, stored_episodes
+from stepwell.buffers.provenance.chains import Chain, chains_of
+
+SPEC = Spec(
+    (
+        Field("observation", "float64", (), "raw"),
+        Field("action", "int64", (), "raw"),
+        Field("reward", "float64", (), "raw"),
+    ),
+    "observation",
+    "action",
+)
+SEED = 1000  # of the episode with id k: SEED + k
+
+
+@dataclass
+class Played:
+    """An episode as it was played; its id is its place in the history.
+
+    Args:
+        session: Its session.
+        stream: Its env.
+        number: Its number within the stream.
+        is_seeded: Its reset had a seed.
+        rows: Number of rows.
+        is_final: The env ended it.
+        before: The episode of the same env before it, in the same session.
+    """
+
+    id: int
+    session: int
+    stream: int
+    number: int
+    is_seeded: bool
+    rows: int
+    is_final: bool
+    before: Played | None
+
+    @property
+    def actions(self) -> np.ndarray:
+        return self.id * 100 + np.arange(self.rows)
+
+    def is_reached(self, stored: set[int]) -> bool:
+        """All episodes from a seeded one on are stored whole, and only the last one is cut."""
+        if self.id not in stored:
+            return False
+        if self.is_seeded:
+            return True
+        before = self.before
+        return before is not None and before.is_final and before.is_reached(stored)
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[Played]:
+    played: list[Played] = []
+    for session in range(draw(st.integers(1, 3))):
+        newest: dict[int, Played] = {}
+        for _ in range(draw(st.integers(0, 8))):
+            stream = draw(st.integers(0, 1))
+            before = newest.get(stream)
+            one = Played(
+                len(played),
+                session,
+                stream,
+                0 if before is None else before.number + 1,
+                before is None or draw(st.integers(0, 3)) == 0,
+                draw(st.integers(1, 5)),
+                draw(st.integers(0, 4)) > 0,
+                before,
+            )
+            newest[stream] = one
+            played.append(one)
+    return played
+
+
+def rows_of(actions: np.ndarray) -> dict[str, np.ndarray]:
+    zeros = np.zeros(len(actions))
+    return {"observation": zeros, "reward": zeros, "action": actions}
+
+
+def chunks_of(one: Played, names_session: bool, at: int, is_pending: bool) -> list[Chunk]:
+    """The episode in one chunk or two, the first of which may end with a row without its action."""
+    facts: dict[str, object] = {"stream_episode": one.number, "task": "other"}
+    if names_session:
+        facts["session"] = one.session
+    if one.is_seeded:
+        facts["seed"] = SEED + one.id
+    end = End.TERMINATED if one.is_final else End.NONE
+    fields = rows_of(one.actions)
+    whole = Chunk(one.id, one.stream, 0, end, fields, facts)
+    if not 0 < at < one.rows:
+        return [whole]
+    first = {name: rows[: at + is_pending].copy() for name, rows in fields.items()}
+    if is_pending:
+        first["action"][-1] = 0
+    rest = {name: rows[at:] for name, rows in fields.items()}
+    begin = End.PENDING if is_pending else End.NONE
+    return [
+        Chunk(one.id, one.stream, 0, begin, first, facts),
+        Chunk(one.id, one.stream, at, end, rest, facts),
+    ]
+
+
+def storage_of(
+    played: list[Played], stored: set[int], *, names_session: bool = True, data: Any = None
+) -> MemoryStorage:
+    storage = MemoryStorage(SPEC)
+    for session in range(1 + max((one.session for one in played), default=0)):
+        storage.append_session({"recipe": {}, "number": session})
+    for one in played:
+        if one.id in stored:
+            at = 0 if data is None else data.draw(st.integers(0, 5))
+            is_pending = data is not None and data.draw(st.booleans())
+            storage.add(chunks_of(one, names_session, at, is_pending))
+    return storage
+
+
+def check(storage: MemoryStorage, played: list[Played], reached: set[int]) -> None:
+    """Exactly these episodes are in chains, each after all that lead to it."""
+    chains, unreachable = chains_of(storage)
+    found: list[int] = []
+    for chain in chains:
+        keys = [play.episode.id for play in chain.plays if play.episode is not None]
+        found += keys
+        first = played[keys[0]]
+        assert (chain.seed, chain.stream) == (SEED + first.id, first.stream)
+        assert chain.facts["number"] == first.session
+        for play in chain.plays:
+            assert play.episode is not None
+            one = played[play.episode.id]
+            pieces = [piece["action"] for piece in play.actions()]
+            actions = np.concatenate([np.zeros(0, np.int64), *pieces])
+            assert play.steps == one.rows - 1
+            np.testing.assert_array_equal(actions, one.actions[: play.steps])
+            if one.id != first.id:
+                assert one.before is not None
+                assert one.before.id == keys[keys.index(one.id) - 1]
+    assert sorted(found) == sorted(reached)
+    lost = [one.episode.id for one in unreachable]
+    assert sorted(found + lost) == sorted(each.id for each in stored_episodes(storage))
+    assert all(one.why for one in unreachable)
+
+
+@given(histories(), st.data())
+def test_all_stored_episodes_that_a_seed_leads_to_are_found(
+    played: list[Played], data: st.DataObject
+) -> None:
+    stored = {one.id for one in played if data.draw(st.integers(0, 5))}
+    storage = storage_of(played, stored, data=data)
+    check(storage, played, {one.id for one in played if one.is_reached(stored)})
+
+
+@given(histories(), st.data())
+def test_whole_stores_that_do_not_name_sessions_are_found_as_well(
+    played: list[Played], data: st.DataObject
+) -> None:
+    # Only where each env played in each session is it certain which one an episode belongs to.
+    sessions = range(1 + max((one.session for one in played), default=0))
+    pairs = {(one.session, one.stream) for one in played}
+    streams = {one.stream for one in played}
+    if pairs != {(session, stream) for session in sessions for stream in streams}:
+        return
+    everything = {one.id for one in played}
+    storage = storage_of(played, everything, names_session=False, data=data)
+    check(storage, played, {one.id for one in played if one.is_reached(everything)})
+
+
+def chain_of(lengths: list[int], **facts: Any) -> list[Played]:
+    """Episodes of one env, of which only the first one is seeded."""
+    played: list[Played] = []
+    for number, rows in enumerate(lengths):
+        before = played[-1] if played else None
+        played.append(Played(number, 0, 0, number, number == 0, rows, True, before))
+    return played
+
+
+def whys(storage: MemoryStorage) -> dict[int, str]:
+    return {one.episode.id: one.why for one in chains_of(storage)[1]}
+
+
+def test_an_episode_with_rows_lost_in_its_middle_leads_nowhere() -> None:
+    played = chain_of([3, 6, 4])
+    storage = MemoryStorage(SPEC)
+    storage.append_session({"recipe": {}, "number": 0})
+    for one in played:
+        whole = chunks_of(one, True, 0, False)[0]
+        storage.add(whole.split(2))
+    lost = next(
+        position
+        for position in range(len(storage.index))
+        if storage.index.record(position)[:3] == (1, 0, 2)
+    )
+    storage.lose(lost)
+    chains, unreachable = chains_of(storage)
+    (chain,) = chains
+    assert [play.steps for play in chain.plays] == [2, 1]
+    pieces = [(one.episode.id, one.episode.first_row) for one in unreachable]
+    assert pieces == [(1, 4), (2, 0)]
+    assert "lost" in unreachable[0].why
+
+
+def test_kept_actions_lead_to_rows_and_episodes_that_are_stored() -> None:
+    played = chain_of([3, 6, 4])
+    storage = MemoryStorage(SPEC)
+    storage.append_session({"recipe": {}, "number": 0})
+    one, two, three = (chunks_of(each, True, 0, False)[0] for each in played)
+
+    def part(chunk: Chunk, first: int, stop: int, end: End = End.NONE) -> Chunk:
+        fields = {name: rows[first:stop].copy() for name, rows in chunk.fields.items()}
+        if end is End.PENDING:
+            fields["action"][-1] = 0
+        late = first > 0
+        return Chunk(chunk.episode, 0, first, end, fields, chunk.metadata, late)
+
+    def actions(chunk: Chunk) -> Chunk:
+        fields = {"action": chunk.fields["action"]}
+        return Chunk(77, 0, chunk.first_row, chunk.end, fields, chunk.metadata)
+
+    storage.add([part(two, 4, 6, End.TERMINATED)])
+    storage.add([three])
+    storage.keep_actions([actions(one)])
+    assert set(whys(storage)) == {1, 2}
+    storage.keep_actions([actions(part(two, 0, 2))])
+    assert set(whys(storage)) == {1, 2}
+    # A row whose action was not known yet, and then rows that are stored, too.
+    storage.keep_actions([actions(part(two, 2, 4, End.PENDING))])
+    assert set(whys(storage)) == {1, 2}
+    storage.keep_actions([actions(part(two, 3, 6, End.TERMINATED))])
+    chains, unreachable = chains_of(storage)
+    assert unreachable == []
+    (chain,) = chains
+    assert [play.first_row for play in chain.plays] == [3, 4, 0]
+    for play, each in zip(chain.plays, played, strict=True):
+        found = np.concatenate([piece["action"] for piece in play.actions()])
+        np.testing.assert_array_equal(found, each.actions[:-1])
+
+
+def reached_ids(chains: list[Chain]) -> list[int]:
+    return [play.episode.id for chain in chains for play in chain.plays if play.episode]
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {},
+        {"seed": True, "stream_episode": 1},
+        {"seed": -1, "stream_episode": 1},
+        {"seed": "7", "stream_episode": 1},
+        {"seed": 1.0, "stream_episode": 1},
+        {"seed": None, "session": 10**30},
+        {"stream_episode": "1", "session": 0},
+        {"stream_episode": -1, "session": 0},
+        {"stream_episode": [1], "session": {}},
+        {"stream_episode": 2, "session": 0},
+        {"stream_episode": 0, "session": 0},
+        {"stream_episode": 1, "session": 1},
+        {"stream_episode": 1, "session": True},
+    ],
+    ids=str,
+)
+def test_metadata_of_any_kind_make_an_episode_unreachable_at_most(facts: Any) -> None:
+    storage = MemoryStorage(SPEC)
+    storage.append_session({"recipe": {}})
+    fields = rows_of(np.zeros(2, np.int64))
+    seeded = {"seed": 1, "stream_episode": 0, "session": 0}
+    storage.add([Chunk(0, 0, 0, End.TERMINATED, fields, seeded)])
+    storage.add([Chunk(1, 0, 0, End.TERMINATED, fields, facts)])
+    chains, unreachable = chains_of(storage)
+    assert reached_ids(chains) == [0]
+    assert [one.episode.id for one in unreachable] == [1]
+
+
+def copied(episodes: int, copied_episodes: int) -> dict[str, object]:
+    return {"copied_from": [{"episodes": episodes}], "copied_episodes": copied_episodes}
+
+
+@pytest.mark.parametrize(
+    ("copy", "is_certain"),
+    [
+        (copied(2, 2), True),
+        (copied(3, 2), False),
+        ({"copied_from": [3], "copied_episodes": 3}, False),
+        ({"copied_from": 3}, True),
+    ],
+)
+def test_a_number_may_belong_to_another_session_in_an_old_copy_that_left_some_out(
+    copy: Any, is_certain: bool
+) -> None:
+    storage = MemoryStorage(SPEC)
+    for facts in ({"recipe": {}}, {"recipe": {}}, copy):
+        storage.append_session(facts)
+    fields = rows_of(np.zeros(2, np.int64))
+    for number, facts in enumerate(({"seed": 1}, {})):
+        metadata = {"stream_episode": number, **facts}
+        storage.add([Chunk(number, 0, 0, End.TERMINATED, fields, metadata)])
+    assert (reached_ids(chains_of(storage)[0]) == [0, 1]) == is_certain
+    if not is_certain:
+        assert "older version" in whys(storage)[1]
+
+
+def test_only_actions_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Frames are hundreds of times as large as actions."""
+    played = chain_of([3, 4])
+    storage = storage_of(played, {0, 1})
+    read: set[str] = set()
+    runs = StoredEpisode._runs  # pyright: ignore[reportPrivateUsage]
+
+    def watched(self: StoredEpisode, max_rows: int, names: Any) -> Any:
+        read.update(names)
+        return runs(self, max_rows, names)
+
+    monkeypatch.setattr(StoredEpisode, "_runs", watched)
+    for chain in chains_of(storage)[0]:
+        for play in chain.plays:
+            list(play.actions())
+    assert read == {"action"}

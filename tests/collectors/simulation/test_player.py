@@ -1,0 +1,210 @@
+"""`play`: the rows of stored episodes, in pieces, from any number of lanes."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import SyncVectorEnv
+from hypothesis import given
+from hypothesis import strategies as st
+
+import stepwell as sw
+from stepwell.buffers import Chunk, End, SequenceReplayBuffer
+from stepwell.buffers.provenance.chains import Chain, chains_of
+from stepwell.collectors.simulation import player as player_module
+from stepwell.collectors.simulation.player import PlayedRows, play
+from stepwell.collectors.simulation.remake import maker_of
+from support.replayed import changed_chunk, check_all_equal, proofs, recorded, rewritten
+
+
+class Nested(gym.Env[Any, Any]):
+    """Nested observations and actions, random lengths, and info that is not always there."""
+
+    observation_space = spaces.Dict(
+        {
+            "image": spaces.Box(0, 255, (3, 2), np.uint8),
+            "pair": spaces.Tuple((spaces.Discrete(9), spaces.Box(-1, 1, (), np.float64))),
+        }
+    )
+    action_space = spaces.Tuple(
+        (spaces.MultiBinary(3), spaces.Dict({"x": spaces.Box(-1, 1, (2,), np.float32)}))
+    )
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
+        super().reset(seed=seed)
+        self.left = int(self.np_random.integers(1, 12))
+        return self._observation(0.0), {"left": self.left}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        bits, boxes = action
+        self.left -= 1
+        value = float(boxes["x"].sum() + bits.sum())
+        info = {"left": self.left} if self.left % 2 else {}
+        over = self.left == 0
+        return self._observation(value), value, over and value > 0, over and value <= 0, info
+
+    def _observation(self, value: float) -> Any:
+        image = self.np_random.integers(0, 256, (3, 2), np.uint8)
+        return {"image": image, "pair": (np.int64(self.left % 9), np.float64(value / 9))}
+
+
+def nested(steps: int = 200, **settings: Any) -> SequenceReplayBuffer:
+    return recorded(SyncVectorEnv([Nested] * 3), steps, info={"left": -7}, **settings)
+
+
+def played(
+    replay: SequenceReplayBuffer, chains: Iterable[Chain] | None = None, **settings: Any
+) -> list[PlayedRows]:
+    maker = maker_of(replay.sessions[0], replay.spec, env=Nested)
+    found = chains_of(replay.storage)[0] if chains is None else chains
+    with play(found, maker, **settings) as rows:
+        return list(rows)
+
+
+def check_rows(replay: SequenceReplayBuffer, pieces: list[PlayedRows]) -> None:
+    """The pieces are the stored rows, each once and in order."""
+    by_episode: dict[int, list[PlayedRows]] = defaultdict(list)
+    for piece in pieces:
+        assert piece.play.episode is not None
+        by_episode[piece.play.episode.id].append(piece)
+    for each in by_episode.values():
+        one = each[0].play
+        assert one.episode is not None
+        (stored,) = one.episode.chunks(1 << 20)
+        assert each[0].first_row == stored.first_row
+        assert [piece.is_last for piece in each] == [False] * (len(each) - 1) + [True]
+        assert all(piece.end == End.NONE for piece in each[:-1])
+        assert each[-1].end == stored.end & ~End.PENDING
+        names = [f.name for f in replay.spec.fields if f.kind in ("observation", "reward", "info")]
+        assert [*each[0].fields] == [name for name in each[0].fields if name in names]
+        for name in names:
+            rows = np.concatenate([piece.fields[name] for piece in each])
+            assert rows.dtype == stored.fields[name].dtype
+            np.testing.assert_array_equal(rows, stored.fields[name])
+    assert len(by_episode) == replay.storage.index.episodes
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 4])
+@pytest.mark.parametrize("reseed_steps", [None, 30])
+def test_the_rows_are_those_that_a_collector_stored(lanes: int, reseed_steps: int | None) -> None:
+    replay = nested(reseed_steps=reseed_steps)
+    check_rows(replay, played(replay, lanes=lanes))
+
+
+@given(piece=st.integers(1, 9), seed=st.integers(0, 5))
+def test_pieces_of_any_size_give_the_same_rows(piece: int, seed: int) -> None:
+    replay = nested(60 + seed, reseed_steps=20)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(player_module, "PIECE_ROWS", piece)
+        found = played(replay, lanes=1)
+    assert max(rows.rows for rows in found) <= piece
+    check_rows(replay, found)
+
+
+def test_large_rows_are_played_in_small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    replay = nested()
+    monkeypatch.setattr(player_module, "_PIECE_BYTES", 2 * replay.spec.row_bytes)
+    found = played(replay, lanes=1)
+    assert max(rows.rows for rows in found) == 2
+    check_rows(replay, found)
+
+
+def test_the_longest_chains_come_first() -> None:
+    replay = nested(reseed_steps=30)
+    order: list[int] = []
+    for rows in played(replay, lanes=1):
+        if not order or order[-1] != rows.chain.steps:
+            order.append(rows.chain.steps)
+    assert order == sorted(order, reverse=True)
+
+
+def test_first_rows_that_only_lead_to_others_are_not_handed_out() -> None:
+    replay = nested(reseed_steps=None)
+    whole: dict[int, Chunk] = {}
+
+    def shorter(chunk: Chunk) -> Chunk:
+        whole[chunk.episode] = chunk
+        first = min(chunk.episode % 3, chunk.rows - 1)
+        fields = {name: rows[first:] for name, rows in chunk.fields.items()}
+        return changed_chunk(chunk, first_row=first, fields=fields, starts_late=first > 0)
+
+    lost = rewritten(replay, shorter)
+    actions = [field.name for field in replay.spec.of_kind("action")]
+    for chunk in whole.values():
+        fields = {name: chunk.fields[name][:2] for name in actions}
+        lost.storage.keep_actions([changed_chunk(chunk, end=End.NONE, fields=fields)])
+    check_rows(lost, played(lost, lanes=1))
+
+
+def test_a_chain_that_is_skipped_ends_at_once() -> None:
+    replay = nested(reseed_steps=None)
+    chains = chains_of(replay.storage)[0]
+    maker = maker_of(replay.sessions[0], replay.spec, env=Nested)
+    seen = 0
+    with play(chains, maker, 1) as rows:
+        for piece in rows:
+            if piece.chain is chains[0]:
+                rows.skip(chains[0])
+                seen += 1
+    assert seen == 1
+
+
+def test_nested_rows_are_proved_and_lies_in_any_part_are_found() -> None:
+    replay = nested()
+    check_all_equal(replay, env=Nested)
+    for field in replay.spec.fields:
+        if field.kind == "action":
+            continue
+
+        def change(chunk: Chunk, name: str = field.name) -> Chunk:
+            rows = chunk.fields[name].copy()
+            rows[1] += 1
+            fields = {**chunk.fields, name: rows}
+            return changed_chunk(chunk, fields=fields) if chunk.episode == 2 else chunk
+
+        found = proofs(rewritten(replay, change), env=Nested)
+        assert found[2].first_difference == (field.name, 1)
+
+
+def test_no_chains_are_played_without_an_env() -> None:
+    replay = nested()
+
+    def never() -> Any:
+        raise AssertionError
+
+    maker = maker_of(replay.sessions[0], replay.spec, env=Nested)
+    object.__setattr__(maker, "make_lane", never)
+    assert list(play([], maker)) == []
+
+
+def test_a_dead_process_ends_the_play_with_an_error() -> None:
+    class Dies(Nested):
+        def step(self, action: Any) -> Any:
+            import os
+
+            os._exit(3)
+
+    replay = nested()
+    maker = maker_of(replay.sessions[0], replay.spec, env=Dies)
+    with (
+        play(chains_of(replay.storage)[0], maker, 2) as rows,
+        pytest.raises(RuntimeError, match="died"),
+    ):
+        list(rows)
+
+
+def test_ctrl_c_stops_the_processes() -> None:
+    replay = recorded(sw.make_vec("CartPole-v1", 2, num_workers=0), 800)
+
+    def stop(steps: int, _: int) -> None:
+        if steps > 300:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        proofs(replay, lanes=2, progress=stop)
