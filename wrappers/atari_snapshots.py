@@ -204,7 +204,7 @@ class AtariSnapshots(
         self._ale: SavingEmulator = inner.ale
         self._kind, self._base = kind_of(inner), base_state(game_of(inner))
         self._began = 0  # frame number of the first observation of the game
-        self.step = env.step  # costs nothing
+        self.step = env.step  # type: ignore[method-assign]  # costs nothing
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -309,7 +309,7 @@ def _words_of(facts: Mapping[str, Any]) -> Words:
 def _twister(seed: int) -> np.random.MT19937:
     """Return the generator of an emulator with this seed, as it is before the first draw."""
     found = np.random.MT19937()
-    key = np.random.RandomState(seed).get_state()[1]
+    key = cast("Any", np.random.RandomState(seed).get_state())[1]
     found.state = {"bit_generator": "MT19937", "state": {"key": key, "pos": _TWISTER_WORDS}}
     return found
 

@@ -6,7 +6,7 @@ import base64
 import binascii
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import gymnasium
 import numpy as np
@@ -143,10 +143,10 @@ def _chain_to(replay: SequenceReplayBuffer, episode: int, *, use_snapshots: bool
                 continue
             found = replace(chain, plays=chain.plays[: place + 1])
             return _from_snapshot(found, episode) if use_snapshots else found
-    for one, why in unreachable:
-        if one.id != wanted:
+    for stored, why in unreachable:
+        if stored.id != wanted:
             continue
-        alone = _alone(one, storage)
+        alone = _alone(stored, storage)
         if use_snapshots and alone is not None:
             return _from_snapshot(alone, episode)
         cure = ""
@@ -173,7 +173,7 @@ def _alone(episode: StoredEpisode, storage: Storage) -> Chain | None:
     metadata, sessions = episode.metadata, storage.sessions
     session = metadata.get("session")
     is_index = isinstance(session, int) and 0 <= session < len(sessions)
-    facts: Mapping[str, object] = sessions[session] if is_index else {}
+    facts = sessions[cast("int", session)] if is_index else {}
     one = Play(names, episode.rows - 1, metadata, episode.end, episode)
     return Chain(facts, episode.stream, 0, (one,))
 
@@ -210,7 +210,7 @@ def _first_frame(one: Play, spec: Spec) -> np.ndarray:
     """The newest frame of an episode's first observation."""
     assert one.episode is not None
     (field, *_) = spec.of_kind("observation")
-    row = next(one.episode.chunks(1, [field.name])).fields[field.name][0]
+    row: np.ndarray = next(one.episode.chunks(1, [field.name])).fields[field.name][0]
     return row if field.stack > 1 else row[-1]  # else whole stacks are stored
 
 
@@ -226,7 +226,8 @@ def _saved_game(env: AnyEnv, snapshot: bytes, observation: np.ndarray) -> SavedG
 
         return SavedAtari.of(inner, snapshot, observation)
     if hasattr(inner, "unpack_snapshot"):
-        return SavedGame(*inner.unpack_snapshot(snapshot), observation)
+        facts, state = inner.unpack_snapshot(snapshot)
+        return SavedGame(facts, state, observation)
     raise ValueError(
         f"snapshot: expected an env of make_atari or make_nes, got {env}; begin at the seed"
     )
@@ -320,8 +321,9 @@ def _compare(player: Player, maker: EnvMaker, episode: int) -> None:
 def _other(maker: EnvMaker, episode: int, rows: PlayedRows, why: str) -> ValueError:
     """The error for an env that shows other rows."""
     played = rows.play.episode
-    is_target = played is None or rows.play is rows.chain.plays[-1]
-    where = "" if is_target else f" also of episode {played.id} before it"
+    where = ""
+    if played is not None and rows.play is not rows.chain.plays[-1]:
+        where = f" also of episode {played.id} before it"
     versions = "; ".join(maker.differences)
     changed = f"; since it was recorded: {versions}" if versions else ""
     return ValueError(

@@ -16,6 +16,7 @@ from gymnasium.envs.registration import EnvSpec, WrapperSpec
 
 from stepwell.buffers import Field, Spec
 from stepwell.buffers.space_json import space_to_json
+from stepwell.buffers.whole_numbers import is_whole
 from stepwell.collectors.session_facts import machine_facts
 from stepwell.collectors.simulation.lanes import AnyEnv
 from stepwell.collectors.step_result import info_of
@@ -85,12 +86,12 @@ class EnvMaker:
         return self.make_lane()
 
     def options(self, metadata: Mapping[str, object]) -> Mapping[str, object] | None:
-        """Options of the reset that begins an episode with these metadata.
-
-        Raises:
-            KeyError: The number of no-ops is needed, and is not there.
-        """
+        """Options of the reset that begins an episode with these metadata."""
         return {"noops": metadata["noops"]} if self.sets_noops else None
+
+    def can_begin(self, metadata: Mapping[str, object]) -> bool:
+        """The metadata of an episode have what its reset needs."""
+        return not self.sets_noops or is_whole(metadata.get("noops"))
 
     @property
     def differences(self) -> list[str]:

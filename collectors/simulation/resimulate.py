@@ -173,8 +173,11 @@ class Resimulation(Iterator[EpisodeProof]):
         before = 0
         for chains, maker in jobs:
             report = None if progress is None else partial(self._report, progress, before)
-            with play(chains, maker, lanes, report) as player:
+            playable = [chain for chain in map(partial(_playable, maker), chains) if chain.plays]
+            with play(playable, maker, lanes, report) as player:
                 yield from _proofs(player, maker, plan)
+            for chain in chains:
+                yield from _not_playable(chain, maker, plan)
             before += sum(chain.steps for chain in chains)
 
     def _report(
@@ -250,6 +253,19 @@ def _chosen(ids: set[int], episodes: Iterable[int] | None, sample: int | None) -
         in_order = np.array(sorted(ids), np.int64)
         ids = set(rng.choice(in_order, min(sample, len(ids)), replace=False).tolist())
     return ids
+
+
+def _playable(maker: EnvMaker, chain: Chain) -> Chain:
+    """The chain up to the first episode of which it is not known how it began."""
+    count = next((k for k, one in enumerate(chain.plays) if not maker.can_begin(one.metadata)), -1)
+    return chain if count < 0 else replace(chain, plays=chain.plays[:count])
+
+
+def _not_playable(chain: Chain, maker: EnvMaker, plan: _Plan) -> Iterator[EpisodeProof]:
+    why = "the no-ops before it, or before one that leads to it, were not counted"
+    for one in chain.plays[len(_playable(maker, chain).plays) :]:
+        if plan.is_wanted(one) and one.episode is not None:
+            yield EpisodeProof(plan.id_of(one), one.episode.rows, "unreachable", None, why)
 
 
 def _proofs(player: Player, maker: EnvMaker, plan: _Plan) -> Iterator[EpisodeProof]:

@@ -243,6 +243,27 @@ def test_a_run_that_is_cut_in_two_calls_is_seeded_as_in_one() -> None:
     assert run(in_parts[0]) == in_parts
 
 
+@MODES
+def test_metadata_are_asked_for_once_for_each_episode(mode: AutoresetMode) -> None:
+    """With the info of its reset, which in SAME_STEP mode comes after an automatic one."""
+    asked: list[tuple[int, object]] = []
+
+    def metadata(env: int, info: Any) -> dict[str, object]:
+        asked.append((env, info["level"]))
+        return {"level": info["level"]}
+
+    envs = vector("sync", mode)
+    replay = collected(envs, 200, reseed_steps=9, metadata=metadata, info={"level": -1})
+    stored = [(e.stream, e.metadata["level"]) for e in replay.iter_episodes()]
+    # The newest episode of an env may have its first row alone, and is not stored yet.
+    assert len(stored) <= len(asked) <= len(stored) + 3
+    for env in range(3):
+        own = [level for one, level in stored if one == env]
+        assert own == [level for one, level in asked if one == env][: len(own)]
+    for episode in replay.iter_episodes():
+        assert episode.metadata["level"] == episode.fields["info/level"][0] >= 0
+
+
 # Envs that seed themselves
 
 

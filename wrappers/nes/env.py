@@ -35,6 +35,7 @@ from stepwell.wrappers.snapshots import (
     saved_info,
     unpack,
 )
+from stepwell.wrappers.versions import module_versions
 
 Rom: TypeAlias = str | os.PathLike[str] | bytes | Cartridge
 InfoKind: TypeAlias = Literal["vars", "all", "none"]
@@ -460,9 +461,6 @@ def _recipe(
     Returns:
         The recipe; `make_nes` adds its own settings.
     """
-    # Imported here because it takes 10 ms.
-    from importlib.metadata import version
-
     return {
         "maker": "NesEnv",
         "backend": console.name,
@@ -477,7 +475,7 @@ def _recipe(
         "start_rule": start_rule if starts > 1 else None,
         "ram_obs": ram_obs,
         "final_observation": "true",
-        "versions": {"gymnasium": version("gymnasium"), console.name: console.version},
+        "versions": {**module_versions(["gymnasium", "numpy"]), console.name: console.version},
     }
 
 

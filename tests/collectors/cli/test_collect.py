@@ -171,6 +171,19 @@ def test_an_option_that_needs_the_python_backend_selects_it(stepwell: CommandLin
     assert stepwell.json(command)["session"]["recipe"]["backend"] == "python"
 
 
+def test_snapshots_are_stored_with_the_episodes(stepwell: CommandLine) -> None:
+    command = "collect Pong --num-envs 1 --workers 0 --steps 3"
+    plain = stepwell.json(f"{command} --out plain")["session"]["recipe"]
+    said = stepwell.json(f"{command} --out a --snapshots")["session"]["recipe"]
+    assert said == plain
+    with sw.SequenceReplayBuffer.open("a", read_only=True) as replay:
+        assert "snapshot" in next(replay.iter_episodes()).metadata
+        replay.env_at(0, 3, use_snapshots=True)[0].close()
+    result = stepwell(f"{command} --out b --snapshots --backend native")
+    assert result.code == 2
+    assert "snapshots: " in result.err
+
+
 def test_info_fields_are_stored_in_the_kind_that_they_have(stepwell: CommandLine) -> None:
     stepwell.json("collect Breakout --num-envs 1 --steps 3 --out a --info lives --info x=nan")
     with sw.SequenceReplayBuffer.open("a", read_only=True) as replay:

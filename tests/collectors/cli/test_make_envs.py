@@ -157,6 +157,7 @@ def test_options_not_given_are_left_to_make_nes(asked: dict[str, Any]) -> None:
         (["--pool", "none"], {"pool": "none"}),
         (["--max-frames", "1k"], {"max_frames": 1000}),
         (["--life-loss", "end"], {"life_loss": "end"}),
+        (["--snapshots"], {"snapshots": True}),
         (["--size", "60x80"], {"size": (60, 80)}),
         (["--size", "screen"], {"size": None}),
     ],

@@ -171,6 +171,8 @@ def test_both_ways_lead_to_one_state_of_the_emulator(breakout: SequenceReplayBuf
     replay = breakout
     episode = next(one for one in replay.iter_episodes() if "seed" not in one.metadata)
     row = last_row(episode) // 2
+    one: Any
+    other: Any
     one, other = (
         replay.env_at(episode.id, row, use_snapshots=use_snapshots)[0]
         for use_snapshots in (False, True)

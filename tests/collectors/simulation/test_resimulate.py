@@ -266,6 +266,51 @@ def sw_copy(source: SequenceReplayBuffer, target: SequenceReplayBuffer, ids: set
         target.storage.add([changed_chunk(chunk, episode=new)])
 
 
+# The other backend of Atari.
+
+
+@pytest.mark.parametrize(
+    ("game", "recorded_on", "settings"),
+    [
+        ("Pong", "native", {}),
+        ("Breakout", "native", {"fire_reset": True, "size": (40, 30), "frame_stack": 1}),
+        ("Pong", "python", {"noop_max": 0}),
+    ],
+)
+def test_one_backend_proves_what_the_other_one_showed(
+    game: str, recorded_on: Any, settings: dict[str, Any]
+) -> None:
+    other: Any = "python" if recorded_on == "native" else "native"
+    envs = sw.make_atari(game, 2, backend=recorded_on, max_frames=100, **settings)
+    replay = recorded(envs, 120, info=LIVES)
+    check_all_equal(replay, backend=other)
+    whole = [one for one in proofs(replay, backend=other).values() if not one.why]
+    ended = sum(episode.has_ended for episode, _ in whole_episodes(replay))
+    assert ended == len(list(whole_episodes(replay))) - len(whole)
+    rng = np.random.default_rng(0)
+    for name, row in (("observation", 5), ("reward", 3), ("info/lives", 0)):
+        lie = rewritten(replay, partial(with_lie, name=name, row=row, rng=rng))
+        assert proofs(lie, backend=other)[0].first_difference == (name, row)
+
+
+def test_no_ops_that_were_not_counted_are_not_guessed() -> None:
+    envs = sw.make_atari("Pong", 2, backend="native", max_frames=100, size=(20, 20))
+    replay = recorded(envs, 120)
+
+    def change(chunk: Chunk) -> Chunk:
+        facts = {key: value for key, value in chunk.metadata.items() if key != "noops"}
+        return changed_chunk(chunk, metadata=facts) if chunk.episode == 2 else chunk
+
+    lost = rewritten(replay, change)
+    check_all_equal(lost)
+    found = proofs(lost, backend="python")
+    stream = {episode.id: episode.stream for episode, _ in whole_episodes(lost)}
+    for one in found.values():
+        is_lost = stream[one.episode] == stream[2] and one.episode >= 2
+        assert one.reason == ("unreachable" if is_lost else "equal")
+    assert "no-ops" in found[2].why
+
+
 # Lies.
 
 FIELDS = ("observation", "reward", "action", "end", "info/lives")
