@@ -357,7 +357,11 @@ class Subclass(SyncVectorEnv):
 
 
 def unknown_envs() -> dict[str, Callable[[], Any]]:
-    lives = {"episodic_life": True, "life_loss_info": True, "max_num_frames_per_episode": 200}
+    lives: dict[str, Any] = {
+        "episodic_life": True,
+        "life_loss_info": True,
+        "max_num_frames_per_episode": 200,
+    }
     return {
         "one generator for all": partial(gym.make_vec, "CartPole-v1", 3),
         "another class": partial(Subclass, [DrawEnv] * 3),
