@@ -23,6 +23,7 @@ from stepwell.wrappers.ale_env import (
 )
 from stepwell.wrappers.ale_loads import SeededLoads
 from stepwell.wrappers.atari_settings import AtariSettings
+from stepwell.wrappers.episodes import split_noops
 from stepwell.wrappers.pixels import BandResize, area_resize, count_bands, look_up, runs
 from stepwell.wrappers.seeded_resets import SeededResets
 from stepwell.wrappers.workers.vector_env import WorkerVectorEnv
@@ -105,9 +106,14 @@ class FusedAtari(gymnasium.Env[Image, int]):
     ) -> tuple[Image, dict[str, Any]]:
         """Reset the game; after a lost life with `life_loss="end"`, continue it.
 
+        Args:
+            seed: The emulator's seed.
+            options: `{"noops": n}` plays n no-ops, as `NoopStart` does; others are ignored.
+
         Raises:
-            ValueError: The seed is not in 0 .. 2**31 - 1.
+            ValueError: The seed is not in 0 .. 2**31 - 1, or the number not in 0 .. `noop_max`.
         """
+        _, chosen = split_noops(options, self.settings.noop_max)
         continued, self._continued = self._continued, None
         if continued is not None and seed is None and not options:
             return self._screens.result, continued
@@ -116,7 +122,8 @@ class FusedAtari(gymnasium.Env[Image, int]):
             self._np_random = np_random(seed)[0]
             self._loads.load(seed)
         self._begin_game()
-        noops = int(self.np_random.integers(self.settings.noop_max + 1))
+        drawn = int(self.np_random.integers(self.settings.noop_max + 1))
+        noops = drawn if chosen is None else chosen
         for _ in range(noops):
             self.ale.act(self._noop, 1.0)
             if self.ale.game_over(with_truncation=False):

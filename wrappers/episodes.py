@@ -25,9 +25,9 @@ class NoopStart(
     """Play a random number of no-op frames after each reset, so that starts differ.
 
     The number is drawn uniformly from 0 to `noop_max` (inclusive) with the env's generator, and
-    recorded in the reset's `info["noops"]`. If the game ends during the no-ops, it is reset and the
-    remaining no-ops follow. Source: Mnih et al. 2015, "Human-level control through
-    deep reinforcement learning", Methods.
+    recorded in the reset's `info["noops"]`; `reset(options={"noops": n})` plays n instead. If the
+    game ends during the no-ops, it is reset and the remaining no-ops follow. Source: Mnih et al.
+    2015, "Human-level control through deep reinforcement learning", Methods.
 
     A few Atari games have no NOOP among their actions (Backgammon, Video Checkers). For these the
     no-ops are played through the emulator.
@@ -63,9 +63,20 @@ class NoopStart(
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[ObsType, dict[str, Any]]:
-        """Reset, then play the drawn number of no-ops."""
+        """Reset, then play the drawn number of no-ops.
+
+        Args:
+            seed: Passed on.
+            options: `{"noops": n}` plays n instead; the number is still drawn, so that later draws
+                are the same. Other options are passed on.
+
+        Raises:
+            ValueError: The number is not from 0 to `noop_max`.
+        """
+        options, chosen = split_noops(options, self.noop_max)
         observation, info = self.env.reset(seed=seed, options=options)
-        noops = int(self.np_random.integers(self.noop_max + 1))
+        drawn = int(self.np_random.integers(self.noop_max + 1))
+        noops = drawn if chosen is None else chosen
         for _ in range(noops):
             if self._ale is None:
                 observation, _, terminated, truncated, info = self.env.step(self.noop_action)
@@ -85,6 +96,25 @@ class NoopStart(
         read = ale.getScreenRGB if len(shape) == 3 else ale.getScreenGrayscale
         read(screen)
         return cast("ObsType", screen), ale.game_over(with_truncation=True), emulator_info(ale)
+
+
+def split_noops(
+    options: dict[str, Any] | None, noop_max: int
+) -> tuple[dict[str, Any] | None, int | None]:
+    """Split the options of a reset into those of the env and the number of no-ops, if given.
+
+    Raises:
+        ValueError: The number is not from 0 to `noop_max`.
+
+    Example:
+        >>> split_noops({"noops": 3, "mode": 1}, 30), split_noops({"mode": 1}, 30)
+        (({'mode': 1}, 3), ({'mode': 1}, None))
+    """
+    if options is None or "noops" not in options:
+        return options, None
+    check_whole("options['noops']", options["noops"], 0, most=noop_max)
+    rest = {name: value for name, value in options.items() if name != "noops"}
+    return rest or None, int(options["noops"])
 
 
 def _has_no_noop(env: gymnasium.Env[ObsType, ActType]) -> bool:

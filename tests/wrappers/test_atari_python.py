@@ -355,3 +355,42 @@ def test_a_daemonic_process_steps_the_envs_itself() -> None:
     assert kind == "SyncVectorEnv"
     assert "daemonic process 'trainer'" in message
     assert "num_workers=0" in message
+
+
+@pytest.mark.parametrize("fire_reset", [False, True])
+@pytest.mark.parametrize("make", [atari_env, fused])
+def test_a_reset_plays_the_given_number_of_noops(make: Any, fire_reset: bool) -> None:
+    chosen = settings(noop_max=30, sticky=0.0, fire_reset=fire_reset)
+    env, again = make(chosen), make(chosen)
+    drawn = env.reset(seed=3)
+    noops = drawn[1]["noops"]
+    assert_equal(again.reset(seed=3, options={"noops": noops, "other": 1}), drawn, "as drawn")
+    for number in (0, np.int64(30), 7):
+        info = again.reset(seed=3, options={"noops": number})[1]
+        assert info["noops"] == number == info["episode_frame_number"] - fire_reset
+        assert type(info["noops"]) is int
+        # The number was drawn all the same: the next reset on this generator is as it was.
+        env.reset(seed=3)
+        assert again.env.reset()[1]["noops"] == env.env.reset()[1]["noops"]
+
+
+@pytest.mark.parametrize("make", [atari_env, fused])
+@pytest.mark.parametrize("wrong", [-1, 31, 2.5, True, "3", None])
+def test_a_wrong_number_of_noops_changes_nothing(make: Any, wrong: Any) -> None:
+    env, again = (make(settings(noop_max=30)) for _ in range(2))
+    for one in (env, again):
+        one.reset(seed=3)
+    with pytest.raises(ValueError, match=rf"noops.*0 to 30.*{wrong!r}"):
+        env.reset(options={"noops": wrong})
+    assert_equal(env.step(1), again.step(1), "step")
+
+
+def test_a_given_number_of_noops_begins_a_game_after_a_lost_life() -> None:
+    env = fused(settings(noop_max=30, life_loss="end", sticky=0.0))
+    env.reset(seed=3)
+    rng = np.random.default_rng(0)
+    while not env.step(rng.integers(4))[2]:
+        pass
+    info = env.reset(options={"noops": 2})[1]
+    assert (info["noops"], info["lives"], info["episode_frame_number"]) == (2, 5, 2)
+    assert "reset_seed" in info

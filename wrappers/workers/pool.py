@@ -434,7 +434,7 @@ class WorkerPool:
                 if reply.error is None:
                     worker.ask(RESET, fresh, options, [True] * len(fresh))
                     reply = worker.take(self._timeout)
-                return reply
+                return _with_seeds(reply, worker.envs, fresh)
             except WorkerDied as next_death:
                 death = next_death
 
@@ -483,6 +483,17 @@ class WorkerPool:
                     worker.take(self._timeout)
                 except WorkerDied:
                     pass
+
+
+def _with_seeds(reply: Reply, envs: range, seeds: Sequence[int | None]) -> Reply:
+    """Add the seeds to the infos of resets, as `info["reset_seed"]`, where they are not there."""
+    if reply.error is not None:
+        return reply
+    infos: Infos = []
+    for index, info in reply.payload:
+        seed = seeds[index - envs.start]
+        infos.append((index, info if seed is None else {"reset_seed": seed, **info}))
+    return Reply(infos)
 
 
 def _label(envs: range) -> str:

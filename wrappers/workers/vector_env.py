@@ -40,7 +40,8 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Array]):
 
     A worker that dies (killed, out of memory, a crash in native code) is replaced: its envs are
     rebuilt and reset, and the info of that step has `worker_restarted`, a bool array [N] that is
-    True for the envs whose row is the first observation of such a new episode. If an env raises,
+    True for the envs whose row is the first observation of such a new episode, and `reset_seed`:
+    the seeds, derived from the last ones, that these envs were reset with. If an env raises,
     the exception is re-raised in the parent, with the env's index and the worker's traceback as a
     note, and the next call must be `reset`.
 

@@ -90,7 +90,7 @@ def test_only_episodes_that_match_are_exported(stepwell: CommandLine) -> None:
     assert len(list(Path("arrays").glob("*.npz"))) == cut
     nothing = stepwell("export pole --to npz --out none --min-return 9999")
     assert (nothing.code, nothing.out) == (2, "")
-    assert has_parts(nothing.err, "none of 14 episodes|exported"), nothing.err
+    assert has_parts(nothing.err, "none of 15 episodes|exported"), nothing.err
 
 
 def test_json_contains_everything(stepwell: CommandLine) -> None:

@@ -21,6 +21,7 @@ from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoA
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from numpy.testing import assert_equal
 
+from stepwell.wrappers.seeded_resets import SeededResets, derived_seed
 from stepwell.wrappers.workers.vector_env import WorkerVectorEnv
 from support.envs.fakes import (
     CounterEnv,
@@ -447,6 +448,56 @@ def test_a_worker_killed_before_a_reset_is_replaced_with_the_wanted_seeds(make: 
     observation, info = envs.reset(seed=11)
     assert_equal(observation, expected)
     assert "worker_restarted" not in info
+
+
+def test_the_seeds_of_a_replaced_worker_are_in_the_info(make: Make) -> None:
+    class SeededPidEnv(SeededEnv):
+        def worker_pid(self) -> int:
+            return os.getpid()
+
+    envs = make([SeededPidEnv] * 4, num_workers=2)
+    assert "reset_seed" not in envs.reset(seed=11)[1]
+    seeds: list[int] = []
+    for _ in range(2):
+        os.kill(worker_pids(envs)[1], signal.SIGKILL)
+        observation, *_, info = envs.step(np.zeros(4, np.int64))
+        assert_equal(info["_reset_seed"], [False, False, True, True])
+        for env in (2, 3):
+            seeds.append(int(info["reset_seed"][env]))
+            assert_equal(observation[env], SeededEnv().reset(seed=seeds[-1])[0])
+    assert len({11, 12, 13, 14, *seeds}) == 8
+    mask = np.array([False, False, True, False])
+    os.kill(worker_pids(envs)[1], signal.SIGKILL)
+    info = envs.reset(seed=[1, 2, 3, 4], options={"reset_mask": mask})[1]
+    assert_equal(info["reset_seed"][2:], [3, 4])  # env 3 begins anew with the given seed too
+
+
+def test_envs_without_a_seed_have_none_after_a_restart(make: Make) -> None:
+    envs = make([PidEnv] * 2, num_workers=2)
+    envs.reset()
+    os.kill(worker_pids(envs)[1], signal.SIGKILL)
+    assert "reset_seed" not in envs.step(np.zeros(2, np.int64))[4]
+
+
+def test_seeded_resets_go_on_from_the_seed_after_a_restart(make: Make) -> None:
+    class SeededPidEnv(SeededEnv):
+        def worker_pid(self) -> int:
+            return os.getpid()
+
+    envs = make([lambda: SeededResets(SeededPidEnv(2))] * 2, num_workers=2)
+    seed, number = int(envs.reset(seed=5)[1]["reset_seed"][1]), 0
+    found = [seed]
+    for step in range(20):
+        is_killed = step in (7, 14)
+        if is_killed:
+            os.kill(worker_pids(envs)[1], signal.SIGKILL)
+        info = envs.step(np.zeros(2, np.int64))[4]
+        assert is_killed == ("worker_restarted" in info)
+        if "reset_seed" in info and info["_reset_seed"][1]:
+            found.append(int(info["reset_seed"][1]))
+            seed, number = (found[-1], 0) if is_killed else (seed, number + 1)
+            assert found[-1] == (derived_seed(seed, number) if number else seed)
+    assert len(found) == len(set(found)) == 8
 
 
 def test_a_call_on_a_dead_worker_raises_and_the_next_step_replaces_it(make: Make) -> None:
