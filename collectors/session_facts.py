@@ -125,14 +125,15 @@ def _spec_texts(envs: Vector) -> set[str | None]:
 
 def _without_own(env: Any) -> Any:
     """A single env as the user gave it, without what `as_vector` wraps it in."""
-    inner = env.env if isinstance(env, SeededResets) else env
+    inner: Any = env.env if isinstance(env, SeededResets) else env
     is_own = isinstance(inner, TransformReward) and inner.func is one_number
     return inner.env if is_own else env
 
 
 def _plain(value: np.ndarray) -> object:
     """An array as JSON: one number where all are the same; what is not finite as text."""
-    if value.size and (value == value.flat[0]).all():
+    # Bytes are compared, as 0.0 equals -0.0 and nan nothing.
+    if value.size and value.tobytes() == value.reshape(-1)[0].tobytes() * value.size:
         value = value.reshape(-1)[0]
     if value.dtype.kind == "c" or not np.isfinite(value).all():
         return value.astype(np.str_).tolist()

@@ -180,6 +180,23 @@ def test_every_atari_episode_is_played_again_from_a_seed(
     assert reseed_steps != 60 or 3 < seeds < episodes
 
 
+def test_atari_episodes_of_one_step_have_ended() -> None:
+    """An end is known by frame counters, which a load sets back."""
+    envs = AtariVectorEnv(
+        "pong",
+        2,
+        autoreset_mode=SAME_STEP,
+        max_num_frames_per_episode=4,
+        noop_max=1,
+        use_fire_reset=False,
+        img_height=21,
+        img_width=21,
+    )
+    replay = collected(envs, 20, reseed_steps=1)
+    assert [episode.steps for episode in replay.iter_episodes()] == [1] * 20
+    assert None not in seeds_in(replay)
+
+
 class OneGame(gym.Env[Any, Any]):
     """ale-py's vector env of one game, as an env."""
 
@@ -340,7 +357,11 @@ class Subclass(SyncVectorEnv):
 
 
 def unknown_envs() -> dict[str, Callable[[], Any]]:
-    lives = {"episodic_life": True, "life_loss_info": True, "max_num_frames_per_episode": 200}
+    lives: dict[str, Any] = {
+        "episodic_life": True,
+        "life_loss_info": True,
+        "max_num_frames_per_episode": 200,
+    }
     return {
         "one generator for all": partial(gym.make_vec, "CartPole-v1", 3),
         "another class": partial(Subclass, [DrawEnv] * 3),
