@@ -164,7 +164,7 @@ class _Finder:
         for episode in stored_episodes(self._storage):
             key = self._key(episode.stream, episode.metadata, turns)
             found.setdefault(key, _Known(episode.metadata, [], [])).stored.append(episode)
-        for chunk in getattr(self._storage, "ledger", ()):
+        for chunk in self._storage.ledger:
             key = self._key(chunk.stream, chunk.metadata, turns)
             found.setdefault(key, _Known(chunk.metadata, [], [])).kept.append(chunk)
         return found
