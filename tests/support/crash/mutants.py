@@ -391,11 +391,6 @@ def _(patch: Patch) -> None:
     patch.setattr(DiskLedger, "add", lambda self, records: late.append(records))
 
 
-@mutant("what a crash left at the end of a ledger stays", "kills")
-def _(patch: Patch) -> None:
-    patch.setattr(DiskLedger, "recover", nothing)
-
-
 @mutant("kept actions are not checked", "flips")
 def _(patch: Patch) -> None:
     def body(self: LedgerFile, head: bytes, offset: int, size: int) -> bytes | None:
