@@ -559,7 +559,7 @@ def kept_actions_come_back_bit_by_bit(make: MakeStorage) -> None:
         (replace(good, metadata={"seed": 1}), ValueError, "stream_episode"),
     ]
     for bad, error, mention in refused:
-        _expect_refusal(lambda bad=bad: storage.keep_actions([good, bad]), error, mention)
+        _expect_refusal(functools.partial(storage.keep_actions, [good, bad]), error, mention)
         _expect("kept actions after a refusal", list(storage.ledger), [])
     other = _kept(1, 0, 2)
     storage.keep_actions([good])

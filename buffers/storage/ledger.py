@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
 import numpy as np
 
@@ -298,10 +298,10 @@ class Ledger(Generic[PlaceT]):
         # missing, so that other pieces may be needless, too.
         read: dict[int, Chunk | None] = {}
         while True:
-            pieces: list[Kept[PlaceT | int]] = [*tail, *found]
+            pieces: list[Kept[Any]] = [*tail, *found]
             wanted = needed(pieces, oldest)
             evicted = set(map(id, found))
-            new = [cast("Kept[int]", each) for each in wanted if id(each) in evicted]
+            new: list[Kept[int]] = [each for each in wanted if id(each) in evicted]
             for each in new:
                 if each.place not in read:
                     read[each.place] = self._read(reader, each)
@@ -321,8 +321,8 @@ class Ledger(Generic[PlaceT]):
             self.kept.pop(key, None)
         if oldest is None:  # look again at the next eviction
             self._unsure.add(key)
-        if oldest is None or not wanted or wanted[-1].number <= facts.number:
-            self._chains.add(key)
+        is_chain = oldest is None or not wanted or wanted[-1].number <= facts.number
+        (self._chains.add if is_chain else self._chains.discard)(key)
         return [*joined(cast("Chunk", read[each.place]) for each in new)]
 
     def _look_again(

@@ -303,8 +303,8 @@ def test_a_number_may_belong_to_another_session_in_an_old_copy_that_left_some_ou
     for facts in ({"recipe": {}}, {"recipe": {}}, copy):
         storage.append_session(facts)
     fields = rows_of(np.zeros(2, np.int64))
-    for number, facts in enumerate(({"seed": 1}, {})):
-        metadata = {"stream_episode": number, **facts}
+    for number in range(2):
+        metadata = {"stream_episode": number, **({} if number else {"seed": 1})}
         storage.add([Chunk(number, 0, 0, End.TERMINATED, fields, metadata)])
     assert (reached_ids(chains_of(storage)[0]) == [0, 1]) == is_certain
     if not is_certain:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import stepwell as sw
-from stepwell.buffers import Chunk, RowsDiffer, Unprovable, copy_episodes
+from stepwell.buffers import Chunk, End, RowsDiffer, Unprovable, copy_episodes
 from support.archived import contents_of, files_of, record
 from support.envs.scrambled import ACTION_SPACES, ScrambledEnv
 
@@ -187,6 +187,17 @@ def test_an_unproved_lie_is_found_when_it_is_restored(
             assert 0 < again.episodes <= last
 
 
+def test_a_false_end_is_found_when_it_is_restored(tmp_path: Path) -> None:
+    with record(None, [[60]], envs=1) as replay, lying(replay, "end", episode=3) as liar:
+        with pytest.raises(RowsDiffer, match=r"episode 3: .*'end'"):
+            sw.archive(liar, tmp_path / "a.swa", env=ScrambledEnv, lanes=1)
+        sw.archive(liar, tmp_path / "a.swa", is_proved=False)
+        again = sw.SequenceReplayBuffer()
+        with pytest.raises(RowsDiffer, match=r"episode 3: .*ended"):
+            sw.restore(tmp_path / "a.swa", again, env=ScrambledEnv, lanes=1)
+        assert not again.is_bound
+
+
 def test_an_env_of_another_version_is_never_stored(tmp_path: Path) -> None:
     with record(tmp_path / "a", [[100]]) as replay:
         sw.archive(replay, tmp_path / "a.swa", env=ScrambledEnv, lanes=1)
@@ -250,11 +261,14 @@ def changed(
     copy.bind(replay.spec, replay.sessions[0])
     for episode in replay.iter_episodes():
         fields, metadata = dict(episode.fields), dict(episode.metadata)
-        if episode.id == number_of and name:
+        end = episode.end
+        if episode.id == number_of and name == "end":
+            end = End.TRUNCATED if end & End.TERMINATED else End.TERMINATED
+        elif episode.id == number_of and name:
             rows = fields[name] = fields[name].copy()
             rows[len(rows) // 2] += 1
         if episode.id >= number_of and number:
             metadata["stream_episode"] = int(episode.metadata["stream_episode"]) + number  # type: ignore[call-overload]
-        place = episode.id, episode.stream, episode.first_row, episode.end
+        place = episode.id, episode.stream, episode.first_row, end
         copy.add([Chunk(*place, fields, metadata)])
     return copy

@@ -188,7 +188,8 @@ def test_wrong_envs_of_the_user_are_refused(
 
 
 def test_facts_without_a_recipe_need_an_env(cartpole: tuple[Facts, Spec]) -> None:
-    for facts in ({}, {"recipe": 3}, {"recipe": {}}, {"recipe": {"maker": "mine"}}):
+    others: list[Facts] = [{}, {"recipe": 3}, {"recipe": {}}, {"recipe": {"maker": "mine"}}]
+    for facts in others:
         check_refused(facts, cartpole[1], "--env")
         assert maker_of(facts, cartpole[1], env="CartPole-v1").single().spec is not None
 
@@ -311,10 +312,10 @@ def test_missing_values_are_those_of_the_facts_or_the_usual_ones() -> None:
         found = values(None)
         assert np.isnan(found.pop("info/speed")).all()
         assert found == {"info/lives": -1, "info/won": False, "info/count": 0}
-        for wrong in ({"lives": "x"}, {"speed": [1, 2, 3]}, {"count": 300}, {"lives": {}}):
-            (name,) = wrong
+        wrong: list[tuple[str, Any]] = [("lives", "x"), ("speed", [1, 2, 3]), ("lives", {})]
+        for name, value in [*wrong, ("count", 300)]:
             with pytest.raises(ValueError, match=f"info/{name}"):
-                values(wrong)
+                values({name: value})
     finally:
         del gym.registry["Tiny-v0"]
 

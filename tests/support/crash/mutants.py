@@ -12,7 +12,7 @@ from zlib import crc32
 import pytest
 
 from stepwell.buffers.storage.chunk_index import ChunkIndex
-from stepwell.buffers.storage.disk import appender, folder, recovery, segment, writer
+from stepwell.buffers.storage.disk import appender, recovery, segment, writer
 from stepwell.buffers.storage.disk.appender import Appender
 from stepwell.buffers.storage.disk.files import Files, write_at
 from stepwell.buffers.storage.disk.folder import StoreFolder
@@ -377,20 +377,6 @@ def _(patch: Patch) -> None:
     with_calls(patch, DiskLedger, "replace_file", "_files", {"fsync": nothing})
 
 
-@mutant("the folder is not synced after a ledger is renamed", "power loss")
-def _(patch: Patch) -> None:
-    with_calls(patch, DiskLedger, "replace_file", "_files", {"fsync_folder": nothing})
-
-
-@mutant("a ledger is written over what a crash left of one", "kills")
-def _(patch: Patch) -> None:
-    def write_over(self: Files, path: Path) -> FileIO:
-        return self.open_to_write(path)
-
-    with_calls(patch, DiskLedger, "replace_file", "_files", {"create": write_over})
-    patch.setattr(folder, "_TEMPORARY", folder._TEMPORARY[:-1])
-
-
 @mutant("rows go before their actions are kept", "kills")
 def _(patch: Patch) -> None:
     evict, add = Appender._evict, DiskLedger.add
@@ -403,11 +389,6 @@ def _(patch: Patch) -> None:
 
     patch.setattr(Appender, "_evict", evict_first)
     patch.setattr(DiskLedger, "add", lambda self, records: late.append(records))
-
-
-@mutant("what a crash left at the end of a ledger stays", "kills")
-def _(patch: Patch) -> None:
-    patch.setattr(DiskLedger, "recover", nothing)
 
 
 @mutant("kept actions are not checked", "flips")

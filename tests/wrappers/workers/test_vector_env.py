@@ -780,3 +780,40 @@ def test_a_worker_leaves_its_parents_garbage_alone(tmp_path: Path) -> None:
         [sys.executable, str(program)], capture_output=True, text=True, timeout=120
     )
     assert (run.returncode, run.stdout) == (0, "(2, 4)\n"), run.stderr
+
+
+class CountingEnv(CounterEnv):
+    """A method that takes arguments, and one that fails."""
+
+    calls = 0
+
+    def add(self, number: int) -> tuple[int, int]:
+        self.calls += 1
+        return self.calls, number
+
+    def fail(self) -> None:
+        raise KeyError("lost")
+
+
+def test_a_method_of_one_worker_is_called_while_others_work() -> None:
+    envs = WorkerVectorEnv([CountingEnv] * 3, num_workers=2)
+    try:
+        envs.begin_call(1, "add", 5)
+        envs.begin_call(0, "add", 6)
+        assert envs.end_call(0) == [(1, 6)]
+        envs.begin_call(0, "add", 7)
+        assert envs.end_call(1) == [(1, 5), (1, 5)]
+        assert envs.end_call(0) == [(2, 7)]
+        envs.begin_call(1, "fail")
+        with pytest.raises(KeyError, match="lost"):
+            envs.end_call(1)
+        assert envs.call("add", 1) == ((3, 1), (2, 1), (2, 1))
+        envs.reset(seed=0)
+        envs.send(np.zeros(3, np.int64))
+        with pytest.raises(AlreadyPendingCallError):
+            envs.begin_call(0, "add", 1)
+        envs.recv()
+    finally:
+        envs.close()
+    with pytest.raises(ClosedEnvironmentError):
+        envs.end_call(0)
