@@ -4,6 +4,7 @@
 
 import copy
 import pickle
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -253,7 +254,7 @@ def test_recipes_stacks_and_specs_are_those_without_it() -> None:
     assert stack_of(SeededResets(screens)) == stack_of(screens) == (3, "zero")
     for workers in (0, 1):
         for stack in (FrameStack, FrameStackObservation):
-            envs = make_vec(lambda stack=stack: stack(Recorder(), 3), num_workers=workers)
+            envs = make_vec(partial(stack, Recorder(), 3), num_workers=workers)
             assert stack_of_vector(envs) == (3, "zero" if stack is FrameStack else "repeat")
             envs.close()
 
