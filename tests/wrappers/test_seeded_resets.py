@@ -4,12 +4,14 @@
 
 import copy
 import pickle
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
 import hypothesis
 import numpy as np
 import pytest
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.wrappers import FrameStackObservation
 from hypothesis import strategies as st
 
@@ -149,8 +151,10 @@ def test_wrappers_of_other_libraries_may_continue_a_game() -> None:
     env = SeededResets(ForeignLife(inner))
     assert "reset_seed" in env.reset(seed=1)[1]
     env.step(0)
-    for more in ({}, {"options": {"a": 1}}, {"seed": 4}):
+    resets: list[dict[str, Any]] = [{}, {"options": {"a": 1}}, {"seed": 4}]
+    for more in resets:
         assert "reset_seed" not in env.reset(**more)[1], "the seed does not reach the env"
+    info: dict[str, Any] = {}
     while not inner.calls[1:]:
         env.step(0)
         info = env.reset()[1]
@@ -253,7 +257,7 @@ def test_recipes_stacks_and_specs_are_those_without_it() -> None:
     assert stack_of(SeededResets(screens)) == stack_of(screens) == (3, "zero")
     for workers in (0, 1):
         for stack in (FrameStack, FrameStackObservation):
-            envs = make_vec(lambda stack=stack: stack(Recorder(), 3), num_workers=workers)
+            envs = make_vec(partial(stack, Recorder(), 3), num_workers=workers)
             assert stack_of_vector(envs) == (3, "zero" if stack is FrameStack else "repeat")
             envs.close()
 
@@ -261,7 +265,7 @@ def test_recipes_stacks_and_specs_are_those_without_it() -> None:
 def test_an_env_with_it_can_be_made_again() -> None:
     env = SeededResets(gym.make("CartPole-v1"))
     assert env.spec is not None
-    again = gym.make(gym.envs.registration.EnvSpec.from_json(env.spec.to_json()))
+    again = gym.make(EnvSpec.from_json(env.spec.to_json()))
     again.reset(seed=3)
     assert again.reset()[1] == {"reset_seed": derived_seed(3, 1)}
 

@@ -103,7 +103,7 @@ def to_tianshou_buffer(
         ...     report = collector.collect(steps=100)
         >>> buffer = to_tianshou_buffer(replay)
         >>> len(buffer), buffer.buffer_num
-        (100, 2)
+        (101, 2)
         >>> batch, indices = buffer.sample(32)
     """
     tianshou = load_tianshou("to_tianshou_buffer")

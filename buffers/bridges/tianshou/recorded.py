@@ -57,7 +57,7 @@ def from_tianshou(
         >>> with sw.Collector(envs, sw.RandomPolicy(), replay, seed=0) as collector:
         ...     report = collector.collect(steps=100)
         >>> from_tianshou(to_tianshou_buffer(replay), again)
-        100
+        101
         >>> again.digest() == replay.digest()
         True
     """

@@ -66,7 +66,7 @@ def as_torchrl_replay(
         ...     report = collector.collect(steps=100)
         >>> buffer = as_torchrl_replay(replay, batch_size=32)
         >>> buffer.sample()["next", "observation"].shape, len(buffer)
-        (torch.Size([32, 4]), 100)
+        (torch.Size([32, 4]), 101)
         >>> as_torchrl_replay(replay, slice_len=4).sample(12).batch_size
         torch.Size([12])
     """
