@@ -18,6 +18,7 @@ from demo_rom import write_demo
 from stepwell.buffers import Chunk, SequenceReplayBuffer
 from stepwell.collectors import resimulate
 from stepwell.collectors.simulation.resimulate import first_difference
+from stepwell.wrappers import ClipReward
 from support.envs.nes_backends import needs_a_backend
 from support.replayed import (
     RandomBoxes,
@@ -86,7 +87,7 @@ def wrapped() -> SequenceReplayBuffer:
     layers = (
         partial(wrappers.RescaleAction, min_action=-1, max_action=1),  # type: ignore[arg-type]
         partial(wrappers.FrameStackObservation, stack_size=3),
-        partial(sw.wrappers.ClipReward, limit=5.0),
+        partial(ClipReward, limit=5.0),
     )
     envs = sw.make_vec("Pendulum-v1", 2, num_workers=0, wrappers=layers)
     return recorded(envs, 500, policy=RandomBoxes())
