@@ -49,7 +49,8 @@ class ResetSeeds:
         self._first_env = first_env
         self._reseed = reseed if reseed is not None and _takes_seeds_of_some(envs) else None
         self._wants_array = is_ale(envs)
-        self._mode = mode_of(envs)
+        self._is_disabled = mode_of(envs) is AutoresetMode.DISABLED
+        self._resets_take_a_step = mode_of(envs) is AutoresetMode.NEXT_STEP
         self._steps = 0 if reseed is None else reseed.steps
         n = envs.num_envs
         self._given: dict[int, int] = {}
@@ -74,7 +75,7 @@ class ResetSeeds:
         if self._reseed is None:
             return
         self._seeds_itself = [value_of(info, "reset_seed", env) is not None for env in range(n)]
-        if self._mode is AutoresetMode.DISABLED and not all(self._seeds_itself):
+        if self._is_disabled and not all(self._seeds_itself):
             self._steps = self._reseed.steps if _loads_games(self._envs.unwrapped) else 0
 
     def stop(self) -> None:
@@ -122,28 +123,33 @@ class ResetSeeds:
         Raises:
             ValueError: The env reports a seed that is none.
         """
-        seed = self._given.pop(env, None)
-        own = value_of(info, "reset_seed", place)
+        # As nearly every call is for a short episode of a quick env, this must cost little.
+        seed = self._given.pop(env, None) if self._given else None
+        own = value_of(info, "reset_seed", place) if "reset_seed" in info else None
         if seed is None:
             self._seeds_itself[env] = own is not None
         if own is not None:
-            if not is_whole(own) or own < 0:
-                raise ValueError(
-                    f"info['reset_seed'] of env {self._first_env + env}: expected the seed of its "
-                    f"reset, a whole number >= 0, got {own!r}; leave the key out where a reset is "
-                    f"not seeded"
-                )
-            seed = int(own)
+            seed = self._checked(env, own)
         facts: dict[str, object] = {}
         if seed is not None:
             facts["seed"] = seed
             self._seeded_at[env] = self.vector_steps
-        elif self._mode is AutoresetMode.NEXT_STEP:
-            self._seeded_at[env] += 1  # the vector step that reset it was no step of its own
-        noops = value_of(info, "noops", place)
-        if is_whole(noops) and noops >= 0:
-            facts["noops"] = int(noops)
+        elif self._resets_take_a_step:
+            self._seeded_at[env] += 1
+        if "noops" in info:
+            noops = value_of(info, "noops", place)
+            if is_whole(noops) and noops >= 0:
+                facts["noops"] = int(noops)
         return facts
+
+    def _checked(self, env: int, seed: object) -> int:
+        if not is_whole(seed) or seed < 0:
+            raise ValueError(
+                f"info['reset_seed'] of env {self._first_env + env}: expected the seed of its "
+                f"reset, a whole number >= 0, got {seed!r}; leave the key out where a reset is not "
+                f"seeded"
+            )
+        return int(seed)
 
 
 def _takes_seeds_of_some(envs: Vector) -> bool:

@@ -215,10 +215,8 @@ def value_of(info: Mapping[str, Any], key: str, place: int) -> object:
         >>> value_of(info, "level", 0), value_of(info, "level", 1), value_of(info, "lives", 0)
         (3, None, None)
     """
-    if key not in info:
-        return None
     mask = info.get(f"_{key}")
-    if mask is not None and not np.asarray(mask)[place]:
+    if key not in info or (mask is not None and not mask[place]):
         return None
     return _value_at(info[key], place)
 

@@ -9,6 +9,7 @@ from typing import Literal, get_args
 import gymnasium
 
 from stepwell.wrappers.number_checks import check_size, check_sticky, check_whole
+from stepwell.wrappers.versions import module_versions
 
 
 def game_ids() -> dict[str, str]:
@@ -136,9 +137,7 @@ class AtariSettings:
 
     def recipe(self, backend: Backend) -> dict[str, object]:
         """Return JSON data that identifies the env, with the versions of the packages."""
-        # Imported here because it takes 10 ms.
-        from importlib.metadata import version
-
+        resizes = backend == "python" and self.size is not None
         return {
             "maker": "make_atari",
             "backend": backend,
@@ -146,7 +145,9 @@ class AtariSettings:
             "size": None if self.size is None else list(self.size),
             "stack_padding": "zero",
             "final_observation": "stale" if backend == "native" else "true",
-            "versions": {name: version(name) for name in ("gymnasium", "ale-py")},
+            "versions": module_versions(
+                ["gymnasium", "ale_py", "numpy", *(["cv2"] if resizes else [])]
+            ),
         }
 
 

@@ -14,6 +14,7 @@ from gymnasium.envs.registration import WrapperSpec
 
 from stepwell.wrappers.frames import FrameStack
 from stepwell.wrappers.seeded_resets import SeededResets
+from stepwell.wrappers.versions import versions_of
 from stepwell.wrappers.workers.vector_env import WorkerVectorEnv
 
 # Wrappers that change neither observations nor episode ends; recipes do not name them.
@@ -66,7 +67,7 @@ def recipe_of(env: AnyEnv, source: object) -> dict[str, Any]:
         "frame_skip": _frame_skip(env),
         **_stack_recipe(env),
         **({"env": own} if own else {}),
-        "versions": {**_versions(env), **own_versions},
+        "versions": {**versions_of([*_wrappers_of(env), env.unwrapped]), **own_versions},
     }
 
 
@@ -234,20 +235,6 @@ def _frame_skip(env: AnyEnv) -> int:
         kwargs: dict[str, Any] = getattr(wrapper, "_saved_kwargs", None) or {}
         skips.append(kwargs.get("frame_skip", kwargs.get("skip", 1)))
     return math.prod(skip for skip in skips if isinstance(skip, int))
-
-
-def _versions(env: AnyEnv) -> dict[str, str]:
-    # Imported here because it takes 10 ms.
-    from importlib.metadata import PackageNotFoundError, version
-
-    packages = ("gymnasium", type(env.unwrapped).__module__.partition(".")[0])
-    found: dict[str, str] = {}
-    for package in packages:
-        try:
-            found[package.replace("_", "-")] = version(package)
-        except PackageNotFoundError:
-            pass  # a module that belongs to no installed package
-    return found
 
 
 def jsonable(value: object) -> Any:

@@ -125,7 +125,8 @@ def derived_seed(seed: int, number: int) -> int:
 
 def _derived_block(seed: int, block: int) -> list[int]:
     words = np.random.SeedSequence(seed, spawn_key=(block,)).generate_state(_BLOCK)
-    return (words >> 1).tolist()
+    seeds: list[int] = (words >> 1).tolist()
+    return seeds
 
 
 def _layers(env: Any) -> Iterator[Any]:

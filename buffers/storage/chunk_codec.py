@@ -493,10 +493,14 @@ def _undecodable(packed: bytes | memoryview, size: int, error: Exception) -> Sto
     )
 
 
+# Made once: `json.dumps` makes an encoder at each call, which takes longer than the encoding.
+_to_json = json.JSONEncoder(separators=(",", ":")).encode
+
+
 def _metadata_text(chunk: Chunk) -> bytes:
     if not chunk.metadata:
         return b""
-    text = json.dumps(dict(chunk.metadata), separators=(",", ":")).encode()
+    text = _to_json(dict(chunk.metadata)).encode()
     json_values.check_extent(text, chunk.metadata)
     return text
 

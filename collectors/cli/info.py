@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, cast
 
@@ -13,6 +15,7 @@ import rich.text
 import typer
 
 from stepwell.buffers import Chunk, Digest, End, SequenceReplayBuffer, Spec
+from stepwell.buffers.provenance.chains import chains_of
 from stepwell.buffers.storage.chunk_codec import ChunkDecoder
 from stepwell.buffers.storage.disk.publish import check_complete, disk_bytes
 from stepwell.buffers.storage.disk.storage import DiskStorage
@@ -28,11 +31,13 @@ from stepwell.collectors.cli.output import (
 from stepwell.collectors.report import format_bytes
 
 __all__ = [
+    "SeedCounts",
     "StoreSummary",
     "describe_recipe",
     "digest_of",
     "histogram",
     "info",
+    "seeds_of",
     "summary_of",
 ]
 
@@ -53,6 +58,15 @@ def info(
             "--digest", metavar="", help="Compute the digest of all rows; this reads everything."
         ),
     ] = False,
+    provenance: Annotated[
+        bool,
+        typer.Option(
+            "--provenance",
+            metavar="",
+            help="Count the episodes that can be played again from a seed; this reads the facts "
+            "of all.",
+        ),
+    ] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -60,18 +74,21 @@ def info(
 
     stepwell info runs/pong
     stepwell info runs/pong --digest
+    stepwell info runs/pong --provenance
 
     A copy has the digest of its source, also with other codecs.
     """
     with exit_on_error(debug):
         check_complete(folder)
         found = summary_of(folder)
+        seeds = seeds_of(folder) if provenance else None
         computed = digest_of(folder) if digest else None
         if as_json:
-            print_json({**found.to_json(), "digest": computed})
+            counts = None if seeds is None else asdict(seeds)
+            print_json({**found.to_json(), "digest": computed, "provenance": counts})
             return
         console = table_console()
-        console.print(_overview(found, computed))
+        console.print(_overview(found, computed, seeds))
         console.print(_fields(found))
         console.print(_sessions(found))
         for name, numbers in (("return", found.returns), ("length", found.lengths)):
@@ -215,6 +232,39 @@ def _returns(storage: DiskStorage) -> dict[int, float]:
     return totals
 
 
+@dataclass(frozen=True, slots=True)
+class SeedCounts:
+    """Numbers of stored episodes, by what is known of their seeds.
+
+    Args:
+        seeded: Episodes that begin with a seed of their own.
+        following: Episodes that follow on those before them, whose actions are all known, back to
+            a seed.
+        unreachable: Episodes that no seed leads to.
+        reasons: For each reason why not, the number of these episodes.
+    """
+
+    seeded: int
+    following: int
+    unreachable: int
+    reasons: Mapping[str, int]
+
+
+def seeds_of(path: Path) -> SeedCounts:
+    """Count the episodes that can be played again from a seed.
+
+    Raises:
+        StoreCorrupt: The store is damaged.
+    """
+    with DiskStorage.open(path, read_only=True) as storage:
+        chains, unreachable = chains_of(storage)
+        plays = [[play.episode is not None for play in chain.plays] for chain in chains]
+        reasons = Counter(re.sub(r"\bepisode \d+\b", "an episode", one.why) for one in unreachable)
+    seeded = sum(is_stored[0] for is_stored in plays)
+    following = sum(map(sum, plays)) - seeded
+    return SeedCounts(seeded, following, len(unreachable), dict(reasons.most_common()))
+
+
 def digest_of(path: Path) -> str:
     """Compute the digest of all rows: the one that `collect` reports for a store's first run."""
     digest = Digest()
@@ -272,11 +322,13 @@ def _bar(length: float) -> str:
     return bar or ("▏" if length else "")
 
 
-def _overview(store: StoreSummary, digest: str | None) -> rich.table.Table:
+def _overview(
+    store: StoreSummary, digest: str | None, seeds: SeedCounts | None
+) -> rich.table.Table:
     grid = rich.table.Table.grid(padding=(0, 2))
     grid.add_column(style="bold")
     grid.add_column(overflow="fold")
-    for name, text in _overview_lines(store, digest):
+    for name, text in _overview_lines(store, digest, seeds):
         grid.add_row(name, _cell(text))
     return grid
 
@@ -286,7 +338,9 @@ def _cell(text: object) -> rich.text.Text:
     return rich.text.Text(printable(str(text)))
 
 
-def _overview_lines(store: StoreSummary, digest: str | None) -> Iterator[tuple[str, str]]:
+def _overview_lines(
+    store: StoreSummary, digest: str | None, seeds: SeedCounts | None
+) -> Iterator[tuple[str, str]]:
     yield "store", store.path
     yield "env", _env(store)
     steps = f"{store.steps:,}"
@@ -309,6 +363,10 @@ def _overview_lines(store: StoreSummary, digest: str | None) -> Iterator[tuple[s
         size = format_bytes(store.ledger_bytes)
         yield "kept actions", f"{size}, of rows that are gone, to play these episodes again"
     yield "made by", _versions(store)
+    if machine := _machine(store):
+        yield "on", machine
+    if seeds is not None:
+        yield "seeds", _seeds(seeds)
     if digest is not None:
         yield "digest", digest
 
@@ -318,12 +376,34 @@ def _env(store: StoreSummary) -> str:
     return describe_recipe(_mapping(recipe))
 
 
-def _versions(store: StoreSummary) -> str:
-    """Return the versions of the newest run; a copy of it does not count."""
+def _newest_run(store: StoreSummary) -> Mapping[str, object]:
+    """Return the facts of the newest run; a copy of it does not count."""
     played = [one for one in store.sessions if "copied_from" not in one]
-    newest = (played or store.sessions or [{}])[-1]
-    versions = _mapping(newest.get("versions"))
+    return (played or store.sessions or [{}])[-1]
+
+
+def _versions(store: StoreSummary) -> str:
+    versions = _mapping(_newest_run(store).get("versions"))
     return ", ".join(f"{name} {number}" for name, number in versions.items()) or "unknown"
+
+
+def _machine(store: StoreSummary) -> str:
+    """Return the machine of the newest run; empty where a store of an older version has none."""
+    facts = _mapping(_newest_run(store).get("machine"))
+    system = " ".join(str(facts[name]) for name in ("system", "machine") if name in facts)
+    python = f"python {facts['python']}" if "python" in facts else ""
+    return ", ".join(filter(None, [system, str(facts.get("libc", "")).strip("-"), python]))
+
+
+def _seeds(counts: SeedCounts) -> str:
+    """Return in one sentence how many episodes can be played again, and why not the others."""
+    text = f"{counts.seeded:,} episodes begin with their own"
+    if counts.following:
+        text += f", {counts.following:,} follow on these"
+    if counts.unreachable:
+        reasons = ", ".join(f"{count:,}: {why}" for why, count in counts.reasons.items())
+        text += f"; none leads to {counts.unreachable:,} ({reasons})"
+    return text
 
 
 def _mapping(fact: object) -> Mapping[str, object]:

@@ -82,6 +82,12 @@ def test_versions_and_machine_are_those_that_run() -> None:
     }
 
 
+def test_versions_of_given_envs_are_those_of_their_packages() -> None:
+    pong = lambda: gym.make("ALE/Pong-v5")  # noqa: E731
+    for envs in (SyncVectorEnv([pong]), gym.make_vec("ALE/Pong-v5", 1)):
+        assert facts_of(envs)["versions"]["ale-py"] == version("ale-py")
+
+
 def test_values_that_stand_for_missing_info_come_back_bit_by_bit() -> None:
     missing = {
         "a": -1,
@@ -92,10 +98,12 @@ def test_values_that_stand_for_missing_info_come_back_bit_by_bit() -> None:
         "f": np.uint64(2**64 - 1),
         "g": np.nan,
         "h": np.zeros((0,)),
+        "i": np.array([0.0, -0.0]),
+        "j": np.full((2, 2), np.nan),
     }
     facts = facts_of(SyncVectorEnv([InfoEnv]), info=missing)
     assert facts["missing"]["a"] == -1
-    assert facts["missing"]["c"] == 0
+    assert (facts["missing"]["c"], facts["missing"]["j"]) == (0, "nan")
     for name, value in missing.items():
         given = np.asarray(value)
         back = np.broadcast_to(np.array(facts["missing"][name], given.dtype), given.shape)
@@ -118,14 +126,15 @@ def test_the_spec_of_given_envs_makes_one_of_them(kind: str) -> None:
 
 def test_the_spec_of_a_single_env_has_its_wrappers() -> None:
     env = FlattenObservation(gym.make("FrozenLake-v1", is_slippery=False))
-    again = made_again(facts_of(env)["env_spec"])
-    assert isinstance(again, FlattenObservation)
-    assert again.unwrapped.spec.kwargs["is_slippery"] is False
+    again: Any = made_again(facts_of(env)["env_spec"])
+    assert type(again) is FlattenObservation
+    inner: Any = again.unwrapped
+    assert inner.spec.kwargs["is_slippery"] is False
 
 
 def test_an_env_spec_is_left_out_where_it_would_make_other_envs() -> None:
     make = lambda: gym.make("MountainCar-v0")  # noqa: E731
-    wrapped = lambda: TransformObservation(make(), lambda x: x + 1, None)  # noqa: E731
+    wrapped = lambda: TransformObservation(make(), lambda x: x + 1, None)  # type: ignore[no-untyped-call]  # noqa: E731
     other = lambda: gym.make("MountainCar-v0", goal_velocity=0.5)  # noqa: E731
     for envs in (
         SyncVectorEnv([wrapped]),  # JSON has no functions

@@ -27,6 +27,7 @@ from stepwell.wrappers.nes.starts import (
     StartStates,
     prepare_starts,
 )
+from stepwell.wrappers.versions import module_versions
 
 Rom: TypeAlias = str | os.PathLike[str] | bytes | Cartridge
 InfoKind: TypeAlias = Literal["vars", "all", "none"]
@@ -399,9 +400,6 @@ def _recipe(
     Returns:
         The recipe; `make_nes` adds its own settings.
     """
-    # Imported here because it takes 10 ms.
-    from importlib.metadata import version
-
     return {
         "maker": "NesEnv",
         "backend": console.name,
@@ -416,7 +414,7 @@ def _recipe(
         "start_rule": start_rule if starts > 1 else None,
         "ram_obs": ram_obs,
         "final_observation": "true",
-        "versions": {"gymnasium": version("gymnasium"), console.name: console.version},
+        "versions": {**module_versions(["gymnasium", "numpy"]), console.name: console.version},
     }
 
 

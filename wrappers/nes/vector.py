@@ -24,6 +24,7 @@ from stepwell.wrappers.number_checks import check_size, check_whole, is_real, is
 from stepwell.wrappers.pixels import Crop, Grayscale, Resize, require_opencv
 from stepwell.wrappers.rewards import ClipReward
 from stepwell.wrappers.seeded_resets import SeededResets
+from stepwell.wrappers.versions import module_versions
 
 if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv
@@ -173,7 +174,10 @@ def make_nes(
         render_mode=render_mode,
     )
     envs = vectorize([partial(with_wrappers, bare, picture)] * num_envs, num_workers=num_workers)
-    envs.metadata = {**envs.metadata, "stepwell": {**_recipe_of(envs), **picture.recipe()}}
+    recipe = {**_recipe_of(envs), **picture.recipe()}
+    if not ram_obs and (size is not None or grayscale):
+        recipe["versions"] = {**recipe["versions"], **module_versions(["cv2"])}
+    envs.metadata = {**envs.metadata, "stepwell": recipe}
     return envs
 
 

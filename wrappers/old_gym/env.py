@@ -12,6 +12,7 @@ from gymnasium import spaces
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded, UnsupportedMode
 
 from stepwell.wrappers.owned_copies import owned_array, owned_info, owned_observation
+from stepwell.wrappers.versions import versions_of
 
 AnyInfo = dict[str, Any]
 RENAMED = ("render.modes", "video.frames_per_second")
@@ -372,19 +373,9 @@ def render_modes(env: object) -> list[str]:
 
 def _recipe(env: object) -> dict[str, Any]:
     """Return the env's class, wrappers (outermost last) and package versions as JSON data."""
-    # Imported here because it takes 10 ms.
-    from importlib.metadata import PackageNotFoundError, version
-
     chain = [type(layer) for layer in layers(env)]
-    packages = {kind.__module__.partition(".")[0] for layer in chain for kind in layer.__mro__}
-    versions: dict[str, str] = {}
-    for package in sorted(packages):
-        try:
-            versions[package.replace("_", "-")] = version(package)
-        except PackageNotFoundError:
-            pass  # the standard library, or a module that belongs to no package
     names = [f"{kind.__module__}:{kind.__qualname__}" for kind in chain]
-    return {"id": names[-1], "wrappers": names[-2::-1], "versions": versions}
+    return {"id": names[-1], "wrappers": names[-2::-1], "versions": versions_of(layers(env))}
 
 
 AnySpace = spaces.Space[Any]

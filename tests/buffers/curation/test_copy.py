@@ -533,8 +533,8 @@ def test_the_session_of_an_episode_is_that_in_the_copy(stack: ExitStack) -> None
         copy_episodes(sources, target)
         assert target.episodes == 10
         for episode in target.iter_episodes():
-            session = target.sessions[episode.metadata["session"]]  # type: ignore[index]
-            assert session == facts[episode.metadata["stream_episode"]]  # type: ignore[index]
+            known: Any = episode.metadata
+            assert target.sessions[known["session"]] == facts[known["stream_episode"]]
 
 
 def test_a_session_that_is_no_number_is_copied_as_it_is(stack: ExitStack) -> None:

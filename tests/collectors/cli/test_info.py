@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from gymnasium import spaces
 
 import stepwell as sw
 from stepwell.buffers import Chunk, End
-from stepwell.collectors.cli.info import describe_recipe, histogram, summary_of
+from stepwell.collectors.cli.info import describe_recipe, histogram, seeds_of, summary_of
 from stepwell.collectors.cli.output import describe_size
 from stepwell.collectors.report import format_bytes
 from support.command_line import CommandLine
@@ -60,6 +61,60 @@ def test_info_shows_fields_runs_episodes_and_sizes(stepwell: CommandLine) -> Non
         assert part in text
     assert "█" in text
     assert "digest" not in text
+
+
+def test_info_shows_where_the_rows_come_from(stepwell: CommandLine) -> None:
+    stepwell("collect CartPole-v1 --workers 0 --steps 300 --out a --seed 7")
+    text = " ".join(stepwell("info a").out.split())
+    facts = stepwell.json("info a")["sessions"][0]
+    for name, number in facts["versions"].items():
+        assert f"{name} {number}" in text
+    assert {"stepwell", "gymnasium", "numpy", "zstandard"} <= set(facts["versions"])
+    machine = facts["machine"]
+    assert f"{machine['system']} {machine['machine']}" in text
+    assert f"python {machine['python']}" in text
+    assert "seeds" not in text
+    assert stepwell.json("info a")["provenance"] is None
+
+
+def test_info_counts_the_episodes_that_a_seed_leads_to(stepwell: CommandLine) -> None:
+    envs = gymnasium.make_vec("FrozenLake-v1", 2, "sync")
+    with (
+        sw.SequenceReplayBuffer("a") as replay,
+        sw.Collector(envs, sw.RandomPolicy(), replay, seed=0, reseed_steps=40) as collector,
+    ):
+        collector.collect(steps=400)
+        facts = [(one.stream, "seed" in one.metadata) for one in replay.iter_episodes()]
+    seeded = sum(has_seed for _, has_seed in facts)
+    counts = stepwell.json("info a --provenance")["provenance"]
+    assert 4 < seeded < len(facts) - 10
+    assert counts == {
+        "seeded": seeded,
+        "following": len(facts) - seeded,
+        "unreachable": 0,
+        "reasons": {},
+    }
+    text = stepwell("info a --provenance").out
+    (line,) = (line for line in text.splitlines() if line.startswith("seeds"))
+    assert re.findall(r"\d+", line) == [str(seeded), str(len(facts) - seeded)]
+
+
+def test_info_says_why_no_seed_leads_to_an_episode() -> None:
+    spec = sw.Spec.from_spaces(spaces.Box(0, 1, (1,)), spaces.Discrete(2))
+    columns = {f.name: np.zeros((5, *f.shape), f.dtype) for f in spec.fields}
+    # Of three streams: begun without a seed; one that is missing in between; nothing missing.
+    known = [(0, 3, None), (0, 4, None), (1, 0, 5), (1, 7, None), (2, 0, 5), (2, 1, None)]
+    with sw.SequenceReplayBuffer("a") as replay:
+        replay.bind(spec, {"num_envs": 3})
+        for episode, (stream, number, seed) in enumerate(known):
+            facts = {"session": 0, "stream_episode": number, "seed": seed}
+            if seed is None:
+                del facts["seed"]
+            replay.add([Chunk(episode, stream, 0, End.TERMINATED, columns, facts)])
+    counts = seeds_of(Path("a"))
+    assert (counts.seeded, counts.following, counts.unreachable) == (2, 1, 3)
+    assert sorted(counts.reasons.values()) == [1, 2]
+    assert not any(any(map(str.isdigit, why)) for why in counts.reasons)
 
 
 def size_line(text: str) -> list[str]:

@@ -1,0 +1,87 @@
+"""Recipes name the versions of the packages that decide pixels and numbers."""
+
+import json
+from importlib.metadata import version
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.wrappers import AddRenderObservation, ResizeObservation
+
+from stepwell.wrappers import Crop, Resize, make_atari, make_vec
+from stepwell.wrappers.versions import module_versions, versions_of
+from support.envs.fakes import FrameEnv
+
+ALWAYS = ["gymnasium", "numpy"]
+
+
+def names(env: gym.Env[Any, Any]) -> list[str]:
+    layers: list[Any] = [env]
+    while isinstance(layers[-1], gym.Wrapper):
+        layers.append(layers[-1].env)
+    found = versions_of(layers)
+    assert found == {name: version(name) for name in found}
+    return list(found)
+
+
+def test_numbers_of_a_plain_env_come_from_two_packages() -> None:
+    assert names(gym.make("CartPole-v1")) == ALWAYS
+
+
+def test_drawings_count_where_they_are_observed() -> None:
+    pytest.importorskip("pygame")
+    env = gym.make("CartPole-v1", render_mode="rgb_array")
+    env.reset()
+    assert names(AddRenderObservation(env)) in ([*ALWAYS, "pygame"], [*ALWAYS, "pygame-ce"])
+
+
+@pytest.mark.parametrize(
+    ("env_id", "module", "package"),
+    [
+        ("HalfCheetah-v5", "mujoco", "mujoco"),
+        ("LunarLander-v3", "Box2D", "box2d"),
+        ("ALE/Pong-v5", "ale_py", "ale-py"),
+    ],
+)
+def test_a_package_that_computes_the_env_counts(env_id: str, module: str, package: str) -> None:
+    pytest.importorskip(module)
+    assert package in names(make_vec(env_id, num_workers=0).envs[0])  # type: ignore[attr-defined]
+
+
+class Screens(FrameEnv):
+    """In colors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_space = gym.spaces.Box(0, 255, (8, 8, 3), np.uint8)
+
+
+def test_wrappers_count() -> None:
+    assert "opencv-python" in names(Resize(Screens(), (4, 4)))
+    assert "opencv-python" in names(ResizeObservation(Screens(), (4, 4)))
+    assert names(Crop(Screens(), top=1))[:1] == ["gymnasium"]
+
+
+def test_a_module_without_a_package_has_its_own_version_or_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import support
+
+    assert module_versions(["support", "json", "builtins", "__main__", "not_there"]) == {}
+    monkeypatch.setattr(support, "__version__", "3.1", raising=False)
+    module_versions.__globals__["_version"].cache_clear()
+    assert module_versions(["support"]) == {"support": "3.1"}
+    module_versions.__globals__["_version"].cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("backend", "more", "resizes"),
+    [("native", {}, False), ("python", {}, True), ("python", {"size": None}, False)],
+)
+def test_recipes_of_atari(backend: Any, more: dict[str, Any], resizes: bool) -> None:
+    envs = make_atari("pong", backend=backend, **more)
+    found = envs.metadata["stepwell"]["versions"]
+    assert list(found) == ["ale-py", *ALWAYS, *["opencv-python"] * resizes]
+    assert json.loads(json.dumps(found)) == found
+    envs.close()
