@@ -548,6 +548,64 @@ def sessions_are_kept_in_order(make: MakeStorage) -> None:
 
 
 @_rule
+def kept_actions_come_back_bit_by_bit(make: MakeStorage) -> None:
+    """`Storage.ledger` holds what `Storage.keep_actions` was given; nothing of a refused call."""
+    storage = make(SPEC)
+    _expect("kept actions", list(storage.ledger), [])
+    good = _kept(0, 3, 70)
+    narrow = replace(good, fields={"action": np.zeros(70, np.int8)})
+    refused: list[tuple[Chunk, type[Exception], str]] = [
+        (narrow, SpecMismatch, "'action'"),
+        (replace(good, metadata={"seed": 1}), ValueError, "stream_episode"),
+    ]
+    for bad, error, mention in refused:
+        _expect_refusal(functools.partial(storage.keep_actions, [good, bad]), error, mention)
+        _expect("kept actions after a refusal", list(storage.ledger), [])
+    other = _kept(1, 0, 2)
+    storage.keep_actions([good])
+    storage.keep_actions([other])
+    found = {
+        (each.metadata["stream_episode"], each.first_row): each.fields["action"].tolist()
+        for each in storage.ledger
+    }
+    expected = {
+        (number, each.first_row): each.fields["action"].tolist()
+        for number, each in enumerate((good, other))
+    }
+    _expect("kept actions", found, expected)
+
+
+@_rule
+def a_capacity_keeps_the_actions_of_evicted_rows_of_a_chain(make: MakeStorage) -> None:
+    """Actions stay from the last seeded episode on that leads to a stored one, and no others."""
+    storage = make(SPEC, capacity=160)
+    storage.append_session({"seed": 0})
+    for number in range(40):
+        facts: dict[str, object] = {"session": 0, "stream_episode": number}
+        if number % 8 == 0:
+            facts["seed"] = number
+        storage.add([replace(chunk_of(number, 0, 20, End.TERMINATED), metadata=facts)])
+        first = storage.index.record(storage.index.base)
+        begin = first.episode - first.episode % 8
+        rows = {(n, row) for n in range(begin, first.episode) for row in range(20)}
+        rows |= {(first.episode, row) for row in range(first.first_row)}
+        found = {
+            (each.metadata["stream_episode"], each.first_row + row): action
+            for each in storage.ledger
+            for row, action in enumerate(each.fields["action"].tolist())
+        }
+        expected = {(n, row): (row * 37 + n) % 1000 + 1 for n, row in rows}
+        _expect("kept actions", found, expected)
+
+
+def _kept(number: int, first_row: int, rows: int) -> Chunk:
+    """Actions of an episode of which no row is stored."""
+    fields = {"action": rows_of(number, first_row, rows)["action"]}
+    facts = {"session": 0, "stream_episode": number, "seed": 7}
+    return Chunk(0, 1, first_row, End.TERMINATED, fields, facts)
+
+
+@_rule
 def capacities_must_be_whole_and_positive(make: MakeStorage) -> None:
     """Other capacities are a ValueError that names the argument and the value."""
     for bad in (0, -5, 2.5, True):

@@ -8,10 +8,10 @@ change in a copy.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
 import numpy as np
 
@@ -196,6 +196,8 @@ class Ledger(Generic[PlaceT]):
         self.kept: dict[Stream, list[Kept[PlaceT]]] = {}
         # Of these nothing was stored when they were last looked at, or they were not yet.
         self._unsure: set[Stream] = set()
+        # The entries of these are one whole chain, in order, and nothing else.
+        self._chains: set[Stream] = set()
         # False as long as no episode can have a chain, so that an eviction costs nothing.
         self.has_chains = False
 
@@ -215,6 +217,7 @@ class Ledger(Generic[PlaceT]):
             facts = facts_of(chunk.metadata)
             if facts is not None:
                 self._unsure.add((facts.session, chunk.stream))
+                self._chains.discard((facts.session, chunk.stream))
 
     def evict(
         self, rows: EvictedRows, count: int, newest_session: int
@@ -232,69 +235,138 @@ class Ledger(Generic[PlaceT]):
         """
         if not self.has_chains:
             return [], []
+        reader = _Reader(rows)
         index = rows.index
-        evicted = index.records[:count]
         # The last chunk of each stream: later ones overwrite earlier ones.
-        last = dict(zip(evicted["stream"].tolist(), range(count), strict=True))
+        last = dict(zip(index.records["stream"][:count].tolist(), range(count), strict=True))
         added: list[Chunk] = []
         gone: list[Kept[PlaceT]] = []
-        self._unsure -= {key for key in self._unsure if key[1] in last}  # are judged now
-        self._look_again(rows, count, newest_session, gone)
+        self._look_again(reader, count, last, newest_session, gone)
+        sessions: dict[int, list[int]] = {}
+        for session, stream in self.kept:
+            sessions.setdefault(stream, []).append(session)
         for stream, place in last.items():
             position = index.base + place
-            after = self._after(rows, count, stream, index.record(position).stream_next)
-            added += self._evict_stream(rows, stream, position, after, newest_session, gone)
+            after = self._after(index, count, stream, index.record(position).stream_next)
+            facts = reader.facts(position if after is None else after[0])
+            if facts is None:
+                continue
+            for session in sessions.get(stream, ()):
+                # Nothing of an earlier session is stored any more.
+                if session < facts.session:
+                    self._forget((session, stream), gone)
+            key = facts.session, stream
+            if after is None and facts.session < newest_session:
+                self._forget(key, gone)
+            else:
+                added += self._evict_stream(reader, key, position, facts, after, gone)
         return added, gone
 
     def _evict_stream(
         self,
-        rows: EvictedRows,
-        stream: int,
+        reader: _Reader,
+        key: Stream,
         position: int,
+        facts: Facts,
         after: tuple[int, ChunkInfo] | None,
-        newest_session: int,
         gone: list[Kept[PlaceT]],
     ) -> list[Chunk]:
-        """`evict` for one stream, of which the last evicted chunk is at a position."""
-        facts = _facts_at(rows, position if after is None else after[0])
-        if facts is None:
-            return []
+        """`evict` for one stream, and return its actions that will be needed.
+
+        Args:
+            reader: Reads the evicted chunks.
+            key: Its session and stream.
+            position: Position of its last evicted chunk.
+            facts: Those of its oldest episode that stays or, without one, of the last evicted one.
+            after: Position and record of its oldest chunk that stays.
+            gone: Receives entries that are no longer needed.
+        """
         oldest = None if after is None else Oldest(facts, after[1].first_row)
-        self._drop_before(stream, facts.session, gone)
-        key = facts.session, stream
-        if oldest is None and facts.session < newest_session:
-            self._replace(key, [], gone)
-            return []
-        old = self.kept.get(key, [])
+        entries = self.kept.get(key, [])
         found: list[Kept[int]] = []
         if oldest is None or not facts.is_seeded or oldest.first_row:
-            found = _evicted(rows, position, facts, oldest)
-        if not old and not found:
+            episode = -1 if after is None else after[1].episode
+            found = reader.evicted(position, facts, episode)
+        if not entries and not found:
             return []
+        # What is before the last episode of a chain is needed if that one is.
+        start = _begin_of_last(entries) if key in self._chains else 0
+        tail = [each._replace(is_seeded=each.is_seeded or start > 0) for each in entries[start:]]
+        if oldest is not None and start and tail[0].number == facts.number:
+            oldest = Oldest(facts._replace(is_seeded=True), oldest.first_row)
         # The actions of evicted chunks are only read if they are needed. What cannot be read is
         # missing, so that other pieces may be needless, too.
         read: dict[int, Chunk | None] = {}
         while True:
-            pieces: list[Kept[PlaceT | int]] = [*old, *found]
+            pieces: list[Kept[Any]] = [*tail, *found]
             wanted = needed(pieces, oldest)
-            mine = set(map(id, found))
-            new = [cast("Kept[int]", each) for each in wanted if id(each) in mine]
+            evicted = set(map(id, found))
+            new: list[Kept[int]] = [each for each in wanted if id(each) in evicted]
             for each in new:
                 if each.place not in read:
-                    read[each.place] = self._read(rows, each)
+                    read[each.place] = self._read(reader, each)
             if all(read[each.place] is not None for each in new):
                 break
             found = [each for each in found if read.get(each.place, 0) is not None]
-        self._replace(key, [cast("Kept[PlaceT]", e) for e in wanted if id(e) not in mine], gone)
+        before = {id(each): entry for each, entry in zip(tail, entries[start:], strict=True)}
+        stay = [before.pop(id(each)) for each in wanted if id(each) in before]
+        gone += before.values()
+        if start and not any(each.number == tail[0].number for each in wanted):
+            gone += entries[:start]
+            start = 0
+        entries[start:] = stay
+        if entries:
+            self.kept[key] = entries
+        else:
+            self.kept.pop(key, None)
         if oldest is None:  # look again at the next eviction
             self._unsure.add(key)
+        is_chain = oldest is None or not wanted or wanted[-1].number <= facts.number
+        (self._chains.add if is_chain else self._chains.discard)(key)
         return [*joined(cast("Chunk", read[each.place]) for each in new)]
 
+    def _look_again(
+        self,
+        reader: _Reader,
+        count: int,
+        known: Container[int],
+        newest_session: int,
+        gone: list[Kept[PlaceT]],
+    ) -> None:
+        """Remove needless entries that were not judged when they came, or not for good.
+
+        Args:
+            reader: Reads chunks.
+            count: Number of chunks to evict.
+            known: Streams that are judged anyway.
+            newest_session: Index of the newest session.
+            gone: Receives the entries.
+        """
+        for key in sorted(self._unsure):
+            session, stream = key
+            if stream in known or key not in self.kept:
+                self._unsure.discard(key)
+                continue
+            after = self._after(reader.index, count, stream, -1)
+            facts = None if after is None else reader.facts(after[0])
+            if after is None:
+                if session < newest_session:
+                    self._forget(key, gone)
+            elif facts is not None and session < facts.session:
+                self._forget(key, gone)
+            elif facts is not None and session == facts.session:
+                entries = self.kept[key]
+                stay = needed(entries, Oldest(facts, after[1].first_row))
+                stays = set(map(id, stay))
+                gone += [each for each in entries if id(each) not in stays]
+                self._forget(key, [])
+                if stay:
+                    self.kept[key] = stay
+
     def _after(
-        self, rows: EvictedRows, count: int, stream: int, following: int
+        self, index: ChunkIndex, count: int, stream: int, following: int
     ) -> tuple[int, ChunkInfo] | None:
         """Position and record of the oldest chunk of a stream that stays."""
-        index = rows.index
         if following < index.base + count:  # the stream has a gap, or ends here
             stays = index.records[count:]
             there = np.flatnonzero((stays["stream"] == stream) & (stays["end"] & _LOST == 0))
@@ -303,59 +375,25 @@ class Ledger(Generic[PlaceT]):
             following = index.base + count + int(there[0])
         return following, index.record(following)
 
-    def _look_again(
-        self,
-        rows: EvictedRows,
-        count: int,
-        newest_session: int,
-        gone: list[Kept[PlaceT]],
-    ) -> None:
-        """Remove entries of streams of which nothing is stored, nor will be."""
-        for key in sorted(self._unsure):
-            session, stream = key
-            if key not in self.kept:
-                self._unsure.discard(key)
-                continue
-            after = self._after(rows, count, stream, -1)
-            facts = None if after is None else _facts_at(rows, after[0])
-            if after is None:
-                if session < newest_session:
-                    self._replace(key, [], gone)
-            elif facts is not None:
-                self._drop_before(stream, facts.session, gone)
-                if facts.session == session:
-                    stay = needed(self.kept[key], Oldest(facts, after[1].first_row))
-                    self._replace(key, stay, gone)
-
-    def _drop_before(self, stream: int, session: int, gone: list[Kept[PlaceT]]) -> None:
-        """Remove entries of a stream from sessions of which it holds nothing any more."""
-        for key in [key for key in self.kept if key[1] == stream and key[0] < session]:
-            self._replace(key, [], gone)
-
-    def _replace(self, key: Stream, stay: list[Kept[PlaceT]], gone: list[Kept[PlaceT]]) -> None:
-        """Leave only some entries of a stream and session."""
-        stays = set(map(id, stay))
-        gone += [each for each in self.kept.get(key, ()) if id(each) not in stays]
+    def _forget(self, key: Stream, gone: list[Kept[PlaceT]]) -> None:
+        """Remove all entries of a stream and session."""
+        gone += self.kept.pop(key, ())
         self._unsure.discard(key)
-        if stay:
-            self.kept[key] = stay
-        else:
-            self.kept.pop(key, None)
+        self._chains.discard(key)
 
-    def _read(self, rows: EvictedRows, piece: Kept[int]) -> Chunk | None:
+    def _read(self, reader: _Reader, piece: Kept[int]) -> Chunk | None:
         """The actions of an evicted chunk; None if its bytes are damaged."""
-        position = piece.place
-        record = rows.index.record(position)
+        record = reader.index.record(piece.place)
+        count = piece.stop - piece.first_row
         try:
-            buffer, origin = rows.payload(position)
-            metadata = chain_metadata(rows.metadata(position))
-            count = piece.stop - piece.first_row
+            buffer, origin = reader.rows.payload(piece.place)
             fields = actions_of(
                 self._spec, self._decoder, buffer, origin, record.stored_rows, count
             )
         except StoreCorrupt:
             return None
         end = End(record.end) & (End.TERMINATED | End.TRUNCATED)
+        metadata = chain_metadata(reader.metadata(piece.place) or {})
         return Chunk(record.episode, record.stream, record.first_row, end, fields, metadata)
 
 
@@ -491,48 +529,68 @@ def widened(spec: Spec, chunk: Chunk) -> Chunk:
     return replace(chunk, fields=fields)
 
 
-def _evicted(
-    rows: EvictedRows, position: int, facts: Facts, oldest: Oldest | None
-) -> list[Kept[int]]:
-    """Evicted chunks that may be needed: back to a seeded reset, a gap, or another session.
+class _Reader:
+    """Reads the metadata of chunks, once for each episode.
 
     Args:
         rows: The chunks.
-        position: The last one of the stream that is evicted.
-        facts: Those of the oldest episode that stays, or, without one, of the last evicted one.
-        oldest: The oldest episode that stays.
     """
-    index = rows.index
-    found: list[Kept[int]] = []
-    episode, own = -1, facts
-    while position >= index.base:
-        record = index.record(position)
-        if record.end & _LOST:
-            break
-        if record.episode != episode:
-            if found and own.is_seeded:
+
+    def __init__(self, rows: EvictedRows) -> None:
+        self.rows = rows
+        self.index = rows.index
+        self._known: dict[int, Mapping[str, object] | None] = {}
+
+    def metadata(self, position: int) -> Mapping[str, object] | None:
+        """The metadata of the episode of a chunk; None if the bytes are damaged."""
+        episode = self.index.record(position).episode
+        if episode not in self._known:
+            try:
+                self._known[episode] = self.rows.metadata(position)
+            except StoreCorrupt:
+                self._known[episode] = None
+        return self._known[episode]
+
+    def facts(self, position: int) -> Facts | None:
+        """The place in its chain of the episode of a chunk; None if that is not known."""
+        return facts_of(self.metadata(position) or {})
+
+    def evicted(self, position: int, facts: Facts, episode: int) -> list[Kept[int]]:
+        """Evicted chunks that may be needed: back to a seeded reset, a gap, or another session.
+
+        Args:
+            position: The last one of the stream that is evicted.
+            facts: Those of the oldest episode that stays, or, without one, of the last evicted one.
+            episode: Id of the oldest episode that stays; -1 without one.
+        """
+        index, own = self.index, facts
+        found: list[Kept[int]] = []
+        while position >= index.base:
+            record = index.record(position)
+            if record.end & _LOST:
                 break
-            told = _facts_at(rows, position)
-            if told is None or told.session != facts.session:
-                break
-            episode, own = record.episode, told
-            if oldest is not None and oldest.facts.is_seeded and told != oldest.facts:
-                break
-        # A row without its action is stored again by the next chunk, or was the last one.
-        count = record.stored_rows - (record.end & _PENDING != 0)
-        if count:
-            stop = record.first_row + count
-            is_final = End(record.end).is_final
-            found.append(Kept(*own[1:], record.first_row, stop, is_final, position))
-        position = record.stream_previous
-    return found[::-1]
+            if record.episode != episode:
+                if episode >= 0 and own.is_seeded:
+                    break
+                told = self.facts(position)
+                if told is None or told.session != facts.session:
+                    break
+                episode, own = record.episode, told
+            # A row without its action is stored again by the next chunk, or was the last one.
+            count = record.stored_rows - (record.end & _PENDING != 0)
+            if count:
+                stop, is_final = record.first_row + count, End(record.end).is_final
+                found.append(Kept(*own[1:], record.first_row, stop, is_final, position))
+            position = record.stream_previous
+        return found[::-1]
 
 
-def _facts_at(rows: EvictedRows, position: int) -> Facts | None:
-    try:
-        return facts_of(rows.metadata(position))
-    except StoreCorrupt:
-        return None
+def _begin_of_last(entries: Sequence[Kept[PlaceT]]) -> int:
+    """Index of the first entry of the last episode."""
+    begin = len(entries)
+    while begin and entries[begin - 1].number == entries[-1].number:
+        begin -= 1
+    return begin
 
 
 def _is_count(value: object) -> bool:

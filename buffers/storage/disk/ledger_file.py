@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from io import FileIO
 from itertools import chain
 from pathlib import Path
@@ -38,7 +38,7 @@ from stepwell.buffers.storage.ledger import (
     joined,
 )
 
-__all__ = ["DiskLedger", "KeptChunks", "LedgerFile", "LedgerPlace", "LedgerReader"]
+__all__ = ["DiskLedger", "KeptChunks", "LedgerFile", "LedgerPlace", "LedgerReader", "LedgerRecord"]
 
 _MAGIC = b"\x93SWLED\r\n"
 _HEADER = struct.Struct("<8sHH16sI")
@@ -145,10 +145,11 @@ class LedgerFile:
         check_free_memory(place.nbytes + place.rows * row_bytes, str(self.path))
         data = self._files.pread(self.file, place.nbytes, place.offset)
         fields: dict[str, np.ndarray] = {}
-        for number, field in enumerate(self._spec.fields):
-            rows = np.empty((place.rows, *field.shape), field.numpy_dtype)
-            self._decoder.read(data, 0, place.rows, number, 0, rows)
-            fields[field.name] = rows
+        with self._naming_place(place):
+            for number, field in enumerate(self._spec.fields):
+                rows = np.empty((place.rows, *field.shape), field.numpy_dtype)
+                self._decoder.read(data, 0, place.rows, number, 0, rows)
+                fields[field.name] = rows
         metadata = self._decoder.metadata(data, 0)
         return Chunk(0, place.stream, place.first_row, End(place.end), fields, metadata)
 
@@ -195,8 +196,13 @@ class LedgerFile:
             StoreCorrupt: A compressed block does not hold its rows.
         """
         data = self._files.pread(self.file, place.nbytes, place.offset)
-        try:
+        with self._naming_place(place):
             self._decoder.check_rows(data, 0, place.rows)
+
+    @contextlib.contextmanager
+    def _naming_place(self, place: LedgerPlace) -> Generator[None]:
+        try:
+            yield
         except StoreCorrupt as error:
             end = place.offset + place.nbytes
             raise StoreCorrupt(f"{self._damage(place.offset, end)} ({error})") from error

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple, cast
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 from stepwell.buffers import Chunk, DiskStorage, End, StepwellError
+from stepwell.buffers.provenance.chains import chains_of
 from stepwell.buffers.storage.chunk_codec import ChunkDecoder, ChunkEncoder
 from stepwell.buffers.storage.chunk_index import ChunkIndex
 from stepwell.buffers.storage.disk import storage as disk_storage
@@ -21,7 +23,7 @@ from stepwell.buffers.storage.disk.appender import SEGMENTS
 from stepwell.buffers.storage.disk.files import Files
 from stepwell.buffers.storage.disk.writer import EncodedChunk, SegmentWriter
 from stepwell.buffers.storage.memory import max_chunk_rows
-from stepwell.buffers.testing import SPEC, Recording
+from stepwell.buffers.testing import SPEC, Recording, rows_of
 
 
 class Wrong(AssertionError):
@@ -71,15 +73,28 @@ class Plan:
     def __init__(self, seed: object, next_episode: int) -> None:
         self._random = random.Random(repr(seed))
         self._recording = Recording(next_episode)
+        self._session = next_episode
+        self._facts: dict[int, dict[str, object]] = {}
+        self._numbers = Counter[int]()
 
     def flush(self) -> list[Chunk]:
         """One to three chunks, now and then so many that they fill more than one segment."""
         rng = self._random
         count = rng.choice((1, 1, 1, 2, 2, 3, 3, 7))
-        return [
+        chunks = [
             self._recording.chunk(rng.randrange(4), rng.randrange(1, 18), rng.choice(_ENDS))
             for _ in range(count)
         ]
+        return [replace(chunk, metadata=self._facts_of(chunk)) for chunk in chunks]
+
+    def _facts_of(self, chunk: Chunk) -> dict[str, object]:
+        """The metadata of a chunk's episode, of which one in three has a seed."""
+        if chunk.episode not in self._facts:
+            number = self._numbers[chunk.stream]
+            facts: dict[str, object] = {"session": self._session, "stream_episode": number}
+            self._facts[chunk.episode] = facts | ({} if number % 3 else {"seed": number})
+            self._numbers[chunk.stream] += 1
+        return self._facts[chunk.episode]
 
     @property
     def next_episode(self) -> int:
@@ -143,6 +158,8 @@ class Truth:
         require(extra in allowed, f"{extra} chunks more than stored, expected one of {allowed}")
         chunks = self.stored + self.under_way[:extra]
         self._compare_eviction(store)
+        if table.base:
+            _compare_chains(store, [each.chunk for each in chunks])
         _compare_records(table, [each.chunk for each in chunks])
         for position in range(table.base, len(chunks)):
             buffer, origin = store.payload(position)
@@ -196,6 +213,37 @@ def _compare_records(table: ChunkIndex, chunks: Sequence[Chunk]) -> None:
     require(table.total_steps == sum(steps.values()), f"total steps {table.total_steps}")
     used = max(steps, default=-1)
     require(table.next_episode == used + 1, f"next episode {table.next_episode}, used {used}")
+
+
+def _compare_chains(store: DiskStorage, chunks: Sequence[Chunk]) -> None:
+    """Every stored episode is reached by its chain, with the right actions, if that was stored.
+
+    Args:
+        store: The store.
+        chunks: Every chunk that was ever stored.
+    """
+    ends: dict[tuple[object, ...], Chunk] = {}  # the last chunk of each episode
+    for chunk in chunks:
+        ends[_key(chunk.stream, chunk.metadata)] = chunk
+    chains, unreachable = chains_of(store)
+    for chain in chains:
+        for play in chain.plays:
+            chunk = ends[_key(chain.stream, play.metadata)]
+            found = np.concatenate([np.zeros(0, np.int64), *(p["action"] for p in play.actions())])
+            expected = rows_of(chunk.episode, 0, play.steps)["action"]
+            require(found.tolist() == expected.tolist(), f"actions of episode {chunk.episode}")
+    for episode, why in unreachable:
+        session, stream, number = _key(episode.stream, episode.metadata)
+        while "seed" not in ends[session, stream, number].metadata:
+            number = cast("int", number) - 1
+            if not ends[session, stream, number].end.is_final:
+                break  # it was cut
+        else:
+            raise Wrong(f"episode {episode.id} is not reached: {why}")
+
+
+def _key(stream: int, metadata: Mapping[str, object]) -> tuple[object, ...]:
+    return metadata["session"], stream, metadata["stream_episode"]
 
 
 def _compare_rows(store: DiskStorage, position: int, chunk: Chunk) -> None:

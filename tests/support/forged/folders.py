@@ -332,6 +332,30 @@ def _ring_of_bytes(path: Path) -> list[bytes]:
 
 
 @_kind
+def _chains(path: Path) -> list[bytes]:
+    """A ring whose ledger keeps actions of evicted rows, in several records."""
+    older = list[bytes]()
+    fields = (
+        *(Field("observation", "uint8", (12, 8), "zstd"), Field("action/a", "int64", (), "narrow")),
+        *(Field("action/b", "uint8", (70,), "zstd"), Field("reward", "float64", (), "narrow")),
+    )
+    spec = Spec(fields, "observation", ["action/a", "action/b"])
+    rng = np.random.default_rng(0)
+    with _opened(path, spec, segment_bytes=12_000, capacity=100) as storage:
+        storage.append_session({"seed": 1})
+        for number in range(30):
+            rows = {
+                each.name: rng.integers(0, 9, (9, *each.shape)).astype(each.numpy_dtype)
+                for each in spec.fields
+            }
+            facts = {"session": 0, "stream_episode": number // 2}
+            facts |= {"seed": number} if number < 2 else {}
+            storage.add([Chunk(number, number % 2, 0, End.TERMINATED, rows, facts)])
+            older.append((path / "manifest.json").read_bytes())
+    return older
+
+
+@_kind
 def _nested(path: Path) -> list[bytes]:
     """Dict and Tuple spaces, infos and extras, an episode without its begin."""
     fields = (

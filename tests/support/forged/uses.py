@@ -40,6 +40,7 @@ from stepwell.buffers import (
     verify,
 )
 from stepwell.buffers.bridges import export_episodes
+from stepwell.buffers.provenance.chains import chains_of
 from stepwell.collectors.cli import app as command_line
 from support.crash.hostile_runner import Canaries, Fault, attempt
 from support.forged.folders import KINDS, Store, make_store
@@ -234,6 +235,9 @@ def _read(path: Path) -> str:
             if not table.record(position).end & End.LOST:
                 storage.payload(position)
                 assert len(storage.metadata(position)) >= 0
+        chains_of(storage)
+        for chunk in storage.ledger:
+            assert chunk.rows >= 1
         return digest
 
 
@@ -282,6 +286,7 @@ def _skip(path: Path, rng: random.Random) -> None:
             assert len(episode.reward) == episode.rows
         replay.digest()
         assert replay.lost_chunks >= 0
+        assert all(chunk.rows for chunk in replay.storage.ledger)
 
 
 def _refresh(path: Path, good: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from stepwell.buffers import Chunk, DiskStorage, End, StoreCorrupt, repair, verify
 from stepwell.buffers.errors import SpecMismatch, StoreTooNew
+from stepwell.buffers.provenance.chains import chains_of
 from stepwell.buffers.storage.disk import ledger_file
 from support.crash.disk_faults import NoSyncFiles
 from support.models.chain_model import ACTIONS, SPEC, ChainModel, rows_of
@@ -251,6 +252,31 @@ def test_a_reader_keeps_the_actions_that_its_rows_need(tmp_path: Path) -> None:
             reader.refresh()
             model.check_chains(reader)
             reader.close()
+
+
+def test_actions_of_a_damaged_chunk_are_not_kept(tmp_path: Path) -> None:
+    """A wrong action with a right checksum would be worse than none."""
+    model, path = ChainModel(), tmp_path / "a"
+    with create(path, capacity=64, segment_bytes=4096) as storage:
+        storage.append_session(model.begin_session())
+        for number in range(8):
+            storage.add([model.chunk(0, 4, End.TERMINATED, is_seeded=number == 0)])
+        record = storage.index.record(4)
+        with (path / f"segment-{record.segment:08}.bin").open("r+b") as file:
+            file.seek(record.offset + record.nbytes - 60)
+            file.write(b"damage")
+        while storage.index.base < 4:
+            storage.add([model.chunk(0, 4, End.TERMINATED, is_seeded=False)])
+        while storage.index.base < 12:
+            storage.add([model.chunk(0, 4, End.TERMINATED, is_seeded=False)])
+        model.kept_rows(storage.ledger)  # compares them
+        chains, unreachable = chains_of(storage)
+        assert not chains
+        assert len(unreachable) == storage.index.episodes
+        assert len(storage.ledger) == 0
+        storage.add([model.chunk(0, 4, End.TERMINATED, is_seeded=True)])
+        (chain,) = chains_of(storage)[0]
+        assert len(chain.plays) == 1
 
 
 def model_then(model: ChainModel, reader: DiskStorage) -> None:
