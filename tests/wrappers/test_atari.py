@@ -44,11 +44,12 @@ def test_the_recipes_differ_in_the_backend_alone() -> None:
     native, python = (make(backend).metadata["stepwell"] for backend in ("native", "python"))
     assert json.loads(json.dumps(native)) == native
     differing = {key for key in native if native[key] != python[key]}
-    assert differing == {"backend", "final_observation"}
+    assert differing == {"backend", "final_observation", "versions"}
+    assert set(python["versions"]) == {*native["versions"], "opencv-python"}  # resizes
     assert (native["final_observation"], python["final_observation"]) == ("stale", "true")
     assert (native["maker"], native["game"], native["sticky"]) == ("make_atari", "breakout", 0.25)
     assert (native["frame_stack"], native["stack_padding"]) == (4, "zero")
-    assert set(native["versions"]) == {"gymnasium", "ale-py"}
+    assert set(native["versions"]) == {"gymnasium", "ale-py", "numpy"}
 
 
 def test_every_setting_is_in_the_recipe() -> None:

@@ -638,7 +638,7 @@ def test_the_metadata_names_what_was_adapted() -> None:
             "support.libraries.old_gym_fakes:JoypadSpace",
             "support.libraries.old_gym_fakes:Wrapper",
         ],
-        "versions": {},
+        "versions": {"numpy": np.__version__},
         "seeded_by": ["seed"],
         "max_episode_steps": 9,
     }
@@ -652,7 +652,7 @@ def test_versions_are_those_of_the_packages_that_the_classes_come_from() -> None
         pass
 
     versions = adapted(Wrapper(Mine())).metadata["stepwell"]["versions"]
-    assert versions == {"gymnasium": gymnasium.__version__}
+    assert versions == {"gymnasium": gymnasium.__version__, "numpy": np.__version__}
 
 
 # What is no old env
