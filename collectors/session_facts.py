@@ -8,7 +8,7 @@ import functools
 import json
 import platform
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -18,17 +18,12 @@ from gymnasium.wrappers import TransformReward
 from stepwell.buffers.space_json import space_to_json
 from stepwell.collectors.vector_envs import Vector, mode_of, one_number, recipe_of
 from stepwell.wrappers import SeededResets
+from stepwell.wrappers.versions import module_versions, versions_of
 
 __all__ = ["describe", "machine_facts"]
 
 _SPACES_CHARS = 1 << 16
 _VECTOR_KWARGS = ("num_envs", "vectorization_mode", "vector_kwargs")
-_OPENCV = (
-    "opencv-python",
-    "opencv-python-headless",
-    "opencv-contrib-python",
-    "opencv-contrib-python-headless",
-)
 
 
 def describe(
@@ -64,7 +59,7 @@ def describe(
         "missing": {name: _plain(value) for name, value in missing.items()},
         "policy": _name(policy),
         "began": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "versions": {**_versions(), **cast("dict[str, str]", recipe.get("versions", {}))},
+        "versions": _versions(groups[0]),
         "machine": dict(machine_facts()),
     }
 
@@ -145,20 +140,23 @@ def _name(policy: object) -> str:
     return f"{getattr(kind, '__module__', '?')}.{getattr(kind, '__qualname__', '?')}"
 
 
-def _versions() -> dict[str, str]:
-    """Versions of what all rows depend on."""
-    found = {name: _version_of(name) or "unknown" for name in ("stepwell", "gymnasium", "numpy")}
-    packages = ("zstandard", *(_OPENCV if "cv2" in sys.modules else ()))
-    more = {name: _version_of(name) for name in packages}
-    return {**found, **{name: number for name, number in more.items() if number is not None}}
+def _versions(envs: Vector) -> dict[str, str]:
+    """Versions of what all rows depend on, and of the packages of envs that declare none."""
+    base = ("stepwell", "gymnasium", "numpy")
+    found = dict.fromkeys(base, "unknown")
+    found |= module_versions([*base, "zstandard", *(["cv2"] if "cv2" in sys.modules else [])])
+    declared = recipe_of(envs).get("versions")
+    if isinstance(declared, dict):
+        return found | cast("dict[str, str]", declared)
+    inner: Any = envs.unwrapped
+    layers = [*_layers(envs), inner]
+    if isinstance(inner, SyncVectorEnv):
+        layers += [*_layers(inner.envs[0]), inner.envs[0].unwrapped]
+    return found | versions_of(layers)
 
 
-@functools.cache
-def _version_of(package: str) -> str | None:
-    # Loads in some 10 ms, which `import stepwell` need not take.
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
+def _layers(env: Any) -> Iterator[Any]:
+    """The wrappers of an env or vector env, the outermost first."""
+    while env is not env.unwrapped and hasattr(env, "env"):
+        yield env
+        env = env.env

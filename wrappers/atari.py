@@ -262,7 +262,7 @@ def atari_env(settings: AtariSettings, *, snapshots: bool = False) -> gymnasium.
     """Make one wrapped game, with one wrapper per setting, the innermost first."""
     bare = _bare(settings)
     if snapshots:
-        from stepwell.wrappers.atari_snapshots import AtariSnapshots, SavingEmulator
+        from stepwell.wrappers.atari_snapshots import SavingEmulator
 
         inner: Any = bare.unwrapped
         inner.ale = SavingEmulator(inner.ale)
@@ -278,7 +278,9 @@ def atari_env(settings: AtariSettings, *, snapshots: bool = False) -> gymnasium.
     if settings.life_loss == "end":
         env = EpisodicLife(env)
     if snapshots:
-        env = AtariSnapshots(env)  # pyright: ignore[reportPossiblyUnbound]
+        from stepwell.wrappers.atari_snapshots import AtariSnapshots
+
+        env = AtariSnapshots(env)
     return SeededResets(FrameStack(env, settings.frame_stack, padding="zero"))
 
 

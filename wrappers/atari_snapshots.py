@@ -63,7 +63,7 @@ class AleState(NamedTuple):
         inner_end = len(data) - _TAIL_BYTES
         at = data.rindex(_THERE, _INNER_AT, inner_end)
         text = data[at + 8 : inner_end]
-        numbers = np.array(text.split(), np.uint64)
+        numbers = np.fromstring(text, np.uint64, sep=" ")  # a third of the time of split()
         assert _INT.unpack_from(data, at + 4)[0] == len(text)
         assert len(numbers) == _TWISTER_WORDS + 1
         machine = data[:_LENGTH_AT] + data[_INNER_AT:at] + data[inner_end:]
@@ -89,9 +89,14 @@ class AleState(NamedTuple):
         """Return the state with a generator that draws large numbers: no action is repeated."""
         return self._replace(words=np.full(_TWISTER_WORDS, _OPEN_WORD, np.uint32), position=0)
 
+    def has(self, generator: np.random.MT19937) -> bool:
+        """Return True if the generator is in the same state."""
+        now = cast("Any", generator.state)["state"]
+        return bool(now["pos"] == self.position and (now["key"] == self.words).all())
+
     def generator(self) -> np.random.MT19937:
         """Return the generator."""
-        found = np.random.MT19937()
+        found = np.random.MT19937(0)
         found.state = {
             "bit_generator": "MT19937",
             "state": {"key": self.words, "pos": self.position},
@@ -134,9 +139,9 @@ class SavingEmulator:
         known = self._settle()
         self._ale.reset_game()
         self._held = ale_py.Action.NOOP
-        generator = AleState.of(self._ale).generator()
-        if not _are_equal(known, generator):  # Berzerk draws
-            self._generator, self._seed = generator, None
+        state = AleState.of(self._ale)
+        if not state.has(known):  # Berzerk draws
+            self._generator, self._seed = state.generator(), None
 
     def loadROM(self, path: object) -> None:
         """Load a game, which seeds the generator."""
@@ -155,7 +160,7 @@ class SavingEmulator:
         """Return the state, and as JSON data the action that is held and the generator."""
         known = self._settle()
         state = AleState.of(self._ale)
-        if not _are_equal(known, state.generator()):
+        if not state.has(known):
             raise RuntimeError(
                 f"ale-py {ale_py.__version__}: expected an emulator that draws two numbers for "
                 "each frame, got one that draws others; make the envs with snapshots=False"
@@ -168,9 +173,10 @@ class SavingEmulator:
 
     def _begin_generator(self) -> np.random.MT19937:
         """Begin to follow the emulator's generator, from a seed if it has just been seeded."""
-        found = self._generator = AleState.of(self._ale).generator()
+        state = AleState.of(self._ale)
+        self._generator = found = state.generator()
         seed: int = self._ale.getInt("random_seed")
-        self._seed = seed if seed >= 0 and _are_equal(found, _twister(seed)) else None
+        self._seed = seed if seed >= 0 and state.has(_twister(seed)) else None
         self._draws = 0
         return found
 
@@ -308,12 +314,7 @@ def _words_of(facts: Mapping[str, Any]) -> Words:
 
 def _twister(seed: int) -> np.random.MT19937:
     """Return the generator of an emulator with this seed, as it is before the first draw."""
-    found = np.random.MT19937()
+    found = np.random.MT19937(0)
     key = cast("Any", np.random.RandomState(seed).get_state())[1]
     found.state = {"bit_generator": "MT19937", "state": {"key": key, "pos": _TWISTER_WORDS}}
     return found
-
-
-def _are_equal(left: np.random.MT19937, right: np.random.MT19937) -> bool:
-    ours, theirs = (cast("Any", one.state)["state"] for one in (left, right))
-    return bool(ours["pos"] == theirs["pos"] and (ours["key"] == theirs["key"]).all())

@@ -82,6 +82,12 @@ def test_versions_and_machine_are_those_that_run() -> None:
     }
 
 
+def test_versions_of_given_envs_are_those_of_their_packages() -> None:
+    pong = lambda: gym.make("ALE/Pong-v5")  # noqa: E731
+    for envs in (SyncVectorEnv([pong]), gym.make_vec("ALE/Pong-v5", 1)):
+        assert facts_of(envs)["versions"]["ale-py"] == version("ale-py")
+
+
 def test_values_that_stand_for_missing_info_come_back_bit_by_bit() -> None:
     missing = {
         "a": -1,

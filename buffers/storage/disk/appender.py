@@ -107,7 +107,8 @@ class Appender:
     def ledger(self) -> Sequence[Chunk]:
         """See `DiskStorage.ledger`."""
         with self._index_lock:
-            return self._ledger.chunks
+            # An eviction that failed may have left out what the rows need that it did not remove.
+            return self._ledger.chunks if self._failure is None else self._open_ledger().chunks
 
     def keep_actions(self, chunks: Sequence[Chunk]) -> None:
         """See `DiskStorage.keep_actions`."""
@@ -306,12 +307,13 @@ class Appender:
             )
         self._write_manifest(replace(self._manifest, sealed=tuple(rest)))
         with self._index_lock:
-            self._ledger.forget(gone)
             while len(index) and int(index.records["segment"][0]) <= entry.number:
                 index.drop_segment()
             self._maps.forget(entry.number)
             evicted = self.view.segments.pop(entry.number)
         self._folder.files.unlink(evicted.path)
+        with self._index_lock:
+            self._ledger.forget(gone)
 
     def _write_facts(self, facts: StoreFacts) -> None:
         self._write_manifest(replace(self._manifest, facts=facts))

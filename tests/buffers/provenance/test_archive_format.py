@@ -78,9 +78,9 @@ def check_same(found: dict[str, Any], replay: sw.SequenceReplayBuffer) -> None:
     )
     kept = [{name: each.fields[name].tobytes() for name in each.fields} for each in storage.ledger]
     begin = 0
-    for own, chunk in zip(kept, found.get("ledger", {"chunks": []})["chunks"], strict=True):
+    for actions, chunk in zip(kept, found.get("ledger", {"chunks": []})["chunks"], strict=True):
         stop = begin + chunk["rows"]
-        assert own == {name: b"".join(of[begin:stop]) for name, of in found["actions"].items()}
+        assert actions == {name: b"".join(of[begin:stop]) for name, of in found["actions"].items()}
         begin = stop
 
 

@@ -300,7 +300,8 @@ def test_a_number_may_belong_to_another_session_in_an_old_copy_that_left_some_ou
     copy: Any, is_certain: bool
 ) -> None:
     storage = MemoryStorage(SPEC)
-    for facts in ({"recipe": {}}, {"recipe": {}}, copy):
+    sessions: list[dict[str, Any]] = [{"recipe": {}}, {"recipe": {}}, copy]
+    for facts in sessions:
         storage.append_session(facts)
     fields = rows_of(np.zeros(2, np.int64))
     for number in range(2):

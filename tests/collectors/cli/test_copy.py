@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -64,7 +64,7 @@ def contents(path: str) -> list[Any]:
     with sw.SequenceReplayBuffer.open(path, read_only=True) as replay:
         for episode in replay.iter_episodes():
             *rows, metadata = contents_of(episode)
-            session = replay.sessions[metadata["session"]]  # type: ignore[index]
+            session = replay.sessions[cast("int", metadata["session"])]
             found.append((*rows, {**metadata, "session": session}))
     return found
 

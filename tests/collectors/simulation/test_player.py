@@ -155,6 +155,42 @@ def test_a_chain_that_is_skipped_ends_at_once() -> None:
     assert seen == 1
 
 
+class NestedStacks(gym.ObservationWrapper[Any, Any, Any]):
+    """A stack of frames in a dict."""
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        super().__init__(env)
+        self.observation_space = spaces.Dict({"image": env.observation_space})
+
+    def observation(self, observation: Any) -> Any:
+        return {"image": observation}
+
+
+def test_newest_frames_are_taken_of_stacks_in_a_dict_too() -> None:
+    def make() -> gym.Env[Any, Any]:
+        return NestedStacks(gym.wrappers.FrameStackObservation(gym.make("CartPole-v1"), 3))
+
+    replay = recorded(SyncVectorEnv([make] * 2), 100, frame_stack=3)
+    assert replay.spec["observation/image"].stack == 3
+    check_all_equal(replay, env=make)
+
+
+def test_kept_actions_that_lead_elsewhere_end_a_chain_with_the_reason() -> None:
+    replay = recorded(SyncVectorEnv([lambda: gym.make("CartPole-v1")]), 200, reseed_steps=None)
+    gone: list[Chunk] = []
+    lost = rewritten(replay, lambda c: gone.append(c) if c.episode == 1 else c)
+    actions = 1 - gone[0].fields["action"]
+    lost.storage.keep_actions([changed_chunk(gone[0], fields={"action": actions})])
+    maker = maker_of(lost.sessions[0], lost.spec)
+    with play(chains_of(lost.storage)[0], maker, 1) as rows:
+        first, second = rows
+    assert (first.why, first.is_last) == ("", True)
+    assert second.rows == 0
+    assert second.play.episode is not None
+    assert second.play.episode.id == 2
+    assert "lead elsewhere" in second.why
+
+
 def test_nested_rows_are_proved_and_lies_in_any_part_are_found() -> None:
     replay = nested()
     check_all_equal(replay, env=Nested)

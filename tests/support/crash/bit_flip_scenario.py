@@ -217,8 +217,8 @@ def _parts(path: Path) -> Iterator[Region]:
         yield Region(path / name, name, 0, (path / name).stat().st_size)
     # Most changes of JSON cannot be parsed; numbers often can, so that only the checksum tells.
     text = (path / "manifest.json").read_bytes()
-    for number in re.finditer(rb"(?<=[:,\[])\d+|(?<=\")[0-9a-f]{32}(?=\")", text):
-        yield Region(path / "manifest.json", "manifest.json", *number.span())
+    for digits in re.finditer(rb"(?<=[:,\[])\d+|(?<=\")[0-9a-f]{32}(?=\")", text):
+        yield Region(path / "manifest.json", "manifest.json", *digits.span())
     if (path / LEDGER).exists():
         yield Region(path / LEDGER, LEDGER, 0, (path / LEDGER).stat().st_size)
     for number in manifest.numbers:

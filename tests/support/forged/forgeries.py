@@ -1166,10 +1166,9 @@ def _ledger_records(store: Store, rng: random.Random) -> str:
     elif kind == "empty":
         records[number] = bytearray()
     elif kind == "header":
-        header = bytearray(header)
-        header[rng.randrange(8, 12)] = rng.randrange(256)
-        header[28:] = struct.pack("<I", crc32(header[:28]))
-        header = bytes(header)
+        changed = bytearray(header)
+        changed[rng.randrange(8, 12)] = rng.randrange(256)
+        header = bytes(changed[:28]) + struct.pack("<I", crc32(changed[:28]))
     _put_records(store, header, records, lengths)
     if kind == "many heads":  # each claims all that follows
         head = _RECORD.pack(b"KEPT", 1 << 20, 0, b"DONE" * 3)

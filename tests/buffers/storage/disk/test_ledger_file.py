@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -34,7 +35,7 @@ def create(path: Path, **more: int) -> DiskStorage:
 
 
 def reopen(path: Path, *, read_only: bool = False, skip: bool = False) -> DiskStorage:
-    how = "skip" if skip else "raise"
+    how: Literal["skip", "raise"] = "skip" if skip else "raise"
     return DiskStorage.open(path, read_only=read_only, on_corrupt=how, files=FILES)
 
 
@@ -139,8 +140,8 @@ def test_a_changed_byte_of_a_record_is_reported_and_repaired(
     assert [damage.path for damage in report.damages] == [store / "ledger.bin"]
     assert not repair(store, files=FILES).is_done
     damaged = (store / "ledger.bin").read_bytes()
-    report = repair(store, yes=True, files=FILES)
-    assert [each.read_bytes() for each in report.kept] == [damaged]
+    repaired = repair(store, yes=True, files=FILES)
+    assert [each.read_bytes() for each in repaired.kept] == [damaged]
     assert verify(store, files=FILES).is_whole
     with reopen(store) as storage:
         assert numbers(storage) == left
