@@ -309,7 +309,9 @@ def seeds_of(path: Path) -> SeedCounts:
     with DiskStorage.open(path, read_only=True) as storage:
         chains, unreachable = chains_of(storage)
         plays = [[play.episode is not None for play in chain.plays] for chain in chains]
-        reasons = Counter(re.sub(r"\bepisode \d+\b", "an episode", one.why) for one in unreachable)
+        reasons = Counter(
+            re.sub(r"\b(episode|env) \d+\b", r"an \1", one.why) for one in unreachable
+        )
     seeded = sum(is_stored[0] for is_stored in plays)
     following = sum(map(sum, plays)) - seeded
     return SeedCounts(seeded, following, len(unreachable), dict(reasons.most_common()))
