@@ -35,6 +35,7 @@ from stepwell.buffers.provenance.restored_rows import RestoredRows
 from stepwell.buffers.storage.disk.layout import write_folder
 from stepwell.buffers.storage.disk.publish import check_unused, publish
 from stepwell.buffers.storage.disk.storage import DiskStorage
+from stepwell.buffers.whole_numbers import whole_number
 from stepwell.collectors.simulation.player import PlayedRows, play
 from stepwell.collectors.simulation.remake import EnvMaker, EnvSource, maker_of
 from stepwell.collectors.simulation.resimulate import resimulate
@@ -454,7 +455,7 @@ def _chosen(ids: set[int], episodes: Iterable[int]) -> set[int]:
     Raises:
         ValueError: There is no such episode.
     """
-    asked = {int(one) for one in episodes}
+    asked = {whole_number("episodes", one, 0) for one in episodes}
     if not asked or not asked <= ids:
         raise ValueError(
             f"episodes: expected ids of stored episodes, got "

@@ -358,6 +358,10 @@ def _given(env: EnvSource) -> Callable[[], AnyEnv]:
     """The user's way to make an env."""
     if callable(env):
         return env
+    if not isinstance(env, str):
+        raise TypeError(
+            f"env: expected an id, 'module:callable' or a function that makes an env, got {env!r}"
+        )
     module, colon, name = env.partition(":")
     if not colon or "-v" in name:
         return partial(gymnasium.make, find_spec(env), disable_env_checker=True)
@@ -381,8 +385,9 @@ def _registered(
     text = facts.get("env_spec")
     if facts.get("shared_generator"):
         raise ValueError(
-            f"one generator drew for all envs of the session: expected envs with one each, so that "
-            f"single ones can be played; {_CURE}"
+            "one generator drew for all envs of the session, so that none can be played alone: "
+            "expected envs with one each; collect with stepwell.make_vec, or with "
+            "vectorization_mode='sync'"
         )
     if not isinstance(text, str):
         raise ValueError(f"{_why_no_spec(recipe)}; {_CURE}")

@@ -14,7 +14,7 @@ from stepwell.buffers import Chunk, End, SequenceReplayBuffer
 from stepwell.buffers.provenance.chains import Chain, Play, chains_of
 from stepwell.buffers.storage.joined import JoinedStorage
 from stepwell.buffers.storage.protocol import Storage
-from stepwell.buffers.whole_numbers import check_whole
+from stepwell.buffers.whole_numbers import check_whole, whole_number
 from stepwell.collectors.simulation.player import PlayedRows, Player, play
 from stepwell.collectors.simulation.remake import AtariBackend, EnvMaker, EnvSource, maker_of
 
@@ -240,7 +240,7 @@ def _chosen(ids: set[int], episodes: Iterable[int] | None, sample: int | None) -
         ValueError: There is no such episode, or ``sample`` is no whole number >= 1.
     """
     if episodes is not None:
-        asked = {int(one) for one in episodes}
+        asked = {whole_number("episodes", one, 0) for one in episodes}
         unknown = sorted(asked - ids)
         if unknown:
             raise ValueError(

@@ -201,7 +201,7 @@ def test_facts_without_a_recipe_need_an_env(cartpole: tuple[Facts, Spec]) -> Non
 
 def test_vector_envs_that_share_a_generator_are_refused() -> None:
     envs = gym.make_vec("CartPole-v1", 2, vectorization_mode="vector_entry_point")
-    check_refused(*facts_of(envs), "one generator", "--env")
+    check_refused(*facts_of(envs), "one generator", "make_vec")
 
 
 # Atari.

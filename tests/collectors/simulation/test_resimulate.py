@@ -581,12 +581,14 @@ def test_progress_is_told_in_steps() -> None:
         ({"lanes": 0}, ["lanes", "0"]),
         ({"sample": 0}, ["sample", "0"]),
         ({"episodes": [999]}, ["episodes", "999"]),
+        ({"episodes": [1.5]}, ["episodes", "1.5"]),
+        ({"env": 3}, ["env", "3"]),
         ({"backend": "native"}, ["backend", "native", "make_vec"]),
         ({"rom": "x.nes"}, ["rom", "make_vec"]),
     ],
 )
 def test_wrong_arguments_are_refused_before_a_step(settings: Any, names: list[str]) -> None:
-    with pytest.raises(ValueError, match=".*".join(names)):
+    with pytest.raises((ValueError, TypeError), match=".*".join(names)):
         resimulate(recorded(cartpole(1), 50), **settings)
 
 
