@@ -14,6 +14,7 @@ from typing import Any, cast
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from gymnasium.wrappers import TransformReward
+from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 from stepwell.buffers.space_json import space_to_json
 from stepwell.collectors.vector_envs import Vector, mode_of, one_number, recipe_of
@@ -51,6 +52,7 @@ def describe(
         "recipe": json.loads(json.dumps({k: v for k, v in recipe.items() if k != "versions"})),
         **_spaces(groups[0]),
         **_env_spec(groups),
+        **_vector_wrappers(groups[0]),
         "num_envs": sum(group.num_envs for group in groups),
         "autoreset": mode_of(groups[0]).name,
         "seed": str(seed),
@@ -98,6 +100,20 @@ def _env_spec(groups: Sequence[Vector]) -> dict[str, object]:
     texts = {text for group in groups for text in _spec_texts(group)}
     (text,) = texts if len(texts) == 1 else (None,)
     return {} if text is None else {"env_spec": text}
+
+
+def _vector_wrappers(envs: Vector) -> dict[str, object]:
+    """Names of the vector wrappers, through which single envs that are made again do not pass."""
+    names = [
+        type(layer).__name__
+        for layer in _layers(envs)
+        if not (isinstance(layer, RecordEpisodeStatistics) or _is_own(layer))
+    ]
+    return {"vector_wrappers": names} if names else {}
+
+
+def _is_own(layer: object) -> bool:
+    return type(layer).__module__.split(".")[0] == "stepwell"
 
 
 def _spec_texts(envs: Vector) -> set[str | None]:

@@ -143,6 +143,11 @@ def maker_of(
             "the session has no recipe, from which its envs could be made: expected rows that a "
             "Collector recorded; say how to make one env (env=..., --env module:callable)"
         )
+    if env is None and facts.get("vector_wrappers"):
+        raise ValueError(
+            f"the rows went through vector wrappers {facts['vector_wrappers']}: expected those of "
+            f"single envs; {_CURE}"
+        )
     known = cast("Mapping[str, Any]", recipe if isinstance(recipe, Mapping) else {})
     kind = known.get("maker")
     missing = _missing_values(facts, spec)

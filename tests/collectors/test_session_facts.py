@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import FlattenObservation, TransformObservation
-from gymnasium.wrappers.vector import ClipReward
+from gymnasium.wrappers.vector import ClipReward, RecordEpisodeStatistics
 
 import stepwell as sw
 from stepwell.collectors.session_facts import describe
@@ -148,6 +148,22 @@ def test_an_env_spec_is_left_out_where_it_would_make_other_envs() -> None:
         assert "env_spec" not in facts_of(envs)
     assert "env_spec" in facts_of(SyncVectorEnv([make]), SyncVectorEnv([make]))
     assert "env_spec" not in facts_of(SyncVectorEnv([make]), SyncVectorEnv([other]))
+
+
+@pytest.mark.parametrize("is_game", [False, True])
+def test_rows_that_went_through_vector_wrappers_are_not_played_again(is_game: bool) -> None:
+    made = sw.make_atari("Pong", 2) if is_game else sw.make_vec("MountainCar-v0", 2)
+    envs = ClipReward(RecordEpisodeStatistics(made), -0.5, 0.5)
+    replay = sw.SequenceReplayBuffer()
+    with sw.Collector(envs, sw.RandomPolicy(), replay, seed=0) as collector:
+        collector.collect(steps=4)
+    assert replay.sessions[0]["vector_wrappers"] == ["ClipReward"]
+    with pytest.raises(ValueError, match=r"vector wrappers \['ClipReward'\]"):
+        sw.resimulate(replay)
+
+
+def test_a_wrapper_that_only_counts_is_not_noted() -> None:
+    assert "vector_wrappers" not in facts_of(RecordEpisodeStatistics(sw.make_vec("CartPole-v1", 2)))
 
 
 def test_a_generator_for_all_envs_is_noted() -> None:
