@@ -12,6 +12,7 @@ import ale_py
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import FlattenObservation, TransformObservation
 from gymnasium.wrappers.vector import ClipReward, RecordEpisodeStatistics
@@ -27,7 +28,7 @@ gym.register_envs(ale_py)
 def facts_of(*envs: Any, **options: Any) -> dict[str, Any]:
     """The facts of a run, as a store has them."""
     replay = sw.SequenceReplayBuffer()
-    groups = list(envs) if len(envs) > 1 else envs[0]
+    groups = envs[0] if len(envs) == 1 else list(envs)
     with sw.Collector(groups, sw.RandomPolicy(), replay, seed=3, **options) as collector:
         collector.collect(steps=5)
     (facts,) = replay.sessions
@@ -111,7 +112,7 @@ def test_values_that_stand_for_missing_info_come_back_bit_by_bit() -> None:
 
 
 def made_again(text: str) -> Any:
-    return gym.make(gym.envs.registration.EnvSpec.from_json(text))
+    return gym.make(EnvSpec.from_json(text))
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
@@ -173,6 +174,7 @@ def test_a_generator_for_all_envs_is_noted() -> None:
 
 
 def test_a_store_that_goes_on_gets_the_facts_of_each_run() -> None:
+    sessions: list[object] = []
     for number, steps in enumerate((None, 7)):
         with (
             sw.SequenceReplayBuffer("a") as replay,

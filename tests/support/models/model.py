@@ -60,7 +60,7 @@ class Model:
         seed_of: Callable[[int, int], int] | None = None,
         reseed_steps: int = 50_000,
     ) -> None:
-        self.envs = list(envs)
+        self.envs: Sequence[AnyEnv] = list(envs)
         self.policy = policy
         self.mode = mode
         self.seed_of = seed_of
