@@ -38,8 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: The arguments after the program's name; None takes those of the process.
 
     Returns:
-        The exit code: 0, 1 for a damaged store, 2 for an error that the user can correct, 130 for
-        Ctrl-C.
+        The exit code: 0, 1 for a damaged store or rows that an env does not show, 2 for an error
+        that the user can correct, 3 for episodes that cannot be played again, 130 for Ctrl-C.
     """
     _accept_any_character()
     try:
@@ -119,10 +119,10 @@ def root(
     stepwell collect Pong --steps 100k --out runs/pong        play, and store it
     stepwell collect game.nes --steps 100k --out runs/game    an NES cartridge
     stepwell info runs/pong                                   show its contents
-    stepwell verify runs/pong                                 compare checksums
+    stepwell verify runs/pong --replay                        play it again
     stepwell merge runs/a runs/b --out runs/both              join stores
     stepwell filter runs/pong --min-return 18 --out best      keep some episodes
-    stepwell archive runs/pong -o pong.swa                    keep it in a small file
+    stepwell archive runs/pong -o pong.swa                    keep its actions
     stepwell export runs/pong --to minari --out pong/my-v0    for other libraries
     stepwell import data.h5 --from d3rlpy --out runs/data     from other libraries
 

@@ -87,7 +87,8 @@ class RestoreReport:
         steps: Env steps of them.
         left_out_episodes: Episodes of the archive that were not.
         played_steps: Env steps that were played for them.
-        is_identical: The files of the store are those of the archived one, byte for byte.
+        is_identical: The chunks of the store are those of the archived one, byte for byte, and so
+            are all files but LOCK and perhaps ``ledger.bin``, if its writer had closed it.
         seconds: Wall time.
     """
 
