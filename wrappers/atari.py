@@ -96,6 +96,7 @@ def make_atari(
     | `mode`, `difficulty` | None | None | yes | the game's variants; None is the game's default |
     | `num_workers` | None | yes | yes | number of threads or processes; None chooses it |
     | `snapshots` | False | no | yes | `info["snapshot"]` of resets: the emulator's state |
+    | seeds of resets | | some | each | an episode with a seed can be played again alone |
     | last observation | | stale | true | `metadata["stepwell"]["final_observation"]` |
 
     With `fire_reset` the native backend counts the FIRE as one of the no-ops that it drew.

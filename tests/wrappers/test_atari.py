@@ -55,7 +55,7 @@ def test_the_recipes_differ_in_the_backend_alone() -> None:
 def test_every_setting_is_in_the_recipe() -> None:
     recipe = make("native").metadata["stepwell"]
     settings = set(inspect.signature(make_atari).parameters)
-    assert settings - set(recipe) == {"num_envs", "num_workers"}
+    assert settings - set(recipe) == {"num_envs", "num_workers", "snapshots"}
 
 
 def test_metadata_belongs_to_the_object() -> None:

@@ -377,7 +377,7 @@ def _(patch: Patch) -> None:
     with_calls(patch, DiskLedger, "replace_file", "_files", {"fsync": nothing})
 
 
-@mutant("rows go before their actions are kept", "kills")
+@mutant("rows go before their actions are kept", "failures")
 def _(patch: Patch) -> None:
     evict, add = Appender._evict, DiskLedger.add
     late: list[Sequence[LedgerRecord]] = []

@@ -156,9 +156,10 @@ class _Case:
         said = read + verified
         is_stopped = read != DONE and any(word in said for word in _CHECKSUM)
         self._labels["checksums"] = "stopped it" if is_stopped else "passed"
-        # What is whole may still be too much for the memory that there is, and a row that comes
-        # again in the next chunk may be damaged there without being read.
-        is_too_much = verified == DONE and read.startswith("MemoryError: ")
+        # What is whole may still be too much for the memory that there is, also where something
+        # else is damaged, and a row that comes again in the next chunk may be damaged there without
+        # being read.
+        is_too_much = read.startswith(f"MemoryError: {'' if verified == DONE else 'episode '}")
         is_unread = read == DONE and verified.startswith("Damaged: ") and _comes_again(self.path)
         if (verified == DONE) != (read == DONE) and not (is_too_much or is_unread):
             raise Fault(
