@@ -585,7 +585,7 @@ def _ledger_blocks(spec: Spec, chunks: Sequence[Chunk]) -> Iterator[tuple[int, b
 
 
 def _pack_folder(table: ChunkTable, layout: FolderLayout) -> bytes:
-    """What a folder has of each chunk."""
+    """The part of a folder's layout that each chunk has."""
     ids, steps = _expected_numbers(table)
     return b"".join(
         map(

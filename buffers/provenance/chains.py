@@ -107,7 +107,7 @@ def chains_of(storage: Storage) -> tuple[list[Chain], list[Unreachable]]:
 
 
 class _Known(NamedTuple):
-    """What is known of one episode: stored rows, kept actions, or both."""
+    """All that is known of one episode: stored rows, kept actions, or both."""
 
     id: int  # -1 without stored rows
     number: int

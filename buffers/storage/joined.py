@@ -22,14 +22,14 @@ from stepwell.buffers.storage.disk.storage import DiskStorage, OnCorrupt
 from stepwell.buffers.storage.item_counts import Shares
 from stepwell.buffers.storage.protocol import Storage
 
-__all__ = ["JoinedStorage", "check_same_rows", "name_of", "open_many"]
+__all__ = ["ID_BITS", "JoinedStorage", "check_same_rows", "name_of", "open_many"]
 
-# Ids of the k-th storage begin at k << bits, so that they do not change when a storage grows.
-_ID_BITS = 48
+ID_BITS = 48
+"""Ids of the k-th storage begin at ``k << ID_BITS``: they do not change when a storage grows."""
 _NUMBER_BITS = 32
 _SHIFTS = {
-    "episode": _ID_BITS,
-    "row_id": _ID_BITS,
+    "episode": ID_BITS,
+    "row_id": ID_BITS,
     "stream": _NUMBER_BITS,
     "segment": _NUMBER_BITS,
 }
@@ -236,8 +236,8 @@ class JoinedStorage:
         # Appending to the last storage alone changes no position.
         self._generation += self._origins() != before
         counters = Counters(
-            len(indexes) << _ID_BITS,
-            len(indexes) << _ID_BITS,
+            len(indexes) << ID_BITS,
+            len(indexes) << ID_BITS,
             sum(index.total_steps for index in indexes),
         )
         records = [_shifted(index.records, number) for number, index in enumerate(indexes)]

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import numpy as np
 import typer
 
 from stepwell.buffers import RowsDiffer, SequenceReplayBuffer, Unprovable
@@ -15,12 +16,16 @@ from stepwell.buffers.storage.disk.publish import disk_bytes
 from stepwell.collectors.cli.errors import exit_on_error, sentence_of, show_error
 from stepwell.collectors.cli.make_envs import id_or_factory
 from stepwell.collectors.cli.options import (
+    Cartridge,
     Debug,
     Json,
+    Lanes,
+    MadeBy,
+    PlayedIds,
     Quiet,
     StoreFolder,
-    format_ids,
     parse_ids,
+    stored_ids,
     whole_number,
 )
 from stepwell.collectors.cli.output import LiveLine, Part, plural, print_json, print_parts
@@ -33,24 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = ["archive_store", "restore_store"]
 
-_REDRAW_SECONDS, _IDS_LENGTH = 0.1, 60
-
-_Ids = Annotated[str | None, typer.Option(metavar="IDS", help="Only these, such as 3,10-20.")]
-_Lanes = Annotated[
-    str | None,
-    typer.Option(
-        metavar="N",
-        help="Episodes to play at a time, each in a process. Default: one for each core.",
-    ),
-]
-_Env = Annotated[
-    str | None,
-    typer.Option(
-        metavar="MODULE:NAME",
-        help="A function that makes the env, or an env id, where the store does not say how.",
-    ),
-]
-_Rom = Annotated[Path | None, typer.Option(metavar="FILE", help="The cartridge of an NES game.")]
+_REDRAW_SECONDS = 0.1
 
 
 def archive_store(
@@ -59,7 +47,7 @@ def archive_store(
     out: Annotated[
         Path, typer.Option("--out", "-o", metavar="FILE", help="The new file: NAME.swa.")
     ],
-    episodes: _Ids = None,
+    episodes: PlayedIds = None,
     unproved: Annotated[
         bool,
         typer.Option(
@@ -72,9 +60,9 @@ def archive_store(
             "--provable", metavar="", help="Leave out episodes that cannot be played again."
         ),
     ] = False,
-    lanes: _Lanes = None,
-    env: _Env = None,
-    rom: _Rom = None,
+    lanes: Lanes = None,
+    env: MadeBy = None,
+    rom: Cartridge = None,
     as_json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
@@ -97,11 +85,11 @@ def archive_store(
             SequenceReplayBuffer.open(folder, read_only=True) as replay,
         ):
             line.say(f"looking at {folder} ...")
-            stored = replay.storage.index.records["episode"].tolist()
+            stored = np.unique(replay.storage.index.records["episode"]).tolist()
             report = archive(
                 replay,
                 out,
-                episodes=None if ids is None else _stored_ids(ids, stored, folder),
+                episodes=None if ids is None else stored_ids(ids, stored, folder),
                 is_proved=not unproved,
                 only_provable=provable,
                 lanes=whole_number("--lanes", lanes),
@@ -126,10 +114,10 @@ def restore_store(
             "--out", "-o", metavar="NEW", help="Folder of the store; it must be new or empty."
         ),
     ],
-    episodes: _Ids = None,
-    lanes: _Lanes = None,
-    env: _Env = None,
-    rom: _Rom = None,
+    episodes: PlayedIds = None,
+    lanes: Lanes = None,
+    env: MadeBy = None,
+    rom: Cartridge = None,
     as_json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
@@ -158,7 +146,7 @@ def restore_store(
             report = restore(
                 file,
                 target,
-                episodes=None if ids is None else _stored_ids(ids, archived_ids(file), file),
+                episodes=None if ids is None else stored_ids(ids, archived_ids(file), file),
                 lanes=whole_number("--lanes", lanes),
                 env=_source_of(env),
                 rom=rom,
@@ -193,22 +181,6 @@ def _ids_of(episodes: str | None) -> tuple[range, ...] | None:
 
 def _source_of(env: str | None) -> EnvSource | None:
     return None if env is None else id_or_factory(env, "--env")
-
-
-def _stored_ids(ranges: tuple[range, ...], ids: list[int], where: Path) -> list[int]:
-    """The ids of stored episodes in some ranges.
-
-    Raises:
-        ValueError: There is none in one of them.
-    """
-    for each in ranges:
-        if not any(one in each for one in ids):
-            name = str(each[0]) if len(each) == 1 else f"{each[0]}-{each[-1]}"
-            raise ValueError(
-                f"--episodes: no episode of {where} has the id {name}, expected one of "
-                f"{format_ids(sorted(set(ids)), _IDS_LENGTH) or 'none'}; give others"
-            )
-    return [one for one in set(ids) if any(one in each for each in ranges)]
 
 
 def _progress(line: LiveLine, name: str) -> Callable[[int, int], None]:

@@ -16,7 +16,16 @@ from stepwell.buffers.storage.disk.verify import Damage
 from stepwell.buffers.storage.disk.view import Recovery
 from stepwell.collectors.cli.errors import exit_on_error
 from stepwell.collectors.cli.make_envs import AtariBackend
-from stepwell.collectors.cli.options import Debug, Json, Quiet
+from stepwell.collectors.cli.options import (
+    PLAYING,
+    Cartridge,
+    Debug,
+    Json,
+    Lanes,
+    MadeBy,
+    PlayedIds,
+    Quiet,
+)
 from stepwell.collectors.cli.output import LiveLine, print_json, print_lines
 from stepwell.collectors.cli.replayed import ReplayOptions, ReplayReport, replay_store
 from stepwell.collectors.report import format_bytes
@@ -27,7 +36,6 @@ DAMAGED = 1
 """Exit code: the store is damaged."""
 
 _REDRAW_SECONDS = 0.1
-_REPLAY = "With --replay"
 
 _Report = TypeVar("_Report")
 
@@ -43,42 +51,22 @@ def verify_stores(
             help="Play the episodes again and compare every row with what the env shows.",
         ),
     ] = False,
-    episodes: Annotated[
-        str | None,
-        typer.Option(metavar="IDS", help="Only these, such as 3,10-20.", rich_help_panel=_REPLAY),
-    ] = None,
+    episodes: PlayedIds = None,
     sample: Annotated[
         str | None,
         typer.Option(
-            metavar="N", help="Only N of them, the same ones each time.", rich_help_panel=_REPLAY
+            metavar="N", help="Only N of them, the same ones each time.", rich_help_panel=PLAYING
         ),
     ] = None,
-    lanes: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N",
-            help="Episodes to play at a time, each in a process. Default: one for each core.",
-            rich_help_panel=_REPLAY,
-        ),
-    ] = None,
-    env: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODULE:NAME",
-            help="A function that makes the env, or an env id, where the store does not say how.",
-            rich_help_panel=_REPLAY,
-        ),
-    ] = None,
-    rom: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="The cartridge of an NES game.", rich_help_panel=_REPLAY),
-    ] = None,
+    lanes: Lanes = None,
+    env: MadeBy = None,
+    rom: Cartridge = None,
     backend: Annotated[
         AtariBackend | None,
         typer.Option(
             metavar="NAME",
             help="Play an Atari game on another backend than the recorded one: native or python.",
-            rich_help_panel=_REPLAY,
+            rich_help_panel=PLAYING,
         ),
     ] = None,
     as_json: Json = False,

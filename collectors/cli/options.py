@@ -15,16 +15,21 @@ from stepwell.buffers import Codec
 from stepwell.buffers.curation.selection import EpisodeSelection
 
 __all__ = [
+    "PLAYING",
+    "Cartridge",
     "Codecs",
     "Cut",
     "Debug",
     "Ended",
     "Ids",
     "Json",
+    "Lanes",
+    "MadeBy",
     "MaxReturn",
     "MaxSteps",
     "MinReturn",
     "MinSteps",
+    "PlayedIds",
     "Quiet",
     "StoreFolder",
     "Where",
@@ -35,14 +40,43 @@ __all__ = [
     "parse_metadata",
     "parse_selection",
     "real_number",
+    "stored_ids",
     "whole_number",
 ]
 
 _OUTPUT = "Output"
 _CONDITIONS = "Conditions on episodes (all of them must hold)"
+PLAYING = "Playing episodes again"
+"""Panel of options."""
+
+_IDS_LENGTH = 60
 
 StoreFolder = Annotated[
     Path, typer.Argument(metavar="DIR", help="Folder of a store; it is only read.")
+]
+PlayedIds = Annotated[
+    str | None,
+    typer.Option(metavar="IDS", help="Only these, such as 3,10-20.", rich_help_panel=PLAYING),
+]
+Lanes = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N",
+        help="Episodes to play at a time, each in a process. Default: one for each core.",
+        rich_help_panel=PLAYING,
+    ),
+]
+MadeBy = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MODULE:NAME",
+        help="A function that makes the env, or an env id, where the store does not say how.",
+        rich_help_panel=PLAYING,
+    ),
+]
+Cartridge = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="The cartridge of an NES game.", rich_help_panel=PLAYING),
 ]
 Codecs = Annotated[
     list[str] | None,
@@ -312,6 +346,31 @@ def parse_ids(option: str, text: str) -> tuple[range, ...]:
             )
         ranges.append(range(first, last + 1))
     return tuple(ranges)
+
+
+def stored_ids(ranges: Sequence[range], ids: Sequence[int], where: object) -> list[int]:
+    """Return the ids of stored episodes that are in some ranges.
+
+    Args:
+        ranges: What `parse_ids` returned.
+        ids: Ids of all stored episodes, each once, in order.
+        where: Name of the store or archive, for the message.
+
+    Raises:
+        ValueError: None is in one of the ranges.
+
+    Example:
+        >>> stored_ids([range(3, 4), range(10, 21)], [3, 7, 12], "runs/pong")
+        [3, 12]
+    """
+    for each in ranges:
+        if not any(one in each for one in ids):
+            name = str(each[0]) if len(each) == 1 else f"{each[0]}-{each[-1]}"
+            raise ValueError(
+                f"--episodes: no episode of {where} has the id {name}, expected one of "
+                f"{format_ids(ids, _IDS_LENGTH) or 'none'}; give others"
+            )
+    return [one for one in ids if any(one in each for each in ranges)]
 
 
 def format_ids(ids: Sequence[int], max_length: int) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 
 from stepwell.buffers import SequenceReplayBuffer
 from stepwell.collectors.cli.make_envs import AtariBackend, id_or_factory
-from stepwell.collectors.cli.options import format_ids, parse_ids, whole_number
+from stepwell.collectors.cli.options import format_ids, parse_ids, stored_ids, whole_number
 from stepwell.collectors.cli.output import LiveLine, Part, plural
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class ReplayOptions:
 
 @dataclass(slots=True)
 class ReplayReport:
-    """What the replay of a store found.
+    """The result of the replay of a store.
 
     Args:
         path: The store.
@@ -218,9 +218,10 @@ def replay_store(folder: Path, options: ReplayOptions, *, is_silent: bool) -> Re
                 parts = [Part(str(folder)), Part(done), Part(rate, 1)]
                 line.show([*parts, Part(f"{bad:,} differ", style="red")] if bad else parts)
 
+        ids: list[int] = np.unique(replay.storage.index.records["episode"]).tolist()
         with resimulate(
             replay,
-            episodes=None if options.ids is None else _stored_ids(replay, options.ids),
+            episodes=None if options.ids is None else stored_ids(options.ids, ids, folder),
             sample=options.sample,
             lanes=options.lanes,
             env=options.env,
@@ -234,19 +235,3 @@ def replay_store(folder: Path, options: ReplayOptions, *, is_silent: bool) -> Re
                 report.add(proof)
     report.seconds = time.perf_counter() - began
     return report
-
-
-def _stored_ids(replay: SequenceReplayBuffer, ranges: tuple[range, ...]) -> list[int]:
-    """The ids of stored episodes in some ranges.
-
-    Raises:
-        ValueError: There is none in one of them.
-    """
-    ids: list[int] = np.unique(replay.storage.index.records["episode"]).tolist()
-    for each in ranges:
-        if not any(one in each for one in ids):
-            name = str(each[0]) if len(each) == 1 else f"{each[0]}-{each[-1]}"
-            raise ValueError(
-                f"--episodes: expected ids of stored episodes, got {name}, of which none is there"
-            )
-    return [one for one in ids if any(one in each for each in ranges)]

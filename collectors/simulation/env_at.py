@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,13 +14,13 @@ import numpy as np
 from stepwell.buffers import End, SequenceReplayBuffer, Spec
 from stepwell.buffers.curation.stored_episode import StoredEpisode
 from stepwell.buffers.provenance.chains import Chain, Play, chains_of
-from stepwell.buffers.storage.joined import JoinedStorage
+from stepwell.buffers.storage.joined import ID_BITS, JoinedStorage
 from stepwell.buffers.storage.protocol import Storage
 from stepwell.buffers.whole_numbers import check_whole
 from stepwell.collectors.simulation.lanes import AnyEnv
 from stepwell.collectors.simulation.player import PlayedRows, Player, play
 from stepwell.collectors.simulation.remake import EnvMaker, EnvSource, maker_of
-from stepwell.collectors.simulation.resimulate import first_difference
+from stepwell.collectors.simulation.resimulate import Comparison
 from stepwell.wrappers.seeded_resets import SeededResets
 from stepwell.wrappers.snapshots import SavedGame
 
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from stepwell.wrappers.nes.env import Rom
 
 __all__ = ["env_at"]
-
-_FINAL = End.TERMINATED | End.TRUNCATED
-_JOINED_BITS = 48  # the ids of the k-th of several storages begin at k << 48
 
 
 def env_at(
@@ -131,11 +128,11 @@ def _chain_to(replay: SequenceReplayBuffer, episode: int, *, use_snapshots: bool
     """
     storage, number = replay.storage, 0
     if isinstance(storage, JoinedStorage):
-        number = episode >> _JOINED_BITS
+        number = episode >> ID_BITS
         if number >= len(storage.storages):
             raise _unknown(episode)
         storage = storage.storages[number]
-    wanted = episode - (number << _JOINED_BITS)
+    wanted = episode - (number << ID_BITS)
     chains, unreachable = chains_of(storage)
     for chain in chains:
         for place, one in enumerate(chain.plays):
@@ -296,26 +293,16 @@ def _compare(player: Player, maker: EnvMaker, episode: int) -> None:
     Raises:
         ValueError: A row differs.
     """
-    names = [field.name for field in maker.spec.fields if field.kind not in ("action", "extra")]
-    one: Play | None = None
-    pieces: Iterator[Mapping[str, np.ndarray]] = iter(())
+    comparison: tuple[Play, Comparison] | None = None
     for rows in player:
-        if rows.play is not one:
-            one = rows.play
-            assert one.episode is not None
-            pieces = (chunk.fields for chunk in one.episode.chunks(player.piece_rows, names))
-        stored = next(pieces) if rows.rows else {}
-        found = [
-            (rows.first_row + row, order, name)
-            for order, name in enumerate(names if rows.rows else ())
-            if (row := first_difference(stored[name][: rows.rows], rows.fields[name])) is not None
-        ]
-        if found:
-            row, _, name = min(found)
-            raise _other(maker, episode, rows, f"{name} of row {row} is not the stored one")
-        if rows.why or (rows.is_last and rows.end != rows.play.end & _FINAL):
-            why = rows.why or f"the env ends the episode at row {rows.first_row + rows.rows - 1}"
-            raise _other(maker, episode, rows, why)
+        if comparison is None or comparison[0] is not rows.play:
+            comparison = rows.play, Comparison(rows.play, maker, player.piece_rows)
+        difference, why = comparison[1].compare(rows)
+        if difference is not None:
+            name, row = difference
+            raise _other(maker, episode, rows, f"{name} of row {row}: {why}")
+        if rows.why:
+            raise _other(maker, episode, rows, rows.why)
 
 
 def _other(maker: EnvMaker, episode: int, rows: PlayedRows, why: str) -> ValueError:

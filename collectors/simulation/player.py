@@ -202,7 +202,7 @@ class Player(Iterator[PlayedRows]):
         return chosen
 
     def _parts_of_lane(self) -> Iterator[_Part]:
-        """What a lane plays: one chain after the other, as it needs them."""
+        """The parts that a lane plays: one chain after the other, as it needs them."""
         while self._queue:
             chain = self._queue.pop()
             for part in self._parts_of(chain):

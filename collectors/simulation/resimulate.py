@@ -12,7 +12,7 @@ import numpy as np
 
 from stepwell.buffers import Chunk, End, SequenceReplayBuffer
 from stepwell.buffers.provenance.chains import Chain, Play, chains_of
-from stepwell.buffers.storage.joined import JoinedStorage
+from stepwell.buffers.storage.joined import ID_BITS, JoinedStorage
 from stepwell.buffers.storage.protocol import Storage
 from stepwell.buffers.whole_numbers import check_whole, whole_number
 from stepwell.collectors.simulation.player import PlayedRows, Player, play
@@ -21,12 +21,11 @@ from stepwell.collectors.simulation.remake import AtariBackend, EnvMaker, EnvSou
 if TYPE_CHECKING:
     from stepwell.wrappers.nes.env import Rom
 
-__all__ = ["EpisodeProof", "Resimulation", "resimulate"]
+__all__ = ["Comparison", "EpisodeProof", "Resimulation", "resimulate"]
 
 Reason: TypeAlias = Literal["equal", "differs", "unreachable"]
 
 _SAMPLE_SEED = 0
-_JOINED_BITS = 48  # the ids of the k-th of several storages begin at k << 48
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +200,7 @@ class _Plan:
             self._chains += chains
             found = [one.episode for chain in chains for one in chain.plays if one.episode]
             for episode in [*found, *(one.episode for one in unreachable)]:
-                self._ids[id(episode)] = (number << _JOINED_BITS) + episode.id
+                self._ids[id(episode)] = (number << ID_BITS) + episode.id
             lost += [
                 EpisodeProof(
                     self._ids[id(one.episode)], one.episode.rows, "unreachable", None, one.why
@@ -270,13 +269,13 @@ def _not_playable(chain: Chain, maker: EnvMaker, plan: _Plan) -> Iterator[Episod
 
 def _proofs(player: Player, maker: EnvMaker, plan: _Plan) -> Iterator[EpisodeProof]:
     """Compare all rows that the player hands out."""
-    comparisons: dict[int, _Comparison] = {}
+    comparisons: dict[int, Comparison] = {}
     for rows in player:
         one = rows.play
         assert one.episode is not None
         comparison = comparisons.get(id(one))
         if comparison is None:
-            comparison = comparisons[id(one)] = _Comparison(one, maker, player.piece_rows)
+            comparison = comparisons[id(one)] = Comparison(one, maker, player.piece_rows)
         difference, why = comparison.compare(rows)
         is_lost = difference is None and bool(rows.why)
         if difference is None and not is_lost:
@@ -305,8 +304,14 @@ def _after(rows: PlayedRows, plan: _Plan) -> Iterator[EpisodeProof]:
             yield EpisodeProof(plan.id_of(one), one.episode.rows, "unreachable", None, why)
 
 
-class _Comparison:
-    """Compares the stored rows of an episode with those that were played, piece by piece."""
+class Comparison:
+    """Compares the stored rows of an episode with those that were played, piece by piece.
+
+    Args:
+        one: The episode.
+        maker: Makes its envs.
+        piece_rows: Rows of each piece but the last.
+    """
 
     def __init__(self, one: Play, maker: EnvMaker, piece_rows: int) -> None:
         assert one.episode is not None

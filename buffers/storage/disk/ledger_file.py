@@ -56,7 +56,7 @@ _SEARCHED_BYTES = 64 << 20
 
 
 class LedgerPlace(NamedTuple):
-    """Where a kept chunk is.
+    """The place of a kept chunk in the file.
 
     Args:
         stream: Its stream.
