@@ -13,12 +13,12 @@ import gymnasium
 import numpy as np
 
 from stepwell.buffers import SequenceReplayBuffer, Spec
+from stepwell.buffers.replay_writer import ReplayWriter
 from stepwell.buffers.spec import field_of
 from stepwell.buffers.whole_numbers import check_whole, is_whole
 from stepwell.collectors.interrupt import InterruptGuard
 from stepwell.collectors.policies.policy import AnyPolicy, SeededPolicy, check_policy, value_of
 from stepwell.collectors.policies.policy_caller import PolicyCaller
-from stepwell.collectors.replay_writer import ReplayWriter
 from stepwell.collectors.report import CollectReport, EpisodeReport, StepReport
 from stepwell.collectors.reset_seeds import Reseed
 from stepwell.collectors.session_facts import describe

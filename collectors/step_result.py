@@ -9,6 +9,7 @@ import numpy as np
 
 from stepwell.buffers import SpecMismatch
 from stepwell.buffers.episode import plain_json
+from stepwell.buffers.replay_writer import ReplayWriter
 
 __all__ = [
     "EpisodeMetadata",
@@ -70,6 +71,18 @@ class StepResult(NamedTuple):
         """Number of env steps that led to these rows; a reset is none."""
         firsts = 0 if self.is_first is None else int(np.count_nonzero(self.is_first))
         return len(self.reward) - firsts
+
+    def write_to(self, writer: ReplayWriter) -> None:
+        """Begin these rows in a replay."""
+        writer.observe(
+            self.leaves,
+            self.reward,
+            is_first=self.is_first,
+            terminated=self.terminated,
+            truncated=self.truncated,
+            env_ids=self.env_ids,
+            metadata=self.metadata,
+        )
 
     def only(self, keep: np.ndarray, env_ids: np.ndarray) -> StepResult:
         """The rows marked in ``keep`` [n], where ``env_ids`` [n] are the envs of all rows."""

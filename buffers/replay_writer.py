@@ -1,24 +1,60 @@
-"""Writes the rows of a Collector to its replay."""
+"""Gathers rows into chunks of episodes and adds these to a replay."""
 
 from __future__ import annotations
 
 import contextlib
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
-from stepwell.buffers import (
-    DiskStorage,
-    End,
-    EpisodeBuffer,
-    SequenceReplayBuffer,
-    StepwellError,
-)
 from stepwell.buffers.digest import Digest
-from stepwell.collectors.step_result import StepResult
+from stepwell.buffers.episode import Chunk, End
+from stepwell.buffers.episode_buffer import EpisodeBuffer
+from stepwell.buffers.errors import StepwellError
+from stepwell.buffers.spec import Spec
+from stepwell.buffers.storage.disk.storage import DiskStorage
+from stepwell.buffers.storage.protocol import Storage
 
-__all__ = ["ReplayWriter", "kept_since"]
+__all__ = ["ReplayWriter", "WrittenReplay", "kept_since"]
+
+
+class WrittenReplay(Protocol):
+    """The part of a `SequenceReplayBuffer` that its writers use.
+
+    That class has a method that makes a writer, and no two files import each other.
+    """
+
+    @property
+    def path(self) -> Path | None:
+        """Folder of the store; None in RAM."""
+        ...
+
+    @property
+    def capacity(self) -> int | None:
+        """Steps to keep at most; None keeps everything."""
+        ...
+
+    @property
+    def storage(self) -> Storage:
+        """The storage of the chunks."""
+        ...
+
+    @property
+    def spec(self) -> Spec:
+        """The fields of every row."""
+        ...
+
+    @property
+    def sessions(self) -> Sequence[Mapping[str, object]]:
+        """Facts about the runs that wrote here."""
+        ...
+
+    def add(self, chunks: Sequence[Chunk]) -> None:
+        """Store chunks of episodes; when it returns they are durable."""
+        ...
 
 
 class ReplayWriter:
@@ -34,7 +70,7 @@ class ReplayWriter:
 
     def __init__(
         self,
-        replay: SequenceReplayBuffer,
+        replay: WrittenReplay,
         num_envs: int,
         flush_seconds: float,
         *,
@@ -80,18 +116,30 @@ class ReplayWriter:
             known_stacks=self._known_stacks,
         )
 
-    def observe(self, result: StepResult) -> None:
-        """Begin the rows of a result; the metadata of episodes get the index of the session."""
-        metadata = result.metadata
+    def observe(
+        self,
+        leaves: Mapping[str, np.ndarray],
+        reward: np.ndarray,
+        *,
+        is_first: np.ndarray | None = None,
+        terminated: np.ndarray | None = None,
+        truncated: np.ndarray | None = None,
+        env_ids: np.ndarray | None = None,
+        metadata: Mapping[int, Mapping[str, object]] | None = None,
+    ) -> None:
+        """Begin rows with what the envs returned; metadata of episodes get the session's index.
+
+        Arguments are those of `EpisodeBuffer.observe`; the caller does not write into them again.
+        """
         if metadata:
             session = self._session
             metadata = {env: {"session": session, **facts} for env, facts in metadata.items()}
         self._buffer.observe(
-            {**result.leaves, "reward": result.reward},
-            is_first=result.is_first,
-            terminated=result.terminated,
-            truncated=result.truncated,
-            env_ids=result.env_ids,
+            {**leaves, "reward": reward},
+            is_first=is_first,
+            terminated=terminated,
+            truncated=truncated,
+            env_ids=env_ids,
             metadata=metadata,
             owned=True,
         )
@@ -123,7 +171,7 @@ class ReplayWriter:
             self._digest.update(chunk)
 
 
-def kept_since(replay: SequenceReplayBuffer, first_episode: int) -> str:
+def kept_since(replay: WrittenReplay, first_episode: int) -> str:
     """A summary of the episodes in a replay from an id on.
 
     A folder is read again: a write that was interrupted may be stored though it did not return.
