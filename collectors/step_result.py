@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import numpy as np
 
 from stepwell.buffers import SpecMismatch
-from stepwell.buffers.episode import plain_json
+from stepwell.buffers.episode import checked_facts
 from stepwell.buffers.replay_writer import ReplayWriter
 
 __all__ = [
@@ -25,8 +25,6 @@ MetadataOrFunction: TypeAlias = (
 )
 """JSON-able facts for every episode, or a function that returns those of one: it is called with the
 index of the env and the info of its reset."""
-
-_COLLECTOR_KEYS = ("seed", "session", "stream_episode", "noops", "snapshot")
 
 
 class StepResult(NamedTuple):
@@ -183,7 +181,7 @@ class EpisodeMetadata:
                 f"returns one, got {metadata!r}"
             )
         self._function = metadata
-        self._constant = _checked_metadata(metadata) if isinstance(metadata, Mapping) else None
+        self._constant = checked_facts(metadata) if isinstance(metadata, Mapping) else None
 
     def of(self, env: int, info: Mapping[str, Any], place: int) -> Mapping[str, object]:
         """Facts about an episode that begins.
@@ -196,7 +194,7 @@ class EpisodeMetadata:
         if self._constant is not None:
             return self._constant
         function = cast("Callable[..., Mapping[str, object]]", self._function)
-        return _checked_metadata(function(env, info_of(info, place)))
+        return checked_facts(function(env, info_of(info, place)))
 
 
 def info_of(info: Mapping[str, Any], place: int) -> dict[str, object]:
@@ -240,18 +238,6 @@ def _value_at(values: Any, place: int) -> object:
         return cast("object", values)
     value = values[place]
     return value.item() if isinstance(value, np.generic) else cast("object", value)
-
-
-def _checked_metadata(metadata: object) -> Mapping[str, object]:
-    """The metadata as they are read back from a file, without the Collector's own keys."""
-    plain = plain_json(metadata)
-    for key in _COLLECTOR_KEYS:
-        if key in plain:
-            raise ValueError(
-                f"metadata: expected keys other than {', '.join(_COLLECTOR_KEYS)}, which the "
-                f"Collector writes itself, got {key!r}; choose another name"
-            )
-    return plain
 
 
 def _by_dtype(values: object, places: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
