@@ -7,9 +7,8 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
-from stepwell.buffers import SpecMismatch
 from stepwell.buffers.episode import checked_facts
-from stepwell.buffers.replay_writer import ReplayWriter
+from stepwell.buffers.replay_writer import ReplayWriter, as_dtype_of
 
 __all__ = [
     "EpisodeMetadata",
@@ -158,7 +157,7 @@ class InfoReader:
         if name not in info or not mask.any():
             return column
         for values, places in _by_dtype(info[name], np.flatnonzero(mask)):
-            column[places] = _converted(name, values, missing)
+            column[places] = as_dtype_of(name, values, missing)
         return column
 
 
@@ -248,15 +247,3 @@ def _by_dtype(values: object, places: np.ndarray) -> list[tuple[np.ndarray, np.n
     if not array.dtype.hasobject:
         return [(array[places], places)]
     return [(np.asarray(array[place])[None], np.array([place])) for place in places]
-
-
-def _converted(name: str, values: np.ndarray, missing: np.ndarray) -> np.ndarray:
-    """Values ``[m, ...]`` in the declared dtype, where that loses nothing."""
-    if values.shape[1:] == missing.shape and np.can_cast(values.dtype, missing.dtype, "same_kind"):
-        converted = values.astype(missing.dtype)
-        if missing.dtype.kind not in "iu" or (converted == values).all():
-            return converted
-    raise SpecMismatch(
-        f"info field {name!r}: expected {missing.dtype} of shape {missing.shape}, got "
-        f"{values.dtype} of shape {values.shape[1:]}; declare a missing value of that kind"
-    )
