@@ -835,6 +835,32 @@ def test_rows_that_cannot_be_stored_do_not_stop_the_later_ones() -> None:
     ]
 
 
+@pytest.mark.parametrize("is_marked", [False, True])
+def test_a_step_whose_result_never_comes_is_kept_where_it_can_be_marked(is_marked: bool) -> None:
+    spec = Spec.from_spaces(*PLAIN, more=[OBSERVED] if is_marked else [])
+    replay = SequenceReplayBuffer(seed=0)
+    with replay.writer(spec) as writer:
+        for begin in (0, 10):
+            for t in range(begin, begin + 3):
+                writer.add(zero(t), 1, 1, None, False, False)
+            if not begin:
+                writer.cut([0])
+            else:
+                rows = np.zeros((2, 1), np.float32)
+                writer.add_episode(rows, [1], [1], terminated=True)
+        writer.add(zero(20), 1, 1, None, False, False)
+        writer.add(zero(21), 1, 1, None, False, False)
+    found = [e.fields["observation"].ravel().tolist() for e in replay.iter_episodes()]
+    if is_marked:
+        assert found == [[0, 1, 2, 2], [10, 11, 12, 12], [0, 0], [20, 21, 21]]
+        marks = [e.fields[OBSERVED.name].tolist()[-2:] for e in replay.iter_episodes()]
+        assert marks == [[True, False], [True, False], [True, True], [True, False]]
+    else:
+        assert found == [[0, 1, 2], [10, 11, 12], [0, 0], [20, 21]]
+    with pytest.raises(ValueError, match=r"env_ids.*0 to 0.*1"), replay.writer() as writer:
+        writer.cut([1])
+
+
 def test_a_declared_field_that_the_spec_has_too_must_be_the_same() -> None:
     spec = Spec.from_spaces(*PLAIN, more=[Field("extra/value", "float32", (), "raw")])
     with SequenceReplayBuffer().writer(spec, extras={"value": np.float32(0)}) as writer:
