@@ -64,15 +64,15 @@ class ResetSeeds:
         self.vector_steps = 0
         """Number of vector steps so far; the caller counts."""
 
-    def begin(self, seeds: Sequence[int], info: _Info) -> None:
+    def begin(self, seeds: Mapping[int, int], info: _Info) -> None:
         """Start over with a reset of all envs.
 
         Args:
-            seeds: Their seeds.
+            seeds: Their seeds, by env, as far as they got any.
             info: The reset's info.
         """
         n = self._envs.num_envs
-        self._given = dict(enumerate(seeds))
+        self._given = dict(seeds)
         self._seeded_at = [self.vector_steps] * n
         if self._reseed is None:
             return
