@@ -24,6 +24,7 @@ from stepwell.collectors.session_facts import describe
 from stepwell.collectors.session_writer import (
     begin_session,
     end_session,
+    note_kept,
     spec_of_rows,
     stacks_are_known,
 )
@@ -434,12 +435,7 @@ class Collector:
         loop = self._loop
         self._needs_reset, loop.rollout_writer = True, None
         # Twice: where the newest rows cannot be stored, those before them can.
-        failures = [_failure_of(work) for work in (loop.flush, loop.flush, loop.drain)]
-        for failure in dict.fromkeys(failures):
-            if failure not in ("", str(error)):
-                error.add_note(f"then: {failure}")
-        if loop.replay_writer is not None:
-            error.add_note(f"kept: {loop.replay_writer.kept}")
+        note_kept(error, [loop.flush, loop.flush, loop.drain], loop.replay_writer)
 
     def _reported(self, before: _CallStart) -> CollectReport:
         replay, counter, loop = self._replay, self._counter, self._loop
@@ -557,12 +553,3 @@ def _bind(
     """Bind the replay to the rows' Spec, now that the policy's extras are known."""
     spec = spec.with_more(call.extra_fields)
     return begin_session(replay, spec, describe_run(), flush_seconds, known_stacks=known_stacks)
-
-
-def _failure_of(work: Callable[[], None]) -> str:
-    """Run it; the message of the error that it raised, or nothing."""
-    try:
-        work()
-    except Exception as error:
-        return str(error) or type(error).__name__
-    return ""

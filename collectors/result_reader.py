@@ -86,13 +86,21 @@ class ResultReader:
         """The rows from which no action has been chosen yet, without rewards and flags of ends."""
         return [StepResult.of_resets(self.env_ids, self.leaves, self.is_first)]
 
-    def of_reset(self, observation: object, info: object, seeds: Mapping[int, int]) -> StepResult:
+    def of_reset(
+        self,
+        observation: object,
+        info: object,
+        seeds: Mapping[int, int],
+        *,
+        has_options: bool = False,
+    ) -> StepResult:
         """The rows of a reset of all envs.
 
         Args:
             observation: As the envs returned it.
             info: The same.
             seeds: The seeds that envs were given, by their index.
+            has_options: The envs were given options, too.
 
         Raises:
             TypeError: The info is no dict.
@@ -111,7 +119,15 @@ class ResultReader:
         self._reset_seeds.begin(seeds, facts)
         n = len(facts["env_id"]) if self._is_ale else self.num_envs
         flags = np.zeros(n, np.bool_)
-        return self._one_row_each(observation, np.zeros(n), flags, flags, facts)
+        self._reset_seeds.has_options = has_options
+        result = self._one_row_each(observation, np.zeros(n), flags, flags, facts)
+        self._reset_seeds.has_options = False
+        return result
+
+    def begin_step(self) -> None:
+        """Prepare for a step of envs whose results the caller may have written to."""
+        if self.mode is AutoresetMode.SAME_STEP:
+            self._overwrites.begin_step()
 
     def of_step(self, step: RawStep) -> list[StepResult]:
         """The rows of a step, in the order in which they count; then `due` is known.
@@ -139,8 +155,25 @@ class ResultReader:
             self.due = self._reset_seeds.due(self.ended, terminated, info)
         return [result]
 
-    def of_some_resets(self, observation: object, info: _Info, chosen: np.ndarray) -> StepResult:
-        """The rows of a reset of the envs marked in ``chosen`` [N], and no others."""
+    def of_some_resets(
+        self,
+        observation: object,
+        info: _Info,
+        chosen: np.ndarray,
+        seeds: Mapping[int, int],
+        *,
+        has_options: bool = False,
+    ) -> StepResult:
+        """The rows of a reset of the envs marked in ``chosen`` [N], and no others.
+
+        Args:
+            observation: As the envs returned it.
+            info: The same.
+            chosen: The envs that were reset.
+            seeds: As in `of_reset`.
+            has_options: The same.
+        """
+        self._reset_seeds.give(seeds)
         restarted = _restarted(info)
         first = chosen | restarted
         self.ended[first] = False
@@ -152,7 +185,9 @@ class ResultReader:
         declared = self._info.read(info, self.num_envs)
         envs = np.flatnonzero(first)
         rows = {name: column[envs] for name, column in {**leaves, **declared}.items()}
+        self._reset_seeds.has_options = has_options
         metadata = self._metadata_of(envs, None, info)
+        self._reset_seeds.has_options = False
         result = StepResult.of_resets(envs, rows, np.ones(len(envs), np.bool_), metadata)
         return result._replace(restarts=int(np.count_nonzero(restarted)))
 

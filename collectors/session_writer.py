@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -15,7 +15,7 @@ from stepwell.buffers.storage.protocol import Storage
 from stepwell.collectors.step_result import InfoReader
 from stepwell.collectors.vector_envs import Vector, frame_stack_of, has_known_stacks
 
-__all__ = ["begin_session", "end_session", "spec_of_rows", "stacks_are_known"]
+__all__ = ["begin_session", "end_session", "note_kept", "spec_of_rows", "stacks_are_known"]
 
 
 def spec_of_rows(
@@ -99,6 +99,27 @@ def begin_session(
 def end_session(replay: SequenceReplayBuffer, writer: ReplayWriter) -> None:
     """Free the streams of a writer that will not write again."""
     _sessions[replay].pop(writer, None)
+
+
+def note_kept(
+    error: BaseException, works: Sequence[Callable[[], None]], writer: ReplayWriter | None
+) -> None:
+    """Do what is to be done after an error, and add notes: what failed then, and what was kept."""
+    failures = [_failure_of(work) for work in works]
+    for failure in dict.fromkeys(failures):
+        if failure not in ("", str(error)):
+            error.add_note(f"then: {failure}")
+    if writer is not None:
+        error.add_note(f"kept: {writer.kept}")
+
+
+def _failure_of(work: Callable[[], None]) -> str:
+    """Run it; the message of the error that it raised, or nothing."""
+    try:
+        work()
+    except Exception as error:
+        return str(error) or type(error).__name__
+    return ""
 
 
 class _Streams:

@@ -118,7 +118,7 @@ class Stepper(ResultReader):
                 observation, info = self.envs.reset(options=options)
             else:
                 observation, info = self.envs.reset(seed=seeds, options=options)
-        return self.of_some_resets(observation, info, chosen)
+        return self.of_some_resets(observation, info, chosen, {})
 
 
 class StepperGroups:

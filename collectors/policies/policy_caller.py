@@ -178,7 +178,7 @@ class ChoiceChecker:
             tree = unflatten(self._layout, leaves)
         if not extras and self._extras == {}:
             return tree, leaves
-        checked = {f"extra/{name}": self._extra(name, rows, n) for name, rows in extras.items()}
+        checked = {f"extra/{name}": self.extra(name, rows, n) for name, rows in extras.items()}
         self._check_extras(checked)
         return tree, {**leaves, **checked}
 
@@ -200,7 +200,12 @@ class ChoiceChecker:
                     f"{first.dtype} as in its first call; convert it in {self._who}"
                 )
 
-    def _extra(self, name: str, rows: object, n: int) -> np.ndarray:
+    def extra(self, name: str, rows: object, n: int) -> np.ndarray:
+        """An extra of n envs as an array.
+
+        Raises:
+            ValueError: It is no array of numbers ``[n, ...]``.
+        """
         array = self._array(f"extra {name!r}", rows)
         if array.dtype.kind not in "biufc" or array.ndim == 0 or len(array) != n:
             raise ValueError(
