@@ -184,7 +184,8 @@ class _Streams:
                 free = max(free, stored + 1)
                 self._newest[chunk.stream] = chunk.episode, stored
             stream = chunk.stream + self.first
-            renumbered.append(replace(chunk, episode=stored, stream=stream))
+            is_same = chunk.episode == stored and chunk.stream == stream
+            renumbered.append(chunk if is_same else replace(chunk, episode=stored, stream=stream))
         self._target.add(renumbered)
         self._next_episode = self.storage.index.next_episode
 
