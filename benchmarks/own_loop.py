@@ -15,9 +15,9 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from rounds import cpu_seconds, machine, table
 
 import stepwell as sw
+from rounds import cpu_seconds, machine, table
 
 NUM_ENVS = 8
 MICROSECONDS = 5.0

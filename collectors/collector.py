@@ -13,7 +13,7 @@ import gymnasium
 import numpy as np
 
 from stepwell.buffers import SequenceReplayBuffer, Spec
-from stepwell.buffers.replay_writer import ReplayWriter
+from stepwell.buffers.replay_writer import ReplayWriter, check_flush_seconds
 from stepwell.buffers.whole_numbers import check_whole, is_whole
 from stepwell.collectors.interrupt import InterruptGuard
 from stepwell.collectors.policies.policy import AnyPolicy, SeededPolicy, check_policy, value_of
@@ -121,8 +121,7 @@ class Collector:
                 f"replay: expected a SequenceReplayBuffer or None, got {type(replay).__name__}; "
                 f"make one, with a path for a folder"
             )
-        if not isinstance(flush_seconds, int | float) or not flush_seconds >= 0:
-            raise ValueError(f"flush_seconds: expected a number >= 0, got {flush_seconds!r}")
+        check_flush_seconds(flush_seconds)
         if reseed_steps is not None:
             check_whole("reseed_steps", reseed_steps, 1)
         self._groups = as_groups(envs, frame_stack)

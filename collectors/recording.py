@@ -14,8 +14,7 @@ from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 from gymnasium.vector import AutoresetMode
 
 from stepwell.buffers import SequenceReplayBuffer
-from stepwell.buffers.replay_writer import ReplayWriter
-from stepwell.buffers.row_guard import RowGuard
+from stepwell.buffers.replay_writer import ReplayWriter, check_flush_seconds
 from stepwell.buffers.whole_numbers import is_whole
 from stepwell.collectors.policies.policy_caller import ChoiceChecker
 from stepwell.collectors.result_reader import RawStep, ResultReader
@@ -99,8 +98,7 @@ class Recording:
                 f"replay: expected a SequenceReplayBuffer or a path, got {type(replay).__name__}; "
                 f"make one, or name a folder"
             )
-        if not isinstance(flush_seconds, int | float) or not flush_seconds >= 0:
-            raise ValueError(f"flush_seconds: expected a number >= 0, got {flush_seconds!r}")
+        check_flush_seconds(flush_seconds)
         self._envs = envs
         self._flush_seconds = flush_seconds
         self._info = InfoReader(info or {})
@@ -123,7 +121,6 @@ class Recording:
             envs.single_action_space, self.spec, "the loop gave", "the loop"
         )
         self._extras: dict[str, np.ndarray] = {}
-        self._guard = RowGuard()
         self._writer: ReplayWriter | None = None
         self._no_actions: dict[str, np.ndarray] = {}
         self._waiting: list[StepResult] = []
@@ -164,6 +161,10 @@ class Recording:
         _, leaves = self._checker.check(action, self._extras, len(reader.is_first))
         if self._writer is None:
             self._begin_session()
+        elif self._writer.is_closed:
+            raise ClosedEnvironmentError(
+                "the replay is closed: expected an open one; close it behind the recorded env"
+            )
         # Copied, as the envs may write into their actions.
         leaves = {name: rows.copy() for name, rows in leaves.items()}
         self._extras = {}
@@ -173,15 +174,18 @@ class Recording:
 
     def finish_step(self, begun: BegunStep, step: RawStep) -> None:
         """Write the rows of a step before the caller gets its results."""
+        writer = self._writer
+        assert writer is not None
         try:
-            with self._guard:
+            with writer.guard:
                 results = self.reader.of_step(step)
-                self._resolve()
-                assert self._writer is not None
-                self._writer.act(begun.leaves, begun.env_ids)
+                if self._unresolved:
+                    assert self._maybe_ended is not None
+                    self._resolve(writer, self.reader.continued(self._maybe_ended))
+                writer.act(begun.leaves, begun.env_ids)
                 if self.reader.maybe_ended is None:
                     for result in results:
-                        result.write_to(self._writer)
+                        result.write_to(writer)
                 else:
                     self._maybe_ended = self.reader.maybe_ended
                     self._unresolved = list(map(_copied, results))
@@ -221,7 +225,7 @@ class Recording:
     def finish_reset(self, begun: BegunReset, observation: object, info: Any) -> None:
         """Write the rows of a reset before the caller gets its results."""
         try:
-            with self._guard:
+            with contextlib.nullcontext() if self._writer is None else self._writer.guard:
                 self._finish_reset(begun, observation, info)
                 self._was_reset = True
                 self._needs_reset = False
@@ -234,28 +238,25 @@ class Recording:
         self._needs_reset = True
         if self._writer is not None:
             # Twice: where the newest rows cannot be stored, those before them can.
-            note_kept(error, [self.flush, self.flush], self._writer)
+            note_kept(error, [self._writer.flush, self._writer.flush], self._writer)
 
     def flush(self) -> None:
         """Store all rows durably."""
-        with self._guard:
-            if self._writer is not None:
-                self._writer.flush()
+        if self._writer is not None:
+            self._writer.flush()
 
     def close(self) -> None:
         """Store all rows, and end the session; closing twice has no effect."""
         if self._is_closed or os.getpid() != self._process:
             return
-        self._is_closed = True
-        writer = self._writer
+        self._is_closed = self._needs_reset = True
+        writer, self._writer = self._writer, None
         try:
-            with self._guard:
-                self._resolve()
-                if writer is not None:
-                    writer.flush()
+            if writer is not None and not writer.is_closed:
+                with writer.guard:
+                    self._resolve(writer, self._maybe_ended)
+                writer.close()
         finally:
-            self._needs_reset, self._writer = True, None
-            self._guard.remove()
             if writer is not None:
                 end_session(self.replay, writer)
             if self._owns_replay:
@@ -286,28 +287,31 @@ class Recording:
             reseed_steps=None,
             missing=self._info.missing,
         )
-        with self._guard:
-            self._writer = begin_session(
-                self.replay,
-                spec,
-                facts,
-                self._flush_seconds,
-                known_stacks=self._known_stacks,
-                is_recorded=True,
-            )
-            self._no_actions = {
-                field.name: np.empty((0, *field.source_shape), field.numpy_dtype)
-                for field in spec.fields
-                if field.is_chosen
-            }
-            self._guard.install()
+        writer = begin_session(
+            self.replay,
+            spec,
+            facts,
+            self._flush_seconds,
+            known_stacks=self._known_stacks,
+            is_recorded=True,
+        )
+        self.replay.attach(writer)
+        self._no_actions = {
+            field.name: np.empty((0, *field.source_shape), field.numpy_dtype)
+            for field in spec.fields
+            if field.is_chosen
+        }
+        with writer.guard:
             waiting, self._waiting = self._waiting, []
+            self._writer = writer
             for result in waiting:
-                result.write_to(self._writer)
+                result.write_to(writer)
 
     def _finish_reset(self, begun: BegunReset, observation: object, info: Any) -> None:
         chosen, seeds, has_options = begun
-        self._resolve(known=False)
+        if self._writer is not None:
+            # It is not known whether they ended; they do not go on in any case.
+            self._resolve(self._writer, self._maybe_ended)
         if chosen is None:
             self._waiting = []
             if self._writer is not None:
@@ -326,20 +330,18 @@ class Recording:
             one.write_to(self._writer)
             self._writer.act(self._no_actions, _NO_ENVS)  # stores what is due
 
-    def _resolve(self, *, known: bool = True) -> None:
+    def _resolve(self, writer: ReplayWriter, continued: np.ndarray | None) -> None:
         """Write the rows of which it was not known whether they ended their episodes.
 
         Args:
-            known: The newest rows show it; otherwise the episodes continue.
+            writer: Writes them.
+            continued: [n] bool: the episodes that did not end with the newest of them.
         """
         results, self._unresolved = self._unresolved, []
-        if not results or self._maybe_ended is None or self._writer is None:
-            return
-        maybe_ended, self._maybe_ended = self._maybe_ended, None
-        continued = self.reader.continued(maybe_ended) if known else maybe_ended
-        results[-1] = results[-1].without_end(continued)
+        if results and continued is not None:
+            results[-1] = results[-1].without_end(continued)
         for result in results:
-            result.write_to(self._writer)
+            result.write_to(writer)
 
     def _reset_needed(self) -> Exception:
         if self._is_closed:

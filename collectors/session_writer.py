@@ -91,9 +91,19 @@ def begin_session(
     )
     target = _Streams(replay, first, num_envs, is_recorded=is_recorded)
     written = target if is_recorded or first else replay
-    writer = ReplayWriter(written, num_envs, flush_seconds, known_stacks=known_stacks)
+    kind = _BesideOthers if is_recorded else ReplayWriter
+    writer = kind(written, num_envs, flush_seconds, known_stacks=known_stacks)
     beside[writer] = target
     return writer
+
+
+class _BesideOthers(ReplayWriter):
+    """A writer whose open episodes can be continued after others have written, by `_Streams`."""
+
+    @property
+    def is_outdated(self) -> bool:
+        """False."""
+        return False
 
 
 def end_session(replay: SequenceReplayBuffer, writer: ReplayWriter) -> None:
@@ -186,7 +196,11 @@ class _Streams:
             stream = chunk.stream + self.first
             is_same = chunk.episode == stored and chunk.stream == stream
             renumbered.append(chunk if is_same else replace(chunk, episode=stored, stream=stream))
-        self._target.add(renumbered)
+        try:
+            self._target.add(renumbered)
+        except BaseException:
+            self._newest = {}  # the writer gives other numbers to what follows
+            raise
         self._next_episode = self.storage.index.next_episode
 
     @property
