@@ -327,8 +327,8 @@ class Recording:
             self._waiting += map(_copied, rows)
             return
         for one in rows:
-            one.write_to(self._writer)
             self._writer.act(self._no_actions, _NO_ENVS)  # stores what is due
+            one.write_to(self._writer)
 
     def _resolve(self, writer: ReplayWriter, continued: np.ndarray | None) -> None:
         """Write the rows of which it was not known whether they ended their episodes.
