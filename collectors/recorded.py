@@ -193,7 +193,7 @@ class RecordedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def log_extras(self, **arrays: Any) -> None:
         """Note values of the action that is stepped next, by name; they are stored with it."""
-        self._recording.log_extras({name: _one_more_axis(one) for name, one in arrays.items()})
+        self._recording.log_extras({name: np.asarray(one)[None] for name, one in arrays.items()})
 
     def flush(self) -> None:
         """Store all rows durably."""
