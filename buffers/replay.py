@@ -384,6 +384,7 @@ class SequenceReplayBuffer:
             self,
             wanted.num_envs,
             flush_seconds,
+            has_digest=False,
             missing=wanted.missing,
             metadata=facts,
             is_single=wanted.is_single,

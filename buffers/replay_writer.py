@@ -100,6 +100,7 @@ class ReplayWriter:
         num_envs: Number of envs N; env i writes stream i.
         flush_seconds: No row waits longer than this to be stored, as long as others come.
         known_stacks: The envs are known to stack frames right.
+        has_digest: Compute the `digest`, which takes as long as to copy the rows.
         missing: For `add` and `add_episode`: values of fields ``info/...`` that stand where none is
             given, by the rest of their names.
         metadata: For `add` and `add_episode`: JSON-able facts of all episodes.
@@ -129,6 +130,7 @@ class ReplayWriter:
         flush_seconds: float,
         *,
         known_stacks: bool = False,
+        has_digest: bool = True,
         missing: Mapping[str, np.ndarray] | None = None,
         metadata: Mapping[str, object] | None = None,
         is_single: bool = False,
@@ -142,7 +144,7 @@ class ReplayWriter:
         self._missing = missing or {}
         self._extras = {field.key for field in replay.spec.of_kind("extra")}
         self._is_marked = OBSERVED.name in replay.spec.names
-        self._digest = Digest()
+        self._digest = Digest() if has_digest else None
         self._flush_seconds = flush_seconds
         self._flushed = time.monotonic()
         self._first_episode = replay.storage.index.next_episode
@@ -171,8 +173,8 @@ class ReplayWriter:
 
     @property
     def digest(self) -> str:
-        """Fingerprint of all rows stored so far."""
-        return self._digest.hexdigest()
+        """Fingerprint of all rows stored so far; no text where none is computed."""
+        return "" if self._digest is None else self._digest.hexdigest()
 
     @property
     def kept(self) -> str:
@@ -378,9 +380,9 @@ class ReplayWriter:
             self._whole += chunk.split(self._most_rows)
             self._whole_rows += chunk.rows
             self._added += episode.steps
-            if self._whole_rows >= self._most_rows:
-                self._store(everything=False)
-            self._flush_in_time()
+            is_late = time.monotonic() - self._flushed >= self._flush_seconds
+            if is_late or self._whole_rows >= self._most_rows:
+                self._flush()
 
     def observe(
         self,
@@ -477,9 +479,6 @@ class ReplayWriter:
         self._added += 1 if type(envs) is int else self._num_envs if envs is None else len(envs)
         if self._buffer.is_due:
             self._store(everything=False)
-        self._flush_in_time()
-
-    def _flush_in_time(self) -> None:
         if time.monotonic() - self._flushed >= self._flush_seconds:
             self._flush()
 
@@ -500,8 +499,9 @@ class ReplayWriter:
             self._renumber()  # the rows that follow cannot continue these
             raise
         self._known_episodes = self._replay.storage.index.next_episode
-        for chunk in chunks:
-            self._digest.update(chunk)
+        if self._digest is not None:
+            for chunk in chunks:
+                self._digest.update(chunk)
 
     def _renumber(self) -> None:
         """Give waiting episodes ids that no other writer has used."""
