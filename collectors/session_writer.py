@@ -92,7 +92,13 @@ def begin_session(
     target = _Streams(replay, first, num_envs, is_recorded=is_recorded)
     written = target if is_recorded or first else replay
     kind = _BesideOthers if is_recorded else ReplayWriter
-    writer = kind(written, num_envs, flush_seconds, known_stacks=known_stacks)
+    writer = kind(
+        written,
+        num_envs,
+        flush_seconds,
+        known_stacks=known_stacks,
+        has_digest=not is_recorded,
+    )
     beside[writer] = target
     return writer
 
