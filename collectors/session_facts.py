@@ -30,7 +30,7 @@ def describe(
     groups: Sequence[Vector],
     *,
     policy: object,
-    seed: int,
+    seed: int | None,
     session: int,
     reseed_steps: int | None,
     missing: Mapping[str, np.ndarray],
@@ -39,8 +39,8 @@ def describe(
 
     Args:
         groups: The vector envs, after their first reset.
-        policy: The policy.
-        seed: The seed that all others are derived from.
+        policy: The policy, or a name for what chose the actions.
+        seed: The seed that all others are derived from; None where there is none.
         session: The number of the run that the seeds are derived from, too.
         reseed_steps: As in `Collector`.
         missing: The value that means "not there", by the name of the info field.
@@ -54,11 +54,11 @@ def describe(
         **_vector_wrappers(groups[0]),
         "num_envs": sum(group.num_envs for group in groups),
         "autoreset": mode_of(groups[0]).name,
-        "seed": str(seed),
+        **({} if seed is None else {"seed": str(seed)}),
         "session": session,
         "reseed_steps": reseed_steps,
         "missing": {name: _plain(value) for name, value in missing.items()},
-        "policy": _name(policy),
+        "policy": policy if isinstance(policy, str) else _name(policy),
         "began": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "versions": _versions(groups[0]),
         "machine": dict(machine_facts()),
