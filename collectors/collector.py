@@ -16,7 +16,8 @@ from stepwell.buffers import SequenceReplayBuffer, Spec
 from stepwell.buffers.spec import field_of
 from stepwell.buffers.whole_numbers import check_whole, is_whole
 from stepwell.collectors.interrupt import InterruptGuard
-from stepwell.collectors.policies.policy import AnyPolicy, SeededPolicy, check_policy, value_of
+from stepwell.collectors.policies.as_policy import GivenPolicy, as_policy
+from stepwell.collectors.policies.policy import SeededPolicy, value_of
 from stepwell.collectors.policies.policy_caller import PolicyCaller
 from stepwell.collectors.replay_writer import ReplayWriter
 from stepwell.collectors.report import CollectReport, EpisodeReport, StepReport
@@ -55,7 +56,11 @@ class Collector:
         envs: A gymnasium vector env, or a single env, which is stepped as a vector of one; or a
             list of vector envs, which are stepped in turns: the policy computes for one while the
             others step. Their envs are numbered consecutively.
-        policy: Chooses the actions; see `Policy`, and `RecurrentPolicy` for one with a state.
+        policy: Chooses the actions: a function of (observation, is_first), see `Policy`, or of the
+            observation alone; an object with a state, see `RecurrentPolicy`; ``"random"``; a model
+            of Stable-Baselines3, which acts as `sb3_policy` of it; or a ``torch.nn.Module``, whose
+            best actions are taken: the largest of its numbers ``[N, A]`` for a Discrete space, else
+            its output ``[N, ...]``. `torch_policy` draws actions, and stores values.
         replay: Stores the rows; None steps and reports without storing anything.
         seed: The seeds of envs and policy are derived from it; None draws one. When a replay is
             continued, other seeds are derived than the first time.
@@ -80,9 +85,9 @@ class Collector:
         on_episode: Called with each episode that counts, when it ends.
 
     Raises:
-        ValueError: The env does not declare an autoreset mode.
-        TypeError: The policy cannot be called with an observation and ``is_first``; or a space, an
-            info field or the metadata cannot be stored.
+        ValueError: The env does not declare an autoreset mode, or the policy takes other actions.
+        TypeError: The policy is none of these; or a space, an info field or the metadata cannot be
+            stored.
 
     Example:
         >>> import gymnasium as gym
@@ -98,7 +103,7 @@ class Collector:
     def __init__(
         self,
         envs: Vector | gymnasium.Env[Any, Any] | Sequence[Vector],
-        policy: AnyPolicy,
+        policy: GivenPolicy,
         replay: SequenceReplayBuffer | None = None,
         *,
         seed: int | None = None,
@@ -111,7 +116,7 @@ class Collector:
         on_step: Callable[[StepReport], None] | None = None,
         on_episode: Callable[[EpisodeReport], None] | None = None,
     ) -> None:
-        check_policy(policy)
+        actor = as_policy(policy)
         if not (replay is None or isinstance(replay, SequenceReplayBuffer)):
             raise TypeError(
                 f"replay: expected a SequenceReplayBuffer or None, got {type(replay).__name__}; "
@@ -138,15 +143,15 @@ class Collector:
             ],
         )
         episode_metadata = EpisodeMetadata(metadata)
-        self._policy = policy
+        self._policy = actor
         self._replay = replay
         self._frame_skip = frame_skip(first)
         session = 0 if replay is None else len(replay.sessions)
         self._seeds = Seeds(seed, session)
-        if isinstance(policy, SeededPolicy):
-            policy.begin(first.single_action_space, self._seeds.policy_rng())
+        if isinstance(actor, SeededPolicy):
+            actor.begin(first.single_action_space, self._seeds.policy_rng())
         self._call = PolicyCaller(
-            policy, first.single_action_space, self._spec, num_envs, store_state
+            actor, first.single_action_space, self._spec, num_envs, store_state
         )
         self._minibatch_rng = self._seeds.minibatch_rng()
         self._counter = EpisodeCounter(num_envs)
@@ -158,7 +163,7 @@ class Collector:
             facts = partial(
                 describe,
                 self._groups,
-                policy=policy,
+                policy=actor if isinstance(policy, str) else policy,
                 seed=self._seeds.seed,
                 session=session,
                 reseed_steps=reseed_steps,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import secrets
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
@@ -19,17 +18,16 @@ from stepwell.buffers.storage.disk.folder import StoreFolder
 from stepwell.buffers.storage.disk.publish import disk_bytes
 from stepwell.buffers.storage.disk.storage import DiskStorage
 from stepwell.collectors.cli.errors import exit_on_error
+from stepwell.collectors.cli.load_policy import POLICY_HELP, load_policy
 from stepwell.collectors.cli.make_envs import (
     Backend,
     EnvOptions,
     EnvRequest,
-    load_object,
     make_envs,
     parse_actions,
     parse_crop,
     parse_size,
     refuse_endless,
-    refuse_signature,
 )
 from stepwell.collectors.cli.options import (
     Debug,
@@ -49,7 +47,6 @@ from stepwell.collectors.cli.output import (
     print_parts,
 )
 from stepwell.collectors.collector import Collector
-from stepwell.collectors.policies.policy import AnyPolicy, RandomPolicy, check_policy
 from stepwell.collectors.replay_writer import kept_since
 from stepwell.collectors.report import CollectReport, format_bytes
 
@@ -57,7 +54,6 @@ __all__ = [
     "DEFAULT_NUM_ENVS",
     "Goal",
     "collect",
-    "load_policy",
     "missing_values",
     "parse_info",
     "progress_parts",
@@ -109,9 +105,7 @@ def collect(
         str,
         typer.Option(
             metavar="NAME",
-            help="'random', or module:callable; the current folder is searched too. It is called "
-            "as policy(observation, is_first) with arrays of N envs, and with its state if it has "
-            "a method initial_state. A class is instantiated first.",
+            help=POLICY_HELP,
             rich_help_panel=_RUN,
         ),
     ] = "random",
@@ -547,35 +541,6 @@ def _missing(name: str, column: object) -> np.ndarray:
         )
     missing = {"b": False, "f": np.nan, "i": -1, "u": 0}[rows.dtype.kind]
     return np.full(rows.shape[1:], missing, rows.dtype)
-
-
-def load_policy(name: str) -> AnyPolicy:
-    """Load the policy that ``--policy`` names.
-
-    Args:
-        name: "random", or "module:callable". A class is instantiated, without arguments; any other
-            object is the policy itself and is called with observations and ``is_first``.
-
-    Raises:
-        ValueError: There is no such object.
-        TypeError: It cannot be called like that.
-
-    Example:
-        >>> type(load_policy("random")).__name__
-        'RandomPolicy'
-    """
-    if name == "random":
-        return RandomPolicy()
-    if ":" not in name:
-        raise ValueError(f"--policy: expected 'random' or 'module:callable', got {name!r}")
-    found = load_object("--policy", name)
-    if inspect.isclass(found):
-        refuse_signature(
-            f"--policy {name}", found, 0, "no arguments, since a class is instantiated first"
-        )
-        found = found()
-    check_policy(found, f"--policy {name}")
-    return cast("AnyPolicy", found)
 
 
 def _refuse_early(request: EnvRequest, goal: Goal, out: Path, resume: bool) -> None:
