@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple, cast
+from typing import Annotated, NamedTuple, cast
 
 import numpy as np
 import typer
@@ -18,15 +18,17 @@ from stepwell.buffers.storage.disk.folder import StoreFolder
 from stepwell.buffers.storage.disk.publish import disk_bytes
 from stepwell.buffers.storage.disk.storage import DiskStorage
 from stepwell.collectors.cli.errors import exit_on_error
+from stepwell.collectors.cli.game_options import (
+    RUN,
+    EnvName,
+    GivenGameOptions,
+    Workers,
+    with_game_options,
+)
 from stepwell.collectors.cli.load_policy import POLICY_HELP, load_policy
 from stepwell.collectors.cli.make_envs import (
-    Backend,
-    EnvOptions,
     EnvRequest,
     make_envs,
-    parse_actions,
-    parse_crop,
-    parse_size,
     refuse_endless,
 )
 from stepwell.collectors.cli.options import (
@@ -35,7 +37,6 @@ from stepwell.collectors.cli.options import (
     Quiet,
     number_of_bytes,
     parse_metadata,
-    real_number,
     whole_number,
 )
 from stepwell.collectors.cli.output import (
@@ -63,33 +64,25 @@ __all__ = [
 # The same on every machine, since the data depends on it.
 DEFAULT_NUM_ENVS = 8
 
-_RUN, _STORE = "What to run", "Where to store it"
-_GAMES, _ATARI, _NES = "Atari and NES games", "Atari games only", "NES cartridges only"
+_STORE = "Where to store it"
 
 
+@with_game_options
 def collect(
-    env: Annotated[
-        str,
-        typer.Argument(
-            metavar="ENV",
-            help="An Atari game (Pong, ALE/Pong-v5), the file of an NES cartridge (game.nes), an "
-            "id of Gymnasium's (CartPole-v1, module:Id-v0), or a function that makes an env "
-            "(module:callable).",
-        ),
-    ],
+    env: EnvName,
     *,
     steps: Annotated[
         str | None,
         typer.Option(
             metavar="N",
             help="Env steps to add, over all envs: 100_000, 1e5 or 100k.",
-            rich_help_panel=_RUN,
+            rich_help_panel=RUN,
         ),
     ] = None,
     episodes: Annotated[
         str | None,
         typer.Option(
-            metavar="N", help="Or: whole episodes to add, over all envs.", rich_help_panel=_RUN
+            metavar="N", help="Or: whole episodes to add, over all envs.", rich_help_panel=RUN
         ),
     ] = None,
     num_envs: Annotated[
@@ -98,7 +91,7 @@ def collect(
             metavar="N",
             help=f"Envs that are stepped together. Default: {DEFAULT_NUM_ENVS}; with --resume as "
             f"many as before.",
-            rich_help_panel=_RUN,
+            rich_help_panel=RUN,
         ),
     ] = None,
     policy: Annotated[
@@ -106,7 +99,7 @@ def collect(
         typer.Option(
             metavar="NAME",
             help=POLICY_HELP,
-            rich_help_panel=_RUN,
+            rich_help_panel=RUN,
         ),
     ] = "random",
     seed: Annotated[
@@ -115,18 +108,10 @@ def collect(
             metavar="N",
             help="The same seed and number of envs give the same data. Default: the store's seed, "
             "or a random one.",
-            rich_help_panel=_RUN,
+            rich_help_panel=RUN,
         ),
     ] = None,
-    workers: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N",
-            help="Worker threads (Atari, native backend) or processes. 0: step the envs in the "
-            "command's own process.",
-            rich_help_panel=_RUN,
-        ),
-    ] = None,
+    workers: Workers = None,
     out: Annotated[
         Path, typer.Option(metavar="DIR", help="Folder of the store.", rich_help_panel=_STORE)
     ],
@@ -172,196 +157,7 @@ def collect(
             rich_help_panel=_STORE,
         ),
     ] = None,
-    backend: Annotated[
-        Backend | None,
-        typer.Option(
-            metavar="NAME",
-            help="Atari: native, python (true last frames, lives, modes) or auto (python where it "
-            "can be). Default: auto. NES: cynes, nes-py or stable-retro. "
-            "Default: cynes; 'stepwell envs nes' shows which are installed.",
-            rich_help_panel=_GAMES,
-        ),
-    ] = None,
-    frame_skip: Annotated[
-        str | None,
-        typer.Option(metavar="N", help="Frames per step. Default: 4.", rich_help_panel=_GAMES),
-    ] = None,
-    frame_stack: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N", help="Frames per observation. Default: 4.", rich_help_panel=_GAMES
-        ),
-    ] = None,
-    sticky: Annotated[
-        str | None,
-        typer.Option(
-            metavar="P",
-            help="Probability of repeating the last action. Default: Atari 0.25, NES 0.",
-            rich_help_panel=_GAMES,
-        ),
-    ] = None,
-    noop_max: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N",
-            help="Play up to N no-op frames after a reset. Default: Atari 30, NES 0.",
-            rich_help_panel=_GAMES,
-        ),
-    ] = None,
-    size: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HxW",
-            help="Rows x columns of the observation, or 'screen'. Default: 84x84.",
-            rich_help_panel=_GAMES,
-        ),
-    ] = None,
-    rgb: Annotated[
-        bool | None,
-        typer.Option(
-            "--rgb", metavar="", help="Observe colours, not gray levels.", rich_help_panel=_GAMES
-        ),
-    ] = None,
-    pool: Annotated[
-        Literal["max", "none"] | None,
-        typer.Option(
-            help="Observe the maximum of a step's last two frames, or the last frame. Default: "
-            "max.",
-            rich_help_panel=_GAMES,
-        ),
-    ] = None,
-    max_frames: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N",
-            help="Truncate an episode after N frames. Default: Atari 108k, NES never.",
-            rich_help_panel=_GAMES,
-        ),
-    ] = None,
-    life_loss: Annotated[
-        Literal["ignore", "end"] | None,
-        typer.Option(
-            help="'end': the loss of a life ends the episode. Default: ignore.",
-            rich_help_panel=_GAMES,
-        ),
-    ] = None,
-    snapshots: Annotated[
-        bool | None,
-        typer.Option(
-            "--snapshots",
-            metavar="",
-            help="Store the emulator's state with each episode, for stepwell.env_at.",
-            rich_help_panel=_GAMES,
-        ),
-    ] = None,
-    fire_reset: Annotated[
-        bool | None,
-        typer.Option(
-            "--fire-reset", metavar="", help="Press FIRE after a reset.", rich_help_panel=_ATARI
-        ),
-    ] = None,
-    clip_rewards: Annotated[
-        bool | None,
-        typer.Option(
-            "--clip-rewards",
-            metavar="",
-            help="Store only the sign of a reward. It is better to clip in training.",
-            rich_help_panel=_ATARI,
-        ),
-    ] = None,
-    full_actions: Annotated[
-        bool | None,
-        typer.Option(
-            "--full-actions", metavar="", help="Use all 18 actions.", rich_help_panel=_ATARI
-        ),
-    ] = None,
-    mode: Annotated[
-        str | None, typer.Option(metavar="N", help="The game's mode.", rich_help_panel=_ATARI)
-    ] = None,
-    difficulty: Annotated[
-        str | None,
-        typer.Option(metavar="N", help="The game's difficulty.", rich_help_panel=_ATARI),
-    ] = None,
-    game: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MAP",
-            help="Where rewards, ends and lives are in the console's memory: a .toml file, a "
-            "folder with stable-retro's data.json and scenario.json, or retro:Name-Nes-v0.",
-            rich_help_panel=_NES,
-        ),
-    ] = None,
-    actions: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SET",
-            help="right_only, simple, complex, all, multibinary, game (the map's), or a list such "
-            "as NOOP,RIGHT,RIGHT+A. Default: simple.",
-            rich_help_panel=_NES,
-        ),
-    ] = None,
-    allow_opposites: Annotated[
-        bool | None,
-        typer.Option(
-            "--allow-opposites",
-            metavar="",
-            help="Let actions press LEFT with RIGHT, or UP with DOWN.",
-            rich_help_panel=_NES,
-        ),
-    ] = None,
-    boot: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="SCRIPT",
-            help="Buttons from power-on to the first observation: 'NOOP 20, START 3'. Default: the "
-            "map's. Repeat it for several starts.",
-            rich_help_panel=_NES,
-        ),
-    ] = None,
-    start: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="FILE",
-            help="Or: a saved state to start from. Repeat it for several starts.",
-            rich_help_panel=_NES,
-        ),
-    ] = None,
-    start_rule: Annotated[
-        Literal["random", "cycle"] | None,
-        typer.Option(
-            help="How to choose among several starts. Default: random.", rich_help_panel=_NES
-        ),
-    ] = None,
-    crop: Annotated[
-        str | None,
-        typer.Option(
-            metavar="AREA",
-            help="The borders to cut off: overscan, a name from the map, or pixels as "
-            "top,bottom,left,right.",
-            rich_help_panel=_NES,
-        ),
-    ] = None,
-    stuck_frames: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N",
-            help="Truncate an episode after N frames without progress.",
-            rich_help_panel=_NES,
-        ),
-    ] = None,
-    reward_clip: Annotated[
-        str | None,
-        typer.Option(metavar="X", help="Clip each reward to -X .. X.", rich_help_panel=_NES),
-    ] = None,
-    ram: Annotated[
-        bool | None,
-        typer.Option(
-            "--ram",
-            metavar="",
-            help="Observe the 2048 bytes of the console's memory, not the screen.",
-            rich_help_panel=_NES,
-        ),
-    ] = None,
+    games: GivenGameOptions,
     as_json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
@@ -379,41 +175,12 @@ def collect(
     Exit codes: 0 done, 2 an error that you can correct, 130 Ctrl-C.
     """
     with exit_on_error(debug):
-        values: dict[str, object] = {
-            "frame_skip": whole_number("--frame-skip", frame_skip),
-            "frame_stack": whole_number("--frame-stack", frame_stack),
-            "sticky": real_number("--sticky", sticky),
-            "noop_max": whole_number("--noop-max", noop_max, 0),
-            "grayscale": None if rgb is None else not rgb,
-            "pool": pool,
-            "max_frames": whole_number("--max-frames", max_frames),
-            "life_loss": life_loss,
-            "snapshots": snapshots,
-            "fire_reset": fire_reset,
-            "clip_rewards": clip_rewards,
-            "full_actions": full_actions,
-            "mode": whole_number("--mode", mode, 0),
-            "difficulty": whole_number("--difficulty", difficulty, 0),
-            "game": game,
-            "actions": None if actions is None else parse_actions(actions),
-            "allow_opposites": allow_opposites,
-            "boot": _one_or_list(boot),
-            "start": _one_or_list(start),
-            "start_rule": start_rule,
-            "crop": None if crop is None else parse_crop("--crop", crop),
-            "stuck_frames": whole_number("--stuck-frames", stuck_frames),
-            "reward_clip": real_number("--reward-clip", reward_clip),
-            "ram_obs": ram,
-        }
-        options = {name: value for name, value in values.items() if value is not None}
-        if size is not None:  # None is one of its values
-            options["size"] = parse_size("--size", size)
         request = EnvRequest(
             env=env,
             num_envs=whole_number("--num-envs", num_envs) or 0,
-            backend=backend,
+            backend=games.backend,
             num_workers=whole_number("--workers", workers, 0),
-            options=EnvOptions(**options),  # type: ignore[typeddict-item]
+            options=games.parsed(),
         )
         goal = Goal(whole_number("--steps", steps), whole_number("--episodes", episodes))
         chosen_seed = whole_number("--seed", seed, 0)
@@ -614,13 +381,6 @@ def _as_in_last_run(
     num_envs = request.num_envs or cast("int", before.get("num_envs", DEFAULT_NUM_ENVS))
     drawn = cast("str", before.get("seed", secrets.randbits(32)))
     return replace(request, num_envs=num_envs), int(drawn) if seed is None else seed
-
-
-def _one_or_list(texts: Sequence[str] | None) -> str | list[str] | None:
-    """Return None for no text, the text itself for one, and a list for several."""
-    if not texts:
-        return None
-    return texts[0] if len(texts) == 1 else list(texts)
 
 
 # The live line and the summary.
