@@ -9,8 +9,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
+from gymnasium import spaces
+
 from stepwell.collectors.cli.make_envs import load_object, refuse_signature
 from stepwell.collectors.policies.as_policy import GivenPolicy, as_policy
+from stepwell.collectors.policies.policy import PolicyResult
 
 __all__ = ["POLICY_HELP", "load_policy"]
 
@@ -64,11 +68,7 @@ def load_policy(name: str, *, deterministic: bool = False) -> GivenPolicy:
     if not colon:
         raise ValueError(f"--policy: expected {_FORMS}, got {name!r}; name it so")
     if is_model:
-        # Imported here and below: most runs need no bridge.
-        from stepwell.buffers.bridges.sb3.policy import sb3_policy
-
-        model = _load_model(option, rest)
-        return sb3_policy(model, deterministic=True) if deterministic else model
+        return _LoadedModel(_load_model(option, rest), deterministic)
     found = _load_module(option, rest) if kind == "torch" else _load_own(option, name)
     as_policy(found, option)  # an error names the option
     return cast("GivenPolicy", found)
@@ -86,6 +86,33 @@ def _load_own(option: str, name: str) -> object:
 # Models of Stable-Baselines3.
 
 
+class _LoadedModel:
+    """A loaded model as a policy whose draws follow from the Collector's seed.
+
+    SB3 draws from global generators, which no one else uses in a command's process.
+
+    Args:
+        model: The model.
+        deterministic: Take its best actions.
+    """
+
+    def __init__(self, model: Any, deterministic: bool) -> None:
+        # Imported here and below: most runs need no bridge.
+        from stepwell.buffers.bridges.sb3.policy import sb3_policy
+
+        self._model = model
+        self._policy = sb3_policy(model, deterministic=deterministic)
+        # The facts about a session name a policy by these.
+        self.__module__, self.__qualname__ = type(model).__module__, type(model).__qualname__
+
+    def begin(self, action_space: spaces.Space[Any], rng: np.random.Generator) -> None:
+        self._policy.begin(action_space, rng)
+        self._model.set_random_seed(int(rng.integers(2**31)))
+
+    def __call__(self, observation: Any, is_first: np.ndarray, /) -> PolicyResult:
+        return self._policy(observation, is_first)
+
+
 def _load_model(option: str, rest: str) -> Any:
     """Load a model from ``model.zip`` or ``dqn:model.zip``."""
     head, colon, tail = rest.partition(":")
@@ -97,7 +124,12 @@ def _load_model(option: str, rest: str) -> Any:
 
     module = load_sb3(algorithm, option)
     # Rows are not needed to play: SB3 would allocate a replay of the size used in training.
-    without_rows = {"buffer_size": 1, "replay_buffer_class": None, "replay_buffer_kwargs": {}}
+    without_rows = {
+        "buffer_size": 1,
+        "replay_buffer_class": None,
+        "replay_buffer_kwargs": {},
+        "optimize_memory_usage": False,
+    }
     try:
         return getattr(module, algorithm.upper()).load(path, custom_objects=without_rows)
     except Exception as error:  # whatever the code in the file raises
@@ -178,9 +210,9 @@ def _load_module(option: str, rest: str) -> object:
 
 def _load_weights(option: str, torch: Any, path: Path, module: Any) -> None:
     """Load the weights in a file; nothing in it is executed."""
-    first = next(iter(module.parameters()), None)
+    device = next((one.device for one in module.parameters()), None)
     try:
-        state = torch.load(path, map_location=first and first.device, weights_only=True)
+        state = torch.load(path, map_location=device, weights_only=True)
     except Exception as error:  # of torch, zipfile and the restricted unpickler
         reason = str(error).split("\n")[0][:120]
         raise ValueError(
