@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -26,9 +26,10 @@ from stepwell.collectors.cli.make_envs import (
 )
 from stepwell.collectors.cli.options import Debug, Json, Quiet, parse_ids, whole_number
 from stepwell.collectors.cli.output import LiveLine, print_json, print_lines
-from stepwell.collectors.evaluation.evaluate import evaluate as play_episodes
-from stepwell.collectors.evaluation.result import Evaluation
 from stepwell.wrappers.atari_settings import atari_name
+
+if TYPE_CHECKING:
+    from stepwell.collectors.evaluation.result import Evaluation
 
 __all__ = ["evaluate"]
 
@@ -122,6 +123,9 @@ def evaluate(
     --backend python unless another one is named.
     Exit codes: 0 done, 2 an error that you can correct, 130 Ctrl-C.
     """
+    # Imported here: the other commands need no scores and videos.
+    from stepwell.collectors.evaluation.evaluate import evaluate as play_episodes
+
     with exit_on_error(debug):
         if episodes is not None and seeds is not None:
             raise ValueError("expected either --episodes or --seeds, got both; give one of them")

@@ -80,7 +80,7 @@ def _load_own(option: str, name: str) -> object:
     if not inspect.isclass(found):
         return found
     refuse_signature(option, found, 0, "no arguments, since a class is instantiated first")
-    return cast("object", found())
+    return found()
 
 
 # Models of Stable-Baselines3.
@@ -124,7 +124,7 @@ def _load_model(option: str, rest: str) -> Any:
 
     module = load_sb3(algorithm, option)
     # Rows are not needed to play: SB3 would allocate a replay of the size used in training.
-    without_rows = {
+    without_rows: dict[str, object] = {
         "buffer_size": 1,
         "replay_buffer_class": None,
         "replay_buffer_kwargs": {},

@@ -14,6 +14,7 @@ from stepwell.collectors.policies.policy import (
     AnyPolicy,
     PolicyResult,
     RandomPolicy,
+    RecurrentResult,
     SeededPolicy,
     as_recurrent,
     override_hook_of,
@@ -32,7 +33,11 @@ class _Model(Protocol):
     def predict(self, observation: Any, /) -> tuple[Any, Any]: ...
 
 
-GivenPolicy: TypeAlias = "AnyPolicy | Callable[[Any], PolicyResult] | _Model | Literal['random']"
+# Of a function the checks at run time know the arguments; for type checkers, a choice of several
+# kinds of functions would leave the type of a lambda open.
+GivenPolicy: TypeAlias = (
+    "Callable[..., PolicyResult | RecurrentResult] | _Model | Literal['random']"
+)
 """Everything that `as_policy` takes."""
 
 _SB3 = ("stable_baselines3.",)
@@ -186,8 +191,10 @@ class ModulePolicy:
         """
         from stepwell.buffers.bridges.torch_policies import torch_policy
 
-        is_number = isinstance(action_space, spaces.Discrete) and action_space.start == 0
-        if not (is_number or isinstance(action_space, spaces.Box)):
+        count = None
+        if isinstance(action_space, spaces.Discrete) and action_space.start == 0:
+            count = int(action_space.n)
+        elif not isinstance(action_space, spaces.Box):
             raise ValueError(
                 f"policy: expected an action space that is a Box, or Discrete from 0 on, for the "
                 f"torch module {type(self.module).__name__}, got {action_space}; give a function "
@@ -196,8 +203,8 @@ class ModulePolicy:
         parameters: list[Any] = list(cast("Any", self.module).parameters())
         real = [one.dtype for one in parameters if one.is_floating_point()]
         self._policy = torch_policy(
-            _Checked(self.module, int(action_space.n) if is_number else None),
-            mode="greedy" if is_number else "mean",
+            _Checked(self.module, count),
+            mode="mean" if count is None else "greedy",
             device=parameters[0].device if parameters else None,
             dtype=real[0] if real else None,
         )

@@ -98,7 +98,7 @@ class ScriptedPolicy:
         if self._then == "noop":
             chosen.append(self._no_op(action_space))
         space = cast("spaces.Space[Any]", action_space)
-        table = concatenate(space, chosen, create_empty_array(space, len(chosen)))
+        table = concatenate(space, chosen, cast("Any", create_empty_array(space, len(chosen))))
         self._layout = Spec.from_spaces(action_space, action_space).action
         self._rows = dict(cast("Any", flatten(self._layout, table)))
 

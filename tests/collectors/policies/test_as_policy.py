@@ -8,7 +8,7 @@ import sys
 import types
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
@@ -249,7 +249,7 @@ def nets() -> types.SimpleNamespace:
             return self.function(super().forward(observation))
 
     class Agent(Net):
-        def forward(self, observation: Any, is_first: Any) -> Any:
+        def forward(self, observation: Any, is_first: Any) -> Any:  # type: ignore[override]
             assert isinstance(observation, np.ndarray)
             return push(observation)
 
@@ -258,7 +258,7 @@ def nets() -> types.SimpleNamespace:
             return push(observation)
 
     class Two(Net):
-        def forward(self, observation: Any, goal: Any, more: Any) -> Any: ...
+        def forward(self, observation: Any, goal: Any, more: Any) -> Any: ...  # type: ignore[override]
 
     return types.SimpleNamespace(
         torch=torch, nn=nn, Net=Net, Mapped=Mapped, Agent=Agent, Called=Called, Two=Two
@@ -266,7 +266,8 @@ def nets() -> types.SimpleNamespace:
 
 
 def push(observation: np.ndarray) -> np.ndarray:
-    return (observation[:, 2] + observation[:, 3] > 0).astype(np.int64)
+    is_falling: np.ndarray = observation[:, 2] + observation[:, 3] > 0
+    return is_falling.astype(np.int64)
 
 
 def pole() -> Any:
@@ -348,7 +349,7 @@ def test_a_module_that_takes_something_else_is_refused(nets: types.SimpleNamespa
 
 def test_a_module_that_was_not_begun_is_refused(nets: types.SimpleNamespace) -> None:
     with pytest.raises(ValueError, match="begin"):
-        as_policy(nets.Net())(np.zeros((1, 4), np.float32), np.ones(1, np.bool_))
+        cast("Any", as_policy(nets.Net()))(np.zeros((1, 4), np.float32), np.ones(1, np.bool_))
 
 
 def test_a_module_of_another_library_is_refused_with_its_name(nets: types.SimpleNamespace) -> None:
