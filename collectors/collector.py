@@ -13,6 +13,7 @@ import gymnasium
 import numpy as np
 
 from stepwell.buffers import SequenceReplayBuffer, Spec
+from stepwell.buffers.progress import Progress, progress_function
 from stepwell.buffers.spec import field_of
 from stepwell.buffers.whole_numbers import check_whole, is_whole
 from stepwell.collectors.interrupt import InterruptGuard
@@ -20,7 +21,12 @@ from stepwell.collectors.policies.as_policy import GivenPolicy, as_policy
 from stepwell.collectors.policies.policy import SeededPolicy, value_of
 from stepwell.collectors.policies.policy_caller import PolicyCaller
 from stepwell.collectors.replay_writer import ReplayWriter
-from stepwell.collectors.report import CollectReport, EpisodeReport, StepReport
+from stepwell.collectors.report import (
+    CollectReport,
+    EpisodeReport,
+    StepReport,
+    collect_status,
+)
 from stepwell.collectors.reset_seeds import Reseed
 from stepwell.collectors.session_facts import describe
 from stepwell.collectors.step_loop import EpisodeCounter, StepLoop
@@ -43,6 +49,7 @@ if TYPE_CHECKING:
 __all__ = ["Collector", "Seeds"]
 
 _PROGRESS_SECONDS = 0.2
+_TIMES_THE_COST = 300
 _MOST_SEED = 2**31  # every env takes seeds below
 _ENVS, _POLICY, _MINIBATCHES = 0, 1, 2
 
@@ -214,7 +221,7 @@ class Collector:
         steps: int | None = None,
         episodes: int | None = None,
         seeds: Sequence[int] | None = None,
-        progress: Callable[[CollectReport], None] | None = None,
+        progress: Progress[CollectReport] = None,
     ) -> CollectReport:
         """Collect steps, or whole episodes; when it returns they are stored durably.
 
@@ -228,7 +235,9 @@ class Collector:
             seeds: Seeds of resets: one episode is recorded from each. All envs are reset for N of
                 them at a time, so what is recorded does not depend on N. An episode that is cut
                 because a worker process died is played once more.
-            progress: Called about five times a second with the report so far.
+            progress: True shows a line in a terminal, a bar in a notebook, or a line of text every
+                30 seconds where there is neither. Or a function that is called about five times a
+                second with the report so far, less often after many thousands of episodes.
 
         Returns:
             Counts, returns and times of this call.
@@ -236,30 +245,32 @@ class Collector:
         Raises:
             ValueError: Not exactly one of the three is given, or it is not positive, or the policy
                 returned something that the envs cannot take.
-            TypeError: ``progress`` cannot be called.
+            TypeError: ``progress`` is neither True nor a function.
             SpecMismatch: The replay holds rows of another Spec.
 
         After an error or Ctrl-C all whole rows are flushed; a note on the error says what was kept.
         """
         self._check_open()
         _check_goal(steps, episodes, seeds, self._groups)
-        if progress is not None and not callable(progress):
-            raise TypeError(f"progress: expected a function of a CollectReport, got {progress!r}")
-        with self._guarded() as guard:
-            self._loop.rollout_writer = None
-            if seeds is None:
-                before = self._begin(None if episodes is None else self._counter.reserve(episodes))
-                self._step_until(steps, guard, progress, before)
-            else:
-                before = self._collect_seeds(seeds, guard, progress)
-            self._loop.receive_pending()
-            self._loop.flush()
-            guard.check()
-            self._needs_reset = steps is None
-            self._report = self._reported(before)
-        if progress is not None:
-            progress(self._report)
-        return self._report
+        count = episodes if seeds is None else len(seeds)
+        status = partial(collect_status, steps=steps, episodes=count)
+        with progress_function(progress, status) as report:
+            with self._guarded() as guard:
+                self._loop.rollout_writer = None
+                if seeds is None:
+                    numbers = None if episodes is None else self._counter.reserve(episodes)
+                    before = self._begin(numbers)
+                    self._step_until(steps, guard, report, before)
+                else:
+                    before = self._collect_seeds(seeds, guard, report)
+                self._loop.receive_pending()
+                self._loop.flush()
+                guard.check()
+                self._needs_reset = steps is None
+                self._report = done = self._reported(before)
+            if report is not None:
+                report(done)
+        return done
 
     def rollout(self, steps: int, *, out: Rollout | None = None) -> Rollout:
         """Collect the next T rows of each env for an on-policy learner.
@@ -437,9 +448,11 @@ class Collector:
         ):
             guard.check()
             loop.step()
-            if progress is not None and time.perf_counter() >= due:
-                progress(self._reported(before))
-                due = time.perf_counter() + _PROGRESS_SECONDS
+            if progress is not None and (now := time.perf_counter()) >= due:
+                report = self._reported(before)
+                cost = time.perf_counter() - now  # grows with the number of episodes
+                progress(report)
+                due = time.perf_counter() + max(_PROGRESS_SECONDS, _TIMES_THE_COST * cost)
 
     def _flush_after_error(self, error: BaseException) -> None:
         """Flush the whole rows and add a note about them to the error."""

@@ -6,6 +6,7 @@ import contextlib
 import secrets
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, NamedTuple, cast
 
@@ -13,6 +14,7 @@ import numpy as np
 import typer
 
 from stepwell.buffers import SequenceReplayBuffer, StepwellError
+from stepwell.buffers.progress import clock
 from stepwell.buffers.storage.disk.files import Files
 from stepwell.buffers.storage.disk.folder import StoreFolder
 from stepwell.buffers.storage.disk.publish import disk_bytes
@@ -49,7 +51,7 @@ from stepwell.collectors.cli.output import (
 )
 from stepwell.collectors.collector import Collector
 from stepwell.collectors.replay_writer import kept_since
-from stepwell.collectors.report import CollectReport, format_bytes
+from stepwell.collectors.report import CollectReport, collect_status, rate_parts
 
 __all__ = [
     "DEFAULT_NUM_ENVS",
@@ -57,7 +59,6 @@ __all__ = [
     "collect",
     "missing_values",
     "parse_info",
-    "progress_parts",
     "summary",
 ]
 
@@ -205,7 +206,9 @@ def collect(
             report = collector.collect(
                 steps=goal.steps,
                 episodes=goal.episodes,
-                progress=lambda report: line.show(progress_parts(report, goal)),
+                progress=line.reporter(
+                    partial(collect_status, steps=goal.steps, episodes=goal.episodes)
+                ),
             )
             session = replay.sessions[-1]
         if as_json:
@@ -224,12 +227,6 @@ class Goal(NamedTuple):
 
     steps: int | None
     episodes: int | None
-
-    def fraction(self, report: CollectReport) -> float:
-        """Return the fraction that is done, 0 to 1."""
-        if self.steps is not None:
-            return min(1.0, report.steps / self.steps)
-        return min(1.0, report.episodes / (self.episodes or 1))
 
 
 def parse_info(option: str, text: str) -> tuple[str, int | float | bool | None]:
@@ -383,30 +380,7 @@ def _as_in_last_run(
     return replace(request, num_envs=num_envs), int(drawn) if seed is None else seed
 
 
-# The live line and the summary.
-
-
-def progress_parts(report: CollectReport, goal: Goal) -> list[Part]:
-    """Return the live line: progress, speed, returns, size and time left."""
-    fraction = goal.fraction(report)
-    parts = [Part(f"{fraction:4.0%}", 3, "bold")]
-    if goal.steps is not None:
-        parts += [Part(f"{report.steps:,} / {goal.steps:,} steps"), *_rate_parts(report)]
-    else:
-        parts.append(Part(f"{report.episodes:,} / {goal.episodes:,} episodes"))
-        parts += [Part(f"{report.steps:,} steps", 4), *_rate_parts(report)]
-    if goal.episodes is None:
-        parts.append(Part(f"{report.episodes:,} episodes", 4))
-    if report.returns:
-        parts.append(Part(f"return {_mean(report.returns)}", 2, "cyan"))
-    if report.stored_bytes:
-        ratio = report.compression
-        smaller = f" {_rate(ratio)}x smaller" if ratio >= 1.5 else ""
-        parts.append(Part(f"rows of {format_bytes(report.stored_bytes)}{smaller}", 4))
-    if 0 < fraction < 1:
-        left = _clock(report.seconds * (1 - fraction) / fraction)
-        parts.append(Part(f"{left} left", 1, "bold"))
-    return parts
+# The summary.
 
 
 def summary(report: CollectReport, seed: int, size: Sequence[str]) -> list[list[Part]]:
@@ -418,7 +392,7 @@ def summary(report: CollectReport, seed: int, size: Sequence[str]) -> list[list[
         size: The size of the store, in parts.
     """
     total = max(report.seconds, 1e-9)
-    first = [Part(f"{report.steps:,} steps", style="bold"), *_rate_parts(report)]
+    first = [Part(f"{report.steps:,} steps", style="bold"), *rate_parts(report)]
     first.append(Part(plural(report.episodes, "episode")))
     if report.returns:
         first.append(Part(f"return {_mean(report.returns)} ± {np.std(report.returns):.1f}"))
@@ -428,30 +402,12 @@ def summary(report: CollectReport, seed: int, size: Sequence[str]) -> list[list[
         Part(f"env {report.env_seconds / total:.0%}"),
         Part(f"policy {report.policy_seconds / total:.0%}"),
         Part(f"write {report.write_seconds / total:.0%}"),
-        Part(f"of {_clock(report.seconds)}"),
+        Part(f"of {clock(report.seconds)}"),
     ]
     third = [*map(Part, size), Part(f"in {report.path}", style="bold")]
     fourth = [Part(f"digest {report.digest}"), Part(f"seed {seed}")]
     return [[*first, *second], [*third, *fourth]]
 
 
-def _rate_parts(report: CollectReport) -> list[Part]:
-    rate = report.steps_per_second
-    parts = [Part(f"{_rate(rate)} steps/s")]
-    if report.frames > report.steps > 0:
-        parts.append(Part(f"{_rate(rate * report.frames / report.steps)} frames/s", 6))
-    return parts
-
-
-def _rate(number: float) -> str:
-    return f"{number:,.0f}" if number >= 10 else f"{number:.1f}"
-
-
 def _mean(numbers: Sequence[float]) -> str:
     return f"{float(np.mean(numbers)):,.1f}"
-
-
-def _clock(seconds: float) -> str:
-    whole = round(seconds)
-    minutes, hours = whole // 60 % 60, whole // 3600
-    return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"

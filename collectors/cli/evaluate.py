@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import statistics
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stepwell.collectors.cli.collect import Goal, progress_parts
 from stepwell.collectors.cli.errors import exit_on_error
 from stepwell.collectors.cli.game_options import (
     RUN,
@@ -26,6 +26,7 @@ from stepwell.collectors.cli.make_envs import (
 )
 from stepwell.collectors.cli.options import Debug, Json, Quiet, parse_ids, whole_number
 from stepwell.collectors.cli.output import LiveLine, print_json, print_lines
+from stepwell.collectors.report import collect_status
 from stepwell.wrappers.atari_settings import atari_name
 
 if TYPE_CHECKING:
@@ -161,7 +162,7 @@ def evaluate(
                     seed=used_seed,
                     video=video,
                     video_episodes=filmed,
-                    progress=lambda report: line.show(progress_parts(report, Goal(None, wanted))),
+                    progress=line.reporter(partial(collect_status, episodes=wanted)),
                 )
             finally:
                 envs.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, cast
@@ -11,6 +11,7 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import SyncVectorEnv, VectorEnv, VectorWrapper
 
+from stepwell.buffers.progress import Progress, check_progress
 from stepwell.buffers.whole_numbers import check_whole
 from stepwell.collectors.collector import Collector
 from stepwell.collectors.evaluation.result import EvaluatedEpisode, Evaluation
@@ -39,7 +40,7 @@ def evaluate(
     num_envs: int | None = None,
     video: bool | str | PathLike[str] | None = None,
     video_episodes: Collection[int] = (0,),
-    progress: Callable[[CollectReport], None] | None = None,
+    progress: Progress[CollectReport] = None,
 ) -> Evaluation:
     """Play whole episodes with a policy and return their scores.
 
@@ -72,7 +73,8 @@ def evaluate(
             ``stepwell[video]``.
         video_episodes: Numbers of the episodes to record, in the order of the starts, or of the
             seeds. Only these are rendered.
-        progress: Called about five times a second with the report so far.
+        progress: True shows a line in a terminal or a bar in a notebook; or a function of reports;
+            as in `Collector.collect`.
 
     Returns:
         The episodes, the mean return with its confidence interval, and the videos: one frame for
@@ -94,6 +96,7 @@ def evaluate(
         (10, True)
     """
     actor = as_policy(policy)
+    check_progress(progress)
     count = _number_of_episodes(episodes, seeds)
     recorded = _recorded_episodes(video, video_episodes, count)
     files = _video_files(video, recorded)
