@@ -320,7 +320,7 @@ def _refuse_early(request: EnvRequest, goal: Goal, out: Path, resume: bool) -> N
             f"name; make the folder that it names, or choose another name"
         )
     if goal.episodes is not None:
-        refuse_endless(request.env, request.options)
+        refuse_endless(request.env, request.options, ", or count with --steps")
 
 
 def _refuse_store(out: Path, is_store: bool) -> None:

@@ -20,14 +20,12 @@ from stepwell.collectors.cli.game_options import (
 from stepwell.collectors.cli.load_policy import POLICY_HELP, load_policy
 from stepwell.collectors.cli.make_envs import (
     EnvRequest,
-    is_cartridge,
     make_envs,
     refuse_endless,
 )
 from stepwell.collectors.cli.options import Debug, Json, Quiet, parse_ids, whole_number
 from stepwell.collectors.cli.output import LiveLine, print_json, print_lines
 from stepwell.collectors.report import collect_status
-from stepwell.wrappers.atari_settings import atari_name
 
 if TYPE_CHECKING:
     from stepwell.collectors.evaluation.result import Evaluation
@@ -120,8 +118,7 @@ def evaluate(
     stepwell evaluate CartPole-v1 --policy torch:net.pt:nets:make_net --seeds 0-99
     stepwell evaluate game.nes --game map.toml --policy agent:act --json
 
-    Scores are the env's own rewards, also where they are clipped. An Atari game is played with
-    --backend python unless another one is named.
+    Scores are sums of the env's own rewards, even with --clip-rewards.
     Exit codes: 0 done, 2 an error that you can correct, 130 Ctrl-C.
     """
     # Imported here: the other commands need no scores and videos.
@@ -136,14 +133,18 @@ def evaluate(
         if video is None and video_episodes is not None:
             raise ValueError("--video-episodes: expected --video DIR with it, got none; add it")
         filmed = _numbers("--video-episodes", video_episodes or "0")
+        num_workers = whole_number("--workers", workers, 0)
+        if video is not None and num_workers:
+            raise ValueError(
+                f"--video: expected --workers 0, as frames are taken in the command's own "
+                f"process, got {num_workers}; leave --workers out"
+            )
         options = games.parsed()
-        is_console_game = not is_cartridge(env) and atari_name(env) is not None
         request = EnvRequest(
             env=env,
             num_envs=whole_number("--num-envs", num_envs) or min(_DEFAULT_ENVS, wanted),
-            # As in Python: the one that can be rendered, so that a video changes no scores.
-            backend="python" if is_console_game and games.backend is None else games.backend,
-            num_workers=whole_number("--workers", workers, 0),
+            backend=games.backend,
+            num_workers=num_workers,
             options=options,
             is_filmed=video is not None,
         )

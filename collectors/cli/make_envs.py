@@ -185,8 +185,13 @@ def is_cartridge(env: str) -> bool:
         return False
 
 
-def refuse_endless(env: str, options: EnvOptions) -> None:
+def refuse_endless(env: str, options: EnvOptions, otherwise: str = "") -> None:
     """Refuse to count episodes of a cartridge if no episode can ever end.
+
+    Args:
+        env: The env.
+        options: Settings of games.
+        otherwise: What else the user can do, for the end of the error.
 
     Raises:
         ValueError: The map has no [terminated], and no option ends an episode either.
@@ -203,7 +208,7 @@ def refuse_endless(env: str, options: EnvOptions) -> None:
     if Game.load(options.get("game")).terminated is None:
         raise ValueError(
             f"--episodes: expected episodes of {env} that end, got no map with [terminated], no "
-            f"--max-frames and no --stuck-frames; give one of them, or count with --steps"
+            f"--max-frames and no --stuck-frames; give one of them{otherwise}"
         )
 
 

@@ -93,6 +93,9 @@ def test_an_evaluated_cartridge_has_the_rewards_of_its_map(stepwell: CommandLine
         f"--max-frames 80 --policy mine:zeros --episodes 2"
     )
     assert [one["steps"] for one in said["episodes"]] == [20, 20]
+    endless = stepwell(f"evaluate game.nes --backend {backend} --policy mine:zeros")
+    assert has_parts(endless.err, "--episodes: |--max-frames and no --stuck-frames; give one of")
+    assert "--steps" not in endless.err
 
 
 @pytest.mark.skipif(importlib.util.find_spec("av") is None, reason="needs PyAV")
@@ -140,6 +143,10 @@ def test_a_model_takes_its_best_actions_only_if_asked(stepwell: CommandLine) -> 
         (f"{POLE} --policy random --num-envs 0", "--num-envs: |>= 1|got '0'"),
         (f"{POLE} --policy random --deterministic", "--deterministic: |sb3:|got 'random'"),
         (f"{POLE} --policy random --video-episodes 1", "--video-episodes: |--video DIR"),
+        (
+            "evaluate CartPole-v1 --workers 2 --policy random --video a",
+            "--video: |--workers 0|got 2",
+        ),
         (f"{POLE} --policy random --video a --video-episodes 12", "video_episodes: |0 to 9|[12]"),
         (f"{POLE} --policy random --sticky 0.5", "--sticky |Atari and NES games|CartPole-v1"),
         (f"{POLE} --policy mine:wide", "policy returned action |(8, 2)|expected (8,) "),

@@ -84,6 +84,11 @@ def test_the_default_after_the_end_is_the_no_op() -> None:
     assert first_actions(CounterEnv(9), policy, 4) == [3, 0, 2, 2]
 
 
+def test_numbers_of_a_space_that_begins_later_are_named_in_order() -> None:
+    policy = sw.ScriptedPolicy("c 1, b 1", actions=["noop", "b", "c"])
+    assert first_actions(Spaced(spaces.Discrete(3, start=4)), policy, 3) == [6, 5, 4]
+
+
 class Spaced(CounterEnv):
     def __init__(self, space: Any) -> None:
         super().__init__(9)
