@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # loaded on first access: the command line starts without it
         SeededPolicy,
         ValuePolicy,
     )
+    from stepwell.collectors.policies.scripted import ScriptedPolicy
     from stepwell.collectors.recorded import RecordedEnv, RecordedVectorEnv, record
     from stepwell.collectors.report import CollectReport, EpisodeReport, StepReport
     from stepwell.collectors.simulation.archive import (
@@ -51,6 +52,7 @@ __all__ = [
     "RecurrentPolicy",
     "RecurrentResult",
     "RestoreReport",
+    "ScriptedPolicy",
     "SeededPolicy",
     "StepReport",
     "ValuePolicy",
@@ -83,6 +85,7 @@ if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
                 "ValuePolicy",
             ],
             "recorded": ["RecordedEnv", "RecordedVectorEnv", "record"],
+            "policies.scripted": ["ScriptedPolicy"],
             "report": ["CollectReport", "EpisodeReport", "StepReport"],
             "simulation.archive": ["ArchiveReport", "RestoreReport", "archive", "restore"],
             "simulation.env_at": ["env_at"],

@@ -13,12 +13,19 @@ import gymnasium
 import numpy as np
 
 from stepwell.buffers import SequenceReplayBuffer, Spec
+from stepwell.buffers.progress import Progress, progress_function
 from stepwell.buffers.replay_writer import ReplayWriter, check_flush_seconds
 from stepwell.buffers.whole_numbers import check_whole, is_whole
 from stepwell.collectors.interrupt import InterruptGuard
-from stepwell.collectors.policies.policy import AnyPolicy, SeededPolicy, check_policy, value_of
+from stepwell.collectors.policies.as_policy import GivenPolicy, as_policy
+from stepwell.collectors.policies.policy import SeededPolicy, value_of
 from stepwell.collectors.policies.policy_caller import PolicyCaller
-from stepwell.collectors.report import CollectReport, EpisodeReport, StepReport
+from stepwell.collectors.report import (
+    CollectReport,
+    EpisodeReport,
+    StepReport,
+    collect_status,
+)
 from stepwell.collectors.reset_seeds import Reseed
 from stepwell.collectors.session_facts import describe
 from stepwell.collectors.session_writer import (
@@ -46,6 +53,7 @@ if TYPE_CHECKING:
 __all__ = ["Collector", "Seeds"]
 
 _PROGRESS_SECONDS = 0.2
+_TIMES_THE_COST = 300
 _MOST_SEED = 2**31  # every env takes seeds below
 _ENVS, _POLICY, _MINIBATCHES = 0, 1, 2
 
@@ -59,7 +67,11 @@ class Collector:
         envs: A gymnasium vector env, or a single env, which is stepped as a vector of one; or a
             list of vector envs, which are stepped in turns: the policy computes for one while the
             others step. Their envs are numbered consecutively.
-        policy: Chooses the actions; see `Policy`, and `RecurrentPolicy` for one with a state.
+        policy: Chooses the actions: a function of (observation, is_first), see `Policy`, or of the
+            observation alone; an object with a state, see `RecurrentPolicy`; ``"random"``; a model
+            of Stable-Baselines3, which acts as `sb3_policy` of it; or a ``torch.nn.Module``, whose
+            best actions are taken: the largest of its numbers ``[N, A]`` for a Discrete space, else
+            its output ``[N, ...]``. `torch_policy` draws actions, and stores values.
         replay: Stores the rows; None steps and reports without storing anything.
         seed: The seeds of envs and policy are derived from it; None draws one. When a replay is
             continued, other seeds are derived than the first time.
@@ -84,9 +96,9 @@ class Collector:
         on_episode: Called with each episode that counts, when it ends.
 
     Raises:
-        ValueError: The env does not declare an autoreset mode.
-        TypeError: The policy cannot be called with an observation and ``is_first``; or a space, an
-            info field or the metadata cannot be stored.
+        ValueError: The env does not declare an autoreset mode, or the policy takes other actions.
+        TypeError: The policy is none of these; or a space, an info field or the metadata cannot be
+            stored.
 
     Example:
         >>> import gymnasium as gym
@@ -102,7 +114,7 @@ class Collector:
     def __init__(
         self,
         envs: Vector | gymnasium.Env[Any, Any] | Sequence[Vector],
-        policy: AnyPolicy,
+        policy: GivenPolicy,
         replay: SequenceReplayBuffer | None = None,
         *,
         seed: int | None = None,
@@ -115,7 +127,7 @@ class Collector:
         on_step: Callable[[StepReport], None] | None = None,
         on_episode: Callable[[EpisodeReport], None] | None = None,
     ) -> None:
-        check_policy(policy)
+        actor = as_policy(policy)
         if not (replay is None or isinstance(replay, SequenceReplayBuffer)):
             raise TypeError(
                 f"replay: expected a SequenceReplayBuffer or None, got {type(replay).__name__}; "
@@ -129,15 +141,15 @@ class Collector:
         reader = InfoReader(info or {})
         self._spec = spec_of_rows(first, replay, reader, frame_stack)
         episode_metadata = EpisodeMetadata(metadata)
-        self._policy = policy
+        self._policy = actor
         self._replay = replay
         self._frame_skip = frame_skip(first)
         session = 0 if replay is None else len(replay.sessions)
         self._seeds = Seeds(seed, session)
-        if isinstance(policy, SeededPolicy):
-            policy.begin(first.single_action_space, self._seeds.policy_rng())
+        if isinstance(actor, SeededPolicy):
+            actor.begin(first.single_action_space, self._seeds.policy_rng())
         self._call = PolicyCaller(
-            policy, first.single_action_space, self._spec, num_envs, store_state
+            actor, first.single_action_space, self._spec, num_envs, store_state
         )
         self._minibatch_rng = self._seeds.minibatch_rng()
         self._counter = EpisodeCounter(num_envs)
@@ -149,7 +161,7 @@ class Collector:
             facts = partial(
                 describe,
                 self._groups,
-                policy=policy,
+                policy=actor if isinstance(policy, str) else policy,
                 seed=self._seeds.seed,
                 session=session,
                 reseed_steps=reseed_steps,
@@ -200,7 +212,7 @@ class Collector:
         steps: int | None = None,
         episodes: int | None = None,
         seeds: Sequence[int] | None = None,
-        progress: Callable[[CollectReport], None] | None = None,
+        progress: Progress[CollectReport] = None,
     ) -> CollectReport:
         """Collect steps, or whole episodes; when it returns they are stored durably.
 
@@ -214,7 +226,9 @@ class Collector:
             seeds: Seeds of resets: one episode is recorded from each. All envs are reset for N of
                 them at a time, so what is recorded does not depend on N. An episode that is cut
                 because a worker process died is played once more.
-            progress: Called about five times a second with the report so far.
+            progress: True shows a line in a terminal, a bar in a notebook, or a line of text every
+                30 seconds where there is neither. Or a function that is called about five times a
+                second with the report so far, less often after many thousands of episodes.
 
         Returns:
             Counts, returns and times of this call.
@@ -222,30 +236,32 @@ class Collector:
         Raises:
             ValueError: Not exactly one of the three is given, or it is not positive, or the policy
                 returned something that the envs cannot take.
-            TypeError: ``progress`` cannot be called.
+            TypeError: ``progress`` is neither True nor a function.
             SpecMismatch: The replay holds rows of another Spec.
 
         After an error or Ctrl-C all whole rows are flushed; a note on the error says what was kept.
         """
         self._check_open()
         _check_goal(steps, episodes, seeds, self._groups)
-        if progress is not None and not callable(progress):
-            raise TypeError(f"progress: expected a function of a CollectReport, got {progress!r}")
-        with self._guarded() as guard:
-            self._loop.rollout_writer = None
-            if seeds is None:
-                before = self._begin(None if episodes is None else self._counter.reserve(episodes))
-                self._step_until(steps, guard, progress, before)
-            else:
-                before = self._collect_seeds(seeds, guard, progress)
-            self._loop.receive_pending()
-            self._loop.flush()
-            guard.check()
-            self._needs_reset = steps is None
-            self._report = self._reported(before)
-        if progress is not None:
-            progress(self._report)
-        return self._report
+        count = episodes if seeds is None else len(seeds)
+        status = partial(collect_status, steps=steps, episodes=count)
+        with progress_function(progress, status) as report:
+            with self._guarded() as guard:
+                self._loop.rollout_writer = None
+                if seeds is None:
+                    numbers = None if episodes is None else self._counter.reserve(episodes)
+                    before = self._begin(numbers)
+                    self._step_until(steps, guard, report, before)
+                else:
+                    before = self._collect_seeds(seeds, guard, report)
+                self._loop.receive_pending()
+                self._loop.flush()
+                guard.check()
+                self._needs_reset = steps is None
+                self._report = done = self._reported(before)
+            if report is not None:
+                report(done)
+        return done
 
     def rollout(self, steps: int, *, out: Rollout | None = None) -> Rollout:
         """Collect the next T rows of each env for an on-policy learner.
@@ -425,9 +441,11 @@ class Collector:
         ):
             guard.check()
             loop.step()
-            if progress is not None and time.perf_counter() >= due:
-                progress(self._reported(before))
-                due = time.perf_counter() + _PROGRESS_SECONDS
+            if progress is not None and (now := time.perf_counter()) >= due:
+                report = self._reported(before)
+                cost = time.perf_counter() - now  # grows with the number of episodes
+                progress(report)
+                due = time.perf_counter() + max(_PROGRESS_SECONDS, _TIMES_THE_COST * cost)
 
     def _flush_after_error(self, error: BaseException) -> None:
         """Flush the whole rows and add a note about them to the error."""

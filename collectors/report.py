@@ -8,8 +8,16 @@ from typing import NamedTuple
 import numpy as np
 
 from stepwell.buffers import Tree
+from stepwell.buffers.progress import Part, Status, format_bytes, rate
 
-__all__ = ["CollectReport", "EpisodeReport", "StepReport", "format_bytes"]
+__all__ = [
+    "CollectReport",
+    "EpisodeReport",
+    "StepReport",
+    "collect_status",
+    "format_bytes",
+    "rate_parts",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,18 +173,41 @@ class EpisodeReport(NamedTuple):
     total_steps: int
 
 
-def format_bytes(count: float) -> str:
-    """A number of bytes with a readable unit.
+def collect_status(
+    report: CollectReport, *, steps: int | None = None, episodes: int | None = None
+) -> Status:
+    """The progress of `Collector.collect`: counts, speed, returns and size.
 
-    Example:
-        >>> format_bytes(5_100_000)
-        '5.1 MB'
+    Args:
+        report: The report so far.
+        steps: Env steps to take.
+        episodes: Episodes to record, where no number of steps is given.
     """
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
+    if steps is not None:
+        fraction = min(1.0, report.steps / steps)
+        parts = [Part(f"{report.steps:,} / {steps:,} steps"), *rate_parts(report)]
+        parts.append(Part(f"{report.episodes:,} episodes", 4))
+    else:
+        fraction = min(1.0, report.episodes / (episodes or 1))
+        parts = [Part(f"{report.episodes:,} / {episodes or 1:,} episodes")]
+        parts += [Part(f"{report.steps:,} steps", 4), *rate_parts(report)]
+    if report.returns:
+        mean = sum(report.returns) / len(report.returns)
+        parts.append(Part(f"return {mean:,.1f}", 2, "cyan"))
+    if report.stored_bytes:
+        ratio = report.compression
+        smaller = f" {rate(ratio)}x smaller" if ratio >= 1.5 else ""
+        parts.append(Part(f"rows of {format_bytes(report.stored_bytes)}{smaller}", 4))
+    return Status(parts, fraction, report.seconds)
+
+
+def rate_parts(report: CollectReport) -> list[Part]:
+    """Env steps a second, and frames a second where some are skipped."""
+    speed = report.steps_per_second
+    parts = [Part(f"{rate(speed)} steps/s")]
+    if report.frames > report.steps > 0:
+        parts.append(Part(f"{rate(speed * report.frames / report.steps)} frames/s", 6))
+    return parts
 
 
 def _spread(returns: tuple[float, ...]) -> str:

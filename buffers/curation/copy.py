@@ -16,6 +16,13 @@ from stepwell.buffers.curation.repeated_episodes import Duplicates, check_duplic
 from stepwell.buffers.curation.stored_episode import StoredEpisode, stored_episodes
 from stepwell.buffers.episode import Chunk
 from stepwell.buffers.errors import SpecMismatch, StoreCorrupt
+from stepwell.buffers.progress import (
+    Progress,
+    Status,
+    check_progress,
+    episodes_status,
+    progress_function,
+)
 from stepwell.buffers.replay import SequenceReplayBuffer
 from stepwell.buffers.spec import Spec
 from stepwell.buffers.storage.disk.storage import DiskStorage
@@ -24,7 +31,7 @@ from stepwell.buffers.storage.joined import JoinedStorage, check_same_rows, name
 from stepwell.buffers.storage.protocol import Storage
 from stepwell.buffers.whole_numbers import is_whole
 
-__all__ = ["CopyReport", "SessionShift", "copy_episodes"]
+__all__ = ["CopyReport", "SessionShift", "copy_episodes", "copy_status"]
 
 _KEPT_BYTES = 8 << 20  # of actions, uncompressed, that are written at once
 # Bits of a stream's number when several storages are read as one.
@@ -78,7 +85,7 @@ def copy_episodes(
     any_envs: bool = False,
     duplicates: Duplicates = "refuse",
     facts: Mapping[str, object] | None = None,
-    progress: Callable[[CopyReport], None] | None = None,
+    progress: Progress[CopyReport] = None,
 ) -> CopyReport:
     """Copy whole episodes into a new replay, in RAM or in a folder, with any codecs.
 
@@ -104,14 +111,16 @@ def copy_episodes(
             only the ones that were reset with the same seed count. Episodes of one source are not
             compared with each other.
         facts: JSON-able facts to store with the copy.
-        progress: Called after every write, and after every episode that was compared before,
-            with the report so far.
+        progress: True shows a line in a terminal, a bar in a notebook, or a line of text every 30
+            seconds where there is neither. Or a function that is called after every write, and
+            after every episode that was compared before, with the report so far.
 
     Returns:
         The final report.
 
     Raises:
-        TypeError: A source or the target is no replay.
+        TypeError: A source or the target is no replay, or ``progress`` is neither True nor a
+            function.
         ValueError: The target is not empty, or no episode is chosen, or several sources hold the
             same one; nothing was written.
         SpecMismatch: The sources hold other fields, or rows of other envs; nothing was written.
@@ -135,6 +144,7 @@ def copy_episodes(
         True
     """
     began = time.perf_counter()
+    check_progress(progress)
     sources = list(source) if isinstance(source, Iterable) else [source]
     _check_replay("target", target)
     storages = _checked_sources(sources, any_envs)
@@ -150,21 +160,30 @@ def copy_episodes(
             f"none of {plan.report.left_out_episodes:,} episodes would be copied, expected at "
             f"least one: choose by other conditions"
         )
-    if duplicates != "keep":
-        plan.leave_out_repeats(duplicates, progress)
-    with target.filled_at_once("a copy") as written:
-        _bind(written, storages, plan.report, facts or {})
-        copy = _Copy(written, plan.report, SessionShift(storages), began, progress)
-        try:
-            for number, episode in plan.episodes():
-                copy.copy(number, episode)
-            copy.finish()
-            copy.keep_actions(plan)
-        except BaseException as error:
-            if target.path is None:
-                error.add_note(copy.kept)
-            raise
+    with progress_function(progress, copy_status) as function:
+        if duplicates != "keep":
+            plan.leave_out_repeats(duplicates, function)
+        with target.filled_at_once("a copy") as written:
+            _bind(written, storages, plan.report, facts or {})
+            copy = _Copy(written, plan.report, SessionShift(storages), began, function)
+            try:
+                for number, episode in plan.episodes():
+                    copy.copy(number, episode)
+                copy.finish()
+                copy.keep_actions(plan)
+            except BaseException as error:
+                if target.path is None:
+                    error.add_note(copy.kept)
+                raise
     return copy.report
+
+
+def copy_status(report: CopyReport) -> Status:
+    """The progress of a copy."""
+    total = report.chosen_steps, report.chosen_episodes
+    return episodes_status(
+        report.steps, report.episodes, total, report.seconds, nbytes=report.raw_bytes
+    )
 
 
 class _Plan:

@@ -17,6 +17,7 @@ from stepwell.collectors.cli.collect import collect
 from stepwell.collectors.cli.copy import copy, drop, filter_episodes, merge
 from stepwell.collectors.cli.envs import envs
 from stepwell.collectors.cli.errors import BAD_INPUT, show_error
+from stepwell.collectors.cli.evaluate import evaluate
 from stepwell.collectors.cli.exchange import export, formats, import_
 from stepwell.collectors.cli.health import repair_store, verify_stores
 from stepwell.collectors.cli.info import info
@@ -118,6 +119,7 @@ def root(
     stepwell envs pong                                        find an env
     stepwell collect Pong --steps 100k --out runs/pong        play, and store it
     stepwell collect game.nes --steps 100k --out runs/game    an NES cartridge
+    stepwell evaluate Pong --policy sb3:model.zip             play, and show scores
     stepwell info runs/pong                                   show its contents
     stepwell verify runs/pong --replay                        play it again
     stepwell merge runs/a runs/b --out runs/both              join stores
@@ -134,6 +136,7 @@ def root(
 
 _COMMANDS: dict[str, Callable[..., None]] = {
     "collect": collect,
+    "evaluate": evaluate,
     "info": info,
     "envs": envs,
     "merge": merge,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -37,8 +36,6 @@ if TYPE_CHECKING:
     from stepwell.collectors.simulation.remake import EnvSource
 
 __all__ = ["archive_store", "restore_store"]
-
-_REDRAW_SECONDS = 0.1
 
 
 def archive_store(
@@ -78,6 +75,7 @@ def archive_store(
     """
     with _exit_on_difference(debug):
         from stepwell.collectors.simulation.archive import archive
+        from stepwell.collectors.simulation.player import played_status
 
         ids = _ids_of(episodes)
         with (
@@ -95,7 +93,7 @@ def archive_store(
                 lanes=whole_number("--lanes", lanes),
                 env=_source_of(env),
                 rom=rom,
-                progress=_progress(line, str(folder)),
+                progress=line.reporter(played_status(str(folder))),
             )
         before = disk_bytes(folder)
         if as_json:
@@ -136,6 +134,7 @@ def restore_store(
     with _exit_on_difference(debug):
         from stepwell.buffers.provenance.archived_store import archived_ids
         from stepwell.collectors.simulation.archive import restore
+        from stepwell.collectors.simulation.player import played_status
 
         ids = _ids_of(episodes)
         with (
@@ -150,7 +149,7 @@ def restore_store(
                 lanes=whole_number("--lanes", lanes),
                 env=_source_of(env),
                 rom=rom,
-                progress=_progress(line, str(file)),
+                progress=line.reporter(played_status(str(file))),
             )
         if as_json:
             more = {"archive": str(file), "path": str(out), "disk_bytes": disk_bytes(out)}
@@ -181,29 +180,6 @@ def _ids_of(episodes: str | None) -> tuple[range, ...] | None:
 
 def _source_of(env: str | None) -> EnvSource | None:
     return None if env is None else id_or_factory(env, "--env")
-
-
-def _progress(line: LiveLine, name: str) -> Callable[[int, int], None]:
-    """A function that shows the steps that were played."""
-    began = due = time.perf_counter()
-
-    def show(steps: int, all_steps: int) -> None:
-        nonlocal due
-        now = time.perf_counter()
-        if now >= due:
-            due = now + _REDRAW_SECONDS
-            rate = steps / max(now - began, 1e-9)
-            left = (all_steps - steps) / max(rate, 1e-9)
-            line.show(
-                [
-                    Part(name, 2),
-                    Part(f"{steps:,} of {plural(all_steps, 'step')}"),
-                    Part(f"{rate:,.0f}/s", 3),
-                    Part(f"{left:,.0f} s left", 1, "bold"),
-                ]
-            )
-
-    return show
 
 
 def _archive_parts(report: ArchiveReport, before: int, out: Path) -> list[Part]:

@@ -3,34 +3,36 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import secrets
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple, cast
+from typing import Annotated, NamedTuple, cast
 
 import numpy as np
 import typer
 
 from stepwell.buffers import SequenceReplayBuffer, StepwellError
+from stepwell.buffers.progress import clock
 from stepwell.buffers.replay_writer import kept_since
 from stepwell.buffers.storage.disk.files import Files
 from stepwell.buffers.storage.disk.folder import StoreFolder
 from stepwell.buffers.storage.disk.publish import disk_bytes
 from stepwell.buffers.storage.disk.storage import DiskStorage
 from stepwell.collectors.cli.errors import exit_on_error
+from stepwell.collectors.cli.game_options import (
+    RUN,
+    EnvName,
+    GivenGameOptions,
+    Workers,
+    with_game_options,
+)
+from stepwell.collectors.cli.load_policy import POLICY_HELP, load_policy
 from stepwell.collectors.cli.make_envs import (
-    Backend,
-    EnvOptions,
     EnvRequest,
-    load_object,
     make_envs,
-    parse_actions,
-    parse_crop,
-    parse_size,
     refuse_endless,
-    refuse_signature,
 )
 from stepwell.collectors.cli.options import (
     Debug,
@@ -38,7 +40,6 @@ from stepwell.collectors.cli.options import (
     Quiet,
     number_of_bytes,
     parse_metadata,
-    real_number,
     whole_number,
 )
 from stepwell.collectors.cli.output import (
@@ -50,50 +51,39 @@ from stepwell.collectors.cli.output import (
     print_parts,
 )
 from stepwell.collectors.collector import Collector
-from stepwell.collectors.policies.policy import AnyPolicy, RandomPolicy, check_policy
-from stepwell.collectors.report import CollectReport, format_bytes
+from stepwell.collectors.report import CollectReport, collect_status, rate_parts
 
 __all__ = [
     "DEFAULT_NUM_ENVS",
     "Goal",
     "collect",
-    "load_policy",
     "missing_values",
     "parse_info",
-    "progress_parts",
     "summary",
 ]
 
 # The same on every machine, since the data depends on it.
 DEFAULT_NUM_ENVS = 8
 
-_RUN, _STORE = "What to run", "Where to store it"
-_GAMES, _ATARI, _NES = "Atari and NES games", "Atari games only", "NES cartridges only"
+_STORE = "Where to store it"
 
 
+@with_game_options
 def collect(
-    env: Annotated[
-        str,
-        typer.Argument(
-            metavar="ENV",
-            help="An Atari game (Pong, ALE/Pong-v5), the file of an NES cartridge (game.nes), an "
-            "id of Gymnasium's (CartPole-v1, module:Id-v0), or a function that makes an env "
-            "(module:callable).",
-        ),
-    ],
+    env: EnvName,
     *,
     steps: Annotated[
         str | None,
         typer.Option(
             metavar="N",
             help="Env steps to add, over all envs: 100_000, 1e5 or 100k.",
-            rich_help_panel=_RUN,
+            rich_help_panel=RUN,
         ),
     ] = None,
     episodes: Annotated[
         str | None,
         typer.Option(
-            metavar="N", help="Or: whole episodes to add, over all envs.", rich_help_panel=_RUN
+            metavar="N", help="Or: whole episodes to add, over all envs.", rich_help_panel=RUN
         ),
     ] = None,
     num_envs: Annotated[
@@ -102,17 +92,15 @@ def collect(
             metavar="N",
             help=f"Envs that are stepped together. Default: {DEFAULT_NUM_ENVS}; with --resume as "
             f"many as before.",
-            rich_help_panel=_RUN,
+            rich_help_panel=RUN,
         ),
     ] = None,
     policy: Annotated[
         str,
         typer.Option(
             metavar="NAME",
-            help="'random', or module:callable; the current folder is searched too. It is called "
-            "as policy(observation, is_first) with arrays of N envs, and with its state if it has "
-            "a method initial_state. A class is instantiated first.",
-            rich_help_panel=_RUN,
+            help=POLICY_HELP,
+            rich_help_panel=RUN,
         ),
     ] = "random",
     seed: Annotated[
@@ -121,18 +109,10 @@ def collect(
             metavar="N",
             help="The same seed and number of envs give the same data. Default: the store's seed, "
             "or a random one.",
-            rich_help_panel=_RUN,
+            rich_help_panel=RUN,
         ),
     ] = None,
-    workers: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N",
-            help="Worker threads (Atari, native backend) or processes. 0: step the envs in the "
-            "command's own process.",
-            rich_help_panel=_RUN,
-        ),
-    ] = None,
+    workers: Workers = None,
     out: Annotated[
         Path, typer.Option(metavar="DIR", help="Folder of the store.", rich_help_panel=_STORE)
     ],
@@ -178,196 +158,7 @@ def collect(
             rich_help_panel=_STORE,
         ),
     ] = None,
-    backend: Annotated[
-        Backend | None,
-        typer.Option(
-            metavar="NAME",
-            help="Atari: native, python (true last frames, lives, modes) or auto (python where it "
-            "can be). Default: auto. NES: cynes, nes-py or stable-retro. "
-            "Default: cynes; 'stepwell envs nes' shows which are installed.",
-            rich_help_panel=_GAMES,
-        ),
-    ] = None,
-    frame_skip: Annotated[
-        str | None,
-        typer.Option(metavar="N", help="Frames per step. Default: 4.", rich_help_panel=_GAMES),
-    ] = None,
-    frame_stack: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N", help="Frames per observation. Default: 4.", rich_help_panel=_GAMES
-        ),
-    ] = None,
-    sticky: Annotated[
-        str | None,
-        typer.Option(
-            metavar="P",
-            help="Probability of repeating the last action. Default: Atari 0.25, NES 0.",
-            rich_help_panel=_GAMES,
-        ),
-    ] = None,
-    noop_max: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N",
-            help="Play up to N no-op frames after a reset. Default: Atari 30, NES 0.",
-            rich_help_panel=_GAMES,
-        ),
-    ] = None,
-    size: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HxW",
-            help="Rows x columns of the observation, or 'screen'. Default: 84x84.",
-            rich_help_panel=_GAMES,
-        ),
-    ] = None,
-    rgb: Annotated[
-        bool | None,
-        typer.Option(
-            "--rgb", metavar="", help="Observe colours, not gray levels.", rich_help_panel=_GAMES
-        ),
-    ] = None,
-    pool: Annotated[
-        Literal["max", "none"] | None,
-        typer.Option(
-            help="Observe the maximum of a step's last two frames, or the last frame. Default: "
-            "max.",
-            rich_help_panel=_GAMES,
-        ),
-    ] = None,
-    max_frames: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N",
-            help="Truncate an episode after N frames. Default: Atari 108k, NES never.",
-            rich_help_panel=_GAMES,
-        ),
-    ] = None,
-    life_loss: Annotated[
-        Literal["ignore", "end"] | None,
-        typer.Option(
-            help="'end': the loss of a life ends the episode. Default: ignore.",
-            rich_help_panel=_GAMES,
-        ),
-    ] = None,
-    snapshots: Annotated[
-        bool | None,
-        typer.Option(
-            "--snapshots",
-            metavar="",
-            help="Store the emulator's state with each episode, for stepwell.env_at.",
-            rich_help_panel=_GAMES,
-        ),
-    ] = None,
-    fire_reset: Annotated[
-        bool | None,
-        typer.Option(
-            "--fire-reset", metavar="", help="Press FIRE after a reset.", rich_help_panel=_ATARI
-        ),
-    ] = None,
-    clip_rewards: Annotated[
-        bool | None,
-        typer.Option(
-            "--clip-rewards",
-            metavar="",
-            help="Store only the sign of a reward. It is better to clip in training.",
-            rich_help_panel=_ATARI,
-        ),
-    ] = None,
-    full_actions: Annotated[
-        bool | None,
-        typer.Option(
-            "--full-actions", metavar="", help="Use all 18 actions.", rich_help_panel=_ATARI
-        ),
-    ] = None,
-    mode: Annotated[
-        str | None, typer.Option(metavar="N", help="The game's mode.", rich_help_panel=_ATARI)
-    ] = None,
-    difficulty: Annotated[
-        str | None,
-        typer.Option(metavar="N", help="The game's difficulty.", rich_help_panel=_ATARI),
-    ] = None,
-    game: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MAP",
-            help="Where rewards, ends and lives are in the console's memory: a .toml file, a "
-            "folder with stable-retro's data.json and scenario.json, or retro:Name-Nes-v0.",
-            rich_help_panel=_NES,
-        ),
-    ] = None,
-    actions: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SET",
-            help="right_only, simple, complex, all, multibinary, game (the map's), or a list such "
-            "as NOOP,RIGHT,RIGHT+A. Default: simple.",
-            rich_help_panel=_NES,
-        ),
-    ] = None,
-    allow_opposites: Annotated[
-        bool | None,
-        typer.Option(
-            "--allow-opposites",
-            metavar="",
-            help="Let actions press LEFT with RIGHT, or UP with DOWN.",
-            rich_help_panel=_NES,
-        ),
-    ] = None,
-    boot: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="SCRIPT",
-            help="Buttons from power-on to the first observation: 'NOOP 20, START 3'. Default: the "
-            "map's. Repeat it for several starts.",
-            rich_help_panel=_NES,
-        ),
-    ] = None,
-    start: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="FILE",
-            help="Or: a saved state to start from. Repeat it for several starts.",
-            rich_help_panel=_NES,
-        ),
-    ] = None,
-    start_rule: Annotated[
-        Literal["random", "cycle"] | None,
-        typer.Option(
-            help="How to choose among several starts. Default: random.", rich_help_panel=_NES
-        ),
-    ] = None,
-    crop: Annotated[
-        str | None,
-        typer.Option(
-            metavar="AREA",
-            help="The borders to cut off: overscan, a name from the map, or pixels as "
-            "top,bottom,left,right.",
-            rich_help_panel=_NES,
-        ),
-    ] = None,
-    stuck_frames: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N",
-            help="Truncate an episode after N frames without progress.",
-            rich_help_panel=_NES,
-        ),
-    ] = None,
-    reward_clip: Annotated[
-        str | None,
-        typer.Option(metavar="X", help="Clip each reward to -X .. X.", rich_help_panel=_NES),
-    ] = None,
-    ram: Annotated[
-        bool | None,
-        typer.Option(
-            "--ram",
-            metavar="",
-            help="Observe the 2048 bytes of the console's memory, not the screen.",
-            rich_help_panel=_NES,
-        ),
-    ] = None,
+    games: GivenGameOptions,
     as_json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
@@ -385,41 +176,12 @@ def collect(
     Exit codes: 0 done, 2 an error that you can correct, 130 Ctrl-C.
     """
     with exit_on_error(debug):
-        values: dict[str, object] = {
-            "frame_skip": whole_number("--frame-skip", frame_skip),
-            "frame_stack": whole_number("--frame-stack", frame_stack),
-            "sticky": real_number("--sticky", sticky),
-            "noop_max": whole_number("--noop-max", noop_max, 0),
-            "grayscale": None if rgb is None else not rgb,
-            "pool": pool,
-            "max_frames": whole_number("--max-frames", max_frames),
-            "life_loss": life_loss,
-            "snapshots": snapshots,
-            "fire_reset": fire_reset,
-            "clip_rewards": clip_rewards,
-            "full_actions": full_actions,
-            "mode": whole_number("--mode", mode, 0),
-            "difficulty": whole_number("--difficulty", difficulty, 0),
-            "game": game,
-            "actions": None if actions is None else parse_actions(actions),
-            "allow_opposites": allow_opposites,
-            "boot": _one_or_list(boot),
-            "start": _one_or_list(start),
-            "start_rule": start_rule,
-            "crop": None if crop is None else parse_crop("--crop", crop),
-            "stuck_frames": whole_number("--stuck-frames", stuck_frames),
-            "reward_clip": real_number("--reward-clip", reward_clip),
-            "ram_obs": ram,
-        }
-        options = {name: value for name, value in values.items() if value is not None}
-        if size is not None:  # None is one of its values
-            options["size"] = parse_size("--size", size)
         request = EnvRequest(
             env=env,
             num_envs=whole_number("--num-envs", num_envs) or 0,
-            backend=backend,
+            backend=games.backend,
             num_workers=whole_number("--workers", workers, 0),
-            options=EnvOptions(**options),  # type: ignore[typeddict-item]
+            options=games.parsed(),
         )
         goal = Goal(whole_number("--steps", steps), whole_number("--episodes", episodes))
         chosen_seed = whole_number("--seed", seed, 0)
@@ -444,7 +206,9 @@ def collect(
             report = collector.collect(
                 steps=goal.steps,
                 episodes=goal.episodes,
-                progress=lambda report: line.show(progress_parts(report, goal)),
+                progress=line.reporter(
+                    partial(collect_status, steps=goal.steps, episodes=goal.episodes)
+                ),
             )
             session = replay.sessions[-1]
         if as_json:
@@ -463,12 +227,6 @@ class Goal(NamedTuple):
 
     steps: int | None
     episodes: int | None
-
-    def fraction(self, report: CollectReport) -> float:
-        """Return the fraction that is done, 0 to 1."""
-        if self.steps is not None:
-            return min(1.0, report.steps / self.steps)
-        return min(1.0, report.episodes / (self.episodes or 1))
 
 
 def parse_info(option: str, text: str) -> tuple[str, int | float | bool | None]:
@@ -549,35 +307,6 @@ def _missing(name: str, column: object) -> np.ndarray:
     return np.full(rows.shape[1:], missing, rows.dtype)
 
 
-def load_policy(name: str) -> AnyPolicy:
-    """Load the policy that ``--policy`` names.
-
-    Args:
-        name: "random", or "module:callable". A class is instantiated, without arguments; any other
-            object is the policy itself and is called with observations and ``is_first``.
-
-    Raises:
-        ValueError: There is no such object.
-        TypeError: It cannot be called like that.
-
-    Example:
-        >>> type(load_policy("random")).__name__
-        'RandomPolicy'
-    """
-    if name == "random":
-        return RandomPolicy()
-    if ":" not in name:
-        raise ValueError(f"--policy: expected 'random' or 'module:callable', got {name!r}")
-    found = load_object("--policy", name)
-    if inspect.isclass(found):
-        refuse_signature(
-            f"--policy {name}", found, 0, "no arguments, since a class is instantiated first"
-        )
-        found = found()
-    check_policy(found, f"--policy {name}")
-    return cast("AnyPolicy", found)
-
-
 def _refuse_early(request: EnvRequest, goal: Goal, out: Path, resume: bool) -> None:
     """Refuse invalid arguments before anything is created."""
     if (goal.steps is None) == (goal.episodes is None):
@@ -591,7 +320,7 @@ def _refuse_early(request: EnvRequest, goal: Goal, out: Path, resume: bool) -> N
             f"name; make the folder that it names, or choose another name"
         )
     if goal.episodes is not None:
-        refuse_endless(request.env, request.options)
+        refuse_endless(request.env, request.options, ", or count with --steps")
 
 
 def _refuse_store(out: Path, is_store: bool) -> None:
@@ -651,37 +380,7 @@ def _as_in_last_run(
     return replace(request, num_envs=num_envs), int(drawn) if seed is None else seed
 
 
-def _one_or_list(texts: Sequence[str] | None) -> str | list[str] | None:
-    """Return None for no text, the text itself for one, and a list for several."""
-    if not texts:
-        return None
-    return texts[0] if len(texts) == 1 else list(texts)
-
-
-# The live line and the summary.
-
-
-def progress_parts(report: CollectReport, goal: Goal) -> list[Part]:
-    """Return the live line: progress, speed, returns, size and time left."""
-    fraction = goal.fraction(report)
-    parts = [Part(f"{fraction:4.0%}", 3, "bold")]
-    if goal.steps is not None:
-        parts += [Part(f"{report.steps:,} / {goal.steps:,} steps"), *_rate_parts(report)]
-    else:
-        parts.append(Part(f"{report.episodes:,} / {goal.episodes:,} episodes"))
-        parts += [Part(f"{report.steps:,} steps", 4), *_rate_parts(report)]
-    if goal.episodes is None:
-        parts.append(Part(f"{report.episodes:,} episodes", 4))
-    if report.returns:
-        parts.append(Part(f"return {_mean(report.returns)}", 2, "cyan"))
-    if report.stored_bytes:
-        ratio = report.compression
-        smaller = f" {_rate(ratio)}x smaller" if ratio >= 1.5 else ""
-        parts.append(Part(f"rows of {format_bytes(report.stored_bytes)}{smaller}", 4))
-    if 0 < fraction < 1:
-        left = _clock(report.seconds * (1 - fraction) / fraction)
-        parts.append(Part(f"{left} left", 1, "bold"))
-    return parts
+# The summary.
 
 
 def summary(report: CollectReport, seed: int, size: Sequence[str]) -> list[list[Part]]:
@@ -693,7 +392,7 @@ def summary(report: CollectReport, seed: int, size: Sequence[str]) -> list[list[
         size: The size of the store, in parts.
     """
     total = max(report.seconds, 1e-9)
-    first = [Part(f"{report.steps:,} steps", style="bold"), *_rate_parts(report)]
+    first = [Part(f"{report.steps:,} steps", style="bold"), *rate_parts(report)]
     first.append(Part(plural(report.episodes, "episode")))
     if report.returns:
         first.append(Part(f"return {_mean(report.returns)} ± {np.std(report.returns):.1f}"))
@@ -703,30 +402,12 @@ def summary(report: CollectReport, seed: int, size: Sequence[str]) -> list[list[
         Part(f"env {report.env_seconds / total:.0%}"),
         Part(f"policy {report.policy_seconds / total:.0%}"),
         Part(f"write {report.write_seconds / total:.0%}"),
-        Part(f"of {_clock(report.seconds)}"),
+        Part(f"of {clock(report.seconds)}"),
     ]
     third = [*map(Part, size), Part(f"in {report.path}", style="bold")]
     fourth = [Part(f"digest {report.digest}"), Part(f"seed {seed}")]
     return [[*first, *second], [*third, *fourth]]
 
 
-def _rate_parts(report: CollectReport) -> list[Part]:
-    rate = report.steps_per_second
-    parts = [Part(f"{_rate(rate)} steps/s")]
-    if report.frames > report.steps > 0:
-        parts.append(Part(f"{_rate(rate * report.frames / report.steps)} frames/s", 6))
-    return parts
-
-
-def _rate(number: float) -> str:
-    return f"{number:,.0f}" if number >= 10 else f"{number:.1f}"
-
-
 def _mean(numbers: Sequence[float]) -> str:
     return f"{float(np.mean(numbers)):,.1f}"
-
-
-def _clock(seconds: float) -> str:
-    whole = round(seconds)
-    minutes, hours = whole // 60 % 60, whole // 3600
-    return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"

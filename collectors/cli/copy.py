@@ -14,7 +14,7 @@ import rich.table
 import typer
 
 from stepwell.buffers import Codec, SequenceReplayBuffer
-from stepwell.buffers.curation.copy import CopyReport, copy_episodes
+from stepwell.buffers.curation.copy import CopyReport, copy_episodes, copy_status
 from stepwell.buffers.curation.selection import EpisodeSelection
 from stepwell.buffers.curation.stored_episode import StoredEpisode, stored_episodes
 from stepwell.buffers.storage.disk.publish import disk_bytes
@@ -346,10 +346,11 @@ def _copy(
         line = stack.enter_context(LiveLine(is_silent=quiet or as_json))
         line.say(f"looking at {', '.join(map(str, sources))} ...")
         target = stack.enter_context(SequenceReplayBuffer(out, codecs=codecs or {}))
+        show = line.reporter(copy_status)
         with InterruptGuard() as guard:  # Ctrl-C acts between two writes
 
             def progress(report: CopyReport) -> None:
-                line.show(_progress_parts(report))
+                show(report)
                 guard.check()
 
             report = copy_episodes(
@@ -377,19 +378,6 @@ def _copy(
     elif not quiet:
         last = [Part(f"in {out}", style="bold"), Part(f"digest {report.digest}")]
         print_parts(_summary(report, before, after), last)
-
-
-def _progress_parts(report: CopyReport) -> list[Part]:
-    """Return the live line: progress, speed and time left."""
-    fraction = report.steps / max(1, report.chosen_steps)
-    left = report.seconds * (1 - fraction) / max(fraction, 1e-9)
-    return [
-        Part(f"{fraction:4.0%}", 3, "bold"),
-        Part(f"{report.steps:,} / {report.chosen_steps:,} steps"),
-        Part(f"{report.episodes:,} / {report.chosen_episodes:,} episodes", 2),
-        Part(f"{format_bytes(report.raw_bytes / max(report.seconds, 1e-9))}/s", 4),
-        Part(f"{left:,.0f} s left", 1, "bold"),
-    ]
 
 
 def _summary(report: CopyReport, before: int, after: int) -> list[Part]:

@@ -292,7 +292,7 @@ def export_store(
         ValueError: An argument makes no sense; nothing was written.
         StepwellError: There is no store, or it is damaged.
     """
-    from stepwell.buffers.bridges.formats.exporting import export_episodes
+    from stepwell.buffers.bridges.formats.exporting import export_episodes, export_status
 
     with (
         SequenceReplayBuffer.open(folder, read_only=True) as replay,
@@ -302,9 +302,10 @@ def export_store(
         line.say(f"looking at {folder} ...")
         before = replay.nbytes
 
+        show = line.reporter(export_status)
+
         def progress(report: ExportReport) -> None:
-            total = report.chosen_steps, report.chosen_episodes
-            line.show(_progress_parts(report.steps, report.episodes, total, report.seconds))
+            show(report)
             guard.check()
 
         report = export_episodes(
@@ -357,14 +358,15 @@ def import_data(
             f"another folder"
         )
     # Imported here: few commands need it.
-    from stepwell.buffers.bridges.formats.importing import import_episodes
+    from stepwell.buffers.bridges.formats.importing import import_episodes, import_status
 
     with LiveLine(is_silent=quiet or as_json) as line, InterruptGuard() as guard, bounded_memory():
         line.say(f"looking at {source} ...")
 
+        show = line.reporter(import_status)
+
         def progress(report: ImportReport) -> None:
-            total = report.source_steps, report.source_episodes
-            line.show(_progress_parts(report.steps, report.episodes, total, report.seconds))
+            show(report)
             guard.check()
 
         path = None if dry_run else out
@@ -403,15 +405,16 @@ def convert_folder(
             written.
     """
     # Imported here: few commands need them.
-    from stepwell.buffers.dropin.memmap.conversion import convert
+    from stepwell.buffers.dropin.memmap.conversion import conversion_status, convert
     from stepwell.buffers.dropin.memmap.original import OriginalFolder
 
     with LiveLine(is_silent=quiet or as_json) as line, InterruptGuard() as guard:
         line.say(f"looking at {source} ...")
 
+        show = line.reporter(conversion_status)
+
         def progress(report: ConversionReport) -> None:
-            total = report.source_steps, report.source_episodes
-            line.show(_progress_parts(report.steps, report.episodes, total, report.seconds))
+            show(report)
             guard.check()
 
         report = convert(OriginalFolder(source, max_bytes=max_bytes), out, progress=progress)
@@ -422,29 +425,7 @@ def convert_folder(
         _print_conversion(report, out)
 
 
-# Progress and summaries.
-
-
-def _progress_parts(
-    steps: int, episodes: int, total: tuple[int | None, int | None], seconds: float
-) -> list[Part]:
-    """Return the live line: progress, and the time left where that is known."""
-    all_steps, all_episodes = total
-    fraction: float | None = None
-    if all_steps:
-        fraction = steps / all_steps
-    elif all_episodes:
-        fraction = episodes / all_episodes
-    of_steps = f" / {all_steps:,}" if all_steps else ""
-    of_episodes = f" / {all_episodes:,}" if all_episodes else ""
-    parts = [] if fraction is None else [Part(f"{fraction:4.0%}", 3, "bold")]
-    parts += [
-        Part(f"{steps:,}{of_steps} steps"),
-        Part(f"{episodes:,}{of_episodes} episodes", 2),
-    ]
-    if fraction:
-        parts.append(Part(f"{seconds * (1 - fraction) / fraction:,.0f} s left", 1, "bold"))
-    return parts
+# Summaries.
 
 
 def _print_export(report: ExportReport, before: int, dry_run: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Annotated, TypeVar
 import typer
 
 from stepwell.buffers import RepairReport, VerifyReport, repair, verify
+from stepwell.buffers.progress import bytes_status
 from stepwell.buffers.storage.disk.publish import check_complete
 from stepwell.buffers.storage.disk.verify import Damage
 from stepwell.buffers.storage.disk.view import Recovery
@@ -34,8 +34,6 @@ __all__ = ["DAMAGED", "repair_store", "verify_stores"]
 
 DAMAGED = 1
 """Exit code: the store is damaged."""
-
-_REDRAW_SECONDS = 0.1
 
 _Report = TypeVar("_Report")
 
@@ -146,21 +144,10 @@ def repair_store(
 
 
 def _with_progress(folder: Path, is_silent: bool, work: Callable[..., _Report]) -> _Report:
-    """Do the work, which takes ``on_bytes``, with a live line that shows the progress."""
+    """Do the work, which takes ``progress``, with a live line."""
     check_complete(folder)
-    names = ("segment-*.bin", "ledger.bin")
-    total = sum(path.stat().st_size for name in names for path in folder.glob(name))
-    done, due = 0, 0.0
     with LiveLine(is_silent=is_silent) as line:
-
-        def show(nbytes: int) -> None:
-            nonlocal done, due
-            done += nbytes
-            if time.perf_counter() >= due:  # a chunk may be read faster than a line is drawn
-                line.say(f"{folder}  {format_bytes(done)} of {format_bytes(total)}")
-                due = time.perf_counter() + _REDRAW_SECONDS
-
-        return work(on_bytes=show)
+        return work(progress=line.reporter(bytes_status(str(folder))))
 
 
 def _verify_lines(report: VerifyReport) -> list[str]:

@@ -111,6 +111,7 @@ class EnvRequest:
         backend: Of games; None is "cynes" for a cartridge, and "auto" for an Atari game.
         num_workers: Threads or processes; None leaves it to the maker.
         options: Settings of games.
+        is_filmed: Make envs in this process, which render their frames.
     """
 
     env: str
@@ -118,6 +119,7 @@ class EnvRequest:
     backend: Backend | None = None
     num_workers: int | None = None
     options: EnvOptions = field(default_factory=EnvOptions)
+    is_filmed: bool = False
 
 
 def make_envs(request: EnvRequest) -> Vector:
@@ -133,13 +135,21 @@ def make_envs(request: EnvRequest) -> Vector:
         >>> envs.close()
     """
     # The makers are imported where they are called: most commands make no envs.
-    env, num_envs, num_workers = request.env, request.num_envs, request.num_workers
+    env, num_envs = request.env, request.num_envs
+    num_workers = 0 if request.is_filmed else request.num_workers
     if is_cartridge(env):
         nes_options = _nes_options(env, request.options)
         console = nes_backend(request.backend)
         from stepwell.wrappers.nes.vector import make_nes
 
-        return make_nes(env, num_envs, backend=console, num_workers=num_workers, **nes_options)
+        return make_nes(
+            env,
+            num_envs,
+            backend=console,
+            num_workers=num_workers,
+            render_mode="rgb_array" if request.is_filmed else None,
+            **nes_options,
+        )
     game = atari_name(env)
     if game is not None:
         atari_options = _atari_options(env, request.options)
@@ -150,7 +160,10 @@ def make_envs(request: EnvRequest) -> Vector:
     _refuse_game_options(env, request.options, request.backend)
     from stepwell.wrappers.make_vector_env import make_vec
 
-    return make_vec(id_or_factory(env), num_envs, num_workers=num_workers)
+    made = id_or_factory(env)
+    is_rendered = request.is_filmed and isinstance(made, str)  # a function decides itself
+    env_kwargs = {"render_mode": "rgb_array"} if is_rendered else None
+    return make_vec(made, num_envs, num_workers=num_workers, env_kwargs=env_kwargs)
 
 
 def is_cartridge(env: str) -> bool:
@@ -172,8 +185,13 @@ def is_cartridge(env: str) -> bool:
         return False
 
 
-def refuse_endless(env: str, options: EnvOptions) -> None:
+def refuse_endless(env: str, options: EnvOptions, otherwise: str = "") -> None:
     """Refuse to count episodes of a cartridge if no episode can ever end.
+
+    Args:
+        env: The env.
+        options: Settings of games.
+        otherwise: What else the user can do, for the end of the error.
 
     Raises:
         ValueError: The map has no [terminated], and no option ends an episode either.
@@ -190,7 +208,7 @@ def refuse_endless(env: str, options: EnvOptions) -> None:
     if Game.load(options.get("game")).terminated is None:
         raise ValueError(
             f"--episodes: expected episodes of {env} that end, got no map with [terminated], no "
-            f"--max-frames and no --stuck-frames; give one of them, or count with --steps"
+            f"--max-frames and no --stuck-frames; give one of them{otherwise}"
         )
 
 

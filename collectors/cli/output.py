@@ -1,25 +1,22 @@
-"""Output of the commands: the live line of a terminal, summaries, tables and JSON."""
+"""Output of the commands: summaries, tables and JSON."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Self
 
 import numpy as np
 import rich.box
 import rich.console
-import rich.live
 import rich.table
 import rich.text
 
-from stepwell.collectors.report import format_bytes
+from stepwell.buffers.progress import GAP, LiveLine, Part, format_bytes, joined
 
 __all__ = [
     "LiveLine",
     "Part",
     "describe_size",
-    "fitted",
     "packed",
     "plural",
     "print_json",
@@ -29,78 +26,6 @@ __all__ = [
     "table",
     "table_console",
 ]
-
-_GAP = "  "
-
-
-class Part(NamedTuple):
-    """A piece of text that is never broken across lines.
-
-    Args:
-        text: The text.
-        rank: When a line is too long, parts of high rank are left out first.
-        style: Style of rich.
-    """
-
-    text: str
-    rank: int = 0
-    style: str = ""
-
-
-class LiveLine:
-    """One live line of progress at the bottom of a terminal; nothing where there is no terminal.
-
-    Args:
-        is_silent: Draw nothing.
-        console: Where to draw; standard error by default.
-    """
-
-    def __init__(
-        self, *, is_silent: bool = False, console: rich.console.Console | None = None
-    ) -> None:
-        self._console = console or rich.console.Console(stderr=True, quiet=is_silent)
-        # Drawn when there is something to report, so no thread is needed.
-        self._live = rich.live.Live(console=self._console, auto_refresh=False, transient=True)
-
-    @property
-    def is_shown(self) -> bool:
-        """True where there is a terminal to draw on."""
-        return self._console.is_terminal and not self._console.is_dumb_terminal
-
-    def say(self, text: str) -> None:
-        """Show a sentence, before there are numbers to report."""
-        self._draw(rich.text.Text(text, style="dim", no_wrap=True, overflow="ellipsis"))
-
-    def show(self, parts: Sequence[Part]) -> None:
-        """Show as many of the parts as fit into the line."""
-        self._draw(fitted(parts, self._console.width - 1))
-
-    def __enter__(self) -> Self:
-        if self.is_shown:
-            self._live.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._live.stop()
-
-    def _draw(self, line: rich.text.Text) -> None:
-        if self.is_shown:
-            self._live.update(line, refresh=True)
-
-
-def fitted(parts: Sequence[Part], width: int) -> rich.text.Text:
-    """Join parts into one line of at most ``width`` characters, leaving out the least important.
-
-    Example:
-        >>> fitted([Part("12 steps"), Part("80/s", rank=2), Part("return 1", rank=1)], 18).plain
-        '12 steps  return 1'
-    """
-    kept = list(parts)
-    while len(kept) > 1 and _length(kept) > width:
-        kept.remove(max(reversed(kept), key=lambda part: part.rank))
-    line = _joined(kept)
-    line.truncate(max(1, width))
-    return line
 
 
 def packed(parts: Sequence[Part], width: int) -> list[rich.text.Text]:
@@ -115,7 +40,7 @@ def packed(parts: Sequence[Part], width: int) -> list[rich.text.Text]:
         if lines[-1] and _length([*lines[-1], part]) > width:
             lines.append([])
         lines[-1].append(part)
-    return [_joined(line) for line in lines]
+    return [joined(line) for line in lines]
 
 
 def print_parts(*lines: Sequence[Part]) -> None:
@@ -211,11 +136,4 @@ def _times(ratio: float) -> str:
 
 
 def _length(parts: Sequence[Part]) -> int:
-    return sum(len(part.text) for part in parts) + len(_GAP) * (len(parts) - 1)
-
-
-def _joined(parts: Sequence[Part]) -> rich.text.Text:
-    pairs = [(part.text, part.style) for part in parts]
-    line = rich.text.Text(_GAP).join(rich.text.Text(text, style=style) for text, style in pairs)
-    line.no_wrap = True
-    return line
+    return sum(len(part.text) for part in parts) + len(GAP) * (len(parts) - 1)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from stepwell.buffers import SequenceReplayBuffer
+from stepwell.buffers.progress import Status
 from stepwell.collectors.cli.make_envs import AtariBackend, id_or_factory
 from stepwell.collectors.cli.options import format_ids, parse_ids, stored_ids, whole_number
 from stepwell.collectors.cli.output import LiveLine, Part, plural
@@ -24,7 +25,6 @@ __all__ = ["DIFFERS", "UNREACHABLE", "ReplayOptions", "ReplayReport", "replay_st
 DIFFERS, UNREACHABLE = 1, 3
 """Exit codes: a row is not what the env showed; episodes cannot be played again."""
 
-_REDRAW_SECONDS = 0.1
 _MOST_LINES, _IDS_LENGTH = 20, 60
 
 
@@ -197,26 +197,27 @@ def replay_store(folder: Path, options: ReplayOptions, *, is_silent: bool) -> Re
         ValueError: The envs cannot be made again; nothing was played.
     """
     # Imported here: a comparison of checksums does not need it.
+    from stepwell.collectors.simulation.player import played_status
     from stepwell.collectors.simulation.resimulate import resimulate
 
     report = ReplayReport(folder)
-    began = due = time.perf_counter()
+    began = time.perf_counter()
     with (
         LiveLine(is_silent=is_silent) as line,
         SequenceReplayBuffer.open(folder, read_only=True) as replay,
     ):
+        played = played_status(str(folder))
 
-        def show(steps: int, all_steps: int) -> None:
-            nonlocal due
+        def status(steps: int, all_steps: int) -> Status:
+            shown, bad = played(steps, all_steps), len(report.differing)
+            more = [Part(f"{bad:,} differ", style="red")] if bad else []
+            return shown._replace(parts=[*shown.parts, *more])
+
+        show = line.reporter(status)
+
+        def count(steps: int, all_steps: int) -> None:
             report.played_steps = steps
-            now = time.perf_counter()
-            if now >= due:
-                due = now + _REDRAW_SECONDS
-                done = f"{steps:,} of {plural(all_steps, 'step')}"
-                rate = f"{steps / max(now - began, 1e-9):,.0f}/s"
-                bad = len(report.differing)
-                parts = [Part(str(folder)), Part(done), Part(rate, 1)]
-                line.show([*parts, Part(f"{bad:,} differ", style="red")] if bad else parts)
+            show(steps, all_steps)
 
         ids: list[int] = np.unique(replay.storage.index.records["episode"]).tolist()
         with resimulate(
@@ -227,7 +228,7 @@ def replay_store(folder: Path, options: ReplayOptions, *, is_silent: bool) -> Re
             env=options.env,
             rom=options.rom,
             backend=options.backend,
-            progress=show,
+            progress=count,
         ) as proofs:
             changes = {one: None for maker in proofs.makers for one in maker.differences}
             report.changes = list(changes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, cast
@@ -11,12 +11,13 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import SyncVectorEnv, VectorEnv, VectorWrapper
 
+from stepwell.buffers.progress import Progress, check_progress
 from stepwell.buffers.whole_numbers import check_whole
 from stepwell.collectors.collector import Collector
 from stepwell.collectors.evaluation.result import EvaluatedEpisode, Evaluation
 from stepwell.collectors.evaluation.video import file_names, load_av
 from stepwell.collectors.evaluation.video_recorder import VideoRecorder
-from stepwell.collectors.policies.policy import AnyPolicy, check_policy
+from stepwell.collectors.policies.as_policy import GivenPolicy, as_policy
 from stepwell.collectors.report import CollectReport, EpisodeReport
 from stepwell.collectors.vector_envs import Vector, as_vector, is_ale, recipe_of
 from stepwell.wrappers.atari_settings import atari_name
@@ -31,7 +32,7 @@ _REWARDS_LOST = {"ClipReward", "NormalizeReward"}
 
 def evaluate(
     envs: str | Vector | gymnasium.Env[Any, Any],
-    policy: AnyPolicy,
+    policy: GivenPolicy,
     *,
     episodes: int | None = None,
     seeds: Sequence[int] | None = None,
@@ -39,7 +40,7 @@ def evaluate(
     num_envs: int | None = None,
     video: bool | str | PathLike[str] | None = None,
     video_episodes: Collection[int] = (0,),
-    progress: Callable[[CollectReport], None] | None = None,
+    progress: Progress[CollectReport] = None,
 ) -> Evaluation:
     """Play whole episodes with a policy and return their scores.
 
@@ -48,14 +49,15 @@ def evaluate(
 
     The policy is evaluated as it is: one that explores keeps exploring, and the method ``begin`` of
     one that has it is called with a generator from ``seed``. So pass the inner policy, or a copy,
-    rather than one that a Collector is using. Nothing is stored.
+    rather than one that a Collector is using; of a model of Stable-Baselines3, for its best
+    actions, ``sb3_policy(model, deterministic=True)``. Nothing is stored.
 
     Args:
         envs: An id of gymnasium's, whose envs are made and at the end closed; those of an Atari
             game ("Pong", "ALE/Pong-v5") are made by `make_atari`, with its defaults and
             backend="python". Or a vector env, or a single env, which are reset and stay open: not
             those that a Collector is using.
-        policy: Chooses the actions; see `Policy`.
+        policy: Chooses the actions; anything that a `Collector` takes.
         episodes: Episodes to play: the first ones to start. Give either this or ``seeds``.
         seeds: One episode is played from each seed. The observations, and so the result, then do
             not depend on ``num_envs``, unless the policy's choice for one env depends on the others
@@ -71,7 +73,8 @@ def evaluate(
             ``stepwell[video]``.
         video_episodes: Numbers of the episodes to record, in the order of the starts, or of the
             seeds. Only these are rendered.
-        progress: Called about five times a second with the report so far.
+        progress: True shows a line in a terminal or a bar in a notebook; or a function of reports;
+            as in `Collector.collect`.
 
     Returns:
         The episodes, the mean return with its confidence interval, and the videos: one frame for
@@ -81,7 +84,7 @@ def evaluate(
     Raises:
         ValueError: An argument is out of range, there is no such env, its episodes end at lost
             lives, it does not declare whether its rewards are clipped, or it cannot be rendered.
-        TypeError: ``envs``, ``video`` or ``progress`` has another type.
+        TypeError: ``envs``, ``policy``, ``video`` or ``progress`` has another type.
         ImportError: A package that this env, or a video, needs is missing.
 
     Example:
@@ -92,7 +95,8 @@ def evaluate(
         >>> len(evaluation.episodes), evaluation.mean > 400
         (10, True)
     """
-    check_policy(policy)
+    actor = as_policy(policy)
+    check_progress(progress)
     count = _number_of_episodes(episodes, seeds)
     recorded = _recorded_episodes(video, video_episodes, count)
     files = _video_files(video, recorded)
@@ -107,7 +111,7 @@ def evaluate(
         on_step = None if recorder is None else recorder.on_step
         # A video shows the envs after each step: no reset may come in between.
         collector = Collector(
-            raw, policy, seed=seed, reseed_steps=None, on_step=on_step, on_episode=ended.append
+            raw, actor, seed=seed, reseed_steps=None, on_step=on_step, on_episode=ended.append
         )
         if seeds is None:
             collector.collect(episodes=count, progress=progress)

@@ -11,12 +11,12 @@ from gymnasium import spaces
 from stepwell.buffers import Layout, Spec
 from stepwell.buffers.spec import flatten, unflatten
 from stepwell.buffers.whole_numbers import whole_number
+from stepwell.collectors.policies.as_policy import GivenPolicy, as_policy
 from stepwell.collectors.policies.policy import (
     AnyPolicy,
     RandomPolicy,
     SeededPolicy,
     as_recurrent,
-    check_policy,
     override_hook_of,
     value_of,
 )
@@ -40,7 +40,8 @@ class WarmUp:
     A new Collector continues the count where the last one stopped.
 
     Args:
-        policy: Any policy; its ``initial_state`` and ``value`` are this one's too.
+        policy: Any policy, or what a Collector takes as one; its ``initial_state`` and ``value``
+            are this one's too.
         steps: Number of rows with random actions: the first ones, over all envs. A row from which
             no step is taken, at the end of an episode, counts too.
         mark: Add the extra ``explored`` [n] bool: the row's action is not the policy's.
@@ -66,13 +67,13 @@ class WarmUp:
     value: Callable[..., Any]
     on_override: OverrideHook
 
-    def __init__(self, policy: AnyPolicy, steps: int, *, mark: bool = False) -> None:
+    def __init__(self, policy: GivenPolicy, steps: int, *, mark: bool = False) -> None:
         self._inner = _InnerPolicy(policy)
         self._random = _RandomActions("WarmUp", mark)
         self._steps = whole_number("steps", steps, 0)
         self.rows = 0
         """Rows so far; set it to continue where an earlier run stopped."""
-        _copy_methods(policy, self)
+        _copy_methods(self._inner.policy, self)
 
     def begin(self, action_space: spaces.Space[object], rng: np.random.Generator) -> None:
         """Draw from this space with this generator from now on; the inner policy begins too."""
@@ -102,7 +103,8 @@ class EpsilonGreedy:
     A new Collector continues the count of rows where the last one stopped.
 
     Args:
-        policy: Any policy; its ``initial_state`` and ``value`` are this one's too.
+        policy: Any policy, or what a Collector takes as one; its ``initial_state`` and ``value``
+            are this one's too.
         epsilon: Probability from 0 to 1, or a function of the number of rows before, over all envs,
             that returns it.
         mark: Add the extra ``explored`` [n] bool: the row's action was drawn at random.
@@ -130,7 +132,7 @@ class EpsilonGreedy:
     on_override: OverrideHook
 
     def __init__(
-        self, policy: AnyPolicy, epsilon: float | Callable[[int], float], *, mark: bool = False
+        self, policy: GivenPolicy, epsilon: float | Callable[[int], float], *, mark: bool = False
     ) -> None:
         if not callable(epsilon):
             _check_probability(epsilon)
@@ -140,7 +142,7 @@ class EpsilonGreedy:
         self._rng: np.random.Generator | None = None
         self.rows = 0
         """Rows so far; set it to continue where an earlier run stopped."""
-        _copy_methods(policy, self)
+        _copy_methods(self._inner.policy, self)
 
     def begin(self, action_space: spaces.Space[object], rng: np.random.Generator) -> None:
         """Draw from this space with this generator from now on; the inner policy begins too."""
@@ -188,7 +190,7 @@ class GaussianNoise:
     value: Callable[..., Any]
     on_override: OverrideHook
 
-    def __init__(self, policy: AnyPolicy, scale: float | np.ndarray) -> None:
+    def __init__(self, policy: GivenPolicy, scale: float | np.ndarray) -> None:
         self._scale = np.asarray(scale, np.float64)
         if not (np.isfinite(self._scale) & (self._scale >= 0)).all():
             raise ValueError(
@@ -197,7 +199,7 @@ class GaussianNoise:
         self._inner = _InnerPolicy(policy)
         self._space: spaces.Box | None = None
         self._rng = np.random.default_rng()
-        _copy_methods(policy, self)
+        _copy_methods(self._inner.policy, self)
 
     def begin(self, action_space: spaces.Space[object], rng: np.random.Generator) -> None:
         """Draw noise for this space with this generator from now on; the policy inside begins too.
@@ -265,19 +267,18 @@ class _InnerPolicy:
         policy: Any policy.
     """
 
-    def __init__(self, policy: AnyPolicy) -> None:
-        check_policy(policy)
-        self._policy = policy
-        self._call = cast("Callable[..., object]", policy)
-        self._is_recurrent = as_recurrent(policy) is not None
+    def __init__(self, policy: GivenPolicy) -> None:
+        self.policy = as_policy(policy)
+        self._call = cast("Callable[..., object]", self.policy)
+        self._is_recurrent = as_recurrent(self.policy) is not None
 
     def begin(
         self, action_space: spaces.Space[object], rng: np.random.Generator
     ) -> np.random.Generator:
         """Begin the policy with its own generator; returns another one for the outer policy."""
         outer, inner = rng.spawn(2)
-        if isinstance(self._policy, SeededPolicy):
-            self._policy.begin(action_space, inner)
+        if isinstance(self.policy, SeededPolicy):
+            self.policy.begin(action_space, inner)
         return outer
 
     def ask(
@@ -297,7 +298,7 @@ class _InnerPolicy:
 
     def overridden(self, answer: _PolicyResult) -> _PolicyResult:
         """The same with the state after these actions, where the policy has `on_override`."""
-        if answer.state and (hook := override_hook_of(self._policy)) is not None:
+        if answer.state and (hook := override_hook_of(self.policy)) is not None:
             return answer._replace(state=(hook(answer.action, answer.state[0]),))
         return answer
 

@@ -1,10 +1,9 @@
-"""Policies: the protocols, the checks, and a random policy."""
+"""Policies: the protocols, and a random policy."""
 
 from __future__ import annotations
 
 import inspect
 import math
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
 
@@ -24,7 +23,6 @@ __all__ = [
     "SeededPolicy",
     "ValuePolicy",
     "as_recurrent",
-    "check_policy",
     "override_hook_of",
     "value_of",
 ]
@@ -147,80 +145,6 @@ class ValuePolicy(Protocol):
     def value(self, observation: Any, /) -> np.ndarray:
         """Values [K] float of K observations ``[K, ...]``."""
         ...
-
-
-def check_policy(policy: object, name: str = "policy") -> None:
-    """Refuse objects that are not policies, before anything else is done.
-
-    Args:
-        policy: The object.
-        name: Its name in the error.
-
-    Raises:
-        TypeError: It cannot be called with an observation and ``is_first``, and with a state where
-            it has a method ``initial_state``.
-    """
-    if inspect.isclass(policy):
-        raise TypeError(
-            f"{name}: expected a policy, got the class {policy.__name__}; make one of it, "
-            f"{policy.__name__}()"
-        )
-    if not callable(policy):
-        got = repr(policy) if policy is None or isinstance(policy, str) else type(policy).__name__
-        raise TypeError(
-            f"{name}: expected something to call with observation and is_first, got {got}; "
-            f"{_advice(policy)}"
-        )
-    forward = _forward_of(policy)
-    if as_recurrent(policy) is None:
-        count, what = 2, "two arguments, observation and is_first"
-    else:
-        count, what = 3, "three arguments, observation, is_first and state"
-    # A decorated policy is called as the decorator left it.
-    try:
-        signature = inspect.signature(forward or policy, follow_wrapped=False)
-    except (TypeError, ValueError):  # not known for some functions in C: the first call shows it
-        return
-    try:
-        signature.bind(*[None] * count)
-    except TypeError:
-        is_taken = False
-    else:
-        is_taken = True
-    if forward is not None and (not is_taken or type(policy).__module__.startswith(_TORCH_LAYERS)):
-        raise TypeError(
-            f"{name}: expected it to take {what}, as numpy arrays, got the torch module "
-            f"{type(policy).__name__}; wrap it: stepwell.bridges.torch_policy(module), with "
-            f"mode='greedy' for Q values"
-        )
-    if not is_taken:
-        raise TypeError(
-            f"{name}: expected it to take {what}, got {signature}; give it these arguments, also "
-            f"those that it does not use"
-        )
-
-
-_TORCH_LAYERS = ("torch.nn.", "torch.jit.")
-
-
-def _forward_of(policy: object) -> Callable[..., object] | None:
-    """A torch module's ``forward``, None for other policies; its ``__call__`` takes anything."""
-    torch = sys.modules.get("torch.nn")  # there is no module of a library that is not loaded
-    base = None if torch is None else cast("type[Any]", torch.Module)
-    if base is None or not isinstance(policy, base) or type(policy).__call__ is not base.__call__:
-        return None
-    return cast("Callable[..., object]", cast("Any", policy).forward)
-
-
-def _advice(policy: object) -> str:
-    """Advice for an object that cannot be called."""
-    if policy is None or (isinstance(policy, str) and policy == "random"):
-        return "stepwell.RandomPolicy() draws random actions"
-    if isinstance(policy, str):
-        return "import the policy and give the object"
-    if any(base.__module__.startswith("stable_baselines3.") for base in type(policy).__mro__):
-        return "wrap it: stepwell.bridges.sb3_policy(model)"
-    return "give a function or a callable object"
 
 
 def as_recurrent(policy: object) -> RecurrentPolicy | None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, TypeAlias
+from typing import IO, TYPE_CHECKING
 
 from stepwell.buffers import (
     End,
@@ -24,6 +24,7 @@ from stepwell.buffers import (
 )
 from stepwell.buffers.curation.episode_writer import check_new
 from stepwell.buffers.curation.stored_episode import stored_episodes
+from stepwell.buffers.progress import Progress, check_progress, progress_function
 from stepwell.buffers.provenance.archive_file import ArchiveFile
 from stepwell.buffers.provenance.archived_store import (
     ArchivedStore,
@@ -36,7 +37,7 @@ from stepwell.buffers.storage.disk.layout import write_folder
 from stepwell.buffers.storage.disk.publish import check_unused, publish
 from stepwell.buffers.storage.disk.storage import DiskStorage
 from stepwell.buffers.whole_numbers import whole_number
-from stepwell.collectors.simulation.player import PlayedRows, play
+from stepwell.collectors.simulation.player import PlayedRows, play, played_status
 from stepwell.collectors.simulation.remake import EnvMaker, EnvSource, maker_of
 from stepwell.collectors.simulation.resimulate import resimulate
 
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
 __all__ = ["ArchiveReport", "RestoreReport", "archive", "restore"]
 
 _BYTES_AT_ONCE = 32 << 20  # of decoded chunks
-Progress: TypeAlias = "Callable[[int, int], None]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +114,7 @@ def archive(
     lanes: int | None = None,
     env: EnvSource | None = None,
     rom: Rom | None = None,
-    progress: Progress | None = None,
+    progress: Progress[int, int] = None,
 ) -> ArchiveReport:
     """Write a replay to a small file: actions, seeds and checksums, from which `restore` makes it.
 
@@ -131,7 +131,9 @@ def archive(
         lanes: Episodes to play at a time; as in `resimulate`.
         env: How to make one env; as in `resimulate`.
         rom: The cartridge of NES games; as in `resimulate`.
-        progress: Called with the env steps played so far, and those of all episodes.
+        progress: True shows a line in a terminal, a bar in a notebook, or a line of text every 30
+            seconds where there is neither. Or a function that is called with the env steps played
+            so far, and those of all episodes.
 
     Raises:
         RowsDiffer: An env shows other rows than are stored.
@@ -153,6 +155,7 @@ def archive(
         (3, True, True)
     """
     began = time.perf_counter()
+    check_progress(progress)
     if not isinstance(replay, SequenceReplayBuffer):
         raise TypeError(f"replay: expected a SequenceReplayBuffer, got {type(replay).__name__}")
     target = Path(path)
@@ -204,7 +207,7 @@ def restore(
     lanes: int | None = None,
     env: EnvSource | None = None,
     rom: Rom | None = None,
-    progress: Progress | None = None,
+    progress: Progress[int, int] = None,
 ) -> RestoreReport:
     """Make the store of an archive again, by playing its episodes.
 
@@ -221,7 +224,9 @@ def restore(
         lanes: Episodes to play at a time; as in `resimulate`.
         env: How to make one env; as in `resimulate`.
         rom: The cartridge of NES games; as in `resimulate`.
-        progress: Called with the env steps played so far, and those of all episodes.
+        progress: True shows a line in a terminal, a bar in a notebook, or a line of text every 30
+            seconds where there is neither. Or a function that is called with the env steps played
+            so far, and those of all episodes.
 
     Raises:
         RowsDiffer: An env shows other rows than were archived. The target then has the episodes
@@ -232,6 +237,7 @@ def restore(
         ValueError: An argument is invalid, the target is in use, or the envs cannot be made again.
     """
     began = time.perf_counter()
+    check_progress(progress)
     if not isinstance(target, SequenceReplayBuffer):
         raise TypeError(f"target: expected a SequenceReplayBuffer, got {type(target).__name__}")
     check_new(target)
@@ -316,18 +322,19 @@ class _Restore:
         self,
         jobs: Sequence[tuple[list[Chain], EnvMaker]],
         lanes: int | None,
-        progress: Progress | None,
+        progress: Progress[int, int],
     ) -> RowsDiffer | None:
         """Play the chains; the error of the first difference."""
         before = 0
-        for chains, maker in jobs:
-            report = None if progress is None else partial(self._report, progress, before)
-            with play(chains, maker, lanes, report) as player:
-                for rows in player:
-                    difference = self._take(rows)
-                    if difference is not None:
-                        return RowsDiffer(self._sentence(difference, maker))
-            before += sum(chain.steps for chain in chains)
+        with progress_function(progress, played_status()) as function:
+            for chains, maker in jobs:
+                report = None if function is None else partial(self._report, function, before)
+                with play(chains, maker, lanes, report) as player:
+                    for rows in player:
+                        difference = self._take(rows)
+                        if difference is not None:
+                            return RowsDiffer(self._sentence(difference, maker))
+                before += sum(chain.steps for chain in chains)
         return None
 
     def write(self, target: SequenceReplayBuffer, name: str) -> bool:
@@ -410,14 +417,16 @@ class _Restore:
             + (f"; since then changed: {', '.join(changed)}" if changed else "")
         )
 
-    def _report(self, progress: Progress, before: int, steps: int, _: int) -> None:
+    def _report(
+        self, progress: Callable[[int, int], None], before: int, steps: int, _: int
+    ) -> None:
         progress(before + steps, self.steps)
 
 
 def _prove(
     replay: SequenceReplayBuffer,
     chosen: set[int],
-    progress: Progress | None,
+    progress: Progress[int, int],
     *,
     lanes: int | None,
     env: EnvSource | None,

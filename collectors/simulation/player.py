@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, Self
@@ -9,6 +10,7 @@ from typing import NamedTuple, Protocol, Self
 import numpy as np
 
 from stepwell.buffers import End, Spec
+from stepwell.buffers.progress import Part, Status, rate
 from stepwell.buffers.provenance.chains import Chain, Play
 from stepwell.buffers.whole_numbers import check_whole
 from stepwell.collectors.simulation.lanes import (
@@ -22,7 +24,7 @@ from stepwell.collectors.simulation.lanes import (
 )
 from stepwell.wrappers.workers.vector_env import available_cores
 
-__all__ = ["PIECE_ROWS", "Maker", "PlayedRows", "Player", "play"]
+__all__ = ["PIECE_ROWS", "Maker", "PlayedRows", "Player", "play", "played_status"]
 
 PIECE_ROWS, _PIECE_BYTES = 256, 4 << 20
 
@@ -111,6 +113,26 @@ def play(
         ValueError: ``lanes`` is no whole number >= 1.
     """
     return Player(list(chains), maker, lanes, progress)
+
+
+def played_status(name: str = "") -> Callable[[int, int], Status]:
+    """The progress of playing: a function of the env steps that were played, and those of all.
+
+    Args:
+        name: Name of the store, if it is to be shown.
+    """
+    began = time.perf_counter()
+
+    def status(steps: int, all_steps: int) -> Status:
+        seconds = time.perf_counter() - began
+        parts = [Part(name, 2)] if name else []
+        parts += [
+            Part(f"{steps:,} / {all_steps:,} steps"),
+            Part(f"{rate(steps / max(seconds, 1e-9))} steps/s", 3),
+        ]
+        return Status(parts, min(1.0, steps / max(1, all_steps)), seconds)
+
+    return status
 
 
 class Player(Iterator[PlayedRows]):

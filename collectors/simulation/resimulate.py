@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import numpy as np
 
 from stepwell.buffers import Chunk, End, SequenceReplayBuffer
+from stepwell.buffers.progress import Progress, check_progress, progress_function
 from stepwell.buffers.provenance.chains import Chain, Play, chains_of
 from stepwell.buffers.storage.joined import ID_BITS, JoinedStorage
 from stepwell.buffers.storage.protocol import Storage
 from stepwell.buffers.whole_numbers import check_whole, whole_number
-from stepwell.collectors.simulation.player import PlayedRows, Player, play
+from stepwell.collectors.simulation.player import PlayedRows, Player, play, played_status
 from stepwell.collectors.simulation.remake import AtariBackend, EnvMaker, EnvSource, maker_of
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def resimulate(
     env: EnvSource | None = None,
     rom: Rom | None = None,
     backend: AtariBackend | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress[int, int] = None,
 ) -> Resimulation:
     """Play stored episodes again, and compare every row with what is stored.
 
@@ -85,7 +86,9 @@ def resimulate(
         rom: The cartridge of NES games: a path, or the file's bytes.
         backend: Play Atari games on this backend, ``"native"`` or ``"python"``; None is the
             recorded one.
-        progress: Called with the env steps played so far, and those of all episodes.
+        progress: True shows a line in a terminal, a bar in a notebook, or a line of text every 30
+            seconds where there is neither. Or a function that is called with the env steps played
+            so far, and those of all episodes.
 
     Returns:
         An iterator over the proofs, in the order in which episodes are done; a context manager
@@ -108,8 +111,7 @@ def resimulate(
         raise TypeError(f"replay: expected a SequenceReplayBuffer, got {type(replay).__name__}")
     if lanes is not None:
         check_whole("lanes", lanes, 1)
-    if progress is not None and not callable(progress):
-        raise TypeError(f"progress: expected a function of two counts, got {progress!r}")
+    check_progress(progress)
     plan = _Plan(replay.storage, episodes, sample)
     jobs = [
         (chains, maker_of(facts, replay.spec, env=env, rom=rom, backend=backend))
@@ -138,7 +140,7 @@ class Resimulation(Iterator[EpisodeProof]):
         plan: _Plan,
         jobs: Sequence[tuple[list[Chain], EnvMaker]],
         lanes: int | None,
-        progress: Callable[[int, int], None] | None,
+        progress: Progress[int, int],
     ) -> None:
         self.makers = [maker for _, maker in jobs]
         self.episodes = len(plan.wanted)
@@ -166,18 +168,19 @@ class Resimulation(Iterator[EpisodeProof]):
         plan: _Plan,
         jobs: Sequence[tuple[list[Chain], EnvMaker]],
         lanes: int | None,
-        progress: Callable[[int, int], None] | None,
+        progress: Progress[int, int],
     ) -> Generator[EpisodeProof]:
         yield from plan.unreachable
         before = 0
-        for chains, maker in jobs:
-            report = None if progress is None else partial(self._report, progress, before)
-            playable = [chain for chain in map(partial(_playable, maker), chains) if chain.plays]
-            with play(playable, maker, lanes, report) as player:
-                yield from _proofs(player, maker, plan)
-            for chain in chains:
-                yield from _not_playable(chain, maker, plan)
-            before += sum(chain.steps for chain in chains)
+        with progress_function(progress, played_status()) as function:
+            for chains, maker in jobs:
+                report = None if function is None else partial(self._report, function, before)
+                playable = [one for one in map(partial(_playable, maker), chains) if one.plays]
+                with play(playable, maker, lanes, report) as player:
+                    yield from _proofs(player, maker, plan)
+                for chain in chains:
+                    yield from _not_playable(chain, maker, plan)
+                before += sum(chain.steps for chain in chains)
 
     def _report(
         self, progress: Callable[[int, int], None], before: int, steps: int, _: int

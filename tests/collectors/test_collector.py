@@ -580,6 +580,7 @@ def test_progress_is_reported_during_the_run_and_at_the_end(
     replay: sw.SequenceReplayBuffer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stepwell.collectors.collector._PROGRESS_SECONDS", 0.0)
+    monkeypatch.setattr("stepwell.collectors.collector._TIMES_THE_COST", 0)
     reported: list[int] = []
     with collector_of(replay=replay) as collector:
         report = collector.collect(steps=10, progress=lambda part: reported.append(part.steps))

@@ -257,22 +257,44 @@ def parse_boot(script: str) -> Boot:
         >>> parse_boot("NOOP 20, START 3")
         ((0, 20), (16, 3))
     """
-    parts = [part.strip() for part in script.replace("\n", ",").split(",")]
-    boot = tuple(_part(part) for part in parts if part)
+    boot = tuple(map(_held, parse_script(script)))
     total = sum(frames for _, frames in boot)
     if total > LONGEST:
         raise ValueError(f"boot: expected at most {LONGEST:,} frames in all, got {total:,}")
     return boot
 
 
-def _part(part: str) -> tuple[int, int]:
-    fields = part.split()
-    if len(fields) != 2 or not fields[1].isdecimal() or int(fields[1]) < 1:
-        raise ValueError(
-            f"boot: expected parts such as 'START 3' (buttons, then frames, at least 1), "
-            f"got {part!r}; a whole script reads 'NOOP 20, START 3, NOOP 5'"
-        )
+def parse_script(script: str, name: str = "boot", unit: str = "frames") -> list[tuple[str, int]]:
+    """Split a script such as "NOOP 20, START 3" into buttons and counts.
+
+    Args:
+        script: Parts separated by commas or line ends; each is a text without spaces and a number.
+        name: Name of the script in errors.
+        unit: Things that the numbers count.
+
+    Raises:
+        ValueError: A part has another form.
+
+    Example:
+        >>> parse_script("NOOP 20, RIGHT+A 3")
+        [('NOOP', 20), ('RIGHT+A', 3)]
+    """
+    found: list[tuple[str, int]] = []
+    for part in script.replace("\n", ",").split(","):
+        fields = part.split()
+        if not fields:
+            continue
+        if len(fields) != 2 or not fields[1].isdecimal() or int(fields[1]) < 1:
+            raise ValueError(
+                f"{name}: expected parts such as 'START 3' (buttons, then {unit}, at least 1), "
+                f"got {part.strip()!r}; a whole script reads 'NOOP 20, START 3, NOOP 5'"
+            )
+        found.append((fields[0], int(fields[1])))
+    return found
+
+
+def _held(part: tuple[str, int]) -> tuple[int, int]:
     try:
-        return parse_buttons(fields[0]), int(fields[1])
+        return parse_buttons(part[0]), part[1]
     except ValueError as error:
-        raise ValueError(f"boot, part {part!r}: {error}") from None
+        raise ValueError(f"boot, part '{part[0]} {part[1]}': {error}") from None

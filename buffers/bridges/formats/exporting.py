@@ -14,10 +14,17 @@ from stepwell.buffers.bridges.formats.options import parse_options
 from stepwell.buffers.curation.stored_episode import StoredEpisode, stored_episodes
 from stepwell.buffers.episode import Episode
 from stepwell.buffers.errors import NotEnoughData
+from stepwell.buffers.progress import (
+    Progress,
+    Status,
+    check_progress,
+    episodes_status,
+    progress_function,
+)
 from stepwell.buffers.replay import SequenceReplayBuffer
 from stepwell.buffers.storage.disk.publish import check_unused, disk_bytes, publish
 
-__all__ = ["ExportReport", "export_episodes"]
+__all__ = ["ExportReport", "export_episodes", "export_status"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +68,7 @@ def export_episodes(
     options: Mapping[str, object] | None = None,
     keep: Callable[[StoredEpisode], bool] | None = None,
     dry_run: bool = False,
-    progress: Callable[[ExportReport], None] | None = None,
+    progress: Progress[ExportReport] = None,
 ) -> ExportReport:
     """Write whole episodes as a data set of another library.
 
@@ -77,7 +84,9 @@ def export_episodes(
         options: Options of the format by name; ``stepwell formats`` lists them.
         keep: Write only episodes for which this is true, for example an `EpisodeSelection`.
         dry_run: Check everything, write nothing, and report what would be written.
-        progress: Called after every episode with the report so far.
+        progress: True shows a line in a terminal, a bar in a notebook, or a line of text every 30
+            seconds where there is neither. Or a function that is called after every episode with
+            the report so far.
 
     Returns:
         The report.
@@ -88,6 +97,7 @@ def export_episodes(
         ImportError: A library that the format needs is not installed.
         NotEnoughData: The replay is empty.
         OSError: Something cannot be written.
+        TypeError: ``progress`` is neither True nor a function.
 
     Example:
         >>> import tempfile
@@ -106,6 +116,7 @@ def export_episodes(
         (3, 1)
     """
     began = time.perf_counter()
+    check_progress(progress)
     format_ = format_of(to)
     if format_.export_options is None:
         raise ValueError(
@@ -127,8 +138,15 @@ def export_episodes(
     )
     if dry_run:
         return replace(report, seconds=time.perf_counter() - began)
-    job = _Job(format_, writer, progress, began, report)
-    return job.run(_episodes(replay, chosen), replay.path)
+    with progress_function(progress, export_status) as function:
+        job = _Job(format_, writer, function, began, report)
+        return job.run(_episodes(replay, chosen), replay.path)
+
+
+def export_status(report: ExportReport) -> Status:
+    """The progress of an export."""
+    total = report.chosen_steps, report.chosen_episodes
+    return episodes_status(report.steps, report.episodes, total, report.seconds)
 
 
 class _Job:

@@ -18,10 +18,17 @@ from stepwell.buffers.curation.episode_writer import EpisodeWriter, check_new
 from stepwell.buffers.episode import Episode
 from stepwell.buffers.errors import StepwellError
 from stepwell.buffers.given_files import GivenFiles
+from stepwell.buffers.progress import (
+    Progress,
+    Status,
+    check_progress,
+    episodes_status,
+    progress_function,
+)
 from stepwell.buffers.replay import SequenceReplayBuffer
 from stepwell.buffers.spec import Spec
 
-__all__ = ["ImportReport", "import_episodes"]
+__all__ = ["ImportReport", "import_episodes", "import_status"]
 
 _OWN: Final = Path(__file__).parents[2]  # the folder "buffers"
 
@@ -74,7 +81,7 @@ def import_episodes(
     facts: Mapping[str, object] | None = None,
     max_bytes: int | None = None,
     dry_run: bool = False,
-    progress: Callable[[ImportReport], None] | None = None,
+    progress: Progress[ImportReport] = None,
 ) -> ImportReport:
     """Read a data set of another library into a new replay, in RAM or in a folder.
 
@@ -91,7 +98,9 @@ def import_episodes(
         max_bytes: Memory that one episode of the data set may unpack to; None for half of the
             free memory. Larger episodes are rejected before they are unpacked.
         dry_run: Read and check all episodes, store nothing, and report.
-        progress: Called after every episode with the report so far.
+        progress: True shows a line in a terminal, a bar in a notebook, or a line of text every 30
+            seconds where there is neither. Or a function that is called after every episode with
+            the report so far.
 
     Returns:
         The report. Its ``notes`` list the information that the data set does not have.
@@ -127,6 +136,7 @@ def import_episodes(
         (1, 3, (2, 2))
     """
     began = time.perf_counter()
+    check_progress(progress)
     format_ = format_of(from_)
     chosen_options = parse_options(format_.import_options, options or {}, f"format {format_.name}")
     check_new(replay)
@@ -145,12 +155,19 @@ def import_episodes(
             source_steps=reader.steps,
             fields=tuple(map(str, reader.spec.fields)),
         )
-        job = _Job(reader, began, report, progress)
-        if dry_run:
-            return job.dry_run()
-        with replay.filled_at_once("an import") as written:
-            report = job.run(written, facts or {}, is_kept=replay.path is None)
+        with progress_function(progress, import_status) as function:
+            job = _Job(reader, began, report, function)
+            if dry_run:
+                return job.dry_run()
+            with replay.filled_at_once("an import") as written:
+                report = job.run(written, facts or {}, is_kept=replay.path is None)
     return replace(report, seconds=time.perf_counter() - began)
+
+
+def import_status(report: ImportReport) -> Status:
+    """The progress of an import."""
+    total = report.source_steps, report.source_episodes
+    return episodes_status(report.steps, report.episodes, total, report.seconds)
 
 
 class _Job:

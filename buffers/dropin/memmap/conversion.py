@@ -12,9 +12,10 @@ from typing import Any, Final
 
 from stepwell.buffers.dropin.memmap.original import OriginalEpisode, OriginalFolder
 from stepwell.buffers.dropin.memmap.replay_buffer import ReplayBuffer
+from stepwell.buffers.progress import Progress, Status, episodes_status, progress_function
 from stepwell.buffers.storage.disk.publish import disk_bytes, publish
 
-__all__ = ["ConversionReport", "convert"]
+__all__ = ["ConversionReport", "conversion_status", "convert"]
 
 _BATCH_BYTES: Final = 32 << 20
 _BATCH_EPISODES: Final = 256
@@ -53,14 +54,11 @@ class ConversionReport:
         return {**asdict(self), "left_out": list(self.left_out), "store": str(self.store)}
 
 
-Progress = Callable[[ConversionReport], None]
-
-
 def convert(
     original: OriginalFolder,
     target: str | os.PathLike[str],
     *,
-    progress: Progress | None = None,
+    progress: Progress[ConversionReport] = None,
 ) -> ConversionReport:
     """Store the episodes in a new folder for `memmap.ReplayBuffer`, with the same arguments.
 
@@ -70,15 +68,28 @@ def convert(
     Args:
         original: The folder to read.
         target: A new or empty folder.
-        progress: Called after every write with the report so far.
+        progress: True shows a line in a terminal, a bar in a notebook, or a line of text every 30
+            seconds where there is neither. Or a function that is called after every write with the
+            report so far.
 
     Raises:
         ValueError: The target is in use, or the buffer refuses an episode.
         StoreCorrupt: The original is damaged.
         OSError: Something cannot be written.
+        TypeError: ``progress`` is neither True nor a function.
     """
+    with progress_function(progress, conversion_status) as function:
+        return _convert(original, _Counter(original, Path(target), function))
+
+
+def conversion_status(report: ConversionReport) -> Status:
+    """The progress of a conversion."""
+    total = report.source_steps, report.source_episodes
+    return episodes_status(report.steps, report.episodes, total, report.seconds)
+
+
+def _convert(original: OriginalFolder, counter: _Counter) -> ConversionReport:
     config = original.config
-    counter = _Counter(original, Path(target), progress)
     episodes = steps = 0
     with publish(counter.target, "a conversion", outside=original.path) as part:
         buffer = ReplayBuffer(
@@ -106,10 +117,15 @@ class _Counter:
     Args:
         original: The folder that is read.
         target: The new folder.
-        progress: Called with each report.
+        progress: Called with each report, if given.
     """
 
-    def __init__(self, original: OriginalFolder, target: Path, progress: Progress | None) -> None:
+    def __init__(
+        self,
+        original: OriginalFolder,
+        target: Path,
+        progress: Callable[[ConversionReport], None] | None,
+    ) -> None:
         self.target = target
         self._progress = progress
         self._began = time.perf_counter()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from io import FileIO
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 
 from stepwell.buffers.episode import End
 from stepwell.buffers.errors import StoreCorrupt, StoreNotFound
+from stepwell.buffers.progress import Progress, check_progress
 from stepwell.buffers.storage.disk.files import Files, path_kind, write_at
 from stepwell.buffers.storage.disk.folder import LEDGER, StoreFolder
 from stepwell.buffers.storage.disk.format import Header, Manifest, SealedSegment, pack_slots
@@ -24,6 +24,7 @@ from stepwell.buffers.storage.disk.verify import (
     Damage,
     LedgerSurvey,
     SegmentSurvey,
+    compared_bytes,
     read_or_rebuild,
     survey,
     survey_ledger,
@@ -62,7 +63,7 @@ def repair(
     path: str | os.PathLike[str],
     *,
     yes: bool = False,
-    on_bytes: Callable[[int], None] | None = None,
+    progress: Progress[int, int] = None,
     files: Files | None = None,
 ) -> RepairReport:
     """Repair the store in a folder.
@@ -76,21 +77,24 @@ def repair(
     Args:
         path: The folder.
         yes: Remove damaged chunks.
-        on_bytes: Called with the number of bytes that were compared since the last call.
+        progress: As in `verify`.
         files: The system calls; tests inject faults here.
 
     Raises:
         StoreNotFound: There is no store in the folder.
         StoreLocked: Another process writes into it.
         StoreTooNew: A later version wrote it.
+        TypeError: ``progress`` is neither True nor a function.
     """
+    check_progress(progress)
     folder = StoreFolder(path, files or Files())
     read_or_rebuild(folder)  # raises if there is no store
     lock = folder.lock()
     with contextlib.closing(lock):
         manifest, damages = read_or_rebuild(folder)
-        found = list(survey(folder, manifest, on_bytes or (lambda nbytes: None)))
-        ledger = survey_ledger(folder, manifest, on_bytes or (lambda nbytes: None))
+        with compared_bytes(folder, progress) as on_bytes:
+            found = list(survey(folder, manifest, on_bytes))
+            ledger = survey_ledger(folder, manifest, on_bytes)
         damages += [damage for each in found for damage in each.damages]
         damages += ledger.damages
         if damages and not yes:

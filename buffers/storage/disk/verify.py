@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -14,6 +14,7 @@ import numpy as np
 
 from stepwell.buffers.episode import Chunk, End
 from stepwell.buffers.errors import StoreCorrupt, StoreNotFound
+from stepwell.buffers.progress import Progress, bytes_status, check_progress, progress_function
 from stepwell.buffers.storage.chunk_index import ChunkInfo
 from stepwell.buffers.storage.disk.files import Files
 from stepwell.buffers.storage.disk.folder import LEDGER, StoreFolder
@@ -36,6 +37,7 @@ __all__ = [
     "LedgerSurvey",
     "SegmentSurvey",
     "VerifyReport",
+    "compared_bytes",
     "read_or_rebuild",
     "survey",
     "survey_ledger",
@@ -133,7 +135,7 @@ class VerifyReport:
 def verify(
     path: str | os.PathLike[str],
     *,
-    on_bytes: Callable[[int], None] | None = None,
+    progress: Progress[int, int] = None,
     files: Files | None = None,
 ) -> VerifyReport:
     """Compare every checksum of the store in a folder, and decode every row.
@@ -143,12 +145,15 @@ def verify(
 
     Args:
         path: The folder.
-        on_bytes: Called with the number of bytes that were compared since the last call.
+        progress: True shows a line in a terminal, a bar in a notebook, or a line of text every 30
+            seconds where there is neither. Or a function that is called with the bytes that were
+            compared so far, and those of all files.
         files: The system calls; tests inject faults here.
 
     Raises:
         StoreNotFound: There is no store in the folder.
         StoreTooNew: A later version wrote it.
+        TypeError: ``progress`` is neither True nor a function.
 
     Example:
         >>> import tempfile
@@ -162,15 +167,36 @@ def verify(
         ...     verify(folder).is_whole
         True
     """
+    check_progress(progress)
     folder = StoreFolder(path, files or Files())
     manifest, damages = read_or_rebuild(folder)
-    on_bytes = on_bytes or (lambda nbytes: None)
-    found = list(survey(folder, manifest, on_bytes))
-    ledger = survey_ledger(folder, manifest, on_bytes)
+    with compared_bytes(folder, progress) as on_bytes:
+        found = list(survey(folder, manifest, on_bytes))
+        ledger = survey_ledger(folder, manifest, on_bytes)
     live = set(read_or_rebuild(folder)[0].numbers)
     # A segment that a writer has evicted meanwhile is not missing.
     found = [each for each in found if each.number in live]
     return _report(folder, manifest, [*damages, *ledger.damages], found, ledger.nbytes)
+
+
+@contextlib.contextmanager
+def compared_bytes(
+    folder: StoreFolder, progress: Progress[int, int]
+) -> Generator[Callable[[int], None]]:
+    """Report the progress of a survey, by a function that is called with each number of bytes."""
+    done = total = 0
+    for path in (*folder.path.glob("segment-*.bin"), folder.path / LEDGER):
+        with contextlib.suppress(FileNotFoundError):  # a writer may have removed it since
+            total += os.lstat(path).st_size
+    with progress_function(progress, bytes_status(str(folder.path))) as report:
+
+        def add(nbytes: int) -> None:
+            nonlocal done
+            done += nbytes
+            if report is not None:
+                report(done, total)
+
+        yield add
 
 
 def read_or_rebuild(folder: StoreFolder) -> tuple[Manifest, list[Damage]]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 import stepwell as sw
-from stepwell.collectors.cli import health
-from stepwell.collectors.cli.output import LiveLine
+from stepwell.buffers import progress
+from stepwell.buffers.progress import Status
 from support.command_line import CommandLine, has_parts
 
 
@@ -119,15 +120,26 @@ def test_metadata_of_the_command_line_is_noted_and_can_be_sampled_by(
         assert 0 < len(doors) == tasks.count("door") < len(tasks)
 
 
+@pytest.mark.parametrize("seconds", [1_000.0, 0.0])
 def test_the_line_is_not_drawn_for_every_chunk(
+    stepwell: CommandLine, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    make_store(stepwell)
+    drawn: list[Status] = []
+    monkeypatch.setattr(progress, "_TIMES_THE_COST", 0)
+    for name, value in (("interval", seconds), ("delay", 0.0)):
+        monkeypatch.setattr(progress._TextLines, name, value)
+    monkeypatch.setattr(progress._TextLines, "show", lambda self, status: drawn.append(status))
+    assert stepwell("verify a").code == 0
+    assert len(drawn) == 1 if seconds else len(drawn) > 10
+
+
+def test_in_a_log_a_line_of_text_tells_the_progress(
     stepwell: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_store(stepwell)
-    drawn: list[str] = []
-    monkeypatch.setattr(LiveLine, "say", lambda self, text: drawn.append(text))
-    monkeypatch.setattr(health, "_REDRAW_SECONDS", 1_000)
-    assert stepwell("verify a").code == 0
-    assert len(drawn) == 1
-    monkeypatch.setattr(health, "_REDRAW_SECONDS", 0)
-    assert stepwell("verify a").code == 0
-    assert len(drawn) > 10
+    for name in ("interval", "delay"):
+        monkeypatch.setattr(progress._TextLines, name, 0.0)
+    said = stepwell("verify a")
+    assert re.fullmatch(r"(stepwell: +\d+%  a  .* of .*B/s.*\n)+", said.err)
+    assert stepwell("verify a --quiet").err == stepwell("verify a --json").err == ""

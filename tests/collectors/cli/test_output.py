@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import io
-
 import pytest
-import rich.console
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepwell.collectors.cli.collect import Goal, progress_parts, summary
-from stepwell.collectors.cli.output import LiveLine, Part, fitted, packed
-from stepwell.collectors.report import CollectReport
+from stepwell.buffers.progress import fitted
+from stepwell.collectors.cli.collect import Goal, summary
+from stepwell.collectors.cli.output import Part, packed
+from stepwell.collectors.report import CollectReport, collect_status
 
 parts = st.lists(
     st.builds(Part, st.text("abc", min_size=1, max_size=30), st.integers(0, 6)), min_size=1
@@ -42,7 +40,8 @@ def report(steps: int = 50_000, episodes: int = 61, skip: int = 4) -> CollectRep
 
 
 def line(*, goal: Goal = STEPS, width: int = 300, **facts: int) -> str:
-    return fitted(progress_parts(report(**facts), goal), width).plain
+    status = collect_status(report(**facts), steps=goal.steps, episodes=goal.episodes)
+    return fitted(status.line(), width).plain
 
 
 def test_the_live_line_shows_how_far_how_fast_how_good_how_large_and_how_long() -> None:
@@ -97,22 +96,3 @@ def test_the_summary_says_where_the_time_went_and_how_to_get_the_same_data_again
         "policy 5%  write 5%  of 0:10 | 3 MB on disk  raw 352.8 MB  in runs/pong  "
         "digest 7c1e7c1e7c1e7c1e  seed 7"
     )
-
-
-def test_nothing_is_drawn_where_there_is_no_terminal() -> None:
-    file = io.StringIO()
-    with LiveLine(console=rich.console.Console(file=file)) as progress:
-        progress.say("making envs ...")
-        progress.show(progress_parts(report(), Goal(100_000, None)))
-    assert file.getvalue() == ""
-
-
-def test_a_terminal_gets_a_line_that_goes_away_again() -> None:
-    file = io.StringIO()
-    console = rich.console.Console(
-        file=file, force_terminal=True, width=79, legacy_windows=False, _environ={"TERM": "xterm"}
-    )
-    with LiveLine(console=console) as progress:
-        progress.show(progress_parts(report(), Goal(100_000, None)))
-    assert "50,000 / 100,000 steps" in file.getvalue()
-    assert "\x1b[2K" in file.getvalue()  # the line was cleared

@@ -357,11 +357,17 @@ def test_verify_names_the_place(tmp_path: Path) -> None:
 
 def test_verify_counts_the_bytes_that_it_compares(tmp_path: Path) -> None:
     make_store(tmp_path / "a")
-    counted: list[int] = []
-    found = verify(tmp_path / "a", on_bytes=counted.append, files=NoSyncFiles())
+    counted: list[tuple[int, int]] = []
+    found = verify(
+        tmp_path / "a", progress=lambda *counts: counted.append(counts), files=NoSyncFiles()
+    )
+    done = [one for one, _ in counted]
     with DiskStorage.open(tmp_path / "a", read_only=True) as storage:
-        assert sum(counted) == int(storage.index.records["nbytes"].sum())
-    assert found.nbytes > sum(counted)
+        assert done[-1] == int(storage.index.records["nbytes"].sum())
+    assert done == sorted(set(done))
+    assert found.nbytes > done[-1]
+    files = [path.stat().st_size for path in (tmp_path / "a").glob("segment-*.bin")]
+    assert {total for _, total in counted} == {sum(files)}
 
 
 def test_verify_changes_nothing_and_needs_no_lock(tmp_path: Path) -> None:

@@ -1,0 +1,196 @@
+"""`stepwell evaluate`: play whole episodes with a policy and show their scores."""
+
+from __future__ import annotations
+
+import statistics
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from stepwell.collectors.cli.errors import exit_on_error
+from stepwell.collectors.cli.game_options import (
+    RUN,
+    EnvName,
+    GivenGameOptions,
+    Workers,
+    with_game_options,
+)
+from stepwell.collectors.cli.load_policy import POLICY_HELP, load_policy
+from stepwell.collectors.cli.make_envs import (
+    EnvRequest,
+    make_envs,
+    refuse_endless,
+)
+from stepwell.collectors.cli.options import Debug, Json, Quiet, parse_ids, whole_number
+from stepwell.collectors.cli.output import LiveLine, print_json, print_lines
+from stepwell.collectors.report import collect_status
+
+if TYPE_CHECKING:
+    from stepwell.collectors.evaluation.result import Evaluation
+
+__all__ = ["evaluate"]
+
+_DEFAULT_EPISODES = 10
+_DEFAULT_ENVS = 8
+_MOST_NUMBERS = 1_000_000  # of seeds, and of episodes to film
+_VIDEO = "Video"
+
+
+@with_game_options
+def evaluate(
+    env: EnvName,
+    *,
+    policy: Annotated[str, typer.Option(metavar="NAME", help=POLICY_HELP, rich_help_panel=RUN)],
+    deterministic: Annotated[
+        bool,
+        typer.Option(
+            "--deterministic",
+            metavar="",
+            help="A model of sb3: takes its best actions. Default: it explores as in training.",
+            rich_help_panel=RUN,
+        ),
+    ] = False,
+    episodes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N",
+            help=f"Whole episodes to play, over all envs: the first ones to start. Default: "
+            f"{_DEFAULT_EPISODES}.",
+            rich_help_panel=RUN,
+        ),
+    ] = None,
+    seeds: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SEEDS",
+            help="Or: play one episode from each of these seeds, such as 3,100-119. The scores "
+            "then do not depend on the number of envs, if the policy draws nothing.",
+            rich_help_panel=RUN,
+        ),
+    ] = None,
+    seed: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N",
+            help="The same seed and number of envs play the same episodes. Default: 0.",
+            rich_help_panel=RUN,
+        ),
+    ] = None,
+    num_envs: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N",
+            help=f"Envs that are stepped together. Default: {_DEFAULT_ENVS}, or one for each "
+            f"episode.",
+            rich_help_panel=RUN,
+        ),
+    ] = None,
+    workers: Workers = None,
+    video: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Write episode-0.mp4 and so on there, or one file that ends in .mp4. The envs "
+            "are then stepped in the command's own process.",
+            rich_help_panel=_VIDEO,
+        ),
+    ] = None,
+    video_episodes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NUMBERS",
+            help="Numbers of the episodes to film, from 0 on, such as 0,5-7. Default: 0.",
+            rich_help_panel=_VIDEO,
+        ),
+    ] = None,
+    games: GivenGameOptions,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Play whole episodes with a policy and show their scores. Nothing is stored.
+
+    stepwell evaluate CartPole-v1 --policy random
+    stepwell evaluate CartPole-v1 --policy sb3:model.zip --deterministic
+    stepwell evaluate Pong --policy sb3:dqn:pong.zip --episodes 30 --video films
+    stepwell evaluate CartPole-v1 --policy torch:net.pt:nets:make_net --seeds 0-99
+    stepwell evaluate game.nes --game map.toml --policy agent:act --json
+
+    Scores are sums of the env's own rewards, even with --clip-rewards.
+    Exit codes: 0 done, 2 an error that you can correct, 130 Ctrl-C.
+    """
+    # Imported here: the other commands need no scores and videos.
+    from stepwell.collectors.evaluation.evaluate import evaluate as play_episodes
+
+    with exit_on_error(debug):
+        if episodes is not None and seeds is not None:
+            raise ValueError("expected either --episodes or --seeds, got both; give one of them")
+        numbers = None if seeds is None else _numbers("--seeds", seeds)
+        count = whole_number("--episodes", episodes) or _DEFAULT_EPISODES
+        wanted = count if numbers is None else len(numbers)
+        if video is None and video_episodes is not None:
+            raise ValueError("--video-episodes: expected --video DIR with it, got none; add it")
+        filmed = _numbers("--video-episodes", video_episodes or "0")
+        num_workers = whole_number("--workers", workers, 0)
+        if video is not None and num_workers:
+            raise ValueError(
+                f"--video: expected --workers 0, as frames are taken in the command's own "
+                f"process, got {num_workers}; leave --workers out"
+            )
+        options = games.parsed()
+        request = EnvRequest(
+            env=env,
+            num_envs=whole_number("--num-envs", num_envs) or min(_DEFAULT_ENVS, wanted),
+            backend=games.backend,
+            num_workers=num_workers,
+            options=options,
+            is_filmed=video is not None,
+        )
+        used_seed = whole_number("--seed", seed, 0) or 0
+        refuse_endless(env, options)
+        agent = load_policy(policy, deterministic=deterministic)
+        with LiveLine(is_silent=quiet or as_json) as line:
+            line.say(f"making {request.num_envs} envs of {env} ...")
+            envs = make_envs(request)
+            try:
+                result = play_episodes(
+                    envs,
+                    agent,
+                    episodes=None if numbers else count,
+                    seeds=numbers,
+                    seed=used_seed,
+                    video=video,
+                    video_episodes=filmed,
+                    progress=line.reporter(partial(collect_status, episodes=wanted)),
+                )
+            finally:
+                envs.close()
+        if as_json:
+            made = {"env": env, "policy": policy, "deterministic": deterministic}
+            print_json(
+                {**result.to_json(), **made, "num_envs": request.num_envs, "seed": used_seed}
+            )
+        elif not quiet:
+            print_lines(_lines_of(result))
+
+
+def _numbers(option: str, text: str) -> list[int]:
+    ranges = parse_ids(option, text)
+    count = sum(each.stop - each.start for each in ranges)
+    if count > _MOST_NUMBERS:
+        raise ValueError(
+            f"{option}: expected at most {_MOST_NUMBERS:,} numbers, got {count:,}; give fewer"
+        )
+    return [number for each in ranges for number in each]
+
+
+def _lines_of(result: Evaluation) -> list[str]:
+    """The table of the episodes, with a line about their lengths."""
+    lengths = [one.steps for one in result.episodes]
+    line = f"mean length {statistics.fmean(lengths):,.1f}"
+    if len(lengths) > 1:
+        line += f"  median {statistics.median(lengths):,.1f}"
+        line += f"  min {min(lengths):,}  max {max(lengths):,}"
+    return [*str(result).splitlines(), line]

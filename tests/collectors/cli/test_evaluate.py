@@ -1,0 +1,180 @@
+"""`stepwell evaluate`: scores as in Python, output, videos, and bad input."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import stepwell as sw
+from demo_rom import write_demo
+from stepwell.wrappers.nes import installed_backends
+from support.command_line import CommandLine, has_parts
+
+POLE = "evaluate CartPole-v1 --workers 0"
+PUSH = """
+import numpy as np
+def push(observation): return (observation[:, 2] + observation[:, 3] > 0).astype(np.int64)
+def stop(observation): raise KeyboardInterrupt
+"""
+
+
+@pytest.fixture
+def stepwell(stepwell: CommandLine) -> CommandLine:
+    stepwell.write("pusher", PUSH)
+    return stepwell
+
+
+def scores(said: dict[str, Any]) -> list[float]:
+    return [one["total_reward"] for one in said["episodes"]]
+
+
+def test_the_scores_are_those_of_python(stepwell: CommandLine) -> None:
+    said = stepwell.json(f"{POLE} --policy random --episodes 12 --seed 3 --num-envs 5")
+    found = sw.evaluate("CartPole-v1", "random", episodes=12, seed=3, num_envs=5)
+    assert {name: said[name] for name in found.to_json()} == found.to_json()
+    more = (said["env"], said["policy"], said["num_envs"], said["seed"], said["deterministic"])
+    assert more == ("CartPole-v1", "random", 5, 3, False)
+    default = stepwell.json(f"{POLE} --policy random")
+    assert scores(default) == list(sw.evaluate("CartPole-v1", "random", episodes=10).returns)
+    assert (default["num_envs"], default["seed"]) == (8, 0)
+
+
+def test_seeds_play_an_episode_each_with_any_number_of_envs(stepwell: CommandLine) -> None:
+    one = stepwell.json(f"{POLE} --policy pusher:push --seeds 7,20-22 --num-envs 1")
+    assert [each["seed"] for each in one["episodes"]] == [7, 20, 21, 22]
+    three = stepwell.json(f"{POLE} --policy pusher:push --seeds 7,20-22 --num-envs 3")
+    assert scores(one) == scores(three)
+    found = sw.evaluate("CartPole-v1", "random", seeds=[7, 20], num_envs=1)
+    assert found.episodes[1].seed == 20
+
+
+def test_the_table_has_returns_lengths_and_an_interval(stepwell: CommandLine) -> None:
+    result = stepwell(f"{POLE} --policy random --episodes 3")
+    assert (result.code, result.err) == (0, "")
+    lines = result.out.splitlines()
+    assert lines[0].split() == ["episode", "seed", "return", "steps", "end"]
+    assert len(lines) == 7
+    assert re.fullmatch(
+        r"3 episodes  \d+ steps  mean return [\d.]+, 95 % from -?[\d.]+ to [\d.]+", lines[4]
+    )
+    assert re.fullmatch(r"mean length [\d.]+  median [\d.]+  min \d+  max \d+", lines[6])
+    one = stepwell(f"{POLE} --policy random --episodes 1").out.splitlines()
+    assert re.fullmatch(r"mean length [\d.]+", one[-1])
+
+
+def test_quiet_says_nothing(stepwell: CommandLine) -> None:
+    result = stepwell(f"{POLE} --policy random --episodes 1 --quiet")
+    assert (result.code, result.out, result.err) == (0, "", "")
+
+
+def test_an_atari_game_is_played_as_in_python_with_its_options(stepwell: CommandLine) -> None:
+    short = "evaluate Pong --policy random --episodes 2 --workers 0 --max-frames 400"
+    said = stepwell.json(short)
+    envs = sw.make_atari("Pong", 2, backend="python", num_workers=0, max_frames=400)
+    found = sw.evaluate(envs, "random", episodes=2)
+    envs.close()
+    assert said["episodes"] == found.to_json()["episodes"]
+    clipped = stepwell.json(f"{short} --clip-rewards")
+    assert clipped["episodes"] == said["episodes"]
+
+
+def test_an_evaluated_cartridge_has_the_rewards_of_its_map(stepwell: CommandLine) -> None:
+    if not installed_backends():
+        pytest.skip("needs an emulator")
+    write_demo(".")
+    backend = next(iter(installed_backends()))
+    said = stepwell.json(
+        f"evaluate game.nes --game game.toml --backend {backend} --actions game --workers 0 "
+        f"--max-frames 80 --policy mine:zeros --episodes 2"
+    )
+    assert [one["steps"] for one in said["episodes"]] == [20, 20]
+    endless = stepwell(f"evaluate game.nes --backend {backend} --policy mine:zeros")
+    assert has_parts(endless.err, "--episodes: |--max-frames and no --stuck-frames; give one of")
+    assert "--steps" not in endless.err
+
+
+@pytest.mark.skipif(importlib.util.find_spec("av") is None, reason="needs PyAV")
+def test_a_video_is_written_and_changes_no_score(stepwell: CommandLine) -> None:
+    command = f"{POLE} --policy pusher:push --seeds 3-5"
+    said = stepwell.json(f"{command} --video films --video-episodes 0,2")
+    assert sorted(path.name for path in Path("films").iterdir()) == [
+        "episode-0.mp4",
+        "episode-2.mp4",
+    ]
+    assert said["episodes"] == stepwell.json(command)["episodes"]
+    shown = stepwell(f"{command} --video film.mp4").out.splitlines()
+    assert "film.mp4" in shown
+    assert Path("film.mp4").stat().st_size > 0
+    pong = "evaluate Pong --policy random --episodes 1 --max-frames 100"
+    assert stepwell(f"{pong} --video pong.mp4 --quiet").code == 0
+    assert Path("pong.mp4").stat().st_size > 0
+
+
+def test_a_model_takes_its_best_actions_only_if_asked(stepwell: CommandLine) -> None:
+    sb3 = pytest.importorskip("stable_baselines3")
+    model = sb3.PPO("MlpPolicy", "CartPole-v1", seed=0, device="cpu")
+    model.save("ppo.zip")
+    command = f"{POLE} --policy sb3:ppo.zip --seeds 0-4"
+    drawn, best = stepwell.json(command), stepwell.json(f"{command} --deterministic")
+    assert (drawn["deterministic"], best["deterministic"]) == (False, True)
+    policy = sw.bridges.sb3_policy(model, deterministic=True)
+    expected = sw.evaluate("CartPole-v1", policy, seeds=range(5))
+    assert scores(best) == list(expected.returns)
+    assert scores(drawn) != scores(best)
+    assert scores(stepwell.json(command)) == scores(drawn)
+    assert scores(stepwell.json(f"{command} --seed 1")) != scores(drawn)
+
+
+@pytest.mark.parametrize(
+    ("command", "parts"),
+    [
+        ("evaluate CartPole-v1", "'--policy'|stepwell evaluate --help"),
+        (f"{POLE} --policy random --episodes 3 --seeds 3", "--episodes or --seeds|got both"),
+        (f"{POLE} --policy random --episodes 0", "--episodes: |>= 1|got '0'"),
+        (f"{POLE} --policy random --seeds x", "--seeds: |got 'x'"),
+        (f"{POLE} --policy random --seeds 0-99999999999", "--seeds: |1,000,000|100,000,000,000"),
+        (f"{POLE} --policy random --seeds 2147483648", "seeds: |2147483647|got 2147483648"),
+        (f"{POLE} --policy random --seed -1", "--seed: |>= 0|got '-1'"),
+        (f"{POLE} --policy random --num-envs 0", "--num-envs: |>= 1|got '0'"),
+        (f"{POLE} --policy random --deterministic", "--deterministic: |sb3:|got 'random'"),
+        (f"{POLE} --policy random --video-episodes 1", "--video-episodes: |--video DIR"),
+        (
+            "evaluate CartPole-v1 --workers 2 --policy random --video a",
+            "--video: |--workers 0|got 2",
+        ),
+        (f"{POLE} --policy random --video a --video-episodes 12", "video_episodes: |0 to 9|[12]"),
+        (f"{POLE} --policy random --sticky 0.5", "--sticky |Atari and NES games|CartPole-v1"),
+        (f"{POLE} --policy mine:wide", "policy returned action |(8, 2)|expected (8,) "),
+        (f"{POLE} --policy mine:fails", "mine.py:|IndexError: list index out of range"),
+        ("evaluate Pnog --policy random", "'Pnog'|ALE/Pong-v5"),
+        ("evaluate Pong --policy random --life-loss end --workers 0", "whole games|lost lives"),
+        ("evaluate mine:unmade --policy random", "mine.py:|NameError: name 'undefined'"),
+    ],
+    ids=lambda text: str(text)[:60],
+)
+def test_bad_input_is_one_sentence(stepwell: CommandLine, command: str, parts: str) -> None:
+    result = stepwell(command)
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith("stepwell: ")
+    assert result.err.count("\n") == 1
+    assert has_parts(result.err, parts), result.err
+    assert not Path("a").exists()
+
+
+def test_an_interrupt_ends_it_with_its_own_code(stepwell: CommandLine) -> None:
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    result = stepwell(f"{POLE} --policy pusher:stop")
+    assert (result.code, result.out) == (130, "")
+    assert result.err == "stepwell: interrupted\n"
+
+
+def test_help_teaches_by_examples(stepwell: CommandLine) -> None:
+    said = stepwell("evaluate --help").out
+    assert "stepwell evaluate CartPole-v1 --policy sb3:model.zip --deterministic" in said
+    assert "Exit codes: 0 done" in said
+    assert "runs code" in " ".join(said.replace("│", " ").split())
