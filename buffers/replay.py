@@ -298,7 +298,7 @@ class SequenceReplayBuffer:
             )
         self.storage.append_session(session)
         if _LOG.isEnabledFor(logging.INFO):
-            where = "in RAM" if self._path is None else self._path
+            where = "in RAM" if self._path is None else str(self._path)
             _LOG.info("%s: session %d begins", where, len(self.sessions) - 1)
 
     def add(self, chunks: Sequence[Chunk]) -> None:
