@@ -199,7 +199,7 @@ def progress_function(
         with LiveLine(delay=_DELAY) as line:
             yield line.reporter(status)
     else:
-        yield progress or None
+        yield progress if callable(progress) else None
 
 
 def check_progress(progress: object) -> None:
@@ -438,11 +438,10 @@ class _Terminal:
             return
         live, self._live = self._live, None
         streams, self._streams = self._streams, []
-        try:
-            live.stop()
-        finally:
+        with contextlib.ExitStack() as stack:  # all of it, even if the terminal is gone
             for stream in streams:
-                stream.restore()
+                stack.callback(stream.restore)
+            live.stop()
 
     def _draw(self) -> None:
         from rich.text import Text
@@ -507,7 +506,8 @@ class _Stream:
             if handler.stream is self:
                 handler.stream = self.rich_proxied_file
         begun, self._begun = self._begun, ""
-        self.rich_proxied_file.write(begun)
+        if begun:
+            self.rich_proxied_file.write(begun)
 
 
 _TERMINAL: Final = _Terminal()

@@ -152,6 +152,30 @@ def test_a_terminal_that_is_gone_does_not_end_the_work(
     assert gone.writes == 1
 
 
+@pytest.mark.parametrize("writes", [0, 1, 5, 20])
+def test_a_terminal_that_goes_away_leaves_the_streams_as_they_were(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, writes: int
+) -> None:
+    class Going(Terminal):
+        left = writes
+
+        def write(self, text: str) -> int:
+            self.left -= 1
+            if self.left < 0:
+                raise OSError(5, "Input/output error")
+            return super().write(text)
+
+    files = Going(), Going()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stdout", files[0])
+    monkeypatch.setattr(sys, "stderr", files[1])
+    work = Work(clock, 100)
+    work.run()
+    assert (sys.stdout, sys.stderr) == files
+    assert files[1].left < 0
+    assert work.looks < 100  # nothing is tried again
+
+
 # The argument.
 
 
@@ -168,6 +192,16 @@ def test_what_is_no_function_is_refused(wrong: Any) -> None:
 def test_nothing_is_called_where_no_progress_is_asked_for(nothing: bool | None) -> None:
     with progress_function(nothing, lambda: Status([])) as report:
         assert report is None
+
+
+def test_a_function_that_looks_like_nothing_is_called() -> None:
+    class Reports(list[int]):
+        def __call__(self, report: int) -> None:
+            self.append(report)
+
+    reports = Reports()
+    with progress_function(reports, lambda report: Status([])) as report:
+        assert report is reports
 
 
 def test_a_function_is_called_itself() -> None:
