@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 __all__ = ["Collector", "Seeds"]
 
 _PROGRESS_SECONDS = 0.2
-_TIMES_THE_COST = 300
+_TIMES_THE_COST = 500
 _MOST_SEED = 2**31  # every env takes seeds below
 _ENVS, _POLICY, _MINIBATCHES = 0, 1, 2
 
