@@ -49,6 +49,7 @@ from stepwell.collectors.cli.output import (
     print_json,
     print_parts,
 )
+from stepwell.collectors.cli.run_config import config_text, naming_config, take_config
 from stepwell.collectors.collector import Collector, check_shard
 from stepwell.collectors.policies.policy import AnyPolicy, RandomPolicy, check_policy
 from stepwell.collectors.replay_writer import kept_since
@@ -70,10 +71,12 @@ __all__ = [
 DEFAULT_NUM_ENVS = 8
 
 _RUN, _STORE = "What to run", "Where to store it"
+_FILE = "Options from a file"
 _GAMES, _ATARI, _NES = "Atari and NES games", "Atari games only", "NES cartridges only"
 
 
 def collect(
+    context: typer.Context,
     env: Annotated[
         str,
         typer.Argument(
@@ -379,6 +382,26 @@ def collect(
             rich_help_panel=_NES,
         ),
     ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Take options from a TOML file: env = 'Pong', steps = 1e6. Options of the command "
+            "line win.",
+            callback=take_config,
+            is_eager=True,
+            rich_help_panel=_FILE,
+        ),
+    ] = None,
+    print_config: Annotated[
+        bool,
+        typer.Option(
+            "--print-config",
+            metavar="",
+            help="Print such a file with the given options, and do nothing else.",
+            rich_help_panel=_FILE,
+        ),
+    ] = False,
     as_json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
@@ -392,11 +415,13 @@ def collect(
     stepwell collect CartPole-v1 --steps 1e6 --seed 0 --out runs/pole
     stepwell collect mygames:make_maze --episodes 9 --out runs/maze
     stepwell collect Pong --steps 1e6 --seed 0 --shard 2/4 --out runs/p2
+    stepwell collect Pong --steps 1e6 --out runs/p --print-config > p.toml
+    stepwell collect --config p.toml --resume
 
     Ctrl-C stops the run and keeps the collected steps.
     Exit codes: 0 done, 2 an error that you can correct, 130 Ctrl-C.
     """
-    with exit_on_error(debug):
+    with exit_on_error(debug), naming_config(context):
         values: dict[str, object] = {
             "frame_skip": whole_number("--frame-skip", frame_skip),
             "frame_stack": whole_number("--frame-stack", frame_stack),
@@ -440,6 +465,9 @@ def collect(
         facts = dict(parse_metadata("--metadata", text) for text in metadata or [])
         most_steps = whole_number("--capacity", capacity)
         most_bytes = number_of_bytes("--capacity-bytes", capacity_bytes)
+        if print_config:
+            typer.echo(config_text(context), nl=False)
+            return
         _refuse_early(request, goal, out, resume)
         agent = load_policy(policy)
         with contextlib.ExitStack() as stack:
