@@ -40,7 +40,7 @@ __all__ = [
 
 Tensors: TypeAlias = "torch.Tensor | dict[str, torch.Tensor]"
 _MAKER = "stable-baselines3"
-_MOST_STEPS, _MOST_BYTES = 512, 32 << 20
+_MOST_STEPS, _MOST_BYTES = 1024, 32 << 20
 _FINAL = ("_final_observation", "_final_obs")  # of gymnasium before and since version 1.0
 _ENDS = int(End.TERMINATED), int(End.TRUNCATED)
 
@@ -297,6 +297,9 @@ class ReplayBuffer(_Buffer):
             )
             for key, name, part, now, then in entries
         ]
+        first = self._parts[0]
+        self._plain = None if self._is_dict or first.is_discrete else (first.now, first.then)
+        self._has_timeouts = bool(self.timeouts.any())
         steps = _MOST_BYTES // max(1, self._spec.row_bytes * self.n_envs)
         self._block = max(1, min(_MOST_STEPS, steps, self.buffer_size))
         self._gains = np.zeros((self._block, self.n_envs))  # rewards as given, in float64
@@ -327,7 +330,7 @@ class ReplayBuffer(_Buffer):
     def replay(self) -> SequenceReplayBuffer:
         """The rows as episodes, to draw sequences from, and to be exported.
 
-        Steps come to it in blocks of up to 512; a look at this property stores the waiting ones if
+        Steps come to it in blocks of up to 1024; a look at this property stores the waiting ones if
         they are a thousandth of all for each env (a hundredth at most), and `flush` does so always.
         """
         if self._waiting * self.n_envs * 1000 >= len(self._replay) * min(10, self.n_envs):
@@ -362,40 +365,51 @@ class ReplayBuffer(_Buffer):
         Raises:
             ValueError: An array does not fit the spaces; the step was not added.
         """
-        pos, n = self.pos, self.n_envs
+        pos, n, waiting = self.pos, self.n_envs, self._waiting
         try:
-            for part in self._parts:
-                now = obs if part.key is None else obs[part.key]
-                then = next_obs if part.key is None else next_obs[part.key]
-                if part.is_discrete:
-                    now = np.asarray(now).reshape(n, 1)
-                    then = np.asarray(then).reshape(n, 1)
-                part.now[pos] = now
-                part.then[pos] = then
+            if self._plain is not None:
+                now, then = self._plain
+                now[pos] = obs
+                then[pos] = next_obs
+            else:
+                self._write(obs, next_obs)
             self.actions[pos] = action.reshape(n, self.action_dim)
-            self.rewards[pos] = reward
+            self.rewards[pos] = self._gains[waiting] = reward
             self.dones[pos] = done
-            self._gains[self._waiting] = reward
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise self._refusal(obs, next_obs, action, error) from error
-        if isinstance(infos, Mapping):
+        if isinstance(infos, dict):
             self._note_ends(infos)
         elif self.handle_timeout_termination:
-            self.timeouts[pos] = [info.get("TimeLimit.truncated", False) for info in infos]
-        self._waiting += 1
+            flags = [info.get("TimeLimit.truncated", False) for info in infos]
+            if self._has_timeouts or True in flags:
+                self.timeouts[pos] = flags
+                self._has_timeouts = True
+        self._waiting = waiting = waiting + 1
         self.pos = pos = pos + 1
         if pos == self.buffer_size:
             self.flush()  # a block ends where the ring does
             self.full = True
             self.pos = 0
-        elif self._waiting == self._block:
+        elif waiting == self._block:
             self.flush()
+
+    def _write(self, obs: Any, next_obs: Any) -> None:
+        """Write observations that are no array of the ring's shape to its newest step."""
+        for part in self._parts:
+            now = obs if part.key is None else obs[part.key]
+            then = next_obs if part.key is None else next_obs[part.key]
+            if part.is_discrete:
+                now = np.asarray(now).reshape(self.n_envs, 1)
+                then = np.asarray(then).reshape(self.n_envs, 1)
+            part.now[self.pos] = now
+            part.then[self.pos] = then
 
     def _note_ends(self, infos: Mapping[str, Any]) -> None:
         """Read the infos of a vector env."""
         if self.handle_timeout_termination:
-            flags = infos.get("TimeLimit.truncated", False)
-            self.timeouts[self.pos] = flags
+            self.timeouts[self.pos] = infos.get("TimeLimit.truncated", False)
+            self._has_timeouts = True
         for name in _FINAL:
             if name in infos:
                 is_over = np.asarray(infos[name], np.bool_)
@@ -568,7 +582,7 @@ class ReplayBuffer(_Buffer):
         """The ring, and the episodes of a replay in RAM, or the folder of one on disk."""
         self.flush()
         state = self.__dict__.copy()
-        for name in ("_parts", "_writer", "_replay"):
+        for name in ("_parts", "_plain", "_writer", "_replay"):
             del state[name]
         state["_open"] = self._writer.state()
         if self._replay.path is not None:
