@@ -23,9 +23,12 @@ _ENDS = {
 
 @dataclass(slots=True, eq=False)
 class _Open:
-    """The open episode of an env: its id, the number of its newest row, and that row's reward."""
+    """The open episode of an env: its id, the number of its newest row, and that row's reward.
 
-    episode: int
+    The id is None where no row of it was stored after those that were left out.
+    """
+
+    episode: int | None
     row: int
     reward: float
     metadata: Mapping[str, object]
@@ -104,9 +107,7 @@ class BlockWriter:
         steps, num_envs = reward.shape
         count = steps * num_envs
         # From here on the transitions of an env follow one after the other, then the next env's.
-        is_begin = begins.T.copy()
-        is_begin[:, 1:] |= ends.T[:, :-1] != 0
-        is_begin[:, 0] |= [run is None for run in self._open]
+        is_begin = self._begins(ends, begins)
         is_run = is_begin.copy()  # or the part of an episode that began before
         is_run[:, 0] = True
         starts = np.flatnonzero(is_run)
@@ -137,13 +138,16 @@ class BlockWriter:
         ):
             run = self._open[env]
             if run is None or is_new:
-                run = _Open(episode, 0, 0.0, {"stream_episode": self._begun[env]})
-                episode += 1
+                run = _Open(None, 0, 0.0, {"stream_episode": self._begun[env]})
                 self._begun[env] += 1
+            if is_late := run.episode is None:
+                run.episode = episode
+                episode += 1
             gains[start] = run.reward
             part = {name: values[start:stop] for name, values in fields.items()}
             end = _ENDS[flag]
-            chunks.append(Chunk(run.episode, env, run.row, end, part, run.metadata))
+            facts = run.episode, env, run.row, end, part, run.metadata
+            chunks.append(Chunk(*facts, starts_late=is_late and run.row > 0))
             if flag:
                 self._open[env] = None
             else:
@@ -152,6 +156,28 @@ class BlockWriter:
                 self._open[env] = run
         self._replay.add(chunks)
         return (place + row_id).reshape(num_envs, steps).T
+
+    def leave_out(self, reward: np.ndarray, *, ends: np.ndarray, begins: np.ndarray) -> None:
+        """Count T transitions of each env as `add` does, without storing them."""
+        steps = len(reward)
+        is_begin = self._begins(ends, begins)
+        for env, newest in enumerate(reward[-1].tolist()):
+            begun = np.flatnonzero(is_begin[env])
+            run = self._open[env]
+            self._begun[env] += len(begun)
+            if len(begun):
+                run = _Open(None, -int(begun[-1]), 0.0, {"stream_episode": self._begun[env] - 1})
+            assert run is not None
+            run.episode, run.reward = None, newest
+            run.row += steps
+            self._open[env] = None if ends[-1, env] else run
+
+    def _begins(self, ends: np.ndarray, begins: np.ndarray) -> np.ndarray:
+        """[N, T] bool: an episode begins with the transition."""
+        is_begin = begins.T.copy()
+        is_begin[:, 1:] |= ends.T[:, :-1] != 0
+        is_begin[:, 0] |= [run is None for run in self._open]
+        return is_begin
 
     def cut(self) -> None:
         """End the recording of all open episodes."""
