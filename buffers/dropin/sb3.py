@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias
 import numpy as np
 from gymnasium import spaces
 
+from stepwell.buffers.dropin.frame_ring import FrameRing
 from stepwell.buffers.dropin.transition_blocks import BlockWriter, differing
 from stepwell.buffers.dropin.transition_writer import check_whole, new_replay
 from stepwell.buffers.episode import Chunk, End
@@ -271,7 +272,13 @@ class ReplayBuffer(_Buffer):
         self._spec = Spec.from_spaces(
             observation_space, action_space, frame_stack=frame_stack, stack_padding=stack_padding
         )
-        self._frame_stack, self._stack_padding = frame_stack, stack_padding
+        self._ring: FrameRing | None = None
+        self._over: np.ndarray | None = None  # envs whose newest step ended an episode, in a ring
+        if frame_stack > 1 or (optimize_memory_usage and not self._is_dict):
+            self._ring = FrameRing(
+                *(self.buffer_size, self.n_envs, np.dtype(observation_space.dtype)),
+                *(self.obs_shape[frame_stack > 1 :], frame_stack, stack_padding),
+            )
         self._make_arrays()
         self._waiting = 0  # steps that are not in the replay
         self._limits: deque[tuple[int, np.ndarray]] = deque()  # of steps yet to come, and envs
@@ -294,7 +301,7 @@ class ReplayBuffer(_Buffer):
             made = {key: pair(part, shapes[key]) for key, part in space.spaces.items()}
             self.observations: Any = {key: now for key, (now, _) in made.items()}
             self.next_observations: Any = {key: then for key, (_, then) in made.items()}
-        else:
+        elif self._ring is None:
             self.observations, self.next_observations = pair(space, shapes)
         kind = self._maybe_cast_dtype(self.action_space.dtype)
         self.actions = np.zeros((*lead, self.action_dim), kind)
@@ -311,6 +318,8 @@ class ReplayBuffer(_Buffer):
                 (key, str(layout[key]), part, self.observations[key], self.next_observations[key])
                 for key, part in space.spaces.items()
             ]
+        elif self._ring is not None:
+            entries = []
         else:
             entries = [(None, str(layout), space, self.observations, self.next_observations)]
         self._parts = [
@@ -325,8 +334,9 @@ class ReplayBuffer(_Buffer):
             )
             for key, name, part, now, then in entries
         ]
-        first = self._parts[0]
-        self._plain = None if self._is_dict or first.is_discrete else (first.now, first.then)
+        self._plain = None
+        if not self._is_dict and self._ring is None and not self._parts[0].is_discrete:
+            self._plain = self._parts[0].now, self._parts[0].then
         self._has_timeouts = bool(self.timeouts.any())
         steps = _MOST_BYTES // max(1, self._spec.row_bytes * self.n_envs)
         self._block = max(1, min(_MOST_STEPS, steps, self.buffer_size))
@@ -390,18 +400,23 @@ class ReplayBuffer(_Buffer):
 
         Raises:
             ValueError: An array does not fit the spaces; the step was not added.
+            SpecMismatch: Observations are not stacks of ``frame_stack`` frames.
         """
         pos, n, waiting = self.pos, self.n_envs, self._waiting
         try:
+            self.actions[pos] = action.reshape(n, self.action_dim)
+            self.rewards[pos] = reward
+            self.dones[pos] = done
             if self._plain is not None:
                 now, then = self._plain
                 now[pos] = obs
                 then[pos] = next_obs
-            else:
+            elif self._ring is None:
                 self._write(obs, next_obs)
-            self.actions[pos] = action.reshape(n, self.action_dim)
-            self.rewards[pos] = reward
-            self.dones[pos] = done
+            else:
+                self._write_to_ring(self._ring, obs, next_obs, done)
+        except SpecMismatch:
+            raise
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise self._refusal(obs, next_obs, action, error) from error
         if isinstance(infos, dict):
@@ -433,6 +448,12 @@ class ReplayBuffer(_Buffer):
             part.now[self.pos] = now
             part.then[self.pos] = then
 
+    def _write_to_ring(self, ring: FrameRing, obs: Any, next_obs: Any, done: Any) -> None:
+        shape = self.n_envs, *self.obs_shape
+        ring.write(np.reshape(obs, shape), np.reshape(next_obs, shape), self._over)
+        over = np.asarray(done, np.bool_)
+        self._over = over.copy() if over.any() else None
+
     def _note_ends(self, infos: Mapping[str, Any]) -> None:
         """Read the infos of a vector env."""
         if self.handle_timeout_termination:
@@ -452,11 +473,7 @@ class ReplayBuffer(_Buffer):
         )
 
     def flush(self) -> None:
-        """Store the waiting steps in the replay; in a folder they are durable then.
-
-        Raises:
-            SpecMismatch: Observations are not stacks of ``frame_stack`` frames.
-        """
+        """Store the waiting steps in the replay; in a folder they are durable then."""
         if self._scanned is not None:
             stop, ends, begins, rewards = self._scanned
             self._scanned = None
@@ -479,8 +496,11 @@ class ReplayBuffer(_Buffer):
         for part in self._parts:
             now[part.name] = part.now[rows].reshape(*lead, *part.field_shape)
             then[part.name] = part.then[rows].reshape(*lead, *part.field_shape)
-        if self._frame_stack > 1:
-            now, then = self._frames(now, then, ends, begins)
+        if self._ring is not None:
+            field = self._spec[str(self._spec.observation)]
+            before, after = self._ring.rows(rows.start, rows.stop)
+            now[field.name] = before.reshape(*lead, *field.shape)
+            then[field.name] = after.reshape(*lead, *field.shape)
         action = self._spec[str(self._spec.action)]
         taken = self.actions[rows].reshape(*lead, *action.shape)
         chosen = {action.name: taken.astype(action.numpy_dtype, copy=False)}
@@ -503,14 +523,7 @@ class ReplayBuffer(_Buffer):
         start = (self.pos - self._waiting) % self.buffer_size
         steps = min(self._waiting, self._block, self.buffer_size - start)
         rows = slice(start, start + steps)
-        begins = np.ones((steps, self.n_envs), np.bool_)
-        if self._before is not None:
-            before = [part[None] for part in self._before]
-            begins[:1] = differing([part.now[rows][:1] for part in self._parts], before)
-        begins[1:] = differing(
-            [part.now[rows][1:] for part in self._parts],
-            [part.then[rows][:-1] for part in self._parts],
-        )
+        begins = self._begins(rows)
         terminated, truncated = _ENDS
         ends = np.where(self.timeouts[rows] != 0, truncated, terminated).astype(np.uint8)
         ends[self.dones[rows] == 0] = 0
@@ -519,6 +532,20 @@ class ReplayBuffer(_Buffer):
                 ends[step][flags] = truncated
         return rows, ends, begins
 
+    def _begins(self, rows: slice) -> np.ndarray:
+        """[T, N] bool: steps whose observations are not the next ones of the steps before."""
+        if self._ring is not None:
+            return self._ring.begins(rows.start, rows.stop)
+        begins = np.ones((rows.stop - rows.start, self.n_envs), np.bool_)
+        if self._before is not None:
+            before = [part[None] for part in self._before]
+            begins[:1] = differing([part.now[rows][:1] for part in self._parts], before)
+        begins[1:] = differing(
+            [part.now[rows][1:] for part in self._parts],
+            [part.then[rows][:-1] for part in self._parts],
+        )
+        return begins
+
     def _pass(self, rows: slice) -> None:
         """Note that the oldest waiting steps wait no longer."""
         steps = rows.stop - rows.start
@@ -526,36 +553,13 @@ class ReplayBuffer(_Buffer):
         self._limits = deque((step - steps, flags) for step, flags in self._limits if step >= steps)
         self._before = [part.then[rows.stop - 1].copy() for part in self._parts]
 
-    def _frames(
-        self,
-        now: dict[str, np.ndarray],
-        then: dict[str, np.ndarray],
-        ends: np.ndarray,
-        begins: np.ndarray,
-    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """The newest frames of stacks.
-
-        Raises:
-            SpecMismatch: Stacks are not padded at an episode's start, or not moved on by one frame.
-        """
-        (name, stacks), (_, following) = *now.items(), *then.items()
-        is_first = begins.copy()
-        is_first[1:] |= ends[:-1] != 0
-        first = stacks[is_first]
-        padding = first[:, -1:] if self._stack_padding == "repeat" else np.zeros_like(first[:, -1:])
-        if (first[:, :-1] != padding).any() or (following[:, :, :-1] != stacks[:, :, 1:]).any():
-            raise SpecMismatch(
-                f"observation: expected each stack of {self._frame_stack} frames to be the one "
-                f"before, moved on by one frame, and padded by {self._stack_padding} at a reset, "
-                f"got other frames; leave frame_stack out to store whole observations"
-            )
-        return {name: stacks[:, :, -1]}, {name: following[:, :, -1]}
-
     def reset(self) -> None:
         """Begin with an empty ring; the replay keeps its rows, and open episodes end by a cut."""
         self.flush()
         self._writer.cut()
-        self._before = None
+        self._before = self._over = None
+        if self._ring is not None:
+            self._ring.reset()
         super().reset()
 
     def close(self) -> None:
@@ -641,6 +645,8 @@ class ReplayBuffer(_Buffer):
 
     def _observed(self, first: np.ndarray, last: np.ndarray) -> tuple[Any, Any]:
         """Observations before and after transitions, of places counted over steps and envs."""
+        if self._ring is not None:
+            return self._ring.read(first, last)
         now = {part.key: self._at(part.now, first) for part in self._parts}
         then = {part.key: self._at(part.then, last) for part in self._parts}
         return (now, then) if self._is_dict else (now[None], then[None])
