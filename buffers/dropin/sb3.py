@@ -274,6 +274,7 @@ class ReplayBuffer(_Buffer):
         )
         self._ring: FrameRing | None = None
         self._over: np.ndarray | None = None  # envs whose newest step ended an episode, in a ring
+        self._is_reshaped = isinstance(observation_space, spaces.Discrete)
         if frame_stack > 1 or (optimize_memory_usage and not self._is_dict):
             self._ring = FrameRing(
                 *(self.buffer_size, self.n_envs, np.dtype(observation_space.dtype)),
@@ -414,7 +415,11 @@ class ReplayBuffer(_Buffer):
             elif self._ring is None:
                 self._write(obs, next_obs)
             else:
-                self._write_to_ring(self._ring, obs, next_obs, done)
+                if self._is_reshaped:
+                    obs, next_obs = self._reshaped(obs), self._reshaped(next_obs)
+                self._ring.write(obs, next_obs, self._over)
+                is_over = np.count_nonzero(self.dones[pos]) > 0
+                self._over = self.dones[pos] != 0 if is_over else None
         except SpecMismatch:
             raise
         except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -443,16 +448,13 @@ class ReplayBuffer(_Buffer):
             now = obs if part.key is None else obs[part.key]
             then = next_obs if part.key is None else next_obs[part.key]
             if part.is_discrete:
-                now = np.asarray(now).reshape(self.n_envs, 1)
-                then = np.asarray(then).reshape(self.n_envs, 1)
+                now, then = self._reshaped(now), self._reshaped(then)
             part.now[self.pos] = now
             part.then[self.pos] = then
 
-    def _write_to_ring(self, ring: FrameRing, obs: Any, next_obs: Any, done: Any) -> None:
-        shape = self.n_envs, *self.obs_shape
-        ring.write(np.reshape(obs, shape), np.reshape(next_obs, shape), self._over)
-        over = np.asarray(done, np.bool_)
-        self._over = over.copy() if over.any() else None
+    def _reshaped(self, numbers: Any) -> np.ndarray:
+        """Numbers of a Discrete space as [N, 1]."""
+        return np.asarray(numbers).reshape(self.n_envs, 1)
 
     def _note_ends(self, infos: Mapping[str, Any]) -> None:
         """Read the infos of a vector env."""
