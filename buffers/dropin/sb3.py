@@ -11,9 +11,11 @@ them as ``replay_buffer_class``. In addition `ReplayBuffer.replay` keeps the sam
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import math
 import os
+import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias
@@ -345,6 +347,7 @@ class ReplayBuffer(_Buffer):
     def _start_replay(
         self, path: str | os.PathLike[str] | None, replay: SequenceReplayBuffer | None
     ) -> None:
+        self.is_closed = False
         self._most = self.buffer_size if self._is_on_demand else self._block
         held = (self.buffer_size + self._block) * self.n_envs
         self._replay = replay or new_replay(held, path)
@@ -356,6 +359,8 @@ class ReplayBuffer(_Buffer):
             if replay is None:
                 self._replay.close()  # otherwise the folder stays locked
             raise
+        if not self._is_on_demand:
+            atexit.register(_flush, weakref.ref(self))
 
     @staticmethod
     def _maybe_cast_dtype(dtype: Any) -> Any:
@@ -566,8 +571,10 @@ class ReplayBuffer(_Buffer):
 
     def close(self) -> None:
         """Store waiting steps, and release files and locks; closing twice is harmless."""
-        self.flush()
-        self._replay.close()
+        if not self.is_closed:
+            self.flush()
+            self._replay.close()
+            self.is_closed = True
 
     def __enter__(self) -> Self:
         return self
@@ -712,8 +719,33 @@ class ReplayBuffer(_Buffer):
 class NStepReplayBuffer(ReplayBuffer):
     """SB3's class of this name: `ReplayBuffer` with ``n_steps=3``."""
 
-    def __init__(self, *args: Any, n_steps: int = 3, gamma: float = 0.99, **kwargs: Any) -> None:
-        super().__init__(*args, n_steps=n_steps, gamma=gamma, **kwargs)
+    def __init__(
+        self,
+        buffer_size: int,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        device: torch.device | str = "auto",
+        n_envs: int = 1,
+        optimize_memory_usage: bool = False,
+        handle_timeout_termination: bool = True,
+        *,
+        n_steps: int = 3,
+        gamma: float = 0.99,
+        path: str | os.PathLike[str] | None = None,
+        replay: SequenceReplayBuffer | None = None,
+        frame_stack: int = 1,
+        stack_padding: Literal["zero", "repeat"] = "zero",
+    ) -> None:
+        super().__init__(
+            *(buffer_size, observation_space, action_space, device, n_envs),
+            *(optimize_memory_usage, handle_timeout_termination),
+            n_steps=n_steps,
+            gamma=gamma,
+            path=path,
+            replay=replay,
+            frame_stack=frame_stack,
+            stack_padding=stack_padding,
+        )
 
 
 class DictReplayBuffer(ReplayBuffer):
@@ -972,6 +1004,13 @@ def _check_kind(space: Any, *, is_dict: bool) -> None:
             f"observation_space: expected {wanted}, got {space}; use the class {other} Dict in its "
             f"name"
         )
+
+
+def _flush(reference: weakref.ref[ReplayBuffer]) -> None:
+    """Store the waiting steps of a buffer that was not closed, at the end of the process."""
+    buffer = reference()
+    if buffer is not None and not buffer.is_closed:
+        buffer.flush()
 
 
 def _observation_shape(space: Any) -> Any:
