@@ -1,0 +1,221 @@
+"""Blocks of whole transitions of N envs, written to a replay as chunks of episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stepwell.buffers.episode import Chunk, End
+from stepwell.buffers.replay import SequenceReplayBuffer
+from stepwell.buffers.spec import Spec
+
+__all__ = ["BlockWriter", "differing"]
+
+_ENDS = {
+    0: End.PENDING,
+    1: End.TERMINATED,
+    2: End.TRUNCATED,
+}
+
+
+@dataclass(slots=True, eq=False)
+class _Open:
+    """The open episode of an env: its id, the number of its newest row, and that row's reward.
+
+    The id is None where no row of it was stored after those that were left out.
+    """
+
+    episode: int | None
+    row: int
+    reward: float
+    metadata: Mapping[str, object]
+
+
+class BlockWriter:
+    """Writes the transitions of N envs many steps at a time.
+
+    The rows are those that `EpisodeBuffer.add` makes of the same transitions, one by one; that one
+    asks for each step what this one asks for each episode.
+
+    Args:
+        replay: The replay to write to; bound here.
+        spec: The fields of a row: observations, actions and the reward.
+        num_envs: Number of envs N; env i writes stream i.
+        facts: JSON-able facts about what the rows are, which must not change.
+
+    Raises:
+        SpecMismatch: The replay holds other rows.
+
+    Example:
+        >>> from gymnasium import spaces
+        >>> replay = SequenceReplayBuffer(seed=0)
+        >>> spec = Spec.from_spaces(spaces.Box(0, 9, (1,)), spaces.Discrete(2))
+        >>> writer = BlockWriter(replay, spec, 1, {})
+        >>> seen = np.arange(4, dtype=np.float32).reshape(4, 1, 1)
+        >>> ids = writer.add(
+        ...     {"observation": seen[:3]},
+        ...     {"observation": seen[1:]},
+        ...     {"action": np.ones((3, 1), np.int64)},
+        ...     np.ones((3, 1)),
+        ...     ends=np.array([[0], [0], [1]], np.uint8),
+        ...     begins=np.array([[True], [False], [False]]),
+        ... )
+        >>> ids.ravel(), replay.sample_episodes(1).observation.ravel()
+        (array([0, 1, 2]), array([0., 1., 2., 3.], dtype=float32))
+    """
+
+    def __init__(
+        self,
+        replay: SequenceReplayBuffer,
+        spec: Spec,
+        num_envs: int,
+        facts: Mapping[str, object],
+    ) -> None:
+        replay.bind(spec, {"recipe": dict(facts), "num_envs": num_envs})
+        self._replay = replay
+        self._open: list[_Open | None] = [None] * num_envs
+        self._begun = [0] * num_envs  # episodes of each stream
+
+    def add(
+        self,
+        observation: Mapping[str, np.ndarray],
+        next_observation: Mapping[str, np.ndarray],
+        action: Mapping[str, np.ndarray],
+        reward: np.ndarray,
+        *,
+        ends: np.ndarray,
+        begins: np.ndarray,
+    ) -> np.ndarray:
+        """Store T transitions of each env.
+
+        Args:
+            observation: Arrays ``[T, N, ...]`` by field name, of the Spec's dtypes; single frames
+                of stacked observations.
+            next_observation: The same of the observations that followed.
+            action: Arrays ``[T, N, ...]`` by field name.
+            reward: [T, N].
+            ends: [T, N] uint8: `End.TERMINATED`, `End.TRUNCATED`, or 0.
+            begins: [T, N] bool: an episode begins with the observation. Elsewhere it is the next
+                observation before. An env without an open episode begins one in any case.
+
+        Returns:
+            [T, N] int64: ids of the rows of the observations.
+        """
+        steps, num_envs = reward.shape
+        count = steps * num_envs
+        # From here on the transitions of an env follow one after the other, then the next env's.
+        is_begin = self._begins(ends, begins)
+        is_run = is_begin.copy()  # or the part of an episode that began before
+        is_run[:, 0] = True
+        starts = np.flatnonzero(is_run)
+        stops = np.append(starts[1:], count)
+        # Each run has one row more than it has transitions: that of its last observation.
+        place = np.arange(count) + is_run.ravel().cumsum() - 1
+        final = place[stops - 1] + 1
+        rows = count + len(starts)
+        fields: dict[str, np.ndarray] = {}
+        for name, now in observation.items():
+            fields[name] = made = np.empty((rows, *now.shape[2:]), now.dtype)
+            made[place] = _by_env(now)
+            made[final] = next_observation[name][(stops - 1) % steps, (stops - 1) // steps]
+        for name, taken in action.items():
+            # No action was chosen from the last row.
+            fields[name] = made = np.zeros((rows, *taken.shape[2:]), taken.dtype)
+            made[place] = _by_env(taken)
+        gains = fields["reward"] = np.zeros(rows)
+        gains[place + 1] = _by_env(reward)
+        index = self._replay.storage.index
+        row_id, episode = index.next_row_id, index.next_episode
+        first = place[starts].tolist()
+        behind = (final + 1).tolist()
+        news, last = is_begin.ravel()[starts].tolist(), ends.T.ravel()[stops - 1].tolist()
+        chunks: list[Chunk] = []
+        for start, stop, env, is_new, flag in zip(
+            first, behind, (starts // steps).tolist(), news, last, strict=True
+        ):
+            run = self._open[env]
+            if run is None or is_new:
+                run = _Open(None, 0, 0.0, {"stream_episode": self._begun[env]})
+                self._begun[env] += 1
+            if is_late := run.episode is None:
+                run.episode = episode
+                episode += 1
+            gains[start] = run.reward
+            part = {name: values[start:stop] for name, values in fields.items()}
+            end = _ENDS[flag]
+            facts = run.episode, env, run.row, end, part, run.metadata
+            chunks.append(Chunk(*facts, starts_late=is_late and run.row > 0))
+            if flag:
+                self._open[env] = None
+            else:
+                run.row += stop - start - 1
+                run.reward = gains.item(stop - 1)
+                self._open[env] = run
+        self._replay.add(chunks)
+        return (place + row_id).reshape(num_envs, steps).T
+
+    def leave_out(self, reward: np.ndarray, *, ends: np.ndarray, begins: np.ndarray) -> None:
+        """Count T transitions of each env as `add` does, without storing them."""
+        steps = len(reward)
+        is_begin = self._begins(ends, begins)
+        for env, newest in enumerate(reward[-1].tolist()):
+            begun = np.flatnonzero(is_begin[env])
+            run = self._open[env]
+            self._begun[env] += len(begun)
+            if len(begun):
+                run = _Open(None, -int(begun[-1]), 0.0, {"stream_episode": self._begun[env] - 1})
+            assert run is not None
+            run.episode, run.reward = None, newest
+            run.row += steps
+            self._open[env] = None if ends[-1, env] else run
+
+    def _begins(self, ends: np.ndarray, begins: np.ndarray) -> np.ndarray:
+        """[N, T] bool: an episode begins with the transition."""
+        is_begin = begins.T.copy()
+        is_begin[:, 1:] |= ends.T[:, :-1] != 0
+        is_begin[:, 0] |= [run is None for run in self._open]
+        return is_begin
+
+    def cut(self) -> None:
+        """End the recording of all open episodes."""
+        self._open = [None] * len(self._open)
+
+    def state(self) -> list[tuple[int, tuple[Any, ...] | None]]:
+        """For each env the number of its episodes, and the open one; plain values."""
+        return [
+            (count, None if run is None else (run.episode, run.row, run.reward, dict(run.metadata)))
+            for count, run in zip(self._begun, self._open, strict=True)
+        ]
+
+    def restore(self, state: Sequence[tuple[int, tuple[Any, ...] | None]]) -> None:
+        """Continue as the writer of `state` would have."""
+        self._begun = [count for count, _ in state]
+        self._open = [None if run is None else _Open(*run) for _, run in state]
+
+    def open_episodes(self) -> set[int]:
+        """Ids of the episodes that the next transitions may continue."""
+        return {run.episode for run in self._open if run is not None}
+
+
+def _by_env(rows: np.ndarray) -> np.ndarray:
+    """Rows ``[T, N, ...]`` as ``[N * T, ...]``."""
+    return rows.swapaxes(0, 1).reshape(-1, *rows.shape[2:])
+
+
+def differing(rows: Sequence[np.ndarray], others: Sequence[np.ndarray]) -> np.ndarray:
+    """[T, N] bool: arrays ``[T, N, ...]`` differ in some byte; nan equals itself by bytes."""
+    steps, num_envs = rows[0].shape[:2]
+    found = np.zeros((steps, num_envs), np.bool_)
+    for these, those in zip(rows, others, strict=True):
+        if these.size:
+            now, before = (
+                np.ascontiguousarray(each).reshape(steps, num_envs, -1).view(np.uint8)
+                for each in (these, those)
+            )
+            if now.shape[2] % 8 == 0:
+                now, before = now.view(np.uint64), before.view(np.uint64)
+            found |= (now != before).any(axis=2)
+    return found
