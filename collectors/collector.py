@@ -41,17 +41,19 @@ from stepwell.collectors.vector_envs import (
     is_partial,
 )
 from stepwell.collectors.vector_stepper import stepper_of
+from stepwell.wrappers.shard_seeds import ShardSeed, in_shard_of
 
 if TYPE_CHECKING:
     from stepwell.buffers import Rollout
     from stepwell.collectors.rollout_writer import RolloutWriter
 
-__all__ = ["Collector", "Seeds"]
+__all__ = ["Collector", "Seeds", "check_shard"]
 
 _PROGRESS_SECONDS = 0.2
 _TIMES_THE_COST = 300
 _MOST_SEED = 2**31  # every env takes seeds below
-_ENVS, _POLICY, _MINIBATCHES = 0, 1, 2
+_MOST_SHARDS = 10_000  # each has 200,000 seeds then
+_ENVS, _POLICY, _MINIBATCHES, _SHARDS = range(4)
 
 
 class Collector:
@@ -71,6 +73,10 @@ class Collector:
         replay: Stores the rows; None steps and reports without storing anything.
         seed: The seeds of envs and policy are derived from it; None draws one. When a replay is
             continued, other seeds are derived than the first time.
+        shard: ``(i, n)``, i from 1 to n: the part i of a data set that n machines collect with the
+            same seed and different i. Every seed of a reset is then congruent to i modulo n, so
+            that no two machines play an episode from the same seed; the policy's seed differs, too.
+            None, and ``(1, 1)``: there is one machine only.
         reseed_steps: Env steps of an env after which its next episode begins with a seeded reset,
             so that it can be played again from there. That is for envs that do not seed all of
             their resets, as those of `make_atari(backend="native")` or of another maker, and where
@@ -92,7 +98,8 @@ class Collector:
         on_episode: Called with each episode that counts, when it ends.
 
     Raises:
-        ValueError: The env does not declare an autoreset mode, or the policy takes other actions.
+        ValueError: The env does not declare an autoreset mode, the policy takes other actions, or
+            ``shard`` is no such pair.
         TypeError: The policy is none of these; or a space, an info field or the metadata cannot be
             stored.
 
@@ -114,6 +121,7 @@ class Collector:
         replay: SequenceReplayBuffer | None = None,
         *,
         seed: int | None = None,
+        shard: tuple[int, int] | None = None,
         reseed_steps: int | None = 50_000,
         info: Mapping[str, object] | None = None,
         metadata: MetadataOrFunction | None = None,
@@ -154,7 +162,7 @@ class Collector:
         self._replay = replay
         self._frame_skip = frame_skip(first)
         session = 0 if replay is None else len(replay.sessions)
-        self._seeds = Seeds(seed, session)
+        self._seeds = Seeds(seed, session, shard)
         if isinstance(actor, SeededPolicy):
             actor.begin(first.single_action_space, self._seeds.policy_rng())
         self._call = PolicyCaller(
@@ -173,6 +181,7 @@ class Collector:
                 policy=actor if isinstance(policy, str) else policy,
                 seed=self._seeds.seed,
                 session=session,
+                shard=self._seeds.shard,
                 reseed_steps=reseed_steps,
                 missing=reader.missing,
             )
@@ -234,7 +243,7 @@ class Collector:
                 the envs play in addition is not recorded.
             seeds: Seeds of resets: one episode is recorded from each. All envs are reset for N of
                 them at a time, so what is recorded does not depend on N. An episode that is cut
-                because a worker process died is played once more.
+                because a worker process died is played once more. With a shard, seeds of the shard.
             progress: True shows a line in a terminal, a bar in a notebook, or a line of text every
                 30 seconds where there is neither. Or a function that is called about five times a
                 second with the report so far, less often after many thousands of episodes.
@@ -252,17 +261,18 @@ class Collector:
         """
         self._check_open()
         _check_goal(steps, episodes, seeds, self._groups)
-        count = episodes if seeds is None else len(seeds)
+        own_seeds = None if seeds is None else self._seeds.own(seeds)
+        count = episodes if own_seeds is None else len(own_seeds)
         status = partial(collect_status, steps=steps, episodes=count)
         with progress_function(progress, status) as report:
             with self._guarded() as guard:
                 self._loop.rollout_writer = None
-                if seeds is None:
+                if own_seeds is None:
                     numbers = None if episodes is None else self._counter.reserve(episodes)
                     before = self._begin(numbers)
                     self._step_until(steps, guard, report, before)
                 else:
-                    before = self._collect_seeds(seeds, guard, report)
+                    before = self._collect_seeds(own_seeds, guard, report)
                 self._loop.receive_pending()
                 self._loop.flush()
                 guard.check()
@@ -400,7 +410,7 @@ class Collector:
             cut = counter.cut_all()
             counter.begin(numbers, replaces=seeds is None)
             counter.cut = cut
-            loop.reset(self._seeds.next_envs_seed(counter.num_envs) if seeds is None else seeds)
+            loop.reset(self._seeds.next_resets(counter.num_envs) if seeds is None else seeds)
             self._needs_reset = False
         else:
             counter.begin()
@@ -414,7 +424,7 @@ class Collector:
     ) -> _CallStart:
         """One episode from each seed, N at a time; those that were cut are played once more."""
         counter, before = self._counter, None
-        left = list(zip(map(int, seeds), counter.reserve(len(seeds)), strict=True))
+        left = list(zip(seeds, counter.reserve(len(seeds)), strict=True))
         while left:
             wave, left = left[: counter.num_envs], left[counter.num_envs :]
             numbers = [number for _, number in wave]
@@ -501,13 +511,24 @@ class Seeds:
     Args:
         seed: The user's seed; None draws one.
         session: Number of the run within its store, so that a resumed run gets other seeds.
+        shard: ``(i, n)``; see `Collector`.
     """
 
-    def __init__(self, seed: int | None, session: int) -> None:
+    def __init__(
+        self, seed: int | None, session: int, shard: tuple[int, int] | None = None
+    ) -> None:
+        check_shard("shard", shard)
         if not (seed is None or isinstance(seed, int | np.integer)) or (seed or 0) < 0:
             raise ValueError(f"seed: expected a whole number >= 0 or None, got {seed!r}")
         self.seed = int(cast("int", np.random.SeedSequence(seed).entropy))
         self.session = session
+        self.shard: tuple[int, int] | None = None
+        self._count, self._key, self._sample = 1, (session,), 0
+        if shard is not None and shard[1] > 1:
+            part, self._count = map(int, shard)
+            self.shard = part, self._count
+            self._key = (session, _SHARDS, part, self._count)
+            self._sample = ShardSeed(part % self._count, self._count)
         self._resets = 0
 
     def policy_rng(self) -> np.random.Generator:
@@ -519,17 +540,69 @@ class Seeds:
         return np.random.default_rng(self._sequence(_MINIBATCHES))
 
     def next_envs_seed(self, num_envs: int) -> int:
-        """A seed for the next reset of all envs; env i gets this plus i, below 2**31."""
+        """A seed for the next reset of all envs; env i gets this plus i, below 2**31.
+
+        With a shard they are not seeds, but the places of seeds among those of the shard.
+        """
         words = self._sequence(_ENVS, self._resets).generate_state(1, np.uint64)
         self._resets += 1
-        return int(words[0] % np.uint64(2**31 - num_envs))
+        return int(words[0] % np.uint64(_MOST_SEED // self._count - num_envs))
+
+    def next_resets(self, num_envs: int) -> int | list[int]:
+        """Seeds for the next reset of all envs: that of env 0, or of a shard one for each."""
+        first = self.next_envs_seed(num_envs)
+        if self.shard is None:
+            return first
+        places = range(first, first + num_envs)
+        return [ShardSeed(k * self._count + self._sample, self._count) for k in places]
+
+    def own(self, seeds: Sequence[int]) -> list[int]:
+        """The user's seeds, from which seeds of the same shard are derived.
+
+        Raises:
+            ValueError: One is of another shard.
+        """
+        for seed in seeds:
+            if (seed - self._sample) % self._count:
+                raise ValueError(
+                    f"seeds: expected seeds of shard {self.shard}, which are {int(self._sample)} "
+                    f"modulo {self._count}, got {seed}; leave out those of other shards"
+                )
+        if self.shard is None:
+            return list(map(int, seeds))
+        return [ShardSeed(seed, self._count) for seed in seeds]
 
     def env_seed(self, env: int, number: int) -> int:
         """The seed of a reset of one env, by the count of those before it, below 2**31."""
-        return int(self._sequence(_ENVS, env, number).generate_state(1)[0]) >> 1
+        drawn = int(self._sequence(_ENVS, env, number).generate_state(1)[0]) >> 1
+        return in_shard_of(self._sample, drawn)
 
     def _sequence(self, *key: int) -> np.random.SeedSequence:
-        return np.random.SeedSequence(self.seed, spawn_key=(self.session, *key))
+        return np.random.SeedSequence(self.seed, spawn_key=(*self._key, *key))
+
+
+def check_shard(name: str, shard: object) -> None:
+    """Refuse what is no part of a data set.
+
+    Args:
+        name: Name of the argument, for the message.
+        shard: ``(i, n)`` with 1 <= i <= n <= 10,000, or None.
+
+    Raises:
+        ValueError: It is something else.
+    """
+    if shard is None:
+        return
+    if isinstance(shard, tuple | list):
+        numbers = cast("Sequence[object]", shard)
+        if len(numbers) == 2 and all(map(is_whole, numbers)):
+            part, count = cast("Sequence[int]", numbers)
+            if 1 <= part <= count <= _MOST_SHARDS:
+                return
+    raise ValueError(
+        f"{name}: expected the number of a part and that of all parts, from 1 of n to n of n with "
+        f"n up to {_MOST_SHARDS:,}, got {shard!r}; count the parts from 1"
+    )
 
 
 def _check_goal(

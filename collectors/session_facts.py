@@ -35,6 +35,7 @@ def describe(
     session: int,
     reseed_steps: int | None,
     missing: Mapping[str, np.ndarray],
+    shard: tuple[int, int] | None = None,
 ) -> dict[str, object]:
     """JSON-able facts about a run: the envs, the policy, the seed, the versions and the machine.
 
@@ -45,6 +46,7 @@ def describe(
         session: The number of the run that the seeds are derived from, too.
         reseed_steps: As in `Collector`.
         missing: The value that means "not there", by the name of the info field.
+        shard: As in `Collector`; None where there is one machine only.
     """
     recipe = recipe_of(groups[0])
     return {
@@ -57,6 +59,7 @@ def describe(
         "autoreset": mode_of(groups[0]).name,
         "seed": str(seed),
         "session": session,
+        **({} if shard is None else {"shard": list(shard)}),
         "reseed_steps": reseed_steps,
         "missing": {name: _plain(value) for name, value in missing.items()},
         "policy": _name(policy),

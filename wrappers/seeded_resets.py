@@ -9,6 +9,8 @@ import gymnasium
 import numpy as np
 from gymnasium.core import ActType, ObsType
 
+from stepwell.wrappers.shard_seeds import ShardSeed, in_shard_of
+
 _BLOCK = 64  # seeds that are derived at once, which takes hardly longer than deriving one
 _LARGEST_IN_INFO = 2**63 - 1  # vector envs join the infos of their envs in arrays of int64
 
@@ -62,7 +64,7 @@ class SeededResets(
         """Reset the env with the given seed, or with one that is derived from the last given."""
         if seed is not None:
             observation, info = self.env.reset(seed=seed, options=options)
-            used = self._seed = int(seed)
+            used = self._seed = seed if isinstance(seed, ShardSeed) else int(seed)
             self._number, self._derived = 0, []
         elif self._seed is None or not self._can_seed(options):
             return self.env.reset(options=options)
@@ -74,13 +76,13 @@ class SeededResets(
         is_lost = self._keeps_seeds and not has_seed  # in a wrapper
         if is_lost or used > _LARGEST_IN_INFO:
             return observation, info
-        return observation, {**info, "reset_seed": used}
+        return observation, {**info, "reset_seed": int(used)}
 
     def _next_seed(self, seed: int) -> int:
         if not self._derived:
             self._derived = _derived_block(seed, self._number // _BLOCK)[::-1]
         self._number += 1
-        return self._derived.pop()
+        return in_shard_of(seed, self._derived.pop())
 
     def _can_seed(self, options: dict[str, Any] | None) -> bool:
         """Return True unless the next reset only continues a game, or a seed would cost much."""
@@ -109,7 +111,8 @@ def derived_seed(seed: int, number: int) -> int:
     """Return the seed of the reset with this number after the one that was given a seed.
 
     Args:
-        seed: The seed that was given, 0 or more.
+        seed: The seed that was given, 0 or more; from a `ShardSeed`, another one of its shard is
+            derived.
         number: 1 for the next reset, 2 for the one after it, ...
 
     Returns:
@@ -120,7 +123,7 @@ def derived_seed(seed: int, number: int) -> int:
         (600562731, 394211478)
     """
     block, place = divmod(number - 1, _BLOCK)
-    return _derived_block(seed, block)[place]
+    return in_shard_of(seed, _derived_block(seed, block)[place])
 
 
 def _derived_block(seed: int, block: int) -> list[int]:

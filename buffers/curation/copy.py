@@ -13,6 +13,7 @@ from typing import cast
 from stepwell.buffers.curation.episode_writer import EpisodeWriter, check_new
 from stepwell.buffers.curation.lead_in import lead_in
 from stepwell.buffers.curation.repeated_episodes import Duplicates, check_duplicates, find_repeats
+from stepwell.buffers.curation.selection import choose
 from stepwell.buffers.curation.stored_episode import StoredEpisode, stored_episodes
 from stepwell.buffers.episode import Chunk
 from stepwell.buffers.errors import SpecMismatch, StoreCorrupt
@@ -51,6 +52,10 @@ class CopyReport:
         left_out_steps: Env steps of them.
         duplicate_episodes: Those of them that an earlier source holds, too.
         late_starts: Episodes to copy that lack their first rows.
+        not_whole_episodes: Episodes that an `EpisodeSelection` did not rank, as they were cut or
+            lack their first rows.
+        without_value_episodes: Further ones that it did not rank, as they have no number to sort
+            by.
         raw_bytes: Bytes of the copied rows, uncompressed.
         stored_bytes: Bytes of the same rows in the target.
         seconds: Wall time.
@@ -66,6 +71,8 @@ class CopyReport:
     left_out_steps: int = 0
     duplicate_episodes: int = 0
     late_starts: int = 0
+    not_whole_episodes: int = 0
+    without_value_episodes: int = 0
     raw_bytes: int = 0
     stored_bytes: int = 0
     seconds: float = 0.0
@@ -103,7 +110,8 @@ def copy_episodes(
             With a capacity it keeps the newest episodes.
         where: Copy only episodes with this metadata: keys with their values, or a function of the
             metadata.
-        keep: Copy only episodes for which this is true, for example an `EpisodeSelection`.
+        keep: Copy only episodes for which this is true, for example an `EpisodeSelection`, which
+            can also choose the best ones: of all sources together.
         any_envs: Accept sources of different envs, as long as the fields are the same.
         duplicates: Treatment of an episode that several sources hold, all rows bit by bit:
             ``"refuse"`` the copy, ``"skip"`` it in all sources but the first, or ``"keep"`` it in
@@ -158,7 +166,7 @@ def copy_episodes(
     if not plan.report.chosen_episodes and plan.report.left_out_episodes:
         raise ValueError(
             f"none of {plan.report.left_out_episodes:,} episodes would be copied, expected at "
-            f"least one: choose by other conditions"
+            f"least one: choose by other conditions{plan.not_ranked}"
         )
     with progress_function(progress, copy_status) as function:
         if duplicates != "keep":
@@ -196,25 +204,30 @@ class _Plan:
         keep: Callable[[StoredEpisode], bool] | None,
     ) -> None:
         self._storages = storages
-        self._chosen: list[bytearray] = []
+        self._chosen = [
+            bytearray(
+                where is None or chooses(where, one.metadata) for one in stored_episodes(each)
+            )
+            for each in storages
+        ]
+        choice = choose((episode for _, episode in self.episodes()), keep)
+        self.not_ranked = f"; {choice.sentence}" if choice.sentence else ""
+        is_kept = iter(choice.is_chosen)
         episodes, steps, late_starts = [0, 0], [0, 0], 0
-        for storage in storages:
-            chosen = bytearray()
-            for episode in stored_episodes(storage):
-                is_chosen = (where is None or chooses(where, episode.metadata)) and (
-                    keep is None or bool(keep(episode))
-                )
-                chosen.append(is_chosen)
+        for storage, chosen in zip(storages, self._chosen, strict=True):
+            for place, episode in enumerate(stored_episodes(storage)):
+                is_chosen = chosen[place] = chosen[place] and next(is_kept)
                 episodes[is_chosen] += 1
                 steps[is_chosen] += episode.steps
                 late_starts += is_chosen and episode.first_row > 0
-            self._chosen.append(chosen)
         self.report = CopyReport(
             chosen_episodes=episodes[True],
             chosen_steps=steps[True],
             left_out_episodes=episodes[False],
             left_out_steps=steps[False],
             late_starts=late_starts,
+            not_whole_episodes=choice.not_whole,
+            without_value_episodes=choice.without_value,
         )
 
     def leave_out_repeats(

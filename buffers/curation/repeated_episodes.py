@@ -93,16 +93,16 @@ def find_repeats(
     return _compared(each, is_candidate, related, sources, is_seed_needed, on_look)
 
 
-def _runs_of(source: Storage) -> frozenset[tuple[str, int]] | None:
-    """Seed and number of each Collector run of a source; None if there are other writers.
+def _runs_of(source: Storage) -> frozenset[tuple[str, int, str]] | None:
+    """Seed, number and shard of each Collector run of a source; None if there are other writers.
 
     A copy has the sessions of what it was copied from.
     """
-    runs: set[tuple[str, int]] = set()
+    runs: set[tuple[str, int, str]] = set()
     for session in source.sessions:
         number = session.get("session")
         if "seed" in session and isinstance(number, int):
-            runs.add((str(session["seed"]), number))
+            runs.add((str(session["seed"]), number, str(session.get("shard"))))
         elif "copied_episodes" not in session:
             return None
     return frozenset(runs) or None

@@ -1,16 +1,24 @@
-"""Selects episodes by conditions on whole episodes."""
+"""Selects episodes by conditions on whole episodes, and the best or worst of them."""
 
 from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 
 from stepwell.buffers.curation.stored_episode import StoredEpisode
 from stepwell.buffers.storage.episode_filter import Where, check_where, chooses
+from stepwell.buffers.whole_numbers import is_whole
 
-__all__ = ["EpisodeSelection"]
+__all__ = ["SORT_NAMES", "Choice", "EpisodeSelection", "choose"]
+
+SORT_NAMES = ("return", "steps", "id")
+"""What episodes can be ranked by; every other name is a key of their metadata."""
+
+_PERCENT = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,12})?) ?%")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +27,11 @@ class EpisodeSelection:
 
     Returns and steps are those of the stored rows, also for a cut episode.
 
+    ``top`` and ``bottom`` rank the episodes that meet all conditions, by ``sort``, and select the
+    first of them. Of two equal ones the smaller id comes first. Episodes that were cut or lack
+    their beginning are not ranked, as rewards of them are missing: a cut episode of Pong has lost
+    fewer points than a whole one. Nor are those without a number to sort by.
+
     Args:
         where: Condition on the metadata: keys with their values, or a function of the metadata.
         ids: Ranges of episode ids.
@@ -26,16 +39,26 @@ class EpisodeSelection:
         max_return: Greatest sum of rewards.
         min_steps: Least number of env steps.
         max_steps: Greatest number of env steps.
-        has_ended: True: terminated or truncated. False: ended by a cut.
+        has_ended: True: terminated or truncated. False: ended by a cut; such are ranked then.
+        top: Select the ones with the greatest values: a number of episodes, or a part such as
+            ``"10%"``, which is rounded up.
+        bottom: Or those with the smallest values.
+        sort: The value to rank by: ``"return"`` (the default), ``"steps"``, ``"id"``, or a key of
+            the metadata.
+        include_cut: Rank cut episodes, too, and those that lack their beginning.
+        others: Select all episodes but those that all of this describes.
 
     Raises:
-        ValueError: A number is NaN, or a minimum is above its maximum.
+        ValueError: A number is NaN, a minimum is above its maximum, or ``top`` is no number of
+            episodes.
         TypeError: ``where`` is neither a mapping nor a function.
 
     Example:
         >>> good = EpisodeSelection(min_return=18, has_ended=True)
         >>> good.to_json()
         {'min_return': 18, 'has_ended': True}
+        >>> EpisodeSelection(top="10%", min_steps=5).to_json()
+        {'min_steps': 5, 'top': '10%', 'sort': 'return'}
     """
 
     where: Where | None = None
@@ -45,6 +68,11 @@ class EpisodeSelection:
     min_steps: int | None = None
     max_steps: int | None = None
     has_ended: bool | None = None
+    top: int | str | None = None
+    bottom: int | str | None = None
+    sort: str | None = None
+    include_cut: bool = False
+    others: bool = False
 
     def __post_init__(self) -> None:
         if self.where is not None:
@@ -63,14 +91,109 @@ class EpisodeSelection:
                     f"min_{name}: expected at most max_{name}={most}, got {least}: no episode can "
                     f"be both; swap them"
                 )
+        for name in ("top", "bottom"):
+            if (number := getattr(self, name)) is not None:
+                _check_number(name, number)
+        if self.top is not None and self.bottom is not None:
+            raise ValueError(
+                f"expected top or bottom, got top={self.top!r} and bottom={self.bottom!r}; leave "
+                f"one out"
+            )
+        if self.sort is not None and (not isinstance(self.sort, str) or not self.sort):
+            raise ValueError(
+                f"sort: expected {', '.join(map(repr, SORT_NAMES))} or a key of the metadata, got "
+                f"{self.sort!r}; give one"
+            )
+        if not self.is_ranking and (self.sort is not None or self.include_cut):
+            name = "include_cut" if self.sort is None else f"sort={self.sort!r}"
+            raise ValueError(
+                f"{name}: expected a number of episodes with it, got none; give top or bottom "
+                f"(--top, --bottom)"
+            )
 
     @property
     def is_empty(self) -> bool:
         """True if there is no condition, so that every episode is kept."""
         return not self.to_json()
 
+    @property
+    def is_ranking(self) -> bool:
+        """True with ``top`` or ``bottom``: the choice depends on the other episodes."""
+        return self.top is not None or self.bottom is not None
+
     def __call__(self, episode: StoredEpisode) -> bool:
-        """True if the episode is to be kept; its rewards are read last, and only if needed."""
+        """True if the episode is to be kept; its rewards are read last, and only if needed.
+
+        Raises:
+            ValueError: With ``top`` or ``bottom`` one episode alone cannot be judged.
+        """
+        if self.is_ranking:
+            raise ValueError(
+                "top, bottom: expected all episodes, which are compared with each other, got one "
+                "alone; give the selection to copy_episodes or export_episodes"
+            )
+        return self._meets_conditions(episode) != self.others
+
+    def choose(self, episodes: Iterable[StoredEpisode]) -> Choice:
+        """Choose among these episodes; of equal ones the first one given ranks first.
+
+        Example:
+            >>> import gymnasium as gym
+            >>> import stepwell as sw
+            >>> from stepwell.buffers.curation.stored_episode import stored_episodes
+            >>> replay = sw.SequenceReplayBuffer()
+            >>> envs = gym.make_vec("CartPole-v1", num_envs=2)
+            >>> with sw.Collector(envs, sw.RandomPolicy(), replay, seed=0) as collector:
+            ...     report = collector.collect(episodes=5)
+            >>> best = EpisodeSelection(top=1).choose(stored_episodes(replay.storage))
+            >>> best.is_chosen.index(1) == report.returns.index(max(report.returns))
+            True
+        """
+        is_chosen = bytearray()
+        ranked: list[tuple[float, int]] = []
+        not_whole = without_value = 0
+        for place, episode in enumerate(episodes):
+            meets = self._meets_conditions(episode)
+            is_chosen.append(meets and not self.is_ranking)
+            if not (meets and self.is_ranking):
+                continue
+            if not self._has_all_rewards(episode):
+                not_whole += 1
+            elif (value := self._value_of(episode)) is None:
+                without_value += 1
+            else:
+                ranked.append((-value if self.bottom is None else value, place))
+        if self.is_ranking:
+            for _, place in sorted(ranked)[: self._count(len(ranked))]:
+                is_chosen[place] = True
+        if self.others:
+            is_chosen = bytearray(not one for one in is_chosen)
+        return Choice(is_chosen, not_whole, without_value)
+
+    def _count(self, ranked: int) -> int:
+        """The number of episodes to select of those that are ranked."""
+        number = self.top if self.bottom is None else self.bottom
+        if isinstance(number, str):
+            return math.ceil(_percent_of(number) * ranked / 100)
+        assert number is not None
+        return int(number)
+
+    def _has_all_rewards(self, episode: StoredEpisode) -> bool:
+        if self.include_cut:
+            return True
+        return episode.first_row == 0 and (episode.has_ended or self.has_ended is False)
+
+    def _value_of(self, episode: StoredEpisode) -> float | None:
+        """The value that the episode is ranked by; None if it is no number."""
+        if self.sort in (None, "return"):
+            value: object = episode.total_reward
+        elif self.sort in ("steps", "id"):
+            value = getattr(episode, self.sort)
+        else:
+            value = episode.metadata.get(self.sort or "")
+        return value if isinstance(value, int | float) and not _is_nan(value) else None
+
+    def _meets_conditions(self, episode: StoredEpisode) -> bool:
         return (
             (self.ids is None or any(episode.id in ids for ids in self.ids))
             and (self.has_ended is None or episode.has_ended == self.has_ended)
@@ -93,8 +216,77 @@ class EpisodeSelection:
             "min_steps": self.min_steps,
             "max_steps": self.max_steps,
             "has_ended": self.has_ended,
+            "top": self.top if isinstance(self.top, str | None) else int(self.top),
+            "bottom": self.bottom if isinstance(self.bottom, str | None) else int(self.bottom),
+            "sort": (self.sort or "return") if self.is_ranking else None,
+            "include_cut": self.include_cut or None,
+            "others": self.others or None,
         }
         return {name: value for name, value in facts.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Chosen episodes among all.
+
+    Args:
+        is_chosen: For each episode, in order, 1 if it is chosen.
+        not_whole: Episodes that meet the conditions and were not ranked, as they are cut or lack
+            their beginning.
+        without_value: Further ones that were not ranked, as they have no number to sort by.
+    """
+
+    is_chosen: bytearray
+    not_whole: int = 0
+    without_value: int = 0
+
+    @property
+    def sentence(self) -> str:
+        """The episodes that were not ranked, and how to rank them; empty if all were."""
+        texts: list[str] = []
+        if self.not_whole:
+            texts.append(
+                f"{self.not_whole:,} cut or without beginning (include_cut=True, --include-cut "
+                f"ranks them)"
+            )
+        if self.without_value:
+            texts.append(f"{self.without_value:,} without a number to sort by")
+        return f"not ranked: {', '.join(texts)}" if texts else ""
+
+
+def choose(
+    episodes: Iterable[StoredEpisode], keep: Callable[[StoredEpisode], bool] | None
+) -> Choice:
+    """Choose episodes by a function of one, or by a selection, which may rank them.
+
+    Args:
+        episodes: All episodes.
+        keep: True for a chosen one; None for all.
+    """
+    if isinstance(keep, EpisodeSelection):
+        return keep.choose(episodes)
+    return Choice(bytearray(keep is None or bool(keep(episode)) for episode in episodes))
+
+
+def _check_number(name: str, number: object) -> None:
+    """Refuse what is no number of episodes."""
+    is_valid = is_whole(number) and number >= 1
+    if isinstance(number, str) and _PERCENT.fullmatch(number):
+        is_valid = 0 < _percent_of(number) <= 100
+    if not is_valid:
+        raise ValueError(
+            f"{name}: expected a number of episodes such as 8, or a part above 0% and up to 100% "
+            f"such as '10%', got {number!r}; give one"
+        )
+
+
+def _is_nan(value: float) -> bool:
+    return isinstance(value, float) and math.isnan(value)
+
+
+def _percent_of(text: str) -> Fraction:
+    """The number of a text such as ``"2.5%"``; exact, so that 7% of 100 are 7 and not 8."""
+    return Fraction(text.rstrip("% "))
 
 
 def _is_within(value: float, least: float | None, most: float | None) -> bool:

@@ -57,6 +57,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         text = " ".join(message().split()).replace(": Value error, ", ": ")
         context = getattr(error, "ctx", None)
         command = getattr(context, "command_path", "stepwell")
+        config = getattr(context, "params", {}).get("config")
+        if config is not None and text.startswith("Missing"):
+            text = f"{text.rstrip('.')}, also in {config}"
         show_error(f"{text}{'' if text.endswith(('.', '?')) else '.'} See: {command} --help")
         return BAD_INPUT
     return code if isinstance(code, int) else 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import secrets
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
@@ -49,7 +50,8 @@ from stepwell.collectors.cli.output import (
     print_json,
     print_parts,
 )
-from stepwell.collectors.collector import Collector
+from stepwell.collectors.cli.run_config import config_text, naming_config, take_config
+from stepwell.collectors.collector import Collector, check_shard
 from stepwell.collectors.replay_writer import kept_since
 from stepwell.collectors.report import CollectReport, collect_status, rate_parts
 
@@ -59,6 +61,7 @@ __all__ = [
     "collect",
     "missing_values",
     "parse_info",
+    "parse_shard",
     "summary",
 ]
 
@@ -66,10 +69,12 @@ __all__ = [
 DEFAULT_NUM_ENVS = 8
 
 _STORE = "Where to store it"
+_FILE = "Options from a file"
 
 
 @with_game_options
 def collect(
+    context: typer.Context,
     env: EnvName,
     *,
     steps: Annotated[
@@ -109,6 +114,15 @@ def collect(
             metavar="N",
             help="The same seed and number of envs give the same data. Default: the store's seed, "
             "or a random one.",
+            rich_help_panel=RUN,
+        ),
+    ] = None,
+    shard: Annotated[
+        str | None,
+        typer.Option(
+            metavar="I/N",
+            help="Collect part I of N, from 1/N to N/N: machines with the same --seed play from "
+            "different seeds, and merge joins their stores. Default: with --resume as before.",
             rich_help_panel=RUN,
         ),
     ] = None,
@@ -159,6 +173,26 @@ def collect(
         ),
     ] = None,
     games: GivenGameOptions,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Take options from a TOML file: env = 'Pong', steps = 1e6. Options of the command "
+            "line win.",
+            callback=take_config,
+            is_eager=True,
+            rich_help_panel=_FILE,
+        ),
+    ] = None,
+    print_config: Annotated[
+        bool,
+        typer.Option(
+            "--print-config",
+            metavar="",
+            help="Print such a file with the given options, and do nothing else.",
+            rich_help_panel=_FILE,
+        ),
+    ] = False,
     as_json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
@@ -171,11 +205,14 @@ def collect(
     stepwell collect game.nes --game map.toml --episodes 50 --out runs/game
     stepwell collect CartPole-v1 --steps 1e6 --seed 0 --out runs/pole
     stepwell collect mygames:make_maze --episodes 9 --out runs/maze
+    stepwell collect Pong --steps 1e6 --seed 0 --shard 2/4 --out runs/p2
+    stepwell collect Pong --steps 1e6 --out runs/p --print-config > p.toml
+    stepwell collect --config p.toml --resume
 
     Ctrl-C stops the run and keeps the collected steps.
     Exit codes: 0 done, 2 an error that you can correct, 130 Ctrl-C.
     """
-    with exit_on_error(debug):
+    with exit_on_error(debug), naming_config(context):
         request = EnvRequest(
             env=env,
             num_envs=whole_number("--num-envs", num_envs) or 0,
@@ -185,23 +222,36 @@ def collect(
         )
         goal = Goal(whole_number("--steps", steps), whole_number("--episodes", episodes))
         chosen_seed = whole_number("--seed", seed, 0)
+        chosen_shard = parse_shard("--shard", shard)
         info_fields = dict(parse_info("--info", text) for text in info or [])
         facts = dict(parse_metadata("--metadata", text) for text in metadata or [])
         most_steps = whole_number("--capacity", capacity)
         most_bytes = number_of_bytes("--capacity-bytes", capacity_bytes)
+        if print_config:
+            typer.echo(config_text(context), nl=False)
+            return
         _refuse_early(request, goal, out, resume)
         agent = load_policy(policy)
         with contextlib.ExitStack() as stack:
             opened = _store(out, resume, most_steps, most_bytes)
             replay = stack.enter_context(opened)
             request, used_seed = _as_in_last_run(request, chosen_seed, replay)
+            used_shard = _as_in_all_runs(chosen_shard, replay)
             line = stack.enter_context(LiveLine(is_silent=quiet or as_json))
             line.say(f"making {request.num_envs} envs of {env} ...")
             defaults = missing_values(info_fields, request)
             envs = make_envs(request)
             stack.callback(envs.close)  # the Collector closes them too, once there is one
             collector = stack.enter_context(
-                Collector(envs, agent, replay, seed=used_seed, info=defaults, metadata=facts)
+                Collector(
+                    envs,
+                    agent,
+                    replay,
+                    seed=used_seed,
+                    shard=used_shard,
+                    info=defaults,
+                    metadata=facts,
+                )
             )
             report = collector.collect(
                 steps=goal.steps,
@@ -378,6 +428,55 @@ def _as_in_last_run(
     num_envs = request.num_envs or cast("int", before.get("num_envs", DEFAULT_NUM_ENVS))
     drawn = cast("str", before.get("seed", secrets.randbits(32)))
     return replace(request, num_envs=num_envs), int(drawn) if seed is None else seed
+
+
+def parse_shard(option: str, text: str | None) -> tuple[int, int] | None:
+    """Parse the number of a part and that of all parts.
+
+    Raises:
+        ValueError: It is something else, or there is no such part.
+
+    Example:
+        >>> parse_shard("--shard", "2/4")
+        (2, 4)
+    """
+    if text is None:
+        return None
+    match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text.strip())
+    shard = (int(match[1]), int(match[2])) if match else (0, 0)
+    try:
+        check_shard(option, shard)
+    except ValueError:
+        raise ValueError(
+            f"{option}: expected the number of a part and that of all parts, such as 2/4, from 1/4 "
+            f"to 4/4, got {text!r}; correct it"
+        ) from None
+    return shard
+
+
+def _as_in_all_runs(
+    shard: tuple[int, int] | None, replay: SequenceReplayBuffer
+) -> tuple[int, int] | None:
+    """Fill in the shard of the store, where all of its runs have the same.
+
+    Raises:
+        ValueError: Another one was given.
+    """
+    given = None if shard is None or shard[1] == 1 else shard
+    noted = [one.get("shard") for one in replay.sessions if "seed" in one]  # not of copies
+    for before in noted:
+        check_shard(f"{replay.path}: the shard of a run", before)
+    shards = [None if one is None else (one[0], one[1]) for one in cast("list[list[int]]", noted)]
+    if shard is None:
+        return shards[0] if len(set(shards)) == 1 else None
+    if any(before != given for before in shards):
+        names = {"no shard" if one is None else f"shard {one[0]}/{one[1]}" for one in shards}
+        raise ValueError(
+            f"--shard {shard[0]}/{shard[1]}: expected the shard of the store's runs, got a store "
+            f"with runs of {', '.join(sorted(names))}; leave --shard out, or collect into another "
+            f"folder and merge the two"
+        )
+    return given
 
 
 # The summary.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -15,24 +15,28 @@ import typer
 
 from stepwell.buffers import Codec, SequenceReplayBuffer
 from stepwell.buffers.curation.copy import CopyReport, copy_episodes, copy_status
-from stepwell.buffers.curation.selection import EpisodeSelection
-from stepwell.buffers.curation.stored_episode import StoredEpisode, stored_episodes
+from stepwell.buffers.curation.selection import SORT_NAMES, EpisodeSelection
+from stepwell.buffers.curation.stored_episode import stored_episodes
 from stepwell.buffers.storage.disk.publish import disk_bytes
 from stepwell.buffers.storage.disk.storage import DiskStorage
 from stepwell.collectors.cli.errors import exit_on_error
 from stepwell.collectors.cli.options import (
+    Bottom,
     Codecs,
     Cut,
     Debug,
     Ended,
     Ids,
+    IncludeCut,
     Json,
     MaxReturn,
     MaxSteps,
     MinReturn,
     MinSteps,
     Quiet,
+    Sort,
     StoreFolder,
+    Top,
     Where,
     format_ids,
     parse_codecs,
@@ -147,6 +151,10 @@ def filter_episodes(
     max_steps: MaxSteps = None,
     ended: Ended = False,
     cut: Cut = False,
+    top: Top = None,
+    bottom: Bottom = None,
+    sort: Sort = None,
+    include_cut: IncludeCut = False,
     as_json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
@@ -156,6 +164,10 @@ def filter_episodes(
     stepwell filter runs/pong --min-return 18 --ended --dry-run
     stepwell filter runs/pong --min-return 18 --ended --out runs/good
     stepwell filter runs/maze --where task=door --where level=3 --out runs/door
+    stepwell filter runs/pong --top 10% --out runs/best
+
+    --top ranks whole episodes only: a cut one lacks rewards (--include-cut). The
+    new store keeps the order of the old one, whatever --sort is.
     """
     with exit_on_error(debug, "start again"):
         selection = parse_selection(
@@ -167,6 +179,10 @@ def filter_episodes(
             max_steps=max_steps,
             ended=ended,
             cut=cut,
+            top=top,
+            bottom=bottom,
+            sort=sort,
+            include_cut=include_cut,
         )
         _copy_selected("filter", folder, out, selection, dry_run, quiet, as_json)
 
@@ -184,6 +200,10 @@ def drop(
     max_steps: MaxSteps = None,
     ended: Ended = False,
     cut: Cut = False,
+    top: Top = None,
+    bottom: Bottom = None,
+    sort: Sort = None,
+    include_cut: IncludeCut = False,
     as_json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
@@ -193,6 +213,10 @@ def drop(
     stepwell drop runs/pong --episodes 3,10-20 --dry-run
     stepwell drop runs/pong --episodes 3,10-20 --out runs/clean
     stepwell drop runs/pong --cut --max-steps 50 --out runs/clean
+    stepwell drop runs/pong --bottom 10% --out runs/clean
+
+    It keeps exactly what filter would leave out, also cut episodes, which --top and
+    --bottom do not rank.
     """
     with exit_on_error(debug, "start again"):
         selection = parse_selection(
@@ -204,6 +228,10 @@ def drop(
             max_steps=max_steps,
             ended=ended,
             cut=cut,
+            top=top,
+            bottom=bottom,
+            sort=sort,
+            include_cut=include_cut,
         )
         _copy_selected("drop", folder, out, selection, dry_run, quiet, as_json)
 
@@ -257,16 +285,13 @@ def _copy_selected(
     if selection.is_empty:
         raise ValueError(
             "expected at least one condition, got none: give --where, --episodes, --min-return, "
-            "--max-return, --min-steps, --max-steps, --ended or --cut"
+            "--max-return, --min-steps, --max-steps, --ended, --cut, --top or --bottom"
         )
     if out is None and not dry_run:
         raise ValueError(
             "expected --out with the folder of the new store, or --dry-run, got neither; give one"
         )
-
-    def keep(episode: StoredEpisode) -> bool:
-        return selection(episode) == (command == "filter")
-
+    keep = selection if command == "filter" else replace(selection, others=True)
     _refuse_unknown(folder, selection)
     if dry_run or out is None:
         _show_selected(folder, keep, quiet, as_json)
@@ -277,8 +302,9 @@ def _copy_selected(
 
 def _refuse_unknown(folder: Path, selection: EpisodeSelection) -> None:
     """Refuse ids and keys that no episode has: they are more likely a typing error."""
-    where, ids = selection.where, selection.ids or ()
+    where, ids, sort = selection.where, selection.ids or (), selection.sort
     wanted = set(where) if isinstance(where, Mapping) else set[str]()
+    wanted |= {sort} if sort is not None and sort not in SORT_NAMES else set()
     with SequenceReplayBuffer.open(folder, read_only=True) as replay:
         known_ids = np.unique(replay.storage.index.records["episode"])
         for id_range in ids:
@@ -295,10 +321,13 @@ def _refuse_unknown(folder: Path, selection: EpisodeSelection) -> None:
             known |= set(episode.metadata)
             if wanted <= known:
                 return
-    shown = ", ".join(sorted(known)[:_KEYS_SHOWN]) or "none"
+    shown = sorted(known)[:_KEYS_SHOWN]
+    missing = sorted(wanted - known)[0]
+    option = "--where" if isinstance(where, Mapping) and missing in where else "--sort"
+    expected = ", ".join(shown if option == "--where" else [*SORT_NAMES, *shown]) or "none"
     raise ValueError(
-        f"--where: no episode of {folder} has the key {sorted(wanted - known)[0]!r} in its "
-        f"metadata, expected one of these: {shown}; give another"
+        f"{option}: no episode of {folder} has the key {missing!r} in its metadata, expected one "
+        f"of these: {expected}; give another"
     )
 
 
@@ -306,7 +335,7 @@ def _copy(
     command: str,
     sources: Sequence[Path],
     out: Path,
-    keep: Callable[[StoredEpisode], bool] | None = None,
+    keep: EpisodeSelection | None = None,
     conditions: Mapping[str, object] | None = None,
     *,
     any_envs: bool = False,
@@ -393,6 +422,12 @@ def _summary(report: CopyReport, before: int, after: int) -> list[Part]:
         parts.append(Part(f"{report.duplicate_episodes:,} of them duplicates", style="yellow"))
     if report.late_starts:
         parts.append(Part(f"{report.late_starts:,} without beginning", style="yellow"))
+    if report.not_whole_episodes:
+        text = f"{report.not_whole_episodes:,} cut or without beginning not ranked (--include-cut)"
+        parts.append(Part(text, style="yellow"))
+    if report.without_value_episodes:
+        text = f"{report.without_value_episodes:,} without a number to sort by not ranked"
+        parts.append(Part(text, style="yellow"))
     parts += [
         Part(f"{format_bytes(before)} -> {format_bytes(after)} on disk"),
         *map(Part, describe_size(after, report.raw_bytes)[1:]),
@@ -423,21 +458,23 @@ class _Group:
         }
 
 
-def _show_selected(
-    folder: Path, keep: Callable[[StoredEpisode], bool], quiet: bool, as_json: bool
-) -> None:
+def _show_selected(folder: Path, selection: EpisodeSelection, quiet: bool, as_json: bool) -> None:
     """Print what would be kept and what dropped."""
     kept, dropped = _Group(), _Group()
     with SequenceReplayBuffer.open(folder, read_only=True) as replay:
-        for episode in stored_episodes(replay.storage):
-            group = kept if keep(episode) else dropped
+        choice = selection.choose(stored_episodes(replay.storage))
+        for episode, is_kept in zip(stored_episodes(replay.storage), choice.is_chosen, strict=True):
+            group = kept if is_kept else dropped
             group.ids.append(episode.id)
             group.steps.append(episode.steps)
             group.returns.append(episode.total_reward)
     if as_json:
-        print_json({"kept": kept.to_json(), "dropped": dropped.to_json()})
+        not_ranked = {"cut": choice.not_whole, "without_value": choice.without_value}
+        groups = {"kept": kept.to_json(), "dropped": dropped.to_json()}
+        print_json({**groups, "not_ranked": not_ranked} if selection.is_ranking else groups)
     elif not quiet:
         table_console().print(_selection_table(kept, dropped))
+        print_lines([choice.sentence] if choice.sentence else [])
         print_lines(["nothing was written; run it without --dry-run to write the store"])
 
 

@@ -492,9 +492,16 @@ def _sessions(store: StoreSummary) -> rich.table.Table:
     found = table("run", "began", "envs", "seed", "policy")
     for number, session in enumerate(store.sessions):
         began = str(session.get("began", ""))[:16].replace("T", " ")
-        cells = (number, began, session.get("num_envs", ""), session.get("seed", ""))
+        cells = (number, began, session.get("num_envs", ""), _seed(session))
         found.add_row(*map(_cell, (*cells, _maker(session))))
     return found
+
+
+def _seed(session: Mapping[str, object]) -> str:
+    """Return the seed, with the shard if there are several."""
+    shard = session.get("shard")
+    of_all = f", shard {'/'.join(map(str, shard))}" if isinstance(shard, list) else ""
+    return f"{session.get('seed', '')}{of_all}"
 
 
 def _maker(session: Mapping[str, object]) -> str:

@@ -16,12 +16,14 @@ from stepwell.buffers.curation.selection import EpisodeSelection
 
 __all__ = [
     "PLAYING",
+    "Bottom",
     "Cartridge",
     "Codecs",
     "Cut",
     "Debug",
     "Ended",
     "Ids",
+    "IncludeCut",
     "Json",
     "Lanes",
     "MadeBy",
@@ -31,7 +33,9 @@ __all__ = [
     "MinSteps",
     "PlayedIds",
     "Quiet",
+    "Sort",
     "StoreFolder",
+    "Top",
     "Where",
     "format_ids",
     "number_of_bytes",
@@ -46,6 +50,7 @@ __all__ = [
 
 _OUTPUT = "Output"
 _CONDITIONS = "Conditions on episodes (all of them must hold)"
+_RANKING = "The best or the worst of them"
 PLAYING = "Playing episodes again"
 """Panel of options."""
 
@@ -135,6 +140,40 @@ Cut = Annotated[
         metavar="",
         help="It did neither: only the recording stopped.",
         rich_help_panel=_CONDITIONS,
+    ),
+]
+
+# The best or worst of the episodes that meet the conditions.
+Top = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N|P%",
+        help="Of these, the N with the greatest values, or this part of them, rounded up: 10%.",
+        rich_help_panel=_RANKING,
+    ),
+]
+Bottom = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N|P%", help="Or those with the smallest values.", rich_help_panel=_RANKING
+    ),
+]
+Sort = Annotated[
+    str | None,
+    typer.Option(
+        metavar="KEY",
+        help="The value: return (default), steps, id, or a key of the metadata.",
+        rich_help_panel=_RANKING,
+    ),
+]
+IncludeCut = Annotated[
+    bool,
+    typer.Option(
+        "--include-cut",
+        metavar="",
+        help="Rank cut episodes too, and those without beginning, though rewards of them are "
+        "missing.",
+        rich_help_panel=_RANKING,
     ),
 ]
 
@@ -277,6 +316,10 @@ def parse_selection(
     max_steps: str | None = None,
     ended: bool = False,
     cut: bool = False,
+    top: str | None = None,
+    bottom: str | None = None,
+    sort: str | None = None,
+    include_cut: bool = False,
 ) -> EpisodeSelection:
     """Parse the conditions on episodes; the selection is empty where none was given.
 
@@ -301,7 +344,24 @@ def parse_selection(
         min_steps=whole_number("--min-steps", min_steps, 0),
         max_steps=whole_number("--max-steps", max_steps, 0),
         has_ended=True if ended else False if cut else None,
+        top=_number_or_part("--top", top),
+        bottom=_number_or_part("--bottom", bottom),
+        sort=sort,
+        include_cut=include_cut,
     )
+
+
+def _number_or_part(option: str, text: str | None) -> int | str | None:
+    """Parse a number of episodes; a part such as 10% is left to the selection."""
+    if text is None or text.strip().endswith("%"):
+        return text and text.strip()
+    try:
+        return whole_number(option, text)
+    except ValueError:
+        raise ValueError(
+            f"{option}: expected a number of episodes such as 8, or a part such as 10%, got "
+            f"{text!r}; give one"
+        ) from None
 
 
 def parse_metadata(option: str, text: str) -> tuple[str, object]:

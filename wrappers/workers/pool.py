@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
+from stepwell.wrappers.shard_seeds import in_shard_of
 from stepwell.wrappers.workers.infos import InfoReader, Infos, Schema
 from stepwell.wrappers.workers.memory import SharedRows
 from stepwell.wrappers.workers.worker import (
@@ -444,7 +445,7 @@ class WorkerPool:
         if seed is None:
             return None
         state = np.random.SeedSequence([seed, self.restarts]).generate_state(1)
-        return int(state[0]) >> 1  # some emulators take seeds of 31 bits
+        return in_shard_of(seed, int(state[0]) >> 1)  # some emulators take seeds of 31 bits
 
     def ask_each(self, command: int, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Send each worker a command with its own arguments, and join the lists in the replies.
@@ -508,7 +509,7 @@ def _with_seeds(reply: Reply, envs: range, seeds: Sequence[int | None]) -> Reply
     infos: Infos = []
     for index, info in reply.payload:
         seed = seeds[index - envs.start]
-        infos.append((index, info if seed is None else {"reset_seed": seed, **info}))
+        infos.append((index, info if seed is None else {"reset_seed": int(seed), **info}))
     return Reply(infos)
 
 

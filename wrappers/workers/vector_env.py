@@ -15,6 +15,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from stepwell.wrappers.number_checks import check_whole
+from stepwell.wrappers.shard_seeds import ShardSeed
 from stepwell.wrappers.workers.infos import Infos, add_info, plain_columns
 from stepwell.wrappers.workers.memory import SharedRows, check_space, copy_rows, write_rows
 from stepwell.wrappers.workers.pool import (
@@ -400,7 +401,7 @@ def _checked_seeds(seed: int | Sequence[int | None] | None, num_envs: int) -> li
         raise ValueError(
             f"seed has the wrong length: expected {num_envs}, one for each env, got {len(seed)}"
         )
-    return [None if one is None else int(one) for one in seed]
+    return [one if one is None or isinstance(one, ShardSeed) else int(one) for one in seed]
 
 
 def _checked_options(

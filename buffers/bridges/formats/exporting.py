@@ -11,6 +11,7 @@ from pathlib import Path
 
 from stepwell.buffers.bridges.formats.format import Format, Source, Writer, format_of
 from stepwell.buffers.bridges.formats.options import parse_options
+from stepwell.buffers.curation.selection import choose
 from stepwell.buffers.curation.stored_episode import StoredEpisode, stored_episodes
 from stepwell.buffers.episode import Episode
 from stepwell.buffers.errors import NotEnoughData
@@ -82,7 +83,8 @@ def export_episodes(
             your own.
         out: Folder, file or, for Minari, id of the new data set.
         options: Options of the format by name; ``stepwell formats`` lists them.
-        keep: Write only episodes for which this is true, for example an `EpisodeSelection`.
+        keep: Write only episodes for which this is true, for example an `EpisodeSelection`, which
+            can also choose the best ones.
         dry_run: Check everything, write nothing, and report what would be written.
         progress: True shows a line in a terminal, a bar in a notebook, or a line of text every 30
             seconds where there is neither. Or a function that is called after every episode with
@@ -126,21 +128,22 @@ def export_episodes(
     chosen_options = parse_options(format_.export_options, options or {}, f"format {format_.name}")
     place = format_.place(os.fspath(out), chosen_options)
     check_unused(place, format_.kind)
-    chosen, source = _chosen(replay, keep)
+    chosen, source, not_ranked = _chosen(replay, keep)
     writer = format_.writer(source, chosen_options)
     report = ExportReport(
         format=format_.name,
         path=place,
         chosen_episodes=source.episodes,
         chosen_steps=source.steps,
-        notes=tuple(writer.notes),
+        notes=(*writer.notes, *not_ranked),
         loading=format_.loading(place, os.fspath(out)),
     )
     if dry_run:
         return replace(report, seconds=time.perf_counter() - began)
     with progress_function(progress, export_status) as function:
         job = _Job(format_, writer, function, began, report)
-        return job.run(_episodes(replay, chosen), replay.path)
+        report = job.run(_episodes(replay, chosen), replay.path)
+    return replace(report, notes=(*report.notes, *not_ranked))
 
 
 def export_status(report: ExportReport) -> Status:
@@ -209,8 +212,8 @@ def _with_path(target: Path) -> Generator[None]:
 
 def _chosen(
     replay: SequenceReplayBuffer, keep: Callable[[StoredEpisode], bool] | None
-) -> tuple[frozenset[tuple[int, int]], Source]:
-    """The chosen episodes, by id and first row, and the writer's source.
+) -> tuple[frozenset[tuple[int, int]], Source, list[str]]:
+    """The chosen episodes by id and first row, the writer's source, and a note on the choice.
 
     Raises:
         ValueError: There is no such episode.
@@ -219,8 +222,9 @@ def _chosen(
     storage = replay.storage
     chosen: set[tuple[int, int]] = set()
     steps = left_out = 0
-    for episode in stored_episodes(storage):
-        if keep is None or keep(episode):
+    choice = choose(stored_episodes(storage), keep)
+    for episode, is_chosen in zip(stored_episodes(storage), choice.is_chosen, strict=True):
+        if is_chosen:
             chosen.add((episode.id, episode.first_row))
             steps += episode.steps
         else:
@@ -228,12 +232,12 @@ def _chosen(
     if not chosen and left_out:
         raise ValueError(
             f"none of {left_out:,} episodes would be exported, expected at least one: choose by "
-            f"other conditions"
+            f"other conditions{'; ' if choice.sentence else ''}{choice.sentence}"
         )
     if not chosen:
         raise NotEnoughData("export: expected at least one episode, got none; collect first")
     source = Source(spec=replay.spec, sessions=storage.sessions, episodes=len(chosen), steps=steps)
-    return frozenset(chosen), source
+    return frozenset(chosen), source, [choice.sentence] if choice.sentence else []
 
 
 def _episodes(

@@ -380,3 +380,55 @@ def test_an_info_field_has_a_value_for_not_there() -> None:
 def test_an_info_field_without_name_or_number_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=rf"^--info: .*lives=-1.*got '{text}'"):
         parse_info("--info", text)
+
+
+def test_merged_shards_are_proved_by_playing_them_again(stepwell: CommandLine) -> None:
+    for part in (1, 2, 3):
+        said = stepwell.json(f"{CARTPOLE} --out s{part} --seed 7 --shard {part}/3")
+        assert said["session"]["shard"] == [part, 3]
+    again = stepwell.json(f"{CARTPOLE} --out s1 --resume")
+    assert again["session"]["shard"] == [1, 3]
+    assert stepwell("merge s1 s2 s3 --out all").code == 0
+    seeds: list[int] = []
+    with sw.SequenceReplayBuffer.open("all", read_only=True) as replay:
+        assert [one.get("shard") for one in replay.sessions] == [
+            [1, 3],
+            [1, 3],
+            [2, 3],
+            [3, 3],
+            None,
+        ]
+        for episode in replay.iter_episodes():
+            seed, session = episode.metadata["seed"], episode.metadata["session"]
+            assert isinstance(seed, int)
+            assert isinstance(session, int)
+            assert seed % 3 == (1, 1, 2, 0)[session]
+            seeds.append(seed)
+    assert len(set(seeds)) == len(seeds)
+    proved = stepwell("verify all --replay")
+    assert (proved.code, proved.err) == (0, "")
+    assert f"{len(seeds)} of {len(seeds)} episodes proved" in proved.out
+    assert "7, shard 2/3" in stepwell("info all").out
+
+
+def test_a_shard_is_continued_and_no_other_one(stepwell: CommandLine) -> None:
+    assert stepwell(f"{CARTPOLE} --out a --seed 7 --shard 2/3").code == 0
+    for wrong in ("1/3", "2/4", "1/1"):
+        result = stepwell(f"{CARTPOLE} --out a --resume --shard {wrong}")
+        assert result.code == 2
+        assert has_parts(result.err, f"--shard {wrong}|shard 2/3")
+    assert stepwell(f"{CARTPOLE} --out a --resume --shard 2/3").code == 0
+    assert stepwell(f"{CARTPOLE} --out b --seed 7").code == 0
+    result = stepwell(f"{CARTPOLE} --out b --resume --shard 2/3")
+    assert (result.code, "no shard" in result.err) == (2, True)
+    assert stepwell("merge a b --out both").code == 0
+    said = stepwell.json(f"{CARTPOLE} --out both --resume")
+    assert "shard" not in said["session"]
+
+
+@pytest.mark.parametrize("wrong", ["0/4", "5/4", "1-4", "4", "1/", "/4", "1/0", "1/99999", "a/b"])
+def test_what_is_no_shard_is_refused(wrong: str, stepwell: CommandLine) -> None:
+    result = stepwell(f"{CARTPOLE} --out a --shard {wrong}")
+    assert (result.code, result.out) == (2, "")
+    assert has_parts(result.err, f"--shard: |2/4|{wrong!r}")
+    assert not Path("a").exists()

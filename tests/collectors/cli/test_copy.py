@@ -521,3 +521,69 @@ def test_the_digest_of_a_filtered_store_is_that_of_its_episodes(pole: CommandLin
         if not one.cut[-1]:
             digest.update(Chunk(one.id, one.stream, one.first_row, one.end, one.fields))
     assert facts["digest"] == digest.hexdigest()
+
+
+def cut_and_whole(path: str) -> tuple[list[Episode], list[Episode]]:
+    both = episodes_of(path)
+    return [e for e in both if not e.end.is_final], [e for e in both if e.end.is_final]
+
+
+def test_the_best_are_whole_episodes_and_the_others_are_named(pole: CommandLine) -> None:
+    cut, ended = cut_and_whole("a")
+    best = sorted(ended, key=lambda e: (-e.total_reward, e.id))[: -(-len(ended) // 10)]
+    result = pole("filter a --top 10% --out best")
+    assert (result.code, result.err) == (0, "")
+    assert f"{len(cut)} cut " in result.out
+    assert "--include-cut" in result.out
+    found = [e.total_reward for e in episodes_of("best")]
+    assert found == [e.total_reward for e in sorted(best, key=lambda e: e.id)]
+    facts = pole.json("drop a --top 10% --out rest")
+    assert facts["episodes"] + len(best) == len(cut) + len(ended)
+    assert facts["not_whole_episodes"] == len(cut)
+    with SequenceReplayBuffer.open("best", read_only=True) as store:
+        assert store.sessions[-1]["conditions"] == {"top": "10%", "sort": "return"}
+    with SequenceReplayBuffer.open("rest", read_only=True) as store:
+        assert store.sessions[-1]["conditions"] == {"top": "10%", "sort": "return"}
+        assert store.sessions[-1]["command"] == "drop"
+
+
+def test_a_dry_run_shows_the_best_and_what_was_not_ranked(pole: CommandLine) -> None:
+    cut, ended = cut_and_whole("a")
+    seen = pole.json("filter a --bottom 2 --sort steps --dry-run")
+    shortest = sorted(ended, key=lambda e: (e.steps, e.id))[:2]
+    assert seen["kept"]["episodes"] == sorted(e.id for e in shortest)
+    assert seen["not_ranked"] == {"cut": len(cut), "without_value": 0}
+    assert f"{len(cut)} cut " in pole("filter a --top 2 --dry-run").out
+    every = pole.json("filter a --top 3 --sort seed --include-cut --dry-run")
+    highest = sorted([*cut, *ended], key=lambda e: -cast("int", e.metadata["seed"]))[:3]
+    assert every["kept"]["episodes"] == sorted(e.id for e in highest)
+    assert every["not_ranked"] == {"cut": 0, "without_value": 0}
+    only_cut = pole.json("filter a --cut --top 1 --dry-run")
+    assert len(only_cut["kept"]["episodes"]) == 1
+    assert only_cut["kept"]["episodes"][0] in [e.id for e in cut]
+
+
+def test_an_export_takes_the_best(pole: CommandLine) -> None:
+    facts = pole.json("export a --to npz --out arrays --top 2")
+    assert facts["episodes"] == 2
+    assert any("include_cut" in note for note in facts["notes"])
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        ("--top 0", "--top: |'0'"),
+        ("--top many", "--top: |'many'"),
+        ("--bottom 0%", "bottom: |'0%'"),
+        ("--top 1 --bottom 1", "top=1 and bottom=1"),
+        ("--sort steps", "sort='steps'|--top"),
+        ("--include-cut", "include_cut|--top"),
+        ("--top 1 --sort reward", "--sort: |'reward'|return, steps, id, seed"),
+    ],
+)
+def test_a_wrong_ranking_is_refused(options: str, parts: str, pole: CommandLine) -> None:
+    for command in ("filter", "drop"):
+        result = pole(f"{command} a {options} --out new")
+        assert (result.code, result.out) == (2, "")
+        assert has_parts(result.err, parts)
+        assert not Path("new").exists()
