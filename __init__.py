@@ -1,6 +1,7 @@
 """Stepwell: gather experience from Gymnasium environments, keep it, and draw batches from it."""
 
 import importlib
+import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -85,6 +86,9 @@ __all__ = [
 ]
 
 __version__ = "0.1.0"
+
+# A program that sets up no logging sees nothing; without this, Python would print warnings.
+logging.getLogger("stepwell").addHandler(logging.NullHandler())
 
 
 def lazy_names(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import html
+import logging
 import os
 import sys
 from collections.abc import Callable, Generator, Iterable, Sequence
@@ -50,8 +51,8 @@ Progress: TypeAlias = "Callable[[*_Args], None] | bool | None"
 GAP: Final = "  "
 _DELAY: Final = 1.0
 _TEXT_SECONDS: Final = 30.0
-# A display takes half a hundredth of the time at most, however slow the terminal is.
-_TIMES_THE_COST: Final = 200
+# A display takes a small part of a hundredth of the time, however slow the terminal is.
+_TIMES_THE_COST: Final = 300
 
 
 class Part(NamedTuple):
@@ -198,7 +199,7 @@ def progress_function(
         with LiveLine(delay=_DELAY) as line:
             yield line.reporter(status)
     else:
-        yield progress or None
+        yield progress if callable(progress) else None
 
 
 def check_progress(progress: object) -> None:
@@ -408,6 +409,10 @@ class _Terminal:
             self._live.console.print(Text.from_ansi(text), soft_wrap=True)
             return True
 
+    def forked(self) -> None:
+        """Take a lock of this process's own: a thread of the parent may have held the other."""
+        self.lock = RLock()
+
     def _start(self) -> None:
         from rich.console import Console
         from rich.live import Live
@@ -433,11 +438,10 @@ class _Terminal:
             return
         live, self._live = self._live, None
         streams, self._streams = self._streams, []
-        try:
-            live.stop()
-        finally:
+        with contextlib.ExitStack() as stack:  # all of it, even if the terminal is gone
             for stream in streams:
-                stream.restore()
+                stack.callback(stream.restore)
+            live.stop()
 
     def _draw(self) -> None:
         from rich.text import Text
@@ -462,6 +466,16 @@ class _Stream:
         self._name = name
         self._begun = ""
         setattr(sys, name, self)
+        # Handlers keep the stream that they were made with. Not by setStream: that waits for a
+        # handler's lock, which a thread that waits for ours may hold.
+        self._handlers = [
+            handler
+            for logger in (logging.getLogger(), logging.getLogger("stepwell"))
+            for handler in logger.handlers
+            if isinstance(handler, logging.StreamHandler) and handler.stream is file
+        ]
+        for handler in self._handlers:
+            handler.stream = self
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.rich_proxied_file, name)
@@ -488,11 +502,17 @@ class _Stream:
         """Put the stream back, and write the line that was begun."""
         if getattr(sys, self._name) is self:
             setattr(sys, self._name, self.rich_proxied_file)
+        for handler in self._handlers:
+            if handler.stream is self:
+                handler.stream = self.rich_proxied_file
         begun, self._begun = self._begun, ""
-        self.rich_proxied_file.write(begun)
+        if begun:
+            self.rich_proxied_file.write(begun)
 
 
 _TERMINAL: Final = _Terminal()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_TERMINAL.forked)
 
 
 class _TerminalLine:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import partial
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
     from stepwell.buffers.sampling.sampler import Sampler
 
 __all__ = ["SequenceReplayBuffer"]
+
+_LOG = logging.getLogger("stepwell.buffers")
 
 Folder: TypeAlias = "str | os.PathLike[str]"
 Rng: TypeAlias = np.random.Generator
@@ -294,6 +297,9 @@ class SequenceReplayBuffer:
                 f"they were"
             )
         self.storage.append_session(session)
+        if _LOG.isEnabledFor(logging.INFO):
+            where = "in RAM" if self._path is None else str(self._path)
+            _LOG.info("%s: session %d begins", where, len(self.sessions) - 1)
 
     def add(self, chunks: Sequence[Chunk]) -> None:
         """Store chunks of episodes; when it returns they are durable.

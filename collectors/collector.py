@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 __all__ = ["Collector", "Seeds", "check_shard"]
 
 _PROGRESS_SECONDS = 0.2
-_TIMES_THE_COST = 300
+_TIMES_THE_COST = 500
 _MOST_SEED = 2**31  # every env takes seeds below
 _MOST_SHARDS = 10_000  # each has 200,000 seeds then
 _ENVS, _POLICY, _MINIBATCHES, _SHARDS = range(4)

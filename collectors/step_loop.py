@@ -38,6 +38,7 @@ error or Ctrl-C       whole rows are flushed, a step that was sent is dropped, a
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
@@ -56,6 +57,8 @@ if TYPE_CHECKING:
     from stepwell.collectors.rollout_writer import RolloutWriter
 
 __all__ = ["EpisodeCounter", "StepLoop"]
+
+_LOG = logging.getLogger("stepwell.collectors")
 
 
 class StepLoop:
@@ -356,6 +359,8 @@ class EpisodeCounter:
             first = envs[result.is_first]
             steps -= len(first)
             self.restarts += result.restarts
+            if result.restarts:
+                self._tell_cut(first.tolist())
             self._start(first.tolist(), result.metadata or {})
         self.total_steps += steps
         if self._waiting is not None:
@@ -405,6 +410,12 @@ class EpisodeCounter:
             if length >= 0 and (self._waiting is None or self._counts[env]):
                 self.cut += length > 0
                 self._sums[env], self._lengths[env] = 0, -1
+
+    def _tell_cut(self, envs: list[int]) -> None:
+        """Log the episodes that end here because a worker process died."""
+        cut = [env for env in envs if self._counts[env] and self._lengths[env] > 0]
+        if cut:
+            _LOG.warning("worker process died: the episodes of envs %s are cut", cut)
 
     def _end(self, result: StepResult, envs: np.ndarray) -> None:
         """Report the episodes that end with these rows."""

@@ -175,7 +175,7 @@ def test_anything_else_is_refused_before_something_is_made(
     assert sorted(tmp_path.iterdir()) == before
 
 
-def annotations() -> dict[str, str]:
+def types() -> dict[str, str]:
     """The type of each argument ``progress`` of a public function, by file and function."""
     found: dict[str, str] = {}
     for file in library_files():
@@ -189,7 +189,7 @@ def annotations() -> dict[str, str]:
 
 
 def test_all_arguments_have_one_type() -> None:
-    found = annotations()
+    found = types()
     public = {
         place: kind
         for place, kind in found.items()

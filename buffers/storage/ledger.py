@@ -8,6 +8,7 @@ change in a copy.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -41,6 +42,7 @@ PlaceT = TypeVar("PlaceT")
 Stream: TypeAlias = "tuple[int, int]"
 """Session and stream: the episodes of one env in one run."""
 
+_LOG = logging.getLogger("stepwell.buffers.storage")
 _MOST_ROWS, _MOST_BYTES = 4096, 1 << 16  # of pieces that are joined
 _FACTS = ("session", "stream_episode", "seed", "noops")
 _LOST, _PENDING = int(End.LOST), int(End.PENDING)
@@ -390,7 +392,12 @@ class Ledger(Generic[PlaceT]):
             fields = actions_of(
                 self._spec, self._decoder, buffer, origin, record.stored_rows, count
             )
-        except StoreCorrupt:
+        except StoreCorrupt as error:
+            _LOG.warning(
+                "lost the actions of evicted rows %d to %d of episode %d, which other episodes "
+                "need to be played again: %s",
+                *(piece.first_row, piece.stop - 1, record.episode, error),
+            )
             return None
         end = End(record.end) & (End.TERMINATED | End.TRUNCATED)
         metadata = chain_metadata(reader.metadata(piece.place) or {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
 from threading import RLock
@@ -19,6 +20,7 @@ from stepwell.buffers.whole_numbers import whole_number
 
 __all__ = ["MemoryStorage"]
 
+_LOG = logging.getLogger("stepwell.buffers.storage")
 # Chunks are evicted in slabs: a whole one at a time, the oldest first.
 _SLABS = 16
 _SLAB_BYTES = 8 << 20
@@ -267,6 +269,7 @@ class MemoryStorage:
         for _ in range(slab.segments):
             self._segments.popleft()
         self._index.drop_segment(following - 1)
+        _LOG.debug("in RAM: evicted %d rows", slab.rows)
 
     def _keep_needed_actions(self, segment: int) -> None:
         """Keep actions of the chunks before a segment, which is the oldest that stays."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import tempfile
 import time
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ArchiveReport", "RestoreReport", "archive", "restore"]
 
+_LOG = logging.getLogger("stepwell.collectors")
 _BYTES_AT_ONCE = 32 << 20  # of decoded chunks
 
 
@@ -187,7 +189,7 @@ def archive(
         with part.open("wb") as file:
             write_archive(source.storage, file, is_proved=is_proved)
         index = source.storage.index
-        return ArchiveReport(
+        report = ArchiveReport(
             episodes=index.episodes,
             steps=index.steps,
             left_out_episodes=len(stored) - len(chosen),
@@ -197,6 +199,8 @@ def archive(
             is_proved=is_proved,
             seconds=time.perf_counter() - began,
         )
+    _LOG.info("%s: archived %d steps in %d episodes", target, report.steps, report.episodes)
+    return report
 
 
 def restore(
@@ -251,7 +255,7 @@ def restore(
         if error is not None:
             raise error
         index = target.storage.index
-        return RestoreReport(
+        report = RestoreReport(
             episodes=index.episodes,
             steps=index.steps,
             left_out_episodes=len(archived.table.episode) - len(job.wanted),
@@ -259,6 +263,8 @@ def restore(
             is_identical=is_identical,
             seconds=time.perf_counter() - began,
         )
+    _LOG.info("%s: restored %d steps in %d episodes", path, report.steps, report.episodes)
+    return report
 
 
 class _Restore:

@@ -6,6 +6,7 @@ import io
 import re
 import sys
 from collections.abc import Callable
+from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -36,6 +37,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 @pytest.fixture(autouse=True)
 def _no_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "IPython", raising=False)
+
+
+def nothing_known() -> Status:
+    return Status([])
+
+
+def numbered(number: int) -> Status:
+    return Status([Part(f"{number}")], number / 50)
 
 
 class Work:
@@ -143,6 +152,30 @@ def test_a_terminal_that_is_gone_does_not_end_the_work(
     assert gone.writes == 1
 
 
+@pytest.mark.parametrize("writes", [0, 1, 5, 20])
+def test_a_terminal_that_goes_away_leaves_the_streams_as_they_were(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, writes: int
+) -> None:
+    class Going(Terminal):
+        left = writes
+
+        def write(self, text: str) -> int:
+            self.left -= 1
+            if self.left < 0:
+                raise OSError(5, "Input/output error")
+            return super().write(text)
+
+    files = Going(), Going()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stdout", files[0])
+    monkeypatch.setattr(sys, "stderr", files[1])
+    work = Work(clock, 100)
+    work.run()
+    assert (sys.stdout, sys.stderr) == files
+    assert files[1].left < 0
+    assert work.looks < 100  # nothing is tried again
+
+
 # The argument.
 
 
@@ -150,7 +183,7 @@ def test_a_terminal_that_is_gone_does_not_end_the_work(
 def test_what_is_no_function_is_refused(wrong: Any) -> None:
     with (
         pytest.raises(TypeError, match=rf"^progress: .*True.*got {re.escape(repr(wrong))}"),
-        progress_function(wrong, lambda: Status([])),
+        progress_function(wrong, nothing_known),
     ):
         pass
 
@@ -159,6 +192,16 @@ def test_what_is_no_function_is_refused(wrong: Any) -> None:
 def test_nothing_is_called_where_no_progress_is_asked_for(nothing: bool | None) -> None:
     with progress_function(nothing, lambda: Status([])) as report:
         assert report is None
+
+
+def test_a_function_that_looks_like_nothing_is_called() -> None:
+    class Reports(list[int]):
+        def __call__(self, report: int) -> None:
+            self.append(report)
+
+    reports = Reports()
+    with progress_function(reports, lambda report: Status([])) as report:
+        assert report is reports
 
 
 def test_a_function_is_called_itself() -> None:
@@ -227,7 +270,7 @@ def test_a_bar_is_drawn_seldom_and_shows_the_last_status_at_the_end(
     with LiveLine() as line:
         for number in range(1, 51):
             clock.now += 0.1
-            line.show(lambda number=number: Status([Part(f"{number}")], number / 50))
+            line.show(partial(numbered, number))
     (shown,) = notebook.cells.values()
     texts = [one["text/plain"].split()[-1] for one in shown]
     assert 10 <= len(texts) <= 12
@@ -395,6 +438,19 @@ print("after")
 """
 
 
+LOGS = """
+import logging
+logging.basicConfig(level=logging.INFO, format="%(message)s")
+own = logging.StreamHandler(sys.stdout)
+logging.getLogger("stepwell").addHandler(own)
+def on_episode(report):
+    if report.episode < 3: logging.getLogger("stepwell.collectors").info("ended %d", report.episode)
+with collector(on_episode=on_episode) as made:
+    made.collect(episodes=12, progress=True)
+print("after", own.stream is sys.__stdout__, logging.root.handlers[0].stream is sys.__stderr__)
+"""
+
+
 def check_clean(shown: Shown, lines: list[str], *, is_shown: bool = True) -> None:
     """The line was there, and nothing of it is left."""
     assert (shown.code, shown.screen.has_cursor) == (0, True), shown.raw
@@ -443,6 +499,48 @@ def check_nested(shown: Shown) -> None:
 
 def test_nested_displays_and_prints_do_not_garble_each_other() -> None:
     check_nested(in_terminal(BEGIN + NESTED))
+
+
+FORK = """
+import os, signal
+with progress.LiveLine() as line:
+    line.show(lambda: progress.Status([progress.Part("5 / 9 steps")]))
+    held, done = threading.Event(), threading.Event()
+    def hold():
+        with progress._TERMINAL.lock:
+            held.set()
+            done.wait()
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    child = os.fork()
+    if not child:
+        signal.alarm(5)
+        print("child")
+        os._exit(0)
+    code = os.waitpid(child, 0)[1]
+    done.set()
+    thread.join()
+print("after", code)
+"""
+
+
+def test_a_forked_process_can_print() -> None:
+    shown = in_terminal("import warnings; warnings.simplefilter('ignore')\n" + BEGIN + FORK)
+    check_clean(shown, ["before", "child", "after 0"])
+
+
+def test_a_forked_process_that_waits_would_be_found() -> None:
+    bug = "import os; os.register_at_fork = lambda **more: None\n"
+    with pytest.raises(AssertionError):
+        check_clean(in_terminal(bug + BEGIN + FORK), ["before", "child", "after 0"])
+
+
+def test_what_is_logged_appears_above_the_line() -> None:
+    shown = in_terminal(BEGIN + LOGS)
+    twice = [f"ended {number}" for number in range(3) for _ in range(2)]
+    assert sorted(shown.screen.text) == sorted(["after True True", "before", *twice])
+    check_clean(shown, shown.screen.text)
 
 
 def test_threads_have_a_line_each() -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import logging
 import multiprocessing
 import multiprocessing.spawn
 import os
@@ -41,6 +42,7 @@ from stepwell.wrappers.workers.worker import (
     run_worker,
 )
 
+_LOG = logging.getLogger("stepwell.wrappers")
 # Interval of the checks that a silent worker is alive.
 LOOK_SECONDS = 0.1
 PROCESS_NAME = "stepwell-worker-"
@@ -428,6 +430,13 @@ class WorkerPool:
                     f"the env or for lack of memory, or raise max_restarts"
                 )
             self.restarts += 1
+            _LOG.warning(
+                "the worker process of %s died (%s) and is restarted: %d of at most %d times",
+                _label(worker.envs),
+                death,
+                self.restarts,
+                self._max_restarts,
+            )
             fresh = [self._derived_seed(k) if seeds[k] is None else seeds[k] for k in worker.envs]
             try:
                 self._start(worker)

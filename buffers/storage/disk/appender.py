@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -41,6 +42,7 @@ from stepwell.buffers.storage.memory import check_chunk_bytes, max_chunk_rows
 
 __all__ = ["SEGMENTS", "Appender"]
 
+_LOG = logging.getLogger("stepwell.buffers.storage")
 SEGMENTS = 16
 # A large store has larger files rather than more: each map may hold a descriptor.
 _MOST_SEGMENTS, _MOST_BYTES = 128, 1 << 30
@@ -134,6 +136,9 @@ class Appender:
                 writer.commit(rest[:count], self.view.index)
                 rest = rest[count:]
                 self._evict_steps()
+        if _LOG.isEnabledFor(logging.DEBUG):
+            rows = sum(chunk.rows for chunk in chunks)
+            _LOG.debug("%s: stored %d chunks, %d rows", self._folder.path, len(chunks), rows)
 
     def drop_before(self, row_id: int) -> None:
         """See `DiskStorage.drop_before`."""
@@ -282,6 +287,7 @@ class Appender:
         self._write_manifest(replace(self._manifest, sealed=sealed, open=None))
         writer.truncate(entry)
         self._writer = None
+        _LOG.debug("%s: sealed segment %d", self._folder.path, entry.number)
 
     def _evict_steps(self) -> None:
         most = self._facts.capacity
@@ -314,6 +320,7 @@ class Appender:
         self._folder.files.unlink(evicted.path)
         with self._index_lock:
             self._ledger.forget(gone)
+        _LOG.debug("%s: evicted segment %d, %d chunks", self._folder.path, entry.number, count)
 
     def _write_facts(self, facts: StoreFacts) -> None:
         self._write_manifest(replace(self._manifest, facts=facts))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from dataclasses import dataclass, replace
 from io import FileIO
@@ -33,6 +34,7 @@ from stepwell.buffers.storage.disk.view import Recovery
 
 __all__ = ["RepairReport", "repair"]
 
+_LOG = logging.getLogger("stepwell.buffers.storage")
 _KEPT = "damaged"
 _RUN_BYTES = 8 << 20
 _PAGE_BYTES = 4096
@@ -100,6 +102,8 @@ def repair(
         if damages and not yes:
             return RepairReport(folder.path, tuple(damages), False, Recovery(), ())
         kept = _Repair(folder, manifest, found, ledger).run() if damages else []
+        for damage in damages:
+            _LOG.warning("%s: repaired: %s", folder.path, damage.what)
     with DiskStorage.open(path, files=folder.files) as storage:  # recovers it
         return RepairReport(folder.path, tuple(damages), True, storage.recovery, tuple(kept))
 

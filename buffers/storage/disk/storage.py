@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 from collections.abc import Generator, Mapping, Sequence
 from io import FileIO
@@ -34,6 +35,7 @@ __all__ = ["DiskStorage", "OnCorrupt", "Recovery", "closing_on_error"]
 OnCorrupt = Literal["raise", "skip"]
 """Treatment of damaged chunks in a store that is opened for reading."""
 
+_LOG = logging.getLogger("stepwell.buffers.storage")
 _SEGMENT_BYTES = 64 << 20
 _MIN_CAPACITY_BYTES = 1 << 20
 _MOST_DEPTH = 90  # less than that of a manifest, which will contain it
@@ -117,7 +119,9 @@ class DiskStorage:
         with closing_on_error(lock):
             folder.check_unused()  # again, as no other process can create one from here on
             folder.write_manifest(Manifest(os.urandom(16), facts))
-            return cls(folder, lock)
+            storage = cls(folder, lock)
+        _LOG.info("%s: made a store", folder.path)
+        return storage
 
     @classmethod
     def open(
@@ -154,13 +158,16 @@ class DiskStorage:
         folder = StoreFolder(path, files or Files())
         folder.check()
         if read_only:
-            return cls(folder, None, skip=skip)
+            storage = cls(folder, None, skip=skip)
+            storage._tell_opened("reading")
+            return storage
         lock = folder.lock()
         with closing_on_error(lock):
             storage = cls(folder, lock)
             if storage._appender is not None:
                 storage._appender.set_capacity(capacity, capacity_bytes)
-            return storage
+        storage._tell_opened("writing")
+        return storage
 
     @staticmethod
     def exists(path: str | os.PathLike[str]) -> bool:
@@ -361,6 +368,11 @@ class DiskStorage:
     def lose(self, position: int) -> None:
         """Leave out a chunk whose bytes are damaged, in this object only."""
         self._lost.add(position)
+        record = self.index.record(position)
+        _LOG.warning(
+            "%s: left out a damaged chunk, %d rows of episode %d",
+            *(self.path, record.rows, record.episode),
+        )
         self.index.lose([position])
 
     @property
@@ -470,6 +482,19 @@ class DiskStorage:
         if view.manifest.facts.is_ring:
             for segment in view.segments.values():
                 self._maps.of(segment)
+
+    def _tell_opened(self, purpose: str) -> None:
+        """Log that the store is open, and the traces of a crash that a writer has removed."""
+        counts = self.index.steps, self.index.episodes
+        _LOG.info("%s: opened for %s, %d steps in %d episodes", self.path, purpose, *counts)
+        if self._skip and self.lost_chunks:
+            _LOG.warning("%s: %d damaged chunks are left out", self.path, self.lost_chunks)
+        if self._appender is not None and any(self.recovery):
+            _LOG.warning(
+                "%s: recovered from a crash: %d copies of slots made again, %d chunks of an "
+                "unfinished flush left out",
+                *(self.path, self.recovery.healed, self.recovery.torn),
+            )
 
     def _require_appender(self) -> Appender:
         self._check_open()

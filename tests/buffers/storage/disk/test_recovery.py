@@ -313,7 +313,9 @@ OPENED: dict[str, tuple[Damage, Opened]] = {
 
 
 @pytest.mark.parametrize("case", OPENED)
-def test_the_recovery_table_opens(crashed: Path, tmp_path: Path, case: str) -> None:
+def test_the_recovery_table_opens(
+    crashed: Path, tmp_path: Path, case: str, caplog: pytest.LogCaptureFixture
+) -> None:
     path = Path(shutil.copytree(crashed, tmp_path / "a"))
     change, (chunks, healed, torn) = OPENED[case]
     change(path)
@@ -321,6 +323,12 @@ def test_the_recovery_table_opens(crashed: Path, tmp_path: Path, case: str) -> N
         with DiskStorage.open(path, read_only=read_only, files=NoSyncFiles()) as storage:
             assert_holds(storage, ALL[:chunks])
             assert storage.recovery == (healed, torn)
+        told = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+        assert len(told) == (not read_only and bool(healed or torn))
+        for message in told:
+            assert f"{path}: " in message
+            assert f" {healed} copies" in message
+            assert f" {torn} chunks" in message
     with DiskStorage.open(path, read_only=True) as reader:
         assert_holds(reader, ALL[:chunks])
         assert reader.recovery == (0, 0)
