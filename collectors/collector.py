@@ -523,7 +523,8 @@ class Seeds:
         self.seed = int(cast("int", np.random.SeedSequence(seed).entropy))
         self.session = session
         self.shard: tuple[int, int] | None = None
-        self._count, self._key, self._sample = 1, (session,), 0
+        self._count, self._sample = 1, 0
+        self._key: tuple[int, ...] = (session,)
         if shard is not None and shard[1] > 1:
             part, self._count = map(int, shard)
             self.shard = part, self._count

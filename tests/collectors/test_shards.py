@@ -213,6 +213,7 @@ def test_a_derived_seed_is_the_nearest_in_the_shard(
     assert [seed] == nearest
     assert in_shard_of(given, drawn) == drawn
     for same in (pickle.loads(pickle.dumps(seed)), copy.deepcopy(seed)):
+        assert isinstance(same, ShardSeed)
         assert (same, same.count) == (seed, count)
 
 

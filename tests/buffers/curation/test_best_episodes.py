@@ -159,8 +159,8 @@ def check_all() -> None:
 
 
 def _rounded_down(self: EpisodeSelection, ranked: int) -> int:
-    number = self.top or self.bottom
-    return int(number) if not isinstance(number, str) else int(float(number[:-1]) * ranked / 100)
+    number = self.top or self.bottom or 0
+    return int(float(number[:-1]) * ranked / 100) if isinstance(number, str) else int(number)
 
 
 def _in_floats(self: EpisodeSelection, ranked: int) -> int:
@@ -266,9 +266,12 @@ def test_if_only_cut_episodes_match_the_error_says_how_to_take_them(tmp_path: Pa
         copy_episodes(source, SequenceReplayBuffer(), keep=EpisodeSelection(top=2))
     with pytest.raises(ValueError, match=r"none of 2\b.*\b2 cut\b.*include_cut"):
         export_episodes(source, "npz", tmp_path / "best", keep=EpisodeSelection(top=2))
-    for more in ({"include_cut": True}, {"has_ended": False}):
+    for keep in (
+        EpisodeSelection(top=1, include_cut=True),
+        EpisodeSelection(top=1, has_ended=False),
+    ):
         best = SequenceReplayBuffer()
-        copy_episodes(source, best, keep=EpisodeSelection(top=1, **more))
+        copy_episodes(source, best, keep=keep)
         assert returns_of(best) == [9]
 
 
