@@ -113,14 +113,12 @@ class ResetSeeds:
         if not envs:
             return None
         assert self._reseed is not None
-        drawn: dict[int, int] = {}
         for env in envs:
-            drawn[env] = self._reseed.seed_of(self._first_env + env, self._counts[env])
-            self._given[env] = int(drawn[env])
+            self._given[env] = self._reseed.seed_of(self._first_env + env, self._counts[env])
             self._counts[env] += 1
         if self._wants_array:  # of the envs that are reset
-            return np.array([drawn[env] for env in envs], np.int64)
-        return [drawn.get(env) for env in range(self._envs.num_envs)]
+            return np.array([self._given[env] for env in envs], np.int64)
+        return [self._given[env] if env in envs else None for env in range(self._envs.num_envs)]
 
     def facts_of(self, env: int, info: _Info, place: int) -> dict[str, object]:
         """Facts about a reset: its seed, no-ops and snapshot, as far as they are known.

@@ -68,7 +68,8 @@ __all__ = [
 # The same on every machine, since the data depends on it.
 DEFAULT_NUM_ENVS = 8
 
-_STORE, _FILE = "Where to store it", "Options from a file"
+_STORE = "Where to store it"
+_FILE = "Options from a file"
 
 
 @with_game_options

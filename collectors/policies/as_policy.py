@@ -114,10 +114,9 @@ def _as_callable(given: Callable[..., Any], name: str) -> AnyPolicy:
         return given
     is_module = _is_module(given)
     if is_module and _is_of(given, _OTHER_LIBRARIES):
-        library = type(given).__mro__
         raise TypeError(
             f"{name}: expected a torch module that takes tensors, got the {type(given).__name__}, "
-            f"whose base class is of {_library_of(library)}; give a function of (observation, "
+            f"whose base class is of {_library_of(given)}; give a function of (observation, "
             f"is_first) that calls it"
         )
     if is_module and (type(given).__module__.startswith("torch.") or not _takes(given, 2)):
@@ -301,10 +300,10 @@ def _is_of(given: object, libraries: tuple[str, ...]) -> bool:
     return any(base.__module__.startswith(libraries) for base in type(given).__mro__)
 
 
-def _library_of(classes: tuple[type, ...]) -> str:
+def _library_of(given: object) -> str:
     return next(
         one.__module__.partition(".")[0]
-        for one in classes
+        for one in type(given).__mro__
         if one.__module__.startswith(_OTHER_LIBRARIES)
     )
 
