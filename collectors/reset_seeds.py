@@ -130,11 +130,13 @@ class ResetSeeds:
         own = value_of(info, "reset_seed", place) if "reset_seed" in info else None
         if seed is None:
             self._seeds_itself[env] = own is not None
+        else:
+            seed = int(seed)  # not a ShardSeed
         if own is not None:
             seed = self._checked(env, own)
         facts: dict[str, object] = {}
         if seed is not None:
-            facts["seed"] = int(seed)  # not a ShardSeed
+            facts["seed"] = seed
             self._seeded_at[env] = self.vector_steps
         elif self._resets_take_a_step:
             self._seeded_at[env] += 1
