@@ -74,7 +74,7 @@ class ResetSeeds:
             info: The reset's info.
         """
         n = self._envs.num_envs
-        self._given = {env: int(seed) for env, seed in seeds.items()}
+        self._given = dict(seeds)
         self._seeded_at = [self.vector_steps] * n
         if self._reseed is None:
             return
@@ -136,6 +136,8 @@ class ResetSeeds:
         own = value_of(info, "reset_seed", place) if "reset_seed" in info else None
         if seed is None:
             self._seeds_itself[env] = own is not None
+        else:
+            seed = int(seed)  # not a ShardSeed
         if own is not None:
             seed = self._checked(env, own)
         facts: dict[str, object] = {}
