@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv
 
 __all__ = [
+    "OWN_LOOP",
     "ReplayWriter",
     "RowSource",
     "WrittenReplay",
@@ -42,6 +43,9 @@ __all__ = [
 RowSource: TypeAlias = "Spec | gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any] | Spaces"
 """The fields of a writer's rows: a Spec, an env or a vector env, or the two spaces of one env."""
 Spaces: TypeAlias = "tuple[gymnasium.Space[Any], gymnasium.Space[Any]]"
+
+OWN_LOOP = "SequenceReplayBuffer.writer"
+"""The source in the facts of a session of a loop of one's own."""
 
 # Limits of the whole episodes that wait, and of a chunk of them.
 _WHOLE_ROWS, _WHOLE_BYTES = 4096, 32 << 20
@@ -654,7 +658,7 @@ def declared(
                 )
     total = num_envs or count or 1
     facts |= {
-        "source": "SequenceReplayBuffer.writer",
+        "source": OWN_LOOP,
         "num_envs": total,
         "began": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }

@@ -645,6 +645,21 @@ def test_a_collector_and_a_writer_take_turns() -> None:
     assert sum(e.steps for e in own) == 8
 
 
+def test_a_collector_continues_what_a_writer_began_and_the_other_way_round(tmp_path: Path) -> None:
+    env = gym.make("CartPole-v1")
+    rows = np.zeros(4, np.float32)
+    with SequenceReplayBuffer(tmp_path / "store", seed=0) as replay:
+        for _ in range(2):
+            with replay.writer(env) as writer:
+                writer.add(rows, 0, 1, rows + 1, True, False)
+            with sw.Collector(env, sw.RandomPolicy(), replay, seed=0) as collector:
+                collector.collect(steps=5)
+        assert replay.steps == 12
+        assert ["recipe" in session for session in replay.sessions] == [False, True] * 2
+        with pytest.raises(SpecMismatch, match=r"env.*another"):
+            replay.bind(replay.spec, {"recipe": {"env": "another"}})
+
+
 def test_the_rows_may_be_those_of_an_env_a_vector_env_or_the_replay() -> None:
     env, envs = gym.make("CartPole-v1"), gym.make_vec("CartPole-v1", num_envs=2)
     spec = Spec.from_spaces(env.observation_space, env.action_space)
