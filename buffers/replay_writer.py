@@ -127,6 +127,8 @@ class ReplayWriter:
         (10, 1)
     """
 
+    _is_begun = False  # also where __init__ was not completed, for __del__
+
     def __init__(
         self,
         replay: WrittenReplay,
@@ -139,7 +141,7 @@ class ReplayWriter:
         metadata: Mapping[str, object] | None = None,
         is_single: bool = False,
     ) -> None:
-        self._is_closed, self._is_begun = False, False
+        self._is_closed = False
         self.guard = RowGuard()
         """Held while rows are written, so that draws in other threads and Ctrl-C wait for it."""
         self._replay = replay

@@ -169,8 +169,8 @@ class Script:
         whole = {name: self.together([each[name] for each in calls]) for name in calls[0]}
         for name in ("info", "next_info"):  # a key that only some have is missing in none
             given = [dict(each[name] or {}) for each in calls]
-            lives = np.array([each.get("lives", -1) for each in given])
-            whole[name] = {"lives": lives} if calls[0][name] is not None else None
+            column = np.array([each.get("lives", -1) for each in given])
+            whole[name] = {"lives": column} if calls[0][name] is not None else None
         whole["extras"] = {"value": np.stack([each["extras"]["value"] for each in calls])}
         writer.add(**whole, env_ids=envs)
 
@@ -672,9 +672,9 @@ def test_the_rows_may_be_those_of_an_env_a_vector_env_or_the_replay() -> None:
             assert writer.num_envs == 1
     one = gym.make_vec("CartPole-v1", num_envs=1)
     with SequenceReplayBuffer(seed=0).writer(one) as writer:  # values have its axis
-        rows = np.zeros((1, 4), np.float32)
-        writer.add(rows, [0], [1.0], rows + 1, [False], [True])
-        writer.add(rows[0], 0, 1, rows[0], False, True, env_ids=0)
+        start = np.zeros((1, 4), np.float32)
+        writer.add(start, [0], [1.0], start + 1, [False], [True])
+        writer.add(start[0], 0, 1, start[0], False, True, env_ids=0)
     with pytest.raises(ValueError, match=r"num_envs.*2.*got 3"):
         SequenceReplayBuffer().writer(envs, 3)
 
