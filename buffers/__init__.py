@@ -23,6 +23,7 @@ from stepwell.buffers.errors import (
     Unprovable,
 )
 from stepwell.buffers.replay import SequenceReplayBuffer
+from stepwell.buffers.replay_writer import ReplayWriter
 from stepwell.buffers.sampling.requests import Episodes, Sequences, Transitions
 from stepwell.buffers.spec import Codec, Field, Layout, Spec, Tree
 from stepwell.buffers.storage.disk.storage import DiskStorage
@@ -70,6 +71,7 @@ __all__ = [
     "NotEnoughData",
     "RepairReport",
     "ReplayRatio",
+    "ReplayWriter",
     "Rollout",
     "RowsDiffer",
     "SampleLimiter",

@@ -18,6 +18,7 @@ from stepwell.buffers.digest import Digest
 from stepwell.buffers.episode import Chunk, Episode, checked_facts
 from stepwell.buffers.errors import NotEnoughData, SpecMismatch, StoreCorrupt, StoreLocked
 from stepwell.buffers.replay_writer import (
+    OWN_LOOP,
     ReplayWriter,
     RowSource,
     check_flush_seconds,
@@ -384,8 +385,7 @@ class SequenceReplayBuffer:
                 "writer: expected no other open writer of this replay, got a second one; close the "
                 "first, or use one with num_envs=2"
             )
-        recipe = self.sessions[0].get("recipe", {}) if self.sessions else {}
-        self.bind(wanted.spec, {**wanted.facts, "recipe": recipe})
+        self.bind(wanted.spec, wanted.facts)
         writer = ReplayWriter(
             self,
             wanted.num_envs,
@@ -1214,8 +1214,9 @@ def _difference(
     codecs: dict[str, Codec] = {field.name: field.codec for field in storage.spec.fields}
     shared: dict[str, Codec] = {name: codecs[name] for name in spec.names if name in codecs}
     difference = storage.spec.difference(spec.with_codecs(shared))
-    sessions = storage.sessions
-    if difference or spec_only or not sessions:
+    # A writer of a loop of one's own knows no recipe: its rows may be those of any envs.
+    sessions = [one for one in storage.sessions if one.get("source") != OWN_LOOP]
+    if difference or spec_only or not sessions or session.get("source") == OWN_LOOP:
         return difference
     return _difference_within("", sessions[0].get("recipe", {}), session.get("recipe", {}))
 

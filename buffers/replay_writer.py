@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv
 
 __all__ = [
+    "OWN_LOOP",
     "ReplayWriter",
     "RowSource",
     "WrittenReplay",
@@ -42,6 +43,9 @@ __all__ = [
 RowSource: TypeAlias = "Spec | gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any] | Spaces"
 """The fields of a writer's rows: a Spec, an env or a vector env, or the two spaces of one env."""
 Spaces: TypeAlias = "tuple[gymnasium.Space[Any], gymnasium.Space[Any]]"
+
+OWN_LOOP = "SequenceReplayBuffer.writer"
+"""The source in the facts of a session of a loop of one's own."""
 
 # Limits of the whole episodes that wait, and of a chunk of them.
 _WHOLE_ROWS, _WHOLE_BYTES = 4096, 32 << 20
@@ -123,6 +127,8 @@ class ReplayWriter:
         (10, 1)
     """
 
+    _is_begun = False  # also where __init__ was not completed, for __del__
+
     def __init__(
         self,
         replay: WrittenReplay,
@@ -135,7 +141,7 @@ class ReplayWriter:
         metadata: Mapping[str, object] | None = None,
         is_single: bool = False,
     ) -> None:
-        self._is_closed, self._is_begun = False, False
+        self._is_closed = False
         self.guard = RowGuard()
         """Held while rows are written, so that draws in other threads and Ctrl-C wait for it."""
         self._replay = replay
@@ -654,7 +660,7 @@ def declared(
                 )
     total = num_envs or count or 1
     facts |= {
-        "source": "SequenceReplayBuffer.writer",
+        "source": OWN_LOOP,
         "num_envs": total,
         "began": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }

@@ -75,7 +75,7 @@ class EpisodeWriter:
 
     Episodes get new ids. `add_episode` and `add_arrays` collect chunks in memory and write them
     together; call `flush` at the end. `add_transitions` writes at once. For rows that come step by
-    step from a running env, use `EpisodeBuffer`.
+    step, use `SequenceReplayBuffer.writer`.
 
     Args:
         replay: A replay. If nothing is stored in it yet, the first rows determine its Spec.

@@ -169,8 +169,8 @@ class Script:
         whole = {name: self.together([each[name] for each in calls]) for name in calls[0]}
         for name in ("info", "next_info"):  # a key that only some have is missing in none
             given = [dict(each[name] or {}) for each in calls]
-            lives = np.array([each.get("lives", -1) for each in given])
-            whole[name] = {"lives": lives} if calls[0][name] is not None else None
+            column = np.array([each.get("lives", -1) for each in given])
+            whole[name] = {"lives": column} if calls[0][name] is not None else None
         whole["extras"] = {"value": np.stack([each["extras"]["value"] for each in calls])}
         writer.add(**whole, env_ids=envs)
 
@@ -645,6 +645,21 @@ def test_a_collector_and_a_writer_take_turns() -> None:
     assert sum(e.steps for e in own) == 8
 
 
+def test_a_collector_continues_what_a_writer_began_and_the_other_way_round(tmp_path: Path) -> None:
+    env = gym.make("CartPole-v1")
+    rows = np.zeros(4, np.float32)
+    with SequenceReplayBuffer(tmp_path / "store", seed=0) as replay:
+        for _ in range(2):
+            with replay.writer(env) as writer:
+                writer.add(rows, 0, 1, rows + 1, True, False)
+            with sw.Collector(env, sw.RandomPolicy(), replay, seed=0) as collector:
+                collector.collect(steps=5)
+        assert replay.steps == 12
+        assert ["recipe" in session for session in replay.sessions] == [False, True] * 2
+        with pytest.raises(SpecMismatch, match=r"env.*another"):
+            replay.bind(replay.spec, {"recipe": {"env": "another"}})
+
+
 def test_the_rows_may_be_those_of_an_env_a_vector_env_or_the_replay() -> None:
     env, envs = gym.make("CartPole-v1"), gym.make_vec("CartPole-v1", num_envs=2)
     spec = Spec.from_spaces(env.observation_space, env.action_space)
@@ -657,9 +672,9 @@ def test_the_rows_may_be_those_of_an_env_a_vector_env_or_the_replay() -> None:
             assert writer.num_envs == 1
     one = gym.make_vec("CartPole-v1", num_envs=1)
     with SequenceReplayBuffer(seed=0).writer(one) as writer:  # values have its axis
-        rows = np.zeros((1, 4), np.float32)
-        writer.add(rows, [0], [1.0], rows + 1, [False], [True])
-        writer.add(rows[0], 0, 1, rows[0], False, True, env_ids=0)
+        start = np.zeros((1, 4), np.float32)
+        writer.add(start, [0], [1.0], start + 1, [False], [True])
+        writer.add(start[0], 0, 1, start[0], False, True, env_ids=0)
     with pytest.raises(ValueError, match=r"num_envs.*2.*got 3"):
         SequenceReplayBuffer().writer(envs, 3)
 

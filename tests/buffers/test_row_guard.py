@@ -133,7 +133,12 @@ def test_rows_of_other_threads_hold_the_lock_and_not_ctrl_c(guard: RowGuard) -> 
     with pytest.raises(KeyboardInterrupt):
         ctrl_c()
     held: list[str] = []
-    second = threading.Thread(target=lambda: [guard.__enter__(), held.append("in")])
+
+    def write_next() -> None:
+        with guard:
+            held.append("in")
+
+    second = threading.Thread(target=write_next)
     second.start()
     second.join(0.05)
     assert held == []
