@@ -314,8 +314,6 @@ class Recording:
             self._resolve(self._writer, self._maybe_ended)
         if chosen is None:
             self._waiting = []
-            if self._writer is not None:
-                self._writer.cut()
             read = partial(self.reader.of_reset, observation, info, seeds)
         else:
             read = partial(self.reader.of_some_resets, observation, info, chosen, seeds)
