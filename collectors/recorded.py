@@ -159,7 +159,7 @@ class RecordedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._finalizer = weakref.finalize(self, recording.finish)
 
     @property
-    def spec(self) -> Any:
+    def spec(self) -> Any:  # type: ignore[override]
         """The spec of the env, which recording does not change."""
         return self.env.spec
 
@@ -219,7 +219,8 @@ class RecordedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
             and observation.shape == self._shape
         ):
             return observation[None]
-        return concatenate(self._space, [observation], create_empty_array(self._space, 1))
+        empty: Any = create_empty_array(self._space, 1)
+        return concatenate(self._space, [observation], empty)
 
 
 class RecordedVectorEnv(VectorWrapper[Any, Any, Any, Any, Any]):
@@ -271,7 +272,9 @@ class RecordedVectorEnv(VectorWrapper[Any, Any, Any, Any, Any]):
         """Store all rows durably."""
         self._recording.flush()
 
-    def close(self, *, timeout: float | None = None, terminate: bool = False) -> None:
+    def close(  # type: ignore[override]
+        self, *, timeout: float | None = None, terminate: bool = False
+    ) -> None:
         """Store all rows, and close the envs.
 
         Args:
@@ -330,7 +333,8 @@ class _RecordedBySend(_RecordedInHalves):
     def recv(self) -> _Result:
         """Finish the step, and record the rows."""
         env: Any = self.env
-        return self._finish(env.recv)
+        result: _Result = self._finish(env.recv)
+        return result
 
 
 class _RecordedByStepAsync(_RecordedInHalves):
@@ -346,7 +350,8 @@ class _RecordedByStepAsync(_RecordedInHalves):
     def step_wait(self, timeout: float | None = None) -> _Result:
         """Finish the step, and record the rows."""
         env: Any = self.env
-        return self._finish(lambda: env.step_wait(timeout))
+        result: _Result = self._finish(lambda: env.step_wait(timeout))
+        return result
 
     def reset_async(self, seed: Any = None, options: dict[str, Any] | None = None) -> None:
         """Begin a reset."""
@@ -366,12 +371,12 @@ class _RecordedByStepAsync(_RecordedInHalves):
         begun, self._begun_reset = self._begun_reset, None
         try:
             with self._exact_infos:
-                observation, info = result = env.reset_wait(timeout)
+                result: _Reset = env.reset_wait(timeout)
         except BaseException as error:
             self._recording.fail(error)
             raise
         if begun is not None:
-            self._recording.finish_reset(begun, observation, info)
+            self._recording.finish_reset(begun, *result)
         return result
 
 

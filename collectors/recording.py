@@ -217,7 +217,7 @@ class Recording:
         if chosen is None:
             refuse_bad_reset(self._envs, self._was_reset, bool(self.reader.ended.any()))
         seeds = _seeds_by_env(seed, num_envs, chosen, by_place=is_ale(self._envs))
-        has_options = bool(options) and set(options) != {"reset_mask"}
+        has_options = bool(set(options or ()) - {"reset_mask"})
         self._extras = {}
         self._needs_reset = True
         return BegunReset(chosen, seeds, has_options)
@@ -314,8 +314,6 @@ class Recording:
             self._resolve(self._writer, self._maybe_ended)
         if chosen is None:
             self._waiting = []
-            if self._writer is not None:
-                self._writer.cut()
             read = partial(self.reader.of_reset, observation, info, seeds)
         else:
             read = partial(self.reader.of_some_resets, observation, info, chosen, seeds)

@@ -71,7 +71,7 @@ def exactly(one: Any, other: Any) -> bool:
     if isinstance(one, np.ndarray):
         if one.dtype.hasobject:
             return one.shape == other.shape and all(map(exactly, one.tolist(), other.tolist()))
-        return one.dtype == other.dtype and one.tobytes() == other.tobytes()
+        return bool(one.dtype == other.dtype and one.tobytes() == other.tobytes())
     return bool(one == other)
 
 
@@ -216,7 +216,7 @@ def test_stored_rows_equal_those_of_single_envs(
         env.close()
     assert_stored(replay, model.episodes)
     for stream in range(len(plans)):
-        numbers = [
+        numbers: list[Any] = [
             one.metadata["stream_episode"] for one in replay.iter_episodes() if one.stream == stream
         ]
         assert numbers == sorted(set(numbers))
