@@ -11,6 +11,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypedDict, cast, get_args
 
@@ -142,14 +143,11 @@ def make_envs(request: EnvRequest) -> Vector:
         console = nes_backend(request.backend)
         from stepwell.wrappers.nes.vector import make_nes
 
-        return make_nes(
-            env,
-            num_envs,
-            backend=console,
-            num_workers=num_workers,
-            render_mode="rgb_array" if request.is_filmed else None,
-            **nes_options,
-        )
+        # Left to the maker unless it is needed, as every option that was not given.
+        make: Callable[..., Vector] = make_nes
+        if request.is_filmed:
+            make = partial(make_nes, render_mode="rgb_array")
+        return make(env, num_envs, backend=console, num_workers=num_workers, **nes_options)
     game = atari_name(env)
     if game is not None:
         atari_options = _atari_options(env, request.options)

@@ -93,6 +93,10 @@ def test_an_evaluated_cartridge_has_the_rewards_of_its_map(stepwell: CommandLine
         f"--max-frames 80 --policy mine:zeros --episodes 2"
     )
     assert [one["steps"] for one in said["episodes"]] == [20, 20]
+    if importlib.util.find_spec("av") is not None:
+        film = f"evaluate game.nes --backend {backend} --policy mine:zeros --max-frames 8 --quiet"
+        assert stepwell(f"{film} --episodes 1 --video film.mp4").code == 0
+        assert Path("film.mp4").stat().st_size > 0
     endless = stepwell(f"evaluate game.nes --backend {backend} --policy mine:zeros")
     assert has_parts(endless.err, "--episodes: |--max-frames and no --stuck-frames; give one of")
     assert "--steps" not in endless.err
