@@ -317,7 +317,7 @@ class ReplayBuffer(_Buffer):
         layout: Layout = self._spec.observation
         if isinstance(space, spaces.Dict):
             assert isinstance(layout, Mapping)
-            entries = [
+            entries: list[tuple[Any, ...]] = [
                 (key, str(layout[key]), part, self.observations[key], self.next_observations[key])
                 for key, part in space.spaces.items()
             ]
@@ -409,10 +409,19 @@ class ReplayBuffer(_Buffer):
             SpecMismatch: Observations are not stacks of ``frame_stack`` frames.
         """
         pos, n, waiting = self.pos, self.n_envs, self._waiting
+        marked: np.ndarray | None = None
         try:
             self.actions[pos] = action.reshape(n, self.action_dim)
             self.rewards[pos] = reward
             self.dones[pos] = done
+            if isinstance(infos, dict):
+                marked = self._marked(infos)
+            elif self.handle_timeout_termination:
+                each: Any = infos
+                flags = [info.get("TimeLimit.truncated", False) for info in each]
+                if self._has_timeouts or True in flags:
+                    self.timeouts[pos] = flags
+                    self._has_timeouts = True
             if self._plain is not None:
                 now, then = self._plain
                 now[pos] = obs
@@ -429,13 +438,8 @@ class ReplayBuffer(_Buffer):
             raise
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise self._refusal(obs, next_obs, action, error) from error
-        if isinstance(infos, dict):
-            self._note_ends(infos)
-        elif self.handle_timeout_termination:
-            flags = [info.get("TimeLimit.truncated", False) for info in infos]
-            if self._has_timeouts or True in flags:
-                self.timeouts[pos] = flags
-                self._has_timeouts = True
+        if marked is not None:
+            self._limits.append((waiting, marked))
         self.pos = pos = pos + 1
         if pos == self.buffer_size:
             self.full = True
@@ -461,16 +465,16 @@ class ReplayBuffer(_Buffer):
         """Numbers of a Discrete space as [N, 1]."""
         return np.asarray(numbers).reshape(self.n_envs, 1)
 
-    def _note_ends(self, infos: Mapping[str, Any]) -> None:
-        """Read the infos of a vector env."""
+    def _marked(self, infos: Mapping[str, Any]) -> np.ndarray | None:
+        """[N] bool: the infos of a vector env mark an end that is no termination."""
         if self.handle_timeout_termination:
             self.timeouts[self.pos] = infos.get("TimeLimit.truncated", False)
             self._has_timeouts = True
         for name in _FINAL:
             if name in infos:
                 is_over = np.asarray(infos[name], np.bool_)
-                self._limits.append((self._waiting, is_over & (self.dones[self.pos] == 0)))
-                return
+                return is_over & (self.dones[self.pos] == 0)
+        return None
 
     def _refusal(self, obs: Any, next_obs: Any, action: Any, error: Exception) -> ValueError:
         return ValueError(
@@ -791,11 +795,18 @@ class RolloutBuffer(_Buffer):
         ...     seen, action = np.full((1, 2), step / 8, np.float32), np.array([step % 2])
         ...     buffer.add(seen, action, [1.0], [step == 0], torch.zeros(1), torch.zeros(1))
         >>> buffer.compute_returns_and_advantage(torch.zeros(1), np.array([True]))
-        >>> float(buffer.returns[0, 0].round(3))
+        >>> round(float(buffer.returns[0, 0]), 3)
         7.726
         >>> [tuple(batch.observations.shape) for batch in buffer.get(4)]
         [(4, 2), (4, 2)]
     """
+
+    rewards: np.ndarray
+    returns: np.ndarray
+    episode_starts: np.ndarray
+    values: np.ndarray
+    log_probs: np.ndarray
+    advantages: np.ndarray
 
     def __init__(
         self,
