@@ -50,6 +50,7 @@ __all__ = [
 Tensors: TypeAlias = "torch.Tensor | dict[str, torch.Tensor]"
 _MAKER = "stable-baselines3"
 _MOST_STEPS, _MOST_BYTES = 1024, 32 << 20
+_LARGE_ROW_BYTES = 1 << 10  # from here on it takes longer to write them twice than to compare them
 _FINAL = ("_final_observation", "_final_obs")  # of gymnasium before and since version 1.0
 _ENDS = int(End.TERMINATED), int(End.TRUNCATED)
 
@@ -195,10 +196,10 @@ class ReplayBuffer(_Buffer):
     """A ring of transitions, which are also stored as episodes.
 
     The same calls give the same as with SB3's class, and after the same ``np.random.seed`` the same
-    batches: a model learns exactly as with that one. There are two differences. Observations of
-    `sample` share no memory with the ring, but are not copied twice; and
+    batches: a model learns exactly as with that one. There are two differences.
     ``optimize_memory_usage=True`` gives true last observations, also together with
-    ``handle_timeout_termination=True``.
+    ``handle_timeout_termination=True``; and with it, or with observations of 1 KiB or more, each
+    is kept once, and there are no attributes ``observations`` and ``next_observations``.
 
     Args:
         buffer_size: Transitions to keep, of all envs together.
@@ -277,7 +278,8 @@ class ReplayBuffer(_Buffer):
         self._ring: FrameRing | None = None
         self._over: np.ndarray | None = None  # envs whose newest step ended an episode, in a ring
         self._is_reshaped = isinstance(observation_space, spaces.Discrete)
-        if frame_stack > 1 or (optimize_memory_usage and not self._is_dict):
+        is_large = self._spec.row_bytes >= _LARGE_ROW_BYTES
+        if frame_stack > 1 or ((optimize_memory_usage or is_large) and not self._is_dict):
             self._ring = FrameRing(
                 *(self.buffer_size, self.n_envs, np.dtype(observation_space.dtype)),
                 *(self.obs_shape[frame_stack > 1 :], frame_stack, stack_padding),
@@ -472,8 +474,9 @@ class ReplayBuffer(_Buffer):
             self._has_timeouts = True
         for name in _FINAL:
             if name in infos:
-                is_over = np.asarray(infos[name], np.bool_)
-                return is_over & (self.dones[self.pos] == 0)
+                is_over: np.ndarray = np.asarray(infos[name], np.bool_)
+                is_over = is_over & (self.dones[self.pos] == 0)
+                return is_over
         return None
 
     def _refusal(self, obs: Any, next_obs: Any, action: Any, error: Exception) -> ValueError:
