@@ -93,7 +93,8 @@ def lines(
     what: str, operation: str, candidates: Mapping[str, Callable[[], float]], count: int
 ) -> list[tuple[str, ...]]:
     """One line for each candidate."""
-    measured, found = by_turns(candidates, count), []
+    measured = by_turns(candidates, count)
+    found: list[tuple[str, ...]] = []
     for name in candidates:
         low, middle, high = rounds.ratios(measured, name, THEIRS)
         each = 1e6 / float(np.median(measured[name]))
