@@ -23,7 +23,7 @@ from stepwell.buffers.errors import (
     Unprovable,
 )
 from stepwell.buffers.replay import SequenceReplayBuffer
-from stepwell.buffers.sampling.requests import Episodes, Sequences, Transitions
+from stepwell.buffers.sampling.requests import Episodes, Hindsight, Sequences, Transitions
 from stepwell.buffers.spec import Codec, Field, Layout, Spec, Tree
 from stepwell.buffers.storage.disk.storage import DiskStorage
 from stepwell.buffers.storage.joined import JoinedStorage
@@ -61,6 +61,7 @@ __all__ = [
     "Episodes",
     "Epoch",
     "Field",
+    "Hindsight",
     "JoinedStorage",
     "Layout",
     "LimiterClosed",
