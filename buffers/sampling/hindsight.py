@@ -160,10 +160,10 @@ class Relabeller:
             goals = {name: rows.repeat(steps, 0) for name, rows in goals.items()}
         achieved, desired = self._layouts
         count = int(steps.sum())
-        keys = self._info.values()
-        columns = [results[name] for name in self._info]
-        rows = zip(*columns, strict=True) if columns else [()] * count
-        infos: list[Mapping[str, Any]] = [dict(zip(keys, row, strict=True)) for row in rows]
+        keys, columns = self._info.values(), [results[name] for name in self._info]
+        infos: list[Mapping[str, Any]] = [{} for _ in range(count)]
+        if columns:
+            infos = [dict(zip(keys, row, strict=True)) for row in zip(*columns, strict=True)]
         rewards = np.asarray(
             self._compute_reward(unflatten(achieved, results), unflatten(desired, goals), infos)
         )
