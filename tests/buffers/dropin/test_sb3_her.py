@@ -210,7 +210,7 @@ def test_batches_are_normalized_as_sb3_normalizes_them() -> None:
 
 
 def test_the_replay_has_whole_episodes_with_the_given_goals() -> None:
-    _, ours = both(100, 2)
+    _, ours = both(200, 2)
     steps = played(2, 60, 0, 0.2)
     for step in steps:
         ours.add(*step)
@@ -356,21 +356,22 @@ def test_a_model_learns_the_same_as_with_sb3s_buffer(kind: Any, tmp_path: Path) 
 @pytest.mark.parametrize("kind", [DQN, SAC])
 def test_a_model_learns_to_flip_bits_as_well_as_with_sb3s_buffer(kind: Any, seed: int) -> None:
     """Without relabelled goals a reward is next to never seen."""
-    n_bits = 10
-    options = {
+    options: dict[str, Any] = {
         "learning_starts": 200,
         "batch_size": 128,
         "train_freq": 1,
         "gradient_steps": 1,
-        "learning_rate": 5e-4,
-        "gamma": 0.95,
-        "policy_kwargs": {"net_arch": [64]},
     }
     if kind is DQN:
+        n_bits, steps = 10, 6_000
+        options |= {"learning_rate": 5e-4, "gamma": 0.95, "policy_kwargs": {"net_arch": [64]}}
         options |= {"target_update_interval": 250, "exploration_fraction": 0.3}
+    else:
+        n_bits, steps = 4, 5_000
+        options |= {"learning_rate": 1e-3, "gamma": 0.9, "policy_kwargs": {"net_arch": [64, 64]}}
+        options |= {"ent_coef": 0.02}
     theirs, ours = (
-        trained(kind, buffer, n_bits, 12_000, seed, **options)
-        for buffer in (TheirBuffer, OurBuffer)
+        trained(kind, buffer, n_bits, steps, seed, **options) for buffer in (TheirBuffer, OurBuffer)
     )
     rates = []
     for model in theirs, ours:
