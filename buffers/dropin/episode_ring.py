@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
-__all__ = ["EpisodeRing", "Strategy"]
+__all__ = ["EpisodeRing", "Strategy", "strategy_of"]
 
 Strategy: TypeAlias = Literal["future", "final", "episode"]
 _Numbers: TypeAlias = "Callable[[np.ndarray | int, np.ndarray], np.ndarray]"
@@ -95,3 +95,21 @@ class EpisodeRing:
             number = draw(0, length)
         found: np.ndarray = (start + number) % size * num_envs + env
         return found
+
+
+def strategy_of(value: object) -> Strategy:
+    """The name of a strategy, or of a member of SB3's ``GoalSelectionStrategy``, in small letters.
+
+    Raises:
+        ValueError: There is no such strategy.
+
+    Example:
+        >>> strategy_of("Future")
+        'future'
+    """
+    found = str(getattr(value, "name", value)).lower()
+    names: tuple[Strategy, ...] = get_args(Strategy)
+    for name in names:
+        if name == found:
+            return name
+    raise ValueError(f"goal_selection_strategy: expected one of {', '.join(names)}, got {value!r}")

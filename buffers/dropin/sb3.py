@@ -18,12 +18,12 @@ import os
 import warnings
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias
 
 import numpy as np
 from gymnasium import spaces
 
-from stepwell.buffers.dropin.episode_ring import EpisodeRing, Strategy
+from stepwell.buffers.dropin.episode_ring import EpisodeRing, strategy_of
 from stepwell.buffers.dropin.transition_blocks import BlockWriter, differing
 from stepwell.buffers.dropin.transition_writer import check_whole, new_replay
 from stepwell.buffers.episode import Chunk, End
@@ -1039,7 +1039,7 @@ class HerReplayBuffer(DictReplayBuffer):
     ) -> None:
         check_whole("n_sampled_goal", n_sampled_goal, 0)
         _check_goals(observation_space)
-        self._strategy = _strategy(goal_selection_strategy)
+        self._strategy = strategy_of(goal_selection_strategy)
         super().__init__(
             buffer_size,
             observation_space,
@@ -1226,17 +1226,6 @@ def _check_goals(space: Any) -> None:
             f"observation_space: expected a Dict with an achieved_goal and a desired_goal of one "
             f"shape, got shapes {shapes}; use the class without Her in its name"
         )
-
-
-def _strategy(value: Any) -> Strategy:
-    """The name of a strategy, or of a member of SB3's ``GoalSelectionStrategy``."""
-    name = str(getattr(value, "name", value)).lower()
-    for each in get_args(Strategy):
-        if name == each:
-            return cast("Strategy", each)
-    raise ValueError(
-        f"goal_selection_strategy: expected one of {', '.join(get_args(Strategy))}, got {value!r}"
-    )
 
 
 def _observation_shape(space: Any) -> Any:

@@ -285,6 +285,15 @@ def test_an_epoch_has_each_transition_once_and_continues_with_the_same_goals() -
             assert_equal(one, other)
 
 
+def test_given_transitions_get_goals_in_their_order() -> None:
+    with a_goal_replay(Kind()) as played:
+        in_chunks(played)
+        ids = draw_of(SOME, played).ids[::-1]
+        batch = played.replay.take(ALL, ids)
+        np.testing.assert_array_equal(batch.ids, ids)
+        assert (goals_of(batch)[:, 0] == places_of(batch)[:, 1]).all()
+
+
 def test_a_condition_chooses_episodes_not_goals() -> None:
     with a_goal_replay(Kind()) as played:
         in_chunks(played)
