@@ -55,8 +55,9 @@ def env_method(name: str, *arguments: Any, indices: Any) -> list[np.ndarray]:
 def steps_of(envs: int, count: int) -> list[tuple[Any, ...]]:
     """Steps of all envs, as `add` takes them."""
     rng = np.random.default_rng(0)
+    shapes = {"observation": (10,), "achieved_goal": (3,), "desired_goal": (3,)}
     seen = [
-        {key: rng.normal(size=(envs, *part.shape)) for key, part in SPACE.spaces.items()}
+        {key: rng.normal(size=(envs, *shape)) for key, shape in shapes.items()}
         for _ in range(count + 1)
     ]
     found: list[tuple[Any, ...]] = []
@@ -131,14 +132,15 @@ def main() -> None:
             for _ in range(1 + options.size // (envs * len(steps))):
                 add(buffer, steps)
         replay = buffers["stepwell"].replay
-        few = steps[: options.batches]
-        cases: dict[str, Callable[[Any], Callable[[], float]]] = {
-            f"sample({BATCH})": lambda buffer: functools.partial(draw, buffer, options.batches),
-            "add": lambda buffer, steps=steps: functools.partial(add, buffer, steps),
-            "loop": lambda buffer, few=few: functools.partial(loop, buffer, few),
+        cases: dict[str, Callable[[Any], float]] = {
+            f"sample({BATCH})": functools.partial(draw, batches=options.batches),
+            "add": functools.partial(add, steps=steps),
+            "loop": functools.partial(loop, steps=steps[: options.batches]),
         }
         for what, case in cases.items():
-            candidates = {name: case(buffer) for name, buffer in buffers.items()}
+            candidates: dict[str, Callable[[], float]] = {
+                name: functools.partial(case, buffer) for name, buffer in buffers.items()
+            }
             if what.startswith("sample"):
                 candidates["replay"] = functools.partial(draw_from, replay, options.batches)
             measured = cpu_rates(candidates, options.rounds)

@@ -30,8 +30,9 @@ from stable_baselines3.her.goal_selection_strategy import GoalSelectionStrategy
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer as TheirBuffer
 
 from stepwell.buffers import NotEnoughData
-from stepwell.buffers.dropin.sb3 import HerReplayBuffer as OurBuffer
+from stepwell.buffers.dropin import sb3
 
+OurBuffer: Any = sb3.HerReplayBuffer
 STRATEGIES = ["future", "final", "episode"]
 
 
@@ -72,7 +73,7 @@ def line_envs(n: int) -> DummyVecEnv:
 def both(size: int, n: int, **options: Any) -> tuple[Any, Any]:
     env = LineEnv()
     spaces_of = env.observation_space, env.action_space
-    return tuple(  # type: ignore[return-value]
+    return tuple(
         kind(size, *spaces_of, line_envs(n), "cpu", n, **options)
         for kind in (TheirBuffer, OurBuffer)
     )
@@ -286,7 +287,8 @@ def test_what_cannot_work_is_refused() -> None:
         OurBuffer(10, *parts, n_sampled_goal=-1)
     buffer = OurBuffer(10, *parts, "cpu", copy_info_dict=True)
     now, then, action, gain, done, _ = played(1, 1, 0, 1.0)[0]
-    for infos in ({"bonus": np.ones(1)}, [{}, {}]):
+    wrong: list[Any] = [{"bonus": np.ones(1)}, [{}, {}]]
+    for infos in wrong:
         with pytest.raises(ValueError, match="infos"):
             buffer.add(now, then, action, gain, done, infos)
     assert buffer.pos == 0
@@ -363,7 +365,7 @@ def test_a_model_learns_to_flip_bits_as_well_as_with_sb3s_buffer(kind: Any, seed
         "gradient_steps": 1,
     }
     if kind is DQN:
-        n_bits, steps = 10, 6_000
+        n_bits, steps = 10, 10_000
         options |= {"learning_rate": 5e-4, "gamma": 0.95, "policy_kwargs": {"net_arch": [64]}}
         options |= {"target_update_interval": 250, "exploration_fraction": 0.3}
     else:
