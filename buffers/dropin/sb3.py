@@ -11,11 +11,13 @@ them as ``replay_buffer_class``. In addition `ReplayBuffer.replay` keeps the sam
 
 from __future__ import annotations
 
+import atexit
 import copy
 import importlib
 import math
 import os
 import warnings
+import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias
@@ -24,6 +26,7 @@ import numpy as np
 from gymnasium import spaces
 
 from stepwell.buffers.dropin.episode_ring import EpisodeRing, strategy_of
+from stepwell.buffers.dropin.frame_ring import FrameRing
 from stepwell.buffers.dropin.transition_blocks import BlockWriter, differing
 from stepwell.buffers.dropin.transition_writer import check_whole, new_replay
 from stepwell.buffers.episode import Chunk, End
@@ -275,7 +278,14 @@ class ReplayBuffer(_Buffer):
         self._spec = Spec.from_spaces(
             observation_space, action_space, frame_stack=frame_stack, stack_padding=stack_padding
         )
-        self._frame_stack, self._stack_padding = frame_stack, stack_padding
+        self._ring: FrameRing | None = None
+        self._over: np.ndarray | None = None  # envs whose newest step ended an episode, in a ring
+        self._is_reshaped = isinstance(observation_space, spaces.Discrete)
+        if frame_stack > 1 or (optimize_memory_usage and not self._is_dict):
+            self._ring = FrameRing(
+                *(self.buffer_size, self.n_envs, np.dtype(observation_space.dtype)),
+                *(self.obs_shape[frame_stack > 1 :], frame_stack, stack_padding),
+            )
         self._make_arrays()
         self._waiting = 0  # steps that are not in the replay
         self._limits: deque[tuple[int, np.ndarray]] = deque()  # of steps yet to come, and envs
@@ -298,7 +308,7 @@ class ReplayBuffer(_Buffer):
             made = {key: pair(part, shapes[key]) for key, part in space.spaces.items()}
             self.observations: Any = {key: now for key, (now, _) in made.items()}
             self.next_observations: Any = {key: then for key, (_, then) in made.items()}
-        else:
+        elif self._ring is None:
             self.observations, self.next_observations = pair(space, shapes)
         kind = self._maybe_cast_dtype(self.action_space.dtype)
         self.actions = np.zeros((*lead, self.action_dim), kind)
@@ -311,10 +321,12 @@ class ReplayBuffer(_Buffer):
         layout: Layout = self._spec.observation
         if isinstance(space, spaces.Dict):
             assert isinstance(layout, Mapping)
-            entries = [
+            entries: list[tuple[Any, ...]] = [
                 (key, str(layout[key]), part, self.observations[key], self.next_observations[key])
                 for key, part in space.spaces.items()
             ]
+        elif self._ring is not None:
+            entries = []
         else:
             entries = [(None, str(layout), space, self.observations, self.next_observations)]
         self._parts = [
@@ -329,8 +341,9 @@ class ReplayBuffer(_Buffer):
             )
             for key, name, part, now, then in entries
         ]
-        first = self._parts[0]
-        self._plain = None if self._is_dict or first.is_discrete else (first.now, first.then)
+        self._plain = None
+        if not self._is_dict and self._ring is None and not self._parts[0].is_discrete:
+            self._plain = self._parts[0].now, self._parts[0].then
         self._has_timeouts = bool(self.timeouts.any())
         steps = _MOST_BYTES // max(1, self._spec.row_bytes * self.n_envs)
         self._block = max(1, min(_MOST_STEPS, steps, self.buffer_size))
@@ -338,6 +351,7 @@ class ReplayBuffer(_Buffer):
     def _start_replay(
         self, path: str | os.PathLike[str] | None, replay: SequenceReplayBuffer | None
     ) -> None:
+        self.is_closed = False
         self._most = self.buffer_size if self._is_on_demand else self._block
         held = (self.buffer_size + self._block) * self.n_envs
         self._replay = replay or new_replay(held, path)
@@ -349,6 +363,8 @@ class ReplayBuffer(_Buffer):
             if replay is None:
                 self._replay.close()  # otherwise the folder stays locked
             raise
+        if not self._is_on_demand:
+            atexit.register(_flush, weakref.ref(self))
 
     @staticmethod
     def _maybe_cast_dtype(dtype: Any) -> Any:
@@ -394,27 +410,40 @@ class ReplayBuffer(_Buffer):
 
         Raises:
             ValueError: An array does not fit the spaces; the step was not added.
+            SpecMismatch: Observations are not stacks of ``frame_stack`` frames.
         """
         pos, n, waiting = self.pos, self.n_envs, self._waiting
+        marked: np.ndarray | None = None
         try:
+            self.actions[pos] = action.reshape(n, self.action_dim)
+            self.rewards[pos] = reward
+            self.dones[pos] = done
+            if isinstance(infos, dict):
+                marked = self._marked(infos)
+            elif self.handle_timeout_termination:
+                each: Any = infos
+                flags = [info.get("TimeLimit.truncated", False) for info in each]
+                if self._has_timeouts or True in flags:
+                    self.timeouts[pos] = flags
+                    self._has_timeouts = True
             if self._plain is not None:
                 now, then = self._plain
                 now[pos] = obs
                 then[pos] = next_obs
-            else:
+            elif self._ring is None:
                 self._write(obs, next_obs)
-            self.actions[pos] = action.reshape(n, self.action_dim)
-            self.rewards[pos] = reward
-            self.dones[pos] = done
+            else:
+                if self._is_reshaped:
+                    obs, next_obs = self._reshaped(obs), self._reshaped(next_obs)
+                self._ring.write(obs, next_obs, self._over)
+                is_over = np.count_nonzero(self.dones[pos]) > 0
+                self._over = self.dones[pos] != 0 if is_over else None
+        except SpecMismatch:
+            raise
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise self._refusal(obs, next_obs, action, error) from error
-        if isinstance(infos, dict):
-            self._note_ends(infos)
-        elif self.handle_timeout_termination:
-            flags = [info.get("TimeLimit.truncated", False) for info in infos]
-            if self._has_timeouts or True in flags:
-                self.timeouts[pos] = flags
-                self._has_timeouts = True
+        if marked is not None:
+            self._limits.append((waiting, marked))
         self.pos = pos = pos + 1
         if pos == self.buffer_size:
             self.full = True
@@ -432,21 +461,24 @@ class ReplayBuffer(_Buffer):
             now = obs if part.key is None else obs[part.key]
             then = next_obs if part.key is None else next_obs[part.key]
             if part.is_discrete:
-                now = np.asarray(now).reshape(self.n_envs, 1)
-                then = np.asarray(then).reshape(self.n_envs, 1)
+                now, then = self._reshaped(now), self._reshaped(then)
             part.now[self.pos] = now
             part.then[self.pos] = then
 
-    def _note_ends(self, infos: Mapping[str, Any]) -> None:
-        """Read the infos of a vector env."""
+    def _reshaped(self, numbers: Any) -> np.ndarray:
+        """Numbers of a Discrete space as [N, 1]."""
+        return np.asarray(numbers).reshape(self.n_envs, 1)
+
+    def _marked(self, infos: Mapping[str, Any]) -> np.ndarray | None:
+        """[N] bool: the infos of a vector env mark an end that is no termination."""
         if self.handle_timeout_termination:
             self.timeouts[self.pos] = infos.get("TimeLimit.truncated", False)
             self._has_timeouts = True
         for name in _FINAL:
             if name in infos:
                 is_over = np.asarray(infos[name], np.bool_)
-                self._limits.append((self._waiting, is_over & (self.dones[self.pos] == 0)))
-                return
+                return is_over & (self.dones[self.pos] == 0)
+        return None
 
     def _refusal(self, obs: Any, next_obs: Any, action: Any, error: Exception) -> ValueError:
         return ValueError(
@@ -456,11 +488,7 @@ class ReplayBuffer(_Buffer):
         )
 
     def flush(self) -> None:
-        """Store the waiting steps in the replay; in a folder they are durable then.
-
-        Raises:
-            SpecMismatch: Observations are not stacks of ``frame_stack`` frames.
-        """
+        """Store the waiting steps in the replay; in a folder they are durable then."""
         if self._scanned is not None:
             stop, ends, begins, rewards = self._scanned
             self._scanned = None
@@ -483,8 +511,11 @@ class ReplayBuffer(_Buffer):
         for part in self._parts:
             now[part.name] = part.now[rows].reshape(*lead, *part.field_shape)
             then[part.name] = part.then[rows].reshape(*lead, *part.field_shape)
-        if self._frame_stack > 1:
-            now, then = self._frames(now, then, ends, begins)
+        if self._ring is not None:
+            field = self._spec[str(self._spec.observation)]
+            before, after = self._ring.rows(rows.start, rows.stop)
+            now[field.name] = before.reshape(*lead, *field.shape)
+            then[field.name] = after.reshape(*lead, *field.shape)
         action = self._spec[str(self._spec.action)]
         taken = self.actions[rows].reshape(*lead, *action.shape)
         chosen = {action.name: taken.astype(action.numpy_dtype, copy=False)}
@@ -507,14 +538,7 @@ class ReplayBuffer(_Buffer):
         start = (self.pos - self._waiting) % self.buffer_size
         steps = min(self._waiting, self._block, self.buffer_size - start)
         rows = slice(start, start + steps)
-        begins = np.ones((steps, self.n_envs), np.bool_)
-        if self._before is not None:
-            before = [part[None] for part in self._before]
-            begins[:1] = differing([part.now[rows][:1] for part in self._parts], before)
-        begins[1:] = differing(
-            [part.now[rows][1:] for part in self._parts],
-            [part.then[rows][:-1] for part in self._parts],
-        )
+        begins = self._begins(rows)
         terminated, truncated = _ENDS
         ends = np.where(self.timeouts[rows] != 0, truncated, terminated).astype(np.uint8)
         ends[self.dones[rows] == 0] = 0
@@ -523,6 +547,20 @@ class ReplayBuffer(_Buffer):
                 ends[step][flags] = truncated
         return rows, ends, begins
 
+    def _begins(self, rows: slice) -> np.ndarray:
+        """[T, N] bool: steps whose observations are not the next ones of the steps before."""
+        if self._ring is not None:
+            return self._ring.begins(rows.start, rows.stop)
+        begins = np.ones((rows.stop - rows.start, self.n_envs), np.bool_)
+        if self._before is not None:
+            before = [part[None] for part in self._before]
+            begins[:1] = differing([part.now[rows][:1] for part in self._parts], before)
+        begins[1:] = differing(
+            [part.now[rows][1:] for part in self._parts],
+            [part.then[rows][:-1] for part in self._parts],
+        )
+        return begins
+
     def _pass(self, rows: slice) -> None:
         """Note that the oldest waiting steps wait no longer."""
         steps = rows.stop - rows.start
@@ -530,42 +568,21 @@ class ReplayBuffer(_Buffer):
         self._limits = deque((step - steps, flags) for step, flags in self._limits if step >= steps)
         self._before = [part.then[rows.stop - 1].copy() for part in self._parts]
 
-    def _frames(
-        self,
-        now: dict[str, np.ndarray],
-        then: dict[str, np.ndarray],
-        ends: np.ndarray,
-        begins: np.ndarray,
-    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """The newest frames of stacks.
-
-        Raises:
-            SpecMismatch: Stacks are not padded at an episode's start, or not moved on by one frame.
-        """
-        (name, stacks), (_, following) = *now.items(), *then.items()
-        is_first = begins.copy()
-        is_first[1:] |= ends[:-1] != 0
-        first = stacks[is_first]
-        padding = first[:, -1:] if self._stack_padding == "repeat" else np.zeros_like(first[:, -1:])
-        if (first[:, :-1] != padding).any() or (following[:, :, :-1] != stacks[:, :, 1:]).any():
-            raise SpecMismatch(
-                f"observation: expected each stack of {self._frame_stack} frames to be the one "
-                f"before, moved on by one frame, and padded by {self._stack_padding} at a reset, "
-                f"got other frames; leave frame_stack out to store whole observations"
-            )
-        return {name: stacks[:, :, -1]}, {name: following[:, :, -1]}
-
     def reset(self) -> None:
         """Begin with an empty ring; the replay keeps its rows, and open episodes end by a cut."""
         self.flush()
         self._writer.cut()
-        self._before = None
+        self._before = self._over = None
+        if self._ring is not None:
+            self._ring.reset()
         super().reset()
 
     def close(self) -> None:
         """Store waiting steps, and release files and locks; closing twice is harmless."""
-        self.flush()
-        self._replay.close()
+        if not self.is_closed:
+            self.flush()
+            self._replay.close()
+            self.is_closed = True
 
     def __enter__(self) -> Self:
         return self
@@ -645,6 +662,8 @@ class ReplayBuffer(_Buffer):
 
     def _observed(self, first: np.ndarray, last: np.ndarray) -> tuple[Any, Any]:
         """Observations before and after transitions, of places counted over steps and envs."""
+        if self._ring is not None:
+            return self._ring.read(first, last)
         now = {part.key: self._at(part.now, first) for part in self._parts}
         then = {part.key: self._at(part.then, last) for part in self._parts}
         return (now, then) if self._is_dict else (now[None], then[None])
@@ -708,8 +727,33 @@ class ReplayBuffer(_Buffer):
 class NStepReplayBuffer(ReplayBuffer):
     """SB3's class of this name: `ReplayBuffer` with ``n_steps=3``."""
 
-    def __init__(self, *args: Any, n_steps: int = 3, gamma: float = 0.99, **kwargs: Any) -> None:
-        super().__init__(*args, n_steps=n_steps, gamma=gamma, **kwargs)
+    def __init__(
+        self,
+        buffer_size: int,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        device: torch.device | str = "auto",
+        n_envs: int = 1,
+        optimize_memory_usage: bool = False,
+        handle_timeout_termination: bool = True,
+        *,
+        n_steps: int = 3,
+        gamma: float = 0.99,
+        path: str | os.PathLike[str] | None = None,
+        replay: SequenceReplayBuffer | None = None,
+        frame_stack: int = 1,
+        stack_padding: Literal["zero", "repeat"] = "zero",
+    ) -> None:
+        super().__init__(
+            *(buffer_size, observation_space, action_space, device, n_envs),
+            *(optimize_memory_usage, handle_timeout_termination),
+            n_steps=n_steps,
+            gamma=gamma,
+            path=path,
+            replay=replay,
+            frame_stack=frame_stack,
+            stack_padding=stack_padding,
+        )
 
 
 class DictReplayBuffer(ReplayBuffer):
@@ -755,11 +799,18 @@ class RolloutBuffer(_Buffer):
         ...     seen, action = np.full((1, 2), step / 8, np.float32), np.array([step % 2])
         ...     buffer.add(seen, action, [1.0], [step == 0], torch.zeros(1), torch.zeros(1))
         >>> buffer.compute_returns_and_advantage(torch.zeros(1), np.array([True]))
-        >>> float(buffer.returns[0, 0].round(3))
+        >>> round(float(buffer.returns[0, 0]), 3)
         7.726
         >>> [tuple(batch.observations.shape) for batch in buffer.get(4)]
         [(4, 2), (4, 2)]
     """
+
+    rewards: np.ndarray
+    returns: np.ndarray
+    episode_starts: np.ndarray
+    values: np.ndarray
+    log_probs: np.ndarray
+    advantages: np.ndarray
 
     def __init__(
         self,
@@ -1226,6 +1277,13 @@ def _check_goals(space: Any) -> None:
             f"observation_space: expected a Dict with an achieved_goal and a desired_goal of one "
             f"shape, got shapes {shapes}; use the class without Her in its name"
         )
+
+
+def _flush(reference: weakref.ref[ReplayBuffer]) -> None:
+    """Store the waiting steps of a buffer that was not closed, at the end of the process."""
+    buffer = reference()
+    if buffer is not None and not buffer.is_closed:
+        buffer.flush()
 
 
 def _observation_shape(space: Any) -> Any:
