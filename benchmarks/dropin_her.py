@@ -124,7 +124,7 @@ def main() -> None:
     for envs in (1, 8):
         env: Any = SimpleNamespace(env_method=env_method)
         steps = steps_of(envs, 5 * EPISODE_STEPS)
-        buffers = {
+        buffers: dict[str, Any] = {
             name: kind(options.size, SPACE, ACTIONS, env, "cpu", envs)
             for name, kind in ((SB3, TheirBuffer), ("stepwell", OurBuffer))
         }

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias
 import numpy as np
 from gymnasium import spaces
 
-from stepwell.buffers.dropin.episode_ring import EpisodeRing, strategy_of
+from stepwell.buffers.dropin.episode_ring import EpisodeRing, Strategy, strategy_of
 from stepwell.buffers.dropin.frame_ring import FrameRing
 from stepwell.buffers.dropin.transition_blocks import BlockWriter, differing
 from stepwell.buffers.dropin.transition_writer import check_whole, new_replay
@@ -1090,7 +1090,7 @@ class HerReplayBuffer(DictReplayBuffer):
     ) -> None:
         check_whole("n_sampled_goal", n_sampled_goal, 0)
         _check_goals(observation_space)
-        self._strategy = strategy_of(goal_selection_strategy)
+        self._strategy: Strategy = strategy_of(goal_selection_strategy)
         super().__init__(
             buffer_size,
             observation_space,

@@ -161,8 +161,9 @@ class RowReader:
             Index of the last chunk [B], and the chunks' rows in the table [B, 8].
         """
         of = (at[:, LAST] < 0).nonzero()[0]
-        if len(of):
-            following, chunk, at = self._index.records["stream_next"], chunk.copy(), at.copy()
+        if not len(of):
+            return chunk, at
+        following, chunk, at = self._index.records["stream_next"], chunk.copy(), at.copy()
         while len(of):
             chunk[of] = step = following[chunk[of]] - self._base
             at[of] = rows = self._table.take(step, 0)

@@ -72,11 +72,10 @@ def line_envs(n: int) -> DummyVecEnv:
 
 def both(size: int, n: int, **options: Any) -> tuple[Any, Any]:
     env = LineEnv()
-    spaces_of = env.observation_space, env.action_space
-    return tuple(
-        kind(size, *spaces_of, line_envs(n), "cpu", n, **options)
-        for kind in (TheirBuffer, OurBuffer)
-    )
+    parts: Any = env.observation_space, env.action_space
+    kinds: list[Any] = [TheirBuffer, OurBuffer]
+    theirs, ours = (kind(size, *parts, line_envs(n), "cpu", n, **options) for kind in kinds)
+    return theirs, ours
 
 
 def played(n: int, steps: int, seed: int, ends: float) -> list[tuple[Any, ...]]:
@@ -349,7 +348,8 @@ def test_a_model_learns_the_same_as_with_sb3s_buffer(kind: Any, tmp_path: Path) 
     ours.save_replay_buffer(tmp_path / "buffer")
     with pytest.warns(UserWarning, match="truncated"):
         ours.load_replay_buffer(tmp_path / "buffer")
-    assert ours.replay_buffer.env is ours.env
+    loaded: Any = ours.replay_buffer
+    assert loaded.env is ours.env
     ours.learn(60, reset_num_timesteps=False)
 
 
