@@ -24,7 +24,7 @@ from stepwell.buffers.errors import (
 )
 from stepwell.buffers.replay import SequenceReplayBuffer
 from stepwell.buffers.replay_writer import ReplayWriter
-from stepwell.buffers.sampling.requests import Episodes, Sequences, Transitions
+from stepwell.buffers.sampling.requests import Episodes, Hindsight, Sequences, Transitions
 from stepwell.buffers.spec import Codec, Field, Layout, Spec, Tree
 from stepwell.buffers.storage.disk.storage import DiskStorage
 from stepwell.buffers.storage.joined import JoinedStorage
@@ -62,6 +62,7 @@ __all__ = [
     "Episodes",
     "Epoch",
     "Field",
+    "Hindsight",
     "JoinedStorage",
     "Layout",
     "LimiterClosed",

@@ -31,6 +31,7 @@ from stepwell.buffers.sampling.requests import (
     Borders,
     Draw,
     Episodes,
+    Hindsight,
     Sequences,
     Transitions,
     check_priority_alpha,
@@ -558,6 +559,7 @@ class SequenceReplayBuffer:
         fields: Sequence[str] | None = None,
         beta: float = 0.4,
         where: Where | None = None,
+        relabel: Hindsight | None = None,
         out: TransitionBatch | None = None,
         rng: Rng | None = None,
     ) -> TransitionBatch:
@@ -576,6 +578,8 @@ class SequenceReplayBuffer:
             fields: Names of the fields to return, or prefixes of names; None for all.
             beta: With ``draw="priorities"`` the exponent of the ``weights``, from 0 to 1.
             where: A condition on the episodes' metadata; see `sample_sequences`.
+            relabel: Give some transitions a goal that was achieved in their episode; see
+                `Hindsight`.
             out: A batch of an equal request, whose large arrays are overwritten.
             rng: Source of randomness; the replay's own generator when None.
 
@@ -601,7 +605,7 @@ class SequenceReplayBuffer:
             >>> replay.update_priorities(batch.ids, td_error)
             0
         """
-        request = Transitions(batch_size, n_step, gamma, draw, stack, fields, beta, where)
+        request = Transitions(batch_size, n_step, gamma, draw, stack, fields, beta, where, relabel)
         return self.sample(request, out=out, rng=rng)
 
     def sample_episodes(
@@ -659,7 +663,7 @@ class SequenceReplayBuffer:
             >>> (again.observation == batch.observation).all()
             np.True_
         """
-        return self._require_sampler().at(request, ids)
+        return self._require_sampler().at(request, ids, self._rng)
 
     def field_rows(self, name: str, ids: np.ndarray) -> np.ndarray:
         """One field of given rows, in the given order.

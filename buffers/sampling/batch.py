@@ -19,6 +19,7 @@ __all__ = [
     "ChosenLayout",
     "Memory",
     "Rest",
+    "Seed",
     "Shapes",
     "TransitionBatch",
     "batch_dtype",
@@ -269,6 +270,8 @@ def _items(
 
 Memory: TypeAlias = "dict[str, np.ndarray]"
 Shapes: TypeAlias = "dict[str, tuple[tuple[int, ...], np.dtype[np.generic]]]"
+Seed: TypeAlias = "np.random.Generator | tuple[int, ...]"
+"""An argument of `numpy.random.default_rng`: a generator to go on with, or a seed."""
 
 
 Rest: TypeAlias = "tuple[list[tuple[Copies, np.ndarray]], list[Callable[[], object]]]"

@@ -31,7 +31,7 @@ class Epoch(Generic[BatchT]):
         request: The items; its ``draw`` and ``beta`` are ignored.
         stride: Take only sequences that begin at every ``stride``-th row of their episode.
         shuffle: Random order, determined by ``seed`` and the number of the pass; else oldest first.
-        seed: Seed of the orders.
+        seed: Seed of the orders, and of relabelled goals.
         shard: Index of this share and number of shares: readers with different indices get disjoint
             items, the same in every pass.
         drop_last: Leave out the last batch of a pass where it is smaller.
@@ -122,7 +122,8 @@ class Epoch(Generic[BatchT]):
         order, size = self._order(), self._batch_size
         while self._done < len(self) * size:
             numbers = order[self._done : self._done + size]
-            batch = self._sampler.take(self._request, self._snapshot, numbers)
+            seed = self._seed, self._pass, self._shard[0], self._done
+            batch = self._sampler.take(self._request, self._snapshot, numbers, seed)
             self._done += size
             yield batch
         self._pass, self._done = self._pass + 1, 0

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, get_args
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, get_args
 
 import numpy as np
 
@@ -20,6 +20,8 @@ __all__ = [
     "Borders",
     "Draw",
     "Episodes",
+    "Goals",
+    "Hindsight",
     "Request",
     "Sequences",
     "Transitions",
@@ -55,6 +57,45 @@ Align: TypeAlias = Literal["arrival", "transition"]
 """The reward and flags in row t, next to ``observation[:, t]`` and the action chosen from it:
 ``"arrival"`` for those that came with the observation, ``"transition"`` for the results of the
 action."""
+
+Goals: TypeAlias = Literal["future", "final", "episode"]
+"""The row whose achieved goal takes the place of a desired goal.
+
+``"future"``: uniformly one of those after the transition's first row, up to the last stored row of
+its episode. ``"final"``: that last row. ``"episode"``: uniformly any stored row of the episode
+but its first one: a goal counts as achieved by the step that leads to it.
+"""
+
+
+class Hindsight(NamedTuple):
+    """Relabelled goals: some transitions get a goal that was achieved later in their episode.
+
+    Hindsight experience replay: Andrychowicz et al., 2017, arXiv:1707.01495. It needs observations
+    of a Dict space with ``achieved_goal`` and ``desired_goal`` of one shape and dtype. In a
+    relabelled transition both observations have the new ``desired_goal``, and the reward is that of
+    the new goal: ``compute_reward`` is called once for the batch, by the thread that draws. All
+    else is as stored, ``terminated`` and ``discount`` too.
+
+    Args:
+        compute_reward: Returns the rewards [n] for ``(achieved_goal, desired_goal, infos)``: arrays
+            ``[n, ...]``, nested like the goals, and a list of n dicts of the stored info fields.
+            ``achieved_goal`` and ``infos`` are those after the step, as in ``env.compute_reward``.
+        strategy: The goals: ``"future"``, ``"final"`` or ``"episode"``; see `Goals`.
+        n_sampled_goal: Relabelled transitions for each one that keeps its goal, a number >= 0: with
+            4, four of five are relabelled. Of a batch to which that does not apply exactly the
+            number is rounded up or down at random.
+
+    Example:
+        >>> import numpy as np
+        >>> def compute_reward(achieved_goal, desired_goal, infos):
+        ...     return -(np.abs(achieved_goal - desired_goal).max(axis=-1) > 0.05).astype(float)
+        >>> Transitions(256, relabel=Hindsight(compute_reward)).relabel.strategy
+        'future'
+    """
+
+    compute_reward: Callable[[Any, Any, list[Mapping[str, Any]]], Any]
+    strategy: Goals = "future"
+    n_sampled_goal: float = 4
 
 
 BatchT = TypeVar("BatchT", bound="Batch | TransitionBatch")
@@ -105,6 +146,7 @@ class Transitions(NamedTuple):
     fields: Sequence[str] | None = None
     beta: float = 0.4
     where: Where | None = None
+    relabel: Hindsight | None = None
 
     @property
     def batch_type(self) -> type[TransitionBatch]:
@@ -190,6 +232,8 @@ def check_transitions(request: Transitions) -> None:
     is_number = isinstance(request.gamma, int | float | np.number)
     if not (is_number and 0 <= request.gamma <= 1):
         raise ValueError(f"gamma: expected a number from 0 to 1, got {request.gamma!r}")
+    if request.relabel is not None:
+        _check_hindsight(request.relabel)
 
 
 def require_request(request: object) -> None:
@@ -222,6 +266,22 @@ def _check_draw(draw: str, beta: float, where: Where | None) -> None:
         )
     if not 0 <= beta < float("inf"):
         raise ValueError(f"beta: expected a number >= 0, got {beta}")
+
+
+def _check_hindsight(relabel: Hindsight) -> None:
+    if not isinstance(relabel, Hindsight):
+        raise ValueError(
+            f"relabel: expected Hindsight(compute_reward), got {type(relabel).__name__}; make one"
+        )
+    if not callable(relabel.compute_reward):
+        raise ValueError(
+            f"compute_reward: expected a function of achieved_goal, desired_goal and infos, got "
+            f"{relabel.compute_reward!r}; pass env.unwrapped.compute_reward"
+        )
+    _check_one_of("strategy", relabel.strategy, get_args(Goals))
+    number = relabel.n_sampled_goal
+    if not (isinstance(number, int | float | np.number) and number >= 0):
+        raise ValueError(f"n_sampled_goal: expected a number >= 0, got {number!r}")
 
 
 def _check_one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:

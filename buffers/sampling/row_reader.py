@@ -150,6 +150,26 @@ class RowReader:
         chunk[of], place[of] = self._nearest(chunk[of], row[of], is_across=is_across)
         return chunk, place, self._table.take(chunk, 0)
 
+    def tails(self, chunk: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The last stored chunks of episodes.
+
+        Args:
+            chunk: [B] index of some chunk of each episode.
+            at: [B, 8] the chunks' rows in the table.
+
+        Returns:
+            Index of the last chunk [B], and the chunks' rows in the table [B, 8].
+        """
+        of = (at[:, LAST] < 0).nonzero()[0]
+        if not len(of):
+            return chunk, at
+        following, chunk, at = self._index.records["stream_next"], chunk.copy(), at.copy()
+        while len(of):
+            chunk[of] = step = following[chunk[of]] - self._base
+            at[of] = rows = self._table.take(step, 0)
+            of = of[rows[:, LAST] < 0]
+        return chunk, at
+
     def find(self, chunk: np.ndarray, at: np.ndarray) -> None:
         """Locate the fields of chunks that were not read yet, and decode their small ones.
 
@@ -212,14 +232,19 @@ class RowReader:
 
     def rows(self, name: str, segments: Segments, size: int) -> np.ndarray:
         """Rows of a field in new memory, [size, ...]; rows without a run are undefined."""
-        _, field, dtype, _ = self._fields[name]
         if name in self._small:
             found = self._columns[name].take(self.slots(segments, size), 0, mode="clip")
+            dtype = self._fields[name][2]
             return found if found.dtype == dtype else found.astype(dtype)
-        out = np.empty((size, *field.shape), dtype)
+        out = self.empty(name, size)
         if out.size:
             self.plan(name, segments, out).make(out, self.share)
         return out
+
+    def empty(self, name: str, size: int) -> np.ndarray:
+        """New memory for rows of a field, [size, ...]."""
+        _, field, dtype, _ = self._fields[name]
+        return np.empty((size, *field.shape), dtype)
 
     def pick(
         self, name: str, chunk: np.ndarray, row: np.ndarray, at: np.ndarray, slots: np.ndarray

@@ -17,6 +17,7 @@ from stepwell.buffers.sampling.batch import (
     Batch,
     Memory,
     Rest,
+    Seed,
     Shapes,
     TransitionBatch,
     memory_of,
@@ -89,6 +90,7 @@ class _Maker(Protocol):
         drawn: Drawn,
         weights: np.ndarray,
         memory: Memory,
+        seed: Seed,
     ) -> tuple[AnyBatch, Rest]: ...
 
 
@@ -123,7 +125,7 @@ class Sampler:
         def choose(index: ChunkIndex) -> _Choice:
             return self._choose(request, maker.kinds(), index, rng)
 
-        return cast("BatchT", self._made(maker, memory, choose))
+        return cast("BatchT", self._made(maker, memory, choose, rng))
 
     def count(self, batch_request: BatchRequest[BatchT]) -> int:
         """See `SequenceReplayBuffer.count`."""
@@ -160,9 +162,13 @@ class Sampler:
         return self._locked(look)
 
     def take(
-        self, batch_request: BatchRequest[BatchT], snapshot: EpochSnapshot, numbers: np.ndarray
+        self,
+        batch_request: BatchRequest[BatchT],
+        snapshot: EpochSnapshot,
+        numbers: np.ndarray,
+        seed: Seed,
     ) -> BatchT:
-        """A batch of the items of an epoch with the given numbers.
+        """A batch of the items of an epoch with the given numbers; the seed is that of goals.
 
         Raises:
             NotEnoughData: They were evicted or lost meanwhile, or their episodes have grown.
@@ -175,9 +181,9 @@ class Sampler:
             return drawn, np.ones(len(numbers), np.float32), None
 
         memory = self._memory(maker.shapes(len(numbers)))
-        return cast("BatchT", self._made(maker, memory, choose))
+        return cast("BatchT", self._made(maker, memory, choose, seed))
 
-    def at(self, batch_request: BatchRequest[BatchT], ids: np.ndarray) -> BatchT:
+    def at(self, batch_request: BatchRequest[BatchT], ids: np.ndarray, rng: Generator) -> BatchT:
         """See `SequenceReplayBuffer.take`."""
         request = cast("Request", batch_request)
         maker, rows = self._maker(request), _checked_ids(ids)
@@ -188,7 +194,7 @@ class Sampler:
             return drawn, np.ones(len(rows), np.float32), None
 
         memory = self._memory(maker.shapes(len(rows)))
-        return cast("BatchT", self._made(maker, memory, choose))
+        return cast("BatchT", self._made(maker, memory, choose, rng))
 
     def field_rows(self, name: str, ids: np.ndarray) -> np.ndarray:
         """See `SequenceReplayBuffer.field_rows`."""
@@ -240,7 +246,11 @@ class Sampler:
         self._rows.close()
 
     def _made(
-        self, maker: _Maker, memory: Memory, choose: Callable[[ChunkIndex], _Choice]
+        self,
+        maker: _Maker,
+        memory: Memory,
+        choose: Callable[[ChunkIndex], _Choice],
+        seed: Seed,
     ) -> AnyBatch:
         """Make a batch of chosen items; choose again if a chunk turns out to be damaged."""
         rows = self._rows
@@ -249,7 +259,7 @@ class Sampler:
                 with self._storage.lock:
                     index = rows.follow()
                     drawn, weights, newest = choose(index)
-                    batch, (planned, then) = maker.make(rows, index, drawn, weights, memory)
+                    batch, (planned, then) = maker.make(rows, index, drawn, weights, memory, seed)
                     if newest is not None:
                         self._newest.advance(index, maker.kinds(), newest)
                 # Without the lock: evicted chunks stay in memory until they are copied.

@@ -14,6 +14,7 @@ from stepwell.buffers.sampling.batch import (
     BatchFields,
     Memory,
     Rest,
+    Seed,
     Shapes,
     batch_dtype,
     longest_stack,
@@ -114,12 +115,14 @@ class SequenceSampler:
         drawn: Drawn,
         weights: np.ndarray,
         memory: Memory,
+        seed: Seed,
     ) -> tuple[Batch, Rest]:
         """A batch of drawn items, and the rest of the work on it; the storage's lock is held.
 
         Raises:
             DamagedChunk: Stored bytes are damaged.
         """
+        del seed
         window = self._window
         rest: Rest = [], []
         runs = window.runs(reader, index, drawn)
@@ -456,6 +459,7 @@ class EpisodeSampler:
         drawn: Drawn,
         weights: np.ndarray,
         memory: Memory,
+        seed: Seed,
     ) -> tuple[Batch, Rest]:
         """A batch of drawn items, and the rest of the work on it; the storage's lock is held.
 
@@ -470,7 +474,7 @@ class EpisodeSampler:
         sampler = self._of_length(int(rows.max()) - self._shift)
         shapes = sampler.shapes(len(rows)).items()
         memory = {name: np.empty(shape, dtype) for name, (shape, dtype) in shapes}
-        return sampler.make(reader, index, drawn, weights, memory)
+        return sampler.make(reader, index, drawn, weights, memory, seed)
 
     def _of_length(self, length: int) -> SequenceSampler:
         batch_size, align, stack, fields, time_major, _ = self._request

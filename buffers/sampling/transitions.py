@@ -16,12 +16,14 @@ from stepwell.buffers.sampling.batch import (
     BatchFields,
     Memory,
     Rest,
+    Seed,
     Shapes,
     TransitionBatch,
     longest_stack,
     pad_before,
 )
 from stepwell.buffers.sampling.draws import Drawn, ItemKinds
+from stepwell.buffers.sampling.hindsight import Relabeller, Steps
 from stepwell.buffers.sampling.requests import Transitions, check_transitions
 from stepwell.buffers.sampling.row_reader import (
     FIRST_ROW,
@@ -88,6 +90,7 @@ class TransitionSampler:
         powers = request.gamma ** np.arange(n + 1.0)
         self._powers = powers.astype(np.float32)
         self._weights = powers[:-1]
+        self._relabeller = None if request.relabel is None else Relabeller(request, spec)
         self._count, self._shapes = request.batch_size, self._shapes_of(request.batch_size)
         self._kinds = ItemKinds(
             2,
@@ -126,6 +129,7 @@ class TransitionSampler:
         drawn: Drawn,
         weights: np.ndarray,
         memory: Memory,
+        seed: Seed,
     ) -> tuple[TransitionBatch, Rest]:
         """A batch of drawn items, and the rest of the work on it; the storage's lock is held.
 
@@ -154,6 +158,9 @@ class TransitionSampler:
         for key, name in self._info:
             info[key] = reader.pick(name, *last)
         before, after, rest = self._observe(reader, memory, drawn.start, first, last, steps)
+        if self._relabeller is not None:
+            moves, rng = Steps(drawn.start, *last[:3], steps), np.random.default_rng(seed)
+            self._relabeller.relabel(reader, index, moves, rng, (before, after), reward, rest)
         batch = TransitionBatch(
             observation=self._fields.observation(before),
             action=self._fields.action(chosen),

@@ -17,7 +17,7 @@ from stepwell.buffers.bridges.torchrl.batches import (
 from stepwell.buffers.bridges.torchrl.recorded import streams_of
 from stepwell.buffers.curation.episode_writer import EpisodeWriter
 from stepwell.buffers.replay import SequenceReplayBuffer
-from stepwell.buffers.sampling.requests import Draw, Sequences, Transitions
+from stepwell.buffers.sampling.requests import Draw, Hindsight, Sequences, Transitions
 
 __all__ = ["TorchRLReplay", "as_torchrl_replay"]
 
@@ -32,6 +32,7 @@ def as_torchrl_replay(
     draw: Draw = "steps",
     beta: float = 0.4,
     stack: bool = True,
+    relabel: Hindsight | None = None,
     one_hot: int | None = None,
     device: object = None,
     priority_key: str = "td_error",
@@ -50,6 +51,7 @@ def as_torchrl_replay(
         draw: The way they are drawn; see `SequenceReplayBuffer.sample_sequences`.
         beta: With ``draw="priorities"`` exponent of ``priority_weight``.
         stack: Give frame-stacked observations as the env gave them.
+        relabel: Give some transitions a goal that was achieved in their episode; see `Hindsight`.
         one_hot: Number of actions, for one-hot ones; see `to_tensordict`.
         device: Torch device of the tensors; None leaves them on the CPU.
         priority_key: Key of the loss's TD errors, for `TorchRLReplay.update_tensordict_priority`.
@@ -73,12 +75,16 @@ def as_torchrl_replay(
     load_tensordict("as_torchrl_replay")
     if slice_len is None:
         request: Transitions | Sequences = Transitions(
-            1, n_step, gamma, draw, stack=stack, beta=beta
+            1, n_step, gamma, draw, stack=stack, beta=beta, relabel=relabel
         )
     else:
         if n_step != 1:
             raise ValueError(
                 f"n_step: expected 1 with slice_len, got {n_step}; leave one of the two out"
+            )
+        if relabel is not None:
+            raise ValueError(
+                f"relabel: expected None with slice_len, got {relabel}; leave one of the two out"
             )
         request = Sequences(1, slice_len, draw=draw, align="transition", stack=stack, beta=beta)
     return TorchRLReplay(replay, request, batch_size, one_hot, device, priority_key)

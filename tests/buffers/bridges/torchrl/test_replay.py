@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import itertools
+import math
 import sys
 
 import numpy as np
@@ -11,6 +12,9 @@ import pytest
 
 import stepwell as sw
 from support.envs.logged_envs import Kind, Play, place_of, same_tree
+from support.models.hindsight_model import a_goal_replay, compute_reward
+from support.models.replay_histories import Kind as Rows
+from support.models.replay_histories import whole_episodes
 
 torch = pytest.importorskip("torch", reason="needs torch")
 pytest.importorskip("torchrl", reason="needs torchrl")
@@ -56,6 +60,19 @@ def test_slices_lie_within_an_episode_and_mark_both_ends(kind: Kind) -> None:
             assert place == (env, episode, before + 1)
 
 
+def test_goals_are_relabelled() -> None:
+    relabel = sw.Hindsight(compute_reward, "episode", math.inf)
+    with a_goal_replay(Rows()) as played:
+        whole_episodes(played, [5, 8, 3])
+        batch = as_torchrl_replay(played.replay, 50, relabel=relabel).sample()
+        stored = played.replay.field_rows("reward", batch["index"].numpy() + 1)
+    goal = batch["observation", "desired_goal"]
+    assert (goal[:, 0] == batch["observation", "place"][:, 1]).all()
+    assert torch.equal(goal, batch["next", "observation", "desired_goal"])
+    assert batch["next", "reward"].shape == (50, 1)
+    assert (batch["next", "reward"][:, 0].numpy() != stored.astype(np.float32)).all()
+
+
 @pytest.mark.parametrize("slice_len", [None, 2])
 def test_priorities_are_assigned_to_the_given_rows(slice_len: int | None) -> None:
     buffer = as_torchrl_replay(Play().replay(), draw="priorities", slice_len=slice_len, beta=1.0)
@@ -99,6 +116,8 @@ def test_invalid_arguments_are_refused() -> None:
         as_torchrl_replay(replay, 6, slice_len=4)
     with pytest.raises(ValueError, match=r"n_step.*1 .*slice_len.*got 3"):
         as_torchrl_replay(replay, n_step=3, slice_len=4)
+    with pytest.raises(ValueError, match=r"relabel.*slice_len"):
+        as_torchrl_replay(replay, relabel=sw.Hindsight(compute_reward), slice_len=4)
     buffer = as_torchrl_replay(replay)
     with pytest.raises(ValueError, match=r"priority_key.*'td_error'.*none"):
         buffer.update_tensordict_priority(buffer.sample(3))
