@@ -1,0 +1,704 @@
+"""The replay buffers of Stable-Baselines3, over a Stepwell replay.
+
+Before, and after::
+
+    from stable_baselines3.common.buffers import ReplayBuffer
+    from stepwell.buffers.dropin.sb3 import ReplayBuffer
+
+They have the constructors, methods, attributes and random draws of the originals, and models take
+them as ``replay_buffer_class``. In addition `ReplayBuffer.replay` keeps the same rows as episodes.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias
+
+import numpy as np
+from gymnasium import spaces
+
+from stepwell.buffers.dropin.transition_blocks import BlockWriter, differing
+from stepwell.buffers.dropin.transition_writer import check_whole, new_replay
+from stepwell.buffers.episode import Chunk, End
+from stepwell.buffers.errors import NotEnoughData
+from stepwell.buffers.replay import SequenceReplayBuffer
+from stepwell.buffers.spec import Layout, Spec
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = [
+    "DictReplayBuffer",
+    "DictReplayBufferSamples",
+    "NStepReplayBuffer",
+    "ReplayBuffer",
+    "ReplayBufferSamples",
+]
+
+Tensors: TypeAlias = "torch.Tensor | dict[str, torch.Tensor]"
+_MAKER = "stable-baselines3"
+_MOST_STEPS, _MOST_BYTES = 512, 32 << 20
+_FINAL = ("_final_observation", "_final_obs")  # of gymnasium before and since version 1.0
+_ENDS = int(End.TERMINATED), int(End.TRUNCATED)
+
+
+class ReplayBufferSamples(NamedTuple):
+    """A batch of transitions, as SB3's class of this name, which is used where SB3 is installed."""
+
+    observations: torch.Tensor
+    actions: torch.Tensor
+    next_observations: torch.Tensor
+    dones: torch.Tensor
+    rewards: torch.Tensor
+    discounts: torch.Tensor | None = None
+
+
+class DictReplayBufferSamples(NamedTuple):
+    """The same with dicts of observations."""
+
+    observations: dict[str, torch.Tensor]
+    actions: torch.Tensor
+    next_observations: dict[str, torch.Tensor]
+    dones: torch.Tensor
+    rewards: torch.Tensor
+    discounts: torch.Tensor | None = None
+
+
+class _Part(NamedTuple):
+    """The observations of one space: arrays ``[size, N, ...]``, and the field that they become."""
+
+    key: str | None
+    name: str
+    field_shape: tuple[int, ...]
+    shape: tuple[int, ...]
+    is_discrete: bool
+    now: np.ndarray
+    then: np.ndarray
+
+
+class _Buffer:
+    """What replays and rollouts have in common: a position in a ring of steps of N envs."""
+
+    def __init__(
+        self,
+        buffer_size: int,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        device: torch.device | str = "auto",
+        n_envs: int = 1,
+    ) -> None:
+        check_whole("buffer_size", buffer_size, 1)
+        check_whole("n_envs", n_envs, 1)
+        self.buffer_size = int(buffer_size)
+        self.observation_space = observation_space
+        self.action_space = action_space
+        self.obs_shape = _observation_shape(observation_space)
+        self.action_dim = _action_size(action_space)
+        self.pos = 0
+        self.full = False
+        self.device = _device(device)
+        self.n_envs = int(n_envs)
+
+    @staticmethod
+    def swap_and_flatten(arr: np.ndarray) -> np.ndarray:
+        """``[T, N, ...]`` as ``[N * T, ...]``, the steps of each env one after the other."""
+        steps, envs, *rest = arr.shape
+        return arr.swapaxes(0, 1).reshape(steps * envs, *(rest or [1]))
+
+    def size(self) -> int:
+        """Steps of each env in the buffer."""
+        return self.buffer_size if self.full else self.pos
+
+    def add(self, *args: Any, **kwargs: Any) -> None:
+        """Add a step of all envs."""
+        raise NotImplementedError
+
+    def extend(self, *args: Any, **kwargs: Any) -> None:
+        """Add several steps: the arguments of `add` with a leading axis."""
+        for step in zip(*args, strict=True):
+            self.add(*step)
+
+    def reset(self) -> None:
+        """Begin with an empty ring."""
+        self.pos = 0
+        self.full = False
+
+    def to_torch(self, array: np.ndarray, copy: bool = True) -> torch.Tensor:
+        """An array as a tensor on the device.
+
+        Args:
+            array: The array.
+            copy: Copy it; False may share its memory on the CPU.
+        """
+        import torch
+
+        if copy:
+            return torch.tensor(array, device=self.device)
+        return torch.as_tensor(array, device=self.device)
+
+    def _owned(self, array: Any) -> Any:
+        """Tensors of arrays that nothing else refers to."""
+        import torch
+
+        if isinstance(array, dict):
+            return {key: self._owned(part) for key, part in array.items()}
+        tensor = torch.from_numpy(array)
+        return tensor if self.device.type == "cpu" else tensor.to(self.device)
+
+    @staticmethod
+    def _normalize_obs(obs: Any, env: Any = None) -> Any:
+        return obs if env is None else env.normalize_obs(obs)
+
+    @staticmethod
+    def _normalize_reward(reward: np.ndarray, env: Any = None) -> np.ndarray:
+        if env is None:
+            return reward
+        normalized: np.ndarray = env.normalize_reward(reward).astype(np.float32)
+        return normalized
+
+
+class ReplayBuffer(_Buffer):
+    """A ring of transitions, which are also stored as episodes.
+
+    The same calls give the same as with SB3's class, and after the same ``np.random.seed`` the same
+    batches: a model learns exactly as with that one. There are two differences. Observations of
+    `sample` share no memory with the ring, but are not copied twice; and
+    ``optimize_memory_usage=True`` gives true last observations, also together with
+    ``handle_timeout_termination=True``.
+
+    Args:
+        buffer_size: Transitions to keep, of all envs together.
+        observation_space: Of one env: Box, Discrete, MultiDiscrete or MultiBinary.
+        action_space: Of one env, the same kinds.
+        device: Device of the batches; ``"auto"`` is the GPU where there is one.
+        n_envs: Number of envs N.
+        optimize_memory_usage: Draw as SB3 does with it.
+        handle_timeout_termination: ``"TimeLimit.truncated"`` in infos marks an end that is none to
+            learn from.
+        n_steps: Steps of the returns, as in SB3's ``NStepReplayBuffer``.
+        gamma: Discount of n-step returns.
+        path: Folder of the replay; None keeps it in RAM.
+        replay: A replay of your own in place of a path, with a capacity of your own.
+        frame_stack: Frames that the envs stack on the first axis, as ``VecFrameStack(envs, 4)``
+            does with gray images ``[4, H, W]``: the replay stores one in each row.
+        stack_padding: Frames before an episode's first one: ``"zero"`` with ``VecFrameStack``,
+            ``"repeat"`` with gymnasium's wrappers.
+
+    Raises:
+        ValueError: A number is out of range, or ``frame_stack`` does not fit the space.
+        SpecMismatch: The folder or the replay holds other rows.
+
+    Example:
+        >>> import gymnasium as gym
+        >>> env = gym.make("CartPole-v1")
+        >>> buffer = ReplayBuffer(1_000, env.observation_space, env.action_space, device="cpu")
+        >>> observation, _ = env.reset(seed=0)
+        >>> for step in range(100):
+        ...     action = np.array([step % 2])
+        ...     following, reward, terminated, truncated, info = env.step(action[0])
+        ...     done = np.array([terminated or truncated])
+        ...     infos = [info | {"TimeLimit.truncated": truncated}]
+        ...     buffer.add(observation[None], following[None], action, [reward], done, infos)
+        ...     observation = env.reset()[0] if done else following
+        >>> batch = buffer.sample(32)
+        >>> tuple(batch.observations.shape), tuple(batch.actions.shape), tuple(batch.dones.shape)
+        ((32, 4), (32, 1), (32, 1))
+        >>> buffer.flush()
+        >>> buffer.replay.sample_sequences(4, length=8).observation.shape
+        (4, 8, 4)
+    """
+
+    def __init__(
+        self,
+        buffer_size: int,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        device: torch.device | str = "auto",
+        n_envs: int = 1,
+        optimize_memory_usage: bool = False,
+        handle_timeout_termination: bool = True,
+        *,
+        n_steps: int = 1,
+        gamma: float = 0.99,
+        path: str | os.PathLike[str] | None = None,
+        replay: SequenceReplayBuffer | None = None,
+        frame_stack: int = 1,
+        stack_padding: Literal["zero", "repeat"] = "zero",
+    ) -> None:
+        super().__init__(buffer_size, observation_space, action_space, device, n_envs)
+        check_whole("n_steps", n_steps, 1)
+        if path is not None and replay is not None:
+            raise ValueError(
+                f"replay: expected none with a path, got both, with {path}; leave one out"
+            )
+        self._check_space()
+        self.buffer_size = max(self.buffer_size // self.n_envs, 1)
+        self.optimize_memory_usage = optimize_memory_usage
+        self.handle_timeout_termination = handle_timeout_termination
+        self.n_steps = int(n_steps)
+        self.gamma = gamma
+        self._spec = Spec.from_spaces(
+            observation_space, action_space, frame_stack=frame_stack, stack_padding=stack_padding
+        )
+        self._frame_stack, self._stack_padding = frame_stack, stack_padding
+        self._make_arrays()
+        self._start_replay(path, replay)
+
+    def _check_space(self) -> None:
+        if isinstance(self.observation_space, spaces.Dict):
+            raise ValueError(
+                "observation_space: expected one array, got a Dict; make a DictReplayBuffer"
+            )
+
+    def _make_arrays(self) -> None:
+        """The ring: arrays ``[size, N, ...]``, as SB3 has them."""
+        space: Any = self.observation_space
+        shapes: Any = self.obs_shape
+        lead = self.buffer_size, self.n_envs
+
+        def pair(part: Any, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+            return np.zeros((*lead, *shape), part.dtype), np.zeros((*lead, *shape), part.dtype)
+
+        if isinstance(space, spaces.Dict):
+            made = {key: pair(part, shapes[key]) for key, part in space.spaces.items()}
+            self.observations: Any = {key: now for key, (now, _) in made.items()}
+            self.next_observations: Any = {key: then for key, (_, then) in made.items()}
+        else:
+            self.observations, self.next_observations = pair(space, shapes)
+        kind = self._maybe_cast_dtype(self.action_space.dtype)
+        self.actions = np.zeros((*lead, self.action_dim), kind)
+        self.rewards, self.dones, self.timeouts = (np.zeros(lead, np.float32) for _ in range(3))
+        self._use_arrays()
+
+    def _use_arrays(self) -> None:
+        """Note the parts of observations, which are views of the ring's arrays."""
+        space: Any = self.observation_space
+        layout: Layout = self._spec.observation
+        if isinstance(space, spaces.Dict):
+            assert isinstance(layout, Mapping)
+            entries = [
+                (key, str(layout[key]), part, self.observations[key], self.next_observations[key])
+                for key, part in space.spaces.items()
+            ]
+        else:
+            entries = [(None, str(layout), space, self.observations, self.next_observations)]
+        self._parts = [
+            _Part(
+                key,
+                name,
+                self._spec[name].source_shape,
+                now.shape[2:],
+                isinstance(part, spaces.Discrete),
+                now,
+                then,
+            )
+            for key, name, part, now, then in entries
+        ]
+        steps = _MOST_BYTES // max(1, self._spec.row_bytes * self.n_envs)
+        self._block = max(1, min(_MOST_STEPS, steps, self.buffer_size))
+        self._gains = np.zeros((self._block, self.n_envs))  # rewards as given, in float64
+        self._waiting = 0  # steps that are not in the replay yet
+        self._limits: list[tuple[int, np.ndarray]] = []  # those of infos that are no list
+        self._is_new = True  # the next step continues no episode
+
+    def _start_replay(
+        self, path: str | os.PathLike[str] | None, replay: SequenceReplayBuffer | None
+    ) -> None:
+        held = (self.buffer_size + self._block) * self.n_envs
+        self._replay = replay or new_replay(held, path)
+        is_box = isinstance(self.action_space, spaces.Box)
+        facts = {"maker": _MAKER, "actions": "scaled" if is_box else "given"}
+        try:
+            self._writer = BlockWriter(self._replay, self._spec, self.n_envs, facts)
+        except BaseException:
+            if replay is None:
+                self._replay.close()  # otherwise the folder stays locked
+            raise
+
+    @staticmethod
+    def _maybe_cast_dtype(dtype: Any) -> Any:
+        """float32 in place of float64, as SB3 keeps actions."""
+        return np.float32 if dtype == np.float64 else dtype
+
+    @property
+    def replay(self) -> SequenceReplayBuffer:
+        """The rows as episodes, to draw sequences from, and to be exported.
+
+        Steps come to it in blocks of up to 512; a look at this property stores the waiting ones if
+        they are a thousandth of all for each env (a hundredth at most), and `flush` does so always.
+        """
+        if self._waiting * self.n_envs * 1000 >= len(self._replay) * min(10, self.n_envs):
+            self.flush()
+        return self._replay
+
+    def add(
+        self,
+        obs: Any,
+        next_obs: Any,
+        action: np.ndarray,
+        reward: Any,
+        done: Any,
+        infos: Sequence[Mapping[str, Any]] | Mapping[str, Any],
+    ) -> None:
+        """Add one step of all envs; everything is copied.
+
+        An env's episode continues where ``obs`` is, byte for byte, the ``next_obs`` before.
+
+        Args:
+            obs: Observations ``[N, ...]``.
+            next_obs: Next observations ``[N, ...]``; at the end of an episode its true last
+                observation.
+            action: ``[N, ...]``: Box actions as the model chose them, scaled to -1..1.
+            reward: [N].
+            done: [N]: the episode ended, or, with ``handle_timeout_termination=False``, the MDP
+                terminated.
+            infos: One for each env, of which ``"TimeLimit.truncated"`` is read; or the infos of a
+                gymnasium vector env, where ``"_final_observation"`` or ``"_final_obs"`` mark envs
+                whose episode ended.
+
+        Raises:
+            ValueError: An array does not fit the spaces; the step was not added.
+        """
+        pos, n = self.pos, self.n_envs
+        try:
+            for part in self._parts:
+                now = obs if part.key is None else obs[part.key]
+                then = next_obs if part.key is None else next_obs[part.key]
+                if part.is_discrete:
+                    now = np.asarray(now).reshape(n, 1)
+                    then = np.asarray(then).reshape(n, 1)
+                part.now[pos] = now
+                part.then[pos] = then
+            self.actions[pos] = action.reshape(n, self.action_dim)
+            self.rewards[pos] = reward
+            self.dones[pos] = done
+            self._gains[self._waiting] = reward
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise self._refusal(obs, next_obs, action, error) from error
+        if isinstance(infos, Mapping):
+            self._note_ends(infos)
+        elif self.handle_timeout_termination:
+            self.timeouts[pos] = [info.get("TimeLimit.truncated", False) for info in infos]
+        self._waiting += 1
+        self.pos = pos = pos + 1
+        if pos == self.buffer_size:
+            self.flush()  # a block ends where the ring does
+            self.full = True
+            self.pos = 0
+        elif self._waiting == self._block:
+            self.flush()
+
+    def _note_ends(self, infos: Mapping[str, Any]) -> None:
+        """Read the infos of a vector env."""
+        if self.handle_timeout_termination:
+            flags = infos.get("TimeLimit.truncated", False)
+            self.timeouts[self.pos] = flags
+        for name in _FINAL:
+            if name in infos:
+                is_over = np.asarray(infos[name], np.bool_)
+                self._limits.append((self._waiting, is_over & (self.dones[self.pos] == 0)))
+                return
+
+    def _refusal(self, obs: Any, next_obs: Any, action: Any, error: Exception) -> ValueError:
+        return ValueError(
+            f"add: expected observations of {self.observation_space} and actions of "
+            f"{self.action_space} for each of {self.n_envs} envs, got {_described(obs)}, "
+            f"{_described(next_obs)} and {_described(action)}: {error}; give those of one step"
+        )
+
+    def flush(self) -> None:
+        """Store the waiting steps in the replay; in a folder they are durable then.
+
+        Raises:
+            SpecMismatch: Observations are not stacks of ``frame_stack`` frames.
+        """
+        steps = self._waiting
+        if not steps:
+            return
+        stop = self.pos if self.pos else self.buffer_size
+        rows = slice(stop - steps, stop)
+        before = (np.arange(stop - steps, stop) - 1) % self.buffer_size
+        begins = differing(
+            [part.now[rows] for part in self._parts], [part.then[before] for part in self._parts]
+        )
+        if self._is_new:
+            begins[0] = True
+        terminated, truncated = _ENDS
+        ends = np.where(self.timeouts[rows] != 0, truncated, terminated).astype(np.uint8)
+        ends[self.dones[rows] == 0] = 0
+        for step, flags in self._limits:
+            ends[step][flags] = truncated
+        now, then = (
+            {
+                part.name: array[rows].reshape(steps, self.n_envs, *part.field_shape)
+                for part, array in zip(self._parts, arrays, strict=True)
+            }
+            for arrays in ([p.now for p in self._parts], [p.then for p in self._parts])
+        )
+        action = self._spec[str(self._spec.action)]
+        shape = steps, self.n_envs, *action.source_shape
+        taken = self.actions[rows].reshape(shape).astype(action.numpy_dtype, copy=False)
+        self._writer.add(
+            self._frames(now),
+            self._frames(then),
+            {action.name: taken},
+            self._gains[:steps],
+            ends=ends,
+            begins=begins,
+        )
+        self._waiting = 0
+        self._limits = []
+        self._is_new = False
+
+    def _frames(self, values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The newest frames of stacks."""
+        if self._frame_stack == 1:
+            return values
+        return {name: rows[:, :, -1] for name, rows in values.items()}
+
+    def reset(self) -> None:
+        """Begin with an empty ring; the replay keeps its rows, and open episodes end by a cut."""
+        self.flush()
+        self._writer.cut()
+        self._is_new = True
+        super().reset()
+
+    def close(self) -> None:
+        """Store waiting steps, and release files and locks; closing twice is harmless."""
+        self.flush()
+        self._replay.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def sample(self, batch_size: int, env: Any = None) -> Any:
+        """Draw transitions uniformly, by NumPy's global generator as SB3 does.
+
+        Args:
+            batch_size: Number of transitions, B >= 1.
+            env: SB3's ``VecNormalize``, which normalises observations and rewards.
+
+        Returns:
+            ``ReplayBufferSamples``, or ``DictReplayBufferSamples``: observations and next
+            observations ``[B, ...]``, actions [B, A], dones [B, 1] and rewards [B, 1], with
+            ``n_steps`` > 1 also discounts [B, 1]. The tensors are the caller's own.
+
+        Raises:
+            NotEnoughData: There is no transition yet.
+        """
+        size = self.buffer_size if self.full else self.pos
+        if not size:
+            raise NotEnoughData(
+                "the buffer is empty: expected at least one step to draw from, got 0; add some"
+            )
+        if self.optimize_memory_usage and self.full:
+            # SB3 leaves one out here, whose next observation it does not have.
+            places = (_numbers(1, size, batch_size) + self.pos) % size
+        else:
+            places = _numbers(0, size, batch_size)
+        return self._get_samples(places, env=env)
+
+    def _get_samples(self, batch_inds: np.ndarray, env: Any = None) -> Any:
+        """The transitions at places of the ring, each of an env drawn at random."""
+        envs = _numbers(0, self.n_envs, len(batch_inds))
+        if self.n_steps > 1:
+            return self._n_step_samples(batch_inds, envs, env)
+        places = batch_inds * self.n_envs + envs
+        now, then = self._observed(places, places)
+        dones = self._at(self.dones, places)
+        dones *= 1 - self._at(self.timeouts, places)
+        rewards = self._at(self.rewards, places)[:, None]
+        return self._samples()(
+            self._owned(self._normalize_obs(now, env)),
+            self._owned(self._at(self.actions, places)),
+            self._owned(self._normalize_obs(then, env)),
+            self._owned(dones[:, None]),
+            self._owned(self._normalize_reward(rewards, env)),
+        )
+
+    def _n_step_samples(self, batch_inds: np.ndarray, envs: np.ndarray, env: Any) -> Any:
+        """The same with the returns of up to `n_steps` steps, computed in SB3's order."""
+        each = (batch_inds[:, None] + np.arange(self.n_steps)) % self.buffer_size
+        dones, timeouts = self.dones[each, envs[:, None]], self.timeouts[each, envs[:, None]]
+        # Behind the newest step another episode follows in a full ring.
+        is_end = (dones != 0) | (timeouts != 0) | (each == (self.pos - 1) % self.buffer_size)
+        last = np.where(is_end.any(1), is_end.argmax(1), self.n_steps - 1)
+        is_used = np.arange(self.n_steps) <= last[:, None]
+        rewards = self._normalize_reward(self.rewards[each, envs[:, None]], env)
+        powers = self.gamma ** np.arange(self.n_steps, dtype=np.float32)[None]
+        returns = (rewards * powers * is_used).sum(axis=1, keepdims=True)
+        discounts = self.gamma ** is_used.sum(axis=1, keepdims=True).astype(np.float32)
+        rows = np.arange(len(each)), last
+        final = (dones[rows] * (1.0 - timeouts[rows]))[:, None]
+        places = batch_inds * self.n_envs + envs
+        now, then = self._observed(places, each[rows] * self.n_envs + envs)
+        return self._samples()(
+            observations=self._owned(self._normalize_obs(now, env)),
+            actions=self._owned(self._at(self.actions, places)),
+            next_observations=self._owned(self._normalize_obs(then, env)),
+            dones=self._owned(final),
+            rewards=self._owned(returns),
+            discounts=self._owned(discounts),
+        )
+
+    def _observed(self, first: np.ndarray, last: np.ndarray) -> tuple[Any, Any]:
+        """Observations before and after transitions, of places counted over steps and envs."""
+        now = {part.key: self._at(part.now, first) for part in self._parts}
+        then = {part.key: self._at(part.then, last) for part in self._parts}
+        return (now, then) if self._is_dict else (now[None], then[None])
+
+    @property
+    def _is_dict(self) -> bool:
+        return isinstance(self.observation_space, spaces.Dict)
+
+    def _at(self, array: np.ndarray, places: np.ndarray) -> np.ndarray:
+        return array.reshape(-1, *array.shape[2:]).take(places, 0)
+
+    def _samples(self) -> Any:
+        """The class of the batches."""
+        return _samples_class(is_dict=self._is_dict)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The ring, and the episodes of a replay in RAM, or the folder of one on disk."""
+        self.flush()
+        state = self.__dict__.copy()
+        for name in ("_parts", "_writer", "_replay"):
+            del state[name]
+        state["_open"] = self._writer.state()
+        if self._replay.path is not None:
+            state["_path"] = self._replay.path
+        else:
+            going = self._writer.open_episodes()
+            state["_rows"] = (
+                self._replay.capacity,
+                [
+                    (
+                        *(each.id, each.stream, each.first_row),
+                        int(End.PENDING if each.id in going else each.end),
+                        *(dict(each.fields), dict(each.metadata)),
+                    )
+                    for each in self._replay.iter_episodes()
+                ],
+            )
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Continue with the ring of `__getstate__`; a folder is opened again."""
+        rows, path, going = state.pop("_rows", None), state.pop("_path", None), state.pop("_open")
+        self.__dict__.update(state)
+        self._use_arrays()
+        self._is_new = state["_is_new"]
+        if rows is None:
+            self._start_replay(path, None)
+        else:
+            capacity, episodes = rows
+            self._start_replay(None, SequenceReplayBuffer(capacity=capacity))
+            for episode, stream, first_row, end, fields, metadata in episodes:
+                place = episode, stream, first_row, End(end)
+                chunk = Chunk(*place, fields, metadata, starts_late=first_row > 0)
+                self._replay.add([chunk])
+        self._writer.restore(going)
+
+
+class NStepReplayBuffer(ReplayBuffer):
+    """SB3's class of this name: `ReplayBuffer` with ``n_steps=3``."""
+
+    def __init__(self, *args: Any, n_steps: int = 3, gamma: float = 0.99, **kwargs: Any) -> None:
+        super().__init__(*args, n_steps=n_steps, gamma=gamma, **kwargs)
+
+
+class DictReplayBuffer(ReplayBuffer):
+    """`ReplayBuffer` for observations that are dicts of arrays.
+
+    Example:
+        >>> space = spaces.Dict({"place": spaces.Box(0, 9, (2,)), "door": spaces.Discrete(3)})
+        >>> buffer = DictReplayBuffer(100, space, spaces.Discrete(2), device="cpu")
+        >>> seen = {"place": np.zeros((1, 2), np.float32), "door": np.array([2])}
+        >>> for _ in range(5):
+        ...     buffer.add(seen, seen, np.array([1]), np.ones(1), np.zeros(1), [{}])
+        >>> {key: tuple(rows.shape) for key, rows in buffer.sample(8).observations.items()}
+        {'door': (8, 1), 'place': (8, 2)}
+    """
+
+    def _check_space(self) -> None:
+        if not isinstance(self.observation_space, spaces.Dict):
+            raise ValueError(
+                f"observation_space: expected a Dict, got {self.observation_space}; make a "
+                f"ReplayBuffer"
+            )
+
+
+def _observation_shape(space: Any) -> Any:
+    """Shape of an observation as SB3 keeps it, or a dict of shapes."""
+    if isinstance(space, spaces.Dict):
+        return {key: _observation_shape(part) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Discrete):
+        return (1,)
+    if isinstance(space, spaces.MultiDiscrete):
+        return (len(space.nvec),)
+    if isinstance(space, spaces.Box | spaces.MultiBinary):
+        return space.shape
+    raise NotImplementedError(
+        f"observation_space: expected Box, Discrete, MultiDiscrete, MultiBinary, or a Dict of "
+        f"them, got {space}; flatten it with a gymnasium wrapper"
+    )
+
+
+def _action_size(space: Any) -> int:
+    """Numbers of an action."""
+    if isinstance(space, spaces.Box | spaces.MultiDiscrete | spaces.MultiBinary):
+        return math.prod(space.shape)
+    if isinstance(space, spaces.Discrete):
+        return 1
+    raise NotImplementedError(
+        f"action_space: expected Box, Discrete, MultiDiscrete or MultiBinary, got {space}; flatten "
+        f"it with a gymnasium wrapper"
+    )
+
+
+def _numbers(low: int, stop: int, count: int) -> np.ndarray:
+    """Whole numbers of NumPy's global generator: a model's seed determines its batches by that."""
+    return np.random.randint(low, stop, size=count)  # noqa: NPY002
+
+
+def _device(device: Any) -> Any:
+    import torch
+
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(device)
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {_described(part)}" for key, part in value.items()) + "}"
+    array = np.asarray(value)
+    return f"{array.dtype} {array.shape}"
+
+
+def _sb3_buffers() -> Any:
+    """SB3's module of buffers; None where SB3 is not installed."""
+    try:
+        return importlib.import_module("stable_baselines3.common.buffers")
+    except ModuleNotFoundError as error:
+        if error.name != "stable_baselines3":
+            raise
+        return None
+
+
+_BUFFERS = _sb3_buffers()
+if _BUFFERS is not None:
+    # Abstract base classes take classes that inherit nothing of them: isinstance() is True then.
+    for _ours in (ReplayBuffer, DictReplayBuffer, NStepReplayBuffer):
+        getattr(_BUFFERS, _ours.__name__).register(_ours)
+
+
+def _samples_class(*, is_dict: bool) -> Any:
+    mine = DictReplayBufferSamples if is_dict else ReplayBufferSamples
+    return getattr(_BUFFERS, mine.__name__, mine)
