@@ -14,6 +14,7 @@ from __future__ import annotations
 import importlib
 import math
 import os
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias
 
@@ -23,7 +24,7 @@ from gymnasium import spaces
 from stepwell.buffers.dropin.transition_blocks import BlockWriter, differing
 from stepwell.buffers.dropin.transition_writer import check_whole, new_replay
 from stepwell.buffers.episode import Chunk, End
-from stepwell.buffers.errors import NotEnoughData
+from stepwell.buffers.errors import NotEnoughData, SpecMismatch
 from stepwell.buffers.replay import SequenceReplayBuffer
 from stepwell.buffers.spec import Layout, Spec
 
@@ -40,7 +41,7 @@ __all__ = [
 
 Tensors: TypeAlias = "torch.Tensor | dict[str, torch.Tensor]"
 _MAKER = "stable-baselines3"
-_MOST_STEPS, _MOST_BYTES = 512, 32 << 20
+_MOST_STEPS, _MOST_BYTES = 1024, 32 << 20
 _FINAL = ("_final_observation", "_final_obs")  # of gymnasium before and since version 1.0
 _ENDS = int(End.TERMINATED), int(End.TRUNCATED)
 
@@ -245,6 +246,10 @@ class ReplayBuffer(_Buffer):
         )
         self._frame_stack, self._stack_padding = frame_stack, stack_padding
         self._make_arrays()
+        self._waiting = 0  # steps that are not in the replay
+        self._limits: deque[tuple[int, np.ndarray]] = deque()  # of steps yet to come, and envs
+        self._before: list[np.ndarray] | None = None  # next observations before the waiting steps
+        self._is_on_demand = path is None and replay is None
         self._start_replay(path, replay)
 
     def _check_space(self) -> None:
@@ -297,16 +302,16 @@ class ReplayBuffer(_Buffer):
             )
             for key, name, part, now, then in entries
         ]
+        first = self._parts[0]
+        self._plain = None if self._is_dict or first.is_discrete else (first.now, first.then)
+        self._has_timeouts = bool(self.timeouts.any())
         steps = _MOST_BYTES // max(1, self._spec.row_bytes * self.n_envs)
         self._block = max(1, min(_MOST_STEPS, steps, self.buffer_size))
-        self._gains = np.zeros((self._block, self.n_envs))  # rewards as given, in float64
-        self._waiting = 0  # steps that are not in the replay yet
-        self._limits: list[tuple[int, np.ndarray]] = []  # those of infos that are no list
-        self._is_new = True  # the next step continues no episode
 
     def _start_replay(
         self, path: str | os.PathLike[str] | None, replay: SequenceReplayBuffer | None
     ) -> None:
+        self._most = self.buffer_size if self._is_on_demand else self._block
         held = (self.buffer_size + self._block) * self.n_envs
         self._replay = replay or new_replay(held, path)
         is_box = isinstance(self.action_space, spaces.Box)
@@ -327,8 +332,9 @@ class ReplayBuffer(_Buffer):
     def replay(self) -> SequenceReplayBuffer:
         """The rows as episodes, to draw sequences from, and to be exported.
 
-        Steps come to it in blocks of up to 512; a look at this property stores the waiting ones if
-        they are a thousandth of all for each env (a hundredth at most), and `flush` does so always.
+        In RAM, steps are stored when you look at this property, in a folder and in a replay of your
+        own also by themselves, 1024 at a time. A look stores those that are new if they are a
+        thousandth of all for each env (a hundredth at most); `flush` does so always.
         """
         if self._waiting * self.n_envs * 1000 >= len(self._replay) * min(10, self.n_envs):
             self.flush()
@@ -362,40 +368,53 @@ class ReplayBuffer(_Buffer):
         Raises:
             ValueError: An array does not fit the spaces; the step was not added.
         """
-        pos, n = self.pos, self.n_envs
+        pos, n, waiting = self.pos, self.n_envs, self._waiting
         try:
-            for part in self._parts:
-                now = obs if part.key is None else obs[part.key]
-                then = next_obs if part.key is None else next_obs[part.key]
-                if part.is_discrete:
-                    now = np.asarray(now).reshape(n, 1)
-                    then = np.asarray(then).reshape(n, 1)
-                part.now[pos] = now
-                part.then[pos] = then
+            if self._plain is not None:
+                now, then = self._plain
+                now[pos] = obs
+                then[pos] = next_obs
+            else:
+                self._write(obs, next_obs)
             self.actions[pos] = action.reshape(n, self.action_dim)
             self.rewards[pos] = reward
             self.dones[pos] = done
-            self._gains[self._waiting] = reward
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise self._refusal(obs, next_obs, action, error) from error
-        if isinstance(infos, Mapping):
+        if isinstance(infos, dict):
             self._note_ends(infos)
         elif self.handle_timeout_termination:
-            self.timeouts[pos] = [info.get("TimeLimit.truncated", False) for info in infos]
-        self._waiting += 1
+            flags = [info.get("TimeLimit.truncated", False) for info in infos]
+            if self._has_timeouts or True in flags:
+                self.timeouts[pos] = flags
+                self._has_timeouts = True
         self.pos = pos = pos + 1
         if pos == self.buffer_size:
-            self.flush()  # a block ends where the ring does
             self.full = True
             self.pos = 0
-        elif self._waiting == self._block:
-            self.flush()
+        self._waiting = waiting = waiting + 1
+        if waiting == self._most:
+            if self._is_on_demand:
+                self._leave_out()
+            else:
+                self.flush()
+
+    def _write(self, obs: Any, next_obs: Any) -> None:
+        """Write observations that are no array of the ring's shape to its newest step."""
+        for part in self._parts:
+            now = obs if part.key is None else obs[part.key]
+            then = next_obs if part.key is None else next_obs[part.key]
+            if part.is_discrete:
+                now = np.asarray(now).reshape(self.n_envs, 1)
+                then = np.asarray(then).reshape(self.n_envs, 1)
+            part.now[self.pos] = now
+            part.then[self.pos] = then
 
     def _note_ends(self, infos: Mapping[str, Any]) -> None:
         """Read the infos of a vector env."""
         if self.handle_timeout_termination:
-            flags = infos.get("TimeLimit.truncated", False)
-            self.timeouts[self.pos] = flags
+            self.timeouts[self.pos] = infos.get("TimeLimit.truncated", False)
+            self._has_timeouts = True
         for name in _FINAL:
             if name in infos:
                 is_over = np.asarray(infos[name], np.bool_)
@@ -415,55 +434,86 @@ class ReplayBuffer(_Buffer):
         Raises:
             SpecMismatch: Observations are not stacks of ``frame_stack`` frames.
         """
-        steps = self._waiting
-        if not steps:
-            return
-        stop = self.pos if self.pos else self.buffer_size
-        rows = slice(stop - steps, stop)
-        before = (np.arange(stop - steps, stop) - 1) % self.buffer_size
-        begins = differing(
-            [part.now[rows] for part in self._parts], [part.then[before] for part in self._parts]
+        while self._waiting:
+            rows, ends, begins = self._oldest_waiting()
+            lead = rows.stop - rows.start, self.n_envs
+            now: dict[str, np.ndarray] = {}
+            then: dict[str, np.ndarray] = {}
+            for part in self._parts:
+                now[part.name] = part.now[rows].reshape(*lead, *part.field_shape)
+                then[part.name] = part.then[rows].reshape(*lead, *part.field_shape)
+            if self._frame_stack > 1:
+                now, then = self._frames(now, then, ends, begins)
+            action = self._spec[str(self._spec.action)]
+            taken = self.actions[rows].reshape(*lead, *action.shape)
+            chosen = {action.name: taken.astype(action.numpy_dtype, copy=False)}
+            self._writer.add(now, then, chosen, self.rewards[rows], ends=ends, begins=begins)
+            self._pass(rows)
+
+    def _leave_out(self) -> None:
+        """Give up storing the oldest waiting steps, which the next ones are written over."""
+        rows, ends, begins = self._oldest_waiting()
+        self._writer.leave_out(self.rewards[rows], ends=ends, begins=begins)
+        self._pass(rows)
+
+    def _oldest_waiting(self) -> tuple[slice, np.ndarray, np.ndarray]:
+        """Waiting steps in a row of the ring, how they end, and which begin an episode."""
+        start = (self.pos - self._waiting) % self.buffer_size
+        steps = min(self._waiting, self._block, self.buffer_size - start)
+        rows = slice(start, start + steps)
+        begins = np.ones((steps, self.n_envs), np.bool_)
+        if self._before is not None:
+            before = [part[None] for part in self._before]
+            begins[:1] = differing([part.now[rows][:1] for part in self._parts], before)
+        begins[1:] = differing(
+            [part.now[rows][1:] for part in self._parts],
+            [part.then[rows][:-1] for part in self._parts],
         )
-        if self._is_new:
-            begins[0] = True
         terminated, truncated = _ENDS
         ends = np.where(self.timeouts[rows] != 0, truncated, terminated).astype(np.uint8)
         ends[self.dones[rows] == 0] = 0
         for step, flags in self._limits:
-            ends[step][flags] = truncated
-        now, then = (
-            {
-                part.name: array[rows].reshape(steps, self.n_envs, *part.field_shape)
-                for part, array in zip(self._parts, arrays, strict=True)
-            }
-            for arrays in ([p.now for p in self._parts], [p.then for p in self._parts])
-        )
-        action = self._spec[str(self._spec.action)]
-        shape = steps, self.n_envs, *action.source_shape
-        taken = self.actions[rows].reshape(shape).astype(action.numpy_dtype, copy=False)
-        self._writer.add(
-            self._frames(now),
-            self._frames(then),
-            {action.name: taken},
-            self._gains[:steps],
-            ends=ends,
-            begins=begins,
-        )
-        self._waiting = 0
-        self._limits = []
-        self._is_new = False
+            if step < steps:
+                ends[step][flags] = truncated
+        return rows, ends, begins
 
-    def _frames(self, values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The newest frames of stacks."""
-        if self._frame_stack == 1:
-            return values
-        return {name: rows[:, :, -1] for name, rows in values.items()}
+    def _pass(self, rows: slice) -> None:
+        """Note that the oldest waiting steps wait no longer."""
+        steps = rows.stop - rows.start
+        self._waiting -= steps
+        self._limits = deque((step - steps, flags) for step, flags in self._limits if step >= steps)
+        self._before = [part.then[rows.stop - 1].copy() for part in self._parts]
+
+    def _frames(
+        self,
+        now: dict[str, np.ndarray],
+        then: dict[str, np.ndarray],
+        ends: np.ndarray,
+        begins: np.ndarray,
+    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """The newest frames of stacks.
+
+        Raises:
+            SpecMismatch: Stacks are not padded at an episode's start, or not moved on by one frame.
+        """
+        (name, stacks), (_, following) = *now.items(), *then.items()
+        is_first = begins.copy()
+        is_first[1:] |= ends[:-1] != 0
+        first = stacks[is_first]
+        padding = first[:, -1:] if self._stack_padding == "repeat" else np.zeros_like(first[:, -1:])
+        if (first[:, :-1] != padding).any() or (following[:, :, :-1] != stacks[:, :, 1:]).any():
+            raise SpecMismatch(
+                f"observation: expected each stack of {self._frame_stack} frames to be the one "
+                f"before, moved on by one frame, and padded by {self._stack_padding} at a reset, "
+                f"got other frames; leave frame_stack out to store whole observations"
+            )
+        return {name: stacks[:, :, -1]}, {name: following[:, :, -1]}
 
     def reset(self) -> None:
         """Begin with an empty ring; the replay keeps its rows, and open episodes end by a cut."""
         self.flush()
         self._writer.cut()
-        self._is_new = True
+        self._before = None
         super().reset()
 
     def close(self) -> None:
@@ -566,9 +616,8 @@ class ReplayBuffer(_Buffer):
 
     def __getstate__(self) -> dict[str, Any]:
         """The ring, and the episodes of a replay in RAM, or the folder of one on disk."""
-        self.flush()
         state = self.__dict__.copy()
-        for name in ("_parts", "_writer", "_replay"):
+        for name in ("_parts", "_plain", "_writer", "_replay"):
             del state[name]
         state["_open"] = self._writer.state()
         if self._replay.path is not None:
@@ -593,7 +642,6 @@ class ReplayBuffer(_Buffer):
         rows, path, going = state.pop("_rows", None), state.pop("_path", None), state.pop("_open")
         self.__dict__.update(state)
         self._use_arrays()
-        self._is_new = state["_is_new"]
         if rows is None:
             self._start_replay(path, None)
         else:

@@ -14,12 +14,21 @@ from stepwell.buffers.spec import Spec
 
 __all__ = ["BlockWriter", "differing"]
 
+_ENDS = {
+    0: End.PENDING,
+    1: End.TERMINATED,
+    2: End.TRUNCATED,
+}
+
 
 @dataclass(slots=True, eq=False)
 class _Open:
-    """The open episode of an env: its id, the number of its newest row, and that row's reward."""
+    """The open episode of an env: its id, the number of its newest row, and that row's reward.
 
-    episode: int
+    The id is None where no row of it was stored after those that were left out.
+    """
+
+    episode: int | None
     row: int
     reward: float
     metadata: Mapping[str, object]
@@ -96,52 +105,79 @@ class BlockWriter:
             [T, N] int64: ids of the rows of the observations.
         """
         steps, num_envs = reward.shape
-        ids = np.empty((steps, num_envs), np.int64)
+        count = steps * num_envs
+        # From here on the transitions of an env follow one after the other, then the next env's.
+        is_begin = self._begins(ends, begins)
+        is_run = is_begin.copy()  # or the part of an episode that began before
+        is_run[:, 0] = True
+        starts = np.flatnonzero(is_run)
+        stops = np.append(starts[1:], count)
+        # Each run has one row more than it has transitions: that of its last observation.
+        place = np.arange(count) + is_run.ravel().cumsum() - 1
+        final = place[stops - 1] + 1
+        rows = count + len(starts)
+        fields: dict[str, np.ndarray] = {}
+        for name, now in observation.items():
+            fields[name] = made = np.empty((rows, *now.shape[2:]), now.dtype)
+            made[place] = _by_env(now)
+            made[final] = next_observation[name][(stops - 1) % steps, (stops - 1) // steps]
+        for name, taken in action.items():
+            # No action was chosen from the last row.
+            fields[name] = made = np.zeros((rows, *taken.shape[2:]), taken.dtype)
+            made[place] = _by_env(taken)
+        gains = fields["reward"] = np.zeros(rows)
+        gains[place + 1] = _by_env(reward)
         index = self._replay.storage.index
         row_id, episode = index.next_row_id, index.next_episode
+        first = place[starts].tolist()
+        behind = (final + 1).tolist()
+        news, last = is_begin.ravel()[starts].tolist(), ends.T.ravel()[stops - 1].tolist()
         chunks: list[Chunk] = []
-        for env in range(num_envs):
-            is_begin = begins[:, env].copy()
-            is_begin[1:] |= ends[:-1, env] != 0
-            is_begin[0] |= self._open[env] is None
-            starts = np.flatnonzero(is_begin).tolist()
-            if not starts or starts[0] > 0:
-                starts.insert(0, 0)
-            now = {name: rows[:, env] for name, rows in observation.items()}
-            then = {name: rows[:, env] for name, rows in next_observation.items()}
-            taken = {name: rows[:, env] for name, rows in action.items()}
-            for start, stop in zip(starts, [*starts[1:], steps], strict=True):
-                run = self._open[env]
-                if run is None or is_begin[start]:
-                    run = _Open(episode, 0, 0.0, {"stream_episode": self._begun[env]})
-                    episode += 1
-                    self._begun[env] += 1
-                count = stop - start
-                fields: dict[str, np.ndarray] = {}
-                for name, rows in now.items():
-                    fields[name] = np.concatenate([rows[start:stop], then[name][stop - 1 : stop]])
-                for name, rows in taken.items():
-                    fields[name] = made = np.empty((count + 1, *rows.shape[1:]), rows.dtype)
-                    made[:count] = rows[start:stop]
-                    made[count] = 0  # no action was chosen from the last row
-                fields["reward"] = made = np.empty(count + 1)
-                made[0] = run.reward
-                made[1:] = reward[start:stop, env]
-                end = End(int(ends[stop - 1, env]))
-                chunks.append(
-                    Chunk(
-                        *(run.episode, env, run.row, end or End.PENDING),
-                        fields,
-                        run.metadata,
-                    )
-                )
-                ids[start:stop, env] = np.arange(row_id, row_id + count)
-                row_id += count + 1
-                run.row += count
-                run.reward = float(made[count])
-                self._open[env] = None if end else run
+        for start, stop, env, is_new, flag in zip(
+            first, behind, (starts // steps).tolist(), news, last, strict=True
+        ):
+            run = self._open[env]
+            if run is None or is_new:
+                run = _Open(None, 0, 0.0, {"stream_episode": self._begun[env]})
+                self._begun[env] += 1
+            if is_late := run.episode is None:
+                run.episode = episode
+                episode += 1
+            gains[start] = run.reward
+            part = {name: values[start:stop] for name, values in fields.items()}
+            end = _ENDS[flag]
+            facts = run.episode, env, run.row, end, part, run.metadata
+            chunks.append(Chunk(*facts, starts_late=is_late and run.row > 0))
+            if flag:
+                self._open[env] = None
+            else:
+                run.row += stop - start - 1
+                run.reward = gains.item(stop - 1)
+                self._open[env] = run
         self._replay.add(chunks)
-        return ids
+        return (place + row_id).reshape(num_envs, steps).T
+
+    def leave_out(self, reward: np.ndarray, *, ends: np.ndarray, begins: np.ndarray) -> None:
+        """Count T transitions of each env as `add` does, without storing them."""
+        steps = len(reward)
+        is_begin = self._begins(ends, begins)
+        for env, newest in enumerate(reward[-1].tolist()):
+            begun = np.flatnonzero(is_begin[env])
+            run = self._open[env]
+            self._begun[env] += len(begun)
+            if len(begun):
+                run = _Open(None, -int(begun[-1]), 0.0, {"stream_episode": self._begun[env] - 1})
+            assert run is not None
+            run.episode, run.reward = None, newest
+            run.row += steps
+            self._open[env] = None if ends[-1, env] else run
+
+    def _begins(self, ends: np.ndarray, begins: np.ndarray) -> np.ndarray:
+        """[N, T] bool: an episode begins with the transition."""
+        is_begin = begins.T.copy()
+        is_begin[:, 1:] |= ends.T[:, :-1] != 0
+        is_begin[:, 0] |= [run is None for run in self._open]
+        return is_begin
 
     def cut(self) -> None:
         """End the recording of all open episodes."""
@@ -162,6 +198,11 @@ class BlockWriter:
     def open_episodes(self) -> set[int]:
         """Ids of the episodes that the next transitions may continue."""
         return {run.episode for run in self._open if run is not None}
+
+
+def _by_env(rows: np.ndarray) -> np.ndarray:
+    """Rows ``[T, N, ...]`` as ``[N * T, ...]``."""
+    return rows.swapaxes(0, 1).reshape(-1, *rows.shape[2:])
 
 
 def differing(rows: Sequence[np.ndarray], others: Sequence[np.ndarray]) -> np.ndarray:
