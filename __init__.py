@@ -33,6 +33,7 @@ if TYPE_CHECKING:  # loaded when it is first asked for: the command line begins 
         archive,
         env_at,
         evaluate,
+        record,
         resimulate,
         restore,
     )
@@ -78,6 +79,7 @@ __all__ = [
     "make_atari",
     "make_nes",
     "make_vec",
+    "record",
     "resimulate",
     "restore",
 ]
@@ -146,6 +148,7 @@ if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
                 "collectors",
                 "env_at",
                 "evaluate",
+                "record",
                 "resimulate",
                 "restore",
             ],

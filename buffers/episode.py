@@ -13,7 +13,10 @@ import numpy as np
 from stepwell.buffers.row_memory import Place
 from stepwell.buffers.spec import ArrayTree, Spec, unflatten
 
-__all__ = ["Chunk", "End", "Episode", "plain_json"]
+__all__ = ["RUN_FACTS", "Chunk", "End", "Episode", "checked_facts", "plain_json"]
+
+RUN_FACTS = ("seed", "session", "stream_episode", "noops", "snapshot")
+"""Keys of episodes' metadata that say how to play them again."""
 
 
 class End(enum.IntFlag):
@@ -231,3 +234,26 @@ def plain_json(metadata: object) -> dict[str, object]:
             f"them first"
         ) from error
     return cast("dict[str, object]", plain)
+
+
+def checked_facts(metadata: object) -> dict[str, object]:
+    """The caller's metadata of an episode as they are read back from a file.
+
+    Raises:
+        TypeError: They are not a mapping of JSON values.
+        ValueError: They have a key that is written for the caller.
+
+    Example:
+        >>> checked_facts({"seed": 7})  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        ...
+        ValueError: metadata: expected keys other than seed, session, ..., got 'seed'; ...
+    """
+    plain = plain_json(metadata)
+    for key in RUN_FACTS:
+        if key in plain:
+            raise ValueError(
+                f"metadata: expected keys other than {', '.join(RUN_FACTS)}, which are written "
+                f"with the rows, got {key!r}; choose another name"
+            )
+    return plain

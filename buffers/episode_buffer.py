@@ -8,7 +8,7 @@ from typing import Any, TypeAlias, cast
 
 import numpy as np
 
-from stepwell.buffers.episode import Chunk, End, plain_json
+from stepwell.buffers.episode import RUN_FACTS, Chunk, End, plain_json
 from stepwell.buffers.errors import SpecMismatch
 from stepwell.buffers.row_memory import EnvRows
 from stepwell.buffers.spec import Field, Layout, Spec, flatten
@@ -592,6 +592,40 @@ class EpisodeBuffer:
             self._open[env] = None
             self._states[env] = 0
 
+    def renumber(self, next_episode: int) -> None:
+        """Give new ids to all episodes whose rows wait, or are to come.
+
+        For rows that others have stored meanwhile, whose episodes have used the ids. Of an episode
+        that is stored in part, the rest becomes an episode of its own; its metadata do not say how
+        to play it again.
+
+        Args:
+            next_episode: The lowest id that was not used.
+        """
+        if self._taken:
+            self._release()
+        runs: list[_Run] = []
+        for env, ended in enumerate(self._ended):
+            if ended and ended[0].first_row > 0 and ended[0].stop - ended[0].start == 1:
+                del ended[0]  # one row is no episode
+            own = [run for run in (*ended, self._open[env]) if run is not None]
+            if own and own[0].first_row > 0:
+                own[0].first_row, own[0].is_rest = 0, True
+                self.stream_episodes[env] += 1
+                number = self.stream_episodes[env] - len(own)
+                for place, run in enumerate(own):
+                    run.metadata = {**run.metadata, "stream_episode": number + place}
+                facts = own[0].metadata.items()
+                own[0].metadata = {
+                    key: value
+                    for key, value in facts
+                    if key == "stream_episode" or key not in RUN_FACTS
+                }
+            runs += own
+        for place, run in enumerate(sorted(runs, key=lambda run: run.episode)):
+            run.episode = next_episode + place
+        self.next_episode = next_episode + len(runs)
+
     def _begin(self, env: int, metadata: Mapping[str, object]) -> None:
         if self._open[env] is not None:
             self.cut([env])
@@ -639,6 +673,8 @@ class EpisodeBuffer:
     def _chunk(self, env: int, run: _Run, following: _Run | None) -> Chunk:
         """The chunk of a run, and where it may stay, up to the run that follows."""
         rows = slice(run.start, run.stop)
+        if run.is_rest and run.first_row == 0:
+            self._of["reward"][env][run.start] = 0.0
         fields = {field.name: self._of[field.name][env][rows] for field in self._spec.fields}
         place = None
         if self._large is not None and self._large_name is not None:
@@ -987,6 +1023,8 @@ class _Run:
     end: End = End.NONE
     room: int = 0
     offset: int = 0
+    is_rest: bool = False
+    """The rows before belong to another episode, as others have stored rows meanwhile."""
 
 
 def _is_same(frames: np.ndarray, others: np.ndarray) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -13,8 +14,14 @@ import numpy as np
 
 from stepwell.buffers import json_values
 from stepwell.buffers.digest import Digest
-from stepwell.buffers.episode import Chunk, Episode
+from stepwell.buffers.episode import Chunk, Episode, checked_facts
 from stepwell.buffers.errors import NotEnoughData, SpecMismatch, StoreCorrupt, StoreLocked
+from stepwell.buffers.replay_writer import (
+    ReplayWriter,
+    RowSource,
+    check_flush_seconds,
+    declared,
+)
 from stepwell.buffers.sampling.requests import (
     Align,
     BatchRequest,
@@ -121,6 +128,7 @@ class SequenceReplayBuffer:
         self._storage: Storage | None = None
         self._sampler: Sampler | None = None
         self._total_bytes = 0
+        self._writers: list[weakref.ref[ReplayWriter]] = []
         if self._path is None:
             return
         if DiskStorage.exists(self._path):
@@ -312,6 +320,86 @@ class SequenceReplayBuffer:
         self.storage.add(chunks)
         self._total_bytes += int(index.records["nbytes"][max(0, before - index.base) :].sum())
 
+    def writer(
+        self,
+        rows: RowSource | None = None,
+        num_envs: int | None = None,
+        *,
+        info: Mapping[str, object] | None = None,
+        extras: Mapping[str, object] | None = None,
+        metadata: Mapping[str, object] | None = None,
+        flush_seconds: float = 10.0,
+    ) -> ReplayWriter:
+        """A writer for a loop of your own, or for recorded episodes; use it in a ``with`` block.
+
+        A new session is noted. `close` stores the rows of an open writer first, and drawing stores
+        them where they make up a thousandth of what can be drawn.
+
+        Args:
+            rows: The fields of every row: a `Spec`, a gymnasium Env or VectorEnv, or a pair of one
+                env's observation space and action space. None takes those that the replay holds.
+            num_envs: Number of envs N, or of other streams of rows; None takes that of a vector
+                env, or one.
+            info: Fields ``info/...`` by name, each with the value that stands where an info has
+                none, such as ``{"lives": -1}``; it also determines dtype and shape.
+            extras: Fields ``extra/...`` by name, each with a value of its dtype and shape, such as
+                ``{"log_prob": np.float32(0)}``. Every row has them.
+            metadata: JSON-able facts of all episodes.
+            flush_seconds: No row waits longer than this to be stored, as long as others come.
+
+        Raises:
+            SpecMismatch: The replay holds other rows.
+            ValueError: Another writer is open, or the replay cannot be written to.
+            TypeError: An argument has another type.
+
+        Example:
+            >>> import gymnasium as gym
+            >>> import stepwell as sw
+            >>> env = gym.make("CartPole-v1")
+            >>> replay = sw.SequenceReplayBuffer(seed=0)
+            >>> with replay.writer(env) as writer:
+            ...     observation, _ = env.reset(seed=0)
+            ...     for _ in range(100):
+            ...         action = env.action_space.sample()
+            ...         result, reward, terminated, truncated, _ = env.step(action)
+            ...         writer.add(observation, action, reward, result, terminated, truncated)
+            ...         observation = result
+            ...         if terminated or truncated:
+            ...             observation, _ = env.reset()
+            >>> replay.steps
+            100
+        """
+        check_flush_seconds(flush_seconds)
+        facts = checked_facts(metadata or {})
+        stored = None if self._storage is None else self.spec
+        wanted = declared(rows, num_envs, info, extras, stored)
+        if self._open_writers():
+            raise ValueError(
+                "writer: expected no other open writer of this replay, got a second one; close the "
+                "first, or use one with num_envs=2"
+            )
+        recipe = self.sessions[0].get("recipe", {}) if self.sessions else {}
+        self.bind(wanted.spec, {**wanted.facts, "recipe": recipe})
+        writer = ReplayWriter(
+            self,
+            wanted.num_envs,
+            flush_seconds,
+            has_digest=False,
+            missing=wanted.missing,
+            metadata=facts,
+            is_single=wanted.is_single,
+        )
+        self.attach(writer)
+        return writer
+
+    def attach(self, writer: ReplayWriter) -> None:
+        """Store the waiting rows of a writer before `close`, and before draws where they count.
+
+        `writer` does so. The replay holds no reference that keeps the writer alive.
+        """
+        writer.begin()
+        self._writers = [*map(weakref.ref, self._open_writers()), weakref.ref(writer)]
+
     @contextlib.contextmanager
     def filled_at_once(self, doing: str) -> Generator[SequenceReplayBuffer]:
         """Fill a new replay so that the store in its folder is complete, or does not exist.
@@ -376,6 +464,8 @@ class SequenceReplayBuffer:
             ValueError: The request is invalid, in itself or for this data.
             StoreCorrupt: Stored bytes are damaged.
         """
+        if self._writers:
+            self._catch_up()
         sampler = self._sampler or self._require_sampler()
         return sampler.sample(request, out, self._rng if rng is None else rng)
 
@@ -645,6 +735,8 @@ class SequenceReplayBuffer:
         """
         from stepwell.buffers.sampling.epoch import Epoch  # few programs need it
 
+        for writer in self._open_writers():
+            writer.flush()
         return Epoch(
             self._require_sampler(),
             request,
@@ -889,11 +981,15 @@ class SequenceReplayBuffer:
         return digest.hexdigest()
 
     def close(self) -> None:
-        """Release files and locks; closing twice is harmless."""
-        if self._sampler is not None:
-            self._sampler.close()
-        if self._storage is not None:
-            self._storage.close()
+        """Store the rows of an open `writer`, release files and locks; twice is harmless."""
+        try:
+            for writer in self._open_writers():
+                writer.close()
+        finally:
+            if self._sampler is not None:
+                self._sampler.close()
+            if self._storage is not None:
+                self._storage.close()
 
     def __enter__(self) -> Self:
         return self
@@ -905,7 +1001,7 @@ class SequenceReplayBuffer:
         """A function that draws a batch."""
         sampler = self._require_sampler()
         sampler.check(request)  # before any thread starts
-        return lambda out: sampler.sample(request, out, self._rng)
+        return lambda out: self.sample(request, out=out)
 
     def _reopening(self) -> Callable[[], SequenceReplayBuffer] | None:
         """A function that opens the folders read-only, with one thread; None for data in RAM."""
@@ -966,6 +1062,18 @@ class SequenceReplayBuffer:
             self._sampler.close()
             self._sampler = None
         return True
+
+    def _open_writers(self) -> list[ReplayWriter]:
+        writers = [reference() for reference in self._writers]
+        return [writer for writer in writers if writer is not None and not writer.is_closed]
+
+    def _catch_up(self) -> None:
+        """Store rows of open writers before a draw; forget closed ones."""
+        writers = self._open_writers()
+        for writer in writers:
+            writer.catch_up()
+        if len(writers) < len(self._writers):
+            self._writers = list(map(weakref.ref, writers))
 
     def _use(self, storage: Storage) -> None:
         self._storage = storage

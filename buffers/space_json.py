@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from typing import Any, cast
@@ -11,7 +12,9 @@ from gymnasium import spaces
 
 from stepwell.buffers.json_values import MOST, items, mapping, member, text, whole
 
-__all__ = ["space_from_json", "space_to_json"]
+__all__ = ["space_from_json", "space_to_json", "spaces_facts"]
+
+_SPACES_CHARS = 1 << 16
 
 _DTYPES = (
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
@@ -66,6 +69,24 @@ def space_to_json(space: spaces.Space[Any]) -> dict[str, Any]:
         f"space {space}: expected Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple, got "
         f"{type(space).__name__}; flatten it with a gymnasium wrapper"
     )
+
+
+def spaces_facts(
+    observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
+) -> dict[str, object]:
+    """One env's spaces as facts of a session, unless they are too large for that.
+
+    Example:
+        >>> facts = spaces_facts(spaces.Discrete(3), spaces.MultiBinary(2))
+        >>> facts["spaces"]["action"]
+        {'type': 'MultiBinary', 'n': 2}
+    """
+    found = {
+        "observation": space_to_json(observation_space),
+        "action": space_to_json(action_space),
+    }
+    # Spaces of images with a different bound for each pixel would outweigh the rows.
+    return {"spaces": found} if len(json.dumps(found)) <= _SPACES_CHARS else {}
 
 
 def space_from_json(data: Mapping[str, Any]) -> spaces.Space[Any]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # loaded on first access: the command line starts without it
         SeededPolicy,
         ValuePolicy,
     )
+    from stepwell.collectors.recorded import RecordedEnv, RecordedVectorEnv, record
     from stepwell.collectors.report import CollectReport, EpisodeReport, StepReport
     from stepwell.collectors.simulation.archive import (
         ArchiveReport,
@@ -45,6 +46,8 @@ __all__ = [
     "Policy",
     "PolicyResult",
     "RandomPolicy",
+    "RecordedEnv",
+    "RecordedVectorEnv",
     "RecurrentPolicy",
     "RecurrentResult",
     "RestoreReport",
@@ -56,6 +59,7 @@ __all__ = [
     "archive",
     "env_at",
     "evaluate",
+    "record",
     "resimulate",
     "restore",
 ]
@@ -78,6 +82,7 @@ if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
                 "SeededPolicy",
                 "ValuePolicy",
             ],
+            "recorded": ["RecordedEnv", "RecordedVectorEnv", "record"],
             "report": ["CollectReport", "EpisodeReport", "StepReport"],
             "simulation.archive": ["ArchiveReport", "RestoreReport", "archive", "restore"],
             "simulation.env_at": ["env_at"],

@@ -13,15 +13,21 @@ import gymnasium
 import numpy as np
 
 from stepwell.buffers import SequenceReplayBuffer, Spec
-from stepwell.buffers.spec import field_of
+from stepwell.buffers.replay_writer import ReplayWriter, check_flush_seconds
 from stepwell.buffers.whole_numbers import check_whole, is_whole
 from stepwell.collectors.interrupt import InterruptGuard
 from stepwell.collectors.policies.policy import AnyPolicy, SeededPolicy, check_policy, value_of
 from stepwell.collectors.policies.policy_caller import PolicyCaller
-from stepwell.collectors.replay_writer import ReplayWriter
 from stepwell.collectors.report import CollectReport, EpisodeReport, StepReport
 from stepwell.collectors.reset_seeds import Reseed
 from stepwell.collectors.session_facts import describe
+from stepwell.collectors.session_writer import (
+    begin_session,
+    end_session,
+    note_kept,
+    spec_of_rows,
+    stacks_are_known,
+)
 from stepwell.collectors.step_loop import EpisodeCounter, StepLoop
 from stepwell.collectors.step_result import EpisodeMetadata, InfoReader, MetadataOrFunction
 from stepwell.collectors.vector_envs import (
@@ -29,8 +35,6 @@ from stepwell.collectors.vector_envs import (
     as_groups,
     env_name,
     frame_skip,
-    frame_stack_of,
-    has_known_stacks,
     is_partial,
 )
 from stepwell.collectors.vector_stepper import stepper_of
@@ -117,26 +121,13 @@ class Collector:
                 f"replay: expected a SequenceReplayBuffer or None, got {type(replay).__name__}; "
                 f"make one, with a path for a folder"
             )
-        if not isinstance(flush_seconds, int | float) or not flush_seconds >= 0:
-            raise ValueError(f"flush_seconds: expected a number >= 0, got {flush_seconds!r}")
+        check_flush_seconds(flush_seconds)
         if reseed_steps is not None:
             check_whole("reseed_steps", reseed_steps, 1)
         self._groups = as_groups(envs, frame_stack)
         first, num_envs = self._groups[0], sum(group.num_envs for group in self._groups)
         reader = InfoReader(info or {})
-        if frame_stack is None and replay is not None and _holds_whole_stacks(replay, first):
-            frame_stack = 1
-        stack, padding = frame_stack_of(first, frame_stack)
-        self._spec = Spec.from_spaces(
-            first.single_observation_space,
-            first.single_action_space,
-            frame_stack=stack,
-            stack_padding=padding,
-            more=[
-                field_of(f"info/{name}", value.dtype, value.shape)
-                for name, value in reader.missing.items()
-            ],
-        )
+        self._spec = spec_of_rows(first, replay, reader, frame_stack)
         episode_metadata = EpisodeMetadata(metadata)
         self._policy = policy
         self._replay = replay
@@ -171,7 +162,7 @@ class Collector:
                 self._call,
                 facts,
                 flush_seconds,
-                known_stacks=all(has_known_stacks(group, stack) for group in self._groups),
+                known_stacks=stacks_are_known(self._groups, self._spec),
             )
         self._loop = StepLoop(
             stepper_of(
@@ -317,6 +308,8 @@ class Collector:
         try:
             self._loop.flush()
         finally:
+            if self._replay is not None and self._loop.replay_writer is not None:
+                end_session(self._replay, self._loop.replay_writer)
             with contextlib.ExitStack() as stack:
                 for group in self._groups:
                     stack.callback(group.close)
@@ -441,12 +434,7 @@ class Collector:
         loop = self._loop
         self._needs_reset, loop.rollout_writer = True, None
         # Twice: where the newest rows cannot be stored, those before them can.
-        failures = [_failure_of(work) for work in (loop.flush, loop.flush, loop.drain)]
-        for failure in dict.fromkeys(failures):
-            if failure not in ("", str(error)):
-                error.add_note(f"then: {failure}")
-        if loop.replay_writer is not None:
-            error.add_note(f"kept: {loop.replay_writer.kept}")
+        note_kept(error, [loop.flush, loop.flush, loop.drain], loop.replay_writer)
 
     def _reported(self, before: _CallStart) -> CollectReport:
         replay, counter, loop = self._replay, self._counter, self._loop
@@ -562,23 +550,5 @@ def _bind(
     known_stacks: bool,
 ) -> ReplayWriter:
     """Bind the replay to the rows' Spec, now that the policy's extras are known."""
-    facts = describe_run()
-    replay.bind(spec.with_more(call.extra_fields), facts)
-    num_envs = cast("int", facts["num_envs"])
-    return ReplayWriter(replay, num_envs, flush_seconds, known_stacks=known_stacks)
-
-
-def _holds_whole_stacks(replay: SequenceReplayBuffer, envs: Vector) -> bool:
-    """Test whether the replay already stores observations of these envs in full."""
-    shape = envs.single_observation_space.shape
-    fields = replay.spec.of_kind("observation") if replay.is_bound else ()
-    return any((f.key, f.shape, f.stack) == ("", shape, 1) for f in fields)
-
-
-def _failure_of(work: Callable[[], None]) -> str:
-    """Run it; the message of the error that it raised, or nothing."""
-    try:
-        work()
-    except Exception as error:
-        return str(error) or type(error).__name__
-    return ""
+    spec = spec.with_more(call.extra_fields)
+    return begin_session(replay, spec, describe_run(), flush_seconds, known_stacks=known_stacks)

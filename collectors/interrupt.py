@@ -7,6 +7,8 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any, Self
 
+from stepwell.buffers.row_guard import is_default_handler
+
 __all__ = ["InterruptGuard"]
 
 
@@ -34,7 +36,7 @@ class InterruptGuard:
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             before = signal.getsignal(signal.SIGINT)
-            if before is signal.default_int_handler:  # else the program has its own handler
+            if is_default_handler(before):  # else the program has its own handler
                 self._before = before
                 signal.signal(signal.SIGINT, self._hold)
         return self

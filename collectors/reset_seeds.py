@@ -63,22 +63,28 @@ class ResetSeeds:
         """For each env, the vector step since which all of its steps count."""
         self.vector_steps = 0
         """Number of vector steps so far; the caller counts."""
+        self.has_options = False
+        """The resets that are read now had options, without which no seed leads to their rows."""
 
-    def begin(self, seeds: Sequence[int], info: _Info) -> None:
+    def begin(self, seeds: Mapping[int, int], info: _Info) -> None:
         """Start over with a reset of all envs.
 
         Args:
-            seeds: Their seeds.
+            seeds: Their seeds, by env, as far as they got any.
             info: The reset's info.
         """
         n = self._envs.num_envs
-        self._given = dict(enumerate(seeds))
+        self._given = dict(seeds)
         self._seeded_at = [self.vector_steps] * n
         if self._reseed is None:
             return
         self._seeds_itself = [value_of(info, "reset_seed", env) is not None for env in range(n)]
         if self._is_disabled and not all(self._seeds_itself):
             self._steps = self._reseed.steps if _loads_games(self._envs.unwrapped) else 0
+
+    def give(self, seeds: Mapping[int, int]) -> None:
+        """Note the seeds, by env, of a reset of some envs."""
+        self._given.update(seeds)
 
     def stop(self) -> None:
         """Seed no more resets: of these envs it is not known at once which episodes have ended."""
@@ -133,7 +139,7 @@ class ResetSeeds:
         if own is not None:
             seed = self._checked(env, own)
         facts: dict[str, object] = {}
-        if seed is not None:
+        if seed is not None and not self.has_options:
             facts["seed"] = seed
             self._seeded_at[env] = self.vector_steps
         elif self._resets_take_a_step:

@@ -16,14 +16,13 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from gymnasium.wrappers import TransformReward
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
-from stepwell.buffers.space_json import space_to_json
+from stepwell.buffers.space_json import spaces_facts
 from stepwell.collectors.vector_envs import Vector, mode_of, one_number, recipe_of
 from stepwell.wrappers import SeededResets
 from stepwell.wrappers.versions import module_versions, versions_of
 
 __all__ = ["describe", "machine_facts"]
 
-_SPACES_CHARS = 1 << 16
 _VECTOR_KWARGS = ("num_envs", "vectorization_mode", "vector_kwargs")
 
 
@@ -31,7 +30,7 @@ def describe(
     groups: Sequence[Vector],
     *,
     policy: object,
-    seed: int,
+    seed: int | None,
     session: int,
     reseed_steps: int | None,
     missing: Mapping[str, np.ndarray],
@@ -40,8 +39,8 @@ def describe(
 
     Args:
         groups: The vector envs, after their first reset.
-        policy: The policy.
-        seed: The seed that all others are derived from.
+        policy: The policy, or a name for what chose the actions.
+        seed: The seed that all others are derived from; None where there is none.
         session: The number of the run that the seeds are derived from, too.
         reseed_steps: As in `Collector`.
         missing: The value that means "not there", by the name of the info field.
@@ -50,16 +49,16 @@ def describe(
     return {
         # As it is read back from a file, so that the two can be compared.
         "recipe": json.loads(json.dumps({k: v for k, v in recipe.items() if k != "versions"})),
-        **_spaces(groups[0]),
+        **spaces_facts(groups[0].single_observation_space, groups[0].single_action_space),
         **_env_spec(groups),
         **_vector_wrappers(groups[0]),
         "num_envs": sum(group.num_envs for group in groups),
         "autoreset": mode_of(groups[0]).name,
-        "seed": str(seed),
+        **({} if seed is None else {"seed": str(seed)}),
         "session": session,
         "reseed_steps": reseed_steps,
         "missing": {name: _plain(value) for name, value in missing.items()},
-        "policy": _name(policy),
+        "policy": policy if isinstance(policy, str) else _name(policy),
         "began": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "versions": _versions(groups[0]),
         "machine": dict(machine_facts()),
@@ -80,15 +79,6 @@ def machine_facts() -> Mapping[str, str]:
         "machine": platform.machine(),
         "libc": "-".join(platform.libc_ver()),
     }
-
-
-def _spaces(envs: Vector) -> dict[str, object]:
-    spaces = {
-        "observation": space_to_json(envs.single_observation_space),
-        "action": space_to_json(envs.single_action_space),
-    }
-    # Spaces of images with a different bound for each pixel would outweigh the rows.
-    return {"spaces": spaces} if len(json.dumps(spaces)) <= _SPACES_CHARS else {}
 
 
 def _env_spec(groups: Sequence[Vector]) -> dict[str, object]:

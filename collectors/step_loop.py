@@ -45,9 +45,9 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from stepwell.buffers import Layout
+from stepwell.buffers.replay_writer import ReplayWriter
 from stepwell.buffers.spec import kind_of, unflatten
 from stepwell.collectors.policies.policy_caller import Choice, PolicyCaller
-from stepwell.collectors.replay_writer import ReplayWriter
 from stepwell.collectors.report import EpisodeReport, StepReport
 from stepwell.collectors.step_result import StepResult
 from stepwell.collectors.vector_stepper import Stepper, StepperGroups
@@ -258,7 +258,7 @@ class StepLoop:
             if rollout is not None:
                 rollout.observe(result)
             if replay is not None:
-                replay.observe(result)
+                result.write_to(replay)
         if choice is not None:
             if rollout is not None:
                 rollout.act(choice.leaves, choice.state, env_ids)

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
-from stepwell.buffers import SpecMismatch
-from stepwell.buffers.episode import plain_json
+from stepwell.buffers.episode import checked_facts
+from stepwell.buffers.replay_writer import ReplayWriter, as_dtype_of
 
 __all__ = [
     "EpisodeMetadata",
@@ -24,8 +24,6 @@ MetadataOrFunction: TypeAlias = (
 )
 """JSON-able facts for every episode, or a function that returns those of one: it is called with the
 index of the env and the info of its reset."""
-
-_COLLECTOR_KEYS = ("seed", "session", "stream_episode", "noops", "snapshot")
 
 
 class StepResult(NamedTuple):
@@ -70,6 +68,18 @@ class StepResult(NamedTuple):
         """Number of env steps that led to these rows; a reset is none."""
         firsts = 0 if self.is_first is None else int(np.count_nonzero(self.is_first))
         return len(self.reward) - firsts
+
+    def write_to(self, writer: ReplayWriter) -> None:
+        """Begin these rows in a replay."""
+        writer.observe(
+            self.leaves,
+            self.reward,
+            is_first=self.is_first,
+            terminated=self.terminated,
+            truncated=self.truncated,
+            env_ids=self.env_ids,
+            metadata=self.metadata,
+        )
 
     def only(self, keep: np.ndarray, env_ids: np.ndarray) -> StepResult:
         """The rows marked in ``keep`` [n], where ``env_ids`` [n] are the envs of all rows."""
@@ -147,7 +157,7 @@ class InfoReader:
         if name not in info or not mask.any():
             return column
         for values, places in _by_dtype(info[name], np.flatnonzero(mask)):
-            column[places] = _converted(name, values, missing)
+            column[places] = as_dtype_of(name, values, missing)
         return column
 
 
@@ -170,7 +180,7 @@ class EpisodeMetadata:
                 f"returns one, got {metadata!r}"
             )
         self._function = metadata
-        self._constant = _checked_metadata(metadata) if isinstance(metadata, Mapping) else None
+        self._constant = checked_facts(metadata) if isinstance(metadata, Mapping) else None
 
     def of(self, env: int, info: Mapping[str, Any], place: int) -> Mapping[str, object]:
         """Facts about an episode that begins.
@@ -183,7 +193,7 @@ class EpisodeMetadata:
         if self._constant is not None:
             return self._constant
         function = cast("Callable[..., Mapping[str, object]]", self._function)
-        return _checked_metadata(function(env, info_of(info, place)))
+        return checked_facts(function(env, info_of(info, place)))
 
 
 def info_of(info: Mapping[str, Any], place: int) -> dict[str, object]:
@@ -229,18 +239,6 @@ def _value_at(values: Any, place: int) -> object:
     return value.item() if isinstance(value, np.generic) else cast("object", value)
 
 
-def _checked_metadata(metadata: object) -> Mapping[str, object]:
-    """The metadata as they are read back from a file, without the Collector's own keys."""
-    plain = plain_json(metadata)
-    for key in _COLLECTOR_KEYS:
-        if key in plain:
-            raise ValueError(
-                f"metadata: expected keys other than {', '.join(_COLLECTOR_KEYS)}, which the "
-                f"Collector writes itself, got {key!r}; choose another name"
-            )
-    return plain
-
-
 def _by_dtype(values: object, places: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
     """Groups of values of one dtype and shape, each with the rows where they belong."""
     array = values if isinstance(values, np.ndarray) else np.asarray(values, object)
@@ -249,15 +247,3 @@ def _by_dtype(values: object, places: np.ndarray) -> list[tuple[np.ndarray, np.n
     if not array.dtype.hasobject:
         return [(array[places], places)]
     return [(np.asarray(array[place])[None], np.array([place])) for place in places]
-
-
-def _converted(name: str, values: np.ndarray, missing: np.ndarray) -> np.ndarray:
-    """Values ``[m, ...]`` in the declared dtype, where that loses nothing."""
-    if values.shape[1:] == missing.shape and np.can_cast(values.dtype, missing.dtype, "same_kind"):
-        converted = values.astype(missing.dtype)
-        if missing.dtype.kind not in "iu" or (converted == values).all():
-            return converted
-    raise SpecMismatch(
-        f"info field {name!r}: expected {missing.dtype} of shape {missing.shape}, got "
-        f"{values.dtype} of shape {values.shape[1:]}; declare a missing value of that kind"
-    )

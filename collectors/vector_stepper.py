@@ -2,35 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from stepwell.buffers import Layout, Tree
-from stepwell.buffers.spec import flatten, unflatten
-from stepwell.collectors.reset_seeds import Reseed, ResetSeeds
+from stepwell.collectors.reset_seeds import Reseed
+from stepwell.collectors.result_reader import ResultReader
 from stepwell.collectors.step_result import EpisodeMetadata, InfoReader, StepResult
-from stepwell.collectors.vector_envs import (
-    FrameCounters,
-    Vector,
-    is_ale,
-    mode_of,
-    refuse_bad_reset,
-    returns_copies,
-    split_step,
-)
-from stepwell.wrappers.final_observations import ExactInfos, OverwriteDetector
+from stepwell.collectors.vector_envs import Vector, is_ale, refuse_bad_reset, split_step
+from stepwell.wrappers.final_observations import ExactInfos
 
 __all__ = ["Stepper", "StepperGroups", "stepper_of"]
 
-_Info = Mapping[str, Any]
-_RawStep = tuple[Any, np.ndarray, np.ndarray, np.ndarray, _Info]
 
-
-class Stepper:
+class Stepper(ResultReader):
     """Steps one vector env and keeps the newest observations for the policy.
 
     Args:
@@ -54,40 +43,11 @@ class Stepper:
         first_env: int = 0,
         reseed: Reseed | None = None,
     ) -> None:
-        self.envs = envs
-        self.mode = mode_of(envs)
-        self._layout = layout
-        self._info = info
-        self._metadata = metadata
-        self._first_env = first_env
+        super().__init__(envs, layout, info, metadata, first_env, reseed)
         self._send, self._receive = split_step(envs)
-        self._is_ale = is_ale(envs)
         self._exact_infos = ExactInfos(envs)
-        self._copies = returns_copies(envs)
-        self._overwrites = OverwriteDetector()
-        self._ended = np.zeros(envs.num_envs, np.bool_)
-        """[N] bool: the env's next row is that of a reset."""
-        self._any_ended = False
-        self._frame_counters = FrameCounters(envs.num_envs)
-        self._reset_seeds = ResetSeeds(envs, first_env, reseed)
         self._is_waiting = False
         self._was_reset = False
-        self.env_ids: np.ndarray | None = None
-        self.leaves: Mapping[str, np.ndarray] = {}
-        self.observation: Tree = np.empty(0)
-        self.is_first = np.zeros(envs.num_envs, np.bool_)
-        self.maybe_ended: np.ndarray | None = None
-        """[n] bool: newest rows of which only the next step shows whether their episode ended."""
-
-    @property
-    def num_envs(self) -> int:
-        """Number of envs N."""
-        return self.envs.num_envs
-
-    @property
-    def newest(self) -> list[StepResult]:
-        """The rows from which no action has been chosen yet, without rewards and flags of ends."""
-        return [StepResult.of_resets(self.env_ids, self.leaves, self.is_first)]
 
     def reset(self, seed: int | Sequence[int]) -> list[StepResult]:
         """Reset all envs; env i gets ``seed + i``, or the i-th seed.
@@ -96,26 +56,14 @@ class Stepper:
             ValueError: These envs cannot be reset now.
         """
         self.drain()
-        refuse_bad_reset(self.envs, self._was_reset, bool(self._ended.any()))
+        refuse_bad_reset(self.envs, self._was_reset, bool(self.ended.any()))
         self._exact_infos.prepare()
         with self._exact_infos:
             observation, info = self._reset_all(seed)
-        if not isinstance(info, Mapping):
-            raise TypeError(
-                "envs.reset(): expected an info that is a dict of arrays, as gymnasium's vector "
-                f"envs return it, got {type(info).__name__}; make the envs with stepwell.make_vec "
-                "or gymnasium.make_vec"
-            )
-        self._was_reset = True
-        self._overwrites = OverwriteDetector()
-        self._ended[:] = self._any_ended = True
-        self.maybe_ended = None
-        self._frame_counters.forget()
         seeds = range(seed, seed + self.num_envs) if isinstance(seed, int) else seed
-        self._reset_seeds.begin(seeds, info)
-        n = len(info["env_id"]) if self._is_ale else self.num_envs
-        flags = np.zeros(n, np.bool_)
-        return [self._one_row_each(observation, np.zeros(n), flags, flags, info)]
+        result = self.of_reset(observation, info, dict(enumerate(seeds)))
+        self._was_reset = True
+        return [result]
 
     def send(self, action: Tree) -> None:
         """Begin a step; other work can be done before `receive`."""
@@ -125,28 +73,15 @@ class Stepper:
     def receive(self) -> list[StepResult]:
         """Finish the step and return its rows, in the order in which they count."""
         self._is_waiting = False
-        self._reset_seeds.vector_steps += 1
         with self._exact_infos:
-            observation, reward, terminated, truncated, info = self._receive()
-        # Copied, as all that is kept: the next step may write into the same arrays.
-        terminated = np.array(terminated, np.bool_)
-        truncated = np.array(truncated, np.bool_)
-        reward = np.array(reward, np.float64)
-        if reward.shape != terminated.shape:
-            reward = _one_number_each(reward, len(terminated))
-        if self.mode is AutoresetMode.SAME_STEP:
-            return self._last_and_first_rows((observation, reward, terminated, truncated, info))
-        result = self._one_row_each(observation, reward, terminated, truncated, info)
-        if not self._any_ended:
-            return [result]
-        if self.maybe_ended is not None:
-            self._reset_seeds.stop()
-        seeded = self._reset_seeds.due(self._ended, terminated, info)
+            step = self._receive()
+        results = self.of_step(step)
         if self.mode is AutoresetMode.DISABLED:
-            return [result, self._reset_some(self._ended, seeded)]
-        if seeded:
-            return [result, self._reset_some(self._marked(seeded), seeded)]
-        return [result]
+            if self.any_ended:
+                results.append(self._reset_some(self.ended, self.due))
+        elif self.due:
+            results.append(self._reset_some(self.marked(self.due), self.due))
+        return results
 
     def receive_pending(self) -> list[StepResult]:
         """Receive pending results that need no further action; a single vector env has none."""
@@ -159,15 +94,11 @@ class Stepper:
             with self._exact_infos:
                 self._receive()
 
-    def continued(self, maybe_ended: np.ndarray) -> np.ndarray:
-        """[n] bool: rows before the newest, marked as maybe ended, whose episode continues."""
-        return maybe_ended & ~self.is_first
-
-    def _reset_all(self, seed: int | Sequence[int]) -> tuple[Any, _Info]:
+    def _reset_all(self, seed: int | Sequence[int]) -> tuple[Any, Any]:
         if isinstance(seed, int):  # every vector env takes one number
             return self.envs.reset(seed=seed)
         # ale-py takes an array of seeds and no list, the others vice versa.
-        many: Any = np.array(seed, np.int64) if self._is_ale else list(seed)
+        many: Any = np.array(seed, np.int64) if is_ale(self.envs) else list(seed)
         try:
             return self.envs.reset(seed=many)
         except (TypeError, ValueError, AssertionError, gymnasium.error.Error) as error:
@@ -177,157 +108,9 @@ class Stepper:
                 f"stepwell.make_vec"
             ) from error
 
-    def _one_row_each(
-        self,
-        observation: object,
-        reward: np.ndarray,
-        terminated: np.ndarray,
-        truncated: np.ndarray,
-        info: _Info,
-    ) -> StepResult:
-        """A row for each env; where an episode ended before, it is the first of the next one."""
-        env_ids = self._partial_env_ids(info) if self._is_ale else None
-        envs = slice(None) if env_ids is None else env_ids
-        first: np.ndarray | None = None  # as in nearly every step, which must cost little
-        if "worker_restarted" in info:
-            first = self._ended[envs] | _restarted(info)
-        elif self._any_ended:
-            first = self._ended[envs].copy()
-        if self._is_ale:
-            first = self._first_of_ale(first, env_ids, info)
-            self.maybe_ended = _with_lives_left(terminated, info) if env_ids is None else None
-        leaves = self._keep_newest(observation, first, len(reward), env_ids)
-        ended: np.ndarray = terminated | truncated
-        if np.count_nonzero(ended):
-            result = self._rows(env_ids, leaves, reward, first, info, terminated, truncated)
-            self._any_ended = True
-            self._ended[envs] = ended
-        else:
-            result = self._rows(env_ids, leaves, reward, first, info)
-            if self._any_ended:
-                self._ended[envs] = False
-                # Of envs that answer a few at a time, others may have ended.
-                self._any_ended = env_ids is not None and bool(self._ended.any())
-        return result
-
-    def _first_of_ale(
-        self, maybe_first: np.ndarray | None, env_ids: np.ndarray | None, info: _Info
-    ) -> np.ndarray | None:
-        """Rows [n], of those that may begin an episode, that do, by the frame counters."""
-        envs = slice(None) if env_ids is None else env_ids
-        if maybe_first is None:
-            self._frame_counters.set(info, envs)
-            return None
-        first = self._really_reset(maybe_first, envs, info)
-        if env_ids is not None and (maybe_first & ~first).any():
-            raise ValueError(
-                "life_loss_info=True: expected batch_size equal to num_envs with it, got "
-                f"{len(env_ids)} and {self.num_envs}; make the env without one of the two"
-            )
-        return first
-
-    def _last_and_first_rows(self, step: _RawStep) -> list[StepResult]:
-        """SAME_STEP: the last rows of the episodes that ended, then a row for each env."""
-        observation, reward, terminated, truncated, info = step
-        env_ids = self._partial_env_ids(info) if self._is_ale else None
-        envs = slice(None) if env_ids is None else env_ids
-        ended = terminated | truncated
-        # Rows of a reset without a last row before: those of a restarted worker, and, where the
-        # env answers for few envs at a time, those of the first reset that have waited until now.
-        fresh = self._ended[envs] | _restarted(info)
-        self._ended[envs] = False
-        if self._is_ale:
-            ended = self._really_reset(ended, envs, info) & ~fresh
-        first = ended | fresh
-        leaves = self._keep_newest(observation, first, len(reward), env_ids)
-        env = self._overwrites.overwritten(ended)
-        if env is not None:
-            raise _overwritten(env, "an array that the next step wrote into")
-        if not ended.any():
-            return [self._rows(env_ids, leaves, reward, first, info)]
-        batch = leaves if self._copies else self._flat(observation)
-        last = self._last_rows(np.flatnonzero(ended), env_ids, batch, step)
-        seeded = self._reset_seeds.due(ended, terminated, info.get("final_info", {}))
-        if not seeded:
-            return [last, self._rows(env_ids, leaves, reward, first, info)]
-        # The rows of their resets are replaced by those of seeded ones.
-        chosen = self._marked(seeded)
-        others = self._rows(env_ids, leaves, reward, first & ~chosen, info)
-        resets = self._reset_some(chosen, seeded)
-        if chosen.all():
-            return [last, resets]
-        return [last, others.only(~chosen, np.arange(self.num_envs)), resets]
-
-    def _rows(
-        self,
-        env_ids: np.ndarray | None,
-        leaves: Mapping[str, np.ndarray],
-        reward: np.ndarray,
-        first: np.ndarray | None,
-        info: _Info,
-        terminated: np.ndarray | None = None,
-        truncated: np.ndarray | None = None,
-    ) -> StepResult:
-        """A row for each env, of which those marked in ``first`` [n] begin an episode."""
-        if self._info.missing:
-            leaves = {**leaves, **self._info.read(info, len(reward))}
-        if first is None or not np.count_nonzero(first):
-            return StepResult(env_ids, leaves, reward, None, terminated, truncated)
-        reward[first] = 0.0
-        metadata = self._metadata_of(first.nonzero()[0], env_ids, info)
-        restarts = 0
-        if "worker_restarted" in info:
-            restarts = int(np.count_nonzero(info["worker_restarted"]))
-        return StepResult(env_ids, leaves, reward, first, terminated, truncated, metadata, restarts)
-
-    def _last_rows(
-        self,
-        places: np.ndarray,
-        env_ids: np.ndarray | None,
-        batch: Mapping[str, np.ndarray],
-        step: _RawStep,
-    ) -> StepResult:
-        """The true last rows, which a SAME_STEP env returns in its info."""
-        _, reward, terminated, truncated, info = step
-        leaves = self._final_leaves(places, batch, info)
-        declared = self._info.read(cast("_Info", info.get("final_info", {})), len(reward))
-        leaves.update((name, column[places]) for name, column in declared.items())
-        return StepResult(
-            places if env_ids is None else env_ids[places],
-            leaves,
-            reward[places],
-            terminated=terminated[places],
-            truncated=truncated[places],
-        )
-
-    def _final_leaves(
-        self, places: np.ndarray, batch: Mapping[str, np.ndarray], info: _Info
-    ) -> dict[str, np.ndarray]:
-        """Last observations; ``batch`` are the arrays that the step returned, uncopied."""
-        if "final_obs" not in info:
-            raise ValueError(
-                "an episode ended in SAME_STEP mode: expected its last observation in "
-                f"info['final_obs'], got the keys {sorted(info)}; use autoreset mode NEXT_STEP"
-            )
-        final = info["final_obs"]
-        if not (isinstance(final, np.ndarray) and final.dtype.hasobject):
-            dense = self._flat(final)
-            if any(np.shares_memory(rows, batch[name]) for name, rows in dense.items()):
-                raise _overwritten(int(places[0]), "the memory of the reset's observation")
-            return {name: rows[places] for name, rows in dense.items()}
-        single = [self._flat(final[place]) for place in places]
-        if not self._copies:
-            rows = list(batch.values())
-            for place, one in zip(places.tolist(), single, strict=True):
-                if self._overwrites.is_lost(place, [one[name] for name in batch], rows):
-                    raise _overwritten(place, "the memory of the reset's observation")
-        return {
-            name: np.stack([one[name] for one in single]).astype(rows.dtype, copy=False)
-            for name, rows in batch.items()
-        }
-
     def _reset_some(self, chosen: np.ndarray, seeded: Sequence[int]) -> StepResult:
         """Reset the envs marked in ``chosen`` [N], with a seed those in ``seeded``."""
+        chosen = chosen.copy()
         options = {"reset_mask": chosen.copy()}
         seeds: Any = self._reset_seeds.draw(seeded)
         with self._exact_infos:
@@ -335,73 +118,7 @@ class Stepper:
                 observation, info = self.envs.reset(options=options)
             else:
                 observation, info = self.envs.reset(seed=seeds, options=options)
-        restarted = _restarted(info)
-        first = chosen | restarted
-        self._ended[first] = False
-        self._any_ended = bool(self._ended.any())
-        # Other envs may have begun an episode in the step before.
-        leaves = self._keep_newest(observation, self.is_first | first, self.num_envs, None)
-        if self._is_ale:
-            self._frame_counters.set(info, slice(None))
-        declared = self._info.read(info, self.num_envs)
-        envs = np.flatnonzero(first)
-        rows = {name: column[envs] for name, column in {**leaves, **declared}.items()}
-        metadata = self._metadata_of(envs, None, info)
-        result = StepResult.of_resets(envs, rows, np.ones(len(envs), np.bool_), metadata)
-        return result._replace(restarts=int(np.count_nonzero(restarted)))
-
-    def _marked(self, envs: Sequence[int]) -> np.ndarray:
-        """[N] bool: True for some envs."""
-        marks = np.zeros(self.num_envs, np.bool_)
-        marks[envs] = True
-        return marks
-
-    def _metadata_of(
-        self, places: np.ndarray, env_ids: np.ndarray | None, info: _Info
-    ) -> dict[int, Mapping[str, object]]:
-        """Metadata of the episodes that begin: facts about their resets, then the user's."""
-        found: dict[int, Mapping[str, object]] = {}
-        for place in places.tolist():
-            env = place if env_ids is None else int(env_ids[place])
-            facts = self._reset_seeds.facts_of(env, info, place)
-            found[env] = {**facts, **self._metadata.of(env + self._first_env, info, place)}
-        return found
-
-    def _keep_newest(
-        self, observation: object, first: np.ndarray | None, n: int, env_ids: np.ndarray | None
-    ) -> dict[str, np.ndarray]:
-        """Keep the newest observations, in memory that no env writes to, for policy and writers."""
-        layout = self._layout
-        if isinstance(layout, str):
-            rows = np.asarray(observation)
-            self.observation = rows if self._copies else rows.copy()
-            leaves = {layout: self.observation}
-        else:
-            leaves = self._flat(observation)
-            if not self._copies:
-                leaves = {name: rows.copy() for name, rows in leaves.items()}
-            self.observation = unflatten(layout, leaves)
-        self.leaves = leaves
-        self.is_first = np.zeros(n, np.bool_) if first is None else first.copy()
-        self.env_ids = env_ids
-        return leaves
-
-    def _flat(self, value: object) -> dict[str, np.ndarray]:
-        if isinstance(self._layout, str):
-            return {self._layout: np.asarray(value)}
-        return {name: np.asarray(leaf) for name, leaf in flatten(self._layout, value)}
-
-    def _partial_env_ids(self, info: _Info) -> np.ndarray | None:
-        """Envs of these rows, where the env answers for fewer than all (ale-py `batch_size`)."""
-        env_ids = info.get("env_id")
-        return None if env_ids is None or len(env_ids) == self.num_envs else np.array(env_ids)
-
-    def _really_reset(self, ended: np.ndarray, envs: np.ndarray | slice, info: _Info) -> np.ndarray:
-        """Episodes, of those that seemed to have ended, that did, by the frame counters."""
-        if np.count_nonzero(ended):
-            ended = ended & ~self._frame_counters.advanced_equally(info, envs)
-        self._frame_counters.set(info, envs)
-        return ended
+        return self.of_some_resets(observation, info, chosen, {})
 
 
 class StepperGroups:
@@ -526,33 +243,3 @@ def _seeds_of(env_ids: np.ndarray, seed: int | Sequence[int]) -> int | Sequence[
     """The seeds of some envs that follow each other."""
     first = int(env_ids[0])
     return seed + first if isinstance(seed, int) else seed[first : first + len(env_ids)]
-
-
-def _restarted(info: _Info) -> np.ndarray:
-    """[n] bool: first rows of episodes that begin because their worker process died."""
-    return np.asarray(info.get("worker_restarted", False), np.bool_)
-
-
-def _one_number_each(rewards: np.ndarray, n: int) -> np.ndarray:
-    """Rewards [n], from scalars that the envs gave as arrays of one."""
-    if rewards.size != n or len(rewards) != n:
-        raise ValueError(
-            f"rewards: expected one number for each of {n} envs, got shape {rewards.shape}; wrap "
-            f"the envs so that they give one number"
-        )
-    return rewards.reshape(n)
-
-
-def _with_lives_left(terminated: np.ndarray, info: _Info) -> np.ndarray | None:
-    """Rows marked terminated while lives are left: the episode may continue."""
-    if not np.count_nonzero(terminated):
-        return None
-    maybe_ended = terminated & (np.asarray(info["lives"]) > 0)
-    return maybe_ended if maybe_ended.any() else None
-
-
-def _overwritten(env: int, got: str) -> ValueError:
-    return ValueError(
-        f"env {env} ended an episode in SAME_STEP mode: expected its last observation in "
-        f"info['final_obs'], got {got}; use autoreset mode NEXT_STEP"
-    )

@@ -20,7 +20,7 @@ FLOORS = (  # a file may import files of its own floor and of those below
     ("buffers",),  # the files at the root of the folder, but for those named below
     ("buffers/storage",),
     ("buffers/sampling",),
-    ("buffers/replay.py", "buffers/rollout"),
+    ("buffers/replay_writer.py", "buffers/replay.py", "buffers/rollout"),
     ("buffers/curation", "buffers/provenance"),
     ("buffers/dropin", "buffers/bridges", "buffers/testing.py"),
     ("buffers/__init__.py",),

@@ -142,6 +142,10 @@ class OverwriteDetector:
     def __init__(self) -> None:
         self._held: list[tuple[int, npt.NDArray[Any], bytes]] = []
 
+    def begin_step(self) -> None:
+        """Take the last observations as they are now, if others than the env may write to them."""
+        self._held = [(env, leaf, leaf.tobytes()) for env, leaf, _ in self._held]
+
     def overwritten(self, ended: npt.NDArray[np.bool_]) -> int | None:
         """Return an env whose last observation was overwritten by the following step, or None.
 

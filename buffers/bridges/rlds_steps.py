@@ -7,10 +7,10 @@ from typing import Any, TypedDict
 
 import numpy as np
 
-from stepwell.buffers.curation.step_columns import with_stacks
 from stepwell.buffers.episode import Episode
 from stepwell.buffers.replay import SequenceReplayBuffer
 from stepwell.buffers.spec import Layout, unflatten
+from stepwell.buffers.step_columns import with_stacks
 
 __all__ = ["RldsEpisode", "RldsSteps", "episode_metadata", "rlds_episodes", "step_arrays"]
 

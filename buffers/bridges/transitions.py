@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from stepwell.buffers.curation.episode_writer import TransitionColumns
-from stepwell.buffers.curation.step_columns import stacks_of
 from stepwell.buffers.episode import Episode
 from stepwell.buffers.rollout.rollout import Rollout
 from stepwell.buffers.sampling.batch import map_tree, named_leaves
+from stepwell.buffers.step_columns import stacks_of
 
 __all__ = ["episode_steps", "following_rows", "leaves_below", "nested", "rollout_steps"]
 

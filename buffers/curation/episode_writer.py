@@ -4,23 +4,28 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from stepwell.buffers.curation.step_columns import has_final_row, inferred_spec, joined
 from stepwell.buffers.digest import Digest
-from stepwell.buffers.episode import Chunk, End, Episode, plain_json
+from stepwell.buffers.episode import Chunk, End, Episode
 from stepwell.buffers.errors import SpecMismatch
 from stepwell.buffers.replay import SequenceReplayBuffer
 from stepwell.buffers.spec import Field, Spec
+from stepwell.buffers.step_columns import (
+    check_fields,
+    check_names,
+    has_final_row,
+    inferred_spec,
+    whole_episode,
+)
 from stepwell.buffers.storage.chunk_index import Counters
 from stepwell.buffers.storage.disk.files import Files
 from stepwell.buffers.storage.disk.folder import StoreFolder
-from stepwell.buffers.whole_numbers import is_whole
 
 __all__ = ["EpisodeWriter", "TransitionColumns", "check_new"]
 
@@ -213,30 +218,16 @@ class EpisodeWriter:
             raise TypeError(
                 f"{self._source}: expected arrays by field name, got {type(columns).__name__}"
             )
-        for name, flag in (("terminated", terminated), ("truncated", truncated)):
-            if not isinstance(flag, bool | np.bool_):
-                raise TypeError(f"{name}: expected True or False for the last step, got {flag!r}")
-        if not is_whole(stream) or stream < 0:
-            raise TypeError(f"stream: expected a whole number >= 0, got {stream!r}")
-        facts = plain_json(metadata or {})
-        arrays = {name: np.asarray(column) for name, column in columns.items()}
-        spec = inferred_spec(arrays, self._source)
-        if self._replay.is_bound:
-            spec = self._replay.spec
-            shapes = {field.name: field.shape for field in spec.fields}
-            self._check_names(spec.names, arrays)
-            self._check_fields(spec, arrays, shapes)
-        if (terminated or truncated) and not len(arrays["reward"]):
-            raise ValueError(
-                f"{self._source}: expected at least one step in an episode that terminated or was "
-                f"truncated, got 0"
-            )
-        arrays["reward"] = arrays["reward"].astype(np.float64)
-        end = (End.TERMINATED if terminated else End.NONE) | (
-            End.TRUNCATED if truncated else End.NONE
+        episode = whole_episode(
+            columns,
+            self._replay.spec if self._replay.is_bound else None,
+            self._source,
+            terminated=terminated,
+            truncated=truncated,
+            stream=stream,
+            metadata=metadata,
         )
-        rows = joined(spec, arrays)
-        self.add_episode(Episode(spec, 0, stream, 0, end, rows, facts))
+        self.add_episode(episode)
 
     def add_transitions(self, streams: Mapping[int, TransitionColumns]) -> int:
         """Write transitions of some streams; they are durable when it returns.
@@ -273,10 +264,10 @@ class EpisodeWriter:
         shapes = {field.name: field.source_shape for field in spec.fields}
         observations = [field.name for field in spec.of_kind("observation")]
         for columns in streams.values():
-            self._check_names(spec.names, columns.fields)
-            self._check_names(observations, columns.next_observation)
-            self._check_fields(spec, columns.fields, shapes)
-            self._check_fields(spec, columns.next_observation, shapes)
+            check_names(spec.names, columns.fields, self._source)
+            check_names(observations, columns.next_observation, self._source)
+            check_fields(spec, columns.fields, shapes, self._source)
+            check_fields(spec, columns.next_observation, shapes, self._source)
         runs = {stream: self._runs(stream, columns) for stream, columns in streams.items()}
         for stream, columns in streams.items():
             for run in runs[stream]:
@@ -361,14 +352,6 @@ class EpisodeWriter:
         }
         return inferred_spec(sample, self._source)
 
-    def _check_names(self, names: Sequence[str], columns: Mapping[str, np.ndarray]) -> None:
-        if set(columns) != set(names):
-            raise SpecMismatch(
-                f"{self._source}: expected the fields {', '.join(sorted(names))}, which the "
-                f"replay holds, got {', '.join(sorted(columns))}; give the same fields, or another "
-                f"replay"
-            )
-
     def _check_lengths(self, columns: TransitionColumns) -> None:
         following = {f"next {name}": rows for name, rows in columns.next_observation.items()}
         flags = {name: getattr(columns, name) for name in ("terminated", "truncated", "is_first")}
@@ -376,23 +359,6 @@ class EpisodeWriter:
             if rows is not None and len(rows) != columns.steps:
                 raise ValueError(
                     f"{self._source}: expected {name} of {columns.steps:,} steps, got {len(rows):,}"
-                )
-
-    def _check_fields(
-        self,
-        spec: Spec,
-        columns: Mapping[str, np.ndarray],
-        shapes: Mapping[str, tuple[int, ...]],
-    ) -> None:
-        for name, rows in columns.items():
-            field = spec[name]
-            is_right = rows.dtype == field.numpy_dtype
-            if name == "reward":  # stored as float64, which holds every float32
-                is_right = rows.dtype.kind == "f"
-            if not is_right or rows.shape[1:] != shapes[name]:
-                raise SpecMismatch(
-                    f"{self._source}: expected {name} of {field.dtype} {shapes[name]}, got "
-                    f"{rows.dtype} {rows.shape[1:]}; convert it, or give another replay"
                 )
 
     def _runs(self, stream: int, columns: TransitionColumns) -> list[_Run]:

@@ -14,6 +14,7 @@ import numpy as np
 import typer
 
 from stepwell.buffers import SequenceReplayBuffer, StepwellError
+from stepwell.buffers.replay_writer import kept_since
 from stepwell.buffers.storage.disk.files import Files
 from stepwell.buffers.storage.disk.folder import StoreFolder
 from stepwell.buffers.storage.disk.publish import disk_bytes
@@ -50,7 +51,6 @@ from stepwell.collectors.cli.output import (
 )
 from stepwell.collectors.collector import Collector
 from stepwell.collectors.policies.policy import AnyPolicy, RandomPolicy, check_policy
-from stepwell.collectors.replay_writer import kept_since
 from stepwell.collectors.report import CollectReport, format_bytes
 
 __all__ = [

@@ -14,6 +14,7 @@ from stepwell.collectors.policies.policy import AnyPolicy, Policy, as_recurrent
 
 __all__ = [
     "Choice",
+    "ChoiceChecker",
     "PolicyCaller",
     "PolicyState",
     "leaf_spaces",
@@ -71,19 +72,12 @@ class PolicyCaller:
             )
         self._stores_state = store_state
         self._layout = spec.action
-        self._leaves = {
-            name: (leaf, np.dtype(leaf.dtype), leaf.shape or (), outside_of(leaf))
-            for name, leaf in leaf_spaces(spec.action, space)
-        }
-        self._extras: dict[str, np.ndarray] | None = None
+        self._checker = ChoiceChecker(space, spec)
 
     @property
     def extra_fields(self) -> list[Field]:
         """Fields for the extras of the first call."""
-        return [
-            field_of(name, rows.dtype, rows.shape[1:])
-            for name, rows in (self._extras or {}).items()
-        ]
+        return self._checker.extra_fields
 
     def __call__(
         self, observation: Tree, is_first: np.ndarray, env_ids: np.ndarray | None = None
@@ -115,19 +109,7 @@ class PolicyCaller:
         n: int,
     ) -> Choice:
         """Check the policy's result, and name its parts."""
-        if isinstance(self._layout, str):
-            rows = self._checked(self._layout, action, n)
-            leaves, tree = {self._layout: rows}, cast("Tree", rows)
-        else:
-            try:
-                parts = list(flatten(self._layout, action))
-            except ValueError as error:
-                raise ValueError(f"policy returned another structure of actions: {error}") from None
-            leaves = {name: self._checked(name, leaf, n) for name, leaf in parts}
-            tree = unflatten(self._layout, leaves)
-        if not extras and not before and self._extras == {}:
-            return Choice(tree, leaves, before)
-        if self._stores_state:
+        if before and self._stores_state:
             twice = sorted(extras.keys() & before.keys())
             if twice:
                 raise ValueError(
@@ -135,9 +117,70 @@ class PolicyCaller:
                     f"itself; give it another name"
                 )
             extras = {**extras, **before}
-        checked = {f"extra/{name}": _extra(name, rows, n) for name, rows in extras.items()}
+        return Choice(*self._checker.check(action, extras, n), before)
+
+
+class ChoiceChecker:
+    """Checks actions and extras for n envs at a time, and names their parts.
+
+    Args:
+        space: One env's action space.
+        spec: Names the parts of the action.
+        source: Where they come from, for messages.
+        who: Who can convert them.
+    """
+
+    def __init__(
+        self,
+        space: spaces.Space[object],
+        spec: Spec,
+        source: str = "policy returned",
+        who: str = "the policy",
+    ) -> None:
+        self._source, self._who = source, who
+        self._layout = spec.action
+        self._leaves = {
+            name: (leaf, np.dtype(leaf.dtype), leaf.shape or (), outside_of(leaf))
+            for name, leaf in leaf_spaces(spec.action, space)
+        }
+        self._extras: dict[str, np.ndarray] | None = None
+
+    @property
+    def extra_fields(self) -> list[Field]:
+        """Fields for the extras of the first call."""
+        return [
+            field_of(name, rows.dtype, rows.shape[1:])
+            for name, rows in (self._extras or {}).items()
+        ]
+
+    def check(
+        self, action: object, extras: Mapping[str, object], n: int
+    ) -> tuple[Tree, dict[str, np.ndarray]]:
+        """The actions as the envs take them, and the fields of action and extras by name.
+
+        Args:
+            action: ``[n, ...]``, nested like the action space.
+            extras: ``[n, ...]`` by name; those of the first call determine names and kinds.
+            n: Number of envs.
+
+        Raises:
+            ValueError: They have another shape, structure, dtype or range.
+        """
+        if isinstance(self._layout, str):
+            rows = self._checked(self._layout, action, n)
+            leaves, tree = {self._layout: rows}, cast("Tree", rows)
+        else:
+            try:
+                parts = list(flatten(self._layout, action))
+            except ValueError as error:
+                raise ValueError(f"{self._source} another structure of actions: {error}") from None
+            leaves = {name: self._checked(name, leaf, n) for name, leaf in parts}
+            tree = unflatten(self._layout, leaves)
+        if not extras and self._extras == {}:
+            return tree, leaves
+        checked = {f"extra/{name}": self.extra(name, rows, n) for name, rows in extras.items()}
         self._check_extras(checked)
-        return Choice(tree, {**leaves, **checked}, before)
+        return tree, {**leaves, **checked}
 
     def _check_extras(self, extras: dict[str, np.ndarray]) -> None:
         """The first call determines names, dtypes and shapes."""
@@ -145,36 +188,60 @@ class PolicyCaller:
             self._extras = extras
         if extras.keys() != self._extras.keys():
             raise ValueError(
-                f"policy returned the extras {_names(extras)}, expected {_names(self._extras)} as "
+                f"{self._source} the extras {_names(extras)}, expected {_names(self._extras)} as "
                 f"in its first call; return the same names each time"
             )
         for name, rows in extras.items():
             first = self._extras[name]
             if rows.dtype != first.dtype or rows.shape[1:] != first.shape[1:]:
                 raise ValueError(
-                    f"policy returned extra {key_of(name)!r} of shape {rows.shape} "
+                    f"{self._source} extra {key_of(name)!r} of shape {rows.shape} "
                     f"and dtype {rows.dtype}, expected {(len(rows), *first.shape[1:])} and "
-                    f"{first.dtype} as in its first call; convert it in the policy"
+                    f"{first.dtype} as in its first call; convert it in {self._who}"
                 )
+
+    def extra(self, name: str, rows: object, n: int) -> np.ndarray:
+        """An extra of n envs as an array.
+
+        Raises:
+            ValueError: It is no array of numbers ``[n, ...]``.
+        """
+        array = self._array(f"extra {name!r}", rows)
+        if array.dtype.kind not in "biufc" or array.ndim == 0 or len(array) != n:
+            raise ValueError(
+                f"{self._source} extra {name!r} of shape {array.shape} and dtype {array.dtype}, "
+                f"expected numbers of shape ({n}, ...): one entry for each env"
+            )
+        return array
 
     def _checked(self, name: str, leaf: object, n: int) -> np.ndarray:
         space, dtype, inner_shape, outside_of = self._leaves[name]
-        rows = leaf if type(leaf) is np.ndarray else _array(name, leaf)
+        rows = leaf if type(leaf) is np.ndarray else self._array(name, leaf)
         shape = (n, *inner_shape)
         is_same = rows.dtype == dtype
         if rows.shape != shape or not (is_same or np.can_cast(rows.dtype, dtype, "safe")):
             raise ValueError(
-                f"policy returned {name} of shape {rows.shape} and dtype {rows.dtype}, expected "
-                f"{shape} and {dtype} for {n} envs with {space}; convert it in the policy"
+                f"{self._source} {name} of shape {rows.shape} and dtype {rows.dtype}, expected "
+                f"{shape} and {dtype} for {n} envs with {space}; convert it in {self._who}"
             )
         outside = outside_of(rows)
         if outside is not None and np.count_nonzero(outside):
             first = np.argwhere(outside)[0]
             raise ValueError(
-                f"policy returned {name} {rows[tuple(first)]} at index {first.tolist()} for {n} "
-                f"envs, expected one of {space}; correct the policy"
+                f"{self._source} {name} {rows[tuple(first)]} at index {first.tolist()} for {n} "
+                f"envs, expected one of {space}; correct {self._who}"
             )
         return rows if is_same else rows.astype(dtype)
+
+    def _array(self, name: str, value: object) -> np.ndarray:
+        try:
+            return np.asarray(value)
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"{self._source} {name} that is no array, expected one row for each env ({error}); "
+                f"return extras in a dict, (action, {{'name': array}}); a policy with a state "
+                f"needs a method initial_state(num_envs)"
+            ) from None
 
 
 class PolicyState:
@@ -242,17 +309,6 @@ class PolicyState:
                 )
         for name, rows in leaves:
             self._now[name][slice(None) if env_ids is None else env_ids] = rows
-
-
-def _array(name: str, value: object) -> np.ndarray:
-    try:
-        return np.asarray(value)
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"policy returned {name} that is no array, expected one row for each env ({error}); "
-            f"return extras in a dict, (action, {{'name': array}}); a policy with a state needs a "
-            f"method initial_state(num_envs)"
-        ) from None
 
 
 def split_extras(layout: Layout, result: object) -> tuple[object, Mapping[str, object]]:
@@ -333,16 +389,6 @@ def outside_of(space: spaces.Space[object]) -> Callable[[np.ndarray], np.ndarray
 
 def _names(extras: Mapping[str, np.ndarray]) -> list[str]:
     return sorted(map(key_of, extras))
-
-
-def _extra(name: str, rows: object, n: int) -> np.ndarray:
-    array = _array(f"extra {name!r}", rows)
-    if array.dtype.kind not in "biufc" or array.ndim == 0 or len(array) != n:
-        raise ValueError(
-            f"policy returned extra {name!r} of shape {array.shape} and dtype {array.dtype}, "
-            f"expected numbers of shape ({n}, ...): one entry for each env"
-        )
-    return array
 
 
 def _layout_of(name: str, value: object, leaves: dict[str, object]) -> Layout:

@@ -19,10 +19,10 @@ from stepwell.buffers.bridges.formats.hdf5_columns import (
 )
 from stepwell.buffers.bridges.formats.options import NoOptions
 from stepwell.buffers.bridges.optional_libraries import load_library
-from stepwell.buffers.curation.step_columns import inferred_spec, joined, split
 from stepwell.buffers.episode import End, Episode
 from stepwell.buffers.given_files import GivenFiles, MemoryBudget
 from stepwell.buffers.spec import Field, Layout, Spec
+from stepwell.buffers.step_columns import inferred_spec, joined, split
 
 __all__ = ["COLUMNS", "D3rlpyDecoder", "D3rlpyEncoder", "D3rlpyExport", "D3rlpyFormat"]
 

@@ -23,10 +23,10 @@ from stepwell.buffers.bridges.formats.pixels import (
     frame_of,
     to_channels_first,
 )
-from stepwell.buffers.curation.step_columns import has_final_row, inferred_spec
 from stepwell.buffers.episode import End, Episode
 from stepwell.buffers.given_files import GivenFiles
 from stepwell.buffers.spec import Field, Spec
+from stepwell.buffers.step_columns import has_final_row, inferred_spec
 from stepwell.buffers.whole_numbers import check_whole
 
 __all__ = ["DreamerV3Export", "DreamerV3Format", "DreamerV3Import", "base62", "from_base62"]

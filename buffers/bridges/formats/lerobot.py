@@ -21,11 +21,11 @@ from stepwell.buffers.bridges.formats.parquet_files import (
     open_file,
 )
 from stepwell.buffers.bridges.formats.png import picture_axes
-from stepwell.buffers.curation.step_columns import split
 from stepwell.buffers.episode import Episode
 from stepwell.buffers.given_files import GivenFiles
 from stepwell.buffers.json_values import whole
 from stepwell.buffers.spec import Field, Spec
+from stepwell.buffers.step_columns import split
 
 __all__ = [
     "EpisodeIndex",

@@ -10,13 +10,13 @@ from typing import Any, Final
 import numpy as np
 
 from stepwell.buffers.bridges.formats.format import Format, Source, Writer
-from stepwell.buffers.curation.step_columns import joined
 from stepwell.buffers.dropin.memmap.config import MemmapField, to_plain
 from stepwell.buffers.dropin.memmap.original import OriginalEpisode, OriginalFolder
 from stepwell.buffers.episode import End, Episode
 from stepwell.buffers.episode_buffer import OBSERVED
 from stepwell.buffers.given_files import GivenFiles
 from stepwell.buffers.spec import Field, Spec, field_of
+from stepwell.buffers.step_columns import joined
 
 __all__ = ["MemmapFormat", "MemmapImport", "left_out_notes"]
 

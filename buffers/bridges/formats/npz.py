@@ -12,17 +12,17 @@ import numpy as np
 
 from stepwell.buffers.bridges.formats.format import Format, Source
 from stepwell.buffers.bridges.formats.options import NoOptions
-from stepwell.buffers.curation.step_columns import (
+from stepwell.buffers.episode import End, Episode
+from stepwell.buffers.given_files import GivenFiles, MemoryBudget, parse_object
+from stepwell.buffers.json_values import items, mapping, whole
+from stepwell.buffers.spec import FieldKind, Spec, key_of, kind_of
+from stepwell.buffers.step_columns import (
     edges_of,
     frames_of,
     inferred_spec,
     joined,
     split,
 )
-from stepwell.buffers.episode import End, Episode
-from stepwell.buffers.given_files import GivenFiles, MemoryBudget, parse_object
-from stepwell.buffers.json_values import items, mapping, whole
-from stepwell.buffers.spec import FieldKind, Spec, key_of, kind_of
 
 __all__ = ["NpzExport", "NpzFormat"]
 

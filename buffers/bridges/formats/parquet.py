@@ -22,10 +22,10 @@ from stepwell.buffers.bridges.formats.parquet_columns import (
     load_arrow,
 )
 from stepwell.buffers.bridges.formats.parquet_files import TableWriter, batches_of, open_file
-from stepwell.buffers.curation.step_columns import has_final_row, inferred_spec, joined, split
 from stepwell.buffers.episode import End, Episode
 from stepwell.buffers.given_files import GivenFiles
 from stepwell.buffers.spec import Spec, kind_of
+from stepwell.buffers.step_columns import has_final_row, inferred_spec, joined, split
 
 __all__ = ["ParquetExport", "ParquetFormat", "ParquetImport", "ParquetReader"]
 

@@ -18,11 +18,11 @@ import numpy as np
 
 from stepwell.buffers.bridges.formats.format import Source
 from stepwell.buffers.bridges.optional_libraries import load_library
-from stepwell.buffers.curation.step_columns import joined, split
 from stepwell.buffers.episode import End, Episode
 from stepwell.buffers.episode_buffer import OBSERVED
 from stepwell.buffers.given_files import GivenFiles
 from stepwell.buffers.spec import Field, Spec
+from stepwell.buffers.step_columns import joined, split
 
 __all__ = [
     "Channels",

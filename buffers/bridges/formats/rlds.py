@@ -24,10 +24,10 @@ from stepwell.buffers.bridges.formats.tfrecord import (
     write_record,
 )
 from stepwell.buffers.bridges.rlds_steps import episode_metadata, step_arrays
-from stepwell.buffers.curation.step_columns import has_final_row, inferred_spec, joined
 from stepwell.buffers.episode import End, Episode
 from stepwell.buffers.given_files import GivenFiles, MemoryBudget
 from stepwell.buffers.spec import Field, kind_of
+from stepwell.buffers.step_columns import has_final_row, inferred_spec, joined
 
 __all__ = [
     "RldsExport",

@@ -15,12 +15,12 @@ import pytest
 
 import stepwell as sw
 from stepwell.buffers import Spec
+from stepwell.buffers.replay_writer import ReplayWriter
 from stepwell.buffers.storage.chunk_index import ChunkIndex
 from stepwell.buffers.storage.disk.storage import DiskStorage
 from stepwell.buffers.storage.disk.writer import SegmentWriter
 from stepwell.collectors.cli.collect import parse_info
 from stepwell.collectors.cli.make_envs import make_envs
-from stepwell.collectors.replay_writer import ReplayWriter
 from support.command_line import CommandLine, has_parts
 from support.envs.fakes import CounterEnv
 

@@ -7,8 +7,7 @@ import pytest
 from gymnasium import spaces
 
 from stepwell.buffers import SequenceReplayBuffer, Spec
-from stepwell.collectors.replay_writer import ReplayWriter
-from stepwell.collectors.step_result import StepResult
+from stepwell.buffers.replay_writer import ReplayWriter
 
 SPEC = Spec.from_spaces(spaces.Box(0, 9, (1,), np.int64), spaces.Discrete(3))
 
@@ -31,9 +30,10 @@ class Feeder:
         rows = {"observation": np.full((2, 1), self.t % 9)}
         self.t += 1
         self.writer.observe(
-            StepResult(
-                None, rows, np.zeros(2), flag if first else None, flag if terminated else None, None
-            )
+            rows,
+            np.zeros(2),
+            is_first=flag if first else None,
+            terminated=flag if terminated else None,
         )
 
     def act(self) -> None:
@@ -58,7 +58,7 @@ def test_no_row_waits_longer_than_it_may(
     replay: SequenceReplayBuffer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr("stepwell.collectors.replay_writer.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("stepwell.buffers.replay_writer.time.monotonic", lambda: now[0])
     feed = Feeder(ReplayWriter(replay, 2, flush_seconds=10.0))
     feed.row(first=True)
     feed.act()

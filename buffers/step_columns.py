@@ -6,10 +6,14 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from stepwell.buffers.episode import Episode
+from stepwell.buffers.episode import End, Episode, plain_json
+from stepwell.buffers.errors import SpecMismatch
 from stepwell.buffers.spec import FIELD_KINDS, Field, Layout, Spec, field_of, kind_of
+from stepwell.buffers.whole_numbers import is_whole
 
 __all__ = [
+    "check_fields",
+    "check_names",
     "edges_of",
     "frames_of",
     "has_final_row",
@@ -18,6 +22,7 @@ __all__ = [
     "layout_of",
     "split",
     "stacks_of",
+    "whole_episode",
     "with_stacks",
 ]
 
@@ -94,6 +99,89 @@ def joined(spec: Spec, columns: _Columns, edges: _Columns | None = None) -> dict
             column = np.concatenate([column, edge])
         rows[field.name] = column
     return rows
+
+
+def whole_episode(
+    columns: Mapping[str, np.ndarray],
+    spec: Spec | None,
+    where: str,
+    *,
+    terminated: bool,
+    truncated: bool,
+    stream: int,
+    metadata: Mapping[str, object] | None,
+) -> Episode:
+    """An episode of T steps, with id 0, of arrays by field name, checked.
+
+    Args:
+        columns: As `joined` takes them; ``reward`` in any dtype of floats.
+        spec: The fields of every row; None takes those of the columns.
+        where: Name of the source, for error messages.
+        terminated: The MDP ended with the last step.
+        truncated: A time limit ended the episode with the last step.
+        stream: Index of the env.
+        metadata: JSON-able facts about the episode.
+
+    Raises:
+        ValueError: A column is missing, unknown, or has another length, or the episode ended
+            without a step.
+        TypeError: A flag, the stream or the metadata have another type.
+        SpecMismatch: The columns are not those of the Spec.
+    """
+    for name, flag in (("terminated", terminated), ("truncated", truncated)):
+        if not isinstance(flag, bool | np.bool_):
+            raise TypeError(f"{name}: expected True or False for the last step, got {flag!r}")
+    if not is_whole(stream) or stream < 0:
+        raise TypeError(f"stream: expected a whole number >= 0, got {stream!r}")
+    facts = plain_json(metadata or {})
+    arrays = {name: np.asarray(column) for name, column in columns.items()}
+    inferred = inferred_spec(arrays, where)
+    if spec is not None:
+        shapes = {field.name: field.shape for field in spec.fields}
+        check_names(spec.names, arrays, where)
+        check_fields(spec, arrays, shapes, where)
+    if (terminated or truncated) and not len(arrays["reward"]):
+        raise ValueError(
+            f"{where}: expected at least one step in an episode that terminated or was truncated, "
+            f"got 0"
+        )
+    arrays["reward"] = arrays["reward"].astype(np.float64)
+    end = (End.TERMINATED if terminated else End.NONE) | (End.TRUNCATED if truncated else End.NONE)
+    spec = inferred if spec is None else spec
+    return Episode(spec, 0, stream, 0, end, joined(spec, arrays), facts)
+
+
+def check_names(names: Sequence[str], columns: _Columns, where: str) -> None:
+    """Refuse columns that are not these fields.
+
+    Raises:
+        SpecMismatch: One is missing, or unknown.
+    """
+    if set(columns) != set(names):
+        raise SpecMismatch(
+            f"{where}: expected the fields {', '.join(sorted(names))}, which the replay holds, got "
+            f"{', '.join(sorted(columns))}; give the same fields, or another replay"
+        )
+
+
+def check_fields(
+    spec: Spec, columns: _Columns, shapes: Mapping[str, tuple[int, ...]], where: str
+) -> None:
+    """Refuse columns of other dtypes, or whose rows have other shapes.
+
+    Raises:
+        SpecMismatch: One is of another kind.
+    """
+    for name, rows in columns.items():
+        field = spec[name]
+        is_right = rows.dtype == field.numpy_dtype
+        if name == "reward":  # stored as float64, which holds every float32
+            is_right = rows.dtype.kind == "f"
+        if not is_right or rows.shape[1:] != shapes[name]:
+            raise SpecMismatch(
+                f"{where}: expected {name} of {field.dtype} {shapes[name]}, got {rows.dtype} "
+                f"{rows.shape[1:]}; convert it, or give another replay"
+            )
 
 
 def with_stacks(episode: Episode) -> dict[str, np.ndarray]:

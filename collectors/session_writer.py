@@ -1,0 +1,229 @@
+"""Begins the session of a Collector or a recorded env in a replay: its Spec, streams and writer."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+from stepwell.buffers import Chunk, SequenceReplayBuffer, Spec
+from stepwell.buffers.replay_writer import ReplayWriter
+from stepwell.buffers.spec import field_of
+from stepwell.buffers.storage.protocol import Storage
+from stepwell.collectors.step_result import InfoReader
+from stepwell.collectors.vector_envs import Vector, frame_stack_of, has_known_stacks
+
+__all__ = ["begin_session", "end_session", "note_kept", "spec_of_rows", "stacks_are_known"]
+
+
+def spec_of_rows(
+    envs: Vector, replay: SequenceReplayBuffer | None, info: InfoReader, frame_stack: int | None
+) -> Spec:
+    """The fields of the rows of envs, without the extras, which the first action shows.
+
+    Args:
+        envs: The vector env.
+        replay: The replay that the rows are for.
+        info: Reads the declared info fields.
+        frame_stack: Number of stacked frames that the user declares; None takes the known one, or
+            1 where the replay holds whole stacks already.
+
+    Raises:
+        TypeError: A space cannot be stored.
+        ValueError: The first frames of a declared stack cannot be reconstructed.
+    """
+    if frame_stack is None and replay is not None and _holds_whole_stacks(replay, envs):
+        frame_stack = 1
+    stack, padding = frame_stack_of(envs, frame_stack)
+    return Spec.from_spaces(
+        envs.single_observation_space,
+        envs.single_action_space,
+        frame_stack=stack,
+        stack_padding=padding,
+        more=[
+            field_of(f"info/{name}", value.dtype, value.shape)
+            for name, value in info.missing.items()
+        ],
+    )
+
+
+def stacks_are_known(groups: Sequence[Vector], spec: Spec) -> bool:
+    """True for envs that are known to stack the frames of these rows right."""
+    stack = max(field.stack for field in spec.of_kind("observation"))
+    return all(has_known_stacks(group, stack) for group in groups)
+
+
+def begin_session(
+    replay: SequenceReplayBuffer,
+    spec: Spec,
+    facts: Mapping[str, object],
+    flush_seconds: float,
+    *,
+    known_stacks: bool,
+    is_recorded: bool = False,
+) -> ReplayWriter:
+    """Bind the replay to the rows' Spec, and make the writer of a session.
+
+    Streams are numbered from 0 on. The envs of several sessions that write in turns get different
+    numbers: those of recorded envs, of which each is a session, and a Collector beside them.
+
+    Args:
+        replay: The replay.
+        spec: All fields of a row.
+        facts: Facts about the session, with ``num_envs``.
+        flush_seconds: No row waits longer than this to be stored.
+        known_stacks: The envs are known to stack frames right.
+        is_recorded: The envs are recorded, and write while other sessions may do so.
+
+    Raises:
+        SpecMismatch: The replay holds other rows, or rows of other envs.
+    """
+    replay.bind(spec, facts)
+    num_envs = cast("int", facts["num_envs"])
+    beside = _sessions.setdefault(replay, weakref.WeakKeyDictionary())
+    taken = [one for one in beside.values() if is_recorded or one.is_recorded]
+    first = min(
+        number
+        for number in (0, *(one.stop for one in taken))
+        if all(number >= one.stop or number + num_envs <= one.first for one in taken)
+    )
+    target = _Streams(replay, first, num_envs, is_recorded=is_recorded)
+    written = target if is_recorded or first else replay
+    kind = _BesideOthers if is_recorded else ReplayWriter
+    writer = kind(
+        written,
+        num_envs,
+        flush_seconds,
+        known_stacks=known_stacks,
+        has_digest=not is_recorded,
+    )
+    beside[writer] = target
+    return writer
+
+
+class _BesideOthers(ReplayWriter):
+    """A writer whose open episodes can be continued after others have written, by `_Streams`."""
+
+    @property
+    def is_outdated(self) -> bool:
+        """False."""
+        return False
+
+
+def end_session(replay: SequenceReplayBuffer, writer: ReplayWriter) -> None:
+    """Free the streams of a writer that will not write again."""
+    _sessions[replay].pop(writer, None)
+
+
+def note_kept(
+    error: BaseException, works: Sequence[Callable[[], None]], writer: ReplayWriter | None
+) -> None:
+    """Do what is to be done after an error, and add notes: what failed then, and what was kept."""
+    failures = [_failure_of(work) for work in works]
+    for failure in dict.fromkeys(failures):
+        if failure not in ("", str(error)):
+            error.add_note(f"then: {failure}")
+    if writer is not None:
+        error.add_note(f"kept: {writer.kept}")
+
+
+def _failure_of(work: Callable[[], None]) -> str:
+    """Run it; the message of the error that it raised, or nothing."""
+    try:
+        work()
+    except Exception as error:
+        return str(error) or type(error).__name__
+    return ""
+
+
+class _Streams:
+    """A replay as one of several sessions that write in turns sees it.
+
+    The session numbers its streams from 0 on, and its episodes as if no other one wrote; both
+    numbers are replaced where they are taken.
+
+    Args:
+        replay: Stores the chunks.
+        first: The stream of the session's first env.
+        num_envs: Number of envs N.
+        is_recorded: As in `begin_session`.
+    """
+
+    def __init__(
+        self, replay: SequenceReplayBuffer, first: int, num_envs: int, *, is_recorded: bool
+    ) -> None:
+        # Weak, as it is held by a registry whose keys are the replays.
+        self._replay = weakref.ref(replay)
+        self.first, self.stop = first, first + num_envs
+        self.is_recorded = is_recorded
+        self._next_episode = replay.storage.index.next_episode
+        self._is_alone = True
+        self._newest: dict[int, tuple[int, int]] = {}
+        """For each stream the session's number of its newest episode, and the stored one."""
+
+    @property
+    def path(self) -> Path | None:
+        """Folder of the store; None in RAM."""
+        return self._target.path
+
+    @property
+    def capacity(self) -> int | None:
+        """Steps to keep at most; None keeps everything."""
+        return self._target.capacity
+
+    @property
+    def storage(self) -> Storage:
+        """The storage of the chunks."""
+        return self._target.storage
+
+    @property
+    def spec(self) -> Spec:
+        """The fields of every row."""
+        return self._target.spec
+
+    @property
+    def sessions(self) -> Sequence[Mapping[str, object]]:
+        """Facts about the runs that wrote here."""
+        return self._target.sessions
+
+    def add(self, chunks: Sequence[Chunk]) -> None:
+        """Store chunks of episodes; when it returns they are durable."""
+        free = self.storage.index.next_episode
+        self._is_alone &= free == self._next_episode
+        renumbered: list[Chunk] = []
+        for chunk in chunks:
+            number, stored = self._newest.get(chunk.stream, (-1, -1))
+            if chunk.episode != number:
+                stored = chunk.episode if self._is_alone else free
+                free = max(free, stored + 1)
+                self._newest[chunk.stream] = chunk.episode, stored
+            stream = chunk.stream + self.first
+            is_same = chunk.episode == stored and chunk.stream == stream
+            renumbered.append(chunk if is_same else replace(chunk, episode=stored, stream=stream))
+        try:
+            self._target.add(renumbered)
+        except BaseException:
+            self._newest = {}  # the writer gives other numbers to what follows
+            raise
+        self._next_episode = self.storage.index.next_episode
+
+    @property
+    def _target(self) -> SequenceReplayBuffer:
+        replay = self._replay()
+        assert replay is not None  # the writer's owner holds it
+        return replay
+
+
+_sessions: weakref.WeakKeyDictionary[
+    SequenceReplayBuffer, weakref.WeakKeyDictionary[ReplayWriter, _Streams]
+] = weakref.WeakKeyDictionary()
+"""The writers of each replay that may write again, and their streams."""
+
+
+def _holds_whole_stacks(replay: SequenceReplayBuffer, envs: Vector) -> bool:
+    """Test whether the replay already stores observations of these envs in full."""
+    shape = envs.single_observation_space.shape
+    fields = replay.spec.of_kind("observation") if replay.is_bound else ()
+    return any((f.key, f.shape, f.stack) == ("", shape, 1) for f in fields)

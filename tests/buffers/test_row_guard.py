@@ -1,0 +1,152 @@
+"""Ctrl-C waits until a row is written, in the main thread alone."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from stepwell.buffers.row_guard import RowGuard
+from stepwell.collectors.interrupt import InterruptGuard
+
+
+@pytest.fixture(autouse=True)
+def python_handles_ctrl_c() -> Iterator[None]:
+    """As it does unless it was started in the background of a shell."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def guard() -> Iterator[RowGuard]:
+    made = RowGuard()
+    made.install()
+    yield made
+    made.remove()
+
+
+def ctrl_c() -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+def test_a_ctrl_c_is_raised_behind_the_row(guard: RowGuard) -> None:
+    done: list[int] = []
+    with pytest.raises(KeyboardInterrupt):  # noqa: PT012  # the order matters
+        with guard:
+            ctrl_c()
+            with guard:  # as where a flush is part of a row
+                done.append(1)
+            done.append(2)
+        done.append(3)
+    assert done == [1, 2]
+    with guard:  # it was raised once
+        done.append(4)
+
+
+def test_between_rows_it_is_raised_at_once(guard: RowGuard) -> None:
+    with guard:
+        pass
+    with pytest.raises(KeyboardInterrupt):
+        ctrl_c()
+
+
+def test_a_second_one_is_raised_at_once(guard: RowGuard) -> None:
+    done: list[int] = []
+    with pytest.raises(KeyboardInterrupt), guard:  # noqa: PT012  # the order matters
+        ctrl_c()
+        done.append(1)
+        ctrl_c()
+        done.append(2)
+    assert done == [1]
+    with guard:
+        done.append(3)
+
+
+def test_an_error_is_not_replaced(guard: RowGuard) -> None:
+    with pytest.raises(ZeroDivisionError), guard:  # noqa: PT012  # the order matters
+        ctrl_c()
+        raise ZeroDivisionError
+    with guard:  # nor does the Ctrl-C come later
+        pass
+
+
+def test_python_s_handler_is_back_when_the_last_one_is_removed(guard: RowGuard) -> None:
+    other = RowGuard()
+    other.install()
+    other.install()
+    guard.remove()
+    guard.remove()
+    with pytest.raises(KeyboardInterrupt), other:
+        ctrl_c()
+    assert signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+    other.remove()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_handler_of_the_program_stays() -> None:
+    came: list[int] = []
+
+    def note(number: int, frame: object) -> None:
+        came.append(number)
+
+    signal.signal(signal.SIGINT, note)
+    guard = RowGuard()
+    guard.install()
+    with guard:
+        ctrl_c()
+        assert came == [signal.SIGINT]
+    guard.remove()
+    assert signal.getsignal(signal.SIGINT) is note
+
+
+def test_a_handler_that_was_set_meanwhile_stays(guard: RowGuard) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    guard.remove()
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+
+def test_a_collection_holds_ctrl_c_back_as_without_it(guard: RowGuard) -> None:
+    with pytest.raises(KeyboardInterrupt):  # noqa: PT012  # the order matters
+        with InterruptGuard() as collection:
+            ctrl_c()
+            with guard:
+                pass
+            collection.check()
+    with pytest.raises(KeyboardInterrupt), guard:
+        ctrl_c()
+
+
+def test_rows_of_other_threads_hold_the_lock_and_not_ctrl_c(guard: RowGuard) -> None:
+    inside, leave = threading.Event(), threading.Event()
+
+    def write() -> None:
+        with guard:
+            inside.set()
+            leave.wait(60)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    inside.wait(60)
+    with pytest.raises(KeyboardInterrupt):
+        ctrl_c()
+    held: list[str] = []
+    second = threading.Thread(target=lambda: [guard.__enter__(), held.append("in")])
+    second.start()
+    second.join(0.05)
+    assert held == []
+    leave.set()
+    thread.join()
+    second.join()
+    assert held == ["in"]
+
+
+def test_in_another_thread_nothing_is_installed() -> None:
+    guard = RowGuard()
+    thread = threading.Thread(target=guard.install)
+    thread.start()
+    thread.join()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    guard.remove()
