@@ -15,18 +15,20 @@ import importlib
 import math
 import os
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias
 
 import numpy as np
 from gymnasium import spaces
 
+from stepwell.buffers.dropin.frame_ring import FrameRing
 from stepwell.buffers.dropin.transition_blocks import BlockWriter, differing
 from stepwell.buffers.dropin.transition_writer import check_whole, new_replay
 from stepwell.buffers.episode import Chunk, End
+from stepwell.buffers.episode_buffer import OBSERVED, EpisodeBuffer
 from stepwell.buffers.errors import NotEnoughData, SpecMismatch
 from stepwell.buffers.replay import SequenceReplayBuffer
-from stepwell.buffers.spec import Layout, Spec
+from stepwell.buffers.spec import Field, Layout, Spec
 
 if TYPE_CHECKING:
     import torch
@@ -34,9 +36,13 @@ if TYPE_CHECKING:
 __all__ = [
     "DictReplayBuffer",
     "DictReplayBufferSamples",
+    "DictRolloutBuffer",
+    "DictRolloutBufferSamples",
     "NStepReplayBuffer",
     "ReplayBuffer",
     "ReplayBufferSamples",
+    "RolloutBuffer",
+    "RolloutBufferSamples",
 ]
 
 Tensors: TypeAlias = "torch.Tensor | dict[str, torch.Tensor]"
@@ -66,6 +72,28 @@ class DictReplayBufferSamples(NamedTuple):
     dones: torch.Tensor
     rewards: torch.Tensor
     discounts: torch.Tensor | None = None
+
+
+class RolloutBufferSamples(NamedTuple):
+    """A minibatch of a rollout, as SB3's class of this name, which is used where it is there."""
+
+    observations: torch.Tensor
+    actions: torch.Tensor
+    old_values: torch.Tensor
+    old_log_prob: torch.Tensor
+    advantages: torch.Tensor
+    returns: torch.Tensor
+
+
+class DictRolloutBufferSamples(NamedTuple):
+    """The same with dicts of observations."""
+
+    observations: dict[str, torch.Tensor]
+    actions: torch.Tensor
+    old_values: torch.Tensor
+    old_log_prob: torch.Tensor
+    advantages: torch.Tensor
+    returns: torch.Tensor
 
 
 class _Part(NamedTuple):
@@ -235,7 +263,7 @@ class ReplayBuffer(_Buffer):
             raise ValueError(
                 f"replay: expected none with a path, got both, with {path}; leave one out"
             )
-        self._check_space()
+        _check_kind(observation_space, is_dict=isinstance(self, DictReplayBuffer))
         self.buffer_size = max(self.buffer_size // self.n_envs, 1)
         self.optimize_memory_usage = optimize_memory_usage
         self.handle_timeout_termination = handle_timeout_termination
@@ -244,19 +272,21 @@ class ReplayBuffer(_Buffer):
         self._spec = Spec.from_spaces(
             observation_space, action_space, frame_stack=frame_stack, stack_padding=stack_padding
         )
-        self._frame_stack, self._stack_padding = frame_stack, stack_padding
+        self._ring: FrameRing | None = None
+        self._over: np.ndarray | None = None  # envs whose newest step ended an episode, in a ring
+        if frame_stack > 1 or (optimize_memory_usage and not self._is_dict):
+            self._ring = FrameRing(
+                *(self.buffer_size, self.n_envs, np.dtype(observation_space.dtype)),
+                *(self.obs_shape[frame_stack > 1 :], frame_stack, stack_padding),
+            )
         self._make_arrays()
         self._waiting = 0  # steps that are not in the replay
         self._limits: deque[tuple[int, np.ndarray]] = deque()  # of steps yet to come, and envs
+        # Steps that waited while the ring was full: the place behind them, and what is known.
+        self._scanned: tuple[int, np.ndarray, np.ndarray, np.ndarray] | None = None
         self._before: list[np.ndarray] | None = None  # next observations before the waiting steps
         self._is_on_demand = path is None and replay is None
         self._start_replay(path, replay)
-
-    def _check_space(self) -> None:
-        if isinstance(self.observation_space, spaces.Dict):
-            raise ValueError(
-                "observation_space: expected one array, got a Dict; make a DictReplayBuffer"
-            )
 
     def _make_arrays(self) -> None:
         """The ring: arrays ``[size, N, ...]``, as SB3 has them."""
@@ -271,7 +301,7 @@ class ReplayBuffer(_Buffer):
             made = {key: pair(part, shapes[key]) for key, part in space.spaces.items()}
             self.observations: Any = {key: now for key, (now, _) in made.items()}
             self.next_observations: Any = {key: then for key, (_, then) in made.items()}
-        else:
+        elif self._ring is None:
             self.observations, self.next_observations = pair(space, shapes)
         kind = self._maybe_cast_dtype(self.action_space.dtype)
         self.actions = np.zeros((*lead, self.action_dim), kind)
@@ -288,6 +318,8 @@ class ReplayBuffer(_Buffer):
                 (key, str(layout[key]), part, self.observations[key], self.next_observations[key])
                 for key, part in space.spaces.items()
             ]
+        elif self._ring is not None:
+            entries = []
         else:
             entries = [(None, str(layout), space, self.observations, self.next_observations)]
         self._parts = [
@@ -302,8 +334,9 @@ class ReplayBuffer(_Buffer):
             )
             for key, name, part, now, then in entries
         ]
-        first = self._parts[0]
-        self._plain = None if self._is_dict or first.is_discrete else (first.now, first.then)
+        self._plain = None
+        if not self._is_dict and self._ring is None and not self._parts[0].is_discrete:
+            self._plain = self._parts[0].now, self._parts[0].then
         self._has_timeouts = bool(self.timeouts.any())
         steps = _MOST_BYTES // max(1, self._spec.row_bytes * self.n_envs)
         self._block = max(1, min(_MOST_STEPS, steps, self.buffer_size))
@@ -367,18 +400,23 @@ class ReplayBuffer(_Buffer):
 
         Raises:
             ValueError: An array does not fit the spaces; the step was not added.
+            SpecMismatch: Observations are not stacks of ``frame_stack`` frames.
         """
         pos, n, waiting = self.pos, self.n_envs, self._waiting
         try:
+            self.actions[pos] = action.reshape(n, self.action_dim)
+            self.rewards[pos] = reward
+            self.dones[pos] = done
             if self._plain is not None:
                 now, then = self._plain
                 now[pos] = obs
                 then[pos] = next_obs
-            else:
+            elif self._ring is None:
                 self._write(obs, next_obs)
-            self.actions[pos] = action.reshape(n, self.action_dim)
-            self.rewards[pos] = reward
-            self.dones[pos] = done
+            else:
+                self._write_to_ring(self._ring, obs, next_obs, done)
+        except SpecMismatch:
+            raise
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise self._refusal(obs, next_obs, action, error) from error
         if isinstance(infos, dict):
@@ -395,7 +433,7 @@ class ReplayBuffer(_Buffer):
         self._waiting = waiting = waiting + 1
         if waiting == self._most:
             if self._is_on_demand:
-                self._leave_out()
+                self._scan()
             else:
                 self.flush()
 
@@ -409,6 +447,12 @@ class ReplayBuffer(_Buffer):
                 then = np.asarray(then).reshape(self.n_envs, 1)
             part.now[self.pos] = now
             part.then[self.pos] = then
+
+    def _write_to_ring(self, ring: FrameRing, obs: Any, next_obs: Any, done: Any) -> None:
+        shape = self.n_envs, *self.obs_shape
+        ring.write(np.reshape(obs, shape), np.reshape(next_obs, shape), self._over)
+        over = np.asarray(done, np.bool_)
+        self._over = over.copy() if over.any() else None
 
     def _note_ends(self, infos: Mapping[str, Any]) -> None:
         """Read the infos of a vector env."""
@@ -429,31 +473,49 @@ class ReplayBuffer(_Buffer):
         )
 
     def flush(self) -> None:
-        """Store the waiting steps in the replay; in a folder they are durable then.
-
-        Raises:
-            SpecMismatch: Observations are not stacks of ``frame_stack`` frames.
-        """
+        """Store the waiting steps in the replay; in a folder they are durable then."""
+        if self._scanned is not None:
+            stop, ends, begins, rewards = self._scanned
+            self._scanned = None
+            kept = self.buffer_size - self._waiting
+            gone = len(ends) - kept
+            if gone:
+                self._writer.leave_out(rewards[:gone], ends=ends[:gone], begins=begins[:gone])
+            if kept:
+                self._store(slice(stop - kept, stop), ends[gone:], begins[gone:])
         while self._waiting:
             rows, ends, begins = self._oldest_waiting()
-            lead = rows.stop - rows.start, self.n_envs
-            now: dict[str, np.ndarray] = {}
-            then: dict[str, np.ndarray] = {}
-            for part in self._parts:
-                now[part.name] = part.now[rows].reshape(*lead, *part.field_shape)
-                then[part.name] = part.then[rows].reshape(*lead, *part.field_shape)
-            if self._frame_stack > 1:
-                now, then = self._frames(now, then, ends, begins)
-            action = self._spec[str(self._spec.action)]
-            taken = self.actions[rows].reshape(*lead, *action.shape)
-            chosen = {action.name: taken.astype(action.numpy_dtype, copy=False)}
-            self._writer.add(now, then, chosen, self.rewards[rows], ends=ends, begins=begins)
+            self._store(rows, ends, begins)
             self._pass(rows)
 
-    def _leave_out(self) -> None:
-        """Give up storing the oldest waiting steps, which the next ones are written over."""
+    def _store(self, rows: slice, ends: np.ndarray, begins: np.ndarray) -> None:
+        """Store steps of the ring."""
+        lead = rows.stop - rows.start, self.n_envs
+        now: dict[str, np.ndarray] = {}
+        then: dict[str, np.ndarray] = {}
+        for part in self._parts:
+            now[part.name] = part.now[rows].reshape(*lead, *part.field_shape)
+            then[part.name] = part.then[rows].reshape(*lead, *part.field_shape)
+        if self._ring is not None:
+            field = self._spec[str(self._spec.observation)]
+            before, after = self._ring.rows(rows.start, rows.stop)
+            now[field.name] = before.reshape(*lead, *field.shape)
+            then[field.name] = after.reshape(*lead, *field.shape)
+        action = self._spec[str(self._spec.action)]
+        taken = self.actions[rows].reshape(*lead, *action.shape)
+        chosen = {action.name: taken.astype(action.numpy_dtype, copy=False)}
+        self._writer.add(now, then, chosen, self.rewards[rows], ends=ends, begins=begins)
+
+    def _scan(self) -> None:
+        """Note how the oldest waiting steps begin and end, before others are written over them.
+
+        They can be stored until then; afterwards only their number matters.
+        """
+        if self._scanned is not None:
+            _, ends, begins, rewards = self._scanned
+            self._writer.leave_out(rewards, ends=ends, begins=begins)
         rows, ends, begins = self._oldest_waiting()
-        self._writer.leave_out(self.rewards[rows], ends=ends, begins=begins)
+        self._scanned = rows.stop, ends, begins, self.rewards[rows].copy()
         self._pass(rows)
 
     def _oldest_waiting(self) -> tuple[slice, np.ndarray, np.ndarray]:
@@ -461,14 +523,7 @@ class ReplayBuffer(_Buffer):
         start = (self.pos - self._waiting) % self.buffer_size
         steps = min(self._waiting, self._block, self.buffer_size - start)
         rows = slice(start, start + steps)
-        begins = np.ones((steps, self.n_envs), np.bool_)
-        if self._before is not None:
-            before = [part[None] for part in self._before]
-            begins[:1] = differing([part.now[rows][:1] for part in self._parts], before)
-        begins[1:] = differing(
-            [part.now[rows][1:] for part in self._parts],
-            [part.then[rows][:-1] for part in self._parts],
-        )
+        begins = self._begins(rows)
         terminated, truncated = _ENDS
         ends = np.where(self.timeouts[rows] != 0, truncated, terminated).astype(np.uint8)
         ends[self.dones[rows] == 0] = 0
@@ -477,6 +532,20 @@ class ReplayBuffer(_Buffer):
                 ends[step][flags] = truncated
         return rows, ends, begins
 
+    def _begins(self, rows: slice) -> np.ndarray:
+        """[T, N] bool: steps whose observations are not the next ones of the steps before."""
+        if self._ring is not None:
+            return self._ring.begins(rows.start, rows.stop)
+        begins = np.ones((rows.stop - rows.start, self.n_envs), np.bool_)
+        if self._before is not None:
+            before = [part[None] for part in self._before]
+            begins[:1] = differing([part.now[rows][:1] for part in self._parts], before)
+        begins[1:] = differing(
+            [part.now[rows][1:] for part in self._parts],
+            [part.then[rows][:-1] for part in self._parts],
+        )
+        return begins
+
     def _pass(self, rows: slice) -> None:
         """Note that the oldest waiting steps wait no longer."""
         steps = rows.stop - rows.start
@@ -484,36 +553,13 @@ class ReplayBuffer(_Buffer):
         self._limits = deque((step - steps, flags) for step, flags in self._limits if step >= steps)
         self._before = [part.then[rows.stop - 1].copy() for part in self._parts]
 
-    def _frames(
-        self,
-        now: dict[str, np.ndarray],
-        then: dict[str, np.ndarray],
-        ends: np.ndarray,
-        begins: np.ndarray,
-    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """The newest frames of stacks.
-
-        Raises:
-            SpecMismatch: Stacks are not padded at an episode's start, or not moved on by one frame.
-        """
-        (name, stacks), (_, following) = *now.items(), *then.items()
-        is_first = begins.copy()
-        is_first[1:] |= ends[:-1] != 0
-        first = stacks[is_first]
-        padding = first[:, -1:] if self._stack_padding == "repeat" else np.zeros_like(first[:, -1:])
-        if (first[:, :-1] != padding).any() or (following[:, :, :-1] != stacks[:, :, 1:]).any():
-            raise SpecMismatch(
-                f"observation: expected each stack of {self._frame_stack} frames to be the one "
-                f"before, moved on by one frame, and padded by {self._stack_padding} at a reset, "
-                f"got other frames; leave frame_stack out to store whole observations"
-            )
-        return {name: stacks[:, :, -1]}, {name: following[:, :, -1]}
-
     def reset(self) -> None:
         """Begin with an empty ring; the replay keeps its rows, and open episodes end by a cut."""
         self.flush()
         self._writer.cut()
-        self._before = None
+        self._before = self._over = None
+        if self._ring is not None:
+            self._ring.reset()
         super().reset()
 
     def close(self) -> None:
@@ -599,6 +645,8 @@ class ReplayBuffer(_Buffer):
 
     def _observed(self, first: np.ndarray, last: np.ndarray) -> tuple[Any, Any]:
         """Observations before and after transitions, of places counted over steps and envs."""
+        if self._ring is not None:
+            return self._ring.read(first, last)
         now = {part.key: self._at(part.now, first) for part in self._parts}
         then = {part.key: self._at(part.then, last) for part in self._parts}
         return (now, then) if self._is_dict else (now[None], then[None])
@@ -612,10 +660,12 @@ class ReplayBuffer(_Buffer):
 
     def _samples(self) -> Any:
         """The class of the batches."""
-        return _samples_class(is_dict=self._is_dict)
+        return _class_of(DictReplayBufferSamples if self._is_dict else ReplayBufferSamples)
 
     def __getstate__(self) -> dict[str, Any]:
         """The ring, and the episodes of a replay in RAM, or the folder of one on disk."""
+        if not self._is_on_demand:
+            self.flush()
         state = self.__dict__.copy()
         for name in ("_parts", "_plain", "_writer", "_replay"):
             del state[name]
@@ -644,6 +694,9 @@ class ReplayBuffer(_Buffer):
         self._use_arrays()
         if rows is None:
             self._start_replay(path, None)
+            self._writer.restore(going)
+            self._writer.cut()  # as whatever was open when a folder was closed
+            self._before = None
         else:
             capacity, episodes = rows
             self._start_replay(None, SequenceReplayBuffer(capacity=capacity))
@@ -651,7 +704,7 @@ class ReplayBuffer(_Buffer):
                 place = episode, stream, first_row, End(end)
                 chunk = Chunk(*place, fields, metadata, starts_late=first_row > 0)
                 self._replay.add([chunk])
-        self._writer.restore(going)
+            self._writer.restore(going)
 
 
 class NStepReplayBuffer(ReplayBuffer):
@@ -674,12 +727,249 @@ class DictReplayBuffer(ReplayBuffer):
         {'door': (8, 1), 'place': (8, 2)}
     """
 
-    def _check_space(self) -> None:
-        if not isinstance(self.observation_space, spaces.Dict):
-            raise ValueError(
-                f"observation_space: expected a Dict, got {self.observation_space}; make a "
-                f"ReplayBuffer"
+
+class RolloutBuffer(_Buffer):
+    """A rollout for PPO and A2C, whose steps can also be stored in a replay.
+
+    It holds, computes and draws the same as SB3's class, bit for bit.
+
+    Args:
+        buffer_size: Steps T of each env.
+        observation_space: Of one env: Box, Discrete, MultiDiscrete or MultiBinary.
+        action_space: Of one env, the same kinds.
+        device: Device of the batches; ``"auto"`` is the GPU where there is one.
+        gae_lambda: Weight of longer returns in the advantages, 0 to 1.
+        gamma: Discount.
+        n_envs: Number of envs N.
+        replay: Gets every step, with the extras ``value`` and ``log_prob``. SB3 does not say how an
+            episode ended, nor what was seen last: it ends by a cut, and its last row repeats the
+            observation before. Rewards are those that SB3 computes, which at the end of a time
+            limit include the value of the last observation.
+
+    Raises:
+        ValueError: A number is out of range.
+        SpecMismatch: The replay holds other rows.
+
+    Example:
+        >>> import torch
+        >>> buffer = RolloutBuffer(8, spaces.Box(0, 1, (2,)), spaces.Discrete(2), device="cpu")
+        >>> for step in range(8):
+        ...     seen, action = np.full((1, 2), step / 8, np.float32), np.array([step % 2])
+        ...     buffer.add(seen, action, [1.0], [step == 0], torch.zeros(1), torch.zeros(1))
+        >>> buffer.compute_returns_and_advantage(torch.zeros(1), np.array([True]))
+        >>> float(buffer.returns[0, 0].round(3))
+        7.726
+        >>> [tuple(batch.observations.shape) for batch in buffer.get(4)]
+        [(4, 2), (4, 2)]
+    """
+
+    def __init__(
+        self,
+        buffer_size: int,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        device: torch.device | str = "auto",
+        gae_lambda: float = 1,
+        gamma: float = 0.99,
+        n_envs: int = 1,
+        *,
+        replay: SequenceReplayBuffer | None = None,
+    ) -> None:
+        super().__init__(buffer_size, observation_space, action_space, device, n_envs)
+        _check_kind(observation_space, is_dict=isinstance(self, DictRolloutBuffer))
+        self.gae_lambda = gae_lambda
+        self.gamma = gamma
+        self.generator_ready = False
+        self.replay = replay
+        self._rows: EpisodeBuffer | None = None
+        if replay is not None:
+            more = (
+                Field("extra/value", "float32", (), "raw"),
+                Field("extra/log_prob", "float32", (), "raw"),
             )
+            spec = Spec.from_spaces(observation_space, action_space, more=(*more, OBSERVED))
+            replay.bind(spec, {"recipe": {"maker": _MAKER, "actions": "given"}, "num_envs": n_envs})
+            self._rows = EpisodeBuffer(
+                replay.spec,
+                self.n_envs,
+                capacity=replay.capacity,
+                next_episode=replay.storage.index.next_episode,
+                store=replay.add,
+            )
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin an empty rollout; stored steps stay in the replay, where episodes continue."""
+        lead = self.buffer_size, self.n_envs
+        space: Any = self.observation_space
+        if isinstance(space, spaces.Dict):
+            self.observations: Any = {
+                key: np.zeros((*lead, *self.obs_shape[key]), part.dtype)
+                for key, part in space.spaces.items()
+            }
+        else:
+            self.observations = np.zeros((*lead, *self.obs_shape), space.dtype)
+        self.actions = np.zeros((*lead, self.action_dim), self.action_space.dtype)
+        for name in ("rewards", "returns", "episode_starts", "values", "log_probs", "advantages"):
+            setattr(self, name, np.zeros(lead, np.float32))
+        self.generator_ready = False
+        super().reset()
+
+    def compute_returns_and_advantage(self, last_values: torch.Tensor, dones: np.ndarray) -> None:
+        """Compute advantages by GAE (https://arxiv.org/abs/1506.02438), and returns from them.
+
+        Args:
+            last_values: [N] values of the observations after the last step.
+            dones: [N] bool: the last step ended an episode.
+        """
+        # In SB3's order of operations, which rounding depends on.
+        last = last_values.clone().cpu().numpy().flatten()
+        following = np.concatenate([self.values[1:], last[None]])
+        is_going = 1.0 - np.concatenate(
+            [self.episode_starts[1:], np.asarray(dones)[None].astype(np.float32)]
+        )
+        delta = self.rewards + self.gamma * following * is_going - self.values
+        decay = self.gamma * self.gae_lambda * is_going
+        newest: Any = 0
+        for step in range(self.buffer_size - 1, -1, -1):
+            self.advantages[step] = newest = delta[step] + decay[step] * newest
+        self.returns = self.advantages + self.values
+
+    def add(
+        self,
+        obs: Any,
+        action: np.ndarray,
+        reward: Any,
+        episode_start: Any,
+        value: torch.Tensor,
+        log_prob: torch.Tensor,
+    ) -> None:
+        """Add one step of all envs; everything is copied.
+
+        Args:
+            obs: Observations ``[N, ...]``.
+            action: ``[N, ...]``.
+            reward: [N].
+            episode_start: [N] bool: an episode begins with the observation.
+            value: [N] or [N, 1]: values of the observations.
+            log_prob: [N] log-probabilities of the actions.
+        """
+        pos, n, space = self.pos, self.n_envs, self.observation_space
+        if isinstance(space, spaces.Dict):
+            for key, ring in self.observations.items():
+                ring[pos] = _in_columns(space.spaces[key], obs[key], n)
+        else:
+            self.observations[pos] = _in_columns(space, obs, n)
+        self.actions[pos] = action.reshape(n, self.action_dim)
+        self.rewards[pos] = reward
+        self.episode_starts[pos] = episode_start
+        self.values[pos] = value.detach().cpu().numpy().flatten()
+        self.log_probs[pos] = log_prob.detach().cpu().numpy().reshape(-1)
+        if self._rows is not None:
+            self._record(self._rows)
+        self.pos += 1
+        if self.pos == self.buffer_size:
+            self.full = True
+
+    def _record(self, rows: EpisodeBuffer) -> None:
+        """Store the newest step."""
+        assert self.replay is not None
+        pos, n, spec = self.pos, self.n_envs, self.replay.spec
+        over = np.flatnonzero(self.episode_starts[pos]).tolist()
+        if over:
+            rows.cut(over, newest=True)
+        action = spec[str(spec.action)]
+        seen: Any = self.observations
+        if isinstance(seen, dict):
+            layout: Any = spec.observation
+            now: Any = {
+                key: ring[pos].reshape(n, *spec[layout[key]].shape) for key, ring in seen.items()
+            }
+        else:
+            now = seen[pos].reshape(n, *spec[str(spec.observation)].shape)
+        none = np.zeros(n, np.bool_)
+        extras = {"value": self.values[pos], "log_prob": self.log_probs[pos]}
+        taken = self.actions[pos].reshape(n, *action.shape)
+        rows.add(now, taken, self.rewards[pos], None, none, none, extras=extras)
+
+    def flush(self) -> None:
+        """Store the steps that wait for more in the replay, if there is one."""
+        if self._rows is not None and self.replay is not None:
+            chunks = self._rows.take(everything=True, newest=True)
+            if chunks:
+                self.replay.add(chunks)
+
+    def get(self, batch_size: int | None = None) -> Iterator[Any]:
+        """All steps in random order, in batches; NumPy's global generator draws the order.
+
+        Args:
+            batch_size: Steps of a batch; None gives one batch of all.
+
+        Returns:
+            ``RolloutBufferSamples``, or ``DictRolloutBufferSamples``.
+
+        Raises:
+            NotEnoughData: The rollout is not full.
+        """
+        if not self.full:
+            raise NotEnoughData(
+                f"the rollout is not full: expected {self.buffer_size} steps, got {self.pos}; add "
+                f"the others first"
+            )
+        return self._batches(batch_size)
+
+    def _batches(self, batch_size: int | None) -> Iterator[Any]:
+        count = self.buffer_size * self.n_envs
+        order = np.random.permutation(count)  # noqa: NPY002
+        if not self.generator_ready:
+            flat = self.swap_and_flatten
+            seen = self.observations
+            self.observations = (
+                {key: flat(rows) for key, rows in seen.items()}
+                if isinstance(seen, dict)
+                else flat(seen)
+            )
+            for name in ("actions", "values", "log_probs", "advantages", "returns"):
+                setattr(self, name, flat(getattr(self, name)))
+            self.generator_ready = True
+        step = batch_size or count
+        for start in range(0, count, step):
+            yield self._get_samples(order[start : start + step])
+
+    def _get_samples(self, batch_inds: np.ndarray, env: Any = None) -> Any:
+        """The steps with these numbers, counted env by env."""
+        seen = self.observations
+        taken = (
+            {key: rows[batch_inds] for key, rows in seen.items()}
+            if isinstance(seen, dict)
+            else seen[batch_inds]
+        )
+        columns = self.values, self.log_probs, self.advantages, self.returns
+        kind = DictRolloutBufferSamples if isinstance(seen, dict) else RolloutBufferSamples
+        return _class_of(kind)(
+            self._owned(taken),
+            self._owned(self.actions[batch_inds].astype(np.float32, copy=False)),
+            *(self._owned(each[batch_inds].flatten()) for each in columns),
+        )
+
+
+class DictRolloutBuffer(RolloutBuffer):
+    """`RolloutBuffer` for observations that are dicts of arrays."""
+
+
+def _in_columns(space: Any, rows: Any, n: int) -> np.ndarray:
+    """Numbers of a Discrete space as [N, 1], other rows as they are."""
+    return np.asarray(rows).reshape(n, 1) if isinstance(space, spaces.Discrete) else rows
+
+
+def _check_kind(space: Any, *, is_dict: bool) -> None:
+    """Refuse a Dict for a buffer of arrays, and the other way round."""
+    if isinstance(space, spaces.Dict) != is_dict:
+        wanted, other = ("a Dict", "without") if is_dict else ("one array", "with")
+        raise ValueError(
+            f"observation_space: expected {wanted}, got {space}; use the class {other} Dict in its "
+            f"name"
+        )
 
 
 def _observation_shape(space: Any) -> Any:
@@ -743,10 +1033,13 @@ def _sb3_buffers() -> Any:
 _BUFFERS = _sb3_buffers()
 if _BUFFERS is not None:
     # Abstract base classes take classes that inherit nothing of them: isinstance() is True then.
-    for _ours in (ReplayBuffer, DictReplayBuffer, NStepReplayBuffer):
+    for _ours in (
+        *(ReplayBuffer, DictReplayBuffer, NStepReplayBuffer),
+        *(RolloutBuffer, DictRolloutBuffer),
+    ):
         getattr(_BUFFERS, _ours.__name__).register(_ours)
 
 
-def _samples_class(*, is_dict: bool) -> Any:
-    mine = DictReplayBufferSamples if is_dict else ReplayBufferSamples
-    return getattr(_BUFFERS, mine.__name__, mine)
+def _class_of(samples: type[Any]) -> Any:
+    """SB3's class of the same name, where SB3 is installed."""
+    return getattr(_BUFFERS, samples.__name__, samples)

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+import pickle
+from pathlib import Path
+from typing import Any, Literal
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepwell.buffers import SequenceReplayBuffer
+from stepwell.buffers import NotEnoughData, SequenceReplayBuffer, SpecMismatch
 from stepwell.buffers.episode_buffer import EpisodeBuffer
 
 pytest.importorskip("stable_baselines3", reason="needs stable_baselines3")
 
 import torch
+from stable_baselines3 import A2C, DQN, SAC, TD3
 from stable_baselines3.common import buffers as theirs
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 from stepwell.buffers.dropin import sb3 as ours
 
@@ -198,3 +203,360 @@ def test_the_replay_has_the_rows_of_an_episode_buffer(
             our.flush()
     our.flush()
     assert by_stream(our.replay) == model_rows(SEEN[seen], ACTS[acts], n, given_steps)
+
+
+@given(
+    seen=st.sampled_from(list(SEEN)),
+    n=st.integers(1, 3),
+    size=st.integers(1, 20),
+    looks=st.lists(st.integers(0, 60), max_size=4),
+    block=st.integers(1, 9),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=60)
+def test_a_full_ring_keeps_its_steps_for_a_look(
+    seen: str, n: int, size: int, looks: list[int], block: int, seed: int
+) -> None:
+    """However seldom somebody looks, the replay's newest rows are those of the ring."""
+    steps = played(SEEN[seen], ACTS["number"], n, 60, seed)
+    our = both(SEEN[seen], ACTS["number"], size * n, n)[1]
+    our._block = min(block, our.buffer_size)
+    for number, step in enumerate(steps):
+        our.add(*copy.deepcopy(step))
+        if number in looks:
+            our.flush()
+    our.flush()
+    known = {}
+    for stream, episode, end, *fields in model_rows(SEEN[seen], ACTS["number"], n, steps):
+        known[stream, episode] = end, {name: data for name, _, data in fields}
+    kept = np.zeros(n, int)
+    for each in our.replay.iter_episodes():
+        end, data = known[each.stream, each.metadata["stream_episode"]]
+        start, stop = each.first_row, each.first_row + len(each.reward)
+        for name, rows in each.fields.items():
+            whole = np.frombuffer(data[name], rows.dtype).reshape(-1, *rows.shape[1:])
+            # The first reward of a part is that of the row before, which may be gone.
+            skip = int(name == "reward" and start > 0)
+            there = whole[start + skip : stop].copy()
+            if name == "action" and stop < len(whole):
+                there[-1] = rows[-1]  # of a row before steps that were left out
+            assert rows[skip:].tobytes() == there.tobytes(), name
+        if stop == len(whole):
+            assert int(each.end) == end
+        kept[each.stream] += each.steps
+    assert (kept >= min(60, our.buffer_size)).all()
+
+
+def rollouts(seen: Any, acts: Any, size: int, n: int, **options: Any) -> tuple[Any, Any]:
+    name = "DictRolloutBuffer" if isinstance(seen, spaces.Dict) else "RolloutBuffer"
+    made = [
+        getattr(module, name)(size, seen, acts, device="cpu", n_envs=n, **options)
+        for module in (theirs, ours)
+    ]
+    return made[0], made[1]
+
+
+@pytest.mark.parametrize("acts", ACTS)
+@pytest.mark.parametrize("seen", SEEN)
+@settings(max_examples=5)
+@given(
+    n=st.integers(1, 3),
+    size=st.integers(1, 12),
+    gae_lambda=st.sampled_from([0.0, 0.95, 1]),
+    batch_size=st.sampled_from([None, 1, 4]),
+    seed=st.integers(0, 99),
+)
+def test_a_rollout_gives_what_sb3_gives(
+    seen: str, acts: str, n: int, size: int, gae_lambda: float, batch_size: int | None, seed: int
+) -> None:
+    their, our = rollouts(SEEN[seen], ACTS[acts], size, n, gae_lambda=gae_lambda, gamma=0.97)
+    rng = np.random.default_rng(seed)
+    for _ in range(2):
+        for now, _, action, gain, done, _ in played(SEEN[seen], ACTS[acts], n, size, seed):
+            value, log_prob = (torch.from_numpy(rng.random((n, 1), np.float32)) for _ in "ab")
+            for buffer in their, our:
+                buffer.add(copy.deepcopy(now), action, gain, done, value, log_prob[:, 0])
+        last, over = torch.from_numpy(rng.random((n, 1), np.float32)), rng.random(n) < 0.5
+        for buffer in their, our:
+            buffer.compute_returns_and_advantage(last, over)
+        assert our.advantages.tobytes() == their.advantages.tobytes()
+        assert our.returns.tobytes() == their.returns.tobytes()
+        batches = []
+        for buffer in their, our:
+            seed_global(seed)
+            batches.append(list(buffer.get(batch_size)))
+        for got, wanted in zip(batches[1], batches[0], strict=True):
+            assert_equal(got, wanted)
+        for buffer in their, our:
+            buffer.reset()
+
+
+def test_a_rollout_fills_a_replay() -> None:
+    replay = SequenceReplayBuffer(seed=0)
+    our = rollouts_with(replay)
+    for start in range(3):
+        our.reset()
+        for step in range(4):
+            number = 4 * start + step
+            now = np.full((2, 3), number, np.float32)
+            first = np.array([number == 0, number in (0, 6)])
+            value = torch.full((2, 1), number / 2)
+            our.add(now, np.array([1, 2]), np.full(2, number), first, value, -value[:, 0])
+    our.flush()
+    episodes = list(replay.iter_episodes())
+    assert [(e.stream, e.steps) for e in episodes] == [(0, 12), (1, 6), (1, 6)]
+    assert all(e.cut[-1] for e in episodes)
+    assert episodes[2].observation[:, 0].tolist() == [6, 7, 8, 9, 10, 11, 11]
+    assert episodes[2].fields["extra/value"].tolist()[:2] == [3.0, 3.5]
+    assert episodes[2].fields["info/observed"].tolist() == [True] * 6 + [False]
+
+
+def rollouts_with(replay: SequenceReplayBuffer) -> Any:
+    return ours.RolloutBuffer(
+        4, SEEN["vector"], ACTS["number"], device="cpu", n_envs=2, replay=replay
+    )
+
+
+def weights(model: Any) -> torch.Tensor:
+    return torch.cat([each.detach().flatten() for each in model.policy.parameters()])
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "env", "options"),
+    [
+        (DQN, "CartPole-v1", {"train_freq": 4}),
+        (DQN, "CartPole-v1", {"optimize_memory_usage": True, "handle": False}),
+        (SAC, "Pendulum-v1", {}),
+        (TD3, "Pendulum-v1", {"n_steps": 3}),
+    ],
+)
+def test_a_model_learns_the_same_as_with_its_own_buffer(
+    algorithm: Any, env: str, options: dict[str, Any]
+) -> None:
+    found = []
+    handle = options.get("handle", True)
+    steps = options.get("n_steps", 1)
+    for kwargs in (
+        {},
+        {"replay_buffer_class": ours.NStepReplayBuffer if steps > 1 else ours.ReplayBuffer},
+    ):
+        more: dict[str, Any] = {"handle_timeout_termination": handle}
+        others = {key: value for key, value in options.items() if key != "handle"}
+        if kwargs and steps > 1:
+            more |= {"n_steps": others.pop("n_steps"), "gamma": 0.99}
+        model = algorithm(
+            "MlpPolicy",
+            DummyVecEnv([lambda: gym.make(env, max_episode_steps=30)] * 2),
+            **kwargs,
+            **others,
+            replay_buffer_kwargs=more,
+            buffer_size=150,
+            learning_starts=40,
+            batch_size=16,
+            policy_kwargs={"net_arch": [16]},
+            seed=1,
+        )
+        model.learn(240)
+        found.append(weights(model))
+        if kwargs:
+            model.replay_buffer.flush()
+            # Of an episode whose first rows are gone, its first stored row counts as a step, too.
+            assert 150 <= len(model.replay_buffer.replay) <= 152
+    assert torch.equal(*found)
+
+
+def test_normalized_batches_are_those_of_sb3() -> None:
+    env = VecNormalize(DummyVecEnv([lambda: gym.make("Pendulum-v1")]))
+    env.reset()
+    for _ in range(20):
+        env.step(np.zeros((1, 1), np.float32))
+    for options in {}, {"n_steps": 3}:
+        their, our = both(env.observation_space, env.action_space, 100, 1, **options)
+        for step in played(env.observation_space, env.action_space, 1, 30, 0):
+            for buffer in their, our:
+                buffer.add(*step)
+        seed_global(0)
+        expected = their.sample(8, env=env)
+        seed_global(0)
+        assert_equal(our.sample(8, env=env), expected)
+
+
+def test_a_model_of_rollouts_learns_the_same() -> None:
+    found = []
+    replay = SequenceReplayBuffer(seed=0)
+    for kwargs in (
+        {},
+        {
+            "rollout_buffer_class": ours.RolloutBuffer,
+            "rollout_buffer_kwargs": {"replay": replay},
+        },
+    ):
+        model = A2C("MlpPolicy", "CartPole-v1", seed=1, policy_kwargs={"net_arch": [8]}, **kwargs)
+        model.learn(100)
+        found.append(weights(model))
+    assert torch.equal(*found)
+    model.rollout_buffer.flush()
+    assert len(replay) == 100
+
+
+@pytest.mark.parametrize("where", ["ram", "folder"])
+def test_it_is_saved_and_loaded(where: str, tmp_path: Path) -> None:
+    options = {} if where == "ram" else {"path": tmp_path / "store"}
+    steps = played(SEEN["dict"], ACTS["box"], 2, 90, 0)
+    their, _ = both(SEEN["dict"], ACTS["box"], 50, 2)
+    our = ours.DictReplayBuffer(50, SEEN["dict"], ACTS["box"], "cpu", 2, **options)
+    for number, step in enumerate(steps[:60]):
+        for buffer in their, our:
+            buffer.add(*copy.deepcopy(step))
+        if number == 33:
+            our.flush()
+    saved = pickle.dumps(our)
+    our.close()
+    loaded = pickle.loads(saved)
+    for step in steps[60:]:
+        for buffer in their, loaded:
+            buffer.add(*copy.deepcopy(step))
+    assert_equal(sampled(loaded, 40), sampled(their, 40))
+    loaded.flush()
+    if where == "folder":  # there episodes end by a cut
+        assert loaded.replay.path == tmp_path / "store"
+        assert loaded.replay.steps == 2 * 90
+        loaded.close()
+        return
+    ends = {(e.stream, e.metadata["stream_episode"]): e for e in loaded.replay.iter_episodes()}
+    for stream, episode, end, *fields in model_rows(SEEN["dict"], ACTS["box"], 2, steps)[-6:]:
+        if (each := ends.get((stream, episode))) is not None:
+            assert int(each.end) == end
+            for name, kind, data in fields:
+                whole = np.frombuffer(data, kind).reshape(-1, *each.fields[name].shape[1:])
+                if name != "reward" or not each.first_row:
+                    assert (each.fields[name] == whole[each.first_row :]).all()
+    loaded.close()
+
+
+def test_sb3_saves_and_loads_it(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"policy_kwargs": {"net_arch": [8]}, "learning_starts": 10}
+    model = DQN(
+        "MlpPolicy", "CartPole-v1", replay_buffer_class=ours.ReplayBuffer, buffer_size=99, **options
+    )
+    model.learn(60)
+    model.save_replay_buffer(tmp_path / "buffer")
+    model.save(tmp_path / "model")
+    before = sampled(model.replay_buffer, 30)
+    other = DQN.load(tmp_path / "model", env=gym.make("CartPole-v1"))
+    other.load_replay_buffer(tmp_path / "buffer")
+    assert_equal(sampled(other.replay_buffer, 30), before)
+    other.learn(60, reset_num_timesteps=False)
+    twin = copy.deepcopy(other.replay_buffer)
+    assert by_stream(twin.replay) == by_stream(other.replay_buffer.replay)
+    twin.reset()
+    assert (twin.size(), other.replay_buffer.size()) == (0, 99)
+
+
+@pytest.mark.parametrize("name", ["_final_observation", "_final_obs"])
+def test_infos_of_a_vector_env_mark_what_ran_out_of_time(name: str) -> None:
+    """As CleanRL's files call it: done is what terminated, and infos are a dict."""
+    our = ours.ReplayBuffer(
+        100, SEEN["vector"], ACTS["number"], "cpu", 2, handle_timeout_termination=False
+    )
+    for step in range(6):
+        now = np.full((2, 3), step, np.float32)
+        over = np.array([step == 2, False])
+        infos = {name: np.array([step == 2, step == 4])} if step in (2, 4) else {}
+        our.add(now, now + 1, np.array([0, 1]), np.ones(2), over, infos)
+    our.flush()
+    found = [
+        (each.stream, each.steps, bool(each.terminated[-1]), bool(each.truncated[-1]))
+        for each in our.replay.iter_episodes()
+    ]
+    assert sorted(found) == [
+        (0, 3, False, False),
+        (0, 3, True, False),
+        (1, 1, False, False),
+        (1, 5, False, True),
+    ]
+
+
+def stacked(
+    steps: int, padding: Literal["zero", "repeat"], n: int = 2, seed: int = 0
+) -> list[Step]:
+    """Steps of envs that show stacks of 3 frames of 40 x 40."""
+    rng = np.random.default_rng(seed)
+
+    def reset() -> np.ndarray:
+        frame = rng.integers(0, 256, (40, 40), np.uint8)
+        return np.stack([frame if padding == "repeat" else 0 * frame] * 2 + [frame])
+
+    now, found = np.stack([reset() for _ in range(n)]), []
+    for _ in range(steps):
+        newest = rng.integers(0, 256, (n, 1, 40, 40), np.uint8)
+        then = np.concatenate([now[:, 1:], newest], axis=1)
+        done = rng.random(n) < 0.15
+        infos = [{"TimeLimit.truncated": bool(flag)} for flag in done & (rng.random(n) < 0.5)]
+        action = rng.integers(0, 3, n)
+        found.append((now, then, action, rng.normal(size=n).astype(np.float32), done, infos))
+        now = then.copy()
+        for env in np.flatnonzero(done | (rng.random(n) < 0.05)):
+            now[env] = reset()
+    return found
+
+
+@pytest.mark.parametrize("n_steps", [1, 3])
+@pytest.mark.parametrize("where", ["ram", "folder"])
+@pytest.mark.parametrize("padding", ["zero", "repeat"])
+def test_stacked_frames_are_stored_once(
+    padding: Literal["zero", "repeat"], where: str, n_steps: int, tmp_path: Path
+) -> None:
+    space, acts = spaces.Box(0, 255, (3, 40, 40), np.uint8), ACTS["number"]
+    more: dict[str, Any] = {"path": tmp_path} if where == "folder" else {}
+    their, _ = both(space, acts, 80, 2, **({"n_steps": 3} if n_steps > 1 else {}))
+    our = ours.ReplayBuffer(
+        *(80, space, acts, "cpu", 2),
+        frame_stack=3,
+        stack_padding=padding,
+        n_steps=n_steps,
+        **more,
+    )
+    for number, step in enumerate(stacked(100, padding)):
+        for buffer in their, our:
+            buffer.add(*copy.deepcopy(step))
+        if number % 9 == 0:
+            assert_equal(sampled(our, 24, number), sampled(their, 24, number))
+    our.flush()
+    assert our.replay.spec["observation"].shape == (40, 40)
+    every = np.arange(40)
+    seed_global(1)
+    expected = their._get_samples(every)
+    seed_global(1)
+    assert_equal(our._get_samples(every), expected)
+    our.close()
+
+
+def test_it_says_what_is_wrong(tmp_path: Path) -> None:
+    space, acts = SEEN["vector"], ACTS["number"]
+    with pytest.raises(ValueError, match="buffer_size"):
+        ours.ReplayBuffer(0, space, acts)
+    with pytest.raises(ValueError, match="Dict"):
+        ours.ReplayBuffer(10, SEEN["dict"], acts)
+    with pytest.raises(ValueError, match="Dict"):
+        ours.DictReplayBuffer(10, space, acts)
+    with pytest.raises(ValueError, match="path"):
+        ours.ReplayBuffer(10, space, acts, path=tmp_path, replay=SequenceReplayBuffer())
+    with pytest.raises(ValueError, match="frame_stack"):
+        ours.ReplayBuffer(10, space, acts, frame_stack=4)
+    with pytest.raises(NotImplementedError, match="Text"):
+        ours.ReplayBuffer(10, spaces.Text(3), acts)
+    our = ours.ReplayBuffer(10, space, acts, "cpu")
+    with pytest.raises(NotEnoughData, match="empty"):
+        our.sample(3)
+    now = np.zeros((1, 4), np.float32)
+    with pytest.raises(ValueError, match=r"\(1, 4\)"):
+        our.add(now, now, np.zeros(1), np.zeros(1), np.zeros(1), [{}])
+    assert our.size() == 0
+    our = ours.ReplayBuffer(90, spaces.Box(0, 255, (3, 40, 40), np.uint8), acts, frame_stack=3)
+    wrong = np.arange(4800, dtype=np.uint16).astype(np.uint8).reshape(1, 3, 40, 40)
+    with pytest.raises(SpecMismatch, match="3 frames"):  # noqa: PT012
+        our.add(wrong, wrong, np.zeros(1), np.zeros(1), np.zeros(1), [{}])
+        our.flush()
+    with pytest.raises(NotEnoughData, match="full"):
+        rollouts(space, acts, 4, 1)[1].get(2)
