@@ -24,7 +24,7 @@ from support.source_tree import CHECKOUT
 
 STEPWELL = "stepwell.buffers.dropin.sb3"
 SCENARIO = CHECKOUT / "tests" / "support" / "libraries" / "cleanrl_scenario.py"
-NEEDS = ("stable_baselines3", "tensorboard", "tyro")
+NEEDS = ("distutils", "stable_baselines3", "tensorboard", "tyro")
 
 
 def arguments(env: str, steps: int, learning_starts: int, buffer_size: int = 1000) -> list[str]:

@@ -11,6 +11,7 @@ None leaves the file as it is) and ``result``, an `.npz` file that gets
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import runpy
@@ -144,9 +145,10 @@ def stored(name: str, buffer: Any) -> dict[str, Any]:
 def put_a_teacher_in_place_of_the_hub() -> None:
     """A teacher is downloaded; here it is a network with random weights. Nothing is filmed."""
     import torch
-    from cleanrl.dqn_atari import QNetwork  # type: ignore[import-not-found]
 
-    network = QNetwork(SimpleNamespace(single_action_space=gym.spaces.Discrete(4)))
+    network = importlib.import_module("cleanrl.dqn_atari").QNetwork(
+        SimpleNamespace(single_action_space=gym.spaces.Discrete(4))
+    )
     torch.save(network.state_dict(), "teacher.cleanrl_model")
     hub: Any = ModuleType("huggingface_hub")
     hub.hf_hub_download = lambda **_: "teacher.cleanrl_model"
