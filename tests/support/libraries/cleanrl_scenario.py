@@ -16,6 +16,7 @@ import json
 import re
 import runpy
 import sys
+from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -91,7 +92,7 @@ class Logged(gym.Wrapper[Any, Any, Any, Any]):
 def main(file: str, arguments: list[str], module: str | None, result: str) -> None:
     for name, kind in (("Planned", {}), ("Constant", {"is_constant": True})):
         for suffix, options in (("", kind), ("Box", kind | {"is_continuous": True})):
-            gym.register(f"{name}{suffix}-v0", Planned, kwargs=options)
+            gym.register(f"{name}{suffix}-v0", partial(Planned, **options))
     patch_gymnasium()
     logs: list[Logged] = []
     vector: Any = gym.vector
