@@ -59,6 +59,10 @@ class FrameRing:
         self._shape = num_envs, *((stack,) if stack > 1 else ()), *shape
         self._shape_by_frame = num_envs, stack, -1 if self._frames.size else 0
         self._word = np.uint64 if self._frames[0, 0].nbytes % 8 == 0 else np.uint8
+        self._words = self._frames_as_words()
+        size_of_row = self._words.shape[2]
+        step = max(1, size_of_row // _PROBES)
+        self._probes = slice(step // 2, None, step)
         # For each step its frames before, as far as they matter, and the true next observations
         # that another episode's first one took the place of.
         self._age = np.zeros((size, num_envs), np.uint8)
@@ -103,13 +107,11 @@ class FrameRing:
         now, then = self._checked(observation), self._checked(next_observation)
         words = now.reshape(self._shape_by_frame).view(self._word)
         begins = self._begins(words, slot, over)
+        newest = words[:, -1]
         if k > 1:
             self._until_compared -= 1
             if begins is not None or self._until_compared < 0:
                 self._check(now, then, begins, slot)
-            newest, then = now[:, -1], then[:, -1]
-        else:
-            newest = now
         place, before = count % self._size, (count - 1) % self._size
         if place in self._final_places:
             self._final_places.discard(place)
@@ -128,9 +130,9 @@ class FrameRing:
                     self._finals[before * n + env] = self._frames[slot, env].copy()
                     self._has_final[before, env] = True
                     self._final_places.add(before)
-                self._frames[slot, env] = newest[env]
+                self._words[slot, env] = newest[env]
                 self._age[place, env] = 0
-        self._frames[following] = then
+        self._words[following] = then.reshape(self._shape_by_frame).view(self._word)[:, -1]
         self._count = count + 1
 
     def _checked(self, observation: Any) -> np.ndarray:
@@ -181,7 +183,17 @@ class FrameRing:
         return found
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_spare": {}}
+        return {key: part for key, part in self.__dict__.items() if key not in ("_spare", "_words")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._spare = {}
+        self._words = self._frames_as_words()
+
+    def _frames_as_words(self) -> np.ndarray:
+        """The same memory [slots, N, words]: words of eight bytes are compared sooner."""
+        shape = *self._frames.shape[:2], -1 if self._frames.size else 0
+        return self._frames.reshape(shape).view(self._word)
 
     def _steps_of(self, places: np.ndarray) -> np.ndarray:
         """The numbers of steps, counted since the beginning, of places in the ring."""
@@ -230,19 +242,15 @@ class FrameRing:
         n = self._num_envs
         if not self._count:
             return np.ones(n, np.bool_)
-        expected = self._frames[slot].reshape(n, -1).view(self._word)
-        differs = seen[:, -1] != expected
+        newest = seen[:, -1]
+        differs = newest != self._words[slot]
         begins = over
         if np.count_nonzero(differs):
             begins = differs.any(1) if over is None else differs.any(1) | over
         if self._stack == 1:
             return begins
-        step = max(1, seen.shape[2] // _PROBES)
-        probes = seen[:, -2, step // 2 :: step]
-        if self._padding == "repeat":
-            is_other = probes != seen[:, -1, step // 2 :: step]
-        else:
-            is_other = probes != 0
+        other: Any = newest[:, self._probes] if self._padding == "repeat" else 0
+        is_other = seen[:, -2, self._probes] != other
         if np.count_nonzero(is_other) < is_other.size:
             for env in np.flatnonzero(~is_other.any(1)).tolist():
                 if begins is None or not begins[env]:

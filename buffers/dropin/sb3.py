@@ -11,9 +11,11 @@ them as ``replay_buffer_class``. In addition `ReplayBuffer.replay` keeps the sam
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import math
 import os
+import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias
@@ -274,6 +276,7 @@ class ReplayBuffer(_Buffer):
         )
         self._ring: FrameRing | None = None
         self._over: np.ndarray | None = None  # envs whose newest step ended an episode, in a ring
+        self._is_reshaped = isinstance(observation_space, spaces.Discrete)
         if frame_stack > 1 or (optimize_memory_usage and not self._is_dict):
             self._ring = FrameRing(
                 *(self.buffer_size, self.n_envs, np.dtype(observation_space.dtype)),
@@ -344,6 +347,7 @@ class ReplayBuffer(_Buffer):
     def _start_replay(
         self, path: str | os.PathLike[str] | None, replay: SequenceReplayBuffer | None
     ) -> None:
+        self.is_closed = False
         self._most = self.buffer_size if self._is_on_demand else self._block
         held = (self.buffer_size + self._block) * self.n_envs
         self._replay = replay or new_replay(held, path)
@@ -355,6 +359,8 @@ class ReplayBuffer(_Buffer):
             if replay is None:
                 self._replay.close()  # otherwise the folder stays locked
             raise
+        if not self._is_on_demand:
+            atexit.register(_flush, weakref.ref(self))
 
     @staticmethod
     def _maybe_cast_dtype(dtype: Any) -> Any:
@@ -414,7 +420,11 @@ class ReplayBuffer(_Buffer):
             elif self._ring is None:
                 self._write(obs, next_obs)
             else:
-                self._write_to_ring(self._ring, obs, next_obs, done)
+                if self._is_reshaped:
+                    obs, next_obs = self._reshaped(obs), self._reshaped(next_obs)
+                self._ring.write(obs, next_obs, self._over)
+                is_over = np.count_nonzero(self.dones[pos]) > 0
+                self._over = self.dones[pos] != 0 if is_over else None
         except SpecMismatch:
             raise
         except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -443,16 +453,13 @@ class ReplayBuffer(_Buffer):
             now = obs if part.key is None else obs[part.key]
             then = next_obs if part.key is None else next_obs[part.key]
             if part.is_discrete:
-                now = np.asarray(now).reshape(self.n_envs, 1)
-                then = np.asarray(then).reshape(self.n_envs, 1)
+                now, then = self._reshaped(now), self._reshaped(then)
             part.now[self.pos] = now
             part.then[self.pos] = then
 
-    def _write_to_ring(self, ring: FrameRing, obs: Any, next_obs: Any, done: Any) -> None:
-        shape = self.n_envs, *self.obs_shape
-        ring.write(np.reshape(obs, shape), np.reshape(next_obs, shape), self._over)
-        over = np.asarray(done, np.bool_)
-        self._over = over.copy() if over.any() else None
+    def _reshaped(self, numbers: Any) -> np.ndarray:
+        """Numbers of a Discrete space as [N, 1]."""
+        return np.asarray(numbers).reshape(self.n_envs, 1)
 
     def _note_ends(self, infos: Mapping[str, Any]) -> None:
         """Read the infos of a vector env."""
@@ -564,8 +571,10 @@ class ReplayBuffer(_Buffer):
 
     def close(self) -> None:
         """Store waiting steps, and release files and locks; closing twice is harmless."""
-        self.flush()
-        self._replay.close()
+        if not self.is_closed:
+            self.flush()
+            self._replay.close()
+            self.is_closed = True
 
     def __enter__(self) -> Self:
         return self
@@ -710,8 +719,33 @@ class ReplayBuffer(_Buffer):
 class NStepReplayBuffer(ReplayBuffer):
     """SB3's class of this name: `ReplayBuffer` with ``n_steps=3``."""
 
-    def __init__(self, *args: Any, n_steps: int = 3, gamma: float = 0.99, **kwargs: Any) -> None:
-        super().__init__(*args, n_steps=n_steps, gamma=gamma, **kwargs)
+    def __init__(
+        self,
+        buffer_size: int,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        device: torch.device | str = "auto",
+        n_envs: int = 1,
+        optimize_memory_usage: bool = False,
+        handle_timeout_termination: bool = True,
+        *,
+        n_steps: int = 3,
+        gamma: float = 0.99,
+        path: str | os.PathLike[str] | None = None,
+        replay: SequenceReplayBuffer | None = None,
+        frame_stack: int = 1,
+        stack_padding: Literal["zero", "repeat"] = "zero",
+    ) -> None:
+        super().__init__(
+            *(buffer_size, observation_space, action_space, device, n_envs),
+            *(optimize_memory_usage, handle_timeout_termination),
+            n_steps=n_steps,
+            gamma=gamma,
+            path=path,
+            replay=replay,
+            frame_stack=frame_stack,
+            stack_padding=stack_padding,
+        )
 
 
 class DictReplayBuffer(ReplayBuffer):
@@ -970,6 +1004,13 @@ def _check_kind(space: Any, *, is_dict: bool) -> None:
             f"observation_space: expected {wanted}, got {space}; use the class {other} Dict in its "
             f"name"
         )
+
+
+def _flush(reference: weakref.ref[ReplayBuffer]) -> None:
+    """Store the waiting steps of a buffer that was not closed, at the end of the process."""
+    buffer = reference()
+    if buffer is not None and not buffer.is_closed:
+        buffer.flush()
 
 
 def _observation_shape(space: Any) -> Any:

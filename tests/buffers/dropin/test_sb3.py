@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any, Literal
 
@@ -560,3 +562,34 @@ def test_it_says_what_is_wrong(tmp_path: Path) -> None:
         our.flush()
     with pytest.raises(NotEnoughData, match="full"):
         rollouts(space, acts, 4, 1)[1].get(2)
+
+
+def test_a_process_that_ends_stores_what_waits(tmp_path: Path) -> None:
+    script = f"""
+import numpy as np
+from gymnasium import spaces
+from stepwell.buffers.dropin.sb3 import ReplayBuffer
+buffer = ReplayBuffer(99, spaces.Box(0, 9, (2,)), spaces.Discrete(2), "cpu", path={str(tmp_path)!r})
+for step in range(7):
+    seen = np.full((1, 2), step, np.float32)
+    buffer.add(seen, seen + 1, np.zeros(1, int), np.ones(1), np.zeros(1), [{{}}])
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
+    with SequenceReplayBuffer.open(tmp_path, read_only=True) as replay:
+        assert len(replay) == 7
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_optimized_memory_keeps_true_last_observations(n: int) -> None:
+    """SB3's gives the reset's observation in place of them, and refuses the other option."""
+    for seen in "vector", "number", "large":
+        their, _ = both(SEEN[seen], ACTS["number"], 20, n)
+        our = ours.ReplayBuffer(20, SEEN[seen], ACTS["number"], "cpu", n, True, True)
+        for step in played(SEEN[seen], ACTS["number"], n, 50, 3):
+            for buffer in their, our:
+                buffer.add(*copy.deepcopy(step))
+            every = np.arange(their.size())
+            seed_global(0)
+            expected = their._get_samples(every)
+            seed_global(0)
+            assert_equal(our._get_samples(every), expected)

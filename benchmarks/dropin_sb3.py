@@ -1,0 +1,158 @@
+"""The replay buffer of Stable-Baselines3, and Stepwell's in its place, side by side.
+
+    python benchmarks/dropin_sb3.py
+    python benchmarks/dropin_sb3.py --rounds 3 --envs 1 8 --learn 0
+
+An add is one step of all envs to a full buffer. Times are of the processor, in one thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from stable_baselines3 import DQN
+from stable_baselines3.common.buffers import ReplayBuffer as Original
+
+import rounds
+from stepwell.buffers.dropin.sb3 import ReplayBuffer
+
+EPISODE_STEPS = 200
+THEIRS, OURS = "stable-baselines3", "stepwell"
+HEAD = ("what", "operation", "candidate", "us each", "times SB3 (low - high)")
+ACTIONS = spaces.Discrete(2)
+VECTOR, IMAGE = "[4] float32", "4x84x84 uint8"
+STACKED = f"{IMAGE}, frame_stack=4"
+
+
+def episode(kind: str, envs: int) -> list[np.ndarray]:
+    """The observations of an episode."""
+    rng = np.random.default_rng(0)
+    if kind == VECTOR:
+        return [rng.random((envs, 4), np.float32) for _ in range(EPISODE_STEPS + 1)]
+    frames = [np.zeros((envs, 84, 84), np.uint8)] * 3
+    frames += [
+        rng.integers(0, 256, (envs, 84, 84), np.uint8, endpoint=False)
+        for _ in range(EPISODE_STEPS + 1)
+    ]
+    return [np.stack(frames[t : t + 4], 1) for t in range(EPISODE_STEPS + 1)]
+
+
+def adding(buffer: Any, seen: list[np.ndarray], envs: int) -> Callable[[int], float]:
+    """Add steps, one episode after the other."""
+    rng = np.random.default_rng(1)
+    taken = [rng.integers(0, 2, envs) for _ in seen]
+    reward, infos = np.ones(envs, np.float32), [dict[str, object]() for _ in range(envs)]
+    flags = [np.zeros(envs, np.bool_)] * (EPISODE_STEPS - 1) + [np.ones(envs, np.bool_)]
+    position = 0
+
+    def add(count: int) -> float:
+        nonlocal position
+        for _ in range(count):
+            t = position
+            buffer.add(seen[t], seen[t + 1], taken[t], reward, flags[t], infos)
+            position = (t + 1) % EPISODE_STEPS
+        return count
+
+    return add
+
+
+def draw(buffer: Any, batch_size: int, count: int) -> float:
+    """Batches."""
+    for _ in range(count):
+        buffer.sample(batch_size)
+    return count
+
+
+def learn(steps: int, options: Mapping[str, Any]) -> float:
+    """A whole run of DQN."""
+    model = DQN("MlpPolicy", "CartPole-v1", seed=0, device="cpu", learning_starts=100, **options)
+    model.learn(steps)
+    return steps
+
+
+def by_turns(candidates: Mapping[str, Callable[[], float]], count: int) -> dict[str, list[float]]:
+    """Work a second of processor time, round by round."""
+    measured: dict[str, list[float]] = {name: [] for name in candidates}
+    for number in range(count + 1):
+        for name in sorted(candidates, reverse=number % 2 == 1):
+            began = time.process_time()
+            work = candidates[name]()
+            if number:
+                measured[name].append(work / (time.process_time() - began))
+    return measured
+
+
+def lines(
+    what: str, operation: str, candidates: Mapping[str, Callable[[], float]], count: int
+) -> list[tuple[str, ...]]:
+    """One line for each candidate."""
+    measured, found = by_turns(candidates, count), []
+    for name in candidates:
+        low, middle, high = rounds.ratios(measured, name, THEIRS)
+        each = 1e6 / float(np.median(measured[name]))
+        found.append(
+            (what, operation, name, f"{each:,.1f}", f"{middle:.2f} ({low:.2f}-{high:.2f})")
+        )
+    return found
+
+
+def compared(kind: str, envs: int, steps: int, count: int) -> list[tuple[str, ...]]:
+    """The lines of one kind of observations."""
+    is_vector = kind == VECTOR
+    space = spaces.Box(-1, 1, (4,)) if is_vector else spaces.Box(0, 255, (4, 84, 84), np.uint8)
+    options: dict[str, Any] = {"frame_stack": 4} if kind == STACKED else {}
+    buffers: dict[str, Any] = {
+        THEIRS: Original(steps, space, ACTIONS, device="cpu", n_envs=envs),
+        OURS: ReplayBuffer(steps, space, ACTIONS, device="cpu", n_envs=envs, **options),
+    }
+    seen = episode(kind, envs)
+    adds = {name: adding(buffer, seen, envs) for name, buffer in buffers.items()}
+    for add in adds.values():
+        add(steps // envs)
+    calls = 3_000 if is_vector else 500
+    what = f"{envs} envs, {kind}"
+    works = {name: functools.partial(add, calls) for name, add in adds.items()}
+    found = lines(what, "add", works, count)
+    for batch_size in (64, 256):
+        draws = {
+            name: functools.partial(draw, buffer, batch_size, calls // 10)
+            for name, buffer in buffers.items()
+        }
+        found += lines(what, f"sample {batch_size}", draws, count)
+    return found
+
+
+def main() -> None:
+    """Print one table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--envs", type=int, nargs="+", default=[1, 4, 8])
+    parser.add_argument("--vectors", type=int, default=20_000, help="steps in each buffer")
+    parser.add_argument("--images", type=int, default=4_000, help="steps in each buffer")
+    parser.add_argument("--learn", type=int, default=3_000, help="steps of learn(); 0 for none")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    print(rounds.machine("stepwell", "stable-baselines3", "torch", "numpy"))
+    found: list[tuple[str, ...]] = []
+    for kind in (VECTOR, IMAGE, STACKED):
+        steps = options.vectors if kind == VECTOR else options.images
+        for envs in options.envs:
+            found += compared(kind, envs, steps, options.rounds)
+    if options.learn:
+        runs: dict[str, Callable[[], float]] = {
+            THEIRS: functools.partial(learn, options.learn, {}),
+            OURS: functools.partial(learn, options.learn, {"replay_buffer_class": ReplayBuffer}),
+        }
+        found += lines("DQN, CartPole-v1", "learn", runs, options.rounds)
+    print(rounds.table(HEAD, found))
+
+
+if __name__ == "__main__":
+    main()
