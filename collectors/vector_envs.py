@@ -101,7 +101,7 @@ def as_vector(envs: object) -> Vector:
             f"with stepwell.make_atari, stepwell.make_vec or gymnasium.make_vec"
         )
     single = with_seeded_resets(TransformReward(envs, one_number))
-    return SyncVectorEnv([lambda: single])
+    return SyncVectorEnv([lambda: single], autoreset_mode=AutoresetMode.NEXT_STEP)
 
 
 class FrameCounters:

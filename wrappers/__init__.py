@@ -19,6 +19,7 @@ from stepwell.wrappers.workers.vector_env import WorkerVectorEnv
 
 if TYPE_CHECKING:  # imported on first use
     from stepwell.wrappers.check.vector_env import check_vector_env
+    from stepwell.wrappers.gymnasium_0_29 import patch_gymnasium
     from stepwell.wrappers.nes import NesEnv, make_nes
     from stepwell.wrappers.old_gym.env import from_gym
     from stepwell.wrappers.old_gym.nes_py_patch import patch_nes_py
@@ -45,6 +46,7 @@ __all__ = [
     "make_atari",
     "make_nes",
     "make_vec",
+    "patch_gymnasium",
     "patch_nes_py",
     "vectorize",
 ]
@@ -54,6 +56,7 @@ if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
         __name__,
         {
             "check.vector_env": ["check_vector_env"],
+            "gymnasium_0_29": ["patch_gymnasium"],
             "nes.env": ["NesEnv"],
             "nes.vector": ["make_nes"],
             "old_gym.env": ["from_gym"],

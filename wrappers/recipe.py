@@ -11,6 +11,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import wrappers
 from gymnasium.envs.registration import WrapperSpec
+from gymnasium.vector import SyncVectorEnv  # `patch_gymnasium` gives the name to a subclass
 
 from stepwell.wrappers.frames import FrameStack
 from stepwell.wrappers.seeded_resets import SeededResets
@@ -171,7 +172,7 @@ def stack_of_vector(envs: gym.vector.VectorEnv[Any, Any, Any]) -> tuple[int, str
         if not isinstance(vector, VECTOR_WRAPPERS_KEEP_OBSERVATIONS):
             return None
         vector = vector.env
-    if isinstance(inner, gym.vector.SyncVectorEnv):
+    if isinstance(inner, SyncVectorEnv):
         found = [stack_of(env) for env in inner.envs]
     elif _can_stack(envs.single_observation_space):
         found = _stacks_in_workers(inner)
