@@ -50,6 +50,7 @@ __all__ = [
 Tensors: TypeAlias = "torch.Tensor | dict[str, torch.Tensor]"
 _MAKER = "stable-baselines3"
 _MOST_STEPS, _MOST_BYTES = 1024, 32 << 20
+_LARGE_ROW_BYTES = 1 << 10  # from here on it takes longer to write them twice than to compare them
 _FINAL = ("_final_observation", "_final_obs")  # of gymnasium before and since version 1.0
 _ENDS = int(End.TERMINATED), int(End.TRUNCATED)
 
@@ -195,10 +196,10 @@ class ReplayBuffer(_Buffer):
     """A ring of transitions, which are also stored as episodes.
 
     The same calls give the same as with SB3's class, and after the same ``np.random.seed`` the same
-    batches: a model learns exactly as with that one. There are two differences. Observations of
-    `sample` share no memory with the ring, but are not copied twice; and
+    batches: a model learns exactly as with that one. There are two differences.
     ``optimize_memory_usage=True`` gives true last observations, also together with
-    ``handle_timeout_termination=True``.
+    ``handle_timeout_termination=True``; and with it, or with observations of 1 KiB or more, each
+    is kept once, and there are no attributes ``observations`` and ``next_observations``.
 
     Args:
         buffer_size: Transitions to keep, of all envs together.
@@ -277,7 +278,8 @@ class ReplayBuffer(_Buffer):
         self._ring: FrameRing | None = None
         self._over: np.ndarray | None = None  # envs whose newest step ended an episode, in a ring
         self._is_reshaped = isinstance(observation_space, spaces.Discrete)
-        if frame_stack > 1 or (optimize_memory_usage and not self._is_dict):
+        is_large = self._spec.row_bytes >= _LARGE_ROW_BYTES
+        if frame_stack > 1 or ((optimize_memory_usage or is_large) and not self._is_dict):
             self._ring = FrameRing(
                 *(self.buffer_size, self.n_envs, np.dtype(observation_space.dtype)),
                 *(self.obs_shape[frame_stack > 1 :], frame_stack, stack_padding),
@@ -317,7 +319,7 @@ class ReplayBuffer(_Buffer):
         layout: Layout = self._spec.observation
         if isinstance(space, spaces.Dict):
             assert isinstance(layout, Mapping)
-            entries = [
+            entries: list[tuple[Any, ...]] = [
                 (key, str(layout[key]), part, self.observations[key], self.next_observations[key])
                 for key, part in space.spaces.items()
             ]
@@ -409,10 +411,19 @@ class ReplayBuffer(_Buffer):
             SpecMismatch: Observations are not stacks of ``frame_stack`` frames.
         """
         pos, n, waiting = self.pos, self.n_envs, self._waiting
+        marked: np.ndarray | None = None
         try:
             self.actions[pos] = action.reshape(n, self.action_dim)
             self.rewards[pos] = reward
             self.dones[pos] = done
+            if isinstance(infos, dict):
+                marked = self._marked(infos)
+            elif self.handle_timeout_termination:
+                each: Any = infos
+                flags = [info.get("TimeLimit.truncated", False) for info in each]
+                if self._has_timeouts or True in flags:
+                    self.timeouts[pos] = flags
+                    self._has_timeouts = True
             if self._plain is not None:
                 now, then = self._plain
                 now[pos] = obs
@@ -429,13 +440,8 @@ class ReplayBuffer(_Buffer):
             raise
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise self._refusal(obs, next_obs, action, error) from error
-        if isinstance(infos, dict):
-            self._note_ends(infos)
-        elif self.handle_timeout_termination:
-            flags = [info.get("TimeLimit.truncated", False) for info in infos]
-            if self._has_timeouts or True in flags:
-                self.timeouts[pos] = flags
-                self._has_timeouts = True
+        if marked is not None:
+            self._limits.append((waiting, marked))
         self.pos = pos = pos + 1
         if pos == self.buffer_size:
             self.full = True
@@ -461,16 +467,17 @@ class ReplayBuffer(_Buffer):
         """Numbers of a Discrete space as [N, 1]."""
         return np.asarray(numbers).reshape(self.n_envs, 1)
 
-    def _note_ends(self, infos: Mapping[str, Any]) -> None:
-        """Read the infos of a vector env."""
+    def _marked(self, infos: Mapping[str, Any]) -> np.ndarray | None:
+        """[N] bool: the infos of a vector env mark an end that is no termination."""
         if self.handle_timeout_termination:
             self.timeouts[self.pos] = infos.get("TimeLimit.truncated", False)
             self._has_timeouts = True
         for name in _FINAL:
             if name in infos:
-                is_over = np.asarray(infos[name], np.bool_)
-                self._limits.append((self._waiting, is_over & (self.dones[self.pos] == 0)))
-                return
+                is_over: np.ndarray = np.asarray(infos[name], np.bool_)
+                is_over = is_over & (self.dones[self.pos] == 0)
+                return is_over
+        return None
 
     def _refusal(self, obs: Any, next_obs: Any, action: Any, error: Exception) -> ValueError:
         return ValueError(
@@ -791,11 +798,18 @@ class RolloutBuffer(_Buffer):
         ...     seen, action = np.full((1, 2), step / 8, np.float32), np.array([step % 2])
         ...     buffer.add(seen, action, [1.0], [step == 0], torch.zeros(1), torch.zeros(1))
         >>> buffer.compute_returns_and_advantage(torch.zeros(1), np.array([True]))
-        >>> float(buffer.returns[0, 0].round(3))
+        >>> round(float(buffer.returns[0, 0]), 3)
         7.726
         >>> [tuple(batch.observations.shape) for batch in buffer.get(4)]
         [(4, 2), (4, 2)]
     """
+
+    rewards: np.ndarray
+    returns: np.ndarray
+    episode_starts: np.ndarray
+    values: np.ndarray
+    log_probs: np.ndarray
+    advantages: np.ndarray
 
     def __init__(
         self,
@@ -1006,13 +1020,6 @@ def _check_kind(space: Any, *, is_dict: bool) -> None:
         )
 
 
-def _flush(reference: weakref.ref[ReplayBuffer]) -> None:
-    """Store the waiting steps of a buffer that was not closed, at the end of the process."""
-    buffer = reference()
-    if buffer is not None and not buffer.is_closed:
-        buffer.flush()
-
-
 def _observation_shape(space: Any) -> Any:
     """Shape of an observation as SB3 keeps it, or a dict of shapes."""
     if isinstance(space, spaces.Dict):
@@ -1044,6 +1051,13 @@ def _action_size(space: Any) -> int:
 def _numbers(low: int, stop: int, count: int) -> np.ndarray:
     """Whole numbers of NumPy's global generator: a model's seed determines its batches by that."""
     return np.random.randint(low, stop, size=count)  # noqa: NPY002
+
+
+def _flush(reference: weakref.ref[ReplayBuffer]) -> None:
+    """Store the waiting steps of a buffer that was not closed, at the end of the process."""
+    buffer = reference()
+    if buffer is not None and not buffer.is_closed:
+        buffer.flush()
 
 
 def _device(device: Any) -> Any:

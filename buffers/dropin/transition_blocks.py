@@ -155,7 +155,8 @@ class BlockWriter:
                 run.reward = gains.item(stop - 1)
                 self._open[env] = run
         self._replay.add(chunks)
-        return (place + row_id).reshape(num_envs, steps).T
+        ids: np.ndarray = (place + row_id).reshape(num_envs, steps).T
+        return ids
 
     def leave_out(self, reward: np.ndarray, *, ends: np.ndarray, begins: np.ndarray) -> None:
         """Count T transitions of each env as `add` does, without storing them."""
@@ -197,7 +198,8 @@ class BlockWriter:
 
     def open_episodes(self) -> set[int]:
         """Ids of the episodes that the next transitions may continue."""
-        return {run.episode for run in self._open if run is not None}
+        found = (run.episode for run in self._open if run is not None)
+        return {episode for episode in found if episode is not None}
 
 
 def _by_env(rows: np.ndarray) -> np.ndarray:

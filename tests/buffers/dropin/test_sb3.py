@@ -92,7 +92,7 @@ def both(seen: Any, acts: Any, size: int, n: int, **options: Any) -> tuple[Any, 
     name = "DictReplayBuffer" if isinstance(seen, spaces.Dict) else "ReplayBuffer"
     if "n_steps" in options:
         name = "NStepReplayBuffer"
-    return tuple(  # type: ignore[return-value]
+    return tuple(
         getattr(module, name)(size, seen, acts, device="cpu", n_envs=n, **options)
         for module in (theirs, ours)
     )
@@ -403,7 +403,7 @@ def test_a_model_of_rollouts_learns_the_same() -> None:
 
 @pytest.mark.parametrize("where", ["ram", "folder"])
 def test_it_is_saved_and_loaded(where: str, tmp_path: Path) -> None:
-    options = {} if where == "ram" else {"path": tmp_path / "store"}
+    options: dict[str, Any] = {} if where == "ram" else {"path": tmp_path / "store"}
     steps = played(SEEN["dict"], ACTS["box"], 2, 90, 0)
     their, _ = both(SEEN["dict"], ACTS["box"], 50, 2)
     our = ours.DictReplayBuffer(50, SEEN["dict"], ACTS["box"], "cpu", 2, **options)
