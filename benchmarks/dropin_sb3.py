@@ -70,10 +70,15 @@ def draw(buffer: Any, batch_size: int, count: int) -> float:
     return count
 
 
-def learn(steps: int, options: Mapping[str, Any]) -> float:
-    """A whole run of DQN."""
-    model = DQN("MlpPolicy", "CartPole-v1", seed=0, device="cpu", learning_starts=100, **options)
-    model.learn(steps)
+def learner(options: Mapping[str, Any]) -> Any:
+    """A model that has begun to learn."""
+    model = DQN("MlpPolicy", "CartPole-v1", seed=0, device="cpu", buffer_size=20_000, **options)
+    return model.learn(400)
+
+
+def learn(model: Any, steps: int) -> float:
+    """Steps of ``learn``."""
+    model.learn(steps, reset_num_timesteps=False)
     return steps
 
 
@@ -137,7 +142,9 @@ def main() -> None:
     parser.add_argument("--envs", type=int, nargs="+", default=[1, 4, 8])
     parser.add_argument("--vectors", type=int, default=20_000, help="steps in each buffer")
     parser.add_argument("--images", type=int, default=4_000, help="steps in each buffer")
-    parser.add_argument("--learn", type=int, default=3_000, help="steps of learn(); 0 for none")
+    parser.add_argument(
+        "--learn", type=int, default=200, help="steps of learn() a round; 0 for none"
+    )
     options = parser.parse_args()
     torch.set_num_threads(1)
     print(rounds.machine("stepwell", "stable-baselines3", "torch", "numpy"))
@@ -147,11 +154,11 @@ def main() -> None:
         for envs in options.envs:
             found += compared(kind, envs, steps, options.rounds)
     if options.learn:
-        runs: dict[str, Callable[[], float]] = {
-            THEIRS: functools.partial(learn, options.learn, {}),
-            OURS: functools.partial(learn, options.learn, {"replay_buffer_class": ReplayBuffer}),
+        models = {THEIRS: learner({}), OURS: learner({"replay_buffer_class": ReplayBuffer})}
+        runs = {
+            name: functools.partial(learn, model, options.learn) for name, model in models.items()
         }
-        found += lines("DQN, CartPole-v1", "learn", runs, options.rounds)
+        found += lines("DQN, CartPole-v1", "learn, a step", runs, 6 * options.rounds)
     print(rounds.table(HEAD, found))
 
 

@@ -1282,13 +1282,6 @@ def _check_goals(space: Any) -> None:
         )
 
 
-def _flush(reference: weakref.ref[ReplayBuffer]) -> None:
-    """Store the waiting steps of a buffer that was not closed, at the end of the process."""
-    buffer = reference()
-    if buffer is not None and not buffer.is_closed:
-        buffer.flush()
-
-
 def _observation_shape(space: Any) -> Any:
     """Shape of an observation as SB3 keeps it, or a dict of shapes."""
     if isinstance(space, spaces.Dict):
@@ -1320,6 +1313,13 @@ def _action_size(space: Any) -> int:
 def _numbers(low: int, stop: int, count: int) -> np.ndarray:
     """Whole numbers of NumPy's global generator: a model's seed determines its batches by that."""
     return np.random.randint(low, stop, size=count)  # noqa: NPY002
+
+
+def _flush(reference: weakref.ref[ReplayBuffer]) -> None:
+    """Store the waiting steps of a buffer that was not closed, at the end of the process."""
+    buffer = reference()
+    if buffer is not None and not buffer.is_closed:
+        buffer.flush()
 
 
 def _device(device: Any) -> Any:
