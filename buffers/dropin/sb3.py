@@ -346,6 +346,8 @@ class ReplayBuffer(_Buffer):
         self._plain = None
         if not self._is_dict and self._ring is None and not self._parts[0].is_discrete:
             self._plain = self._parts[0].now, self._parts[0].then
+        # Last observations of episodes of which the newest infos did not tell the end, by env.
+        self._unmarked_ends: dict[int, list[bytes]] = {}
         self._has_timeouts = bool(self.timeouts.any())
         steps = _MOST_BYTES // max(1, self._spec.row_bytes * self.n_envs)
         self._block = max(1, min(_MOST_STEPS, steps, self.buffer_size))
@@ -408,13 +410,19 @@ class ReplayBuffer(_Buffer):
                 terminated.
             infos: One for each env, of which ``"TimeLimit.truncated"`` is read; or the infos of a
                 gymnasium vector env, where ``"_final_observation"`` or ``"_final_obs"`` mark envs
-                whose episode ended.
+                whose episode ended. Of those that are done, the last observation is taken from
+                there: CleanRL's loops give the first of the next episode as ``next_obs``.
 
         Raises:
-            ValueError: An array does not fit the spaces; the step was not added.
+            ValueError: An array does not fit the spaces, or an env without such a mark goes on
+                from the last observation of an episode that is done, with reward 0: that is a reset
+                of gymnasium's NEXT_STEP mode. The step was not added.
             SpecMismatch: Observations are not stacks of ``frame_stack`` frames.
         """
         pos, n, waiting = self.pos, self.n_envs, self._waiting
+        if isinstance(infos, dict):
+            self._refuse_resets(obs, reward, done)
+            next_obs = self._with_last_observations(next_obs, done, infos)
         marked: np.ndarray | None = None
         try:
             self.actions[pos] = action.reshape(n, self.action_dim)
@@ -470,6 +478,42 @@ class ReplayBuffer(_Buffer):
     def _reshaped(self, numbers: Any) -> np.ndarray:
         """Numbers of a Discrete space as [N, 1]."""
         return np.asarray(numbers).reshape(self.n_envs, 1)
+
+    def _refuse_resets(self, obs: Any, reward: Any, done: Any) -> None:
+        """Raise if a step goes on behind an end, as gymnasium's NEXT_STEP mode does."""
+        for env, last in self._unmarked_ends.items():
+            if self._bytes_of(obs, env) == last and not reward[env] and not done[env]:
+                raise ValueError(
+                    f"add: expected the first observation of a new episode of env {env}, got the "
+                    "last one of the episode that ended, with reward 0: the reset of gymnasium's "
+                    "NEXT_STEP mode, which is no step; make the envs with "
+                    "autoreset_mode=SAME_STEP, or leave out the step after each end"
+                )
+
+    def _with_last_observations(self, next_obs: Any, done: Any, infos: Mapping[str, Any]) -> Any:
+        """Next observations, with those of ``infos`` where an episode is done."""
+        ends = [int(env) for env in np.flatnonzero(done)]
+        name = next((name for name in _FINAL if name in infos and name[1:] in infos), None)
+        marked = [env for env in ends if name is not None and infos[name][env]]
+        self._unmarked_ends = {
+            env: self._bytes_of(next_obs, env) for env in ends if env not in marked
+        }
+        if name is None or not marked:
+            return next_obs
+        last = infos[name[1:]]
+        if not self._is_dict:
+            next_obs = np.array(next_obs)
+            next_obs[marked] = [last[env] for env in marked]
+            return next_obs
+        next_obs = {key: np.array(rows) for key, rows in next_obs.items()}
+        for key, rows in next_obs.items():
+            rows[marked] = [last[env][key] for env in marked]
+        return next_obs
+
+    def _bytes_of(self, obs: Any, env: int) -> list[bytes]:
+        """The observation of an env."""
+        parts = [obs if part.key is None else obs[part.key] for part in self._parts]
+        return [np.asarray(rows[env]).tobytes() for rows in parts]
 
     def _marked(self, infos: Mapping[str, Any]) -> np.ndarray | None:
         """[N] bool: the infos of a vector env mark an end that is no termination."""
@@ -576,6 +620,7 @@ class ReplayBuffer(_Buffer):
         self.flush()
         self._writer.cut()
         self._before = self._over = None
+        self._unmarked_ends = {}
         if self._ring is not None:
             self._ring.reset()
         super().reset()

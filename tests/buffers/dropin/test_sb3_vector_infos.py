@@ -1,0 +1,86 @@
+"""What the infos of a gymnasium vector env tell a replay buffer of Stable-Baselines3."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from stepwell.buffers.dropin.sb3 import ReplayBuffer
+from stepwell.wrappers.gymnasium_0_29 import SameStepVectorEnv
+
+STEPS = 40
+
+
+class Short(gym.Env[Any, Any]):
+    """Terminates after 3 steps; observations tell the episode and the step, or are constant."""
+
+    observation_space = gym.spaces.Box(-1e3, 1e3, (2,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, is_constant: bool, reward: float) -> None:
+        self._is_constant, self._reward = is_constant, reward
+        self._episode, self._step = 0, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self._episode, self._step = self._episode + 1, 0
+        return self._observation(), {}
+
+    def step(self, action: Any) -> Any:
+        self._step += 1
+        return self._observation(), self._reward, self._step == 3, False, {}
+
+    def _observation(self) -> Any:
+        tag = (0, 0) if self._is_constant else (self._episode, self._step)
+        return np.array(tag, np.float32)
+
+
+def played(
+    mode: AutoresetMode | None, *, is_constant: bool = False, reward: float = 0.0
+) -> list[list[list[float]]]:
+    """Observations of the episodes that a buffer stored, of a loop as CleanRL's."""
+    make: Any = [lambda: Short(is_constant, reward)] * 2
+    envs: Any = (
+        SameStepVectorEnv(make) if mode is None else SyncVectorEnv(make, autoreset_mode=mode)
+    )
+    buffer = ReplayBuffer(
+        500,
+        envs.single_observation_space,
+        envs.single_action_space,
+        "cpu",
+        n_envs=2,
+        handle_timeout_termination=False,
+    )
+    observation, _ = envs.reset(seed=0)
+    for _ in range(STEPS):
+        action = np.zeros(2, np.int64)
+        following, rewards, terminated, _, infos = envs.step(action)
+        buffer.add(observation, following.copy(), action, rewards, terminated, infos)
+        if mode is AutoresetMode.DISABLED and terminated.any():
+            following, _ = envs.reset(options={"reset_mask": terminated})
+        observation = following
+    buffer.flush()
+    return [episode.observation.tolist() for episode in buffer.replay.iter_episodes()]  # type: ignore[union-attr]
+
+
+WHOLE = [[[e, step] for step in range(4)] for e in range(1, 14) for _ in range(2)]
+
+
+@pytest.mark.parametrize("mode", [None, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED])
+def test_the_last_observation_of_a_terminated_episode_is_the_true_one(mode: Any) -> None:
+    assert sorted(played(mode))[:26] == WHOLE
+
+
+@pytest.mark.parametrize("mode", [None, AutoresetMode.SAME_STEP])
+def test_an_end_that_infos_mark_may_be_followed_by_the_same_observation(mode: Any) -> None:
+    found = played(mode, is_constant=True)
+    assert sorted(map(len, found)) == [2, 2] + [4] * 26
+
+
+@pytest.mark.parametrize("reward", [0.0, 1.0])
+def test_a_reset_of_next_step_mode_is_refused(reward: float) -> None:
+    with pytest.raises(ValueError, match=r"env 0.*NEXT_STEP.*autoreset_mode=SAME_STEP"):
+        played(AutoresetMode.NEXT_STEP, reward=reward)
