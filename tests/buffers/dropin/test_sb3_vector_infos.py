@@ -63,7 +63,7 @@ def played(
             following, _ = envs.reset(options={"reset_mask": terminated})
         observation = following
     buffer.flush()
-    return [episode.observation.tolist() for episode in buffer.replay.iter_episodes()]  # type: ignore[union-attr]
+    return [episode.observation.tolist() for episode in buffer.replay.iter_episodes()]
 
 
 WHOLE = [[[e, step] for step in range(4)] for e in range(1, 14) for _ in range(2)]
