@@ -18,6 +18,7 @@ BRIDGES = "stepwell.buffers.bridges."
 NEEDS = {
     f"{BRIDGES}cleanrl": "torch",
     f"{BRIDGES}torch_policies": "torch",
+    "stepwell.buffers.dropin.sb3": "torch",
     f"{BRIDGES}formats.tfrecord": "google_crc32c",
     **dict.fromkeys(
         [f"{BRIDGES}torchrl.{name}" for name in ("batches", "recorded", "replay")],

@@ -108,7 +108,7 @@ def test_two_defects_of_infos_and_last_observations_are_repaired(kind: Any) -> N
     env = sw.record(
         kind([partial(LiveBufferEnv, 3)] * 2, autoreset_mode=SAME_STEP), sw.SequenceReplayBuffer()
     )
-    env.reset(seed=0)
+    info = env.reset(seed=0)[1]
     for _ in range(3):
         info = env.step(ZEROS)[4]
     assert [one[0, 0] for one in info["final_obs"]] == [3, 3]
@@ -300,7 +300,7 @@ def test_wrappers_of_the_user() -> None:
 
     replay = sw.SequenceReplayBuffer()
     env: Any = RecordEpisodeStatistics(sw.record(Doubled(two(partial(CounterEnv, 3))), replay))
-    env.reset(seed=0)
+    info = env.reset(seed=0)[1]
     for _ in range(3):
         info = env.step(ZEROS)[4]
     env.close()

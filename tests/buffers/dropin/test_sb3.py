@@ -235,6 +235,7 @@ def test_a_full_ring_keeps_its_steps_for_a_look(
     for each in our.replay.iter_episodes():
         end, data = known[each.stream, each.metadata["stream_episode"]]
         start, stop = each.first_row, each.first_row + len(each.reward)
+        whole = np.empty(0)
         for name, rows in each.fields.items():
             whole = np.frombuffer(data[name], rows.dtype).reshape(-1, *rows.shape[1:])
             # The first reward of a part is that of the row before, which may be gone.
@@ -393,7 +394,9 @@ def test_a_model_of_rollouts_learns_the_same() -> None:
             "rollout_buffer_kwargs": {"replay": replay},
         },
     ):
-        model = A2C("MlpPolicy", "CartPole-v1", seed=1, policy_kwargs={"net_arch": [8]}, **kwargs)
+        model: Any = A2C(
+            "MlpPolicy", "CartPole-v1", seed=1, policy_kwargs={"net_arch": [8]}, **kwargs
+        )
         model.learn(100)
         found.append(weights(model))
     assert torch.equal(*found)
@@ -438,14 +441,13 @@ def test_it_is_saved_and_loaded(where: str, tmp_path: Path) -> None:
 
 def test_sb3_saves_and_loads_it(tmp_path: Path) -> None:
     options: dict[str, Any] = {"policy_kwargs": {"net_arch": [8]}, "learning_starts": 10}
-    model = DQN(
-        "MlpPolicy", "CartPole-v1", replay_buffer_class=ours.ReplayBuffer, buffer_size=99, **options
-    )
+    options["replay_buffer_class"] = ours.ReplayBuffer
+    model = DQN("MlpPolicy", "CartPole-v1", buffer_size=99, **options)
     model.learn(60)
     model.save_replay_buffer(tmp_path / "buffer")
     model.save(tmp_path / "model")
     before = sampled(model.replay_buffer, 30)
-    other = DQN.load(tmp_path / "model", env=gym.make("CartPole-v1"))
+    other: Any = DQN.load(tmp_path / "model", env=gym.make("CartPole-v1"))
     other.load_replay_buffer(tmp_path / "buffer")
     assert_equal(sampled(other.replay_buffer, 30), before)
     other.learn(60, reset_num_timesteps=False)
