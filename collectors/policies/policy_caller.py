@@ -412,7 +412,7 @@ def outside_of(space: spaces.Space[object]) -> Callable[[np.ndarray], np.ndarray
     return lambda rows: np.isnan(rows) if rows.dtype.kind == "f" else None
 
 
-def _names(extras: Mapping[str, np.ndarray]) -> list[str]:
+def _names(extras: Mapping[str, object]) -> list[str]:
     return sorted(map(key_of, extras))
 
 
