@@ -134,6 +134,7 @@ class SequenceReplayBuffer:
         self._sampler: Sampler | None = None
         self._total_bytes = 0
         self._writers: list[weakref.ref[ReplayWriter]] = []
+        self._before_close: list[weakref.WeakMethod[Callable[[], None]]] = []
         if self._path is None:
             return
         if DiskStorage.exists(self._path):
@@ -406,6 +407,10 @@ class SequenceReplayBuffer:
         """
         writer.begin()
         self._writers = [*map(weakref.ref, self._open_writers()), weakref.ref(writer)]
+
+    def call_before_close(self, method: Callable[[], None]) -> None:
+        """Let `close` call a method that stores waiting rows; its object is not kept alive."""
+        self._before_close.append(weakref.WeakMethod(method))
 
     @contextlib.contextmanager
     def filled_at_once(self, doing: str) -> Generator[SequenceReplayBuffer]:
@@ -995,6 +1000,9 @@ class SequenceReplayBuffer:
         try:
             for writer in self._open_writers():
                 writer.close()
+            methods, self._before_close = self._before_close, []
+            for method in filter(None, [reference() for reference in methods]):
+                method()
         finally:
             if self._sampler is not None:
                 self._sampler.close()

@@ -276,7 +276,9 @@ class ReplayWriter:
             if self._is_closed:
                 raise ValueError(self._closed("a row"))
             envs: Any = self._env_ids if env_ids is None else env_ids
-            if extras is not None and extras.keys() != self._extras:
+            if extras is not None and (
+                not isinstance(extras, Mapping) or extras.keys() != self._extras
+            ):
                 raise self._other_extras(extras)
             if self._missing:
                 info = self._completed("info", info, envs)
@@ -357,11 +359,14 @@ class ReplayWriter:
                 raise ValueError(self._closed("an episode"))
             if not is_whole(env) or not 0 <= env < self._num_envs:
                 raise ValueError(f"env: expected 0 to {self._num_envs - 1}, got {env!r}")
-            if self._extras != (extras or {}).keys():
-                raise self._other_extras(extras or {})
+            extras = {} if extras is None else extras
+            if not isinstance(extras, Mapping) or self._extras != extras.keys():
+                raise self._other_extras(extras)
+            if not isinstance(info, Mapping | None):
+                raise TypeError(f"info: expected a mapping of names to arrays, got {info!r}")
             buffer = self._buffer
             episode = whole_episode(
-                self._columns(observation, action, reward, extras or {}, info or {}),
+                self._columns(observation, action, reward, extras, info or {}),
                 self._replay.spec,
                 "add_episode",
                 terminated=terminated,
@@ -527,7 +532,9 @@ class ReplayWriter:
         found = {int(env): {**self._facts, **checked_facts(facts)} for env, facts in given.items()}
         return {**self._facts_of_all, **found}
 
-    def _other_extras(self, extras: Mapping[str, object]) -> SpecMismatch:
+    def _other_extras(self, extras: object) -> Exception:
+        if not isinstance(extras, Mapping):
+            return TypeError(f"extras: expected a mapping of names to values, got {extras!r}")
         return SpecMismatch(
             f"extras: expected the names {sorted(self._extras)}, got {sorted(extras)}; declare "
             f"them when the writer is made"
@@ -720,7 +727,7 @@ def _rows_of(
     if len(spaces) != 2 or None in spaces:
         raise TypeError(
             f"expected a Spec, a gymnasium Env or VectorEnv, or a pair of its observation space "
-            f"and action space, got {source!r}"
+            f"and action space, got {source!r}; give one of them"
         )
     return Spec.from_spaces(*spaces), count, spaces_facts(*spaces)
 
@@ -738,6 +745,8 @@ def _examples(kind: str, values: Mapping[str, object] | None) -> dict[str, np.nd
         )
     found = {name: np.asarray(value) for name, value in (values or {}).items()}
     for name, value in found.items():
+        if not isinstance(name, str):
+            raise TypeError(f"{kind}: expected names of fields, got {name!r}; give texts")
         if value.dtype.kind not in "biufc":
             raise TypeError(
                 f"{kind} field {name!r}: expected a number or an array of them, got "

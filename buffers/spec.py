@@ -13,6 +13,7 @@ import numpy as np
 from gymnasium import spaces
 
 from stepwell.buffers import json_values
+from stepwell.buffers.whole_numbers import check_whole
 
 __all__ = [
     "FIELD_KINDS",
@@ -224,8 +225,7 @@ class Spec:
             TypeError: A space holds something without a fixed dtype and shape (Text, Graph, ...).
             ValueError: ``frame_stack`` does not fit the observation space.
         """
-        if frame_stack < 1:
-            raise ValueError(f"frame_stack: expected a whole number >= 1, got {frame_stack}")
+        check_whole("frame_stack", frame_stack, 1)
         fields: list[Field] = []
         observation = _layout_of("observation", observation_space, fields)
         if frame_stack > 1:

@@ -93,7 +93,7 @@ def record(
         TypeError: The env is none, or a space, an info field or the metadata cannot be stored.
         ValueError: The vector env does not declare an autoreset mode. In `step`, before the env is
             stepped: the actions do not fit the action space, or the extras differ from those
-            before.
+            before. In `log_extras`: one is unknown, or no array of numbers.
         SpecMismatch: In the first `step`: the replay holds rows of other envs.
         ResetNeeded: In `step`: an env was not reset, or its last step failed.
 
@@ -127,8 +127,7 @@ def record(
         return RecordedVectorEnv(env, recording)
     if not isinstance(env, gymnasium.Env):
         raise TypeError(
-            f"env: expected a gymnasium Env or VectorEnv, got {type(env).__name__}; record the "
-            f"gymnasium envs inside of it"
+            f"env: expected a gymnasium Env or VectorEnv, got {type(env).__name__}; {_advice(env)}"
         )
     # Never stepped: it declares what a Collector reads from vector envs.
     view = SyncVectorEnv([lambda: env], autoreset_mode=AutoresetMode.DISABLED)
@@ -139,6 +138,7 @@ def record(
         metadata=metadata,
         frame_stack=frame_stack,
         flush_seconds=flush_seconds,
+        is_single=True,
     )
     return RecordedEnv(env, recording)
 
@@ -220,7 +220,16 @@ class RecordedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         ):
             return observation[None]
         empty: Any = create_empty_array(self._space, 1)
-        return concatenate(self._space, [observation], empty)
+        try:
+            return concatenate(self._space, [observation], empty)
+        except (KeyError, TypeError, ValueError) as error:
+            got = type(observation).__name__
+            if isinstance(observation, np.ndarray):
+                got = f"{observation.dtype} {observation.shape}"
+            raise ValueError(
+                f"the env returned an observation that is not in its space, expected one of "
+                f"{self._space}, got {got}; correct the env"
+            ) from error
 
 
 class RecordedVectorEnv(VectorWrapper[Any, Any, Any, Any, Any]):
@@ -378,6 +387,16 @@ class _RecordedByStepAsync(_RecordedInHalves):
         if begun is not None:
             self._recording.finish_reset(begun, *result)
         return result
+
+
+def _advice(given: object) -> str:
+    if isinstance(given, str):
+        return f"make it first, with gymnasium.make({given!r})"
+    if isinstance(given, list | tuple):
+        return "record each of them, or a gymnasium.vector.SyncVectorEnv of them"
+    if isinstance(given, type) or callable(given):
+        return "call it, and record the env that it makes"
+    return "give one, or the gymnasium envs inside of it"
 
 
 def _one_more_axis(value: Any) -> Any:

@@ -77,6 +77,7 @@ class Recording:
         metadata: Facts about episodes, as in `Collector`.
         frame_stack: Frames that the envs stack, as in `Collector`.
         flush_seconds: No row waits longer than this, plus a step, to be stored durably.
+        is_single: The env is a single one.
 
     Raises:
         ValueError: The env does not declare an autoreset mode, or ``flush_seconds`` is negative.
@@ -92,6 +93,7 @@ class Recording:
         metadata: MetadataOrFunction | None,
         frame_stack: int | None,
         flush_seconds: float,
+        is_single: bool = False,
     ) -> None:
         if not isinstance(replay, SequenceReplayBuffer | str | os.PathLike):
             raise TypeError(
@@ -118,7 +120,7 @@ class Recording:
             )
             on_error.pop_all()
         self._checker = ChoiceChecker(
-            envs.single_action_space, self.spec, "the loop gave", "the loop"
+            envs.single_action_space, self.spec, "the loop gave", "the loop", is_single=is_single
         )
         self._extras: dict[str, np.ndarray] = {}
         self._writer: ReplayWriter | None = None
@@ -141,8 +143,10 @@ class Recording:
         """Note extras of the coming action, ``[n, ...]`` by name.
 
         Raises:
-            ValueError: One is no array of numbers with an entry for each env.
+            ValueError: One is no array of numbers with an entry for each env, or has a name that
+                the first step did not have. None is noted then.
         """
+        self._checker.refuse_unknown(arrays)
         n = len(self.reader.is_first)
         checked = {name: self._checker.extra(name, rows, n) for name, rows in arrays.items()}
         self._extras.update((name, rows.copy()) for name, rows in checked.items())

@@ -7,6 +7,7 @@ From a shell: ``python -m stepwell.wrappers.gymnasium_0_29 FILE [ARGUMENT ...]``
 from __future__ import annotations
 
 import copy
+import inspect
 import runpy
 import sys
 from collections.abc import Callable, Sequence
@@ -21,6 +22,7 @@ from stepwell.wrappers.frames import FrameStack
 from stepwell.wrappers.pixels import Grayscale
 
 _USAGE = "usage: python -m stepwell.wrappers.gymnasium_0_29 FILE [ARGUMENT ...]"
+_BAD_INPUT = 2  # exit code, as of stepwell
 _OLD_NAMES = {"final_obs": "final_observation", "final_info": "final_info"}
 
 
@@ -125,9 +127,15 @@ def frame_stack(env: gymnasium.Env[Any, Any], num_stack: int) -> gymnasium.Env[A
 
 def main() -> None:
     """Run the file that the command line names."""
+    if sys.argv[1:2] in (["-h"], ["--help"]):
+        sys.stdout.write(f"{_USAGE}\n\n{inspect.cleandoc(patch_gymnasium.__doc__ or '')}\n")
+        return
     if len(sys.argv) < 2 or not Path(sys.argv[1]).is_file():
         found = f"no file {sys.argv[1]!r}" if len(sys.argv) > 1 else "no argument"
-        raise SystemExit(f"{_USAGE}\nFILE: expected the path of a Python file, got {found}")
+        sys.stderr.write(
+            f"{_USAGE}\nFILE: expected the path of a Python file, got {found}; name one\n"
+        )
+        raise SystemExit(_BAD_INPUT)
     patch_gymnasium()
     del sys.argv[0]
     sys.path[0] = str(Path(sys.argv[0]).resolve().parent)

@@ -196,7 +196,7 @@ class EpisodeWriter:
         stream: int = 0,
         metadata: Mapping[str, object] | None = None,
     ) -> None:
-        """Add one whole episode of T steps, given as arrays by field name.
+        """Add one whole episode of T steps, given as arrays by field name; everything is copied.
 
         Args:
             columns: ``observation`` or ``observation/key`` and ``info/name`` [T + 1, ...]: the
@@ -227,7 +227,9 @@ class EpisodeWriter:
             stream=stream,
             metadata=metadata,
         )
-        self.add_episode(episode)
+        # The others got a row more, which has copied them.
+        own = {name: rows.copy() for name, rows in episode.fields.items() if has_final_row(name)}
+        self.add_episode(replace(episode, fields={**episode.fields, **own}))
 
     def add_transitions(self, streams: Mapping[int, TransitionColumns]) -> int:
         """Write transitions of some streams; they are durable when it returns.

@@ -216,7 +216,8 @@ class ReplayBuffer(_Buffer):
             learn from.
         n_steps: Steps of the returns, as in SB3's ``NStepReplayBuffer``.
         gamma: Discount of n-step returns.
-        path: Folder of the replay; None keeps it in RAM.
+        path: Folder of the replay; None keeps it in RAM. A store there is continued, while the
+            ring begins empty: SB3's ``save_replay_buffer`` keeps the ring too.
         replay: A replay of your own in place of a path, with a capacity of your own.
         frame_stack: Frames that the envs stack on the first axis, as ``VecFrameStack(envs, 4)``
             does with gray images ``[4, H, W]``: the replay stores one in each row.
@@ -266,6 +267,7 @@ class ReplayBuffer(_Buffer):
     ) -> None:
         super().__init__(buffer_size, observation_space, action_space, device, n_envs)
         check_whole("n_steps", n_steps, 1)
+        _check_replay(replay)
         if path is not None and replay is not None:
             raise ValueError(
                 f"replay: expected none with a path, got both, with {path}; leave one out"
@@ -358,7 +360,7 @@ class ReplayBuffer(_Buffer):
         self.is_closed = False
         self._most = self.buffer_size if self._is_on_demand else self._block
         held = (self.buffer_size + self._block) * self.n_envs
-        self._replay = replay or new_replay(held, path)
+        self._replay = new_replay(held, path) if replay is None else replay
         is_box = isinstance(self.action_space, spaces.Box)
         facts = {"maker": _MAKER, "actions": "scaled" if is_box else "given"}
         try:
@@ -368,6 +370,7 @@ class ReplayBuffer(_Buffer):
                 self._replay.close()  # otherwise the folder stays locked
             raise
         if not self._is_on_demand:
+            self._replay.call_before_close(self.flush)
             atexit.register(_flush, weakref.ref(self))
 
     @staticmethod
@@ -632,6 +635,11 @@ class ReplayBuffer(_Buffer):
             self._replay.close()
             self.is_closed = True
 
+    def __del__(self) -> None:
+        # Absent where __init__ was not completed.
+        if not self.__dict__.get("is_closed", True) and not self._is_on_demand and self._waiting:
+            self.flush()
+
     def __enter__(self) -> Self:
         return self
 
@@ -653,6 +661,7 @@ class ReplayBuffer(_Buffer):
         Raises:
             NotEnoughData: There is no transition yet.
         """
+        check_whole("batch_size", batch_size, 1)
         size = self.buffer_size if self.full else self.pos
         if not size:
             raise NotEnoughData(
@@ -874,6 +883,7 @@ class RolloutBuffer(_Buffer):
     ) -> None:
         super().__init__(buffer_size, observation_space, action_space, device, n_envs)
         _check_kind(observation_space, is_dict=isinstance(self, DictRolloutBuffer))
+        _check_replay(replay)
         self.gae_lambda = gae_lambda
         self.gamma = gamma
         self.generator_ready = False
@@ -952,6 +962,11 @@ class RolloutBuffer(_Buffer):
             log_prob: [N] log-probabilities of the actions.
         """
         pos, n, space = self.pos, self.n_envs, self.observation_space
+        if self.full:
+            raise ValueError(
+                f"add: expected at most {self.buffer_size} steps of a rollout, got one more; call "
+                f"reset() first"
+            )
         if isinstance(space, spaces.Dict):
             for key, ring in self.observations.items():
                 ring[pos] = _in_columns(space.spaces[key], obs[key], n)
@@ -1057,6 +1072,14 @@ class DictRolloutBuffer(RolloutBuffer):
 def _in_columns(space: Any, rows: Any, n: int) -> np.ndarray:
     """Numbers of a Discrete space as [N, 1], other rows as they are."""
     return np.asarray(rows).reshape(n, 1) if isinstance(space, spaces.Discrete) else rows
+
+
+def _check_replay(replay: object) -> None:
+    """Refuse anything but a replay, or None."""
+    if not isinstance(replay, SequenceReplayBuffer | None):
+        raise TypeError(
+            f"replay: expected a SequenceReplayBuffer, got {type(replay).__name__}; make one"
+        )
 
 
 def _check_kind(space: Any, *, is_dict: bool) -> None:
@@ -1266,9 +1289,10 @@ class HerReplayBuffer(DictReplayBuffer):
         self, places: np.ndarray, achieved: np.ndarray, desired: np.ndarray
     ) -> np.ndarray:
         """The rewards [n] float32 of steps for other goals."""
-        if self.env is None:
+        if not hasattr(self.env, "env_method"):
+            got = None if self.env is None else type(self.env).__name__
             raise ValueError(
-                "env: expected the VecEnv that computes rewards, got None; call set_env"
+                f"env: expected SB3's VecEnv, whose envs compute rewards, got {got}; call set_env"
             )
         infos: Any = [{} for _ in range(len(places))]
         if self.infos is not None:

@@ -424,8 +424,17 @@ def _overview_lines(
 
 
 def _env(store: StoreSummary) -> str:
-    recipe = store.sessions[0].get("recipe") if store.sessions else None
-    return describe_recipe(_mapping(recipe))
+    """Return the env of the first run that tells one, or else who wrote the rows."""
+    recipes = [_mapping(session.get("recipe")) for session in store.sessions]
+    known = next(filter(_names, recipes), None)
+    found = (
+        session.get("source", recipe.get("maker"))
+        for session, recipe in zip(store.sessions, recipes, strict=True)
+    )
+    sources = sorted({str(source) for source in found if source is not None})
+    if known is None and sources:
+        return f"not known; rows of {', '.join(sources)}"
+    return describe_recipe(known or (recipes or [{}])[0])
 
 
 def _newest_run(store: StoreSummary) -> Mapping[str, object]:
@@ -505,11 +514,13 @@ def _seed(session: Mapping[str, object]) -> str:
 
 
 def _maker(session: Mapping[str, object]) -> str:
-    """Return the policy that played, or the source of a copy or import."""
+    """Return the policy that played, or the source of a copy, an import or rows of one's own."""
     if "imported_from" in session:
         return f"import of {Path(str(_mapping(session['imported_from']).get('path'))).name}"
     if "copied_from" not in session:
-        return str(session.get("policy", "")).removeprefix("stepwell.collectors.policies.policy.")
+        return str(session.get("policy", session.get("source", ""))).removeprefix(
+            "stepwell.collectors.policies.policy."
+        )
     copied = session["copied_from"]
     sources = map(_mapping, cast("list[object]", copied) if isinstance(copied, list) else [])
     names = ", ".join(Path(str(source.get("path", "RAM"))).name for source in sources)

@@ -214,10 +214,9 @@ def _load_weights(option: str, torch: Any, path: Path, module: Any) -> None:
     try:
         state = torch.load(path, map_location=device, weights_only=True)
     except Exception as error:  # of torch, zipfile and the restricted unpickler
-        reason = str(error).split("\n")[0][:120]
         raise ValueError(
-            f"{option}: expected a file with weights alone, got {type(error).__name__}: {reason}; "
-            f"save them with torch.save(net.state_dict(), path)"
+            f"{option}: expected a file with weights alone, got something else or damaged ones "
+            f"({type(error).__name__}); save them with torch.save(net.state_dict(), path)"
         ) from error
     is_state = isinstance(state, dict) and all(map(torch.is_tensor, state.values()))
     if not is_state:

@@ -401,7 +401,7 @@ def parse_ids(option: str, text: str) -> tuple[range, ...]:
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if last < first:
             raise ValueError(
-                f"{option}: expected ids and ranges such as 3,10-20, got {part.strip()!r}; "
+                f"{option}: expected numbers and ranges such as 3,10-20, got {part.strip()!r}; "
                 f"correct it"
             )
         ranges.append(range(first, last + 1))

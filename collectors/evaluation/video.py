@@ -235,7 +235,7 @@ def file_names(target: Path, episodes: Iterator[int]) -> dict[int, Path]:
         episodes: Numbers of the episodes.
 
     Raises:
-        ValueError: There are several episodes, and the target is one file.
+        ValueError: There are several episodes, and the target is one file; or it is another file.
 
     Example:
         >>> file_names(Path("runs/videos"), iter([0, 12]))[12].as_posix()
@@ -243,6 +243,11 @@ def file_names(target: Path, episodes: Iterator[int]) -> dict[int, Path]:
     """
     numbers = list(episodes)
     if target.suffix.lower() != ".mp4":
+        if target.is_file():
+            raise ValueError(
+                f"video: expected a folder, or a file that ends in .mp4, got the file {target}; "
+                f"choose another name"
+            )
         return {number: target / f"episode-{number}.mp4" for number in numbers}
     if len(numbers) > 1:
         raise ValueError(

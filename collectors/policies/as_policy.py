@@ -236,7 +236,13 @@ class _Checked:
         self._actions = actions
 
     def __call__(self, observation: Any) -> Any:
-        output = self._module(observation)
+        try:
+            output = self._module(observation)
+        except Exception as error:
+            if (given := getattr(observation, "shape", None)) is not None:
+                what = type(self._module).__name__
+                error.add_note(f"policy: the torch module {what} got observations {list(given)}")
+            raise
         if isinstance(output, tuple) and self._actions is None:
             output = output[0]
         shape, what = getattr(output, "shape", None), type(self._module).__name__

@@ -128,6 +128,7 @@ class ChoiceChecker:
         spec: Names the parts of the action.
         source: Where they come from, for messages.
         who: Who can convert them.
+        is_single: They are those of one env, and messages show them without the axis of envs.
     """
 
     def __init__(
@@ -136,8 +137,10 @@ class ChoiceChecker:
         spec: Spec,
         source: str = "policy returned",
         who: str = "the policy",
+        *,
+        is_single: bool = False,
     ) -> None:
-        self._source, self._who = source, who
+        self._source, self._who, self._is_single = source, who, is_single
         self._layout = spec.action
         self._leaves = {
             name: (leaf, np.dtype(leaf.dtype), leaf.shape or (), outside_of(leaf))
@@ -187,18 +190,31 @@ class ChoiceChecker:
         if self._extras is None:
             self._extras = extras
         if extras.keys() != self._extras.keys():
-            raise ValueError(
-                f"{self._source} the extras {_names(extras)}, expected {_names(self._extras)} as "
-                f"in its first call; return the same names each time"
-            )
+            raise self._other_extras(extras)
         for name, rows in extras.items():
             first = self._extras[name]
             if rows.dtype != first.dtype or rows.shape[1:] != first.shape[1:]:
                 raise ValueError(
                     f"{self._source} extra {key_of(name)!r} of shape {rows.shape} "
                     f"and dtype {rows.dtype}, expected {(len(rows), *first.shape[1:])} and "
-                    f"{first.dtype} as in its first call; convert it in {self._who}"
+                    f"{first.dtype} as in the first step; convert it in {self._who}"
                 )
+
+    def refuse_unknown(self, extras: Iterable[str]) -> None:
+        """Refuse names of extras that the first call did not have.
+
+        Raises:
+            ValueError: There is one.
+        """
+        names = dict.fromkeys(f"extra/{name}" for name in extras)
+        if self._extras is not None and not names.keys() <= self._extras.keys():
+            raise self._other_extras(names)
+
+    def _other_extras(self, extras: Mapping[str, object]) -> ValueError:
+        return ValueError(
+            f"{self._source} the extras {_names(extras)}, expected {_names(self._extras or {})} as "
+            f"in the first step; give the same names in each"
+        )
 
     def extra(self, name: str, rows: object, n: int) -> np.ndarray:
         """An extra of n envs as an array.
@@ -208,9 +224,12 @@ class ChoiceChecker:
         """
         array = self._array(f"extra {name!r}", rows)
         if array.dtype.kind not in "biufc" or array.ndim == 0 or len(array) != n:
+            shape, wanted = array.shape, f"numbers of shape ({n}, ...): one entry for each env"
+            if self._is_single:
+                shape, wanted = shape[1:], "a number or an array of them"
             raise ValueError(
-                f"{self._source} extra {name!r} of shape {array.shape} and dtype {array.dtype}, "
-                f"expected numbers of shape ({n}, ...): one entry for each env"
+                f"{self._source} extra {name!r} of shape {shape} and dtype {array.dtype}, expected "
+                f"{wanted}"
             )
         return array
 
@@ -220,16 +239,22 @@ class ChoiceChecker:
         shape = (n, *inner_shape)
         is_same = rows.dtype == dtype
         if rows.shape != shape or not (is_same or np.can_cast(rows.dtype, dtype, "safe")):
+            got, for_envs = rows.shape, f"{n} envs with "
+            if self._is_single:
+                got, shape, for_envs = got[1:], inner_shape, ""
             raise ValueError(
-                f"{self._source} {name} of shape {rows.shape} and dtype {rows.dtype}, expected "
-                f"{shape} and {dtype} for {n} envs with {space}; convert it in {self._who}"
+                f"{self._source} {name} of shape {got} and dtype {rows.dtype}, expected {shape} "
+                f"and {dtype} for {for_envs}{space}; convert it in {self._who}"
             )
         outside = outside_of(rows)
         if outside is not None and np.count_nonzero(outside):
             first = np.argwhere(outside)[0]
+            place = f" at index {first.tolist()} for {n} envs"
+            if self._is_single:
+                place = f" at index {first[1:].tolist()}" if len(first) > 1 else ""
             raise ValueError(
-                f"{self._source} {name} {rows[tuple(first)]} at index {first.tolist()} for {n} "
-                f"envs, expected one of {space}; correct {self._who}"
+                f"{self._source} {name} {rows[tuple(first)]}{place}, expected one of {space}; "
+                f"correct {self._who}"
             )
         return rows if is_same else rows.astype(dtype)
 
@@ -387,7 +412,7 @@ def outside_of(space: spaces.Space[object]) -> Callable[[np.ndarray], np.ndarray
     return lambda rows: np.isnan(rows) if rows.dtype.kind == "f" else None
 
 
-def _names(extras: Mapping[str, np.ndarray]) -> list[str]:
+def _names(extras: Mapping[str, object]) -> list[str]:
     return sorted(map(key_of, extras))
 
 

@@ -692,6 +692,7 @@ def test_the_rows_may_be_those_of_an_env_a_vector_env_or_the_replay() -> None:
         ((PLAIN, 1, {"info": ["lives"]}), TypeError, ["info", "lives"]),
         ((PLAIN, 1, {"info": {"text": "none"}}), TypeError, ["text", "none"]),
         ((PLAIN, 1, {"extras": {"value": None}}), TypeError, ["value", "None"]),
+        ((PLAIN, 1, {"extras": {3: 1.0}}), TypeError, ["extra", "3"]),
     ],
 )
 def test_a_wrong_argument_is_refused_and_changes_nothing(
@@ -723,6 +724,7 @@ def zero(value: float = 0) -> np.ndarray:
         ({"env_ids": 1}, ValueError, ["env_ids", "1"]),
         ({"env_ids": [0, 0]}, ValueError, ["env_ids", "[0, 0]"]),
         ({"extras": {"value": 1}}, SpecMismatch, ["extras", "value"]),
+        ({"extras": [1]}, TypeError, ["extras", "[1]"]),
         ({"metadata": "door"}, TypeError, ["metadata", "door"]),
         ({"metadata": {"session": 0}}, ValueError, ["metadata", "session"]),
         ({"info": 3}, TypeError, ["info", "3"]),
@@ -763,6 +765,8 @@ def test_a_wrong_row_is_refused_and_changes_nothing(
         ({"reward": ["a"]}, SpecMismatch, ["reward"]),
         ({"terminated": 1}, TypeError, ["terminated", "1"]),
         ({"extras": {"value": [1, 2, 3]}}, SpecMismatch, ["extras", "value"]),
+        ({"extras": [1]}, TypeError, ["extras", "[1]"]),
+        ({"info": [1]}, TypeError, ["info", "[1]"]),
         ({"metadata": {"seed": 1}}, ValueError, ["seed"]),
         ({"env": 1}, ValueError, ["env", "1"]),
         (

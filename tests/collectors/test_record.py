@@ -257,7 +257,9 @@ def test_extras_stay_what_the_first_step_made_them() -> None:
         env.step(ZEROS)
     env.reset()  # forgets them
     env.log_extras(value=np.zeros(2))
-    env.step(ZEROS)
+    with pytest.raises(ValueError, match=r"extras \['advantage'\], expected \['value'\]"):
+        env.log_extras(advantage=np.zeros(2))
+    env.step(ZEROS)  # the refused one is not noted
     env.close()
 
 
@@ -358,6 +360,12 @@ def test_arguments_are_checked() -> None:
     wrong: Any = object()
     with pytest.raises(TypeError, match=r"env: .*Env or VectorEnv, got object"):
         sw.record(wrong, replay)
+    for wrong, cure in [("CartPole-v1", "make"), ([CounterEnv()], "each"), (CounterEnv, "call it")]:
+        with pytest.raises(TypeError, match=rf"env: .*got {type(wrong).__name__}; .*{cure}"):
+            sw.record(wrong, replay)
+    wrong = object()
+    with pytest.raises(ValueError, match=r"frame_stack: .*'4'"):
+        sw.record(CounterEnv(), replay, frame_stack="4")  # type: ignore[call-overload]
     with pytest.raises(TypeError, match=r"replay: .*path, got object"):
         sw.record(CounterEnv(), wrong)
     with pytest.raises(ValueError, match=r"flush_seconds: .*-1"):
@@ -389,6 +397,37 @@ def test_actions_are_checked_before_the_env_gets_them() -> None:
     env.step([0, 1])
     env.close()
     assert times(replay) == [[0, 1, 2, 3]] * 2
+
+
+def test_an_observation_outside_of_the_space_is_told() -> None:
+    class Wrong(CounterEnv):
+        def step(self, action: Any) -> Any:
+            return np.zeros((3, 7)), *super().step(action)[1:]
+
+    replay = sw.SequenceReplayBuffer()
+    env = sw.record(Wrong(), replay)
+    env.reset()
+    with pytest.raises(ValueError, match=r"the env returned an observation.*Box.*\(3, 7\)"):
+        env.step(0)
+    with pytest.raises(ResetNeeded):
+        env.step(0)
+    env.close()
+    assert replay.steps == 0
+
+
+def test_values_of_a_single_env_are_told_without_an_axis() -> None:
+    env = sw.record(CounterEnv(), sw.SequenceReplayBuffer())
+    env.reset()
+    for action, message in [
+        (0.5, r"action of shape \(\) and dtype float64, expected \(\) and int64 for Discrete"),
+        (np.zeros(1, np.int64), r"shape \(1,\) and dtype int64, expected \(\) and int64"),
+        (7, r"action 7, expected one of Discrete\(4\)"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            env.step(action)
+    with pytest.raises(ValueError, match=r"extra 'value' of shape \(\).*a number"):
+        env.log_extras(value="much")
+    env.close()
 
 
 @MODES

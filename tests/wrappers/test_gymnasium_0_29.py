@@ -161,10 +161,16 @@ def test_a_file_runs_as_its_user_would_start_it(tmp_path: Path) -> None:
     assert done.stdout.splitlines()[-3:] == ["(4,) 7", "50", "(3, 'repeat')"]
 
 
+def test_help_says_what_is_patched(tmp_path: Path) -> None:
+    done = run("-m", "stepwell.wrappers.gymnasium_0_29", "--help", folder=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert all(word in done.stdout for word in ("usage", "FILE", "SyncVectorEnv", "CleanRL"))
+
+
 @pytest.mark.parametrize("arguments", [[], ["nowhere.py"]])
 def test_a_missing_file_is_named(arguments: list[str], tmp_path: Path) -> None:
     done = run("-m", "stepwell.wrappers.gymnasium_0_29", *arguments, folder=tmp_path)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "FILE" in done.stderr
     assert (*arguments, "no argument")[0] in done.stderr
     assert "Traceback" not in done.stderr

@@ -195,3 +195,20 @@ def test_transitions_without_a_next_observation_are_refused() -> None:
         EpisodeWriter(SequenceReplayBuffer()).add_transitions(
             {0: replace(transitions, next_observation={})}
         )
+
+
+def test_arrays_may_be_written_to_afterwards() -> None:
+    replay = SequenceReplayBuffer()
+    writer = EpisodeWriter(replay)
+    expected = columns_of(3)
+    given = {name: rows.copy() for name, rows in expected.items()}
+    writer.add_arrays(given, terminated=True)
+    for rows in given.values():
+        rows[:] = 9
+    writer.flush()
+    stored = only(replay).fields
+    for name in ("observation", "info/lives"):
+        assert stored[name].tolist() == expected[name].tolist()
+    for name in ("action", "extra/value"):
+        assert stored[name][:-1].tolist() == expected[name].tolist()
+    assert stored["reward"][1:].tolist() == expected["reward"].tolist()

@@ -581,6 +581,41 @@ for step in range(7):
         assert len(replay) == 7
 
 
+@pytest.mark.parametrize("first", ["buffer", "replay"])
+def test_a_dropped_buffer_and_a_closed_replay_store_what_waits(first: str, tmp_path: Path) -> None:
+    replay = SequenceReplayBuffer(tmp_path)
+    buffer = ours.ReplayBuffer(99, SEEN["vector"], ACTS["number"], "cpu", replay=replay)
+    for step in played(SEEN["vector"], ACTS["number"], 1, 7, 3):
+        buffer.add(*step)
+    if first == "buffer":
+        del buffer
+        assert len(replay) == 7
+        replay.close()
+    else:
+        replay.close()
+        replay.close()
+        del buffer
+    with SequenceReplayBuffer.open(tmp_path, read_only=True) as stored:
+        assert len(stored) == 7
+
+
+def test_sizes_of_batches_and_rollouts_are_checked() -> None:
+    buffer = ours.ReplayBuffer(9, SEEN["vector"], ACTS["number"], "cpu")
+    for size in (0, -1, 2.5, "2"):
+        with pytest.raises(ValueError, match=rf"batch_size: .* >= 1, got {size!r}"):
+            buffer.sample(size)  # type: ignore[arg-type]
+    rollout = ours.RolloutBuffer(2, SEEN["vector"], ACTS["number"], "cpu")
+    one = torch.zeros(1)
+    step = np.zeros((1, 3)), np.zeros((1, 1)), np.zeros(1), np.zeros(1), one, one
+    rollout.add(*step)
+    rollout.add(*step)
+    with pytest.raises(ValueError, match=r"add: .*2 steps.*reset"):
+        rollout.add(*step)
+    for kind in ours.ReplayBuffer, ours.RolloutBuffer:
+        with pytest.raises(TypeError, match=r"replay: .*got str"):
+            kind(9, SEEN["vector"], ACTS["number"], "cpu", replay="runs/a")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("n", [1, 2])
 def test_optimized_memory_keeps_true_last_observations(n: int) -> None:
     """SB3's gives the reset's observation in place of them, and refuses the other option."""

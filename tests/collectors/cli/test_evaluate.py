@@ -119,6 +119,14 @@ def test_a_video_is_written_and_changes_no_score(stepwell: CommandLine) -> None:
     assert Path("pong.mp4").stat().st_size > 0
 
 
+def test_a_file_that_is_no_video_is_refused(stepwell: CommandLine) -> None:
+    Path("notes.txt").write_text("mine")
+    said = stepwell(f"{POLE} --policy random --seeds 3 --video notes.txt")
+    assert said.code == 2
+    assert has_parts(said.err, "video: |.mp4|notes.txt")
+    assert Path("notes.txt").read_text() == "mine"
+
+
 def test_a_model_takes_its_best_actions_only_if_asked(stepwell: CommandLine) -> None:
     sb3 = pytest.importorskip("stable_baselines3")
     model = sb3.PPO("MlpPolicy", "CartPole-v1", seed=0, device="cpu")

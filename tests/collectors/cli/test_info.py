@@ -16,7 +16,7 @@ from stepwell.buffers import Chunk, End
 from stepwell.collectors.cli.info import describe_recipe, histogram, seeds_of, summary_of
 from stepwell.collectors.cli.output import describe_size
 from stepwell.collectors.report import format_bytes
-from support.command_line import CommandLine
+from support.command_line import CommandLine, has_parts
 from support.forged.stores import forge_manifest
 
 
@@ -231,3 +231,17 @@ def test_a_recipe_is_described_without_internal_details() -> None:
     )
     assert describe_recipe({"cartridge": cartridge}) == "game.nes, sha256 abababababab"
     assert describe_recipe({}) == "unknown"
+
+
+def test_rows_of_no_env_have_a_source(stepwell: CommandLine) -> None:
+    rows = spaces.Box(-1, 1, (2,)), spaces.Discrete(2)
+    seen = np.zeros(2, np.float32)
+    with sw.SequenceReplayBuffer("own") as replay, replay.writer(rows) as writer:
+        writer.add(seen, 1, 1.0, seen, False, True)
+    shown = stepwell("info own").out
+    assert has_parts(shown, "env |not known|SequenceReplayBuffer.writer")
+    assert shown.splitlines()[-1].rstrip().endswith("SequenceReplayBuffer.writer")  # the run
+    # The env of a later run is shown in place of that.
+    with sw.SequenceReplayBuffer("own") as replay:
+        replay.bind(replay.spec, {"recipe": {"id": "Arm-v0"}})
+    assert has_parts(stepwell("info own").out, "env |Arm-v0")

@@ -417,3 +417,12 @@ def test_no_library_is_imported_for_a_policy() -> None:
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout == "[]\n"
+
+
+def test_an_error_of_a_module_tells_the_observations() -> None:
+    torch = pytest.importorskip("torch")
+    policy: Any = as_policy(torch.nn.Linear(3, 2))
+    policy.begin(gym.spaces.Discrete(2), np.random.default_rng(0))
+    with pytest.raises(RuntimeError) as caught:
+        policy(np.zeros((5, 4), np.float32), np.ones(5, np.bool_))
+    assert any("Linear" in note and "[5, 4]" in note for note in caught.value.__notes__)
