@@ -167,7 +167,9 @@ class EpisodeBuffer:
         self._base = self._all * room
         self._cursor = np.zeros(num_envs, np.int64)
         self._cursors: Any = memoryview(cast("bytes", self._cursor))  # the same, faster for one
-        self._place: np.ndarray | None = None  # of the newest rows of all envs, if `observe` knows
+        self._ones = np.ones(num_envs, np.int64)
+        # The places of the newest rows of all envs, from `observe` to `act`.
+        self._place: np.ndarray | None = None
         # The envs' chunks fall due one after the other: each is then stored behind one env step.
         self._due = self._chunk_rows - (self._all * self._chunk_rows) // num_envs
         self._until_due = 0  # never more than the rows that may come before one is due
@@ -371,6 +373,7 @@ class EpisodeBuffer:
         ):
             return False
         observations, actions, rewards, observed, dtype, shape, kind, size = plain
+        self._place = None
         cursor = self._cursors[env]
         is_late = self._states[env] & _LATE
         if (
@@ -471,7 +474,7 @@ class EpisodeBuffer:
             else:
                 self._rows[name][place] = newest
         if env_ids is None:
-            self._cursor += 1
+            np.add(self._cursor, self._ones, self._cursor)
             self._states[:] = self._all_pending
         else:
             self._cursor[envs] = cursor + 1
@@ -498,13 +501,16 @@ class EpisodeBuffer:
             self._release()
         envs = self._all if env_ids is None else env_ids
         _check(values, self._all_acted if env_ids is None else _of_envs(self._acted, len(envs)))
-        if env_ids is None and self._states == self._all_pending:
-            place = self._place
-            if place is None:
-                place = self._base + self._cursor - 1
+        place = self._place
+        if place is not None and env_ids is None:
             for name, rows in values.items():
                 self._rows[name][place] = rows
+            if self._states != self._all_pending:  # some rows have ended their episode
+                ended = place[self._state & _PENDING == 0]
+                for name in values:
+                    self._rows[name][ended] = 0
             self._states[:] = self._none
+            self._place = None
             return
         waiting = self._state[envs] & _PENDING > 0
         envs = envs[waiting]
