@@ -446,12 +446,13 @@ class EpisodeBuffer:
             values,
             self._all_received if env_ids is None else _of_envs(self._received, len(envs)),
         )
+        first = [] if is_first is None else _those(envs, is_first)
         if None in self._open:
-            self._check_open(envs, is_first)
+            self._check_open(envs, first)
         if self._until_due < 0:
             self._check_room(envs)
-        first = _marked(envs, is_first)
-        ended, timed_out = _marked(envs, terminated), _marked(envs, truncated)
+        ended = [] if terminated is None else _those(envs, terminated)
+        timed_out = [] if truncated is None else _those(envs, truncated)
         if self._compares:
             self._compare(values, envs, first, ended + timed_out, owned)
         for env in first:
@@ -978,8 +979,8 @@ class EpisodeBuffer:
                 if name in fields:
                     fields[name] = fields[name][-1] if is_one else fields[name][:, -1]
 
-    def _check_open(self, envs: np.ndarray, first: np.ndarray | None) -> None:
-        new: set[int] = set() if first is None else set(envs[first].tolist())
+    def _check_open(self, envs: np.ndarray, first: list[int]) -> None:
+        new = set(first)
         for env in envs.tolist():
             if self._open[env] is None and env not in new:
                 raise ValueError(
@@ -1067,14 +1068,6 @@ def _differ(rows: np.ndarray, others: np.ndarray) -> np.ndarray:
     now, before = (_words(each.reshape(n, 1, -1)) for each in (rows, others))
     different: np.ndarray = (now != before).any(axis=(1, 2))
     return different
-
-
-def _marked(envs: np.ndarray, flags: np.ndarray | None) -> list[int]:
-    """The envs with a flag; None where none has it."""
-    if flags is None or not np.count_nonzero(flags):
-        return []
-    found: list[int] = envs[flags].tolist()
-    return found
 
 
 def _those(envs: Any, flags: Any) -> list[int]:
