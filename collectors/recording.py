@@ -143,7 +143,7 @@ class Recording:
         Raises:
             ValueError: One is no array of numbers with an entry for each env.
         """
-        n = len(self.reader.is_first)
+        n = self.reader.rows
         checked = {name: self._checker.extra(name, rows, n) for name, rows in arrays.items()}
         self._extras.update((name, rows.copy()) for name, rows in checked.items())
 
@@ -158,7 +158,7 @@ class Recording:
         reader = self.reader
         if self._needs_reset or (reader.any_ended and reader.mode is AutoresetMode.DISABLED):
             raise self._reset_needed()
-        _, leaves = self._checker.check(action, self._extras, len(reader.is_first))
+        _, leaves = self._checker.check(action, self._extras, reader.rows)
         if self._writer is None:
             self._begin_session()
         elif self._writer.is_closed:

@@ -44,6 +44,7 @@ _HEADER = struct.Struct("<II")
 _FIELD = struct.Struct("<B4s3xI4xQQ")
 _END = struct.Struct("<I")
 _DTYPE_CHARS = 4
+_PADDINGS = [b"\0" * count for count in range(8)]
 _TAGS: dict[str, int] = {"raw": 0, "narrow": 1, "zstd": 2, "delta": 3}
 
 # 84x84 frames a block: measured best between ratio and rows decoded for nothing.
@@ -640,7 +641,7 @@ def _as_bytes(rows: np.ndarray) -> memoryview:
 
 
 def _padding(nbytes: int) -> bytes:
-    return b"\0" * (-nbytes % 8)
+    return _PADDINGS[-nbytes % 8]
 
 
 assert sys.byteorder == "little", "Stepwell runs on little-endian machines"
