@@ -167,7 +167,9 @@ class EpisodeBuffer:
         self._base = self._all * room
         self._cursor = np.zeros(num_envs, np.int64)
         self._cursors: Any = memoryview(cast("bytes", self._cursor))  # the same, faster for one
-        self._place: np.ndarray | None = None  # of the newest rows of all envs, if `observe` knows
+        self._ones = np.ones(num_envs, np.int64)
+        # The places of the newest rows of all envs, from `observe` to `act`.
+        self._place: np.ndarray | None = None
         # The envs' chunks fall due one after the other: each is then stored behind one env step.
         self._due = self._chunk_rows - (self._all * self._chunk_rows) // num_envs
         self._until_due = 0  # never more than the rows that may come before one is due
@@ -371,6 +373,7 @@ class EpisodeBuffer:
         ):
             return False
         observations, actions, rewards, observed, dtype, shape, kind, size = plain
+        self._place = None
         cursor = self._cursors[env]
         is_late = self._states[env] & _LATE
         if (
@@ -443,12 +446,13 @@ class EpisodeBuffer:
             values,
             self._all_received if env_ids is None else _of_envs(self._received, len(envs)),
         )
+        first = [] if is_first is None else _those(envs, is_first)
         if None in self._open:
-            self._check_open(envs, is_first)
+            self._check_open(envs, first)
         if self._until_due < 0:
             self._check_room(envs)
-        first = _marked(envs, is_first)
-        ended, timed_out = _marked(envs, terminated), _marked(envs, truncated)
+        ended = [] if terminated is None else _those(envs, terminated)
+        timed_out = [] if truncated is None else _those(envs, truncated)
         if self._compares:
             self._compare(values, envs, first, ended + timed_out, owned)
         for env in first:
@@ -471,7 +475,7 @@ class EpisodeBuffer:
             else:
                 self._rows[name][place] = newest
         if env_ids is None:
-            self._cursor += 1
+            np.add(self._cursor, self._ones, self._cursor)
             self._states[:] = self._all_pending
         else:
             self._cursor[envs] = cursor + 1
@@ -498,13 +502,16 @@ class EpisodeBuffer:
             self._release()
         envs = self._all if env_ids is None else env_ids
         _check(values, self._all_acted if env_ids is None else _of_envs(self._acted, len(envs)))
-        if env_ids is None and self._states == self._all_pending:
-            place = self._place
-            if place is None:
-                place = self._base + self._cursor - 1
+        place = self._place
+        if place is not None and env_ids is None:
             for name, rows in values.items():
                 self._rows[name][place] = rows
+            if self._states != self._all_pending:  # some rows have ended their episode
+                ended = place[self._state & _PENDING == 0]
+                for name in values:
+                    self._rows[name][ended] = 0
             self._states[:] = self._none
+            self._place = None
             return
         waiting = self._state[envs] & _PENDING > 0
         envs = envs[waiting]
@@ -972,8 +979,8 @@ class EpisodeBuffer:
                 if name in fields:
                     fields[name] = fields[name][-1] if is_one else fields[name][:, -1]
 
-    def _check_open(self, envs: np.ndarray, first: np.ndarray | None) -> None:
-        new: set[int] = set() if first is None else set(envs[first].tolist())
+    def _check_open(self, envs: np.ndarray, first: list[int]) -> None:
+        new = set(first)
         for env in envs.tolist():
             if self._open[env] is None and env not in new:
                 raise ValueError(
@@ -1061,14 +1068,6 @@ def _differ(rows: np.ndarray, others: np.ndarray) -> np.ndarray:
     now, before = (_words(each.reshape(n, 1, -1)) for each in (rows, others))
     different: np.ndarray = (now != before).any(axis=(1, 2))
     return different
-
-
-def _marked(envs: np.ndarray, flags: np.ndarray | None) -> list[int]:
-    """The envs with a flag; None where none has it."""
-    if flags is None or not np.count_nonzero(flags):
-        return []
-    found: list[int] = envs[flags].tolist()
-    return found
 
 
 def _those(envs: Any, flags: Any) -> list[int]:

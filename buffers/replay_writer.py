@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -128,6 +129,7 @@ class ReplayWriter:
     """
 
     _is_begun = False  # also where __init__ was not completed, for __del__
+    _process: int
 
     def __init__(
         self,
@@ -203,7 +205,7 @@ class ReplayWriter:
         `SequenceReplayBuffer.attach` calls it. A Collector, which guards itself and lets no rows
         wait, does not.
         """
-        self._is_begun = True
+        self._is_begun, self._process = True, os.getpid()
         self.guard.install()
 
     def start_over(self) -> None:
@@ -482,7 +484,8 @@ class ReplayWriter:
         error.add_note(f"kept: {self.kept}")
 
     def __del__(self) -> None:
-        if self._is_begun and not self._is_closed:
+        # A forked process has a copy of the rows, and maybe of a lock that is never released there.
+        if self._is_begun and not self._is_closed and os.getpid() == self._process:
             self.close()
 
     def _store_due(self, envs: Any) -> None:

@@ -147,7 +147,7 @@ class Recording:
                 the first step did not have. None is noted then.
         """
         self._checker.refuse_unknown(arrays)
-        n = len(self.reader.is_first)
+        n = self.reader.rows
         checked = {name: self._checker.extra(name, rows, n) for name, rows in arrays.items()}
         self._extras.update((name, rows.copy()) for name, rows in checked.items())
 
@@ -162,7 +162,7 @@ class Recording:
         reader = self.reader
         if self._needs_reset or (reader.any_ended and reader.mode is AutoresetMode.DISABLED):
             raise self._reset_needed()
-        _, leaves = self._checker.check(action, self._extras, len(reader.is_first))
+        _, leaves = self._checker.check(action, self._extras, reader.rows)
         if self._writer is None:
             self._begin_session()
         elif self._writer.is_closed:

@@ -72,7 +72,9 @@ class ResultReader:
         self.env_ids: np.ndarray | None = None
         self.leaves: Mapping[str, np.ndarray] = {}
         self.observation: Tree = np.empty(0)
-        self.is_first = np.zeros(envs.num_envs, np.bool_)
+        self.rows = envs.num_envs
+        """Number n of the newest rows."""
+        self._first: np.ndarray | None = None
         self.maybe_ended: np.ndarray | None = None
         """[n] bool: newest rows of which only the next step shows whether their episode ended."""
 
@@ -80,6 +82,11 @@ class ResultReader:
     def num_envs(self) -> int:
         """Number of envs N."""
         return self.envs.num_envs
+
+    @property
+    def is_first(self) -> np.ndarray:
+        """[n] bool: the newest rows that begin an episode; a copy."""
+        return np.zeros(self.rows, np.bool_) if self._first is None else self._first.copy()
 
     @property
     def newest(self) -> list[StepResult]:
@@ -140,9 +147,9 @@ class ResultReader:
         observation, reward, terminated, truncated, info = step
         self._reset_seeds.vector_steps += 1
         # Copied, as all that is kept: the next step may write into the same arrays.
-        terminated = np.array(terminated, np.bool_)
-        truncated = np.array(truncated, np.bool_)
         reward = np.array(reward, np.float64)
+        # Few rows have flags, which are copied there.
+        terminated, truncated = np.asarray(terminated, np.bool_), np.asarray(truncated, np.bool_)
         if reward.shape != terminated.shape:
             reward = _one_number_each(reward, len(terminated))
         if self.mode is AutoresetMode.SAME_STEP:
@@ -223,7 +230,8 @@ class ResultReader:
         leaves = self._keep_newest(observation, first, len(reward), env_ids)
         ended: np.ndarray = terminated | truncated
         if np.count_nonzero(ended):
-            result = self._rows(env_ids, leaves, reward, first, info, terminated, truncated)
+            flags = terminated.copy(), truncated.copy()
+            result = self._rows(env_ids, leaves, reward, first, info, *flags)
             self.any_ended = True
             self.ended[envs] = ended
         else:
@@ -383,7 +391,7 @@ class ResultReader:
                 leaves = {name: rows.copy() for name, rows in leaves.items()}
             self.observation = unflatten(layout, leaves)
         self.leaves = leaves
-        self.is_first = np.zeros(n, np.bool_) if first is None else first.copy()
+        self.rows, self._first = n, first
         self.env_ids = env_ids
         return leaves
 

@@ -9,7 +9,6 @@ Gymnasium's vector envs lose two things before the caller sees them:
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import functools
 import inspect
@@ -79,8 +78,10 @@ class ExactInfos:
     def __exit__(self, *_: object) -> None:
         if self._is_needed:
             # Not through `vars`: an object whose `__dict__` was ever asked for is slower for good.
-            with contextlib.suppress(AttributeError):
+            try:  # takes less time than `contextlib.suppress`
                 del self._inner._add_info
+            except AttributeError:
+                pass
 
     def _add_info(
         self, vector_infos: dict[str, Any], env_info: dict[str, Any], env_num: int

@@ -44,6 +44,7 @@ _HEADER = struct.Struct("<II")
 _FIELD = struct.Struct("<B4s3xI4xQQ")
 _END = struct.Struct("<I")
 _DTYPE_CHARS = 4
+_PADDINGS = [b"\0" * count for count in range(8)]
 _TAGS: dict[str, int] = {"raw": 0, "narrow": 1, "zstd": 2, "delta": 3}
 
 # 84x84 frames a block: measured best between ratio and rows decoded for nothing.
@@ -75,7 +76,20 @@ class ChunkEncoder:
     """
 
     def __init__(self, spec: Spec) -> None:
-        self._fields = [(field, field.numpy_dtype.newbyteorder("<")) for field in spec.fields]
+        self._fields = [
+            (
+                field,
+                field.numpy_dtype.newbyteorder("<"),
+                _TAGS[field.codec],
+                _block_rows(field, field.codec) if field.codec in _BLOCK_ROWS else 0,
+            )
+            for field in spec.fields
+        ]
+        self._names = {
+            dtype: dtype.str.encode()
+            for field in spec.fields
+            for dtype in _stored_dtypes(field, field.codec)
+        }
         self._head = struct.Struct(_head_format(spec))
         self._silent = contextvars.Context()  # `np.errstate` takes longer than the casts
         self._silent.run(np.seterr, invalid="ignore", over="ignore")
@@ -97,25 +111,22 @@ class ChunkEncoder:
         head: list[int | bytes] = [len(self._fields), len(metadata)]
         data: list[Part] = [padding]
         count = chunk.rows
-        for field, dtype in self._fields:
+        for field, dtype, tag, block_rows in self._fields:
             rows = _rows_of(chunk, field, dtype, count)
-            stored, block_rows, parts = self._encode_field(field, rows)
-            nbytes = sum(map(len, parts))
-            head += (_TAGS[field.codec], stored.encode(), block_rows, offset, nbytes)
+            if field.codec == "narrow":
+                rows = self._silent.run(_narrowed, rows)
+            nbytes = rows.nbytes
+            if block_rows:
+                parts = self._compress(rows, block_rows, has_deltas=field.codec == "delta")
+                nbytes = sum(map(len, parts))
+                data += parts
+            else:
+                data.append(rows.tobytes() if nbytes <= _COPIED_BYTES else _as_bytes(rows))
+            head += (tag, self._names[rows.dtype], block_rows, offset, nbytes)
             padding = _padding(nbytes)
-            data += [*parts, padding]
+            data.append(padding)
             offset += nbytes + len(padding)
         return [self._head.pack(*head) + metadata, *data]
-
-    def _encode_field(self, field: Field, rows: np.ndarray) -> tuple[str, int, list[Part]]:
-        if field.codec == "narrow":
-            rows = self._silent.run(_narrowed, rows)
-        if field.codec not in _BLOCK_ROWS:
-            few = rows.nbytes <= _COPIED_BYTES
-            return rows.dtype.str, 0, [rows.tobytes() if few else _as_bytes(rows)]
-        block_rows = _block_rows(field, field.codec)
-        parts = self._compress(rows, block_rows, has_deltas=field.codec == "delta")
-        return rows.dtype.str, block_rows, parts
 
     def _compress(self, rows: np.ndarray, block_rows: int, *, has_deltas: bool) -> list[Part]:
         blocks: list[Part] = []
@@ -550,13 +561,20 @@ def _block_rows(field: Field, codec: str) -> int:
     return max(_BLOCK_ROWS[codec], _BLOCK_BYTES // max(1, field.row_bytes))
 
 
+def _stored_dtypes(field: Field, codec: str) -> list[np.dtype[np.generic]]:
+    """The dtypes that rows of a field may be stored in."""
+    own = field.numpy_dtype.newbyteorder("<")
+    if codec != "narrow":
+        return [own]
+    smaller = (each for each in _NARROWER.get(own.kind, ()) if each.itemsize < own.itemsize)
+    return [*smaller, own]
+
+
 def _codings(field: Field) -> Iterator[tuple[tuple[int, bytes, int], Coding]]:
     """All codings of a field by `ChunkEncoder`, by codec, dtype and rows a block.
 
     Joined stores may use other codecs than the Spec of the first store, so all codecs are here.
     """
-    own = field.numpy_dtype.newbyteorder("<")
-    smaller = [each for each in _NARROWER.get(own.kind, ()) if each.itemsize < own.itemsize]
     items = math.prod(field.shape)
     for codec, tag in _TAGS.items():
         if codec == "delta" and field.row_bytes < IMAGE_BYTES:
@@ -564,7 +582,7 @@ def _codings(field: Field) -> Iterator[tuple[tuple[int, bytes, int], Coding]]:
         has_deltas, block_rows = codec == "delta", 0
         if codec in _BLOCK_ROWS:
             block_rows = _block_rows(field, codec)
-        for dtype in [*smaller, own] if codec == "narrow" else [own]:
+        for dtype in _stored_dtypes(field, codec):
             name = dtype.str.encode().ljust(_DTYPE_CHARS, b"\0")
             coding = Coding(dtype, items * dtype.itemsize, block_rows, has_deltas)
             yield (tag, name, block_rows), coding
@@ -623,7 +641,7 @@ def _as_bytes(rows: np.ndarray) -> memoryview:
 
 
 def _padding(nbytes: int) -> bytes:
-    return b"\0" * (-nbytes % 8)
+    return _PADDINGS[-nbytes % 8]
 
 
 assert sys.byteorder == "little", "Stepwell runs on little-endian machines"

@@ -69,7 +69,10 @@ CHUNK = np.dtype([(name, np.int64) for name in ChunkInfo._fields])
 # One record is read and written as plain numbers: numpy takes microseconds for each of its fields.
 _RECORD = struct.Struct(f"{len(ChunkInfo._fields)}q")
 _WIDTH = len(ChunkInfo._fields)
-_ROWS, _IS_TAIL, _STREAM_NEXT = map(ChunkInfo._fields.index, ("rows", "is_tail", "stream_next"))
+_ROWS, _END, _IS_TAIL, _STREAM_NEXT, _STREAM_ROW, _STREAM_HEAD, _STARTS_LATE = map(
+    ChunkInfo._fields.index,
+    ("rows", "end", "is_tail", "stream_next", "stream_row", "stream_head", "stream_starts_late"),
+)
 _LOST, _PENDING = int(End.LOST), int(End.PENDING)
 _FINAL = int(End.TERMINATED | End.TRUNCATED)
 _NO_STREAM = np.iinfo(np.int64).min
@@ -386,13 +389,12 @@ class ChunkIndex:
         """Link the next chunk to the one before in its stream, unless rows between are missing."""
         position, before = self._base + self._length, self._newest.get(stream, -1)
         self._newest[stream] = position
-        record = self.record(before) if before >= self._base else None
-        is_joined = record is not None and not record.end & _LOST
-        if record is None or not is_joined or (before != previous and first_row != 0):
+        begin, numbers = (before - self._base) * _WIDTH, self._numbers
+        if begin < 0 or numbers[begin + _END] & _LOST or (before != previous and first_row != 0):
             return -1, -1, 0, 0, int(first_row > 0)
-        self._numbers[(before - self._base) * _WIDTH + _STREAM_NEXT] = position
-        row = record.stream_row + record.rows
-        return before, -1, row, record.stream_head, record.stream_starts_late
+        numbers[begin + _STREAM_NEXT] = position
+        row = numbers[begin + _STREAM_ROW] + numbers[begin + _ROWS]
+        return before, -1, row, numbers[begin + _STREAM_HEAD], numbers[begin + _STARTS_LATE]
 
     def _link(self) -> None:
         """Compute what follows from the order of the records, as `append` does one by one."""

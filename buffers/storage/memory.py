@@ -6,6 +6,7 @@ import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
 from threading import RLock
+from typing import cast
 
 import numpy as np
 
@@ -158,24 +159,18 @@ class MemoryStorage:
         parts = [part for chunk in chunks for part in chunk.split(self._max_rows)]
         self._index.check(parts)
         encoded = [self._writer.encode(chunk) for chunk in parts]
-        for chunk, data in zip(parts, encoded, strict=True):
-            check_chunk_bytes(chunk, sum(map(len, data)), self._capacity_bytes)
-        # What is kept may be larger than the chunks in it, but capacity_bytes is a strict limit.
-        fitting = [
-            self._capacity_bytes is None and _fits(chunk, data)
-            for chunk, data in zip(parts, encoded, strict=True)
-        ]
-        filled: dict[RowMemory, int] = {}
-        for chunk, data, fits in zip(parts, encoded, fitting, strict=True):
-            if chunk.place is not None and fits:
-                memory = chunk.place.memory
-                filled[memory] = filled.get(memory, 0) + sum(map(len, data))
-        kept = {memory for memory, size in filled.items() if 4 * size >= 3 * memory.data.nbytes}
+        sizes = [sum(map(len, data)) for data in encoded]
+        places: list[Place | None] = [None] * len(parts)
+        if self._capacity_bytes is not None:
+            for chunk, nbytes in zip(parts, sizes, strict=True):
+                check_chunk_bytes(chunk, nbytes, self._capacity_bytes)
+        elif any(chunk.place is not None for chunk in parts):
+            # What is kept may be larger than the chunks in it, but capacity_bytes is strict.
+            places = _kept_places(parts, encoded, sizes)
         self._ledger.notice(chunks)
         with self._lock:
-            for chunk, data, fits in zip(parts, encoded, fitting, strict=True):
-                may_stay = fits and chunk.place is not None and chunk.place.memory in kept
-                self._add(chunk, data, may_stay=may_stay)
+            for chunk, data, nbytes, place in zip(parts, encoded, sizes, places, strict=True):
+                self._add(chunk, data, nbytes, place)
 
     def drop_before(self, row_id: int) -> None:
         """Evict slabs all of whose rows are older than the one with this id."""
@@ -203,12 +198,12 @@ class MemoryStorage:
     def close(self) -> None:
         """Keep the data: RAM is released with the object."""
 
-    def _add(self, chunk: Chunk, parts: list[Part], *, may_stay: bool) -> None:
-        nbytes, rows = sum(map(len, parts)), chunk.rows
+    def _add(self, chunk: Chunk, parts: list[Part], nbytes: int, place: Place | None) -> None:
+        """Store a chunk; its rows may stay at the place."""
+        rows = chunk.rows
         slab = self._slab_for(nbytes, rows)
         # Each room is written to once: the same rows may come again, as those of another chunk.
-        place = chunk.place if may_stay and slab.memory is None else None
-        if place is not None and place.memory.kept <= place.start:
+        if place is not None and slab.memory is None and place.memory.kept <= place.start:
             offset = self._keep(slab, place, parts)
         else:
             offset = self._copy(slab, parts, nbytes)
@@ -303,11 +298,25 @@ class _Slab:
         return self.used + nbytes <= self.size and self.rows + rows <= max_rows
 
 
-def _fits(chunk: Chunk, parts: list[Part]) -> bool:
+def _kept_places(
+    chunks: list[Chunk], encoded: list[list[Part]], sizes: list[int]
+) -> list[Place | None]:
+    """The place of each chunk that may stay there; None for the others."""
+    places = [
+        chunk.place if chunk.place is not None and _fits(chunk.place, parts) else None
+        for chunk, parts in zip(chunks, encoded, strict=True)
+    ]
+    filled: dict[RowMemory, int] = {}
+    for place, nbytes in zip(places, sizes, strict=True):
+        if place is not None:
+            filled[place.memory] = filled.get(place.memory, 0) + nbytes
+    kept = {memory for memory, size in filled.items() if 4 * size >= 3 * memory.data.nbytes}
+    return [place if place is not None and place.memory in kept else None for place in places]
+
+
+def _fits(place: Place, parts: list[Part]) -> bool:
     """True if a chunk's bytes fit around the rows of its first field, which are in place."""
-    if chunk.place is None:
-        return False
-    memory, start, rows, nbytes, stop = chunk.place
+    memory, start, rows, nbytes, stop = place
     if memory.data.nbytes < _LEAST_KEPT_BYTES:
         return False
     head, padding, first, *rest = parts
@@ -317,9 +326,11 @@ def _fits(chunk: Chunk, parts: list[Part]) -> bool:
 
 
 def _write(parts: list[Part], memory: np.ndarray, offset: int) -> None:
+    target = memoryview(cast("bytes", memory))  # numpy takes longer for few bytes
     for part in parts:
-        memory[offset : offset + len(part)] = np.frombuffer(part, np.uint8)
-        offset += len(part)
+        end = offset + len(part)
+        target[offset:end] = part
+        offset = end
 
 
 def _address(part: Part) -> int:

@@ -906,3 +906,22 @@ def test_a_wrong_stack_right_after_take_leaves_the_action_of_the_row_before() ->
     chunk = buffer.take(everything=True)[0]
     assert (chunk.stream, chunk.first_row, chunk.rows) == (0, 1, 1)
     assert chunk.fields["action"].tolist() == [1]
+
+
+@pytest.mark.parametrize("is_marked", [False, True])
+def test_an_action_is_written_to_rows_that_await_one_and_to_no_others(is_marked: bool) -> None:
+    spec = Spec.from_spaces(spaces.Box(-9, 9, (1,), np.float32), spaces.Discrete(9))
+    marks: dict[str, np.ndarray] = {}
+    if is_marked:
+        spec, marks = spec.with_more([OBSERVED]), {OBSERVED.name: np.ones(2, np.bool_)}
+    buffer = EpisodeBuffer(spec, 2)
+    begun = {"observation": np.zeros((2, 1), np.float32), "reward": np.zeros(2), **marks}
+    buffer.observe(begun, is_first=np.ones(2, np.bool_))
+    buffer.act({"action": np.array([1, 2])})
+    buffer.act({"action": np.array([7, 7])})  # no row awaits it
+    buffer.observe(begun, terminated=np.array([False, True]))
+    if is_marked:
+        assert buffer.add_next(1, begun["observation"][1], np.array(5), 0.0)
+    buffer.act({"action": np.array([3, 4])})
+    actions = [chunk.fields["action"].tolist() for chunk in buffer.take(everything=True)]
+    assert actions[:2] == [[1, 3], [2, 0]]

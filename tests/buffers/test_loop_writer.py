@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import subprocess
 import sys
 import tempfile
@@ -536,6 +537,24 @@ def test_a_writer_that_is_dropped_stores_its_rows() -> None:
     gc.collect()
     assert replay.steps == 3
     replay.writer(PLAIN).close()  # nothing is open
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_process_leaves_the_rows_to_the_first_one() -> None:
+    replay = SequenceReplayBuffer(seed=0)
+    writer = replay.writer(PLAIN)
+    walk(writer, 3)
+    child = os.fork()
+    if not child:
+        try:
+            del writer
+            gc.collect()
+        finally:
+            os._exit(replay.steps)
+    assert os.waitpid(child, 0)[1] == 0
+    del writer
+    gc.collect()
+    assert replay.steps == 3
 
 
 def test_the_end_of_the_process_stores_the_rows(tmp_path: Path) -> None:

@@ -766,6 +766,28 @@ def test_a_forked_process_does_not_store_the_rows_again(tmp_path: Path) -> None:
 # Several writers.
 
 
+def test_an_episode_that_was_not_stored_leaves_its_number_to_others() -> None:
+    replay = sw.SequenceReplayBuffer()
+    first, second = (sw.record(two(partial(CounterEnv, 9)), replay) for _ in range(2))
+    loop(first, 3)
+    full = OSError(errno.ENOSPC, "No space left on device")
+    with (
+        mock.patch.object(replay.storage, "add", side_effect=full),
+        pytest.raises(OSError, match="No space"),
+    ):
+        first.flush()
+    loop(second, 2)
+    second.flush()
+    for _ in range(4):
+        first.step(ZEROS)
+    for env in (first, second):
+        env.close()
+    # The rows that could not be stored are lost, and those after them are an episode.
+    assert [one.steps for one in replay.iter_episodes()] == [2, 2, 4, 4]
+    assert [one.id for one in replay.iter_episodes()] == [0, 1, 2, 3]
+    assert times(replay) == [[0, 1, 2]] * 2 + [[3, 4, 5, 6, 7]] * 2
+
+
 def test_a_collector_beside_a_recorded_env() -> None:
     replay = sw.SequenceReplayBuffer()
     env = sw.record(two(partial(CounterEnv, 9)), replay, flush_seconds=0)
