@@ -200,7 +200,8 @@ class ResultReader:
 
     def continued(self, maybe_ended: np.ndarray) -> np.ndarray:
         """[n] bool: rows before the newest, marked as maybe ended, whose episode continues."""
-        return maybe_ended & ~self.is_first
+        continued: np.ndarray = maybe_ended & ~self.is_first
+        return continued
 
     def marked(self, envs: Sequence[int]) -> np.ndarray:
         """[N] bool: True for some envs."""

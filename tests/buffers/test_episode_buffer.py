@@ -915,8 +915,11 @@ def test_an_action_is_written_to_rows_that_await_one_and_to_no_others(is_marked:
     if is_marked:
         spec, marks = spec.with_more([OBSERVED]), {OBSERVED.name: np.ones(2, np.bool_)}
     buffer = EpisodeBuffer(spec, 2)
-    begun: dict[str, np.ndarray] = {"observation": np.zeros((2, 1), np.float32), **marks}
-    begun["reward"] = np.zeros(2)
+    begun: dict[str, np.ndarray] = {
+        "observation": np.zeros((2, 1), np.float32),
+        "reward": np.zeros(2),
+        **marks,
+    }
     buffer.observe(begun, is_first=np.ones(2, np.bool_))
     buffer.act({"action": np.array([1, 2])})
     buffer.act({"action": np.array([7, 7])})  # no row awaits it
