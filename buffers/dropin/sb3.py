@@ -116,7 +116,7 @@ class _Part(NamedTuple):
 
 
 class _Buffer:
-    """What replays and rollouts have in common: a position in a ring of steps of N envs."""
+    """A position in a ring of steps of N envs, of replays and rollouts."""
 
     def __init__(
         self,
@@ -428,6 +428,10 @@ class ReplayBuffer(_Buffer):
             next_obs = self._with_last_observations(next_obs, done, infos)
         marked: np.ndarray | None = None
         try:
+            if self._plain is not None:
+                size = self._plain[0][pos].size  # before anything is written, and no broadcast
+                if np.size(obs) != size or np.size(next_obs) != size:
+                    raise ValueError("another number of values")
             self.actions[pos] = action.reshape(n, self.action_dim)
             self.rewards[pos] = reward
             self.dones[pos] = done

@@ -630,3 +630,21 @@ def test_optimized_memory_keeps_true_last_observations(n: int) -> None:
             expected = their._get_samples(every)
             seed_global(0)
             assert_equal(our._get_samples(every), expected)
+
+
+def test_observations_of_another_size_are_refused_before_the_oldest_step_is_overwritten() -> None:
+    space = gym.spaces.Box(-9, 9, (4,), np.float32)
+    buffer = ours.ReplayBuffer(6, space, gym.spaces.Discrete(2), device="cpu", n_envs=2)
+    rows = np.ones((2, 4), np.float32)
+    for _ in range(3):
+        buffer.add(rows, rows, np.zeros(2, np.int64), np.zeros(2), np.zeros(2), [{}, {}])
+    before = buffer.actions.copy(), buffer.rewards.copy(), buffer.observations.copy()
+    bad: Any
+    for bad in (None, rows[0], rows[:, :1]):
+        for pair in ((bad, rows), (rows, bad)):
+            with pytest.raises(ValueError, match="4"):
+                buffer.add(*pair, np.ones(2, np.int64), np.ones(2), np.zeros(2), [{}, {}])
+    for now, then in zip(
+        (buffer.actions, buffer.rewards, buffer.observations), before, strict=True
+    ):
+        assert np.array_equal(now, then)
