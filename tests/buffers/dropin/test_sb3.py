@@ -641,9 +641,9 @@ def test_observations_of_another_size_are_refused_before_the_oldest_step_is_over
     before = buffer.actions.copy(), buffer.rewards.copy(), buffer.observations.copy()
     bad: Any
     for bad in (None, rows[0], rows[:, :1]):
-        for pair in ((bad, rows), (rows, bad)):
+        for now, then in ((bad, rows), (rows, bad)):
             with pytest.raises(ValueError, match="4"):
-                buffer.add(*pair, np.ones(2, np.int64), np.ones(2), np.zeros(2), [{}, {}])
+                buffer.add(now, then, np.ones(2, np.int64), np.ones(2), np.zeros(2), [{}, {}])
     for now, then in zip(
         (buffer.actions, buffer.rewards, buffer.observations), before, strict=True
     ):
