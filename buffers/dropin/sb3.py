@@ -347,7 +347,8 @@ class ReplayBuffer(_Buffer):
         ]
         self._plain = None
         if not self._is_dict and self._ring is None and not self._parts[0].is_discrete:
-            self._plain = self._parts[0].now, self._parts[0].then
+            part = self._parts[0]
+            self._plain = part.now, part.then, part.now[0].size
         # Last observations of episodes of which the newest infos did not tell the end, by env.
         self._unmarked_ends: dict[int, list[bytes]] = {}
         self._has_timeouts = bool(self.timeouts.any())
@@ -429,8 +430,11 @@ class ReplayBuffer(_Buffer):
         marked: np.ndarray | None = None
         try:
             if self._plain is not None:
-                size = self._plain[0][pos].size  # before anything is written, and no broadcast
-                if np.size(obs) != size or np.size(next_obs) != size:
+                now, then, size = self._plain
+                # Before anything is written, as the oldest step is in that place.
+                first = obs.size if type(obs) is np.ndarray else np.size(obs)
+                second = next_obs.size if type(next_obs) is np.ndarray else np.size(next_obs)
+                if first != size or second != size:
                     raise ValueError("another number of values")
             self.actions[pos] = action.reshape(n, self.action_dim)
             self.rewards[pos] = reward
@@ -444,7 +448,7 @@ class ReplayBuffer(_Buffer):
                     self.timeouts[pos] = flags
                     self._has_timeouts = True
             if self._plain is not None:
-                now, then = self._plain
+                now, then, _ = self._plain
                 now[pos] = obs
                 then[pos] = next_obs
             elif self._ring is None:
