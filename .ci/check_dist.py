@@ -13,7 +13,10 @@ ROOMS = ("wrappers", "collectors", "buffers")
 SOURCE_FOLDERS = ("tests", "examples", "benchmarks", "docs")
 CORE_SOURCE = "buffers/_native.c"
 CORE = "stepwell/buffers/_native.abi3.so"
-SOURCE_FILES = ("README.md", "LICENSE", "CHANGELOG.md", "SECURITY.md", "pyproject.toml")
+SOURCE_FILES = (
+    *("README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "SECURITY.md"),
+    "pyproject.toml",
+)
 
 
 def files_below(folder: str) -> set[str]:

@@ -9,13 +9,11 @@ bridge. Data sets are written of one store of a random player's Pong, and read a
 
 from __future__ import annotations
 
-import argparse
 import functools
 import importlib
 import shutil
 import tempfile
-import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +29,7 @@ import peers
 import rounds
 import stepwell as sw
 
+PARTS = ("draw", "learn", "files")
 BATCH = 256
 STACK = 4
 _FORMATS: Mapping[str, Mapping[str, object]] = {
@@ -67,7 +66,7 @@ def sb3_calls(rows: peers.Rows, stack: int) -> dict[str, peers.Call]:
     }
 
 
-def torchrl(rows: peers.Rows, what: str, count: int) -> list[tuple[str, ...]]:
+def torchrl(rows: peers.Rows, what: str, count: int) -> list[rounds.Row]:
     """Compare slices from `as_torchrl_replay` with a SliceSampler."""
     replay = peer_stepwell.replay_of(rows)
     bridge = sw.bridges.as_torchrl_replay(replay, 16 * 16, slice_len=16)
@@ -81,7 +80,7 @@ def torchrl(rows: peers.Rows, what: str, count: int) -> list[tuple[str, ...]]:
     return _compared(f"TorchRL, {what}", candidates, "TorchRL SliceSampler", count)
 
 
-def tianshou(rows: peers.Rows, stack: int, what: str, count: int) -> list[tuple[str, ...]]:
+def tianshou(rows: peers.Rows, stack: int, what: str, count: int) -> list[rounds.Row]:
     """Compare `as_tianshou_replay` with a VectorReplayBuffer."""
     replay = peer_stepwell.replay_of(rows, stack=stack)
     bridge = sw.bridges.as_tianshou_replay(replay)
@@ -93,22 +92,21 @@ def tianshou(rows: peers.Rows, stack: int, what: str, count: int) -> list[tuple[
     return _compared(f"Tianshou, {what}", candidates, "Tianshou", count)
 
 
-def drawing(count: int) -> str:
-    """The table of draws."""
+def drawing(count: int) -> list[rounds.Row]:
+    """Batches of each library's replay, and of ours through the bridge to it."""
     rng = np.random.default_rng(0)
     frames = peers.Rows.of(rng.integers(0, 256, (20_000, 84, 84), dtype=np.uint8), 1_000)
     vectors = peers.Rows.of(rng.random((100_000, 4), np.float32), 200)
-    lines = [
+    return [
         *_compared(f"SB3, {STACK}x84x84", sb3_calls(frames, STACK), "SB3", count),
         *_compared("SB3, 4 numbers", sb3_calls(vectors, 1), "SB3", count),
         *tianshou(frames, STACK, f"{STACK}x84x84", count),
         *tianshou(vectors, 1, "4 numbers", count),
         *torchrl(vectors, "4 numbers, 16 x 16", count),
     ]
-    return rounds.table(("case", "library", "a second", "of theirs: median", "min", "max"), lines)
 
 
-def learning(count: int) -> str:
+def learning(count: int) -> list[rounds.Row]:
     """SB3's PPO on CartPole: `model.learn` against the same updates from Stepwell's rollouts."""
     algorithms = importlib.import_module("stable_baselines3")
     making = importlib.import_module("stable_baselines3.common.env_util")
@@ -133,26 +131,20 @@ def learning(count: int) -> str:
             ours.train()
         return float(ours.num_timesteps - before)
 
-    measured = rounds.rates(
-        {"SB3 model.learn": learn, "stepwell rollouts, model.train": feed}, count
+    found = rounds.compare(
+        *("bridges", f"SB3, PPO on CartPole x {envs}"),
+        candidates={"SB3": learn, "stepwell rollouts, model.train": feed},
+        limit="SB3",
+        count=count,
+        goals={"stepwell rollouts, model.train": 1.0},
     )
     collector.close()
-    lines = [
-        (
-            name,
-            f"{np.median(rates):,.0f}",
-            *tuple(f"{ratio:.2f}" for ratio in rounds.ratios(measured, name, "SB3 model.learn")),
-        )
-        for name, rates in measured.items()
-    ]
-    return rounds.table(
-        ("PPO, CartPole x 8", "steps a second", "of theirs: min", "median", "max"), lines
-    )
+    return found
 
 
-def files(steps: int) -> str:
-    """Sizes of data sets, and how fast they are written and read, once each."""
-    lines: list[tuple[str, ...]] = []
+def files(steps: int) -> list[dict[str, Any]]:
+    """Sizes of data sets, and CPU seconds to write and to read them, once each."""
+    found: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with sw.SequenceReplayBuffer(folder / "store") as replay:
@@ -160,44 +152,52 @@ def files(steps: int) -> str:
             with sw.Collector(envs, sw.RandomPolicy(), replay, seed=0) as collector:
                 collector.collect(steps=steps)
             raw = sum(episode.rows for episode in replay.iter_episodes()) * replay.spec.row_bytes
-            lines.append(("store", f"{replay.nbytes / 1e6:.1f}", f"{raw / replay.nbytes:.0f}"))
-            lines[-1] += ("", "")
+            found.append({"name": "the store itself", "bytes": replay.nbytes, "raw": raw})
             for what, options in _FORMATS.items():
-                lines.append(_file(replay, what, options, folder, raw))
-    return rounds.table(("data set", "MB", "x smaller than raw", "out, MB/s", "in, MB/s"), lines)
+                found.append({"name": what, "raw": raw, **_file(replay, what, options, folder)})
+    return found
+
+
+def files_table(found: Sequence[Mapping[str, Any]]) -> str:
+    """The data sets, a line for each."""
+    lines = [
+        (
+            str(each["name"]),
+            f"{each['bytes'] / 1e6:.1f}",
+            f"{each['raw'] / each['bytes']:,.0f}",
+            *(
+                f"{each['raw'] / 1e6 / each[way]:,.0f}" if way in each else ""
+                for way in ("out", "in")
+            ),
+        )
+        for each in found
+    ]
+    head = ("data set", "MB", "times smaller than raw", "export, MB a CPU second", "import")
+    return rounds.table(head, lines)
 
 
 def _file(
-    replay: sw.SequenceReplayBuffer,
-    what: str,
-    options: Mapping[str, object],
-    folder: Path,
-    raw: int,
-) -> tuple[str, ...]:
-    """A line of the table: one data set, written and read."""
+    replay: sw.SequenceReplayBuffer, what: str, options: Mapping[str, object], folder: Path
+) -> dict[str, float]:
+    """One data set, written and read."""
     name = what.partition(",")[0]
     more: dict[str, object] = {"root": str(folder / "minari")} if name == "minari" else {}
     place = "bench/pong-v0" if name == "minari" else str(folder / "data")
-    began = time.perf_counter()
+    began = rounds.cpu_seconds()
     exported = sw.bridges.export_episodes(replay, name, place, options={**options, **more})
-    between = time.perf_counter()
+    between = rounds.cpu_seconds()
     back = sw.SequenceReplayBuffer()
     imported = sw.bridges.import_episodes(name, place, back, options=more)
-    ended = time.perf_counter()
-    assert imported.steps == replay.steps
+    ended = rounds.cpu_seconds()
+    # LeRobot's format has no last observation of an episode that was cut: a step less.
+    assert imported.steps == replay.steps or name == "lerobot"
     if name == "npz":
         assert imported.digest == replay.digest()
     if exported.path.is_dir():
         shutil.rmtree(exported.path)
     else:
         exported.path.unlink()
-    return (
-        what,
-        f"{exported.disk_bytes / 1e6:.1f}",
-        f"{raw / exported.disk_bytes:.1f}",
-        f"{raw / 1e6 / (between - began):.0f}",
-        f"{raw / 1e6 / (ended - between):.0f}",
-    )
+    return {"bytes": exported.disk_bytes, "out": between - began, "in": ended - between}
 
 
 class _SpacesOnly(gym.Env[Any, Any]):
@@ -214,26 +214,32 @@ def _type(rows: peers.Rows) -> Any:
 
 def _compared(
     what: str, candidates: Mapping[str, peers.Call], limit: str, count: int
-) -> list[tuple[str, ...]]:
-    """A row of the table: operation, candidate, rate, and the ratio to the library's own."""
-    return [line[:6] for line in peers.compare(what, candidates, limit, count)]
+) -> list[rounds.Row]:
+    """The rows of one operation; the bridge has the goal."""
+    return rounds.compare(
+        *("bridges", what),
+        candidates={name: rounds.repeated(call) for name, call in candidates.items()},
+        limit=limit,
+        count=count,
+        goals={name: 1.0 for name in candidates if name.startswith("stepwell as")},
+    )
 
 
 def main() -> None:
     """Print the tables."""
-    title = (__doc__ or "").split("\n")[0]
-    parser = argparse.ArgumentParser(description=title, epilog=peers.EPILOG)
-    parser.add_argument("--only", choices=["draw", "learn", "files"])
-    parser.add_argument("--rounds", type=int, default=7)
+    parser = rounds.options(__doc__, 7)
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--steps", type=int, default=20_000, help="of Pong, in the data sets")
-    arguments = parser.parse_args()
-    print(rounds.machine(*peers.versions()), flush=True)
-    if arguments.only in (None, "draw"):
-        print(drawing(arguments.rounds), flush=True)
-    if arguments.only in (None, "learn"):
-        print(learning(arguments.rounds), flush=True)
-    if arguments.only in (None, "files"):
-        print(files(arguments.steps), flush=True)
+    options = parser.parse_args()
+    rows: list[rounds.Row] = []
+    if "draw" in options.only:
+        rows += drawing(options.rounds)
+    if "learn" in options.only:
+        rows += learning(options.rounds)
+    sets = files(options.steps) if "files" in options.only else []
+    print(files_table(sets))
+    packages = ["stepwell", "numpy", *peers.versions()]
+    rounds.report(rows, packages, options.json, files=sets)
 
 
 if __name__ == "__main__":

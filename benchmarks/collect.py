@@ -8,7 +8,6 @@ The limit is a loop of ``AtariVectorEnv.step`` with random actions that keeps no
 
 from __future__ import annotations
 
-import argparse
 import functools
 import tempfile
 from collections.abc import Callable
@@ -19,12 +18,13 @@ import ale_py
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from gymnasium.vector import AsyncVectorEnv, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
 
 import rounds
 import stepwell as sw
 
+BARE = "bare loop, nothing kept"
 Work: TypeAlias = Callable[[int], float]
 """Takes a number of vector steps, and returns how many env steps they were."""
 
@@ -63,24 +63,20 @@ def collecting(
 
 def main() -> None:
     """Print one table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--games", nargs="+", default=["Pong", "Breakout"])
+    parser = rounds.options(__doc__, 7)
+    parser.add_argument("--games", nargs="*", default=["Pong", "Breakout"])
     parser.add_argument("--num-envs", nargs="+", type=int, default=[8, 32])
-    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument(
         "--only", nargs="+", help="measure only bare and candidates with such words"
     )
     parser.add_argument("--steps", type=int, default=6_000, help="env steps a round")
     options = parser.parse_args()
-    print(rounds.machine("stepwell", "ale-py", "gymnasium", "numpy", "zstandard"))
-    lines: list[tuple[str, ...]] = []
+    rows = cartpole(options.rounds)
     for game in options.games:
         for num_envs in options.num_envs:
-            lines += compare(
-                game, num_envs, options.steps // num_envs, options.rounds, options.only
-            )
-    head = ("game", "envs", "candidate", "steps/s", "ratio to bare: median", "min", "max")
-    print(rounds.table(head, lines))
+            rows += compare(game, num_envs, options.steps // num_envs, options.rounds, options.only)
+    packages = ["stepwell", "ale-py", "gymnasium", "numpy", "zstandard"]
+    rounds.report(rows, packages, options.json)
 
 
 def asynchronous(game: str, num_envs: int) -> Work:
@@ -96,33 +92,48 @@ def asynchronous(game: str, num_envs: int) -> Work:
     return stepping(AsyncVectorEnv([one] * num_envs))
 
 
+def cartpole(count: int) -> list[rounds.Row]:
+    """Envs that cost little: eight of CartPole into RAM."""
+
+    def envs() -> VectorEnv[Any, Any, Any]:
+        return SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * 8)
+
+    replay = sw.SequenceReplayBuffer(capacity=100_000)
+    collector = sw.Collector(envs(), sw.RandomPolicy(), replay, seed=0)
+    candidates: dict[str, Callable[[], float]] = {
+        BARE: functools.partial(stepping(envs()), 400),
+        "stored in RAM": lambda: collector.collect(steps=3_200).steps,
+    }
+    what = ("collect", "CartPole, 8 envs in this process")
+    goals = {"stored in RAM": 0.65}
+    return rounds.compare(*what, candidates=candidates, limit=BARE, count=count, goals=goals)
+
+
 def compare(
     game: str, num_envs: int, vector_steps: int, count: int, only: list[str] | None
-) -> list[tuple[str, ...]]:
+) -> list[rounds.Row]:
     """Measure all candidates in one run, or the bare loop and those that have one of the words."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         what = (game, num_envs)
         makers: dict[str, Callable[[], Work]] = {
-            "bare loop, nothing kept": lambda: bare(*what),
+            BARE: lambda: bare(*what),
             "native, stored on disk": lambda: collecting(*what, folder / "native"),
             "python, stored on disk": lambda: collecting(*what, folder / "python", "python"),
-            "gymnasium Async, nothing kept": lambda: asynchronous(*what),
+            "gymnasium's AsyncVectorEnv, nothing kept": lambda: asynchronous(*what),
         }
         candidates = {
             title: functools.partial(make(), vector_steps)
             for title, make in makers.items()
             if only is None or any(word in title for word in ["bare", *only])
         }
-        measured = rounds.rates(candidates, count)
-    lines: list[tuple[str, ...]] = []
-    for title, values in measured.items():
-        low, middle, high = rounds.ratios(measured, title, "bare loop, nothing kept")
-        speed = f"{np.median(values):,.0f}"
-        lines.append(
-            (game, str(num_envs), title, speed, f"{middle:.3f}", f"{low:.3f}", f"{high:.3f}")
+        return rounds.compare(
+            *("collect", f"{game}, {num_envs} envs"),
+            candidates=candidates,
+            limit=BARE,
+            count=count,
+            goals={"native, stored on disk": 0.96, "python, stored on disk": 0.95},
         )
-    return lines
 
 
 if __name__ == "__main__":

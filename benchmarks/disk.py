@@ -1,37 +1,40 @@
-"""Cost of the disk store: flushing, opening, drawing from many rows, and all of it at scale.
+"""Cost of the disk store: flushing, opening, drawing from many rows, merging, and scale.
 
     python benchmarks/disk.py                         # all of it, in a folder below this one
     python benchmarks/disk.py --only flush --rounds 3 --folder /mnt/disk
     python benchmarks/disk.py --only scale --rows 100000 10000000 100000000 --chunk-rows 500
 
 A flush is compared to `pwrite` and `fdatasync` of the same bytes alone, into a file that is
-already allocated.
+already allocated. A merge is compared to copies of the same files, each synchronized.
 """
 
 from __future__ import annotations
 
-import argparse
+import contextlib
 import functools
 import os
+import shutil
 import tempfile
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
 
 import rounds
 import stepwell as sw
-from stepwell.buffers import Chunk, DiskStorage, End, Field, Spec
+from stepwell.buffers import Chunk, Codec, DiskStorage, End, Field, Spec, copy_episodes
 from stepwell.buffers.storage.chunk_codec import ChunkEncoder
 
+BARE, COPIES = "pwrite and fdatasync", "files copied and synchronized"
 WARM_UP_BYTES = 130 << 20  # from here on a segment has its full size
 WARM_UP_DRAWS = 100
 SCALE_DRAW = 20_000  # transitions of a batch that only touches chunks
 SCALE_CALLS = 50
+PARTS = ("flush", "open", "draw", "merge", "scale")
 TINY = Spec(
     (
         Field("observation", "float32", (4,), "raw"),
@@ -132,8 +135,8 @@ def encoding(spec: Spec, chunks: Iterator[list[Chunk]], flushes: int) -> Callabl
 
 def measure_flush(
     folder: Path, name: str, source: Callable[[], tuple[Spec, Iterator[list[Chunk]]]], count: int
-) -> tuple[str, ...]:
-    """One line of the table."""
+) -> list[rounds.Row]:
+    """Rows of one size, by time: a flush waits for the disk."""
     spec, chunks = source()
     with DiskStorage.create(folder / name, spec) as storage:
         warm_up, flushes = 0, 0
@@ -143,41 +146,34 @@ def measure_flush(
             warm_up = int(storage.index.records["nbytes"].sum())
         nbytes = warm_up // flushes
         batch = int(np.clip((16 << 20) // nbytes, 4, 100))
-        measured = rounds.rates(
-            {
-                "bare": bare(folder / f"{name}.bare", nbytes, batch, count),
-                "encoded": encoding(spec, source()[1], batch),
+        return rounds.compare(
+            *("flush", name),
+            candidates={
+                BARE: bare(folder / f"{name}.bare", nbytes, batch, count),
+                "encoding alone": encoding(spec, source()[1], batch),
                 "stored": stored(storage, chunks, batch),
             },
-            count,
+            limit=BARE,
+            count=count,
+            goals={"stored": 1 / 1.2},
+            clock="time",
         )
-    low, middle, high = rounds.ratios(measured, "bare", "stored")
-    times = {each: 1e3 / np.array(rates) for each, rates in measured.items()}
-    rest = (times["stored"] - times["encoded"]) / times["bare"]
-    milliseconds = (f"{np.median(each):.2f}" for each in times.values())
-    numbers = (f"{middle:.2f}", f"{low:.2f}", f"{high:.2f}", f"{np.median(rest):.2f}")
-    return (name, f"{nbytes:,}", *milliseconds, *numbers)
 
 
-def flush_table(folder: Path, count: int) -> str:
+def flushes(folder: Path, count: int) -> list[rounds.Row]:
     """Flushes of several sizes."""
-    lines = [
-        measure_flush(folder, name, functools.partial(noise_chunks, nbytes), count)
-        for name, nbytes in (
-            ("raw, 4 KiB", 4 << 10),
-            ("raw, 64 KiB", 64 << 10),
-            ("raw, 1 MiB", 1 << 20),
-            ("raw, 8 MiB", 8 << 20),
-        )
-    ]
-    for rows in (16, 64, 256):
-        source = functools.partial(frame_chunks, rows)
-        lines.append(measure_flush(folder, f"8 x {rows} Pong frames", source, count))
-    head = (
-        *("flush", "bytes", "bare, ms", "encoding alone, ms", "stored, ms"),
-        *("stored to bare: median", "min", "max", "less the encoding"),
-    )
-    return rounds.table(head, lines)
+    rows: list[rounds.Row] = []
+    for name, nbytes in (
+        ("raw, 4 KiB", 4 << 10),
+        ("raw, 64 KiB", 64 << 10),
+        ("raw, 1 MiB", 1 << 20),
+        ("raw, 8 MiB", 8 << 20),
+    ):
+        rows += measure_flush(folder, name, functools.partial(noise_chunks, nbytes), count)
+    for length in (16, 64, 256):
+        source = functools.partial(frame_chunks, length)
+        rows += measure_flush(folder, f"8 x {length} Pong frames", source, count)
+    return rows
 
 
 # --- many rows ------------------------------------------------------------------------------------
@@ -228,9 +224,9 @@ def index_bytes(path: Path) -> int:
     return taken
 
 
-def opening_table(folder: Path, count: int) -> str:
-    """A million steps in long and in short chunks."""
-    lines: list[tuple[str, ...]] = []
+def openings(folder: Path, count: int) -> list[dict[str, float]]:
+    """A million steps in long and in short chunks: CPU seconds and bytes of RAM."""
+    found: list[dict[str, float]] = []
     for chunk_rows in (1_000, 100, 20):
         path = folder / f"open{chunk_rows}"
         fill(path, 1_000_000 + 1_000_000 // chunk_rows, chunk_rows + 1)
@@ -243,15 +239,31 @@ def opening_table(folder: Path, count: int) -> str:
                     "refresh": refreshing(storage),
                 },
                 count,
+                time.process_time,
             )
-        seconds = (1 / np.array(measured[name]) for name in ("read", "write", "refresh"))
-        texts = (f"{np.median(each):.3f} ({min(each):.3f}-{max(each):.3f})" for each in seconds)
         taken = index_bytes(path)
-        per_chunk = f"{taken / chunks:,.0f}"
-        lines.append((f"{steps:,}", f"{chunks:,}", *texts, f"{taken / 1e6:.1f} MB", per_chunk))
+        found.append({"steps": steps, "chunks": chunks, "bytes a chunk": taken / chunks})
+        found[-1] |= {name: 1 / float(np.median(each)) for name, each in measured.items()}
+    return found
+
+
+def openings_table(found: Sequence[Mapping[str, float]]) -> str:
+    """A line for each store."""
+    lines = [
+        (
+            *(f"{each[name]:,.0f}" for name in ("steps", "chunks")),
+            *(f"{each[name]:.3f}" for name in ("read", "write", "refresh")),
+            f"{each['bytes a chunk']:,.0f}",
+        )
+        for each in found
+    ]
     head = (
-        *("steps", "chunks", "open to read, s", "open to write, s", "refresh, s"),
-        *("RAM", "bytes a chunk"),
+        "steps",
+        "chunks",
+        "open to read, s of CPU",
+        "to write",
+        "refresh",
+        "RAM, bytes a chunk",
     )
     return rounds.table(head, lines)
 
@@ -269,7 +281,7 @@ def drawing(
     return run
 
 
-def drawing_table(folder: Path, count: int, chunk_rows: int) -> str:
+def draws(folder: Path, count: int, chunk_rows: int) -> list[rounds.Row]:
     """The same batches out of few rows and of many."""
     replays: dict[int, sw.SequenceReplayBuffer] = {}
     for rows in (100_000, 10_000_000):
@@ -278,24 +290,96 @@ def drawing_table(folder: Path, count: int, chunk_rows: int) -> str:
         replay = replays[rows] = sw.SequenceReplayBuffer.open(path, read_only=True, seed=0)
         for _ in range(WARM_UP_DRAWS):  # each chunk is checked at its first touch: mostly here
             replay.sample_sequences(1_000, 1)
-    lines: list[tuple[str, ...]] = []
+    found: list[rounds.Row] = []
+    few, many = (f"of {rows:,} rows" for rows in replays)
     for batch, length in ((16, 64), (256, 1)):
-        candidates = {
-            f"{rows:,}": drawing(replay, batch, length, 100) for rows, replay in replays.items()
-        }
-        measured = rounds.rates(candidates, count)
-        few, many = candidates
-        low, middle, high = rounds.ratios(measured, few, many)
-        rates = (f"{np.median(measured[name]):,.0f}" for name in candidates)
-        numbers = (f"{middle:.2f}", f"{low:.2f}", f"{high:.2f}")
-        lines.append((f"{batch} x {length}", *rates, *numbers))
+        found += rounds.compare(
+            *("draw", f"{batch} x {length}, chunks of {chunk_rows} rows"),
+            candidates={
+                name: drawing(replay, batch, length, 100)
+                for name, replay in zip((few, many), replays.values(), strict=True)
+            },
+            limit=few,
+            count=count,
+        )
     for replay in replays.values():
         replay.close()
-    head = (
-        *("batch", "batches/s of 100,000 rows", "of 10,000,000"),
-        *("cost ratio: median", "min", "max"),
-    )
-    return f"chunks of {chunk_rows} rows\n" + rounds.table(head, lines)
+    return found
+
+
+# --- copies ---------------------------------------------------------------------------------------
+
+
+def play_again(path: Path, seed: int, steps: int) -> None:
+    """A store of a random player's Pong, whose episodes come again and again."""
+    with sw.SequenceReplayBuffer() as source, sw.SequenceReplayBuffer(path) as replay:
+        with sw.Collector(sw.make_atari("Pong", 8), sw.RandomPolicy(), source, seed=seed) as player:
+            player.collect(steps=40_000)
+        replay.bind(source.spec, source.sessions[0])
+        storage = source.storage
+        chunks = [storage.encoded(position) for position in range(len(storage.index))]
+        while replay.steps < steps:
+            first = storage.index.next_episode * (replay.steps // len(source))
+            replay.add_encoded(
+                [each.placed(episode=first + each.episode, stream=each.stream) for each in chunks]
+            )
+
+
+def copied_files(paths: list[Path], out: Path) -> float:
+    """Copy all files of some folders, and return the bytes."""
+    nbytes = 0
+    for path in paths:
+        shutil.rmtree(out, ignore_errors=True)
+        out.mkdir()
+        for file in path.iterdir():
+            with file.open("rb") as source, (out / file.name).open("wb") as target:
+                shutil.copyfileobj(source, target, 1 << 20)
+                target.flush()
+                os.fsync(target.fileno())
+                nbytes += target.tell()
+    return nbytes
+
+
+def merged(paths: list[Path], out: Path, codecs: dict[str, Codec]) -> None:
+    """Merge some stores."""
+    shutil.rmtree(out, ignore_errors=True)
+    with contextlib.ExitStack() as stack:
+        sources = [
+            stack.enter_context(sw.SequenceReplayBuffer.open(path, read_only=True))
+            for path in paths
+        ]
+        target = stack.enter_context(sw.SequenceReplayBuffer(out, codecs=codecs))
+        copy_episodes(sources, target)
+
+
+def merges(folder: Path, count: int, steps: int) -> list[rounds.Row]:
+    """Two stores: copies of their files, a merge, and one that encodes all rows again."""
+    paths = [folder / f"merge{number}" for number in range(2)]
+    for seed, path in enumerate(paths):
+        play_again(path, seed, steps)
+    megabytes = copied_files(paths, folder / "copied") / 1e6
+    calls: dict[str, Callable[[], object]] = {
+        COPIES: lambda: copied_files(paths, folder / "copied"),
+        "merged": lambda: merged(paths, folder / "merged", {}),
+        "merged, encoded again": lambda: merged(paths, folder / "again", {"reward": "raw"}),
+    }
+
+    def run(call: Callable[[], object]) -> float:
+        call()
+        return megabytes
+
+    found: list[rounds.Row] = []
+    clocks: tuple[rounds.Clock, ...] = ("time", "CPU")
+    for clock in clocks:
+        found += rounds.compare(
+            *("merge", f"two stores of {steps:,} steps, {megabytes:,.0f} MB; {clock}"),
+            candidates={name: functools.partial(run, call) for name, call in calls.items()},
+            limit=COPIES,
+            count=count,
+            goals={"merged": 0.5} if clock == "time" else None,
+            clock=clock,
+        )
+    return found
 
 
 # --- scale ----------------------------------------------------------------------------------------
@@ -365,9 +449,11 @@ def scale_batches(chunk_rows: int) -> dict[str, Callable[[sw.SequenceReplayBuffe
     }
 
 
-def scale_table(folder: Path, count: int, sizes: list[int], chunk_rows: int) -> str:
+def scales(
+    folder: Path, count: int, sizes: list[int], chunk_rows: int
+) -> dict[str, dict[str, float]]:
     """The same work in stores of several sizes: microseconds of CPU time, lowest quarter."""
-    sized(folder, 100 * chunk_rows, chunk_rows).replay.close()  # what is done once in a process
+    sized(folder, 99 * chunk_rows, chunk_rows).replay.close()  # what is done once in a process
     stores = [sized(folder, rows, chunk_rows) for rows in sizes]
     for name, draw in scale_batches(chunk_rows).items():
         turns = [
@@ -380,9 +466,14 @@ def scale_table(folder: Path, count: int, sizes: list[int], chunk_rows: int) -> 
         each.costs["refresh, nothing new"] = cpu(each.replay.refresh, SCALE_CALLS)
         write_meanwhile(each, chunk_rows, count)
         each.replay.close()
-    names = [each.name for each in stores]
-    lines = [(cost, *(f"{each.costs[cost]:,.1f}" for each in stores)) for cost in stores[0].costs]
-    return rounds.table(("microseconds of CPU time, or bytes", *names), lines)
+    return {each.name: each.costs for each in stores}
+
+
+def scales_table(found: Mapping[str, Mapping[str, float]]) -> str:
+    """A line for each cost, a column for each store."""
+    costs = next(iter(found.values()), {})
+    lines = [(cost, *(f"{each[cost]:,.1f}" for each in found.values())) for cost in costs]
+    return rounds.table(("microseconds of CPU time, or bytes", *found), lines)
 
 
 def write_meanwhile(store: Sized, chunk_rows: int, count: int) -> None:
@@ -410,25 +501,31 @@ def write_meanwhile(store: Sized, chunk_rows: int, count: int) -> None:
 
 def main() -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--only", choices=["flush", "open", "draw", "scale"])
+    parser = rounds.options(__doc__, 7)
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
     sizes = [100_000, 10_000_000]
     parser.add_argument("--rows", type=int, nargs="+", default=sizes, help="of stores, for scale")
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--steps", type=int, default=1_000_000, help="of a store, for merge")
     parser.add_argument("--chunk-rows", type=int, default=1_000, help="for draw and scale")
     parser.add_argument("--folder", default=".", help="a folder on the disk to be measured")
     options = parser.parse_args()
-    print(rounds.machine("stepwell", "numpy", "zstandard"))
+    rows: list[rounds.Row] = []
+    more: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(dir=options.folder, prefix="benchmark-") as name:
         folder = Path(name)
-        if options.only in (None, "flush"):
-            print("\n" + flush_table(folder, options.rounds))
-        if options.only in (None, "open"):
-            print("\n" + opening_table(folder, options.rounds))
-        if options.only in (None, "draw"):
-            print("\n" + drawing_table(folder, options.rounds, options.chunk_rows))
-        if options.only in (None, "scale"):
-            print("\n" + scale_table(folder, options.rounds, options.rows, options.chunk_rows))
+        if "flush" in options.only:
+            rows += flushes(folder, options.rounds)
+        if "open" in options.only:
+            more["open"] = openings(folder, options.rounds)
+            print(openings_table(more["open"]))
+        if "draw" in options.only:
+            rows += draws(folder, options.rounds, options.chunk_rows)
+        if "merge" in options.only:
+            rows += merges(folder, options.rounds, options.steps)
+        if "scale" in options.only:
+            more["scale"] = scales(folder, options.rounds, options.rows, options.chunk_rows)
+            print(scales_table(more["scale"]))
+    rounds.report(rows, ["stepwell", "numpy", "zstandard"], options.json, **more)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ A record is one vector step; a batch is 16 windows of 64 rows.
 
 from __future__ import annotations
 
-import argparse
 import functools
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
@@ -21,14 +20,6 @@ from stepwell.buffers.dropin.fishyrl import IndependentVectorizedBuffer
 BATCH, LENGTH = 16, 64
 EPISODE_STEPS = 200
 WIDTHS = (4, 64, 1_024)
-HEAD = (
-    "observation",
-    "operation",
-    "candidate",
-    "a second",
-    "us each",
-    "times the rings (low - high)",
-)
 RINGS = "rings"
 Record: TypeAlias = "Mapping[str, np.ndarray]"
 
@@ -114,8 +105,8 @@ def learn(buffer: Buffer, given: list[dict[str, np.ndarray]], count: int) -> flo
     return count
 
 
-def compared(envs: int, width: int, rows: int, count: int) -> list[tuple[str, ...]]:
-    """One line for each kind of work and candidate."""
+def compared(envs: int, width: int, rows: int, count: int) -> list[rounds.Row]:
+    """Rows for each kind of work and candidate."""
     given, capacity = records(envs, width), rows // envs
     buffers: dict[str, Buffer] = {
         RINGS: Rings(envs, capacity),
@@ -123,39 +114,34 @@ def compared(envs: int, width: int, rows: int, count: int) -> list[tuple[str, ..
     }
     works: dict[str, Callable[[Buffer], float]] = {
         "add": functools.partial(add, given=given, count=2_000),
-        "sample 16x64": functools.partial(draw, count=300),
-        "both by turns": functools.partial(learn, given=given, count=300),
+        "sample 16 x 64": functools.partial(draw, count=200),
+        "both by turns": functools.partial(learn, given=given, count=200),
     }
     for buffer in buffers.values():
         add(buffer, given, capacity)
-    lines: list[tuple[str, ...]] = []
+    found: list[rounds.Row] = []
     for what, work in works.items():
-        candidates: dict[str, Callable[[], float]] = {
-            name: functools.partial(work, buffer) for name, buffer in buffers.items()
-        }
-        measured = rounds.rates(candidates, count)
-        for name in buffers:
-            low, middle, high = rounds.ratios(measured, name, RINGS)
-            rate = float(np.median(measured[name]))
-            ratio = f"{middle:.2f} ({low:.2f} - {high:.2f})"
-            cells = f"{rate:,.0f}", f"{1e6 / rate:,.1f}", ratio
-            lines.append((f"{envs} envs, [{width}]", what, name, *cells))
-    return lines
+        found += rounds.compare(
+            *("fishyrl", f"{envs} envs, [{width}]: {what}"),
+            candidates={name: functools.partial(work, each) for name, each in buffers.items()},
+            limit=RINGS,
+            count=count,
+            goals={"stepwell": 1.0},
+        )
+    return found
 
 
 def main() -> None:
     """Print one table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--rounds", type=int, default=7)
+    parser = rounds.options(__doc__, 7)
     parser.add_argument("--envs", type=int, nargs="+", default=[4, 16])
     parser.add_argument("--rows", type=int, default=60_000, help="rows of all envs, in each buffer")
     options = parser.parse_args()
-    print(rounds.machine("stepwell", "numpy"))
-    lines: list[tuple[str, ...]] = []
+    found: list[rounds.Row] = []
     for envs in options.envs:
         for width in WIDTHS:
-            lines += compared(envs, width, options.rows, options.rounds)
-    print(rounds.table(HEAD, lines))
+            found += compared(envs, width, options.rows, options.rounds)
+    rounds.report(found, ["stepwell", "numpy"], options.json)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ is store_frame, encode_recent_observation and store_effect.
 
 from __future__ import annotations
 
-import argparse
 import functools
 from collections.abc import Callable
 from typing import TypeAlias
@@ -23,7 +22,6 @@ from stepwell.buffers.dropin.frame_history import ReplayBuffer
 BATCH = 32
 EPISODE_STEPS = 1_000
 SHAPES = (((84, 84, 1), 4), ((60, 64, 1), 8), ((84, 84, 3), 4))
-HEAD = ("frames", "operation", "candidate", "a second", "us each", "times the loop (low - high)")
 LOOP = "loop"
 
 
@@ -104,28 +102,22 @@ def draw(buffer: Buffer, batches: int, in_order: bool) -> float:
 
 
 def compared(
-    frames: str, what: str, candidates: dict[str, Callable[[], float]], count: int
-) -> list[tuple[str, ...]]:
-    """One line for each candidate."""
-    measured = rounds.rates(candidates, count)
-    lines: list[tuple[str, ...]] = []
-    for name in candidates:
-        low, middle, high = rounds.ratios(measured, name, LOOP)
-        rate = float(np.median(measured[name]))
-        ratio = f"{middle:.2f} ({low:.2f} - {high:.2f})"
-        lines.append((frames, what, name, f"{rate:,.0f}", f"{1e6 / rate:,.1f}", ratio))
-    return lines
+    what: str, candidates: dict[str, Callable[[], float]], count: int, goal: float
+) -> list[rounds.Row]:
+    """Rows of one operation; all are compared with the loop."""
+    goals = {"stepwell": goal, "stepwell, view": goal}
+    return rounds.compare(
+        *("frame history", what), candidates=candidates, limit=LOOP, count=count, goals=goals
+    )
 
 
 def main() -> None:
     """Print one table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--rounds", type=int, default=7)
+    parser = rounds.options(__doc__, 7)
     parser.add_argument("--size", type=int, default=50_000, help="steps that are kept")
     parser.add_argument("--batches", type=int, default=100, help="batches a round")
     options = parser.parse_args()
-    print(rounds.machine("stepwell", "numpy", "opencv-python"))
-    lines: list[tuple[str, ...]] = []
+    found: list[rounds.Row] = []
     for shape, k in SHAPES:
         size = options.size if shape[2] == 1 else options.size // 3
         frames = np.random.default_rng(0).integers(0, 256, (64, *shape), dtype=np.uint8)
@@ -142,12 +134,12 @@ def main() -> None:
                 name: functools.partial(draw, buffer, options.batches, in_order)
                 for name, buffer in buffers.items()
             }
-            lines += compared(name, what, draws, options.rounds)
+            found += compared(f"{name}: {what}", draws, options.rounds, 5.0)
         steps: dict[str, Callable[[], float]] = {
             name: functools.partial(play, buffer, frames, 2_000) for name, buffer in buffers.items()
         }
-        lines += compared(name, "step", steps, options.rounds)
-    print(rounds.table(HEAD, lines))
+        found += compared(f"{name}: a step", steps, options.rounds, 1.0)
+    rounds.report(found, ["stepwell", "numpy"], options.json)
 
 
 if __name__ == "__main__":

@@ -10,9 +10,7 @@ with ``sample_transitions(relabel=Hindsight(...))``, as NumPy arrays.
 
 from __future__ import annotations
 
-import argparse
 import functools
-import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -27,8 +25,7 @@ from stepwell.buffers.dropin.sb3 import HerReplayBuffer as OurBuffer
 
 BATCH = 256
 EPISODE_STEPS = 50
-HEAD = ("envs", "operation", "candidate", "us each", "times SB3's (low - high)")
-SB3 = "sb3"
+SB3 = "SB3"
 GOAL = spaces.Box(-np.inf, np.inf, (3,), np.float64)
 SPACE = spaces.Dict(
     observation=spaces.Box(-np.inf, np.inf, (10,), np.float64),
@@ -99,28 +96,13 @@ def loop(buffer: Any, steps: list[tuple[Any, ...]]) -> float:
     return len(steps)
 
 
-def cpu_rates(candidates: dict[str, Callable[[], float]], count: int) -> dict[str, list[float]]:
-    """Work in a second of CPU time, one entry a round; in turns as in `rounds.rates`."""
-    measured: dict[str, list[float]] = {name: [] for name in candidates}
-    names = list(candidates)
-    for number in range(count + 1):
-        for name in names[number % len(names) :] + names[: number % len(names)]:
-            began = time.process_time()
-            work = candidates[name]()
-            if number:
-                measured[name].append(work / (time.process_time() - began))
-    return measured
-
-
 def main() -> None:
     """Print one table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--rounds", type=int, default=9)
+    parser = rounds.options(__doc__, 9)
     parser.add_argument("--size", type=int, default=100_000, help="transitions that are kept")
     parser.add_argument("--batches", type=int, default=100, help="batches, or steps, a round")
     options = parser.parse_args()
-    print(rounds.machine("stepwell", "stable-baselines3", "torch", "numpy"))
-    lines: list[tuple[str, ...]] = []
+    rows: list[rounds.Row] = []
     for envs in (1, 8):
         env: Any = SimpleNamespace(env_method=env_method)
         steps = steps_of(envs, 5 * EPISODE_STEPS)
@@ -143,14 +125,15 @@ def main() -> None:
             }
             if what.startswith("sample"):
                 candidates["replay"] = functools.partial(draw_from, replay, options.batches)
-            measured = cpu_rates(candidates, options.rounds)
-            for name in candidates:
-                low, middle, high = rounds.ratios(measured, name, SB3)
-                each = f"{1e6 / float(np.median(measured[name])):,.1f}"
-                lines.append(
-                    (str(envs), what, name, each, f"{middle:.2f} ({low:.2f} - {high:.2f})")
-                )
-    print(rounds.table(HEAD, lines))
+            rows += rounds.compare(
+                *("hindsight", f"{envs} envs: {what}"),
+                candidates=candidates,
+                limit=SB3,
+                count=options.rounds,
+                goals={"stepwell": 1.0},
+            )
+    packages = ["stepwell", "stable-baselines3", "torch", "numpy"]
+    rounds.report(rows, packages, options.json)
 
 
 if __name__ == "__main__":

@@ -10,11 +10,10 @@ which ``store_episode`` does not call.
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import importlib.util
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +22,13 @@ import numpy as np
 import rounds
 from stepwell.buffers.dropin.memmap import ReplayBuffer, ReplayDatasetTimeWindow
 
-HEAD = ("data", "operation", "Stepwell, steps/s", "original, steps/s", "ratio (lowest, highest)")
 EPISODES, LENGTH, MAX_LENGTH, ENVS = 256, 100, 200, 8
 FIELDS: dict[str, dict[str, Any]] = {
     "vectors": {"state": ("float", 8), "action": "int", "reward": "float"},
     "frames": {"state": ("uint8", (84, 84)), "action": "int", "reward": "float"},
 }
 META_FIELDS = {"task": "int"}
-OURS, THEIRS = "Stepwell", "original"
+OURS, THEIRS = "stepwell", "memmap-replay-buffer"
 
 
 class Side:
@@ -154,28 +152,19 @@ def sides(data: str, folder: Path, flush: int, codec: Any) -> Iterator[Side]:
         yield Side(THEIRS, theirs.ReplayBuffer, theirs.ReplayDatasetTimeWindow, data, folder, more)
 
 
-def measured(
-    data: str, count: int, flush: int, codec: Any, names: list[str]
-) -> list[tuple[str, ...]]:
-    """A line of the table for each operation."""
-    found: list[tuple[str, ...]] = []
+def measured(data: str, count: int, flush: int, codec: Any, names: list[str]) -> list[rounds.Row]:
+    """Rows for each operation."""
+    found: list[rounds.Row] = []
     with tempfile.TemporaryDirectory() as folder:
         both = {side.folder.name: side for side in sides(data, Path(folder), flush, codec)}
         for name in names:
-            candidates: dict[str, Callable[[], float]] = {
-                key: getattr(side, name) for key, side in both.items()
-            }
-            rates = rounds.rates(candidates, count)
-            line = [data, name, f"{np.median(rates[OURS]):,.0f}"]
-            if THEIRS in rates:
-                low, middle, high = rounds.ratios(rates, OURS, THEIRS)
-                line += [
-                    f"{np.median(rates[THEIRS]):,.0f}",
-                    f"{middle:.1f} ({low:.1f}, {high:.1f})",
-                ]
-            else:
-                line += ["-", "-"]
-            found.append(tuple(line))
+            found += rounds.compare(
+                *("memmap", f"{data}: {name}"),
+                candidates={key: getattr(side, name) for key, side in both.items()},
+                limit=list(both)[-1],
+                count=count,
+                goals={OURS: 1.0},
+            )
         for buffer in (both[OURS].stored, both[OURS].empty):
             buffer.close()
     return found
@@ -183,8 +172,7 @@ def measured(
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--rounds", type=int, default=9)
+    parser = rounds.options(__doc__, 9)
     parser.add_argument("--data", nargs="+", default=list(FIELDS))
     parser.add_argument("--flush", type=int, default=1, help="the original's: 1 is its default")
     parser.add_argument(
@@ -197,16 +185,15 @@ def main() -> None:
         "all_data update opening".split(),
     )
     options = parser.parse_args()
-    packages = ["numpy", "torch"]
+    packages = ["stepwell", "numpy", "torch"]
     if importlib.util.find_spec("memmap_replay_buffer") is None:
         print("memmap-replay-buffer is not installed: pip install memmap-replay-buffer")
     else:
         packages.append("memmap-replay-buffer")
-    print(rounds.machine(*packages))
-    found: list[tuple[str, ...]] = []
+    found: list[rounds.Row] = []
     for data in options.data:
         found += measured(data, options.rounds, options.flush, options.codec, options.only)
-    print(rounds.table(HEAD, found))
+    rounds.report(found, packages, options.json)
 
 
 if __name__ == "__main__":

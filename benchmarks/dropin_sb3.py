@@ -8,14 +8,11 @@ An add is one step of all envs to a full buffer. Times are of the processor, in 
 
 from __future__ import annotations
 
-import argparse
 import functools
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-import torch
 from gymnasium import spaces
 from stable_baselines3 import DQN
 from stable_baselines3.common.buffers import ReplayBuffer as Original
@@ -25,7 +22,6 @@ from stepwell.buffers.dropin.sb3 import ReplayBuffer
 
 EPISODE_STEPS = 200
 THEIRS, OURS = "stable-baselines3", "stepwell"
-HEAD = ("what", "operation", "candidate", "us each", "times SB3 (low - high)")
 ACTIONS = spaces.Discrete(2)
 VECTOR, IMAGE = "[4] float32", "4x84x84 uint8"
 STACKED = f"{IMAGE}, frame_stack=4"
@@ -82,35 +78,17 @@ def learn(model: Any, steps: int) -> float:
     return steps
 
 
-def by_turns(candidates: Mapping[str, Callable[[], float]], count: int) -> dict[str, list[float]]:
-    """Work a second of processor time, round by round."""
-    measured: dict[str, list[float]] = {name: [] for name in candidates}
-    for number in range(count + 1):
-        for name in sorted(candidates, reverse=number % 2 == 1):
-            began = time.process_time()
-            work = candidates[name]()
-            if number:
-                measured[name].append(work / (time.process_time() - began))
-    return measured
+def rows_of(
+    what: str, candidates: Mapping[str, Callable[[], float]], count: int
+) -> list[rounds.Row]:
+    """Rows of one operation; both are compared with SB3's class."""
+    return rounds.compare(
+        *("SB3", what), candidates=candidates, limit=THEIRS, count=count, goals={OURS: 1.0}
+    )
 
 
-def lines(
-    what: str, operation: str, candidates: Mapping[str, Callable[[], float]], count: int
-) -> list[tuple[str, ...]]:
-    """One line for each candidate."""
-    measured = by_turns(candidates, count)
-    found: list[tuple[str, ...]] = []
-    for name in candidates:
-        low, middle, high = rounds.ratios(measured, name, THEIRS)
-        each = 1e6 / float(np.median(measured[name]))
-        found.append(
-            (what, operation, name, f"{each:,.1f}", f"{middle:.2f} ({low:.2f}-{high:.2f})")
-        )
-    return found
-
-
-def compared(kind: str, envs: int, steps: int, count: int) -> list[tuple[str, ...]]:
-    """The lines of one kind of observations."""
+def compared(kind: str, envs: int, steps: int, count: int) -> list[rounds.Row]:
+    """The rows of one kind of observations."""
     is_vector = kind == VECTOR
     space = spaces.Box(-1, 1, (4,)) if is_vector else spaces.Box(0, 255, (4, 84, 84), np.uint8)
     options: dict[str, Any] = {"frame_stack": 4} if kind == STACKED else {}
@@ -125,20 +103,19 @@ def compared(kind: str, envs: int, steps: int, count: int) -> list[tuple[str, ..
     calls = 3_000 if is_vector else 500
     what = f"{envs} envs, {kind}"
     works = {name: functools.partial(add, calls) for name, add in adds.items()}
-    found = lines(what, "add", works, count)
+    found = rows_of(f"{what}: add", works, count)
     for batch_size in (64, 256):
         draws = {
             name: functools.partial(draw, buffer, batch_size, calls // 10)
             for name, buffer in buffers.items()
         }
-        found += lines(what, f"sample {batch_size}", draws, count)
+        found += rows_of(f"{what}: sample({batch_size})", draws, count)
     return found
 
 
 def main() -> None:
     """Print one table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--rounds", type=int, default=7)
+    parser = rounds.options(__doc__, 7)
     parser.add_argument("--envs", type=int, nargs="+", default=[1, 4, 8])
     parser.add_argument("--vectors", type=int, default=20_000, help="steps in each buffer")
     parser.add_argument("--images", type=int, default=4_000, help="steps in each buffer")
@@ -146,9 +123,7 @@ def main() -> None:
         "--learn", type=int, default=200, help="steps of learn() a round; 0 for none"
     )
     options = parser.parse_args()
-    torch.set_num_threads(1)
-    print(rounds.machine("stepwell", "stable-baselines3", "torch", "numpy"))
-    found: list[tuple[str, ...]] = []
+    found: list[rounds.Row] = []
     for kind in (VECTOR, IMAGE, STACKED):
         steps = options.vectors if kind == VECTOR else options.images
         for envs in options.envs:
@@ -158,8 +133,9 @@ def main() -> None:
         runs = {
             name: functools.partial(learn, model, options.learn) for name, model in models.items()
         }
-        found += lines("DQN, CartPole-v1", "learn, a step", runs, 6 * options.rounds)
-    print(rounds.table(HEAD, found))
+        found += rows_of("DQN, CartPole-v1: a step of learn()", runs, 2 * options.rounds)
+    packages = ["stepwell", "stable-baselines3", "torch", "numpy"]
+    rounds.report(found, packages, options.json)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ rings are full, so that each step that is added takes the place of another. The 
 
 from __future__ import annotations
 
-import argparse
 import importlib
 from collections.abc import Callable
 from types import ModuleType
@@ -176,21 +175,19 @@ def memory_pair(module: Any) -> dict[str, Work]:
     return works
 
 
-def lines_of(new: dict[str, Work], old: dict[str, Work], count: int) -> list[tuple[str, ...]]:
-    """A line for each operation."""
-    lines: list[tuple[str, ...]] = []
+def rows_of(new: dict[str, Work], old: dict[str, Work], count: int) -> list[rounds.Row]:
+    """Rows for each operation."""
+    found: list[rounds.Row] = []
     for name, work in new.items():
-        candidates = {"new": work} | ({"old": old[name]} if name in old else {})
-        measured = rounds.rates(candidates, count)
-        cells = [f"{1e6 / np.median(measured['new']):,.1f}"]
-        if "old" in measured:
-            cells.append(f"{1e6 / np.median(measured['old']):,.1f}")
-            low, middle, high = rounds.ratios(measured, "new", "old")
-            cells += [f"{middle:.2f}", f"{low:.2f} .. {high:.2f}"]
-        else:
-            cells += ["", "", ""]
-        lines.append((name, *cells))
-    return lines
+        candidates = {"stepwell": work} | ({"torchwm": old[name]} if name in old else {})
+        found += rounds.compare(
+            *("world models", name),
+            candidates=candidates,
+            limit=list(candidates)[-1],
+            count=count,
+            goals={"stepwell": 1.0},
+        )
+    return found
 
 
 def original(name: str) -> ModuleType | None:
@@ -204,9 +201,8 @@ def original(name: str) -> ModuleType | None:
 
 def main() -> None:
     """Print one table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser = rounds.options(__doc__, 9)
     parser.add_argument("--size", type=int, default=100_000, help="steps in a ring, of 12 kB each")
-    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--only", choices=["dreamer", "iris", "memory"])
     options = parser.parse_args()
     pairs: dict[str, tuple[str, Any, Callable[[Any], dict[str, Work]]]] = {
@@ -214,14 +210,12 @@ def main() -> None:
         "iris": ("iris_memory", iris, lambda m: iris_pair(m, options.size)),
         "memory": ("dreamer_memory", dreamer, memory_pair),
     }
-    print(rounds.machine("stepwell", "numpy"))
-    lines: list[tuple[str, ...]] = []
+    rows: list[rounds.Row] = []
     for part, (name, ours, ready) in pairs.items():
         if options.only in (None, part):
             module = original(name)
-            lines += lines_of(ready(ours), {} if module is None else ready(module), options.rounds)
-    head = ("operation", "new, us", "old, us", "new is x times as fast", "from .. to")
-    print(rounds.table(head, lines))
+            rows += rows_of(ready(ours), {} if module is None else ready(module), options.rounds)
+    rounds.report(rows, ["stepwell", *rounds.installed("torchwm"), "numpy"], options.json)
 
 
 if __name__ == "__main__":

@@ -5,13 +5,11 @@
     python benchmarks/nes.py --rom game.nes --game game.toml
 
 The limit is the emulator alone: a loop that presses random buttons, in as many processes at the
-same time as the envs use ("x 2"). Ratios are taken round by round to the limit with as many
-processes, and once more in CPU time, which other programs of the machine disturb less.
+same time as the envs use. Compared is the CPU time of all processes.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import multiprocessing
 import os
@@ -37,10 +35,6 @@ from stepwell.wrappers.nes.starts import play_boot
 FRAME_SKIP = 4
 EPISODE_FRAMES = 3_600
 Work = Callable[[int], int]  # plays so many frames, returns how many it played
-HEAD = (
-    *("backend", "candidate, number of processes", "frames/s", "a CPU second"),
-    *("ratio to bare: median", "min", "max", "by CPU"),
-)
 
 
 @dataclass(frozen=True)
@@ -174,45 +168,20 @@ def collecting(
     return lambda frames: collector.collect(steps=frames // FRAME_SKIP).frames
 
 
-@dataclass
-class Candidate:
-    """One line of the table, with the CPU time that it took in all processes together."""
-
-    title: str
-    limit: str
-    work: Work
-    played: int = 0
-    cpu_seconds: float = 0.0
-
-    def play(self, frames: int) -> int:
-        """Do the work, and record its time and CPU time."""
-        began = rounds.cpu_seconds()
-        played = self.work(frames)
-        self.cpu_seconds += rounds.cpu_seconds() - began
-        self.played += played
-        return played
-
-    @property
-    def per_cpu_second(self) -> float:
-        """Frames."""
-        return self.played / self.cpu_seconds
-
-
-def candidates(setting: Setting, folder: Path, stack: contextlib.ExitStack) -> list[Candidate]:
-    """All candidates; a limit is compared with itself."""
+def candidates(setting: Setting, folder: Path, stack: contextlib.ExitStack) -> dict[str, Work]:
+    """All candidates by name; the first is the limit."""
     many = setting.workers
     makers: list[tuple[str, Callable[[], Work]]] = [
         ("bare", lambda: bare(setting, screens=False)),
         ("bare, screens copied", lambda: bare(setting, screens=True)),
         ("NesEnv, RGB", lambda: stepping(setting)),
     ]
-    found: list[Candidate] = []
+    found: dict[str, Work] = {}
     # Before the envs: a forked process should have no copy of their pipes.
-    for size in dict.fromkeys((1, many)):
-        for name, make in makers:
-            processes = Processes(make, size)
-            stack.callback(processes.close)
-            found.append(Candidate(f"{name} x {size}", f"bare x {size}", processes))
+    for name, make in makers:
+        processes = Processes(make, many)
+        stack.callback(processes.close)
+        found[name] = processes
     ours: list[tuple[str, Work]] = [
         ("nothing kept", without_storage(setting, stack)),
         ("into RAM", collecting(setting, None, stack)),
@@ -223,28 +192,25 @@ def candidates(setting: Setting, folder: Path, stack: contextlib.ExitStack) -> l
         ),
     ]
     for name, work in ours:
-        title = f"make_nes, {setting.num_envs} envs, {name} x {many}"
-        found.append(Candidate(title, f"bare x {many}", work))
+        found[f"make_nes, {setting.num_envs} envs, {name}"] = work
     return found
 
 
-def compare(setting: Setting, seconds: float, count: int) -> list[tuple[str, ...]]:
+def compare(setting: Setting, seconds: float, count: int) -> list[rounds.Row]:
     """Measure one backend; each candidate plays about as long."""
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
-        lines = candidates(setting, Path(name) / "store-1", stack)
-        trial = rounds.rates({line.title: partial(line.work, 480) for line in lines}, 1)
-        frames = {name: _whole(speeds[0] * seconds, setting) for name, speeds in trial.items()}
-        timed = {line.title: partial(line.play, frames[line.title]) for line in lines}
-        measured = rounds.rates(timed, count)
-    of_limits = {line.title: line.per_cpu_second for line in lines}
-    rows: list[tuple[str, ...]] = []
-    for line in lines:
-        low, middle, high = rounds.ratios(measured, line.title, line.limit)
-        speeds = (f"{np.median(measured[line.title]):,.0f}", f"{line.per_cpu_second:,.0f}")
-        by_cpu = line.per_cpu_second / of_limits[line.limit]
-        ratios = (f"{middle:.3f}", f"{low:.3f}", f"{high:.3f}", f"{by_cpu:.3f}")
-        rows.append((setting.backend, line.title, *speeds, *ratios))
-    return rows
+        works = candidates(setting, Path(name) / "store-1", stack)
+        trial = rounds.rates({name: partial(work, 480) for name, work in works.items()}, 1)
+        return rounds.compare(
+            *("nes", f"{setting.backend}, {setting.workers} processes"),
+            candidates={
+                name: partial(work, _whole(trial[name][0] * seconds, setting))
+                for name, work in works.items()
+            },
+            limit="bare",
+            count=count,
+            goals={f"make_nes, {setting.num_envs} envs, into a folder": 0.95},
+        )
 
 
 def _whole(frames: float, setting: Setting) -> int:
@@ -256,17 +222,15 @@ def _whole(frames: float, setting: Setting) -> int:
 def main() -> None:
     """Print one table."""
     there = installed_backends()
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser = rounds.options(__doc__, 7)
     parser.add_argument("--backend", nargs="+", choices=list(there), default=list(there))
     parser.add_argument("--rom", type=Path, help="a cartridge; our own test game if left out")
     parser.add_argument("--game", type=Path, help="its RAM map")
     parser.add_argument("--num-envs", type=int, default=8)
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=1.0, help="of each candidate, each round")
     options = parser.parse_args()
-    print(rounds.machine("stepwell", "gymnasium", "numpy", "zstandard", *options.backend))
-    rows: list[tuple[str, ...]] = []
+    rows: list[rounds.Row] = []
     # The game belongs to an example; a script only imports modules of its folder.
     sys.path.append(str(Path(__file__).parents[1] / "examples"))
     from demo_rom import write_demo
@@ -276,7 +240,8 @@ def main() -> None:
         for backend in options.backend:
             setting = Setting(rom, game, backend, options.num_envs, options.workers)
             rows += compare(setting, options.seconds, options.rounds)
-    print(rounds.table(HEAD, rows))
+    packages = ["stepwell", "gymnasium", "numpy", "zstandard", *options.backend]
+    rounds.report(rows, packages, options.json)
 
 
 if __name__ == "__main__":

@@ -8,22 +8,16 @@ figures are medians over the rounds. Rows go to RAM.
 
 from __future__ import annotations
 
-import argparse
-import statistics
 from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
+import rounds
 import stepwell as sw
-from rounds import cpu_seconds, machine, table
 
 NUM_ENVS = 8
-MICROSECONDS = 5.0
-"""Goal: added to each env step of CartPole, at most."""
-PERCENT = 3.0
-"""Goal: added to the time of Pong, at most."""
 
 
 def cart_pole() -> Any:
@@ -68,57 +62,44 @@ class Loop:
         space = env.single_action_space if self._is_vector else env.action_space
         size = (steps, NUM_ENVS) if self._is_vector else (steps,)
         self._actions = rng.integers(0, space.n, size)
-        self.env_steps = self._actions.size
         env.reset(seed=0)
 
-    def burst(self) -> float:
-        """Step through all actions; returns the CPU time."""
+    def __call__(self) -> float:
+        """Step through all actions; returns the env steps."""
         env, is_vector = self._env, self._is_vector
-        began = cpu_seconds()
         for action in self._actions:
             _, _, terminated, truncated, _ = env.step(action)
             if not is_vector and (terminated or truncated):
                 env.reset()
-        return cpu_seconds() - began
+        return self._actions.size
 
 
-def measure(make_env: Callable[[], Any], steps: int, rounds: int) -> tuple[float, float, float]:
-    """Microseconds of CPU time for an env step of the bare env, added ones, and the ratio."""
-    replay = sw.SequenceReplayBuffer(capacity=100_000)
-    bare, recorded = make_env(), sw.record(make_env(), replay)
-    loops = [Loop(bare, steps), Loop(recorded, steps)]
-    times: list[tuple[float, float]] = []
-    for number in range(rounds + 1):
-        first = number % 2
-        pair = {place: loops[place].burst() for place in (first, 1 - first)}
-        if number:  # the first one warms up
-            times.append((pair[0], pair[1]))
+def measure(name: str, count: int) -> list[rounds.Row]:
+    """The loop with a bare env, and with a recorded one."""
+    make_env, steps = CASES[name]
+    bare, recorded = make_env(), sw.record(make_env(), sw.SequenceReplayBuffer(capacity=100_000))
+    found = rounds.compare(
+        *("own loop", name),
+        candidates={"bare": Loop(bare, steps), "recorded": Loop(recorded, steps)},
+        limit="bare",
+        count=count,
+        goals={"recorded": 0.97} if "Pong" in name else None,
+    )
     for env in (bare, recorded):
         env.close()
-    scale = 1e6 / loops[0].env_steps
-    base = statistics.median(one for one, _ in times) * scale
-    added = statistics.median(two - one for one, two in times) * scale
-    return base, added, statistics.median(two / one for one, two in times)
+    return found
 
 
 def main() -> None:
     """Measure all cases and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=25)
-    parser.add_argument("--case", help="only those whose name contains it")
-    arguments = parser.parse_args()
-    rows: list[tuple[str, ...]] = []
-    for name, (make_env, steps) in CASES.items():
-        if arguments.case and arguments.case not in name:
-            continue
-        base, added, ratio = measure(make_env, steps, arguments.rounds)
-        goal = f"<= {PERCENT:g} %" if "Pong" in name else f"<= {MICROSECONDS:g} us"
-        goal = "" if "single" in name else goal
-        percent = f"{(ratio - 1) * 100:.1f} %"
-        rows.append((name, f"{base:.1f}", f"{added:.2f}", percent, goal))
-    print(machine("numpy", "gymnasium", "ale-py"))
-    head = ("case", "bare, us of CPU an env step", "recording adds, us", "adds", "goal")
-    print(table(head, rows))
+    parser = rounds.options(__doc__, 25)
+    parser.add_argument("--case", default="", help="only those whose name contains it")
+    options = parser.parse_args()
+    rows: list[rounds.Row] = []
+    for name in CASES:
+        if options.case in name:
+            rows += measure(name, options.rounds)
+    rounds.report(rows, ["stepwell", "numpy", "gymnasium", "ale-py"], options.json)
 
 
 if __name__ == "__main__":

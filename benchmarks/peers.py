@@ -6,7 +6,6 @@ it is asked for. All get the same rows, and return a function that does one unit
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeAlias, TypeVar
 
@@ -14,23 +13,14 @@ import numpy as np
 
 import rounds
 
-__all__ = ["EPILOG", "HEAD", "Call", "Draw", "Rows", "available", "compare", "memcpy", "versions"]
+__all__ = ["Call", "Draw", "Rows", "available", "compare", "memcpy", "versions"]
 
 Call: TypeAlias = Callable[[], object]
 Draw: TypeAlias = Callable[[int], object]  # of so many
 ReadyT = TypeVar("ReadyT")
 
-HEAD = (
-    *("case", "library", "a second", "ratio to the limit: median", "min", "max"),
-    *("stepwell to it: median", "min", "max", "a CPU second"),
-)
 _PIP_NAMES = {"stable_baselines3": "stable-baselines3"}
 _PEERS = ("cpprb", "sheeprl", "stable-baselines3", "tianshou", "torch", "torchrl")
-EPILOG = (
-    "Others are measured where they are installed: "
-    "pip install cpprb sheeprl stable-baselines3 tianshou torchrl"
-)
-_ROUND_SECONDS = 0.25  # one candidate, one round
 OURS = "stepwell"
 
 
@@ -89,67 +79,29 @@ def memcpy(source: np.ndarray, rows: int) -> Call:
 
 
 def compare(
-    what: str, candidates: Mapping[str, Call], limit: str, count: int, work: float = 1.0
-) -> list[tuple[str, ...]]:
-    """Lines of a table under `HEAD`.
+    *what: str,
+    candidates: Mapping[str, Call],
+    limit: str,
+    count: int,
+    units: float = 1.0,
+    goal: float | None = None,
+) -> list[rounds.Row]:
+    """`rounds.compare` of short calls; the goal is that of candidates named ``stepwell...``.
 
     Args:
-        what: The first column.
-        candidates: By name, a call that does one unit of work; the first line named ``stepwell...``
-            is the one that the others are compared with.
+        *what: The topic and the case.
+        candidates: By name, a call that does some units of work.
         limit: Name of the candidate that the others are measured by.
         count: Number of rounds.
-        work: Units of work in one call.
+        units: Units of work in one call.
+        goal: The least ratio to the limit.
     """
-    clocks = {name: _Clock(call, work) for name, call in candidates.items()}
-    measured = rounds.rates({name: clock.run for name, clock in clocks.items()}, count)
-    ours = next(name for name in candidates if name.startswith(OURS))
-    lines: list[tuple[str, ...]] = []
-    for name in candidates:
-        texts = [
-            f"{ratio:.2f}"
-            for one, other in ((name, limit), (ours, name))
-            for ratio in _median_first(rounds.ratios(measured, one, other))
-        ]
-        rate = f"{np.median(measured[name]):,.0f}"
-        lines.append((what, name, rate, *texts, f"{clocks[name].per_cpu_second:,.0f}"))
-    return lines
+    calls = {name: rounds.repeated(call, units) for name, call in candidates.items()}
+    ours = [name for name in candidates if name.startswith(OURS)]
+    goals = {} if goal is None else dict.fromkeys(ours, goal)
+    return rounds.compare(*what, candidates=calls, limit=limit, count=count, goals=goals)
 
 
 def versions() -> list[str]:
     """The peers that are installed, as `rounds.machine` wants them."""
     return rounds.installed(*_PEERS)
-
-
-def _median_first(ratios: tuple[float, float, float]) -> tuple[float, float, float]:
-    low, middle, high = ratios
-    return middle, low, high
-
-
-class _Clock:
-    """Repeats a call for a while, and adds up the CPU time that it takes."""
-
-    def __init__(self, call: Call, work: float) -> None:
-        self._call = call
-        self._work = work
-        self._cpu_seconds = self._done = 0.0
-        call()
-        began, times = time.perf_counter(), 0
-        while time.perf_counter() - began < _ROUND_SECONDS / 5:
-            call()
-            times += 1
-        self._times = 5 * times
-
-    @property
-    def per_cpu_second(self) -> float:
-        return self._done / self._cpu_seconds
-
-    def run(self) -> float:
-        call, result = self._call, None
-        began = time.process_time()
-        for _ in range(self._times):
-            result = call()  # each is let go only when the next one is there
-        del result
-        self._cpu_seconds += time.process_time() - began
-        self._done += self._times * self._work
-        return self._times * self._work

@@ -3,8 +3,6 @@
     python benchmarks/provenance.py                             # all envs, half an hour
     python benchmarks/provenance.py --only Pong CartPole --rounds 3
     python benchmarks/provenance.py --before ../earlier/src     # is collecting as fast as there?
-    python benchmarks/provenance.py --json figures.json --page docs/provenance.md
-    python benchmarks/provenance.py --show figures.json         # the tables, not measured again
     pip install 'gymnasium[mujoco]'                             # for HalfCheetah
 
 Each round collects a new store of each env with random actions, proves it, archives it and restores
@@ -316,18 +314,6 @@ def trees_table(measured: Mapping[str, list[dict[str, dict[str, float]]]]) -> st
 # --- both -----------------------------------------------------------------------------------------
 
 
-def tables(figures: Mapping[str, Any]) -> dict[str, str]:
-    """The tables as Markdown: "provenance", "trees" or both."""
-    found: dict[str, str] = {}
-    if figures["envs"]:
-        how = f"medians of {len(next(iter(figures['envs'].values())))} rounds"
-        found["provenance"] = f"{envs_table(figures['envs'])}\n\n({figures['machine']}; {how})"
-    if figures["trees"]:
-        how = f"{len(next(iter(figures['trees'].values())))} bursts of each tree, in turns"
-        found["trees"] = f"{trees_table(figures['trees'])}\n\n({figures['machine']}; {how})"
-    return found
-
-
 def measured_envs(
     names: Iterable[str], setting: Setting, count: int, steps: int | None
 ) -> dict[str, list[dict[str, float]]]:
@@ -347,39 +333,27 @@ def measured_envs(
 
 def main() -> None:
     """Measure, and print the tables."""
-    first, _, rest = (__doc__ or "").partition("\n")
-    parser = argparse.ArgumentParser(
-        description=first, epilog=rest, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = rounds.options(__doc__, 5)
     names = (*CASES, *TREE_CASES)
     parser.add_argument("--only", nargs="+", metavar="ENV", choices=names, default=list(names))
-    parser.add_argument("--rounds", type=int, default=5, help="of each env; default: 5")
     parser.add_argument("--bursts", type=int, default=_BURSTS, help=f"default: {_BURSTS}")
     parser.add_argument("--steps", type=int, help="of each store and burst, in place of its own")
     parser.add_argument("--before", type=Path, metavar="SRC", help="src/ of an earlier checkout")
     parser.add_argument("--folder", type=Path, default=Path(), help="on the disk to be measured")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures")
-    parser.add_argument("--show", type=Path, metavar="FILE", help="figures of an earlier run")
-    parser.add_argument("--page", type=Path, metavar="FILE", help="put the first table into a page")
     parser.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve is not None:
         serve(*options.serve)
         return
-    if options.show is not None:
-        figures = json.loads(options.show.read_text())
-    else:
-        try:
-            figures = measured(options)
-        except (ValueError, ChildProcessError) as error:
-            sys.exit(str(error))
-    if options.json is not None:
-        options.json.write_text(json.dumps(figures, indent=1))
-    shown = tables(figures)
-    print("\n\n".join(shown.values()))
-    if options.page is not None and "provenance" in shown:
-        page = options.page.read_text()
-        options.page.write_text(rounds.into_page(page, "provenance", shown["provenance"]))
+    try:
+        figures = measured(options)
+    except (ValueError, ChildProcessError) as error:
+        sys.exit(str(error))
+    if figures["envs"]:
+        print(envs_table(figures["envs"]))
+    if figures["trees"]:
+        print(trees_table(figures["trees"]))
+    rounds.save(options.json, figures)
 
 
 def measured(options: argparse.Namespace) -> dict[str, Any]:
@@ -403,8 +377,9 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
                         each, folder, options.before, options.bursts, options.steps
                     )
                     print(f"{each}: measured", file=sys.stderr, flush=True)
-    machine = rounds.machine(*rounds.installed(*_PACKAGES))
-    return {"machine": machine, "envs": envs, "trees": trees}
+    return rounds.result(
+        rounds.installed(*_PACKAGES), rounds=options.rounds, envs=envs, trees=trees
+    )
 
 
 if __name__ == "__main__":

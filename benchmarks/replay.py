@@ -1,7 +1,8 @@
 """Speed of a replay: sequences, transitions, priorities and writing, with other libraries.
 
-    python benchmarks/replay.py --rounds 5               # all of it: half an hour, 9 GiB of RAM
+    python benchmarks/replay.py                          # all of it: some minutes, 9 GiB of RAM
     python benchmarks/replay.py --only stacks priorities --rounds 3
+    STEPWELL_PURE=1 python benchmarks/replay.py          # without the compiled core
     pip install 'stepwell[peers]'                        # to compare the other libraries
 
 The limit of sequences is one ``memcpy`` of the batch's observations alone, from a random place into
@@ -92,9 +93,9 @@ def vector_steps(num_envs: int, episode_steps: int = 1_000) -> Iterator[Mapping[
 # --- sequences ------------------------------------------------------------------------------------
 
 
-def sequences_in_ram(rows: peers.Rows, count: int, threads: int | None) -> list[tuple[str, ...]]:
+def sequences_in_ram(rows: peers.Rows, count: int, threads: int | None) -> list[rounds.Row]:
     """Raw pixels, with the peers."""
-    lines: list[tuple[str, ...]] = []
+    lines: list[rounds.Row] = []
     replay = peer_stepwell.replay_of(rows, threads=threads)
     for batch, length in SEQUENCES:
         makers = {
@@ -112,16 +113,22 @@ def sequences_in_ram(rows: peers.Rows, count: int, threads: int | None) -> list[
                 }
             ),
         }
-        lines += peers.compare(f"raw, RAM, {batch}x{length}", candidates, "memcpy", count)
+        lines += peers.compare(
+            *("sequences", f"raw, in RAM, {batch} x {length}"),
+            candidates=candidates,
+            limit="memcpy",
+            count=count,
+            goal=0.9,
+        )
         candidates.clear()  # before the next ones take as much memory
     return lines
 
 
 def sequences_on_disk(
     rows: peers.Rows, folder: Path, count: int, threads: int | None
-) -> list[tuple[str, ...]]:
+) -> list[rounds.Row]:
     """Raw pixels in a folder, all of it in the page cache."""
-    lines: list[tuple[str, ...]] = []
+    lines: list[rounds.Row] = []
     with peer_stepwell.replay_of(rows, path=folder, threads=threads) as replay:
         for _ in range(3 * len(replay) // 16_384):  # each chunk is checked at its first touch
             replay.sample_sequences(256, 64)
@@ -131,36 +138,44 @@ def sequences_on_disk(
                 **peer_stepwell.sequences(replay, batch, length),
             }
             lines += peers.compare(
-                f"raw, page cache, {batch}x{length}", candidates, "memcpy", count
+                *("sequences", f"raw, on disk, in the page cache, {batch} x {length}"),
+                candidates=candidates,
+                limit="memcpy",
+                count=count,
+                goal=0.8,
             )
     return lines
 
 
 def atari_sequences(
     games: list[str], steps: int, count: int, threads: int | None
-) -> list[tuple[str, ...]]:
+) -> list[rounds.Row]:
     """Real frames, compressed."""
-    lines: list[tuple[str, ...]] = []
+    lines: list[rounds.Row] = []
     frames = np.random.default_rng(0).integers(0, 256, (50_000, 84, 84), dtype=np.uint8)
     for game in games:
         replay = peer_stepwell.atari(game, steps, threads)
-        per_million = replay.total_bytes / max(1, len(replay))
         for batch, length in SEQUENCES:
             candidates = {
                 "memcpy": peers.memcpy(frames, batch * length),
                 **peer_stepwell.sequences(replay, batch, length),
             }
-            what = f"{game}, {per_million:.0f} MB a million, {batch}x{length}"
-            lines += peers.compare(what, candidates, "memcpy", count)
+            lines += peers.compare(
+                *("sequences", f"{game}, compressed, {batch} x {length}"),
+                candidates=candidates,
+                limit="memcpy",
+                count=count,
+                goal=0.3,
+            )
     return lines
 
 
 # --- transitions ----------------------------------------------------------------------------------
 
 
-def stacked(rows: peers.Rows, count: int, threads: int | None) -> list[tuple[str, ...]]:
+def stacked(rows: peers.Rows, count: int, threads: int | None) -> list[rounds.Row]:
     """Stacked transitions, uniformly."""
-    lines: list[tuple[str, ...]] = []
+    lines: list[rounds.Row] = []
     replay = peer_stepwell.replay_of(rows, stack=STACK, threads=threads)
     fewer = peers.Rows(*(column[:20_000] for column in rows))  # for peers that are slow to fill
     others = peers.available(
@@ -175,21 +190,27 @@ def stacked(rows: peers.Rows, count: int, threads: int | None) -> list[tuple[str
             "SB3, 20k rows": functools.partial(peer_sb3.transitions, fewer, STACK),
         }
     )
-    for batch in BATCHES:
+    for batch, goal in zip(BATCHES, (1.2, 1.6), strict=True):
         candidates: dict[str, peers.Call] = {
             LIMIT: peers.memcpy(rows.observation, 8 * batch),
             **peer_stepwell.transitions(replay, batch),
             **{name: functools.partial(draw, batch) for name, draw in others.items()},
         }
-        lines += peers.compare(f"raw 4x84x84, {batch}", candidates, LIMIT, count)
+        lines += peers.compare(
+            *("stacks", f"raw, {batch}"),
+            candidates=candidates,
+            limit=LIMIT,
+            count=count,
+            goal=goal,
+        )
     return lines
 
 
 def atari_stacked(
     games: list[str], steps: int, count: int, threads: int | None
-) -> list[tuple[str, ...]]:
+) -> list[rounds.Row]:
     """Stacked transitions of real frames, compressed."""
-    lines: list[tuple[str, ...]] = []
+    lines: list[rounds.Row] = []
     frames = np.random.default_rng(0).integers(0, 256, (20_000, 84, 84), dtype=np.uint8)
     for game in games:
         replay = peer_stepwell.atari(game, steps, threads)
@@ -198,15 +219,20 @@ def atari_stacked(
                 LIMIT: peers.memcpy(frames, 8 * batch),
                 **peer_stepwell.transitions(replay, batch),
             }
-            lines += peers.compare(f"{game}, {batch}", candidates, LIMIT, count)
+            lines += peers.compare(
+                *("stacks", f"{game}, compressed, {batch}"),
+                candidates=candidates,
+                limit=LIMIT,
+                count=count,
+            )
     return lines
 
 
 def by_priority(
-    rows: peers.Rows, stack: int, what: str, count: int, threads: int | None
-) -> list[tuple[str, ...]]:
+    rows: peers.Rows, stack: int, goals: tuple[float, ...], count: int, threads: int | None
+) -> list[rounds.Row]:
     """Draw and update."""
-    lines: list[tuple[str, ...]] = []
+    lines: list[rounds.Row] = []
     replay = peer_stepwell.replay_of(rows, stack=stack, threads=threads)
     others = peers.available(
         {
@@ -214,21 +240,28 @@ def by_priority(
             "Tianshou": functools.partial(peer_tianshou.prioritized, rows, stack),
         }
     )
-    for batch in BATCHES:
+    what = "4 numbers" if stack == 1 else f"{stack}x84x84"
+    for batch, goal in zip(BATCHES, goals, strict=True):
         candidates: dict[str, peers.Call] = {
             **peer_stepwell.prioritized(replay, batch),
             **{name: functools.partial(draw, batch) for name, draw in others.items()},
         }
         limit = "cpprb" if "cpprb" in candidates else "stepwell"
-        lines += peers.compare(f"priorities, {what}, {batch}", candidates, limit, count)
+        lines += peers.compare(
+            *("priorities", f"{what}, {batch}"),
+            candidates=candidates,
+            limit=limit,
+            count=count,
+            goal=goal,
+        )
     return lines
 
 
-def small_and_large(count: int, most: int) -> list[tuple[str, ...]]:
+def small_and_large(count: int, most: int) -> list[rounds.Row]:
     """The same batches out of 100,000 tiny rows and out of many more."""
     sizes = (100_000, most)
     replays = {size: scattered(size) for size in sizes}
-    lines: list[tuple[str, ...]] = []
+    lines: list[rounds.Row] = []
     for what, draw in {
         "transitions, 32": lambda replay: replay.sample_transitions(32),
         "transitions, 256": lambda replay: replay.sample_transitions(256),
@@ -239,7 +272,31 @@ def small_and_large(count: int, most: int) -> list[tuple[str, ...]]:
             f"stepwell, {size:,} rows": functools.partial(draw, replay)
             for size, replay in replays.items()
         }
-        lines += peers.compare(what, candidates, f"stepwell, {sizes[0]:,} rows", count)
+        lines += peers.compare(
+            *("scale", what),
+            candidates=candidates,
+            limit=f"stepwell, {sizes[0]:,} rows",
+            count=count,
+        )
+    return lines
+
+
+def noise(rows: peers.Rows, count: int) -> list[rounds.Row]:
+    """Pixels that do not compress, with the default codec of a folder, and stored as they are."""
+    compressed = peer_stepwell.replay_of(rows, threads=1, codec="zstd")
+    raw = peer_stepwell.replay_of(rows, threads=1)
+    lines: list[rounds.Row] = []
+    for what, draw in {
+        "sequences, 16 x 64": lambda replay: replay.sample_sequences(16, 64),
+        "transitions, 32": lambda replay: replay.sample_transitions(32),
+    }.items():
+        candidates: dict[str, peers.Call] = {
+            "stepwell": functools.partial(draw, compressed),
+            "codec='raw'": functools.partial(draw, raw),
+        }
+        lines += peers.compare(
+            *("noise", what), candidates=candidates, limit="codec='raw'", count=count, goal=0.95
+        )
     return lines
 
 
@@ -271,7 +328,7 @@ def assignments(
     return add
 
 
-def written(envs: int, capacity: int, count: int) -> list[tuple[str, ...]]:
+def written(envs: int, capacity: int, count: int) -> list[rounds.Row]:
     """Vector steps into full rings."""
     makers: dict[str, Callable[..., peers.Call]] = {
         ASSIGNMENTS: assignments,
@@ -288,14 +345,20 @@ def written(envs: int, capacity: int, count: int) -> list[tuple[str, ...]]:
             for name, make in makers.items()
         }
     )
-    what = f"writing, {envs} envs of {SHAPE}"
-    return peers.compare(what, candidates, ASSIGNMENTS, count, work=envs)
+    return peers.compare(
+        *("writing", f"{envs} envs of {'x'.join(map(str, SHAPE))}"),
+        candidates=candidates,
+        limit=ASSIGNMENTS,
+        count=count,
+        units=envs,
+        goal=0.8,
+    )
 
 
-PARTS = ("sequences", "disk", "atari", "stacks", "priorities", "scale", "writing")
+PARTS = ("sequences", "disk", "stacks", "atari", "priorities", "scale", "noise", "writing")
 
 
-def measured(part: str, options: argparse.Namespace) -> list[tuple[str, ...]]:
+def measured(part: str, options: argparse.Namespace) -> list[rounds.Row]:
     """The lines of one part."""
     count, threads = options.rounds, options.threads
     if part == "sequences":
@@ -310,20 +373,20 @@ def measured(part: str, options: argparse.Namespace) -> list[tuple[str, ...]]:
         return stacked(frames(options.rows), count, threads)
     if part == "priorities":
         return [
-            *by_priority(tiny(options.rows), 1, "4 numbers", count, threads),
-            *by_priority(frames(options.rows), STACK, "4x84x84", count, threads),
+            *by_priority(tiny(options.rows), 1, (1.5, 3.0), count, threads),
+            *by_priority(frames(options.rows), STACK, (1.0, 1.0), count, threads),
         ]
     if part == "scale":
         return small_and_large(count, options.most)
+    if part == "noise":
+        return noise(pixels(options.rows), count)
     return written(options.envs, options.capacity, count)
 
 
 def main() -> None:
     """Print one table."""
-    title = (__doc__ or "").split("\n")[0]
-    parser = argparse.ArgumentParser(description=title, epilog=peers.EPILOG)
+    parser = rounds.options(__doc__, 9)
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
-    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--rows", type=int, default=100_000, help="raw rows of 7 or 12 kB each")
     parser.add_argument("--most", type=int, default=10_000_000, help="rows of the larger replay")
     parser.add_argument("--steps", type=int, default=50_000, help="Atari steps a game")
@@ -333,12 +396,10 @@ def main() -> None:
     parser.add_argument("--threads", type=int, help="threads that sample; left out: the default")
     parser.add_argument("--folder", default=".", help="a folder on the disk to be measured")
     options = parser.parse_args()
-    print(rounds.machine("stepwell", "numpy", "zstandard", *peers.versions()), flush=True)
-    lines: list[tuple[str, ...]] = []
+    lines: list[rounds.Row] = []
     for part in options.only:
         lines += measured(part, options)
-    print("batches of all fields, by priority: drawn with weights, and updated; rows written")
-    print(rounds.table(peers.HEAD, lines))
+    rounds.report(lines, ["stepwell", "numpy", "zstandard", *peers.versions()], options.json)
 
 
 if __name__ == "__main__":

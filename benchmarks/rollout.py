@@ -1,6 +1,6 @@
 """Cost of rollouts against the bare envs, and the gain of stepping two vector envs in turns.
 
-    python benchmarks/rollout.py                           # all three tables
+    python benchmarks/rollout.py                           # all three parts
     python benchmarks/rollout.py --only turns --rounds 9
 
 loop: ``Collector.rollout`` with a constant policy, against a loop of ``envs.step`` with the same
@@ -12,7 +12,6 @@ Stable-Baselines3's ``collect_rollouts`` where it is installed.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import importlib
 import importlib.util
@@ -30,23 +29,28 @@ import stepwell as sw
 
 Vector: TypeAlias = VectorEnv[Any, Any, Any]
 Act: TypeAlias = Callable[[Any, np.ndarray], Any]
-HEAD = ("case", "envs", "candidate", "steps/s", "ratio: median", "min", "max")
 LENGTH = 128  # rows of a rollout
 SHORT_LENGTH = 32  # where every row costs much
 _CALIBRATION_SECONDS = 1.0
 
 
-def lines(
-    what: str, num_envs: int, candidates: dict[str, Callable[[], float]], count: int
-) -> list[tuple[str, ...]]:
-    """Measure candidates in turns; the others are compared with the first."""
-    measured = rounds.rates(candidates, count)
-    found: list[tuple[str, ...]] = []
-    for name, values in measured.items():
-        low, middle, high = rounds.ratios(measured, name, next(iter(measured)))
-        ratios = (f"{ratio:.2f}" for ratio in (middle, low, high))
-        found.append((what, str(num_envs), name, f"{np.median(values):,.0f}", *ratios))
-    return found
+def compared(
+    what: str,
+    candidates: dict[str, Callable[[], float]],
+    count: int,
+    *,
+    goals: dict[str, float] | None = None,
+    clock: rounds.Clock = "CPU",
+) -> list[rounds.Row]:
+    """Measure candidates in turns; all are compared with the first."""
+    return rounds.compare(
+        *("turns" if clock == "time" else "rollout", what),
+        candidates=candidates,
+        limit=next(iter(candidates)),
+        count=count,
+        goals=goals,
+        clock=clock,
+    )
 
 
 def constant(num_envs: int) -> Act:
@@ -100,7 +104,7 @@ def without_waiting(envs: Any, policy: Act) -> Callable[[], float]:
     return run
 
 
-def loop(what: str, make: Callable[[], Vector], count: int) -> list[tuple[str, ...]]:
+def loop(what: str, make: Callable[[], Vector], count: int) -> list[rounds.Row]:
     """Rollouts against the bare loop."""
     envs = [make() for _ in range(3)]
     num_envs = envs[0].num_envs
@@ -110,7 +114,8 @@ def loop(what: str, make: Callable[[], Vector], count: int) -> list[tuple[str, .
         "rollout()": rolling(envs[1], policy),
         "rollout(out=)": rolling(envs[2], policy, reuse=True),
     }
-    return lines(what, num_envs, candidates, count)
+    goals = {"rollout()": 0.95, "rollout(out=)": 0.95}
+    return compared(f"{what}, {num_envs} envs", candidates, count, goals=goals)
 
 
 class Hashing:
@@ -179,7 +184,7 @@ def policies(envs: Vector) -> dict[str, Act]:
     return found
 
 
-def turns(num_envs: int, backend: Literal["native", "python"], count: int) -> list[tuple[str, ...]]:
+def turns(num_envs: int, backend: Literal["native", "python"], count: int) -> list[rounds.Row]:
     """Two vector envs in turns against one that has all the envs."""
 
     def pong(envs: int, num_workers: int) -> Vector:
@@ -188,7 +193,7 @@ def turns(num_envs: int, backend: Literal["native", "python"], count: int) -> li
     trial = pong(num_envs, 1)
     costly = policies(trial)
     trial.close()
-    found: list[tuple[str, ...]] = []
+    found: list[rounds.Row] = []
     for name, policy in costly.items():
         half = num_envs // 2
         one, two = pong(num_envs, 1), pong(num_envs, 2)
@@ -200,7 +205,9 @@ def turns(num_envs: int, backend: Literal["native", "python"], count: int) -> li
             "in turns": rolling(groups, policy, reuse=True, length=SHORT_LENGTH),
             "limit: both at once": without_waiting(limit, policy),
         }
-        found += lines(f"Pong, {backend}; {name}", num_envs, candidates, count)
+        title = f"Pong, {num_envs} envs, {backend} backend; {name}"
+        goals = {"in turns": 1.6} if name == "hashing" else {}
+        found += compared(title, candidates, count, goals=goals, clock="time")
         for envs in (one, two, *groups, limit):
             envs.close()
     return found
@@ -263,20 +270,20 @@ def rolling_in_sb3(num_envs: int) -> Callable[[], float]:
     return run
 
 
-def learners(num_envs: int, count: int) -> list[tuple[str, ...]]:
+def learners(num_envs: int, count: int) -> list[rounds.Row]:
     """CartPole with a small network."""
     if importlib.util.find_spec("torch") is None:
         print("learners: not measured without PyTorch")
         return []
     importlib.import_module("torch").set_num_threads(1)
-    candidates: dict[str, Callable[[], float]] = {
-        "rollout() and advantages()": rolling_with_advantages(cartpole(num_envs), Actor())
-    }
+    candidates: dict[str, Callable[[], float]] = {}
     if importlib.util.find_spec("stable_baselines3") is None:
         print("Stable-Baselines3 is not installed: pip install stable-baselines3")
     else:
         candidates["Stable-Baselines3"] = rolling_in_sb3(num_envs)
-    return lines("CartPole, PPO", num_envs, candidates, count)
+    ours = rolling_with_advantages(cartpole(num_envs), Actor())
+    candidates["rollout() and advantages()"] = ours
+    return compared(f"PPO, CartPole, {num_envs} envs", candidates, count)
 
 
 def cartpole(num_envs: int) -> Vector:
@@ -285,24 +292,26 @@ def cartpole(num_envs: int) -> Vector:
 
 
 def main() -> None:
-    """Print the tables."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--only", nargs="+", default=["loop", "turns", "learners"])
+    """Print the table."""
+    parser = rounds.options(__doc__, 9)
+    parts = ["loop", "turns", "learners"]
+    parser.add_argument("--only", nargs="+", choices=parts, default=parts)
     parser.add_argument("--num-envs", nargs="+", type=int, default=[8, 32])
-    parser.add_argument("--rounds", type=int, default=9)
+    backends = ["native", "python"]
+    parser.add_argument("--backends", nargs="+", choices=backends, default=backends)
     options = parser.parse_args()
-    print(rounds.machine("stepwell", "ale-py", "gymnasium", "numpy"))
-    found: list[tuple[str, ...]] = []
+    found: list[rounds.Row] = []
     if "loop" in options.only:
         for num_envs in options.num_envs:
             found += loop("Pong", partial(sw.make_atari, "Pong", num_envs), options.rounds)
         found += loop("CartPole", partial(cartpole, 8), options.rounds)
     if "turns" in options.only:
-        found += turns(16, "native", options.rounds)
-        found += turns(16, "python", options.rounds)
+        for backend in options.backends:
+            found += turns(16, backend, options.rounds)
     if "learners" in options.only:
         found += learners(8, options.rounds)
-    print(rounds.table(HEAD, found))
+    packages = rounds.installed("stepwell", "ale-py", "gymnasium", "numpy", "stable-baselines3")
+    rounds.report(found, packages, options.json)
 
 
 if __name__ == "__main__":

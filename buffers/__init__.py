@@ -26,7 +26,9 @@ from stepwell.buffers.replay import SequenceReplayBuffer
 from stepwell.buffers.replay_writer import ReplayWriter
 from stepwell.buffers.sampling.requests import Episodes, Hindsight, Sequences, Transitions
 from stepwell.buffers.spec import Codec, Field, Layout, Spec, Tree
+from stepwell.buffers.storage.cloud.storage import CloudStorage
 from stepwell.buffers.storage.disk.storage import DiskStorage
+from stepwell.buffers.storage.encoded_chunk import EncodedChunk
 from stepwell.buffers.storage.joined import JoinedStorage
 from stepwell.buffers.storage.memory import MemoryStorage
 from stepwell.buffers.storage.protocol import Storage
@@ -36,6 +38,7 @@ if TYPE_CHECKING:  # loaded when it is first used, as few programs need it
     from stepwell.buffers.curation.copy import CopyReport, copy_episodes
     from stepwell.buffers.curation.episode_writer import EpisodeWriter, TransitionColumns
     from stepwell.buffers.curation.selection import EpisodeSelection
+    from stepwell.buffers.pictures.film_strip import FilmStrip
     from stepwell.buffers.rollout.minibatches import Minibatch
     from stepwell.buffers.rollout.rollout import Bootstrap, Rollout
     from stepwell.buffers.sampling.batch import Batch, TransitionBatch
@@ -50,10 +53,12 @@ __all__ = [
     "Batch",
     "Bootstrap",
     "Chunk",
+    "CloudStorage",
     "Codec",
     "CopyReport",
     "Digest",
     "DiskStorage",
+    "EncodedChunk",
     "End",
     "Episode",
     "EpisodeBuffer",
@@ -62,6 +67,7 @@ __all__ = [
     "Episodes",
     "Epoch",
     "Field",
+    "FilmStrip",
     "Hindsight",
     "JoinedStorage",
     "Layout",
@@ -109,6 +115,7 @@ if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
             "storage.disk.repair": ["RepairReport", "repair"],
             "storage.disk.verify": ["VerifyReport", "verify"],
             "curation.selection": ["EpisodeSelection"],
+            "pictures.film_strip": ["FilmStrip"],
             "rollout.minibatches": ["Minibatch"],
             "rollout.rollout": ["Bootstrap", "Rollout"],
             "sampling.batch": ["Batch", "TransitionBatch"],

@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define INTERFACE 1     /* as in native.py: another number is an older build */
+#define INTERFACE 2     /* as in native.py: another number is an older build */
 #define SHIFT 4         /* as in priorities.py: */
 #define WIDTH 16        /* children of a node, 1 << SHIFT, */
 #define LARGEST_TOP 2048 /* nodes of the uppermost level, */
@@ -426,16 +426,239 @@ no_out:
     return result;
 }
 
+/* --- the checksum of every chunk: CRC-32 as zlib computes it, several times as fast --- */
+
+static uint32_t crc_table[256];
+static int has_fast_crc;
+
+#if defined(__GNUC__) && defined(__x86_64__)
+#include <immintrin.h>
+
+/* Fold 16 bytes or more, of a length that is a multiple of 16, as in "Fast CRC Computation for Generic
+   Polynomials Using PCLMULQDQ Instruction" (Intel, 2009). The constants are powers of x modulo the
+   polynomial, with their bits reversed: x^(4*128+32), x^(4*128-32); x^(128+32), x^(128-32); x^64. */
+__attribute__((target("pclmul,sse4.1"))) static __m128i fold(__m128i sum, __m128i by, __m128i next)
+{
+    __m128i low = _mm_clmulepi64_si128(sum, by, 0x00), high = _mm_clmulepi64_si128(sum, by, 0x11);
+    return _mm_xor_si128(_mm_xor_si128(low, high), next);
+}
+
+__attribute__((target("pclmul,sse4.1"))) static uint32_t crc_of_blocks(uint32_t crc, const uint8_t *data,
+                                                                        size_t size)
+{
+    const __m128i by_four = _mm_set_epi64x(0x01c6e41596, 0x0154442bd4);
+    const __m128i by_one = _mm_set_epi64x(0x00ccaa009e, 0x01751997d0);
+    const __m128i by_half = _mm_set_epi64x(0, 0x0163cd6124);
+    const __m128i polynomial = _mm_set_epi64x(0x01f7011641, 0x01db710641);
+    const __m128i low_words = _mm_setr_epi32(~0, 0, ~0, 0);
+    const __m128i *block = (const __m128i *)data, *stop = (const __m128i *)(data + size);
+    __m128i sum = _mm_xor_si128(_mm_loadu_si128(block++), _mm_cvtsi32_si128((int)crc)), rest;
+    if (stop - block >= 3) {
+        __m128i b = _mm_loadu_si128(block), c = _mm_loadu_si128(block + 1),
+                d = _mm_loadu_si128(block + 2);
+        for (block += 3; stop - block >= 4; block += 4) {
+            sum = fold(sum, by_four, _mm_loadu_si128(block));
+            b = fold(b, by_four, _mm_loadu_si128(block + 1));
+            c = fold(c, by_four, _mm_loadu_si128(block + 2));
+            d = fold(d, by_four, _mm_loadu_si128(block + 3));
+        }
+        sum = fold(fold(fold(sum, by_one, b), by_one, c), by_one, d);
+    }
+    while (block < stop) sum = fold(sum, by_one, _mm_loadu_si128(block++));
+    sum = _mm_xor_si128(_mm_srli_si128(sum, 8), _mm_clmulepi64_si128(sum, by_one, 0x10));
+    rest = _mm_srli_si128(sum, 4);
+    sum = _mm_xor_si128(rest, _mm_clmulepi64_si128(_mm_and_si128(sum, low_words), by_half, 0x00));
+    rest = _mm_clmulepi64_si128(_mm_and_si128(sum, low_words), polynomial, 0x10);
+    rest = _mm_clmulepi64_si128(_mm_and_si128(rest, low_words), polynomial, 0x00);
+    return (uint32_t)_mm_extract_epi32(_mm_xor_si128(sum, rest), 1);
+}
+
+static int find_fast_crc(void)
+{
+    __builtin_cpu_init();
+    return __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1");
+}
+#else
+static uint32_t crc_of_blocks(uint32_t crc, const uint8_t *data, size_t size)
+{
+    (void)data, (void)size;
+    return crc;
+}
+
+static int find_fast_crc(void) { return 0; }
+#endif
+
+static void begin_crc(void)
+{
+    for (uint32_t byte = 0; byte < 256; byte++) {
+        uint32_t crc = byte;
+        for (int bit = 0; bit < 8; bit++) crc = crc & 1 ? crc >> 1 ^ 0xEDB88320u : crc >> 1;
+        crc_table[byte] = crc;
+    }
+    has_fast_crc = find_fast_crc();
+}
+
+PyDoc_STRVAR(crc32_doc, "crc32(data, value): as zlib.crc32; quick where HAS_FAST_CRC is 1");
+
+static PyObject *crc32(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    Py_buffer data;
+    (void)self;
+    if (!count_is(nargs, 2, "crc32")) return NULL;
+    unsigned long value = PyLong_AsUnsignedLong(args[1]);
+    if (value == (unsigned long)-1 && PyErr_Occurred()) return NULL;
+    if (value > 0xFFFFFFFFul) {
+        PyErr_Format(PyExc_OverflowError, "value: expected 32 bits, got %lu", value);
+        return NULL;
+    }
+    if (PyObject_GetBuffer(args[0], &data, PyBUF_SIMPLE) < 0) return NULL;
+    PyThreadState *others = data.len >= LONG_BYTES ? PyEval_SaveThread() : NULL;
+    uint32_t crc = ~(uint32_t)value;
+    const uint8_t *at = data.buf, *stop = at + data.len;
+    if (has_fast_crc && data.len >= 16) {
+        size_t size = (size_t)data.len / 16 * 16;
+        crc = crc_of_blocks(crc, at, size);
+        at += size;
+    }
+    while (at < stop) crc = crc_table[(crc ^ *at++) & 255] ^ crc >> 8;
+    if (others != NULL) PyEval_RestoreThread(others);
+    PyBuffer_Release(&data);
+    return PyLong_FromUnsignedLong((uint32_t)~crc);
+}
+
+/* --- the fields of a chunk: ChunkDecoder.check in storage/chunk_codec.py --- */
+
+#define HEAD 8          /* as in chunk_codec.py: bytes before the entries, */
+#define ENTRY 32        /* of an entry, */
+#define FRAME_BYTES 6   /* and the least bytes of a frame */
+#define PART_BYTES 4
+#define PART_HOLDS (1 << 17)
+#define LARGEST_ROW ((uint64_t)1 << 40)
+
+typedef struct {
+    uint32_t tag;
+    char name[4];
+    uint32_t block_rows, has_deltas;
+    uint64_t row_bytes;
+} Form; /* as rows of a field may be stored */
+
+static uint64_t least_of(uint64_t some, uint64_t other) { return some < other ? some : other; }
+
+/* Least number of bytes of a compressed block of so many bytes of rows. */
+static uint64_t least_block(const Form *form, uint64_t nbytes)
+{
+    uint64_t content = nbytes;
+    if (form->has_deltas) {
+        content = least_of(nbytes, 4 * (nbytes / form->row_bytes - 1) + form->row_bytes);
+    }
+    return least_of(nbytes, FRAME_BYTES + PART_BYTES * ((content + PART_HOLDS - 1) / PART_HOLDS));
+}
+
+/* True if the ends of the blocks and the blocks take as many bytes as they can. */
+static int blocks_fit(const Form *form, const uint8_t *ends, uint64_t size, uint64_t rows)
+{
+    if (form->block_rows > 1 << 20 || form->row_bytes < 1 || form->row_bytes > LARGEST_ROW) return 0;
+    uint64_t blocks = rows / form->block_rows + (rows % form->block_rows != 0);
+    if (blocks > size / 4) return 0;
+    uint64_t room = size - 4 * blocks, full = form->block_rows * form->row_bytes;
+    uint64_t last = (rows - (blocks - 1) * form->block_rows) * form->row_bytes;
+    uint64_t least = least_block(form, full), before = 0;
+    uint32_t end;
+    for (uint64_t k = 0; k + 1 < blocks; k++) {
+        memcpy(&end, ends + 4 * k, sizeof end);
+        if (end < before || end - before < least || end - before > full) return 0;
+        before = end;
+    }
+    memcpy(&end, ends + 4 * (blocks - 1), sizeof end);
+    return end == room && room >= before && room - before >= least_block(form, last) &&
+           room - before <= last;
+}
+
+/* True if the chunk is right; `forms` are, for each field, a u64 number of Forms, and the Forms. */
+static int chunk_fits(const uint8_t *chunk, uint64_t nbytes, uint64_t rows, const uint8_t *forms,
+                      uint64_t forms_bytes)
+{
+    uint32_t fields, metadata;
+    uint64_t at = 0, least;
+    if (nbytes % 8 || nbytes < HEAD) return 0;
+    memcpy(&fields, chunk, sizeof fields);
+    memcpy(&metadata, chunk + 4, sizeof metadata);
+    if (fields > (nbytes - HEAD) / ENTRY) return 0;
+    least = HEAD + (uint64_t)fields * ENTRY + metadata;
+    for (uint32_t k = 0; k < fields; k++) {
+        const uint8_t *entry = chunk + HEAD + (uint64_t)k * ENTRY;
+        uint64_t count, offset, size, last;
+        uint32_t block_rows;
+        Form form;
+        int is_found = 0;
+        if (forms_bytes - at < sizeof count) return 0;
+        memcpy(&count, forms + at, sizeof count);
+        at += sizeof count;
+        if (count > (forms_bytes - at) / sizeof form) return 0;
+        memcpy(&block_rows, entry + 8, sizeof block_rows);
+        memcpy(&offset, entry + 16, sizeof offset);
+        memcpy(&size, entry + 24, sizeof size);
+        last = at + count * sizeof form;
+        for (; at < last && !is_found; at += sizeof form) {
+            memcpy(&form, forms + at, sizeof form);
+            is_found = form.tag == entry[0] && !memcmp(form.name, entry + 1, sizeof form.name) &&
+                       form.block_rows == block_rows;
+        }
+        at = last;
+        if (!is_found || offset < least || offset > nbytes || size > nbytes - offset) return 0;
+        if (block_rows) {
+            if (!blocks_fit(&form, chunk + offset, size, rows)) return 0;
+        } else if (form.row_bytes ? size % form.row_bytes || size / form.row_bytes != rows : size) {
+            return 0;
+        }
+        least = offset + size;
+    }
+    return at == forms_bytes;
+}
+
+PyDoc_STRVAR(is_chunk_doc,
+             "is_chunk(buffer, origin, nbytes, rows, forms): False where ChunkDecoder.check must look\n\n"
+             "True if that accepts the chunk; forms are as ChunkDecoder makes them.");
+
+static PyObject *is_chunk(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    Py_buffer buffer, forms;
+    Py_ssize_t number[3];
+    (void)self;
+    if (!count_is(nargs, 5, "is_chunk")) return NULL;
+    for (int i = 0; i < 3; i++) {
+        number[i] = PyLong_AsSsize_t(args[i + 1]);
+        if (number[i] == -1 && PyErr_Occurred()) return NULL;
+    }
+    if (PyObject_GetBuffer(args[0], &buffer, PyBUF_SIMPLE) < 0) return NULL;
+    if (PyObject_GetBuffer(args[4], &forms, PyBUF_SIMPLE) < 0) {
+        PyBuffer_Release(&buffer);
+        return NULL;
+    }
+    Py_ssize_t origin = number[0], nbytes = number[1], rows = number[2];
+    int is_right = origin >= 0 && nbytes >= 0 && rows >= 1 && origin <= buffer.len &&
+                   nbytes <= buffer.len - origin &&
+                   chunk_fits((const uint8_t *)buffer.buf + origin, (uint64_t)nbytes, (uint64_t)rows,
+                              forms.buf, (uint64_t)forms.len);
+    PyBuffer_Release(&forms);
+    PyBuffer_Release(&buffer);
+    return PyBool_FromLong(is_right);
+}
+
 static PyMethodDef functions[] = {
     {"tree_set", (PyCFunction)(void (*)(void))tree_set, METH_FASTCALL, tree_set_doc},
     {"tree_draw", (PyCFunction)(void (*)(void))tree_draw, METH_FASTCALL, tree_draw_doc},
     {"copy_runs", (PyCFunction)(void (*)(void))copy_runs, METH_FASTCALL, copy_runs_doc},
     {"apply_deltas", (PyCFunction)(void (*)(void))apply_deltas, METH_FASTCALL, apply_deltas_doc},
+    {"crc32", (PyCFunction)(void (*)(void))crc32, METH_FASTCALL, crc32_doc},
+    {"is_chunk", (PyCFunction)(void (*)(void))is_chunk, METH_FASTCALL, is_chunk_doc},
     {NULL, NULL, 0, NULL},
 };
 
 static int fill(PyObject *module)
 {
+    begin_crc();
+    if (PyModule_AddIntConstant(module, "HAS_FAST_CRC", has_fast_crc) < 0) return -1;
     return PyModule_AddIntConstant(module, "INTERFACE", INTERFACE);
 }
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import zlib
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from stepwell.buffers.episode import Chunk, End
 
-__all__ = ["Digest"]
+__all__ = ["Digest", "DigestState"]
 
 # Plain numbers: an operation on flags takes a microsecond, as long as the CRC of 4 kB.
 _PENDING, _FINAL = int(End.PENDING), int(End.TERMINATED | End.TRUNCATED)
@@ -22,6 +23,9 @@ class Digest:
     Every row of every field counts, the order within a stream, and where episodes begin and end.
     The order in which streams were flushed, the sizes of chunks and the episode ids do not count.
     Made to distinguish data (CRC-32 of each field and stream, then SHA-256), not for security.
+
+    Args:
+        state: The state of another one, which this one continues.
 
     Example:
         >>> import numpy as np
@@ -36,8 +40,8 @@ class Digest:
         True
     """
 
-    def __init__(self) -> None:
-        self._streams: dict[int, _Stream] = {}
+    def __init__(self, state: DigestState | None = None) -> None:
+        self._streams: dict[int, _Stream] = {} if state is None else dict(state.streams)
 
     def update(self, chunk: Chunk) -> None:
         """Add the next rows of an episode, in the order of their stream."""
@@ -58,13 +62,53 @@ class Digest:
             borders = zlib.crc32(b"end %d" % end, borders)
         self._streams[chunk.stream] = _Stream(chunk.episode, length, now, then, borders)
 
+    @property
+    def state(self) -> DigestState:
+        """The fingerprint so far, as a value."""
+        return DigestState(tuple(sorted(self._streams.items())))
+
+    def hexdigest(self) -> str:
+        """The fingerprint, 16 hexadecimal digits."""
+        return self.state.hexdigest()
+
+
+class DigestState(NamedTuple):
+    """The state of a `Digest`: small, and equal for equal rows in the same chunks.
+
+    Args:
+        streams: For each stream its number and the state of its rows, in the order of the numbers.
+    """
+
+    streams: tuple[tuple[int, _Stream], ...] = ()
+
+    @property
+    def next_episode(self) -> int:
+        """A number that no newest episode of a stream has, nor a larger one."""
+        return max((stream.episode + 1 for _, stream in self.streams), default=0)
+
     def hexdigest(self) -> str:
         """The fingerprint, 16 hexadecimal digits."""
         total = hashlib.sha256()
-        for number, stream in sorted(self._streams.items()):
+        for number, stream in self.streams:
             fields = sorted(stream.whole.items())
             total.update(repr((number, fields, stream.borders, stream.rows)).encode())
         return total.hexdigest()[:16]
+
+    @classmethod
+    def of_groups(cls, states: Sequence[DigestState], num_envs: int) -> DigestState:
+        """The state of the rows of several groups in one replay.
+
+        Args:
+            states: Those of the groups, in order.
+            num_envs: Number of envs N of a group: its stream s is ``group * N + s`` there.
+        """
+        return cls(
+            tuple(
+                (group * num_envs + number, stream)
+                for group, state in enumerate(states)
+                for number, stream in state.streams
+            )
+        )
 
 
 class _Stream(NamedTuple):

@@ -6,6 +6,7 @@ import enum
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import cast
 
 import numpy as np
@@ -17,6 +18,8 @@ __all__ = ["RUN_FACTS", "Chunk", "End", "Episode", "checked_facts", "plain_json"
 
 RUN_FACTS = ("seed", "session", "stream_episode", "noops", "snapshot")
 """Keys of episodes' metadata that say how to play them again."""
+
+_MOST_SHOWN = 1 << 17  # rows in a curve of a notebook
 
 
 class End(enum.IntFlag):
@@ -153,6 +156,48 @@ class Episode:
             f"steps={self.steps}, end={end}, fields=({fields}))"
         )
 
+    def _repr_html_(self) -> str | None:
+        from stepwell.buffers.pictures.summaries import or_none  # only notebooks need it
+
+        return or_none(self._html)
+
+    def _html(self) -> str:
+        from stepwell.buffers.pictures.image_fields import ImageField
+        from stepwell.buffers.pictures.markup import escape, section, sparkline, table
+        from stepwell.buffers.pictures.summaries import fields_table, films_html
+
+        ends = [each.name for each in (End.TERMINATED, End.TRUNCATED) if each & self.end]
+        facts = {
+            "stream": str(self.stream),
+            "first row": str(self.first_row),
+            "steps": self.steps,
+            "end": ", ".join(map(str, ends)).lower() or "cut",
+            "return": self.total_reward,
+            **{
+                f"metadata {key}": escape(value) for key, value in islice(self.metadata.items(), 20)
+            },
+        }
+
+        def read(field: ImageField, count: int) -> tuple[np.ndarray, str]:
+            places = np.unique(np.linspace(0, self.rows - 1, count).astype(np.int64))
+            which = ", ".join(map(str, (places + self.first_row).tolist()))
+            return self.fields[field.name][places], f"rows {which}"
+
+        newest = self.reward[-_MOST_SHOWN:]
+        with np.errstate(invalid="ignore", over="ignore"):  # inf and -inf: NaN
+            returns = newest.cumsum()
+        return section(
+            f"{type(self).__name__} {self.id}",
+            table(facts.items()),
+            sparkline(
+                returns,
+                f"return of the last {len(newest):,} rows, so far",
+                has_caption=True,
+            ),
+            fields_table(self.fields.items()),
+            films_html(self.spec, read),
+        )
+
     @property
     def rows(self) -> int:
         """Number of rows T: one more than the steps."""
@@ -206,7 +251,39 @@ class Episode:
     @property
     def total_reward(self) -> float:
         """The undiscounted return: the sum of all rewards."""
-        return float(self.reward.sum())
+        with np.errstate(invalid="ignore", over="ignore"):  # inf and -inf: NaN
+            return float(self.reward.sum())
+
+    def frames(self, field: str | None = None) -> np.ndarray:
+        """The pictures of a field of images, one of each row.
+
+        Fields of uint8 ``[H, W]``, ``[H, W, C]`` and ``[C, H, W]`` are images, exactly as they are
+        stored; several pictures in a row, as in a stack, are side by side. Bools and other numbers
+        are scaled to 0..255. `stepwell.buffers.pictures.image_fields.ImageField` has the rules.
+
+        Args:
+            field: Name of the field; None takes the first one, of the observation if it has one.
+
+        Returns:
+            uint8 ``[T, H, W]`` for grey, ``[T, H, W, 3]`` for RGB; a view of the rows where they
+            are stored so.
+
+        Raises:
+            ValueError: The field, or every field, is no image.
+
+        Example:
+            >>> from stepwell.buffers import Field
+            >>> screen = Field("observation", "uint8", (3, 64, 64), "zstd")
+            >>> reward = Field("reward", "float64", (), "raw")
+            >>> spec = Spec((screen, reward), "observation", {})
+            >>> rows = {"observation": np.zeros((5, 3, 64, 64), np.uint8), "reward": np.zeros(5)}
+            >>> Episode(spec, 0, 0, 0, End.TERMINATED, rows, {}).frames().shape
+            (5, 64, 64, 3)
+        """
+        from stepwell.buffers.pictures.image_fields import image_field  # few programs need it
+
+        image = image_field(self.spec, field)
+        return image.pixels(self.fields[image.name])
 
     def _mark(self, place: int, value: bool) -> np.ndarray:
         flags = np.zeros(self.rows, np.bool_)

@@ -10,7 +10,13 @@ StepwellError
 ├── StoreLocked        another process writes into this store
 ├── StoreCorrupt       stored bytes are damaged
 ├── StoreTooNew        a later Stepwell wrote this store
-└── StoreFailed        an earlier write failed: reopen the store to go on
+├── StoreFailed        an earlier write failed: reopen the store to go on
+├── RemoteError        your code raised in an actor of a distributed collector
+├── GroupLost          the actors of a group died too often
+├── NotEnoughResources actors cannot start: what they ask for is not there
+└── ShardLost          a shard died, and is not replaced
+
+The last four are in ``stepwell.collectors.distributed``.
 """
 
 __all__ = [

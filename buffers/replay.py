@@ -38,18 +38,24 @@ from stepwell.buffers.sampling.requests import (
 )
 from stepwell.buffers.spec import Codec, Spec, check_codecs
 from stepwell.buffers.storage.chunk_index import Counters
-from stepwell.buffers.storage.disk.files import Files
+from stepwell.buffers.storage.cloud.storage import CloudStorage
+from stepwell.buffers.storage.disk.files import Files, LateFiles
 from stepwell.buffers.storage.disk.folder import StoreFolder, folder_path
 from stepwell.buffers.storage.disk.publish import check_complete, publish
 from stepwell.buffers.storage.disk.storage import DiskStorage, OnCorrupt
+from stepwell.buffers.storage.encoded_chunk import EncodedChunk
 from stepwell.buffers.storage.episode_filter import Where
 from stepwell.buffers.storage.joined import JoinedStorage, open_many
 from stepwell.buffers.storage.memory import MemoryStorage, check_capacity
+from stepwell.buffers.storage.places import PlacedStorage, open_to_read
 from stepwell.buffers.storage.protocol import MakeStorage, Storage
+from stepwell.buffers.storage.urls import url_of
+from stepwell.buffers.whole_numbers import check_whole
 
 if TYPE_CHECKING:
     import gymnasium
 
+    from stepwell.buffers.pictures.film_strip import FilmStrip
     from stepwell.buffers.sampling.batch import Batch, TransitionBatch
     from stepwell.buffers.sampling.epoch import Epoch
     from stepwell.buffers.sampling.loader import Loader, To
@@ -120,7 +126,7 @@ class SequenceReplayBuffer:
                 f"storage: expected none with a path, got {storage!r} and {path}; leave one out"
             )
         self._make_storage = storage
-        self._path = None if path is None else folder_path(path)
+        self._path = None if path is None else _folder_to_write(path)
         self._capacity = capacity
         self._capacity_bytes = capacity_bytes
         self._codecs = {} if codecs is None else codecs
@@ -130,6 +136,7 @@ class SequenceReplayBuffer:
         self._rng = np.random.default_rng(seed)
         self._threads = threads
         self._alpha = priority_alpha
+        self._files = Files()
         self._storage: Storage | None = None
         self._sampler: Sampler | None = None
         self._total_bytes = 0
@@ -156,11 +163,13 @@ class SequenceReplayBuffer:
         threads: int | None = None,
         priority_alpha: float = 0.6,
     ) -> SequenceReplayBuffer:
-        """Open the store in an existing folder, or several stores as one.
+        """Open the store in an existing folder or at a URL, or several stores as one.
 
         Args:
-            path: Folder of the store. The stores in a sequence of folders are read as one, without
-                copying and without writing.
+            path: Folder of the store. Or, with ``read_only``, the URL of one that was uploaded:
+                ``"s3://bucket/run"``, ``"gs://..."``, ``"az://..."``, ``"file:///..."``. The stores
+                in a sequence of folders and URLs are read as one, without copying and without
+                writing.
             weights: With several folders, the share of the sequences that is drawn from each; None
                 draws uniformly over the sequences of all.
             read_only: Take no lock and write nothing. Several processes may do so at once, also
@@ -177,7 +186,10 @@ class SequenceReplayBuffer:
             StoreLocked: Another process writes into it, and ``read_only`` is False.
             StoreCorrupt: Something in it is damaged.
             SpecMismatch: The stores hold different fields.
-            ValueError: The weights are not one number >= 0 for each folder.
+            ValueError: The weights are not one number >= 0 for each folder, a store is named twice,
+                or the path is a URL and ``read_only`` is False.
+            ImportError: The path is a URL, and obstore is not installed.
+            ConnectionError: The object store failed; PermissionError: it refused access.
         """
         replay = cls(seed=seed, threads=threads, priority_alpha=priority_alpha)
         for folder in [path] if isinstance(path, str | os.PathLike) else path:
@@ -187,8 +199,11 @@ class SequenceReplayBuffer:
             return replay
         if weights is not None:
             raise ValueError("weights: expected a list of folders with them, got one folder")
-        replay._path = Path(path)
-        replay._use(DiskStorage.open(path, read_only=read_only, on_corrupt=on_corrupt))
+        if read_only:
+            replay._use(open_to_read(path, on_corrupt=on_corrupt))
+        else:
+            replay._use(DiskStorage.open(_folder_to_write(path), on_corrupt=on_corrupt))
+        replay._path = None if isinstance(replay._storage, CloudStorage) else Path(path)
         return replay
 
     @classmethod
@@ -200,19 +215,24 @@ class SequenceReplayBuffer:
 
     @property
     def path(self) -> Path | None:
-        """Folder of the store; None in RAM, and for several stores."""
+        """Folder of the store; None in RAM, at a URL, and for several stores."""
         return self._path
 
     @property
     def capacity(self) -> int | None:
         """Steps to keep at most; None keeps everything."""
         storage = self._storage
-        return storage.capacity if isinstance(storage, DiskStorage) else self._capacity
+        return storage.capacity if isinstance(storage, PlacedStorage) else self._capacity
 
     @property
     def has_options(self) -> bool:
         """True if a capacity or codecs were given, which change how rows are stored."""
         return bool(self._capacity or self._capacity_bytes or self._codecs)
+
+    @property
+    def codecs(self) -> Mapping[str, Codec]:
+        """Codecs of fields by name, as they were given; `spec` has those of a bound replay."""
+        return dict(self._codecs)
 
     @property
     def is_bound(self) -> bool:
@@ -270,12 +290,50 @@ class SequenceReplayBuffer:
         return 0 if self._storage is None else self._storage.lost_chunks
 
     def __repr__(self) -> str:
-        path = "" if self._path is None else f"{str(self._path)!r}, "
+        place = self._storage.url if isinstance(self._storage, CloudStorage) else self._path
+        path = "" if place is None else f"{str(place)!r}, "
         fields = "" if self._storage is None else f", fields=({self.spec.summary})"
         return (
             f"SequenceReplayBuffer({path}capacity={self.capacity}, steps={len(self)}, "
             f"episodes={self.episodes}{fields})"
         )
+
+    def _repr_html_(self) -> str | None:
+        from stepwell.buffers.pictures.summaries import or_none  # only notebooks need it
+
+        return or_none(self._html)
+
+    def _html(self) -> str:
+        from stepwell.buffers.pictures.markup import number, section, table
+        from stepwell.buffers.progress import format_bytes
+        from stepwell.buffers.storage.store_html import store_html
+
+        facts: dict[str, object] = {
+            "path": str(self._storage.path)
+            if isinstance(self._storage, CloudStorage)
+            else self._path or "in RAM",
+            "capacity": "unlimited" if self.capacity is None else f"{self.capacity:,} steps",
+            "steps": len(self),
+            "episodes": self.episodes,
+        }
+        if self._storage is None:
+            facts["fields"] = "not known yet: nothing was collected"
+            return section(type(self).__name__, table(facts.items()))
+        if isinstance(self._storage, JoinedStorage):
+            facts["path"] = f"{len(self._storage.storages)} stores, read as one"
+        if self.steps != len(self):
+            facts["steps ever added"] = self.steps
+        facts["size"] = format_bytes(self.nbytes)
+        if self.lost_chunks:
+            facts["damaged chunks left out"] = self.lost_chunks
+        sessions = self.sessions
+        facts["sessions"] = len(sessions)
+        if sessions and "policy" in sessions[-1]:
+            facts["newest policy"] = sessions[-1]["policy"]
+        writers = len(self._open_writers())
+        if writers:
+            facts["open writers"] = f"{number(writers)}: their newest rows may not be stored yet"
+        return store_html(self._storage, type(self).__name__, facts)
 
     def __len__(self) -> int:
         """Env steps stored now."""
@@ -319,15 +377,27 @@ class SequenceReplayBuffer:
             NotEnoughData: `bind` was not called yet.
             ValueError: A chunk does not continue its episode; nothing was stored.
         """
-        if self._storage is None:
-            raise NotEnoughData(
-                "the replay has no fields yet: expected a call of bind(spec, session) before add, "
-                "got none; call it first"
-            )
-        index = self._storage.index
-        before = index.base + len(index)
-        self.storage.add(chunks)
-        self._total_bytes += int(index.records["nbytes"][max(0, before - index.base) :].sum())
+        storage = self._bound_storage("add")
+        before = storage.index.base + len(storage.index)
+        storage.add(chunks)
+        self._count_bytes(before)
+
+    def add_encoded(self, chunks: Sequence[EncodedChunk]) -> None:
+        """Store encoded chunks as they are; when it returns they are durable.
+
+        They are checked first, see `EncodedChunk.check`; their codecs must be those of the replay.
+
+        Raises:
+            NotEnoughData: `bind` was not called yet.
+            StoreCorrupt: The bytes of a chunk are damaged, or it holds other fields; nothing was
+                stored.
+            SpecMismatch: A field has another codec; nothing was stored.
+            ValueError: A chunk does not continue its episode; nothing was stored.
+        """
+        storage = self._bound_storage("add_encoded")
+        before = storage.index.base + len(storage.index)
+        storage.add_encoded(chunks)
+        self._count_bytes(before)
 
     def writer(
         self,
@@ -438,6 +508,7 @@ class SequenceReplayBuffer:
                 capacity_bytes=self._capacity_bytes,
                 codecs=self._codecs,
             )
+            written._files = LateFiles()
             with written:
                 yield written
         try:
@@ -890,6 +961,84 @@ class SequenceReplayBuffer:
             return iter(())
         return self._require_sampler().episodes(where)
 
+    def episode(self, episode: int, *, first_row: int | None = None) -> Episode:
+        """One stored episode by its id; no other one is decoded.
+
+        Args:
+            episode: Id of the episode.
+            first_row: Row with which its stored rows begin. It is needed only where chunks in the
+                middle of the episode are lost, which leaves several parts with the same id.
+
+        Raises:
+            ValueError: No such episode is stored, or several parts of it are and none is named.
+            NotEnoughData: The replay is empty.
+            StoreCorrupt: Stored bytes are damaged.
+
+        Example:
+            >>> import stepwell as sw
+            >>> replay = sw.SequenceReplayBuffer(seed=0)
+            >>> envs = sw.make_vec("CartPole-v1", num_envs=2, num_workers=0)
+            >>> with sw.Collector(envs, sw.RandomPolicy(), replay, seed=0) as collector:
+            ...     report = collector.collect(steps=100)
+            >>> replay.episode(1).id
+            1
+        """
+        check_whole("episode", episode, 0)
+        if first_row is not None:
+            check_whole("first_row", first_row, 0)
+        return self._require_sampler().episode(int(episode), first_row)
+
+    def filmstrip(
+        self,
+        episode: int,
+        field: str | None = None,
+        *,
+        frames: int = 8,
+        scale: int = 1,
+        first_row: int | None = None,
+    ) -> FilmStrip:
+        """A picture of evenly spaced frames of an episode, with its first and its final one.
+
+        In a notebook it is shown as it is; ``save`` writes a PNG or WebP file. Only the rows that
+        are shown are decoded.
+
+        Args:
+            episode: Id of the episode.
+            field: Name of a field of images; None takes the first one.
+            frames: Frames to show, from 1 to 256; all of a shorter episode. At most
+                eight are in a line.
+            scale: Pixels on each side of a stored pixel.
+            first_row: See `episode`.
+
+        Raises:
+            ValueError: An argument is out of range, no such episode is stored, or the field, or
+                every field, is no image.
+            NotEnoughData: The replay is empty.
+            StoreCorrupt: Stored bytes are damaged.
+
+        Example:
+            >>> import gymnasium as gym
+            >>> import stepwell as sw
+            >>> replay = sw.SequenceReplayBuffer(seed=0)
+            >>> envs = sw.make_atari("Pong", num_envs=1, backend="python")
+            >>> with sw.Collector(envs, sw.RandomPolicy(), replay, seed=0) as collector:
+            ...     report = collector.collect(steps=40)
+            >>> strip = replay.filmstrip(0, frames=4)
+            >>> strip.pixels.shape, strip.rows
+            ((84, 342), (0, 13, 27, 40))
+        """
+        from stepwell.buffers.pictures.film_strip import FilmStrip, check_frames
+        from stepwell.buffers.pictures.image_fields import image_field  # few programs need them
+
+        check_whole("episode", episode, 0)
+        if first_row is not None:
+            check_whole("first_row", first_row, 0)
+        image = image_field(self.spec, field)
+        check_frames(image, frames, scale)
+        sampler = self._require_sampler()
+        rows, values = sampler.spread_rows(image.name, int(episode), first_row, int(frames))
+        return FilmStrip.of(image.pixels(values), rows.tolist(), int(scale))
+
     def env_at(
         self,
         episode: int,
@@ -1025,7 +1174,11 @@ class SequenceReplayBuffer:
         """A function that opens the folders read-only, with one thread; None for data in RAM."""
         storage = self.storage
         parts = storage.storages if isinstance(storage, JoinedStorage) else (storage,)
-        folders = [os.path.abspath(part.path) for part in parts if isinstance(part, DiskStorage)]
+        folders = [
+            part.url if isinstance(part, CloudStorage) else os.path.abspath(part.path)
+            for part in parts
+            if isinstance(part, PlacedStorage)
+        ]
         if len(folders) < len(parts):
             return None
         on_corrupt: OnCorrupt = "skip" if storage.skips_corrupt else "raise"
@@ -1058,7 +1211,10 @@ class SequenceReplayBuffer:
             )
         try:
             return DiskStorage.create(
-                self._path, spec, capacity=self._capacity, capacity_bytes=self._capacity_bytes
+                *(self._path, spec),
+                capacity=self._capacity,
+                capacity_bytes=self._capacity_bytes,
+                files=self._files,
             )
         except (ValueError, StoreLocked) as error:
             # There was no store when this replay was created.
@@ -1080,6 +1236,20 @@ class SequenceReplayBuffer:
             self._sampler.close()
             self._sampler = None
         return True
+
+    def _bound_storage(self, method: str) -> Storage:
+        """The storage, for a method that adds to it."""
+        if self._storage is None:
+            raise NotEnoughData(
+                f"the replay has no fields yet: expected a call of bind(spec, session) before "
+                f"{method}, got none; call it first"
+            )
+        return self._storage
+
+    def _count_bytes(self, before: int) -> None:
+        """Count the bytes of the chunks from a position on, which were added now."""
+        index = self.storage.index
+        self._total_bytes += int(index.records["nbytes"][max(0, before - index.base) :].sum())
 
     def _open_writers(self) -> list[ReplayWriter]:
         writers = [reference() for reference in self._writers]
@@ -1104,6 +1274,18 @@ class SequenceReplayBuffer:
             with self.storage.lock:
                 self._sampler = self._sampler or Sampler(self.storage, self._threads, self._alpha)
         return self._sampler
+
+
+def _folder_to_write(path: str | os.PathLike[str]) -> Path:
+    """The path of a folder; a URL is refused, with the way to read what is there."""
+    url = url_of(path)
+    if url is None:
+        return folder_path(path)
+    raise ValueError(
+        f"{url} is a URL, expected a folder to write into: the store at a URL is only read, with "
+        f"SequenceReplayBuffer.open({url!r}, read_only=True); to write one there, make it in a "
+        f"folder and upload that"
+    )
 
 
 def _refuse_new_store(path: Path) -> None:
@@ -1202,7 +1384,7 @@ def _name_of(storage: Storage | None) -> object:
     """The name of a store, or a list of names for joined stores; one in RAM has none."""
     if isinstance(storage, JoinedStorage):
         return [_name_of(each) for each in storage.storages]
-    return storage.store if isinstance(storage, DiskStorage) else None
+    return storage.store if isinstance(storage, PlacedStorage) else None
 
 
 def _count_of(storage: Storage | None) -> int:

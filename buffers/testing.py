@@ -20,7 +20,7 @@ from stepwell.buffers.bridges.formats.format import Format
 from stepwell.buffers.bridges.formats.importing import ImportReport, import_episodes
 from stepwell.buffers.curation.episode_writer import EpisodeWriter
 from stepwell.buffers.episode import Chunk, End, Episode
-from stepwell.buffers.errors import SpecMismatch
+from stepwell.buffers.errors import SpecMismatch, StoreCorrupt
 from stepwell.buffers.replay import SequenceReplayBuffer
 from stepwell.buffers.spec import Field, FieldKind, Spec
 from stepwell.buffers.storage.chunk_codec import ChunkDecoder
@@ -603,6 +603,80 @@ def _kept(number: int, first_row: int, rows: int) -> Chunk:
     fields = {"action": rows_of(number, first_row, rows)["action"]}
     facts = {"session": 0, "stream_episode": number, "seed": 7}
     return Chunk(0, 1, first_row, End.TERMINATED, fields, facts)
+
+
+@_rule
+def encoded_chunks_are_stored_as_they_are(make: MakeStorage) -> None:
+    """Chunks that one storage gives out another takes in: the same rows in the same bytes."""
+    source, target = make(SPEC), make(SPEC)
+    added = play(source, 20)
+    chunks = [source.encoded(position) for position in range(len(source.index))]
+    target.add_encoded(chunks[:7])
+    target.add_encoded(chunks[7:])
+    assert_holds(target, added)
+    _expect("chunks, steps and episodes", _counts(target), _counts(source))
+    for position, chunk in enumerate(chunks):
+        found = target.encoded(position)
+        _expect(f"bytes of chunk {position}", bytes(found.data), bytes(chunk.data))
+        _expect(f"checksum of chunk {position}", found.crc, chunk.crc)
+        _expect(f"metadata of chunk {position}", found.metadata, chunk.metadata)
+        _expect(f"chunk {position}", found, chunk)
+    for position in (-1, len(chunks)):
+        _expect_refusal(
+            functools.partial(target.encoded, position), ValueError, "position", str(position)
+        )
+
+
+@_rule
+def encoded_chunks_keep_a_capacity(make: MakeStorage) -> None:
+    """Their oldest rows are evicted, too, and actions of those rows that are needed stay."""
+    source = make(SPEC)
+    storages = [make(SPEC, capacity=160) for _ in range(2)]
+    for storage in storages:
+        storage.append_session({"seed": 0})
+    for number in range(40):
+        facts: dict[str, object] = {"session": 0, "stream_episode": number}
+        if number % 8 == 0:
+            facts["seed"] = number
+        chunk = replace(chunk_of(number, 0, 25, End.TERMINATED), metadata=facts)
+        source.add([chunk])
+        storages[0].add([chunk])
+        storages[1].add_encoded([source.encoded(number)])
+        for what in ("first_row", "stored_rows", "rows", "episode", "row_id"):
+            found, expected = (each.index.records[what].tolist() for each in storages[::-1])
+            _expect(f"{what} of the stored chunks", found, expected)
+        kept = [
+            [(each.metadata, each.first_row, each.fields["action"].tolist()) for each in ledger]
+            for ledger in (storages[1].ledger, storages[0].ledger)
+        ]
+        _expect("kept actions", *kept)
+
+
+@_rule
+def a_refused_encoded_chunk_leaves_the_whole_call_unstored(make: MakeStorage) -> None:
+    """Damaged bytes, other fields or codecs, and a wrong place are refused."""
+    storage, source = make(SPEC), make(SPEC)
+    source.add([chunk_of(0, 0, 5), chunk_of(0, 5, 5)])
+    first, second = source.encoded(0), source.encoded(1)
+    other = make(SPEC.with_codecs({"observation": "raw"}))
+    other.add([chunk_of(1, 0, 5, stream=1)])
+    damaged = bytearray(second.data)
+    damaged[-12] ^= 1
+    sent = replace(second, parts=(bytes(damaged),), known_crc=second.crc, checked=None)
+    for bad, error, mention in (
+        (sent, StoreCorrupt, "checksum"),
+        (replace(second, rows=6, checked=None), StoreCorrupt, "rows 5 to 10"),
+        (other.encoded(0), SpecMismatch, "'observation'"),
+        (second.placed(episode=0, stream=1), ValueError, "begins with row 5"),
+    ):
+        _expect_refusal(
+            functools.partial(storage.add_encoded, [first, bad]),
+            cast("type[Exception]", error),
+            mention,
+        )
+        _expect("chunks after a refusal", len(storage.index), 0)
+    storage.add_encoded([first, second])
+    assert_holds(storage, [chunk_of(0, 0, 5), chunk_of(0, 5, 5)])
 
 
 @_rule

@@ -9,6 +9,10 @@ from stepwell import lazy_names
 
 if TYPE_CHECKING:  # loaded on first access: the command line starts without it
     from stepwell.collectors.collector import Collector
+    from stepwell.collectors.distributed.folders import Folders
+    from stepwell.collectors.distributed.local_collector import LocalCollector
+    from stepwell.collectors.distributed.ray_collector import RayCollector
+    from stepwell.collectors.distributed.shards import ShardedReplay, Shards
     from stepwell.collectors.evaluation.evaluate import evaluate
     from stepwell.collectors.evaluation.result import EvaluatedEpisode, Evaluation
     from stepwell.collectors.evaluation.video import Video
@@ -43,10 +47,13 @@ __all__ = [
     "EpsilonGreedy",
     "EvaluatedEpisode",
     "Evaluation",
+    "Folders",
     "GaussianNoise",
+    "LocalCollector",
     "Policy",
     "PolicyResult",
     "RandomPolicy",
+    "RayCollector",
     "RecordedEnv",
     "RecordedVectorEnv",
     "RecurrentPolicy",
@@ -54,6 +61,8 @@ __all__ = [
     "RestoreReport",
     "ScriptedPolicy",
     "SeededPolicy",
+    "ShardedReplay",
+    "Shards",
     "StepReport",
     "ValuePolicy",
     "Video",
@@ -71,6 +80,10 @@ if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
         __name__,
         {
             "collector": ["Collector"],
+            "distributed.folders": ["Folders"],
+            "distributed.local_collector": ["LocalCollector"],
+            "distributed.ray_collector": ["RayCollector"],
+            "distributed.shards": ["ShardedReplay", "Shards"],
             "evaluation.evaluate": ["evaluate"],
             "evaluation.result": ["EvaluatedEpisode", "Evaluation"],
             "evaluation.video": ["Video"],

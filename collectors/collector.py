@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from stepwell.buffers import Rollout
     from stepwell.collectors.rollout_writer import RolloutWriter
 
-__all__ = ["Collector", "Seeds", "check_shard"]
+__all__ = ["Collector", "Seeds", "check_goal", "check_shard"]
 
 _PROGRESS_SECONDS = 0.2
 _TIMES_THE_COST = 500
@@ -117,6 +117,8 @@ class Collector:
         >>> report.episodes, replay.episodes
         (3, 3)
     """
+
+    _has_digest = True
 
     def __init__(
         self,
@@ -184,6 +186,7 @@ class Collector:
                 facts,
                 flush_seconds,
                 known_stacks=stacks_are_known(self._groups, self._spec),
+                has_digest=self._has_digest,
             )
         self._loop = StepLoop(
             stepper_of(
@@ -202,6 +205,7 @@ class Collector:
         )
         self._needs_reset = True
         self._is_closed = False
+        self._start = _CallStart(0.0, 0)
         self._report: CollectReport | None = None
 
     @property
@@ -251,24 +255,27 @@ class Collector:
         After an error or Ctrl-C all whole rows are flushed; a note on the error says what was kept.
         """
         self._check_open()
-        _check_goal(steps, episodes, seeds, self._groups)
+        check_goal(steps, episodes, seeds, self._groups)
         own_seeds = None if seeds is None else self._seeds.own(seeds)
         count = episodes if own_seeds is None else len(own_seeds)
         status = partial(collect_status, steps=steps, episodes=count)
         with progress_function(progress, status) as report:
             with self._guarded() as guard:
-                self._loop.rollout_writer = None
-                if own_seeds is None:
-                    numbers = None if episodes is None else self._counter.reserve(episodes)
-                    before = self._begin(numbers)
-                    self._step_until(steps, guard, report, before)
-                else:
-                    before = self._collect_seeds(own_seeds, guard, report)
-                self._loop.receive_pending()
-                self._loop.flush()
+                due: float | None = None
+                for _ in self._collecting(steps, episodes, own_seeds):
+                    guard.check()
+                    if report is None:
+                        continue
+                    now = time.perf_counter()
+                    if due is None:
+                        due = now + _PROGRESS_SECONDS
+                    elif now >= due:
+                        so_far = self._reported()
+                        cost = time.perf_counter() - now  # grows with the number of episodes
+                        report(so_far)
+                        due = time.perf_counter() + max(_PROGRESS_SECONDS, _TIMES_THE_COST * cost)
                 guard.check()
-                self._needs_reset = steps is None
-                self._report = done = self._reported(before)
+                self._report = done = self._reported()
             if report is not None:
                 report(done)
         return done
@@ -310,20 +317,11 @@ class Collector:
         if out is not None:
             writer.check_out(out, steps)
         with self._guarded() as guard:
-            loop, counter = self._loop, self._counter
-            loop.rollout_writer = writer
-            before = self._begin(None)
-            writer.begin(steps, out)
-            loop.begin_rollout(writer)
-            while loop.unresolved or not writer.is_complete:
+            for _ in self._rolling(writer, steps, out):
                 guard.check()
-                loop.step_rollout()
-            loop.flush()
             guard.check()
-            rollout = writer.finish(
-                value_of(self._policy), counter.returns, counter.lengths, self._minibatch_rng
-            )
-            self._report = self._reported(before)
+            rollout = self._finished(writer)
+            self._report = self._reported()
         return rollout
 
     def close(self) -> None:
@@ -377,6 +375,48 @@ class Collector:
         if self._is_closed:
             raise ValueError("the Collector is closed: expected an open one; make a new one")
 
+    def _collecting(
+        self, steps: int | None, episodes: int | None, seeds: Sequence[int] | None
+    ) -> Generator[None, bool | None]:
+        """Collect until the goal is reached, with an item before each vector step and at the end.
+
+        Then all rows are stored. Sent True, it ends before the next step.
+        """
+        loop = self._loop
+        loop.rollout_writer = None
+        if seeds is None:
+            self._begin(None if episodes is None else self._counter.reserve(episodes))
+            yield from self._stepping(steps)
+        else:
+            yield from self._playing(seeds)
+        loop.receive_pending()
+        loop.flush()
+        self._needs_reset = steps is None
+
+    def _rolling(
+        self, writer: RolloutWriter, steps: int, out: Rollout | None
+    ) -> Generator[None, bool | None]:
+        """Collect the rows of a rollout, with an item before each vector step.
+
+        Then all rows are stored, and `_finished` returns the rollout.
+        """
+        loop = self._loop
+        loop.rollout_writer = writer
+        self._begin(None)
+        writer.begin(steps, out)
+        loop.begin_rollout(writer)
+        while loop.unresolved or not writer.is_complete:
+            yield
+            loop.step_rollout()
+        loop.flush()
+
+    def _finished(self, writer: RolloutWriter) -> Rollout:
+        """The rollout whose rows `_rolling` has collected."""
+        counter = self._counter
+        return writer.finish(
+            value_of(self._policy), counter.returns, counter.lengths, self._minibatch_rng
+        )
+
     @contextlib.contextmanager
     def _guarded(self) -> Generator[InterruptGuard]:
         """Hold Ctrl-C back until a step is whole; on any error store the whole rows."""
@@ -387,9 +427,7 @@ class Collector:
                 self._flush_after_error(error)
                 raise
 
-    def _begin(
-        self, numbers: Sequence[int] | None, seeds: Sequence[int] | None = None
-    ) -> _CallStart:
+    def _begin(self, numbers: Sequence[int] | None, seeds: Sequence[int] | None = None) -> None:
         """Reset the envs where that is due, and start to count the episodes of these numbers."""
         started = time.perf_counter()
         loop, counter = self._loop, self._counter
@@ -407,16 +445,11 @@ class Collector:
             self._needs_reset = False
         else:
             counter.begin()
-        return _CallStart(started, 0 if self._replay is None else self._replay.total_bytes)
+        self._start = _CallStart(started, 0 if self._replay is None else self._replay.total_bytes)
 
-    def _collect_seeds(
-        self,
-        seeds: Sequence[int],
-        guard: InterruptGuard,
-        progress: Callable[[CollectReport], None] | None,
-    ) -> _CallStart:
+    def _playing(self, seeds: Sequence[int]) -> Generator[None, bool | None]:
         """One episode from each seed, N at a time; those that were cut are played once more."""
-        counter, before = self._counter, None
+        counter, is_first = self._counter, True
         left = list(zip(seeds, counter.reserve(len(seeds)), strict=True))
         while left:
             wave, left = left[: counter.num_envs], left[counter.num_envs :]
@@ -424,38 +457,27 @@ class Collector:
             # Envs beyond the wave play too, and do not count.
             resets = [seed for seed, _ in wave]
             resets += [resets[0]] * (counter.num_envs - len(wave))
-            if before is None:
-                before = self._begin(numbers, resets)
+            if is_first:
+                self._begin(numbers, resets)
+                is_first = False
             else:
                 self._loop.flush()
                 counter.cut_all()
                 counter.extend(numbers)
                 self._loop.reset(resets)
-            self._step_until(None, guard, progress, before)
+            yield from self._stepping(None)
             left = [wave[env] for env in counter.lost] + left
-        assert before is not None  # there is at least one seed
-        return before
 
-    def _step_until(
-        self,
-        steps: int | None,
-        guard: InterruptGuard,
-        progress: Callable[[CollectReport], None] | None,
-        before: _CallStart,
-    ) -> None:
+    def _stepping(self, steps: int | None) -> Generator[None, bool | None]:
         """Step until the goal of steps is reached, or all counted episodes have ended."""
         loop, counter = self._loop, self._counter
-        due = time.perf_counter() + _PROGRESS_SECONDS
         while loop.unresolved or not (
             counter.is_complete if steps is None else counter.steps >= steps
         ):
-            guard.check()
+            if (yield):
+                return
             loop.step()
-            if progress is not None and (now := time.perf_counter()) >= due:
-                report = self._reported(before)
-                cost = time.perf_counter() - now  # grows with the number of episodes
-                progress(report)
-                due = time.perf_counter() + max(_PROGRESS_SECONDS, _TIMES_THE_COST * cost)
+        yield
 
     def _flush_after_error(self, error: BaseException) -> None:
         """Flush the whole rows and add a note about them to the error."""
@@ -464,7 +486,7 @@ class Collector:
         # Twice: where the newest rows cannot be stored, those before them can.
         note_kept(error, [loop.flush, loop.flush, loop.drain], loop.replay_writer)
 
-    def _reported(self, before: _CallStart) -> CollectReport:
+    def _reported(self) -> CollectReport:
         replay, counter, loop = self._replay, self._counter, self._loop
         path = None if replay is None or replay.path is None else str(replay.path)
         return CollectReport(
@@ -474,12 +496,12 @@ class Collector:
             lengths=tuple(counter.lengths),
             cut=counter.cut,
             restarts=counter.restarts,
-            seconds=time.perf_counter() - before.started,
+            seconds=time.perf_counter() - self._start.started,
             env_seconds=loop.env_seconds,
             policy_seconds=loop.policy_seconds,
             write_seconds=loop.write_seconds,
             raw_bytes=0 if replay is None else counter.rows * self._spec.row_bytes,
-            stored_bytes=0 if replay is None else replay.total_bytes - before.stored_bytes,
+            stored_bytes=0 if replay is None else replay.total_bytes - self._start.stored_bytes,
             total_steps=0 if replay is None else replay.steps,
             digest="" if loop.replay_writer is None else loop.replay_writer.digest,
             path=path,
@@ -594,7 +616,7 @@ def check_shard(name: str, shard: object) -> None:
     )
 
 
-def _check_goal(
+def check_goal(
     steps: int | None,
     episodes: int | None,
     seeds: Sequence[int] | None,
@@ -640,7 +662,14 @@ def _bind(
     flush_seconds: float,
     *,
     known_stacks: bool,
+    has_digest: bool,
 ) -> ReplayWriter:
     """Bind the replay to the rows' Spec, now that the policy's extras are known."""
-    spec = spec.with_more(call.extra_fields)
-    return begin_session(replay, spec, describe_run(), flush_seconds, known_stacks=known_stacks)
+    return begin_session(
+        replay,
+        spec.with_more(call.extra_fields),
+        describe_run(),
+        flush_seconds,
+        known_stacks=known_stacks,
+        has_digest=has_digest,
+    )

@@ -109,10 +109,43 @@ class CollectReport:
             f"env {self.env_seconds / total:.0%}  policy {self.policy_seconds / total:.0%}  "
             f"write {self.write_seconds / total:.0%}"
         )
+        digest = [f"digest {self.digest}"] if self.digest else []
         where = [self.path] if self.path else []
-        return "\n".join(
-            ("  ".join([*parts, *lost]), "  ".join([shares, f"digest {self.digest}", *where]))
+        return "\n".join(("  ".join([*parts, *lost]), "  ".join([shares, *digest, *where])))
+
+    def _repr_html_(self) -> str | None:
+        from stepwell.buffers.pictures.summaries import or_none  # only notebooks need it
+
+        return or_none(self._html)
+
+    def _html(self) -> str:
+        from stepwell.buffers.pictures.markup import section, sparkline, table
+        from stepwell.buffers.pictures.summaries import spread_text
+
+        total = max(self.seconds, 1e-9)
+        shares = ", ".join(
+            f"{name} {seconds:,.2f} s ({seconds / total:.0%})"
+            for name, seconds in (
+                ("env", self.env_seconds),
+                ("policy", self.policy_seconds),
+                ("write", self.write_seconds),
+            )
         )
+        facts: dict[str, object] = {
+            "steps": f"{self.steps:,} in {self.seconds:,.1f} s, {self.steps_per_second:,.0f}/s",
+            "emulator frames": self.frames,
+            "time": shares,
+            "returns": spread_text(self.returns),
+            "lengths": spread_text(self.lengths),
+            "cut": self.cut,
+            "restarts": self.restarts,
+            "rows": f"{format_bytes(self.raw_bytes)}, stored as {format_bytes(self.stored_bytes)}",
+            "steps of the replay": self.total_steps,
+            "digest": self.digest,
+            "path": "in RAM, or not stored" if self.path is None else self.path,
+        }
+        curve = sparkline(self.returns, f"returns of {self.episodes:,} episodes", has_caption=True)
+        return section(type(self).__name__, table(facts.items()), curve)
 
 
 class StepReport(NamedTuple):

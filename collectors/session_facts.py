@@ -6,6 +6,7 @@ import dataclasses
 import datetime
 import functools
 import json
+import math
 import platform
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -54,6 +55,7 @@ def describe(
         **spaces_facts(groups[0].single_observation_space, groups[0].single_action_space),
         **_env_spec(groups),
         **_vector_wrappers(groups[0]),
+        **_frame_rate(groups[0]),
         "num_envs": sum(group.num_envs for group in groups),
         "autoreset": mode_of(groups[0]).name,
         **({} if seed is None else {"seed": str(seed)}),
@@ -93,6 +95,13 @@ def _env_spec(groups: Sequence[Vector]) -> dict[str, object]:
     texts = {text for group in groups for text in _spec_texts(group)}
     (text,) = texts if len(texts) == 1 else (None,)
     return {} if text is None else {"env_spec": text}
+
+
+def _frame_rate(envs: Vector) -> dict[str, object]:
+    """Frames a second that the env declares, for a clip of its episodes."""
+    rate = envs.metadata.get("render_fps")
+    is_rate = isinstance(rate, (int, float)) and 0 < rate < math.inf
+    return {"render_fps": rate} if is_rate else {}
 
 
 def _vector_wrappers(envs: Vector) -> dict[str, object]:

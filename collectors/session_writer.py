@@ -63,6 +63,7 @@ def begin_session(
     *,
     known_stacks: bool,
     is_recorded: bool = False,
+    has_digest: bool = True,
 ) -> ReplayWriter:
     """Bind the replay to the rows' Spec, and make the writer of a session.
 
@@ -76,6 +77,7 @@ def begin_session(
         flush_seconds: No row waits longer than this to be stored.
         known_stacks: The envs are known to stack frames right.
         is_recorded: The envs are recorded, and write while other sessions may do so.
+        has_digest: Compute the digest of the rows, unless the envs are recorded.
 
     Raises:
         SpecMismatch: The replay holds other rows, or rows of other envs.
@@ -97,7 +99,7 @@ def begin_session(
         num_envs,
         flush_seconds,
         known_stacks=known_stacks,
-        has_digest=not is_recorded,
+        has_digest=has_digest and not is_recorded,
     )
     beside[writer] = target
     return writer

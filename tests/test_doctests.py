@@ -16,9 +16,14 @@ NES = "stepwell.wrappers.nes."
 # Packages of extras, by module.
 BRIDGES = "stepwell.buffers.bridges."
 NEEDS = {
+    "stepwell.buffers.storage.cloud.storage": "obstore",
+    "stepwell.collectors.distributed.ray_engine": "ray",
     f"{BRIDGES}cleanrl": "torch",
     f"{BRIDGES}torch_policies": "torch",
-    "stepwell.buffers.dropin.sb3": "torch",
+    **dict.fromkeys(
+        [f"stepwell.buffers.dropin.sb3.{name}" for name in ("hindsight", "replay", "rollout")],
+        "torch",
+    ),
     f"{BRIDGES}formats.tfrecord": "google_crc32c",
     **dict.fromkeys(
         [f"{BRIDGES}torchrl.{name}" for name in ("batches", "recorded", "replay")],
@@ -36,6 +41,8 @@ NEEDS = {
         [f"{NES}{name}" for name in ("emulators", "env", "snapshot", "vector")], "cynes"
     ),
 }
+VIEW = "stepwell.buffers.view.server."
+NEEDS |= {f"{VIEW}{name}": "starlette" for name in ("app", "guard")} | {f"{VIEW}serving": "uvicorn"}
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -63,4 +70,4 @@ def test_the_examples_in_docstrings_print_what_they_say(
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_each_top_level_folder_shows_examples(folder: str) -> None:
-    assert sum(len(doctests_of(name)) for name in module_names(folder)) > 0
+    assert any(doctests_of(name) for name in module_names(folder) if name not in NEEDS)

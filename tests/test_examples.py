@@ -16,7 +16,15 @@ EXAMPLES = sorted((CHECKOUT / "examples").glob("*.py"))
 LINE_LIMIT = 60
 # A whole learner in one file, as CleanRL has it: network, policy, loss and loop; and two
 # recorders next to each other, with a table and a picture.
-LINE_LIMITS = {"feed_cleanrl_ppo": 130, "live_buffers": 160, "ppo_atari": 130, "ppo_cartpole": 130}
+LINE_LIMITS = {
+    "feed_cleanrl_ppo": 130,
+    "live_buffers": 160,
+    "local_collector": 90,
+    "ppo_atari": 130,
+    "ppo_cartpole": 130,
+    "ray_atari": 140,
+    "ray_kill_one": 100,
+}
 # Packages of extras and of others, by example.
 NEEDS = {
     "feed_cleanrl_ppo": ("torch",),
@@ -27,6 +35,8 @@ NEEDS = {
     "live_buffers": ("cynes", "minari", "h5py", "jax", "PIL"),
     "nes_dataset": ("cynes",),
     "offline_d3rlpy": ("h5py",),
+    "ray_atari": ("ray", "torch"),
+    "ray_kill_one": ("ray",),
 }
 STEPS = 200
 GATHER = ["--steps", str(STEPS), "--out", "{out}"]

@@ -1,4 +1,4 @@
-"""What ``logging.getLogger("stepwell")`` tells, one test for each event."""
+"""Messages of ``logging.getLogger("stepwell")``, one test for each event."""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ from stepwell.buffers.bridges.formats.exporting import export_episodes
 from stepwell.buffers.bridges.formats.importing import import_episodes
 from stepwell.buffers.dropin.memmap.conversion import conversion_status
 from stepwell.buffers.progress import Status
+from stepwell.buffers.view.report import write_report
 from stepwell.collectors import collector as collector_module
 from support.source_tree import label, library_files, tree_of
 
@@ -157,6 +158,7 @@ WRONG: dict[str, Callable[[Any, Any, Path], object]] = {
     ),
     "verify": lambda replay, wrong, at: verify(replay.path, progress=wrong),
     "repair": lambda replay, wrong, at: repair(replay.path, progress=wrong),
+    "write_report": lambda replay, wrong, at: write_report(replay.path, at / "new", progress=wrong),
     "resimulate": lambda replay, wrong, at: sw.resimulate(replay, progress=wrong),
     "archive": lambda replay, wrong, at: sw.archive(replay, at / "new", progress=wrong),
     "restore": lambda replay, wrong, at: sw.restore(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -30,7 +32,11 @@ NEEDS = {
     "docs/feeding/torch-and-jax": ["torch", "jax"],
     "docs/feeding/torchrl": ["torchrl"],
     "docs/feeding/world-models": ["torch"],
+    "docs/many-machines": ["ray"],
     "docs/nes": ["cynes"],
+    "docs/sequences": ["torch"],
+    "docs/stores": ["obstore"],
+    "docs/viewing": ["av"],
     "examples/dreamer/README": ["torch"],
 }
 
@@ -51,9 +57,11 @@ def test_a_document_runs_as_written(document: Path, tmp_path: Path) -> None:
     folder.mkdir()
     if document.stem == "nes":  # the reader's cartridge
         write_demo(folder)
+    commands = f"{sysconfig.get_path('scripts')}{os.pathsep}{os.environ['PATH']}"
     run = subprocess.run(
         [sys.executable, "-W", "error", str(program)],
         cwd=folder,
+        env={**os.environ, "PATH": commands},  # as in a virtual environment that is switched on
         capture_output=True,
         text=True,
         timeout=600,
@@ -100,6 +108,10 @@ def test_a_block_is_left_out_only_with_a_reason() -> None:
     assert documents.script(marked).strip() == ""
     for mark in ("<!-- not run: -->", "<!-- not run -->"):
         assert "learn" in documents.script(f"{mark}\n```python\nlearn(batch)\n```\n")
+
+
+def test_a_directive_of_the_site_is_not_run() -> None:
+    assert documents.script("```{toctree}\n:caption: Start\n\natari\n```\n").strip() == ""
 
 
 @pytest.mark.parametrize(

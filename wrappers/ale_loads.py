@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import struct
 from collections.abc import Callable
 from typing import Any, cast
@@ -10,11 +9,11 @@ from typing import Any, cast
 import numpy as np
 
 # A state of an emulator ends with its generator, C++'s `std::mt19937` as text: 624 words and a
-# position, after their number of bytes. Another such number, of what follows it, is in its head.
+# position, after their number of bytes, and 8 more bytes. Another such number, of what follows it,
+# is in its head.
 # (A console has a second generator, with the same seed after every load.)
 # tests/wrappers/test_ale_loads.py compares such states with those of loads, for all games.
-_GENERATOR = re.compile(rb"\d+(?: \d+){624}(?=.{8}\Z)", re.DOTALL)
-_HEAD, _HEAD_BYTES = 24, 36
+_HEAD, _HEAD_BYTES, _BYTES_AFTER = 24, 36, 8
 _NUMBER = struct.Struct("<i")
 
 
@@ -66,18 +65,24 @@ def _ale_state(data: bytes) -> object:
 
 def _parts_of(state: bytes, seed: int) -> tuple[bytes, bytes] | None:
     """Return the state's bytes before and after its generator, if joining them gives it again."""
-    generator = _GENERATOR.search(state)
-    if generator is None:
+    end = len(state) - _BYTES_AFTER
+    begin = end - len(_generator(seed)) - _NUMBER.size
+    if begin < _HEAD_BYTES:
         return None
-    parts = state[: max(0, generator.start() - _NUMBER.size)], state[generator.end() :]
+    parts = state[:begin], state[end:]
     return parts if _joined(parts, seed) == state else None
 
 
 def _joined(parts: tuple[bytes, bytes], seed: int) -> bytes:
     """Return the state after a load with the seed."""
     before, after = parts
-    words = cast("Any", np.random.RandomState(seed).get_state())[1].tolist()
-    generator = " ".join(map(str, [*words, len(words)])).encode()
+    generator = _generator(seed)
     size = len(before) + _NUMBER.size + len(generator) + len(after)
     head = before[:_HEAD] + _NUMBER.pack(size - _HEAD_BYTES) + before[_HEAD + _NUMBER.size :]
     return head + _NUMBER.pack(len(generator)) + generator + after
+
+
+def _generator(seed: int) -> bytes:
+    """Return the generator's text right after it was seeded."""
+    words = cast("Any", np.random.RandomState(seed).get_state())[1].tolist()
+    return " ".join(map(str, [*words, len(words)])).encode()

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from stepwell.buffers.bridges.formats.d3rlpy import COLUMNS, D3rlpyDecoder, D3rlpyEncoder
-from stepwell.buffers.bridges.optional_libraries import load_library
 from stepwell.buffers.curation.episode_writer import EpisodeWriter
 from stepwell.buffers.episode import Episode
+from stepwell.buffers.optional_libraries import load_library
 from stepwell.buffers.replay import SequenceReplayBuffer
 
 __all__ = ["from_d3rlpy", "to_d3rlpy"]

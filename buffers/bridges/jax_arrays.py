@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from stepwell.buffers.bridges.optional_libraries import load_library
+from stepwell.buffers.optional_libraries import load_library
 
 __all__ = ["to_jax"]
 

@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import count
-from typing import cast
+from typing import TypeVar, cast
 
 from stepwell.buffers.curation.episode_writer import EpisodeWriter, check_new
 from stepwell.buffers.curation.lead_in import lead_in
@@ -26,17 +26,19 @@ from stepwell.buffers.progress import (
 )
 from stepwell.buffers.replay import SequenceReplayBuffer
 from stepwell.buffers.spec import Spec
-from stepwell.buffers.storage.disk.storage import DiskStorage
+from stepwell.buffers.storage.encoded_chunk import EncodedChunk
 from stepwell.buffers.storage.episode_filter import Where, check_where, chooses
-from stepwell.buffers.storage.joined import JoinedStorage, check_same_rows, name_of
+from stepwell.buffers.storage.joined import JoinedStorage, check_same_rows, name_of, parts_of
+from stepwell.buffers.storage.places import PlacedStorage
 from stepwell.buffers.storage.protocol import Storage
 from stepwell.buffers.whole_numbers import is_whole
 
-__all__ = ["CopyReport", "SessionShift", "copy_episodes", "copy_status"]
+__all__ = ["CopyReport", "copy_episodes", "copy_status"]
 
+ChunkT = TypeVar("ChunkT", bound="Chunk | EncodedChunk")
+
+_LEAST_ROWS = 256  # chunks of fewer are joined
 _KEPT_BYTES = 8 << 20  # of actions, uncompressed, that are written at once
-# Bits of a stream's number when several storages are read as one.
-_STREAM_BITS = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +61,8 @@ class CopyReport:
         raw_bytes: Bytes of the copied rows, uncompressed.
         stored_bytes: Bytes of the same rows in the target.
         seconds: Wall time.
-        digest: Fingerprint of the copied rows, 16 hexadecimal digits; equal to the source's if one
-            source was copied completely and no chunk of it is damaged.
+        digest: Fingerprint of the copied rows, 16 hexadecimal digits, if it was asked for; equal to
+            the source's if one source was copied completely and no chunk of it is damaged.
     """
 
     episodes: int = 0
@@ -92,6 +94,7 @@ def copy_episodes(
     any_envs: bool = False,
     duplicates: Duplicates = "refuse",
     facts: Mapping[str, object] | None = None,
+    digest: bool = False,
     progress: Progress[CopyReport] = None,
 ) -> CopyReport:
     """Copy whole episodes into a new replay, in RAM or in a folder, with any codecs.
@@ -100,9 +103,11 @@ def copy_episodes(
     a kill.
 
     Rows, streams, ends and metadata are copied bit for bit; ids are assigned again, from 0 on and
-    in the same order. Small chunks are joined into large ones. The sources' sessions are copied,
-    too, and one that describes the copy is added; the index of its session in an episode's metadata
-    is that in the copy.
+    in the same order. Stores that are read as one are copied like the same stores in a list: with
+    their own streams. Small chunks that follow each other are joined into large ones. Under the
+    same codecs all others are copied as they are, once their checksums were compared. The sources'
+    sessions are copied, too, and one that describes the copy is added; the index of its session in
+    an episode's metadata is that in the copy.
 
     Args:
         source: The source; several are copied one after the other.
@@ -119,6 +124,7 @@ def copy_episodes(
             only the ones that were reset with the same seed count. Episodes of one source are not
             compared with each other.
         facts: JSON-able facts to store with the copy.
+        digest: Compute the ``digest`` of the report; this decodes all rows.
         progress: True shows a line in a terminal, a bar in a notebook, or a line of text every 30
             seconds where there is neither. Or a function that is called after every write, and
             after every episode that was compared before, with the report so far.
@@ -173,7 +179,7 @@ def copy_episodes(
             plan.leave_out_repeats(duplicates, function)
         with target.filled_at_once("a copy") as written:
             _bind(written, storages, plan.report, facts or {})
-            copy = _Copy(written, plan.report, SessionShift(storages), began, function)
+            copy = _Copy(written, plan.report, storages, began, function, with_digest=digest)
             try:
                 for number, episode in plan.episodes():
                     copy.copy(number, episode)
@@ -204,13 +210,8 @@ class _Plan:
         keep: Callable[[StoredEpisode], bool] | None,
     ) -> None:
         self._storages = storages
-        self._chosen = [
-            bytearray(
-                where is None or chooses(where, one.metadata) for one in stored_episodes(each)
-            )
-            for each in storages
-        ]
-        choice = choose((episode for _, episode in self.episodes()), keep)
+        self._chosen = [bytearray() for _ in storages]
+        choice = choose(self._episodes_where(where), keep)
         self.not_ranked = f"; {choice.sentence}" if choice.sentence else ""
         is_kept = iter(choice.is_chosen)
         episodes, steps, late_starts = [0, 0], [0, 0], 0
@@ -229,6 +230,14 @@ class _Plan:
             not_whole_episodes=choice.not_whole,
             without_value_episodes=choice.without_value,
         )
+
+    def _episodes_where(self, where: Where | None) -> Iterator[StoredEpisode]:
+        """Choose the episodes with some metadata, and iterate over them."""
+        for storage, chosen in zip(self._storages, self._chosen, strict=True):
+            for episode in stored_episodes(storage):
+                chosen.append(where is None or chooses(where, episode.metadata))
+                if chosen[-1]:
+                    yield episode
 
     def leave_out_repeats(
         self, duplicates: Duplicates, progress: Callable[[CopyReport], None] | None
@@ -289,15 +298,21 @@ class _Copy:
         self,
         target: SequenceReplayBuffer,
         plan: CopyReport,
-        sessions: SessionShift,
+        sources: Sequence[Storage],
         began: float,
         progress: Callable[[CopyReport], None] | None,
+        *,
+        with_digest: bool,
     ) -> None:
         self._target = target
         self._progress = progress
-        self._sessions = sessions
+        self._places = _Places(sources)
+        self._has_same_codecs = [
+            all(part.spec == target.spec for part in parts_of(source)) for source in sources
+        ]
         self._began = began
-        self._writer = EpisodeWriter(target, self._report_progress)
+        self._writer = EpisodeWriter(target, self._report_progress, with_digest=with_digest)
+        self._max_rows = self._writer.max_rows
         self.report = plan
 
     @property
@@ -311,8 +326,14 @@ class _Copy:
 
     def copy(self, number: int, episode: StoredEpisode) -> None:
         """Copy one episode of the storage with this number."""
-        chunks = episode.chunks(self._writer.max_rows)
-        self._writer.add_episode(self._sessions.shifted(number, chunk) for chunk in chunks)
+        chunks: Iterable[Chunk | EncodedChunk]
+        max_rows = self._max_rows
+        if self._has_same_codecs[number]:
+            chunks = episode.encoded_chunks(min(_LEAST_ROWS, max_rows), max_rows)
+        else:
+            chunks = episode.chunks(max_rows)
+        new_id = self._writer.next_episode
+        self._writer.add_episode(self._places.moved(number, chunk, new_id) for chunk in chunks)
 
     def finish(self) -> None:
         """Write buffered rows."""
@@ -325,7 +346,7 @@ class _Copy:
             waiting: list[Chunk] = []
             size = 0
             for chunk in lead_in(storage, first_rows):
-                waiting.append(self._sessions.shifted(number, chunk))
+                waiting.append(self._places.moved(number, chunk))
                 size += sum(rows.nbytes for rows in chunk.fields.values())
                 if size >= _KEPT_BYTES:
                     target.keep_actions(waiting)
@@ -347,30 +368,60 @@ class _Copy:
             self._progress(self.report)
 
 
-class SessionShift:
-    """The places of several storages' sessions in one list of all.
+class _Places:
+    """The places that chunks of several storages have in the copy: stream and session.
 
     Args:
-        storages: The storages, in the order of their sessions in the list.
+        storages: The storages, in the order of their sessions in the copy.
     """
 
     def __init__(self, storages: Sequence[Storage]) -> None:
+        self._storages = storages
         self._before: list[list[int]] = []
         """Number of sessions before those of each part of each storage."""
+        self._known: tuple[bytes, int] = b"", 0
+        self._found: Mapping[str, object] | None = None
         count = 0
         for storage in storages:
             self._before.append([])
-            for part in storage.storages if isinstance(storage, JoinedStorage) else (storage,):
+            for part in parts_of(storage):
                 self._before[-1].append(count)
                 count += len(part.sessions)
 
-    def shifted(self, number: int, chunk: Chunk) -> Chunk:
-        """A chunk of the storage with this number, whose metadata name the session in the list."""
-        parts, session = self._before[number], chunk.metadata.get("session")
-        before = parts[chunk.stream >> _STREAM_BITS if len(parts) > 1 else 0]
-        if not before or not is_whole(session):
+    def moved(self, number: int, chunk: ChunkT, new_id: int | None = None) -> ChunkT:
+        """A chunk of the storage with this number, with the stream and the session in the copy.
+
+        The stream is that of the part that played it: the index of the env. An encoded chunk gets
+        the new id of its episode, too.
+        """
+        storage, part, stream = self._storages[number], 0, chunk.stream
+        if isinstance(storage, JoinedStorage):
+            part, stream = storage.part_of(chunk.episode, stream)
+        before = self._before[number][part]
+        changed = self._changed(chunk, before) if before else None
+        if isinstance(chunk, EncodedChunk):
+            episode = chunk.episode if new_id is None else new_id
+            placed = chunk.placed(episode=episode, stream=stream, metadata=changed)
+            return cast("ChunkT", placed)
+        if changed is None and stream == chunk.stream:
             return chunk
-        return replace(chunk, metadata={**chunk.metadata, "session": session + before})
+        plain = cast("Chunk", chunk)
+        facts = plain.metadata if changed is None else changed
+        return cast("ChunkT", replace(plain, stream=stream, metadata=facts))
+
+    def _changed(self, chunk: Chunk | EncodedChunk, before: int) -> Mapping[str, object] | None:
+        """The metadata of a chunk with the session in the copy; None if they have no session."""
+        if not isinstance(chunk, EncodedChunk):
+            return _with_session(chunk.metadata, before)
+        key = bytes(chunk.metadata_text), before
+        if key != self._known:  # as those of the chunk before are, if it is of the same episode
+            self._known, self._found = key, _with_session(chunk.metadata, before)
+        return self._found
+
+
+def _with_session(metadata: Mapping[str, object], before: int) -> Mapping[str, object] | None:
+    session = metadata.get("session")
+    return {**metadata, "session": session + before} if is_whole(session) else None
 
 
 def _checked_sources(sources: Sequence[SequenceReplayBuffer], any_envs: bool) -> list[Storage]:
@@ -469,6 +520,6 @@ def _origins_of(storage: Storage) -> list[dict[str, object]]:
     if isinstance(storage, JoinedStorage):
         return [origin for one in storage.storages for origin in _origins_of(one)]
     counts = {"episodes": storage.index.episodes, "steps": storage.index.steps}
-    if not isinstance(storage, DiskStorage):
+    if not isinstance(storage, PlacedStorage):
         return [{**counts}]
     return [{"path": str(storage.path), "store": storage.store, **counts}]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
@@ -23,9 +23,11 @@ from stepwell.buffers.step_columns import (
     inferred_spec,
     whole_episode,
 )
+from stepwell.buffers.storage.chunk_codec import ChunkDecoder, ChunkEncoder
 from stepwell.buffers.storage.chunk_index import Counters
 from stepwell.buffers.storage.disk.files import Files
 from stepwell.buffers.storage.disk.folder import StoreFolder
+from stepwell.buffers.storage.encoded_chunk import EncodedChunk
 
 __all__ = ["EpisodeWriter", "TransitionColumns", "check_new"]
 
@@ -33,7 +35,11 @@ __all__ = ["EpisodeWriter", "TransitionColumns", "check_new"]
 _CHUNK_ROWS = 4096
 _CHUNK_BYTES = 32 << 20
 _CHUNKS_A_FLUSH = 4096
+# Of chunks that are written as they are, and mostly lie in mapped files. With one more they fill
+# most of a segment, but never begin another one.
+_ENCODED_BYTES = 60 << 20
 _STREAM_CHUNK_ROWS = 512
+_PENDING = int(End.PENDING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +89,7 @@ class EpisodeWriter:
         source: Name for error messages, and for the session that the writer adds to
             `SequenceReplayBuffer.sessions` with its first rows. With None a replay that already
             has a Spec gets no new session.
+        with_digest: Compute the `digest`.
 
     Example:
         >>> import numpy as np
@@ -109,6 +116,7 @@ class EpisodeWriter:
         on_flush: Callable[[], None] | None = None,
         *,
         source: str | None = None,
+        with_digest: bool = True,
     ) -> None:
         if not isinstance(replay, SequenceReplayBuffer):
             raise TypeError(
@@ -121,10 +129,12 @@ class EpisodeWriter:
         self._is_ready = replay.is_bound and source is None
         # Counted by the storage, so that an interrupt cannot make the count wrong.
         self._before = replay.storage.index.counters if replay.is_bound else Counters()
-        self._waiting: list[Chunk] = []
-        self._waiting_rows = 0
+        self._waiting: list[Chunk | EncodedChunk] = []
+        self._waiting_rows = self._waiting_bytes = 0
+        # Pending rows, which the next chunk has again.
+        self._superseded = self._waiting_superseded = 0
         self._next_id = self._before.next_episode
-        self._digest = Digest()
+        self._digest = Digest() if with_digest else None
         self._added_rows = 0
         self._ends = array("q")
         """Rows added up to the end of each episode."""
@@ -134,6 +144,11 @@ class EpisodeWriter:
     def max_rows(self) -> int:
         """Rows that a chunk given to `add_episode` should have at most."""
         return max(1, min(_CHUNK_ROWS, _CHUNK_BYTES // self._row_bytes))
+
+    @property
+    def next_episode(self) -> int:
+        """Id of the episode that `add_episode` adds next."""
+        return max(self._next_id, self._counters.next_episode)
 
     @property
     def rows(self) -> int:
@@ -153,34 +168,41 @@ class EpisodeWriter:
     @property
     def raw_bytes(self) -> int:
         """Bytes of the rows written, uncompressed."""
-        return self.rows * self._row_bytes
+        return (self.rows - self._superseded) * self._row_bytes
 
     @property
     def digest(self) -> str:
-        """Fingerprint of the rows written, 16 hexadecimal digits."""
-        return self._digest.hexdigest()
+        """Fingerprint of the rows written, 16 hexadecimal digits; empty without ``with_digest``."""
+        return "" if self._digest is None else self._digest.hexdigest()
 
-    def add_episode(self, episode: Episode | Iterable[Chunk]) -> None:
+    def add_episode(self, episode: Episode | Iterable[Chunk | EncodedChunk]) -> None:
         """Add one whole episode.
 
         Args:
             episode: An Episode, or all chunks of one, the oldest first. Chunks need a replay that
-                has a Spec.
+                has a Spec. Encoded ones are written as they are.
 
         Raises:
             SpecMismatch: The replay holds other rows; nothing was added.
         """
         if isinstance(episode, Episode):
             self._prepare(episode.spec)
-            chunks: Iterable[Chunk] = _chunk_of(episode).split(self.max_rows)
+            chunks: Iterable[Chunk | EncodedChunk] = _chunk_of(episode).split(self.max_rows)
         else:
             chunks = episode
-        self._next_id = max(self._next_id, self._replay.storage.index.next_episode)
+        self._next_id = self.next_episode
+        is_pending = False
         for chunk in chunks:
             if self._is_full():
                 self.flush()
-            self._waiting.append(replace(chunk, episode=self._next_id))
-            self._waiting_rows += chunk.rows
+            if isinstance(chunk, EncodedChunk):
+                self._waiting.append(chunk.placed(episode=self._next_id, stream=chunk.stream))
+                self._waiting_bytes += chunk.nbytes
+            else:
+                self._waiting.append(replace(chunk, episode=self._next_id))
+                self._waiting_rows += chunk.rows
+            self._waiting_superseded += is_pending
+            is_pending = int(chunk.end) & _PENDING != 0
             self._added_rows += chunk.rows
         self._ends.append(self._added_rows)
         self._next_id += 1
@@ -302,7 +324,9 @@ class EpisodeWriter:
         """Write all episodes that were added; they are durable when it returns."""
         if self._waiting:
             self._write(self._waiting)
+            self._superseded += self._waiting_superseded
             self._waiting, self._waiting_rows = [], 0
+            self._waiting_bytes = self._waiting_superseded = 0
         if self._on_flush is not None:
             self._on_flush()
 
@@ -315,15 +339,29 @@ class EpisodeWriter:
     def _row_bytes(self) -> int:
         return max(1, self._replay.spec.row_bytes) if self._replay.is_bound else 1
 
-    def _write(self, chunks: list[Chunk]) -> None:
-        self._replay.add(chunks)
+    def _write(self, chunks: Sequence[Chunk | EncodedChunk]) -> None:
+        plain = [chunk for chunk in chunks if isinstance(chunk, Chunk)]
+        if len(plain) == len(chunks):
+            self._replay.add(plain)
+        else:
+            encoder = ChunkEncoder(self._replay.spec)
+            self._replay.add_encoded(
+                [
+                    EncodedChunk.of(encoder, chunk) if isinstance(chunk, Chunk) else chunk
+                    for chunk in chunks
+                ]
+            )
+        if self._digest is None:
+            return
+        decoder = ChunkDecoder(self._replay.spec)
         for chunk in chunks:
-            self._digest.update(chunk)
+            self._digest.update(chunk if isinstance(chunk, Chunk) else chunk.decoded(decoder))
 
     def _is_full(self) -> bool:
         rows = self._waiting_rows
         return (
-            rows * self._row_bytes >= _CHUNK_BYTES
+            (rows > 0 and rows * self._row_bytes >= _CHUNK_BYTES)
+            or self._waiting_bytes >= _ENCODED_BYTES
             or rows >= _CHUNK_ROWS
             or len(self._waiting) >= _CHUNKS_A_FLUSH
         )

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from stepwell.buffers.curation.stored_episode import StoredEpisode, stored_episodes
 from stepwell.buffers.episode import Chunk, End
-from stepwell.buffers.storage.joined import JoinedStorage
+from stepwell.buffers.storage.joined import ID_BITS, JoinedStorage
 from stepwell.buffers.storage.ledger import Facts, chain_metadata, facts_of
 from stepwell.buffers.storage.protocol import Storage
 
@@ -162,10 +162,11 @@ def _first(chunk: Chunk, count: int) -> Chunk:
 
 
 def _ledger_of(storage: Storage) -> Iterator[Chunk]:
-    """The kept actions of a storage, or of all that are read as one."""
+    """The kept actions of a storage, or of all that are read as one, with an id of that one."""
     if not isinstance(storage, JoinedStorage):
         yield from storage.ledger
         return
     for number, part in enumerate(storage.storages):
         for chunk in part.ledger:
-            yield replace(chunk, stream=storage.stream_of(number, chunk.stream))
+            stream = storage.stream_of(number, chunk.stream)
+            yield replace(chunk, episode=number << ID_BITS, stream=stream)

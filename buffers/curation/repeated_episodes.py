@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from stepwell.buffers.curation.stored_episode import StoredEpisode
-from stepwell.buffers.storage.joined import JoinedStorage, name_of
+from stepwell.buffers.storage.joined import JoinedStorage, name_of, parts_of
 from stepwell.buffers.storage.protocol import Storage
 
 __all__ = ["Duplicates", "Repeats", "check_duplicates", "find_repeats"]
@@ -74,10 +74,10 @@ def find_repeats(
     Raises:
         StoreCorrupt: A source is damaged.
     """
-    sources = [part for storage in storages for part in _parts_of(storage)]
+    sources = [part for storage in storages for part in parts_of(storage)]
     first = [0]
     for storage in storages:
-        first.append(first[-1] + len(_parts_of(storage)))
+        first.append(first[-1] + len(parts_of(storage)))
 
     def each() -> Iterator[tuple[int, StoredEpisode]]:
         for number, episode in episodes():
@@ -116,20 +116,27 @@ def _may_share(one: frozenset[object] | None, other: frozenset[object] | None) -
 def _candidates(each: Episodes, related: list[list[bool]], is_seed_needed: bool) -> bytearray:
     """1 for each episode whose rows must be read, as another source has one of the same form."""
     groups: dict[object, set[int]] = defaultdict(set)
-    keys: list[tuple[object, object, int]] = []
+    forms: list[tuple[object, int]] = []
     for source, episode in each():
         form = episode.rows, episode.first_row, int(episode.end)
-        seed = _seed_of(episode) if is_seed_needed else None
-        seeded = None if seed is None else (form, seed)
-        for key in (form, seeded):
-            if key is not None:
-                groups[key].add(source)
-        keys.append((form, seeded, source))
-    return bytearray(
+        groups[form].add(source)
+        forms.append((form, source))
+    found = bytearray(
         any(related[source][other] and other != source for other in groups[form])
-        or (seeded is not None and len(groups[seeded]) > 1)
-        for form, seeded, source in keys
+        for form, source in forms
     )
+    if is_seed_needed:
+        seeded: list[tuple[int, object]] = []
+        for place, (source, episode) in enumerate(each()):
+            known = forms[place][0]
+            # Seeds are read only where another source has an episode of the same form.
+            seed = _seed_of(episode) if len(groups[known]) > 1 else None
+            if seed is not None:
+                groups[known, seed].add(source)
+                seeded.append((place, (known, seed)))
+        for place, key in seeded:
+            found[place] |= len(groups[key]) > 1
+    return found
 
 
 def _compared(
@@ -172,10 +179,6 @@ def _compared(
         for (source, other), count in pairs.items()
     )
     return found
-
-
-def _parts_of(storage: Storage) -> Sequence[Storage]:
-    return storage.storages if isinstance(storage, JoinedStorage) else (storage,)
 
 
 def _seed_of(episode: StoredEpisode) -> int | None:

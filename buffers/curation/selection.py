@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -13,10 +14,10 @@ from stepwell.buffers.curation.stored_episode import StoredEpisode
 from stepwell.buffers.storage.episode_filter import Where, check_where, chooses
 from stepwell.buffers.whole_numbers import is_whole
 
-__all__ = ["SORT_NAMES", "Choice", "EpisodeSelection", "choose"]
+__all__ = ["SORT_NAMES", "Choice", "EpisodeSelection", "choose", "number_of"]
 
 SORT_NAMES = ("return", "steps", "id")
-"""What episodes can be ranked by; every other name is a key of their metadata."""
+"""Names that episodes can be ranked by; every other name is a key of their metadata."""
 
 _PERCENT = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,12})?) ?%")
 
@@ -82,7 +83,14 @@ class EpisodeSelection:
             for end, value in (("min", least), ("max", most)):
                 if value is None:
                     continue
-                if not isinstance(value, numbers.Real) or math.isnan(value):
+                try:
+                    is_number = isinstance(value, numbers.Real) and not math.isnan(value)
+                except OverflowError:
+                    raise ValueError(
+                        f"{end}_{name}: expected a number that a float can hold, up to "
+                        f"{sys.float_info.max:.4g}, got a larger one; give another"
+                    ) from None
+                if not is_number:
                     raise ValueError(
                         f"{end}_{name}: expected a number, got {value!r}: give another"
                     )
@@ -164,14 +172,14 @@ class EpisodeSelection:
             else:
                 ranked.append((-value if self.bottom is None else value, place))
         if self.is_ranking:
-            for _, place in sorted(ranked)[: self._count(len(ranked))]:
+            for _, place in sorted(ranked)[: self.count(len(ranked))]:
                 is_chosen[place] = True
         if self.others:
             is_chosen = bytearray(not one for one in is_chosen)
         return Choice(is_chosen, not_whole, without_value)
 
-    def _count(self, ranked: int) -> int:
-        """The number of episodes to select of those that are ranked."""
+    def count(self, ranked: int) -> int:
+        """The number of episodes that ``top`` or ``bottom`` selects of those that are ranked."""
         number = self.top if self.bottom is None else self.bottom
         if isinstance(number, str):
             return math.ceil(_percent_of(number) * ranked / 100)
@@ -191,7 +199,7 @@ class EpisodeSelection:
             value = getattr(episode, self.sort)
         else:
             value = episode.metadata.get(self.sort or "")
-        return value if isinstance(value, int | float) and not _is_nan(value) else None
+        return number_of(value)
 
     def _meets_conditions(self, episode: StoredEpisode) -> bool:
         return (
@@ -280,8 +288,15 @@ def _check_number(name: str, number: object) -> None:
         )
 
 
-def _is_nan(value: float) -> bool:
-    return isinstance(value, float) and math.isnan(value)
+def number_of(value: object) -> float | None:
+    """The value, if it is a number that others can be compared with; else None.
+
+    Example:
+        >>> number_of(3), number_of("3"), number_of(math.nan)
+        (3, None, None)
+    """
+    is_nan = isinstance(value, float) and math.isnan(value)
+    return value if isinstance(value, int | float) and not is_nan else None
 
 
 def _percent_of(text: str) -> Fraction:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 
 import numpy as np
 
 from stepwell.buffers.episode import Chunk, End
 from stepwell.buffers.errors import NotEnoughData
 from stepwell.buffers.free_memory import check_free_memory
+from stepwell.buffers.spec import Spec
 from stepwell.buffers.storage.chunk_index import ChunkInfo
+from stepwell.buffers.storage.encoded_chunk import EncodedChunk
 from stepwell.buffers.storage.field_locator import RowCopier
 from stepwell.buffers.storage.protocol import Storage
 
@@ -42,6 +45,11 @@ class StoredEpisode:
     def id(self) -> int:
         """Id of the episode."""
         return self._record.episode
+
+    @property
+    def spec(self) -> Spec:
+        """The fields of its rows."""
+        return self._storage.spec
 
     @property
     def stream(self) -> int:
@@ -84,10 +92,12 @@ class StoredEpisode:
     def total_reward(self) -> float:
         """The undiscounted return: the sum of the stored rewards, read on first use."""
         if self._total_reward is None:
-            rewards = (
-                float(rows["reward"].sum()) for _, rows in self._runs(_REWARD_ROWS, ["reward"])
-            )
-            self._total_reward = sum(rewards)
+            self._copier.follow()
+            place = self.first_row, self.first_row + self.rows, _REWARD_ROWS
+            runs = self._runs(*place, ["reward"], self._chain())
+            rewards = (float(rows["reward"].sum()) for _, rows in runs)
+            with np.errstate(invalid="ignore", over="ignore"):  # inf and -inf: NaN
+                self._total_reward = sum(rewards)
         return self._total_reward
 
     def chunks(self, max_rows: int, names: Sequence[str] | None = None) -> Iterator[Chunk]:
@@ -97,37 +107,95 @@ class StoredEpisode:
             max_rows: Rows of each chunk but the last.
             names: Names of the fields to read; None for all.
         """
+        self._copier.follow()
         stop = self.first_row + self.rows
-        for first_row, fields in self._runs(max_rows, names or self._storage.spec.names):
+        yield from self._chunks(self._runs(self.first_row, stop, max_rows, names, self._chain()))
+
+    def _chunks(self, runs: Iterable[tuple[int, dict[str, np.ndarray]]]) -> Iterator[Chunk]:
+        """The chunks of some runs of rows."""
+        stop = self.first_row + self.rows
+        for first_row, fields in runs:
             is_last = first_row + len(next(iter(fields.values()))) == stop
             end = self.end if is_last else End.NONE
             # A copy may begin late if the source has lost its first rows.
             starts_late = first_row == self.first_row > 0
             yield Chunk(self.id, self.stream, first_row, end, fields, self.metadata, starts_late)
 
+    def encoded_chunks(self, least_rows: int, max_rows: int) -> Iterator[Chunk | EncodedChunk]:
+        """Iterate over its rows in the chunks in which they are stored, if those are large.
+
+        Args:
+            least_rows: Chunks of fewer rows are decoded and joined, if three or more follow each
+                other.
+            max_rows: Rows of a joined one.
+        """
+        self._copier.follow()
+        chain = self._chain()
+        for is_small, group in groupby(chain, lambda each: each[1].stored_rows < least_rows):
+            run = list(group)
+            if not is_small or len(run) < 3:
+                yield from (self._storage.encoded(position) for position, _ in run)
+            else:
+                first, last = run[0][1].first_row, run[-1][1]
+                yield from self._chunks(
+                    self._runs(first, last.first_row + last.rows, max_rows, None, chain)
+                )
+
+    def read(
+        self, begin: int, stop: int, names: Sequence[str] | None = None
+    ) -> dict[str, np.ndarray]:
+        """Read some of its rows.
+
+        Args:
+            begin: The first one, counted from the reset.
+            stop: The row after the last.
+            names: Names of the fields to read; None for all.
+
+        Returns:
+            Arrays ``[stop - begin, ...]`` by the names of the fields.
+
+        Raises:
+            ValueError: Not all of these rows are stored.
+            StoreCorrupt: A chunk is damaged.
+        """
+        last = self.first_row + self.rows
+        if not self.first_row <= begin < stop <= last:
+            raise ValueError(
+                f"episode {self.id}: expected rows from {self.first_row} to {last - 1}, got "
+                f"{begin} to {stop - 1}; ask for others"
+            )
+        self._copier.follow()
+        return self._read(begin, stop, names or self._storage.spec.names, self._chain())
+
     def _runs(
-        self, max_rows: int, names: Sequence[str]
+        self,
+        first_row: int,
+        stop: int,
+        max_rows: int,
+        names: Sequence[str] | None,
+        chain: Sequence[tuple[int, ChunkInfo]],
     ) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
         """First row and fields of consecutive runs of rows."""
-        self._copier.follow()
+        names = names or self._storage.spec.names
+        for begin in range(first_row, stop, max_rows):
+            yield begin, self._read(begin, min(begin + max_rows, stop), names, chain)
+
+    def _read(
+        self, begin: int, stop: int, names: Sequence[str], chain: Sequence[tuple[int, ChunkInfo]]
+    ) -> dict[str, np.ndarray]:
+        """Rows of some fields, from the episode's chunks."""
         spec = self._storage.spec
-        places = [spec.names.index(name) for name in names]
-        chain = self._chain()
-        first_rows = [record.first_row for _, record in chain]
-        stop = self.first_row + self.rows
         row_bytes = sum(spec[name].row_bytes for name in names)
-        for begin in range(self.first_row, stop, max_rows):
-            end = min(begin + max_rows, stop)
-            check_free_memory((end - begin) * row_bytes, f"episode {self.id}")
-            rows = {
-                name: np.empty((end - begin, *spec[name].shape), spec[name].numpy_dtype)
-                for name in names
-            }
-            # A chunk whose only row was superseded begins with the same row as the next one.
-            position, record = chain[bisect_right(first_rows, end - 1) - 1]
-            targets = list(zip(places, rows.values(), strict=True))
-            self._copier.copy(position, record, begin, end, targets)
-            yield begin, rows
+        check_free_memory((stop - begin) * row_bytes, f"episode {self.id}")
+        rows = {
+            name: np.empty((stop - begin, *spec[name].shape), spec[name].numpy_dtype)
+            for name in names
+        }
+        # A chunk whose only row was superseded begins with the same row as the next one.
+        place = bisect_right(chain, stop - 1, key=lambda each: each[1].first_row) - 1
+        targets = [(spec.names.index(name), rows[name]) for name in names]
+        self._copier.copy(*chain[place], begin, stop, targets)
+        return rows
 
     def _chain(self) -> list[tuple[int, ChunkInfo]]:
         """Position and record of all its chunks, the oldest first."""

@@ -6,7 +6,8 @@ bugs are corrected:
 - `dreamer`, `iris`: those of torchwm,
 - `frame_history`: that of CS294 and gym-nes-mario-bros,
 - `fishyrl`: those of FishyRL,
-- `memmap`: those of memmap-replay-buffer.
+- `memmap`: those of memmap-replay-buffer,
+- `sb3`: those of Stable-Baselines3.
 
 Two modules are shared: `transition_writer` stores transitions that are added one at a time,
 `image_ring` is the common part of Dreamer's and IRIS's buffers.

@@ -138,9 +138,8 @@ class TransitionWriter:
         chosen, gain = action, reward
         if type(gain) is not float:
             gain = _number(reward)
-        is_added = final_observation is None and self._rows.add_next(
-            env, observation, chosen, gain, end
-        )
+        image: object = observation
+        is_added = final_observation is None and self._rows.add_next(env, image, chosen, gain, end)
         if not is_added:
             if not 0 <= env < self.num_envs:
                 raise ValueError(

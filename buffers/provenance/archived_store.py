@@ -34,6 +34,7 @@ from stepwell.buffers.storage.chunk_index import CHUNK, ChunkIndex, Counters
 from stepwell.buffers.storage.disk.format import StoreFacts
 from stepwell.buffers.storage.disk.layout import FolderLayout
 from stepwell.buffers.storage.disk.storage import DiskStorage
+from stepwell.buffers.storage.encoded_chunk import EncodedChunk, check_position
 from stepwell.buffers.storage.joined import JoinedStorage
 from stepwell.buffers.storage.protocol import Storage
 
@@ -330,6 +331,13 @@ class ArchivedChunks:
         """The bytes of a chunk."""
         return self._bytes_of(int(self._numbers[position])), 0
 
+    def encoded(self, position: int) -> EncodedChunk:
+        """The chunk at a position in its bytes, of which nothing was checked."""
+        check_position(self.index, position)
+        data = self._bytes_of(int(self._numbers[position]))
+        record = self.index.record(position)._replace(nbytes=len(data))  # not known before
+        return EncodedChunk.stored(record, None, data, 0)
+
     def metadata(self, position: int) -> Mapping[str, object]:
         """JSON-able facts about the episode of the chunk at a position."""
         return self._table.metadata[int(self._table.episode_of[self._numbers[position]])]
@@ -346,6 +354,10 @@ class ArchivedChunks:
         raise _read_only()
 
     def add(self, chunks: Sequence[Chunk]) -> None:
+        """Refused."""
+        raise _read_only()
+
+    def add_encoded(self, chunks: Sequence[EncodedChunk]) -> None:
         """Refused."""
         raise _read_only()
 

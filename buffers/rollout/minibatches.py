@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from stepwell.buffers.sampling.batch import map_tree, one_line
+from stepwell.buffers.sampling.batch import batch_html, map_tree, one_line
 from stepwell.buffers.spec import ArrayTree
 from stepwell.buffers.whole_numbers import whole_number
 
@@ -60,6 +60,9 @@ class Minibatch:
 
     def __repr__(self) -> str:
         return one_line(self)
+
+    def _repr_html_(self) -> str | None:
+        return batch_html(self)
 
 
 class IndexBatches:

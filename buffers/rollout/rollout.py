@@ -24,7 +24,7 @@ from stepwell.buffers.rollout.minibatches import (
     row_batches,
     sequence_batches,
 )
-from stepwell.buffers.sampling.batch import named_leaves, one_line
+from stepwell.buffers.sampling.batch import batch_html, named_leaves, one_line
 from stepwell.buffers.spec import ArrayTree
 
 __all__ = ["Bootstrap", "Rollout"]
@@ -127,8 +127,15 @@ class Rollout:
         return RowFlags(self.is_first, self.terminated, self.truncated, self.cut, self.mask)
 
     def __repr__(self) -> str:
+        return one_line(self, **self._counts)
+
+    def _repr_html_(self) -> str | None:
+        return batch_html(self, **self._counts)
+
+    @property
+    def _counts(self) -> dict[str, int]:
         episodes, open_ends = len(self.episode_returns), len(self.bootstrap.step)
-        return one_line(self, steps=self.steps, episodes=episodes, open_ends=open_ends)
+        return {"steps": self.steps, "episodes": episodes, "open_ends": open_ends}
 
     @property
     def num_steps(self) -> int:

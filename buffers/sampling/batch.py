@@ -18,11 +18,14 @@ __all__ = [
     "BatchFields",
     "ChosenLayout",
     "Memory",
+    "Part",
     "Rest",
     "Seed",
     "Shapes",
     "TransitionBatch",
     "batch_dtype",
+    "batch_html",
+    "joined_columns",
     "longest_stack",
     "map_tree",
     "memory_of",
@@ -91,6 +94,9 @@ class Batch:
     def __repr__(self) -> str:
         return one_line(self)
 
+    def _repr_html_(self) -> str | None:
+        return batch_html(self)
+
 
 @dataclass(frozen=True, slots=True)
 class TransitionBatch:
@@ -134,6 +140,9 @@ class TransitionBatch:
 
     def __repr__(self) -> str:
         return one_line(self)
+
+    def _repr_html_(self) -> str | None:
+        return batch_html(self)
 
 
 ChosenLayout: TypeAlias = "str | Mapping[str, ChosenLayout] | Sequence[ChosenLayout] | None"
@@ -279,6 +288,34 @@ Rest: TypeAlias = "tuple[list[tuple[Copies, np.ndarray]], list[Callable[[], obje
 their outputs, ``[rows, ...]`` and C-contiguous, and what is to be called when they are made."""
 
 
+class Part(NamedTuple):
+    """Some items of a batch, on their way to be joined with others.
+
+    Args:
+        memory: The memory behind the arrays of a batch of these items alone.
+        columns: What is not in that memory, ``[B, ...]`` by name.
+    """
+
+    memory: Memory
+    columns: dict[str, np.ndarray]
+
+
+def joined_columns(parts: Sequence[Part], places: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+    """The columns of all parts.
+
+    Args:
+        parts: At least one.
+        places: For each part the places [B] of its items in the batch.
+    """
+    total = sum(map(len, places))
+    columns: dict[str, np.ndarray] = {}
+    for name, rows in parts[0].columns.items():
+        columns[name] = np.empty((total, *rows.shape[1:]), rows.dtype)
+        for part, place in zip(parts, places, strict=True):
+            columns[name][place] = part.columns[name]
+    return columns
+
+
 def memory_of(batch: Batch | TransitionBatch, shapes: Shapes) -> Memory:
     """The memory of an earlier batch.
 
@@ -402,15 +439,37 @@ def one_line(value: Any, **counts: int) -> str:
         value: A dataclass of nested arrays.
         **counts: Numbers to show first.
     """
-    parts = [f"{name}={count}" for name, count in counts.items()]
+    numbers, leaves = _parts_of(value, counts)
+    parts = [f"{name}={count}" for name, count in numbers.items()]
     arrays: dict[str, list[str]] = {}
+    for name, leaf in leaves:
+        form = f"{getattr(leaf, 'dtype', type(leaf).__name__)} {tuple(np.shape(leaf))}"
+        arrays.setdefault(form, []).append(name)
+    parts += [f"{', '.join(names)}: {form}" for form, names in arrays.items()]
+    return f"{type(value).__name__}({'; '.join(parts)})"
+
+
+def batch_html(value: Any, **counts: int) -> str | None:
+    """The same as HTML for notebooks, with ranges of values and the first frames.
+
+    Args:
+        value: A dataclass of nested arrays.
+        **counts: Numbers to show first.
+    """
+    from stepwell.buffers.pictures.summaries import arrays_html, or_none  # only notebooks need it
+
+    return or_none(lambda: arrays_html(type(value).__name__, *_parts_of(value, counts)))
+
+
+def _parts_of(
+    value: Any, counts: Mapping[str, int]
+) -> tuple[dict[str, int], list[tuple[str, Any]]]:
+    """The numbers of a batch, and its arrays, each with its path."""
+    numbers, leaves = dict(counts), list[tuple[str, Any]]()
     for each in fields(value):
         part = getattr(value, each.name)
         if isinstance(part, int):
-            parts.append(f"{each.name}={part}")
+            numbers[each.name] = part
         elif each.repr:
-            for name, leaf in named_leaves(each.name, part):
-                form = f"{getattr(leaf, 'dtype', type(leaf).__name__)} {tuple(np.shape(leaf))}"
-                arrays.setdefault(form, []).append(name)
-    parts += [f"{', '.join(names)}: {form}" for form, names in arrays.items()]
-    return f"{type(value).__name__}({'; '.join(parts)})"
+            leaves += named_leaves(each.name, part)
+    return numbers, leaves

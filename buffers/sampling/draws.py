@@ -19,7 +19,7 @@ from stepwell.buffers.storage.item_counts import (
     Windows,
 )
 
-__all__ = ["CountedDraw", "Drawn", "ItemKinds", "NewestQueue", "draw_items"]
+__all__ = ["CountedDraw", "Drawn", "ItemKinds", "NewestQueue", "draw_items", "drawn_kind"]
 
 _TRIES = 8
 CountedDraw: TypeAlias = Literal["steps", "distinct", "episodes", "ends", "recent", "wholes"]
@@ -118,16 +118,7 @@ def draw_items(
         NotEnoughData: There is no such item.
         ValueError: The mode is not supported for these items.
     """
-    kind: ItemKind | None = kinds.every
-    if draw == "ends":
-        kind = kinds.ends
-    elif draw in ("episodes", "wholes"):
-        kind = kinds.wholes
-    if kind is None:
-        raise ValueError(
-            f'draw={draw!r}: expected sequences that lie in one episode, got borders="cross"; draw '
-            f'"steps" or "recent", or leave borders out'
-        )
+    kind = drawn_kind(kinds, draw)
     items = index.items(kind, chosen)
     total = items.total
     if total == 0:
@@ -147,6 +138,25 @@ def draw_items(
         stop = records["first_row"] + records["rows"] - kinds.every.length
         return Drawn(chunk, rng.integers(start, stop + 1))
     return Drawn(chunk, start, kind is kinds.every)
+
+
+def drawn_kind(kinds: ItemKinds, draw: CountedDraw) -> ItemKind:
+    """The kind of items of which each, or with "recent" each pair, is equally likely.
+
+    Raises:
+        ValueError: The mode is not supported for these items.
+    """
+    kind: ItemKind | None = kinds.every
+    if draw == "ends":
+        kind = kinds.ends
+    elif draw in ("episodes", "wholes"):
+        kind = kinds.wholes
+    if kind is None:
+        raise ValueError(
+            f'draw={draw!r}: expected sequences that lie in one episode, got borders="cross"; draw '
+            f'"steps" or "recent", or leave borders out'
+        )
+    return kind
 
 
 def _uniform(rng: np.random.Generator, total: int, count: int) -> np.ndarray:

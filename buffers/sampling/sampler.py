@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
 import numpy as np
@@ -16,13 +16,14 @@ from stepwell.buffers.free_memory import check_free_memory
 from stepwell.buffers.sampling.batch import (
     Batch,
     Memory,
+    Part,
     Rest,
     Seed,
     Shapes,
     TransitionBatch,
     memory_of,
 )
-from stepwell.buffers.sampling.draws import Drawn, ItemKinds, NewestQueue, draw_items
+from stepwell.buffers.sampling.draws import Drawn, ItemKinds, NewestQueue, draw_items, drawn_kind
 from stepwell.buffers.sampling.priorities import PriorityIndex
 from stepwell.buffers.sampling.requests import (
     BatchRequest,
@@ -93,6 +94,12 @@ class _Maker(Protocol):
         seed: Seed,
     ) -> tuple[AnyBatch, Rest]: ...
 
+    def part(self, batch: Any) -> Part: ...
+
+    def join(
+        self, parts: Sequence[Part], places: Sequence[np.ndarray], memory: Memory
+    ) -> AnyBatch: ...
+
 
 class Sampler:
     """Draws from a storage, from several threads at once, also while one thread writes.
@@ -136,6 +143,65 @@ class Sampler:
         with self._storage.lock:
             chosen = self._filters.chosen(request.where)
             return self._storage.index.items(kind, chosen).total
+
+    def mass(self, batch_request: BatchRequest[BatchT]) -> int:
+        """The number of equally likely choices of a request's mode: of items, or of episodes.
+
+        Several samplers draw as one does if each has a share of the draws in proportion to it.
+
+        Raises:
+            ValueError: The request is invalid, or its mode needs one order of all rows.
+        """
+        request = cast("Request", batch_request)
+        kinds = self._maker(request).kinds()
+        draw = "wholes" if isinstance(request, Episodes) else request.draw
+        if draw == "newest" or draw == "priorities":
+            raise ValueError(
+                f"draw={draw!r}: expected one store, got shards, which have no order of all rows "
+                f"and no common priorities; draw in another mode"
+            )
+        kind = drawn_kind(kinds, draw)
+        return self._locked(
+            lambda: self._storage.index.items(kind, self._filters.chosen(request.where)).total
+        )
+
+    def part(self, batch_request: BatchRequest[BatchT], count: int, rng: Generator) -> Part:
+        """Draw some items of a batch; `join` makes it.
+
+        Args:
+            batch_request: The request.
+            count: Number of items, in place of its ``batch_size``.
+            rng: Source of randomness.
+        """
+        request = cast("Request", batch_request)
+        maker, some = self._maker(request), request._replace(batch_size=count)
+
+        def choose(index: ChunkIndex) -> _Choice:
+            return self._choose(some, maker.kinds(), index, rng)
+
+        memory = self._memory(maker.shapes(count))
+        return maker.part(self._made(maker, memory, choose, rng))
+
+    def join(
+        self,
+        batch_request: BatchRequest[BatchT],
+        parts: Sequence[Part],
+        places: Sequence[np.ndarray],
+        out: BatchT | None = None,
+    ) -> BatchT:
+        """The batch of all items of some parts, as `sample` would return it.
+
+        Args:
+            batch_request: The request.
+            parts: Parts of the same request, of this or of other samplers of the same Spec.
+            places: For each part the places [B] of its items in the batch.
+            out: See `SequenceReplayBuffer.sample`.
+        """
+        request = cast("Request", batch_request)
+        maker = self._maker(request)
+        shapes = maker.shapes(sum(map(len, places)))
+        memory = self._memory(shapes) if out is None else _memory_of(request, shapes, out)
+        return cast("BatchT", maker.join(parts, places, memory))
 
     def check(self, request: BatchRequest[BatchT]) -> None:
         """Refuse an invalid request.
@@ -212,6 +278,41 @@ class Sampler:
         chosen = self._locked(lambda: self._filters.chosen(where))
         with self._storage.lock:
             return self._episode_reader.episodes(chosen)
+
+    def episode(self, number: int, first_row: int | None) -> Episode:
+        """See `SequenceReplayBuffer.episode`."""
+        return self._locked(lambda: self._episode_reader.episode(number, first_row))
+
+    def spread_rows(
+        self, name: str, number: int, first_row: int | None, count: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Rows of one field of an episode, evenly spaced, with its first and its last one.
+
+        Args:
+            name: Name of the field.
+            number: Id of the episode.
+            first_row: See `SequenceReplayBuffer.episode`.
+            count: Rows to return; all of them if there are fewer.
+
+        Returns:
+            Numbers of the rows in the episode [n] int64, and the rows ``[n, ...]``.
+        """
+
+        def find() -> tuple[np.ndarray, np.ndarray]:
+            index = self._storage.index
+            tail = index.record(index.tail_of(number, first_row))
+            stored = tail.first_row + tail.rows - tail.head
+            spaced = np.linspace(0, stored - 1, min(count, stored))
+            wanted = tail.head + np.rint(spaced).astype(np.int64)
+            records = index.records
+            chunks = np.flatnonzero((records["episode"] == number) & (records["rows"] > 0))
+            chunks = chunks[np.argsort(records["first_row"][chunks], kind="stable")]
+            place = np.searchsorted(records["first_row"][chunks], wanted, side="right") - 1
+            found = index.at(chunks[place])
+            ids = found["row_id"] + wanted - found["first_row"]
+            return wanted, self._rows.field_rows(name, *_rows_at(index, ids))
+
+        return self._locked(find)
 
     def update_priorities(self, ids: np.ndarray, values: np.ndarray) -> int:
         """See `SequenceReplayBuffer.update_priorities`."""
@@ -531,6 +632,11 @@ class _EpisodeReader:
         positions = (in_order + index.base).tolist()
         generation = self._storage.generation
         return (episode for position in positions for episode in self._whole(position, generation))
+
+    def episode(self, number: int, first_row: int | None) -> Episode:
+        """One episode; call it with the storage's lock."""
+        position = self._storage.index.tail_of(number, first_row)
+        return self._episode(position, self._storage.generation)
 
     def leave_out(self, damaged: DamagedChunk) -> None:
         """Leave out a damaged chunk if the storage skips such chunks; else raise."""

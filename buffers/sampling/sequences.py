@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple, cast
 
@@ -13,14 +14,17 @@ from stepwell.buffers.sampling.batch import (
     Batch,
     BatchFields,
     Memory,
+    Part,
     Rest,
     Seed,
     Shapes,
     batch_dtype,
+    joined_columns,
     longest_stack,
     pad_before,
     stack_copies,
     stack_views,
+    under,
 )
 from stepwell.buffers.sampling.draws import Drawn, ItemKinds
 from stepwell.buffers.sampling.requests import (
@@ -130,11 +134,12 @@ class SequenceSampler:
         segments = reader.segments(runs.chunk, runs.place, runs.at, rows, target)
         flags = memory["flags"]
         is_full = _fill_flags(flags.reshape(_FLAGS, -1), index, segments, rows, target)
-        leaves = self._take(rest, reader, segments, memory)
+        leaves = self._leaves(memory)
+        self._take(rest, reader, segments, memory)
         if not is_full:
-            rest[1].extend(partial(_clear, leaf, flags[-1]) for leaf in leaves.values())
+            rest[1].extend(partial(_clear, leaves[f.name], flags[-1]) for f in self._single)
         if self._frames:
-            leaves |= self._take_stacks(rest, reader, runs, segments, memory)
+            self._take_stacks(rest, reader, runs, segments, memory)
         chunk, at, row = segments[:3]
         if segments.is_split:
             of = segments.target.searchsorted(target)
@@ -149,6 +154,58 @@ class SequenceSampler:
         ids = at[:, ROW_ID] + row
         batch = self._batch(leaves, rows, ids, weights, state, memory)
         return batch, rest
+
+    def part(self, batch: Batch) -> Part:
+        """The arrays that `join` needs of a batch."""
+        memory = {
+            name: rows
+            for name, rows in batch.memory.items()
+            if "stacks of " + name not in batch.memory
+        }
+        columns = {"lengths": batch.lengths, "ids": batch.ids, "weights": batch.weights}
+        columns |= {"state/" + key: rows for key, rows in batch.state.items()}
+        return Part(memory, columns)
+
+    def join(self, parts: Sequence[Part], places: Sequence[np.ndarray], memory: Memory) -> Batch:
+        """The batch of all items of some parts.
+
+        Args:
+            parts: At least one.
+            places: For each part the places [B] of its items in the batch.
+            memory: Memory for the batch.
+        """
+        turned = {field.name for field in self._single if self._is_turned(field)}
+        for part, place in zip(parts, places, strict=True):
+            for name, rows in part.memory.items():
+                if name == "flags":
+                    memory[name][:, place, : rows.shape[2]] = rows
+                elif name in turned:
+                    memory[name][: len(rows), place] = rows
+                else:
+                    memory[name][place, : rows.shape[1]] = rows
+        columns = joined_columns(parts, places)
+        state = under("state/", columns)
+        lengths, ids, weights = (columns[name] for name in ("lengths", "ids", "weights"))
+        return self._batch(self._leaves(memory), lengths, ids, weights, state, memory)
+
+    def _leaves(self, memory: Memory) -> dict[str, np.ndarray]:
+        """The fields ``[B, rows, ...]``, and stacks ``[B, rows, k, ...]``, in the memory."""
+        leaves = {field.name: memory[field.name] for field in self._single}
+        if self._request.time_major:
+            leaves = {name: rows.swapaxes(0, 1) for name, rows in leaves.items()}
+        if self._frames:
+            for field in filter(self._is_stacked, self._fields.chosen):
+                leaves[field.name] = (
+                    stack_views(
+                        memory[field.name],
+                        field.stack,
+                        self._frames - (field.stack - 1),
+                        self._window.rows,
+                    )
+                    if self._are_views
+                    else memory["stacks of " + field.name]
+                )
+        return leaves
 
     def _batch(
         self,
@@ -206,18 +263,13 @@ class SequenceSampler:
         """True if rows are gathered time first: all but frames, of which stacks are views."""
         return self._request.time_major and not self._is_stacked(field)
 
-    def _take(
-        self, rest: Rest, reader: RowReader, segments: Segments, memory: Memory
-    ) -> dict[str, np.ndarray]:
-        """Copy the rows of small fields, and plan the copies of large ones; [B, rows, ...]."""
-        leaves: dict[str, np.ndarray] = {}
+    def _take(self, rest: Rest, reader: RowReader, segments: Segments, memory: Memory) -> None:
+        """Copy the rows of small fields, and plan the copies of large ones."""
         slots: np.ndarray | None = None
         columns = self._window.rows if self._request.time_major else 0
         for field in self._single:
-            rows = leaves[field.name] = memory[field.name]
+            rows = memory[field.name]
             flat = rows.reshape(rows.shape[0] * rows.shape[1], *field.shape)
-            if columns:
-                leaves[field.name] = rows.swapaxes(0, 1)
             if not reader.is_small(field.name):
                 rest[0].append((reader.plan(field.name, segments, flat, columns), flat))
                 continue
@@ -225,7 +277,6 @@ class SequenceSampler:
                 slots = reader.slots(segments, len(flat))
                 slots = slots.reshape(-1, columns).T.ravel() if columns else slots
             reader.take(field.name, slots, flat)
-        return leaves
 
     def _take_stacks(
         self,
@@ -234,9 +285,8 @@ class SequenceSampler:
         runs: _Runs,
         segments: Segments,
         memory: Memory,
-    ) -> dict[str, np.ndarray]:
-        """Plan the copies of the frames of stacks; [B, rows, k, ...]."""
-        leaves: dict[str, np.ndarray] = {}
+    ) -> None:
+        """Plan the copies of the frames of stacks."""
         frames = self._frames
         rows, target = self._window.part(runs, frames)
         wider = reader.segments(runs.chunk, runs.place, runs.at, rows, target)
@@ -252,12 +302,10 @@ class SequenceSampler:
             rest[0].append((reader.plan(field.name, wider, flat), flat))
             skipped = frames - (field.stack - 1)
             if self._are_views:
-                leaves[field.name] = stack_views(rows, field.stack, skipped, self._window.rows)
                 rest[1].append(partial(pad_before, rows, missing, field))
             else:
-                out = leaves[field.name] = memory["stacks of " + field.name]
+                out = memory["stacks of " + field.name]
                 rest[1].append(partial(stack_copies, rows[:, skipped:], numbers, field, out))
-        return leaves
 
 
 class _Runs(NamedTuple):
@@ -475,6 +523,23 @@ class EpisodeSampler:
         shapes = sampler.shapes(len(rows)).items()
         memory = {name: np.empty(shape, dtype) for name, (shape, dtype) in shapes}
         return sampler.make(reader, index, drawn, weights, memory, seed)
+
+    def part(self, batch: Batch) -> Part:
+        """The arrays that `join` needs of a batch."""
+        return self._of_length(1).part(batch)
+
+    def join(self, parts: Sequence[Part], places: Sequence[np.ndarray], memory: Memory) -> Batch:
+        """The batch of all episodes of some parts, which may have other lengths.
+
+        Raises:
+            MemoryError: The batch would not fit in the memory that is free.
+        """
+        rows, count = max(part.memory["flags"].shape[2] for part in parts), sum(map(len, places))
+        check_free_memory(rows * count * self._spec.row_bytes, f"a batch of {count} episodes")
+        sampler = self._of_length(rows - self._shift)
+        shapes = sampler.shapes(count).items()
+        memory = {name: np.zeros(shape, dtype) for name, (shape, dtype) in shapes}
+        return sampler.join(parts, places, memory)
 
     def _of_length(self, length: int) -> SequenceSampler:
         batch_size, align, stack, fields, time_major, _ = self._request

@@ -6,6 +6,7 @@ Reinforcement Learning (2018), section 7.1.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple, TypeAlias, cast
 
@@ -15,12 +16,16 @@ from stepwell.buffers.episode import End
 from stepwell.buffers.sampling.batch import (
     BatchFields,
     Memory,
+    Part,
     Rest,
     Seed,
     Shapes,
     TransitionBatch,
+    joined_columns,
     longest_stack,
+    named_leaves,
     pad_before,
+    under,
 )
 from stepwell.buffers.sampling.draws import Drawn, ItemKinds
 from stepwell.buffers.sampling.hindsight import Relabeller, Steps
@@ -40,6 +45,7 @@ from stepwell.buffers.storage.item_counts import EpisodeTails, WholeEpisodes, Wi
 
 __all__ = ["TransitionSampler"]
 
+_COLUMNS = ("discount", "terminated", "truncated", "cut", "steps", "ids", "weights")
 _TERMINATED, _TRUNCATED = int(End.TERMINATED), int(End.TRUNCATED)
 
 
@@ -179,6 +185,48 @@ class TransitionSampler:
         )
         return batch, rest
 
+    def part(self, batch: TransitionBatch) -> Part:
+        """The arrays that `join` needs of a batch."""
+        columns = {name: getattr(batch, name) for name in _COLUMNS}
+        if self._is_rewarded:
+            columns["reward"] = batch.reward
+        columns |= dict(named_leaves("action", batch.action))
+        columns |= {"extra/" + key: rows for key, rows in batch.extras.items()}
+        columns |= {"info/" + key: rows for key, rows in batch.info.items()}
+        return Part(dict(batch.memory), columns)
+
+    def join(
+        self, parts: Sequence[Part], places: Sequence[np.ndarray], memory: Memory
+    ) -> TransitionBatch:
+        """The batch of all items of some parts.
+
+        Args:
+            parts: At least one.
+            places: For each part the places [B] of its items in the batch.
+            memory: Memory for the batch.
+        """
+        before: Memory = {}
+        after: Memory = {}
+        for field, k, is_joined in self._observed:
+            rows = memory[field.name]
+            for part, place in zip(parts, places, strict=True):
+                if is_joined:
+                    rows[place] = part.memory[field.name]
+                else:
+                    rows[:, place] = part.memory[field.name]
+            before[field.name], after[field.name] = _both(rows, k, is_joined)
+        columns = joined_columns(parts, places)
+        return TransitionBatch(
+            observation=self._fields.observation(before),
+            action=self._fields.action(columns),
+            reward=cast("np.ndarray", columns.get("reward")),
+            next_observation=self._fields.observation(after),
+            info=under("info/", columns),
+            extras=under("extra/", columns),
+            memory=memory,
+            **{name: columns[name] for name in _COLUMNS},
+        )
+
     def _ends(self, reader: RowReader, drawn: Drawn) -> tuple[_Rows, _Rows, np.ndarray]:
         """The rows t and t + k of each transition, and k."""
         chunk, start, is_exact = drawn
@@ -235,8 +283,7 @@ class TransitionSampler:
         for field, k, is_joined in self._observed:
             name = field.name
             rows = memory[name]
-            before[name] = now = rows[:, :k] if is_joined else rows[0]
-            after[name] = then = rows[:, 1:] if is_joined else rows[1]
+            now, then = before[name], after[name] = _both(rows, k, is_joined)
             if k == 1 and reader.is_small(name):
                 reader.take(name, first[3], now)
                 reader.take(name, last[3], then)
@@ -251,6 +298,11 @@ class TransitionSampler:
                 stacks = rows if is_joined else rows.reshape(2 * len(start), k, *field.shape)
                 rest[1].append(partial(pad_before, stacks, missing, field))
         return before, after, rest
+
+
+def _both(rows: np.ndarray, k: int, is_joined: bool) -> tuple[np.ndarray, np.ndarray]:
+    """The observations and the next ones in the memory of a field; see `_Observed`."""
+    return (rows[:, :k], rows[:, 1:]) if is_joined else (rows[0], rows[1])
 
 
 def _frames(

@@ -29,13 +29,24 @@ from typing import NamedTuple, TypeAlias, cast
 import numpy as np
 import zstandard
 
-from stepwell.buffers import json_values
+from stepwell.buffers import json_values, native
 from stepwell.buffers.episode import Chunk
 from stepwell.buffers.errors import SpecMismatch, StoreCorrupt
 from stepwell.buffers.spec import IMAGE_BYTES, Field, Spec
 from stepwell.buffers.storage import deltas
 
-__all__ = ["BlockCache", "Buffer", "ChunkDecoder", "ChunkEncoder", "Coding", "Part"]
+__all__ = [
+    "BlockCache",
+    "Buffer",
+    "ChunkDecoder",
+    "ChunkEncoder",
+    "Coding",
+    "Part",
+    "head_bytes",
+    "metadata_in",
+    "metadata_text_in",
+    "with_metadata",
+]
 
 Buffer: TypeAlias = "bytes | bytearray | memoryview | np.ndarray"
 Part: TypeAlias = "bytes | memoryview"
@@ -43,7 +54,17 @@ Part: TypeAlias = "bytes | memoryview"
 _HEADER = struct.Struct("<II")
 _FIELD = struct.Struct("<B4s3xI4xQQ")
 _END = struct.Struct("<I")
+_OFFSET, _OFFSET_AT = struct.Struct("<Q"), 16  # in an entry
+_COUNT, _FORM = struct.Struct("<Q"), struct.Struct("<I4sIIQ")  # as in _native.c
 _DTYPE_CHARS = 4
+_ENTRY = np.dtype(
+    {
+        "names": ["tag", "name", "block_rows", "offset"],
+        "formats": ["u1", "<u4", "<u4", "<u8"],
+        "offsets": [0, 1, 8, 16],
+        "itemsize": _FIELD.size,
+    }
+)
 _PADDINGS = [b"\0" * count for count in range(8)]
 _TAGS: dict[str, int] = {"raw": 0, "narrow": 1, "zstd": 2, "delta": 3}
 
@@ -53,6 +74,7 @@ _ZSTD_LEVEL = 3
 # Deltas are short, so more effort costs little. Where many bytes change, plain rows are smaller.
 _DELTA_LEVEL, _MOST_DELTAS = 6, 1 / 4
 _COPIED_BYTES = 1 << 13  # copying these takes less time than making a view
+_MOST_REMEMBERED = 1 << 12  # bytes of metadata
 _MAX_BLOCKS_BYTES = 2**32 - 1  # the largest end of a block
 # A zstd frame begins with 6 bytes at least, and 4 bytes hold 128 KiB at most.
 _FRAME_BYTES, _PART_BYTES, _PART_HOLDS = 6, 4, 1 << 17
@@ -104,7 +126,7 @@ class ChunkEncoder:
         Raises:
             SpecMismatch: A field is missing, or has another dtype or shape than in the Spec.
         """
-        metadata = _metadata_text(chunk)
+        metadata = _metadata_text(chunk.metadata)
         offset = self._head.size + len(metadata)
         padding = _padding(offset)
         offset += len(padding)
@@ -170,6 +192,7 @@ class ChunkDecoder:
     """
 
     def __init__(self, spec: Spec, cache_bytes: int = 0) -> None:
+        self.spec = spec
         self._fields = spec.fields
         self._head = struct.Struct(_head_format(spec))
         # By codec, stored dtype and rows a block, as in an entry.
@@ -178,6 +201,9 @@ class ChunkDecoder:
             [coding for (tag, *_), coding in codings.items() if tag == _TAGS[field.codec]]
             for field, codings in zip(self._fields, self._codings, strict=True)
         ]
+        self._forms = b"".join(map(_forms, self._codings))
+        self._parsed = b""
+        self._tags = bytes(_TAGS[field.codec] for field in spec.fields)
         self._least_row = float(
             sum(min(c.row_bytes for c in each) for each in stored if not each[0].block_rows)
         )
@@ -219,6 +245,13 @@ class ChunkDecoder:
         Raises:
             StoreCorrupt: No `ChunkEncoder` made this.
         """
+        core = native.core
+        if core is not None and core.is_chunk(
+            cast("bytes", buffer), origin, nbytes, rows, self._forms
+        ):
+            return
+        if nbytes % 8:
+            raise StoreCorrupt(f"it has {nbytes} bytes, expected a multiple of 8")
         _, metadata, *values = self._head.unpack_from(cast("bytes", buffer), origin)
         least = self._head.size + metadata
         for field, codings, tag, name, block_rows, offset, size in zip(
@@ -258,6 +291,24 @@ class ChunkDecoder:
         self.check_head(buffer, origin, min(nbytes, self._head.size + metadata))
         self.check(buffer, origin, nbytes, rows)
 
+    def check_codecs(self, buffer: Buffer, origin: int) -> None:
+        """Refuse a chunk, accepted by `check`, whose fields have other codecs than in the Spec.
+
+        Raises:
+            SpecMismatch: With the first such field.
+        """
+        view = memoryview(cast("bytes", buffer))
+        tags = view[origin + _HEADER.size : origin + self._head.size : _FIELD.size].tobytes()
+        if tags == self._tags:
+            return
+        for field, tag, expected in zip(self._fields, tags, self._tags, strict=True):
+            if tag != expected:
+                codec = next(name for name, value in _TAGS.items() if value == tag)
+                raise SpecMismatch(
+                    f"field {field.name!r} of an encoded chunk: expected the codec "
+                    f"{field.codec!r}, got {codec!r}; encode it with the Spec of this storage"
+                )
+
     def check_rows(self, buffer: Buffer, origin: int, rows: int) -> None:
         """Decode every row of a chunk, which `check` has accepted.
 
@@ -282,11 +333,21 @@ class ChunkDecoder:
         """
         _, nbytes = _HEADER.unpack_from(cast("bytes", buffer), origin)
         start = origin + self._head.size
-        text = bytes(memoryview(cast("bytes", buffer))[start : start + nbytes])
-        try:
-            return json_values.parse(text, is_finite=False) if text else {}
-        except ValueError as error:
-            raise StoreCorrupt(f"its metadata: {error}") from error
+        return _parsed_metadata(bytes(memoryview(cast("bytes", buffer))[start : start + nbytes]))
+
+    def check_metadata(self, buffer: Buffer, origin: int) -> None:
+        """Refuse a chunk, accepted by `check`, whose metadata are no JSON object.
+
+        Raises:
+            StoreCorrupt: They are none.
+        """
+        _, nbytes = _HEADER.unpack_from(cast("bytes", buffer), origin)
+        start = origin + self._head.size
+        text = memoryview(cast("bytes", buffer))[start : start + nbytes]
+        # Chunks of one episode, which have the same, often follow each other.
+        if text != self._parsed:
+            self.metadata(buffer, origin)
+            self._parsed = bytes(text) if nbytes <= _MOST_REMEMBERED else b""
 
     def fields(self, buffer: Buffer, origin: int, rows: int) -> list[tuple[Coding, int]]:
         """The coding of each field and the offset of its rows, in the order of the Spec.
@@ -346,6 +407,52 @@ class ChunkDecoder:
         """`copy_rows` of the chunk at ``origin``, of the field with this number in the Spec."""
         coding, offset = self.fields(buffer, origin, rows)[field]
         self.copy_rows(buffer, coding, offset, rows, start, out)
+
+    def read_many(
+        self,
+        buffer: Buffer,
+        origins: np.ndarray,
+        stored_rows: np.ndarray,
+        rows: np.ndarray,
+        field: int,
+        out: np.ndarray,
+    ) -> None:
+        """Copy the first rows of one field of many chunks, which lie in the same memory.
+
+        Args:
+            buffer: Memory that holds the chunks.
+            origins: [n] offsets of the chunks.
+            stored_rows: [n] rows that were written into each.
+            rows: [n] rows to copy of each, 1 or more.
+            field: Number of the field in the Spec.
+            out: C-contiguous array ``[sum of rows, *shape]`` in the field's dtype.
+        """
+        memory = np.frombuffer(cast("bytes", buffer), np.uint8)
+        places = origins[:, None] + np.arange(
+            _HEADER.size + field * _FIELD.size, _HEADER.size + (field + 1) * _FIELD.size
+        )
+        entries = memory[places].view(_ENTRY)[:, 0]
+        kinds = entries["name"].astype(np.int64) << 8 | entries["tag"]
+        stops, rest = np.cumsum(rows), np.ones(len(origins), np.bool_)
+        for kind in np.unique(kinds[entries["block_rows"] == 0]).tolist():
+            name = (kind >> 8).to_bytes(_DTYPE_CHARS, "little")
+            dtype, row_bytes, *_ = self._codings[field][kind & 0xFF, name, 0]
+            starts = origins + entries["offset"].astype(np.int64)
+            of = np.flatnonzero(
+                (kinds == kind) & (entries["block_rows"] == 0) & (starts % dtype.itemsize == 0)
+            )
+            rest[of] = False
+            values = memory[: len(memory) // dtype.itemsize * dtype.itemsize].view(dtype)
+            items = row_bytes // dtype.itemsize
+            found = values.take(_runs(starts[of] // dtype.itemsize, rows[of] * items))
+            found = found.reshape(int(rows[of].sum()), *out.shape[1:])
+            if len(of) == len(origins):
+                out[...] = found
+            else:
+                out[_runs(stops[of] - rows[of], rows[of])] = found
+        for k in np.flatnonzero(rest).tolist():
+            begin, stop = int(stops[k] - rows[k]), int(stops[k])
+            self.read(buffer, int(origins[k]), int(stored_rows[k]), field, 0, out[begin:stop])
 
     def decode_rows(
         self,
@@ -497,6 +604,14 @@ class BlockCache:
                 self._room += sum(map(len, self._contents.popitem(last=False)))
 
 
+def _runs(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """The numbers of consecutive runs: from each start on, as many as its length."""
+    stops = np.cumsum(lengths)
+    total = int(stops[-1]) if len(stops) else 0
+    found: np.ndarray = np.arange(total) + np.repeat(starts - (stops - lengths), lengths)
+    return found
+
+
 def _undecodable(packed: bytes | memoryview, size: int, error: Exception) -> StoreCorrupt:
     return StoreCorrupt(
         f"a compressed block of {len(packed)} bytes cannot be decoded, expected {size} bytes of "
@@ -508,11 +623,67 @@ def _undecodable(packed: bytes | memoryview, size: int, error: Exception) -> Sto
 _to_json = json.JSONEncoder(separators=(",", ":")).encode
 
 
-def _metadata_text(chunk: Chunk) -> bytes:
-    if not chunk.metadata:
+def head_bytes(buffer: Buffer) -> int:
+    """Length of the head of the chunk at the beginning of the memory: fields and metadata."""
+    fields, metadata = _HEADER.unpack_from(cast("bytes", buffer))
+    return _HEADER.size + int(fields) * _FIELD.size + int(metadata)
+
+
+def metadata_in(buffer: Buffer) -> Mapping[str, object]:
+    """The metadata of the chunk at the beginning of the memory, whatever its fields are.
+
+    Raises:
+        StoreCorrupt: They are no JSON object.
+    """
+    return _parsed_metadata(bytes(metadata_text_in(buffer)))
+
+
+def metadata_text_in(buffer: Buffer) -> Part:
+    """The metadata of the chunk at the beginning of the memory, as JSON."""
+    _, nbytes = _HEADER.unpack_from(cast("bytes", buffer))
+    stop = head_bytes(buffer)
+    return memoryview(cast("bytes", buffer))[stop - nbytes : stop]
+
+
+def with_metadata(buffer: Buffer, metadata: Mapping[str, object]) -> list[Part]:
+    """The same chunk with other metadata, in two parts; its rows are not copied.
+
+    Args:
+        buffer: A whole chunk, which `ChunkDecoder.check_whole` has accepted.
+        metadata: JSON-able facts.
+
+    Raises:
+        StoreCorrupt: Its rows do not begin at a multiple of 8.
+    """
+    source = memoryview(cast("bytes", buffer))
+    fields, nbytes = _HEADER.unpack_from(source)
+    text = _metadata_text(metadata)
+    fixed = _HEADER.size + fields * _FIELD.size
+    begin = fixed + nbytes + len(_padding(fixed + nbytes))
+    padding = _padding(fixed + len(text))
+    shift = fixed + len(text) + len(padding) - begin
+    head = bytearray(source[:fixed])
+    _HEADER.pack_into(head, 0, fields, len(text))
+    for entry in range(_HEADER.size, fixed, _FIELD.size):
+        (offset,) = _OFFSET.unpack_from(head, entry + _OFFSET_AT)
+        if offset < begin:
+            raise StoreCorrupt(f"a field of it lies at {offset}, expected {begin} or more")
+        _OFFSET.pack_into(head, entry + _OFFSET_AT, offset + shift)
+    return [bytes(head) + text + padding, source[begin:]]
+
+
+def _parsed_metadata(text: bytes) -> Mapping[str, object]:
+    try:
+        return json_values.parse(text, is_finite=False) if text else {}
+    except ValueError as error:
+        raise StoreCorrupt(f"its metadata: {error}") from error
+
+
+def _metadata_text(metadata: Mapping[str, object]) -> bytes:
+    if not metadata:
         return b""
-    text = _to_json(dict(chunk.metadata)).encode()
-    json_values.check_extent(text, chunk.metadata)
+    text = _to_json(dict(metadata)).encode()
+    json_values.check_extent(text, metadata)
     return text
 
 
@@ -588,6 +759,14 @@ def _codings(field: Field) -> Iterator[tuple[tuple[int, bytes, int], Coding]]:
             yield (tag, name, block_rows), coding
 
 
+def _forms(codings: Mapping[tuple[int, bytes, int], Coding]) -> bytes:
+    """The codings of a field, as the compiled core takes them."""
+    return _COUNT.pack(len(codings)) + b"".join(
+        _FORM.pack(tag, name, block_rows, coding.has_deltas, coding.row_bytes)
+        for (tag, name, block_rows), coding in codings.items()
+    )
+
+
 def _check_blocks(
     field: Field, buffer: Buffer, offset: int, size: int, rows: int, coding: Coding
 ) -> None:
@@ -608,19 +787,15 @@ def _check_blocks(
             f"field {field.name!r} takes {size} bytes, expected {_END.size * blocks} or more for "
             f"the ends of {blocks} blocks"
         )
-    ends = np.ndarray(blocks, "<u4", buffer, offset).astype(np.int64)
-    lengths = ends.copy()
-    lengths[1:] -= ends[:-1]
+    ends = memoryview(cast("bytes", buffer))[offset : offset + _END.size * blocks].cast("I")
     full = coding.block_rows * coding.row_bytes
     last = (rows - (blocks - 1) * coding.block_rows) * coding.row_bytes
+    least, before, is_right = _least_block(coding, full), 0, ends[-1] == room
+    for end in ends[:-1]:
+        is_right = is_right and least <= end - before <= full
+        before = end
     # The last block may have fewer rows.
-    is_right = (
-        int(ends[-1]) == room
-        and _least_block(coding, last) <= lengths[-1] <= last
-        and (blocks == 1 or _least_block(coding, full) <= lengths[:-1].min())
-        and (blocks == 1 or lengths[:-1].max() <= full)
-    )
-    if not is_right:
+    if not is_right or not _least_block(coding, last) <= room - before <= last:
         raise StoreCorrupt(
             f"the {blocks} compressed blocks of field {field.name!r} take {room} bytes in parts "
             f"that cannot hold {rows} rows of {coding.row_bytes} bytes"

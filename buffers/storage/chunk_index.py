@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, TypeAlias, cast
+from typing import NamedTuple, Protocol, TypeAlias, cast
 
 import numpy as np
 
-from stepwell.buffers.episode import Chunk, End
+from stepwell.buffers.episode import End
 from stepwell.buffers.storage.episode_filter import EpisodeFilter
 from stepwell.buffers.storage.item_counts import ItemCounts, ItemKind, Shares
 
-__all__ = ["CHUNK", "ChunkIndex", "ChunkInfo", "Counters"]
+__all__ = ["CHUNK", "ChunkIndex", "ChunkInfo", "Counters", "StoredRows"]
 
 _MAX_COUNTS = 16  # kinds of item whose counts are kept up to date
+_MAX_HEADS = 20  # named in a message
 _MOST_SKIPPED = 4_096  # ids of episodes
 _CountKey: TypeAlias = "tuple[ItemKind, EpisodeFilter | None]"
 
@@ -69,13 +70,49 @@ CHUNK = np.dtype([(name, np.int64) for name in ChunkInfo._fields])
 # One record is read and written as plain numbers: numpy takes microseconds for each of its fields.
 _RECORD = struct.Struct(f"{len(ChunkInfo._fields)}q")
 _WIDTH = len(ChunkInfo._fields)
-_ROWS, _END, _IS_TAIL, _STREAM_NEXT, _STREAM_ROW, _STREAM_HEAD, _STARTS_LATE = map(
-    ChunkInfo._fields.index,
-    ("rows", "end", "is_tail", "stream_next", "stream_row", "stream_head", "stream_starts_late"),
+_FIRST_ROW, _ROWS, _END, _IS_TAIL, _HEAD = map(
+    ChunkInfo._fields.index, ("first_row", "rows", "end", "is_tail", "head")
+)
+_STREAM_NEXT, _STREAM_ROW, _STREAM_HEAD, _STARTS_LATE = map(
+    ChunkInfo._fields.index, ("stream_next", "stream_row", "stream_head", "stream_starts_late")
 )
 _LOST, _PENDING = int(End.LOST), int(End.PENDING)
 _FINAL = int(End.TERMINATED | End.TRUNCATED)
 _NO_STREAM = np.iinfo(np.int64).min
+
+
+class StoredRows(Protocol):
+    """The part of a `Chunk`, encoded or not, that its record is made of."""
+
+    @property
+    def episode(self) -> int:
+        """Id of the episode."""
+        ...
+
+    @property
+    def stream(self) -> int:
+        """Index of the env that played it."""
+        ...
+
+    @property
+    def first_row(self) -> int:
+        """Index of the first row in the episode."""
+        ...
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        ...
+
+    @property
+    def end(self) -> End:
+        """Flags of the last row."""
+        ...
+
+    @property
+    def starts_late(self) -> bool:
+        """The rows before are lost."""
+        ...
 
 
 class Counters(NamedTuple):
@@ -121,7 +158,7 @@ class ChunkIndex:
     def restore(cls, stored: Sequence[np.ndarray], counters: Counters, base: int) -> ChunkIndex:
         """Build the index of chunks that an earlier process stored.
 
-        Unfinished episodes are not continued by later chunks.
+        Unfinished episodes are not continued by later chunks, unless `continue_episodes` is called.
 
         Args:
             stored: Records [chunks], dtype `CHUNK`, in parts; of every chunk its episode, stream,
@@ -136,6 +173,15 @@ class ChunkIndex:
         index._link()
         index._set_counters(counters)
         return index
+
+    def continue_episodes(self) -> None:
+        """Let later chunks continue the newest episode of each stream, unless it has ended."""
+        for stream, position in self._newest.items():
+            newest = self.record(position) if position >= self._base else None
+            if newest is not None and not newest.end & (_FINAL | _LOST):
+                is_pending = newest.end & _PENDING != 0
+                next_row = newest.first_row + newest.stored_rows - is_pending
+                self._open[stream] = _OpenEpisode(newest.episode, position, next_row, is_pending)
 
     @property
     def counters(self) -> Counters:
@@ -169,7 +215,7 @@ class ChunkIndex:
         place = (position - self._base) * _RECORD.size
         return ChunkInfo._make(_RECORD.unpack_from(self._numbers, place))
 
-    def check(self, chunks: Sequence[Chunk]) -> list[int]:
+    def check(self, chunks: Sequence[StoredRows]) -> list[int]:
         """Refuse chunks that could not be appended, one after the other.
 
         Returns:
@@ -197,17 +243,17 @@ class ChunkIndex:
             steps.append(_new_steps(chunk, rows, before))
         return steps
 
-    def append(self, chunk: Chunk, segment: int, offset: int, nbytes: int) -> int:
+    def append(self, chunk: StoredRows, segment: int, offset: int, nbytes: int) -> int:
         """Add a stored chunk, which `check` has accepted, and return its position."""
         position, rows = self._base + self._length, chunk.rows
         newest = self._open.pop(chunk.stream, None)
         before = newest if newest and newest.episode == chunk.episode else None
-        record = self.record(before.position) if before and before.position >= self._base else None
-        is_continued = record is not None and not record.end & _LOST
+        previous = -1 if before is None or before.position < self._base else before.position
+        if previous >= 0 and self._numbers[(previous - self._base) * _WIDTH + _END] & _LOST:
+            previous = -1
         self._enter(
             *(chunk.episode, chunk.stream, chunk.first_row, rows, int(chunk.end)),
-            *(self.next_row_id, segment, offset, nbytes),
-            before.position if before is not None and is_continued else -1,
+            *(self.next_row_id, segment, offset, nbytes, previous),
         )
         if not chunk.end.is_final:
             self._open[chunk.stream] = _open_after(chunk, rows, position)
@@ -290,6 +336,43 @@ class ChunkIndex:
         self._counts.clear()
         self.losses += 1
 
+    def tails_of(self, episode: int) -> list[int]:
+        """Positions of the last chunks of an episode, in the order of its rows.
+
+        There is one, or none, or several where chunks in the middle of the episode are lost.
+        """
+        records = self.records
+        found = np.flatnonzero((records["episode"] == episode) & (records["is_tail"] == 1))
+        positions: list[int] = (found + self._base).tolist()
+        return positions
+
+    def tail_of(self, episode: int, first_row: int | None = None) -> int:
+        """Position of the last chunk of a stored episode.
+
+        Args:
+            episode: Id of the episode.
+            first_row: Row with which its stored rows begin; needed if they are in several parts.
+
+        Raises:
+            ValueError: There is no such episode, or it has several parts and none is named.
+        """
+        parts = {self.record(position).head: position for position in self.tails_of(episode)}
+        if not parts:
+            raise ValueError(
+                f"episode: expected the id of a stored episode, as in replay.iter_episodes(), got "
+                f"{episode}"
+            )
+        if first_row is None and len(parts) == 1:
+            return parts.popitem()[1]
+        if first_row not in parts:
+            heads = ", ".join(map(str, list(parts)[:_MAX_HEADS]))
+            why = ", as chunks between its parts are lost" if len(parts) > 1 else ""
+            raise ValueError(
+                f"first_row: expected a row with which stored rows of episode {episode} begin "
+                f"({heads}), got {first_row}{why}"
+            )
+        return parts[first_row]
+
     def items(self, kind: ItemKind, chosen: EpisodeFilter | None = None) -> ItemCounts:
         """The up-to-date counts of the items of one kind.
 
@@ -307,7 +390,7 @@ class ChunkIndex:
             counts.update(self.records, self._base)
         return counts
 
-    def _check_first(self, chunk: Chunk, fresh: set[int]) -> None:
+    def _check_first(self, chunk: StoredRows, fresh: set[int]) -> None:
         """Refuse a first chunk that does not begin a new episode."""
         if chunk.first_row != 0 and not chunk.starts_late:
             raise ValueError(_misplaced(chunk, 0))
@@ -372,16 +455,17 @@ class ChunkIndex:
 
     def _continue(self, position: int) -> int:
         """Let a chunk follow the one at a position; returns the first stored row of its episode."""
-        record, begin = self.record(position), (position - self._base) * _WIDTH
-        self._numbers[begin + _IS_TAIL] = 0
-        if record.end & _PENDING:
+        numbers, begin = self._numbers, (position - self._base) * _WIDTH
+        numbers[begin + _IS_TAIL] = 0
+        if numbers[begin + _END] & _PENDING:
             # The pending last row no longer counts: the next chunk contains it again.
-            self._numbers[begin + _ROWS] = record.rows - 1
+            rows = numbers[begin + _ROWS]
+            numbers[begin + _ROWS] = rows - 1
             # The reset's row is no step, so a chunk of that row alone has none.
-            self.steps -= record.rows > 1 or record.first_row > 0
+            self.steps -= rows > 1 or numbers[begin + _FIRST_ROW] > 0
         for counts in self._counts.values():  # the counts depend on is_tail
             counts.forget_from(position - self._base)
-        return record.head
+        return numbers[begin + _HEAD]
 
     def _join_stream(
         self, stream: int, first_row: int, previous: int
@@ -439,12 +523,12 @@ class _OpenEpisode(NamedTuple):
     is_pending: bool
 
 
-def _open_after(chunk: Chunk, rows: int, position: int) -> _OpenEpisode:
+def _open_after(chunk: StoredRows, rows: int, position: int) -> _OpenEpisode:
     is_pending = int(chunk.end) & _PENDING != 0
     return _OpenEpisode(chunk.episode, position, chunk.first_row + rows - is_pending, is_pending)
 
 
-def _new_steps(chunk: Chunk, rows: int, before: _OpenEpisode | None) -> int:
+def _new_steps(chunk: StoredRows, rows: int, before: _OpenEpisode | None) -> int:
     """Env steps of a chunk: neither the reset's row nor a superseding row is a new one."""
     return rows - (chunk.first_row == 0 or (before is not None and before.is_pending))
 
@@ -455,7 +539,7 @@ def _steps_of(records: np.ndarray) -> np.ndarray:
     return steps
 
 
-def _misplaced(chunk: Chunk, expected: int) -> str:
+def _misplaced(chunk: StoredRows, expected: int) -> str:
     return (
         f"chunk of episode {chunk.episode} begins with row {chunk.first_row}, "
         f"expected row {expected}: chunks must be added in order"

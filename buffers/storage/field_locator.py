@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import cast
 
 import numpy as np
 
 from stepwell.buffers.errors import NotEnoughData, StoreCorrupt
-from stepwell.buffers.storage.chunk_codec import ChunkDecoder, Coding
+from stepwell.buffers.storage.chunk_codec import Buffer, ChunkDecoder, Coding
 from stepwell.buffers.storage.chunk_index import ChunkInfo
 from stepwell.buffers.storage.protocol import Storage
 
-__all__ = ["DamagedChunk", "FieldLocator", "RowCopier"]
+__all__ = ["DamagedChunk", "FieldLocator", "RowCopier", "read_chunks"]
 
 # Before Python 3.13 each file that is mapped holds a file descriptor.
 _MAX_SEGMENTS = 512
@@ -219,3 +220,47 @@ class RowCopier:
                 )
             except StoreCorrupt as error:
                 raise DamagedChunk(position, error, record) from error
+
+
+def read_chunks(
+    storage: Storage, decoder: ChunkDecoder, chunks: np.ndarray, name: str
+) -> np.ndarray:
+    """The rows of one field of many chunks that count, one chunk after the other.
+
+    Faster than `RowCopier` for a small field of many short chunks, of which nothing is remembered.
+
+    Args:
+        storage: Where the chunks are; its lock is held.
+        decoder: A decoder for its Spec.
+        chunks: [n] indices of chunks with rows.
+        name: Name of the field.
+
+    Returns:
+        Array ``[rows, *shape]`` in the field's dtype.
+
+    Raises:
+        DamagedChunk: The bytes of a chunk are damaged.
+    """
+    index, field = storage.index, storage.spec[name]
+    number = storage.spec.names.index(name)
+    rows = index.records["rows"][chunks]
+    stored_rows = index.records["stored_rows"][chunks]
+    out = np.empty((int(rows.sum()), *field.shape), field.numpy_dtype)
+    origins = np.empty(len(chunks), np.int64)
+    buffers: list[Buffer] = []
+    begins: list[int] = []  # of chunks that follow each other in the same memory
+    for k, position in enumerate((chunks + index.base).tolist()):
+        try:
+            buffer, origins[k] = storage.payload(position)
+        except StoreCorrupt as error:
+            raise DamagedChunk(position, error) from error
+        if not buffers or buffers[-1] is not buffer:
+            buffers.append(buffer)
+            begins.append(k)
+    stops = np.append(0, np.cumsum(rows))
+    begins.append(len(chunks))
+    for buffer, (begin, stop) in zip(buffers, pairwise(begins), strict=True):
+        those = slice(begin, stop)
+        part = out[stops[begin] : stops[stop]]
+        decoder.read_many(buffer, origins[those], stored_rows[those], rows[those], number, part)
+    return out

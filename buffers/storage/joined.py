@@ -19,10 +19,12 @@ from stepwell.buffers.spec import Codec, Spec
 from stepwell.buffers.storage.chunk_codec import Buffer
 from stepwell.buffers.storage.chunk_index import CHUNK, ChunkIndex, Counters
 from stepwell.buffers.storage.disk.storage import DiskStorage, OnCorrupt
+from stepwell.buffers.storage.encoded_chunk import EncodedChunk, check_position
 from stepwell.buffers.storage.item_counts import Shares
+from stepwell.buffers.storage.places import PlacedStorage, check_different, open_to_read
 from stepwell.buffers.storage.protocol import Storage
 
-__all__ = ["ID_BITS", "JoinedStorage", "check_same_rows", "name_of", "open_many"]
+__all__ = ["ID_BITS", "JoinedStorage", "check_same_rows", "name_of", "open_many", "parts_of"]
 
 ID_BITS = 48
 """Ids of the k-th storage begin at ``k << ID_BITS``: they do not change when a storage grows."""
@@ -103,6 +105,11 @@ class JoinedStorage:
         """The stream here of a stream of the storage with this number."""
         return (number << _NUMBER_BITS) + stream
 
+    def part_of(self, episode: int, stream: int) -> tuple[int, int]:
+        """The number of the storage that holds an episode, and the stream there of its stream."""
+        number = episode >> ID_BITS
+        return number, stream - (number << _NUMBER_BITS)
+
     @property
     def spec(self) -> Spec:
         """The fields of every row, with the codecs of the first storage."""
@@ -154,6 +161,14 @@ class JoinedStorage:
         """
         raise ValueError(self._refusal("chunks"))
 
+    def add_encoded(self, chunks: Sequence[EncodedChunk]) -> None:
+        """Refused: nothing can be written here.
+
+        Raises:
+            ValueError: Always.
+        """
+        raise ValueError(self._refusal("chunks"))
+
     @property
     def ledger(self) -> Sequence[Chunk]:
         """Nothing: each of the storages has its own, as their sessions count from 0."""
@@ -176,6 +191,20 @@ class JoinedStorage:
         """
         storage, place = self._find(position)
         return storage.payload(place)
+
+    def encoded(self, position: int) -> EncodedChunk:
+        """The chunk at a position in the bytes in which it is stored, which are not copied.
+
+        Its episode and stream are those here, its codecs those of its storage.
+
+        Raises:
+            ValueError: No chunk has this position, or it was evicted since the last `refresh`.
+            StoreCorrupt: The bytes are damaged, or the chunk is left out.
+        """
+        check_position(self._index, position)
+        record = self._index.record(position)
+        storage, place = self._find(position)
+        return storage.encoded(place).placed(episode=record.episode, stream=record.stream)
 
     def metadata(self, position: int) -> Mapping[str, object]:
         """JSON-able facts about the episode of the chunk at a position.
@@ -287,19 +316,26 @@ class _Snapshot(NamedTuple):
 def open_many(
     paths: Sequence[str | os.PathLike[str]], weights: Sequence[float] | None, on_corrupt: OnCorrupt
 ) -> JoinedStorage:
-    """Open the stores in several folders to read them as one; see `JoinedStorage`.
+    """Open the stores in several folders, or at URLs, to read them as one; see `JoinedStorage`.
 
     Raises:
-        StoreNotFound: There is no store in one of the folders.
+        StoreNotFound: There is no store in one of them.
+        ValueError: One is named twice.
     """
+    check_different("path", paths)
     with contextlib.ExitStack() as stack:
-        storages = [
-            stack.enter_context(DiskStorage.open(path, read_only=True, on_corrupt=on_corrupt))
-            for path in paths
-        ]
+        storages: list[Storage] = []
+        for path in paths:
+            storages.append(open_to_read(path, on_corrupt=on_corrupt))
+            stack.callback(storages[-1].close)
         many = JoinedStorage(storages, weights)
         stack.pop_all()
         return many
+
+
+def parts_of(storage: Storage) -> Sequence[Storage]:
+    """The storages that a storage is joined of, or that one alone."""
+    return storage.storages if isinstance(storage, JoinedStorage) else (storage,)
 
 
 def check_same_rows(storages: Sequence[Storage]) -> None:
@@ -319,8 +355,8 @@ def check_same_rows(storages: Sequence[Storage]) -> None:
 
 
 def name_of(storage: Storage, number: int) -> str:
-    """The name of a storage in messages: its folder, if it has one."""
-    return str(storage.path) if isinstance(storage, DiskStorage) else f"store {number} (in RAM)"
+    """The name of a storage in messages: its folder or its URL, if it has one."""
+    return str(storage.path) if isinstance(storage, PlacedStorage) else f"store {number} (in RAM)"
 
 
 def _with_codecs_of(other: Spec, spec: Spec) -> Spec:

@@ -21,6 +21,7 @@ from stepwell.buffers.errors import StoreCorrupt
 from stepwell.buffers.spec import Spec
 from stepwell.buffers.storage.chunk_codec import Buffer, ChunkDecoder, ChunkEncoder
 from stepwell.buffers.storage.chunk_index import ChunkIndex, ChunkInfo
+from stepwell.buffers.storage.encoded_chunk import EncodedChunk
 
 __all__ = [
     "EvictedRows",
@@ -203,7 +204,7 @@ class Ledger(Generic[PlaceT]):
         # False as long as no episode can have a chain, so that an eviction costs nothing.
         self.has_chains = False
 
-    def notice(self, chunks: Iterable[Chunk]) -> None:
+    def notice(self, chunks: Iterable[Chunk | EncodedChunk]) -> None:
         """Look for seeds in the metadata of chunks that are stored."""
         if not self.has_chains:
             self.has_chains = any("seed" in chunk.metadata for chunk in chunks)

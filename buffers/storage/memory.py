@@ -15,7 +15,12 @@ from stepwell.buffers.free_memory import free_memory
 from stepwell.buffers.row_memory import Place, RowMemory
 from stepwell.buffers.spec import Spec
 from stepwell.buffers.storage.chunk_codec import Buffer, ChunkDecoder, ChunkEncoder, Part
-from stepwell.buffers.storage.chunk_index import ChunkIndex
+from stepwell.buffers.storage.chunk_index import ChunkIndex, StoredRows
+from stepwell.buffers.storage.encoded_chunk import (
+    EncodedChunk,
+    check_position,
+    fitting_chunks,
+)
 from stepwell.buffers.storage.ledger import MemoryLedger
 from stepwell.buffers.whole_numbers import whole_number
 
@@ -172,6 +177,28 @@ class MemoryStorage:
             for chunk, data, nbytes, place in zip(parts, encoded, sizes, places, strict=True):
                 self._add(chunk, data, nbytes, place)
 
+    def add_encoded(self, chunks: Sequence[EncodedChunk]) -> None:
+        """Store encoded chunks as they are.
+
+        They are checked first, see `EncodedChunk.check`. One with more rows than a sixteenth of the
+        capacity is decoded and split.
+
+        Raises:
+            StoreCorrupt: The bytes of a chunk are damaged, or it holds other fields; nothing was
+                stored.
+            SpecMismatch: A field has another codec; nothing was stored.
+            ValueError: A chunk does not continue its episode, or is larger than the capacity;
+                nothing was stored.
+        """
+        fitting = fitting_chunks(chunks, self._max_rows, self._reader, self._writer)
+        self._index.check(fitting)
+        for chunk in fitting:
+            check_chunk_bytes(chunk, chunk.nbytes, self._capacity_bytes)
+        self._ledger.notice(fitting)
+        with self._lock:
+            for chunk in fitting:
+                self._add(chunk, chunk.parts, chunk.nbytes, None)
+
     def drop_before(self, row_id: int) -> None:
         """Evict slabs all of whose rows are older than the one with this id."""
         with self._lock:
@@ -182,6 +209,18 @@ class MemoryStorage:
         """The memory that holds the chunk at a position, and the chunk's offset in it."""
         record = self._index.record(position)
         return self._segments[record.segment - self._first_segment], record.offset
+
+    def encoded(self, position: int) -> EncodedChunk:
+        """The chunk at a position in the bytes in which it is stored, which are not copied.
+
+        Raises:
+            ValueError: No chunk has this position, or it was evicted.
+            StoreCorrupt: The bytes are damaged, or the chunk is left out.
+        """
+        with self._lock:
+            check_position(self._index, position)
+            record = self._index.record(position)
+            return EncodedChunk.stored(record, self._spec, *self.payload(position))
 
     def metadata(self, position: int) -> Mapping[str, object]:
         """JSON-able facts about the episode of the chunk at a position."""
@@ -198,7 +237,9 @@ class MemoryStorage:
     def close(self) -> None:
         """Keep the data: RAM is released with the object."""
 
-    def _add(self, chunk: Chunk, parts: list[Part], nbytes: int, place: Place | None) -> None:
+    def _add(
+        self, chunk: StoredRows, parts: Sequence[Part], nbytes: int, place: Place | None
+    ) -> None:
         """Store a chunk; its rows may stay at the place."""
         rows = chunk.rows
         slab = self._slab_for(nbytes, rows)
@@ -215,7 +256,7 @@ class MemoryStorage:
         while self._capacity is not None and self._index.steps > self._capacity:
             self._evict()
 
-    def _keep(self, slab: _Slab, place: Place, parts: list[Part]) -> int:
+    def _keep(self, slab: _Slab, place: Place, parts: Sequence[Part]) -> int:
         """Write the rest of a chunk around the rows that stay, and return its offset."""
         memory = place.memory
         if not slab.segments or self._segments[-1] is not memory.data:
@@ -228,7 +269,7 @@ class MemoryStorage:
         _write(rest, memory.data, place.rows + len(first))
         return offset
 
-    def _copy(self, slab: _Slab, parts: list[Part], nbytes: int) -> int:
+    def _copy(self, slab: _Slab, parts: Sequence[Part], nbytes: int) -> int:
         """Copy a chunk to the slab's own memory, and return its offset there."""
         if slab.memory is None:
             slab.memory = np.empty(slab.size - slab.used, np.uint8)
@@ -325,7 +366,7 @@ def _fits(place: Place, parts: list[Part]) -> bool:
     return is_there and start <= rows - len(head) - len(padding) and end <= stop
 
 
-def _write(parts: list[Part], memory: np.ndarray, offset: int) -> None:
+def _write(parts: Sequence[Part], memory: np.ndarray, offset: int) -> None:
     target = memoryview(cast("bytes", memory))  # numpy takes longer for few bytes
     for part in parts:
         end = offset + len(part)
@@ -350,7 +391,7 @@ def check_capacity(capacity: int | None, capacity_bytes: int | None) -> None:
             whole_number(name, value, 1)
 
 
-def check_chunk_bytes(chunk: Chunk, nbytes: int, capacity_bytes: int | None) -> None:
+def check_chunk_bytes(chunk: StoredRows, nbytes: int, capacity_bytes: int | None) -> None:
     """Refuse a chunk that alone takes more than the whole budget."""
     if capacity_bytes is not None and nbytes > capacity_bytes:
         raise ValueError(

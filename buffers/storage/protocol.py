@@ -10,6 +10,7 @@ from stepwell.buffers.episode import Chunk
 from stepwell.buffers.spec import Spec
 from stepwell.buffers.storage.chunk_codec import Buffer
 from stepwell.buffers.storage.chunk_index import ChunkIndex
+from stepwell.buffers.storage.encoded_chunk import EncodedChunk
 
 __all__ = ["MakeStorage", "Storage"]
 
@@ -90,6 +91,21 @@ class Storage(Protocol):
         """
         ...
 
+    def add_encoded(self, chunks: Sequence[EncodedChunk]) -> None:
+        """Store encoded chunks as they are; when it returns they are durable.
+
+        They are checked first, see `EncodedChunk.check`. One with more rows than a sixteenth of the
+        capacity is decoded and split.
+
+        Raises:
+            StoreCorrupt: The bytes of a chunk are damaged, or it holds other fields; nothing was
+                stored.
+            SpecMismatch: A field has another codec; nothing was stored.
+            ValueError: A chunk does not continue its episode, or is larger than the capacity;
+                nothing was stored.
+        """
+        ...
+
     @property
     def ledger(self) -> Sequence[Chunk]:
         """Actions of rows that are gone, which stored episodes need to be played again.
@@ -136,6 +152,15 @@ class Storage(Protocol):
 
         Raises:
             StoreCorrupt: The bytes are damaged.
+        """
+        ...
+
+    def encoded(self, position: int) -> EncodedChunk:
+        """The chunk at a position in the bytes in which it is stored, which are not copied.
+
+        Raises:
+            ValueError: No chunk has this position, or it was evicted.
+            StoreCorrupt: The bytes are damaged, or the chunk is left out.
         """
         ...
 

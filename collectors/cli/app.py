@@ -15,17 +15,22 @@ from stepwell.buffers import native
 from stepwell.collectors.cli.archive import archive_store, restore_store
 from stepwell.collectors.cli.collect import collect
 from stepwell.collectors.cli.copy import copy, drop, filter_episodes, merge
+from stepwell.collectors.cli.doctor import doctor
 from stepwell.collectors.cli.envs import envs
 from stepwell.collectors.cli.errors import BAD_INPUT, show_error
 from stepwell.collectors.cli.evaluate import evaluate
 from stepwell.collectors.cli.exchange import export, formats, import_
 from stepwell.collectors.cli.health import repair_store, verify_stores
+from stepwell.collectors.cli.hub import pull_data, push_data
 from stepwell.collectors.cli.info import info
+from stepwell.collectors.cli.render import render
+from stepwell.collectors.cli.report import report
+from stepwell.collectors.cli.upload import upload
+from stepwell.collectors.cli.view import view
 
 __all__ = ["app", "main"]
 
 app = typer.Typer(
-    add_completion=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,  # a bug shows Python's own traceback
@@ -124,12 +129,18 @@ def root(
     stepwell collect game.nes --steps 100k --out runs/game    an NES cartridge
     stepwell evaluate Pong --policy sb3:model.zip             play, and show scores
     stepwell info runs/pong                                   show its contents
+    stepwell view runs/pong                                   look at it in a browser
+    stepwell report runs/pong -o report.html                  show it to others
+    stepwell render runs/pong --episode 5 -o clip.webp        see an episode
     stepwell verify runs/pong --replay                        play it again
     stepwell merge runs/a runs/b --out runs/both              join stores
     stepwell filter runs/pong --min-return 18 --out best      keep some episodes
+    stepwell upload runs/pong s3://bucket/pong                to an object store
     stepwell archive runs/pong -o pong.swa                    keep its actions
     stepwell export runs/pong --to minari --out pong/my-v0    for other libraries
     stepwell import data.h5 --from d3rlpy --out runs/data     from other libraries
+    stepwell push runs/pong user/pong                         to the Hugging Face Hub
+    stepwell doctor                                           what a bug report needs
 
     Examples of each command: stepwell COMMAND --help
     """
@@ -141,18 +152,25 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "collect": collect,
     "evaluate": evaluate,
     "info": info,
+    "view": view,
+    "report": report,
+    "render": render,
     "envs": envs,
     "merge": merge,
     "filter": filter_episodes,
     "drop": drop,
     "copy": copy,
+    "upload": upload,
     "export": export,
     "import": import_,
     "formats": formats,
+    "push": push_data,
+    "pull": pull_data,
     "archive": archive_store,
     "restore": restore_store,
     "verify": verify_stores,
     "repair": repair_store,
+    "doctor": doctor,
 }
 for _name, _command in _COMMANDS.items():
     app.command(name=_name)(_command)

@@ -11,6 +11,7 @@ import numpy as np
 import typer
 
 from stepwell.buffers import RowsDiffer, SequenceReplayBuffer, Unprovable
+from stepwell.buffers.storage.disk.folder import folder_path
 from stepwell.buffers.storage.disk.publish import disk_bytes
 from stepwell.collectors.cli.errors import exit_on_error, sentence_of, show_error
 from stepwell.collectors.cli.make_envs import id_or_factory
@@ -77,6 +78,7 @@ def archive_store(
         from stepwell.collectors.simulation.archive import archive
         from stepwell.collectors.simulation.player import played_status
 
+        folder_path(folder)  # of a URL, the size of the folder could not be told
         ids = _ids_of(episodes)
         with (
             LiveLine(is_silent=quiet or as_json) as line,

@@ -9,7 +9,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, NamedTuple, cast
+from typing import TYPE_CHECKING, Annotated, NamedTuple, cast
 
 import numpy as np
 import typer
@@ -18,9 +18,11 @@ from stepwell.buffers import SequenceReplayBuffer, StepwellError
 from stepwell.buffers.progress import clock
 from stepwell.buffers.replay_writer import kept_since
 from stepwell.buffers.storage.disk.files import Files
-from stepwell.buffers.storage.disk.folder import StoreFolder
+from stepwell.buffers.storage.disk.folder import StoreFolder, folder_path
 from stepwell.buffers.storage.disk.publish import disk_bytes
 from stepwell.buffers.storage.disk.storage import DiskStorage
+from stepwell.buffers.view.summary import describe_size
+from stepwell.buffers.whole_numbers import is_whole
 from stepwell.collectors.cli.errors import exit_on_error
 from stepwell.collectors.cli.game_options import (
     RUN,
@@ -46,14 +48,17 @@ from stepwell.collectors.cli.options import (
 from stepwell.collectors.cli.output import (
     LiveLine,
     Part,
-    describe_size,
     plural,
     print_json,
     print_parts,
 )
 from stepwell.collectors.cli.run_config import config_text, naming_config, take_config
 from stepwell.collectors.collector import Collector, check_shard
+from stepwell.collectors.distributed.report import DistributedReport, distributed_status
 from stepwell.collectors.report import CollectReport, collect_status, rate_parts
+
+if TYPE_CHECKING:
+    from stepwell.collectors.distributed.local_collector import LocalCollector
 
 __all__ = [
     "DEFAULT_NUM_ENVS",
@@ -95,8 +100,8 @@ def collect(
         str | None,
         typer.Option(
             metavar="N",
-            help=f"Envs that are stepped together. Default: {DEFAULT_NUM_ENVS}; with --resume as "
-            f"many as before.",
+            help=f"Envs that are stepped together: those of one group. Default: "
+            f"{DEFAULT_NUM_ENVS}; with --resume as many as before.",
             rich_help_panel=RUN,
         ),
     ] = None,
@@ -123,6 +128,25 @@ def collect(
             metavar="I/N",
             help="Collect part I of N, from 1/N to N/N: machines with the same --seed play from "
             "different seeds, and merge joins their stores. Default: with --resume as before.",
+            rich_help_panel=RUN,
+        ),
+    ] = None,
+    processes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N",
+            help="Processes to play in, each with its own envs and policy. Default: 0, the "
+            "command's own; 1 with --groups.",
+            rich_help_panel=RUN,
+        ),
+    ] = None,
+    groups: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N",
+            help="Groups of envs, which the processes share out: equal seeds, groups and numbers "
+            "of envs give the same data in any number of processes. Default: one for each process; "
+            "with --resume as many as before.",
             rich_help_panel=RUN,
         ),
     ] = None,
@@ -205,6 +229,7 @@ def collect(
     stepwell collect game.nes --game map.toml --episodes 50 --out runs/game
     stepwell collect CartPole-v1 --steps 1e6 --seed 0 --out runs/pole
     stepwell collect mygames:make_maze --episodes 9 --out runs/maze
+    stepwell collect Pong --steps 1e6 --processes 8 --out runs/pong
     stepwell collect Pong --steps 1e6 --seed 0 --shard 2/4 --out runs/p2
     stepwell collect Pong --steps 1e6 --out runs/p --print-config > p.toml
     stepwell collect --config p.toml --resume
@@ -223,6 +248,9 @@ def collect(
         goal = Goal(whole_number("--steps", steps), whole_number("--episodes", episodes))
         chosen_seed = whole_number("--seed", seed, 0)
         chosen_shard = parse_shard("--shard", shard)
+        places = Places(
+            whole_number("--processes", processes, 0) or 0, whole_number("--groups", groups) or 0
+        )
         info_fields = dict(parse_info("--info", text) for text in info or [])
         facts = dict(parse_metadata("--metadata", text) for text in metadata or [])
         most_steps = whole_number("--capacity", capacity)
@@ -230,20 +258,38 @@ def collect(
         if print_config:
             typer.echo(config_text(context), nl=False)
             return
-        _refuse_early(request, goal, out, resume)
+        _refuse_early(request, goal, places, out, resume)
         agent = load_policy(policy)
         with contextlib.ExitStack() as stack:
             opened = _store(out, resume, most_steps, most_bytes)
             replay = stack.enter_context(opened)
-            request, used_seed = _as_in_last_run(request, chosen_seed, replay)
+            request, places, used_seed = _as_in_last_run(request, places, chosen_seed, replay)
             used_shard = _as_in_all_runs(chosen_shard, replay)
             line = stack.enter_context(LiveLine(is_silent=quiet or as_json))
-            line.say(f"making {request.num_envs} envs of {env} ...")
+            line.say(places.making(request))
             defaults = missing_values(info_fields, request)
-            envs = make_envs(request)
-            stack.callback(envs.close)  # the Collector closes them too, once there is one
-            collector = stack.enter_context(
-                Collector(
+            shown = distributed_status if places.groups else collect_status
+            status = partial(shown, steps=goal.steps, episodes=goal.episodes)
+            collector: Collector | LocalCollector
+            if places.groups:
+                # Imported here: most runs have no other processes.
+                from stepwell.collectors.distributed.local_collector import LocalCollector
+
+                collector = LocalCollector(
+                    partial(make_envs, in_one_process(request)),
+                    partial(load_policy, policy),
+                    replay,
+                    groups=places.groups,
+                    processes=places.processes,
+                    seed=used_seed,
+                    shard=used_shard,
+                    info=defaults,
+                    metadata=facts,
+                )
+            else:
+                envs = make_envs(request)
+                stack.callback(envs.close)  # the Collector closes them too, once there is one
+                collector = Collector(
                     envs,
                     agent,
                     replay,
@@ -252,13 +298,9 @@ def collect(
                     info=defaults,
                     metadata=facts,
                 )
-            )
+            stack.enter_context(collector)
             report = collector.collect(
-                steps=goal.steps,
-                episodes=goal.episodes,
-                progress=line.reporter(
-                    partial(collect_status, steps=goal.steps, episodes=goal.episodes)
-                ),
+                steps=goal.steps, episodes=goal.episodes, progress=line.reporter(status)
             )
             session = replay.sessions[-1]
         if as_json:
@@ -277,6 +319,29 @@ class Goal(NamedTuple):
 
     steps: int | None
     episodes: int | None
+
+
+class Places(NamedTuple):
+    """The numbers of processes and of groups of envs; 0 where there are none, or none is given."""
+
+    processes: int
+    groups: int
+
+    def making(self, request: EnvRequest) -> str:
+        """The line that is shown until the first step."""
+        envs = f"{request.num_envs} envs of {request.env}"
+        if not self.groups:
+            return f"making {envs} ..."
+        return (
+            f"making {plural(self.groups, 'group')} of {envs} in "
+            f"{plural(self.processes, 'process', 'processes')} ..."
+        )
+
+
+def in_one_process(request: EnvRequest) -> EnvRequest:
+    """The envs of a group: they are stepped in the process of the group."""
+    # The native backend of Atari games has a thread at least.
+    return replace(request, num_workers=1 if request.backend == "native" else 0)
 
 
 def parse_info(option: str, text: str) -> tuple[str, int | float | bool | None]:
@@ -357,11 +422,14 @@ def _missing(name: str, column: object) -> np.ndarray:
     return np.full(rows.shape[1:], missing, rows.dtype)
 
 
-def _refuse_early(request: EnvRequest, goal: Goal, out: Path, resume: bool) -> None:
+def _refuse_early(request: EnvRequest, goal: Goal, places: Places, out: Path, resume: bool) -> None:
     """Refuse invalid arguments before anything is created."""
+    if places.groups or places.processes:
+        _check_places(request, places, "--groups" if places.groups else "--processes")
     if (goal.steps is None) == (goal.episodes is None):
         got = "neither" if goal.steps is None else "both"
         raise ValueError(f"expected either --steps or --episodes, got {got}; give one of them")
+    folder_path(out)
     if not resume:
         _refuse_store(out, DiskStorage.exists(out))
     if out.is_symlink() and not out.exists():
@@ -419,15 +487,45 @@ def _remove_empty(out: Path, was_there: bool) -> None:
             out.rmdir()
 
 
+def _check_places(request: EnvRequest, places: Places, source: object) -> None:
+    """Refuse worker processes of processes, and processes without a group.
+
+    Args:
+        request: The envs.
+        places: The numbers of processes and groups; 0 where it is not known yet.
+        source: The origin of the groups.
+    """
+    if request.num_workers:
+        raise ValueError(
+            f"--workers {request.num_workers}: expected none with the groups of {source}, whose "
+            f"processes step their envs themselves; leave it out"
+        )
+    if places.processes > places.groups > 0:
+        raise ValueError(
+            f"--processes {places.processes}: expected at most one for each of the "
+            f"{plural(places.groups, 'group')} of {source}, got more; give fewer, or more --groups"
+        )
+
+
 def _as_in_last_run(
-    request: EnvRequest, seed: int | None, replay: SequenceReplayBuffer
-) -> tuple[EnvRequest, int]:
-    """Fill in the number of envs and the seed, from the store's last run where there is one."""
+    request: EnvRequest, places: Places, seed: int | None, replay: SequenceReplayBuffer
+) -> tuple[EnvRequest, Places, int]:
+    """Fill in the numbers of envs and groups, and the seed, from the last run of the store."""
     # The session of a copy has no seed.
     before = next((dict(one) for one in reversed(replay.sessions) if "seed" in one), {})
-    num_envs = request.num_envs or cast("int", before.get("num_envs", DEFAULT_NUM_ENVS))
+    had_groups, had_envs = before.get("groups", 0), before.get("num_envs", 0)
+    if not (is_whole(had_groups) and is_whole(had_envs) and had_groups >= 0):
+        raise ValueError(
+            f"{replay.path}: expected the numbers of groups and envs of its last run, got "
+            f"{had_groups!r} and {had_envs!r}; collect into another folder"
+        )
+    had_envs //= had_groups or 1  # it counts the envs of all groups
+    num_envs = request.num_envs or had_envs or DEFAULT_NUM_ENVS
     drawn = cast("str", before.get("seed", secrets.randbits(32)))
-    return replace(request, num_envs=num_envs), int(drawn) if seed is None else seed
+    if groups := places.groups or had_groups or places.processes:
+        places = Places(places.processes or 1, groups)
+        _check_places(request, places, replay.path)
+    return replace(request, num_envs=num_envs), places, int(drawn) if seed is None else seed
 
 
 def parse_shard(option: str, text: str | None) -> tuple[int, int] | None:
@@ -495,6 +593,11 @@ def summary(report: CollectReport, seed: int, size: Sequence[str]) -> list[list[
     first.append(Part(plural(report.episodes, "episode")))
     if report.returns:
         first.append(Part(f"return {_mean(report.returns)} ± {np.std(report.returns):.1f}"))
+    if isinstance(report, DistributedReport):
+        first.append(Part(plural(len(report.groups), "group")))
+        first.append(Part(plural(report.actors, "process", "processes")))
+        lost = {"died": report.deaths, "reseeded": report.reseeded}
+        first += [Part(f"{count} {word}", style="yellow") for word, count in lost.items() if count]
     first += [Part(f"{report.cut} cut", style="yellow")] if report.cut else []
     first += [Part(f"{report.restarts} restarted", style="yellow")] if report.restarts else []
     second = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,6 +18,9 @@ from stepwell.buffers.curation.selection import SORT_NAMES, EpisodeSelection
 from stepwell.buffers.curation.stored_episode import stored_episodes
 from stepwell.buffers.storage.disk.publish import disk_bytes
 from stepwell.buffers.storage.disk.storage import DiskStorage
+from stepwell.buffers.storage.places import PlacedStorage, check_different, placed_bytes
+from stepwell.buffers.storage.urls import url_of
+from stepwell.buffers.view.summary import describe_size, statistics_of
 from stepwell.collectors.cli.errors import exit_on_error
 from stepwell.collectors.cli.options import (
     Bottom,
@@ -45,11 +47,9 @@ from stepwell.collectors.cli.options import (
 from stepwell.collectors.cli.output import (
     LiveLine,
     Part,
-    describe_size,
     print_json,
     print_lines,
     print_parts,
-    statistics_of,
     table,
     table_console,
 )
@@ -77,12 +77,20 @@ _DryRun = Annotated[
     bool,
     typer.Option("--dry-run", metavar="", help="Show what would be kept; write nothing."),
 ]
+_Digest = Annotated[
+    bool,
+    typer.Option(
+        "--digest", metavar="", help="Compute the digest of the new store; this decodes all rows."
+    ),
+]
 
 
 def merge(
     folders: Annotated[
         list[Path],
-        typer.Argument(metavar="DIR", help="Folders of two or more stores; they are only read."),
+        typer.Argument(
+            metavar="DIR", help="Folders or URLs of two or more stores; they are only read."
+        ),
     ],
     *,
     out: _Out,
@@ -101,6 +109,7 @@ def merge(
         ),
     ] = "refuse",
     codec: Codecs = None,
+    digest: _Digest = False,
     as_json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
@@ -119,13 +128,7 @@ def merge(
             raise ValueError(
                 "merge: expected two stores or more, got one; name another, or use stepwell copy"
             )
-        seen: dict[str, Path] = {}
-        for folder in folders:
-            first = seen.setdefault(os.path.realpath(folder), folder)
-            if first is not folder:
-                raise ValueError(
-                    f"merge: expected different stores, got {first} twice; name each once"
-                )
+        check_different("merge", folders)
         _copy(
             "merge",
             folders,
@@ -133,6 +136,7 @@ def merge(
             any_envs=any_envs,
             duplicates=duplicates,
             codecs=parse_codecs("--codec", codec or []),
+            with_digest=digest,
             quiet=quiet,
             as_json=as_json,
         )
@@ -155,6 +159,7 @@ def filter_episodes(
     bottom: Bottom = None,
     sort: Sort = None,
     include_cut: IncludeCut = False,
+    digest: _Digest = False,
     as_json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
@@ -184,7 +189,7 @@ def filter_episodes(
             sort=sort,
             include_cut=include_cut,
         )
-        _copy_selected("filter", folder, out, selection, dry_run, quiet, as_json)
+        _copy_selected("filter", folder, out, selection, dry_run, digest, quiet, as_json)
 
 
 def drop(
@@ -204,6 +209,7 @@ def drop(
     bottom: Bottom = None,
     sort: Sort = None,
     include_cut: IncludeCut = False,
+    digest: _Digest = False,
     as_json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
@@ -233,7 +239,7 @@ def drop(
             sort=sort,
             include_cut=include_cut,
         )
-        _copy_selected("drop", folder, out, selection, dry_run, quiet, as_json)
+        _copy_selected("drop", folder, out, selection, dry_run, digest, quiet, as_json)
 
 
 def copy(
@@ -241,6 +247,7 @@ def copy(
     *,
     out: _Out,
     codec: Codecs = None,
+    digest: _Digest = False,
     as_json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
@@ -249,13 +256,22 @@ def copy(
 
     stepwell copy runs/pong --out backup/pong
     stepwell copy runs/pong --out runs/fast --codec observation=raw
+    stepwell copy s3://bucket/pong --out runs/pong
 
-    The copy has the digest of the source: stepwell info --digest. It appears when
-    it is complete; an error or Ctrl-C leaves nothing behind.
+    The copy has the digest of the source, see --digest. It appears when it is
+    complete; an error or Ctrl-C leaves nothing behind.
     """
     with exit_on_error(debug, "start again"):
         codecs = parse_codecs("--codec", codec or [])
-        _copy("copy", [folder], out, codecs=codecs, quiet=quiet, as_json=as_json)
+        _copy(
+            "copy",
+            [folder],
+            out,
+            codecs=codecs,
+            with_digest=digest,
+            quiet=quiet,
+            as_json=as_json,
+        )
 
 
 def _copy_selected(
@@ -264,6 +280,7 @@ def _copy_selected(
     out: Path | None,
     selection: EpisodeSelection,
     dry_run: bool,
+    with_digest: bool,
     quiet: bool,
     as_json: bool,
 ) -> None:
@@ -275,6 +292,7 @@ def _copy_selected(
         out: Folder of the new store; None for a dry run.
         selection: The conditions.
         dry_run: Show what would be done and write nothing.
+        with_digest: Compute the digest of the new store.
         quiet: Print neither progress nor summary.
         as_json: Print one JSON object instead of the summary.
 
@@ -297,7 +315,12 @@ def _copy_selected(
         _show_selected(folder, keep, quiet, as_json)
     else:
         conditions = selection.to_json()
-        _copy(command, [folder], out, keep, conditions, quiet=quiet, as_json=as_json)
+        _copy(
+            *(command, [folder], out, keep, conditions),
+            with_digest=with_digest,
+            quiet=quiet,
+            as_json=as_json,
+        )
 
 
 def _refuse_unknown(folder: Path, selection: EpisodeSelection) -> None:
@@ -341,6 +364,7 @@ def _copy(
     any_envs: bool = False,
     duplicates: str = "refuse",
     codecs: Mapping[str, Codec] | None = None,
+    with_digest: bool,
     quiet: bool,
     as_json: bool,
 ) -> None:
@@ -355,6 +379,7 @@ def _copy(
         any_envs: Accept sources whose envs differ.
         duplicates: What to do with an episode that several sources hold.
         codecs: Codecs by field name.
+        with_digest: Compute the digest of the new store.
         quiet: Print neither progress nor summary.
         as_json: Print one JSON object instead of the summary.
 
@@ -371,9 +396,10 @@ def _copy(
         replays = [
             stack.enter_context(SequenceReplayBuffer.open(path, read_only=True)) for path in sources
         ]
-        before = sum(map(disk_bytes, sources))
+        storages = [replay.storage for replay in replays]
+        before = sum(placed_bytes(each) for each in storages if isinstance(each, PlacedStorage))
         line = stack.enter_context(LiveLine(is_silent=quiet or as_json))
-        line.say(f"looking at {', '.join(map(str, sources))} ...")
+        line.say(f"looking at {', '.join(url_of(path) or str(path) for path in sources)} ...")
         target = stack.enter_context(SequenceReplayBuffer(out, codecs=codecs or {}))
         show = line.reporter(copy_status)
         with InterruptGuard() as guard:  # Ctrl-C acts between two writes
@@ -392,20 +418,23 @@ def _copy(
                     "command": command,
                     **({"conditions": dict(conditions)} if conditions else {}),
                 },
+                digest=with_digest,
                 progress=progress,
             )
             guard.finish()
     after = disk_bytes(out)
     if as_json:
         more = {
-            "sources": [str(path) for path in sources],
+            "sources": [url_of(path) or str(path) for path in sources],
             "path": str(out),
             "source_disk_bytes": before,
             "disk_bytes": after,
         }
         print_json({**report.to_json(), **more})
     elif not quiet:
-        last = [Part(f"in {out}", style="bold"), Part(f"digest {report.digest}")]
+        last = [Part(f"in {out}", style="bold")]
+        if with_digest:
+            last.append(Part(f"digest {report.digest}"))
         print_parts(_summary(report, before, after), last)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -14,12 +13,11 @@ import rich.columns
 import rich.console
 import rich.text
 import typer
-from gymnasium.envs.registration import EnvSpec
 
+from stepwell.collectors.cli.env_ids import env_ids
 from stepwell.collectors.cli.errors import exit_on_error
 from stepwell.collectors.cli.options import Debug, Json
 from stepwell.collectors.cli.output import print_json
-from stepwell.wrappers.atari_settings import game_ids
 
 __all__ = [
     "Catalogue",
@@ -31,16 +29,6 @@ __all__ = [
     "suggestion",
     "unknown_env",
 ]
-
-# Modules of Gymnasium whose envs need other packages: what to look for, and what to install.
-_NEEDS = {
-    "gymnasium.envs.box2d": (("Box2D",), "gymnasium[box2d]"),
-    "gymnasium.envs.mujoco": (("mujoco",), "gymnasium[mujoco]"),
-    "gymnasium.envs.phys2d": (("jax", "flax"), "gymnasium[jax]"),
-    "gymnasium.envs.tabular": (("jax", "flax"), "gymnasium[jax]"),
-}
-# Functions that Gymnasium registers in place of an env, which raise an error that names a package.
-_MOVED = {"_raise_mujoco_py_error": "gymnasium-robotics", "_raise_shimmy_error": "shimmy"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,26 +101,11 @@ def catalogue() -> Catalogue:
     # Imported here: most commands need no emulator.
     from stepwell.wrappers.nes.emulators import installed_backends, missing_backends
 
-    atari = tuple(sorted(game_ids().values()))
-    ready: list[str] = []
-    old: list[str] = []
-    missing: dict[str, list[str]] = {}
-    for name, spec in sorted(gymnasium.registry.items()):
-        package = _missing_package(spec)
-        if name in atari:
-            continue
-        if package is not None:
-            missing.setdefault(package, []).append(name)
-        elif str(spec.entry_point).startswith("ale_py"):
-            old.append(name)
-        else:
-            ready.append(name)
-    needs_package = {package: tuple(names) for package, names in sorted(missing.items())}
     emulators = Emulators(
         {str(name): version for name, version in installed_backends().items()},
         {str(name): install for name, install in missing_backends().items()},
     )
-    return Catalogue(atari, tuple(ready), tuple(old), needs_package, emulators)
+    return Catalogue(*env_ids(), emulators)
 
 
 def unknown_env(env: str) -> str | None:
@@ -225,18 +198,6 @@ def _name_key(name: str) -> str:
 def _version(name: str) -> int:
     version = name.rpartition("-v")[2]
     return int(version) if version.isdigit() else 0
-
-
-def _missing_package(spec: EnvSpec) -> str | None:
-    """Return what must be installed before an env can be made."""
-    entry = spec.entry_point
-    if callable(entry):
-        return _MOVED.get(getattr(entry, "__name__", ""))
-    for prefix, (modules, package) in _NEEDS.items():
-        if entry is not None and entry.startswith(prefix):
-            return None if all(map(importlib.util.find_spec, modules)) else package
-    module = (entry or "").partition(":")[0].partition(".")[0]
-    return None if not module or importlib.util.find_spec(module) else module
 
 
 def _has_any(found: Catalogue) -> bool:

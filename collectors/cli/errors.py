@@ -32,6 +32,7 @@ import typer
 import stepwell.buffers
 from stepwell.buffers import StepwellError
 from stepwell.collectors.cli.early_interrupt import leave_at_once
+from stepwell.collectors.distributed.engine import RemoteError
 
 __all__ = ["BAD_INPUT", "INTERRUPTED", "exit_on_error", "printable", "sentence_of", "show_error"]
 
@@ -141,7 +142,10 @@ def sentence_of(error: BaseException) -> str | None:
         return _flat(error) if is_ours else "out of memory; use fewer envs (--num-envs)"
     if isinstance(error, OSError) and error.strerror:
         return _of_system(error)
-    if isinstance(error, _OF_ENVIRONMENT):
+    if isinstance(error, RemoteError):
+        if is_ours:
+            return _flat(error).removeprefix(f"{error.kind}: ")
+    elif isinstance(error, _OF_ENVIRONMENT):
         return _flat(error)
     if innermost is None:
         return None
@@ -152,14 +156,18 @@ def sentence_of(error: BaseException) -> str | None:
         return None
     place = _last_of_user(lines)
     what = f"{type(error).__name__}: {_flat(error)}" if str(error) else type(error).__name__
+    what = _flat(error) if isinstance(error, RemoteError) else what
     return f"{env}{place} raised {what}; --debug shows the traceback"
 
 
 def _lines_of(error: BaseException) -> tuple[list[_Line], str]:
     """Return the lines of the traceback, and a prefix that names the env.
 
-    For an error of a worker process they are the lines of that process.
+    For an error of another process they are the lines of that process.
     """
+    if isinstance(error, RemoteError):
+        found = _NOTED_LINE.findall(error.traceback)
+        return [_Line(file, int(number), code) for file, number, code in found], ""
     for note in getattr(error, "__notes__", []):
         if note.startswith(_NOTE_OF_WORKER):
             env = note.removeprefix("raised in ").partition(",")[0]

@@ -26,6 +26,7 @@ from stepwell.collectors.cli.options import (
     Ids,
     IncludeCut,
     Json,
+    License,
     MaxReturn,
     MaxSteps,
     MinReturn,
@@ -92,6 +93,13 @@ def export(
         str, typer.Option(metavar="OUT", help="New folder or file; for minari, new data set id.")
     ],
     option: _Options = None,
+    card: Annotated[
+        bool,
+        typer.Option(
+            "--card", metavar="", help="Write a card for a hub into the folder: README.md."
+        ),
+    ] = False,
+    license: License = None,
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -119,6 +127,7 @@ def export(
     stepwell export runs/pong --to minari --out atari/pong/random-v0
     stepwell export runs/pong --to iris --out iris/pong --min-return 18
     stepwell export runs/pole --to npz --out arrays/pole --dry-run
+    stepwell export runs/pong --to parquet --out tables --card --license cc-by-4.0
 
     Nothing is overwritten; an error or Ctrl-C leaves nothing behind.
     """
@@ -143,6 +152,8 @@ def export(
             out,
             options=parse_options(option or []),
             selection=None if selection.is_empty else selection,
+            card=card,
+            license=license,
             dry_run=dry_run,
             quiet=quiet,
             as_json=as_json,
@@ -284,6 +295,8 @@ def export_store(
     *,
     options: Mapping[str, object],
     selection: EpisodeSelection | None = None,
+    card: bool = False,
+    license: str | None = None,
     dry_run: bool = False,
     quiet: bool = False,
     as_json: bool = False,
@@ -296,6 +309,8 @@ def export_store(
         out: Name of the new data set, as the format expects it.
         options: Options of the format, as text.
         selection: The episodes to write; None for all.
+        card: Write a card, too.
+        license: The licence that the card names.
         dry_run: Show what would be done and write nothing.
         quiet: Print neither progress nor summary.
         as_json: Print one JSON object instead of the summary.
@@ -321,7 +336,15 @@ def export_store(
             guard.check()
 
         report = export_episodes(
-            replay, to, out, options=options, keep=selection, dry_run=dry_run, progress=progress
+            replay,
+            to,
+            out,
+            options=options,
+            keep=selection,
+            card=card,
+            license=license,
+            dry_run=dry_run,
+            progress=progress,
         )
         guard.finish()
     if as_json:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Sequence
-from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, cast, get_args
+from typing import Annotated, get_args
 
 import typer
 
 from stepwell.buffers import Codec
-from stepwell.buffers.curation.selection import EpisodeSelection
+from stepwell.buffers.curation.selection_text import (
+    COUNTS,
+    format_ids,
+    parse_ids,
+    parse_metadata,
+    parse_number,
+    parse_selection,
+    real_number,
+    whole_number,
+)
 
 __all__ = [
     "PLAYING",
@@ -26,6 +32,7 @@ __all__ = [
     "IncludeCut",
     "Json",
     "Lanes",
+    "License",
     "MadeBy",
     "MaxReturn",
     "MaxSteps",
@@ -57,7 +64,7 @@ PLAYING = "Playing episodes again"
 _IDS_LENGTH = 60
 
 StoreFolder = Annotated[
-    Path, typer.Argument(metavar="DIR", help="Folder of a store; it is only read.")
+    Path, typer.Argument(metavar="DIR", help="Folder of a store, or a URL; it is only read.")
 ]
 PlayedIds = Annotated[
     str | None,
@@ -90,6 +97,13 @@ Codecs = Annotated[
         metavar="FIELD=CODEC",
         help="Store a field with another codec: zstd, delta (images: smaller), narrow, or raw "
         "(fastest). May be repeated.",
+    ),
+]
+License = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="The licence of the data, which the card names: cc-by-4.0, mit, other, ...",
     ),
 ]
 
@@ -198,59 +212,11 @@ Debug = Annotated[
     ),
 ]
 
-_NUMBER = re.compile(
-    r"([+-]?[0-9][0-9_,]*(?:\.[0-9]+)?(?:e\+?[0-9]{1,2})?) *([a-z]*)", re.IGNORECASE
-)
-_TOO_MANY = 2**63  # for the 64-bit counters of a store
-_COUNTS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 _BYTES = {
     **{unit: 1000**power for power, unit in enumerate(("b", "kb", "mb", "gb", "tb"))},
     **{unit: 1024**power for power, unit in enumerate(("", "kib", "mib", "gib", "tib"))},
-    **_COUNTS,
+    **COUNTS,
 }
-_ID_RANGE = re.compile(r"\s*([0-9]+)\s*(?:-\s*([0-9]+)\s*)?")
-
-
-def whole_number(option: str, text: str | None, least: int = 1) -> int | None:
-    """Parse a count.
-
-    Args:
-        option: Name of the option, for error messages.
-        text: Its value; None where it was not given.
-        least: The smallest number allowed.
-
-    Raises:
-        ValueError: It is not a whole number, or out of range.
-
-    Example:
-        >>> [whole_number("--steps", text) for text in ("100_000", "1e5", "100k", "0.1M")]
-        [100000, 100000, 100000, 100000]
-    """
-    if text is None:
-        return None
-    number = _parse_number(option, text, _COUNTS)
-    if number is None or number < least:
-        raise ValueError(
-            f"{option}: expected a whole number >= {least}, such as 100_000, 1e5 or 100k, "
-            f"got {text!r}"
-        )
-    return number
-
-
-def real_number(option: str, text: str | None) -> float | None:
-    """Parse a number that may have a fraction.
-
-    Raises:
-        ValueError: It is not a number.
-
-    Example:
-        >>> real_number("--min-return", "-1.5")
-        -1.5
-    """
-    try:
-        return None if text is None else float(text)
-    except ValueError:
-        raise ValueError(f"{option}: expected a number such as 1.5, got {text!r}") from None
 
 
 def number_of_bytes(option: str, text: str | None) -> int | None:
@@ -265,22 +231,10 @@ def number_of_bytes(option: str, text: str | None) -> int | None:
     """
     if text is None:
         return None
-    number = _parse_number(option, text, _BYTES)
+    number = parse_number(option, text, _BYTES)
     if number is None or number < 1:
         raise ValueError(f"{option}: expected bytes such as 500MB or 2GiB, got {text!r}")
     return number
-
-
-def _parse_number(option: str, text: str, units: dict[str, int]) -> int | None:
-    match = _NUMBER.fullmatch(text.strip())
-    if match is None or match[2].lower() not in units:
-        return None
-    number = Decimal(match[1].replace("_", "").replace(",", "")) * units[match[2].lower()]
-    if number >= _TOO_MANY:
-        raise ValueError(
-            f"{option}: expected a number below 2**63, got {text!r}; give a smaller one"
-        )
-    return int(number) if number == number.to_integral_value() else None
 
 
 def parse_codecs(option: str, texts: Sequence[str]) -> dict[str, Codec]:
@@ -306,108 +260,6 @@ def parse_codecs(option: str, texts: Sequence[str]) -> dict[str, Codec]:
     return found
 
 
-def parse_selection(
-    *,
-    where: Sequence[str] | None = None,
-    episodes: str | None = None,
-    min_return: str | None = None,
-    max_return: str | None = None,
-    min_steps: str | None = None,
-    max_steps: str | None = None,
-    ended: bool = False,
-    cut: bool = False,
-    top: str | None = None,
-    bottom: str | None = None,
-    sort: str | None = None,
-    include_cut: bool = False,
-) -> EpisodeSelection:
-    """Parse the conditions on episodes; the selection is empty where none was given.
-
-    Raises:
-        ValueError: One cannot be parsed, or two contradict each other.
-    """
-    if ended and cut:
-        raise ValueError(
-            "expected --ended or --cut, got both: no episode is ended and cut; leave one out"
-        )
-    metadata: dict[str, object] = {}
-    for text in where or ():
-        key, value = parse_metadata("--where", text)
-        if key in metadata:
-            raise ValueError(f"--where: expected each key once, got {key!r} twice; leave one out")
-        metadata[key] = value
-    return EpisodeSelection(
-        where=metadata or None,
-        ids=None if episodes is None else parse_ids("--episodes", episodes),
-        min_return=real_number("--min-return", min_return),
-        max_return=real_number("--max-return", max_return),
-        min_steps=whole_number("--min-steps", min_steps, 0),
-        max_steps=whole_number("--max-steps", max_steps, 0),
-        has_ended=True if ended else False if cut else None,
-        top=_number_or_part("--top", top),
-        bottom=_number_or_part("--bottom", bottom),
-        sort=sort,
-        include_cut=include_cut,
-    )
-
-
-def _number_or_part(option: str, text: str | None) -> int | str | None:
-    """Parse a number of episodes; a part such as 10% is left to the selection."""
-    if text is None or text.strip().endswith("%"):
-        return text and text.strip()
-    try:
-        return whole_number(option, text)
-    except ValueError:
-        raise ValueError(
-            f"{option}: expected a number of episodes such as 8, or a part such as 10%, got "
-            f"{text!r}; give one"
-        ) from None
-
-
-def parse_metadata(option: str, text: str) -> tuple[str, object]:
-    """Parse a key of the metadata and its value, which is JSON, or else text.
-
-    Raises:
-        ValueError: There is no key or no value.
-
-    Example:
-        >>> [parse_metadata("--where", text) for text in ("level=3", "task=door", 'id="3"')]
-        [('level', 3), ('task', 'door'), ('id', '3')]
-    """
-    key, equals, value = text.partition("=")
-    if not key or not equals:
-        raise ValueError(
-            f"{option}: expected key=value such as task=door or level=3, got {text!r}; write both"
-        )
-    try:
-        return key, cast("object", json.loads(value))
-    except ValueError:
-        return key, value
-
-
-def parse_ids(option: str, text: str) -> tuple[range, ...]:
-    """Parse ids and ranges of ids.
-
-    Raises:
-        ValueError: It is something else.
-
-    Example:
-        >>> parse_ids("--episodes", "3,10-20")
-        (range(3, 4), range(10, 21))
-    """
-    ranges: list[range] = []
-    for part in text.split(","):
-        match = _ID_RANGE.fullmatch(part)
-        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
-        if last < first:
-            raise ValueError(
-                f"{option}: expected numbers and ranges such as 3,10-20, got {part.strip()!r}; "
-                f"correct it"
-            )
-        ranges.append(range(first, last + 1))
-    return tuple(ranges)
-
-
 def stored_ids(ranges: Sequence[range], ids: Sequence[int], where: object) -> list[int]:
     """Return the ids of stored episodes that are in some ranges.
 
@@ -431,28 +283,3 @@ def stored_ids(ranges: Sequence[range], ids: Sequence[int], where: object) -> li
                 f"{format_ids(ids, _IDS_LENGTH) or 'none'}; give others"
             )
     return [one for one in ids if any(one in each for each in ranges)]
-
-
-def format_ids(ids: Sequence[int], max_length: int) -> str:
-    """Format ids as `parse_ids` reads them, as many as fit into ``max_length`` characters.
-
-    Example:
-        >>> format_ids([0, 1, 2, 5, 7, 8], 40), format_ids([1, 3, 5, 7, 9, 11], 10)
-        ('0-2,5,7-8', '1,3,5,...')
-    """
-    ranges: list[list[int]] = []
-    for number in ids:
-        if ranges and number == ranges[-1][-1] + 1:
-            ranges[-1] = [ranges[-1][0], number]
-        else:
-            ranges.append([number])
-    texts = ["-".join(map(str, each)) for each in ranges]
-    whole = ",".join(texts)
-    if len(whole) <= max_length:
-        return whole
-    kept = ""
-    for text in texts:
-        if len(f"{kept}{text},...") > max_length and kept:
-            break
-        kept += f"{text},"
-    return f"{kept}..."

@@ -5,24 +5,21 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 import rich.box
 import rich.console
 import rich.table
 import rich.text
 
-from stepwell.buffers.progress import GAP, LiveLine, Part, format_bytes, joined
+from stepwell.buffers.progress import GAP, LiveLine, Part, joined
 
 __all__ = [
     "LiveLine",
     "Part",
-    "describe_size",
     "packed",
     "plural",
     "print_json",
     "print_lines",
     "print_parts",
-    "statistics_of",
     "table",
     "table_console",
 ]
@@ -80,59 +77,18 @@ def table(*columns: str) -> rich.table.Table:
     return made
 
 
-def plural(count: int, noun: str) -> str:
-    """Return a count with its noun.
+def plural(count: int, noun: str, nouns: str = "") -> str:
+    """Return a count with its noun, whose plural is given where it is not the usual one.
 
     Example:
-        >>> plural(1, "episode"), plural(1200, "step")
-        ('1 episode', '1,200 steps')
+        >>> plural(1, "episode"), plural(1200, "step"), plural(2, "process", "processes")
+        ('1 episode', '1,200 steps', '2 processes')
     """
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
-
-
-def statistics_of(numbers: np.ndarray) -> dict[str, float] | None:
-    """Return mean, standard deviation, minimum and maximum; None for an empty array."""
-    if not len(numbers):
-        return None
-    return {
-        "mean": float(numbers.mean()),
-        "std": float(numbers.std()),
-        "min": float(numbers.min()),
-        "max": float(numbers.max()),
-    }
-
-
-def describe_size(disk_bytes: int, raw_bytes: int, stored_bytes: int | None = None) -> list[str]:
-    """Describe the size of a store, as parts of a line.
-
-    Args:
-        disk_bytes: Bytes of its files.
-        raw_bytes: Bytes of its rows uncompressed, each frame counted once.
-        stored_bytes: Bytes of its rows within the files; None where that is unknown.
-
-    Example:
-        >>> describe_size(2_500_000, 352_800_000, 2_400_000)
-        ['2.5 MB on disk', 'rows 2.4 MB of it', 'raw 352.8 MB', '141x smaller']
-        >>> describe_size(91_757, 16_900, 13_500)[-1]
-        '5.43x larger: files reserve space in advance'
-    """
-    parts = [f"{format_bytes(disk_bytes)} on disk"]
-    if stored_bytes is not None:
-        parts.append(f"rows {format_bytes(stored_bytes)} of it")
-    parts.append(f"raw {format_bytes(raw_bytes)}")
-    if 0 < raw_bytes < disk_bytes:
-        parts.append(f"{_times(disk_bytes / raw_bytes)} larger: files reserve space in advance")
-    elif disk_bytes and raw_bytes / disk_bytes >= 1.05:
-        parts.append(f"{_times(raw_bytes / disk_bytes)} smaller")
-    return parts
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {nouns or f'{noun}s'}"
 
 
 def _text_console() -> rich.console.Console:
     return rich.console.Console(emoji=False, highlight=False, soft_wrap=True)
-
-
-def _times(ratio: float) -> str:
-    return f"{ratio:,.0f}x" if ratio >= 100 else f"{ratio:.3g}x"
 
 
 def _length(parts: Sequence[Part]) -> int:

@@ -11,11 +11,12 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import SyncVectorEnv, VectorEnv, VectorWrapper
 
+from stepwell.buffers.pictures.mp4 import load_av
 from stepwell.buffers.progress import Progress, check_progress
 from stepwell.buffers.whole_numbers import check_whole
 from stepwell.collectors.collector import Collector
 from stepwell.collectors.evaluation.result import EvaluatedEpisode, Evaluation
-from stepwell.collectors.evaluation.video import file_names, load_av
+from stepwell.collectors.evaluation.video import file_names
 from stepwell.collectors.evaluation.video_recorder import VideoRecorder
 from stepwell.collectors.policies.as_policy import GivenPolicy, as_policy
 from stepwell.collectors.report import CollectReport, EpisodeReport

@@ -134,6 +134,33 @@ class Evaluation:
             lines = [*lines[: half + 1], gap.rjust(widths[0]), *lines[-half:]]
         return "\n".join([*lines, self._summary()])
 
+    def _repr_html_(self) -> str | None:
+        from stepwell.buffers.pictures.summaries import or_none  # only notebooks need it
+
+        return or_none(self._html)
+
+    def _html(self) -> str:
+        from stepwell.buffers.pictures.markup import paragraph, section, sparkline, table
+
+        count = len(self.episodes)
+        heading = f"{type(self).__name__} of {count:,} episode{'s' if count != 1 else ''}"
+        if not count:
+            return section(heading)
+        half = _MOST_LINES // 2
+        gap = [(f"... {count - 2 * half} more ...",)] if count > _MOST_LINES else []
+        first, last = (count, 0) if not gap else (half, half)
+        rows = [
+            *(_row(one, self._decimals) for one in self.episodes[:first]),
+            *gap,
+            *(_row(one, self._decimals) for one in self.episodes[count - last :]),
+        ]
+        return section(
+            heading,
+            *(paragraph(line) for line in self._summary().split("\n")[:_MOST_LINES]),
+            sparkline(self.returns, f"returns of {count:,} episodes", has_caption=True),
+            table(rows, ("episode", "seed", "return", "steps", "end")),
+        )
+
     @property
     def _decimals(self) -> int:
         """Decimals of printed returns: more where they are small."""

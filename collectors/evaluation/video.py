@@ -1,37 +1,19 @@
-"""Frames of an episode: kept compressed in memory, and written to an MP4 file."""
+"""Frames of an episode, kept compressed in memory, and the names of MP4 files."""
 
 from __future__ import annotations
 
-import importlib
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from fractions import Fraction
 from io import BytesIO
 from pathlib import Path
-from types import ModuleType
 from typing import Any, cast
 
 import numpy as np
-import numpy.typing as npt
 from zstandard import ZstdCompressor, ZstdDecompressor
 
-__all__ = [
-    "CompressedFrames",
-    "Frame",
-    "FrameCompressor",
-    "Mp4Writer",
-    "Video",
-    "file_names",
-    "load_av",
-]
+from stepwell.buffers.pictures.mp4 import Frame
 
-Frame = npt.NDArray[np.uint8]
-
-_ENCODER = "libx264"
-_QUALITY = {"crf": "18", "preset": "veryfast"}  # no visible loss
-_BT709 = 1  # the standard's number for matrix, primaries and transfer
-_LIMITED = 1  # luma from 16 to 235, as players expect
+__all__ = ["CompressedFrames", "FrameCompressor", "Video", "file_names"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,99 +114,6 @@ class FrameCompressor:
         packed = b"".join([*self._parts, self._compressor.flush()])
         shape = (self._count, *self._shape)
         return CompressedFrames(packed, cast("tuple[int, int, int, int]", shape))
-
-
-class Mp4Writer:
-    """Writes frames to an MP4 file: H.264, yuv420p, with the index before the frames.
-
-    H.264 needs an even width and height; an odd size is extended by repeating the last row or
-    column. The file is written as ``<path>.part`` and renamed when it is complete.
-
-    Args:
-        path: The file; an existing one is replaced.
-        fps: Frames per second.
-
-    Raises:
-        ImportError: PyAV is not installed.
-        OSError: The file cannot be written.
-    """
-
-    def __init__(self, path: Path, fps: Fraction) -> None:
-        self._av: Any = load_av()
-        self._fps = fps
-        self._stream: Any = None
-        self._path = path
-        self._part = path.with_name(f"{path.name}.part")
-        self._part.touch()  # a path that cannot be written fails here, not at the first packet
-        # The index goes to the front, so that a browser plays what it has loaded so far.
-        options = {"movflags": "+faststart"}
-        self._container: Any = self._av.open(str(self._part), "w", format="mp4", options=options)
-
-    def add(self, frame: Frame) -> None:
-        """Write a frame uint8 [H, W, 3]."""
-        frame = np.pad(frame, [(0, frame.shape[0] % 2), (0, frame.shape[1] % 2), (0, 0)], "edge")
-        if self._stream is None:
-            self._stream = self._new_stream(*frame.shape[:2])
-        picture = self._av.VideoFrame.from_ndarray(frame, format="rgb24").reformat(
-            format="yuv420p", dst_colorspace="ITU709", dst_color_range="MPEG"
-        )
-        self._container.mux(self._stream.encode(picture))
-
-    def close(self) -> None:
-        """Write the remaining packets and rename the file; on an error no file is left."""
-        try:
-            if self._stream is not None:
-                self._container.mux(self._stream.encode(None))
-            self._container.close()
-            os.replace(self._part, self._path)
-        except BaseException:
-            self.abort()
-            raise
-
-    def abort(self) -> None:
-        """Remove the unfinished file."""
-        try:
-            self._container.close()
-        finally:
-            self._part.unlink(missing_ok=True)
-
-    def _new_stream(self, height: int, width: int) -> Any:
-        stream = self._container.add_stream(_ENCODER, rate=self._fps, options=_QUALITY)
-        stream.height, stream.width, stream.pix_fmt = height, width, "yuv420p"
-        codec = stream.codec_context
-        codec.thread_count = 1  # starts no threads, and makes the file reproducible
-        # Without these players guess the colour space, each in its own way.
-        codec.colorspace = codec.color_primaries = codec.color_trc = _BT709
-        codec.color_range = _LIMITED
-        return stream
-
-
-def load_av(otherwise: str = "") -> ModuleType:
-    """Import PyAV.
-
-    Args:
-        otherwise: Text for the end of the error: what else the caller can do.
-
-    Raises:
-        ImportError: It is not installed, or it cannot encode H.264.
-    """
-    try:
-        av = importlib.import_module("av")
-    except ModuleNotFoundError as error:
-        if error.name != "av":
-            raise
-        raise ImportError(
-            "a video file needs PyAV, which is not installed: pip install 'stepwell[video]'"
-            + otherwise,
-            name="av",
-        ) from error
-    if _ENCODER not in av.codecs_available:
-        raise ImportError(
-            f"a video file needs PyAV with the encoder {_ENCODER}, this one is built without: "
-            f"install the wheel with pip install 'stepwell[video]'",
-            name="av",
-        )
-    return av
 
 
 def file_names(target: Path, episodes: Iterator[int]) -> dict[int, Path]:

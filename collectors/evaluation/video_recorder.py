@@ -11,7 +11,8 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from stepwell.collectors.evaluation.video import Frame, FrameCompressor, Mp4Writer, Video
+from stepwell.buffers.pictures.mp4 import Frame, Mp4Writer
+from stepwell.collectors.evaluation.video import FrameCompressor, Video
 from stepwell.collectors.report import StepReport
 from stepwell.collectors.vector_envs import Vector, mode_of
 from stepwell.wrappers.ale_env import emulator_of

@@ -71,6 +71,8 @@ class PolicyCaller:
                 "initial_state(num_envs); leave store_state out, or give the policy that method"
             )
         self._stores_state = store_state
+        self.version: int | None = None
+        """Number of the weights, stored as the extra ``policy_version``; None: not stored."""
         self._layout = spec.action
         self._checker = ChoiceChecker(space, spec)
 
@@ -117,6 +119,13 @@ class PolicyCaller:
                     f"itself; give it another name"
                 )
             extras = {**extras, **before}
+        if self.version is not None:
+            if "policy_version" in extras:
+                raise ValueError(
+                    "policy returned the extra 'policy_version', which is written for policies "
+                    "with a method load; give it another name"
+                )
+            extras = {**extras, "policy_version": np.full(n, self.version, np.int64)}
         return Choice(*self._checker.check(action, extras, n), before)
 
 

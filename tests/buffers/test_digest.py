@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepwell.buffers import Chunk, Digest, End
+from stepwell.buffers.digest import DigestState
 
 TERMINATED, TRUNCATED, PENDING, NONE = End.TERMINATED, End.TRUNCATED, End.PENDING, End.NONE
 Episodes = list[tuple[int, int, End]]
@@ -138,3 +140,36 @@ def test_the_digest_depends_on_a_pending_last_row() -> None:
 def test_a_replay_without_rows_has_a_digest() -> None:
     assert len(Digest().hexdigest()) == 16
     assert Digest().hexdigest() != digest_of(changed())
+
+
+def test_states_of_groups_are_joined_as_streams_of_one_replay() -> None:
+    groups = [Digest() for _ in range(3)]
+    together = Digest()
+    for number in range(24):
+        group, stream = number % 3, number % 2
+        rows = {"reward": np.arange(2.0) + number}
+        groups[group].update(Chunk(number, stream, 0, End.TERMINATED, rows))
+        together.update(Chunk(number, group * 2 + stream, 0, End.TERMINATED, rows))
+    states = [pickle.loads(pickle.dumps(each.state)) for each in groups]
+    assert DigestState.of_groups(states, 2).hexdigest() == together.hexdigest()
+    assert DigestState.of_groups(states[::-1], 2).hexdigest() != together.hexdigest()
+    assert DigestState().hexdigest() == Digest().hexdigest()
+
+
+def test_a_digest_goes_on_from_a_state() -> None:
+    chunks = [
+        Chunk(number // 3, 0, number % 3 * 2, End.NONE, {"reward": np.arange(2.0) + number})
+        for number in range(12)
+    ]
+    whole, first = Digest(), Digest()
+    for chunk in chunks:
+        whole.update(chunk)
+    for chunk in chunks[:5]:
+        first.update(chunk)
+    state = first.state
+    assert state.next_episode == 2
+    rest = Digest(state)
+    for chunk in chunks[5:]:
+        rest.update(chunk)
+    assert rest.hexdigest() == whole.hexdigest()
+    assert state == first.state  # a value

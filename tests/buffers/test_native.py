@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import struct
 import subprocess
 import sys
 import sysconfig
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -17,10 +19,11 @@ import pytest
 from hypothesis import given
 
 import stepwell as sw
-from stepwell.buffers import Chunk, End, Field, Spec, native
+from stepwell.buffers import Chunk, End, Field, Spec, StoreCorrupt, native
 from stepwell.buffers.sampling import copies as copies_module
 from stepwell.buffers.sampling.copies import PlainCopies, ThreadShare
 from stepwell.buffers.sampling.priorities import Priorities, SumTree
+from stepwell.buffers.storage.chunk_codec import ChunkDecoder, ChunkEncoder
 from support.examples import by_tier
 from support.source_tree import CHECKOUT
 from support.wild_calls import senseless_calls, wild_calls
@@ -229,6 +232,114 @@ def test_copies_are_the_same(sizes: list[int], seed: int, threads: int) -> None:
         for source, begin, size in zip(sources, begins, sizes, strict=True)
     )
     assert compiled == expected
+
+
+# --- chunks ---------------------------------------------------------------------------------------
+
+
+@given(
+    data=st.binary(max_size=400),
+    copies=st.integers(1, 400),
+    shift=st.integers(0, 70),
+    value=st.integers(0, (1 << 32) - 1),
+)
+def test_checksums_are_those_of_zlib(data: bytes, copies: int, shift: int, value: int) -> None:
+    part = memoryview(data * copies)[shift:]
+    compiled, plain = in_both_paths(lambda: native.crc32(part, value))
+    assert CORE.crc32(part, value) == compiled == plain == zlib.crc32(part, value)
+    compiled, plain = in_both_paths(lambda: native.crc32(part))
+    assert compiled == plain == zlib.crc32(part)
+
+
+CHUNK_SPEC = Spec(
+    (
+        Field("observation", "uint8", (40, 40), "delta"),
+        Field("info/picture", "uint8", (30, 10), "zstd"),
+        Field("action", "int64", (), "raw"),
+        Field("reward", "float64", (), "narrow"),
+        Field("extra/nothing", "float32", (0,), "raw"),
+    ),
+    observation="observation",
+    action="action",
+)
+
+
+def chunk_bytes(rng: np.random.Generator, rows: int, is_still: bool) -> bytearray:
+    """A chunk of pictures that change little, or in every pixel."""
+    pictures = rng.integers(0, 256, (rows, 40, 40), dtype=np.uint8)
+    if is_still:
+        pictures[:] = pictures[:1]
+    fields: dict[str, np.ndarray] = {
+        "observation": pictures,
+        "info/picture": rng.integers(0, 256 - 250 * is_still, (rows, 30, 10), dtype=np.uint8),
+        "action": rng.integers(0, 4, rows),
+        "reward": rng.standard_normal(rows) if rng.random() < 0.5 else np.zeros(rows),
+        "extra/nothing": np.zeros((rows, 0), np.float32),
+    }
+    chunk = Chunk(0, 0, 0, End.TERMINATED, fields, {"seed": int(rng.integers(1 << 30))})
+    return bytearray(b"".join(ChunkEncoder(CHUNK_SPEC).encode(chunk)))
+
+
+def is_accepted(data: bytearray, origin: int, nbytes: int, rows: int) -> bool:
+    """True if the check in Python accepts a chunk."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(native, "core", None)
+        try:
+            ChunkDecoder(CHUNK_SPEC).check(data, origin, nbytes, rows)
+        except StoreCorrupt:
+            return False
+        return True
+
+
+HEAD_BYTES = 8 + 32 * len(CHUNK_SPEC.fields)
+
+
+@given(
+    seed=st.integers(0, 1 << 30),
+    rows=st.integers(1, 150),
+    is_still=st.booleans(),
+    damage=st.lists(
+        st.tuples(
+            st.sampled_from(["head", "offset", "size", "end"]),
+            st.integers(0, 255),
+            st.sampled_from([-(1 << 31), -64, -8, -4, -1, 1, 4, 8, 64, 1 << 31, 1 << 40, 1 << 62]),
+        ),
+        max_size=2,
+    ),
+    other_rows=st.sampled_from([0, 0, 0, -1, 1, 16, 1 << 40]),
+    other_bytes=st.sampled_from([0, 0, 0, -8, -1, 1]),
+)
+def test_the_core_accepts_the_same_chunks(
+    seed: int,
+    rows: int,
+    is_still: bool,
+    damage: list[tuple[str, int, int]],
+    other_rows: int,
+    other_bytes: int,
+) -> None:
+    data = chunk_bytes(np.random.default_rng(seed), rows, is_still)
+    for part, place, change in damage:
+        field = place % len(CHUNK_SPEC.fields)
+        form, at = "<Q", 8 + 32 * field + {"offset": 16, "size": 24}.get(part, 0)
+        if part == "head":
+            form, at = "<B", place % HEAD_BYTES
+        elif part == "end":  # of a block
+            (begin,) = struct.unpack_from("<Q", data, 8 + 32 * (field % 2) + 16)
+            form, at = "<I", min(begin + place % 4 * 4, len(data) - 4)
+        (value,) = struct.unpack_from(form, data, at)
+        struct.pack_into(form, data, at, (value + change) % (1 << 8 * struct.calcsize(form)))
+    origin = seed % 9
+    nbytes, rows = len(data) + min(0, other_bytes), max(1, rows + other_rows)
+    padded = bytearray(bytes(origin) + data + b"1" * 9)
+    forms = ChunkDecoder(CHUNK_SPEC)._forms
+    expected = is_accepted(padded, origin, nbytes + max(0, other_bytes), rows)
+    found = CORE.is_chunk(padded, origin, nbytes + max(0, other_bytes), rows, forms)
+    if struct.unpack_from("<I", data)[0] == len(CHUNK_SPEC.fields):
+        assert found == expected
+    else:  # `check_head` refuses it
+        assert not found
+    if not damage and not other_rows and not other_bytes:
+        assert found
 
 
 # --- replays --------------------------------------------------------------------------------------

@@ -377,6 +377,20 @@ def test_a_store_with_a_weight_needs_long_enough_episodes(tmp_path: Path) -> Non
             replay.sample_sequences(4, 3, where={"n": 1})
 
 
+def test_a_store_is_opened_once_with_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with filled(path=tmp_path / "a"):
+        pass
+    (tmp_path / "link").symlink_to("a")
+    monkeypatch.chdir(tmp_path)
+    for again in ("a", "a/", "link", tmp_path / "a", "link/../a"):
+        with pytest.raises(ValueError, match=rf"^path: expected different stores, got a .*{again}"):
+            SequenceReplayBuffer.open(["a", again])
+    with SequenceReplayBuffer.open(["a"]) as replay:
+        assert len(replay) > 0
+
+
 def test_weights_need_several_folders(tmp_path: Path) -> None:
     with filled(path=tmp_path / "a"):
         pass

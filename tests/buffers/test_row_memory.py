@@ -371,7 +371,7 @@ def test_a_full_replay_fills_the_memory_that_it_evicts() -> None:
     [[58, 2, 2, 2], [20, 20, 24], [2, 2, 2, 58], [61, 1, 1, 1], [16] * 4, [8] * 8, [40, 8, 8, 8]],
 )
 def test_episodes_in_one_memory_have_room_for_the_rest_of_their_chunks(lengths: list[int]) -> None:
-    """Where there is no more room, chunks are copied, and the rows of others stay whole."""
+    """If there is no more room, chunks are copied, and the rows of others stay whole."""
     loop = Loop(SPECS[0], 1, 64, None)
     for length in lengths:
         for step in range(length):

@@ -7,11 +7,13 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
-from stepwell.buffers import Chunk, DiskStorage, MemoryStorage, Spec, Storage
+from stepwell.buffers import Chunk, DiskStorage, EncodedChunk, MemoryStorage, Spec, Storage
 from stepwell.buffers.testing import STORAGE_RULES, MakeStorage, StorageRule, check_storage
 from support.crash.disk_faults import NoSyncFiles
 
@@ -88,9 +90,42 @@ class NoMessage(MemoryStorage):
             raise ValueError from None
 
 
+class FirstEncodedOnly(MemoryStorage):
+    """Stores only the first encoded chunk of a call."""
+
+    def add_encoded(self, chunks: Sequence[EncodedChunk]) -> None:
+        super().add_encoded(chunks[:1])
+
+
+class Unchecked(MemoryStorage):
+    """Believes whatever is sent."""
+
+    def add_encoded(self, chunks: Sequence[EncodedChunk]) -> None:
+        super().add_encoded([replace(chunk, checked=self.spec) for chunk in chunks])
+
+
+class NoNotice(MemoryStorage):
+    """Does not look for seeds in encoded chunks."""
+
+    def add_encoded(self, chunks: Sequence[EncodedChunk]) -> None:
+        with patch.object(self._ledger, "notice"):
+            super().add_encoded(chunks)
+
+
 @pytest.mark.parametrize(
     ("broken", "rule", "message"),
     [
+        (
+            FirstEncodedOnly,
+            "encoded_chunks_are_stored_as_they_are",
+            r"\bepisode \d+ begins with row\b",
+        ),
+        (NoNotice, "encoded_chunks_keep_a_capacity", r"\bkept actions: "),
+        (
+            Unchecked,
+            "a_refused_encoded_chunk_leaves_the_whole_call_unstored",
+            r"\bStoreCorrupt\b.*'checksum'",
+        ),
         (FirstChunkOnly, "all_rows_come_back_bit_by_bit", r"\brow \d+\b.*\brow \d+\b"),
         (
             NotAtomic,

@@ -34,7 +34,7 @@ def choose(observation: np.ndarray) -> np.ndarray:
 
 
 def collected(envs: Any, steps: int, **options: Any) -> tuple[sw.SequenceReplayBuffer, int]:
-    """What a Collector stores, and its vector steps."""
+    """The rows that a Collector stores, and its vector steps."""
     replay, calls = sw.SequenceReplayBuffer(), list[int]()
 
     def policy(observation: Any, is_first: Any) -> Any:
@@ -47,7 +47,7 @@ def collected(envs: Any, steps: int, **options: Any) -> tuple[sw.SequenceReplayB
 
 
 def looped(envs: Any, vector_steps: int, **options: Any) -> sw.SequenceReplayBuffer:
-    """What a recorded loop stores, which writes into all that it gets."""
+    """The rows of a recorded loop, which writes into all that it gets."""
     replay = sw.SequenceReplayBuffer()
     env = sw.record(envs, replay, **options)
     observation, _ = env.reset(seed=Seeds(7, 0).next_envs_seed(env.num_envs))

@@ -14,7 +14,7 @@ from stepwell.buffers import DiskStorage, StoreFailed
 from stepwell.buffers.storage.disk.files import Files
 from stepwell.buffers.testing import chunk_of
 from support.crash.call_failure_scenario import FAILURES, fail_every_call
-from support.crash.crash_truth import APPEND, RING_SMALL, Plan, Truth, require
+from support.crash.crash_truth import APPEND, RING_SMALL, Plan, Truth, require, store_flush
 
 SHAPES = {"append-only": APPEND, "ring": RING_SMALL}
 # Every call fails in one way at least; with --full in all of them.
@@ -74,7 +74,7 @@ def test_a_file_above_the_limit_of_the_system_is_refused_and_loses_nothing(tmp_p
     with DiskStorage.open(path) as storage:
         truth.settle(storage)
         truth.begin(flush := Plan("more", storage.index.next_episode).flush())
-        storage.add(flush)
+        store_flush(storage, flush)
         truth.end()
     with DiskStorage.open(path, read_only=True) as reader:
         truth.compare(reader)

@@ -2,7 +2,8 @@
 
 The script has as many lines as the document, so that a traceback names the document's lines:
 Python blocks stand where they stood, a `stepwell ...` line of a shell block becomes the call that
-runs it, and everything else is an empty line.
+runs it, and everything else is an empty line, such as a block with a directive of the site:
+```{toctree}.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ def runnable(block: Block) -> list[str]:
         return block.lines
     if block.language in SHELLS:
         return shell_lines(block)
-    if block.language in SHOWN_ONLY:
+    if block.language in SHOWN_ONLY or block.language.startswith("{"):  # of the site
         return [""] * len(block.lines)
     known = ", ".join(sorted({"python", *SHELLS, *SHOWN_ONLY}))
     raise ValueError(

@@ -1,4 +1,4 @@
-"""Reads MP4 files back, where PyAV is installed."""
+"""A scene to film, and MP4 files read back where PyAV is installed."""
 
 from __future__ import annotations
 
@@ -9,11 +9,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stepwell.collectors.evaluation.video import load_av
+from stepwell.buffers.pictures.mp4 import load_av
 
 needs_av = pytest.mark.skipif(
     importlib.util.find_spec("av") is None, reason="needs PyAV: pip install 'stepwell[video]'"
 )
+
+
+def scene(count: int, height: int, width: int) -> np.ndarray:
+    """A smooth background in all colours, and a square that moves over it."""
+    rows, columns = np.mgrid[0:height, 0:width]
+    background = np.stack(
+        [rows * 255 / height, columns * 255 / width, 255 - columns * 255 / width], -1
+    )
+    frames = np.repeat(background[None].astype(np.uint8), count, 0)
+    for t, frame in enumerate(frames):
+        frame[4:16, 2 * t % (width - 12) :][:, :12] = [250, 20, 20]
+    return frames
 
 
 def read(path: Path) -> tuple[Any, np.ndarray]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.machinery
 import importlib.util
+import struct
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -51,7 +52,7 @@ def load(path: str) -> Any:
 def wild_calls(core: Any, seed: int, count: int) -> None:
     """Call with one wrong argument at a time: each call raises, and changes no memory."""
     rng = np.random.default_rng(seed)
-    makers = (_set, _draw, _copy, _deltas)
+    makers = (_set, _draw, _copy, _deltas, _crc, _chunk)
     for number in range(count):
         name, arguments, is_output, damages = makers[number % len(makers)](rng)
         place = int(rng.integers(len(arguments) + 1))
@@ -111,6 +112,30 @@ def senseless_calls(core: Any, seed: int, count: int) -> None:
             core.apply_deltas(deltas, rows, row_bytes, first - 1, out)
         except ERRORS:
             pass
+        core.crc32(part[begin : begin + size], int(rng.integers(1 << 32)))
+        senseless_chunk(core, rng, part)
+
+
+def senseless_chunk(core: Any, rng: np.random.Generator, part: memoryview) -> None:
+    """Ask whether any bytes are a chunk, with a head, and forms, of which most is plausible."""
+    fields = int(rng.integers(0, 4))
+    forms = b"".join(
+        struct.pack("<Q", 1)
+        + struct.pack("<I4sIIQ", k, b"|u1\0", (0, 16)[k % 2], k // 2, int(rng.integers(0, 9)))
+        for k in range(fields)
+    )
+    begin = int(rng.integers(0, len(part) // 2))
+    nbytes = int(rng.integers(0, 1_000)) // 8 * 8
+    if len(part) - begin >= nbytes >= 8 + 32 * fields:
+        struct.pack_into("<II", part, begin, fields, int(rng.integers(0, 20)))
+        for k in range(fields):
+            place = int(rng.integers(0, nbytes + 9)), int(rng.integers(0, 100))
+            entry = k, b"|u1\0", (0, 16)[k % 2], *place
+            struct.pack_into("<B4s3xI4xQQ", part, begin + 8 + 32 * k, *entry)
+    rows = int(rng.choice([0, 1, 5, 40, 1 << 40, (1 << 63) - 1]))
+    if rng.random() < 0.2:
+        forms = forms[: int(rng.integers(0, len(forms) + 1))]
+    assert core.is_chunk(part, begin, nbytes, rows, forms) in (True, False)
 
 
 def _is_memory(value: object) -> bool:
@@ -258,6 +283,28 @@ def _deltas(rng: np.random.Generator) -> Call:
         return [*odd, 0, arguments[place] - 1, arguments[place] + 1]
 
     return "apply_deltas", arguments, [False, False, False, False, True], damages
+
+
+def _crc(rng: np.random.Generator) -> Call:
+    data = bytearray(rng.bytes(int(rng.integers(2, 200))))
+
+    def damages(place: int) -> list[Any]:
+        gaps = memoryview(bytes(2 * len(data)))[::2]
+        return [*NO_MEMORY, gaps] if place == 0 else [-1, 1 << 32, 1 << 63, 1 << 70, *NO_NUMBERS]
+
+    return "crc32", [data, int(rng.integers(1 << 32))], [False, False], damages
+
+
+def _chunk(rng: np.random.Generator) -> Call:
+    data = bytearray(rng.bytes(80))
+    arguments: list[Any] = [data, int(rng.integers(0, 40)), 40, 1, bytearray(32)]
+
+    def damages(place: int) -> list[Any]:
+        if place in (0, 4):
+            return [*NO_MEMORY, memoryview(bytes(160))[::2]]
+        return [1 << 63, 1 << 70, -(1 << 70), *NO_NUMBERS]  # others are those of no chunk
+
+    return "is_chunk", arguments, [False] * 5, damages
 
 
 if __name__ == "__main__":

@@ -58,6 +58,19 @@ def no_main_guard(start_method: str) -> str:
     )
 
 
+def exit_in_words(code: int | None) -> str:
+    """Describe the exit code of a process, which is below 0 after a signal.
+
+    Example:
+        >>> exit_in_words(3), exit_in_words(-11)
+        ('exit code 3', 'signal 11, SIGSEGV')
+    """
+    if code is None or code >= 0:
+        return f"exit code {code}"
+    names = {one.value: f", {one.name}" for one in signal.Signals}
+    return f"signal {-code}{names.get(-code, '')}"
+
+
 @dataclass(frozen=True, slots=True)
 class Reply:
     """A worker's reply: a payload, or the exception that one of its envs raised."""
@@ -149,10 +162,7 @@ class WorkerProcess:
     @property
     def ending(self) -> str:
         """Description of the exit code or signal."""
-        code = self.exit_code
-        if code is None or code >= 0:
-            return f"exit code {code}"
-        return f"signal {-code}, {signal.Signals(-code).name}"
+        return exit_in_words(self.exit_code)
 
     def ask(self, command: int, *arguments: Any) -> None:
         """Send a command; a dead worker is detected by `take`."""
@@ -538,7 +548,7 @@ def _end_all(workers: Sequence[WorkerProcess], owner: int) -> None:
 
 def _pickled(env_fns: Sequence[EnvFn], first: int) -> bytes:
     """Pickle factories for a process that is not forked; `first` is the index of the first."""
-    dumps = _cloudpickle_dumps()
+    dumps = cloudpickle_dumps()
     for index, env_fn in enumerate(env_fns, first):
         try:
             dumps(env_fn)
@@ -551,6 +561,6 @@ def _pickled(env_fns: Sequence[EnvFn], first: int) -> bytes:
     return dumps(list(env_fns))
 
 
-def _cloudpickle_dumps() -> Callable[[object], bytes]:
-    # It pickles lambdas and the like too; gymnasium depends on it. It has no type hints.
+def cloudpickle_dumps() -> Callable[[object], bytes]:
+    """The function that pickles lambdas and the like, too; gymnasium depends on its library."""
     return cast("Callable[[object], bytes]", importlib.import_module("cloudpickle").dumps)

@@ -18,9 +18,9 @@ from stepwell.buffers.bridges.formats.hdf5_columns import (
     read_column,
 )
 from stepwell.buffers.bridges.formats.options import NoOptions
-from stepwell.buffers.bridges.optional_libraries import load_library
 from stepwell.buffers.episode import End, Episode
 from stepwell.buffers.given_files import GivenFiles, MemoryBudget
+from stepwell.buffers.optional_libraries import load_library
 from stepwell.buffers.spec import Field, Layout, Spec
 from stepwell.buffers.step_columns import inferred_spec, joined, split
 

@@ -7,8 +7,10 @@ import os
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 
+from stepwell.buffers.bridges.card import CARD, FormatFacts, check_license, export_card
 from stepwell.buffers.bridges.formats.format import Format, Source, Writer, format_of
 from stepwell.buffers.bridges.formats.options import parse_options
 from stepwell.buffers.curation.selection import choose
@@ -68,6 +70,8 @@ def export_episodes(
     *,
     options: Mapping[str, object] | None = None,
     keep: Callable[[StoredEpisode], bool] | None = None,
+    card: bool = False,
+    license: str | None = None,
     dry_run: bool = False,
     progress: Progress[ExportReport] = None,
 ) -> ExportReport:
@@ -85,6 +89,9 @@ def export_episodes(
         options: Options of the format by name; ``stepwell formats`` lists them.
         keep: Write only episodes for which this is true, for example an `EpisodeSelection`, which
             can also choose the best ones.
+        card: Write a card into the data set's folder, ``README.md`` with a picture, as a hub shows
+            it: contents, returns, fields, how it was made and how it is loaded.
+        license: The licence of the data for the card, in the Hub's word: ``"cc-by-4.0"``.
         dry_run: Check everything, write nothing, and report what would be written.
         progress: True shows a line in a terminal, a bar in a notebook, or a line of text every 30
             seconds where there is neither. Or a function that is called after every episode with
@@ -126,6 +133,15 @@ def export_episodes(
             f"choose another (see `stepwell formats`)"
         )
     chosen_options = parse_options(format_.export_options, options or {}, f"format {format_.name}")
+    check_license(license)
+    if (card and format_.kind != "folder") or (license is not None and not card):
+        raise ValueError(
+            f"card: expected a format that is a folder, got {format_.name!r}, which is a file; "
+            f"choose another, or write it without a card"
+            if card
+            else f"license: expected none without a card, got {license!r}; ask for one (card=True, "
+            f"--card)"
+        )
     place = format_.place(os.fspath(out), chosen_options)
     check_unused(place, format_.kind)
     chosen, source, not_ranked = _chosen(replay, keep)
@@ -141,7 +157,8 @@ def export_episodes(
     if dry_run:
         return replace(report, seconds=time.perf_counter() - began)
     with progress_function(progress, export_status) as function:
-        job = _Job(format_, writer, function, began, report)
+        finish = partial(_write_card, replay, chosen, format_, license) if card else None
+        job = _Job(format_, writer, function, began, report, finish)
         report = job.run(_episodes(replay, chosen), replay.path)
     return replace(report, notes=(*report.notes, *not_ranked))
 
@@ -153,7 +170,7 @@ def export_status(report: ExportReport) -> Status:
 
 
 class _Job:
-    """Writes episodes, and counts them."""
+    """Writes episodes, and counts them; ``finish`` gets the folder and the report at the end."""
 
     def __init__(
         self,
@@ -162,7 +179,9 @@ class _Job:
         progress: Callable[[ExportReport], None] | None,
         began: float,
         report: ExportReport,
+        finish: Callable[[Path, ExportReport], None] | None,
     ) -> None:
+        self._finish = finish
         self._format = format_
         self._writer = writer
         self._progress = progress
@@ -179,6 +198,8 @@ class _Job:
                     self._writer.write(episode)
                     self._count(episode)
                 self._writer.finish()
+                if self._finish is not None:
+                    self._finish(part, replace(self._report, notes=tuple(self._writer.notes)))
         return replace(
             self._report,
             disk_bytes=disk_bytes(target),
@@ -208,6 +229,43 @@ def _with_path(target: Path) -> Generator[None]:
             raise
         why = f"{os.strerror(error.errno)}: the data set was not made, and its files are removed"
         raise OSError(error.errno, why, error.filename or str(target)) from error
+
+
+def _write_card(
+    replay: SequenceReplayBuffer,
+    chosen: frozenset[tuple[int, int]],
+    format_: Format,
+    license: str | None,
+    part: Path,
+    report: ExportReport,
+) -> None:
+    """Write the card of a data set whose files are in ``part`` for now."""
+    own = part / CARD
+    facts = FormatFacts(
+        format_.name,
+        format_.about,
+        _without_folders(report.loading, report.path),
+        report.notes,
+        own.read_text(encoding="utf-8") if own.exists() else None,
+    )
+    title = report.path.name
+    for name, data in export_card(
+        replay.storage, chosen, facts, title=title, license=license
+    ).items():
+        (part / name).write_bytes(data)
+
+
+def _without_folders(loading: str, path: Path) -> str:
+    """Lines of Python in which the data set lies in the current folder: others have no such path.
+
+    Example:
+        >>> _without_folders('np.load("/home/me/pong/0.npz")', Path("/home/me/pong"))
+        'np.load("pong/0.npz")'
+    """
+    for parent in [*path.parents, *path.absolute().parents]:
+        if parent.name:
+            loading = loading.replace(f'"{parent}/', '"').replace(f'"{parent}"', '"."')
+    return loading
 
 
 def _chosen(

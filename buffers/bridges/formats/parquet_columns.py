@@ -13,8 +13,8 @@ import numpy as np
 
 from stepwell.buffers.bridges.formats.file_columns import FileColumn
 from stepwell.buffers.bridges.formats.png import decoded_rows, encoded_rows, is_lossy
-from stepwell.buffers.bridges.optional_libraries import load_library
 from stepwell.buffers.given_files import MemoryBudget
+from stepwell.buffers.optional_libraries import load_library
 from stepwell.buffers.spec import Field
 
 __all__ = [

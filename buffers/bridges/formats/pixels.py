@@ -17,10 +17,10 @@ from typing import Any, Final, Literal, NamedTuple, Protocol
 import numpy as np
 
 from stepwell.buffers.bridges.formats.format import Source
-from stepwell.buffers.bridges.optional_libraries import load_library
 from stepwell.buffers.episode import End, Episode
 from stepwell.buffers.episode_buffer import OBSERVED
 from stepwell.buffers.given_files import GivenFiles
+from stepwell.buffers.optional_libraries import load_library
 from stepwell.buffers.spec import Field, Spec
 from stepwell.buffers.step_columns import joined, split
 

@@ -9,8 +9,8 @@ from typing import Any, BinaryIO, Final, TypeAlias
 
 import numpy as np
 
-from stepwell.buffers.bridges.optional_libraries import load_library
 from stepwell.buffers.given_files import MemoryBudget
+from stepwell.buffers.optional_libraries import load_library
 
 __all__ = [
     "Value",

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium import spaces
 
-from stepwell.buffers.bridges.optional_libraries import load_library
+from stepwell.buffers.optional_libraries import load_library
 from stepwell.buffers.sampling.tensors import ToTensors
 from stepwell.buffers.whole_numbers import whole_number
 

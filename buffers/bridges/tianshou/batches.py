@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from stepwell.buffers.bridges.optional_libraries import load_library
 from stepwell.buffers.bridges.transitions import episode_steps, leaves_below, nested, rollout_steps
 from stepwell.buffers.curation.episode_writer import TransitionColumns
 from stepwell.buffers.episode import Episode
+from stepwell.buffers.optional_libraries import load_library
 from stepwell.buffers.replay import SequenceReplayBuffer
 from stepwell.buffers.rollout.rollout import Rollout
 from stepwell.buffers.sampling.batch import Batch, TransitionBatch

@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from stepwell.buffers.bridges.optional_libraries import load_library
 from stepwell.buffers.bridges.transitions import following_rows, leaves_below, nested
+from stepwell.buffers.optional_libraries import load_library
 from stepwell.buffers.rollout.advantages import RowFlags
 from stepwell.buffers.rollout.minibatches import Minibatch
 from stepwell.buffers.rollout.rollout import Rollout

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from stepwell.buffers.bridges.optional_libraries import load_library
 from stepwell.buffers.bridges.torchrl.batches import FLAGS, Key, Keyed, extra_name, key_text
 from stepwell.buffers.curation.episode_writer import EpisodeWriter, TransitionColumns
+from stepwell.buffers.optional_libraries import load_library
 from stepwell.buffers.replay import SequenceReplayBuffer
 
 __all__ = ["from_tensordict", "streams_of"]

@@ -171,7 +171,7 @@ class ReplayBuffer:
 
     @property
     def replay(self) -> SequenceReplayBuffer:
-        """The underlying Stepwell replay, with fields ``observation/NAME``, without `update`s."""
+        """The underlying Stepwell replay, with fields ``observation/NAME``; `update` leaves it."""
         return self.stored.replay
 
     @property

@@ -16,11 +16,12 @@ from stepwell.buffers.episode import Chunk
 from stepwell.buffers.errors import StoreCorrupt, StoreFailed, StoreLocked
 from stepwell.buffers.json_values import MOST
 from stepwell.buffers.spec import Spec
-from stepwell.buffers.storage.chunk_codec import Buffer, ChunkEncoder
+from stepwell.buffers.storage.chunk_codec import Buffer, ChunkDecoder, ChunkEncoder
 from stepwell.buffers.storage.chunk_index import ChunkIndex, Counters
 from stepwell.buffers.storage.disk.folder import StoreFolder
 from stepwell.buffers.storage.disk.format import (
     MOST_SEGMENTS,
+    MOST_STREAM,
     Header,
     Manifest,
     NextNumbers,
@@ -31,12 +32,12 @@ from stepwell.buffers.storage.disk.ledger_file import DiskLedger
 from stepwell.buffers.storage.disk.segment import LoadedSegment, SegmentMaps
 from stepwell.buffers.storage.disk.view import StoreView, load_all
 from stepwell.buffers.storage.disk.writer import (
-    EncodedChunk,
     SegmentSizes,
     SegmentWriter,
     truncate,
     write_missing_copies,
 )
+from stepwell.buffers.storage.encoded_chunk import EncodedChunk, fitting_chunks
 from stepwell.buffers.storage.ledger import widened
 from stepwell.buffers.storage.memory import check_chunk_bytes, max_chunk_rows
 
@@ -79,6 +80,7 @@ class Appender:
         self._ledger.has_chains |= len(self.index) > 0
         self._recover(loaded)
         self._encoder = ChunkEncoder(manifest.facts.spec)
+        self._decoder = ChunkDecoder(manifest.facts.spec)
         self._sizes = SegmentSizes.first(manifest.facts.segment_bytes)
 
     @property
@@ -115,6 +117,7 @@ class Appender:
     def keep_actions(self, chunks: Sequence[Chunk]) -> None:
         """See `DiskStorage.keep_actions`."""
         self._check()
+        _check_streams(chunks)
         records = self._ledger.records(chunks)
         with self._poisoning(), self._index_lock:
             self._ledger.add(records)
@@ -123,15 +126,43 @@ class Appender:
     def add(self, chunks: Sequence[Chunk]) -> None:
         """See `DiskStorage.add`."""
         self._check()
-        rest = self._encode(chunks)
+        _check_streams(chunks)
+        max_rows = max_chunk_rows(self._facts.capacity)
+        parts = [part for chunk in chunks for part in chunk.split(max_rows)]
+        self.view.index.check(parts)
+        encoded = [EncodedChunk.of(self._encoder, part) for part in parts]
+        self._check_sizes(encoded)
         self._ledger.notice(chunks)
+        self._store(encoded)
+
+    def add_encoded(self, chunks: Sequence[EncodedChunk]) -> None:
+        """See `DiskStorage.add_encoded`."""
+        self._check()
+        _check_streams(chunks)
+        max_rows = max_chunk_rows(self._facts.capacity)
+        encoded = fitting_chunks(chunks, max_rows, self._decoder, self._encoder)
+        self.view.index.check(encoded)
+        self._check_sizes(encoded)
+        self._ledger.notice(encoded)
+        self._store(encoded)
+
+    def _check_sizes(self, encoded: Sequence[EncodedChunk]) -> None:
+        """Refuse a chunk that alone takes more than the capacity in bytes."""
+        if self._facts.capacity_bytes is not None and encoded:
+            largest = max(encoded, key=lambda each: each.nbytes)
+            file_bytes = self._next_header(self._sizes.with_room_for([largest])).file_bytes
+            check_chunk_bytes(largest, file_bytes, self._facts.capacity_bytes)
+
+    def _store(self, chunks: Sequence[EncodedChunk]) -> None:
+        """Write checked chunks, and evict the oldest segments."""
+        rest = chunks
         max_rows = max_chunk_rows(self._facts.capacity)
         with self._poisoning():
             while rest:
                 writer = self._writer
                 count = 0 if writer is None else writer.count_fitting(rest, max_rows)
                 if writer is None or not count:
-                    writer = self._open_segment(rest[0].nbytes)
+                    writer = self._open_segment(rest)
                     count = writer.count_fitting(rest, max_rows)
                 writer.commit(rest[:count], self.view.index)
                 rest = rest[count:]
@@ -146,6 +177,12 @@ class Appender:
         with self._poisoning():
             while self._manifest.sealed and self.view.index.oldest_segment_stop <= row_id:
                 self._evict()
+
+    def seal(self) -> None:
+        """See `DiskStorage.seal`."""
+        self._check()
+        with self._poisoning():
+            self._seal()
 
     def append_session(self, facts: Mapping[str, object]) -> None:
         """See `DiskStorage.append_session`."""
@@ -162,7 +199,7 @@ class Appender:
             return False
         with self._poisoning():
             self._write_facts(replace(self._facts, spec=spec, sessions=()))
-        self._encoder = ChunkEncoder(spec)
+        self._encoder, self._decoder = ChunkEncoder(spec), ChunkDecoder(spec)
         self._ledger = self._open_ledger()
         return True
 
@@ -233,42 +270,30 @@ class Appender:
         ledger.load()
         return ledger
 
-    def _encode(self, chunks: Sequence[Chunk]) -> list[EncodedChunk]:
-        """Check and encode the chunks."""
-        max_rows = max_chunk_rows(self._facts.capacity)
-        parts = [part for chunk in chunks for part in chunk.split(max_rows)]
-        steps = self.view.index.check(parts)
-        encoded: list[EncodedChunk] = []
-        for chunk, new_steps in zip(parts, steps, strict=True):
-            data = self._encoder.encode(chunk)
-            encoded.append(EncodedChunk(chunk, data, sum(map(len, data)), new_steps))
-        if self._facts.capacity_bytes is not None and encoded:
-            largest = max(encoded, key=lambda each: each.nbytes)
-            file_bytes = self._next_header(largest.nbytes).file_bytes
-            check_chunk_bytes(largest.chunk, file_bytes, self._facts.capacity_bytes)
-        return encoded
-
-    def _next_header(self, nbytes: int) -> Header:
-        """The header of a new segment that has room for a chunk."""
+    def _next_header(self, sizes: SegmentSizes) -> Header:
+        """The header of a new segment."""
         following = self.view.next
         return Header(
             self._manifest.store,
             following.segment,
-            self._sizes.slots,
-            align(max(self._sizes.data_bytes, nbytes)),
+            sizes.slots,
+            align(sizes.data_bytes),
             following.position,
             Counters(*following[2:]),
             self._facts.short_text,
         )
 
-    def _open_segment(self, nbytes: int) -> SegmentWriter:
-        """Begin a new segment that has room for a chunk."""
+    def _open_segment(self, waiting: Sequence[EncodedChunk]) -> SegmentWriter:
+        """Begin a new segment that has room for the first one of some chunks, or for more."""
         full = self._writer
         self._seal()
+        share = min(self.view.nbytes // _MOST_SEGMENTS, _MOST_BYTES)
+        segment_bytes = max(share, self._facts.segment_bytes)
         if full is not None:
-            share = min(self.view.nbytes // _MOST_SEGMENTS, _MOST_BYTES)
-            self._sizes = self._sizes.after(full, max(share, self._facts.segment_bytes))
-        header = self._next_header(nbytes)
+            self._sizes = self._sizes.after(full, segment_bytes)
+        max_rows = max_chunk_rows(self._facts.capacity)
+        sizes = self._sizes.with_room_for(waiting, segment_bytes, max_rows)
+        header = self._next_header(sizes)
         self._evict_bytes(header.file_bytes)
         self._writer = SegmentWriter(
             self._folder.files, self._folder.path, header, self._index_lock
@@ -365,6 +390,17 @@ class _Poisoning(NamedTuple):
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is not None:
             self.fail(error)
+
+
+def _check_streams(chunks: Sequence[Chunk | EncodedChunk]) -> None:
+    """Refuse streams that no store can hold, as those of stores that are read as one."""
+    for chunk in chunks:
+        if not -MOST_STREAM <= chunk.stream <= MOST_STREAM:
+            raise ValueError(
+                f"chunk of episode {chunk.episode}: expected a stream from {-MOST_STREAM} to "
+                f"{MOST_STREAM}, got {chunk.stream}; number the envs from 0 on, and copy stores "
+                f"that are read as one with copy_episodes"
+            )
 
 
 def _describe(error: BaseException) -> str:

@@ -21,6 +21,7 @@ from stepwell.buffers.errors import StoreCorrupt
 
 __all__ = [
     "Files",
+    "LateFiles",
     "as_bytes",
     "check_platform",
     "not_a_file",
@@ -188,6 +189,31 @@ class Files:
         except BlockingIOError:
             return True
         return False
+
+
+class LateFiles(Files):
+    """The system calls for a folder that `publish` makes: it is durable only as a whole.
+
+    A crash leaves nothing of the folder, so that the order of its writes does not matter. `publish`
+    waits for every file and folder before it gives the folder its name.
+    """
+
+    def fsync(self, file: io.FileIO) -> None:
+        """Do not wait: `publish` does."""
+
+    def fsync_folder(self, path: Path) -> None:
+        """Do not wait: `publish` does."""
+
+    def fdatasync(self, file: io.FileIO) -> None:
+        """Do not wait: `truncate` and `publish` do."""
+
+    def truncate(self, file: io.FileIO, nbytes: int) -> None:
+        """Give a file another length, once its bytes are on the medium.
+
+        Its last writer sees all errors of the disk, another one perhaps not.
+        """
+        super().fdatasync(file)
+        super().truncate(file, nbytes)
 
 
 def write_at(files: Files, file: io.FileIO, data: bytes | memoryview, offset: int) -> None:

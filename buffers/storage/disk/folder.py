@@ -30,6 +30,7 @@ from stepwell.buffers.storage.disk.format import (
     repair_advice,
 )
 from stepwell.buffers.storage.disk.segment import read_header
+from stepwell.buffers.storage.urls import url_of
 
 __all__ = ["LEDGER", "StoreFolder", "folder_path"]
 
@@ -52,9 +53,17 @@ def folder_path(path: object) -> Path:
 
     Raises:
         TypeError: It is something else.
+        ValueError: It is a URL.
     """
     if not isinstance(path, str | os.PathLike):
         raise TypeError(f"path: expected the path of a folder, got {path!r}")
+    url = url_of(path)
+    if url is not None:
+        raise ValueError(
+            f"{url} is a URL, expected a folder here: the store at a URL is only read; copy it to "
+            f"a folder first (stepwell copy {url} --out DIR), or upload a folder (stepwell upload "
+            f"DIR {url})"
+        )
     return Path(path)
 
 
@@ -116,11 +125,11 @@ class StoreFolder:
         """
         if not self.is_store:
             below = sorted(str(each.parent) for each in self.path.glob(f"*/{_MANIFEST}"))
-            advice = (
-                f"there is one in {below[0]}"
-                if below
-                else "give the folder of a store, or make one"
-            )
+            advice = "give the folder of a store, or make one"
+            if below:
+                advice = f"there is one in {below[0]}"
+            elif self.path.is_file():
+                advice = "this is a file; of an archive, stepwell restore makes a store"
             raise StoreNotFound(
                 f"{self.path} holds no store, expected a folder with a {_MANIFEST}: {advice}"
             )

@@ -37,6 +37,7 @@ __all__ = [
     "MOST_FACTS_BYTES",
     "MOST_SEGMENTS",
     "MOST_SLOTS",
+    "MOST_STREAM",
     "SLOT",
     "Header",
     "Manifest",
@@ -56,6 +57,9 @@ FORMAT = 1
 
 MOST_SLOTS = 1 << 22
 """Slots of a segment at most."""
+
+MOST_STREAM = 1 << 32
+"""Absolute value of a stream at most."""
 
 MOST_FACTS_BYTES = (64 << 20) + 4096
 """Length of a manifest, and of a segment's header, at most."""
@@ -248,7 +252,9 @@ def _reading(where: str) -> Generator[None]:
 
 
 def repair_advice(where: object) -> str:
-    """The advice for a damaged file, for messages."""
+    """The advice for a damaged file or object, for messages."""
+    if "://" in str(where):
+        return "upload its store again, or open it with on_corrupt='skip'"
     return f"restore it from a copy, or run: stepwell repair {str(where).rpartition('/')[0]}"
 
 

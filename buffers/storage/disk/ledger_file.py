@@ -27,7 +27,7 @@ from stepwell.buffers.spec import Spec
 from stepwell.buffers.storage.chunk_codec import ChunkDecoder, ChunkEncoder
 from stepwell.buffers.storage.disk.files import Files, path_kind, write_at
 from stepwell.buffers.storage.disk.folder import LEDGER, StoreFolder
-from stepwell.buffers.storage.disk.format import FORMAT, repair_advice, too_new_error
+from stepwell.buffers.storage.disk.format import FORMAT, MOST_STREAM, repair_advice, too_new_error
 from stepwell.buffers.storage.ledger import (
     Facts,
     Kept,
@@ -49,7 +49,7 @@ _BEGIN = b"KEPT"
 _MARK, _MARK_OFFSET = b"DONE" * 3, 12
 _RECORD_BYTES = 1 << 16  # a record that is longer holds one chunk
 _MOST_RECORD_BYTES = 1 << 30
-_MOST_ROWS, _MOST_STREAM = 1 << 16, 1 << 32
+_MOST_ROWS = 1 << 16
 _RUN_BYTES = 1 << 20
 # After damage, records are searched for in so many bytes.
 _SEARCHED_BYTES = 64 << 20
@@ -266,7 +266,7 @@ class LedgerFile:
             if (
                 not 0 <= first_row <= MOST
                 or not 0 < rows <= _MOST_ROWS
-                or abs(stream) > _MOST_STREAM
+                or abs(stream) > MOST_STREAM
                 or end > End.TERMINATED | End.TRUNCATED
                 or nbytes > len(body) - at
             ):

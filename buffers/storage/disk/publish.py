@@ -40,7 +40,12 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.
 
 @contextlib.contextmanager
 def publish(
-    target: Path, doing: str, *, kind: Kind = "folder", outside: Path | None = None
+    target: Path,
+    doing: str,
+    *,
+    kind: Kind = "folder",
+    outside: Path | None = None,
+    goes_on: bool = False,
 ) -> Generator[Path]:
     """Create a folder or file that gets the target's name if the block succeeds, else is removed.
 
@@ -53,6 +58,8 @@ def publish(
         doing: A name for the work, as in "an import".
         kind: A folder or a file.
         outside: A folder in which the target must not lie.
+        goes_on: A folder's leftovers are not removed but given to the block, which checks each
+            file. After an OSError or Ctrl-C they stay for the next call.
 
     Raises:
         ValueError: The target is in use, or in ``outside``, or cannot be replaced, or
@@ -77,15 +84,22 @@ def publish(
     made = _make_folders(place.parent)
     part: _Part | None = None
     try:
-        part = _Part(place, doing, kind)
+        part = _Part(place, doing, kind, goes_on=goes_on)
         check_unused(target, kind)  # again: who had the lock until now may have made it
         part.make(kind)
         yield part.new
-        _make_durable(part.new)
+        try:
+            _make_durable(part.new)
+        except OSError as error:
+            raise StoreFailed(f"{part.new} is not on the disk") from error
         check_unused(target, kind)
         part.publish()
     except BaseException as error:
         is_there = part is not None and part.is_published
+        is_to_go_on = goes_on and isinstance(error, OSError | KeyboardInterrupt)
+        if is_to_go_on and part is not None and not is_there and part.has_files:
+            part.pause()
+            raise
         error.add_note(f"kept: {f'all of it, in {target}' if is_there else 'nothing'}")
         if part is not None:
             part.leave()
@@ -186,13 +200,14 @@ class _Part:
         place: The target.
         doing: A name for the work.
         kind: A folder or a file.
+        goes_on: Leftovers are not removed.
 
     Raises:
         ValueError: The folder's name is in use by something else.
         StoreLocked: Another process creates the target.
     """
 
-    def __init__(self, place: Path, doing: str, kind: Kind) -> None:
+    def __init__(self, place: Path, doing: str, kind: Kind, *, goes_on: bool = False) -> None:
         self.path = place.with_name(place.name + _SUFFIX)
         self.new = self.path / _NEW
         self._place = place
@@ -210,7 +225,8 @@ class _Part:
             self._close()
             raise
         try:
-            self._sweep()
+            if not goes_on:
+                self._sweep()
             self._sign()
         except BaseException:
             self.leave()
@@ -221,13 +237,22 @@ class _Part:
         """True once the target has its name, also if an interrupt followed at once."""
         return self._is_publishing and not os.path.lexists(self.new)
 
+    @property
+    def has_files(self) -> bool:
+        """True if the new folder is there, and not empty."""
+        return self.new.is_dir() and any(self.new.iterdir())
+
     def make(self, kind: Kind) -> None:
         """Create the empty folder or file."""
         if kind == "file":
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
             os.close(os.open(_NEW, flags, 0o666, dir_fd=self._folder))
             return
-        os.mkdir(_NEW, dir_fd=self._folder)
+        try:
+            os.mkdir(_NEW, dir_fd=self._folder)
+        except FileExistsError:  # leftovers to go on with
+            if not stat.S_ISDIR(os.lstat(self.new).st_mode):
+                raise self._in_the_way(f"a file or a link {_NEW}") from None
         if self._place.is_dir():  # which may be there to be shared
             self.new.chmod(stat.S_IMODE(self._place.stat().st_mode))
 
@@ -237,6 +262,10 @@ class _Part:
         # In place of an empty folder, but never of another one.
         os.rename(self.new, self._place)
         Files().fsync_folder(self._place.parent)
+
+    def pause(self) -> None:
+        """Let the folder be, for a process that goes on with it."""
+        self._close()
 
     def leave(self) -> None:
         """Remove the folder and its contents."""
@@ -424,5 +453,5 @@ def _make_durable(path: Path) -> None:
         if each.is_dir():
             files.fsync_folder(each)
         else:
-            with each.open("rb") as file:
-                os.fsync(file.fileno())
+            with each.open("rb", buffering=0) as file:
+                files.fsync(file)

@@ -17,7 +17,13 @@ import numpy as np
 from stepwell.buffers.episode import End
 from stepwell.buffers.errors import StoreCorrupt
 from stepwell.buffers.json_values import MOST
-from stepwell.buffers.storage.disk.format import SLOT, Header, TableCopy, repair_advice
+from stepwell.buffers.storage.disk.format import (
+    MOST_STREAM,
+    SLOT,
+    Header,
+    TableCopy,
+    repair_advice,
+)
 
 __all__ = ["CommittedSlots", "check_slots", "open_slots", "sealed_slots"]
 
@@ -26,7 +32,7 @@ _NUMBERS = (
     *("row_id", "total_steps", "offset", "nbytes"),
 )
 _FIRST_NUMBER = 4  # the position is at byte 32 of a slot, followed by the others
-_MOST_STREAM, _MOST_END = 1 << 32, sum(End)
+_MOST_END = sum(End)
 _LOST = int(End.LOST)
 
 
@@ -112,7 +118,7 @@ def check_slots(committed: CommittedSlots, header: Header, data_end: int, where:
     is_lost = slots["end"] & _LOST != 0
     is_unknown = episode == -1  # lost, with all that was known of it
     is_out = (numbers < 0) | (numbers > MOST)
-    is_out[_NUMBERS.index("stream")] = (stream < -_MOST_STREAM) | (stream > _MOST_STREAM)
+    is_out[_NUMBERS.index("stream")] = (stream < -MOST_STREAM) | (stream > MOST_STREAM)
     is_out[_NUMBERS.index("episode"), is_unknown] = False
 
     def refuse(is_wrong: Any, name: str, expected: str, least: Any = None) -> None:
@@ -129,8 +135,8 @@ def check_slots(committed: CommittedSlots, header: Header, data_end: int, where:
 
     head_bytes = slots["head_bytes"]
     for name, wrong in zip(_NUMBERS, is_out, strict=True):
-        first = -_MOST_STREAM if name == "stream" else 0
-        most = _MOST_STREAM if name == "stream" else MOST
+        first = -MOST_STREAM if name == "stream" else 0
+        most = MOST_STREAM if name == "stream" else MOST
         refuse(wrong, name, f"{first} to {most}")
     refuse(slots["end"] > _MOST_END, "end", f"at most {_MOST_END}")
     refuse(is_unknown & (~is_lost | (rows != 0) | (nbytes != 0)), "episode", "one for its rows")
@@ -177,7 +183,7 @@ def _are_in_order(numbers: np.ndarray, slots: np.ndarray, header: Header, data_e
         # A stream may be below zero.
         numbers.max() <= MOST
         and min(numbers[:2].min(), numbers[3:].min()) >= 0
-        and -_MOST_STREAM <= stream.min() <= stream.max() <= _MOST_STREAM
+        and -MOST_STREAM <= stream.min() <= stream.max() <= MOST_STREAM
         and slots["end"].max() < _LOST
         and rows.min() > 0
         and (position - position[0] == np.arange(len(slots))).all()

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 from array import array
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
-from zlib import crc32
 
 import numpy as np
 
 from stepwell.buffers.errors import StoreCorrupt
+from stepwell.buffers.native import crc32
 from stepwell.buffers.storage.chunk_index import CHUNK, ChunkIndex, ChunkInfo, Counters
 from stepwell.buffers.storage.disk.files import Files, as_bytes
 from stepwell.buffers.storage.disk.format import (
@@ -32,6 +31,7 @@ from stepwell.buffers.storage.disk.recovery import (
     open_slots,
     sealed_slots,
 )
+from stepwell.buffers.storage.encoded_chunk import EncodedChunk
 
 _RUN_BYTES = 8 << 20
 
@@ -113,26 +113,85 @@ class Segment:
         """
         number = position - self.header.position
         if self._is_proved[number]:
-            self._check_length(memory, record, record.nbytes)
+            self._check_length(memory, record, record.nbytes, record.offset)
             return
-        self._compare(memory, record, record.nbytes, self._crcs[number])
-        with self._naming_place(record):
-            self._check_fields(memory, number, record)
+        self.check(memory, position, record, record.offset)
         self._is_proved[number] = True
 
-    def metadata(
-        self, memory: np.ndarray, position: int, record: ChunkInfo
-    ) -> Mapping[str, object]:
-        """The metadata of a chunk; only its head is checked, not its rows.
+    def check(self, memory: np.ndarray, position: int, record: ChunkInfo, begin: int) -> None:
+        """Check a chunk's bytes and fields.
+
+        Args:
+            memory: Memory that holds the chunk.
+            position: Its position.
+            record: Its record.
+            begin: Offset of the chunk in the memory.
 
         Raises:
             StoreCorrupt: The bytes are damaged.
         """
         number = position - self.header.position
-        self._compare(memory, record, self._head_bytes[number], self._head_crcs[number])
-        with self._naming_place(record):
-            self.header.chunks.check_head(memory, record.offset, self._head_bytes[number])
-            return self.header.chunks.metadata(memory, record.offset)
+        self._compare(memory, record, record.nbytes, self._crcs[number], begin)
+        try:
+            self._check_fields(memory, number, record, begin)
+        except StoreCorrupt as error:
+            raise self._placed(record, error) from error
+
+    @property
+    def head_lengths(self) -> np.ndarray:
+        """Length of each chunk's head [chunks]."""
+        return np.array(self._head_bytes, np.int64)
+
+    def metadata(
+        self, memory: np.ndarray, position: int, record: ChunkInfo, begin: int | None = None
+    ) -> Mapping[str, object]:
+        """The metadata of a chunk; only its head is checked, not its rows.
+
+        Args:
+            memory: Memory that holds the chunk, or at least its head.
+            position: Its position.
+            record: Its record.
+            begin: Offset of the chunk in the memory; None is its offset in the file.
+
+        Raises:
+            StoreCorrupt: The bytes are damaged.
+        """
+        number = position - self.header.position
+        at = record.offset if begin is None else begin
+        self._compare(memory, record, self._head_bytes[number], self._head_crcs[number], at)
+        chunks = self.header.chunks
+        try:
+            chunks.check_head(memory, at, self._head_bytes[number])
+            return chunks.metadata(memory, at)
+        except StoreCorrupt as error:
+            raise self._placed(record, error) from error
+
+    def encoded(
+        self, memory: np.ndarray, position: int, record: ChunkInfo, begin: int | None = None
+    ) -> EncodedChunk:
+        """A chunk in its bytes, which are those that were written.
+
+        Args:
+            memory: Memory that holds the chunk.
+            position: Its position.
+            record: Its record.
+            begin: Offset of the chunk in the memory, where its bytes are known to be right; None is
+                its offset in the file, and they are checked when it is first used.
+
+        Raises:
+            StoreCorrupt: The bytes are damaged, or the chunk is left out.
+        """
+        chunks, number = self.header.chunks, position - self.header.position
+        at = record.offset if begin is None else begin
+        chunk = EncodedChunk.stored(record, chunks.spec, memory, at, self._crcs[number])
+        if begin is None:
+            self.prove(memory, position, record)
+        try:
+            chunks.check_codecs(memory, at)
+            chunks.check_metadata(memory, at)
+        except StoreCorrupt as error:
+            raise self._placed(record, error) from error
+        return chunk
 
     def check_all(self, memory: np.ndarray, position: int, record: ChunkInfo) -> None:
         """Check a chunk with the right checksum completely, and decode its rows.
@@ -141,34 +200,37 @@ class Segment:
             StoreCorrupt: No writer can have made it.
         """
         self.metadata(memory, position, record)
-        with self._naming_place(record):
-            self._check_fields(memory, position - self.header.position, record)
-            self.header.chunks.check_rows(memory, record.offset, record.stored_rows)
-
-    @contextlib.contextmanager
-    def _naming_place(self, record: ChunkInfo) -> Generator[None]:
         try:
-            yield
+            self._check_fields(memory, position - self.header.position, record, record.offset)
+            self.header.chunks.check_rows(memory, record.offset, record.stored_rows)
         except StoreCorrupt as error:
-            raise StoreCorrupt(damage_message(self.path, record, str(error))) from error
+            raise self._placed(record, error) from error
 
-    def _check_fields(self, memory: np.ndarray, number: int, record: ChunkInfo) -> None:
+    def _placed(self, record: ChunkInfo, error: StoreCorrupt) -> StoreCorrupt:
+        """The error, with the place of the chunk."""
+        return StoreCorrupt(damage_message(self.path, record, str(error)))
+
+    def _check_fields(self, memory: np.ndarray, number: int, record: ChunkInfo, begin: int) -> None:
         """Refuse a chunk whose fields do not fit in its bytes."""
-        chunks, place = self.header.chunks, (record.offset, record.nbytes, record.stored_rows)
-        chunks.check_head(memory, record.offset, self._head_bytes[number])
+        chunks, place = self.header.chunks, (begin, record.nbytes, record.stored_rows)
+        chunks.check_head(memory, begin, self._head_bytes[number])
         chunks.check(memory, *place)
 
-    def _compare(self, memory: np.ndarray, record: ChunkInfo, nbytes: int, crc: int) -> None:
-        end = self._check_length(memory, record, nbytes)
-        if crc32(as_bytes(memory[record.offset : end])) != crc:
+    def _compare(
+        self, memory: np.ndarray, record: ChunkInfo, nbytes: int, crc: int, begin: int
+    ) -> None:
+        end = self._check_length(memory, record, nbytes, begin)
+        if crc32(as_bytes(memory[begin:end])) != crc:
             raise StoreCorrupt(damage_message(self.path, record))
 
-    def _check_length(self, memory: np.ndarray, record: ChunkInfo, nbytes: int) -> int:
+    def _check_length(self, memory: np.ndarray, record: ChunkInfo, nbytes: int, begin: int) -> int:
         """Refuse memory that ends before a chunk does; it may have been mapped again."""
-        end = record.offset + nbytes
+        end = begin + nbytes
         if len(memory) < end:
+            # The memory of a file begins where the file does.
+            there, expected = (shift + record.offset - begin for shift in (len(memory), end))
             raise StoreCorrupt(
-                wrong_size_message(self.path, len(memory), str(max(self.nbytes, end)))
+                wrong_size_message(self.path, there, str(max(self.nbytes, expected)))
             )
         return end
 

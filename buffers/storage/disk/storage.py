@@ -28,9 +28,10 @@ from stepwell.buffers.storage.disk.layout import FolderLayout, read_layout
 from stepwell.buffers.storage.disk.ledger_file import LedgerReader
 from stepwell.buffers.storage.disk.segment import LoadedSegment, Segment, SegmentMaps
 from stepwell.buffers.storage.disk.view import Recovery, StoreView, read_view
+from stepwell.buffers.storage.encoded_chunk import EncodedChunk, check_position
 from stepwell.buffers.storage.memory import check_capacity
 
-__all__ = ["DiskStorage", "OnCorrupt", "Recovery", "closing_on_error"]
+__all__ = ["DiskStorage", "OnCorrupt", "Recovery", "check_on_corrupt", "closing_on_error"]
 
 OnCorrupt = Literal["raise", "skip"]
 """Treatment of damaged chunks in a store that is opened for reading."""
@@ -154,7 +155,7 @@ class DiskStorage:
                 is out of range.
         """
         _check_limits(capacity, capacity_bytes)
-        skip = _check_on_corrupt(on_corrupt, read_only=read_only)
+        skip = check_on_corrupt(on_corrupt, read_only=read_only)
         folder = StoreFolder(path, files or Files())
         folder.check()
         if read_only:
@@ -295,12 +296,37 @@ class DiskStorage:
         After a crash all chunks of a call are stored or none, unless they did not fit in one file.
 
         Raises:
-            ValueError: A chunk does not continue its episode, or is larger than the capacity;
-                nothing was stored.
+            ValueError: A chunk does not continue its episode, is larger than the capacity, or has a
+                stream below -2^32 or above 2^32; nothing was stored.
             SpecMismatch: A field is missing or has another dtype or shape; nothing was stored.
             StoreFailed: The disk is full or failed, now or before; open the store again.
         """
         self._require_appender().add(chunks)
+
+    def add_encoded(self, chunks: Sequence[EncodedChunk]) -> None:
+        """Store encoded chunks as they are; when it returns they are durable, as after `add`.
+
+        They are checked first, see `EncodedChunk.check`. One with more rows than a sixteenth of the
+        capacity is decoded and split.
+
+        Raises:
+            StoreCorrupt: The bytes of a chunk are damaged, or it holds other fields; nothing was
+                stored.
+            SpecMismatch: A field has another codec; nothing was stored.
+            ValueError: A chunk does not continue its episode, is larger than the capacity, or has a
+                stream below -2^32 or above 2^32; nothing was stored.
+            StoreFailed: The disk is full or failed, now or before; open the store again.
+        """
+        self._require_appender().add_encoded(chunks)
+
+    def continue_episodes(self) -> None:
+        """Let the next chunks continue episodes that an earlier process has left open.
+
+        Without it reopening a store cuts them. For a writer that knows that its rows follow those.
+        """
+        index = self._require_appender().index
+        with self._lock:
+            index.continue_episodes()
 
     @property
     def ledger(self) -> Sequence[Chunk]:
@@ -330,8 +356,8 @@ class DiskStorage:
         """Add actions to the `ledger`; when it returns they are durable.
 
         Raises:
-            ValueError: A chunk has no rows, or its metadata do not say its place in a chain;
-                nothing was added.
+            ValueError: A chunk has no rows or a stream below -2^32 or above 2^32, or its metadata
+                do not say its place in a chain; nothing was added.
             SpecMismatch: A field is missing or has another dtype or shape; nothing was added.
             StoreFailed: The disk is full or failed, now or before; open the store again.
         """
@@ -346,6 +372,19 @@ class DiskStorage:
         memory, segment, record = self._find(position)
         segment.prove(memory, position, record)
         return memory, record.offset
+
+    def encoded(self, position: int) -> EncodedChunk:
+        """The chunk at a position in the bytes in which it is stored, which are not copied.
+
+        Raises:
+            ValueError: No chunk has this position, or it was evicted.
+            StoreCorrupt: The bytes are damaged, or the chunk is left out.
+        """
+        with self._lock:
+            self._check_open()
+            check_position(self.index, position)
+            memory, segment, record = self._find(position)
+            return segment.encoded(memory, position, record)
 
     def metadata(self, position: int) -> Mapping[str, object]:
         """JSON-able facts about the episode of the chunk at a position; its rows are not read.
@@ -364,6 +403,18 @@ class DiskStorage:
             StoreFailed: A system call failed, now or earlier.
         """
         self._require_appender().drop_before(row_id)
+
+    def seal(self) -> None:
+        """Complete the newest segment now; later chunks begin another.
+
+        A complete segment is never written again. Without this, a segment is completed when it is
+        full, and by `close`.
+
+        Raises:
+            ValueError: The store was opened with ``read_only=True``.
+            StoreFailed: A system call failed, now or earlier.
+        """
+        self._require_appender().seal()
 
     def lose(self, position: int) -> None:
         """Leave out a chunk whose bytes are damaged, in this object only."""
@@ -525,7 +576,7 @@ def _plain_json(name: str, value: Mapping[str, object]) -> dict[str, object]:
     return cast("dict[str, object]", json.loads(json_text(dict(value), _MOST_DEPTH, name)))
 
 
-def _check_on_corrupt(on_corrupt: str, *, read_only: bool) -> bool:
+def check_on_corrupt(on_corrupt: str, *, read_only: bool) -> bool:
     """True for ``"skip"``.
 
     Raises:

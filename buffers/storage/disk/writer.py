@@ -5,23 +5,23 @@ from __future__ import annotations
 import contextlib
 import errno
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from io import FileIO
 from pathlib import Path
 from threading import RLock
 from typing import NamedTuple
-from zlib import crc32
 
 import numpy as np
 
-from stepwell.buffers.episode import Chunk
+from stepwell.buffers.native import crc32
 from stepwell.buffers.storage.chunk_codec import Part
 from stepwell.buffers.storage.chunk_index import ChunkIndex
 from stepwell.buffers.storage.disk.files import Files, write_at
 from stepwell.buffers.storage.disk.format import SLOT, Header, SealedSegment, Slot, align
 from stepwell.buffers.storage.disk.segment import LoadedSegment, Segment, segment_path
+from stepwell.buffers.storage.encoded_chunk import EncodedChunk
 
-__all__ = ["EncodedChunk", "SegmentSizes", "SegmentWriter", "write_missing_copies"]
+__all__ = ["SegmentSizes", "SegmentWriter", "write_missing_copies"]
 
 _MIN_SLOTS = 256
 _MIN_DATA_BYTES = 1 << 20
@@ -30,28 +30,12 @@ _LONG_BYTES = 1 << 16
 _RUN_BYTES = 1 << 20
 
 
-class EncodedChunk(NamedTuple):
-    """A chunk with its bytes; the first part is its head, the fields and the metadata."""
-
-    chunk: Chunk
-    parts: list[Part]
-    nbytes: int
-    new_steps: int
-
-    @property
-    def crc(self) -> int:
-        """Checksum of the bytes."""
-        crc = 0
-        for part in self.parts:
-            crc = crc32(part, crc)
-        return crc
-
-
 class SegmentSizes(NamedTuple):
     """The space in a segment.
 
     A run begins with a small segment, and the resource that ran out is doubled in the next one. So
-    neither a short run nor one with few large chunks leaves much space unused.
+    neither a short run nor one with few large chunks leaves much space unused. Chunks that are
+    added together get a segment of their size.
     """
 
     slots: int
@@ -66,10 +50,35 @@ class SegmentSizes(NamedTuple):
         """The sizes of the segment that follows a full one."""
         slots, data_bytes = self
         if full.free_slots == 0:
-            slots = min(2 * slots, max(slots, segment_bytes // _MIN_BYTES_A_SLOT))
+            slots = min(2 * slots, max(slots, _most_slots(segment_bytes)))
         elif full.used_data_bytes > data_bytes // 2:
             data_bytes = min(2 * data_bytes, segment_bytes)
         return SegmentSizes(slots, data_bytes)
+
+    def with_room_for(
+        self, chunks: Sequence[EncodedChunk], segment_bytes: int = 0, max_rows: int = 0
+    ) -> SegmentSizes:
+        """At least these sizes, with room for the first chunk, and for more within the limits.
+
+        Args:
+            chunks: The chunks that wait.
+            segment_bytes: Bytes of a segment.
+            max_rows: Rows of a segment.
+        """
+        slots, data_bytes, rows = 0, 0, 0
+        most_slots = _most_slots(segment_bytes)
+        for chunk in chunks:
+            nbytes, rows = chunk.nbytes, rows + chunk.rows
+            is_full = slots >= most_slots or data_bytes + nbytes > segment_bytes or rows > max_rows
+            if slots and is_full:
+                break
+            slots, data_bytes = slots + 1, data_bytes + nbytes
+        return SegmentSizes(max(self.slots, slots), max(self.data_bytes, data_bytes))
+
+
+def _most_slots(segment_bytes: int) -> int:
+    """Slots that a segment begins with at most."""
+    return segment_bytes // _MIN_BYTES_A_SLOT
 
 
 class SegmentWriter:
@@ -110,10 +119,10 @@ class SegmentWriter:
         """The number of chunks, from the first on, that fit in this segment."""
         free_bytes, rows, count = self._header.data_bytes - self.used_data_bytes, self.rows, 0
         for encoded in chunks[: self.free_slots]:
-            if encoded.nbytes > free_bytes or rows + encoded.chunk.rows > max_rows:
+            if encoded.nbytes > free_bytes or rows + encoded.rows > max_rows:
                 break
             free_bytes -= encoded.nbytes
-            rows += encoded.chunk.rows
+            rows += encoded.rows
             count += 1
         return count
 
@@ -131,7 +140,7 @@ class SegmentWriter:
         with self._index_lock:
             for encoded, slot in zip(chunks, slots, strict=True):
                 self.segment.append(slot)
-                index.append(encoded.chunk, self._header.number, slot.offset, slot.nbytes)
+                index.append(encoded, self._header.number, slot.offset, slot.nbytes)
                 self.rows += slot.rows
         self._slots += len(chunks)
         self._data_end = end
@@ -155,7 +164,7 @@ class SegmentWriter:
     def _write_data(self, chunks: Sequence[EncodedChunk]) -> int:
         """Write the chunks' bytes and return where they end."""
         end = self._data_end
-        for data in _in_few_parts([part for encoded in chunks for part in encoded.parts]):
+        for data in _in_few_parts(part for encoded in chunks for part in encoded.parts):
             for start in range(0, len(data), _RUN_BYTES):
                 run = memoryview(data)[start : start + _RUN_BYTES]
                 write_at(self._files, self._file, run, end)
@@ -169,32 +178,34 @@ class SegmentWriter:
         position, row_id = index.base + len(index), index.next_row_id
         total_steps, offset = index.total_steps, self._data_end
         slots: list[Slot] = []
-        for place, encoded in enumerate(chunks):
-            chunk, head = encoded.chunk, encoded.parts[0]
-            rows, nbytes = chunk.rows, encoded.nbytes
-            total_steps += encoded.new_steps
+        for place, (chunk, new_steps) in enumerate(zip(chunks, index.check(chunks), strict=True)):
+            head, rows, nbytes = chunk.head, chunk.rows, chunk.nbytes
+            total_steps += new_steps
             slots.append(
                 Slot(
                     *(self._slots + place, self._slots, len(chunks), int(chunk.end)),
                     *(position + place, chunk.episode, chunk.stream, chunk.first_row, rows),
-                    *(row_id, total_steps, offset, nbytes, len(head), crc32(head), encoded.crc),
+                    *(row_id, total_steps, offset, nbytes, len(head), crc32(head), chunk.crc),
                 )
             )
             row_id, offset = row_id + rows, offset + nbytes
         return slots
 
 
-def _in_few_parts(parts: Sequence[Part]) -> list[Part]:
+def _in_few_parts(parts: Iterable[Part]) -> Iterator[Part]:
     """The same bytes in few parts, of which the long ones are not copied."""
-    few: list[Part] = []
-    short: list[Part] = []
+    short, nbytes = list[Part](), 0
     for part in parts:
-        if len(part) < _LONG_BYTES:
+        is_long = len(part) >= _LONG_BYTES
+        if is_long or nbytes + len(part) > _RUN_BYTES:
+            yield b"".join(short)
+            short, nbytes = [], 0
+        if is_long:
+            yield part
+        else:
             short.append(part)
-            continue
-        few += [b"".join(short), part]
-        short = []
-    return [*few, b"".join(short)]
+            nbytes += len(part)
+    yield b"".join(short)
 
 
 def write_missing_copies(files: Files, loaded: LoadedSegment, *, is_open: bool) -> None:

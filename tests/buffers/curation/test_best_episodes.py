@@ -193,8 +193,8 @@ def _last_of_equal(original: Callable[..., Choice]) -> Callable[..., Choice]:
 @pytest.mark.parametrize(
     ("name", "bug"),
     [
-        ("_count", _rounded_down),
-        ("_count", _in_floats),
+        ("count", _rounded_down),
+        ("count", _in_floats),
         ("_has_all_rewards", _counts_cut),
         ("_has_all_rewards", _counts_late),
         ("_value_of", _ranks_nan),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -26,9 +27,12 @@ from stepwell.buffers import (
     SpecMismatch,
     StoreCorrupt,
 )
-from stepwell.buffers.curation import episode_writer, repeated_episodes
+from stepwell.buffers.curation import copy, episode_writer, repeated_episodes
 from stepwell.buffers.curation.copy import CopyReport, copy_episodes
 from stepwell.buffers.curation.stored_episode import StoredEpisode
+from stepwell.buffers.provenance.chains import Chain, chains_of
+from stepwell.buffers.testing import SPEC as CHAIN_SPEC
+from support.crash.crash_truth import Plan
 from support.rows.labelled_rows import SPEC, Player, contents_of, rows_of, whole
 
 
@@ -65,9 +69,15 @@ def contents(source: SequenceReplayBuffer) -> list[Any]:
     return [contents_of(episode) for episode in source.iter_episodes()]
 
 
+def recoded(**codecs: Codec) -> SequenceReplayBuffer:
+    """A target in RAM with codecs other than those of the sources: all rows are decoded."""
+    return SequenceReplayBuffer(codecs=codecs or {"info/picture": "delta"})
+
+
 def small_chunks(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
     """Make the chunks that are copied shorter than the episodes."""
     monkeypatch.setattr(episode_writer, "_CHUNK_ROWS", rows)
+    monkeypatch.setattr(episode_writer, "_ENCODED_BYTES", rows * SPEC.row_bytes)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +91,7 @@ def test_a_copy_has_every_row_bit_by_bit(
 ) -> None:
     source = played(stack, seed)
     target = stack.enter_context(SequenceReplayBuffer(path, codecs=codecs))
-    report = copy_episodes(source, target)
+    report = copy_episodes(source, target, digest=True)
     assert contents(target) == contents(source)
     assert target.spec == SPEC.with_codecs(codecs)
     assert [one.id for one in target.iter_episodes()] == list(range(source.episodes))
@@ -101,18 +111,117 @@ def test_an_episode_longer_than_a_chunk_stays_one_episode(
 ) -> None:
     small_chunks(monkeypatch, rows)
     source = played(stack, 3)
-    target = SequenceReplayBuffer()
-    assert copy_episodes(source, target).digest == source.digest() == target.digest()
+    target = recoded()
+    assert copy_episodes(source, target, digest=True).digest == source.digest() == target.digest()
     assert contents(target) == contents(source)
     assert target.storage.index.records["rows"].max() <= rows
 
 
 def test_small_chunks_are_joined(stack: ExitStack) -> None:
     source = played(stack, 0)
-    target = SequenceReplayBuffer()
+    target = recoded()
     copy_episodes(source, target)
     assert len(source.storage.index) > 1.3 * source.episodes
     assert len(target.storage.index) == target.episodes
+
+
+@pytest.mark.parametrize(
+    ("stored", "copied"),
+    [
+        ([5], [5]),
+        ([5, 6], [5, 6]),
+        ([5, 6, 7], [18]),
+        ([255] * 3, [765]),
+        ([256, 5, 300, 6, 7], [256, 5, 300, 6, 7]),
+        ([300, 5, 6, 7, 300, 8], [300, 18, 300, 8]),
+        ([5, 6, 7, 8, 256, 9, 10, 11], [26, 256, 30]),
+        ([200] * 25, [4096, 904]),
+    ],
+)
+def test_three_small_chunks_or_more_are_joined_and_others_stay_what_they_are(
+    stored: list[int], copied: list[int], stack: ExitStack
+) -> None:
+    source = replay(stack)
+    for rows, last in zip(stored, np.cumsum(stored).tolist(), strict=True):
+        end = End.TERMINATED if last == sum(stored) else End.NONE
+        fields = rows_of(0, 0, last - rows, last)
+        source.add([Chunk(0, 0, last - rows, end, fields, {"number": 0})])
+    target = SequenceReplayBuffer()
+    assert copy_episodes(source, target, digest=True).digest == source.digest()
+    assert target.storage.index.records["stored_rows"].tolist() == copied
+    assert contents(target) == contents(source)
+
+
+def in_chains(
+    stack: ExitStack, seed: str, path: str | None, capacity: int | None
+) -> SequenceReplayBuffer:
+    """A replay of two runs, with episodes that must be played again after others."""
+    made = replay(stack, path, spec=CHAIN_SPEC, capacity=capacity)
+    episode = 0
+    for session in range(2):
+        if session:
+            made.storage.append_session({"run": session})
+        plan = Plan(seed, episode)
+        for _ in range(16):
+            made.add(
+                [
+                    replace(chunk, metadata={**chunk.metadata, "session": session})
+                    for chunk in plan.flush()
+                ]
+            )
+        episode = plan.next_episode
+    return made
+
+
+@pytest.mark.parametrize(
+    ("seed", "capacity", "path"),
+    [
+        *((seed, capacity, None) for seed in range(4) for capacity in (None, 160)),
+        *((1, None, "copy"), (2, 160, "copy")),
+    ],
+)
+def test_a_merge_of_chunks_as_they_are_is_the_same_as_of_decoded_ones(
+    seed: int,
+    capacity: int | None,
+    path: str | None,
+    stack: ExitStack,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(copy, "_LEAST_ROWS", (1, 4, 8, 100)[seed])
+    sources = [
+        in_chains(stack, f"{seed}{number}", path and f"source{number}", capacity)
+        for number in range(2)
+    ]
+    assert capacity is None or all(len(source.storage.ledger) > 0 for source in sources)
+    target = stack.enter_context(SequenceReplayBuffer(path))
+    model = SequenceReplayBuffer(codecs={"observation": "raw"})
+    reports = [
+        replace(
+            copy_episodes(sources, each, duplicates="keep", digest=True), stored_bytes=0, seconds=0
+        )
+        for each in (target, model)
+    ]
+    assert reports[0] == reports[1]
+    assert target.digest() == model.digest() == reports[0].digest
+    assert contents(target) == contents(model)
+    for position in range(len(target.storage.index)):
+        metadata = target.storage.encoded(position).metadata
+        episode = target.storage.index.record(position).episode
+        assert metadata == model.storage.metadata(model.storage.index.tail_of(episode))
+    first, second = (chains_of(each.storage) for each in (target, model))
+    assert [_plays(chain) for chain in first[0]] == [_plays(chain) for chain in second[0]]
+    assert len(first[1]) == len(second[1])
+    assert len(target.storage.index) > 0
+
+
+def _plays(chain: Chain) -> list[Any]:
+    return [
+        (
+            (chain.stream, play.steps, dict(play.metadata)),
+            [action for part in play.actions() for action in part["action"].tolist()],
+        )
+        for play in chain.plays
+    ]
 
 
 def test_a_long_episode_is_copied_in_parts(
@@ -142,7 +251,7 @@ def test_large_rows_make_chunks_of_bounded_bytes(
     monkeypatch.setattr(episode_writer, "_CHUNK_BYTES", 10 * SPEC.row_bytes)
     source = replay(stack)
     source.add([whole(0, 0, 95)])
-    target = SequenceReplayBuffer()
+    target = recoded()
     copy_episodes(source, target)
     assert target.storage.index.records["rows"].tolist() == [10] * 9 + [5]
 
@@ -168,7 +277,7 @@ def test_where_and_keep_are_combined(stack: ExitStack) -> None:
     def is_long(episode: StoredEpisode) -> bool:
         return episode.steps >= 6
 
-    report = copy_episodes(source, target, where=odd, keep=is_long)
+    report = copy_episodes(source, target, where=odd, keep=is_long, digest=True)
     episodes = list(source.iter_episodes())
     chosen = [one for one in episodes if one.id % 2 and one.steps >= 6]
     assert 0 < len(chosen) < len(episodes) / 2
@@ -191,7 +300,7 @@ def test_a_mapping_selects_by_metadata(stack: ExitStack) -> None:
 def test_several_sources_are_copied_in_order(stack: ExitStack) -> None:
     sources = [played(stack, seed) for seed in range(3)]
     target = SequenceReplayBuffer()
-    report = copy_episodes(sources, target, duplicates="keep")
+    report = copy_episodes(sources, target, duplicates="keep", digest=True)
     assert contents(target) == [one for source in sources for one in contents(source)]
     assert report.digest == target.digest()
     assert target.steps == sum(map(len, sources))
@@ -337,17 +446,19 @@ def test_an_interrupted_copy_into_ram_reports_its_episodes_and_steps(
     ]
 
 
+@pytest.mark.parametrize("method", ["add", "add_encoded"])
 def test_an_interrupt_right_after_a_write_reports_the_write(
-    stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+    method: str, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source, target = played(stack, 0), SequenceReplayBuffer()
-    add = SequenceReplayBuffer.add
+    source = played(stack, 0)
+    target = recoded() if method == "add" else SequenceReplayBuffer()
+    add = getattr(SequenceReplayBuffer, method)
 
-    def interrupted(self: SequenceReplayBuffer, chunks: Sequence[Chunk]) -> None:
+    def interrupted(self: SequenceReplayBuffer, chunks: Sequence[Any]) -> None:
         add(self, chunks)
         raise KeyboardInterrupt  # a second Ctrl-C may come at any time
 
-    monkeypatch.setattr(SequenceReplayBuffer, "add", interrupted)
+    monkeypatch.setattr(SequenceReplayBuffer, method, interrupted)
     with pytest.raises(KeyboardInterrupt) as caught:
         copy_episodes(source, target)
     assert contents(target) == contents(source)
@@ -387,7 +498,7 @@ def test_an_interrupted_copy_cuts_the_last_episode(
         if report.steps > 30:
             raise KeyboardInterrupt
 
-    target = SequenceReplayBuffer()
+    target = recoded()
     with pytest.raises(KeyboardInterrupt) as caught:
         copy_episodes(source, target, progress=progress)
     assert caught.value.__notes__ == ["kept: 0 of 1 episodes, 39 of 89 steps, in RAM"]
@@ -439,7 +550,7 @@ def test_an_episode_without_its_beginning_is_copied_as_it_is(
     small_chunks(monkeypatch, 16)
     source = evicted(stack, 60)
     target = stack.enter_context(SequenceReplayBuffer("copy"))
-    report = copy_episodes(source, target)
+    report = copy_episodes(source, target, digest=True)
     assert contents(target) == contents(source)
     assert report.late_starts == 1
     assert report.digest == target.digest() == source.digest()
@@ -638,6 +749,29 @@ def test_joined_stores_are_several_sources(stack: ExitStack) -> None:
     assert len(merged([both, third], duplicates="skip")) == 3
 
 
+@pytest.mark.parametrize("codecs", [{}, {"info/picture": "delta"}], ids=["as is", "encoded again"])
+def test_a_copy_of_joined_stores_has_the_streams_and_sessions_of_its_parts(
+    codecs: dict[str, Codec], stack: ExitStack
+) -> None:
+    for number, path in enumerate("abc"):
+        chunks = [
+            *some(3 * number, session=0, stream=0),
+            *some(3 * number + 1, session=0, stream=5),
+            *some(3 * number + 2, session="no number", stream=-1),
+        ]
+        holding(stack, chunks, {"run": number}, path=path).close()
+    with SequenceReplayBuffer.open(["a", "b", "c"], read_only=True) as joined:
+        assert {episode.stream for episode in joined.iter_episodes()} >= {0, (2 << 32) + 5}
+        with SequenceReplayBuffer("copy", codecs=codecs) as target:
+            copy_episodes(joined, target)
+    parts = [stack.enter_context(SequenceReplayBuffer.open(path)) for path in "abc"]
+    with SequenceReplayBuffer.open("copy", read_only=True) as again:
+        assert contents(again) == merged(parts)
+        assert [episode.stream for episode in again.iter_episodes()] == [0, 5, -1] * 3
+        sessions = [episode.metadata["session"] for episode in again.iter_episodes()]
+        assert sessions == [0, 0, "no number", 1, 1, "no number", 2, 2, "no number"]
+
+
 def test_long_episodes_are_compared_in_parts(
     stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -688,3 +822,46 @@ def test_the_search_for_duplicates_reports_progress_and_can_be_interrupted(
 def test_an_unknown_value_of_duplicates_is_refused(stack: ExitStack) -> None:
     with pytest.raises(ValueError, match=r"^duplicates: .*'refuse'.*'skip'.*'keep'.*'drop'"):
         copy_episodes(played(stack, 0), SequenceReplayBuffer(), duplicates="drop")  # type: ignore[arg-type]
+
+
+# --- durability -----------------------------------------------------------------------------------
+
+
+def test_all_of_a_copy_is_on_the_medium_before_it_has_its_name(
+    stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Most waiting is left to the end: then every file and folder was waited for."""
+    written: dict[int, bool] = {}
+    """True for each file and folder, by its number, that was changed since it was waited for."""
+    renamed: list[dict[str, bool]] = []
+
+    def watch(name: str, is_change: bool) -> None:
+        call = getattr(os, name)
+
+        def watched(file: int, *more: Any) -> Any:
+            written[os.fstat(file).st_ino] = is_change
+            return call(file, *more)
+
+        monkeypatch.setattr(os, name, watched)
+
+    def rename(old: Path, new: Path, *more: Any, **options: Any) -> None:
+        renamed.append(
+            {
+                str(path.relative_to(old)): written.get(path.stat().st_ino, True)
+                for path in (Path(old), *Path(old).rglob("*"))
+            }
+        )
+        real(old, new, *more, **options)
+
+    source = played(stack, 0)
+    real = os.rename
+    for name in ("pwrite", "ftruncate", "posix_fallocate"):
+        watch(name, True)
+    for name in ("fsync", "fdatasync"):
+        watch(name, False)
+    monkeypatch.setattr(os, "rename", rename)
+    with SequenceReplayBuffer("copy") as target:
+        copy_episodes(source, target)
+    (state,) = renamed
+    assert {".", "manifest.json", "segment-00000000.bin"} <= set(state)
+    assert not any(state.values()), state

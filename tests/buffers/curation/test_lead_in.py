@@ -75,20 +75,48 @@ def test_copies_of_copies_keep_what_chains_need(
 
 
 @settings(deadline=None)
-@given(seed=st.integers(0, 1 << 32))
+@given(seed=st.integers(0, 1 << 32), on_disk=st.booleans())
 def test_a_copy_of_stores_that_are_read_as_one_keeps_what_chains_need(
-    tmp_path_factory: pytest.TempPathFactory, seed: int
+    tmp_path_factory: pytest.TempPathFactory, seed: int, on_disk: bool
 ) -> None:
-    folder, rng = tmp_path_factory.mktemp("joined"), random.Random(seed)
-    models = [ChainModel(first_label=1_000 * number) for number in range(2)]
+    folder, share = tmp_path_factory.mktemp("joined"), random.Random(seed).choice([0.2, 0.7, 1.0])
+    models = [ChainModel(first_label=1_000 * number) for number in range(3)]
+    paths = [folder / str(number) for number in range(3)]
     for number, model in enumerate(models):
-        with SequenceReplayBuffer(folder / str(number)) as part:
+        with SequenceReplayBuffer(paths[number]) as part:
             copy_episodes(recorded(seed + number, model), part)
-    moved = ChainModel.merged(models, streams=1 << 32)
-    target = SequenceReplayBuffer()
-    with SequenceReplayBuffer.open([folder / "0", folder / "1"]) as source:
-        try:
-            copy_episodes(source, target, keep=random_share(rng))
-        except ValueError:
-            return
-    check(moved, target, has_capacity=False)
+    with ExitStack() as stack:
+        both = stack.enter_context(SequenceReplayBuffer.open(paths, read_only=True))
+        parts = [stack.enter_context(SequenceReplayBuffer.open(path)) for path in paths]
+        targets: list[SequenceReplayBuffer] = []
+        for name, source in (("joined", both), ("merged", parts)):
+            rng = random.Random(seed)
+            target = SequenceReplayBuffer(folder / name if on_disk else None)
+            targets.append(stack.enter_context(target))
+            try:
+                copy_episodes(
+                    source,
+                    target,
+                    keep=lambda _, rng=rng: rng.random() < share,  # type: ignore[misc]
+                    duplicates="keep",
+                )
+            except ValueError:
+                return  # nothing was chosen
+        check(ChainModel.merged(models, sessions=1), targets[0], has_capacity=False)
+        joined, merged = targets
+        assert joined.digest() == merged.digest()
+        assert stored_of(joined) == stored_of(merged)
+    if on_disk:
+        with SequenceReplayBuffer.open(folder / "joined", read_only=True) as again:
+            check(ChainModel.merged(models, sessions=1), again, has_capacity=False)
+
+
+def stored_of(replay: SequenceReplayBuffer) -> list[object]:
+    """Place and metadata of every chunk and of all kept actions, and the sessions but the last."""
+    storage = replay.storage
+    chunks = [storage.encoded(position) for position in range(len(storage.index))]
+    return [
+        [(each.episode, each.stream, each.data) for each in chunks],
+        [(each.stream, each.first_row, each.rows, dict(each.metadata)) for each in storage.ledger],
+        [dict(session) for session in replay.sessions[:-1]],
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -81,6 +82,9 @@ def test_to_json_gives_plain_data() -> None:
     [
         ({"min_return": float("nan")}, ValueError, r"^min_return: .*\bnan\b"),
         ({"max_return": float("nan")}, ValueError, r"^max_return: .*\bnan\b"),
+        ({"min_return": 10**400}, ValueError, r"^min_return: .*1\.798e\+308\b"),
+        ({"max_return": Fraction(-(10**400), 3)}, ValueError, r"^max_return: .*1\.798e\+308\b"),
+        ({"min_steps": 10**5_000}, ValueError, r"^min_steps: .*1\.798e\+308\b"),
         ({"min_return": 2, "max_return": 1}, ValueError, r"^min_return: .*max_return=1\b.*\b2\b"),
         ({"min_steps": 9, "max_steps": 8}, ValueError, r"^min_steps: .*max_steps=8\b.*\b9\b"),
         ({"where": "task=door"}, TypeError, "^where: .*mapping.*'task=door'$"),

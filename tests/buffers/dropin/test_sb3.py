@@ -440,9 +440,14 @@ def test_it_is_saved_and_loaded(where: str, tmp_path: Path) -> None:
 
 
 def test_sb3_saves_and_loads_it(tmp_path: Path) -> None:
-    options: dict[str, Any] = {"policy_kwargs": {"net_arch": [8]}, "learning_starts": 10}
-    options["replay_buffer_class"] = ours.ReplayBuffer
-    model = DQN("MlpPolicy", "CartPole-v1", buffer_size=99, **options)
+    model = DQN(
+        "MlpPolicy",
+        "CartPole-v1",
+        buffer_size=99,
+        learning_starts=10,
+        replay_buffer_class=ours.ReplayBuffer,
+        policy_kwargs={"net_arch": [8]},
+    )
     model.learn(60)
     model.save_replay_buffer(tmp_path / "buffer")
     model.save(tmp_path / "model")
@@ -534,6 +539,56 @@ def test_stacked_frames_are_stored_once(
     seed_global(1)
     assert_equal(our._get_samples(every), expected)
     our.close()
+
+
+@pytest.mark.parametrize(
+    ("first", "found"), [(1, range(1, 2)), (5, range(5, 6)), (20, range(20, 38))]
+)
+def test_a_wrong_older_frame_of_a_stack_is_found(first: int, found: range) -> None:
+    """Of every stack in the first steps, and of those of one step of 17 later."""
+    frames = np.random.default_rng(0).integers(0, 256, (64, 2, 40, 40), np.uint8)
+    frames[:2] = 0
+    stacks = [np.stack(list(frames[t : t + 3]), axis=1) for t in range(60)]
+    space = spaces.Box(0, 255, (3, 40, 40), np.uint8)
+    our = ours.ReplayBuffer(80, space, ACTS["number"], "cpu", 2, frame_stack=3)
+    refused = None
+    for t in range(59):
+        now = stacks[t].copy()
+        now[1, 0, 7, 7] ^= t >= first
+        try:
+            our.add(now, stacks[t + 1], np.zeros(2), np.zeros(2), np.zeros(2), [{}, {}])
+        except SpecMismatch:
+            refused = t
+            break
+    assert refused in found
+    assert our.size() == refused
+
+
+@pytest.mark.parametrize("black", [False, True])
+@pytest.mark.parametrize("padding", ["zero", "repeat"])
+def test_a_reset_that_shows_the_newest_frame_again_is_found(
+    padding: Literal["zero", "repeat"], black: bool
+) -> None:
+    space, acts = spaces.Box(0, 255, (3, 40, 40), np.uint8), ACTS["number"]
+    their, _ = both(space, acts, 160, 2)
+    our = ours.ReplayBuffer(160, space, acts, "cpu", 2, frame_stack=3, stack_padding=padding)
+    rng = np.random.default_rng(3)
+    now = np.zeros((2, 3, 40, 40), np.uint8)
+    for t in range(60):
+        newest = rng.integers(0, 256, (2, 1, 40, 40), np.uint8)
+        newest[:, :, :39] *= not black  # most of what is looked at first is zero
+        then = np.concatenate([now[:, 1:], newest], axis=1)
+        for buffer in their, our:
+            buffer.add(now, then, np.zeros(2), np.zeros(2), np.zeros(2), [{}, {}])
+        now = then.copy()
+        if t % 10 == 7:
+            now[1, :2] = now[1, 2] if padding == "repeat" else 0
+    seed_global(1)
+    expected = their._get_samples(np.arange(60).repeat(2))
+    seed_global(1)
+    assert_equal(our._get_samples(np.arange(60).repeat(2)), expected)
+    our.flush()
+    assert sorted(each.stream for each in our.replay.iter_episodes()) == [0, *[1] * 7]
 
 
 def test_it_says_what_is_wrong(tmp_path: Path) -> None:

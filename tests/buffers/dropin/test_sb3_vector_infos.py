@@ -1,4 +1,4 @@
-"""What the infos of a gymnasium vector env tell a replay buffer of Stable-Baselines3."""
+"""Facts in the infos of a gymnasium vector env reach a replay buffer of Stable-Baselines3."""
 
 from __future__ import annotations
 

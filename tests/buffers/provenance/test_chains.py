@@ -319,9 +319,11 @@ def test_only_actions_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     read: set[str] = set()
     runs = StoredEpisode._runs  # pyright: ignore[reportPrivateUsage]
 
-    def watched(self: StoredEpisode, max_rows: int, names: Any) -> Any:
+    def watched(
+        self: StoredEpisode, first_row: int, stop: int, max_rows: int, names: Any, chain: Any
+    ) -> Any:
         read.update(names)
-        return runs(self, max_rows, names)
+        return runs(self, first_row, stop, max_rows, names, chain)
 
     monkeypatch.setattr(StoredEpisode, "_runs", watched)
     for chain in chains_of(storage)[0]:

@@ -23,9 +23,10 @@ from stepwell.buffers import (
     End,
     Episode,
     SequenceReplayBuffer,
+    copy_episodes,
 )
+from stepwell.buffers.view.summary import digest_of
 from stepwell.collectors.cli.app import main
-from stepwell.collectors.cli.info import digest_of
 from stepwell.collectors.interrupt import InterruptGuard
 from support.command_line import CommandLine, has_parts
 from support.rows.labelled_rows import SPEC, contents_of, whole
@@ -75,7 +76,7 @@ def files(path: str) -> dict[str, bytes]:
 
 def test_copy_gives_the_same_rows_and_the_same_digest(pole: CommandLine) -> None:
     before = files("a")
-    result = pole("copy a --out new/copy")
+    result = pole("copy a --out new/copy --digest")
     assert (result.code, result.err) == (0, "")
     assert contents("new/copy") == contents("a")
     digest = digest_of(Path("a"))
@@ -89,8 +90,16 @@ def test_copy_gives_the_same_rows_and_the_same_digest(pole: CommandLine) -> None
     assert files("a") == before
 
 
+@pytest.mark.parametrize("command", ["copy a", "merge a b", "filter a --ended", "drop a --ended"])
+def test_the_digest_is_computed_only_if_it_is_asked_for(command: str, pole: CommandLine) -> None:
+    facts = pole.json(f"{command} --out new --digest")
+    assert facts["digest"] == digest_of(Path("new"))
+    assert pole.json(f"{command} --out same")["digest"] == ""
+    assert "digest" not in pole(f"{command} --out third").out
+
+
 def test_copy_keeps_fields_in_another_way(pole: CommandLine) -> None:
-    facts = pole.json("copy a --out copy --codec observation=zstd --codec reward=raw")
+    facts = pole.json("copy a --out copy --codec observation=zstd --codec reward=raw --digest")
     with SequenceReplayBuffer.open("copy", read_only=True) as copy:
         codecs: list[Codec] = [field.codec for field in copy.spec.fields]
         assert codecs == ["zstd", "narrow", "raw"]
@@ -109,7 +118,7 @@ def test_json_reports_what_was_done(pole: CommandLine) -> None:
 
 
 def test_merge_puts_one_store_after_the_other(pole: CommandLine) -> None:
-    facts = pole.json("merge a b --out both")
+    facts = pole.json("merge a b --out both --digest")
     assert contents("both") == contents("a") + contents("b")
     assert facts["digest"] == digest_of(Path("both"))
     assert [one.id for one in episodes_of("both")] == list(range(facts["episodes"]))
@@ -301,6 +310,22 @@ def test_a_bad_command_gets_one_sentence_and_writes_nothing(
     assert after == there
 
 
+def test_a_copy_of_joined_stores_is_a_store_like_others(pole: CommandLine) -> None:
+    """Its streams are below 2**32: the commands read it, and it is what `stepwell merge` makes."""
+    shutil.copytree("a", "again")
+    with (
+        sw.SequenceReplayBuffer.open(["b", "a", "again"], read_only=True) as joined,
+        sw.SequenceReplayBuffer("joined") as target,
+    ):
+        copy_episodes(joined, target, duplicates="keep")
+    assert pole("merge b a again --out merged --duplicates keep").code == 0
+    for command in ("copy joined --out copy", "verify joined", "verify copy"):
+        result = pole(command)
+        assert result.code == 0, result.err
+    assert contents("joined") == contents("copy") == contents("merged")
+    assert {episode.stream for episode in episodes_of("copy")} == {0, 1, 2, 3}
+
+
 def test_damage_in_a_source_is_named_and_nothing_is_left(stepwell: CommandLine) -> None:
     labelled("a")
     with SequenceReplayBuffer.open("a", read_only=True) as source:
@@ -332,7 +357,7 @@ def test_ctrl_c_leaves_nothing(
         if len(calls) == when:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("stepwell.buffers.curation.episode_writer._CHUNK_ROWS", 50)
+    monkeypatch.setattr("stepwell.buffers.curation.episode_writer._ENCODED_BYTES", 1_000)
     monkeypatch.setattr(InterruptGuard, "check", check)
     result = pole(f"{command} --out {was_there or 'deep/new'}")
     assert (result.code, result.out) == (130, "")
@@ -346,7 +371,7 @@ def test_ctrl_c_twice_in_the_midst_of_a_write_leaves_nothing(
     command: str, more: int, pole: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = sorted(Path().rglob("*"))
-    add, rmtree = DiskStorage.add, shutil.rmtree
+    add, rmtree = DiskStorage.add_encoded, shutil.rmtree
 
     def press(count: int) -> None:
         for _ in range(count):
@@ -360,7 +385,7 @@ def test_ctrl_c_twice_in_the_midst_of_a_write_leaves_nothing(
         press(min(more, 1))
         rmtree(*arguments, **options)
 
-    monkeypatch.setattr(DiskStorage, "add", added)
+    monkeypatch.setattr(DiskStorage, "add_encoded", added)
     monkeypatch.setattr("stepwell.buffers.storage.disk.publish.shutil.rmtree", removed)
     result = pole(f"{command} --out new")
     assert (result.code, result.out) == (130, "")
@@ -454,7 +479,7 @@ def test_the_same_run_in_two_stores_is_not_merged_unasked(pole: CommandLine) -> 
     parts = f"{count} of the {count} episodes|/again |/a |--duplicates skip|--duplicates keep"
     assert has_parts(result.err, parts), result.err
     assert sorted(Path().rglob("*")) == before
-    facts = pole.json("merge a again --out once --duplicates skip")
+    facts = pole.json("merge a again --out once --duplicates skip --digest")
     assert contents("once") == contents("a")
     assert (facts["episodes"], facts["duplicate_episodes"]) == (count, count)
     assert facts["digest"] == digest_of(Path("a"))
@@ -492,7 +517,7 @@ def test_a_folder_that_was_copied_by_hand_is_the_same_store(pole: CommandLine) -
     shutil.copytree("a", "byhand")
     assert has_parts(pole("merge a byhand --out new").err, "copied twice|/byhand |/a ")
     Path("link").symlink_to("a")
-    assert has_parts(pole("merge a link --out new").err, "merge: |got a twice")
+    assert has_parts(pole("merge a link --out new").err, "merge: |got a and link")
 
 
 def test_what_was_kept_and_what_was_dropped_make_the_whole_again(pole: CommandLine) -> None:
@@ -515,7 +540,7 @@ def test_help_teaches_by_examples(stepwell: CommandLine) -> None:
 
 
 def test_the_digest_of_a_filtered_store_is_that_of_its_episodes(pole: CommandLine) -> None:
-    facts = pole.json("filter a --ended --out new")
+    facts = pole.json("filter a --ended --out new --digest")
     digest = Digest()
     for one in episodes_of("a"):
         if not one.cut[-1]:

@@ -9,8 +9,8 @@ import pytest
 
 import stepwell as sw
 from stepwell.buffers.bridges import format_names
+from stepwell.buffers.view.summary import digest_of
 from stepwell.collectors.cli.app import main
-from stepwell.collectors.cli.info import digest_of
 from stepwell.collectors.interrupt import InterruptGuard
 from support.command_line import CommandLine, has_parts
 

@@ -587,10 +587,12 @@ def test_ctrl_c_leaves_nothing(
     assert tree() == before
 
 
-@pytest.mark.parametrize("options", ["", ROWS])
-@pytest.mark.parametrize("call", ["fdatasync", "allocate"])
+@pytest.mark.parametrize(
+    ("options", "call"),
+    [("", "fdatasync"), ("", "allocate"), (ROWS, "fsync"), (ROWS, "allocate")],
+)
 def test_an_error_of_the_disk_leaves_nothing(
-    call: str, options: str, stepwell: CommandLine, monkeypatch: pytest.MonkeyPatch
+    options: str, call: str, stepwell: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = tree()
 

@@ -13,8 +13,9 @@ from gymnasium import spaces
 
 import stepwell as sw
 from stepwell.buffers import Chunk, End
-from stepwell.collectors.cli.info import describe_recipe, histogram, seeds_of, summary_of
-from stepwell.collectors.cli.output import describe_size
+from stepwell.buffers.curation.stored_episode import stored_episodes
+from stepwell.buffers.view.summary import describe_recipe, describe_size, seeds_of, summary_of
+from stepwell.collectors.cli.info import histogram
 from stepwell.collectors.report import format_bytes
 from support.command_line import CommandLine, has_parts
 from support.forged.stores import forge_manifest
@@ -44,6 +45,26 @@ def test_a_row_that_is_stored_twice_counts_once_in_the_return() -> None:
     ):
         returns = [one for _ in range(20) for one in collector.collect(steps=10).returns]
     assert sorted(summary_of(Path("a")).returns.tolist()) == sorted(returns) != []
+
+
+@pytest.mark.filterwarnings("error")
+def test_rewards_of_both_infinities_have_no_sum(tmp_path: Path) -> None:
+    fields = (spaces.Box(0, 255, (9, 9), np.uint8), spaces.Discrete(2))
+    with sw.SequenceReplayBuffer(tmp_path / "store") as replay:
+        with replay.writer(fields) as writer:
+            writer.add_episode(
+                observation=np.zeros((4, 9, 9), np.uint8),
+                action=np.zeros(3, np.int64),
+                reward=np.array([np.inf, -np.inf, 1]),
+                terminated=True,
+                truncated=False,
+            )
+        (episode,) = replay.iter_episodes()
+        (stored,) = stored_episodes(replay.storage)
+        assert np.isnan([episode.total_reward, stored.total_reward]).all()
+        for shown in (replay, episode):
+            assert "nan" in (shown._repr_html_() or "")
+    assert np.isnan(summary_of(tmp_path / "store").returns).all()
 
 
 def test_info_shows_fields_runs_episodes_and_sizes(stepwell: CommandLine) -> None:

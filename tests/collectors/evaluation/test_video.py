@@ -1,12 +1,9 @@
-"""Frames are kept exactly, and an MP4 of them is one that browsers play."""
+"""Frames are kept exactly."""
 
 from __future__ import annotations
 
 import os
-import struct
 import sys
-from collections.abc import Iterator
-from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -16,37 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from stepwell import RandomPolicy, evaluate
-from stepwell.collectors.evaluation.video import FrameCompressor, Mp4Writer, file_names, load_av
-from support.mp4_files import needs_av, read
-
-
-def scene(count: int, height: int, width: int) -> np.ndarray:
-    """A smooth background in all colours, and a square that moves over it."""
-    rows, columns = np.mgrid[0:height, 0:width]
-    background = np.stack(
-        [rows * 255 / height, columns * 255 / width, 255 - columns * 255 / width], -1
-    )
-    frames = np.repeat(background[None].astype(np.uint8), count, 0)
-    for t, frame in enumerate(frames):
-        frame[4:16, 2 * t % (width - 12) :][:, :12] = [250, 20, 20]
-    return frames
-
-
-def write(path: Path, frames: np.ndarray, fps: Fraction) -> None:
-    writer = Mp4Writer(path, fps)
-    for frame in frames:
-        writer.add(frame)
-    writer.close()
-
-
-def boxes(data: bytes) -> Iterator[tuple[str, int]]:
-    """Name and size of the outermost boxes of an MP4, in order."""
-    place = 0
-    while place < len(data):
-        size, name = struct.unpack_from(">I4s", data, place)
-        assert size >= 8
-        yield name.decode(), size
-        place += size
+from stepwell.collectors.evaluation.video import FrameCompressor, file_names
+from support.mp4_files import scene
 
 
 @given(
@@ -90,141 +58,13 @@ def test_frames_of_two_sizes_are_refused() -> None:
         keeper.add(np.zeros((6, 4, 3), np.uint8))
 
 
-@needs_av
-@pytest.mark.parametrize("size", [(210, 160), (33, 47), (64, 31), (31, 64)])
-@pytest.mark.parametrize("fps", [Fraction(15), Fraction(50, 3), Fraction(60)])
-def test_a_file_holds_each_frame_once_at_its_time(size: tuple[int, int], fps: Fraction) -> None:
-    frames = scene(40, *size)
-    write(Path("a.mp4"), frames, fps)
-    facts, decoded = read(Path("a.mp4"))
-    even = (size[0] + size[0] % 2, size[1] + size[1] % 2)
-    assert facts["size"] == even == decoded.shape[1:3]
-    assert facts["frames"] == len(decoded) == 40
-    assert facts["fps"] == fps
-    assert facts["seconds"] == pytest.approx(40 / fps, rel=1e-3)
-    difference = np.abs(decoded[:, : size[0], : size[1]].astype(int) - frames)
-    assert difference.mean() < 8
-    # A frame is nearer to itself than to its neighbours: none is missing, none comes twice.
-    for t in range(1, 39):
-        near = [
-            np.abs(decoded[t, : size[0], : size[1]].astype(int) - frames[s]).mean()
-            for s in (t - 1, t, t + 1)
-        ]
-        assert np.argmin(near) == 1
-
-
-@needs_av
-def test_a_file_is_what_browsers_play() -> None:
-    write(Path("a.mp4"), scene(30, 40, 50), Fraction(30))
-    facts, _ = read(Path("a.mp4"))
-    assert (facts["codec"], facts["tag"], facts["pixels"]) == ("h264", "avc1", "yuv420p")
-    assert facts["colours"] == (1, 1)
-    assert facts["streams"] == 1
-    names = [name for name, _ in boxes(Path("a.mp4").read_bytes())]
-    assert names[0] == "ftyp"
-    assert names.index("moov") < names.index("mdat")
-
-
-@needs_av
-def test_colours_come_out_as_they_went_in() -> None:
-    colours = [[255, 0, 0], [0, 255, 0], [0, 0, 255], [255, 255, 255], [0, 0, 0], [144, 72, 17]]
-    frames = np.array([np.full((32, 32, 3), colour) for colour in colours], np.uint8)
-    write(Path("a.mp4"), frames, Fraction(10))
-    _, decoded = read(Path("a.mp4"))
-    middle = decoded[:, 8:24, 8:24].astype(int)
-    assert np.abs(middle - frames[:, 8:24, 8:24]).max() <= 5
-
-
-@needs_av
-def test_the_column_that_is_missing_repeats_the_last_one() -> None:
-    write(Path("a.mp4"), np.full((3, 31, 33, 3), 200, np.uint8), Fraction(10))
-    _, decoded = read(Path("a.mp4"))
-    assert decoded.shape == (3, 32, 34, 3)
-    assert np.abs(decoded.astype(int) - 200).max() <= 2
-
-
-@needs_av
-def test_equal_frames_make_an_equal_file() -> None:
-    for name in ("a.mp4", "b.mp4"):
-        write(Path(name), scene(50, 64, 64), Fraction(30))
-    assert Path("a.mp4").read_bytes() == Path("b.mp4").read_bytes()
-
-
-@needs_av
-def test_a_file_of_one_frame_is_whole() -> None:
-    write(Path("a.mp4"), scene(1, 40, 40), Fraction(30))
-    facts, decoded = read(Path("a.mp4"))
-    assert facts["frames"] == len(decoded) == 1
-
-
-@needs_av
-def test_a_file_has_its_name_only_when_it_is_whole() -> None:
-    Path("a.mp4").write_text("old")
-    writer = Mp4Writer(Path("a.mp4"), Fraction(30))
-    for frame in scene(60, 40, 40):
-        writer.add(frame)
-    assert Path("a.mp4").read_text() == "old"
-    writer.close()
-    assert read(Path("a.mp4"))[0]["frames"] == 60
-    assert os.listdir() == ["a.mp4"]
-
-
-@needs_av
-@pytest.mark.parametrize("count", [0, 1, 60])
-def test_a_file_that_is_given_up_leaves_nothing(count: int) -> None:
-    Path("a.mp4").write_text("old")
-    writer = Mp4Writer(Path("a.mp4"), Fraction(30))
-    for frame in scene(60, 40, 40)[:count]:
-        writer.add(frame)
-    writer.abort()
-    assert os.listdir() == ["a.mp4"]
-    assert Path("a.mp4").read_text() == "old"
-
-
-@needs_av
-def test_a_file_that_cannot_get_its_name_leaves_nothing_else() -> None:
-    Path("a.mp4").mkdir()
-    writer = Mp4Writer(Path("a.mp4"), Fraction(30))
-    writer.add(scene(1, 40, 40)[0])
-    with pytest.raises(OSError, match=r"a\.mp4"):
-        writer.close()
-    assert os.listdir() == ["a.mp4"]
-
-
-@needs_av
-def test_a_file_that_cannot_be_written_is_an_error_at_once() -> None:
-    with pytest.raises(OSError, match=r"missing/a\.mp4\.part"):
-        Mp4Writer(Path("missing/a.mp4"), Fraction(30))
-
-
-@needs_av
-def test_writing_starts_no_threads() -> None:
-    before = len(list(Path("/proc/self/task").iterdir()))
-    writer = Mp4Writer(Path("a.mp4"), Fraction(30))
-    for frame in scene(20, 480, 320):  # small ones get no threads in any case
-        writer.add(frame)
-    assert len(list(Path("/proc/self/task").iterdir())) == before
-    writer.close()
-
-
-def test_without_pyav_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pyav_evaluate_says_what_to_install_and_what_needs_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "av", None)
-    message = r"PyAV.*pip install 'stepwell\[video\]'"
-    with pytest.raises(ImportError, match=message):
-        Mp4Writer(Path("a.mp4"), Fraction(30))
-    assert os.listdir() == []
-    with pytest.raises(ImportError, match=f"{message}.*video=True"):
+    with pytest.raises(ImportError, match=r"PyAV.*pip install 'stepwell\[video\]'.*video=True"):
         evaluate("CartPole-v1", RandomPolicy(), episodes=1, video="films")
     assert os.listdir() == []
-
-
-def test_a_build_of_pyav_without_the_encoder_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Bare:
-        codecs_available = frozenset({"mpeg4"})
-
-    monkeypatch.setitem(sys.modules, "av", Bare)
-    with pytest.raises(ImportError, match=r"PyAV.*libx264.*pip install 'stepwell\[video\]'"):
-        load_av()
 
 
 def test_names_of_files_contain_the_episodes() -> None:

@@ -1,4 +1,4 @@
-"""What can be given as a policy plays; anything else is refused before an env is touched."""
+"""Each kind of policy plays; anything else is refused before an env is touched."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ def nets() -> types.SimpleNamespace:
             return self.layer(observation)
 
     class Mapped(Net):
-        """What another forward makes of the output."""
+        """The output, as another forward changes it."""
 
         def __init__(self, function: Callable[[Any], Any]) -> None:
             super().__init__()

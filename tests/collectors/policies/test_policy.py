@@ -166,7 +166,7 @@ def test_nested_actions_are_drawn_ahead_in_the_same_way(
 
 
 def test_the_largest_actions_are_not_drawn_ahead() -> None:
-    """Where a step has so many numbers, a call costs little more than they do."""
+    """If a step has so many numbers, a call costs little more than they do."""
     space = spaces.Box(0, 1, (300, 300), np.float64)
     policy = RandomPolicy()
     policy.begin(space, np.random.default_rng(0))

@@ -90,6 +90,28 @@ def test_a_filtered_store_is_restored_with_the_actions_that_lead_to_its_episodes
         assert ledger_of(again) == ledger
 
 
+def test_a_copy_of_joined_stores_is_proved_archived_and_restored(tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in "abc"]
+    for number, path in enumerate(paths):
+        with record(path, [[30 + number], [40]]):
+            pass
+    with sw.SequenceReplayBuffer.open(paths, read_only=True) as joined:
+        with sw.SequenceReplayBuffer(tmp_path / "copy") as copy:
+            copy_episodes(joined, copy, keep=lambda episode: episode.id % 4 == 3, duplicates="keep")
+            assert copy.episodes == 6
+    with sw.SequenceReplayBuffer.open(tmp_path / "copy", read_only=True) as copy:
+        assert copy.storage.ledger
+        proofs = list(sw.resimulate(copy, env=ScrambledEnv, lanes=1))
+        assert len(proofs) == copy.episodes
+        assert all(proof.is_equal for proof in proofs)
+        sw.archive(copy, tmp_path / "copy.swa", env=ScrambledEnv, lanes=1)
+        before, ledger = contents_of(copy), ledger_of(copy)
+    with sw.SequenceReplayBuffer(tmp_path / "again") as again:
+        assert sw.restore(tmp_path / "copy.swa", again, env=ScrambledEnv, lanes=1).is_identical
+        assert contents_of(again) == before
+        assert ledger_of(again) == ledger
+
+
 @pytest.mark.parametrize("is_folder", [False, True])
 def test_a_replay_in_ram_is_archived_and_restored(tmp_path: Path, is_folder: bool) -> None:
     with record(None, [[50, 3]], has_extras=True) as replay:

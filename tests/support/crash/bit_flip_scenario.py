@@ -26,6 +26,7 @@ from support.crash.crash_truth import (
     Wrong,
     must_succeed,
     require,
+    store_flush,
 )
 from support.crash.disk_faults import NoSyncFiles
 
@@ -145,7 +146,7 @@ class _Store:
     def _add(self, storage: DiskStorage, plan: Plan, flushes: int) -> None:
         for _ in range(flushes):
             self._truth.begin(flush := plan.flush())
-            storage.add(flush)
+            store_flush(storage, flush)
             self._truth.end()
 
 

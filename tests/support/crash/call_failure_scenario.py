@@ -23,6 +23,7 @@ from support.crash.crash_truth import (
     Wrong,
     must_succeed,
     require,
+    store_flush,
     watched_commits,
 )
 from support.crash.disk_faults import NoSyncFiles, SteeredFiles
@@ -184,7 +185,7 @@ def _write(
         for _ in range(flushes):
             truth.begin(flush := plan.flush())
             with _may_fail("add", StoreFailed), watched_commits(truth.parts):
-                storage.add(flush)
+                store_flush(storage, flush)
             truth.end()
         with _may_fail("append_session", StoreFailed):
             storage.append_session({"flushes": flushes})
@@ -233,7 +234,7 @@ def _look(path: Path, truth: Truth) -> None:
     with storage:
         truth.settle(storage)
         truth.begin(flush := Plan("more", storage.index.next_episode).flush())
-        storage.add(flush)
+        store_flush(storage, flush)
         truth.end()
     with DiskStorage.open(path, read_only=True, files=files) as reader:
         truth.compare(reader)

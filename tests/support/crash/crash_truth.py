@@ -21,7 +21,8 @@ from stepwell.buffers.storage.chunk_index import ChunkIndex
 from stepwell.buffers.storage.disk import storage as disk_storage
 from stepwell.buffers.storage.disk.appender import SEGMENTS
 from stepwell.buffers.storage.disk.files import Files
-from stepwell.buffers.storage.disk.writer import EncodedChunk, SegmentWriter
+from stepwell.buffers.storage.disk.writer import SegmentWriter
+from stepwell.buffers.storage.encoded_chunk import EncodedChunk
 from stepwell.buffers.storage.memory import max_chunk_rows
 from stepwell.buffers.testing import SPEC, Recording, rows_of
 
@@ -106,6 +107,14 @@ class Known(NamedTuple):
 
     chunk: Chunk
     data: bytes
+
+
+def store_flush(storage: DiskStorage, flush: Sequence[Chunk]) -> None:
+    """Store a flush; every second one is encoded before, and stored as it is."""
+    if flush[0].episode % 2:
+        storage.add_encoded([EncodedChunk.of(_ENCODER, chunk) for chunk in flush])
+    else:
+        storage.add(flush)
 
 
 @dataclass

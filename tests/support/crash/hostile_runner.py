@@ -15,6 +15,7 @@ import re
 import resource
 import shutil
 import signal
+import stat
 import sys
 import tempfile
 import traceback
@@ -164,18 +165,22 @@ class Canaries:
                 )
 
     def _look(self) -> Iterator[tuple[str, tuple[object, ...]]]:
-        for root, folders, names in os.walk(self._folder):
-            if Path(root) == self._folder:
+        top = str(self._folder)  # no Path for each file: this is done after every use of every case
+        for root, folders, names in os.walk(top):
+            if root == top:
                 folders[:] = [name for name in folders if name not in self._free]
                 names = [name for name in names if name not in self._free]
             for name in (*folders, *names):
-                path = Path(root, name)
-                info = path.lstat()
-                content = path.read_bytes() if path.is_file() and not path.is_symlink() else None
+                path = f"{root}{os.sep}{name}"
+                info = os.lstat(path)
+                content = None
+                if stat.S_ISREG(info.st_mode):
+                    with open(path, "rb") as file:
+                        content = file.read()
                 # A link's count, and with it the time of its last change, may differ.
                 times = (info.st_mtime_ns,) if name in names else ()
                 facts = (info.st_mode, info.st_ino, *times, content)
-                yield str(path.relative_to(self._folder)), facts
+                yield os.path.relpath(path, top), facts
 
 
 class Runner:

@@ -25,6 +25,7 @@ from support.crash.crash_truth import (
     Wrong,
     must_succeed,
     require,
+    store_flush,
     watched_commits,
 )
 from support.crash.disk_faults import NoSyncFiles, SteeredFiles
@@ -178,7 +179,7 @@ def _write(seed: str, truth: Truth, path: Path, report: Report) -> None:
                 flush = plan.flush()
                 report(_BEGIN, len(flush))
                 with watched_commits(_Reporting(report)):
-                    storage.add(flush)
+                    store_flush(storage, flush)
                 report(_END, 0)
                 if rng.random() < 0.1:
                     storage.append_session({"note": "of a length that the next one may lack"})

@@ -19,7 +19,8 @@ from stepwell.buffers.storage.disk.folder import StoreFolder
 from stepwell.buffers.storage.disk.format import SLOT, Header, Manifest, SealedSegment, TableCopy
 from stepwell.buffers.storage.disk.ledger_file import DiskLedger, LedgerFile, LedgerRecord
 from stepwell.buffers.storage.disk.segment import LoadedSegment, Segment
-from stepwell.buffers.storage.disk.writer import EncodedChunk, SegmentWriter, write_missing_copies
+from stepwell.buffers.storage.disk.writer import SegmentWriter, write_missing_copies
+from stepwell.buffers.storage.encoded_chunk import EncodedChunk
 
 Patch = pytest.MonkeyPatch
 Method = Callable[..., Any]

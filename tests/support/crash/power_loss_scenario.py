@@ -17,6 +17,7 @@ from support.crash.crash_truth import (
     Wrong,
     must_succeed,
     require,
+    store_flush,
     watched_commits,
 )
 from support.crash.disk_faults import Killed, NoSyncFiles
@@ -165,7 +166,7 @@ class _World:
         for _ in range(1 + int(self._rng.expovariate(1 / 5))):
             truth.begin(flush := plan.flush())
             with watched_commits(truth.parts):
-                storage.add(flush)
+                store_flush(storage, flush)
             truth.end()
             if self._rng.random() < 0.1:
                 storage.append_session({"note": "of a length that the next one may lack"})
@@ -212,7 +213,7 @@ def _add_one(truth: Truth, storage: DiskStorage) -> Path:
         The folder to open next, half the time a copy as kill -9 would leave it.
     """
     truth.begin(flush := Plan("new", storage.index.next_episode).flush())
-    storage.add(flush)
+    store_flush(storage, flush)
     truth.end()
     if len(truth.stored) % 2:
         return storage.path

@@ -7,17 +7,17 @@ to read.
 
 from __future__ import annotations
 
-import copy
 import itertools
 import json
 import os
+import pickle
 import random
 import shutil
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 from zlib import crc32
 
@@ -251,7 +251,7 @@ class Store:
 
     def clone(self) -> Store:
         """The same, to be forged."""
-        return copy.deepcopy(self)
+        return cast("Store", pickle.loads(pickle.dumps(self)))  # a tenth of the time of deepcopy()
 
     def write(self, path: Path) -> None:
         """Put it together in a new folder, all checksums right."""

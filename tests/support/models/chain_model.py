@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -48,6 +49,23 @@ def rows_of(label: int, first: int, count: int) -> dict[str, np.ndarray]:
         "action/c": c,
         "reward": row / 2,
     }
+
+
+@functools.lru_cache(10_000)
+def actions_of(label: int, first: int, count: int) -> dict[str, np.ndarray]:
+    """The actions of `rows_of`, which are compared again and again; read-only."""
+    rows = rows_of(label, first, count)
+    found = {name: rows[name] for name in ACTIONS}
+    for each in found.values():
+        each.flags.writeable = False
+    return found
+
+
+def assert_same(found: np.ndarray, expected: np.ndarray, what: object) -> None:
+    """The same dtype, shape and values; np.testing takes several times as long."""
+    assert found.dtype == expected.dtype, what
+    assert found.shape == expected.shape, what
+    assert (found == expected).all(), what
 
 
 @dataclass
@@ -120,20 +138,19 @@ class ChainModel:
         self._open.pop(stream, None)
 
     @classmethod
-    def merged(cls, models: Sequence[ChainModel], *, streams: int = 0) -> ChainModel:
+    def merged(cls, models: Sequence[ChainModel], *, sessions: int = 0) -> ChainModel:
         """The episodes of several models, whose sessions are numbered one after the other.
 
         Args:
             models: The models.
-            streams: The streams of each model begin so many above those of the one before. Then
-                each is in a copy, which has one more session.
+            sessions: Further sessions of each model's store, as a copy has one.
         """
         both, before = cls(), 0
-        for number, model in enumerate(models):
+        for model in models:
             for (session, stream, episode), played in model.played.items():
-                key = Key(session + before, stream + number * streams, episode)
+                key = Key(session + before, stream, episode)
                 both.played[key] = played
-            before += model.session + 1 + bool(streams)
+            before += model.session + 1 + sessions
         return both
 
     def chain(self, key: Key) -> list[Key] | None:
@@ -163,11 +180,10 @@ class ChainModel:
                 pieces = list(play.actions())
                 if number < len(keys) - 1:
                     assert (play.steps, play.end.is_final) == (played.rows - 1, True), key
-                expected = rows_of(played.label, 0, play.steps)
+                expected = actions_of(played.label, 0, play.steps)
                 for name in ACTIONS:
                     rows = np.concatenate([piece[name] for piece in pieces] or [expected[name][:0]])
-                    assert rows.dtype == expected[name].dtype
-                    np.testing.assert_array_equal(rows, expected[name], f"{name} of {key}")
+                    assert_same(rows, expected[name], (name, key))
                 if play.episode is not None:
                     assert key not in reached
                     reached[key] = tuple(keys[: number + 1])
@@ -212,10 +228,9 @@ class ChainModel:
             key = key_of(chunk.stream, chunk.metadata)
             assert set(chunk.fields) == set(ACTIONS)
             assert ("seed" in chunk.metadata) == self.played[key].is_seeded
-            expected = rows_of(self.played[key].label, chunk.first_row, chunk.rows)
+            expected = actions_of(self.played[key].label, chunk.first_row, chunk.rows)
             for name in ACTIONS:
-                assert chunk.fields[name].dtype == expected[name].dtype
-                np.testing.assert_array_equal(chunk.fields[name], expected[name])
+                assert_same(chunk.fields[name], expected[name], (name, key))
             found |= {(key, chunk.first_row + row) for row in range(chunk.rows)}
         return found
 

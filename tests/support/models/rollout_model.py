@@ -145,7 +145,7 @@ class ModelRow:
     cut: bool = False
     info: Info = field(default_factory=dict)
     follows: Any = None
-    """What followed on the action; None where it went nowhere."""
+    """The result of the action; None where it went nowhere."""
 
     @property
     def has_ended(self) -> bool:

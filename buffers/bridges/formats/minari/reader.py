@@ -23,10 +23,10 @@ from stepwell.buffers.bridges.formats.minari.names import MinariImport
 from stepwell.buffers.bridges.formats.minari.writer import HDF5_NAME, INSTALL
 from stepwell.buffers.bridges.formats.parquet_files import batches_of, open_file
 from stepwell.buffers.bridges.formats.png import picture_bytes
-from stepwell.buffers.bridges.optional_libraries import load_library
 from stepwell.buffers.episode import End, Episode
 from stepwell.buffers.given_files import GivenFiles, MemoryBudget, parse_object
 from stepwell.buffers.json_values import whole
+from stepwell.buffers.optional_libraries import load_library
 from stepwell.buffers.spec import Field, Spec, field_of, flatten
 from stepwell.buffers.step_columns import has_final_row, joined
 

@@ -18,8 +18,8 @@ from gymnasium import spaces
 from stepwell.buffers.bridges.formats.format import Source
 from stepwell.buffers.bridges.formats.hdf5_columns import NewHdf5, put_column
 from stepwell.buffers.bridges.formats.minari.names import MinariExport, dataset_id, namespaces_of
-from stepwell.buffers.bridges.optional_libraries import load_library
 from stepwell.buffers.episode import Episode
+from stepwell.buffers.optional_libraries import load_library
 from stepwell.buffers.space_json import space_from_json
 from stepwell.buffers.spec import Field, Layout, Spec, Tree, unflatten
 from stepwell.buffers.step_columns import split

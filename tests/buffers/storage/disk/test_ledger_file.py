@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -96,6 +97,8 @@ def test_nothing_is_kept_of_actions_that_do_not_fit(store: Path) -> None:
             storage.keep_actions([kept(3), kept(3, stream_episode=None)])
         with pytest.raises(ValueError, match="rows with an action"):
             storage.keep_actions([kept(3, rows=0)])
+        with pytest.raises(ValueError, match=rf"stream.*{1 << 32}\b.*{1 << 40}\b"):
+            storage.keep_actions([kept(3), replace(kept(4), stream=1 << 40)])
         storage.keep_actions([])
         assert numbers(storage) == [0, 1, 2]
         storage.keep_actions([kept(3)])  # a refusal is no failure

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from stepwell.buffers import (
     Spec,
     SpecMismatch,
 )
-from stepwell.buffers.storage.disk.format import Manifest
+from stepwell.buffers.storage.disk.format import Manifest, align
 from stepwell.buffers.testing import SPEC, Recording, assert_holds, chunk_of, play, read_metadata
 from support.crash.disk_faults import NoSyncFiles
 from support.disk_stores import (
@@ -107,6 +108,27 @@ def test_an_unfinished_episode_is_cut_by_reopening_and_never_continued(tmp_path:
             storage.add([chunk_of(0, 0, 4)])
         storage.add([chunk_of(1, 0, 4)])
         assert_holds(storage, [chunk_of(0, 0, 4, End.PENDING), chunk_of(1, 0, 4)])
+
+
+def test_an_unfinished_episode_goes_on_after_reopening_where_that_is_asked_for(
+    tmp_path: Path,
+) -> None:
+    recording = Recording()
+    first = [recording.chunk(0, 5, End.PENDING), recording.chunk(1, 4, End.TERMINATED)]
+    rest = [recording.chunk(0, 3, End.NONE), recording.chunk(1, 2, End.NONE)]
+    with create(tmp_path / "a") as storage:
+        storage.add(first)
+    with reopen(tmp_path / "a") as storage:
+        with pytest.raises(ValueError, match="expected row 0"):
+            storage.add(rest)
+        storage.continue_episodes()
+        storage.add(rest)
+        assert storage.index.total_steps == 4 + 3 + 2 + 1  # a pending row comes again
+        assert storage.index.episodes == 3
+        assert_holds(storage, [*first, *rest])
+    with reopen(tmp_path / "a", read_only=True) as storage:
+        assert storage.index.episodes == 3
+        assert_holds(storage, [*first, *rest])
 
 
 def test_ids_are_not_reused_after_eviction(tmp_path: Path) -> None:
@@ -345,8 +367,56 @@ def test_a_store_without_chunks_may_get_other_fields(tmp_path: Path) -> None:
 def test_a_segment_of_a_killed_writer_determines_the_fields(tmp_path: Path) -> None:
     storage = create(tmp_path / "a")
     assert storage._appender is not None
-    storage._appender._open_segment(100)
+    storage._appender._open_segment([])
     with reopen(copy_of(tmp_path / "a")) as after:
         assert len(after.index) == 0
         assert not after.replace_spec(replace(SPEC, fields=SPEC.fields[:3]))
     storage.close()
+
+
+@pytest.mark.parametrize("stream", [(1 << 32) + 1, -(1 << 32) - 1, 1 << 40])
+@pytest.mark.parametrize("is_encoded", [False, True])
+def test_a_stream_that_no_store_can_hold_is_refused_before_anything_is_written(
+    tmp_path: Path, stream: int, is_encoded: bool
+) -> None:
+    most = (1 << 32) * (1 if stream > 0 else -1)
+    source = MemoryStorage(SPEC)
+    good, bad = chunk_of(0, 0, 9, stream=most), chunk_of(1, 0, 9, stream=stream)
+    source.add([good, bad])
+    with DiskStorage.create(tmp_path / "a", SPEC) as storage:
+        added: list[Any] = [source.encoded(0), source.encoded(1)] if is_encoded else [good, bad]
+        add: Callable[[Any], None] = storage.add_encoded if is_encoded else storage.add
+        with pytest.raises(ValueError, match=rf"episode 1\b.*{most}.*{stream}\b"):
+            add(added)
+        assert not len(storage.index)
+        storage.add([good])
+    with DiskStorage.open(tmp_path / "a", read_only=True) as storage:
+        assert storage.index.record(0).stream == most
+
+
+def test_chunks_that_are_added_together_get_a_segment_of_their_size(tmp_path: Path) -> None:
+    """Up to the largest size; later ones begin with small segments as ever."""
+    many = [chunk_of(number, 0, 20, End.TERMINATED) for number in range(1_600)]
+    with DiskStorage.create(tmp_path / "a", SPEC, files=NoSyncFiles()) as storage:
+        for begin, end, number in ((0, 400, 0), (400, 1_600, 1)):
+            storage.add(many[begin:end])
+            assert set(storage.index.records["segment"][begin:].tolist()) == {number}
+        storage.add([chunk_of(1_600, 0, 20)])
+        assert storage.index.records["segment"][-1] == 2
+        small = storage.facts.segment_bytes // 16
+        assert os.stat(tmp_path / "a/segment-00000002.bin").st_size < small
+    with DiskStorage.open(tmp_path / "a", read_only=True) as storage:
+        assert storage.index.episodes == 1_601
+
+
+def test_a_segment_for_many_chunks_is_no_larger_than_others(tmp_path: Path) -> None:
+    many = [chunk_of(number, 0, 20, End.TERMINATED) for number in range(200)]
+    with create(tmp_path / "a") as storage:
+        storage.add(many)
+        sizes = np.bincount(storage.index.records["segment"], storage.index.records["nbytes"])
+        assert len(sizes) > 5
+        assert sizes.max() <= align(SMALL)
+    with create(tmp_path / "b", capacity=320) as storage:
+        storage.add(many)
+        assert np.bincount(storage.index.records["segment"])[-3:].tolist() == [1, 1, 1]
+        assert storage.nbytes < 1 << 20

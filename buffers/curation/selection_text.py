@@ -1,0 +1,243 @@
+"""Conditions on episodes as text: of the command line, and of the viewer's page."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from typing import cast
+
+from stepwell.buffers.curation.selection import EpisodeSelection
+
+__all__ = [
+    "COUNTS",
+    "format_ids",
+    "parse_ids",
+    "parse_metadata",
+    "parse_number",
+    "parse_selection",
+    "real_number",
+    "whole_number",
+]
+
+_NUMBER = re.compile(
+    r"([+-]?[0-9][0-9_,]*(?:\.[0-9]+)?(?:e\+?[0-9]{1,2})?) *([a-z]*)", re.IGNORECASE
+)
+_TOO_MANY = 2**63  # for the 64-bit counters of a store
+COUNTS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
+"""Units of counts."""
+_ID_RANGE = re.compile(r"\s*([0-9]+)\s*(?:-\s*([0-9]+)\s*)?")
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def parse_selection(
+    *,
+    where: Sequence[str] | None = None,
+    episodes: str | None = None,
+    min_return: str | None = None,
+    max_return: str | None = None,
+    min_steps: str | None = None,
+    max_steps: str | None = None,
+    ended: bool = False,
+    cut: bool = False,
+    top: str | None = None,
+    bottom: str | None = None,
+    sort: str | None = None,
+    include_cut: bool = False,
+    named: Callable[[str], str] = _option,
+) -> EpisodeSelection:
+    """Parse the conditions on episodes; the selection is empty where none was given.
+
+    Args:
+        where: Keys of the metadata with their values, such as ``level=3``.
+        episodes: Ids and ranges of ids.
+        min_return: Least sum of rewards.
+        max_return: Greatest sum of rewards.
+        min_steps: Least number of env steps.
+        max_steps: Greatest number of env steps.
+        ended: Terminated or truncated ones.
+        cut: The others.
+        top: Number or part of the best.
+        bottom: Number or part of the worst.
+        sort: The value to rank by.
+        include_cut: Rank cut episodes, too.
+        named: The name of each of these arguments in messages.
+
+    Raises:
+        ValueError: One cannot be parsed, or two contradict each other.
+    """
+    if ended and cut:
+        raise ValueError(
+            f"expected {named('ended')} or {named('cut')}, got both: no episode is ended and cut; "
+            f"leave one out"
+        )
+    metadata: dict[str, object] = {}
+    for text in where or ():
+        key, value = parse_metadata(named("where"), text)
+        if key in metadata:
+            raise ValueError(
+                f"{named('where')}: expected each key once, got {key!r} twice; leave one out"
+            )
+        metadata[key] = value
+    return EpisodeSelection(
+        where=metadata or None,
+        ids=None if episodes is None else parse_ids(named("episodes"), episodes),
+        min_return=real_number(named("min_return"), min_return),
+        max_return=real_number(named("max_return"), max_return),
+        min_steps=whole_number(named("min_steps"), min_steps, 0),
+        max_steps=whole_number(named("max_steps"), max_steps, 0),
+        has_ended=True if ended else False if cut else None,
+        top=_number_or_part(named("top"), top),
+        bottom=_number_or_part(named("bottom"), bottom),
+        sort=sort,
+        include_cut=include_cut,
+    )
+
+
+def _number_or_part(option: str, text: str | None) -> int | str | None:
+    """Parse a number of episodes; a part such as 10% is left to the selection."""
+    if text is None or text.strip().endswith("%"):
+        return text and text.strip()
+    try:
+        return whole_number(option, text)
+    except ValueError:
+        raise ValueError(
+            f"{option}: expected a number of episodes such as 8, or a part such as 10%, got "
+            f"{text!r}; give one"
+        ) from None
+
+
+def parse_ids(option: str, text: str) -> tuple[range, ...]:
+    """Parse ids and ranges of ids.
+
+    Raises:
+        ValueError: It is something else.
+
+    Example:
+        >>> parse_ids("--episodes", "3,10-20")
+        (range(3, 4), range(10, 21))
+    """
+    ranges: list[range] = []
+    for part in text.split(","):
+        match = _ID_RANGE.fullmatch(part)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if last < first:
+            raise ValueError(
+                f"{option}: expected numbers and ranges such as 3,10-20, got {part.strip()!r}; "
+                f"correct it"
+            )
+        ranges.append(range(first, last + 1))
+    return tuple(ranges)
+
+
+def parse_metadata(option: str, text: str) -> tuple[str, object]:
+    """Parse a key of the metadata and its value, which is JSON, or else text.
+
+    Raises:
+        ValueError: There is no key or no value.
+
+    Example:
+        >>> [parse_metadata("--where", text) for text in ("level=3", "task=door", 'id="3"')]
+        [('level', 3), ('task', 'door'), ('id', '3')]
+    """
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise ValueError(
+            f"{option}: expected key=value such as task=door or level=3, got {text!r}; write both"
+        )
+    try:
+        return key, cast("object", json.loads(value))
+    except (ValueError, RecursionError):  # brackets within brackets
+        return key, value
+
+
+def format_ids(ids: Sequence[int], max_length: int) -> str:
+    """Format ids as `parse_ids` reads them, as many as fit into ``max_length`` characters.
+
+    Example:
+        >>> format_ids([0, 1, 2, 5, 7, 8], 40), format_ids([1, 3, 5, 7, 9, 11], 10)
+        ('0-2,5,7-8', '1,3,5,...')
+    """
+    ranges: list[list[int]] = []
+    for number in ids:
+        if ranges and number == ranges[-1][-1] + 1:
+            ranges[-1] = [ranges[-1][0], number]
+        else:
+            ranges.append([number])
+    texts = ["-".join(map(str, each)) for each in ranges]
+    whole = ",".join(texts)
+    if len(whole) <= max_length:
+        return whole
+    kept = ""
+    for text in texts:
+        if len(f"{kept}{text},...") > max_length and kept:
+            break
+        kept += f"{text},"
+    return f"{kept}..."
+
+
+def whole_number(option: str, text: str | None, least: int = 1) -> int | None:
+    """Parse a count.
+
+    Args:
+        option: Name of the option, for error messages.
+        text: Its value; None where it was not given.
+        least: The smallest number allowed.
+
+    Raises:
+        ValueError: It is not a whole number, or out of range.
+
+    Example:
+        >>> [whole_number("--steps", text) for text in ("100_000", "1e5", "100k", "0.1M")]
+        [100000, 100000, 100000, 100000]
+    """
+    if text is None:
+        return None
+    number = parse_number(option, text, COUNTS)
+    if number is None or number < least:
+        raise ValueError(
+            f"{option}: expected a whole number >= {least}, such as 100_000, 1e5 or 100k, "
+            f"got {text!r}"
+        )
+    return number
+
+
+def real_number(option: str, text: str | None) -> float | None:
+    """Parse a number that may have a fraction.
+
+    Raises:
+        ValueError: It is not a number.
+
+    Example:
+        >>> real_number("--min-return", "-1.5")
+        -1.5
+    """
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        raise ValueError(f"{option}: expected a number such as 1.5, got {text!r}") from None
+
+
+def parse_number(option: str, text: str, units: Mapping[str, int]) -> int | None:
+    """Parse a number with a unit; None if it is something else.
+
+    Raises:
+        ValueError: The number is too large.
+
+    Example:
+        >>> parse_number("--steps", "1.5k", COUNTS)
+        1500
+    """
+    match = _NUMBER.fullmatch(text.strip())
+    if match is None or match[2].lower() not in units:
+        return None
+    number = Decimal(match[1].replace("_", "").replace(",", "")) * units[match[2].lower()]
+    if number >= _TOO_MANY:
+        raise ValueError(
+            f"{option}: expected a number below 2**63, got {text!r}; give a smaller one"
+        )
+    return int(number) if number == number.to_integral_value() else None

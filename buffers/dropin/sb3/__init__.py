@@ -1,0 +1,33 @@
+"""The replay buffers of Stable-Baselines3, over a Stepwell replay.
+
+Before, and after::
+
+    from stable_baselines3.common.buffers import ReplayBuffer
+    from stepwell.buffers.dropin.sb3 import ReplayBuffer
+
+They have the constructors, methods, attributes and random draws of the originals, and models take
+them as ``replay_buffer_class``. In addition `ReplayBuffer.replay` keeps the same rows as episodes.
+"""
+
+from stepwell.buffers.dropin.sb3.hindsight import HerReplayBuffer
+from stepwell.buffers.dropin.sb3.originals import (
+    DictReplayBufferSamples,
+    DictRolloutBufferSamples,
+    ReplayBufferSamples,
+    RolloutBufferSamples,
+)
+from stepwell.buffers.dropin.sb3.replay import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
+from stepwell.buffers.dropin.sb3.rollout import DictRolloutBuffer, RolloutBuffer
+
+__all__ = [
+    "DictReplayBuffer",
+    "DictReplayBufferSamples",
+    "DictRolloutBuffer",
+    "DictRolloutBufferSamples",
+    "HerReplayBuffer",
+    "NStepReplayBuffer",
+    "ReplayBuffer",
+    "ReplayBufferSamples",
+    "RolloutBuffer",
+    "RolloutBufferSamples",
+]

@@ -1,0 +1,310 @@
+"""A ring of observations that keeps each frame once."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+
+from stepwell.buffers.errors import SpecMismatch
+from stepwell.buffers.spare_memory import SpareMemory
+
+__all__ = ["FrameRing"]
+
+# Stacks are compared at the first steps, and then at every 17th: a prime number, so that it meets
+# every place of a pattern that repeats after fewer steps.
+_COMPARED_STEPS, _COMPARED_EVERY = 16, 17
+_PROBES = 16
+
+
+class FrameRing:
+    """The observations before and after the newest steps of N envs.
+
+    A frame that is both, or part of several stacks, is kept once. An env's episode continues where
+    an observation is the next one before. Of stacks the newest frames are compared at every step;
+    whole stacks are wherever it could be the stack of a reset, where episodes begin, and at every
+    17th step.
+
+    Args:
+        size: Steps to keep.
+        num_envs: Number of envs N.
+        dtype: Of a frame.
+        shape: Of a frame.
+        stack: Frames k of a stack, which observations ``[N, k, ...]`` have on their second axis;
+            1 where they are single frames ``[N, ...]``.
+        padding: Frames before an episode's first one.
+
+    Example:
+        >>> ring = FrameRing(10, 1, np.dtype(np.uint8), (2,), 2, "zero")
+        >>> frames = np.array([[0, 0], [1, 1], [2, 2]], np.uint8)
+        >>> ring.write(frames[None, :2], frames[None, 1:])
+        >>> before, after = ring.read(np.array([0]), np.array([0]))
+        >>> before[0].tolist(), after[0].tolist()
+        ([[0, 0], [1, 1]], [[1, 1], [2, 2]])
+    """
+
+    def __init__(
+        self,
+        size: int,
+        num_envs: int,
+        dtype: np.dtype[Any],
+        shape: tuple[int, ...],
+        stack: int = 1,
+        padding: Literal["zero", "repeat"] = "zero",
+    ) -> None:
+        self._size, self._num_envs, self._stack, self._padding = size, num_envs, stack, padding
+        # The oldest step needs the frames of its stack, and the newest one its next observation.
+        self._slots = size + stack
+        self._frames = np.zeros((self._slots, num_envs, *shape), dtype)
+        self._shape = num_envs, *((stack,) if stack > 1 else ()), *shape
+        self._dtype = self._frames.dtype
+        self._word = np.dtype(np.uint64 if self._frames[0, 0].nbytes % 8 == 0 else np.uint8)
+        self._words = self._frames_as_words()
+        size_of_row = self._words.shape[2]
+        self._shape_in_words = num_envs, stack, size_of_row
+        step = max(1, size_of_row // _PROBES)
+        self._probes = slice(step // 2, None, step)
+        # For each step its frames before, as far as they matter, and the true next observations
+        # that another episode's first one took the place of.
+        self._age = np.zeros((size, num_envs), np.uint8)
+        self._oldest_age = max(1, stack - 1)
+        self._has_final = np.zeros((size, num_envs), np.bool_)
+        self._finals: dict[int, np.ndarray] = {}
+        self._final_places: set[int] = set()
+        self._young = 0  # steps for which some age may still grow
+        self._spare: dict[int, SpareMemory] = {}
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all steps."""
+        self._count = 0
+        self._until_compared = 0
+        self._has_final[:] = False
+        self._finals.clear()
+        self._final_places.clear()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the frames, which the system provides when they are first written."""
+        return self._frames.nbytes + sum(frame.nbytes for frame in self._finals.values())
+
+    def write(
+        self, observation: Any, next_observation: Any, over: np.ndarray | None = None
+    ) -> None:
+        """Add a step.
+
+        Args:
+            observation: ``[N, k, ...]``, or ``[N, ...]`` without stacks.
+            next_observation: The same.
+            over: [N] bool: an episode ended with the step before; None if none did.
+
+        Raises:
+            ValueError: An observation has another shape.
+            SpecMismatch: A stack is not the one before, moved on by a frame, nor padded as that of
+                a reset. Nothing was added.
+        """
+        count, n, k = self._count, self._num_envs, self._stack
+        slot, following = count % self._slots, (count + 1) % self._slots
+        shape, dtype = self._shape, self._dtype
+        now, then = observation, next_observation
+        if not (
+            type(now) is type(then) is np.ndarray
+            and now.shape == then.shape == shape
+            and now.dtype == then.dtype == dtype
+            and now.flags.c_contiguous
+            and then.flags.c_contiguous
+        ):
+            now, then = self._checked(now), self._checked(then)
+        words: np.ndarray = np.ndarray(self._shape_in_words, self._word, now)
+        begins = self._begins(words, slot, over)
+        if k > 1:
+            self._until_compared -= 1
+            if begins is not None or self._until_compared < 0:
+                self._check(words, np.ndarray(self._shape_in_words, self._word, then), begins, slot)
+        place, before = count % self._size, (count - 1) % self._size
+        if place in self._final_places:
+            self._final_places.discard(place)
+            for env in np.flatnonzero(self._has_final[place]).tolist():
+                del self._finals[place * n + env]
+            self._has_final[place] = False
+        if self._young:
+            self._young -= 1
+            self._age[place] = np.minimum(self._age[before].astype(int) + 1, self._oldest_age)
+        else:
+            self._age[place] = self._oldest_age
+        if begins is not None:
+            self._young = self._oldest_age
+            for env in np.flatnonzero(begins).tolist():
+                if count and self._size > 1:
+                    self._finals[before * n + env] = self._frames[slot, env].copy()
+                    self._has_final[before, env] = True
+                    self._final_places.add(before)
+                self._words[slot, env] = words[env, -1]
+                self._age[place, env] = 0
+        self._frames[following] = then if k == 1 else then[:, -1]
+        self._count = count + 1
+
+    def _checked(self, observation: Any) -> np.ndarray:
+        found = np.ascontiguousarray(observation, self._frames.dtype)
+        if found.shape != self._shape:
+            raise ValueError(f"expected observations {self._shape}, got {found.shape}")
+        return found
+
+    def read(self, first: np.ndarray, last: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Observations before some steps, and those after others.
+
+        Args:
+            first: [B] step * N + env, with steps counted in the ring.
+            last: The same. For ``first`` itself both results are views of the same frames.
+
+        Returns:
+            ``[B, k, ...]`` each, or ``[B, ...]``, in memory that the caller owns.
+        """
+        k = self._stack
+        if first is last and k > 1:  # the frames that both have are copied once
+            found = self._gathered(first, 1, k + 1)
+            return found[:, :k], found[:, 1:]
+        return self._gathered(first, 0, k), self._gathered(last, 1, k)
+
+    def rows(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+        """Steps ``start .. stop`` of the ring.
+
+        Returns:
+            The newest frames before and after them, ``[T, N, ...]`` each.
+        """
+        steps = self._steps_of(np.arange(start, stop))
+        now = self._frames.take(steps % self._slots, 0)
+        then = self._frames.take((steps + 1) % self._slots, 0)
+        for step, env in zip(*np.nonzero(self._has_final[start:stop]), strict=True):
+            then[step, env] = self._finals[int((start + step) * self._num_envs + env)]
+        return now, then
+
+    def begins(self, start: int, stop: int) -> np.ndarray:
+        """[T, N] bool: steps ``start .. stop`` of the ring begin an episode."""
+        found: np.ndarray = self._age[start:stop] == 0
+        return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: part for key, part in self.__dict__.items() if key not in ("_spare", "_words")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._spare = {}
+        self._words = self._frames_as_words()
+
+    def _frames_as_words(self) -> np.ndarray:
+        """The same memory [slots, N, words]: words of eight bytes are compared sooner."""
+        shape = *self._frames.shape[:2], -1 if self._frames.size else 0
+        return self._frames.reshape(shape).view(self._word)
+
+    def _steps_of(self, places: np.ndarray) -> np.ndarray:
+        """The numbers of steps, counted since the beginning, of places in the ring."""
+        newest = self._count - 1
+        return newest - (newest - places) % self._size
+
+    def _gathered(self, places: np.ndarray, offset: int, width: int) -> np.ndarray:
+        """The ``width`` frames up to the observation before steps, or after them (offset 1)."""
+        n, slots = self._num_envs, self._slots
+        place = places // n
+        env = places - place * n
+        step = self._steps_of(place) + offset
+        if self._stack == 1:
+            found = self._take((step % slots) * n + env, (len(places),))
+        else:
+            slot = (step[:, None] + np.arange(1 - width, 1)) % slots
+            found = self._take((slot * n + env[:, None]).ravel(), (len(places), width))
+            there = self._age.reshape(-1).take(places).astype(np.int64) + (1 + offset)
+            for b in np.flatnonzero(there < width).tolist():
+                missing = width - there[b]
+                found[b, :missing] = found[b, missing] if self._padding == "repeat" else 0
+        if offset and self._finals:
+            for b in np.flatnonzero(self._has_final.reshape(-1).take(places)).tolist():
+                final = self._finals[int(places[b])]
+                if self._stack == 1:
+                    found[b] = final
+                else:
+                    found[b, -1] = final
+        return found
+
+    def _take(self, rows: np.ndarray, lead: tuple[int, ...]) -> np.ndarray:
+        """Frames in memory that is used again when nothing refers to it."""
+        frames = self._frames.reshape(-1, *self._frames.shape[2:])
+        nbytes = len(rows) * frames[0].nbytes
+        spare = self._spare.get(nbytes)
+        if spare is None:
+            if len(self._spare) >= 4:
+                self._spare.clear()
+            spare = self._spare[nbytes] = SpareMemory(nbytes)
+        out: np.ndarray = np.ndarray((len(rows), *frames.shape[1:]), frames.dtype, spare.lend())
+        frames.take(rows, 0, out, "clip")  # clip: no copy of `out` is made
+        return out.reshape(*lead, *frames.shape[1:])
+
+    def _begins(self, seen: np.ndarray, slot: int, over: np.ndarray | None) -> np.ndarray | None:
+        """[N] bool: an episode begins with frames [N, k, words]; None if none does."""
+        n = self._num_envs
+        if not self._count:
+            return np.ones(n, np.bool_)
+        newest = seen[:, -1]
+        differs = newest != self._words[slot]
+        begins = over
+        if np.count_nonzero(differs):
+            begins = differs.any(1) if over is None else differs.any(1) | over
+        if self._stack == 1:
+            return begins
+        is_other = seen[:, -2, self._probes]  # counted as it is: other than zero
+        if self._padding == "repeat":
+            is_other = is_other != newest[:, self._probes]
+        if np.count_nonzero(is_other) < is_other.size:
+            for env in np.flatnonzero(~is_other.any(1)).tolist():
+                if begins is None or not begins[env]:
+                    if not self._is_next(seen, env, slot):
+                        begins = np.zeros(n, np.bool_) if begins is None else begins.copy()
+                        begins[env] = True
+        return begins
+
+    def _check(
+        self, now: np.ndarray, then: np.ndarray, begins: np.ndarray | None, slot: int
+    ) -> None:
+        """Raise SpecMismatch if a stack is wrong among those that are compared now."""
+        is_due = self._until_compared < 0
+        if is_due:
+            few = self._count < _COMPARED_STEPS
+            self._until_compared = 0 if few else _COMPARED_EVERY - 1
+        is_right = bool((then[:, :-1] == now[:, 1:]).all())
+        if is_right and is_due and begins is None and not self._young:  # no stack is padded
+            is_right = all(
+                bool((now[:, -1 - back] == self._words[(slot - back) % self._slots]).all())
+                for back in range(self._stack)
+            )
+            is_due = False
+        for env in range(self._num_envs) if is_right else ():
+            if begins is not None and begins[env]:
+                first = now[env, -1:] if self._padding == "repeat" else np.zeros_like(now[env, -1:])
+                is_right &= bool((now[env, :-1] == first).all())
+            elif is_due:
+                is_right &= self._is_next(now, env, slot)
+        if not is_right:
+            raise SpecMismatch(
+                f"observation: expected each stack of {self._stack} frames to be the one before, "
+                f"moved on by one frame, and padded by {self._padding} at a reset, got other "
+                f"frames; leave frame_stack out to store whole observations"
+            )
+
+    def _is_next(self, now: np.ndarray, env: int, slot: int) -> bool:
+        """True if a stack is the next observation of the env's newest step, whose frame is there.
+
+        Args:
+            now: [N, k, words].
+            env: Index of the env.
+            slot: Of the frame.
+        """
+        k, frames = self._stack, self._words
+        there = min(k, 2 + int(self._age[(self._count - 1) % self._size, env]))
+        for back in range(k):
+            if back < there or self._padding == "repeat":
+                frame = frames[(slot - min(back, there - 1)) % self._slots, env]
+                if frame.tobytes() != now[env, k - 1 - back].tobytes():
+                    return False
+            elif now[env, k - 1 - back].any():
+                return False
+        return True

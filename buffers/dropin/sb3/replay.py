@@ -1,0 +1,716 @@
+"""SB3's replay buffers: a ring of transitions, which are also stored as episodes."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import weakref
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
+
+import numpy as np
+from gymnasium import spaces
+
+from stepwell.buffers.dropin.sb3.frame_ring import FrameRing
+from stepwell.buffers.dropin.sb3.originals import (
+    DictReplayBufferSamples,
+    ReplayBufferSamples,
+    SB3DictReplayBuffer,
+    SB3NStepReplayBuffer,
+    SB3ReplayBuffer,
+    registered,
+    samples_class,
+)
+from stepwell.buffers.dropin.sb3.step_ring import (
+    MAKER,
+    StepRing,
+    check_kind,
+    check_replay,
+    random_numbers,
+)
+from stepwell.buffers.dropin.sb3.transition_blocks import BlockWriter, differing
+from stepwell.buffers.dropin.transition_writer import check_whole, new_replay
+from stepwell.buffers.episode import Chunk, End
+from stepwell.buffers.errors import NotEnoughData, SpecMismatch
+from stepwell.buffers.replay import SequenceReplayBuffer
+from stepwell.buffers.spec import Layout, Spec
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["DictReplayBuffer", "NStepReplayBuffer", "ReplayBuffer"]
+
+_MOST_STEPS, _MOST_BYTES = 1024, 32 << 20
+_LARGE_ROW_BYTES = 1 << 10  # from here on it takes longer to write them twice than to compare them
+_FINAL = ("_final_observation", "_final_obs")  # of gymnasium before and since version 1.0
+_ENDS = int(End.TERMINATED), int(End.TRUNCATED)
+
+
+class _Part(NamedTuple):
+    """The observations of one space: arrays ``[size, N, ...]``, and the field that they become."""
+
+    key: str | None
+    name: str
+    field_shape: tuple[int, ...]
+    shape: tuple[int, ...]
+    is_discrete: bool
+    now: np.ndarray
+    then: np.ndarray
+
+
+@registered
+class ReplayBuffer(StepRing, SB3ReplayBuffer):
+    """A ring of transitions, which are also stored as episodes.
+
+    The same calls give the same as with SB3's class, and after the same ``np.random.seed`` the same
+    batches: a model learns exactly as with that one. There are two differences.
+    ``optimize_memory_usage=True`` gives true last observations, also together with
+    ``handle_timeout_termination=True``; and with it, or with observations of 1 KiB or more, each
+    is kept once, and there are no attributes ``observations`` and ``next_observations``.
+
+    Args:
+        buffer_size: Transitions to keep, of all envs together.
+        observation_space: Of one env: Box, Discrete, MultiDiscrete or MultiBinary.
+        action_space: Of one env, the same kinds.
+        device: Device of the batches; ``"auto"`` is the GPU where there is one.
+        n_envs: Number of envs N.
+        optimize_memory_usage: Draw as SB3 does with it.
+        handle_timeout_termination: ``"TimeLimit.truncated"`` in infos marks an end that is none to
+            learn from.
+        n_steps: Steps of the returns, as in SB3's ``NStepReplayBuffer``.
+        gamma: Discount of n-step returns.
+        path: Folder of the replay; None keeps it in RAM. A store there is continued, while the
+            ring begins empty: SB3's ``save_replay_buffer`` keeps the ring too.
+        replay: A replay of your own in place of a path, with a capacity of your own.
+        frame_stack: Frames that the envs stack on the first axis, as ``VecFrameStack(envs, 4)``
+            does with gray images ``[4, H, W]``: the replay stores one in each row.
+        stack_padding: Frames before an episode's first one: ``"zero"`` with ``VecFrameStack``,
+            ``"repeat"`` with gymnasium's wrappers.
+
+    Raises:
+        ValueError: A number is out of range, or ``frame_stack`` does not fit the space.
+        SpecMismatch: The folder or the replay holds other rows.
+
+    Example:
+        >>> import gymnasium as gym
+        >>> env = gym.make("CartPole-v1")
+        >>> buffer = ReplayBuffer(1_000, env.observation_space, env.action_space, device="cpu")
+        >>> observation, _ = env.reset(seed=0)
+        >>> for step in range(100):
+        ...     action = np.array([step % 2])
+        ...     following, reward, terminated, truncated, info = env.step(action[0])
+        ...     done = np.array([terminated or truncated])
+        ...     infos = [info | {"TimeLimit.truncated": truncated}]
+        ...     buffer.add(observation[None], following[None], action, [reward], done, infos)
+        ...     observation = env.reset()[0] if done else following
+        >>> batch = buffer.sample(32)
+        >>> tuple(batch.observations.shape), tuple(batch.actions.shape), tuple(batch.dones.shape)
+        ((32, 4), (32, 1), (32, 1))
+        >>> buffer.flush()
+        >>> buffer.replay.sample_sequences(4, length=8).observation.shape
+        (4, 8, 4)
+    """
+
+    def __init__(
+        self,
+        buffer_size: int,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        device: torch.device | str = "auto",
+        n_envs: int = 1,
+        optimize_memory_usage: bool = False,
+        handle_timeout_termination: bool = True,
+        *,
+        n_steps: int = 1,
+        gamma: float = 0.99,
+        path: str | os.PathLike[str] | None = None,
+        replay: SequenceReplayBuffer | None = None,
+        frame_stack: int = 1,
+        stack_padding: Literal["zero", "repeat"] = "zero",
+    ) -> None:
+        super().__init__(buffer_size, observation_space, action_space, device, n_envs)
+        check_whole("n_steps", n_steps, 1)
+        check_replay(replay)
+        if path is not None and replay is not None:
+            raise ValueError(
+                f"replay: expected none with a path, got both, with {path}; leave one out"
+            )
+        check_kind(observation_space, is_dict=isinstance(self, DictReplayBuffer))
+        self.buffer_size = max(self.buffer_size // self.n_envs, 1)
+        self.optimize_memory_usage = optimize_memory_usage
+        self.handle_timeout_termination = handle_timeout_termination
+        self.n_steps = int(n_steps)
+        self.gamma = gamma
+        self._spec = Spec.from_spaces(
+            observation_space, action_space, frame_stack=frame_stack, stack_padding=stack_padding
+        )
+        self._ring: FrameRing | None = None
+        self._over: np.ndarray | None = None  # envs whose newest step ended an episode, in a ring
+        self._is_reshaped = isinstance(observation_space, spaces.Discrete)
+        is_large = self._spec.row_bytes >= _LARGE_ROW_BYTES
+        if frame_stack > 1 or ((optimize_memory_usage or is_large) and not self._is_dict):
+            self._ring = FrameRing(
+                *(self.buffer_size, self.n_envs, np.dtype(observation_space.dtype)),
+                *(self.obs_shape[frame_stack > 1 :], frame_stack, stack_padding),
+            )
+        self._make_arrays()
+        self._waiting = 0  # steps that are not in the replay
+        self._limits: deque[tuple[int, np.ndarray]] = deque()  # of steps yet to come, and envs
+        # Steps that waited while the ring was full: the place behind them, and what is known.
+        self._scanned: tuple[int, np.ndarray, np.ndarray, np.ndarray] | None = None
+        self._before: list[np.ndarray] | None = None  # next observations before the waiting steps
+        self._is_on_demand = path is None and replay is None
+        self._start_replay(path, replay)
+
+    def _make_arrays(self) -> None:
+        """The ring: arrays ``[size, N, ...]``, as SB3 has them."""
+        space: Any = self.observation_space
+        shapes: Any = self.obs_shape
+        lead = self.buffer_size, self.n_envs
+
+        def pair(part: Any, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+            return np.zeros((*lead, *shape), part.dtype), np.zeros((*lead, *shape), part.dtype)
+
+        if isinstance(space, spaces.Dict):
+            made = {key: pair(part, shapes[key]) for key, part in space.spaces.items()}
+            self.observations: Any = {key: now for key, (now, _) in made.items()}
+            self.next_observations: Any = {key: then for key, (_, then) in made.items()}
+        elif self._ring is None:
+            self.observations, self.next_observations = pair(space, shapes)
+        kind = self._maybe_cast_dtype(self.action_space.dtype)
+        self.actions = np.zeros((*lead, self.action_dim), kind)
+        self.rewards, self.dones, self.timeouts = (np.zeros(lead, np.float32) for _ in range(3))
+        self._use_arrays()
+
+    def _use_arrays(self) -> None:
+        """Note the parts of observations, which are views of the ring's arrays."""
+        space: Any = self.observation_space
+        layout: Layout = self._spec.observation
+        if isinstance(space, spaces.Dict):
+            assert isinstance(layout, Mapping)
+            entries: list[tuple[Any, ...]] = [
+                (key, str(layout[key]), part, self.observations[key], self.next_observations[key])
+                for key, part in space.spaces.items()
+            ]
+        elif self._ring is not None:
+            entries = []
+        else:
+            entries = [(None, str(layout), space, self.observations, self.next_observations)]
+        self._parts = [
+            _Part(
+                key,
+                name,
+                self._spec[name].source_shape,
+                now.shape[2:],
+                isinstance(part, spaces.Discrete),
+                now,
+                then,
+            )
+            for key, name, part, now, then in entries
+        ]
+        self._plain = None
+        if not self._is_dict and self._ring is None and not self._parts[0].is_discrete:
+            part = self._parts[0]
+            self._plain = part.now, part.then, part.now[0].size
+        # Last observations of episodes of which the newest infos did not tell the end, by env.
+        self._unmarked_ends: dict[int, list[bytes]] = {}
+        self._has_timeouts = bool(self.timeouts.any())
+        steps = _MOST_BYTES // max(1, self._spec.row_bytes * self.n_envs)
+        self._block = max(1, min(_MOST_STEPS, steps, self.buffer_size))
+
+    def _start_replay(
+        self, path: str | os.PathLike[str] | None, replay: SequenceReplayBuffer | None
+    ) -> None:
+        self.is_closed = False
+        self._most = self.buffer_size if self._is_on_demand else self._block
+        held = (self.buffer_size + self._block) * self.n_envs
+        self._replay = new_replay(held, path) if replay is None else replay
+        is_box = isinstance(self.action_space, spaces.Box)
+        facts = {"maker": MAKER, "actions": "scaled" if is_box else "given"}
+        try:
+            self._writer = BlockWriter(self._replay, self._spec, self.n_envs, facts)
+        except BaseException:
+            if replay is None:
+                self._replay.close()  # otherwise the folder stays locked
+            raise
+        if not self._is_on_demand:
+            self._replay.call_before_close(self.flush)
+            atexit.register(_flush, weakref.ref(self))
+
+    @staticmethod
+    def _maybe_cast_dtype(dtype: Any) -> Any:
+        """float32 in place of float64, as SB3 keeps actions."""
+        return np.float32 if dtype == np.float64 else dtype
+
+    @property
+    def replay(self) -> SequenceReplayBuffer:
+        """The rows as episodes, to draw sequences from, and to be exported.
+
+        In RAM, steps are stored when you look at this property, in a folder and in a replay of your
+        own also by themselves, 1024 at a time. A look stores those that are new if they are a
+        thousandth of all for each env (a hundredth at most); `flush` does so always.
+        """
+        if self._waiting * self.n_envs * 1000 >= len(self._replay) * min(10, self.n_envs):
+            self.flush()
+        return self._replay
+
+    def add(
+        self,
+        obs: Any,
+        next_obs: Any,
+        action: np.ndarray,
+        reward: Any,
+        done: Any,
+        infos: Sequence[Mapping[str, Any]] | Mapping[str, Any],
+    ) -> None:
+        """Add one step of all envs; everything is copied.
+
+        An env's episode continues where ``obs`` is, byte for byte, the ``next_obs`` before.
+
+        Args:
+            obs: Observations ``[N, ...]``.
+            next_obs: Next observations ``[N, ...]``; at the end of an episode its true last
+                observation.
+            action: ``[N, ...]``: Box actions as the model chose them, scaled to -1..1.
+            reward: [N].
+            done: [N]: the episode ended, or, with ``handle_timeout_termination=False``, the MDP
+                terminated.
+            infos: One for each env, of which ``"TimeLimit.truncated"`` is read; or the infos of a
+                gymnasium vector env, where ``"_final_observation"`` or ``"_final_obs"`` mark envs
+                whose episode ended. Of those that are done, the last observation is taken from
+                there: CleanRL's loops give the first of the next episode as ``next_obs``.
+
+        Raises:
+            ValueError: An array does not fit the spaces, or an env without such a mark goes on
+                from the last observation of an episode that is done, with reward 0: that is a reset
+                of gymnasium's NEXT_STEP mode. The step was not added.
+            SpecMismatch: Observations are not stacks of ``frame_stack`` frames.
+        """
+        pos, n, waiting = self.pos, self.n_envs, self._waiting
+        if isinstance(infos, dict):
+            self._refuse_resets(obs, reward, done)
+            next_obs = self._with_last_observations(next_obs, done, infos)
+        marked: np.ndarray | None = None
+        try:
+            if self._plain is not None:
+                now, then, size = self._plain
+                # Before anything is written, as the oldest step is in that place.
+                first = obs.size if type(obs) is np.ndarray else np.size(obs)
+                second = next_obs.size if type(next_obs) is np.ndarray else np.size(next_obs)
+                if first != size or second != size:
+                    raise ValueError("another number of values")
+            self.actions[pos] = action.reshape(n, self.action_dim)
+            self.rewards[pos] = reward
+            self.dones[pos] = done
+            if isinstance(infos, dict):
+                marked = self._marked(infos)
+            elif self.handle_timeout_termination:
+                each: Any = infos
+                flags = [info.get("TimeLimit.truncated", False) for info in each]
+                if self._has_timeouts or True in flags:
+                    self.timeouts[pos] = flags
+                    self._has_timeouts = True
+            if self._plain is not None:
+                now, then, _ = self._plain
+                now[pos] = obs
+                then[pos] = next_obs
+            elif self._ring is None:
+                self._write(obs, next_obs)
+            else:
+                if self._is_reshaped:
+                    obs, next_obs = self._reshaped(obs), self._reshaped(next_obs)
+                self._ring.write(obs, next_obs, self._over)
+                dones = self.dones[pos]
+                self._over = dones != 0 if np.count_nonzero(dones) else None
+        except SpecMismatch:
+            raise
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise self._refusal(obs, next_obs, action, error) from error
+        if marked is not None:
+            self._limits.append((waiting, marked))
+        self.pos = pos = pos + 1
+        if pos == self.buffer_size:
+            self.full = True
+            self.pos = 0
+        self._waiting = waiting = waiting + 1
+        if waiting == self._most:
+            if self._is_on_demand:
+                self._scan()
+            else:
+                self.flush()
+
+    def _write(self, obs: Any, next_obs: Any) -> None:
+        """Write observations that are no array of the ring's shape to its newest step."""
+        for part in self._parts:
+            now = obs if part.key is None else obs[part.key]
+            then = next_obs if part.key is None else next_obs[part.key]
+            if part.is_discrete:
+                now, then = self._reshaped(now), self._reshaped(then)
+            part.now[self.pos] = now
+            part.then[self.pos] = then
+
+    def _reshaped(self, numbers: Any) -> np.ndarray:
+        """Numbers of a Discrete space as [N, 1]."""
+        return np.asarray(numbers).reshape(self.n_envs, 1)
+
+    def _refuse_resets(self, obs: Any, reward: Any, done: Any) -> None:
+        """Raise if a step goes on behind an end, as gymnasium's NEXT_STEP mode does."""
+        for env, last in self._unmarked_ends.items():
+            if self._bytes_of(obs, env) == last and not reward[env] and not done[env]:
+                raise ValueError(
+                    f"add: expected the first observation of a new episode of env {env}, got the "
+                    "last one of the episode that ended, with reward 0: the reset of gymnasium's "
+                    "NEXT_STEP mode, which is no step; make the envs with "
+                    "autoreset_mode=SAME_STEP, or leave out the step after each end"
+                )
+
+    def _with_last_observations(self, next_obs: Any, done: Any, infos: Mapping[str, Any]) -> Any:
+        """Next observations, with those of ``infos`` where an episode is done."""
+        ends = [int(env) for env in np.flatnonzero(done)]
+        name = next((name for name in _FINAL if name in infos and name[1:] in infos), None)
+        marked = [env for env in ends if name is not None and infos[name][env]]
+        self._unmarked_ends = {
+            env: self._bytes_of(next_obs, env) for env in ends if env not in marked
+        }
+        if name is None or not marked:
+            return next_obs
+        last = infos[name[1:]]
+        if not self._is_dict:
+            next_obs = np.array(next_obs)
+            next_obs[marked] = [last[env] for env in marked]
+            return next_obs
+        next_obs = {key: np.array(rows) for key, rows in next_obs.items()}
+        for key, rows in next_obs.items():
+            rows[marked] = [last[env][key] for env in marked]
+        return next_obs
+
+    def _bytes_of(self, obs: Any, env: int) -> list[bytes]:
+        """The observation of an env."""
+        parts = [obs if part.key is None else obs[part.key] for part in self._parts]
+        return [np.asarray(rows[env]).tobytes() for rows in parts]
+
+    def _marked(self, infos: Mapping[str, Any]) -> np.ndarray | None:
+        """[N] bool: the infos of a vector env mark an end that is no termination."""
+        if self.handle_timeout_termination:
+            self.timeouts[self.pos] = infos.get("TimeLimit.truncated", False)
+            self._has_timeouts = True
+        for name in _FINAL:
+            if name in infos:
+                is_over: np.ndarray = np.asarray(infos[name], np.bool_)
+                is_over = is_over & (self.dones[self.pos] == 0)
+                return is_over
+        return None
+
+    def _refusal(self, obs: Any, next_obs: Any, action: Any, error: Exception) -> ValueError:
+        return ValueError(
+            f"add: expected observations of {self.observation_space} and actions of "
+            f"{self.action_space} for each of {self.n_envs} envs, got {_described(obs)}, "
+            f"{_described(next_obs)} and {_described(action)}: {error}; give those of one step"
+        )
+
+    def flush(self) -> None:
+        """Store the waiting steps in the replay; in a folder they are durable then."""
+        if self._scanned is not None:
+            stop, ends, begins, rewards = self._scanned
+            self._scanned = None
+            kept = self.buffer_size - self._waiting
+            gone = len(ends) - kept
+            if gone:
+                self._writer.leave_out(rewards[:gone], ends=ends[:gone], begins=begins[:gone])
+            if kept:
+                self._store(slice(stop - kept, stop), ends[gone:], begins[gone:])
+        while self._waiting:
+            rows, ends, begins = self._oldest_waiting()
+            self._store(rows, ends, begins)
+            self._pass(rows)
+
+    def _store(self, rows: slice, ends: np.ndarray, begins: np.ndarray) -> None:
+        """Store steps of the ring."""
+        lead = rows.stop - rows.start, self.n_envs
+        now: dict[str, np.ndarray] = {}
+        then: dict[str, np.ndarray] = {}
+        for part in self._parts:
+            now[part.name] = part.now[rows].reshape(*lead, *part.field_shape)
+            then[part.name] = part.then[rows].reshape(*lead, *part.field_shape)
+        if self._ring is not None:
+            field = self._spec[str(self._spec.observation)]
+            before, after = self._ring.rows(rows.start, rows.stop)
+            now[field.name] = before.reshape(*lead, *field.shape)
+            then[field.name] = after.reshape(*lead, *field.shape)
+        action = self._spec[str(self._spec.action)]
+        taken = self.actions[rows].reshape(*lead, *action.shape)
+        chosen = {action.name: taken.astype(action.numpy_dtype, copy=False)}
+        self._writer.add(now, then, chosen, self.rewards[rows], ends=ends, begins=begins)
+
+    def _scan(self) -> None:
+        """Note how the oldest waiting steps begin and end, before others are written over them.
+
+        They can be stored until then; afterwards only their number matters.
+        """
+        if self._scanned is not None:
+            _, ends, begins, rewards = self._scanned
+            self._writer.leave_out(rewards, ends=ends, begins=begins)
+        rows, ends, begins = self._oldest_waiting()
+        self._scanned = rows.stop, ends, begins, self.rewards[rows].copy()
+        self._pass(rows)
+
+    def _oldest_waiting(self) -> tuple[slice, np.ndarray, np.ndarray]:
+        """Waiting steps in a row of the ring, how they end, and which begin an episode."""
+        start = (self.pos - self._waiting) % self.buffer_size
+        steps = min(self._waiting, self._block, self.buffer_size - start)
+        rows = slice(start, start + steps)
+        begins = self._begins(rows)
+        terminated, truncated = _ENDS
+        ends = np.where(self.timeouts[rows] != 0, truncated, terminated).astype(np.uint8)
+        ends[self.dones[rows] == 0] = 0
+        for step, flags in self._limits:
+            if step < steps:
+                ends[step][flags] = truncated
+        return rows, ends, begins
+
+    def _begins(self, rows: slice) -> np.ndarray:
+        """[T, N] bool: steps whose observations are not the next ones of the steps before."""
+        if self._ring is not None:
+            return self._ring.begins(rows.start, rows.stop)
+        begins = np.ones((rows.stop - rows.start, self.n_envs), np.bool_)
+        if self._before is not None:
+            before = [part[None] for part in self._before]
+            begins[:1] = differing([part.now[rows][:1] for part in self._parts], before)
+        begins[1:] = differing(
+            [part.now[rows][1:] for part in self._parts],
+            [part.then[rows][:-1] for part in self._parts],
+        )
+        return begins
+
+    def _pass(self, rows: slice) -> None:
+        """Note that the oldest waiting steps wait no longer."""
+        steps = rows.stop - rows.start
+        self._waiting -= steps
+        self._limits = deque((step - steps, flags) for step, flags in self._limits if step >= steps)
+        self._before = [part.then[rows.stop - 1].copy() for part in self._parts]
+
+    def reset(self) -> None:
+        """Begin with an empty ring; the replay keeps its rows, and open episodes end by a cut."""
+        self.flush()
+        self._writer.cut()
+        self._before = self._over = None
+        self._unmarked_ends = {}
+        if self._ring is not None:
+            self._ring.reset()
+        super().reset()
+
+    def close(self) -> None:
+        """Store waiting steps, and release files and locks; closing twice is harmless."""
+        if not self.is_closed:
+            self.flush()
+            self._replay.close()
+            self.is_closed = True
+
+    def __del__(self) -> None:
+        # Absent where __init__ was not completed.
+        if not self.__dict__.get("is_closed", True) and not self._is_on_demand and self._waiting:
+            self.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def sample(self, batch_size: int, env: Any = None) -> Any:
+        """Draw transitions uniformly, by NumPy's global generator as SB3 does.
+
+        Args:
+            batch_size: Number of transitions, B >= 1.
+            env: SB3's ``VecNormalize``, which normalises observations and rewards.
+
+        Returns:
+            ``ReplayBufferSamples``, or ``DictReplayBufferSamples``: observations and next
+            observations ``[B, ...]``, actions [B, A], dones [B, 1] and rewards [B, 1], with
+            ``n_steps`` > 1 also discounts [B, 1]. The tensors are the caller's own.
+
+        Raises:
+            NotEnoughData: There is no transition yet.
+        """
+        check_whole("batch_size", batch_size, 1)
+        size = self.buffer_size if self.full else self.pos
+        if not size:
+            raise NotEnoughData(
+                "the buffer is empty: expected at least one step to draw from, got 0; add some"
+            )
+        if self.optimize_memory_usage and self.full:
+            # SB3 leaves one out here, whose next observation it does not have.
+            places = (random_numbers(1, size, batch_size) + self.pos) % size
+        else:
+            places = random_numbers(0, size, batch_size)
+        return self._get_samples(places, env=env)
+
+    def _get_samples(self, batch_inds: np.ndarray, env: Any = None) -> Any:
+        """The transitions at places of the ring, each of an env drawn at random."""
+        envs = random_numbers(0, self.n_envs, len(batch_inds))
+        if self.n_steps > 1:
+            return self._n_step_samples(batch_inds, envs, env)
+        places = batch_inds * self.n_envs + envs
+        now, then = self._observed(places, places)
+        dones = self._at(self.dones, places)
+        dones *= 1 - self._at(self.timeouts, places)
+        rewards = self._at(self.rewards, places)[:, None]
+        return self._samples()(
+            self._owned(self._normalize_obs(now, env)),
+            self._owned(self._at(self.actions, places)),
+            self._owned(self._normalize_obs(then, env)),
+            self._owned(dones[:, None]),
+            self._owned(self._normalize_reward(rewards, env)),
+        )
+
+    def _n_step_samples(self, batch_inds: np.ndarray, envs: np.ndarray, env: Any) -> Any:
+        """The same with the returns of up to `n_steps` steps, computed in SB3's order."""
+        each = (batch_inds[:, None] + np.arange(self.n_steps)) % self.buffer_size
+        dones, timeouts = self.dones[each, envs[:, None]], self.timeouts[each, envs[:, None]]
+        # Behind the newest step another episode follows in a full ring.
+        is_end = (dones != 0) | (timeouts != 0) | (each == (self.pos - 1) % self.buffer_size)
+        last = np.where(is_end.any(1), is_end.argmax(1), self.n_steps - 1)
+        is_used = np.arange(self.n_steps) <= last[:, None]
+        rewards = self._normalize_reward(self.rewards[each, envs[:, None]], env)
+        powers = self.gamma ** np.arange(self.n_steps, dtype=np.float32)[None]
+        returns = (rewards * powers * is_used).sum(axis=1, keepdims=True)
+        discounts = self.gamma ** is_used.sum(axis=1, keepdims=True).astype(np.float32)
+        rows = np.arange(len(each)), last
+        final = (dones[rows] * (1.0 - timeouts[rows]))[:, None]
+        places = batch_inds * self.n_envs + envs
+        now, then = self._observed(places, each[rows] * self.n_envs + envs)
+        return self._samples()(
+            observations=self._owned(self._normalize_obs(now, env)),
+            actions=self._owned(self._at(self.actions, places)),
+            next_observations=self._owned(self._normalize_obs(then, env)),
+            dones=self._owned(final),
+            rewards=self._owned(returns),
+            discounts=self._owned(discounts),
+        )
+
+    def _observed(self, first: np.ndarray, last: np.ndarray) -> tuple[Any, Any]:
+        """Observations before and after transitions, of places counted over steps and envs."""
+        if self._ring is not None:
+            return self._ring.read(first, last)
+        now = {part.key: self._at(part.now, first) for part in self._parts}
+        then = {part.key: self._at(part.then, last) for part in self._parts}
+        return (now, then) if self._is_dict else (now[None], then[None])
+
+    @property
+    def _is_dict(self) -> bool:
+        return isinstance(self.observation_space, spaces.Dict)
+
+    def _at(self, array: np.ndarray, places: np.ndarray) -> np.ndarray:
+        return array.reshape(-1, *array.shape[2:]).take(places, 0)
+
+    def _samples(self) -> Any:
+        """The class of the batches."""
+        return samples_class(DictReplayBufferSamples if self._is_dict else ReplayBufferSamples)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The ring, and the episodes of a replay in RAM, or the folder of one on disk."""
+        if not self._is_on_demand:
+            self.flush()
+        state = self.__dict__.copy()
+        for name in ("_parts", "_plain", "_writer", "_replay"):
+            del state[name]
+        state["_open"] = self._writer.state()
+        if self._replay.path is not None:
+            state["_path"] = self._replay.path
+        else:
+            going = self._writer.open_episodes()
+            state["_rows"] = (
+                self._replay.capacity,
+                [
+                    (
+                        *(each.id, each.stream, each.first_row),
+                        int(End.PENDING if each.id in going else each.end),
+                        *(dict(each.fields), dict(each.metadata)),
+                    )
+                    for each in self._replay.iter_episodes()
+                ],
+            )
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Continue with the ring of `__getstate__`; a folder is opened again."""
+        rows, path, going = state.pop("_rows", None), state.pop("_path", None), state.pop("_open")
+        for name, value in state.items():
+            setattr(self, name, value)
+        self._use_arrays()
+        if rows is None:
+            self._start_replay(path, None)
+            self._writer.restore(going)
+            self._writer.cut()  # as whatever was open when a folder was closed
+            self._before = None
+        else:
+            capacity, episodes = rows
+            self._start_replay(None, SequenceReplayBuffer(capacity=capacity))
+            for episode, stream, first_row, end, fields, metadata in episodes:
+                place = episode, stream, first_row, End(end)
+                chunk = Chunk(*place, fields, metadata, starts_late=first_row > 0)
+                self._replay.add([chunk])
+            self._writer.restore(going)
+
+
+@registered
+class NStepReplayBuffer(ReplayBuffer, SB3NStepReplayBuffer):
+    """SB3's class of this name: `ReplayBuffer` with ``n_steps=3``."""
+
+    def __init__(
+        self,
+        buffer_size: int,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        device: torch.device | str = "auto",
+        n_envs: int = 1,
+        optimize_memory_usage: bool = False,
+        handle_timeout_termination: bool = True,
+        *,
+        n_steps: int = 3,
+        gamma: float = 0.99,
+        path: str | os.PathLike[str] | None = None,
+        replay: SequenceReplayBuffer | None = None,
+        frame_stack: int = 1,
+        stack_padding: Literal["zero", "repeat"] = "zero",
+    ) -> None:
+        super().__init__(
+            *(buffer_size, observation_space, action_space, device, n_envs),
+            *(optimize_memory_usage, handle_timeout_termination),
+            n_steps=n_steps,
+            gamma=gamma,
+            path=path,
+            replay=replay,
+            frame_stack=frame_stack,
+            stack_padding=stack_padding,
+        )
+
+
+@registered
+class DictReplayBuffer(ReplayBuffer, SB3DictReplayBuffer):
+    """`ReplayBuffer` for observations that are dicts of arrays.
+
+    Example:
+        >>> space = spaces.Dict({"place": spaces.Box(0, 9, (2,)), "door": spaces.Discrete(3)})
+        >>> buffer = DictReplayBuffer(100, space, spaces.Discrete(2), device="cpu")
+        >>> seen = {"place": np.zeros((1, 2), np.float32), "door": np.array([2])}
+        >>> for _ in range(5):
+        ...     buffer.add(seen, seen, np.array([1]), np.ones(1), np.zeros(1), [{}])
+        >>> {key: tuple(rows.shape) for key, rows in buffer.sample(8).observations.items()}
+        {'door': (8, 1), 'place': (8, 2)}
+    """
+
+
+def _flush(reference: weakref.ref[ReplayBuffer]) -> None:
+    """Store the waiting steps of a buffer that was not closed, at the end of the process."""
+    buffer = reference()
+    if buffer is not None and not buffer.is_closed:
+        buffer.flush()
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {_described(part)}" for key, part in value.items()) + "}"
+    array = np.asarray(value)
+    return f"{array.dtype} {array.shape}"

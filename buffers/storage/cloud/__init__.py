@@ -1,0 +1,1 @@
+"""Stores on an object store: uploaded segments, and their readers."""

@@ -1,0 +1,217 @@
+"""The manifest of an uploaded store, and the names of its objects. Pure: no calls, no clock.
+
+``manifests/manifest-00000012.json`` has two lines: the manifest of the folder, as it would be with
+only the uploaded segments, then an object of the same form with the names of the objects.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import NamedTuple
+from zlib import crc32
+
+from stepwell.buffers.errors import StoreCorrupt
+from stepwell.buffers.json_values import items, member, parse, text, whole
+from stepwell.buffers.storage.disk.format import (
+    FORMAT,
+    MOST_FACTS_BYTES,
+    MOST_SLOTS,
+    SLOT,
+    Manifest,
+    align,
+    json_text,
+    too_new_error,
+)
+
+__all__ = [
+    "GROUP_RECORD",
+    "GROUP_RECORDS",
+    "LEDGERS",
+    "MANIFESTS",
+    "MOST_MANIFEST_BYTES",
+    "SEGMENTS",
+    "CloudManifest",
+    "UploadedLedger",
+    "UploadedSegment",
+    "manifest_name",
+    "manifest_number",
+]
+
+MANIFESTS, SEGMENTS, LEDGERS = "manifests", "segments", "ledgers"
+"""The folders of the objects."""
+
+GROUP_RECORDS = "groups"
+"""Below the URL of a collector's groups, the folder with a record of each group's attempts."""
+
+GROUP_RECORD = re.compile(rf"{GROUP_RECORDS}/group-([0-9]{{5,9}})-attempt-([0-9]{{1,9}})\.json")
+"""The names of such records."""
+
+MOST_MANIFEST_BYTES = 2 * MOST_FACTS_BYTES
+"""Length of a manifest at most."""
+
+_MOST_MANIFESTS = 10**8
+_MOST_LEDGER_BYTES = 1 << 40
+_MOST_TOP_BYTES = MOST_FACTS_BYTES + 2 * align(MOST_SLOTS * SLOT.itemsize)
+_NAME = re.compile(rf"{MANIFESTS}/manifest-([0-9]{{8}})\.json")
+_DIGEST = re.compile("[0-9a-f]{32}")
+
+
+def manifest_name(number: int) -> str:
+    """The name of the manifest with a number.
+
+    Raises:
+        ValueError: The numbers are used up.
+    """
+    whole(number, "number of a manifest", 0, _MOST_MANIFESTS - 1)
+    return f"{MANIFESTS}/manifest-{number:08}.json"
+
+
+def manifest_number(name: str) -> int | None:
+    """The number in the name of a manifest; None for another name."""
+    found = _NAME.fullmatch(name)
+    return None if found is None else int(found[1])
+
+
+class UploadedSegment(NamedTuple):
+    """The objects of a segment.
+
+    Args:
+        number: The segment's number.
+        digest: Fingerprint of its bytes, a part of the objects' names: so an object never changes.
+        top_bytes: Length of its header and slot tables, which come first.
+    """
+
+    number: int
+    digest: str
+    top_bytes: int
+
+    @property
+    def name(self) -> str:
+        """The name of the object with its bytes."""
+        return f"{SEGMENTS}/segment-{self.number:08}-{self.digest}.bin"
+
+    @property
+    def heads_name(self) -> str:
+        """The name of the object with the heads of its chunks, one after the other."""
+        return f"{SEGMENTS}/segment-{self.number:08}-{self.digest}.heads"
+
+
+class UploadedLedger(NamedTuple):
+    """The object of a ledger.
+
+    Args:
+        digest: Fingerprint of its bytes.
+        nbytes: Its length.
+    """
+
+    digest: str
+    nbytes: int
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return f"{LEDGERS}/ledger-{self.digest}.bin"
+
+
+@dataclass(frozen=True, slots=True)
+class CloudManifest:
+    """The part of a store that is uploaded.
+
+    Args:
+        number: Number of this manifest: the one with the largest number counts.
+        writer: Name of the uploader that wrote it.
+        store: The manifest of the folder, with the uploaded segments alone; all of them are sealed.
+        segments: Their objects, in the same order.
+        ledger: The object of the ledger; None where there is none.
+        is_finished: All of the folder is uploaded, and it was not being written then.
+    """
+
+    number: int
+    writer: str
+    store: Manifest
+    segments: tuple[UploadedSegment, ...] = ()
+    ledger: UploadedLedger | None = None
+    is_finished: bool = False
+
+    @property
+    def names(self) -> set[str]:
+        """The names of all objects that it needs."""
+        found = {name for each in self.segments for name in (each.name, each.heads_name)}
+        return found if self.ledger is None else found | {self.ledger.name}
+
+    def pack(self) -> bytes:
+        """The bytes of the object."""
+        body = json_text(
+            {
+                "format": FORMAT,
+                "least_reader": FORMAT,
+                "number": self.number,
+                "writer": self.writer,
+                "segments": [[each.digest, each.top_bytes] for each in self.segments],
+                "ledger": None if self.ledger is None else list(self.ledger),
+                "is_finished": self.is_finished,
+            }
+        )
+        return self.store.pack() + b'{"body":%b,"crc":"%08x"}\n' % (body, crc32(body))
+
+    @classmethod
+    def unpack(cls, data: bytes, number: int, where: str) -> CloudManifest:
+        """The manifest in an object.
+
+        Args:
+            data: Its bytes.
+            number: The number in its name.
+            where: Its URL, for messages.
+
+        Raises:
+            StoreCorrupt: A checksum is wrong, or no writer has made this.
+            StoreTooNew: A later version wrote it.
+        """
+        first, line_end, second = data.partition(b"\n")
+        store = Manifest.unpack(first + line_end, where)
+        body = second[len(b'{"body":') : -len(b',"crc":"00000000"}\n')]
+        if second != b'{"body":%b,"crc":"%08x"}\n' % (body, crc32(body)):
+            raise StoreCorrupt(f"{where} is damaged: wrong checksum; upload the store again")
+        try:
+            return cls._parsed(parse(body), store, number, where)
+        except ValueError as error:
+            raise StoreCorrupt(
+                f"{where} is not what a writer has made: {error}; upload the store again"
+            ) from error
+
+    @classmethod
+    def _parsed(
+        cls, body: dict[str, object], store: Manifest, number: int, where: str
+    ) -> CloudManifest:
+        least_reader = whole(member(body, "least_reader"), "least_reader")
+        if least_reader > FORMAT:
+            raise too_new_error(where, least_reader)
+        if whole(member(body, "number"), "number") != number:
+            raise ValueError(f"number: expected {number}, as in its name, got {body['number']!r}")
+        if store.open is not None:
+            raise ValueError(f"open: expected none, got segment {store.open}")
+        places = items(member(body, "segments"), "segments", len(store.sealed))
+        segments: list[UploadedSegment] = []
+        for entry, place in zip(store.sealed, places, strict=True):
+            digest, top_bytes = items(place, "segment", 2)
+            top = whole(top_bytes, "header and slots", 4096, min(_MOST_TOP_BYTES, entry.nbytes))
+            segments.append(UploadedSegment(entry.number, _digest(digest), top))
+        ledger = member(body, "ledger")
+        found: UploadedLedger | None = None
+        if ledger is not None:
+            digest, nbytes = items(ledger, "ledger", 2)
+            length = whole(nbytes, "length of the ledger", 0, _MOST_LEDGER_BYTES)
+            found = UploadedLedger(_digest(digest), length)
+        is_finished = member(body, "is_finished")
+        if not isinstance(is_finished, bool):
+            raise ValueError("is_finished: expected true or false, got something else")
+        writer = text(member(body, "writer"), "writer")
+        return cls(number, writer, store, tuple(segments), found, is_finished)
+
+
+def _digest(value: object) -> str:
+    found = text(value, "digest")
+    if not _DIGEST.fullmatch(found):
+        raise ValueError(f"digest: expected 32 hexadecimal digits, got {found[:60]!r}")
+    return found

@@ -1,0 +1,1 @@
+"""Looking at stores: what the viewer, reports and clips show."""

@@ -1,0 +1,486 @@
+"""The numbers of an episode's rows as curves, and the names of its actions."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import cast
+
+import numpy as np
+
+from stepwell.buffers.curation.stored_episode import StoredEpisode
+from stepwell.buffers.episode import End
+from stepwell.buffers.pictures.image_fields import image_fields
+from stepwell.buffers.spec import Field, Spec
+
+__all__ = ["action_names", "curve_names", "curves", "left_out", "values_at"]
+
+_RETURN = "return so far"
+_MOST_COMPONENTS, _MOST_CURVES = 16, 256
+_MOST_NAMES, _MOST_POINTS = 64, 1 << 14
+_SOME_NAMES = 12  # in a message
+_READ_BYTES = 1 << 23
+_SHOWN_VALUES = 64
+_MOST_EXACT = 2**53  # a browser's numbers
+_HAS_NO_ACTION = int(End.TERMINATED | End.TRUNCATED | End.PENDING)  # in its last row
+_PLACE = re.compile(r"\[[0-9]{1,12}(?:,[0-9]{1,12}){0,31}\]")
+_MOST_ACTIONS, _ACTION_CHARS = 1024, 64
+_FACTS = ("recipe", "spaces", "vector_wrappers")
+_MOST_RECIPES = 16  # different ones in a store
+# They change neither the number of an action nor its meaning.
+_KEEP_ACTIONS = {
+    *("AtariPreprocessing", "ClipReward", "FrameStack", "FrameStackObservation"),
+    *(
+        "GrayscaleObservation",
+        "MaxAndSkipObservation",
+        "NormalizeReward",
+        "RecordEpisodeStatistics",
+    ),
+    *("ResizeObservation", "TimeLimit", "TransformObservation", "TransformReward"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Curve:
+    """One component of a field as a curve.
+
+    Args:
+        name: Name of the curve.
+        field: The field.
+        component: Index of the component in a flattened row.
+        part: The part of a complex number; None for others.
+    """
+
+    name: str
+    field: Field
+    component: int = 0
+    part: str | None = None
+
+    def values(self, rows: np.ndarray) -> np.ndarray:
+        """The values [T] of rows [T, ...]; bools as 0 and 1."""
+        found = rows.reshape(len(rows), -1)[:, self.component]
+        if self.part is not None:
+            found = np.real(found) if self.part == "real" else np.imag(found)
+        return found.astype(np.uint8) if found.dtype.kind == "b" else found
+
+
+def curve_names(spec: Spec) -> list[str]:
+    """Names of the curves of an episode: the return so far, and each component of a small field.
+
+    Fields of images are left out, and so are components after the 16th of a wide field, and curves
+    after the 256th; `left_out` says so. `curves` draws those components, too, by their names.
+
+    Example:
+        >>> import gymnasium as gym
+        >>> env = gym.make("CartPole-v1")
+        >>> curve_names(Spec.from_spaces(env.observation_space, env.action_space))[:4]
+        ['return so far', 'reward', 'action', 'observation[0]']
+    """
+    named = [curve.name for field in _drawn(spec) for curve in _curves_of(field)]
+    return [_RETURN, *named][:_MOST_CURVES]
+
+
+def left_out(spec: Spec) -> str:
+    """The components that `curve_names` leaves out, as a sentence; empty if there are none.
+
+    Example:
+        >>> wide = Field("observation", "float32", (3, 100), "raw")
+        >>> reward = Field("reward", "float64", (), "raw")
+        >>> print(left_out(Spec((wide, reward), "observation", {})))
+        curves of 16 of 300 components of observation; others by their names, as observation[2,99]
+    """
+    texts: list[str] = []
+    for field in _drawn(spec):
+        size = math.prod(field.shape)
+        if size > _MOST_COMPONENTS:
+            last = ",".join(str(length - 1) for length in field.shape)
+            texts.append(
+                f"{_MOST_COMPONENTS} of {size:,} components of {field.name}; others by their "
+                f"names, as {field.name}[{last}]"
+            )
+    named = sum(len(list(_curves_of(field))) for field in _drawn(spec)) + 1
+    more = [f"the first {_MOST_CURVES} of {named:,}"] if named > _MOST_CURVES else []
+    found = [*more, *texts]
+    return f"curves of {'; '.join(found[:_MOST_COMPONENTS])}" if found else ""
+
+
+def curves(
+    episode: StoredEpisode,
+    names: Sequence[str],
+    begin: int | None = None,
+    stop: int | None = None,
+    points: int = 1000,
+) -> dict[str, object]:
+    """Values of an episode's rows, as plain JSON.
+
+    Of more rows than points, consecutive rows are put together in as many parts, and the least and
+    the greatest value of each part are given, so that no spike is lost.
+
+    Args:
+        episode: The episode.
+        names: Names of curves; see `curve_names`. Any component of a field is one.
+        begin: First row, counted from the reset; None for the first stored one.
+        stop: Row after the last; None for all.
+        points: Points of each curve at most.
+
+    Returns:
+        ``"rows"``: the row of each point, or the first row of each part; ``"stop"``: the row after
+        the last one; ``"curves"``: for each name ``"values"``, or ``"low"`` and ``"high"``. A
+        value is None where none is: no action was chosen in the last row of an episode that has
+        ended. It is None, too, where all values are NaN or infinite; ``"not_finite"`` then counts
+        them by name, over all rows.
+
+    Raises:
+        ValueError: There is no such curve, no such row, or a number is out of range.
+
+    Example:
+        >>> from stepwell.buffers import Chunk, End, MemoryStorage
+        >>> from stepwell.buffers.curation.stored_episode import stored_episodes
+        >>> storage = MemoryStorage(Spec((Field("reward", "float64", (), "raw"),), "reward", {}))
+        >>> rows = {"reward": np.array([0, 1.0, 5.0, -1.0, 1.0, 1.0])}
+        >>> storage.add([Chunk(0, 0, 0, End.TERMINATED, rows)])
+        >>> (episode,) = stored_episodes(storage)
+        >>> curves(episode, ["return so far"])["curves"]
+        {'return so far': {'values': [0.0, 1.0, 6.0, 5.0, 6.0, 7.0]}}
+        >>> curves(episode, ["reward"], points=2)
+        {'rows': [0, 3], 'stop': 6, 'curves': {'reward': {'low': [0.0, -1.0], 'high': [5.0, 1.0]}}}
+    """
+    first, last = episode.first_row, episode.first_row + episode.rows
+    begin = first if begin is None else begin
+    stop = last if stop is None else stop
+    if not first <= begin < stop <= last:
+        raise ValueError(
+            f"rows of episode {episode.id}: expected some from {first} up to {last}, got {begin} "
+            f"up to {stop}"
+        )
+    if not 1 <= points <= _MOST_POINTS:
+        raise ValueError(f"points: expected 1 to {_MOST_POINTS}, got {points}")
+    if len(names) > _MOST_NAMES:
+        raise ValueError(f"expected at most {_MOST_NAMES} curves, got {len(names)}: ask for fewer")
+    fields = _drawn(episode.spec)
+    chosen = {name: None if name == _RETURN else _curve(fields, name) for name in names}
+    count = min(points, stop - begin)
+    starts = begin + np.arange(count) * (stop - begin) // count
+    lines = {name: _Line(starts, stop) for name in chosen}
+    drawn = {curve.field.name: curve.field for curve in chosen.values() if curve is not None}
+    total = 0.0
+    if _RETURN in lines:
+        drawn["reward"] = episode.spec["reward"]
+        for _, rows in _blocks(episode, [drawn["reward"]], first, begin):
+            total = float(_sums_after(total, rows["reward"])[-1])
+    # In the last row of an episode that has ended no action was chosen.
+    has_none = stop == last and int(episode.end) & _HAS_NO_ACTION != 0
+    for row, rows in _blocks(episode, list(drawn.values()), begin, stop):
+        for name, curve in chosen.items():
+            if curve is None:
+                values = _sums_after(total, rows["reward"])
+                total = float(values[-1])
+            else:
+                values = curve.values(rows[curve.field.name])
+                if has_none and curve.field.is_chosen:
+                    values = values[: stop - 1 - row]
+            if len(values):
+                lines[name].add(row, values)
+    return {
+        "rows": starts.tolist(),
+        "stop": stop,
+        "curves": {name: line.to_json() for name, line in lines.items()},
+    }
+
+
+def values_at(episode: StoredEpisode, row: int) -> dict[str, object]:
+    """The values of one row, without images, as plain JSON.
+
+    Of arrays the first 64 values are given, in a flat list, with the number of all. Whole numbers
+    that a browser cannot hold exactly, NaN and infinity are texts; None stands for an action that
+    was not chosen.
+
+    Args:
+        episode: The episode.
+        row: The row, counted from the reset.
+
+    Raises:
+        ValueError: There is no such row.
+
+    Example:
+        >>> from stepwell.buffers import Chunk, End, MemoryStorage
+        >>> from stepwell.buffers.curation.stored_episode import stored_episodes
+        >>> q = Field("extra/q", "float32", (2,), "raw")
+        >>> storage = MemoryStorage(Spec((Field("reward", "float64", (), "raw"), q), "reward", {}))
+        >>> rows = {"reward": np.array([0, np.nan]), "extra/q": np.zeros((2, 2), np.float32)}
+        >>> storage.add([Chunk(0, 0, 0, End.TERMINATED, rows)])
+        >>> (episode,) = stored_episodes(storage)
+        >>> values_at(episode, 0), values_at(episode, 1)
+        ({'reward': 0.0, 'extra/q': [0.0, 0.0]}, {'reward': 'nan', 'extra/q': None})
+    """
+    fields = _drawn(episode.spec)
+    rows = episode.read(row, row + 1, [field.name for field in fields])
+    is_last = row == episode.first_row + episode.rows - 1
+    has_action = not (is_last and int(episode.end) & _HAS_NO_ACTION)
+    return {
+        field.name: _plain(rows[field.name][0]) if has_action or not field.is_chosen else None
+        for field in fields
+    }
+
+
+class _Line:
+    """The least and the greatest value of each part of some rows.
+
+    Args:
+        starts: First rows [n] of the parts.
+        stop: Row after the last part.
+    """
+
+    def __init__(self, starts: np.ndarray, stop: int) -> None:
+        self._starts = starts
+        self._is_exact = len(starts) == stop - int(starts[0])
+        self._has_value = np.zeros(len(starts), np.bool_)
+        self._low = self._high = np.zeros(len(starts))
+        self._not_finite: dict[str, int] = {}
+
+    def add(self, row: int, values: np.ndarray) -> None:
+        """Take in the values of consecutive rows from ``row`` on."""
+        is_float = values.dtype.kind == "f"
+        if not self._has_value.any():
+            # Whole numbers stay exact.
+            dtype = np.float64 if is_float else values.dtype
+            self._low, self._high = (np.zeros(len(self._starts), dtype) for _ in range(2))
+        part = int(np.searchsorted(self._starts, row, side="right")) - 1
+        stop = int(np.searchsorted(self._starts, row + len(values), side="left"))
+        begins = np.maximum(self._starts[part:stop] - row, 0)
+        found = lows = highs = values
+        has_value = np.ones(stop - part, np.bool_)
+        if is_float:
+            found = values.astype(np.float64)
+            is_finite = np.isfinite(found)
+            if not is_finite.all():
+                self._count(found[~is_finite])
+                has_value = np.logical_or.reduceat(is_finite, begins)
+            lows = np.where(is_finite, found, np.inf)
+            highs = np.where(is_finite, found, -np.inf)
+        low, high = np.minimum.reduceat(lows, begins), np.maximum.reduceat(highs, begins)
+        those = slice(part, stop)
+        is_both = self._has_value[those] & has_value
+        was_low, was_high = self._low[those].copy(), self._high[those].copy()
+        self._low[those] = np.where(has_value, low, was_low)
+        self._high[those] = np.where(has_value, high, was_high)
+        self._low[those][is_both] = np.minimum(low, was_low)[is_both]
+        self._high[those][is_both] = np.maximum(high, was_high)[is_both]
+        self._has_value[those] |= has_value
+
+    def _count(self, values: np.ndarray) -> None:
+        for name, count in (
+            ("nan", np.isnan(values).sum()),
+            ("inf", (values == np.inf).sum()),
+            ("-inf", (values == -np.inf).sum()),
+        ):
+            if count:
+                self._not_finite[name] = self._not_finite.get(name, 0) + int(count)
+
+    def to_json(self) -> dict[str, object]:
+        """The values as plain JSON."""
+        names = (
+            (("values", self._low),)
+            if self._is_exact
+            else (
+                ("low", self._low),
+                ("high", self._high),
+            )
+        )
+        found: dict[str, object] = {
+            name: [
+                value if has_value else None
+                for value, has_value in zip(values.tolist(), self._has_value.tolist(), strict=True)
+            ]
+            for name, values in names
+        }
+        return {**found, "not_finite": self._not_finite} if self._not_finite else found
+
+
+def _drawn(spec: Spec) -> list[Field]:
+    """The fields that are drawn as curves: reward and action first, then all but images."""
+    images = {image.name for image in image_fields(spec)}
+    first = [*spec.of_kind("reward"), *spec.of_kind("action")]
+    fields = [*first, *(field for field in spec.fields if field.kind not in ("reward", "action"))]
+    return [field for field in fields if field.name not in images and math.prod(field.shape) > 0]
+
+
+def _curves_of(field: Field) -> Iterator[_Curve]:
+    """The first curves of a field."""
+    parts = ("real", "imag") if field.numpy_dtype.kind == "c" else (None,)
+    for component in range(min(_MOST_COMPONENTS, math.prod(field.shape))):
+        name = field.name
+        if field.shape:
+            place = np.unravel_index(component, field.shape)
+            name += f"[{','.join(str(int(each)) for each in place)}]"
+        for part in parts:
+            yield _Curve(name if part is None else f"{name}.{part}", field, component, part)
+
+
+def _curve(fields: Sequence[Field], name: str) -> _Curve:
+    """The curve with a name, of one of the fields.
+
+    Raises:
+        ValueError: There is none.
+    """
+    for field in fields:
+        if not name.startswith(field.name):
+            continue
+        rest, part = name[len(field.name) :], None
+        if field.numpy_dtype.kind == "c":
+            rest, _, part = rest.rpartition(".")
+        place = tuple(map(int, rest[1:-1].split(","))) if _PLACE.fullmatch(rest) else ()
+        is_right = len(place) == len(field.shape) and (rest != "") == (field.shape != ())
+        if part in (None, "real", "imag") and is_right:
+            if all(each < length for each, length in zip(place, field.shape, strict=True)):
+                component = int(np.ravel_multi_index(place, field.shape)) if place else 0
+                return _Curve(name, field, component, part)
+    named = (curve.name for field in fields for curve in _curves_of(field))
+    some = ", ".join([_RETURN, *islice(named, _SOME_NAMES)])
+    raise ValueError(f"expected a curve such as {some}; got {name[:_ACTION_CHARS]!r}")
+
+
+def _blocks(
+    episode: StoredEpisode, fields: Sequence[Field], begin: int, stop: int
+) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+    """First row and rows of consecutive blocks of bounded size."""
+    step = max(1, _READ_BYTES // max(1, sum(field.row_bytes for field in fields)))
+    for row in range(begin, stop, step):
+        yield row, episode.read(row, min(row + step, stop), [field.name for field in fields])
+
+
+def _sums_after(total: float, rewards: np.ndarray) -> np.ndarray:
+    """The sums of all rewards up to each one, after those that add up to ``total``."""
+    with np.errstate(invalid="ignore", over="ignore"):  # inf and -inf: NaN
+        # One after the other, so that blocks of any size give the same.
+        found: np.ndarray = np.add.accumulate(np.append(total, rewards))[1:]
+    return found
+
+
+def _plain(value: np.ndarray) -> object:
+    """An array or a number as plain JSON of a bounded size."""
+    flat = value.reshape(-1)
+    found = [_number(each) for each in flat[:_SHOWN_VALUES].tolist()]
+    if not value.shape:
+        return found[0]
+    more = flat.size - len(found)
+    return [*found, f"… {more:,} more"] if more else found
+
+
+def _number(value: complex) -> object:
+    """A number as JSON holds it, or as a text."""
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        return value if abs(value) <= _MOST_EXACT else str(value)
+    return value if isinstance(value, float) and math.isfinite(value) else str(value)
+
+
+def action_names(sessions: Sequence[Mapping[str, object]], spec: Spec) -> list[str] | None:
+    """Names of the actions, as the runs that wrote a store tell them.
+
+    Envs of `make_nes` have a list of buttons in their facts. Those of ale-py say the game and
+    whether it has its own actions or all 18; the names are ale-py's, which must be installed.
+
+    Args:
+        sessions: Facts about the runs, as in `Storage.sessions`; those without an env do not count.
+        spec: The fields of a row.
+
+    Returns:
+        A name for each number of a Discrete action from 0 on, or for each bit of a MultiBinary
+        one. None where the runs do not say them, or not the same.
+
+    Example:
+        >>> field = Field("action", "int64", (), "narrow")
+        >>> recipe = {"maker": "make_nes", "actions": ["NOOP", "RIGHT"], "is_multibinary": False}
+        >>> action_names([{"recipe": recipe}], Spec((field,), {}, "action"))
+        ['NOOP', 'RIGHT']
+    """
+    if spec.action != "action" or spec["action"].numpy_dtype.kind not in "iub":
+        return None
+    found: list[str] | None = None
+    asked: set[str] = set()
+    for session in sessions:
+        if not isinstance(session.get("recipe"), Mapping):
+            continue
+        facts = json.dumps([session.get(key) for key in _FACTS], sort_keys=True, default=str)
+        if facts in asked:
+            continue
+        asked.add(facts)
+        names = _names_of(session, spec["action"].shape)
+        if names is None or found not in (None, names) or len(asked) > _MOST_RECIPES:
+            return None
+        found = names
+    return found
+
+
+def _names_of(session: Mapping[str, object], shape: tuple[int, ...]) -> list[str] | None:
+    """The names of the actions of one run; None if it does not say them for certain."""
+    recipe = _mapping(session.get("recipe"))
+    space = _mapping(_mapping(session.get("spaces")).get("action"))
+    if session.get("vector_wrappers"):
+        return None
+    if recipe.get("maker") == "make_vec":
+        wrappers = recipe.get("wrappers")
+        kinds = {str(_mapping(each).get("name")) for each in _items(wrappers)}
+        if not isinstance(wrappers, list) or kinds - _KEEP_ACTIONS:
+            return None
+    own = _mapping(recipe.get("env")) or recipe
+    if isinstance(own.get("actions"), list):
+        found = _items(own["actions"])
+        is_short = len(found) <= _MOST_ACTIONS
+        if not is_short or not all(isinstance(name, str) for name in found):
+            return None
+        names = [str(name)[:_ACTION_CHARS] for name in found]
+        length = (len(names),) if own.get("is_multibinary") is True else ()
+        return names if shape == length and space.get("n", len(names)) == len(names) else None
+    if shape != () or space.get("type") != "Discrete" or space.get("start") != 0:
+        return None
+    game_names = _atari_names(recipe)
+    return game_names if game_names and space.get("n") == len(game_names) else None
+
+
+def _atari_names(recipe: Mapping[str, object]) -> list[str] | None:
+    """The names of the actions of an Atari game, by its recipe."""
+    if recipe.get("maker") == "make_atari":
+        game, is_full = recipe.get("game"), recipe.get("full_actions")
+    elif recipe.get("maker") == "make_vec" and str(recipe.get("id")).startswith("ALE/"):
+        kwargs = _mapping(recipe.get("kwargs"))
+        game, is_full = kwargs.get("game"), kwargs.get("full_action_space")
+    else:
+        return None
+    if not isinstance(game, str) or not isinstance(is_full, bool):
+        return None
+    return _ale_names(game, is_full=is_full)
+
+
+@functools.lru_cache(maxsize=8)
+def _ale_names(game: str, *, is_full: bool) -> list[str] | None:
+    """ale-py's names of a game's actions; None where it is not installed, or has no such game."""
+    try:
+        import ale_py
+        from ale_py import roms
+    except ImportError:
+        return None
+    mode = ale_py.LoggerMode.Error  # else it writes a banner
+    ale_py.ALEInterface.setLoggerMode(mode)
+    ale = ale_py.ALEInterface()
+    if game not in roms.get_all_rom_ids():  # never a path that a store names
+        return None
+    ale.loadROM(str(roms.get_rom_path(game)))
+    actions = ale.getLegalActionSet() if is_full else ale.getMinimalActionSet()
+    return [str(action.name) for action in actions]
+
+
+def _mapping(fact: object) -> Mapping[str, object]:
+    """A fact that is a mapping; empty if it is not, since it is untrusted."""
+    return cast("Mapping[str, object]", fact) if isinstance(fact, Mapping) else {}
+
+
+def _items(fact: object) -> list[object]:
+    return cast("list[object]", fact) if isinstance(fact, list) else []

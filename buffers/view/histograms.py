@@ -1,0 +1,203 @@
+"""Histograms of several stores, and counts of their actions."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepwell.buffers.view.episode_table import EpisodeTable
+
+__all__ = ["ActionCounts", "Histogram", "action_counts", "bins_of", "histogram"]
+
+_MOST_EXACT = 2**53
+_MOST_COMPONENTS, _MOST_ACTIONS = 16, 64
+_ACTION_BINS = 16
+_BIT = re.compile(r"action\[([0-9]{1,4})\]")
+_READ_BYTES = 1 << 26
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """Numbers of values in ranges, which are the same for several stores.
+
+    Args:
+        edges: Borders [bins + 1] of the ranges, rising. A value at a border belongs to the range
+            above it, but the greatest one to the last.
+        counts: [stores, bins] numbers of values.
+        left_out: [stores] numbers of values that are NaN or infinite.
+        labels: A text for each range, such as ``"9 - 19"``.
+    """
+
+    edges: np.ndarray
+    counts: np.ndarray
+    left_out: tuple[int, ...]
+    labels: tuple[str, ...]
+
+
+def histogram(values: Sequence[np.ndarray], bins: int = 32) -> Histogram:
+    """Count values in equal ranges, which are shared by several stores.
+
+    Whole numbers get ranges between whole numbers.
+
+    Args:
+        values: For each store its values [n], real numbers.
+        bins: Number of ranges at most.
+
+    Example:
+        >>> found = histogram([np.array([9, 9, 30]), np.array([20.0, np.inf])], bins=2)
+        >>> found.labels, found.counts.tolist(), found.left_out
+        (('9 - 19', '20 - 30'), [[2, 1], [0, 1]], (0, 1))
+        >>> found.edges
+        array([ 8.5, 19.5, 30.5])
+    """
+    numbers = [np.asarray(each, np.float64) for each in values]
+    finite = [each[np.isfinite(each)] for each in numbers]
+    edges, labels = bins_of(np.concatenate(finite) if finite else np.zeros(0), bins)
+    counts = [
+        np.bincount(np.searchsorted(edges[1:-1], each, side="right"), minlength=len(labels))
+        for each in finite
+    ]
+    left_out = tuple(len(a) - len(b) for a, b in zip(numbers, finite, strict=True))
+    return Histogram(edges, np.array(counts).reshape(-1, len(labels)), left_out, tuple(labels))
+
+
+def bins_of(numbers: np.ndarray, most: int) -> tuple[np.ndarray, list[str]]:
+    """Edges and labels of equal ranges of finite numbers; edges lie between whole ones.
+
+    Args:
+        numbers: The numbers [n].
+        most: Number of ranges at most; there are fewer for a few whole numbers.
+
+    Example:
+        >>> bins_of(np.array([1, 2, 4]), 8)
+        (array([0.5, 2.5, 4.5]), ['1 - 2', '3 - 4'])
+    """
+    if not len(numbers):
+        return np.array([0.0, 1.0]), ["0 - 1"]
+    low, high = float(numbers.min()), float(numbers.max())
+    if max(-low, high) <= _MOST_EXACT and np.equal(np.rint(numbers), numbers).all():
+        span = int(high - low) + 1
+        step = -(-span // min(most, span, max(2, len(numbers) // 2)))
+        starts = np.arange(low, high + 1, step)
+        edges = np.append(starts, starts[-1] + step) - 0.5
+        ends = starts + step - 1
+        pairs = zip(starts.tolist(), ends.tolist(), strict=True)
+        return edges, [f"{a:,.0f}" if a == b else f"{a:,.0f} - {b:,.0f}" for a, b in pairs]
+    if low == high:
+        return np.array([np.nextafter(low, -np.inf), np.nextafter(low, np.inf)]), [f"{low:,.4g}"]
+    part = np.linspace(0, 1, most + 1)
+    # Not `linspace` of the two: their difference may be infinite.
+    edges = np.unique(np.clip(low * (1 - part) + high * part, low, high))
+    pairs = zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
+    return edges, [f"{a:,.4g} - {b:,.4g}" for a, b in pairs]
+
+
+@dataclass(frozen=True, slots=True)
+class ActionCounts:
+    """Counts of each action, in several stores.
+
+    Args:
+        name: The field, with the component of a vector, such as ``"action[0]"``, and its name.
+        labels: [bars] the names of the actions, their numbers, or ranges of a float.
+        counts: [stores, bars] numbers of rows.
+        rows_read: Rows that were counted; those of episodes that were evicted meanwhile are not.
+        rows: Rows with an action; more than those where not all were read.
+    """
+
+    name: str
+    labels: tuple[str, ...]
+    counts: np.ndarray
+    rows_read: int
+    rows: int
+
+
+def action_counts(
+    chosen: Sequence[tuple[EpisodeTable, np.ndarray]],
+    limit: int = 200_000,
+    names: Sequence[str] | None = None,
+) -> list[ActionCounts]:
+    """Count the actions of some episodes of several stores.
+
+    Each number of a Discrete action is a bar, and so for each component of a vector; floats, and
+    more than 64 different numbers, are counted in ranges. A vector's first 16 components are
+    counted, and no action in the last row of an episode that has ended, where none was chosen.
+
+    Args:
+        chosen: Tables, and the places of their episodes.
+        limit: Rows to read of each store, at most; of more, episodes that are spread evenly.
+        names: Names of the actions, as of `action_names`.
+
+    Returns:
+        One for each field of the action and each component; those that only some of the stores
+        have are left out.
+
+    Raises:
+        StoreCorrupt: A chunk is damaged, and the storage does not skip such chunks.
+    """
+    read = [_actions_of(table, places, limit) for table, places in chosen]
+    if not read:
+        return []
+    total = sum(rows for _, rows in read)
+    found: list[ActionCounts] = []
+    for name in read[0][0]:
+        if all(name in columns for columns, _ in read):
+            values = [columns[name] for columns, _ in read]
+            labels, counts = _bars(values, names if name == "action" else None)
+            place = _BIT.fullmatch(name)
+            bit = int(place[1]) if place and names else len(names or ())
+            title = f"{name}: {names[bit]}" if names and bit < len(names) else name
+            found.append(ActionCounts(title, labels, counts, sum(map(len, values)), total))
+    return found
+
+
+def _bars(
+    values: Sequence[np.ndarray], names: Sequence[str] | None
+) -> tuple[tuple[str, ...], np.ndarray]:
+    """Labels [bars] and counts [stores, bars] of the values of an action."""
+    if any(each.dtype.kind == "f" for each in values):
+        found = histogram(values, _ACTION_BINS)
+        return found.labels, found.counts
+    different = [np.unique(each, return_counts=True) for each in values]
+    whole = np.unique(np.concatenate([each for each, _ in different]))
+    if len(whole) > _MOST_ACTIONS:
+        found = histogram(values, _ACTION_BINS)
+        return found.labels, found.counts
+    if names and (not len(whole) or 0 <= whole[0] <= whole[-1] < len(names)):
+        whole = np.arange(len(names))
+    counts = np.zeros((len(values), len(whole)), np.int64)
+    for store, (numbers, times) in enumerate(different):
+        counts[store, np.searchsorted(whole, numbers)] = times
+    is_named = names is not None and len(whole) == len(names)
+    return tuple(names if names and is_named else map(str, whole.tolist())), counts
+
+
+def _actions_of(
+    table: EpisodeTable, places: np.ndarray, limit: int
+) -> tuple[dict[str, np.ndarray], int]:
+    """The values of each component of the actions of some episodes, and the number of their rows.
+
+    At most ``limit`` rows are read.
+    """
+    with table.lock:
+        fields = [
+            field
+            for field in table.storage.spec.of_kind("action")
+            if field.numpy_dtype.kind != "c" and math.prod(field.shape) > 0
+        ]
+        limit = min([limit, *(_READ_BYTES // field.row_bytes for field in fields)])
+        total = int(table.action_rows(places).sum())
+        columns: dict[str, np.ndarray] = {}
+        for field in fields:
+            rows = table.read_actions(places, field.name, max(1, limit))
+            rows = rows.reshape(len(rows), math.prod(field.shape))
+            for component in range(min(_MOST_COMPONENTS, rows.shape[1])):
+                name = field.name
+                if field.shape:
+                    at = np.unravel_index(component, field.shape)
+                    name += f"[{','.join(str(int(each)) for each in at)}]"
+                columns[name] = rows[:, component]
+        return columns, total

@@ -1,0 +1,454 @@
+"""Answers to the page's questions about the stores, as plain data."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import islice, repeat
+from typing import Any
+
+import numpy as np
+
+from stepwell.buffers.curation.selection import EpisodeSelection, number_of
+from stepwell.buffers.curation.selection_text import format_ids
+from stepwell.buffers.episode import End
+from stepwell.buffers.pictures.encode import block_size, sprite
+from stepwell.buffers.view.curves import curve_names, curves, values_at
+from stepwell.buffers.view.episode_table import EpisodeTable, end_word, shown
+from stepwell.buffers.view.histograms import action_counts, histogram
+from stepwell.buffers.view.server.clips import MOST_FRAMES, MOST_PIXELS, MOST_SCALE, ClipWish
+from stepwell.buffers.view.server.export import Exports, Wish
+from stepwell.buffers.view.server.query import (
+    FILTER_WORDS,
+    BadRequest,
+    Words,
+    filter_command,
+    selection_of,
+    whole,
+)
+from stepwell.buffers.view.server.stores import OpenStore, ServedStore, Stores
+
+__all__ = ["Answers", "Missing"]
+
+_FIXED = ("store", "id", "first_row", "stream", "steps", "return", "end")
+_MOST_KEYS, _MOST_SESSIONS = 24, 50
+_MOST_COUNT, _MOST_POINTS, _MOST_NAMES = 1_000, 4_096, 64
+_MOST_ROW = 10**15
+_ACTION_ROWS = 200_000
+_BINS = 32
+_SORTED_LENGTH = 256  # of texts, as in `EpisodeTable.order`
+_COLUMNS = {
+    "id": "ids",
+    "stream": "streams",
+    "first_row": "first_rows",
+    "steps": "steps",
+    "return": "returns",
+}
+
+
+_NOTHING: Mapping[str, object] = {
+    "env": "",
+    "steps": 0,
+    "episodes": 0,
+    "is_being_written": False,
+    "returns_known": 0,
+    "lost_chunks": 0,
+    "fields": [],
+    "actions": None,
+    "curves": [],
+    "curves_left_out": "",
+    "metadata_keys": [],
+    "sessions": [],
+    "made_by": "",
+}
+
+
+class Missing(LookupError):
+    """There is no such store, episode, field or block; the message is for the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """The episodes of one store that a filter chose."""
+
+    store: ServedStore
+    opened: OpenStore
+    places: np.ndarray
+    sentence: str
+
+
+class Answers:
+    """Answers questions about the stores; each method takes checked words.
+
+    Args:
+        stores: The stores.
+    """
+
+    def __init__(self, stores: Stores) -> None:
+        self._stores = stores
+
+    def stores(self) -> dict[str, object]:
+        """All stores: what they hold, and what the page needs to show it."""
+        version = self._stores.version
+        return {"version": version, "stores": [_store(each) for each in self._stores.stores]}
+
+    def episodes(self, words: Words) -> dict[str, object]:
+        """One page of the table of episodes."""
+        sort = words.text("sort") or "id"
+        descending = words.choice("order", "asc", ("asc", "desc")) == "desc"
+        start = words.whole("start", 0, 0, _MOST_ROW)
+        count = words.whole("count", 100, 0, _MOST_COUNT)
+        with self._chosen(words) as chosen:
+            page = _page(chosen, sort, descending, start, count)
+            keys = _keys(chosen)
+            sentences = [each.sentence for each in chosen if each.sentence]
+            return {
+                "total": sum(len(each.opened.table) for each in chosen),
+                "matching": sum(len(each.places) for each in chosen),
+                "start": start,
+                "sentence": "; ".join(dict.fromkeys(sentences)),
+                "columns": [*_FIXED, *keys],
+                "rows": [_row(chosen[number], place, keys) for number, place in page],
+                "command": "\n".join(filter_command(each.store.path, words) for each in chosen),
+            }
+
+    def histograms(self, words: Words) -> dict[str, object]:
+        """Counts of returns, lengths and actions of the episodes that a filter chooses.
+
+        There is a list of counts for each store of the page; it is empty of those left out.
+        """
+        with self._chosen(words) as chosen:
+            found: dict[str, object] = {}
+            for name, column in (("return", "returns"), ("steps", "steps")):
+                bars = histogram(
+                    [getattr(each.opened.table, column)[each.places] for each in chosen], _BINS
+                )
+                found[name] = {
+                    "edges": bars.edges.tolist(),
+                    "counts": self._of_every_store(chosen, bars.counts),
+                    "labels": list(bars.labels),
+                    "left_out": sum(bars.left_out),
+                }
+            names = [each.opened.actions for each in chosen]
+            same = names[0] if names and all(each == names[0] for each in names) else None
+            tables = [(each.opened.table, each.places) for each in chosen]
+            actions = [
+                {
+                    "name": each.name,
+                    "names": list(each.labels),
+                    "counts": self._of_every_store(chosen, each.counts),
+                    "rows_read": each.rows_read,
+                    "of": each.rows,
+                }
+                for each in action_counts(tables, _ACTION_ROWS, same)
+            ]
+            return {**found, "action": actions[0] if actions else None, "actions": actions}
+
+    def _of_every_store(self, chosen: Sequence[_Chosen], counts: np.ndarray) -> list[list[int]]:
+        lists: dict[int, list[int]] = {
+            each.store.index: counts[number].tolist() for number, each in enumerate(chosen)
+        }
+        return [lists.get(store.index, []) for store in self._stores.stores]
+
+    def episode(self, number: int, episode_id: int, words: Words) -> dict[str, object]:
+        """All facts about one episode but its rows."""
+        opened = self._opened(number)
+        with opened.reading():
+            place = _place(opened, episode_id, words)
+            table, episode = opened.table, opened.table.episode(place)
+            end = end_word(int(table.ends[place]))
+            metadata = table.metadata(place)
+            session = metadata.get("session")
+            tag = opened.tag(place)
+            return {
+                "store": number,
+                "id": episode.id,
+                "stream": episode.stream,
+                "first_row": episode.first_row,
+                "rows": episode.rows,
+                "steps": episode.steps,
+                "return": episode.total_reward,
+                "terminated": bool(int(episode.end) & End.TERMINATED),
+                "truncated": bool(int(episode.end) & End.TRUNCATED),
+                "cut": end == "cut",
+                "starts_late": episode.first_row > 0,
+                "is_open": opened.is_growing(place),
+                "metadata": shown(metadata),
+                "session": session if isinstance(session, int) else None,
+                "images": [
+                    {**opened.image(index), "name": each.name, "tag": tag}
+                    for index, each in enumerate(opened.images)
+                ],
+            }
+
+    def curves(self, number: int, episode_id: int, words: Words) -> dict[str, object]:
+        """Values of some rows."""
+        opened = self._opened(number)
+        names = words.all("name")
+        if len(names) > _MOST_NAMES:
+            raise BadRequest(f"name: expected at most {_MOST_NAMES} curves, got {len(names)}")
+        points = words.whole("points", 1000, 1, _MOST_POINTS)
+        with opened.reading():
+            episode = opened.table.episode(_place(opened, episode_id, words))
+            first, last = episode.first_row, episode.first_row + episode.rows
+            begin = words.whole("begin", first, first, last - 1)
+            stop = words.whole("stop", last, begin + 1, last)
+            known = set(curve_names(opened.spec))
+            for name in names:
+                if name not in known and name.partition("[")[0] not in opened.spec.names:
+                    raise BadRequest(f"name: there is no curve {name[:80]!r}")
+            try:
+                return curves(episode, names, begin, stop, points)
+            except ValueError as error:
+                raise BadRequest(str(error)) from error
+
+    def values(self, number: int, episode_id: int, row: int, words: Words) -> dict[str, object]:
+        """All values of one row, without its images."""
+        opened = self._opened(number)
+        with opened.reading():
+            episode = opened.table.episode(_place(opened, episode_id, words))
+            if not episode.first_row <= row < episode.first_row + episode.rows:
+                raise Missing(f"episode {episode_id} has no row {row}")
+            return values_at(episode, row)
+
+    def sprite(self, number: int, episode_id: int, field: int, block: int, words: Words) -> bytes:
+        """A block of frames as one WebP image."""
+        opened = self._opened(number)
+        if field >= len(opened.images):
+            raise Missing(f"there is no image field {field}")
+        image = opened.images[field]
+        columns, rows = block_size(image.height, image.width)
+        size = columns * rows
+        with opened.reading():
+            place = _place(opened, episode_id, words)
+            episode = opened.table.episode(place)
+            last = episode.first_row + episode.rows
+            stop = episode.first_row + words.whole("rows", episode.rows, 1, _MOST_ROW)
+            if words.text("tag") not in (None, opened.tag(place)) or stop > last:
+                raise Missing(f"episode {episode_id} has changed: open it again")
+            begin, end = max(block * size, episode.first_row), min((block + 1) * size, stop)
+            if begin >= end:
+                raise Missing(f"episode {episode_id} has no rows in block {block}")
+            stored = episode.read(begin, end, [image.name])[image.name]
+        pixels = image.pixels(stored)
+        if begin > block * size:  # the rows before are no longer stored
+            missing = np.zeros((begin - block * size, *pixels.shape[1:]), np.uint8)
+            pixels = np.concatenate([missing, pixels])
+        return sprite(pixels)
+
+    def clip(self, number: int, episode_id: int, words: Words) -> ClipWish:
+        """The rows of a clip, checked, and few enough."""
+        store = self._store(number)
+        opened = store.opened
+        if not opened.images:
+            raise Missing(f"the episodes of {store.name} have no images")
+        image = opened.images[words.whole("field", 0, 0, len(opened.images) - 1)]
+        with opened.reading():
+            place = _place(opened, episode_id, words)
+            first = int(opened.table.first_rows[place])
+            last = first + int(opened.table.rows[place])
+        begin = words.whole("begin", first, first, last - 1)
+        stop = words.whole("stop", last, begin + 1, last)
+        scale = words.whole("scale", 1, 1, MOST_SCALE)
+        pixels = (stop - begin) * image.height * image.width * scale**2
+        if stop - begin > MOST_FRAMES or pixels > MOST_PIXELS:
+            most = min(MOST_FRAMES, MOST_PIXELS * (stop - begin) // pixels)
+            raise BadRequest(
+                f"stop: expected at most {most:,} rows at this scale, got {stop - begin:,}; choose "
+                f"fewer, or run: stepwell render"
+            )
+        fps = words.real("fps", 0.1, 240)
+        return ClipWish(store.name, store.path, episode_id, begin, stop, image.name, fps, scale)
+
+    def ids(self, words: Words) -> str:
+        """Ids of the chosen episodes as ``stepwell filter --episodes`` does, a line a store."""
+        with self._chosen(words) as chosen:
+            lines = [np.unique(each.opened.table.ids[each.places]).tolist() for each in chosen]
+        return "".join(f"{format_ids(line, _MOST_ROW)}\n" for line in lines)
+
+    def export(self, wish: object, exports: Exports) -> dict[str, object]:
+        """Begin to write the chosen episodes of one store to a new one."""
+        if not isinstance(wish, Mapping) or set(wish) - {"name", "filter", "store"}:
+            raise BadRequest("expected name, filter and store, got something else")
+        number = wish.get("store", 0)
+        if isinstance(number, bool) or not isinstance(number, int):
+            raise BadRequest("store: expected the number of a store, got something else")
+        words = Words.of_json(wish.get("filter", {}), FILTER_WORDS)
+        selection = selection_of(words)
+        store = self._store(number)
+        opened = store.opened
+        with opened.reading():
+            chosen = _select(store, opened, selection)
+        return exports.begin(Wish(wish.get("name"), store, chosen.opened, chosen.places, selection))
+
+    def _store(self, number: int) -> ServedStore:
+        if not 0 <= number < len(self._stores.stores):
+            raise Missing(f"there is no store {number}")
+        return self._stores.stores[number]
+
+    def _opened(self, number: int) -> OpenStore:
+        return self._store(number).opened
+
+    @contextmanager
+    def _chosen(self, words: Words) -> Generator[list[_Chosen]]:
+        """The episodes that a filter chooses, which stay the same until the end of the block.
+
+        Stores that cannot be read are left out.
+        """
+        selection = selection_of(words)
+        numbers = [
+            whole("store", text, 0, len(self._stores.stores) - 1) for text in words.all("store")
+        ]
+        with ExitStack() as stack:
+            pairs: list[tuple[ServedStore, OpenStore]] = []
+            for store in self._stores.stores:
+                opened = store.now
+                if opened is not None and (not numbers or store.index in numbers):
+                    stack.enter_context(opened.lock)
+                    if not opened.is_closed:
+                        pairs.append((store, opened))
+            yield [_select(store, opened, selection) for store, opened in pairs]
+
+
+def _select(store: ServedStore, opened: OpenStore, selection: EpisodeSelection) -> _Chosen:
+    if selection.is_empty:
+        return _Chosen(store, opened, np.arange(len(opened.table)), "")
+    found = opened.table.select(selection)
+    return _Chosen(store, opened, found.places, found.sentence)
+
+
+def _place(opened: OpenStore, episode_id: int, words: Words) -> int:
+    """The place of an episode in the table.
+
+    Raises:
+        Missing: It is not stored.
+    """
+    row = words.whole("first_row", -1, 0, _MOST_ROW)
+    try:
+        return opened.table.find(episode_id, None if row < 0 else row)
+    except KeyError as error:
+        raise Missing(str(error.args[0])) from error
+
+
+def _store(store: ServedStore) -> dict[str, object]:
+    """The facts about a store that the page shows."""
+    facts: dict[str, object] = {
+        **_NOTHING,
+        "index": store.index,
+        "name": shown(store.name),
+        "path": str(store.path),
+        "error": store.error,
+    }
+    opened = store.now
+    if opened is None:
+        return facts
+    with opened.lock:
+        if opened.is_closed:
+            return facts
+        table = opened.table
+        return {
+            **facts,
+            **opened.about,
+            "steps": int(table.steps.sum()),
+            "episodes": len(table),
+            "is_being_written": opened.is_being_written,
+            "returns_known": table.returns_known,
+            "lost_chunks": opened.storage.lost_chunks,
+            "metadata_keys": table.metadata_keys(_MOST_KEYS),
+        }
+
+
+def _keys(chosen: Sequence[_Chosen]) -> list[str]:
+    """Keys of the metadata that get a column."""
+    found = {key: None for each in chosen for key in each.opened.table.metadata_keys(_MOST_KEYS)}
+    return sorted(key for key in found if key not in _FIXED)[:_MOST_KEYS]
+
+
+def _row(chosen: _Chosen, place: int, keys: Sequence[str]) -> list[object]:
+    table = chosen.opened.table
+    total = float(table.returns[place])
+    is_known = total == total or table.returns_known == len(table)
+    metadata = table.metadata(place) if keys else {}
+    return [
+        chosen.store.index,
+        int(table.ids[place]),
+        int(table.first_rows[place]),
+        int(table.streams[place]),
+        int(table.steps[place]),
+        total if is_known else None,
+        end_word(int(table.ends[place])),
+        *(shown(metadata.get(key), 0) for key in keys),
+    ]
+
+
+def _page(
+    chosen: Sequence[_Chosen], sort: str, descending: bool, start: int, count: int
+) -> list[tuple[int, int]]:
+    """A part of the sorted episodes: the number of a store in the list, and a place in its table.
+
+    Equal ones stay in the order of the stores, and of their tables.
+    """
+    if not chosen:
+        return []
+    if sort == "store":
+        lists = [each.places for each in chosen]
+        numbers = np.repeat(np.arange(len(chosen)), list(map(len, lists)))
+        order = np.argsort(-numbers if descending else numbers, kind="stable")
+    else:
+        # The places of each store in order; those of several are merged.
+        lists = [
+            each.opened.table.order(each.places, sort, descending=descending) for each in chosen
+        ]
+        numbers = np.repeat(np.arange(len(chosen)), list(map(len, lists)))
+        tables = [each.opened.table for each in chosen]
+        if len(chosen) == 1:
+            order = np.arange(len(numbers))
+        elif sort in _COLUMNS:
+            values = np.concatenate(
+                [
+                    getattr(table, _COLUMNS[sort])[each]
+                    for table, each in zip(tables, lists, strict=True)
+                ]
+            )
+            order = np.argsort(-values if descending else values, kind="stable")
+        else:
+            return _merged(tables, lists, sort, descending, start, count)
+    page = order[start : start + count]
+    places = np.concatenate(lists)[page]
+    return [*zip(numbers[page].tolist(), places.tolist(), strict=True)]
+
+
+def _merged(
+    tables: Sequence[EpisodeTable],
+    lists: Sequence[np.ndarray],
+    sort: str,
+    descending: bool,
+    start: int,
+    count: int,
+) -> list[tuple[int, int]]:
+    """`_page` for a value that is read episode by episode, only as far as the page reaches."""
+
+    def value(item: tuple[int, int]) -> tuple[int, Any]:
+        table, place = tables[item[0]], item[1]
+        if sort == "end":
+            return _key(end_word(int(table.ends[place])), descending)
+        return _key(table.metadata(place).get(sort), descending)
+
+    pairs = (
+        zip(repeat(number), places.tolist(), strict=False) for number, places in enumerate(lists)
+    )
+    return [*islice(heapq.merge(*pairs, key=value), start, start + count)]
+
+
+def _key(value: object, descending: bool) -> tuple[int, Any]:
+    """The key to sort a value by, as `EpisodeTable.order` does: numbers, texts, all others."""
+    number = number_of(value)
+    if number is not None:
+        return 0, -number if descending else number
+    if not isinstance(value, str):
+        return 2, 0
+    text = value[:_SORTED_LENGTH]
+    # The end is above every character, so that the longer of two comes first.
+    return 1, (*(-ord(one) for one in text), 1) if descending else text

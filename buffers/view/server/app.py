@@ -1,0 +1,404 @@
+"""The viewer's server: the page, and what it asks for about the stores."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import math
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar, cast
+
+from starlette.applications import Starlette
+from starlette.background import BackgroundTask
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from stepwell.buffers.errors import StepwellError
+from stepwell.buffers.view.server.answers import Answers, Missing
+from stepwell.buffers.view.server.clips import Clips
+from stepwell.buffers.view.server.export import Exports
+from stepwell.buffers.view.server.guard import Access, Guard
+from stepwell.buffers.view.server.query import FILTER_WORDS, BadRequest, Words, whole
+from stepwell.buffers.view.server.stores import Stores
+
+__all__ = ["App"]
+
+_PAGE = Path(__file__).parents[1] / "page"
+_KINDS = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+_EXPORTS = "/api/exports"
+_EVENTS = "text/event-stream"
+_CLIPS = {"mp4": "video/mp4", "gif": "image/gif", "webp": "image/webp", "png": "image/png"}
+_READERS = 4  # threads that read stores
+_MOST_STREAMS = 32
+_HEARTBEAT_SECONDS, _LOOK_SECONDS = 15.0, 1.0
+_MOST_BODY, _BODY_SECONDS = 1 << 14, 10.0
+_MOST_NUMBER = 10**15
+_FOR_EVER = "private, max-age=31536000, immutable"
+_COMPRESSED = [Middleware(GZipMiddleware, minimum_size=1000, compresslevel=5)]
+ResultT = TypeVar("ResultT")
+_Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+class App:
+    """The server's app, for any ASGI server.
+
+    Args:
+        stores: The stores to show; `Stores.close` is left to the caller.
+        access: The token and the names of this machine.
+        exports: Writes new stores, if the user gave a folder for them.
+        on_bug: Called with an error that is no user's, after the request has failed.
+
+    Attributes:
+        asgi: The app, behind its guard.
+    """
+
+    def __init__(
+        self,
+        stores: Stores,
+        access: Access,
+        exports: Exports,
+        on_bug: Callable[[Exception], None],
+    ) -> None:
+        self._stores = stores
+        self._exports = exports
+        self._answers = Answers(stores)
+        self._pool = ThreadPoolExecutor(_READERS, "stepwell-view-reader")
+        self._on_bug = on_bug
+        self._clips = Clips()
+        self._streams = 0
+        self._is_closed = False
+        self._is_closing = asyncio.Event()
+        self._files = {path.name: path for path in _PAGE.iterdir() if path.suffix in _KINDS}
+        routes = {
+            "/": self._index,
+            "/page/{name}": self._file,
+            "/api/stores": self._all_stores,
+            "/api/episodes": self._episodes,
+            "/api/episodes/{store}/{id}": self._episode,
+            "/api/histograms": self._histograms,
+            "/api/curves/{store}/{id}": self._curves,
+            "/api/values/{store}/{id}/{row}": self._values,
+            "/api/ids": self._ids,
+            "/frames/{store}/{id}/{field}/{block}.webp": self._sprite,
+            "/clip/{store}/{id}.{kind}": self._clip,
+            "/events": self._events,
+            _EXPORTS: self._export,
+        }
+        app = Starlette(
+            routes=[
+                Route(
+                    path,
+                    _guarded(endpoint),
+                    methods=["GET", "POST"] if path == _EXPORTS else None,
+                    middleware=_COMPRESSED
+                    if path == "/" or path.startswith(("/page/", "/api/"))
+                    else None,
+                )
+                for path, endpoint in routes.items()
+            ],
+            exception_handlers={HTTPException: _refused, Exception: self._bug},
+        )
+        app.router.redirect_slashes = False
+        self.asgi: ASGIApp = Guard(app, access, _EXPORTS)
+
+    def close_streams(self) -> None:
+        """End the streams of events, so that the server can end; call it in the event loop."""
+        self._is_closing.set()
+
+    def close(self) -> None:
+        """Start no further reads, and end the exports."""
+        self._is_closed = True
+        self._clips.close()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._exports.close()
+
+    async def _read(self, function: Callable[..., ResultT], *arguments: object) -> ResultT:
+        """Call a function in one of a few threads.
+
+        Raises:
+            HTTPException: The server ends, so that nothing is read any more.
+        """
+        if self._is_closed:
+            raise HTTPException(503, "the server ends: start stepwell view again")
+
+        def call() -> ResultT:
+            with self._stores.answering():
+                return function(*arguments)
+
+        return await asyncio.get_running_loop().run_in_executor(self._pool, call)
+
+    async def _index(self, request: Request) -> Response:
+        return self._file_response(request, "index.html")
+
+    async def _file(self, request: Request) -> Response:
+        return self._file_response(request, request.path_params["name"])
+
+    def _file_response(self, request: Request, name: str) -> Response:
+        path = self._files.get(name)
+        if path is None:
+            raise HTTPException(404)
+        data = path.read_bytes()
+        tag = f'W/"{hashlib.sha256(data).hexdigest()[:16]}"'
+        headers = {"cache-control": "no-cache", "etag": tag}
+        if request.headers.get("if-none-match") == tag:
+            return Response(status_code=304, headers=headers)
+        return Response(data, headers=headers, media_type=_KINDS[path.suffix])
+
+    async def _all_stores(self, request: Request) -> Response:
+        Words.of_query(request.scope["query_string"], ())
+        found = await self._read(self._answers.stores)
+        return _json({**found, "exports": self._exports.folder_text})
+
+    async def _episodes(self, request: Request) -> Response:
+        words = self._words(request, "sort", "order", "start", "count", "store", *FILTER_WORDS)
+        return _json(await self._read(self._answers.episodes, words))
+
+    async def _episode(self, request: Request) -> Response:
+        words = self._words(request, "first_row")
+        return _json(
+            await self._read(self._answers.episode, *_numbers(request, "store", "id"), words)
+        )
+
+    async def _histograms(self, request: Request) -> Response:
+        words = self._words(request, "store", *FILTER_WORDS)
+        return _json(await self._read(self._answers.histograms, words))
+
+    async def _curves(self, request: Request) -> Response:
+        words = self._words(request, "name", "begin", "stop", "points", "first_row")
+        return _json(
+            await self._read(self._answers.curves, *_numbers(request, "store", "id"), words)
+        )
+
+    async def _values(self, request: Request) -> Response:
+        words = self._words(request, "first_row")
+        numbers = _numbers(request, "store", "id", "row")
+        return _json(await self._read(self._answers.values, *numbers, words))
+
+    async def _ids(self, request: Request) -> Response:
+        words = self._words(request, "store", *FILTER_WORDS)
+        text = await self._read(self._answers.ids, words)
+        return _download(
+            text.encode("utf-8", "backslashreplace"), "text/plain; charset=utf-8", "episodes.txt"
+        )
+
+    async def _sprite(self, request: Request) -> Response:
+        words = self._words(request, "tag", "rows", "first_row")
+        numbers = _numbers(request, "store", "id", "field", "block")
+        data = await self._read(self._answers.sprite, *numbers, words)
+        return Response(data, media_type="image/webp", headers={"cache-control": _FOR_EVER})
+
+    async def _clip(self, request: Request) -> Response:
+        words = self._words(request, "field", "begin", "stop", "fps", "scale", "first_row")
+        numbers = _numbers(request, "store", "id")
+        kind = request.path_params["kind"]
+        if kind not in _CLIPS:
+            raise HTTPException(404)
+        wish = await self._read(self._answers.clip, *numbers, words)
+        if request.method == "HEAD":
+            return Response(media_type=_CLIPS[kind])
+        is_gone = threading.Event()
+        work = asyncio.wrap_future(self._clips.begin(wish, kind, is_gone))
+        while not work.done():
+            await asyncio.wait({work}, timeout=_LOOK_SECONDS)
+            if await request.is_disconnected():
+                is_gone.set()
+        path = work.result()
+        return FileResponse(
+            path,
+            media_type=_CLIPS[kind],
+            filename=wish.file_name(kind),
+            headers={"cache-control": "no-store"},
+            background=BackgroundTask(path.unlink, missing_ok=True),
+        )
+
+    async def _events(self, request: Request) -> Response:
+        if self._streams >= _MOST_STREAMS:
+            return _error(503, f"{_MOST_STREAMS} pages are open already: close one of them")
+        if request.method == "HEAD":
+            return Response(media_type=_EVENTS)
+        return _Stream(self._send_changes)
+
+    async def _send_changes(self, receive: Receive, send: Send) -> None:
+        """Send the version whenever it changes, at most once a second, and heartbeats."""
+        self._streams += 1
+        ends = [
+            asyncio.create_task(_disconnected(receive)),
+            asyncio.create_task(self._closed()),
+        ]
+        shown, silent = -1, 0.0
+        try:
+            while not any(each.done() for each in ends):
+                if shown != self._stores.version:
+                    shown, silent = self._stores.version, 0.0
+                    await _send_part(send, f'data: {{"version": {shown}}}\n\n')
+                elif silent >= _HEARTBEAT_SECONDS:
+                    silent = 0.0
+                    await _send_part(send, ": still here\n\n")
+                await asyncio.wait(ends, timeout=_LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+                silent += _LOOK_SECONDS
+            await send({"type": "http.response.body", "body": b""})
+        finally:
+            self._streams -= 1
+            for each in ends:
+                each.cancel()
+
+    async def _closed(self) -> None:
+        await self._is_closing.wait()
+
+    async def _bug(self, request: Request, error: Exception) -> Response:
+        self._on_bug(error)
+        return _error(500, "a bug in stepwell view: its terminal shows the error")
+
+    async def _export(self, request: Request) -> Response:
+        if request.method != "POST":
+            return _json({"exports": self._exports.jobs()})
+        wish = await _body(request)
+        return _json(await self._read(self._answers.export, wish, self._exports), 202)
+
+    def _words(self, request: Request, *known: str) -> Words:
+        return Words.of_query(request.scope["query_string"], known)
+
+
+class _Stream(Response):
+    """A response that goes on until its client or the server leaves.
+
+    Args:
+        send_parts: Sends the parts of its body.
+    """
+
+    media_type = _EVENTS
+
+    def __init__(self, send_parts: Callable[[Receive, Send], Awaitable[None]]) -> None:
+        self._send_parts = send_parts
+        self.status_code = 200
+        self.init_headers()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it; see the ASGI specification."""
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        await self._send_parts(receive, send)
+
+
+async def _send_part(send: Send, text: str) -> None:
+    await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _guarded(endpoint: _Endpoint) -> _Endpoint:
+    """The endpoint, with a sentence for what a user can correct."""
+
+    async def answer(request: Request) -> Response:
+        try:
+            return await endpoint(request)
+        except Missing as error:
+            return _error(404, str(error))
+        except BadRequest as error:
+            return _error(400, str(error))
+        except StepwellError as error:
+            return _error(409, str(error))
+        except OSError as error:
+            return _error(409, f"{error.strerror or error}")
+        except MemoryError as error:
+            return _error(413, str(error) or "not enough memory is free: ask for fewer rows")
+
+    return answer
+
+
+def _json(value: object, status: int = 200) -> Response:
+    return Response(_json_bytes(value), status, media_type="application/json")
+
+
+def _error(status: int, sentence: str) -> Response:
+    return _json({"error": " ".join(sentence.split())[:1000]}, status)
+
+
+def _download(data: bytes, kind: str, name: str) -> Response:
+    headers = {"content-disposition": f'attachment; filename="{name}"'}
+    return Response(data, media_type=kind, headers=headers)
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    is_ending = error.status_code == 503
+    return _error(
+        error.status_code, error.detail if is_ending else "there is nothing at this address"
+    )
+
+
+def _numbers(request: Request, *names: str) -> list[int]:
+    """The numbers in the path of a request.
+
+    Raises:
+        HTTPException: One is no number.
+    """
+    try:
+        return [whole(name, request.path_params[name], 0, _MOST_NUMBER) for name in names]
+    except ValueError:
+        raise HTTPException(404) from None
+
+
+async def _body(request: Request) -> object:
+    """The JSON in the body of a request, of a bounded size and within a bounded time.
+
+    Raises:
+        BadRequest: It is something else.
+    """
+    data = b""
+    try:
+        async with asyncio.timeout(_BODY_SECONDS):
+            async for part in request.stream():
+                data += part
+                if len(data) > _MOST_BODY:
+                    raise BadRequest(f"expected at most {_MOST_BODY:,} bytes of JSON, got more")
+        return cast("object", json.loads(data))
+    except TimeoutError:
+        raise BadRequest("the request took too long to arrive: send it again") from None
+    except BadRequest:
+        raise
+    except (ValueError, RecursionError):
+        raise BadRequest("expected JSON, got something else") from None
+
+
+def _json_bytes(value: object) -> bytes:
+    r"""The value as JSON.
+
+    Numbers that are not finite become the texts ``"nan"``, ``"inf"`` and ``"-inf"``.
+    All characters are ASCII, and no ``<`` is among them, so that no reader takes it for HTML.
+
+    Example:
+        >>> _json_bytes({"return": float("nan"), "task": "</script>"})
+        b'{"return":"nan","task":"\\u003c/script>"}'
+    """
+    try:
+        text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    except ValueError:
+        text = json.dumps(_finite(value), separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").encode("ascii")
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in cast("dict[str, object]", value).items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in cast("Sequence[object]", value)]
+    return value

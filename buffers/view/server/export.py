@@ -1,0 +1,248 @@
+"""Writes chosen episodes of a store to a new store: the only thing that the viewer writes."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from stepwell.buffers.curation.copy import CopyReport, copy_episodes
+from stepwell.buffers.curation.selection import EpisodeSelection
+from stepwell.buffers.curation.stored_episode import StoredEpisode
+from stepwell.buffers.errors import StepwellError, StoreNotFound
+from stepwell.buffers.replay import SequenceReplayBuffer
+from stepwell.buffers.storage.disk.storage import DiskStorage
+from stepwell.buffers.view.server.query import BadRequest
+from stepwell.buffers.view.server.stores import OpenStore, ServedStore
+
+__all__ = ["Exports", "Wish"]
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_UNFINISHED = ".part"  # the ending of a store that is being made
+_MOST_WAITING, _MOST_JOBS = 8, 100
+_STOP_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """The episodes that a user wants in a new store.
+
+    Args:
+        name: Name of the new store, unchecked.
+        store: The store to read.
+        opened: What is open of it.
+        places: Places of the episodes in its table.
+        selection: The filter that chose them, which is noted in the new store.
+    """
+
+    name: object
+    store: ServedStore
+    opened: OpenStore
+    places: np.ndarray
+    selection: EpisodeSelection
+
+
+class _Stopped(Exception):
+    """The server ends."""
+
+
+@dataclass(slots=True)
+class _Job:
+    """One export."""
+
+    id: int
+    name: str
+    target: Path
+    source: Path
+    source_id: str
+    chosen: frozenset[tuple[int, int]]
+    facts: dict[str, object]
+    store: int
+    state: str = "waiting"
+    error: str | None = None
+    report: CopyReport = field(default_factory=CopyReport)
+
+    def to_json(self) -> dict[str, object]:
+        """The job as plain data."""
+        return {
+            "id": self.id,
+            "name": self.name,
+            "store": self.store,
+            "path": str(self.target),
+            "state": self.state,
+            "error": self.error,
+            "episodes": self.report.episodes,
+            "chosen_episodes": len(self.chosen),
+            "steps": self.report.steps,
+            "chosen_steps": self.report.chosen_steps,
+            "seconds": round(self.report.seconds, 3),
+        }
+
+
+class Exports:
+    """Writes stores below one folder, one at a time; it never overwrites anything.
+
+    Args:
+        folder: The folder, which is made when it is first needed; None refuses all exports.
+        on_bug: Called with an error that is no user's.
+    """
+
+    def __init__(self, folder: Path | None, on_bug: Callable[[Exception], None]) -> None:
+        self._on_bug = on_bug
+        self._folder = None if folder is None else folder.absolute()
+        self._jobs: deque[_Job] = deque(maxlen=_MOST_JOBS)
+        self._waiting: deque[_Job] = deque()
+        self._lock = threading.Condition()
+        self._is_stopping = False
+        self._thread: threading.Thread | None = None
+        self._made = 0
+
+    @property
+    def folder_text(self) -> str | None:
+        """The folder as text for the page."""
+        return None if self._folder is None else str(self._folder)
+
+    def jobs(self) -> list[dict[str, object]]:
+        """All exports, the newest first."""
+        with self._lock:
+            return [job.to_json() for job in reversed(self._jobs)]
+
+    def begin(self, wish: Wish) -> dict[str, object]:
+        """Begin an export, or let it wait for the one before.
+
+        Raises:
+            BadRequest: It cannot be done; nothing was written.
+        """
+        name, target = self._target(wish.name)
+        table = wish.opened.table
+        if not len(wish.places):
+            raise BadRequest("filter: expected at least one episode, got none: choose others")
+        chosen = frozenset(
+            zip(
+                table.ids[wish.places].tolist(), table.first_rows[wish.places].tolist(), strict=True
+            )
+        )
+        conditions = wish.selection.to_json()
+        facts: dict[str, object] = {
+            "command": "filter",
+            **({"conditions": conditions} if conditions else {}),
+        }
+        with self._lock:
+            if len(self._waiting) >= _MOST_WAITING or self._is_stopping:
+                raise BadRequest(f"expected at most {_MOST_WAITING} exports to wait: try it later")
+            if any(job.name == name and job.state in ("waiting", "running") for job in self._jobs):
+                raise BadRequest(f"name: {name} is being written already; choose another name")
+            self._made += 1
+            job = _Job(
+                self._made,
+                name,
+                target,
+                wish.store.path,
+                wish.opened.id,
+                chosen,
+                facts,
+                wish.store.index,
+            )
+            self._jobs.append(job)
+            self._waiting.append(job)
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._work, name="stepwell-view-export", daemon=True
+                )
+                self._thread.start()
+            self._lock.notify()
+            return job.to_json()
+
+    def close(self) -> None:
+        """Stop the export that runs, which leaves nothing, and those that wait."""
+        with self._lock:
+            self._is_stopping = True
+            self._lock.notify()
+        if self._thread is not None:
+            self._thread.join(_STOP_SECONDS)
+
+    def _target(self, name: object) -> tuple[str, Path]:
+        """The checked name and the path of a new store.
+
+        Raises:
+            BadRequest: There is no folder for exports, or the name is not allowed or in use.
+        """
+        if self._folder is None:
+            raise BadRequest(
+                "stepwell view was started without a folder for exports: --exports DIR"
+            )
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise BadRequest(
+                "name: expected up to 64 letters, digits, '.', '_' and '-', of which the first is "
+                "a letter or a digit, got another name"
+            )
+        if name.endswith(_UNFINISHED):
+            raise BadRequest(
+                f"name: expected another ending than {_UNFINISHED}; choose another name"
+            )
+        target = self._folder / name
+        if os.path.lexists(target):
+            raise BadRequest(f"name: {target} is there already; choose another name")
+        return name, target
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                while not self._waiting and not self._is_stopping:
+                    self._lock.wait()
+                if self._is_stopping:
+                    for job in self._waiting:
+                        job.state = "cancelled"
+                    return
+                job = self._waiting.popleft()
+                job.state = "running"
+            self._run(job)
+
+    def _run(self, job: _Job) -> None:
+        try:
+            self._copy(job)
+        except _Stopped:
+            job.state = "cancelled"
+        except (StepwellError, OSError, ValueError, MemoryError) as error:
+            job.state, job.error = "failed", " ".join(str(error).split())
+        except Exception as error:
+            job.state, job.error = "failed", "a bug in stepwell view: its terminal shows the error"
+            self._on_bug(error)
+        else:
+            job.state = "done"
+
+    def _copy(self, job: _Job) -> None:
+        """Copy the episodes.
+
+        Raises:
+            _Stopped: The server ends; nothing is left of the copy.
+        """
+
+        def is_chosen(episode: StoredEpisode) -> bool:
+            self._check()
+            return (episode.id, episode.first_row) in job.chosen
+
+        def progress(report: CopyReport) -> None:
+            job.report = report
+            self._check()
+
+        # Opened again: what is shown grows meanwhile.
+        with SequenceReplayBuffer.open(job.source, read_only=True, on_corrupt="skip") as source:
+            storage = source.storage
+            if not isinstance(storage, DiskStorage) or storage.store != job.source_id:
+                raise StoreNotFound(f"{job.source} holds another store by now: look at it again")
+            self._target(job.name)  # again: others may have made it
+            with SequenceReplayBuffer(job.target) as target:
+                job.report = copy_episodes(
+                    source, target, keep=is_chosen, facts=job.facts, progress=progress
+                )
+
+    def _check(self) -> None:
+        if self._is_stopping:
+            raise _Stopped

@@ -1,0 +1,336 @@
+"""The stores that the viewer shows: they are followed while they grow, and never written."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from pathlib import Path
+
+from stepwell.buffers.episode import End
+from stepwell.buffers.errors import StepwellError, StoreCorrupt, StoreNotFound
+from stepwell.buffers.pictures.encode import block_size
+from stepwell.buffers.pictures.image_fields import image_fields
+from stepwell.buffers.replay import SequenceReplayBuffer
+from stepwell.buffers.storage.disk.storage import DiskStorage
+from stepwell.buffers.storage.field_locator import DamagedChunk
+from stepwell.buffers.view.curves import action_names, curve_names, left_out
+from stepwell.buffers.view.episode_table import EpisodeTable, shown
+from stepwell.buffers.view.summary import (
+    describe_env,
+    describe_maker,
+    describe_seed,
+    describe_versions,
+)
+
+__all__ = ["OpenStore", "ServedStore", "Stores"]
+
+_LOG = logging.getLogger("stepwell.buffers")
+_REFRESH_SECONDS = 2.0
+_MOST_SESSIONS, _MOST_TEXT = 50, 500
+_SLICE_ROWS = 1 << 14  # of returns, read between the answers to two requests
+_PAUSE_SECONDS = 0.002
+_LONGEST_PAUSE = 0.1  # for requests that are being answered
+
+
+class OpenStore:
+    """A store that could be opened.
+
+    Args:
+        path: Its folder.
+
+    Raises:
+        StepwellError: There is no store, or it is damaged.
+        OSError: It cannot be read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._replay = SequenceReplayBuffer.open(path, read_only=True, on_corrupt="skip")
+        storage = self._replay.storage
+        assert isinstance(storage, DiskStorage)
+        self.storage = storage
+        self.lock = storage.lock
+        self.id = storage.store
+        self.is_closed = False
+        self._nonce = secrets.token_hex(8)
+        self.spec = storage.spec
+        self.images = image_fields(self.spec)
+        try:
+            self.table = EpisodeTable(storage)
+        except BaseException:
+            self.close()
+            raise
+        self.is_being_written = storage.is_being_written
+        self._describe()
+
+    def refresh(self) -> bool:
+        """Follow the writer; True if anything changed that the page shows.
+
+        Raises:
+            StepwellError: The store is gone, or damaged, or another one is in its place.
+        """
+        with self.lock:
+            sessions = len(self.storage.sessions)
+            self.storage.refresh()
+            if self.storage.store != self.id:
+                raise StoreNotFound(f"{self.storage.path} holds another store by now")
+            is_other = self.table.refresh()
+            if len(self.storage.sessions) != sessions:
+                self._describe()
+                is_other = True
+        was_being_written, self.is_being_written = (
+            self.is_being_written,
+            self.storage.is_being_written,
+        )
+        return is_other or was_being_written != self.is_being_written
+
+    @contextlib.contextmanager
+    def reading(self) -> Generator[None]:
+        """Nothing changes in the block.
+
+        Raises:
+            StoreNotFound: It was closed meanwhile.
+            StoreCorrupt: A chunk is damaged; it is left out from now on.
+        """
+        with self.lock:
+            if self.is_closed:
+                raise StoreNotFound(f"{self.storage.path} has just changed: ask again")
+            try:
+                yield
+            except DamagedChunk as damaged:
+                self.storage.lose(damaged.position)
+                raise StoreCorrupt(f"{damaged}; these rows are left out from now on") from damaged
+
+    def tag(self, place: int) -> str:
+        """A name for the rows of an episode: other rows have another one."""
+        text = f"{self._nonce}/{self.storage.generation}/{self.table.ids[place]}"
+        text += f"/{self.table.first_rows[place]}"
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def is_growing(self, place: int) -> bool:
+        """True if a writer may add rows to an episode."""
+        is_final = End(int(self.table.ends[place])).is_final
+        return self.is_being_written and bool(self.table.is_newest[place]) and not is_final
+
+    def close(self) -> None:
+        """Release its files, when nobody reads them."""
+        with self.lock:
+            self.is_closed = True
+            self._replay.close()
+
+    def _describe(self) -> None:
+        """Note what changes only with a new run."""
+        sessions, spec = self.storage.sessions, self.spec
+        numbers = {image.name: number for number, image in enumerate(self.images)}
+        self.actions = action_names(sessions, spec)
+        self.about: dict[str, object] = {
+            "env": _cut(describe_env(sessions)),
+            "fields": [
+                {
+                    "name": field.name,
+                    "dtype": field.dtype,
+                    "shape": list(field.shape),
+                    "stack": field.stack,
+                    "image": self.image(numbers[field.name]) if field.name in numbers else None,
+                }
+                for field in spec.fields
+            ],
+            "actions": self.actions,
+            "curves": curve_names(spec),
+            "curves_left_out": left_out(spec),
+            "sessions": [_session(session) for session in sessions[-_MOST_SESSIONS:]],
+            "made_by": _cut(describe_versions(sessions)),
+        }
+
+    def image(self, number: int) -> dict[str, object]:
+        """A field of images, as the page needs it to show a sprite."""
+        image = self.images[number]
+        columns, rows = block_size(image.height, image.width)
+        return {
+            "field": number,
+            "height": image.height,
+            "width": image.width,
+            "channels": image.channels,
+            "columns": columns,
+            "rows": rows,
+            "exact": image.is_exact,
+            "note": image.scale,
+        }
+
+
+def _session(session: Mapping[str, object]) -> dict[str, object]:
+    """Facts about a run, each a short text."""
+    facts = {
+        "began": session.get("began"),
+        "policy": describe_maker(session),
+        "seed": describe_seed(session),
+        "env": describe_env([session]),
+        "made by": describe_versions([session]),
+    }
+    return {name: shown(fact, 0) for name, fact in facts.items()}
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}..."
+
+
+class ServedStore:
+    """One of the folders that were given, with the store in it or the reason why there is none.
+
+    Args:
+        index: Its number on the page.
+        path: The folder.
+        name: Its name on the page.
+    """
+
+    def __init__(self, index: int, path: Path, name: str) -> None:
+        self.index = index
+        self.path = path
+        self.name = name
+        self.error: str | None = None
+        self._open: OpenStore | None = None
+
+    @property
+    def opened(self) -> OpenStore:
+        """The store.
+
+        Raises:
+            StoreNotFound: It cannot be read now; the message says why.
+        """
+        opened = self._open
+        if opened is None:
+            raise StoreNotFound(self.error or f"{self.path} is not open")
+        return opened
+
+    @property
+    def now(self) -> OpenStore | None:
+        """The store, or None while it cannot be read."""
+        return self._open
+
+    def refresh(self) -> bool:
+        """Open the store, or follow it; True if anything changed that the page shows."""
+        before = self._open, self.error
+        if self._open is not None:
+            try:
+                return self._open.refresh()
+            except Exception as error:
+                # Also an IndexError, where another store is in its place: it is opened again.
+                _LOG.info("%s: is opened again: %r", self.path, error)
+                self.close()
+        try:
+            self._open, self.error = OpenStore(self.path), None
+        except (StepwellError, OSError, ValueError) as error:
+            self.error = " ".join(str(error).split())
+        return before != (self._open, self.error)
+
+    def close(self) -> None:
+        """Release its files."""
+        opened, self._open = self._open, None
+        if opened is not None:
+            opened.close()
+
+
+class Stores:
+    """All stores that are shown, followed by one thread.
+
+    Args:
+        paths: Their folders; the same one may be there twice, and a folder may be empty still.
+        on_bug: Called with an error that is no user's; the stores are followed all the same.
+    """
+
+    def __init__(self, paths: Sequence[Path], on_bug: Callable[[Exception], None]) -> None:
+        self._on_bug = on_bug
+        self.stores = [
+            ServedStore(index, path, name)
+            for index, (path, name) in enumerate(zip(paths, _names(paths), strict=True))
+        ]
+        self.version = 0
+        self._listeners: set[threading.Event] = set()
+        self._busy = 0
+        self._counts = threading.Lock()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="stepwell-view", daemon=True)
+        self._refresh()
+
+    def start(self) -> None:
+        """Follow the stores from now on, in a thread."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread and release all files."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        for store in self.stores:
+            store.close()
+
+    @contextlib.contextmanager
+    def answering(self) -> Generator[None]:
+        """While a request is answered the background reads pause."""
+        with self._counts:
+            self._busy += 1
+        try:
+            yield
+        finally:
+            with self._counts:
+                self._busy -= 1
+
+    def _follow(self) -> None:
+        due = time.monotonic() + _REFRESH_SECONDS
+        while not self._stop.is_set():
+            has_more = False
+            try:
+                if time.monotonic() >= due:
+                    due = time.monotonic() + _REFRESH_SECONDS
+                    self._refresh()
+                has_more = self._read_returns()
+            except Exception as error:
+                self._on_bug(error)
+            if not has_more:
+                self._stop.wait(max(0.0, due - time.monotonic()))
+
+    def _refresh(self) -> None:
+        # A list: every store is refreshed, also after one has changed.
+        if any([store.refresh() for store in self.stores]):
+            self.version += 1
+
+    def _read_returns(self) -> bool:
+        """Read some returns; False if all are known."""
+        has_more = False
+        for store in self.stores:
+            opened = store.now
+            if opened is None or self._stop.is_set():
+                continue
+            began = time.monotonic()
+            while self._busy and time.monotonic() - began < _LONGEST_PAUSE:
+                time.sleep(_PAUSE_SECONDS)
+            with contextlib.suppress(StepwellError):  # the next refresh shows what it is
+                before = opened.table.returns_known
+                has_more |= opened.table.read_returns(_SLICE_ROWS)
+                if opened.table.returns_known != before:
+                    self.version += 1
+        return has_more
+
+
+def _names(paths: Sequence[Path]) -> list[str]:
+    """Short names, all different: the last part of each path, and more parts where needed."""
+    parts = [path.absolute().parts[1:] or ("/",) for path in paths]
+    names = ["/".join(each[-1:]) for each in parts]
+    for length in (2, 3):
+        holders: dict[str, set[tuple[str, ...]]] = {}
+        for name, each in zip(names, parts, strict=True):
+            holders.setdefault(name, set()).add(each)
+        names = [
+            "/".join(each[-length:]) if len(holders[name]) > 1 else name
+            for name, each in zip(names, parts, strict=True)
+        ]
+    seen: dict[str, int] = {}
+    for place, name in enumerate(names):
+        seen[name] = number = seen.get(name, 0) + 1
+        if number > 1:
+            names[place] = f"{name} ({number})"
+    return names

@@ -1,0 +1,285 @@
+"""Actors at their places: started, asked, and given up when they die or do not answer."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+
+from stepwell.buffers.errors import StepwellError
+from stepwell.collectors.distributed.engine import (
+    Actor,
+    ActorDied,
+    Answer,
+    Engine,
+    NotEnoughResources,
+)
+from stepwell.collectors.distributed.placement import Placement
+
+__all__ = ["ActorPool", "Answered", "Asked", "Died", "Event", "Failed", "Short"]
+
+_LOOK_SECONDS = 1.0
+_SHORT_SECONDS = 20.0
+
+
+class Asked(NamedTuple):
+    """A call of an actor that has not answered yet.
+
+    Args:
+        actor: The actor.
+        place: Its place.
+        method: Name of the method.
+        group: The group that it is about; -1 for none.
+        attempt: The group's attempt.
+        began: Time of the call.
+    """
+
+    actor: Actor
+    place: int
+    method: str
+    group: int
+    attempt: int
+    began: float
+
+
+class Answered(NamedTuple):
+    """An actor has answered; ``is_late`` if its place has another actor, or none, by now."""
+
+    asked: Asked
+    value: Any
+    is_late: bool
+
+
+class Failed(NamedTuple):
+    """The user's code raised in an actor, or the engine refused the call."""
+
+    asked: Asked
+    error: StepwellError
+
+
+class Died(NamedTuple):
+    """The actor of a place is gone."""
+
+    place: int
+    name: str
+    cause: str
+
+
+class Short(NamedTuple):
+    """No actor can start at a place, since something that it asks for is not there."""
+
+    place: int
+    error: NotEnoughResources
+
+
+Event: TypeAlias = "Answered | Failed | Died | Short"
+
+
+@dataclass(slots=True)
+class _Place:
+    """A place for one actor after the other."""
+
+    generation: int = 0
+    actor: Actor | None = None
+    queue: deque[tuple[Answer, Asked]] = field(default_factory=lambda: deque())
+    """Calls in the order in which the actor answers them."""
+    pieces: int = 0
+    """Those among them that ask for a piece."""
+    heard: float = 0.0
+    """Time of the newest answer."""
+    has_answered: bool = False
+    looked: float = 0.0
+    short_since: float | None = None
+
+
+class ActorPool:
+    """The actors of a collector. Each place has one actor at most; calls to it keep their order.
+
+    Args:
+        engine: Starts, calls and kills the actors.
+        placement: The places, and the groups at them.
+        make: Makes the object in an actor.
+        start_seconds: Seconds that an actor may take to start, and a group to begin.
+        answer_seconds: Seconds that another call may take.
+        clock: Returns the time in seconds.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        placement: Placement,
+        make: Callable[[], object],
+        *,
+        start_seconds: float,
+        answer_seconds: float,
+        clock: Callable[[], float],
+    ) -> None:
+        self._engine = engine
+        self._placement = placement
+        self._make = make
+        self._start_seconds = start_seconds
+        self._answer_seconds = answer_seconds
+        self._clock = clock
+        self._places: dict[int, _Place] = {}
+        self._late: dict[Answer, Asked] = {}
+        self._ready: set[Answer] = set()
+
+    def has_actor(self, place: int) -> bool:
+        """True if an actor was started at the place, and is not known to be dead."""
+        return place in self._places and self._places[place].actor is not None
+
+    def name(self, place: int) -> str:
+        """Name of the actor at a place, or of the last one there; "" before the first."""
+        one = self._places.get(place)
+        return "" if one is None or not one.generation else _name(place, one.generation - 1)
+
+    def name_of(self, group: int) -> str:
+        """Name of the actor that a group is in, or was in last."""
+        return self.name(self._placement.place_of(group))
+
+    @property
+    def actors(self) -> int:
+        """Number of actors that run or start."""
+        return sum(one.actor is not None for one in self._places.values())
+
+    @property
+    def has_answered(self) -> bool:
+        """True if at least one of the actors has answered."""
+        return any(one.actor is not None and one.has_answered for one in self._places.values())
+
+    def has_answered_at(self, place: int) -> bool:
+        """True if the actor at a place has answered at least once."""
+        return self._places[place].has_answered
+
+    def pieces(self, place: int) -> int:
+        """Number of pieces that the actor at a place is asked for."""
+        return self._places[place].pieces
+
+    def start(self, place: int) -> None:
+        """Start an actor at a place that has none; its first answer is that of ``ping``."""
+        one = self._places.setdefault(place, _Place())
+        now = self._clock()
+        one.actor = self._engine.start(_name(place, one.generation), self._make)
+        one.generation += 1
+        one.heard = one.looked = now
+        one.has_answered, one.short_since = False, None
+        self.ask(place, "ping")
+
+    def ask(
+        self, place: int, method: str, *arguments: object, group: int = -1, attempt: int = 0
+    ) -> None:
+        """Call a method of the actor at a place; `events` has the answer."""
+        one = self._places[place]
+        assert one.actor is not None
+        is_piece = method in ("advance", "finish")
+        answer = self._engine.call(one.actor, method, *arguments, parts=2 if is_piece else 1)
+        asked = Asked(one.actor, place, method, group, attempt, self._clock())
+        one.queue.append((answer, asked))
+        one.pieces += is_piece
+
+    def events(self, seconds: float) -> list[Event]:
+        """Wait at most so long for answers; the answers of an actor are in the order of its calls.
+
+        An actor that is dead, or took too long, is killed before this returns.
+        """
+        open_answers = [
+            *(answer for one in self._places.values() for answer, _ in one.queue),
+            *self._late,
+        ]
+        waiting = [answer for answer in open_answers if answer not in self._ready]
+        known = set(waiting)
+        # An engine may show an answer again, or the second one of an actor before the first.
+        self._ready |= known.intersection(self._engine.wait(waiting, seconds))
+        events: list[Event] = [*self._late_answers()]
+        for place, one in self._places.items():
+            while one.queue and one.queue[0][0] in self._ready:
+                answer, asked = one.queue.popleft()
+                self._ready.discard(answer)
+                one.pieces -= asked.method in ("advance", "finish")
+                events.append(self._event(place, answer, asked))
+                if not isinstance(events[-1], Answered):
+                    break
+                one.heard, one.has_answered = self._clock(), True
+            else:
+                events += self._overdue(place)
+        return events
+
+    def kill(self, place: int) -> None:
+        """Kill the actor at a place, and forget what it was asked for."""
+        one = self._places[place]
+        if one.actor is None:
+            return
+        actor, one.actor = one.actor, None
+        self._late |= one.queue
+        one.queue.clear()
+        one.pieces = 0
+        self._engine.kill(actor)
+
+    def give_up(self, place: int) -> None:
+        """Give the groups of a place, where no actor can start, to the other places."""
+        self.kill(place)
+        self._placement.give_up(place)
+
+    def died(self, place: int, cause: str) -> Died:
+        """Kill the actor at a place, which is known to be dead."""
+        self.kill(place)
+        return Died(place, self.name(place), cause)
+
+    def _event(self, place: int, answer: Answer, asked: Asked) -> Event:
+        try:
+            return Answered(asked, self._engine.result(answer), is_late=False)
+        except ActorDied as error:
+            return self.died(place, str(error))
+        except NotEnoughResources as error:
+            self.kill(place)
+            return Short(place, error)
+        except StepwellError as error:
+            return Failed(asked, error)
+
+    def _late_answers(self) -> Iterator[Answered]:
+        """Answers of actors that were replaced: nobody waits for them, but they take memory."""
+        for answer in [each for each in self._late if each in self._ready]:
+            self._ready.discard(answer)
+            asked = self._late.pop(answer)
+            with contextlib.suppress(StepwellError):
+                yield Answered(asked, self._engine.result(answer), is_late=True)
+
+    def _overdue(self, place: int) -> Iterator[Event]:
+        """Events about an actor that has not answered."""
+        one, now = self._places[place], self._clock()
+        if one.actor is None or not one.queue:
+            return
+        if not one.has_answered and now - one.looked >= _LOOK_SECONDS:
+            one.looked = now
+            text = self._engine.shortage(one.actor)
+            if text is None:
+                if one.short_since is not None:  # now it can start
+                    one.short_since, one.heard = None, now
+            elif one.short_since is None:
+                one.short_since = now
+            elif now - one.short_since >= _SHORT_SECONDS:
+                self.kill(place)
+                yield Short(place, NotEnoughResources(text))
+                return
+        asked = one.queue[0][1]
+        if one.short_since is not None:
+            return
+        is_start = asked.method in ("ping", "begin", "load")
+        limit = self._start_seconds if is_start else self._answer_seconds
+        if now - max(one.heard, asked.began) >= limit:
+            doing = _DOING.get(asked.method, "the next piece")
+            yield self.died(place, f"no answer within {limit:g} s: it was asked for {doing}")
+
+
+_DOING = {
+    "ping": "a first answer",
+    "begin": "the envs and policy of a group",
+    "load": "new weights",
+    "close": "closing its groups",
+}
+
+
+def _name(place: int, generation: int) -> str:
+    return f"actor-{place}" if not generation else f"actor-{place}.{generation}"

@@ -1,0 +1,1214 @@
+"""Collects from groups of envs in other processes, and replaces those that die."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import inspect
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias, cast
+
+import gymnasium
+
+from stepwell import __version__
+from stepwell.buffers import SequenceReplayBuffer
+from stepwell.buffers.digest import DigestState
+from stepwell.buffers.errors import SpecMismatch, StepwellError
+from stepwell.buffers.progress import Progress, Status, check_progress, progress_function
+from stepwell.buffers.replay_writer import check_flush_seconds
+from stepwell.buffers.storage.disk.storage import DiskStorage
+from stepwell.buffers.whole_numbers import check_whole
+from stepwell.collectors.collector import Seeds, check_goal, check_shard
+from stepwell.collectors.distributed.actor_pool import (
+    ActorPool,
+    Answered,
+    Died,
+    Failed,
+    Short,
+)
+from stepwell.collectors.distributed.delivery import Delivery, Free, Taken, Waiting
+from stepwell.collectors.distributed.engine import (
+    ActorDied,
+    Engine,
+    Reference,
+    RemoteError,
+    SharedEngine,
+)
+from stepwell.collectors.distributed.folders import Folders
+from stepwell.collectors.distributed.group_life import GroupLife, another_seed
+from stepwell.collectors.distributed.host import GroupHost, RowsDiffer
+from stepwell.collectors.distributed.messages import (
+    Call,
+    CallKind,
+    GroupOptions,
+    Opening,
+    Payload,
+    Piece,
+)
+from stepwell.collectors.distributed.mirror import Mirror
+from stepwell.collectors.distributed.placement import Placement
+from stepwell.collectors.distributed.quota import is_empty, shares_of
+from stepwell.collectors.distributed.report import (
+    CallCounts,
+    DistributedReport,
+    GroupReport,
+    distributed_status,
+    gauges,
+    prometheus_text,
+)
+from stepwell.collectors.distributed.shards import ShardedReplay, Shards
+from stepwell.collectors.interrupt import InterruptGuard
+from stepwell.collectors.policies.as_policy import GivenPolicy
+from stepwell.collectors.report import EpisodeReport
+from stepwell.collectors.step_result import MetadataOrFunction
+from stepwell.collectors.vector_envs import Vector
+
+if TYPE_CHECKING:
+    from stepwell.buffers import Rollout
+
+__all__ = ["DistributedCollector", "GivenEnvs", "GroupLost", "Run", "check_actors"]
+
+GivenEnvs: TypeAlias = "Vector | gymnasium.Env[Any, Any] | Sequence[Vector]"
+GivenReplay: TypeAlias = SequenceReplayBuffer | Folders | Shards | None
+OnDeath: TypeAlias = Literal["repeat", "reseed"]
+
+_LOG = logging.getLogger("stepwell.collectors")
+_WAIT_SECONDS = 0.1
+_WINDOW_BYTES = 256_000_000  # of pieces that wait for their turn
+_HISTORY_BYTES = 256_000_000  # of weights that a replacement needs to play again
+_PROGRESS_SECONDS = 0.2
+_TIMES_THE_COST = 500
+_GAUGE_SECONDS = 5.0
+_CLOSE_SECONDS = 10.0
+_FINISH_SECONDS = 5.0  # for rows before an error
+_UPLOAD_SECONDS = 600.0  # a group that writes to a URL uploads the rest when it is closed
+
+
+class GroupLost(StepwellError):
+    """A group's actors died more often than ``max_restarts``; the message has the last cause."""
+
+
+class _Weights(NamedTuple):
+    """Published weights."""
+
+    reference: Reference
+    nbytes: int
+
+
+class _Arrived(NamedTuple):
+    """The rows of a piece, and the session that the group was told."""
+
+    payload: Payload
+    session: int
+
+
+class DistributedCollector:
+    """Steps groups of envs in actors, and stores what they record; the actors are an engine's.
+
+    `LocalCollector` and `RayCollector` are subclasses: their constructors make the engine and pass
+    everything else on. The collector closes the engine, also when this constructor raises.
+
+    Args:
+        engine: Starts, calls and kills the actors.
+        make_envs: Called in an actor, once for each group: returns its vector env, as `Collector`
+            takes it.
+        make_policy: Called in an actor, once for each group: returns its policy, as `Collector`
+            takes it. A method ``load(weights)`` of it gets the weights of ``collect``, ``rollout``
+            and `Run.publish`; every row then has the extra ``"policy_version"``.
+        replay: The mirror: stores the rows of all groups here. Or `Folders`: each group writes a
+            store of its own; or `Shards`: actors keep the rows. None keeps no rows.
+        groups: Number of groups. The data is a function of the seed and this number.
+        actors: Number of actors, at most as many as groups. They only place the groups.
+        seed: As in `Collector`: group g is the part g + 1 of ``groups`` of a data set.
+        shard: As in `Collector`, for several machines that collect parts of one data set.
+        info: As in `Collector`.
+        metadata: As in `Collector`; the index of the env is counted within its group.
+        frame_stack: As in `Collector`.
+        store_state: As in `Collector`.
+        reseed_steps: As in `Collector`.
+        flush_seconds: In `running`, no row waits longer than this to be sent. Other calls send
+            whole chunks, and the rest at their end.
+        in_flight: Pieces that an actor is asked for at once.
+        max_restarts: How often a group may begin anew since its actor died.
+        on_death: ``"repeat"``: a group whose actor died plays again from its seed what is stored
+            already, compares it, and goes on. ``"reseed"``: its open episodes are cut, and it goes
+            on with a new seed; so it does in `running`, and where the rows played again differ.
+        start_seconds: Seconds that ``make_envs`` and ``make_policy`` may take.
+        answer_seconds: Seconds after which an actor that does not answer is killed and replaced.
+        on_episode: Called here with each episode that counts, when its rows are stored.
+        clock: Returns the time in seconds.
+
+    Raises:
+        ValueError: A number is out of range.
+        TypeError: ``make_envs`` or ``make_policy`` is no function, or the replay none of these.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        make_envs: Callable[[], GivenEnvs],
+        make_policy: Callable[[], GivenPolicy],
+        replay: GivenReplay = None,
+        *,
+        groups: int,
+        actors: int,
+        seed: int | None = None,
+        shard: tuple[int, int] | None = None,
+        info: Mapping[str, object] | None = None,
+        metadata: MetadataOrFunction | None = None,
+        frame_stack: int | None = None,
+        store_state: bool = False,
+        reseed_steps: int | None = 50_000,
+        flush_seconds: float = 10.0,
+        in_flight: int = 2,
+        max_restarts: int = 3,
+        on_death: OnDeath = "repeat",
+        start_seconds: float = 120.0,
+        answer_seconds: float = 300.0,
+        on_episode: Callable[[EpisodeReport], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._engine = engine
+        self._is_closed = False
+        self._is_running = False
+        self._replay: GivenReplay | ShardedReplay = replay
+        try:
+            self._check(make_envs, make_policy, groups, actors, shard, on_death)
+            for name, number, least in (
+                ("in_flight", in_flight, 1),
+                ("max_restarts", max_restarts, 0),
+            ):
+                check_whole(name, number, least)
+            check_flush_seconds(flush_seconds)
+            for name, seconds in (
+                ("start_seconds", start_seconds),
+                ("answer_seconds", answer_seconds),
+            ):
+                if not (isinstance(seconds, int | float) and seconds > 0):
+                    raise ValueError(f"{name}: expected a number above 0, got {seconds!r}")
+            destination: str | Folders = "ship"
+            session = 0
+            if isinstance(replay, Shards):
+                self._engine = SharedEngine(engine)
+                self._replay = ShardedReplay(
+                    self._engine,
+                    replay,
+                    seed=seed,
+                    start_seconds=start_seconds,
+                    answer_seconds=answer_seconds,
+                    clock=clock,
+                )
+                session = len(self._replay.sessions)
+            elif isinstance(replay, SequenceReplayBuffer):
+                storage = replay.storage if replay.is_bound else None
+                if isinstance(storage, DiskStorage) and storage.is_read_only:
+                    raise ValueError(
+                        f"replay: {replay.path} was opened with read_only=True, expected a store "
+                        f"to write into: open it without"
+                    )
+                session = len(replay.sessions)
+            elif isinstance(replay, Folders):
+                destination, session = _as_found_elsewhere(replay), _sessions_in(replay)
+            elif replay is None:
+                destination = "none"
+            else:
+                raise TypeError(
+                    f"replay: expected a SequenceReplayBuffer, Folders, Shards or None, got "
+                    f"{type(replay).__name__}"
+                )
+            self._seeds = Seeds(seed, session, shard)
+            self._mirror: Mirror | None = None
+            if isinstance(self._replay, SequenceReplayBuffer | ShardedReplay):
+                self._mirror = Mirror(self._replay, groups, self._seeds.seed, shard)
+        except BaseException:
+            engine.close()
+            raise
+        self._minibatch_rng = self._seeds.minibatch_rng()
+        self._on_death = on_death
+        self._on_episode = on_episode
+        self._in_flight = in_flight
+        self._max_restarts = max_restarts
+        self._clock = clock
+        self._options = GroupOptions(
+            groups=groups,
+            shard=shard,
+            info=info,
+            metadata=metadata,
+            frame_stack=frame_stack,
+            store_state=store_state,
+            reseed_steps=reseed_steps,
+            session=session,
+            spec=None if self._mirror is None else self._mirror.spec,
+            codecs={} if self._mirror is None else self._mirror.codecs,
+            capacity=None if self._mirror is None else self._mirror.capacity,
+            destination=destination,
+            flush_seconds=flush_seconds,
+        )
+        self._placement = Placement(groups, actors)
+        self._pool = ActorPool(
+            self._engine,
+            self._placement,
+            partial(GroupHost, make_envs, make_policy, self._options),
+            start_seconds=start_seconds,
+            answer_seconds=answer_seconds,
+            clock=clock,
+        )
+        self._delivery = Delivery[_Arrived](groups)
+        self._groups = [GroupLife(self._seeds.seed, session) for _ in range(groups)]
+        self._calls = 0
+        self._version = 0
+        self._weights: dict[int, _Weights] = {}
+        self._opening: Opening | None = None
+        self._num_envs: int | None = None
+        self._largest = 0
+        self._rollouts: dict[int, Rollout] = {}
+        self._total_steps = 0
+        self._steps_before = 0
+        self._can_store = True
+        """False once rows could not be stored: those that follow do not continue them."""
+        self._counts = CallCounts(groups)
+        self._began = clock()
+        self._next_gauges = self._began
+        self._report: DistributedReport | None = None
+
+    @property
+    def report(self) -> DistributedReport:
+        """The report of the last `collect`, `rollout` or `running`.
+
+        Raises:
+            ValueError: There was none yet.
+        """
+        if self._report is None:
+            raise ValueError("no report: expected a collect or rollout before it, got none yet")
+        return self._report
+
+    @property
+    def replay(self) -> GivenReplay | ShardedReplay:
+        """The destination of the rows, as given; for `Shards` a `ShardedReplay`, to draw from."""
+        return self._replay
+
+    def collect(
+        self,
+        *,
+        steps: int | None = None,
+        episodes: int | None = None,
+        seeds: Sequence[int] | None = None,
+        weights: object = None,
+        progress: Progress[DistributedReport] = None,
+    ) -> DistributedReport:
+        """Collect steps, or whole episodes; when it returns they are stored.
+
+        Give one of ``steps``, ``episodes`` and ``seeds``. Each group gets a share that depends on
+        nothing but its number, and the rows are stored in an order that depends on nothing but the
+        seed: equal calls store equal data, whatever the number of actors, and whichever of them
+        die.
+
+        Args:
+            steps: Env steps to take over all envs, at least: the N envs of a group step at once.
+            episodes: Episodes to record, see `Collector.collect`.
+            seeds: Seeds of resets: one episode is recorded from each. With a shard, seeds of it.
+            weights: For the policies' ``load``; None keeps those that they have.
+            progress: As in `Collector.collect`.
+
+        Returns:
+            Counts, returns and times of this call.
+
+        Raises:
+            ValueError: Not exactly one of the three is given, or it is not positive; or two groups
+                differ: their rows, number of envs, recipe or version of stepwell.
+            TypeError: ``progress`` is neither True nor a function.
+            RemoteError: The user's code raised in an actor.
+            GroupLost: A group's actors died more often than ``max_restarts``.
+            NotEnoughResources: Actors cannot start.
+            SpecMismatch: The replay holds other rows.
+
+        After an error or Ctrl-C what came in is stored, a note on the error says what was kept, and
+        the collector is closed.
+        """
+        self._check_open()
+        check_goal(steps, episodes, seeds, ())
+        if seeds is not None:
+            self._seeds.own(seeds)
+        status = partial(distributed_status, steps=steps, episodes=episodes or len(seeds or ()))
+        with progress_function(progress, status) as show:
+            if steps is not None:
+                self._call("steps", steps, (), weights, show)
+            elif episodes is not None:
+                self._call("episodes", episodes, (), weights, show)
+            else:
+                self._call("seeds", 0, tuple(map(int, seeds or ())), weights, show)
+            if show is not None:
+                show(self.report)
+        return self.report
+
+    def rollout(self, steps: int, *, weights: object = None, out: Rollout | None = None) -> Rollout:
+        """Collect the next T rows of each env for an on-policy learner.
+
+        With a replay the rows are stored there too.
+
+        Args:
+            steps: Number of rows T of each env.
+            weights: For the policies' ``load``; None keeps those that they have.
+            out: An earlier rollout of the same shape, whose arrays are reused.
+
+        Returns:
+            Arrays ``[T, groups * N, ...]``: the envs of group 0 first.
+
+        Raises:
+            ValueError: ``steps`` is no whole number >= 1, or ``out`` is of another shape.
+
+        Errors of `collect` are raised here, too.
+        """
+        from stepwell.buffers.rollout.joined import join_rollouts  # collect() does not need it
+
+        self._check_open()
+        check_whole("steps", steps, 1)
+        self._call("rollout", steps, (), weights, None)
+        rollouts = [self._rollouts.pop(group) for group in range(len(self._groups))]
+        return join_rollouts(rollouts, self._minibatch_rng, out)
+
+    def running(
+        self, *, weights: object = None, progress: Progress[DistributedReport] = None
+    ) -> Run:
+        """Collect in the background while a ``with`` block runs; rows are stored as they come.
+
+        Args:
+            weights: For the policies' ``load``; None keeps those that they have.
+            progress: As in `Collector.collect`; a function is called in another thread.
+
+        Returns:
+            A context manager with `Run.publish`, which sends newer weights.
+
+        Raises:
+            ValueError: The collector is closed, or runs already, or the block is begun again.
+
+        The data depends on time: see `Run`. A group whose actor dies goes on with a new seed.
+        """
+        self._check_open()
+        return Run(self, weights, progress)
+
+    def metrics(self) -> dict[str, Any]:
+        """Numbers about the present or last call, as plain data; ``"groups"`` has those of each."""
+        return self._reported().metrics(
+            lag=self._lag,
+            waiting_bytes=self._delivery.waiting_bytes,
+            running_actors=self._pool.actors,
+        )
+
+    def prometheus_text(self) -> str:
+        """The `metrics` in Prometheus' text format, for an endpoint of your own."""
+        return prometheus_text(self.metrics())
+
+    def close(self) -> None:
+        """Close the envs and end the actors; closing twice has no effect.
+
+        Raises:
+            RemoteError: A group could not close its store, or its envs.
+            ValueError: It runs: the block with `running` ends first.
+        """
+        if self._is_closed:
+            return
+        self._check_open()
+        errors: list[BaseException] = []
+        try:
+            errors = self._close_hosts()
+        finally:
+            self._end()
+        if errors:
+            raise errors[0]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.close()
+            return
+        try:
+            self._end()
+        except Exception as second:
+            error.add_note(f"closing failed too: {second}")
+
+    def __repr__(self) -> str:
+        """The groups, the actors, and the destination of the rows."""
+        where = "no replay" if self._replay is None else self._where
+        return (
+            f"{type(self).__name__}(groups={len(self._groups)}, "
+            f"actors={len(self._placement.places)}, writes to {where}, "
+            f"{self._total_steps:,} steps)"
+        )
+
+    @property
+    def _where(self) -> str:
+        """The folder or URL that the rows go to; "RAM", or "" without a replay."""
+        path = None if self._replay is None else self._replay.path
+        return str(path) if path is not None else "" if self._replay is None else "RAM"
+
+    @property
+    def _sent(self) -> int:
+        """Version of the newest weights that were sent; 0 before the first."""
+        return max(self._weights, default=0)
+
+    @property
+    def _lag(self) -> int:
+        """Versions between the newest weights and the oldest that a group acts with."""
+        return self._version - min(counts.version for counts in self._counts.groups)
+
+    def _check(
+        self,
+        make_envs: object,
+        make_policy: object,
+        groups: int,
+        actors: int,
+        shard: tuple[int, int] | None,
+        on_death: object,
+    ) -> None:
+        """Refuse arguments that are out of range."""
+        for name, make in (("make_envs", make_envs), ("make_policy", make_policy)):
+            if not callable(make):
+                raise TypeError(
+                    f"{name}: expected a function, which is called in each actor, got {make!r}"
+                )
+            if not _takes_nothing(make):
+                raise TypeError(
+                    f"{name}: expected a function without arguments, which is called in each actor "
+                    f"and returns what it makes, got {make!r}; give one, such as lambda: ..."
+                )
+        check_actors(groups, actors)
+        check_shard("shard", shard)
+        check_shard("groups (with those of all shards)", (1, groups * (shard or (1, 1))[1]))
+        if on_death not in ("repeat", "reseed"):
+            raise ValueError(f"on_death: expected 'repeat' or 'reseed', got {on_death!r}")
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ValueError("the collector is closed: expected an open one; make a new one")
+        if self._is_running:
+            raise ValueError("the collector runs: expected the end of the block with running()")
+
+    def _close_hosts(self) -> list[BaseException]:
+        """Let the actors close their groups; returns what they raised."""
+        pool, open_places = self._pool, set[int]()
+        for place in self._placement.places:
+            if pool.has_actor(place) and pool.has_answered_at(place):
+                pool.ask(place, "close")
+                open_places.add(place)
+        errors: list[BaseException] = []
+        uploads = isinstance(self._replay, Folders) and self._replay.url is not None
+        until = self._clock() + (_UPLOAD_SECONDS if uploads else _CLOSE_SECONDS)
+        while open_places and self._clock() < until:
+            for event in pool.events(_WAIT_SECONDS):
+                if isinstance(event, Died):
+                    open_places.discard(event.place)
+                elif isinstance(event, Failed):
+                    errors += self._failed(event)
+                    open_places.discard(event.asked.place)
+                elif isinstance(event, Answered) and event.asked.method == "close":
+                    open_places.discard(event.asked.place)
+        return errors
+
+    def _end(self) -> None:
+        """End the actors at once."""
+        self._is_closed = True
+        try:
+            if isinstance(self._replay, ShardedReplay):
+                self._replay.close()
+        finally:
+            self._engine.close()
+
+    # Calls
+
+    def _call(
+        self,
+        kind: CallKind,
+        amount: int,
+        seeds: tuple[int, ...],
+        weights: object,
+        show: Callable[[DistributedReport], None] | None,
+    ) -> None:
+        """Make a call whose rows are a function of the seed, and store them in their order."""
+        with self._kept_after_error(), InterruptGuard() as guard:
+            self._begin(kind, amount, seeds, weights)
+            due = self._clock() + _PROGRESS_SECONDS
+            while not self._delivery.is_complete:
+                guard.check()
+                self._go_on()
+                due = self._show(show, due)
+            guard.check()
+            if self._mirror is not None:
+                self._mirror.settle()
+            self._report = self._reported()
+
+    def _begin(self, kind: CallKind, amount: int, seeds: tuple[int, ...], weights: object) -> None:
+        """Begin a call: give each group its share."""
+        if weights is not None:
+            self._publish(self._next_version(), weights)
+        call = Call(self._calls, kind, amount, seeds, self._version)
+        self._calls += 1
+        self._began = self._clock()
+        versions = {number: each.version for number, each in enumerate(self._counts.groups)}
+        self._counts = CallCounts(len(self._groups), versions)
+        self._rollouts = {}
+        self._steps_before = 0 if self._mirror is None else self._mirror.steps
+        shares = shares_of(call, len(self._groups))
+        with_work = [group for group, share in enumerate(shares) if not is_empty(share)]
+        for number in with_work:
+            self._groups[number].begin(shares[number])
+        self._delivery.begin(call.number, with_work, in_order=kind != "run")
+        _LOG.info("call %d of %d groups begins: %s %d", call.number, len(shares), kind, amount)
+
+    def _go_on(self, *, finishes: bool = False) -> None:
+        """Ask for pieces, wait for some, and store those whose turn it is.
+
+        Args:
+            finishes: End the groups' run: groups that are not there are not begun any more.
+        """
+        self._ask(finishes=finishes)
+        errors: list[BaseException] = []
+        for event in self._pool.events(_WAIT_SECONDS):
+            if isinstance(event, Answered):
+                self._answered(event)
+            elif isinstance(event, Died):
+                errors += self._died(event)
+            elif isinstance(event, Short):
+                errors += self._short(event)
+            else:
+                errors += self._failed(event)
+        for waiting in self._delivery.due():
+            self._store(waiting)
+        if errors:
+            raise errors[0]
+        if self._clock() >= self._next_gauges:
+            self._next_gauges = self._clock() + _GAUGE_SECONDS
+            for name, value, tags in gauges(self.metrics()):
+                self._engine.gauge(name, value, tags)
+
+    def _show(self, show: Callable[[DistributedReport], None] | None, due: float) -> float:
+        """Show the progress where that is due; returns the time when it is due again."""
+        now = self._clock()
+        if show is None or now < due:
+            return due
+        report = self._reported()
+        cost = self._clock() - now  # grows with the number of episodes
+        show(report)
+        return self._clock() + max(_PROGRESS_SECONDS, _TIMES_THE_COST * cost)
+
+    # What the actors are asked for
+
+    def _ask(self, *, finishes: bool) -> None:
+        """Start actors and groups that are not there, and ask for as many pieces as may wait."""
+        delivery, pool, free = self._delivery, self._pool, list[Free]()
+        for place in self._placement.places:
+            numbers = [
+                number
+                for number in self._placement.groups_of(place)
+                if not delivery.has_ended(number)
+            ]
+            if finishes:
+                self._finish_groups(place, numbers)
+                continue
+            if numbers and not pool.has_actor(place):
+                self._start_actor(place)
+            for number in numbers:
+                if not self._groups[number].is_asked:
+                    self._begin_group(place, number)
+            there = [number for number in numbers if self._groups[number].is_there]
+            left = self._in_flight - pool.pieces(place) if there else 0
+            if left > 0:
+                free.append(Free(place, there, left))
+        asked = sum(group.pieces for group in self._groups)
+        room = _WINDOW_BYTES - delivery.waiting_bytes - asked * self._largest
+        for place, number in delivery.to_ask(free, self._pieces, room, self._largest):
+            self._ask_piece(place, number, "advance", number, self._groups[number].share)
+
+    def _pieces(self, number: int) -> int:
+        """Pieces that a group is asked for."""
+        return self._groups[number].pieces
+
+    def _finish_groups(self, place: int, numbers: Sequence[int]) -> None:
+        """End the run of groups; those that are not there are not begun any more."""
+        for number in numbers:
+            group = self._groups[number]
+            if not group.is_there:
+                self._delivery.end(number)
+            elif not group.pieces:
+                self._ask_piece(place, number, "finish", number)
+
+    def _ask_piece(self, place: int, number: int, method: str, *arguments: object) -> None:
+        self._groups[number].pieces += 1
+        attempt = self._delivery.attempt(number)
+        self._pool.ask(place, method, *arguments, group=number, attempt=attempt)
+
+    def _start_actor(self, place: int) -> None:
+        """Start an actor, and give it the newest weights."""
+        self._pool.start(place)
+        if self._sent:
+            self._pool.ask(place, "load", self._sent, self._weights[self._sent].reference)
+
+    def _begin_group(self, place: int, number: int) -> None:
+        """Begin a group in an actor, from the start or after a death."""
+        group, delivery = self._groups[number], self._delivery
+        group.use_newest(self._sent)
+        if group.has_begun:
+            if self._on_death == "reseed" or not group.can_repeat:
+                self._take_new_seed(number, group.cause)
+            elif not group.versions <= self._weights.keys():
+                self._take_new_seed(number, "the weights of its first calls are not kept any more")
+            else:
+                delivery.repeat(number)
+                _LOG.warning(
+                    "group %d begins again in %s and plays %d pieces again: %s",
+                    number,
+                    self._pool.name(place),
+                    delivery.expected(number),
+                    group.cause,
+                )
+            if delivery.has_ended(number):
+                return  # nothing of its share is left
+        start = group.start(
+            number,
+            attempt=delivery.attempt(number),
+            skip=delivery.expected(number),
+            digest=delivery.digest(number),
+        )
+        weights = {
+            version: self._engine.fetch(self._weights[version].reference)
+            for version in sorted(group.versions - {self._sent})
+        }
+        self._pool.ask(place, "begin", start, weights, group=number, attempt=start.attempt)
+
+    def _take_new_seed(self, number: int, why: str) -> None:
+        """Let a group go on with other data: what it has stored is cut, and stays."""
+        group, delivery, counts = self._groups[number], self._delivery, self._counts.groups[number]
+        attempt = delivery.go_on(number)
+        counts.reseeded += 1
+        options = self._options
+        new_seed = another_seed(self._seeds.seed, options.session, options.shard, number, attempt)
+        session = group.session + 1
+        if self._mirror is not None:
+            session = self._mirror.go_on(number, new_seed)
+        group.go_on(new_seed, session, delivery.state(number))
+        group.use_newest(self._sent)
+        if is_empty(group.share):
+            delivery.end(number)
+        _LOG.warning("group %d goes on with a new seed, %d: %s", number, group.seed, why)
+
+    # What comes in
+
+    def _answered(self, event: Answered) -> None:
+        asked, value = event.asked, event.value
+        if asked.method in ("advance", "finish"):
+            self._take(event, *value)
+        elif event.is_late:
+            return
+        elif asked.method == "ping" and value != __version__:
+            raise ValueError(
+                f"{self._pool.name(asked.place)}: expected stepwell {__version__}, as "
+                f"here, got {value}; install the same version everywhere"
+            )
+        elif asked.method == "begin" and asked.attempt == self._delivery.attempt(asked.group):
+            self._groups[asked.group].is_there = True
+            num_envs = cast("int", value)
+            if self._num_envs is None:
+                self._num_envs = num_envs
+            elif num_envs != self._num_envs:
+                raise ValueError(
+                    f"group {asked.group}: expected {self._num_envs} envs, as in the groups before "
+                    f"it, got {num_envs}; make_envs must make the same in every group"
+                )
+
+    def _take(self, event: Answered, piece: Piece, reference: Reference) -> None:
+        """Take a piece that came in, and fetch its rows where they are new."""
+        asked, delivery = event.asked, self._delivery
+        number = asked.group
+        group = self._groups[number]
+        if event.is_late or asked.attempt != delivery.attempt(number):
+            self._engine.forget(reference)
+            return
+        group.pieces -= 1
+        payload = Payload()
+        try:
+            if not piece.is_repeat:
+                payload = cast("Payload", self._engine.fetch(reference))
+        except ActorDied as error:
+            raise_on = self._died(self._pool.died(asked.place, str(error)))
+            if raise_on:
+                raise raise_on[0] from error
+            return
+        finally:
+            self._engine.forget(reference)
+        if not piece.is_repeat:
+            self._check_opening(piece)
+        nbytes = len(payload.chunks)
+        taken = delivery.take(piece, _Arrived(payload, group.session), nbytes)
+        if taken is Taken.DIFFERS:
+            self._must_differ(number)
+        elif taken is Taken.TWICE and asked.method == "finish":
+            delivery.end(number)  # its run had not begun
+        elif taken is Taken.KEPT:
+            group.count(piece)
+            self._largest = max(self._largest, nbytes)
+            self._counts.sent_bytes += nbytes
+            if payload.rollout is not None:
+                self._rollouts[number] = payload.rollout
+
+    def _must_differ(self, number: int) -> None:
+        """Begin a group anew with other data: what it played again is not what it has stored."""
+        group = self._groups[number]
+        group.leave()
+        group.can_repeat = False
+        group.cause = "rows that were played again differ from those stored"
+
+    def _check_opening(self, piece: Piece) -> None:
+        """Refuse a group whose rows are not those of the others."""
+        opening = piece.opening
+        if opening is None:
+            return
+        if self._opening is None:
+            self._opening = opening
+        difference = _difference(self._opening, opening)
+        if difference:
+            raise ValueError(
+                f"group {piece.group}: expected the same rows as in the groups before it, but "
+                f"{difference}; make_envs and make_policy must make the same in every group"
+            )
+
+    def _died(self, event: Died) -> list[BaseException]:
+        """Note that an actor is gone; its groups begin again, or are lost."""
+        self._counts.deaths += 1
+        _LOG.warning("%s died: %s", event.name, event.cause)
+        lost: list[BaseException] = []
+        for number in self._placement.groups_of(event.place):
+            group = self._groups[number]
+            if not group.is_asked:
+                continue
+            group.leave()
+            group.deaths += 1
+            group.cause = event.cause
+            self._counts.groups[number].restarts += 1
+            if group.deaths > self._max_restarts:
+                lost.append(
+                    GroupLost(
+                        f"group {number}: its actors died {group.deaths} times, which is more than "
+                        f"max_restarts={self._max_restarts} allows; the last cause: {event.cause}"
+                    )
+                )
+        return lost
+
+    def _short(self, event: Short) -> list[BaseException]:
+        """Give the groups of a place where no actor can start to others that run, or give up."""
+        groups = self._placement.groups_of(event.place)
+        has_begun = any(self._groups[number].has_begun for number in groups)
+        for number in groups:
+            self._groups[number].leave()
+        if not (has_begun and self._pool.has_answered):
+            return [event.error]
+        self._pool.give_up(event.place)
+        _LOG.warning("groups %s go to other actors: %s", list(groups), event.error)
+        return []
+
+    def _failed(self, event: Failed) -> list[BaseException]:
+        """The error of the user's code, with the group and the actor that it came from."""
+        asked = event.asked
+        if isinstance(event.error, RemoteError) and event.error.kind == RowsDiffer.__name__:
+            if asked.attempt == self._delivery.attempt(asked.group):
+                self._must_differ(asked.group)
+            return []
+        error = event.error
+        if isinstance(error, RemoteError) and error.kind == SpecMismatch.__name__:
+            error = SpecMismatch(str(error).removeprefix(f"{error.kind}: "))
+            error.__cause__ = event.error
+        where = f"in {self._pool.name(asked.place)}"
+        error.add_note(f"group {asked.group}, {where}" if asked.group >= 0 else where)
+        return [error]
+
+    def _store(self, waiting: Waiting[_Arrived]) -> None:
+        """Store a piece, and count it."""
+        piece, (payload, session) = waiting.piece, waiting.payload
+        if self._mirror is not None and payload.chunks:
+            assert self._opening is not None
+            self._can_store = False
+            self._mirror.open(self._opening)
+            self._mirror.add(piece.group, payload, session)
+            self._can_store = True
+        counts = self._counts.groups[piece.group]
+        counts.steps += piece.steps
+        counts.rows += piece.rows
+        counts.nbytes += piece.nbytes
+        counts.version = piece.version
+        counts.episodes += len(piece.episodes)
+        if piece.totals is not None:
+            counts.totals.append(piece.totals)
+        self._total_steps += piece.steps
+        for episode in piece.episodes:
+            self._counts.returns.append(episode.total_reward)
+            self._counts.lengths.append(episode.steps)
+            if self._on_episode is not None:
+                self._on_episode(
+                    episode._replace(
+                        episode=episode.episode * len(self._groups) + piece.group,
+                        env=piece.group * (self._num_envs or 1) + episode.env,
+                        total_steps=self._total_steps,
+                    )
+                )
+
+    # Weights
+
+    def _next_version(self) -> int:
+        self._version += 1
+        return self._version
+
+    def _publish(self, version: int, weights: object) -> None:
+        """Send weights to all actors, and keep those that a replacement may need."""
+        newest = _Weights(self._engine.share(weights), _nbytes_of(weights))
+        self._weights[version] = newest
+        for place in self._placement.places:
+            if self._pool.has_actor(place):
+                self._pool.ask(place, "load", version, newest.reference)
+        needed = {old for group in self._groups if group.can_repeat for old in group.versions}
+        kept = sum(each.nbytes for each in self._weights.values())
+        for old in sorted(self._weights.keys() - {version}):
+            if old not in needed or kept > _HISTORY_BYTES:
+                kept -= self._weights[old].nbytes
+                self._engine.forget(self._weights.pop(old).reference)
+
+    # Errors and reports
+
+    @contextlib.contextmanager
+    def _kept_after_error(self) -> Generator[None]:
+        """On any error store what came in, end the actors, and note what was kept."""
+        try:
+            yield
+        except BaseException as error:
+            notes: list[str] = []
+            try:
+                if isinstance(error, RemoteError | SpecMismatch) and self._can_store:
+                    self._finish_rest()
+                for waiting in self._delivery.rest() if self._can_store else ():
+                    self._store(waiting)
+            except Exception as second:
+                if second is not error and str(second) != str(error):
+                    notes.append(f"then: {second}")
+            if isinstance(self._replay, ShardedReplay) and self._replay.path is None:
+                notes.append("kept: nothing: shards in RAM end with the collector")
+            elif self._mirror is not None:
+                steps = self._mirror.steps - self._steps_before
+                notes.append(f"kept of this call: {steps:,} steps, in {self._where}")
+            elif self._replay is not None:
+                notes.append(f"kept: the rows that the groups have stored in {self._where}")
+            with contextlib.suppress(Exception):
+                self._end()
+            for note in notes:
+                error.add_note(note)
+            raise
+
+    def _finish_rest(self) -> None:
+        """After an error in an actor, take the whole rows that the groups have, if they come soon.
+
+        The group that failed has those before the error.
+        """
+        pool, open_groups = self._pool, dict[int, int]()
+        for place in self._placement.places:
+            for number in self._placement.groups_of(place) if pool.has_actor(place) else ():
+                if self._groups[number].is_there and not self._delivery.has_ended(number):
+                    self._ask_piece(place, number, "finish", number)
+                    open_groups[number] = place
+        until = self._clock() + _FINISH_SECONDS
+        while open_groups and self._clock() < until:
+            for event in pool.events(_WAIT_SECONDS):
+                if isinstance(event, Answered):
+                    self._answered(event)
+                elif isinstance(event, Died):
+                    open_groups = {k: at for k, at in open_groups.items() if at != event.place}
+                if isinstance(event, Answered | Failed) and event.asked.method == "finish":
+                    open_groups.pop(event.asked.group, None)
+
+    def _reported(self) -> DistributedReport:
+        counts, mirror = self._counts, self._mirror
+        steps = sum(each.steps for each in counts.groups)
+        actors = len(self._placement.places)
+        skip = max(
+            (
+                each.frames // each.steps
+                for group in counts.groups
+                for each in group.totals
+                if each.steps
+            ),
+            default=1,
+        )
+        row_bytes = 0 if self._opening is None else self._opening.spec.row_bytes
+        digest = ""
+        if mirror is not None and self._num_envs is not None:
+            states = [self._delivery.state(number) for number in range(len(self._groups))]
+            digest = DigestState.of_groups(states, self._num_envs).hexdigest()
+        return DistributedReport(
+            steps=steps,
+            frames=steps * skip,
+            returns=tuple(counts.returns),
+            lengths=tuple(counts.lengths),
+            cut=counts.total("cut"),
+            restarts=counts.total("restarts"),
+            seconds=self._clock() - self._began,
+            env_seconds=counts.total("env_seconds") / actors,
+            policy_seconds=counts.total("policy_seconds") / actors,
+            write_seconds=counts.total("write_seconds") / actors,
+            raw_bytes=sum(each.rows for each in counts.groups) * row_bytes,
+            stored_bytes=sum(each.nbytes for each in counts.groups),
+            total_steps=0 if mirror is None else mirror.steps,
+            digest=digest,
+            path=None if self._where in ("RAM", "") else self._where,
+            groups=tuple(
+                GroupReport(
+                    group=number,
+                    actor=self._pool.name_of(number),
+                    steps=each.steps,
+                    episodes=each.episodes,
+                    restarts=each.restarts,
+                    reseeded=each.reseeded,
+                    bytes=each.nbytes,
+                    version=each.version,
+                )
+                for number, each in enumerate(counts.groups)
+            ),
+            actors=actors,
+            deaths=counts.deaths,
+            reseeded=sum(each.reseeded for each in counts.groups),
+            version=self._version,
+            sent_bytes=counts.sent_bytes,
+        )
+
+
+class _BlockRaised(Exception):
+    """The block of a run has raised."""
+
+
+class Run:
+    """A collector that collects in the background; `DistributedCollector.running` makes it.
+
+    The rows depend on the time at which weights arrive, and on deaths. Each group's rows are stored
+    in their order; every row has the version of the weights that chose its action.
+
+    Args:
+        collector: The collector.
+        weights: The first weights; None keeps those of the policies.
+        progress: As in `Collector.collect`.
+    """
+
+    def __init__(
+        self,
+        collector: DistributedCollector,
+        weights: object,
+        progress: Progress[DistributedReport],
+    ) -> None:
+        self._collector = collector
+        self._first = weights
+        self._progress = progress
+        self._ends = threading.Event()
+        self._lock = threading.Lock()
+        self._is_broken = False
+        self._newest: tuple[int, object] | None = None
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._work, name="stepwell-run", daemon=True)
+
+    @property
+    def version(self) -> int:
+        """Version of the newest weights."""
+        return self._collector._version
+
+    @property
+    def lag(self) -> int:
+        """Versions between the newest weights and the oldest that a group's newest row has."""
+        self._raise_error()
+        return self._collector._lag
+
+    @property
+    def steps(self) -> int:
+        """Env steps stored since the block began; an error of the run so far is raised here."""
+        self._raise_error()
+        return sum(each.steps for each in self._collector._counts.groups)
+
+    @property
+    def report(self) -> DistributedReport:
+        """The report so far."""
+        return self._collector._reported()
+
+    def publish(self, weights: object) -> int:
+        """Send newer weights to all groups; they act with them after their next piece.
+
+        This returns at once. Weights that were not sent yet when newer ones come are left out.
+
+        Args:
+            weights: For the policies' ``load``; they are copied before this returns.
+
+        Returns:
+            Their version, as the rows have it in ``extra/policy_version``.
+
+        Raises:
+            ValueError: The block has ended.
+
+        An error of the run so far is raised here, too: see `DistributedCollector.collect`.
+        """
+        self._raise_error()
+        if self._ends.is_set() or not self._collector._is_running:
+            raise ValueError("publish: expected a run whose block has not ended, got one that has")
+        copied = copy.deepcopy(weights)
+        with self._lock:
+            version = self._collector._next_version()
+            self._newest = version, copied
+        return version
+
+    def __enter__(self) -> Self:
+        collector = self._collector
+        collector._check_open()
+        if self._ends.is_set():
+            raise ValueError("running: expected a new block, got one that has ended; call it again")
+        check_progress(self._progress)
+        collector._is_running = True
+        try:
+            with collector._kept_after_error():
+                collector._begin("run", 0, (), self._first)
+        except BaseException:
+            collector._is_running = False
+            raise
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._is_broken = error is not None
+        self._ends.set()
+        self._thread.join()
+        self._collector._is_running = False
+        if error is None:
+            self._raise_error()
+        elif self._error is not None and self._error is not error:
+            if not isinstance(self._error, _BlockRaised):
+                error.add_note(f"in the background: {self._error}")
+            for note in self._error.__notes__:
+                error.add_note(note)
+
+    def _raise_error(self) -> None:
+        """Raise the error of the background, once."""
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def _work(self) -> None:
+        collector = self._collector
+        try:
+            with (
+                progress_function(self._progress, self._status) as show,
+                collector._kept_after_error(),
+            ):
+                due = 0.0
+                while not self._ends.is_set():
+                    self._send_newest()
+                    collector._go_on()
+                    due = collector._show(show, due)
+                if self._is_broken:
+                    raise _BlockRaised
+                while not collector._delivery.is_complete:
+                    collector._go_on(finishes=True)
+                if collector._mirror is not None:
+                    collector._mirror.settle()
+                collector._report = collector._reported()
+        except BaseException as error:
+            self._error = error
+
+    def _send_newest(self) -> None:
+        with self._lock:
+            newest, self._newest = self._newest, None
+        if newest is not None:
+            self._collector._publish(*newest)
+
+    def _status(self, report: DistributedReport) -> Status:
+        return distributed_status(report, lag=self.lag)
+
+
+def check_actors(groups: int, actors: int) -> None:
+    """Refuse numbers of groups and actors that are no whole numbers, or more actors than groups."""
+    check_whole("groups", groups, 1)
+    check_whole("actors", actors, 1)
+    if actors > groups:
+        raise ValueError(
+            f"actors: expected at most {groups}, the number of groups, got {actors}; each group "
+            f"is in one actor"
+        )
+
+
+def _takes_nothing(make: Callable[..., object]) -> bool:
+    """Test whether it can be called without arguments; True where that is not known."""
+    try:
+        signature = inspect.signature(make)
+    except (TypeError, ValueError):  # some functions in C: the first call shows it
+        return True
+    try:
+        signature.bind()
+    except TypeError:
+        return False
+    return True
+
+
+def _as_found_elsewhere(folders: Folders) -> Folders:
+    """The same folders, as any process of the machine finds them."""
+    return folders if folders.url else replace(folders, path=os.path.abspath(folders.path))
+
+
+def _sessions_in(folders: Folders) -> int:
+    """Number of sessions that the groups' stores have.
+
+    Raises:
+        ValueError: The folder is a store itself, or no folder.
+    """
+    if folders.url is None and os.path.lexists(folders.path):
+        is_folder = os.path.isdir(folders.path)
+        if not is_folder or DiskStorage.exists(Path(folders.path)):
+            raise ValueError(
+                f"replay: expected a folder of the groups' stores, got {os.fspath(folders.path)}, "
+                f"which is {'a store itself' if is_folder else 'no folder'}; choose another one"
+            )
+    for store in folders.stores():
+        with SequenceReplayBuffer.open(store, read_only=True) as replay:
+            return len(replay.sessions)
+    return 0
+
+
+def _difference(first: Opening, other: Opening) -> str:
+    """The first difference between the rows of two groups in words; "" if there is none."""
+    for name, was, now in (
+        ("stepwell's version", first.stepwell, other.stepwell),
+        ("the number of envs", first.num_envs, other.num_envs),
+        ("the recipe", first.facts.get("recipe"), other.facts.get("recipe")),
+        ("the env's spec", first.facts.get("env_spec"), other.facts.get("env_spec")),
+    ):
+        if was != now:
+            return f"{name} was {was!r}, is {now!r}"
+    return first.spec.difference(other.spec) or ""
+
+
+def _nbytes_of(weights: object) -> int:
+    """Bytes that weights take, about: those of the arrays in them."""
+    if isinstance(weights, Mapping):
+        return sum(map(_nbytes_of, cast("Mapping[object, object]", weights).values()))
+    if isinstance(weights, list | tuple):
+        return sum(map(_nbytes_of, cast("Sequence[object]", weights)))
+    nbytes = getattr(weights, "nbytes", None)
+    return nbytes if isinstance(nbytes, int) else sys.getsizeof(weights)

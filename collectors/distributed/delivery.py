@@ -1,0 +1,355 @@
+"""Pieces of groups on their way to the store: which of them are taken, and in which order."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import heapq
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Generic, NamedTuple, TypeVar
+
+from stepwell.buffers.digest import DigestState
+from stepwell.buffers.storage.encoded_chunk import EncodedChunk
+from stepwell.collectors.distributed.messages import Piece
+
+__all__ = ["Delivery", "Free", "GroupStreams", "Taken", "Waiting"]
+
+_PayloadT = TypeVar("_PayloadT")
+
+
+class Taken(enum.Enum):
+    """The fate of a piece that came in."""
+
+    KEPT = "it waits for its turn"
+    REPEATED = "its rows are stored, and it has shown that they are the same"
+    TWICE = "it came before"
+    LATE = "it is of an attempt that was replaced"
+    DIFFERS = "the rows that were played again differ from those stored"
+
+
+class Waiting(NamedTuple, Generic[_PayloadT]):
+    """A piece that waits for its turn.
+
+    Args:
+        piece: The piece.
+        payload: Its rows.
+        round: Number of the piece within the group's call.
+        nbytes: Bytes that it takes here.
+    """
+
+    piece: Piece
+    payload: _PayloadT
+    round: int
+    nbytes: int
+
+
+class Free(NamedTuple):
+    """An actor that may be asked for pieces.
+
+    Args:
+        place: Its place.
+        groups: The groups in it whose call has not ended.
+        pieces: How many pieces it may be asked for.
+    """
+
+    place: int
+    groups: Sequence[int]
+    pieces: int
+
+
+class _Group(Generic[_PayloadT]):
+    """The pieces of one group.
+
+    Args of the present attempt: `expected` is the number of the next new piece, `skip` that of the
+    first one that it has to send; `is_proved` once it has shown that the rows before are the same.
+    """
+
+    def __init__(self) -> None:
+        self.attempt = 0
+        self.expected = 0
+        self.skip = 0
+        self.is_proved = True
+        self.digest = ""
+        self.state = DigestState()
+        self.call = -1
+        self.has_ended = True
+        self.round = 0
+        self.waiting: deque[Waiting[_PayloadT]] = deque()
+
+
+class Delivery(Generic[_PayloadT]):
+    """Takes pieces as they come, and gives them out in the order in which they are stored.
+
+    Each piece is given out once: those of replaced attempts are refused, repeats are dropped. In
+    order, all groups' first pieces of a call come first, then the second ones, each in the order of
+    the groups; so the order is the same whatever comes in first. It knows no clock and no engine.
+
+    Args:
+        groups: Number of groups.
+    """
+
+    def __init__(self, groups: int) -> None:
+        self._groups = [_Group[_PayloadT]() for _ in range(groups)]
+        self._in_order = True
+        self._turns: deque[int] = deque()
+        self._arrived: deque[int] = deque()
+        self.waiting_bytes = 0
+        """Bytes of the pieces that wait."""
+
+    def begin(self, call: int, groups: Iterable[int], *, in_order: bool) -> None:
+        """Begin a call.
+
+        Args:
+            call: Number of the call.
+            groups: The groups that take part in it.
+            in_order: Give pieces out in the fixed order; else as they come.
+        """
+        self._in_order = in_order
+        self._turns = deque(groups)
+        for number in self._turns:
+            group = self._groups[number]
+            group.call, group.has_ended, group.round = call, False, 0
+
+    @property
+    def turn(self) -> int | None:
+        """The group whose piece is to be stored next; None without an order, or at the end.
+
+        Take what is `due` first.
+        """
+        return self._turns[0] if self._in_order and self._turns else None
+
+    @property
+    def is_complete(self) -> bool:
+        """All groups have sent the last piece of the call."""
+        return all(group.has_ended for group in self._groups)
+
+    def end(self, group: int) -> None:
+        """End the call of a group that sends no more pieces."""
+        self._groups[group].has_ended = True
+
+    def attempt(self, group: int) -> int:
+        """Number of the group's present attempt."""
+        return self._groups[group].attempt
+
+    def expected(self, group: int) -> int:
+        """Number of the group's next piece: so many of its life are here, or stored."""
+        return self._groups[group].expected
+
+    def round(self, group: int) -> int:
+        """Number of the group's next piece within its call."""
+        return self._groups[group].round
+
+    def has_ended(self, group: int) -> bool:
+        """True once the last piece of the group's call has come."""
+        return self._groups[group].has_ended
+
+    def digest(self, group: int) -> str:
+        """Fingerprint of the group's rows so far."""
+        return self._groups[group].digest
+
+    def state(self, group: int) -> DigestState:
+        """State of that fingerprint."""
+        return self._groups[group].state
+
+    def repeat(self, group: int) -> int:
+        """Expect another attempt, which plays again what is here; returns its number."""
+        one = self._groups[group]
+        one.attempt += 1
+        one.skip = one.expected
+        one.is_proved = not one.skip
+        return one.attempt
+
+    def go_on(self, group: int) -> int:
+        """Expect another attempt with other data, whose pieces are counted from 0 again."""
+        one = self._groups[group]
+        one.attempt += 1
+        one.expected = one.skip = 0
+        one.is_proved = True
+        return one.attempt
+
+    def take(self, piece: Piece, payload: _PayloadT, nbytes: int) -> Taken:
+        """Take a piece that came in.
+
+        Args:
+            piece: The piece.
+            payload: Its rows.
+            nbytes: Bytes that the payload takes here.
+
+        Raises:
+            ValueError: A piece before it did not come, or it is of another call.
+        """
+        group = self._groups[piece.group]
+        if piece.attempt != group.attempt:
+            return Taken.LATE
+        if piece.is_repeat:
+            return self._compare(group, piece)
+        if piece.number < group.expected:
+            return Taken.TWICE
+        if not group.is_proved:
+            return Taken.DIFFERS
+        if piece.number > group.expected or piece.call != group.call or group.has_ended:
+            raise ValueError(
+                f"group {piece.group}: expected piece {group.expected} of call {group.call}, got "
+                f"piece {piece.number} of call {piece.call}"
+            )
+        group.expected += 1
+        group.digest, group.state = piece.digest, piece.state
+        group.has_ended = piece.is_last
+        group.waiting.append(Waiting(piece, payload, group.round, nbytes))
+        group.round += 1
+        if not self._in_order:
+            self._arrived.append(piece.group)
+        self.waiting_bytes += nbytes
+        return Taken.KEPT
+
+    def due(self) -> Iterator[Waiting[_PayloadT]]:
+        """The pieces whose turn it is, one after the other; each is gone once it was given out."""
+        if not self._in_order:
+            while self._arrived:
+                yield self._pop(self._arrived.popleft())
+            return
+        while self._turns:
+            number = self._turns[0]
+            group = self._groups[number]
+            if group.waiting:
+                self._turns.rotate(-1)
+                yield self._pop(number)
+            elif group.has_ended:
+                self._turns.popleft()
+            else:
+                return
+
+    def to_ask(
+        self, free: Iterable[Free], asked: Callable[[int], int], room: float, nbytes: float
+    ) -> Iterator[tuple[int, int]]:
+        """The places and groups to be asked for a piece each, one after the other.
+
+        Those that are stored first are asked first, over all places: a second piece of a group
+        comes after the first ones of all. In a run, groups that are asked for fewer pieces come
+        first. Without room only pieces that take none are asked for: the one whose turn it is, and
+        those that are played again.
+
+        Args:
+            free: The actors that may be asked.
+            asked: Pieces that a group is asked for, and that were not answered; it must count those
+                given out here.
+            room: Bytes that may come in, beside those that wait or were asked for.
+            nbytes: Bytes of a piece.
+        """
+        needs_none = {k for k, group in enumerate(self._groups) if not group.is_proved}
+        needs_none |= set() if self.turn is None else {self.turn}
+
+        def next_of(one: Free) -> tuple[int, int, int, Free] | None:
+            """The group of an actor that is asked first, behind its place in the order."""
+            found = None
+            for number in one.groups:
+                pieces, stored = asked(number), self._groups[number].round
+                if room <= 0 and (pieces or number not in needs_none):
+                    continue
+                order = (stored + pieces, number) if self._in_order else (pieces, stored)
+                found = min(found or (*order, number, one), (*order, number, one))
+            return found if one.pieces else None
+
+        if room <= 0:
+            free = [one for one in free if not needs_none.isdisjoint(one.groups)]
+        places = [each for each in map(next_of, free) if each is not None]
+        heapq.heapify(places)
+        while places:
+            *_, number, one = heapq.heappop(places)
+            if room > 0 or (number in needs_none and not asked(number)):
+                yield one.place, number
+                room -= nbytes
+                one = one._replace(pieces=one.pieces - 1)
+            elif needs_none.isdisjoint(one.groups):
+                continue
+            again = next_of(one)
+            if again is not None:
+                heapq.heappush(places, again)
+
+    def rest(self) -> Iterator[Waiting[_PayloadT]]:
+        """All pieces that wait, in the order of their turns; those before them never came."""
+        while any(group.waiting for group in self._groups):
+            _, number = min(
+                (group.waiting[0].round, number)
+                for number, group in enumerate(self._groups)
+                if group.waiting
+            )
+            yield self._pop(number)
+
+    def _pop(self, number: int) -> Waiting[_PayloadT]:
+        waiting = self._groups[number].waiting.popleft()
+        self.waiting_bytes -= waiting.nbytes
+        return waiting
+
+    def _compare(self, group: _Group[_PayloadT], piece: Piece) -> Taken:
+        """Compare a piece that was played again with what is here."""
+        is_newest = piece.number == group.skip - 1
+        if is_newest and piece.digest != group.digest:
+            return Taken.DIFFERS
+        if not is_newest and piece.call == group.call and piece.is_last:
+            return Taken.DIFFERS  # the call has fewer pieces than before
+        group.is_proved |= is_newest
+        return Taken.REPEATED
+
+
+class GroupStreams:
+    """Numbers the episodes and streams of all groups for one storage.
+
+    A group counts its episodes and envs on its own. In the storage, env e of group g is stream
+    ``first + g * N + e``, and an episode has the lowest free id when its first chunk is stored.
+
+    Args:
+        num_envs: Number of envs N of a group.
+    """
+
+    def __init__(self, num_envs: int) -> None:
+        self._num_envs = num_envs
+        self._newest: dict[int, tuple[int, int]] = {}
+        self._next: int | None = None
+
+    def continue_episode(self, stream: int, own: int, stored: int) -> None:
+        """Let chunks continue an episode that is in the storage already.
+
+        Args:
+            stream: Its stream there.
+            own: Number of the episode as the group counts.
+            stored: Its id in the storage.
+        """
+        self._newest[stream] = own, stored
+
+    def placed(
+        self,
+        chunks: Sequence[EncodedChunk],
+        group: int,
+        next_episode: int,
+        session: int | None = None,
+    ) -> list[EncodedChunk]:
+        """The chunks with their numbers in the storage; they must be added next.
+
+        Args:
+            chunks: Chunks as the group numbers them.
+            group: Number of the group.
+            next_episode: The lowest episode id that is free in the storage.
+            session: Number of their session in the storage; None where it is that of the chunks.
+        """
+        if self._next is not None and self._next != next_episode:
+            self._newest.clear()  # others have written: their rows may end our open episodes
+        placed: list[EncodedChunk] = []
+        for chunk in chunks:
+            stream = group * self._num_envs + chunk.stream
+            own, episode = self._newest.get(stream, (-1, -1))
+            is_late = chunk.starts_late
+            if chunk.episode != own:
+                episode, is_late = next_episode, is_late or chunk.first_row > 0
+                next_episode += 1
+                self._newest[stream] = chunk.episode, episode
+            metadata = None
+            if session is not None and chunk.metadata.get("session") != session:
+                metadata = {**chunk.metadata, "session": session}
+            one = chunk.placed(episode=episode, stream=stream, metadata=metadata)
+            if is_late != chunk.starts_late:
+                one = dataclasses.replace(one, starts_late=is_late)
+            placed.append(one)
+        self._next = next_episode
+        return placed

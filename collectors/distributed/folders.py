@@ -1,0 +1,359 @@
+"""Folders as the destination of distributed collectors: each group writes a store of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import hashlib
+import json
+import logging
+import os
+import re
+import shutil
+import socket
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from stepwell.buffers.errors import StoreCorrupt, StoreLocked, StoreNotFound
+from stepwell.buffers.json_values import member, parse, whole
+from stepwell.buffers.storage.cloud.chunk_cache import default_cache
+from stepwell.buffers.storage.cloud.manifest import GROUP_RECORD, GROUP_RECORDS
+from stepwell.buffers.storage.cloud.objects import Objects
+from stepwell.buffers.storage.cloud.upload_thread import UploadThread
+from stepwell.buffers.storage.cloud.uploader import Uploader, newest_manifest
+from stepwell.buffers.storage.disk.storage import DiskStorage
+from stepwell.buffers.storage.urls import url_of
+
+__all__ = ["Folders", "GroupFolder"]
+
+_LOG = logging.getLogger("stepwell.collectors")
+_MOST_RECORD_BYTES = 1 << 16
+_GROUP = re.compile("group-[0-9]{5,9}")
+_CLOSE_SECONDS = 600.0
+_TELL_SECONDS, _WAIT_SECONDS = 30.0, 1.0
+_SEGMENT = re.compile(r"segment-([0-9]{8})\.bin")
+
+
+@dataclass(frozen=True)
+class Folders:
+    """A folder, or a URL, below which each group of a collector writes a store of its own.
+
+    Group 7 writes into ``path/group-00007``. At a URL it writes into a folder of its machine, from
+    which complete segments are uploaded to ``path/group-00007/attempt-0``. A group that begins
+    again after its process died writes into ``attempt-1``, and so on.
+
+    Args:
+        path: The folder, or a URL: ``"s3://bucket/run"``, ``"gs://..."``, ``"az://..."``,
+            ``"file:///..."``.
+        seal_seconds: At a URL: rows wait for so long at most until they are uploaded.
+        scratch: At a URL: the folder of each machine for rows that are not uploaded yet; None is
+            ``stepwell/scratch`` in the user's cache, ``~/.cache``.
+        most_local_bytes: At a URL: bytes of rows of a group on its machine at most. Uploaded ones
+            are removed there first; if the object store is down for so long that the others take
+            more, the group waits.
+
+    Raises:
+        ValueError: A number is not positive, or the path is empty.
+        TypeError: The path is no path.
+
+    Example:
+        >>> import tempfile
+        >>> folder = tempfile.mkdtemp()
+        >>> Folders(folder).stores()
+        []
+    """
+
+    path: str | os.PathLike[str]
+    seal_seconds: float = 60.0
+    scratch: str | os.PathLike[str] | None = None
+    most_local_bytes: int = 10 << 30
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.path, str | os.PathLike):
+            raise TypeError(f"path: expected a folder or a URL, got {self.path!r}")
+        if not os.fspath(self.path):
+            raise ValueError("path: expected a folder or a URL, got an empty name")
+        if not self.seal_seconds > 0:
+            raise ValueError(f"seal_seconds: expected more than 0, got {self.seal_seconds!r}")
+        if not self.most_local_bytes > 0:
+            raise ValueError(f"most_local_bytes: expected more than 0, got {self.most_local_bytes}")
+
+    @property
+    def url(self) -> str | None:
+        """The URL; None for a folder."""
+        return url_of(self.path)
+
+    def stores(self) -> list[str]:
+        """The stores that are there now, as `SequenceReplayBuffer.open` takes them.
+
+        Of several attempts of a group that played the same rows, the one with the most rows is
+        listed.
+
+        Raises:
+            StoreCorrupt: A record of an attempt is damaged.
+            ConnectionError: The object store failed.
+        """
+        if self.url is None:
+            found = sorted(Path(self.path).glob("group-*"))
+            return [
+                str(each)
+                for each in found
+                if _GROUP.fullmatch(each.name) and DiskStorage.exists(each)
+            ]
+        try:
+            objects = Objects(self.url)
+        except FileNotFoundError:
+            return []
+        stores: list[str] = []
+        for group, chains in sorted(_chains(objects).items()):
+            for chain in chains:
+                rows: dict[int, int] = {}
+                for attempt in chain:
+                    with contextlib.suppress(FileNotFoundError):  # a folder that is not made yet
+                        newest = newest_manifest(Objects(_attempt_url(self.url, group, attempt)))
+                        if newest is not None:
+                            rows[attempt] = newest.store.next.row_id
+                if rows:
+                    longest = max(rows, key=lambda attempt: (rows[attempt], attempt))
+                    stores.append(_attempt_url(self.url, group, longest))
+        return stores
+
+
+class GroupFolder:
+    """The folder in which one attempt of a group writes, and its way to the URL.
+
+    The group makes a store in `path`, calls `after_add` after each call of its `add`, and `close`
+    after closing the store.
+
+    Args:
+        folders: The folder or URL of all groups, or `Folders` with the options for a URL.
+        group: Number of the group.
+        attempt: Number of its life.
+        supersedes: The attempt plays the rows of the one before again: only one of them counts.
+            Else both do.
+
+    Raises:
+        StoreLocked: This attempt, or a later one, has begun elsewhere already.
+        ConnectionError: The object store failed.
+    """
+
+    def __init__(
+        self,
+        folders: Folders | str,
+        group: int,
+        attempt: int,
+        *,
+        supersedes: bool = True,
+    ) -> None:
+        self._folders = folders if isinstance(folders, Folders) else Folders(folders)
+        self._group, self._attempt = group, attempt
+        url = self._folders.url
+        self.url = None if url is None else _attempt_url(url, group, attempt)
+        """The URL of the group's store; None where it is the folder itself."""
+        self._thread: UploadThread | None = None
+        self._uploader: Uploader | None = None
+        self._sealed_at = time.monotonic()
+        if url is None:
+            self._path = Path(self._folders.path) / f"group-{group:05}"
+            return
+        objects = Objects(url, is_writer=True)
+        _begin(objects, group, attempt, supersedes=supersedes)
+        scratch = self._folders.scratch
+        below = default_cache() / "scratch" if scratch is None else Path(scratch)
+        name = hashlib.blake2b(url.encode(), digest_size=8).hexdigest()
+        self._scratch = below / name / f"group-{group:05}"
+        self._path = self._scratch / f"attempt-{attempt}"
+        shutil.rmtree(self._path, ignore_errors=True)  # of a run that left no record
+        self._scratch.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def path(self) -> Path:
+        """The folder to write into, with room for one store."""
+        return self._path
+
+    def after_add(self, storage: DiskStorage) -> None:
+        """Complete the newest segment if it is time to; wait while too much is not uploaded.
+
+        Args:
+            storage: The store in `path`. It is called in the thread that adds to it.
+
+        Raises:
+            StoreLocked: Another process uploads to the same place.
+            StepwellError: Uploading failed for good.
+        """
+        if self.url is None:
+            return
+        if self._thread is None:
+            self._uploader = Uploader(
+                self._path,
+                Objects(self.url, is_writer=True),
+                keep_evicted=not storage.facts.is_ring,
+            )
+            self._thread = UploadThread(self._uploader, self.url, first=self._upload_leftovers)
+        self._thread.check()
+        if time.monotonic() - self._sealed_at >= self._folders.seal_seconds:
+            self._seal(storage)
+        if self._bytes(only_waiting=storage.facts.is_ring) > self._folders.most_local_bytes:
+            self._make_room(storage)
+
+    def close(self, seconds: float = _CLOSE_SECONDS) -> None:
+        """Upload the rest, once the store is closed, and remove the folder where that is done.
+
+        Args:
+            seconds: Time to try for, if the object store fails.
+
+        Raises:
+            ConnectionError: It still fails; the rows stay in `path`.
+            StepwellError: Uploading failed for good; the rows stay in `path`.
+        """
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        if not thread.finish(seconds):
+            raise ConnectionError(
+                f"{self.url}: not all rows could be uploaded in {seconds:g} s ({thread.trouble}); "
+                f"they are in {self._path}: upload them with: stepwell upload {self._path} "
+                f"{self.url}"
+            )
+        shutil.rmtree(self._path, ignore_errors=True)
+        for folder in (self._scratch, self._scratch.parent):
+            with contextlib.suppress(OSError):  # if it is empty
+                folder.rmdir()
+
+    def _seal(self, storage: DiskStorage) -> None:
+        assert self._thread is not None
+        storage.seal()
+        self._sealed_at = time.monotonic()
+        self._thread.wake()
+
+    def _make_room(self, storage: DiskStorage) -> None:
+        """Remove what is uploaded; wait while the rest is too much."""
+        assert self._thread is not None
+        most = self._folders.most_local_bytes
+        told = -_TELL_SECONDS
+        began = time.monotonic()
+        self._seal(storage)
+        while True:
+            self._thread.check()
+            if not storage.facts.is_ring:
+                storage.drop_before(self._uploaded_rows())
+            waiting = self._bytes(only_waiting=storage.facts.is_ring)
+            if waiting <= most:
+                return
+            seconds = time.monotonic() - began
+            if seconds - told >= _TELL_SECONDS:
+                told = seconds
+                _LOG.warning(
+                    "%s: group %d waits: %d bytes are not uploaded, expected at most %d (%s)",
+                    *(self.url, self._group, waiting, most, self._thread.trouble or "slow"),
+                )
+            self._thread.wake()
+            self._thread.wait(_WAIT_SECONDS)
+
+    def _uploaded_rows(self) -> int:
+        """Id of the row after the last one that is uploaded and published."""
+        newest = None if self._uploader is None else self._uploader.newest
+        return 0 if newest is None else newest.store.next.row_id
+
+    def _bytes(self, *, only_waiting: bool = False) -> int:
+        """Bytes of the segments in the folder."""
+        done: set[int] = set()
+        if only_waiting and self._uploader is not None:
+            done = self._uploader.uploaded_numbers()
+        total = 0
+        with os.scandir(self._path) as entries:
+            for entry in entries:
+                found = _SEGMENT.fullmatch(entry.name)
+                if found is not None and int(found[1]) not in done:
+                    with contextlib.suppress(FileNotFoundError):
+                        total += entry.stat(follow_symlinks=False).st_size
+        return total
+
+    def _upload_leftovers(self) -> None:
+        """Upload what earlier attempts on this machine have stored, and not uploaded."""
+        assert self._folders.url is not None
+        for attempt in range(self._attempt):
+            path = self._scratch / f"attempt-{attempt}"
+            if not DiskStorage.exists(path):
+                continue
+            url = _attempt_url(self._folders.url, self._group, attempt)
+            try:
+                with DiskStorage.open(path) as storage:  # recovers it, and seals what is there
+                    keep_evicted = not storage.facts.is_ring
+                Uploader(path, Objects(url, is_writer=True), keep_evicted=keep_evicted).upload(
+                    is_finished=True
+                )
+            except StoreLocked as error:
+                _LOG.warning("%s: not uploaded, as it is in use: %s", path, error)
+                continue
+            except (StoreCorrupt, StoreNotFound) as error:
+                _LOG.warning("%s: not uploaded: %s", path, error)
+                continue
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _begin(objects: Objects, group: int, attempt: int, *, supersedes: bool) -> None:
+    """Record that an attempt begins.
+
+    Raises:
+        StoreLocked: It, or a later one, has begun already.
+    """
+    begun = [other for chain in _chains(objects, group).get(group, []) for other in chain]
+    data = {
+        "group": group,
+        "attempt": attempt,
+        "supersedes": supersedes,
+        "by": f"pid {os.getpid()} on {socket.gethostname()}",
+        "since": datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds"),
+    }
+    name = f"{GROUP_RECORDS}/group-{group:05}-attempt-{attempt}.json"
+    is_late = max(begun, default=-1) >= attempt
+    if is_late or not objects.create(name, json.dumps(data).encode()):
+        raise StoreLocked(
+            f"{objects.url} has attempt {max(begun, default=attempt)} of group {group} already, "
+            f"expected none from {attempt} on: collect to another URL, or, if this process was "
+            f"taken for dead, let it end",
+            holder="another process",
+        )
+
+
+def _chains(objects: Objects, group: int | None = None) -> dict[int, list[list[int]]]:
+    """The attempts of the groups, in chains: those of a chain played the same rows.
+
+    Args:
+        objects: What is below the URL.
+        group: Only this one.
+    """
+    numbers: list[tuple[int, int, str]] = []
+    for each in objects.listing(GROUP_RECORDS):
+        found = GROUP_RECORD.fullmatch(each.name)
+        if found is not None and group in (None, int(found[1])):
+            numbers.append((int(found[1]), int(found[2]), each.name))
+    chains: dict[int, list[list[int]]] = {}
+    for number, attempt, name in sorted(numbers):
+        of_group = chains.setdefault(number, [])
+        if of_group and _supersedes(objects, name, number, attempt):
+            of_group[-1].append(attempt)
+        else:
+            of_group.append([attempt])
+    return chains
+
+
+def _supersedes(objects: Objects, name: str, group: int, attempt: int) -> bool:
+    try:
+        data = parse(objects.get(name, _MOST_RECORD_BYTES))
+        for key, expected in (("group", group), ("attempt", attempt)):
+            whole(member(data, key), key, expected, expected)
+        supersedes = member(data, "supersedes")
+        if not isinstance(supersedes, bool):
+            raise ValueError("supersedes: expected true or false, got something else")
+    except ValueError as error:
+        raise StoreCorrupt(
+            f"{objects.place(name)} is not what a group has written: {error}; remove it"
+        ) from error
+    return supersedes
+
+
+def _attempt_url(url: str, group: int, attempt: int) -> str:
+    return f"{url}/group-{group:05}/attempt-{attempt}"

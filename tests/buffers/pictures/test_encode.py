@@ -1,0 +1,263 @@
+"""Pictures come back pixel by pixel, and files of pictures are what other programs read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from io import BytesIO
+from typing import Literal
+
+import cv2
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from stepwell.buffers.pictures.encode import animation, block_size, png, sprite, webp
+from support.examples import examples
+from support.pictures import Shown, as_rgb, decoded, read_gif, read_webp
+
+Kind = Literal["webp", "gif"]
+READERS: dict[Kind, Callable[[bytes], Shown]] = {"gif": read_gif, "webp": read_webp}
+sides = st.integers(1, 20)
+pictures = arrays.arrays(np.uint8, st.tuples(sides, sides) | st.tuples(sides, sides, st.just(3)))
+# Few colours, so that parts of frames stay as they were.
+clips = arrays.arrays(
+    np.uint8,
+    st.tuples(st.integers(1, 6), sides, sides)
+    | st.tuples(st.integers(1, 6), sides, sides, st.just(3)),
+    elements=st.sampled_from([0, 1, 255]),
+)
+
+
+def noise(*shape: int) -> np.ndarray:
+    return np.random.default_rng(7).integers(0, 256, shape).astype(np.uint8)
+
+
+def moving(count: int, *shape: int) -> np.ndarray:
+    """A square that moves over noise, so that consecutive frames are alike."""
+    frames = np.repeat(noise(1, *shape), count, 0)
+    for t, frame in enumerate(frames):
+        frame[t % (shape[0] - 3) :, t * 2 % (shape[1] - 3) :][:3, :3] = 200
+    return frames
+
+
+@settings(max_examples=examples(60))
+@given(pictures)
+def test_a_picture_comes_back_pixel_by_pixel(pixels: np.ndarray) -> None:
+    for encode in (png, webp):
+        assert (decoded(encode(pixels)) == as_rgb(pixels, 2)).all()
+
+
+def test_pictures_of_any_memory_layout_come_back() -> None:
+    pixels = noise(3, 30, 40)
+    for view in (pixels.transpose(1, 2, 0), noise(40, 60, 3)[::-2, ::3], noise(30, 40).T):
+        for encode in (png, webp):
+            assert (decoded(encode(view)) == as_rgb(view, 2)).all()
+
+
+def test_red_is_red() -> None:
+    red = np.full((8, 8, 3), [255, 0, 0], np.uint8)
+    for data in (png(red), webp(red), sprite(red[None])):
+        assert decoded(data)[0, 0].tolist() == [255, 0, 0]
+    for kind, read in READERS.items():
+        assert read(animation(red[None], 15, kind)).frames[0, 0, 0].tolist() == [255, 0, 0]
+
+
+@pytest.mark.parametrize("encode", [png, webp])
+@pytest.mark.parametrize(
+    "pixels",
+    [
+        np.zeros((0, 5), np.uint8),
+        np.zeros((5, 0, 3), np.uint8),
+        np.zeros((5, 5, 4), np.uint8),
+        np.zeros((5, 5, 2), np.uint8),
+        np.zeros(5, np.uint8),
+        np.zeros((1, 5, 5, 3), np.uint8),
+        np.zeros((5, 5)),
+        np.zeros((1, 16_384), np.uint8),
+        np.zeros((16_384, 1, 3), np.uint8),
+    ],
+    ids=lambda pixels: f"{pixels.dtype}{list(pixels.shape)}",
+)
+def test_what_is_no_picture_is_refused(encode: object, pixels: np.ndarray) -> None:
+    assert callable(encode)
+    with pytest.raises(ValueError, match=f"{pixels.dtype} .{pixels.shape[0]}"):
+        encode(pixels)
+
+
+def test_the_longest_side_of_a_picture_is_that_of_webp() -> None:
+    for shape in ((1, 16_383), (16_383, 1)):
+        assert (decoded(webp(noise(*shape))) == as_rgb(noise(*shape), 2)).all()
+
+
+@given(st.integers(1, 16_383), st.integers(1, 16_383))
+def test_a_sprite_keeps_its_limits(height: int, width: int) -> None:
+    columns, rows = block_size(height, width)
+    assert 1 <= columns == rows <= 8
+    assert max(rows * height, columns * width) <= 16_383
+    assert columns == 1 or rows * height * columns * width <= 1 << 20
+    more = columns + 1
+    is_too_large = (more * height) * (more * width) > 1 << 20 or more * max(height, width) > 16_383
+    assert columns == 8 or is_too_large
+
+
+@settings(max_examples=examples(40))
+@given(
+    st.tuples(sides, sides) | st.tuples(sides, sides, st.just(3)),
+    st.integers(1, 64),
+    st.integers(0, 1 << 32),
+)
+def test_each_frame_of_a_sprite_is_in_its_place(
+    shape: tuple[int, ...], count: int, seed: int
+) -> None:
+    frames = np.random.default_rng(seed).integers(0, 256, (count, *shape)).astype(np.uint8)
+    sheet = decoded(sprite(frames))
+    height, width = shape[:2]
+    columns, rows = block_size(height, width)
+    assert sheet.shape == (rows * height, columns * width, 3)
+    for place in range(columns * rows):
+        top, left = place // columns * height, place % columns * width
+        part = sheet[top : top + height, left : left + width]
+        assert (part == (as_rgb(frames, 3)[place] if place < count else 0)).all()
+
+
+@pytest.mark.parametrize("count", [0, 65])
+def test_a_sprite_of_no_frames_or_too_many_is_refused(count: int) -> None:
+    with pytest.raises(ValueError, match=f"sprite: .*64.* got {count}"):
+        sprite(np.zeros((count, 84, 84), np.uint8))
+
+
+@settings(max_examples=examples(60))
+@given(clips)
+@pytest.mark.parametrize("kind", ["webp", "gif"])
+def test_the_frames_of_a_clip_come_back_pixel_by_pixel(kind: Kind, frames: np.ndarray) -> None:
+    shown = READERS[kind](animation(frames, 15, kind))
+    assert (shown.frames == as_rgb(frames, 3)).all()
+    assert len(shown.durations) == len(frames)
+
+
+@pytest.mark.parametrize("kind", ["webp", "gif"])
+@pytest.mark.parametrize("shape", [(67, 95), (84, 84), (1, 300), (300, 1)])
+def test_a_clip_of_grey_noise_is_exact(kind: Kind, shape: tuple[int, int]) -> None:
+    for frames in (noise(3, *shape), moving(9, 40, 50)):
+        shown = READERS[kind](animation(frames, 15, kind))
+        assert (shown.frames == as_rgb(frames, 3)).all()
+
+
+@pytest.mark.parametrize("colours", [1, 2, 3, 4, 5, 16, 17, 255, 256])
+def test_a_gif_of_up_to_256_colours_a_frame_is_exact(colours: int) -> None:
+    palettes = noise(3, colours, 3)
+    places = np.random.default_rng(0).integers(0, colours, (3, 60, 70))
+    places[:, 0, 0] = colours - 1
+    frames = np.stack([palette[place] for palette, place in zip(palettes, places, strict=True)])
+    assert (read_gif(animation(frames, 15, "gif")).frames == frames).all()
+
+
+def test_a_gif_of_more_colours_is_near() -> None:
+    rows, columns = np.mgrid[0:80, 0:90]
+    smooth = np.stack([rows * 3, columns * 2, rows + columns], -1).astype(np.uint8)
+    assert len(np.unique(smooth.reshape(-1, 3), axis=0)) > 256
+    for frames, most in ((smooth[None], 8), (noise(2, 40, 40, 3), 16)):
+        shown = read_gif(animation(frames, 15, "gif")).frames
+        assert np.abs(shown.astype(int) - frames).mean() < most
+        assert len(np.unique(shown[0].reshape(-1, 3), axis=0)) > 100
+
+
+def test_the_codes_of_a_gif_are_right_wherever_the_data_end() -> None:
+    # No two neighbours come twice, so each pixel is a code. The ends are around the numbers of
+    # codes at which they get longer, and at which the table is full.
+    values = np.cumsum(np.arange(1, 41, 2).repeat(256)).astype(np.uint8)[None, None]
+    for count in (1, 245, 757, 1_781, 3_829):
+        for more in range(20):
+            frames = values[..., : count + more]
+            assert (read_gif(animation(frames, 15, "gif")).frames == as_rgb(frames, 3)).all()
+    values = noise(1, 1, 200)
+    for more in range(1, 200):
+        frames = values[..., :more] % 3
+        assert (read_gif(animation(frames, 15, "gif")).frames == as_rgb(frames, 3)).all()
+
+
+@pytest.mark.parametrize("kind", ["webp", "gif"])
+@pytest.mark.parametrize("fps", [Fraction(15), Fraction(50, 3), 24.0, 50, 7])
+def test_a_clip_takes_the_right_time(kind: Kind, fps: float | Fraction) -> None:
+    data = animation(moving(60, 20, 20), fps, kind)
+    durations = READERS[kind](data).durations
+    assert abs(sum(durations) - 60 / fps) <= (0.01 if kind == "gif" else 0.001)
+    assert max(durations) - min(durations) < 0.0101
+    assert min(durations) >= 0.02
+
+
+def test_a_gif_is_never_faster_than_browsers_show() -> None:
+    durations = read_gif(animation(moving(10, 20, 20), 120, "gif")).durations
+    assert durations == [0.02] * 10
+
+
+@pytest.mark.parametrize("kind", ["webp", "gif"])
+def test_frames_that_are_alike_take_few_bytes(kind: Kind) -> None:
+    still = np.repeat(noise(1, 60, 60), 20, 0)
+    alone = len(animation(still[:1], 15, kind))
+    assert len(animation(still, 15, kind)) < alone + 19 * 80
+
+
+@pytest.mark.parametrize("kind", ["webp", "gif"])
+def test_opencv_reads_the_same_frames(kind: Kind) -> None:
+    if not hasattr(cv2, "imdecodeanimation"):
+        pytest.skip("OpenCV reads animations from 4.12 on")
+    for frames in (moving(9, 40, 51), as_rgb(moving(9, 41, 50), 3)):
+        data = animation(frames, 25, kind)
+        _, found = cv2.imdecodeanimation(np.frombuffer(data, np.uint8))
+        shown = np.stack([frame[..., 2::-1] for frame in found.frames])
+        assert (shown == as_rgb(frames, 3)).all()
+        assert list(found.durations) == [40] * 9
+
+
+@pytest.mark.parametrize("kind", ["webp", "gif"])
+def test_pillow_reads_the_same_frames_which_repeat_for_ever(kind: Kind) -> None:
+    image = pytest.importorskip("PIL.Image", reason="needs pillow")
+    coloured = np.stack([moving(9, 41, 50) // part for part in (1, 2, 3)], -1)
+    for frames in (moving(9, 40, 51), noise(2, 100, 90), coloured):
+        with image.open(BytesIO(animation(frames, 25, kind))) as file:
+            assert (file.n_frames, file.info["loop"]) == (len(frames), 0)
+            for place, frame in enumerate(as_rgb(frames, 3)):
+                file.seek(place)
+                assert (np.asarray(file.convert("RGB")) == frame).all()
+
+
+@pytest.mark.parametrize("kind", ["webp", "gif"])
+def test_frames_of_two_shapes_are_refused(kind: Kind) -> None:
+    frames = [np.zeros((8, 8), np.uint8), np.zeros((8, 9), np.uint8)]
+    with pytest.raises(ValueError, match=r"\(8, 8\).*\(8, 9\)"):
+        animation(frames, 15, kind)
+
+
+@pytest.mark.parametrize("fps", [0, -1, 0.09, 1001, float("nan"), float("inf")])
+def test_frames_a_second_are_a_number_that_formats_can_hold(fps: float) -> None:
+    for kind in READERS:
+        with pytest.raises(ValueError, match=f"fps: .*{fps}"):
+            animation(np.zeros((1, 8, 8), np.uint8), fps, kind)
+
+
+def test_the_slowest_and_the_fastest_clip_can_be_written() -> None:
+    for kind, read in READERS.items():
+        for fps in (0.1, 1000):
+            data = animation(np.zeros((2, 8, 8), np.uint8), fps, kind)
+            assert read(data).durations == [max(1 / fps, 0.02 if kind == "gif" else 0)] * 2
+
+
+def test_a_clip_without_frames_is_refused() -> None:
+    with pytest.raises(ValueError, match="frame"):
+        animation(np.zeros((0, 8, 8), np.uint8), 15)
+
+
+@pytest.mark.parametrize("kind", ["webp", "gif"])
+def test_a_frame_may_be_overwritten_after_it_was_given(kind: Kind) -> None:
+    frame = np.zeros((8, 8), np.uint8)
+
+    def levels() -> Iterator[np.ndarray]:
+        for level in (1, 2):
+            frame[:] = level
+            yield frame
+
+    assert READERS[kind](animation(levels(), 15, kind)).frames[:, 7, 7, 0].tolist() == [1, 2]

@@ -1,0 +1,190 @@
+"""Exports of the page: a filtered store, a clip, ids; and a server that goes away."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import cv2
+import numpy as np
+import pytest
+
+import stepwell as sw
+from support.viewed_stores import levels
+from support.viewer import STEPWELL, Look, Serve, Store, Watch, eventually, keys, pictures
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+
+def rows_of(folder: Path) -> list[object]:
+    """Everything in a store, but for the ids of its episodes."""
+    with sw.SequenceReplayBuffer.open(folder, read_only=True) as replay:
+        return [
+            (
+                *(one.stream, one.first_row, int(one.end), dict(one.metadata)),
+                {name: rows.tobytes() for name, rows in one.fields.items()},
+            )
+            for one in replay.iter_episodes()
+        ]
+
+
+def export_as(page: Page, name: str) -> None:
+    page.locator("#export-name").fill(name)
+    page.locator("#export-start").click()
+
+
+def test_the_selection_is_written_as_stepwell_filter_would(
+    serve: Serve, look: Look, tmp_path: Path
+) -> None:
+    folder = levels(tmp_path / "levels")
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    page = look(serve(folder, "--exports", tmp_path / "out").url)
+    eventually(lambda: len(keys(page)), 12)
+    page.locator("#min_return").fill("20")
+    page.locator("[name=where]").first.fill("task=balance")
+    eventually(lambda: 0 < len(keys(page)) < 12, True)
+    shown = [int(key.split("/")[1]) for key in keys(page)]
+    page.locator("#export-button").click()
+    export_as(page, "good")
+    page.locator("#export-results [data-name=good][data-state=done]").wait_for()
+    conditions = ["--min-return", "20", "--where", "task=balance"]
+    command: list[str | Path] = [
+        *STEPWELL,
+        "filter",
+        folder,
+        *conditions,
+        "--out",
+        tmp_path / "same",
+        "--quiet",
+    ]
+    subprocess.run(command, check=True)
+    assert rows_of(tmp_path / "out" / "good") == rows_of(tmp_path / "same") != []
+    assert len(rows_of(tmp_path / "same")) == len(shown)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_an_export_replaces_nothing_and_leaves_its_folder_never(
+    serve: Serve, look: Look, tmp_path: Path, watch: Watch
+) -> None:
+    watch.allowed.append("status of 4")
+    folder = levels(tmp_path / "levels")
+    page = look(serve(folder, "--exports", tmp_path / "out").url)
+    eventually(lambda: len(keys(page)), 12)
+    page.locator("#export-button").click()
+    export_as(page, "one")
+    page.locator("[data-name=one][data-state=done]").wait_for()
+    written = rows_of(tmp_path / "out" / "one")
+    export_as(page, "one")
+    page.locator("#export-error").filter(has_text="one").wait_for()
+    # Around the form's own check of names.
+    page.locator("#export-name").evaluate("input => input.removeAttribute('pattern')")
+    export_as(page, "../../outside")
+    eventually(lambda: "64 letters" in page.locator("#export-error").inner_text(), True)
+    assert not list(tmp_path.rglob("outside"))
+    assert rows_of(tmp_path / "out" / "one") == written
+
+
+def test_ids_are_those_that_stepwell_filter_reads(serve: Serve, look: Look, store: Store) -> None:
+    page = look(serve(store("levels")).url)
+    eventually(lambda: len(keys(page)), 12)
+    page.locator("#max_steps").fill("20")
+    eventually(lambda: 0 < len(keys(page)) < 12, True)
+    shown = sorted(int(key.split("/")[1]) for key in keys(page))
+    page.locator("#export-button").click()
+    text = page.locator("#ids-text")
+    eventually(lambda: text.input_value() != "", True)
+    ids: list[int] = []
+    for part in text.input_value().split()[-1].split(","):
+        begin, _, end = part.partition("-")
+        ids += range(int(begin), int(end or begin) + 1)
+    assert ids == shown
+
+
+KINDS = ["webp", "png", "gif", "mp4"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_clip_shows_the_chosen_rows(
+    serve: Serve, look: Look, store: Store, kind: str, tmp_path: Path
+) -> None:
+    if kind == "mp4":
+        pytest.importorskip("av")
+    page = look(serve(store("evicted")).url)
+    with sw.SequenceReplayBuffer.open(store("evicted"), read_only=True) as replay:
+        one = next(iter(replay.iter_episodes()))
+    first = one.first_row
+    page.locator(f"[data-key='0/{one.id}/{first}']").click()
+    page.locator("#clip-button").click()
+    page.locator("#clip-kind").select_option(kind)
+    page.locator("#clip-begin").fill(str(first + 3))
+    page.locator("#clip-end").fill(str(first + 9))
+    page.locator("#clip-scale").fill("2")
+    with page.expect_download() as download:
+        page.locator("#clip-save").click()
+    path = tmp_path / f"clip.{kind}"
+    download.value.save_as(path)
+    wanted = pictures(one)[3:10].repeat(2, axis=1).repeat(2, axis=2)
+    if kind == "webp":
+        done, animation = cv2.imdecodeanimation(np.frombuffer(path.read_bytes(), np.uint8))
+        assert done
+        frames = [frame[..., 2::-1] for frame in animation.frames]
+        assert np.array_equal(frames, wanted)
+    elif kind == "png":
+        picture = cv2.imread(str(path))
+        assert picture is not None
+        strips = np.concatenate(list(wanted), axis=1)
+        assert picture.shape[0] >= strips.shape[0]
+    assert path.stat().st_size > 100
+
+
+def test_a_server_that_is_gone_is_said_and_another_link_goes_on(
+    serve: Serve, look: Look, watch: Watch, tmp_path: Path
+) -> None:
+    watch.allowed += ["ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE", "ERR_CONNECTION", "status of 403"]
+    watch.allowed += ["status of 503"]  # of a server that ends while the page asks
+    folder = levels(tmp_path / "levels")
+    viewer = serve(folder)
+    page = look(viewer.url)
+    eventually(lambda: len(keys(page)), 12)
+    assert viewer.close() in (0, 130, 143, -15)
+    trouble = page.locator("#trouble")
+    page.locator("[data-column=return] button").click()
+    trouble.filter(has_text="does not answer").wait_for()
+    assert len(keys(page)) == 12  # what was there is still shown
+    port = viewer.url.split(":")[2].split("/")[0]
+    again = serve(folder, "--port", port)
+    page.goto(again.url)
+    eventually(lambda: len(keys(page)), 12)
+    assert not trouble.is_visible()
+
+
+def test_a_network_that_comes_back_goes_on_by_itself(
+    serve: Serve, look: Look, watch: Watch, store: Store
+) -> None:
+    watch.allowed += ["ERR_INTERNET_DISCONNECTED", "ERR_NETWORK"]
+    page = look(serve(store("levels")).url)
+    eventually(lambda: len(keys(page)), 12)
+    page.context.set_offline(True)
+    page.locator("[data-column=return] button").click()
+    page.locator("#trouble").filter(has_text="does not answer").wait_for()
+    page.context.set_offline(False)
+    page.locator("#trouble").wait_for(state="hidden")
+    page.locator("[data-column=steps] button").click()
+    eventually(lambda: len(keys(page)), 12)
+
+
+def test_a_store_is_only_read(serve: Serve, look: Look, store: Store, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(store("levels"), tmp_path / "read"))
+    for path in [*folder.iterdir(), folder]:
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    before = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.iterdir()}
+    page = look(serve(folder).url)
+    eventually(lambda: len(keys(page)), 12)
+    page.locator("[data-key='0/3/0']").click()
+    page.locator("#values td").first.wait_for()
+    after = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.iterdir()}
+    assert after == before
+    folder.chmod(0o755)

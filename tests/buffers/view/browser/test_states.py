@@ -1,0 +1,154 @@
+"""Each state of the page: accessible by WCAG's levels A and AA, and a picture of it to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import pytest
+
+from support.viewed_stores import cameras, cartpole, levels, nes, pong, pushing
+from support.viewer import Look, Serve, Watch, eventually, keep, keys, violations
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+WIDE = {"width": 1280, "height": 800}
+PHONE = {"width": 390, "height": 844}
+
+
+@dataclass(frozen=True)
+class State:
+    """A state of the page.
+
+    Args:
+        stores: Names of the stores, made by `make`.
+        row: The row of the opened episode; None shows the table.
+        act: What is done last.
+    """
+
+    stores: tuple[str, ...]
+    row: int | None = None
+    key: str = "0/0/0"
+    scheme: Literal["light", "dark"] = "light"
+    size: dict[str, int] = field(default_factory=lambda: WIDE)
+    act: Callable[[Page], Any] = lambda page: None
+
+
+def show_stack(page: Page) -> None:
+    page.locator("#show-stack").check()
+
+
+def sort_by_return(page: Page) -> None:
+    page.locator("[data-column=return] button").click()
+
+
+def open_export(page: Page) -> None:
+    page.locator("#export-button").click()
+    page.locator("#export[open]").wait_for()
+
+
+def open_clip(page: Page) -> None:
+    page.locator("#clip-button").click()
+    page.locator("#clip[open]").wait_for()
+
+
+def open_help(page: Page) -> None:
+    page.locator("#help-button").click()
+    page.locator("#help[open]").wait_for()
+
+
+def pin_another(page: Page) -> None:
+    page.locator("#pin-button").click()
+    page.locator("[data-key='1/2/0'] [role=gridcell]").first.click()
+    page.locator("#pinned-values").wait_for()
+    page.locator("#scrubber").fill("9")
+
+
+def wrong_filter(page: Page) -> None:
+    page.locator("#min_return").fill("many")
+    page.locator("#error-return").filter(has_text="many").wait_for()
+
+
+STATES = {
+    "table": State(("pong", "levels"), act=sort_by_return),
+    "pong": State(("pong",), row=80),
+    "pong-dark": State(("pong",), row=80, scheme="dark", act=show_stack),
+    "pong-phone": State(("pong",), row=80, size=PHONE),
+    "nes": State(("nes",), row=40),
+    "cameras": State(("cameras",), row=12),
+    "cameras-phone-dark": State(("cameras",), row=12, size=PHONE, scheme="dark"),
+    "cartpole": State(("cartpole",), row=20),
+    "compared": State(("random", "cartpole"), row=9, act=pin_another),
+    "compared-table-dark": State(("random", "cartpole"), scheme="dark", act=sort_by_return),
+    "compared-table-phone": State(("random", "cartpole"), size=PHONE),
+    "export": State(("cartpole",), act=open_export),
+    "clip": State(("pong",), row=80, act=open_clip),
+    "help": State(("cartpole",), act=open_help),
+    "wrong-filter": State(("cartpole",), act=wrong_filter),
+}
+MAKE: dict[str, Callable[[Path], Path]] = {
+    "pong": pong,
+    "levels": levels,
+    "nes": nes,
+    "cameras": lambda folder: cameras(folder, 6, size=144),
+    "cartpole": lambda folder: cartpole(folder, pushing(0.4), 12),
+    "random": lambda folder: cartpole(folder, pushing(1.0), 12),
+}
+
+
+@pytest.fixture(scope="module")
+def shown(
+    serve: Serve, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Callable[[State], str]:
+    """The URL of a viewer of the state's stores; viewers and stores are made once."""
+    at = tmp_path_factory.mktemp("shown")  # relative paths: no folder of a machine in a picture
+    runs = Path("runs")
+    made: set[str] = set()
+    if request.config.getoption("--pictures"):  # a table with two rows is no picture for docs/
+        pong(at / runs / "pong", episodes=6)
+        made.add("pong")
+    urls: dict[tuple[str, ...], str] = {}
+
+    def find(state: State) -> str:
+        if state.stores not in urls:
+            for name in state.stores:
+                if name not in made:
+                    MAKE[name](at / runs / name)
+                    made.add(name)
+            urls[state.stores] = serve(*(runs / name for name in state.stores), within=at).url
+        return urls[state.stores]
+
+    return find
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_a_state_is_accessible(
+    shown: Callable[[State], str],
+    look: Look,
+    name: str,
+    watch: Watch,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+) -> None:
+    pytest.importorskip("axe_playwright_python")
+    state = STATES[name]
+    if "nes" in state.stores:
+        pytest.importorskip("cynes")
+    if name == "wrong-filter":
+        watch.allowed.append("400")
+    page = look(shown(state), viewport=state.size, color_scheme=state.scheme)
+    eventually(lambda: bool(keys(page)), True)
+    if state.row is not None:
+        page.locator(f"[data-key='{state.key}'] [role=gridcell]").first.click()
+        page.locator("#scrubber").fill(str(state.row))
+        page.locator("#values td").first.wait_for()
+        late = page.locator(f"canvas[id^='frame-']:not([data-row='{state.row}'])")
+        eventually(late.count, 0)
+    state.act(page)
+    page.wait_for_timeout(300)  # for curves, whose canvas says nothing
+    folder = request.config.getoption("--pictures") or tmp_path
+    keep(page, folder / f"{name}.webp")
+    assert violations(page) == []

@@ -1,0 +1,395 @@
+"""The answers to the page say what the stores hold, as slow models read it."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import cmp_to_key
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import cv2
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("starlette")
+
+from stepwell.buffers import Chunk, DiskStorage, SequenceReplayBuffer
+from stepwell.buffers.curation.selection_text import parse_selection
+from stepwell.buffers.curation.stored_episode import StoredEpisode, stored_episodes
+from stepwell.buffers.episode import End
+from stepwell.buffers.view.episode_table import shown
+from stepwell.buffers.view.server.query import (
+    FILTER_WORDS,
+    BadRequest,
+    Words,
+    filter_command,
+    selection_of,
+)
+from support.crash.disk_faults import NoSyncFiles
+from support.served import SPEC, Played, Viewer, rows_of, write_store
+
+TASKS: list[dict[str, object]] = [
+    {"task": "door", "level": 3},
+    {"task": "key", "level": 1.5},
+    {"level": "high"},
+    {},
+    {"task": None, "level": True},
+    {"task": 7, "level": [1]},
+]
+ENDS = [End.TERMINATED, End.TRUNCATED, End.NONE, End.TERMINATED | End.TRUNCATED]
+
+
+def episodes_of(seed: int, count: int) -> list[Played]:
+    rng = np.random.default_rng(seed)
+    return [
+        Played(
+            [0.0, *rng.integers(-2, 3, rng.integers(1, 30)).tolist()],
+            ENDS[int(rng.integers(len(ENDS)))],
+            TASKS[int(rng.integers(len(TASKS)))],
+        )
+        for _ in range(count)
+    ]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("stores")
+    return [write_store(folder / name, episodes_of(len(name), 25)) for name in ("one", "second")]
+
+
+@pytest.fixture(scope="module")
+def viewer(folders: list[Path]) -> Iterator[Viewer]:
+    with Viewer(*folders, folders[0]) as viewer:  # the first one twice
+        yield viewer
+
+
+@pytest.fixture(scope="module")
+def stored(folders: list[Path]) -> Iterator[list[list[StoredEpisode]]]:
+    replays = [SequenceReplayBuffer.open(folder, read_only=True) for folder in folders]
+    found = [list(stored_episodes(replay.storage)) for replay in replays]
+    yield [*found, found[0]]
+    for replay in replays:
+        replay.close()
+
+
+def value_of(item: tuple[int, StoredEpisode], sort: str) -> Any:
+    store, episode = item
+    if sort == "store":
+        return store
+    if sort == "return":
+        return episode.total_reward
+    if sort == "end":
+        if episode.end & End.TERMINATED:
+            return "terminated"
+        return "truncated" if episode.end & End.TRUNCATED else "cut"
+    if sort in ("id", "stream", "steps", "first_row"):
+        return getattr(episode, sort)
+    return episode.metadata.get(sort)
+
+
+def kind_of(value: Any) -> int:
+    if isinstance(value, str):
+        return 1
+    return 0 if isinstance(value, int | float) and not math.isnan(value) else 2
+
+
+def compared(sort: str, sign: int) -> Any:
+    """Numbers, then texts, then all others, whichever way the values are sorted."""
+
+    def compare(a: tuple[int, StoredEpisode], b: tuple[int, StoredEpisode]) -> int:
+        one, other = value_of(a, sort), value_of(b, sort)
+        if kind_of(one) != kind_of(other):
+            return kind_of(one) - kind_of(other)
+        if kind_of(one) == 2 or one == other:
+            return 0
+        return sign if one > other else -sign
+
+    return cmp_to_key(compare)
+
+
+FILTERS = st.fixed_dictionaries(
+    {},
+    optional={
+        "min_return": st.integers(-5, 5).map(str),
+        "max_steps": st.integers(10, 30).map(str),
+        "ended": st.sampled_from(["true", "false"]),
+        "ids": st.sampled_from(["0-9", "3,7,9-12", "24", "99"]),
+        "where": st.sampled_from(["task=door", "level=3", "level=true", "task=7", "no=1"]),
+        "top": st.sampled_from(["3", "10%"]),
+    },
+)
+SORTS = st.sampled_from(
+    ["id", "store", "stream", "steps", "return", "end", "first_row", "task", "level", "missing"]
+)
+
+
+@given(FILTERS, SORTS, st.booleans(), st.integers(0, 60), st.integers(0, 30))
+def test_the_table_is_that_of_a_slow_model(
+    viewer: Viewer,
+    stored: list[list[StoredEpisode]],
+    words: dict[str, str],
+    sort: str,
+    is_descending: bool,
+    start: int,
+    count: int,
+) -> None:
+    selection = parse_selection(
+        where=[words["where"]] if "where" in words else None,
+        episodes=words.get("ids"),
+        min_return=words.get("min_return"),
+        max_steps=words.get("max_steps"),
+        ended=words.get("ended") == "true",
+        cut=words.get("ended") == "false",
+        top=words.get("top"),
+    )
+    chosen = [
+        (number, episode)
+        for number, episodes in enumerate(stored)
+        for episode, is_chosen in zip(episodes, selection.choose(episodes).is_chosen, strict=True)
+        if is_chosen
+    ]
+    expected = sorted(chosen, key=compared(sort, -1 if is_descending else 1))
+    order = "desc" if is_descending else "asc"
+    asked = {**words, "sort": sort, "order": order, "start": start, "count": count}
+    found = viewer.get(f"/api/episodes?{urlencode(asked)}")
+    assert found["matching"] == len(chosen)
+    assert found["total"] == 75
+    columns = found["columns"]
+    assert columns == ["store", "id", "first_row", "stream", "steps", "return", "end", *KEYS]
+    rows = [dict(zip(columns, row, strict=True)) for row in found["rows"]]
+    assert [(row["store"], row["id"]) for row in rows] == [
+        (store, episode.id) for store, episode in expected[start : start + count]
+    ]
+    for row, (store, episode) in zip(rows, expected[start:], strict=False):
+        for name in ("stream", "steps", "first_row", "end", *KEYS):
+            assert row[name] == shown(value_of((store, episode), name), 0)
+        assert row["return"] in (None, episode.total_reward)
+
+
+KEYS = ["level", "task"]
+
+
+def test_some_stores_alone(viewer: Viewer) -> None:
+    found = viewer.get("/api/episodes?store=1&count=1000")
+    assert {row[0] for row in found["rows"]} == {1}
+    assert (found["total"], found["matching"]) == (25, 25)
+    assert len(viewer.get("/api/episodes?store=0&store=2&count=1000")["rows"]) == 50
+
+
+def test_returns_are_known_after_they_were_read(viewer: Viewer, stored: Any) -> None:
+    for store in viewer.stores.stores:
+        store.opened.table.read_all_returns()
+    rows = viewer.get("/api/episodes?store=1&count=1000")["rows"]
+    assert [row[5] for row in rows] == [episode.total_reward for episode in stored[1]]
+    facts = viewer.get("/api/stores")["stores"]
+    assert [store["returns_known"] for store in facts] == [25, 25, 25]
+
+
+def test_stores_say_what_they_hold(viewer: Viewer, folders: list[Path]) -> None:
+    facts = viewer.get("/api/stores")
+    assert facts["exports"] is None
+    one, second, again = facts["stores"]
+    assert (one["name"], second["name"], again["name"]) == ("one", "second", "one (2)")
+    assert again["path"] == one["path"] == str(folders[0])
+    assert (one["error"], one["episodes"], one["is_being_written"]) == (None, 25, False)
+    observation, action, *_ = one["fields"]
+    assert (observation["name"], observation["shape"]) == ("observation", [16, 24])
+    image = {"field": 0, "height": 16, "width": 24, "channels": 1, "columns": 8, "rows": 8}
+    assert observation["image"] == {**image, "exact": True, "note": ""}
+    assert action["image"] is None
+    assert one["curves"][:3] == ["return so far", "reward", "action"]
+    assert one["metadata_keys"] == KEYS
+
+
+def test_histograms_count_every_episode_once(viewer: Viewer, stored: Any) -> None:
+    for store in viewer.stores.stores:
+        store.opened.table.read_all_returns()
+    found = viewer.get("/api/histograms?ended=true&store=0&store=1")
+    for name in ("return", "steps"):
+        bars = found[name]
+        assert bars["counts"][2] == []
+        for number in (0, 1):
+            values = [value_of((0, each), name) for each in stored[number] if each.has_ended]
+            edges = np.array(bars["edges"])
+            assert bars["counts"][number] == np.histogram(values, edges)[0].tolist()
+    actions = [
+        next(each.chunks(1 << 20, ["action"])).fields["action"][:-1]
+        for each in stored[0]
+        if each.has_ended
+    ]
+    assert found["action"]["names"] == ["0", "1", "2", "3"]
+    assert found["action"]["counts"][0] == np.bincount(np.concatenate(actions)).tolist()
+
+
+def test_an_episode_says_all_about_itself(viewer: Viewer, stored: Any) -> None:
+    for episode in stored[0]:
+        facts = viewer.get(f"/api/episodes/0/{episode.id}")
+        assert facts["return"] == episode.total_reward
+        assert (facts["rows"], facts["steps"]) == (episode.rows, episode.steps)
+        assert facts["terminated"] == bool(episode.end & End.TERMINATED)
+        assert facts["truncated"] == bool(episode.end & End.TRUNCATED)
+        assert facts["cut"] == (not episode.has_ended)
+        assert not facts["is_open"]
+        assert facts["metadata"] == dict(episode.metadata)
+        (image,) = facts["images"]
+        assert (image["field"], image["name"]) == (0, "observation")
+
+
+def test_curves_and_values_are_those_of_the_rows(viewer: Viewer, stored: Any) -> None:
+    episode = max(stored[0], key=lambda each: each.rows)
+    rows = next(episode.chunks(1 << 20)).fields
+    words = urlencode({"name": ["reward", "return so far"], "begin": 2, "stop": 9}, doseq=True)
+    found = viewer.get(f"/api/curves/0/{episode.id}?{words}")
+    assert found["rows"] == [*range(2, 9)]
+    assert found["curves"]["reward"]["values"] == rows["reward"][2:9].tolist()
+    total = rows["reward"].cumsum()[2:9].tolist()
+    assert found["curves"]["return so far"]["values"] == total
+    values = viewer.get(f"/api/values/0/{episode.id}/4")
+    assert values["reward"] == rows["reward"][4]
+    assert values["action"] == rows["action"][4]
+    assert viewer.ask(f"/api/values/0/{episode.id}/{episode.rows}").status == 404
+    assert viewer.ask(f"/api/curves/0/{episode.id}?name=observation[99999999999]").status == 400
+    assert viewer.ask(f"/api/curves/0/{episode.id}?name=secret").status == 400
+    assert viewer.ask(f"/api/curves/0/{episode.id}?begin=5&stop=5").status == 400
+
+
+def frames_of(viewer: Viewer, store: int, episode: int) -> dict[int, np.ndarray]:
+    """The frames of an episode by row, cut out of its sprites."""
+    facts = viewer.get(f"/api/episodes/{store}/{episode}")
+    (image,) = facts["images"]
+    first, rows = facts["first_row"], facts["rows"]
+    size = image["columns"] * image["rows"]
+    found: dict[int, np.ndarray] = {}
+    for block in range(first // size, (first + rows - 1) // size + 1):
+        words = urlencode({"tag": image["tag"], "rows": rows})
+        reply = viewer.ask(f"/frames/{store}/{episode}/0/{block}.webp?{words}")
+        assert (reply.status, reply.header("content-type")) == (200, "image/webp")
+        assert "immutable" in (reply.header("cache-control") or "")
+        sheet = cv2.imdecode(np.frombuffer(reply.body, np.uint8), cv2.IMREAD_GRAYSCALE)
+        assert sheet is not None
+        for place in range(size):
+            y, x = divmod(place, image["columns"])
+            frame = sheet[16 * y : 16 * y + 16, 24 * x : 24 * x + 24]
+            row = block * size + place
+            if first <= row < first + rows:
+                found[row] = frame
+            else:
+                assert not frame.any()
+    return found
+
+
+def test_every_frame_is_stored_pixel_by_pixel(viewer: Viewer, folders: list[Path]) -> None:
+    with SequenceReplayBuffer.open(folders[1], read_only=True) as replay:
+        for episode in replay.iter_episodes():
+            found = frames_of(viewer, 1, episode.id)
+            assert [*found] == [*range(episode.rows)]
+            assert np.array_equal(np.stack([*found.values()]), episode.fields["observation"])
+
+
+def test_frames_of_an_episode_without_its_beginning(tmp_path: Path) -> None:
+    rows = rows_of(0, [0.0] * 200)
+    with DiskStorage.create(tmp_path / "late", SPEC, files=NoSyncFiles()) as storage:
+        late = {name: each[70:] for name, each in rows.items()}
+        storage.add([Chunk(0, 0, 70, End.TERMINATED, late, starts_late=True)])
+    with Viewer(tmp_path / "late") as viewer:
+        found = frames_of(viewer, 0, 0)
+        assert [*found] == [*range(70, 200)]
+        assert np.array_equal(np.stack([*found.values()]), rows["observation"][70:])
+        facts = viewer.get("/api/episodes/0/0")
+        assert (facts["first_row"], facts["starts_late"]) == (70, True)
+        assert viewer.ask("/frames/0/0/0/0.webp").status == 404
+        assert viewer.ask("/api/values/0/0/69").status == 404
+        assert viewer.get("/api/values/0/0/70")["reward"] == 0.0
+
+
+def test_frames_of_other_rows_are_never_shown_as_these(viewer: Viewer) -> None:
+    assert viewer.ask("/frames/0/0/0/0.webp?tag=0123456789abcdef").status == 404
+    assert viewer.ask("/frames/0/0/0/0.webp?rows=1000").status == 404
+    assert viewer.ask("/frames/0/0/0/0.webp?rows=0").status == 400
+    assert viewer.ask("/frames/0/0/0/9.webp").status == 404
+    assert viewer.ask("/frames/0/0/1/0.webp").status == 404
+    tags = {
+        viewer.get(f"/api/episodes/{store}/{episode}")["images"][0]["tag"]
+        for store in (0, 1, 2)
+        for episode in (0, 1)
+    }
+    assert len(tags) == 6
+
+
+def test_what_is_not_there_is_named(viewer: Viewer) -> None:
+    for path in ("/api/episodes/3/0", "/api/episodes/0/25", "/api/curves/0/99", "/clip/9/0.gif"):
+        reply = viewer.ask(path)
+        assert reply.status == 404
+        assert reply.json["error"]
+
+
+@pytest.mark.parametrize("kind", ["webp", "gif", "png"])
+def test_a_clip_is_a_download_of_some_rows(viewer: Viewer, kind: str) -> None:
+    reply = viewer.ask(f"/clip/1/3.{kind}?begin=0&stop=2&scale=3&fps=7.5")
+    assert reply.status == 200
+    assert reply.header("content-type") == f"image/{kind}"
+    name = f'attachment; filename="second-episode-3.{kind}"'
+    assert reply.header("content-disposition") == name
+    assert reply.body[:4] in (b"RIFF", b"GIF8", b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    "words", ["scale=0", "scale=17", "fps=0", "fps=999", "fps=nan", "begin=5&stop=5", "stop=99999"]
+)
+def test_a_clip_is_bounded(viewer: Viewer, words: str) -> None:
+    assert viewer.ask(f"/clip/0/0.webp?{words}").status == 400
+
+
+def test_a_long_clip_is_refused_with_the_number_of_rows_that_fit(tmp_path: Path) -> None:
+    store = write_store(tmp_path / "long", [Played([0.0] * 5_002)])
+    with Viewer(store) as viewer:
+        reply = viewer.ask("/clip/0/0.webp")
+        assert reply.status == 400
+        assert "5,000" in reply.json["error"]
+        assert "stepwell render" in reply.json["error"]
+        assert "2,730" in viewer.ask("/clip/0/0.webp?scale=16&stop=5000").json["error"]
+
+
+def test_ids_are_what_the_command_reads(viewer: Viewer) -> None:
+    reply = viewer.ask("/api/ids?ids=3-5,9&store=0&store=1")
+    assert reply.body == b"3-5,9\n3-5,9\n"
+    assert reply.header("content-disposition") == 'attachment; filename="episodes.txt"'
+
+
+QUOTED = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), min_size=1, max_size=12)
+
+
+@given(QUOTED)
+def test_the_command_has_the_same_words_and_no_control_characters(text: str) -> None:
+    words = Words([("where", f"key={text}"), ("max_return", "-1.5")], FILTER_WORDS)
+    command = filter_command(Path("/tmp/a b"), words)
+    assert command.startswith("stepwell filter '/tmp/a b' --max-return=-1.5 --where ")
+    assert not [one for one in command if ord(one) < 32 or 127 <= ord(one) < 160]
+
+
+@pytest.mark.parametrize(
+    "text", ["a'b", "a\x1b[201~\rls", "\t", "$(ls)", "`ls`", "a\\'b", "\x7f\x85", "é"]
+)
+def test_bash_reads_the_command_as_it_was_meant(text: str) -> None:
+    words = Words([("where", f"k={text}")], FILTER_WORDS)
+    command = filter_command(Path("x"), words).replace("stepwell filter", "printf '%s\\n'")
+    done = subprocess.run(["bash", "-c", command], capture_output=True, check=True)
+    assert done.stdout.decode().split("\n")[2:-3] == f"k={text}".split("\n")
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.text() | st.integers(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+@given(VALUES | st.dictionaries(st.sampled_from(FILTER_WORDS), VALUES))
+def test_a_filter_in_json_is_read_or_refused_with_a_sentence(value: Any) -> None:
+    with suppress(BadRequest):
+        selection_of(Words.of_json(value, FILTER_WORDS))

@@ -1,0 +1,647 @@
+"""Reports: what is in the file, and that nothing else is needed to show it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+import os
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from html import unescape
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import cv2
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+import pytest
+from gymnasium import spaces
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+import stepwell as sw
+from stepwell.buffers import DiskStorage
+from stepwell.buffers.pictures.image_fields import image_fields
+from stepwell.buffers.pictures.markup import escape
+from stepwell.buffers.view import report_charts
+from stepwell.buffers.view.report import EPISODES, ReportFile, write_report
+from stepwell.buffers.view.report_page import _short  # the numbers of all curves go through it
+from support import viewed_stores
+from support.viewed_stores import HOSTILE, LongEnv
+
+VOID = {"meta", "img", "input", "br", "link", "base", "hr"}
+MAIN_JOB_BYTES = 1_000_000
+
+
+@dataclass
+class Node:
+    tag: str
+    attributes: dict[str, str]
+    inside: list[Node] = field(default_factory=list)
+    text: str = ""
+
+    def all(self, tag: str, **having: str) -> list[Node]:
+        """The nodes below with that tag and these attributes; `of` is a class."""
+        found = [node for each in self.inside for node in (each, *each.all("*"))]
+        return [
+            node
+            for node in found
+            if tag in ("*", node.tag)
+            and all(
+                value in node.attributes.get("class", "").split()
+                if key == "of"
+                else node.attributes.get(key.replace("_", "-")) == value
+                for key, value in having.items()
+            )
+        ]
+
+    @property
+    def words(self) -> str:
+        return self.text + "".join(node.words for node in self.inside)
+
+
+class Reader(HTMLParser):
+    """Reads the elements of a page, each of which must be closed."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open = [Node("page", {})]
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert len(dict(attrs)) == len(attrs), attrs
+        node = Node(tag, {key: value or "" for key, value in attrs})
+        self.open[-1].inside.append(node)
+        if tag not in VOID:
+            self.open.append(node)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.open[-1].inside.append(Node(tag, {key: value or "" for key, value in attrs}))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop().tag == tag
+
+    def handle_data(self, data: str) -> None:
+        self.open[-1].text += data
+
+
+def read(path: Path) -> Node:
+    reader = Reader()
+    reader.feed(path.read_text("utf-8"))
+    (page,) = reader.open
+    return page
+
+
+def facts_of(article: Node) -> dict[str, Any]:
+    (data,) = article.all("script", type="application/json")
+    assert not set("<>&") & set(data.text)  # no tag, comment or reference can begin
+    found: dict[str, Any] = json.loads(data.text)
+    return found
+
+
+def number_of(article: Node) -> int:
+    heading = next(node for node in article.all("*") if node.tag in ("h3", "h4"))
+    return int(heading.text.split()[-1])
+
+
+def shown(path: Path) -> list[int]:
+    return [number_of(article) for article in read(path).all("article")]
+
+
+def decoded(image: Node) -> npt.NDArray[np.uint8]:
+    kind, _, data = image.attributes["src"].partition(",")
+    assert kind == "data:image/webp;base64"
+    found = cv2.imdecode(np.frombuffer(base64.b64decode(data), np.uint8), cv2.IMREAD_COLOR)
+    assert found is not None
+    return np.asarray(found[..., ::-1], np.uint8)
+
+
+def frames_in(article: Node, place: int) -> npt.NDArray[np.uint8]:
+    """The frames [n, H, W, 3] of one field of an episode, cut from its sprites."""
+    image = facts_of(article)["images"][place]
+    high, wide, rows, columns = (image[key] for key in ("height", "width", "rows", "columns"))
+    (holder,) = article.all("details", data_field=str(place))
+    sheets = [decoded(sheet) for sheet in holder.all("img")]
+    assert all(sheet.shape == (rows * high, columns * wide, 3) for sheet in sheets)
+    frames = [
+        sheet.reshape(rows, high, columns, wide, 3).transpose(0, 2, 1, 3, 4) for sheet in sheets
+    ]
+    return np.concatenate([each.reshape(-1, high, wide, 3) for each in frames])
+
+
+def rows_in(article: Node) -> list[int]:
+    facts = facts_of(article)
+    return [*range(facts["first"], facts["last"], facts["step"]), facts["last"]]
+
+
+def check_frames(store: Path, report: Path) -> int:
+    """Compare each frame of a report with the stored one; the number of fields that were seen."""
+    seen = 0
+    articles = {
+        (number_of(article), facts_of(article)["first"]): article
+        for article in read(report).all("article")
+    }
+    with sw.SequenceReplayBuffer.open(store, read_only=True) as replay:
+        images = image_fields(replay.storage.spec)
+        for episode in replay.iter_episodes():
+            if (article := articles.get((episode.id, episode.first_row))) is None:
+                continue
+            rows = np.array(rows_in(article))
+            for place, image in enumerate(images):
+                stored = image.pixels(episode.fields[image.name])[rows - episode.first_row]
+                grey = stored[..., None].repeat(3, -1) if stored.ndim == 3 else stored
+                found = frames_in(article, place)
+                assert np.array_equal(found[: len(rows)], grey)
+                assert not found[len(rows) :].any()
+                seen += 1
+    return seen
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    made: dict[str, Path] = {}
+
+    def find(name: str) -> Path:
+        if name not in made:
+            folder = tmp_path_factory.mktemp("stores") / name
+            made[name] = getattr(viewed_stores, name)(folder)
+        return made[name]
+
+    return find
+
+
+Store = Callable[[str], Path]
+
+
+@pytest.mark.parametrize("name", ["pong", "cameras", "evicted", "repaired"])
+def test_every_frame_is_the_stored_one(name: str, store: Store, tmp_path: Path) -> None:
+    folder = store(name)
+    made = write_report(folder, tmp_path / "a.html", episodes=f"{EPISODES},0-9")
+    assert made.notes == ()
+    assert check_frames(folder, tmp_path / "a.html") >= 1
+
+
+def test_curves_are_the_stored_numbers(store: Store, tmp_path: Path) -> None:
+    write_report(store("cartpole"), tmp_path / "a.html", episodes="first:6")
+    articles = {number_of(one): one for one in read(tmp_path / "a.html").all("article")}
+    assert len(articles) == 6
+    with sw.SequenceReplayBuffer.open(store("cartpole"), read_only=True) as replay:
+        for episode in replay.iter_episodes():
+            curves = facts_of(articles[episode.id])["curves"]["curves"]
+            reward = np.array(curves["reward"]["values"])
+            assert np.array_equal(reward, episode.reward)
+            assert np.array_equal(np.cumsum(reward), curves["return so far"]["values"])
+            for place in range(4):
+                exact = np.array(curves[f"observation[{place}]"]["values"])
+                assert np.array_equal(exact.astype(np.float32), episode.observation[:, place])
+            actions = curves["action"]["values"]
+            assert actions[-1] is None  # none was chosen from the final observation
+            assert np.array_equal(actions[:-1], episode.action[:-1])
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_numbers_are_shortened_without_loss(value: float) -> None:
+    assert json.loads(json.dumps(_short(value, is_single=False))) == value
+
+
+@given(st.floats(width=32, allow_nan=False, allow_infinity=False))
+def test_numbers_of_32_bits_take_no_more_digits_than_they_need(value: float) -> None:
+    text = json.dumps(_short(value, is_single=True))
+    assert np.float32(json.loads(text)) == np.float32(value)
+    digits = re.sub(r"e.*|[-.]", "", text).strip("0")
+    assert len(digits) <= 9 or value.is_integer(), text
+
+
+def test_nothing_is_loaded_and_only_the_own_script_runs(store: Store, tmp_path: Path) -> None:
+    write_report([store("cameras"), store("cartpole")], tmp_path / "a.html")
+    page = read(tmp_path / "a.html")
+    (policy,) = page.all("meta", http_equiv="Content-Security-Policy")
+    rules = dict(rule.strip().split(" ", 1) for rule in policy.attributes["content"].split(";"))
+    (script,) = [one for one in page.all("script") if one.attributes["type"] != "application/json"]
+    (style,) = page.all("style")
+    for rule, node in (("script-src", script), ("style-src", style)):
+        digest = base64.b64encode(hashlib.sha256(node.text.encode()).digest()).decode()
+        assert rules.pop(rule) == f"'sha256-{digest}'"
+    assert rules == {
+        "default-src": "'none'",
+        "img-src": "data:",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+    }
+    assert "export " not in re.sub("//.*", "", script.text)
+    assert "import" not in script.text
+    assert "url(" not in style.text
+    assert "@import" not in style.text
+    for node in page.all("*"):
+        assert node.tag not in {"link", "iframe", "object", "embed", "base", "form", "a "}
+        for key, value in node.attributes.items():
+            assert key != "style"
+            assert not key.startswith("on")
+            if key in ("src", "href", "srcset", "action", "data", "poster"):
+                assert value.startswith(("data:image/webp;base64,", "#"))
+    assert len({node.attributes["id"] for node in page.all("*") if "id" in node.attributes}) == sum(
+        "id" in node.attributes for node in page.all("*")
+    )
+
+
+def tags(page: Node) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for node in page.all("*"):
+        found[node.tag] = found.get(node.tag, 0) + 1
+    return found
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+def test_hostile_text_is_only_text(text: str, store: Store, tmp_path: Path) -> None:
+    name = "".join(character for character in text[:60] if character not in "/\0\n\r") or "x"
+    folder = tmp_path / name
+    shutil.copytree(store("hostile"), folder)
+    plain = tmp_path / "plain"
+    shutil.copytree(store("hostile"), plain)
+    write_report(plain, tmp_path / "plain.html", title="plain")
+    made = write_report(folder, tmp_path / "a.html", title=text)
+    page = read(tmp_path / "a.html")
+    assert tags(page) == tags(read(tmp_path / "plain.html"))
+    (heading,) = page.all("h1")
+    assert heading.words == unescape(escape(text, 600))
+    assert made.nbytes < 300_000
+    assert not re.search("[\x00-\x08\x0b-\x1f\u202a-\u202e]", (tmp_path / "a.html").read_text())
+    curves = facts_of(page.all("article")[0])["curves"]["curves"]
+    assert set(curves["extra/<b>bold</b>"]["values"]) == {None}
+
+
+class ChainEnv(gym.Env[npt.NDArray[np.float32], np.int64]):
+    observation_space = spaces.Box(-1, 1, (2,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, episodes: list[list[float]]) -> None:
+        self.rest = [list(one) for one in episodes]
+        self.rewards: list[float] = []
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.rewards = self.rest.pop(0) if self.rest else [0.0]
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: np.int64) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        reward = self.rewards.pop(0)
+        return np.zeros(2, np.float32), reward, not self.rewards, False, {}
+
+
+def chain(folder: Path, episodes: list[list[float]]) -> Path:
+    with (
+        sw.SequenceReplayBuffer(folder) as replay,
+        sw.Collector(ChainEnv(episodes), sw.RandomPolicy(), replay, seed=0) as collector,
+    ):
+        collector.collect(episodes=len(episodes))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("best", [2]),
+        ("best:3", [2, 4, 0]),  # of equal ones the smaller id first
+        ("worst:2", [1, 3]),
+        ("longest:2", [3, 4]),
+        ("shortest:2", [0, 1]),
+        ("first:2", [0, 1]),
+        ("last:2", [4, 3]),
+        ("3,best:2,worst:9", [3, 2, 4, 1, 0]),
+        (" 1-2 , best:1", [1, 2]),
+        ("4-2,1", None),
+        ("none", []),
+        ("best:0", []),
+    ],
+)
+def test_which_episodes_are_shown(words: str, expected: list[int] | None, tmp_path: Path) -> None:
+    folder = chain(tmp_path / "a", [[5], [-3], [4, 5], [1, 1, 1], [4, 5, 0]])
+    if expected is None:
+        with pytest.raises(ValueError, match=re.escape(words.split(",")[0])):
+            write_report(folder, tmp_path / "a.html", episodes=words)
+        return
+    made = write_report(folder, tmp_path / "a.html", episodes=words)
+    assert shown(tmp_path / "a.html") == expected
+    assert made.playable == len(expected)
+    assert made.episodes == 5
+
+
+def test_an_episode_has_all_its_reasons(tmp_path: Path) -> None:
+    write_report(chain(tmp_path / "a", [[1.0], [2.0], [3.0, 1.0]]), tmp_path / "a.html")
+    first, *_ = read(tmp_path / "a.html").all("article")
+    assert [tag.text for tag in first.all("li")] == ["best", "3rd worst", "longest", "terminated"]
+
+
+def test_cut_episodes_are_ranked_only_where_none_is_whole(tmp_path: Path) -> None:
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    for folder, lengths in ((whole, [2, 9]), (cut, [9])):
+        with (
+            sw.SequenceReplayBuffer(folder) as replay,
+            sw.Collector(
+                ChainEnv([[1.0] * length for length in lengths]), sw.RandomPolicy(), replay, seed=0
+            ) as collector,
+        ):
+            collector.collect(steps=6)
+        write_report(folder, tmp_path / "a.html", overwrite=True)
+        assert shown(tmp_path / "a.html") == [0]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("bst:3", "'bst:3'"),
+        ("best:-1", "'best:-1'"),
+        ("best:3,,worst", "''"),
+        ("", "''"),
+        ("best:99999", "'best:99999'"),
+        ("best:101", "100.*101"),
+        ("0-99999999999999999", "100.*100,000,000,000,000,000"),
+        ("77", "77"),
+        ("best,7-9", "7-9"),
+    ],
+)
+def test_other_words_are_refused_before_a_file_is_made(
+    words: str, said: str, store: Store, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=f"^episodes: expected .*{said}"):
+        write_report(store("cartpole"), tmp_path / "a.html", episodes=words)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def long(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two episodes of 700 frames and one of 40, which was cut."""
+    folder = tmp_path_factory.mktemp("long") / "store"
+    with (
+        sw.SequenceReplayBuffer(folder) as replay,
+        sw.Collector(LongEnv(700), sw.RandomPolicy(), replay, seed=0) as collector,
+    ):
+        collector.collect(steps=1440)
+    return folder
+
+
+ALL = "first:3"
+
+
+@pytest.fixture(scope="module")
+def least(long: Path, tmp_path_factory: pytest.TempPathFactory) -> int:
+    """Bytes of the smallest page, without frames."""
+    out = tmp_path_factory.mktemp("least") / "a.html"
+    with pytest.raises(ValueError, match=r"max_bytes: expected at least .* kB"):
+        write_report(long, out, episodes=ALL, max_bytes=1)
+    for size in range(30_000, 200_000, 500):
+        try:
+            return write_report(long, out, episodes=ALL, max_bytes=size).nbytes
+        except ValueError:
+            assert not out.exists()
+    raise AssertionError("no size was enough")
+
+
+@pytest.mark.parametrize("more", [0, 1, 500, 2_000, 6_000, 15_000, 40_000, 90_000, 5_000_000])
+def test_the_file_is_as_large_as_it_may_be_and_says_what_is_left_out(
+    more: int, long: Path, least: int, tmp_path: Path
+) -> None:
+    out = tmp_path / "a.html"
+    made = write_report(long, out, episodes=ALL, max_bytes=least + more)
+    assert made.nbytes == out.stat().st_size <= least + more
+    steps = {}
+    for article in read(out).all("article"):
+        facts = facts_of(article)
+        count = len(rows_in(article))
+        if not facts["images"]:
+            assert "frames are left out" in article.words
+            continue
+        steps[number_of(article)] = facts["step"]
+        frames = frames_in(article, 0)
+        assert len(frames) >= count
+        if facts["step"] > 1:
+            assert f"of {facts['last'] + 1:,} frames" in article.words
+        else:
+            assert "keep the file small" not in article.words
+    assert len(made.notes) == 3 - sum(step == 1 for step in steps.values())
+    if steps:
+        assert check_frames(long, out) == 3 if len(steps) == 3 else True
+    if more >= 90_000:
+        assert made.notes == ()
+
+
+def test_more_room_never_shows_less(long: Path, least: int, tmp_path: Path) -> None:
+    shown_frames = []
+    for more in (3_000, 10_000, 30_000, 90_000):
+        out = tmp_path / f"{more}.html"
+        write_report(long, out, episodes=ALL, max_bytes=2 * least + more)
+        articles = read(out).all("article")
+        shown_frames.append(sum(len(rows_in(one)) for one in articles if facts_of(one)["images"]))
+    assert shown_frames == sorted(shown_frames)
+    assert shown_frames[-1] == 701 + 701 + 41
+
+
+def test_long_episodes_have_ranges_of_values(tmp_path: Path) -> None:
+    rewards = [0.0] * 5_000
+    rewards[4321] = 7.0
+    write_report(chain(tmp_path / "a", [rewards]), tmp_path / "a.html")
+    (article,) = read(tmp_path / "a.html").all("article")
+    facts = facts_of(article)
+    reward = facts["curves"]["curves"]["reward"]
+    assert max(reward["high"]) == 7  # no spike is lost
+    assert len(facts["curves"]["rows"]) == len(reward["low"]) == 2_000
+    assert "rows each" in article.words
+
+
+@pytest.mark.parametrize("name", ["cartpole", "levels"])
+def test_without_images_curves_are_drawn_without_the_script(
+    name: str, store: Store, tmp_path: Path
+) -> None:
+    write_report(store(name), tmp_path / "a.html")
+    for article in read(tmp_path / "a.html").all("article"):
+        assert not article.all("img")
+        (still,) = article.all("div", of="still")
+        assert len(still.all("svg")) >= 6
+        assert len(article.all("canvas")) == 1  # of the curves
+
+
+def test_an_empty_store(tmp_path: Path) -> None:
+    env = gym.make("CartPole-v1")
+    spec = sw.Spec.from_spaces(env.observation_space, env.action_space)
+    DiskStorage.create(tmp_path / "a", spec).close()
+    made = write_report(tmp_path / "a", tmp_path / "a.html")
+    assert (made.episodes, made.playable) == (0, 0)
+    page = read(tmp_path / "a.html")
+    assert "No episode is stored" in page.words
+    assert "observation" in page.words
+
+
+def test_returns_that_are_not_finite(tmp_path: Path) -> None:
+    folder = chain(
+        tmp_path / "a", [[math.inf], [1.0], [math.nan], [-math.inf, 2.0], [1e308], [-1.7e308]]
+    )
+    write_report(folder, tmp_path / "a.html")
+    page = read(tmp_path / "a.html")
+    assert "NaN or infinite" in page.words
+    assert shown(tmp_path / "a.html")
+
+
+def test_several_stores_are_compared(store: Store, tmp_path: Path) -> None:
+    other = tmp_path / "cartpole"
+    shutil.copytree(store("levels"), other)
+    made = write_report([store("cartpole"), other, store("cameras")], tmp_path / "a.html")
+    page = read(tmp_path / "a.html")
+    assert made.stores == 3
+    assert made.episodes == 6 + 12 + 3
+    (table, *_) = page.all("table")
+    assert [cell.text for cell in table.all("th")[:3]] == [
+        "cartpole (1)",
+        "cartpole (2)",
+        "cameras",
+    ]
+    legends = page.all("ul", of="legend")
+    assert legends
+    assert all(len(legend.all("li")) == 3 for legend in legends)
+    headings = [node.text for node in page.all("h3")]
+    assert headings.count("cartpole (2)") >= 2  # its episodes, and its runs
+
+
+def test_the_same_store_gives_the_same_bytes_wherever_it_is(store: Store, tmp_path: Path) -> None:
+    write_report(store("cameras"), tmp_path / "a.html", with_digest=True)
+    os.mkdir(tmp_path / "elsewhere")
+    shutil.copytree(store("cameras"), tmp_path / "elsewhere" / "cameras")
+    write_report(tmp_path / "elsewhere" / "cameras", tmp_path / "b.html", with_digest=True)
+    data = (tmp_path / "a.html").read_bytes()
+    assert data == (tmp_path / "b.html").read_bytes()
+    assert str(tmp_path).encode() not in data
+    assert str(store("cameras").parent).encode() not in data
+
+
+def test_the_provenance_is_that_of_the_store(store: Store, tmp_path: Path) -> None:
+    write_report(store("pong"), tmp_path / "a.html", with_digest=True)
+    (section,) = read(tmp_path / "a.html").all("section", id="provenance")
+    with sw.SequenceReplayBuffer.open(store("pong"), read_only=True) as replay:
+        (session,) = replay.sessions
+    facts: Any = session
+    for text in (
+        str(facts["seed"]),
+        facts["began"][:10],
+        "RandomPolicy",
+        facts["versions"]["ale-py"],
+    ):
+        assert text in section.words
+    assert re.search("digest[0-9a-f]{16}", section.words)
+
+
+def test_a_file_that_is_there_is_kept(store: Store, tmp_path: Path) -> None:
+    out = tmp_path / "a.html"
+    out.write_text("mine")
+    with pytest.raises(ValueError, match=r"out: expected a new file, .*a\.html.*--overwrite"):
+        write_report(store("cartpole"), out)
+    with pytest.raises(ValueError, match="out: expected a new file"):
+        write_report(store("cartpole"), tmp_path, overwrite=True)
+    with pytest.raises(ValueError, match=r"out: .*no/a\.html"):
+        write_report(store("cartpole"), tmp_path / "no" / "a.html")
+    assert out.read_text() == "mine"
+
+    def stop(done: int, of: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_report(store("cameras"), out, overwrite=True, progress=stop)
+    assert out.read_text() == "mine"
+    assert list(tmp_path.iterdir()) == [out]
+    write_report(store("cartpole"), out, overwrite=True)
+    assert read(out).all("article")
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_progress_counts_the_episodes_with_frames(store: Store, tmp_path: Path) -> None:
+    calls: list[tuple[int, int]] = []
+    write_report(
+        store("cameras"), tmp_path / "a.html", progress=lambda done, of: calls.append((done, of))
+    )
+    assert calls == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_the_answer_says_what_was_written(store: Store, tmp_path: Path) -> None:
+    out = tmp_path / "a.html"
+    made = write_report(str(store("cartpole")), str(out))
+    assert made == ReportFile(str(out), out.stat().st_size, 1, 6, len(shown(out)), ())
+
+
+@pytest.mark.parametrize("count", [0, 13])
+def test_the_number_of_stores_is_bounded(count: int, store: Store, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=f"1 to 12 stores, got {count}"):
+        write_report([store("cartpole")] * count, tmp_path / "a.html")
+
+
+finite = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@given(finite, finite)
+@example(4503599627370495.0, 4503599627370497.0)
+@example(1e300, 1e300)
+@example(-1.7976931348623157e308, 1.7976931348623157e308)
+@example(0.0, 5e-324)
+def test_ticks_cover_the_values(one: float, other: float) -> None:
+    low, high = sorted((one, other))
+    ticks = report_charts._ticks(low, high)
+    assert 2 <= len(ticks) <= 8
+    assert all(map(math.isfinite, ticks)) or max(abs(low), abs(high)) > 1e307
+    if all(map(math.isfinite, ticks)):
+        slack = 1e-6 * max(ticks[1] - ticks[0], 0)
+        assert ticks[0] <= low + slack
+        assert ticks[-1] >= high - slack
+        assert all(a < b for a, b in pairwise(ticks))
+
+
+def test_a_chart_of_many_episodes_shows_the_extremes() -> None:
+    returns = np.zeros(100_000)
+    returns[54_321] = 50.0
+    drawn = report_charts.returns_in_order([returns], [np.ones(100_000, np.bool_)], "returns")
+    assert len(drawn) < 60_000
+    tops = [float(y) for y in re.findall('class="dot[^"]*" x="[^"]*" y="([^"]*)"', drawn)]
+    assert min(tops) == pytest.approx(report_charts._height(50.0, [0, 20, 40, 60]), abs=12)
+    assert min(tops) < sorted(tops)[1] - 50
+
+
+def test_names_of_curves_cannot_end_the_data(tmp_path: Path) -> None:
+    def policy(observation: Any, is_first: Any) -> Any:
+        zeros = np.zeros(len(is_first), np.int64)
+        return zeros, {HOSTILE[1]: np.zeros(len(is_first), np.float32)}
+
+    folder = viewed_stores.cartpole(tmp_path / "a", policy, episodes=1)
+    write_report(folder, tmp_path / "a.html")
+    page = read(tmp_path / "a.html")
+    articles = page.all("article")
+    assert len(page.all("script")) == len(articles) + 1
+    assert f"extra/{HOSTILE[1]}" in facts_of(articles[0])["curves"]["curves"]
+
+
+class NamedEnv(LongEnv):
+    """A picture whose name takes much more bytes in HTML."""
+
+    name = "&" * 150
+
+    def __init__(self) -> None:
+        super().__init__(100)
+        self.observation_space: Any = spaces.Dict({self.name: self.observation_space})
+
+    def picture(self) -> Any:
+        return {self.name: super().picture()}
+
+
+def test_long_names_do_not_make_the_file_larger_than_it_may_be(tmp_path: Path) -> None:
+    with (
+        sw.SequenceReplayBuffer(tmp_path / "a") as replay,
+        sw.Collector(NamedEnv(), sw.RandomPolicy(), replay, seed=0) as collector,
+    ):
+        collector.collect(episodes=2)
+    whole = write_report(tmp_path / "a", tmp_path / "a.html")
+    assert whole.notes == ()
+    for less in range(1, 5_000, 400):
+        most = whole.nbytes - less
+        made = write_report(tmp_path / "a", tmp_path / "b.html", max_bytes=most, overwrite=True)
+        assert made.nbytes <= most

@@ -1,0 +1,328 @@
+"""Folders: where groups write, what is uploaded, which attempts count, and an object store down."""
+
+from __future__ import annotations
+
+import logging
+import re
+import shutil
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stepwell.buffers import (
+    DiskStorage,
+    End,
+    SequenceReplayBuffer,
+    StoreCorrupt,
+    StoreLocked,
+    StoreNotFound,
+)
+from stepwell.buffers.storage.cloud.objects import Objects
+from stepwell.buffers.storage.cloud.upload_thread import UploadThread, next_pause
+from stepwell.buffers.storage.cloud.uploader import Uploader
+from stepwell.buffers.testing import Recording, assert_holds, play
+from stepwell.collectors.distributed import folders as folders_file
+from stepwell.collectors.distributed.folders import Folders, GroupFolder
+from support.cloud.faulty_objects import Place
+from support.disk_stores import create, filled
+
+pytest.importorskip("obstore")
+
+
+@pytest.fixture
+def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return f"file://{tmp_path}/objects"
+
+
+def folders(url: str, **more: float) -> Folders:
+    return Folders(url, **{"seal_seconds": 1e-9, **more})  # type: ignore[arg-type]
+
+
+def written(folder: GroupFolder, calls: int, seed: int = 0) -> str:
+    """Write random rows as a group does, and return their digest."""
+    with create(folder.path) as storage:
+        rows = Recording()
+        for _ in range(calls):
+            storage.add([rows.chunk(0, 20, End.NONE)])
+            folder.after_add(storage)
+        replay = SequenceReplayBuffer.of(storage)
+        return replay.digest()
+
+
+def test_a_folder_has_a_store_for_each_group(tmp_path: Path) -> None:
+    assert Folders(tmp_path / "runs").stores() == []
+    for group in (3, 0, 12):
+        folder = GroupFolder(str(tmp_path / "runs"), group, 0)
+        assert folder.path == tmp_path / "runs" / f"group-{group:05}"
+        written(folder, 3)
+        folder.close()
+    (tmp_path / "runs" / "group-00099").mkdir()  # no store
+    (tmp_path / "runs" / "notes").mkdir()
+    stores = Folders(tmp_path / "runs").stores()
+    assert [Path(each).name for each in stores] == ["group-00000", "group-00003", "group-00012"]
+    with SequenceReplayBuffer.open(stores, read_only=True) as replay:
+        assert len(replay) > 0
+    again = GroupFolder(Folders(tmp_path / "runs"), 3, 1)  # the same folder
+    assert again.path == tmp_path / "runs" / "group-00003"
+
+
+def test_groups_upload_their_stores_and_leave_nothing_behind(url: str, tmp_path: Path) -> None:
+    digests: list[str] = []
+    for group in range(2):
+        folder = GroupFolder(folders(url), group, 0)
+        digests.append(written(folder, 5, group))
+        folder.close()
+        assert not folder.path.exists()
+    assert not [*(tmp_path / "cache").rglob("*.bin")]
+    stores = Folders(url).stores()
+    assert stores == [f"{url}/group-0000{group}/attempt-0" for group in range(2)]
+    for store, digest in zip(stores, digests, strict=True):
+        with SequenceReplayBuffer.open(store, read_only=True) as replay:
+            assert replay.digest() == digest
+    with SequenceReplayBuffer.open(stores, read_only=True) as both:
+        assert both.sample_sequences(4, length=8).reward.shape == (4, 8)
+    with pytest.raises(StoreNotFound, match=re.escape(f"such as {stores[0]};")):
+        SequenceReplayBuffer.open(url, read_only=True)
+
+
+def test_rows_are_uploaded_while_a_group_writes(url: str) -> None:
+    folder = GroupFolder(folders(url), 0, 0)
+    with create(folder.path) as storage:
+        chunks = play(storage, 3)
+        folder.after_add(storage)
+        assert folder._thread is not None
+        while not Folders(url).stores():
+            folder._thread.wait(0.01)
+        with SequenceReplayBuffer.open(Folders(url).stores()[0], read_only=True) as replay:
+            assert_holds(replay.storage, chunks)
+    folder.close()
+
+
+def test_uploaded_rows_make_room_on_the_local_disk(url: str) -> None:
+    folder = GroupFolder(folders(url, most_local_bytes=60_000), 0, 0)
+    with create(folder.path) as storage:
+        rows = Recording()
+        for _ in range(60):
+            storage.add([rows.chunk(0, 20, End.NONE)])
+            folder.after_add(storage)
+            assert storage.nbytes <= 60_000
+        total = storage.index.total_steps
+        assert storage.index.steps < total
+    folder.close()
+    with SequenceReplayBuffer.open(Folders(url).stores()[0], read_only=True) as replay:
+        assert len(replay) == total
+        assert replay.lost_chunks == 0
+
+
+def test_an_attempt_that_began_is_not_begun_again(url: str) -> None:
+    GroupFolder(folders(url), 5, 0).close()
+    GroupFolder(folders(url), 6, 0).close()
+    with pytest.raises(StoreLocked, match="attempt 0 of group 5"):
+        GroupFolder(folders(url), 5, 0)
+    GroupFolder(folders(url), 5, 2).close()
+    with pytest.raises(StoreLocked, match="attempt 2 of group 5"):  # a zombie
+        GroupFolder(folders(url), 5, 1)
+
+
+def test_of_two_that_begin_the_same_attempt_one_wins(url: str) -> None:
+    results: list[object] = []
+    barrier = threading.Barrier(8)
+
+    def begin() -> None:
+        barrier.wait()
+        try:
+            results.append(GroupFolder(folders(url), 0, 0))
+        except StoreLocked as error:
+            results.append(error)
+
+    threads = [threading.Thread(target=begin) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(isinstance(each, GroupFolder) for each in results) == 1
+    assert len(results) == 8
+
+
+def test_an_attempt_that_plays_its_history_again_takes_the_place_of_the_one_before(
+    url: str,
+) -> None:
+    counts: list[str] = []
+    calls = [(0, True, 4), (1, True, 2), (2, False, 3), (3, True, 6)]
+    for attempt, supersedes, count in calls:
+        folder = GroupFolder(folders(url), 0, attempt, supersedes=supersedes)
+        written(folder, count)
+        folder.close()
+        counts = Folders(url).stores()
+        if attempt == 1:  # it has not caught up
+            assert counts == [f"{url}/group-00000/attempt-0"]
+    # 0 and 1 are the same rows, of which 0 has more; 3 goes on with those of 2.
+    assert counts == [f"{url}/group-00000/attempt-{number}" for number in (0, 3)]
+
+
+def test_what_a_dead_attempt_has_not_uploaded_is_uploaded_by_the_next(
+    url: str, tmp_path: Path
+) -> None:
+    dead = GroupFolder(folders(url, seal_seconds=1e9), 0, 0)
+    with create(dead.path) as storage:
+        chunks = play(storage, 4)
+        dead.after_add(storage)  # nothing is sealed yet
+        shutil.copytree(dead.path, tmp_path / "killed")
+    assert dead._thread is not None
+    dead._thread.stop()
+    shutil.rmtree(dead.path)
+    shutil.copytree(tmp_path / "killed", dead.path)
+    assert Folders(url).stores() == []
+    folder = GroupFolder(folders(url), 0, 1, supersedes=False)
+    written(folder, 2)
+    folder.close()
+    assert not dead.path.exists()
+    stores = Folders(url).stores()
+    assert stores == [f"{url}/group-00000/attempt-{attempt}" for attempt in range(2)]
+    with SequenceReplayBuffer.open(stores[0], read_only=True) as replay:
+        assert_holds(replay.storage, chunks)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [b"", b"[]", b"{}", b'{"group":0,"attempt":1,"supersedes":1}', b"9" * 100_000],
+)
+def test_a_damaged_record_is_told_with_its_name(record: bytes, url: str) -> None:
+    GroupFolder(folders(url), 0, 0).close()
+    Objects(url, is_writer=True).put("groups/group-00000-attempt-1.json", record)
+    with pytest.raises(StoreCorrupt, match=r"groups/group-00000-attempt-1\.json"):
+        Folders(url).stores()
+
+
+def test_folders_refuse_what_makes_no_sense() -> None:
+    nan = float("nan")
+    options: list[dict[str, Any]] = [
+        {"seal_seconds": 0},
+        {"seal_seconds": nan},
+        {"most_local_bytes": 0},
+    ]
+    for wrong in options:
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            Folders("runs", **wrong)
+    with pytest.raises(ValueError, match="path"):
+        Folders("")
+    with pytest.raises(TypeError, match="expected a folder or a URL, got 7"):
+        Folders(7)  # type: ignore[arg-type]
+
+
+# An object store that is down.
+
+
+def test_pauses_grow_up_to_a_minute() -> None:
+    pauses = [1.0]
+    while len(pauses) < 9:
+        pauses.append(next_pause(pauses[-1]))
+    assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+
+
+def test_a_store_that_is_down_and_comes_back_loses_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    filled(tmp_path / "store", 6)
+    place = Place()
+    objects = place.connect()
+    objects.is_down = True
+    caplog.set_level(logging.INFO, "stepwell")
+    thread = UploadThread(
+        Uploader(tmp_path / "store", objects), "s3://bucket/run", pause_seconds=0.01
+    )
+    thread.wake()
+    while caplog.text.count("trying again") < 3:
+        thread.wait(0.01)
+    assert isinstance(thread.trouble, ConnectionError)
+    assert not place.objects
+    thread.check()
+    objects.is_down = False
+    assert thread.finish(60)
+    assert place.objects
+    assert thread.trouble is None
+    assert "work again" in caplog.text
+
+
+def test_a_group_waits_while_too_much_is_not_uploaded(
+    url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Place()
+    objects = place.connect()
+    objects.is_down = True
+    monkeypatch.setattr(folders_file, "Objects", lambda url, is_writer=False: objects)
+    monkeypatch.setattr(folders_file, "_begin", lambda *arguments, **more: None)
+    monkeypatch.setattr(folders_file, "_WAIT_SECONDS", 0.01)
+    caplog.set_level(logging.INFO, "stepwell")
+    folder = GroupFolder(folders(url, most_local_bytes=30_000), 0, 0)
+    with create(folder.path) as storage:
+        written_steps: list[int] = []
+        is_done = threading.Event()
+
+        def write() -> None:
+            rows = Recording()
+            for _ in range(40):
+                storage.add([rows.chunk(0, 20, End.NONE)])
+                folder.after_add(storage)
+                written_steps.append(storage.index.total_steps)
+            is_done.set()
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        while "group 0 waits" not in caplog.text:
+            assert not is_done.wait(0.01)
+        waiting = len(written_steps)
+        assert not is_done.wait(0.3)
+        assert len(written_steps) == waiting < 40
+        assert storage.nbytes < 100_000
+        objects.is_down = False
+        assert is_done.wait(60)
+        writer.join()
+        assert storage.index.total_steps == written_steps[-1]
+    folder.close()
+    assert any(name.startswith("manifests/") for name in place.objects)
+
+
+def test_rows_that_cannot_be_uploaded_stay_and_the_error_says_where(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objects = Place().connect()
+    monkeypatch.setattr(folders_file, "Objects", lambda url, is_writer=False: objects)
+    folder = GroupFolder(folders(url), 0, 0)
+    objects.is_down = True
+    with create(folder.path) as storage:
+        chunks = play(storage, 2)
+        folder.after_add(storage)
+    with pytest.raises(ConnectionError, match=rf"stepwell upload {folder.path} {url}/group-00000"):
+        folder.close(seconds=0.1)
+    with DiskStorage.open(folder.path, read_only=True) as kept:
+        assert_holds(kept, chunks)
+
+
+def test_another_uploader_ends_the_group_at_its_next_call(url: str) -> None:
+    folder = GroupFolder(folders(url), 0, 0)
+    assert folder.url is not None
+    with create(folder.path) as storage:
+        play(storage, 1)
+        folder.after_add(storage)
+        thread = folder._thread
+        assert thread is not None
+        while not Folders(url).stores():
+            thread.wait(0.01)
+        Uploader(folder.path, Objects(folder.url)).upload()  # it takes over
+        storage.append_session({"began": "now"})
+        with pytest.raises(StoreLocked, match="was written by another process"):
+            _write_until_refused(folder, storage)
+    with pytest.raises(StoreLocked):
+        folder.close()
+    assert folder.path.exists()
+
+
+def _write_until_refused(folder: GroupFolder, storage: DiskStorage) -> None:
+    while True:
+        folder.after_add(storage)
+        assert folder._thread is not None
+        folder._thread.wait(0.01)

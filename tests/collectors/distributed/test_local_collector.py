@@ -1,0 +1,411 @@
+"""`LocalCollector`: the data of one process from any number of them, whatever dies."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import re
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import stepwell as sw
+from stepwell.buffers import SequenceReplayBuffer
+from stepwell.buffers.storage.disk.storage import DiskStorage
+from stepwell.collectors.distributed.collector import GroupLost
+from stepwell.collectors.distributed.engine import RemoteError
+from stepwell.collectors.distributed.local_collector import LocalCollector
+from stepwell.collectors.distributed.mirror import Mirror
+from support.actor_hosts import descendants, left_of
+from support.crash.other_processes import line_of, python
+from support.groups import Asked, Walk, Weighted, one_process
+from support.local_groups import (
+    NUM_ENVS,
+    failing_envs,
+    faulty_walks,
+    hanging_envs,
+    killing,
+    noise_envs,
+    slow_walks,
+)
+
+GROUPS, SEED = 3, 11
+STEPS = 600
+
+
+def local(
+    replay: SequenceReplayBuffer | None,
+    make_envs: Callable[[], Any] = slow_walks,
+    make_policy: Callable[[], Any] = sw.RandomPolicy,
+    **options: Any,
+) -> LocalCollector:
+    given: dict[str, Any] = {"groups": GROUPS, "processes": 2, "seed": SEED, **options}
+    return LocalCollector(make_envs, make_policy, replay, **given)
+
+
+CALLS = [Asked("steps", STEPS), Asked("episodes", 40), Asked("rollout", 30), Asked("steps", 100)]
+
+
+def play(collector: LocalCollector, calls: Sequence[Asked]) -> None:
+    for call in calls:
+        if call.kind == "rollout":
+            collector.rollout(call.amount)
+        else:
+            collector.collect(**{call.kind: call.amount})  # type: ignore[arg-type]
+
+
+def truth(*calls: Asked) -> str:
+    """Digest of what one process collects."""
+    return one_process(slow_walks, sw.RandomPolicy, SEED, GROUPS, calls).digest
+
+
+def test_any_number_of_processes_collects_what_one_process_does() -> None:
+    digests = set[str]()
+    for processes in (1, 2, 3):
+        replay = SequenceReplayBuffer()
+        with local(replay, processes=processes) as collector:
+            play(collector, CALLS)
+            digests.add(collector.report.digest)
+            assert collector.report.digest == replay.digest()
+            assert collector.report.actors == processes
+    assert digests == {truth(*CALLS)}
+    other = SequenceReplayBuffer()
+    with local(other, groups=2) as collector:
+        play(collector, CALLS)
+    assert other.digest() not in digests
+
+
+def test_processes_are_by_default_one_for_each_core_and_groups_as_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    name = "stepwell.collectors.distributed.local_collector.available_cores"
+    monkeypatch.setattr(name, lambda: 3)
+    choices: dict[str, dict[str, Any]] = {
+        "groups=3, actors=3": {},
+        "groups=2, actors=2": {"groups": 2},
+        "groups=1, actors=1": {"processes": 1},
+        "groups=5, actors=3": {"groups": 5},
+    }
+    for words, given in choices.items():
+        with LocalCollector(slow_walks, sw.RandomPolicy, **given) as collector:
+            assert words in repr(collector)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"processes": 4}, "processes: .* 3 groups, got 4"),
+        ({"processes": 0}, "processes: .*>= 1, got 0"),
+        ({"groups": 0.5}, "groups: .*got 0.5"),
+        ({"shard": (1, 5000)}, "groups.*15000"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        local(None, **options)
+
+
+@pytest.mark.parametrize("name", ["make_envs", "make_policy", "metadata"])
+def test_what_cannot_be_sent_is_named_in_one_sentence(name: str) -> None:
+    lock = threading.Lock()
+    options: dict[str, Any] = {"make_envs": slow_walks, name: lambda *_: lock}
+    with pytest.raises(TypeError, match=rf"^{name}: .*lock") as raised:
+        local(None, **options)
+    assert "\n" not in str(raised.value)
+
+
+def test_what_make_envs_raises_comes_with_its_traceback() -> None:
+    with pytest.raises(RemoteError, match="KeyError: 'no such world'") as raised:
+        with local(SequenceReplayBuffer(), failing_envs) as collector:
+            collector.collect(steps=10)
+    assert raised.value.kind == "KeyError"
+    notes = "\n".join(raised.value.__notes__)
+    assert re.search(r'raise KeyError\("no such world"\)(?s:.*)group \d, in actor-\d', notes)
+
+
+# Faults at a place that the env chooses.
+
+
+@pytest.mark.parametrize(
+    ("fault", "cause"),
+    [
+        ("kill", "signal 9, SIGKILL"),
+        pytest.param("exit", "exit code 3", marks=pytest.mark.proof),
+        pytest.param("segv", "signal 11, SIGSEGV", marks=pytest.mark.proof),
+        ("stop", "no answer within 3 s"),
+        pytest.param("hang", "no answer within 3 s", marks=pytest.mark.proof),
+        pytest.param("hang in C", "no answer within 3 s", marks=pytest.mark.proof),
+    ],
+)
+def test_a_death_changes_nothing_but_the_report(
+    fault: str, cause: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    replay = SequenceReplayBuffer()
+    make_envs = partial(faulty_walks, fault, tmp_path / "flag")
+    with local(replay, make_envs, answer_seconds=3.0) as collector:
+        report = collector.collect(steps=STEPS)
+    assert report.deaths >= 1
+    assert report.reseeded == 0
+    assert report.digest == replay.digest() == truth(Asked("steps", STEPS))
+    assert re.search(f"actor-. died: .*{cause}", caplog.text)
+
+
+@pytest.mark.proof
+def test_a_group_that_never_begins_is_given_up() -> None:
+    with pytest.raises(GroupLost, match=r"max_restarts=1.*no answer within 3 s"):
+        with local(SequenceReplayBuffer(), hanging_envs, start_seconds=3, max_restarts=1) as all_:
+            all_.collect(steps=10)
+    assert left_of(descendants(os.getpid())) == []
+
+
+@pytest.mark.proof
+def test_too_much_memory_is_an_error_that_says_so(tmp_path: Path) -> None:
+    with pytest.raises(RemoteError, match="MemoryError"):
+        with local(SequenceReplayBuffer(), partial(faulty_walks, "memory", tmp_path / "f")) as all_:
+            all_.collect(steps=STEPS)
+
+
+@pytest.mark.proof
+def test_a_short_pause_is_no_death() -> None:
+    replay = SequenceReplayBuffer()
+    with local(replay, answer_seconds=60.0) as collector:
+        collector.collect(steps=10)
+        hosts = [pid for pid in descendants(os.getpid()) if not has_children(pid)]
+        assert len(hosts) == 2
+        signal_all(hosts, signal.SIGSTOP)
+        timer = threading.Timer(0.5, partial(signal_all, hosts, signal.SIGCONT))
+        timer.start()
+        report = collector.collect(steps=STEPS)
+        timer.join()
+    assert report.deaths == 0
+    assert replay.digest() == truth(Asked("steps", 10), Asked("steps", STEPS))
+
+
+def signal_all(pids: Sequence[int], number: int) -> None:
+    for pid in pids:
+        os.kill(pid, number)
+
+
+def has_children(pid: int) -> bool:
+    return bool(Path(f"/proc/{pid}/task/{pid}/children").read_text())
+
+
+@pytest.mark.proof
+def test_worker_processes_of_envs_end_with_their_actor(tmp_path: Path) -> None:
+    replay = SequenceReplayBuffer()
+    with local(replay, partial(slow_walks, 0.001, 2)) as collector:
+        collector.collect(steps=50)
+        before = descendants(os.getpid())
+        assert len(before) == 2 + 2 + 2 * GROUPS  # keepers, hosts, and workers of the groups
+        hosts = [pid for pid in before if len(descendants(pid)) in (2, 4)]
+        os.kill(hosts[0], signal.SIGKILL)
+        report = collector.collect(steps=STEPS)
+        assert report.deaths == 1
+        assert len(left_of(before)) < len(before) - 2
+        last = descendants(os.getpid())
+    assert left_of([*before, *last]) == []
+    assert replay.digest() == truth(Asked("steps", 50), Asked("steps", STEPS))
+
+
+# Kills at random times.
+
+KILLS = [pytest.param(0, id="0")] + [
+    pytest.param(seed, marks=pytest.mark.full, id=str(seed)) for seed in range(1, 20)
+]
+
+
+@pytest.mark.parametrize("seed", KILLS)
+def test_kills_at_any_time_of_synchronous_calls_change_nothing(seed: int) -> None:
+    replay = SequenceReplayBuffer()
+    make_envs = partial(slow_walks, 0.0005)
+    calls = [Asked("steps", 1500), Asked("rollout", 20), Asked("episodes", 90)]
+    # A kill of a host takes its keeper with it, and there may be two in one start.
+    with killing(seed, within=3.0, count=3), local(replay, make_envs, max_restarts=9) as collector:
+        play(collector, calls)
+        digest = collector.report.digest
+    assert digest == replay.digest() == truth(*calls)
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("seed", KILLS)
+def test_rollouts_are_the_same_after_kills(seed: int) -> None:
+    found: list[list[bytes]] = []
+    for kills in (0, 3):
+        make_envs = partial(slow_walks, 0.0005)
+        with (
+            killing(seed, within=3.0, count=kills),
+            local(None, make_envs, Weighted, max_restarts=9) as collector,
+        ):
+            rollouts = [collector.rollout(40, weights={"w": k / 6}) for k in range(6)]
+        found.append(
+            [
+                np.ascontiguousarray(rows).tobytes()
+                for one in rollouts
+                for rows in (one.observation, one.action, one.reward, one.is_first)
+            ]
+        )
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("seed", KILLS)
+def test_rows_of_a_run_are_true_and_stay_after_kills(seed: int) -> None:
+    replay = SequenceReplayBuffer()
+    make_envs = partial(slow_walks, 0.0005)
+    seen = 0
+    with local(replay, make_envs, Weighted, max_restarts=9, flush_seconds=0.2) as collector:
+        with collector.running(weights={"w": 0.0}) as run:
+            while replay.steps == 0:
+                time.sleep(0.01)
+            with killing(seed, within=2.0, count=3) as killed:
+                began = time.monotonic()
+                while time.monotonic() < began + 2.0 or replay.steps < 1000:
+                    time.sleep(0.05)
+                    run.publish({"w": seen % 3 / 3})
+                    assert replay.steps >= seen
+                    seen = replay.steps
+        report = collector.report
+    assert report.deaths <= len(killed)
+    # The last step of each env is lost with its actor: the row after it never came.
+    lost = NUM_ENVS * sum(group.restarts for group in report.groups)
+    assert seen <= replay.steps <= report.steps <= replay.steps + lost
+    assert report.digest == replay.digest()
+    versions = [  # of the rows with an action
+        episode.fields["extra/policy_version"][:-1] for episode in replay.iter_episodes()
+    ]
+    assert all((np.diff(one) >= 0).all() for one in versions)
+    proofs = list(sw.resimulate(replay, env=Walk, lanes=1))
+    assert len(proofs) == len(versions)
+    assert all(proof.is_equal for proof in proofs)
+
+
+# The death of the driver.
+
+DRIVER = """
+import sys
+from functools import partial
+import stepwell as sw
+from support.groups import Weighted
+from support.local_groups import slow_walks
+
+kind, folder = sys.argv[1:]
+replay = sw.SequenceReplayBuffer(folder)
+print(flush=True)
+with replay, sw.LocalCollector(
+    partial(slow_walks, 0.0005), Weighted, replay,
+    groups=3, processes=2, seed=11, flush_seconds=0.1,
+    on_episode=lambda episode: print(replay.steps, flush=True),
+) as collector:
+    if kind == "collect":
+        collector.collect(steps=1_000_000)
+    else:
+        with collector.running() as run:
+            import time
+            time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize("seed", KILLS)
+@pytest.mark.parametrize("kind", ["collect", pytest.param("run", marks=pytest.mark.proof)])
+def test_a_driver_that_is_killed_leaves_no_process_and_what_was_stored(
+    seed: int, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    draws = random.Random(seed)
+    with python(DRIVER, kind, tmp_path / "store") as driver:
+        stored = line_of(driver)
+        if seed % 2 == 0:  # from the first episode on; else at any time, while actors start, too
+            stored = line_of(driver)
+        started = set(descendants(driver.pid))
+        until = time.monotonic() + draws.uniform(0, 2.0)
+        while time.monotonic() < until:
+            time.sleep(0.01)
+            started |= set(descendants(driver.pid))
+        driver.kill()
+        assert driver.stdout is not None
+        lines = driver.stdout.read().split()
+        driver.wait()
+        assert left_of([*started]) == []
+    acknowledged = int(([stored, *lines][-1] if lines else stored) or 0)
+    assert acknowledged > 0 or seed % 2
+    if DiskStorage.exists(tmp_path / "store"):
+        with SequenceReplayBuffer(tmp_path / "store") as replay:
+            assert replay.steps >= acknowledged
+            assert all(proof.is_equal for proof in sw.resimulate(replay, env=Walk, lanes=1))
+            with local(replay, partial(slow_walks, 0.0005), Weighted, seed=5) as collector:
+                assert collector.collect(steps=30).steps >= 30
+    else:
+        assert acknowledged == 0
+
+
+def test_a_collector_that_is_dropped_ends_its_processes() -> None:
+    collector = local(SequenceReplayBuffer())
+    collector.collect(steps=10)
+    pids = descendants(os.getpid())
+    assert len(pids) == 4
+    del collector
+    gc.collect()
+    assert left_of(pids) == []
+
+
+SCRIPT = """
+import stepwell as sw
+
+print("top level", flush=True)
+
+class Left:
+    def __call__(self, observation, is_first): return 0 * is_first
+
+def make_envs(): return sw.make_vec(ENV, 2, num_workers=0)
+
+ENV = "CartPole-v1"
+with sw.LocalCollector(make_envs, lambda: Left(), groups=2, processes=2, seed=0) as collector:
+    print(collector.collect(episodes=4).episodes, flush=True)
+"""
+
+
+def test_a_script_needs_no_main_guard() -> None:
+    Path("script.py").write_text(SCRIPT)
+    command = [sys.executable, "-W", "error", "script.py"]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (run.returncode, run.stdout, run.stderr) == (0, "top level\n4\n", "")
+
+
+# Back-pressure.
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [pytest.param(60, marks=pytest.mark.proof), pytest.param(2000, marks=pytest.mark.full)],
+)
+def test_a_slow_mirror_holds_the_actors_back(pieces: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[int] = []
+    waiting: list[int] = []
+    add = Mirror.add
+
+    def add_slowly(*arguments: Any) -> None:
+        time.sleep(0.05)
+        waiting.append(collector._delivery.waiting_bytes)
+        used.append(int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize())
+        add(*arguments)
+
+    monkeypatch.setattr(Mirror, "add", add_slowly)
+    replay = SequenceReplayBuffer(capacity=64, codecs={"observation": "raw"})
+    with local(replay, noise_envs, processes=3) as collector:
+        with collector.running() as run:
+            while len(used) < pieces:
+                assert run.steps >= 0  # an error of the run is raised here
+                time.sleep(0.01)
+    assert max(waiting) < 16_000_000
+    if pieces > 100:  # memory of the process, which other tests of it change, too
+        assert max(used) - max(used[:10]) < 32_000_000

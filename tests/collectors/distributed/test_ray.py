@@ -1,0 +1,704 @@
+"""The engine and the collector on a real Ray cluster of four nodes on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import importlib.util
+import logging
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import stepwell as sw
+from stepwell.collectors.distributed.engine import ActorDied, NotEnoughResources, RemoteError
+from stepwell.collectors.distributed.shards import Shards
+from support.examples import by_tier
+from support.groups import Asked, Weighted, one_process, walks
+from support.ray_cluster import (
+    CPUS,
+    RayNodes,
+    Talker,
+    eventually,
+    is_running,
+    no_rom,
+    noted,
+    noted_walks,
+    ray_nodes,
+)
+from support.source_tree import CHECKOUT
+
+if importlib.util.find_spec("ray") is None:
+    pytest.skip("needs ray", allow_module_level=True)
+
+from stepwell.collectors.distributed.ray_engine import RayEngine
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RayNodes]:
+    with ray_nodes(3) as nodes:
+        yield nodes
+
+
+@pytest.fixture
+def engine(cluster: RayNodes) -> Iterator[RayEngine]:
+    engine = RayEngine(address=cluster.address)
+    yield engine
+    engine.close()
+
+
+def ask(engine: RayEngine, actor: Any, method: str, *arguments: object) -> Any:
+    return engine.result(engine.call(actor, method, *arguments))
+
+
+def test_calls_run_in_order_and_are_waited_for(engine: RayEngine) -> None:
+    actors = [engine.start(f"actor-{i}", Talker) for i in range(2)]
+    answers = [engine.call(actor, "count") for actor in actors for _ in range(3)]
+    slow = engine.call(actors[0], "sleep", 60.0)
+    while set(engine.wait([*answers, slow], 30)) != set(answers):
+        pass
+    assert [engine.result(answer) for answer in answers] == [1, 2, 3, 1, 2, 3]
+    assert engine.wait([slow], 0) == engine.wait([slow], 0.1) == []
+    assert slow.actor is actors[0]
+    assert engine.wait([], 0.01) == []
+    engine.kill(actors[0])
+    engine.kill(actors[0])
+    assert engine.wait([slow], 30) == [slow]
+    with pytest.raises(ActorDied, match="it was killed"):
+        engine.result(slow)
+    later = engine.call(actors[0], "count")
+    assert engine.wait([later], 30) == [later]
+    with pytest.raises(ActorDied):
+        engine.result(later)
+
+
+@pytest.mark.parametrize("rows", [10, 1_000_000])  # within the answer; in the object store
+def test_arrays_are_writable_on_both_sides_and_travel_by_reference(
+    engine: RayEngine, rows: int
+) -> None:
+    one, other = (engine.start(name, Talker) for name in ("one", "other"))
+    array = np.arange(rows)
+    shared = engine.share(array)
+    value, payload = engine.result(engine.call(one, "pair", shared, parts=2))
+    assert value == "small"
+    engine.fetch(payload)[:] = 0  # a copy
+    more = ask(engine, other, "add_one_in_place", payload)
+    assert np.array_equal(more, array + 1)
+    more[:] = 0
+    assert np.array_equal(engine.fetch(payload), array)
+    engine.forget(payload)
+    engine.forget(payload)
+    with pytest.raises(ValueError, match="forgotten"):
+        engine.fetch(payload)
+
+
+def test_a_shared_value_is_freed_when_it_is_forgotten(engine: RayEngine) -> None:
+    import ray
+
+    actor = engine.start("actor", Talker)
+    free = ray.available_resources()["object_store_memory"]
+    for _ in range(10):  # ten times 20 MB would not fit at once
+        shared = engine.share(np.zeros(20 * 2**20, np.uint8))
+        ask(engine, actor, "count")
+        engine.forget(shared)
+    assert eventually(lambda: ray.available_resources()["object_store_memory"] > free - 2**20)
+
+
+def test_errors_of_the_users_code_come_as_text(
+    engine: RayEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    actor = engine.start("actor", Talker)
+    with pytest.raises(RemoteError, match=r"^ValueError: no such door") as caught:
+        ask(engine, actor, "fail", ValueError("no such door"))
+    assert caught.value.kind == "ValueError"
+    assert "in fail" in caught.value.traceback
+    with pytest.raises(RemoteError, match="SystemExit: 4"):
+        ask(engine, actor, "fail", SystemExit(4))
+    with pytest.raises(RemoteError, match="ValueError: two parts"):
+        engine.result(engine.call(actor, "fail", ValueError("two parts"), parts=2))
+    with pytest.raises(RemoteError, match="LockedError: five apples"):
+        ask(engine, actor, "fail_with_a_lock")
+    with pytest.raises(RemoteError, match=r"what lock returned .* '_thread.lock'"):
+        ask(engine, actor, "lock")
+    module = ModuleType("unknown_to_actors")
+    unknown = type("Thing", (), {"__module__": module.__name__})
+    module.Thing = unknown  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    with pytest.raises(RemoteError, match=r"ModuleNotFoundError: .*unknown_to_actors"):
+        ask(engine, actor, "fail", unknown)
+    assert ask(engine, actor, "count") == 1  # it lives on
+
+
+def test_an_error_of_make_is_raised_by_each_call(engine: RayEngine) -> None:
+    actor = engine.start("actor", no_rom)
+    for _ in range(2):
+        with pytest.raises(RemoteError, match=r"FileNotFoundError: no ROM at /roms/pong.bin"):
+            ask(engine, actor, "count")
+
+
+def test_what_cannot_be_sent_is_refused_here(engine: RayEngine) -> None:
+    lock = threading.Lock()
+    with pytest.raises(TypeError, match=r"actor-7: make_envs, .* '_thread.lock'"):
+        engine.start("actor-7", lambda: lock)
+    actor = engine.start("actor-8", Talker)
+    with pytest.raises(TypeError, match=r"actor-8: an argument of fail .* '_thread.lock'"):
+        engine.call(actor, "fail", lock)
+
+
+def kill_process(cluster: RayNodes, pid: int, node: str) -> None:
+    os.kill(pid, signal.SIGKILL)
+
+
+def kill_node(cluster: RayNodes, pid: int, node: str) -> None:
+    cluster.kill(node)
+
+
+@pytest.mark.parametrize("kill", [kill_process, pytest.param(kill_node, marks=pytest.mark.proof)])
+def test_a_death_is_an_error_with_its_cause(
+    engine: RayEngine, cluster: RayNodes, kill: Callable[..., None]
+) -> None:
+    actor = engine.start("actor", Talker)
+    pid, node = ask(engine, actor, "ping")
+    waiting = [engine.call(actor, "sleep", 600.0) for _ in range(2)]
+    kill(cluster, pid, node)
+    assert engine.wait(waiting, 60)
+    for answer in waiting:
+        with pytest.raises(ActorDied, match=r"^its (process|node)") as caught:
+            engine.result(answer)
+        assert caught.value.__notes__[0].startswith("Ray says: ")
+    with pytest.raises(ActorDied):
+        ask(engine, actor, "ping")
+    assert ask(engine, engine.start("next", Talker), "count") == 1
+    assert not is_running(pid)
+    if kill is kill_node:
+        cluster.replace(node)
+
+
+def test_a_process_that_ends_by_itself_says_so(engine: RayEngine) -> None:
+    actor = engine.start("actor", Talker)
+    with pytest.raises(ActorDied, match=r"^its process"):
+        ask(engine, actor, "end")
+
+
+def test_a_paused_process_that_was_given_up_ends_when_it_goes_on(engine: RayEngine) -> None:
+    actor = engine.start("actor", Talker)
+    pid, _ = ask(engine, actor, "ping")
+    os.kill(pid, signal.SIGSTOP)
+    answer = engine.call(actor, "count")
+    assert engine.wait([answer], 0.5) == []
+    engine.kill(actor)
+    assert engine.wait([answer], 30) == [answer]
+    with pytest.raises(ActorDied):
+        engine.result(answer)
+    os.kill(pid, signal.SIGCONT)
+    assert eventually(lambda: not is_running(pid))
+
+
+@pytest.mark.proof
+def test_a_payload_that_was_lost_with_its_node_is_an_error(
+    engine: RayEngine, cluster: RayNodes
+) -> None:
+    actor, other = engine.start("actor", Talker), engine.start("other", Talker)
+    _, node = ask(engine, actor, "ping")
+    assert ask(engine, other, "ping")[1] != node  # actors are spread over the nodes
+    _, payload = engine.result(engine.call(actor, "pair", np.zeros(10**6), parts=2))
+    cluster.kill(node)
+    handed_on = engine.call(other, "add_one_in_place", payload)
+    with pytest.raises(ActorDied, match="its node is gone"):
+        engine.fetch(payload)
+    with pytest.raises(RemoteError) as caught:
+        engine.result(handed_on)
+    assert caught.value.kind.startswith("Object")
+    assert ask(engine, other, "count") == 1
+    cluster.replace(node)
+
+
+def test_an_actor_that_finds_no_place_says_what_is_there(
+    engine: RayEngine, cluster: RayNodes
+) -> None:
+    fits = [engine.start(f"actor-{i}", Talker) for i in range(3 * CPUS)]
+    for actor in fits:
+        ask(engine, actor, "count")
+        assert engine.shortage(actor) is None
+    one_more = engine.start("one-more", Talker)
+    answer = engine.call(one_more, "count")
+    assert eventually(lambda: engine.shortage(one_more) is not None)
+    words = engine.shortage(one_more)
+    assert words
+    expected = f"one-more asks for CPU: 1; the Ray cluster has CPU: {3 * CPUS} on 4 nodes, "
+    assert words.startswith(f"{expected}at most {CPUS} on one, 0 free")
+    engine.kill(fits[0])
+    assert engine.result(answer) == 1
+    assert engine.shortage(one_more) is None
+
+
+def test_resources_that_no_node_has_are_short(cluster: RayNodes) -> None:
+    engine = RayEngine(address=cluster.address, resources={"num_gpus": 1, "door": 2.5})
+    actor = engine.start("actor", Talker)
+    assert eventually(lambda: engine.shortage(actor) is not None)
+    words = engine.shortage(actor) or ""
+    assert "CPU: 1" in words
+    assert "GPU: 0 on 4 nodes" in words
+    assert "door: 0 on 4 nodes" in words
+    engine.close()
+    engine.close()
+
+
+@pytest.mark.parametrize(
+    ("resources", "words"),
+    [
+        ({"num_cpus": -1}, "got 'num_cpus': -1"),
+        ({"num_cpus": float("inf")}, "got 'num_cpus': inf"),
+        ({"door": "two"}, "got 'door': 'two'"),
+        ({"CPU": 1}, "'num_cpus'"),
+    ],
+)
+def test_resources_are_numbers(resources: dict[str, float], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        RayEngine(resources=resources)
+
+
+@pytest.mark.parametrize("wrong", [{"resources": "gpu"}, {"address": 3}])
+def test_options_of_other_types_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(TypeError, match=next(iter(wrong))):
+        RayEngine(**wrong)
+
+
+def test_the_address_is_that_of_the_connection(cluster: RayNodes) -> None:
+    import ray
+
+    ray.init(address=cluster.address, logging_level=logging.ERROR)
+    try:
+        with pytest.raises(ValueError, match=rf"{cluster.address}, got '10.1.2.3:6379'"):
+            RayEngine(address="10.1.2.3:6379")
+        RayEngine().close()
+        assert ray.is_initialized()  # the program's own connection stays
+    finally:
+        ray.shutdown()
+    with pytest.raises(ValueError, match="ray://far:10001"):
+        RayEngine(address="ray://far:10001")
+
+
+def test_a_metric_of_ray_is_set(engine: RayEngine) -> None:
+    for value in (1.0, 2.0):
+        engine.gauge("stepwell_steps_per_second", value, {"group": "7"})
+
+
+DRIVER = """
+import os, sys, time
+from stepwell.collectors.distributed.ray_engine import RayEngine
+from support.source_tree import CHECKOUT
+from support.ray_cluster import Talker
+
+engine = RayEngine(address=sys.argv[1])
+actors = [engine.start(f"actor-{i}", Talker) for i in range(2)]
+print(*(engine.result(engine.call(actor, "ping"))[0] for actor in actors), flush=True)
+engine.call(actors[0], "sleep", 600.0)
+time.sleep(600)
+"""
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_no_actor_outlives_its_driver(cluster: RayNodes, number: signal.Signals) -> None:
+    driver = subprocess.Popen(
+        [sys.executable, "-c", DRIVER, cluster.address],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ},
+    )
+    assert driver.stdout
+    with driver.stdout:
+        pids = [int(word) for word in driver.stdout.readline().split()]
+        assert len(pids) == 2
+        assert all(map(is_running, pids))
+        driver.send_signal(number)
+        driver.wait()
+    assert eventually(lambda: not any(map(is_running, pids)))
+
+
+ALONE = """
+import os, sys
+import ray
+from stepwell.collectors.distributed.engine import ActorDied
+from stepwell.collectors.distributed.ray_engine import RayEngine
+from support.source_tree import CHECKOUT
+from support.ray_cluster import Talker
+
+engine = RayEngine(resources={"num_cpus": 0.1})
+actor = engine.start("actor", Talker)
+print(engine.result(engine.call(actor, "ping"))[0])
+engine.close()
+late = engine.call(actor, "ping")
+assert engine.wait([late], 60) == [late]
+for refused, kind in (
+    (lambda: engine.result(late), ActorDied),
+    (lambda: engine.start("late", Talker), ValueError),
+    (lambda: engine.share(1), ValueError),
+):
+    try:
+        refused()
+    except kind:
+        pass
+    else:
+        raise AssertionError
+print(ray.is_initialized())
+for address in ("127.0.0.1:9", "far"):  # "auto" finds other tests' clusters
+    try:
+        RayEngine(address=address)
+    except ConnectionError as error:
+        print(error)
+"""
+
+
+def test_without_an_address_it_starts_a_ray_of_its_own_and_ends_it() -> None:
+    with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp") as folder:
+        stale = Path(folder, "ray", "ray_current_cluster")  # Ray itself would connect to that
+        stale.parent.mkdir()
+        stale.write_text("127.0.0.1:10")
+        run = subprocess.run(
+            [sys.executable, "-W", "error", "-c", ALONE],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            env={**os.environ, "RAY_TMPDIR": folder, "PYTHONPATH": str(CHECKOUT / "tests")},
+        )
+        assert run.returncode == 0, run.stderr
+        pid, initialized, *errors = run.stdout.splitlines()
+        assert initialized == "False"
+        assert ["127.0.0.1:9", "far"] == [
+            quoted for error in errors for quoted in re.findall(r"\('(.*?)'\)", error)
+        ]
+        assert eventually(lambda: not is_running(int(pid)))
+
+
+SEED, GROUPS, ENVS = 5, 3, 2
+CALLS = (
+    Asked("steps", 300),
+    Asked("rollout", 5, version=1),
+    Asked("seeds", seeds=(3, 1, 4, 1, 5), version=1),
+    Asked("episodes", 20, version=2),
+)
+WEIGHTS = {1: {"w": 0.3}, 2: {"w": 0.8}}
+
+
+@pytest.mark.parametrize("actors", [1, 2])
+def test_the_data_is_that_of_one_process(cluster: RayNodes, actors: int) -> None:
+    model = one_process(walks, Weighted, SEED, GROUPS, CALLS, weights=WEIGHTS)
+    replay = sw.SequenceReplayBuffer()
+    with sw.RayCollector(
+        walks,
+        Weighted,
+        replay,
+        groups=GROUPS,
+        actors=actors,
+        seed=SEED,
+        address=cluster.address,
+    ) as collector:
+        collector.collect(steps=300)
+        rollout = collector.rollout(5, weights=WEIGHTS[1])
+        collector.collect(seeds=CALLS[2].seeds)
+        report = collector.collect(episodes=20, weights=WEIGHTS[2])
+    assert report.digest == replay.digest() == model.digest
+    expected = np.concatenate([one.observation for one in model.rollouts[1]], axis=1)
+    assert np.array_equal(rollout.observation, expected)
+    rollout.reward += 1  # as one of a Collector, it is the learner's own
+
+
+class Timer(threading.Thread):
+    """Calls a function once a replay has so many steps."""
+
+    def __init__(
+        self, replay: sw.SequenceReplayBuffer, steps: int, function: Callable[[], None]
+    ) -> None:
+        super().__init__()
+        self.replay, self.steps, self.function = replay, steps, function
+        self.ends = False
+        self.error: BaseException | None = None
+        self.is_done = False
+
+    def run(self) -> None:
+        try:
+            while self.replay.steps < self.steps:
+                if self.ends:
+                    return
+                time.sleep(0.005)
+            self.function()
+            self.is_done = True
+        except BaseException as error:
+            self.error = error
+
+    def __enter__(self) -> Timer:
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.ends = True
+        self.join()
+        if self.error:
+            raise self.error
+
+
+DEATHS = by_tier(1, 1, 20)
+STEPS = 8_000
+
+
+@functools.cache
+def expected_digest() -> str:
+    return one_process(walks, Weighted, SEED, GROUPS, [Asked("steps", STEPS)]).digest
+
+
+def pause_process(cluster: RayNodes, pid: int, node: str) -> None:
+    os.kill(pid, signal.SIGSTOP)
+
+
+@pytest.mark.parametrize(
+    "kill", [kill_process, kill_node, pytest.param(pause_process, marks=pytest.mark.proof)]
+)
+def test_a_death_on_the_way_changes_no_row(
+    cluster: RayNodes, kill: Callable[..., None], tmp_path: Path
+) -> None:
+    rng = random.Random(kill.__name__)
+    deaths = 0
+    for number in range(DEATHS):
+        notes = tmp_path / f"notes-{number}"
+        notes.mkdir()
+        deaths += one_death(cluster, kill, notes, rng)
+    assert deaths >= DEATHS * 3 // 4  # a victim may have sent its last piece before
+    print(f"{kill.__name__}: {DEATHS} times, {deaths} deaths of actors")
+
+
+def one_death(cluster: RayNodes, kill: Callable[..., None], notes: Path, rng: random.Random) -> int:
+    """Collect, kill something at a random time, and compare the data; returns the deaths."""
+    replay = sw.SequenceReplayBuffer()
+    victims: list[tuple[int, str]] = []
+
+    def strike() -> None:
+        victims.append(rng.choice(noted(notes)))
+        kill(cluster, *victims[0])
+
+    with (
+        sw.RayCollector(
+            functools.partial(noted_walks, notes),
+            Weighted,
+            replay,
+            groups=GROUPS,
+            actors=rng.randint(1, GROUPS),
+            seed=SEED,
+            address=cluster.address,
+            answer_seconds=5,
+        ) as collector,
+        Timer(replay, rng.randrange(1, STEPS * 2 // 3), strike) as timer,
+    ):
+        report = collector.collect(steps=STEPS)
+        assert timer.is_done
+        assert report.digest == replay.digest() == expected_digest()
+        assert report.steps == replay.steps
+        if kill is kill_node:
+            cluster.replace(victims[0][1])
+    if kill is pause_process:
+        with contextlib.suppress(ProcessLookupError):  # its node may have ended it
+            os.kill(victims[0][0], signal.SIGCONT)
+    assert eventually(lambda: not is_running(victims[0][0]))
+    return report.deaths
+
+
+def test_a_run_goes_on_after_a_death(cluster: RayNodes, tmp_path: Path) -> None:
+    replay = sw.SequenceReplayBuffer()
+    with sw.RayCollector(
+        functools.partial(noted_walks, tmp_path),
+        Weighted,
+        replay,
+        groups=GROUPS,
+        actors=2,
+        seed=SEED,
+        address=cluster.address,
+        flush_seconds=0.2,
+    ) as collector:
+        with collector.running(weights={"w": 0.0}) as run:
+            for number in range(1, 4):
+                goal = run.steps + 500
+                assert eventually(lambda: run.steps >= goal)  # noqa: B023
+                assert run.publish({"w": number / 4}) == number + 1
+                if number == 2:
+                    os.kill(noted(tmp_path)[0][0], signal.SIGKILL)
+            assert eventually(lambda: run.lag == 0)
+            assert eventually(lambda: run.report.reseeded > 0)
+        report = collector.report
+        assert report.deaths == 1
+        # Steps whose rows were not complete when the actor died are counted, and lost.
+        assert 0 <= report.steps - replay.steps <= ENVS * report.reseeded
+    versions: dict[int, list[int]] = {}
+    for episode in replay.iter_episodes():
+        acted = episode.fields["extra/policy_version"][:-1]  # its last row has no action
+        versions.setdefault(episode.stream, []).extend(acted)
+    assert sorted(versions) == list(range(GROUPS * ENVS))
+    for found in versions.values():
+        assert found == sorted(found)
+        assert found[-1] == 4
+
+
+def test_shards_are_drawn_from_also_after_a_death(cluster: RayNodes, tmp_path: Path) -> None:
+    state: Any = importlib.import_module("ray._private.state")
+    model = one_process(walks, Weighted, SEED, GROUPS, [Asked("steps", 300)] * 2)
+    with sw.RayCollector(
+        walks,
+        Weighted,
+        Shards(2, path=tmp_path),
+        groups=GROUPS,
+        actors=2,
+        seed=SEED,
+        address=cluster.address,
+    ) as collector:
+        collector.collect(steps=300)
+        replay: Any = collector.replay
+        shard = replay._shards[0].actor
+        pid = state.actors(shard.handle._actor_id.hex())["Pid"]
+        os.kill(pid, signal.SIGKILL)
+        report = collector.collect(steps=300)
+        batch = replay.sample_sequences(8, length=3)
+        assert batch.observation.shape == (8, 3, 3)
+        batch.observation[:] = 0
+        assert replay.steps == model.replay.steps
+        assert report.digest == replay.digest() == model.digest
+    assert eventually(lambda: not is_running(pid))
+
+
+def test_an_error_of_make_envs_is_raised_here(cluster: RayNodes) -> None:
+    replay = sw.SequenceReplayBuffer()
+    with (
+        sw.RayCollector(no_rom, Weighted, replay, groups=1, address=cluster.address) as collector,
+        pytest.raises(RemoteError, match=r"FileNotFoundError: no ROM at /roms/pong.bin"),
+    ):
+        collector.collect(steps=10)
+
+
+def test_functions_that_cannot_be_sent_are_refused_by_their_names(cluster: RayNodes) -> None:
+    lock: Any = threading.Lock()
+    with pytest.raises(TypeError, match=r"make_policy: .* '_thread.lock'"):
+        sw.RayCollector(walks, lambda: lock, groups=1, address=cluster.address)
+
+
+def test_another_version_of_stepwell_is_refused(
+    cluster: RayNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = sw.__version__
+    monkeypatch.setattr("stepwell.collectors.distributed.collector.__version__", "0.0.7")
+    with (
+        sw.RayCollector(walks, Weighted, groups=1, address=cluster.address) as collector,
+        pytest.raises(ValueError, match=rf"actor-0: expected stepwell 0.0.7, .* got {there}"),
+    ):
+        collector.collect(steps=10)
+
+
+@pytest.mark.proof
+def test_actors_that_find_no_place_are_an_error_within_half_a_minute(cluster: RayNodes) -> None:
+    began = time.monotonic()
+    with (
+        sw.RayCollector(
+            walks, Weighted, groups=2, address=cluster.address, resources={"num_cpus": CPUS + 1}
+        ) as collector,
+        pytest.raises(NotEnoughResources, match=rf"asks for CPU: {CPUS + 1}; .* at most {CPUS} on"),
+    ):
+        collector.collect(steps=10)
+    print(f"{time.monotonic() - began:.0f} s")
+
+
+COLLECTS = """
+import functools, sys
+from pathlib import Path
+import stepwell as sw
+from support.groups import Weighted
+from support.ray_cluster import noted_walks
+
+address, out, seed, groups = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+replay = sw.SequenceReplayBuffer(out / "store")
+with replay, sw.RayCollector(
+    functools.partial(noted_walks, out / "notes"), Weighted, replay,
+    groups=groups, actors=2, seed=seed, address=address,
+) as collector:
+    for _ in range(1000):
+        print(collector.collect(steps=600).steps, flush=True)
+"""
+
+
+def test_a_driver_that_is_killed_leaves_its_rows_and_no_actor(
+    cluster: RayNodes, tmp_path: Path
+) -> None:
+    rng = random.Random(3)
+    for number in range(DEATHS):
+        out = tmp_path / str(number)
+        out.joinpath("notes").mkdir(parents=True)
+        driver = subprocess.Popen(
+            [sys.executable, "-c", COLLECTS, cluster.address, str(out), str(SEED), str(GROUPS)],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ},
+        )
+        assert driver.stdout
+        with driver.stdout:
+            steps = [int(driver.stdout.readline()) for _ in range(2)]
+            time.sleep(rng.random() * 2)
+            driver.kill()
+            steps += [int(line) for line in driver.stdout if line.endswith("\n")]
+            driver.wait()
+        assert eventually(lambda: not noted(out / "notes"))  # noqa: B023
+        with sw.SequenceReplayBuffer.open(out / "store") as replay:
+            assert replay.steps >= sum(steps)  # what a call has returned is stored
+            calls = [Asked("steps", 600)] * (len(steps) + 1)
+            model = one_process(walks, Weighted, SEED, GROUPS, calls).replay
+            rows, true_rows = by_stream(replay), by_stream(model)
+            assert sorted(rows) == sorted(true_rows)
+            for stream, found in rows.items():
+                assert np.array_equal(found, true_rows[stream][: len(found)])
+
+
+def by_stream(replay: sw.SequenceReplayBuffer) -> dict[int, np.ndarray]:
+    """The observations of each env, in their order."""
+    parts: dict[int, list[np.ndarray]] = {}
+    for episode in replay.iter_episodes():
+        parts.setdefault(episode.stream, []).append(episode.fields["observation"])
+    return {stream: np.concatenate(found) for stream, found in parts.items()}
+
+
+def test_rows_in_shards_are_those_of_one_process_and_a_killed_shard_is_opened_again(
+    cluster: RayNodes, tmp_path: Path
+) -> None:
+    calls = [Asked("steps", 120), Asked("episodes", 6)]
+    expected = one_process(walks, Weighted, 3, 3, calls)
+    for number in range(DEATHS):
+        killed = (number + 1) % 2
+        with sw.RayCollector(
+            walks,
+            Weighted,
+            sw.Shards(2, path=tmp_path / str(number)),
+            groups=3,
+            actors=2,
+            seed=3,
+            address=cluster.address,
+        ) as collector:
+            replay: Any = collector.replay
+            collector.collect(steps=120)
+            before = replay.summary()[killed]
+            os.kill(before["pid"], signal.SIGKILL)
+            collector.collect(episodes=6)
+            assert replay.digest() == expected.digest
+            after = replay.summary()[killed]
+            assert (before["actor"], after["actor"]) == (f"shard-{killed}", f"shard-{killed}.1")
+            assert before["pid"] != after["pid"]
+            ids = replay.sample_transitions(200).ids
+            assert set((ids >> 48).tolist()) == {0, 1}

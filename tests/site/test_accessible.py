@@ -1,0 +1,41 @@
+"""Pages of the site in Chromium: accessible, no wider than the window, nothing loaded elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.viewer import Look, keep, violations
+
+PAGES = [
+    "index",
+    "concepts",
+    "collecting",
+    "viewing",
+    "performance",
+    "reference/api/collecting",
+    "reference/api/replay",
+    "reference/command-line",
+    "security",
+]
+WINDOWS: dict[str, dict[str, Any]] = {
+    "light": {},
+    "dark-phone": {"color_scheme": "dark", "viewport": {"width": 390, "height": 844}},
+}
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("name", PAGES)
+def test_everybody_can_read_it(
+    name: str, window: str, url: str, look: Look, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    pytest.importorskip("axe_playwright_python", reason="needs axe")
+    page = look(f"{url}/{name}.html", **WINDOWS[window])
+    folder = request.config.getoption("--pictures") or tmp_path
+    keep(page, folder / f"site-{name.replace('/', '-')}-{window}.webp")
+    assert violations(page) == []
+    wide = page.viewport_size
+    assert wide is not None
+    assert page.evaluate("document.documentElement.scrollWidth") <= wide["width"]

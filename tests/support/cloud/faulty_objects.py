@@ -1,0 +1,96 @@
+"""Objects in memory, whose calls are counted, and fail or kill where a test says so."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from typing import TypeVar
+
+from stepwell.buffers.storage.cloud.objects import ObjectFacts, Objects
+
+_T = TypeVar("_T")
+
+
+class Killed(BaseException):
+    """The end of the process, at this call."""
+
+
+class Place:
+    """Named bytes, as the object store keeps them."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.age = datetime.timedelta()
+
+    def connect(self) -> FaultyObjects:
+        return FaultyObjects(self)
+
+
+class FaultyObjects(Objects):
+    """The calls of one process on a place.
+
+    With ``calls_left`` calls happen as they should; the next one fails before or after its effect:
+    with `Killed`, or with the error of a store that is down, as all after it.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self.url = "s3://bucket/run"
+        self.at = place
+        self.calls_left: int | None = None
+        self.happens = False
+        self.error: Callable[[], BaseException] = Killed
+        self.is_down = False
+        self.fetched_bytes = 0
+        self.calls: list[str] = []
+
+    def _do(self, what: str, effect: Callable[[], _T]) -> _T:
+        self.calls.append(what)
+        if self.is_down:
+            raise ConnectionError("down")
+        if self.calls_left is not None:
+            if self.calls_left == 0:
+                self.calls_left = None
+                if self.happens:
+                    effect()
+                raise self.error()
+            self.calls_left -= 1
+        return effect()
+
+    def put(self, name: str, data: bytes | memoryview) -> None:
+        self._do(f"put {name}", lambda: self.at.objects.update({name: bytes(data)}))
+
+    def create(self, name: str, data: bytes) -> bool:
+        def effect() -> bool:
+            return self.at.objects.setdefault(name, data) == data
+
+        return self._do(f"create {name}", effect)
+
+    def get_range(self, name: str, offset: int, nbytes: int) -> bytes:
+        def effect() -> bytes:
+            if name not in self.at.objects:
+                raise FileNotFoundError(name)
+            data = self.at.objects[name][offset : offset + nbytes]
+            self.fetched_bytes += len(data)
+            return data
+
+        return self._do(f"get {name}", effect)
+
+    def get(self, name: str, most_bytes: int, *, may_be_longer: bool = False) -> bytes:
+        data = self.get_range(name, 0, most_bytes + 1)
+        assert len(data) <= most_bytes or may_be_longer
+        return data[:most_bytes]
+
+    def listing(self, folder: str, after: str | None = None) -> list[ObjectFacts]:
+        now = datetime.datetime.now(datetime.UTC) - self.at.age
+
+        def effect() -> list[ObjectFacts]:
+            return sorted(
+                ObjectFacts(name, len(data), now)
+                for name, data in self.at.objects.items()
+                if name.startswith(f"{folder}/") and (after is None or name > after)
+            )
+
+        return self._do(f"list {folder}", effect)
+
+    def delete(self, name: str) -> None:
+        self._do(f"delete {name}", lambda: self.at.objects.pop(name, None))

