@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -163,6 +163,21 @@ def test_a_shard_with_groups_is_a_part_of_its_own(stepwell: CommandLine) -> None
     assert len(found) == len(set(found)) > 4
 
 
+def stored_steps(folder: str) -> int:
+    with sw.SequenceReplayBuffer.open(folder, read_only=True) as replay:
+        return replay.steps
+
+
+def actor_parts(pid: int) -> list[int]:
+    """The keepers and hosts of a run's actors."""
+    found = list[int]()
+    for one in descendants(pid):
+        with contextlib.suppress(OSError):
+            if b"run_keeper" in Path(f"/proc/{one}/cmdline").read_bytes():
+                found.append(one)
+    return found
+
+
 @pytest.mark.proof
 def test_a_killed_process_is_told_and_changes_nothing(stepwell: CommandLine) -> None:
     stepwell.write(
@@ -176,29 +191,29 @@ def test_a_killed_process_is_told_and_changes_nothing(stepwell: CommandLine) -> 
     )
     command = "collect slow:make --num-envs 2 --steps 2000 --seed 7 --processes 2"
     quiet = stepwell.json(f"{command} --out a")
-    others = set(descendants(os.getpid()))  # such as a browser of other tests
-
-    def kill() -> None:
-        while not (Path("b") / "manifest.json").exists():
-            time.sleep(0.05)
-        os.kill(max(set(descendants(os.getpid())) - others), signal.SIGKILL)
-
-    killer = threading.Thread(target=kill)
-    killer.start()
-    result = stepwell(f"{command} --out b")
-    killer.join()
-    assert (result.code, has_parts(result.out, "2 processes|1 died")) == (0, True), result
-    assert f"digest {quiet['digest']}" in result.out
+    # A process of its own: no browser of another test descends from it, and keepers and hosts of
+    # actors are told from what else it starts by their command.
+    arguments = [sys.executable, "-m", "stepwell.collectors.cli", *f"{command} --out b".split()]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
+        while len(parts := actor_parts(process.pid)) < 4:
+            assert process.poll() is None
+            time.sleep(0.02)
+        victim = next(pid for pid in parts if not descendants(pid))
+        os.kill(victim, signal.SIGKILL)
+        assert process.stdout is not None
+        out = process.stdout.read()
+    assert (process.returncode, has_parts(out, "2 processes|1 died")) == (0, True), (victim, out)
+    assert f"digest {quiet['digest']}" in out
 
 
 def test_ctrl_c_keeps_what_came_in_and_ends_all_processes() -> None:
     command = [sys.executable, "-m", "stepwell.collectors.cli", "collect", "CartPole-v1"]
     options = "--steps 10M --processes 2 --seed 0 --out a".split()
     with subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True) as process:
-        while not (Path("a") / "manifest.json").exists():
+        while not (Path("a") / "manifest.json").exists() or stored_steps("a") == 0:
+            assert process.poll() is None
             time.sleep(0.05)
-        time.sleep(0.5)
-        pids = descendants(process.pid)
+        pids = actor_parts(process.pid)
         process.send_signal(signal.SIGINT)
         assert process.stderr is not None
         err = process.stderr.read()

@@ -23,7 +23,12 @@ def episodes(folder: Path) -> list[sw.Episode]:
 
 
 def open_episode(page: Page, key: str) -> None:
+    """Click an episode, and wait until it is shown: until then, the one before is."""
     page.locator(f"[data-key='{key}']").click()
+    # The address names an episode as soon as its parts have replaced those of the one before.
+    page.wait_for_function(
+        "key => new URLSearchParams(location.hash.slice(1)).get('episode') === key", arg=key
+    )
     page.locator("#episode #scrubber").wait_for()
 
 
