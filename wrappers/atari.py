@@ -135,6 +135,8 @@ def make_atari(
     Raises:
         ValueError: The game is unknown, or a value is out of range or not supported by the backend.
         ImportError: backend="python" resizes images and OpenCV cannot be imported.
+        RuntimeError: The installed ale-py is newer than the tested version, and differs in what
+            the backend relies on.
 
     Warns:
         UserWarning: The installed ale-py is newer than the tested version, or "auto" took "native".
@@ -166,11 +168,11 @@ def make_atari(
         mode=mode,
         difficulty=difficulty,
     )
-    _warn_if_untested()
     if snapshots:
         _check_saves(settings.game, backend)
     if backend == "auto":
         backend = "python" if snapshots else _chosen_backend(settings)
+    _check_ale_py(backend)
     envs = _make(settings, num_envs, backend, num_workers, snapshots=snapshots)
     envs.metadata = {**envs.metadata, "stepwell": settings.recipe(backend), **_spec(settings)}
     return envs
@@ -206,20 +208,33 @@ def _chosen_backend(settings: AtariSettings) -> Backend:
     return "python"
 
 
-def _warn_if_untested() -> None:
-    """Warn the caller of `make_atari` if ale-py is newer than the tested version."""
+def _check_ale_py(backend: Backend) -> None:
+    """Check an ale-py that is newer than the tested version, and warn the caller of `make_atari`.
+
+    Raises:
+        RuntimeError: It differs in what the backend relies on.
+    """
     # Imported here because it takes 10 ms.
     from importlib.metadata import version
 
     found = version("ale-py")
-    if _numbers(found) > _numbers(TESTED_ALE_PY):
-        warnings.warn(
-            f"ale-py: expected at most {TESTED_ALE_PY}, the version tested with make_atari, got "
-            f"{found}; docs/atari.md may not hold for it: install "
-            f"'ale-py=={TESTED_ALE_PY}', or silence this with "
-            f"warnings.filterwarnings('ignore', message='ale-py')",
-            stacklevel=3,
+    if _numbers(found) <= _numbers(TESTED_ALE_PY):
+        return
+    from stepwell.wrappers.ale_facts import unlike_facts
+
+    cure = f"install 'ale-py=={TESTED_ALE_PY}'"
+    if unlike := unlike_facts(backend):
+        raise RuntimeError(
+            f"ale-py {found}: expected, as in {TESTED_ALE_PY}, that {'; that '.join(unlike)}: this "
+            f"does not hold, and make_atari's data would be wrong; {cure}, or try the other backend"
         )
+    warnings.warn(
+        f"ale-py: expected at most {TESTED_ALE_PY}, the version tested with make_atari, got "
+        f"{found}. What backend={backend!r} relies on was checked now and holds; the rest of "
+        f"docs/atari.md may not: {cure}, or silence this with "
+        f"warnings.filterwarnings('ignore', message='ale-py')",
+        stacklevel=3,
+    )
 
 
 def _numbers(version: str) -> tuple[int, ...]:

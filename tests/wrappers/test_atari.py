@@ -5,15 +5,17 @@ import importlib.metadata
 import inspect
 import json
 import warnings
+from collections.abc import Callable, Generator
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import pytest
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 
-from stepwell.wrappers import atari, make_atari
+from stepwell.wrappers import ale_facts, atari, make_atari
+from stepwell.wrappers.ale_loads import SeededLoads
 from stepwell.wrappers.atari import TESTED_ALE_PY
 from support.models.atari_reference import bare
 
@@ -245,6 +247,84 @@ def test_an_ale_py_that_is_newer_than_the_tested_one_gives_a_warning(
     with warnings.catch_warnings():  # as the message says
         warnings.filterwarnings("ignore", message="ale-py")
         make("native")
+
+
+@pytest.fixture
+def newer_ale_py(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
+    """The installed ale-py, which says that it is 9.0, and is checked anew."""
+    real = importlib.metadata.version
+    monkeypatch.setattr(
+        importlib.metadata, "version", lambda name: "9.0" if name == "ale-py" else real(name)
+    )
+    ale_facts.unlike_facts.cache_clear()
+    yield
+    ale_facts.unlike_facts.cache_clear()
+
+
+def test_the_check_of_a_newer_ale_py_leaves_the_metadata_of_all_envs(newer_ale_py: None) -> None:
+    before = dict(VectorEnv.metadata)
+    for backend in ("native", "python"):
+        with pytest.warns(UserWarning, match="ale-py"):
+            make(backend).close()
+    assert before == VectorEnv.metadata
+
+
+def including_the_greatest(made: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda **changes: made(**(changes | {"noop_max": changes.get("noop_max", 1) + 1}))
+
+
+def counting_anew(made: Callable[..., Any]) -> Callable[..., Any]:
+    """A vector env that counts the frames of each episode only."""
+
+    class Anew(VectorWrapper):
+        def step(self, actions: Any) -> Any:
+            *results, info = self.env.step(actions)
+            return *results, info | {"frame_number": info["episode_frame_number"]}
+
+    return lambda **changes: Anew(made(**changes))
+
+
+def showing_the_end(made: Callable[..., Any]) -> Callable[..., Any]:
+    """A vector env whose last observation is another one than that before."""
+
+    class Shown(VectorWrapper):
+        def step(self, actions: Any) -> Any:
+            observation, reward, terminated, truncated, info = self.env.step(actions)
+            return observation ^ (terminated | truncated), reward, terminated, truncated, info
+
+    return lambda **changes: Shown(made(**changes))
+
+
+@pytest.mark.parametrize(
+    ("change", "fact"),
+    [
+        (including_the_greatest, "noop_max"),
+        (counting_anew, "frame_number"),
+        (showing_the_end, "last observation"),
+    ],
+)
+def test_a_newer_ale_py_that_differs_is_an_error_of_the_native_backend(
+    change: Callable[..., Any], fact: str, newer_ale_py: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ale_facts, "_vector_env", change(ale_facts._vector_env))
+    with pytest.raises(
+        RuntimeError, match=rf"ale-py 9\.0.*{TESTED_ALE_PY}.*that [^;]*{fact}[^;]*;"
+    ):
+        make("native")
+    with pytest.warns(UserWarning, match="ale-py"):
+        make("python")
+
+
+def test_a_newer_ale_py_that_differs_is_an_error_of_the_python_backend(
+    newer_ale_py: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(self: SeededLoads, seed: int, real: Any = SeededLoads.load) -> None:
+        real(self, seed)
+        cast("Any", self)._ale.act(1)  # another state than that of a load
+
+    monkeypatch.setattr(SeededLoads, "load", load)
+    with pytest.raises(RuntimeError, match=r"ale-py 9\.0.*seed 1\b.*file"):
+        make("python")
 
 
 @pytest.mark.parametrize("found", [TESTED_ALE_PY, f"{TESTED_ALE_PY}.post1", "0.12", "0.9.1"])
