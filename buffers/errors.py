@@ -16,7 +16,7 @@ StepwellError
 ├── NotEnoughResources actors cannot start: what they ask for is not there
 └── ShardLost          a shard died, and is not replaced
 
-The last four are in ``stepwell.collectors.distributed``.
+The last four are in ``stepwell.collectors``.
 """
 
 __all__ = [

@@ -9,10 +9,13 @@ from stepwell import lazy_names
 
 if TYPE_CHECKING:  # loaded on first access: the command line starts without it
     from stepwell.collectors.collector import Collector
+    from stepwell.collectors.distributed.collector import GroupLost, Run
+    from stepwell.collectors.distributed.engine import NotEnoughResources, RemoteError
     from stepwell.collectors.distributed.folders import Folders
     from stepwell.collectors.distributed.local_collector import LocalCollector
     from stepwell.collectors.distributed.ray_collector import RayCollector
-    from stepwell.collectors.distributed.shards import ShardedReplay, Shards
+    from stepwell.collectors.distributed.report import DistributedReport, GroupReport
+    from stepwell.collectors.distributed.shards import ShardedReplay, ShardLost, Shards
     from stepwell.collectors.evaluation.evaluate import evaluate
     from stepwell.collectors.evaluation.result import EvaluatedEpisode, Evaluation
     from stepwell.collectors.evaluation.video import Video
@@ -42,6 +45,7 @@ __all__ = [
     "ArchiveReport",
     "CollectReport",
     "Collector",
+    "DistributedReport",
     "EpisodeProof",
     "EpisodeReport",
     "EpsilonGreedy",
@@ -49,7 +53,10 @@ __all__ = [
     "Evaluation",
     "Folders",
     "GaussianNoise",
+    "GroupLost",
+    "GroupReport",
     "LocalCollector",
+    "NotEnoughResources",
     "Policy",
     "PolicyResult",
     "RandomPolicy",
@@ -58,9 +65,12 @@ __all__ = [
     "RecordedVectorEnv",
     "RecurrentPolicy",
     "RecurrentResult",
+    "RemoteError",
     "RestoreReport",
+    "Run",
     "ScriptedPolicy",
     "SeededPolicy",
+    "ShardLost",
     "ShardedReplay",
     "Shards",
     "StepReport",
@@ -80,10 +90,13 @@ if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
         __name__,
         {
             "collector": ["Collector"],
+            "distributed.collector": ["GroupLost", "Run"],
+            "distributed.engine": ["NotEnoughResources", "RemoteError"],
             "distributed.folders": ["Folders"],
             "distributed.local_collector": ["LocalCollector"],
             "distributed.ray_collector": ["RayCollector"],
-            "distributed.shards": ["ShardedReplay", "Shards"],
+            "distributed.report": ["DistributedReport", "GroupReport"],
+            "distributed.shards": ["ShardLost", "ShardedReplay", "Shards"],
             "evaluation.evaluate": ["evaluate"],
             "evaluation.result": ["EvaluatedEpisode", "Evaluation"],
             "evaluation.video": ["Video"],
