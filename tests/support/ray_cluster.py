@@ -57,15 +57,18 @@ def ray_nodes(number: int = 3) -> Iterator[RayNodes]:
     from ray.cluster_utils import Cluster
 
     folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # its sockets need a short path
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = str(CHECKOUT / "tests")  # of the nodes, whose actors import support
+    ours = {
+        "PYTHONPATH": str(CHECKOUT / "tests"),  # of the nodes, whose actors import support
+        "RAY_TMPDIR": folder,  # where Ray writes the cluster's address, too
+    }
+    before = {name: os.environ.get(name) for name in ours}
+    os.environ |= ours
     cluster = Cluster()
     try:
         cluster.add_node(
             num_cpus=0,
             object_store_memory=STORE_BYTES,
             include_dashboard=False,
-            temp_dir=folder,
             _system_config=SOONER,
         )
         nodes = RayNodes(cluster)
@@ -74,9 +77,10 @@ def ray_nodes(number: int = 3) -> Iterator[RayNodes]:
         yield nodes
     finally:
         cluster.shutdown()
-        os.environ.pop("PYTHONPATH")
-        if before is not None:
-            os.environ["PYTHONPATH"] = before
+        for name, value in before.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value
         shutil.rmtree(folder, ignore_errors=True)
 
 
