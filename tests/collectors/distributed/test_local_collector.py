@@ -407,5 +407,6 @@ def test_a_slow_mirror_holds_the_actors_back(pieces: int, monkeypatch: pytest.Mo
                 assert run.steps >= 0  # an error of the run is raised here
                 time.sleep(0.01)
     assert max(waiting) < 16_000_000
-    if pieces > 100:  # memory of the process, which other tests of it change, too
-        assert max(used) - max(used[:10]) < 32_000_000
+    if pieces > 100:  # memory of the process: it takes what it needs, and then no more
+        half = pieces // 2
+        assert max(used[half:]) - max(used[:half]) < 16_000_000

@@ -454,12 +454,12 @@ class Timer(threading.Thread):
 
 
 DEATHS = by_tier(1, 1, 20)
-STEPS = 8_000
+CALL_STEPS, TIMES = 2_000, 4  # steps of a call, and how often it is made
 
 
 @functools.cache
 def expected_digest() -> str:
-    return one_process(walks, Weighted, SEED, GROUPS, [Asked("steps", STEPS)]).digest
+    return one_process(walks, Weighted, SEED, GROUPS, [Asked("steps", CALL_STEPS)] * TIMES).digest
 
 
 def pause_process(cluster: RayNodes, pid: int, node: str) -> None:
@@ -488,12 +488,13 @@ def one_death(cluster: RayNodes, kill: Callable[..., None], notes: Path, rng: ra
     victims: list[tuple[int, str]] = []
 
     def strike() -> None:
+        time.sleep(rng.random() * 0.2)
         victims.append(rng.choice(noted(notes)))
         kill(cluster, *victims[0])
 
     with (
         sw.RayCollector(
-            functools.partial(noted_walks, notes),
+            functools.partial(noted_walks, notes, 1_000),
             Weighted,
             replay,
             groups=GROUPS,
@@ -502,19 +503,20 @@ def one_death(cluster: RayNodes, kill: Callable[..., None], notes: Path, rng: ra
             address=cluster.address,
             answer_seconds=5,
         ) as collector,
-        Timer(replay, rng.randrange(1, STEPS * 2 // 3), strike) as timer,
+        # A group sends its share of a call in few pieces: so one of several calls is struck.
+        Timer(replay, rng.randrange(1, CALL_STEPS * (TIMES - 1)), strike) as timer,
     ):
-        report = collector.collect(steps=STEPS)
-        assert timer.is_done
-        assert report.digest == replay.digest() == expected_digest()
-        assert report.steps == replay.steps
-        if kill is kill_node:
-            cluster.replace(victims[0][1])
+        reports = [collector.collect(steps=CALL_STEPS) for _ in range(TIMES)]
+    assert timer.is_done
+    assert reports[-1].digest == replay.digest() == expected_digest()
+    assert sum(report.steps for report in reports) == replay.steps
+    if kill is kill_node:
+        cluster.replace(victims[0][1])
     if kill is pause_process:
         with contextlib.suppress(ProcessLookupError):  # its node may have ended it
             os.kill(victims[0][0], signal.SIGCONT)
     assert eventually(lambda: not is_running(victims[0][0]))
-    return report.deaths
+    return sum(report.deaths for report in reports)
 
 
 def test_a_run_goes_on_after_a_death(cluster: RayNodes, tmp_path: Path) -> None:
