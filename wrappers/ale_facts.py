@@ -114,12 +114,8 @@ def _vector_env(**changes: Any) -> Any:
     """Make ale-py's vector env of one game without luck, stack or resize."""
     from ale_py.vector_env import AtariVectorEnv
 
-    class Plain(AtariVectorEnv):
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            # ale-py writes into it, and else into that of all vector envs.
-            self.metadata = dict(type(self).metadata)
-            super().__init__(*args, **kwargs)
-
+    # ale-py writes into the metadata, which is else that of all vector envs.
+    plain: Any = type("Plain", (AtariVectorEnv,), {"metadata": {}})
     defaults: dict[str, Any] = {
         "img_height": 210,
         "img_width": 160,
@@ -130,4 +126,4 @@ def _vector_env(**changes: Any) -> Any:
         "repeat_action_probability": 0.0,
         "num_threads": 1,
     }
-    return Plain(_GAME, 1, **(defaults | changes))
+    return plain(_GAME, 1, **(defaults | changes))
