@@ -492,26 +492,24 @@ def one_death(cluster: RayNodes, kill: Callable[..., None], notes: Path, rng: ra
         victims.append(rng.choice(noted(notes)))
         kill(cluster, *victims[0])
 
-    with (
-        sw.RayCollector(
-            functools.partial(noted_walks, notes, 1_000),
-            Weighted,
-            replay,
-            groups=GROUPS,
-            actors=rng.randint(1, GROUPS),
-            seed=SEED,
-            address=cluster.address,
-            answer_seconds=5,
-        ) as collector,
+    with sw.RayCollector(
+        functools.partial(noted_walks, notes, 1_000),
+        Weighted,
+        replay,
+        groups=GROUPS,
+        actors=rng.randint(1, GROUPS),
+        seed=SEED,
+        address=cluster.address,
+        answer_seconds=5,
+    ) as collector:
         # A group sends its share of a call in few pieces: so one of several calls is struck.
-        Timer(replay, rng.randrange(1, CALL_STEPS * (TIMES - 1)), strike) as timer,
-    ):
-        reports = [collector.collect(steps=CALL_STEPS) for _ in range(TIMES)]
-    assert timer.is_done
-    assert reports[-1].digest == replay.digest() == expected_digest()
-    assert sum(report.steps for report in reports) == replay.steps
-    if kill is kill_node:
-        cluster.replace(victims[0][1])
+        with Timer(replay, rng.randrange(1, CALL_STEPS * (TIMES - 1)), strike) as timer:
+            reports = [collector.collect(steps=CALL_STEPS) for _ in range(TIMES)]
+        assert timer.is_done
+        assert reports[-1].digest == replay.digest() == expected_digest()
+        assert sum(report.steps for report in reports) == replay.steps
+        if kill is kill_node:
+            cluster.replace(victims[0][1])
     if kill is pause_process:
         with contextlib.suppress(ProcessLookupError):  # its node may have ended it
             os.kill(victims[0][0], signal.SIGCONT)
