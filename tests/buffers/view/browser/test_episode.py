@@ -244,6 +244,8 @@ def test_an_episode_without_images_has_curves_and_values(
     shown = page.locator("#values")
     for name in ("extra/value", "extra/log_prob", "observation"):
         shown.get_by_text(name, exact=False).first.wait_for()
+    # Until the row is read, the values of the one before stand there, marked as stale.
+    eventually(lambda: shown.locator(".stale").count(), 0)
     text = shown.inner_text().replace("\u2212", "-")
     assert f"{value:.3g}"[:4] in text
     assert f"{log_prob:.3g}"[:5] in text
