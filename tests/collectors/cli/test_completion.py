@@ -1,7 +1,8 @@
-"""Completions: equal to Typer's own where those know the answer, in bash itself, and harmless."""
+"""Completions: Typer's own where those know the answer, in the shells themselves, and harmless."""
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import functools
 import os
@@ -262,63 +263,102 @@ def home(tmp_path: Path) -> Path:
 
 
 def environment_of(home: Path) -> dict[str, str]:
-    more = {"HOME": str(home), "PATH": f"{home / 'bin'}:{os.environ['PATH']}", "PS1": "ready "}
-    return {**os.environ, **more, "TERM": "dumb"}
+    more = {
+        "HOME": str(home),
+        "ZDOTDIR": str(home),
+        "PATH": f"{home / 'bin'}:{os.environ['PATH']}",
+        "PS1": "ready ",
+    }
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("XDG_")}
+    return {**kept, **more, "TERM": "dumb"}
 
 
-@pytest.fixture
-def bash(home: Path) -> Iterator[int]:
-    """The terminal of a bash whose user has installed the completions."""
-    if shutil.which("bash") is None:
-        pytest.skip("needs bash")
+TERMINALS_OWN = re.compile(r"\r|\x1b\[[?\d;]*[A-Za-z]|\x1b\]0;[^\a]*\a|\x1b\(B")
+START = {  # without files of this machine's users and distribution
+    "bash": ["bash", "--noprofile", "-i"],
+    "zsh": ["zsh", "--no-global-rcs", "-i"],
+    "fish": ["fish", "-i"],
+}
+
+
+@contextlib.contextmanager
+def terminal_of(shell: str, home: Path) -> Iterator[int]:
+    """The terminal of a shell whose user has installed the completions."""
+    if shutil.which(shell) is None:
+        pytest.skip(f"needs {shell}")
+    (home / ".local/share/fish/generated_completions").mkdir(parents=True)  # else of all manuals
     installed = subprocess.run(
-        ["bash", "-c", "stepwell --install-completion; exit $?"],
+        [shell, "-c", "stepwell --install-completion; exit 0"],
         env=environment_of(home),
         capture_output=True,
         text=True,
         check=False,
     )
-    assert installed.returncode == 0, installed.stdout + installed.stderr
-    assert "bash completion installed" in installed.stdout
+    assert f"{shell} completion installed" in installed.stdout, installed.stderr
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 1000, 0, 0))
     process = subprocess.Popen(
-        ["bash", "--noprofile", "-i"],
+        START[shell],
         env=environment_of(home),
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
         start_new_session=True,
+        # zsh and fish end without a terminal that controls them.
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
     )
     os.close(theirs)
-    yield ours
-    os.close(ours)
-    process.kill()
-    process.wait()
+    if shell == "zsh":  # Typer's script only announces itself at the first Tab
+        os.write(ours, b"stepwell \t\x15")
+    try:
+        yield ours
+    finally:
+        os.close(ours)
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def bash(home: Path) -> Iterator[int]:
+    with terminal_of("bash", home) as terminal:
+        yield terminal
 
 
 def line_after_tab(terminal: int, line: str) -> str:
-    """The line that bash has made of a beginning and a Tab."""
+    """The line that a shell has made of a beginning and a Tab."""
     os.write(terminal, f"{line}\t".encode() + b"\x01echo '<' \x05 '>'\n")  # Ctrl-A, Ctrl-E
     seen, until = "", time.monotonic() + SECONDS
-    while (found := re.search(r"\n< (.*) >", seen.replace("\r", ""))) is None:
+    while (found := re.search(r"\n< (.*) >", TERMINALS_OWN.sub("", seen))) is None:
         assert time.monotonic() < until, seen
         if select.select([terminal], [], [], 1.0)[0]:
             seen += os.read(terminal, 4096).decode(errors="replace")
     return found[1]
 
 
-def test_bash_completes_the_words_of_a_line(bash: int) -> None:
+COMPLETED = {
+    "stepwell evalu": "stepwell evaluate",
+    "stepwell info runs/": "stepwell info runs/pong",
+    "stepwell collect Pon": "stepwell collect Pong",
+    "stepwell collect ALE/Pon": "stepwell collect ALE/Pong-v5",
+    "stepwell collect Pong --polic": "stepwell collect Pong --policy",
+    "stepwell export runs/pong --to mina": "stepwell export runs/pong --to minari",
+}
+
+
+@pytest.mark.parametrize("shell", START)
+def test_shells_complete_the_words_of_a_line(shell: str, home: Path) -> None:
     store("runs", "pong")
+    with terminal_of(shell, home) as terminal:
+        for line, whole in COMPLETED.items():
+            assert line_after_tab(terminal, line) == whole
+
+
+def test_bash_completes_words_that_it_splits_and_names_of_files(bash: int) -> None:
     for name in ("run.toml", "models.zip", "a file"):
         Path(name).touch()
     for line, whole in (
-        ("stepwell evalu", "stepwell evaluate"),
-        ("stepwell info runs/", "stepwell info runs/pong"),
-        ("stepwell collect Pon", "stepwell collect Pong"),
         ("stepwell collect Pong --policy sb3:mo", "stepwell collect Pong --policy sb3:models.zip"),
         ("stepwell collect --config=ru", "stepwell collect --config=run.toml"),
-        ("stepwell export runs/pong --to mina", "stepwell export runs/pong --to minari"),
         ("stepwell import a", "stepwell import a file"),  # bash's own names of files, quoted
     ):
         assert line_after_tab(bash, line) == whole
@@ -330,17 +370,3 @@ def test_bash_runs_nothing_of_a_name(bash: int) -> None:
         line_after_tab(bash, f"stepwell info in{number}/")
     line_after_tab(bash, "stepwell info ")
     assert not Path("x").exists()
-
-
-def test_fish_completes_too(home: Path) -> None:
-    if shutil.which("fish") is None:
-        pytest.skip("needs fish")
-    store("runs", "pong")
-    done = subprocess.run(
-        ["fish", "-c", "stepwell --install-completion; complete -C 'stepwell info runs/'"],
-        env=environment_of(home),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert "runs/pong" in done.stdout.splitlines()[-1], done.stderr
