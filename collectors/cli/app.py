@@ -6,9 +6,10 @@ import codecs
 import io
 import sys
 from collections.abc import Callable, Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from stepwell import __version__
 from stepwell.buffers import native
@@ -30,7 +31,29 @@ from stepwell.collectors.cli.view import view
 
 __all__ = ["app", "main"]
 
+
+class _FlagsWithoutType:
+    """Help shows `--resume`, and not `--resume <bool>`, as Typer has it."""
+
+    def get_params(self, context: Any) -> list[Any]:
+        """The parameters of a command, and `--help`."""
+        parameters: list[Any] = super().get_params(context)  # type: ignore[misc]
+        for one in parameters:
+            if getattr(one, "is_flag", False):
+                one.metavar = ""
+        return parameters
+
+
+class _Group(_FlagsWithoutType, TyperGroup):
+    pass
+
+
+class _Command(_FlagsWithoutType, TyperCommand):
+    pass
+
+
 app = typer.Typer(
+    cls=_Group,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,  # a bug shows Python's own traceback
@@ -115,7 +138,6 @@ def root(
         bool,
         typer.Option(
             "--version",
-            metavar="",
             help="Show the version, and whether the compiled core is used.",
             callback=_show_version,
             is_eager=True,
@@ -173,7 +195,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "doctor": doctor,
 }
 for _name, _command in _COMMANDS.items():
-    app.command(name=_name)(_command)
+    app.command(name=_name, cls=_Command)(_command)
 
 
 if __name__ == "__main__":

@@ -48,15 +48,11 @@ def archive_store(
     episodes: PlayedIds = None,
     unproved: Annotated[
         bool,
-        typer.Option(
-            "--unproved", metavar="", help="Do not play the episodes before they are archived."
-        ),
+        typer.Option("--unproved", help="Do not play the episodes before they are archived."),
     ] = False,
     provable: Annotated[
         bool,
-        typer.Option(
-            "--provable", metavar="", help="Leave out episodes that cannot be played again."
-        ),
+        typer.Option("--provable", help="Leave out episodes that cannot be played again."),
     ] = False,
     lanes: Lanes = None,
     env: MadeBy = None,

@@ -158,7 +158,6 @@ def collect(
         bool,
         typer.Option(
             "--resume",
-            metavar="",
             help="Add to the store if it exists, with new episode ids and seeds.",
             rich_help_panel=_STORE,
         ),
@@ -212,7 +211,6 @@ def collect(
         bool,
         typer.Option(
             "--print-config",
-            metavar="",
             help="Print such a file with the given options, and do nothing else.",
             rich_help_panel=_FILE,
         ),

@@ -75,13 +75,11 @@ _OptionalOut = Annotated[
 ]
 _DryRun = Annotated[
     bool,
-    typer.Option("--dry-run", metavar="", help="Show what would be kept; write nothing."),
+    typer.Option("--dry-run", help="Show what would be kept; write nothing."),
 ]
 _Digest = Annotated[
     bool,
-    typer.Option(
-        "--digest", metavar="", help="Compute the digest of the new store; this decodes all rows."
-    ),
+    typer.Option("--digest", help="Compute the digest of the new store; this decodes all rows."),
 ]
 
 
@@ -96,9 +94,7 @@ def merge(
     out: _Out,
     any_envs: Annotated[
         bool,
-        typer.Option(
-            "--any-envs", metavar="", help="Accept stores whose envs were made differently."
-        ),
+        typer.Option("--any-envs", help="Accept stores whose envs were made differently."),
     ] = False,
     duplicates: Annotated[
         str,

@@ -47,7 +47,6 @@ def evaluate(
         bool,
         typer.Option(
             "--deterministic",
-            metavar="",
             help="A model of sb3: takes its best actions. Default: it explores as in training.",
             rich_help_panel=RUN,
         ),

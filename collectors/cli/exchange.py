@@ -95,16 +95,12 @@ def export(
     option: _Options = None,
     card: Annotated[
         bool,
-        typer.Option(
-            "--card", metavar="", help="Write a card for a hub into the folder: README.md."
-        ),
+        typer.Option("--card", help="Write a card for a hub into the folder: README.md."),
     ] = False,
     license: License = None,
     dry_run: Annotated[
         bool,
-        typer.Option(
-            "--dry-run", metavar="", help="Check everything and show the result; write nothing."
-        ),
+        typer.Option("--dry-run", help="Check everything and show the result; write nothing."),
     ] = False,
     where: Where = None,
     episodes: Ids = None,
@@ -190,9 +186,7 @@ def import_(
     ] = None,
     dry_run: Annotated[
         bool,
-        typer.Option(
-            "--dry-run", metavar="", help="Read everything and show what is in it; write nothing."
-        ),
+        typer.Option("--dry-run", help="Read everything and show what is in it; write nothing."),
     ] = False,
     as_json: Json = False,
     quiet: Quiet = False,

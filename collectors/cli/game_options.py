@@ -95,9 +95,7 @@ class GivenGameOptions:
     ] = None
     rgb: Annotated[
         bool | None,
-        typer.Option(
-            "--rgb", metavar="", help="Observe colours, not gray levels.", rich_help_panel=_GAMES
-        ),
+        typer.Option("--rgb", help="Observe colours, not gray levels.", rich_help_panel=_GAMES),
     ] = None
     pool: Annotated[
         Literal["max", "none"] | None,
@@ -126,31 +124,25 @@ class GivenGameOptions:
         bool | None,
         typer.Option(
             "--snapshots",
-            metavar="",
             help="Store the emulator's state with each episode, for stepwell.env_at.",
             rich_help_panel=_GAMES,
         ),
     ] = None
     fire_reset: Annotated[
         bool | None,
-        typer.Option(
-            "--fire-reset", metavar="", help="Press FIRE after a reset.", rich_help_panel=_ATARI
-        ),
+        typer.Option("--fire-reset", help="Press FIRE after a reset.", rich_help_panel=_ATARI),
     ] = None
     clip_rewards: Annotated[
         bool | None,
         typer.Option(
             "--clip-rewards",
-            metavar="",
             help="Store only the sign of a reward. It is better to clip in training.",
             rich_help_panel=_ATARI,
         ),
     ] = None
     full_actions: Annotated[
         bool | None,
-        typer.Option(
-            "--full-actions", metavar="", help="Use all 18 actions.", rich_help_panel=_ATARI
-        ),
+        typer.Option("--full-actions", help="Use all 18 actions.", rich_help_panel=_ATARI),
     ] = None
     mode: Annotated[
         str | None, typer.Option(metavar="N", help="The game's mode.", rich_help_panel=_ATARI)
@@ -181,7 +173,6 @@ class GivenGameOptions:
         bool | None,
         typer.Option(
             "--allow-opposites",
-            metavar="",
             help="Let actions press LEFT with RIGHT, or UP with DOWN.",
             rich_help_panel=_NES,
         ),
@@ -234,7 +225,6 @@ class GivenGameOptions:
         bool | None,
         typer.Option(
             "--ram",
-            metavar="",
             help="Observe the 2048 bytes of the console's memory, not the screen.",
             rich_help_panel=_NES,
         ),

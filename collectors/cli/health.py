@@ -45,7 +45,6 @@ def verify_stores(
         bool,
         typer.Option(
             "--replay",
-            metavar="",
             help="Play the episodes again and compare every row with what the env shows.",
         ),
     ] = False,
@@ -116,9 +115,7 @@ def repair_store(
     *,
     yes: Annotated[
         bool,
-        typer.Option(
-            "--yes", metavar="", help="Remove what is damaged. Without it damage is only reported."
-        ),
+        typer.Option("--yes", help="Remove what is damaged. Without it damage is only reported."),
     ] = False,
     as_json: Json = False,
     quiet: Quiet = False,

@@ -34,7 +34,6 @@ def push_data(
         bool,
         typer.Option(
             "--public",
-            metavar="",
             help="Everybody may see the repository, if this makes it. One that is there stays as "
             "it is.",
         ),
@@ -48,15 +47,12 @@ def push_data(
         bool,
         typer.Option(
             "--replace",
-            metavar="",
             help="Remove the repository's other files. Without it they are an error.",
         ),
     ] = False,
     dry_run: Annotated[
         bool,
-        typer.Option(
-            "--dry-run", metavar="", help="Compare everything and show it; change nothing."
-        ),
+        typer.Option("--dry-run", help="Compare everything and show it; change nothing."),
     ] = False,
     as_json: Json = False,
     quiet: Quiet = False,

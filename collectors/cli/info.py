@@ -42,15 +42,12 @@ def info(
     ],
     digest: Annotated[
         bool,
-        typer.Option(
-            "--digest", metavar="", help="Compute the digest of all rows; this reads everything."
-        ),
+        typer.Option("--digest", help="Compute the digest of all rows; this reads everything."),
     ] = False,
     provenance: Annotated[
         bool,
         typer.Option(
             "--provenance",
-            metavar="",
             help="Count the episodes that can be played again from a seed; this reads the facts "
             "of all.",
         ),

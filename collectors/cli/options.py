@@ -143,15 +143,12 @@ MaxSteps = Annotated[
 ]
 Ended = Annotated[
     bool,
-    typer.Option(
-        "--ended", metavar="", help="It terminated or was truncated.", rich_help_panel=_CONDITIONS
-    ),
+    typer.Option("--ended", help="It terminated or was truncated.", rich_help_panel=_CONDITIONS),
 ]
 Cut = Annotated[
     bool,
     typer.Option(
         "--cut",
-        metavar="",
         help="It did neither: only the recording stopped.",
         rich_help_panel=_CONDITIONS,
     ),
@@ -184,7 +181,6 @@ IncludeCut = Annotated[
     bool,
     typer.Option(
         "--include-cut",
-        metavar="",
         help="Rank cut episodes too, and those without beginning, though rewards of them are "
         "missing.",
         rich_help_panel=_RANKING,
@@ -196,20 +192,17 @@ Json = Annotated[
     bool,
     typer.Option(
         "--json",
-        metavar="",
         help="Print one JSON object and nothing else.",
         rich_help_panel=_OUTPUT,
     ),
 ]
 Quiet = Annotated[
     bool,
-    typer.Option("--quiet", "-q", metavar="", help="Print errors only.", rich_help_panel=_OUTPUT),
+    typer.Option("--quiet", "-q", help="Print errors only.", rich_help_panel=_OUTPUT),
 ]
 Debug = Annotated[
     bool,
-    typer.Option(
-        "--debug", metavar="", help="Show the full traceback of an error.", rich_help_panel=_OUTPUT
-    ),
+    typer.Option("--debug", help="Show the full traceback of an error.", rich_help_panel=_OUTPUT),
 ]
 
 _BYTES = {

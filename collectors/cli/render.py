@@ -73,7 +73,7 @@ def render(
         typer.Option(metavar="N", help="Frames of a film strip, 1 to 256."),
     ] = "8",
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", metavar="", help="Replace the file if there is one.")
+        bool, typer.Option("--overwrite", help="Replace the file if there is one.")
     ] = False,
     as_json: Json = False,
     quiet: Quiet = False,

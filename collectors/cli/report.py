@@ -50,12 +50,10 @@ def report(
     ] = _MOST_BYTES,
     digest: Annotated[
         bool,
-        typer.Option(
-            "--digest", metavar="", help="Compute the digest of all rows; this reads everything."
-        ),
+        typer.Option("--digest", help="Compute the digest of all rows; this reads everything."),
     ] = False,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", metavar="", help="Replace the file if there is one.")
+        bool, typer.Option("--overwrite", help="Replace the file if there is one.")
     ] = False,
     as_json: Json = False,
     quiet: Quiet = False,

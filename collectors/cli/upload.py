@@ -37,7 +37,6 @@ def upload(
         bool,
         typer.Option(
             "--follow",
-            metavar="",
             help="Upload a store that another process writes, file by file, until it ends.",
         ),
     ] = False,

@@ -46,7 +46,7 @@ def view(
         ),
     ] = "127.0.0.1",
     no_browser: Annotated[
-        bool, typer.Option("--no-browser", metavar="", help="Print the address, open nothing.")
+        bool, typer.Option("--no-browser", help="Print the address, open nothing.")
     ] = False,
     exports: Annotated[
         Path | None,

@@ -281,6 +281,16 @@ START = {  # without files of this machine's users and distribution
 }
 
 
+def read_until(terminal: int, pattern: str) -> re.Match[str]:
+    """Read what a shell writes until it fits."""
+    seen, until = "", time.monotonic() + SECONDS
+    while (found := re.search(pattern, TERMINALS_OWN.sub("", seen))) is None:
+        assert time.monotonic() < until, seen
+        if select.select([terminal], [], [], 1.0)[0]:
+            seen += os.read(terminal, 4096).decode(errors="replace")
+    return found
+
+
 @contextlib.contextmanager
 def terminal_of(shell: str, home: Path) -> Iterator[int]:
     """The terminal of a shell whose user has installed the completions."""
@@ -308,7 +318,8 @@ def terminal_of(shell: str, home: Path) -> Iterator[int]:
         preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
     )
     os.close(theirs)
-    if shell == "zsh":  # Typer's script only announces itself at the first Tab
+    if shell == "zsh":  # the first Tab only loads the completions: Typer's script is made so
+        read_until(ours, "ready ")
         os.write(ours, b"stepwell \t\x15")
     try:
         yield ours
@@ -327,12 +338,7 @@ def bash(home: Path) -> Iterator[int]:
 def line_after_tab(terminal: int, line: str) -> str:
     """The line that a shell has made of a beginning and a Tab."""
     os.write(terminal, f"{line}\t".encode() + b"\x01echo '<' \x05 '>'\n")  # Ctrl-A, Ctrl-E
-    seen, until = "", time.monotonic() + SECONDS
-    while (found := re.search(r"\n< (.*) >", TERMINALS_OWN.sub("", seen))) is None:
-        assert time.monotonic() < until, seen
-        if select.select([terminal], [], [], 1.0)[0]:
-            seen += os.read(terminal, 4096).decode(errors="replace")
-    return found[1]
+    return read_until(terminal, r"\n< (.*) >")[1]
 
 
 COMPLETED = {
