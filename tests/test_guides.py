@@ -30,12 +30,16 @@ GUIDES = [
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    path = FOLDER / "draw_concepts.py"
-    spec = importlib.util.spec_from_file_location("draw_concepts", path)
+    return loaded("draw_concepts")
+
+
+def loaded(name: str) -> ModuleType:
+    """A script of the folder of pictures, as a module."""
+    spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules["draw_concepts"] = module
+    sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
 
@@ -43,6 +47,16 @@ def script() -> ModuleType:
 def test_the_pictures_of_concepts_are_drawn_by_their_script(script: ModuleType) -> None:
     stale = [path.name for path, text in script.drawn() if path.read_text("utf-8") != text]
     assert not stale, "python docs/pictures/draw_concepts.py draws them again"
+
+
+def test_the_badges_of_the_readme_say_what_the_package_declares() -> None:
+    script = loaded("draw_badges")
+    stale = [path.name for path, text in script.drawn() if path.read_text("utf-8") != text]
+    assert not stale, "python docs/pictures/draw_badges.py draws them again"
+    shown = re.findall(
+        r"\(docs/pictures/(badge-.+?)\)", (CHECKOUT / "README.md").read_text("utf-8")
+    )
+    assert sorted(shown) == sorted(script.badges())
 
 
 def test_everything_in_a_picture_lies_inside_it(script: ModuleType) -> None:

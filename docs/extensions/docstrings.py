@@ -25,6 +25,8 @@ def prepare(
     app: Sphinx, kind: str, name: str, value: object, options: object, lines: list[str]
 ) -> None:
     """Change the lines of a docstring in place."""
+    if lines and re.fullmatch(r"Alias for field number \d+", lines[0]):  # of a named tuple
+        lines.clear()
     prepared = list(escaped(with_tables(without_types(lines))))
     if kind in ("attribute", "property", "data") and prepared and ":" in prepared[0]:
         prepared[0] = f": {prepared[0]}"

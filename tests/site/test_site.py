@@ -192,5 +192,8 @@ def test_docstrings_are_prepared_for_sphinx() -> None:
     lines += ["| a | b |", "|---|---|", "| 1 | 2 |"]
     prepare(None, "function", "f", None, None, lines)
     assert lines[:4] == ["[T, \\*shape], ``*`` as it is.", "", "Returns:", "    : The code: 0."]
+    alias = ["Alias for field number 3", ""]
+    prepare(None, "property", "f", None, None, alias)
+    assert not any(alias)
     table = [line.strip() for line in lines[4:] if line.strip()]
     assert table == [".. list-table::", ":header-rows: 1", "* - a", "- b", "* - 1", "- 2"]
