@@ -35,9 +35,9 @@ __all__ = ["app", "main"]
 class _FlagsWithoutType:
     """Help shows `--resume`, and not `--resume <bool>`, as Typer has it."""
 
-    def get_params(self, context: Any) -> list[Any]:
+    def get_params(self, ctx: Any) -> list[Any]:
         """The parameters of a command, and `--help`."""
-        parameters: list[Any] = super().get_params(context)  # type: ignore[misc]
+        parameters: list[Any] = super().get_params(ctx)  # type: ignore[misc]
         for one in parameters:
             if getattr(one, "is_flag", False):
                 one.metavar = ""
