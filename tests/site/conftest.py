@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 import subprocess
@@ -51,7 +52,8 @@ class _Quiet(SimpleHTTPRequestHandler):
             self.send_response(204)
             self.end_headers()
         else:
-            super().do_GET()
+            with contextlib.suppress(ConnectionError):  # a browser that went on to another page
+                super().do_GET()
 
     def log_message(self, format: str, *args: object) -> None:
         """Write nothing."""
