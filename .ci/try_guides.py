@@ -41,7 +41,7 @@ def follow(document: Path, wheel: Path, scratch: Path) -> str:
     extras = extras_of(document.relative_to(CHECKOUT).as_posix(), text)
     chosen = f"[{','.join(sorted(extras))}]" if extras else ""
     print(document.relative_to(CHECKOUT), chosen, flush=True)
-    others = set(re.findall(r"`pip install ([a-z][\w-]*)`", text)) - {"stepwell"}
+    others = ["pytest"] if "`pip install pytest`" in text else []
     venv.create(scratch / "venv", with_pip=True)
     python = scratch / "venv" / "bin" / "python"
     # Written by the new Python: `documents.script` names the command that lies beside it.
@@ -54,7 +54,7 @@ def follow(document: Path, wheel: Path, scratch: Path) -> str:
     path = f"{python.parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "HOME": str(scratch)}
     for command in (
-        [str(python), "-m", "pip", "install", "-q", f"{wheel}{chosen}", *sorted(others)],
+        [str(python), "-m", "pip", "install", "-q", f"{wheel}{chosen}", *others],
         [str(python), str(script)],
     ):
         run = subprocess.run(
