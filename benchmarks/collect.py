@@ -9,6 +9,7 @@ The limit is a loop of ``AtariVectorEnv.step`` with random actions that keeps no
 from __future__ import annotations
 
 import functools
+import importlib.util
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -79,6 +80,16 @@ def main() -> None:
     rounds.report(rows, packages, options.json)
 
 
+def pooled(game: str, num_envs: int, folder: Path | None) -> Work:
+    """EnvPool's own threads, whose last observations are not the true ones."""
+    envs = sw.make_vec(f"envpool:{game}-v5", num_envs)
+    if folder is None:
+        return stepping(envs)
+    replay = sw.SequenceReplayBuffer(folder)
+    collector = sw.Collector(envs, sw.RandomPolicy(), replay, seed=0)
+    return lambda vector_steps: collector.collect(steps=vector_steps * num_envs).steps
+
+
 def asynchronous(game: str, num_envs: int) -> Work:
     """The peer that every user has: gymnasium's AsyncVectorEnv and wrappers, nothing kept."""
 
@@ -122,6 +133,9 @@ def compare(
             "python, stored on disk": lambda: collecting(*what, folder / "python", "python"),
             "gymnasium's AsyncVectorEnv, nothing kept": lambda: asynchronous(*what),
         }
+        if importlib.util.find_spec("envpool"):
+            makers["EnvPool, nothing kept"] = lambda: pooled(*what, None)
+            makers["EnvPool, stored on disk"] = lambda: pooled(*what, folder / "pool")
         candidates = {
             title: functools.partial(make(), vector_steps)
             for title, make in makers.items()

@@ -14,6 +14,7 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 from stepwell.collectors.recording import BegunReset, BegunStep, Recording, ReplayOrPath
 from stepwell.collectors.step_result import MetadataOrFunction
 from stepwell.collectors.vector_envs import Vector, one_number
+from stepwell.wrappers.envpool import from_envpool, is_pool
 from stepwell.wrappers.final_observations import ExactInfos
 from stepwell.wrappers.make_vector_env import require_spaces
 from stepwell.wrappers.workers.infos import add_info
@@ -112,6 +113,7 @@ def record(
     """
     if isinstance(env, VectorEnv):
         require_spaces(env)
+        env = from_envpool(env) if is_pool(env) else env
         recording = Recording(
             env,
             replay,

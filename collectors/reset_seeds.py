@@ -74,7 +74,8 @@ class ResetSeeds:
             info: The reset's info.
         """
         n = self._envs.num_envs
-        self._given = dict(seeds)
+        # Of pools of EnvPool that have seeds of their own, a seed says nothing.
+        self._given = dict(seeds) if getattr(self._envs.unwrapped, "takes_seeds", True) else {}
         self._seeded_at = [self.vector_steps] * n
         if self._reseed is None:
             return

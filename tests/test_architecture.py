@@ -48,6 +48,7 @@ NOT_AT_IMPORT = {
     *(
         "d3rlpy",
         "datasets",
+        "envpool",
         "google_crc32c",
         "h5py",
         "jax",

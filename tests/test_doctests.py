@@ -18,6 +18,7 @@ BRIDGES = "stepwell.buffers.bridges."
 NEEDS = {
     "stepwell.buffers.storage.cloud.storage": "obstore",
     "stepwell.collectors.distributed.ray_engine": "ray",
+    "stepwell.wrappers.envpool": "envpool",
     f"{BRIDGES}cleanrl": "torch",
     f"{BRIDGES}torch_policies": "torch",
     **dict.fromkeys(

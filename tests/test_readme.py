@@ -22,6 +22,7 @@ RUN_BY_CI = ["main job", "tests"]
 # Packages of extras, by document.
 NEEDS = {
     "docs/collecting": ["stable_baselines3"],
+    "docs/envpool": ["envpool"],
     "docs/feeding/cleanrl": ["torch"],
     "docs/feeding/d3rlpy": ["h5py"],
     "docs/feeding/minari": ["minari", "h5py", "pyarrow"],

@@ -9,6 +9,7 @@ from stepwell import lazy_names
 from stepwell.wrappers.ale_env import AleFrameSkip, EmulatorSeed
 from stepwell.wrappers.atari import make_atari
 from stepwell.wrappers.atari_settings import atari_games
+from stepwell.wrappers.envpool import from_envpool
 from stepwell.wrappers.episodes import EpisodicLife, FireReset, NoopStart
 from stepwell.wrappers.frames import FrameSkip, FrameStack
 from stepwell.wrappers.make_vector_env import make_vec, vectorize
@@ -42,6 +43,7 @@ __all__ = [
     "WorkerVectorEnv",
     "atari_games",
     "check_vector_env",
+    "from_envpool",
     "from_gym",
     "make_atari",
     "make_nes",

@@ -11,6 +11,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, find_highest_version, parse_env_id
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
+from stepwell.wrappers.envpool import from_envpool, is_pool
 from stepwell.wrappers.number_checks import check_whole
 from stepwell.wrappers.recipe import recipe_of, spec_of
 from stepwell.wrappers.seeded_resets import with_seeded_resets
@@ -103,8 +104,9 @@ def make_vec(
     that id makes yet another env.
 
     Args:
-        env: An id ("CartPole-v1", or "module:Id-v0" to import `module` first), an `EnvSpec`, a
-            factory without arguments, an env, or a vector env, which is returned unchanged.
+        env: An id ("CartPole-v1", or "module:Id-v0" to import `module` first), a task of EnvPool
+            ("envpool:Pong-v5"), an `EnvSpec`, a factory without arguments, an env, or a vector
+            env, which is returned unchanged, unless it is a pool (see `from_envpool`).
         num_envs: Number of envs, by default 1, or that of the vector env.
         num_workers: Number of worker processes; see `vectorize`.
         wrappers: Functions that wrap each env, the innermost first.
@@ -138,8 +140,25 @@ def make_vec(
         return _checked_vector_env(built, num_envs, num_workers, wrappers)
     if isinstance(env, gym.Env):
         return _one_built(built, num_envs, num_workers, wrappers)
+    if isinstance(env, str) and env.startswith("envpool:"):
+        return _pool_of(env.removeprefix("envpool:"), num_envs, num_workers, wrappers, env_kwargs)
     build = _EnvFactory(_factory(env, dict(env_kwargs or {})), tuple(wrappers), env)
     return vectorize([build] * (num_envs or 1), num_workers=num_workers)
+
+
+def _pool_of(
+    task: str,
+    num_envs: int | None,
+    num_workers: int | None,
+    wrappers: Sequence[WrapperFn],
+    env_kwargs: Mapping[str, Any] | None,
+) -> AnyVectorEnv:
+    if wrappers or num_workers is not None:
+        raise ValueError(
+            f"wrappers and num_workers cannot be used with envpool:{task}: expected EnvPool's "
+            f"options, as it steps its envs in threads of its own; use num_threads in env_kwargs"
+        )
+    return from_envpool(task, num_envs, **(env_kwargs or {}))
 
 
 @dataclass(frozen=True)
@@ -194,6 +213,7 @@ def _checked_vector_env(
     wrappers: Sequence[WrapperFn],
 ) -> AnyVectorEnv:
     require_spaces(envs)
+    envs = from_envpool(envs) if is_pool(envs) else envs
     if num_envs not in (None, envs.num_envs):
         raise ValueError(
             f"num_envs does not fit the vector env: expected {envs.num_envs}, got {num_envs}; "

@@ -165,6 +165,11 @@ def maker_of(
         maker = _atari(base, known, spec, backend)
     elif kind == "make_nes":
         maker = _nes(base, known, spec, rom)
+    elif kind == "envpool":
+        raise ValueError(
+            f"the envs {known.get('id')} are EnvPool's: expected envs that can be stepped one by "
+            f"one; say how to make one that plays the same (env=..., --env module:callable)"
+        )
     else:
         maker = _registered(base, facts, known)
     _check(maker, known)

@@ -20,6 +20,7 @@ from stepwell.wrappers.check.watch import (
     leaves_of,
     rows_equal,
 )
+from stepwell.wrappers.envpool import from_envpool, is_pool
 from stepwell.wrappers.final_observations import ExactInfos, OverwriteDetector
 from stepwell.wrappers.make_vector_env import require_spaces
 from stepwell.wrappers.number_checks import check_whole
@@ -74,6 +75,7 @@ class _Check:
 
     def __init__(self, envs: Any, seed: int) -> None:
         require_spaces(envs)
+        envs = from_envpool(envs) if is_pool(envs) else envs
         self._envs, self._seed = envs, seed
         self._memory = MemoryWatch()
         self._exact_infos, self._overwrites = (
@@ -286,7 +288,10 @@ class _Check:
         return "true" if finals["true"] else "unknown"
 
 
-INFO_KEYS = ("final_obs", "_final_obs", "frame_number", "episode_frame_number", "_reset_seed")
+INFO_KEYS = (
+    *("final_obs", "_final_obs", "frame_number", "episode_frame_number"),
+    *("elapsed_step", "_reset_seed"),
+)
 
 
 def _form(array: Any) -> str:

@@ -222,6 +222,8 @@ class ResetWatch:
             return "next_step"  # the frame counters may have begun anew, both of them
         if "episode_frame_number" in now.info and "frame_number" in last.info:
             return "goes_on" if _counters_moved_equally(env, last.info, now.info) else "next_step"
+        if "elapsed_step" in now.info and now.info["elapsed_step"][env] == 0:
+            return "next_step"  # of EnvPool, which may repeat the reward of the step before
         is_quiet = not (now.ended[env] or now.reward[env] != 0)
         begins_now = self._begins(env, last, now)
         if self._before is not None and not begins_now and self._begins(env, self._before, last):
