@@ -16,6 +16,7 @@ from gymnasium.vector import (
 )
 from gymnasium.wrappers import TransformReward
 
+from stepwell.wrappers.fixed_spaces import with_fixed_spaces, with_fixed_vector_spaces
 from stepwell.wrappers.make_vector_env import require_spaces
 from stepwell.wrappers.seeded_resets import with_seeded_resets
 
@@ -66,9 +67,8 @@ def as_groups(envs: object, frame_stack: int | None) -> list[Vector]:
                 f"envs: expected vector envs in the list, got {type(one).__name__}; make each with "
                 f"stepwell.make_atari, stepwell.make_vec or gymnasium.make_vec"
             )
-        require_spaces(one)
-    groups = cast("list[Vector]", list(vectors))
-    if len({id(group) for group in groups}) < len(groups):
+    groups = [as_vector(one) for one in vectors]
+    if len({id(group) for group in vectors}) < len(groups):
         raise ValueError("envs: expected different vector envs in the list, got one of them twice")
     if len(groups) > 1 and any(map(is_partial, groups)):
         raise ValueError(
@@ -94,13 +94,13 @@ def as_vector(envs: object) -> Vector:
     """
     if isinstance(envs, VectorEnv):
         require_spaces(envs)
-        return envs
+        return with_fixed_vector_spaces(envs)
     if not isinstance(envs, gymnasium.Env):
         raise TypeError(
             f"envs: expected a gymnasium VectorEnv or Env, got {type(envs).__name__}; make one "
             f"with stepwell.make_atari, stepwell.make_vec or gymnasium.make_vec"
         )
-    single = with_seeded_resets(TransformReward(envs, one_number))
+    single = with_seeded_resets(TransformReward(with_fixed_spaces(envs), one_number))
     return SyncVectorEnv([lambda: single], autoreset_mode=AutoresetMode.NEXT_STEP)
 
 
