@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -12,7 +12,7 @@ from gymnasium import spaces
 
 from stepwell.buffers.json_values import MOST, items, mapping, member, text, whole
 
-__all__ = ["space_from_json", "space_to_json", "spaces_facts"]
+__all__ = ["space_from_json", "space_of", "space_to_json", "spaces_facts"]
 
 _SPACES_CHARS = 1 << 16
 
@@ -121,6 +121,36 @@ def spaces_facts(
     }
     # Spaces of images with a different bound for each pixel would outweigh the rows.
     return {"spaces": found} if len(json.dumps(found)) <= _SPACES_CHARS else {}
+
+
+def space_of(sessions: Sequence[Mapping[str, Any]], name: str) -> spaces.Space[Any]:
+    """The space of an observation, an action or a part of it, as the newest session recorded it.
+
+    Args:
+        sessions: Facts about the runs of a store.
+        name: ``observation``, ``action``, or of a part of one, as ``observation/mission``.
+
+    Raises:
+        ValueError: No session recorded it, or there is no such part.
+    """
+    kind, *keys = name.split("/")
+    recorded = [one["spaces"] for one in sessions if isinstance(one.get("spaces"), Mapping)]
+    if not recorded or kind not in recorded[-1]:
+        raise ValueError(
+            f"{name}: expected a space that a session recorded, of observation or action, got none"
+        )
+    space: Any = space_from_json(mapping(recorded[-1][kind], kind))
+    for key in keys:
+        parts = getattr(space, "spaces", ())
+        if isinstance(parts, tuple):
+            parts = {str(place): part for place, part in enumerate(parts)}
+        if key not in parts:
+            raise ValueError(
+                f"{name}: expected one of {', '.join(parts) or 'no parts'} for {key!r}; name a part "
+                f"of the {kind}"
+            )
+        space = parts[key]
+    return space
 
 
 def space_from_json(data: Mapping[str, Any]) -> spaces.Space[Any]:

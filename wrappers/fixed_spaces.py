@@ -21,6 +21,7 @@ __all__ = [
     "decode_batch",
     "encode",
     "encode_batch",
+    "encode_parts",
     "fixed_space",
     "lengths_of",
     "original_space",
@@ -138,7 +139,7 @@ class _BatchedFixedSpace(spaces.Dict):
     def sample(self, mask: Any = None, probability: Any = None) -> dict[str, Any]:
         """Samples of the original space."""
         items = [self._single.sample() for _ in range(self._n)]
-        return cast("dict[str, Any]", _stacked(self._single, items))
+        return cast("dict[str, Any]", _joined(self._single, items))
 
     def seed(self, seed: Any = None) -> Any:
         """Seed the original space."""
@@ -223,7 +224,7 @@ class FixedSequence(FixedSpace):
         if not self.original.stack:
             return items
         space = self.original.feature_space
-        return concatenate(space, items, create_empty_array(space, length))
+        return _joined(space, items)
 
 
 class FixedGraph(FixedSpace):
@@ -277,7 +278,7 @@ class FixedGraph(FixedSpace):
         }
         if self.edge is None:
             return arrays
-        batched = cast("_Space", self.original.batch_edge_space)
+        batched: Any = self.original.batch_edge_space
         edges = [] if value.edges is None else list(iterate(batched, value.edges))
         if len(edges) > self.edges:
             raise self._longer("edge", len(edges), self.edges)
@@ -306,7 +307,7 @@ class FixedGraph(FixedSpace):
         nodes = self._decoded("node", self.node, self.original.node_space, arrays, self.nodes)
         if self.edge is None or not int(np.asarray(arrays["has_edges"])):
             return spaces.GraphInstance(nodes, None, None)
-        space = cast("_Space", self.original.edge_space)
+        space: Any = self.original.edge_space
         edges = self._decoded("edge", self.edge, space, arrays, self.edges)
         links = np.asarray(arrays["edge_links"])[: int(np.asarray(arrays["edge_length"]))]
         return spaces.GraphInstance(nodes, edges, links.copy())
@@ -317,7 +318,7 @@ class FixedGraph(FixedSpace):
         length = self._length(arrays[f"{part}_length"], most, f"{part}_length")
         self._check_mask(arrays[f"{part}_mask"], length)
         items = tuple(decode(fixed, _row(arrays[part], place)) for place in range(length))
-        return concatenate(space, items, create_empty_array(space, length))
+        return _joined(space, items)
 
     def _longer(self, part: str, count: int, most: int) -> ValueError:
         name = f"{self.name}/{part}"
@@ -330,10 +331,10 @@ class FixedGraph(FixedSpace):
 class FixedOneOf(FixedSpace):
     """Alternatives side by side: ``choice``, and each by its number, zeros where not chosen."""
 
-    original: spaces.OneOf
+    original: spaces.OneOf[Any]
 
     def __init__(
-        self, original: spaces.OneOf, name: str, lengths: Mapping[str, int], seen: set[str]
+        self, original: spaces.OneOf[Any], name: str, lengths: Mapping[str, int], seen: set[str]
     ) -> None:
         self.alternatives = [
             _fixed(part, f"{name}/{place}", lengths, seen)
@@ -382,8 +383,8 @@ def fixed_space(
         space: Any space of Gymnasium.
         name: The field's name.
         lengths: The most characters or items W by field name, for example
-            ``{"observation/mission": 512}``. None takes a Text's own limit, 256 characters for other
-            texts, 64 items and nodes, and 256 edges.
+            ``{"observation/mission": 512}``. None takes a Text's own limit, 256 characters for
+            other texts, 64 items and nodes, and 256 edges.
 
     Returns:
         The same object where nothing is to be replaced.
@@ -413,7 +414,8 @@ def fixed_space(
     unknown = [field for field in lengths if field.split("/")[0] == name and field not in seen]
     if unknown:
         raise ValueError(
-            f"lengths: expected names of {', '.join(sorted(seen)) or 'no field'}, got {unknown[0]!r}"
+            f"lengths: expected names of {', '.join(sorted(seen)) or 'no field'}, got "
+            f"{unknown[0]!r}"
         )
     return fixed
 
@@ -465,7 +467,7 @@ def encode_batch(space: _Space, values: Any, n: int) -> Any:
         ) from error
     if len(singles) != n:
         raise ValueError(f"expected {n} values of {original_space(space)}, got {len(singles)}")
-    return _stacked(space, [_encoded_parts(space, one) for one in singles])
+    return _joined(space, [encode_parts(space, one) for one in singles])
 
 
 def decode_batch(space: _Space, arrays: Any) -> list[Any]:
@@ -541,7 +543,7 @@ def decode(space: _Space, arrays: Any) -> Any:
 
 
 class FixedSpaces(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordConstructorArgs):
-    """Give observations of texts, sequences, graphs and alternatives as arrays, and take actions so.
+    """Give texts, sequences, graphs and alternatives as arrays, and take such actions as arrays.
 
     Each becomes a Dict of padded arrays with lengths and masks, as `fixed_space` describes it; the
     values are the same, exactly. `make_vec`, `Collector`, `record` and `evaluate` use this wrapper
@@ -594,7 +596,7 @@ class FixedSpaces(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordC
         space = self.observation_space
         if space is self.env.observation_space:
             return observation
-        return _encoded_parts(space, observation)
+        return encode_parts(space, observation)
 
 
 class FixedVectorSpaces(VectorWrapper):
@@ -621,7 +623,8 @@ class FixedVectorSpaces(VectorWrapper):
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Reset the envs."""
-        return self.encoded_reset(self.env.reset(seed=seed, options=options))
+        given: Any = seed  # a list where the inner vector env takes one
+        return self.encoded_reset(self.env.reset(seed=given, options=options))
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step the envs with the actions that the arrays hold."""
@@ -629,7 +632,7 @@ class FixedVectorSpaces(VectorWrapper):
         if self.single_action_space is not inner:
             fixed = self.single_action_space
             items = [decode(fixed, one) for one in iterate(self.action_space, actions)]
-            actions = concatenate(inner, items, create_empty_array(inner, len(items)))
+            actions = _joined(inner, items)
         return self.encoded_step(self.env.step(actions))
 
     def encoded_actions(self, actions: Any) -> Any:
@@ -643,14 +646,16 @@ class FixedVectorSpaces(VectorWrapper):
         """The result of a reset of the inner envs, with observations as arrays."""
         return self._encoded(result[0]), result[1]
 
-    def encoded_step(self, result: Any) -> Any:
+    def encoded_step(
+        self, result: tuple[Any, Any, Any, Any, Any]
+    ) -> tuple[Any, Any, Any, Any, Any]:
         """The result of a step of the inner envs, with observations as arrays."""
         observation, reward, terminated, truncated, info = result
         if "final_obs" in info and self._is_changed:
             finals = np.empty(self.num_envs, object)
             for env, last in enumerate(info["final_obs"]):
                 if last is not None:
-                    finals[env] = _encoded_parts(self.single_observation_space, last)
+                    finals[env] = encode_parts(self.single_observation_space, last)
             info = {**info, "final_obs": finals}
         return self._encoded(observation), reward, terminated, truncated, info
 
@@ -663,7 +668,7 @@ class FixedVectorSpaces(VectorWrapper):
             return observation
         space = self.single_observation_space
         singles = iterate(self.env.observation_space, observation)
-        return _stacked(space, [_encoded_parts(space, one) for one in singles])
+        return _joined(space, [encode_parts(space, one) for one in singles])
 
 
 def with_fixed_spaces(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
@@ -678,7 +683,7 @@ def with_fixed_vector_spaces(envs: VectorEnv[Any, Any, Any]) -> VectorEnv[Any, A
 
 
 def _needs(*given: _Space) -> bool:
-    """Test whether a space has parts without a fixed shape; spaces of other kinds are left alone."""
+    """Test whether a space has parts without a fixed shape; unknown spaces are left alone."""
     return any(_is_open(space) for space in given)
 
 
@@ -784,15 +789,15 @@ def _first_shape(space: _Space, arrays: Any) -> tuple[tuple[int, ...], int]:
     return shape, len(shape) - len(space.shape or ())
 
 
-def _encoded_parts(space: _Space, value: Any) -> Any:
+def encode_parts(space: _Space, value: Any) -> Any:
     """As `encode`, with the parts that are fixed already as the env gave them."""
     if isinstance(space, FixedSpace):
         return space.encode(value)
     if isinstance(space, spaces.Dict):
-        return {key: _encoded_parts(part, value[key]) for key, part in space.spaces.items()}
+        return {key: encode_parts(part, value[key]) for key, part in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
         pairs = zip(space.spaces, value, strict=True)
-        return tuple(_encoded_parts(part, item) for part, item in pairs)
+        return tuple(encode_parts(part, item) for part, item in pairs)
     return value
 
 
@@ -822,8 +827,25 @@ def _row(tree: Any, place: int) -> Any:
 
 def _padded(space: _Space, items: Sequence[Any], width: int) -> Any:
     """Items of a fixed space as arrays [W, ...], with zeros behind the last one."""
-    return _stacked(space, [*items, *[_zeros(space)] * (width - len(items))])
+    padded = create_empty_array(space, width, fn=np.zeros)
+    if items:
+        _write(padded, _joined(space, items), len(items))
+    return padded
 
 
-def _stacked(space: _Space, items: Sequence[Any]) -> Any:
-    return concatenate(space, items, create_empty_array(space, len(items)))
+def _write(padded: Any, rows: Any, count: int) -> None:
+    """Write nested arrays to the first places of longer ones."""
+    if isinstance(padded, Mapping):
+        for key, part in padded.items():
+            _write(part, rows[key], count)
+    elif isinstance(padded, tuple):
+        for part, item in zip(padded, rows, strict=True):
+            _write(part, item, count)
+    else:
+        padded[:count] = rows
+
+
+def _joined(space: _Space, items: Sequence[Any]) -> Any:
+    """Values as a vector env of that space batches them."""
+    empty: Any = create_empty_array(space, len(items))
+    return concatenate(space, items, empty)
