@@ -36,7 +36,8 @@ from stepwell.buffers.sampling.requests import (
     Transitions,
     check_priority_alpha,
 )
-from stepwell.buffers.spec import Codec, Spec, check_codecs
+from stepwell.buffers.space_json import space_of
+from stepwell.buffers.spec import ArrayTree, Codec, Spec, check_codecs
 from stepwell.buffers.storage.chunk_index import Counters
 from stepwell.buffers.storage.cloud.storage import CloudStorage
 from stepwell.buffers.storage.disk.files import Files, LateFiles
@@ -344,6 +345,34 @@ class SequenceReplayBuffer:
         """Facts about the runs that wrote here, the oldest first: recipe, seed, versions, ..."""
         return () if self._storage is None else self._storage.sessions
 
+    def decode(self, name: str, arrays: ArrayTree) -> list[Any]:
+        """The original values that arrays hold: texts, sequences, graphs and alternatives.
+
+        Args:
+            name: ``observation``, ``action``, or of a part of one, as ``observation/mission``.
+            arrays: That part of a batch or an episode, ``[N, ...]``, or with more axes.
+
+        Returns:
+            N values of the env's own space; lists of lists for more axes.
+
+        Raises:
+            ValueError: The store does not record the space, there is no such part, or the arrays
+                hold no values of it.
+
+        Example:
+            >>> from gymnasium import spaces
+            >>> import stepwell as sw
+            >>> replay = sw.SequenceReplayBuffer(seed=0)
+            >>> with replay.writer((spaces.Text(8), spaces.Discrete(2))) as writer:
+            ...     writer.add("hello", 1, 0.5, "world", True, False)
+            >>> (episode,) = replay.iter_episodes()
+            >>> replay.decode("observation", episode.observation)
+            ['hello', 'world']
+        """
+        from stepwell.wrappers.fixed_spaces import decode_batch  # few stores have such spaces
+
+        return decode_batch(space_of(self.sessions, name), arrays)
+
     def bind(self, spec: Spec, session: Mapping[str, object]) -> None:
         """Set the fields of a row, and record that a run begins to write.
 
@@ -466,6 +495,7 @@ class SequenceReplayBuffer:
             missing=wanted.missing,
             metadata=facts,
             is_single=wanted.is_single,
+            fixed=wanted.fixed,
         )
         self.attach(writer)
         return writer

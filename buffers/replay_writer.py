@@ -110,6 +110,8 @@ class ReplayWriter:
             given, by the rest of their names.
         metadata: For `add` and `add_episode`: JSON-able facts of all episodes.
         is_single: For `add`: without ``env_ids`` values are those of one env, without an axis.
+        fixed: For `add` and `add_episode`: one env's observation and action space, fixed, where
+            values of the original ones are given; see `stepwell.wrappers.FixedSpaces`.
 
     Example:
         >>> import numpy as np
@@ -142,8 +144,10 @@ class ReplayWriter:
         missing: Mapping[str, np.ndarray] | None = None,
         metadata: Mapping[str, object] | None = None,
         is_single: bool = False,
+        fixed: tuple[Any, Any] | None = None,
     ) -> None:
         self._is_closed = False
+        self._fixed = fixed
         self.guard = RowGuard()
         """Held while rows are written, so that draws in other threads and Ctrl-C wait for it."""
         self._replay = replay
@@ -278,6 +282,11 @@ class ReplayWriter:
             if self._is_closed:
                 raise ValueError(self._closed("a row"))
             envs: Any = self._env_ids if env_ids is None else env_ids
+            if self._fixed is not None:
+                n = None if _is_one(envs) else self.num_envs if envs is None else len(envs)
+                observation, action = self._encoded(observation, action, n, n)
+                if next_observation is not None:
+                    next_observation, _ = self._encoded(next_observation, None, n, None)
             if extras is not None and (
                 not isinstance(extras, Mapping) or extras.keys() != self._extras
             ):
@@ -366,6 +375,11 @@ class ReplayWriter:
                 raise self._other_extras(extras)
             if not isinstance(info, Mapping | None):
                 raise TypeError(f"info: expected a mapping of names to arrays, got {info!r}")
+            if self._fixed is not None:
+                steps = len(np.asarray(reward))
+                observation, action = self._encoded(
+                    observation, action, steps + (not self._is_marked), steps
+                )
             buffer = self._buffer
             episode = whole_episode(
                 self._columns(observation, action, reward, extras, info or {}),
@@ -559,6 +573,24 @@ class ReplayWriter:
             found[name] = value
         return found
 
+    def _encoded(
+        self, observation: Any, action: Any, rows: int | None, steps: int | None
+    ) -> tuple[Any, Any]:
+        """Original values as the arrays of fixed spaces; of one env where the numbers are None."""
+        from stepwell.wrappers.fixed_spaces import encode_batch, encode_parts
+
+        assert self._fixed is not None
+        given = zip(self._fixed, (observation, action), (rows, steps), strict=True)
+        observation, action = (
+            value
+            if value is None
+            else encode_parts(space, value)
+            if n is None
+            else encode_batch(space, value, n)
+            for space, value, n in given
+        )
+        return observation, action
+
     def _columns(
         self,
         observation: Any,
@@ -625,6 +657,8 @@ class Declared(NamedTuple):
     missing: dict[str, np.ndarray]
     facts: dict[str, object]
     """Facts of the session."""
+    fixed: tuple[Any, Any] | None
+    """The fixed spaces of observation and action, where these are others than the given ones."""
 
 
 def declared(
@@ -648,7 +682,7 @@ def declared(
         ValueError: The number of envs is not that of the vector env, or not positive.
         SpecMismatch: A field of the Spec is declared as another one.
     """
-    found, count, facts = _rows_of(source, stored)
+    found, count, facts, fixed = _rows_of(source, stored)
     if num_envs is not None:
         check_whole("num_envs", num_envs, 1)
     if None not in (num_envs, count) and num_envs != count:
@@ -674,7 +708,7 @@ def declared(
         "num_envs": total,
         "began": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
-    return Declared(found, total, count is None and total == 1, values["info"], facts)
+    return Declared(found, total, count is None and total == 1, values["info"], facts, fixed)
 
 
 def check_flush_seconds(flush_seconds: float) -> None:
@@ -709,17 +743,17 @@ def as_dtype_of(name: str, values: np.ndarray, missing: np.ndarray) -> np.ndarra
 
 def _rows_of(
     source: RowSource | None, stored: Spec | None
-) -> tuple[Spec, int | None, dict[str, object]]:
-    """A Spec, the number of envs of a vector env, and facts about the spaces."""
+) -> tuple[Spec, int | None, dict[str, object], tuple[Any, Any] | None]:
+    """A Spec, the number of envs of a vector env, facts about the spaces, and fixed ones."""
     if source is None:
         if stored is None:
             raise ValueError(
                 "the replay is empty: expected a Spec, an env, or a pair of spaces, got none; "
                 "give one"
             )
-        return stored, None, {}
+        return stored, None, {}, None
     if isinstance(source, Spec):
-        return source, None, {}
+        return source, None, {}, None
     spaces: Any = source
     count: int | None = None
     if not isinstance(source, tuple | list):
@@ -732,7 +766,23 @@ def _rows_of(
             f"expected a Spec, a gymnasium Env or VectorEnv, or a pair of its observation space "
             f"and action space, got {source!r}; give one of them"
         )
-    return Spec.from_spaces(*spaces), count, spaces_facts(*spaces)
+    fixed = _fixed_of(*spaces)
+    rows = fixed or tuple(spaces)
+    return Spec.from_spaces(*rows), count, spaces_facts(*rows), fixed
+
+
+def _fixed_of(observation_space: Any, action_space: Any) -> tuple[Any, Any] | None:
+    """Both spaces in their fixed form; None where that is what they have."""
+    from gymnasium import spaces
+
+    plain = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+    if isinstance(observation_space, plain) and isinstance(action_space, plain):
+        return None
+    from stepwell.wrappers.fixed_spaces import fixed_space  # loads all wrappers
+
+    fixed = fixed_space(observation_space), fixed_space(action_space, "action")
+    is_same = fixed[0] is observation_space and fixed[1] is action_space
+    return None if is_same else fixed
 
 
 def _examples(kind: str, values: Mapping[str, object] | None) -> dict[str, np.ndarray]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -12,7 +12,7 @@ from gymnasium import spaces
 
 from stepwell.buffers.json_values import MOST, items, mapping, member, text, whole
 
-__all__ = ["space_from_json", "space_to_json", "spaces_facts"]
+__all__ = ["space_from_json", "space_of", "space_to_json", "spaces_facts"]
 
 _SPACES_CHARS = 1 << 16
 
@@ -27,7 +27,7 @@ def space_to_json(space: spaces.Space[Any]) -> dict[str, Any]:
     """The space as plain data for JSON, without loss.
 
     Raises:
-        TypeError: It is none of Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple.
+        TypeError: It is none of Gymnasium's.
 
     Example:
         >>> data = space_to_json(spaces.Box(0, 255, (84, 84), np.uint8))
@@ -60,15 +60,49 @@ def space_to_json(space: spaces.Space[Any]) -> dict[str, Any]:
         }
     if isinstance(space, spaces.MultiBinary):
         return {"type": "MultiBinary", "n": np.array(space.n).tolist()}
+    if hasattr(space, "original"):  # a FixedSpace, whose class is loaded where it is met
+        return _fixed_to_json(space)
     if isinstance(space, spaces.Dict):
         parts = {key: space_to_json(part) for key, part in space.spaces.items()}
         return {"type": "Dict", "spaces": parts}
     if isinstance(space, spaces.Tuple):
         return {"type": "Tuple", "spaces": [space_to_json(part) for part in space.spaces]}
-    raise TypeError(
-        f"space {space}: expected Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple, got "
-        f"{type(space).__name__}; flatten it with a gymnasium wrapper"
-    )
+    return _open_to_json(space)
+
+
+def _open_to_json(space: Any) -> dict[str, Any]:
+    """Texts, sequences, graphs and alternatives."""
+    if isinstance(space, spaces.Sequence):
+        feature = space_to_json(space.feature_space)
+        return {"type": "Sequence", "space": feature, "stack": space.stack}
+    if isinstance(space, spaces.Graph):
+        edge = None if space.edge_space is None else space_to_json(space.edge_space)
+        return {"type": "Graph", "node": space_to_json(space.node_space), "edge": edge}
+    if isinstance(space, spaces.OneOf):
+        return {"type": "OneOf", "spaces": [space_to_json(part) for part in space.spaces]}
+    from stepwell.wrappers.fixed_spaces import AnyText, fixed_space
+
+    if isinstance(space, spaces.Text) and not isinstance(space, AnyText):
+        return {
+            "type": "Text",
+            "min_length": space.min_length,
+            "max_length": space.max_length,
+            "characters": "".join(sorted(space.character_set)),
+        }
+    fixed: Any = fixed_space(space)  # raises for spaces of another kind
+    return {"type": "Text", "min_length": 0, "max_length": fixed.width, "characters": None}
+
+
+def _fixed_to_json(space: Any) -> dict[str, Any]:
+    """A fixed space, as its original and the lengths that it was made with."""
+    from stepwell.wrappers.fixed_spaces import lengths_of
+
+    return {
+        "type": "Fixed",
+        "name": space.name,
+        "lengths": lengths_of(space),
+        "space": space_to_json(space.original),
+    }
 
 
 def spaces_facts(
@@ -87,6 +121,36 @@ def spaces_facts(
     }
     # Spaces of images with a different bound for each pixel would outweigh the rows.
     return {"spaces": found} if len(json.dumps(found)) <= _SPACES_CHARS else {}
+
+
+def space_of(sessions: Sequence[Mapping[str, Any]], name: str) -> spaces.Space[Any]:
+    """The space of an observation, an action or a part of it, as the newest session recorded it.
+
+    Args:
+        sessions: Facts about the runs of a store.
+        name: ``observation``, ``action``, or of a part of one, as ``observation/mission``.
+
+    Raises:
+        ValueError: No session recorded it, or there is no such part.
+    """
+    kind, *keys = name.split("/")
+    recorded = [one["spaces"] for one in sessions if isinstance(one.get("spaces"), Mapping)]
+    if not recorded or kind not in recorded[-1]:
+        raise ValueError(
+            f"{name}: expected a space that a session recorded, of observation or action, got none"
+        )
+    space: Any = space_from_json(mapping(recorded[-1][kind], kind))
+    for key in keys:
+        parts = getattr(space, "spaces", ())
+        if isinstance(parts, tuple):
+            parts = {str(place): part for place, part in enumerate(parts)}
+        if key not in parts:
+            raise ValueError(
+                f"{name}: expected one of {', '.join(parts) or 'no parts'} for {key!r}; name a part "
+                f"of the {kind}"
+            )
+        space = parts[key]
+    return space
 
 
 def space_from_json(data: Mapping[str, Any]) -> spaces.Space[Any]:
@@ -120,7 +184,55 @@ def space_from_json(data: Mapping[str, Any]) -> spaces.Space[Any]:
         return spaces.Dict({key: _part(part) for key, part in named.items()})
     if kind == "Tuple":
         return spaces.Tuple([_part(part) for part in items(member(data, "spaces"), "spaces")])
+    if kind == "OneOf":
+        return spaces.OneOf([_part(part) for part in items(member(data, "spaces"), "spaces")])
+    if kind == "Sequence":
+        stack = member(data, "stack")
+        if not isinstance(stack, bool):
+            raise ValueError(f"stack: expected true or false, got {stack!r}")
+        return spaces.Sequence(_part(member(data, "space")), stack=stack)
+    if kind == "Graph":
+        edge = member(data, "edge")
+        return _graph(_part(member(data, "node")), None if edge is None else _part(edge))
+    if kind == "Text":
+        return _text(data)
+    if kind == "Fixed":
+        from stepwell.wrappers.fixed_spaces import fixed_space
+
+        lengths = {
+            name: whole(length, "length", 1, _MOST_NUMBERS)
+            for name, length in mapping(member(data, "lengths"), "lengths").items()
+        }
+        return fixed_space(
+            _part(member(data, "space")), text(member(data, "name"), "name"), lengths
+        )
     raise ValueError(f"space: expected a kind that Stepwell writes, got {kind!r}")
+
+
+def _graph(node: Any, edge: Any) -> spaces.Graph:
+    try:
+        return spaces.Graph(node, edge)
+    except (TypeError, AssertionError) as error:
+        raise ValueError(
+            f"space: expected spaces of nodes and edges, got others: {error}"
+        ) from None
+
+
+def _text(data: Mapping[str, Any]) -> spaces.Text:
+    least = whole(member(data, "min_length"), "min_length", 0, _MOST_NUMBERS)
+    most = whole(member(data, "max_length"), "max_length", 1, _MOST_NUMBERS)
+    characters = member(data, "characters")
+    if characters is None:
+        from stepwell.wrappers.fixed_spaces import AnyText
+
+        return AnyText(most)
+    letters = text(characters, "characters")
+    if least > most or len(set(letters)) != len(letters):
+        raise ValueError(
+            f"space: expected a text of {least} to {most} characters, each listed once, got "
+            f"{letters[:60]!r}"
+        )
+    return spaces.Text(most, min_length=least, charset=letters)
 
 
 def _part(data: object) -> spaces.Space[Any]:

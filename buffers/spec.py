@@ -215,14 +215,15 @@ class Spec:
         """Describe the rows of an env by its single (unbatched) spaces.
 
         Args:
-            observation_space: One env's observation space.
+            observation_space: One env's observation space. Texts, sequences, graphs and
+                alternatives have the fields of their arrays; see `stepwell.wrappers.FixedSpaces`.
             action_space: One env's action space.
             frame_stack: Frames that the env stacks on the first axis of a Box observation.
             stack_padding: Frames before an episode's first one.
             more: Additional fields: ``info/...`` and ``extra/...``.
 
         Raises:
-            TypeError: A space holds something without a fixed dtype and shape (Text, Graph, ...).
+            TypeError: A space is none of Gymnasium's.
             ValueError: ``frame_stack`` does not fit the observation space.
         """
         check_whole("frame_stack", frame_stack, 1)
@@ -440,27 +441,39 @@ def default_codec(dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> Codec:
     return "narrow" if dtype.kind in "iub" else "raw"
 
 
-def _layout_of(name: str, space: spaces.Space[object], fields: list[Field]) -> Layout:
-    """Append the fields of a space, and return the structure of its values."""
+def _layout_of(
+    name: str, space: spaces.Space[object], fields: list[Field], *, is_padded: bool = False
+) -> Layout:
+    """Append the fields of a space, and return the structure of its values.
+
+    Args:
+        name: Name of the field, or of its parts.
+        space: The space.
+        fields: The fields so far.
+        is_padded: The arrays have padding, which costs nothing when it is compressed.
+    """
     if isinstance(space, spaces.Dict):
         other = [key for key in space.spaces if not isinstance(cast("object", key), str)]
         if other:
             raise TypeError(f"{name} space: expected keys that are text, got {other[0]!r}")
+        is_padded |= hasattr(space, "original")  # a FixedSpace
         return {
-            key: _layout_of(f"{name}/{key}", part, fields) for key, part in space.spaces.items()
+            key: _layout_of(f"{name}/{key}", part, fields, is_padded=is_padded)
+            for key, part in space.spaces.items()
         }
     if isinstance(space, spaces.Tuple):
         return [
-            _layout_of(f"{name}/{place}", part, fields) for place, part in enumerate(space.spaces)
+            _layout_of(f"{name}/{place}", part, fields, is_padded=is_padded)
+            for place, part in enumerate(space.spaces)
         ]
     known = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
     if not isinstance(space, known):
-        raise TypeError(
-            f"{name} space {space}: expected Box, Discrete, MultiDiscrete, MultiBinary, or Dict "
-            f"and Tuple of them, got {type(space).__name__}; flatten it with a gymnasium wrapper"
-        )
+        from stepwell.wrappers.fixed_spaces import fixed_space  # few envs have such spaces
+
+        return _layout_of(name, fixed_space(space, name), fields)
     dtype, shape = np.dtype(space.dtype), tuple(space.shape or ())
-    fields.append(field_of(name, dtype, shape))
+    field = field_of(name, dtype, shape)
+    fields.append(replace(field, codec="zstd") if is_padded and shape else field)
     return name
 
 

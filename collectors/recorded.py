@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, overload
 
 import gymnasium
@@ -16,6 +17,7 @@ from stepwell.collectors.step_result import MetadataOrFunction
 from stepwell.collectors.vector_envs import Vector, one_number
 from stepwell.wrappers.envpool import from_envpool, is_pool
 from stepwell.wrappers.final_observations import ExactInfos
+from stepwell.wrappers.fixed_spaces import with_fixed_spaces
 from stepwell.wrappers.make_vector_env import require_spaces
 from stepwell.wrappers.workers.infos import add_info
 
@@ -158,6 +160,8 @@ class RecordedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._recording = recording
         self._space = env.observation_space
         self._dtype, self._shape = self._space.dtype, self._space.shape
+        is_fixed = with_fixed_spaces(env) is env
+        self._one_action = _one_more_axis if is_fixed else partial(_batch_of_one, env.action_space)
         self._finalizer = weakref.finalize(self, recording.finish)
 
     @property
@@ -180,7 +184,7 @@ class RecordedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
     def step(self, action: Any) -> _Result:
         """Step the env, and record the row."""
         recording = self._recording
-        begun = recording.begin_step(_one_more_axis(action))
+        begun = recording.begin_step(self._one_action(action))
         try:
             result = self.env.step(action)
         except BaseException as error:
@@ -399,6 +403,12 @@ def _advice(given: object) -> str:
     if isinstance(given, type) or callable(given):
         return "call it, and record the env that it makes"
     return "give one, or the gymnasium envs inside of it"
+
+
+def _batch_of_one(space: gymnasium.Space[Any], value: Any) -> Any:
+    """A value of any space as that of a vector of one."""
+    empty: Any = create_empty_array(space, 1)
+    return concatenate(space, [value], empty)
 
 
 def _one_more_axis(value: Any) -> Any:

@@ -33,6 +33,7 @@ from stepwell.collectors.step_result import (
     StepResult,
 )
 from stepwell.collectors.vector_envs import Vector, is_ale, refuse_bad_reset
+from stepwell.wrappers.fixed_spaces import FixedVectorSpaces, with_fixed_vector_spaces
 
 __all__ = ["BegunReset", "BegunStep", "Recording", "ReplayOrPath"]
 
@@ -101,7 +102,10 @@ class Recording:
                 f"make one, or name a folder"
             )
         check_flush_seconds(flush_seconds)
-        self._envs = envs
+        fixed = with_fixed_vector_spaces(envs)
+        self._fixed = fixed if isinstance(fixed, FixedVectorSpaces) else None
+        """Converts what the caller's envs take and return, where a space of theirs needs it."""
+        self._envs = envs = fixed
         self._flush_seconds = flush_seconds
         self._info = InfoReader(info or {})
         facts = EpisodeMetadata(metadata)
@@ -162,6 +166,8 @@ class Recording:
         reader = self.reader
         if self._needs_reset or (reader.any_ended and reader.mode is AutoresetMode.DISABLED):
             raise self._reset_needed()
+        if self._fixed is not None:
+            action = self._fixed.encoded_actions(action)
         _, leaves = self._checker.check(action, self._extras, reader.rows)
         if self._writer is None:
             self._begin_session()
@@ -181,6 +187,8 @@ class Recording:
         writer = self._writer
         assert writer is not None
         try:
+            if self._fixed is not None:
+                step = self._fixed.encoded_step(step)
             with writer.guard:
                 results = self.reader.of_step(step)
                 if self._unresolved:
@@ -229,6 +237,8 @@ class Recording:
     def finish_reset(self, begun: BegunReset, observation: object, info: Any) -> None:
         """Write the rows of a reset before the caller gets its results."""
         try:
+            if self._fixed is not None:
+                observation, info = self._fixed.encoded_reset((observation, info))
             with contextlib.nullcontext() if self._writer is None else self._writer.guard:
                 self._finish_reset(begun, observation, info)
                 self._was_reset = True

@@ -20,6 +20,7 @@ from gymnasium.wrappers.vector import RecordEpisodeStatistics
 from stepwell.buffers.space_json import spaces_facts
 from stepwell.collectors.vector_envs import Vector, mode_of, one_number, recipe_of
 from stepwell.wrappers import SeededResets
+from stepwell.wrappers.fixed_spaces import FixedSpaces, FixedVectorSpaces
 from stepwell.wrappers.versions import module_versions, versions_of
 
 __all__ = ["describe", "machine_facts"]
@@ -125,6 +126,8 @@ def _spec_texts(envs: Vector) -> set[str | None]:
         return {declared}
     from stepwell.wrappers.recipe import spec_of  # loads all of gymnasium's wrappers
 
+    envs = envs.env if isinstance(envs, FixedVectorSpaces) else envs
+
     if type(envs) is SyncVectorEnv:
         return {spec_of(_without_own(env)) for env in envs.envs}
     if type(envs) is AsyncVectorEnv and envs.spec is not None:
@@ -139,8 +142,10 @@ def _spec_texts(envs: Vector) -> set[str | None]:
 def _without_own(env: Any) -> Any:
     """A single env as the user gave it, without what `as_vector` wraps it in."""
     inner: Any = env.env if isinstance(env, SeededResets) else env
-    is_own = isinstance(inner, TransformReward) and inner.func is one_number
-    return inner.env if is_own else env
+    if not (isinstance(inner, TransformReward) and inner.func is one_number):
+        return env
+    inner = inner.env
+    return inner.env if isinstance(inner, FixedSpaces) and not inner.lengths else inner
 
 
 def _plain(value: np.ndarray) -> object:

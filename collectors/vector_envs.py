@@ -17,6 +17,7 @@ from gymnasium.vector import (
 from gymnasium.wrappers import TransformReward
 
 from stepwell.wrappers.envpool import from_envpool, is_pool
+from stepwell.wrappers.fixed_spaces import with_fixed_spaces, with_fixed_vector_spaces
 from stepwell.wrappers.make_vector_env import require_spaces
 from stepwell.wrappers.seeded_resets import with_seeded_resets
 
@@ -94,13 +95,13 @@ def as_vector(envs: object) -> Vector:
     """
     if isinstance(envs, VectorEnv):
         require_spaces(envs)
-        return from_envpool(envs) if is_pool(envs) else envs
+        return from_envpool(envs) if is_pool(envs) else with_fixed_vector_spaces(envs)
     if not isinstance(envs, gymnasium.Env):
         raise TypeError(
             f"envs: expected a gymnasium VectorEnv or Env, got {type(envs).__name__}; make one "
             f"with stepwell.make_atari, stepwell.make_vec or gymnasium.make_vec"
         )
-    single = with_seeded_resets(TransformReward(envs, one_number))
+    single = with_seeded_resets(TransformReward(with_fixed_spaces(envs), one_number))
     return SyncVectorEnv([lambda: single], autoreset_mode=AutoresetMode.NEXT_STEP)
 
 

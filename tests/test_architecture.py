@@ -43,6 +43,8 @@ ALLOWED = {
 }
 # The last one is a method of a replay, too, which steps envs.
 ANYWHERE = {"stepwell.__version__", "stepwell.lazy_names", "stepwell.env_at"}
+# Texts, sequences and graphs as arrays: for the env and for its rows.
+SPACES = "stepwell.wrappers.fixed_spaces."
 NOT_AT_IMPORT = {
     *("av", "cv2", "ale_py", "rich", "typer"),
     *(
@@ -92,7 +94,7 @@ def is_command_line(file: Path) -> bool:
 
 
 def may_import(folder: str, name: str) -> bool:
-    if name in ANYWHERE:
+    if name in ANYWHERE or name.startswith(SPACES):
         return True
     package, _, rest = name.partition(".")
     return package != "stepwell" or rest.split(".")[0] in ALLOWED[folder]

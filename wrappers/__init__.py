@@ -11,6 +11,7 @@ from stepwell.wrappers.atari import make_atari
 from stepwell.wrappers.atari_settings import atari_games
 from stepwell.wrappers.envpool import from_envpool
 from stepwell.wrappers.episodes import EpisodicLife, FireReset, NoopStart
+from stepwell.wrappers.fixed_spaces import FixedSpaces
 from stepwell.wrappers.frames import FrameSkip, FrameStack
 from stepwell.wrappers.make_vector_env import make_vec, vectorize
 from stepwell.wrappers.pixels import Crop, Grayscale, Resize
@@ -32,6 +33,7 @@ __all__ = [
     "EmulatorSeed",
     "EpisodicLife",
     "FireReset",
+    "FixedSpaces",
     "FrameSkip",
     "FrameStack",
     "Grayscale",

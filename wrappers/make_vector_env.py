@@ -12,6 +12,7 @@ from gymnasium.envs.registration import EnvSpec, find_highest_version, parse_env
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from stepwell.wrappers.envpool import from_envpool, is_pool
+from stepwell.wrappers.fixed_spaces import with_fixed_spaces
 from stepwell.wrappers.number_checks import check_whole
 from stepwell.wrappers.recipe import recipe_of, spec_of
 from stepwell.wrappers.seeded_resets import with_seeded_resets
@@ -173,6 +174,7 @@ class _EnvFactory:
         env: AnyEnv = checked_env(self.env_fn())
         for wrap in self.wrappers:
             env = checked_env(wrap(env))
+        env = with_fixed_spaces(env)  # worker processes share arrays
         metadata = {**env.metadata, "stepwell": recipe_of(env, self.source)}
         spec = spec_of(env)
         if spec is not None:  # not part of the recipe: it only serves to make the env again

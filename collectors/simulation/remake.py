@@ -21,6 +21,7 @@ from stepwell.collectors.session_facts import machine_facts
 from stepwell.collectors.simulation.lanes import AnyEnv
 from stepwell.collectors.step_result import info_of
 from stepwell.wrappers.atari_settings import AtariSettings, find_game
+from stepwell.wrappers.fixed_spaces import with_fixed_spaces
 from stepwell.wrappers.make_vector_env import find_spec
 from stepwell.wrappers.seeded_resets import SeededResets
 
@@ -79,11 +80,11 @@ class EnvMaker:
 
     def single(self) -> AnyEnv:
         """Make one env with all its wrappers."""
-        return self.make_single()
+        return with_fixed_spaces(self.make_single())
 
     def lane(self) -> AnyEnv:
         """Make an env whose resets draw no seed of their own."""
-        return self.make_lane()
+        return with_fixed_spaces(self.make_lane())
 
     def options(self, metadata: Mapping[str, object]) -> Mapping[str, object] | None:
         """Options of the reset that begins an episode with these metadata."""

@@ -65,10 +65,10 @@ def test_a_space_is_restored_from_strict_json(space: spaces.Space[Any]) -> None:
 
 
 def test_other_spaces_are_refused() -> None:
-    with pytest.raises(TypeError, match=r"^space .*\bBox\b.*\bText\b"):
-        space_to_json(spaces.Text(3))
-    with pytest.raises(ValueError, match=r"^space: .*'Graph'$"):
-        space_from_json({"type": "Graph"})
+    with pytest.raises(TypeError, match=r"\bSpace\b"):
+        space_to_json(spaces.Space())
+    with pytest.raises(ValueError, match=r"^space: .*'Strange'$"):
+        space_from_json({"type": "Strange"})
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])

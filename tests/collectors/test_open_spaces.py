@@ -1,0 +1,208 @@
+"""Envs of texts, sequences, graphs and alternatives are collected, recorded and read back exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+
+import stepwell as sw
+from stepwell.buffers import Episode
+from stepwell.wrappers import FixedSpaces
+from support.envs.open_spaces import ACTION, OBSERVATION, OpenEnv, plain, reward_of, value_at
+
+MODES = [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED]
+ENVS: dict[str, Callable[[], Any]] = {
+    **{
+        f"{kind.__name__} {mode.name}": (
+            lambda kind=kind, mode=mode, more=more: kind(
+                [OpenEnv, OpenEnv], autoreset_mode=mode, **more
+            )
+        )
+        for kind, more in ((SyncVectorEnv, {}), (AsyncVectorEnv, {"shared_memory": False}))
+        for mode in MODES
+        if kind is SyncVectorEnv or mode is not AutoresetMode.DISABLED
+    },
+    "make_vec in this process": lambda: sw.make_vec(OpenEnv, 2, num_workers=0),
+    "make_vec in workers": lambda: sw.make_vec(OpenEnv, 2, num_workers=2),
+    "a single env": OpenEnv,
+}
+
+
+def check(replay: sw.SequenceReplayBuffer, episodes: list[Episode], *, seeded: bool) -> int:
+    """Compare episodes with what their seeds and actions say; the number of rows."""
+    rows = 0
+    for episode in episodes:
+        observations = replay.decode("observation", episode.observation)
+        actions = replay.decode("action", _head(episode.action))
+        seed = int(episode.fields["info/own_seed"][0])
+        assert (episode.fields["info/own_seed"] == seed).all()
+        if seeded and "seed" in episode.metadata:
+            assert episode.metadata["seed"] == seed
+        for step, observation in enumerate(observations):
+            assert plain(observation) == plain(value_at(OBSERVATION, seed, step))
+        for step, action in enumerate(actions):
+            assert ACTION.contains(action)
+            assert episode.reward[step + 1] == reward_of(action)
+        rows += len(observations)
+    return rows
+
+
+def _head(tree: Any) -> Any:
+    """All rows but the last, which has no action."""
+    if isinstance(tree, dict):
+        return {key: _head(part) for key, part in tree.items()}
+    if isinstance(tree, tuple):
+        return tuple(_head(part) for part in tree)
+    return tree[:-1]
+
+
+@pytest.mark.parametrize("name", ENVS)
+def test_a_collector_stores_what_the_envs_gave_and_took(name: str, tmp_path: Path) -> None:
+    with sw.SequenceReplayBuffer(tmp_path / "store") as replay:
+        with sw.Collector(ENVS[name](), "random", replay, seed=0, info={"own_seed": -1}) as made:
+            made.collect(steps=30)
+    with sw.SequenceReplayBuffer.open(tmp_path / "store", read_only=True) as again:
+        episodes = list(again.iter_episodes())
+        assert check(again, episodes, seeded=True) == sum(one.steps + 1 for one in episodes) >= 36
+        assert sum(one.end != 0 for one in episodes) >= 5
+        batch = again.sample_sequences(3, length=2)
+        missions = again.decode("observation/mission", batch.observation["mission"])
+        assert np.shape(missions) == (3, 2)
+        known = {
+            text
+            for one in episodes
+            for text in again.decode("observation/mission", one.observation["mission"])
+        }
+        assert {text for row in missions for text in row} <= known
+        mask, length = (batch.observation["objects"][key] for key in ("mask", "length"))
+        np.testing.assert_array_equal(mask.sum(-1), length)
+
+
+@pytest.mark.parametrize("name", ENVS)
+def test_a_recorded_loop_sees_its_own_values_and_they_are_stored(name: str) -> None:
+    replay = sw.SequenceReplayBuffer()
+    inner = ENVS[name]()
+    if name.startswith("make_vec"):
+        pytest.skip("its envs give arrays already")
+    env = sw.record(inner, replay, info={"own_seed": -1})
+    env.action_space.seed(0)
+    seen, _ = env.reset(seed=5)
+    single = name == "a single env"
+    assert isinstance(seen["mission"] if single else seen["mission"][0], str)
+    for _ in range(12):
+        result = env.step(env.action_space.sample())
+        ended = np.asarray(result[2])
+        if single and ended:
+            env.reset()
+        elif "DISABLED" in name and ended.any():
+            env.reset(options={"reset_mask": ended})
+    env.close()
+    episodes = list(replay.iter_episodes())
+    assert check(replay, episodes, seeded=False) >= 13
+    assert {one.end != 0 for one in episodes} >= {True}
+
+
+def test_a_writer_takes_original_values() -> None:
+    replay = sw.SequenceReplayBuffer()
+    actions = [value_at(ACTION, 1, step) for step in range(4)]
+    with replay.writer((OBSERVATION, ACTION), info={"own_seed": 9}) as writer:
+        for step in range(4):
+            now, later = (value_at(OBSERVATION, 9, step + more) for more in (0, 1))
+            gain = reward_of(actions[step])
+            writer.add(now, actions[step], gain, later, step == 3, False)
+    (episode,) = replay.iter_episodes()
+    assert episode.steps == 4
+    assert check(replay, [episode], seeded=False) == 5
+
+
+def test_a_writer_takes_values_of_several_envs_and_whole_episodes() -> None:
+    replay = sw.SequenceReplayBuffer()
+    rows = spaces.Dict({"say": spaces.Text(5), "n": spaces.Discrete(3)}), spaces.Text(4)
+    with replay.writer(rows, 2) as writer:
+        now = {"say": ("a", "bb"), "n": np.array([0, 1])}
+        later = {"say": ["c", ""], "n": np.array([2, 1])}
+        writer.add(now, ["x", "y"], [1.0, 2.0], later, [True, False], [False, True])
+        say = {"say": ["p", "q", "r"], "n": np.array([0, 1, 2])}
+        writer.add_episode(say, ["go", "stop"], [0.0, 1.0], terminated=True)
+    told = [replay.decode("observation/say", one.observation["say"]) for one in _all(replay)]
+    assert told == [["a", "c"], ["bb", ""], ["p", "q", "r"]]
+    assert [replay.decode("action", _head(one.action)) for one in _all(replay)] == [
+        ["x"],
+        ["y"],
+        ["go", "stop"],
+    ]
+
+
+def _all(replay: sw.SequenceReplayBuffer) -> list[Episode]:
+    return sorted(replay.iter_episodes(), key=lambda one: one.id)
+
+
+def test_more_room_is_given_by_a_wrapper_and_a_longer_value_stops_the_run_with_its_rows_kept() -> (
+    None
+):
+    class Long(OpenEnv):
+        def __init__(self) -> None:
+            super().__init__(spaces.Sequence(spaces.Discrete(3)), spaces.Discrete(2), length=80)
+
+        def step(self, action: Any) -> Any:
+            _, *others = super().step(action)
+            return tuple([1] * self._step), *others
+
+    replay = sw.SequenceReplayBuffer()
+    with pytest.raises(ValueError, match=r"64 items, got 65.*FixedSpaces.*'observation': 65"):
+        with sw.Collector(Long(), "random", replay, seed=0) as collector:
+            collector.collect(steps=80)
+    assert replay.steps == 64
+    wide = sw.SequenceReplayBuffer()
+    envs = sw.make_vec(Long, 1, wrappers=[lambda env: FixedSpaces(env, {"observation": 80})])
+    with sw.Collector(envs, "random", wide, seed=0) as collector:
+        collector.collect(steps=80)
+    episode = next(wide.iter_episodes())
+    assert wide.decode("observation", episode.observation)[80] == (1,) * 80
+
+
+def test_padding_costs_almost_nothing_on_disk(tmp_path: Path) -> None:
+    def size(space: Any, folder: str) -> int:
+        with sw.SequenceReplayBuffer(tmp_path / folder) as replay:
+            with replay.writer((space, spaces.Discrete(2))) as writer:
+                for _ in range(2000):
+                    writer.add("go to the red ball", 1, 0.0, "go to the red ball", False, False)
+            return replay.nbytes
+
+    narrow, wide = size(spaces.Text(20, charset=set("go terdbal h")), "narrow"), size(
+        spaces.Text(2000, charset=set("go terdbal h")), "wide"
+    )
+    assert wide - narrow < 2000  # less than a byte a row, of 3,960 bytes of padding
+
+
+def test_rollouts_and_evaluation_take_such_envs() -> None:
+    with sw.Collector(sw.make_vec(OpenEnv, 2, num_workers=0), "random", seed=0) as collector:
+        rollout = collector.rollout(steps=5)
+    assert rollout.observation["mission"]["mask"].shape == (5, 2, 12)
+    result = sw.evaluate(OpenEnv(), "random", episodes=3, seed=0)
+    assert len(result.returns) == 3
+
+
+def test_episodes_of_such_envs_are_played_again() -> None:
+    for maker in (OpenEnv, lambda: SyncVectorEnv([OpenEnv, OpenEnv])):
+        replay = sw.SequenceReplayBuffer()
+        with sw.Collector(maker(), "random", replay, seed=0) as collector:
+            collector.collect(steps=20)
+        report = sw.resimulate(replay, env=OpenEnv)
+        assert report.is_proved if hasattr(report, "is_proved") else report
+
+
+def test_a_part_that_no_session_recorded_is_refused() -> None:
+    replay = sw.SequenceReplayBuffer()
+    with pytest.raises(ValueError, match="observation"):
+        replay.decode("observation", np.zeros(3))
+    with replay.writer((OBSERVATION, ACTION)) as writer:
+        writer.add(value_at(OBSERVATION, 0, 0), value_at(ACTION, 0, 0), 0.0, None, False, False)
+    with pytest.raises(ValueError, match=r"observation/mision.*mission"):
+        replay.decode("observation/mision", np.zeros(3))
