@@ -32,7 +32,7 @@ from stepwell.collectors.step_result import (
     MetadataOrFunction,
     StepResult,
 )
-from stepwell.collectors.vector_envs import Vector, is_ale, refuse_bad_reset
+from stepwell.collectors.vector_envs import Vector, declared_info, is_ale, refuse_bad_reset
 
 __all__ = ["BegunReset", "BegunStep", "Recording", "ReplayOrPath"]
 
@@ -103,7 +103,7 @@ class Recording:
         check_flush_seconds(flush_seconds)
         self._envs = envs
         self._flush_seconds = flush_seconds
-        self._info = InfoReader(info or {})
+        self._info = InfoReader.of(info, declared_info(envs))
         facts = EpisodeMetadata(metadata)
         with contextlib.ExitStack() as on_error:
             self._owns_replay = not isinstance(replay, SequenceReplayBuffer)

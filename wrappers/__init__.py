@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # imported on first use
     from stepwell.wrappers.nes import NesEnv, make_nes
     from stepwell.wrappers.old_gym.env import from_gym
     from stepwell.wrappers.old_gym.nes_py_patch import patch_nes_py
+    from stepwell.wrappers.pettingzoo_env import from_pettingzoo
 
 __all__ = [
     "AleFrameSkip",
@@ -43,6 +44,7 @@ __all__ = [
     "atari_games",
     "check_vector_env",
     "from_gym",
+    "from_pettingzoo",
     "make_atari",
     "make_nes",
     "make_vec",
@@ -61,5 +63,6 @@ if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
             "nes.vector": ["make_nes"],
             "old_gym.env": ["from_gym"],
             "old_gym.nes_py_patch": ["patch_nes_py"],
+            "pettingzoo_env": ["from_pettingzoo"],
         },
     )
