@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # loaded when it is first asked for: the command line begins before that
     from stepwell.buffers import (
+        AgentReplay,
         Batch,
         Episode,
         Episodes,
@@ -23,6 +24,7 @@ if TYPE_CHECKING:  # loaded when it is first asked for: the command line begins 
         TransitionBatch,
         Transitions,
         bridges,
+        per_agent,
     )
     from stepwell.collectors import (
         Collector,
@@ -56,6 +58,7 @@ if TYPE_CHECKING:  # loaded when it is first asked for: the command line begins 
     )
 
 __all__ = [
+    "AgentReplay",
     "Batch",
     "CollectReport",
     "Collector",
@@ -94,6 +97,7 @@ __all__ = [
     "make_atari",
     "make_nes",
     "make_vec",
+    "per_agent",
     "record",
     "resimulate",
     "restore",
@@ -138,6 +142,7 @@ if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
         __name__,
         {
             "buffers": [
+                "AgentReplay",
                 "Batch",
                 "Episode",
                 "Episodes",
@@ -154,6 +159,7 @@ if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
                 "Transitions",
                 "bridges",
                 "buffers",
+                "per_agent",
             ],
             "collectors": [
                 "CollectReport",

@@ -22,7 +22,7 @@ FLOORS = (  # a file may import files of its own floor and of those below
     ("buffers/storage",),
     ("buffers/sampling",),
     ("buffers/replay_writer.py", "buffers/replay.py", "buffers/rollout"),
-    ("buffers/curation", "buffers/provenance"),
+    ("buffers/agents", "buffers/curation", "buffers/provenance"),
     ("buffers/dropin", "buffers/bridges", "buffers/testing.py", "buffers/view"),
     ("buffers/__init__.py",),
     ("collectors",),

@@ -178,7 +178,9 @@ class PettingZooEnv(gymnasium.Env[Any, Any]):
         """Close the env, once."""
         if not self._is_closed:
             self._is_closed = True
-            self.parallel_env.close()
+            close = getattr(self.parallel_env, "close", None)  # of an env that draws nothing
+            if close is not None:
+                close()
 
     def __str__(self) -> str:
         return f"<from_pettingzoo({self.parallel_env!s})>"
