@@ -140,7 +140,7 @@ def _bootstrap(
     after = np.minimum(step + 1, len(mask) - 1)
 
     def following(rows: np.ndarray, ends: np.ndarray) -> np.ndarray:
-        """What follows each open end: an entry of the joint ones, or the next row."""
+        """Values after the open ends: of an entry of the joint ones, or of the next row."""
         if not len(ends):
             picked: np.ndarray = rows[after, env, agent]
             return picked
@@ -164,18 +164,8 @@ def _bootstrap(
         env=env * len(chosen) + agent,
         observation=map_tree(lambda leaf: following(leaf, next(ends)), rows),
         state=None,
-        value=_values(rollout, columns, following),
+        value=None,
     )
-
-
-def _values(rollout: Rollout, columns: _Columns, following: Any) -> np.ndarray | None:
-    """The policy's own values after the open ends; None where it gave none for each agent."""
-    value, given = rollout.bootstrap.value, rollout.extras.get("value")
-    shape = (*rollout.mask.shape, columns.count)
-    if value is None or given is None or given.shape != shape or value.shape[1:] != shape[2:]:
-        return None
-    found: np.ndarray = following(given[..., columns.places], value[:, columns.places])
-    return found
 
 
 def _form(tree: Any) -> list[tuple[str, str, tuple[int, ...]]]:
