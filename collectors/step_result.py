@@ -137,9 +137,7 @@ class InfoReader:
                 )
 
     @classmethod
-    def of(
-        cls, missing: Mapping[str, object] | None, declared: Mapping[str, object]
-    ) -> InfoReader:
+    def of(cls, missing: Mapping[str, object] | None, declared: Mapping[str, object]) -> InfoReader:
         """A reader of the user's fields, and of those that envs declare.
 
         Args:

@@ -53,6 +53,7 @@ NOT_AT_IMPORT = {
         "jax",
         "minari",
         "obstore",
+        "pettingzoo",
         "pyarrow",
         "ray",
         "stable_baselines3",
