@@ -1,6 +1,6 @@
 """Agents of a PettingZoo game learn together, by PPO with shared parameters; it needs PyTorch.
 
-python examples/ppo_many_agents.py --steps 400000 --out runs/ppo_many_agents --seed 0
+python examples/ppo_many_agents.py --steps 200000 --out runs/ppo_many_agents --seed 0
 
 In simple_spread of mpe2 each of three agents is to cover one of three landmarks, without bumping
 into the others. All act by one network, each on its own observation, and learn from its own
@@ -105,7 +105,7 @@ def learn(net: Net, optimizer: torch.optim.Optimizer, rollout: sw.Rollout) -> No
 def main() -> None:
     """Train, compare with random actions on fresh episodes, and save the network."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split(";")[0])
-    parser.add_argument("--steps", type=int, default=400_000)
+    parser.add_argument("--steps", type=int, default=200_000)
     parser.add_argument("--out", type=Path, default=Path("runs/ppo_many_agents"))
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
@@ -125,8 +125,10 @@ def main() -> None:
             if update % 25 == 0:
                 steps = (update + 1) * ROWS * NUM_ENVS
                 print(f"{steps:7,} steps: the last episodes returned {np.mean(recent):.1f}")
-    random = sw.evaluate(make_env, sw.RandomPolicy(), episodes=200, seed=1_000)
-    learned = sw.evaluate(make_env, Policy(net), episodes=200, seed=1_000)
+    random, learned = (
+        sw.evaluate(sw.make_vec(make_env, NUM_ENVS), policy, episodes=200, seed=1_000)
+        for policy in (sw.RandomPolicy(), Policy(net))
+    )
     options.out.mkdir(parents=True, exist_ok=True)
     torch.save(net.state_dict(), options.out / "net.pt")
     seconds = time.perf_counter() - began

@@ -61,8 +61,8 @@ def per_agent(
     present. ``info["agent"]`` is the agent's place among the sorted names of all A. An extra
     ``[N, A, ...]`` that the policy returned, such as ``"value"``, has a part for each agent; any
     other is repeated. Values after the open ends are not the policy's own, which are of joint rows:
-    pass ``bootstrap_value=``. An agent that came just with the rollout's first row is not marked there as
-    ``is_first``.
+    pass ``bootstrap_value=``. An agent that came just with the rollout's first row is not marked
+    there as ``is_first``.
 
     Args:
         source: A rollout, or a replay, of which an `AgentReplay` is returned.

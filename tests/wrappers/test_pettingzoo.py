@@ -1,4 +1,4 @@
-"""`from_pettingzoo`: joint rows equal a log of bare PettingZoo envs, and broken envs are refused."""
+"""`from_pettingzoo`: joint rows equal a log of bare envs, and broken envs are refused."""
 
 from __future__ import annotations
 
@@ -100,7 +100,8 @@ def test_a_field_that_the_user_declares_replaces_that_of_the_env() -> None:
     with sw.Collector(joint_env(), sw.RandomPolicy(), replay, seed=0, info=info) as collector:
         collector.collect(steps=5)
     missing: Any = replay.sessions[0]["missing"]
-    assert missing["agent_reward"] == "nan" and missing["agent_truncated"] is False
+    assert missing["agent_reward"] == "nan"
+    assert missing["agent_truncated"] is False
 
 
 def test_what_was_stored_is_proven_by_playing_it_again() -> None:
@@ -168,7 +169,8 @@ def test_a_reward_of_an_agent_that_is_gone_is_kept_and_counted() -> None:
     env.step({"x": 0, "y": 0})
     stray.flags = ((False, False),)
     _, reward, *_, info = env.step({"y": 0})
-    assert reward == 2.0 and info["agent_reward"].tolist() == [1.0, 1.0]
+    assert reward == 2.0
+    assert info["agent_reward"].tolist() == [1.0, 1.0]
     assert info["agent_terminated"].tolist() == [False, False]
 
 
@@ -320,7 +322,8 @@ class TestRealEnvs:
         for episode in episodes:
             assert episode.fields["info/agent_reward"][-1].tolist() == [1.0, -1.0]
             assert episode.fields["info/agent_terminated"][-1].tolist() == [True, True]
-            assert episode.terminated[-1] and episode.total_reward == 0
+            assert episode.terminated[-1]
+            assert episode.total_reward == 0
 
 
 def assert_equal(found: Any, expected: Any) -> None:

@@ -151,7 +151,8 @@ def test_sequences_are_parts_of_single_lives(
         return
     rows = rows_of(lives)
     batch: Any = sw.per_agent(replay, agents).sample_sequences(40, length)
-    assert batch.mask.all() and batch.mask.shape == (40, length)
+    assert batch.mask.all()
+    assert batch.mask.shape == (40, length)
     for b in range(40):
         life, first = rows[key_of(batch.observation["place"][b, 0])]
         for i in range(length):
@@ -195,9 +196,8 @@ def test_evicted_rows_do_not_come() -> None:
     assert len(each.sample_transitions(200, n_step=3).ids) == 200
     partial = [episode for episode in each.iter_episodes() if episode.first_row > 0]
     joint = [episode for episode in replay.iter_episodes() if episode.first_row > 0]
-    assert joint and {one.metadata["seed"] for one in partial} <= {
-        one.metadata["seed"] for one in joint
-    }
+    assert joint
+    assert {one.metadata["seed"] for one in partial} <= {one.metadata["seed"] for one in joint}
 
 
 @settings(max_examples=25, deadline=None)

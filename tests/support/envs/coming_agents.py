@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from gymnasium import spaces
@@ -22,7 +22,7 @@ SEEN = spaces.Dict(
 class ComingAndGoing:
     """Agents come, end and come back by chance; observations name episode, agent and step."""
 
-    metadata = {"name": "coming_and_going", "render_modes": []}
+    metadata: ClassVar = {"name": "coming_and_going", "render_modes": []}
 
     def __init__(self, most_steps: int = 12) -> None:
         self.possible_agents = list(NAMES)
