@@ -65,8 +65,8 @@ class Net(nn.Module):
 class Policy:
     """The network as a policy for all agents, with NumPy arrays in and out."""
 
-    def __init__(self, net: Net, greedy: bool = False) -> None:
-        self.net, self.greedy = net, greedy
+    def __init__(self, net: Net) -> None:
+        self.net = net
 
     def __call__(
         self, observation: Mapping[str, Any], is_first: np.ndarray
@@ -76,8 +76,8 @@ class Policy:
         seen = np.stack([observation["agents"][name] for name in names], axis=1)
         with torch.no_grad():
             log_probs, value = self.net(torch.from_numpy(seen))
-            drawn = torch.distributions.Categorical(logits=log_probs).sample()
-            action = log_probs.argmax(-1) if self.greedy else drawn
+            flat = torch.multinomial(log_probs.exp().flatten(0, 1), 1)
+            action = flat.view(log_probs.shape[:2])
             log_prob = log_probs.gather(-1, action[..., None]).squeeze(-1)
         actions = {name: action[:, place].numpy() for place, name in enumerate(names)}
         return actions, {"log_prob": log_prob.numpy(), "value": value.numpy()}

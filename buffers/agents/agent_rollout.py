@@ -132,7 +132,7 @@ def _bootstrap(
     ended = rollout.terminated | rollout.truncated | rollout.cut
     lost = np.flatnonzero((found < 0) & (ended[step, env] | (step == len(mask) - 1)))
     if len(lost):
-        row, column, name = step[lost[0]], env[lost[0]], chosen[agent[lost[0]]]
+        row, column, name = step[lost[0]], env[lost[0]], chosen[int(agent[lost[0]])]
         raise ValueError(
             f"row {row} of env {column}: expected the observation after it, as agent {name!r} was "
             f"truncated there, got an episode that terminated; let the episode be truncated, too"

@@ -94,6 +94,20 @@ def test_a_recorded_env_stores_the_same_fields_without_being_asked() -> None:
     assert_as_logged(episode)
 
 
+def joint_envs() -> Any:
+    return sw.make_vec(joint_env, 2, num_workers=0)
+
+
+def test_groups_in_processes_store_the_same_fields() -> None:
+    replay = sw.SequenceReplayBuffer(seed=0)
+    with sw.LocalCollector(
+        joint_envs, sw.RandomPolicy, replay, groups=2, processes=1, seed=0
+    ) as collector:
+        collector.collect(steps=100)
+    for episode in replay.iter_episodes():
+        assert_as_logged(episode)
+
+
 def test_a_field_that_the_user_declares_replaces_that_of_the_env() -> None:
     replay = sw.SequenceReplayBuffer()
     info = {"agent_reward": np.full(4, np.nan)}

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 import stepwell as sw
 from stepwell.buffers import End, EpisodeWriter
+from stepwell.buffers.sampling.batch import map_tree
 from support.chi_square import assert_shares
 from support.envs.coming_agents import NAMES, ORDER, ComingAndGoing, Life, key_of, play
 
@@ -59,7 +61,7 @@ def lives_of(
     replay: sw.SequenceReplayBuffer, agents: list[str] | None
 ) -> dict[tuple[int, ...], Life]:
     """All lives in the bare envs, by their first row; the joint end of the log is a cut."""
-    found = {}
+    found: dict[tuple[int, ...], Life] = {}
     for episode in replay.iter_episodes():
         actions = [
             {name: int(episode.fields[f"action/{name}"][t]) for name in NAMES}
@@ -95,7 +97,7 @@ def test_each_life_is_an_episode(seed: int, steps: int, agents: list[str] | None
         for key in ("place", "mask"):
             stored = episode.fields[f"observation/{key}"]
             np.testing.assert_array_equal(stored, [seen[key] for seen in life.seen])
-        assert episode.action.tolist() == [*life.action, 0]  # type: ignore[union-attr]
+        assert episode.action.tolist() == [*life.action, 0]
         assert episode.reward.tolist() == [0, *life.reward]
         end = End.TERMINATED * life.terminated | End.TRUNCATED * life.truncated
         assert episode.end & ~End.PENDING == end
@@ -224,7 +226,7 @@ def test_advantages_are_those_of_single_lives(
         seen: Any = own.observation
         assert own.num_envs == 3 * len(agents or NAMES)
         assert own.steps == sum(
-            int(rollout.mask[t, n]) * int(rollout.observation["present"][t, n, ORDER.index(a)])  # type: ignore[call-overload]
+            int(rollout.mask[t, n]) * int(rollout.observation["present"][t, n, ORDER.index(a)])
             for t in range(steps) for n in range(3) for a in agents or NAMES
         )  # fmt: skip
         for column in range(own.num_envs):
@@ -244,7 +246,7 @@ def test_advantages_are_those_of_single_lives(
                 value = float(value_of(life.seen[row]["place"]))
                 assert returns[t, column] == pytest.approx(expected + value, rel=1e-5, abs=1e-4)
                 assert own.reward[t, column] == np.float32(life.reward[row])
-                assert own.action[t, column] == life.action[row]  # type: ignore[call-overload]
+                assert own.action[t, column] == life.action[row]
                 is_end = row + 1 == len(life.action)
                 assert own.terminated[t, column] == (is_end and life.terminated)
                 assert own.truncated[t, column] == (is_end and life.truncated)
@@ -258,6 +260,53 @@ def delta_of(life: Life, row: int, gamma: float) -> float:
     is_end = row + 1 == len(life.action)
     follows = 0 if is_end and life.terminated else float(value_of(life.seen[row + 1]["place"]))
     return life.reward[row] + gamma * follows - float(value_of(life.seen[row]["place"]))
+
+
+def test_agents_that_a_time_limit_stops_are_truncated() -> None:
+    def make() -> Any:
+        env = sw.from_pettingzoo(ComingAndGoing())
+        return sw.SeededResets(gym.wrappers.TimeLimit(env, 4))
+
+    replay = sw.SequenceReplayBuffer(seed=0)
+    envs = SyncVectorEnv([make] * 3, autoreset_mode=AutoresetMode.SAME_STEP)
+    with sw.Collector(envs, Policy(0), replay, seed=0) as collector:
+        rollout = collector.rollout(40)
+    own = sw.per_agent(rollout)
+    own.advantages(0.9, 0.9, bootstrap_value=lambda seen: value_of(seen["place"]))
+    ended = np.repeat((rollout.terminated | rollout.truncated)[..., None], 4, axis=2)
+    stopped = own.mask & ended.reshape(own.mask.shape)
+    assert np.count_nonzero(stopped) > 20
+    assert (own.terminated | own.truncated)[stopped].all()
+    # The observations after them are those of step 4, and not those of the next reset.
+    steps = {key_of(place)[2] for place in own.bootstrap.observation["place"]}  # type: ignore[call-overload]
+    assert 4 in steps
+    assert 0 not in steps
+    ends = Counter(
+        episode.end & ~End.PENDING
+        for episode in sw.per_agent(replay).iter_episodes()
+        if episode.fields["observation/place"][-1, 2] == 4
+    )
+    assert ends[End.NONE] == 0
+    assert ends[End.TRUNCATED] > 20
+    batch = sw.per_agent(replay).sample_transitions(500)
+    at_limit = np.asarray(batch.next_observation["place"][:, 2] == 4)  # type: ignore[call-overload]
+    assert (batch.terminated | batch.truncated)[at_limit].all()
+
+
+def test_an_agent_that_was_truncated_needs_the_observation_after_it() -> None:
+    with sw.Collector(envs_of(AutoresetMode.SAME_STEP), Policy(1), seed=1) as collector:
+        rollout = collector.rollout(40)
+    is_cut = rollout.truncated & ~rollout.info["agent_terminated"].all(axis=2)
+    step, env = (int(found[0]) for found in np.nonzero(is_cut))
+    rollout.terminated[step, env], rollout.truncated[step, env] = True, False
+    keep = (rollout.bootstrap.step != step) | (rollout.bootstrap.env != env)
+    rollout.bootstrap = rollout.bootstrap._replace(
+        step=rollout.bootstrap.step[keep],
+        env=rollout.bootstrap.env[keep],
+        observation=map_tree(lambda rows: rows[keep], rollout.bootstrap.observation),
+    )
+    with pytest.raises(ValueError, match=f"row {step} of env {env}"):
+        sw.per_agent(rollout)
 
 
 def test_minibatches_have_each_row_of_each_agent_once() -> None:
@@ -281,7 +330,7 @@ def test_rows_of_other_envs_are_refused() -> None:
         rollout = collector.rollout(3)
     for source in (replay, rollout):
         with pytest.raises(ValueError, match="from_pettingzoo"):
-            sw.per_agent(source)  # type: ignore[call-overload]
+            sw.per_agent(source)
     with pytest.raises(TypeError, match="int"):
         sw.per_agent(3)  # type: ignore[call-overload]
 

@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 
 NAMES = ("b", "a", "c10", "c9")  # neither sorted nor of one length
-ORDER = sorted(NAMES)
+ORDER: list[str] = sorted(NAMES)
 SEEN = spaces.Dict(
     {
         "mask": spaces.MultiBinary(3),
