@@ -278,7 +278,7 @@ def test_agents_that_a_time_limit_stops_are_truncated() -> None:
     assert np.count_nonzero(stopped) > 20
     assert (own.terminated | own.truncated)[stopped].all()
     # The observations after them are those of step 4, and not those of the next reset.
-    steps = {key_of(place)[2] for place in own.bootstrap.observation["place"]}  # type: ignore[call-overload]
+    steps = {key_of(place)[2] for place in own.bootstrap.observation["place"]}
     assert 4 in steps
     assert 0 not in steps
     ends = Counter(
@@ -289,7 +289,7 @@ def test_agents_that_a_time_limit_stops_are_truncated() -> None:
     assert ends[End.NONE] == 0
     assert ends[End.TRUNCATED] > 20
     batch = sw.per_agent(replay).sample_transitions(500)
-    at_limit = np.asarray(batch.next_observation["place"][:, 2] == 4)  # type: ignore[call-overload]
+    at_limit = np.asarray(batch.next_observation["place"][:, 2] == 4)
     assert (batch.terminated | batch.truncated)[at_limit].all()
 
 
