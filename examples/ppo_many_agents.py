@@ -76,8 +76,8 @@ class Policy:
         seen = np.stack([observation["agents"][name] for name in names], axis=1)
         with torch.no_grad():
             log_probs, value = self.net(torch.from_numpy(seen))
-            flat = torch.multinomial(log_probs.exp().flatten(0, 1), 1)
-            action = flat.view(log_probs.shape[:2])
+            draw = torch.distributions.Categorical(logits=log_probs)
+            action: Tensor = draw.sample()  # type: ignore[no-untyped-call]
             log_prob = log_probs.gather(-1, action[..., None]).squeeze(-1)
         actions = {name: action[:, place].numpy() for place, name in enumerate(names)}
         return actions, {"log_prob": log_prob.numpy(), "value": value.numpy()}
