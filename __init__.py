@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # loaded when it is first asked for: the command line begins before that
     from stepwell.buffers import (
+        AgentReplay,
         Batch,
         Episode,
         Episodes,
@@ -23,6 +24,7 @@ if TYPE_CHECKING:  # loaded when it is first asked for: the command line begins 
         TransitionBatch,
         Transitions,
         bridges,
+        per_agent,
     )
     from stepwell.collectors import (
         Collector,
@@ -49,12 +51,14 @@ if TYPE_CHECKING:  # loaded when it is first asked for: the command line begins 
         SeededResets,
         check_vector_env,
         from_gym,
+        from_pettingzoo,
         make_atari,
         make_nes,
         make_vec,
     )
 
 __all__ = [
+    "AgentReplay",
     "Batch",
     "CollectReport",
     "Collector",
@@ -89,9 +93,11 @@ __all__ = [
     "env_at",
     "evaluate",
     "from_gym",
+    "from_pettingzoo",
     "make_atari",
     "make_nes",
     "make_vec",
+    "per_agent",
     "record",
     "resimulate",
     "restore",
@@ -136,6 +142,7 @@ if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
         __name__,
         {
             "buffers": [
+                "AgentReplay",
                 "Batch",
                 "Episode",
                 "Episodes",
@@ -152,6 +159,7 @@ if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
                 "Transitions",
                 "bridges",
                 "buffers",
+                "per_agent",
             ],
             "collectors": [
                 "CollectReport",
@@ -179,6 +187,7 @@ if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
                 "SeededResets",
                 "check_vector_env",
                 "from_gym",
+                "from_pettingzoo",
                 "make_atari",
                 "make_nes",
                 "make_vec",

@@ -35,6 +35,7 @@ from stepwell.buffers.storage.protocol import Storage
 
 if TYPE_CHECKING:  # loaded when it is first used, as few programs need it
     from stepwell.buffers import bridges
+    from stepwell.buffers.agents.per_agent import AgentReplay, per_agent
     from stepwell.buffers.curation.copy import CopyReport, copy_episodes
     from stepwell.buffers.curation.episode_writer import EpisodeWriter, TransitionColumns
     from stepwell.buffers.curation.selection import EpisodeSelection
@@ -50,6 +51,7 @@ if TYPE_CHECKING:  # loaded when it is first used, as few programs need it
 
 __all__ = [
     "OBSERVED",
+    "AgentReplay",
     "Batch",
     "Bootstrap",
     "Chunk",
@@ -101,6 +103,7 @@ __all__ = [
     "VerifyReport",
     "bridges",
     "copy_episodes",
+    "per_agent",
     "repair",
     "verify",
 ]
@@ -109,6 +112,7 @@ if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
+            "agents.per_agent": ["AgentReplay", "per_agent"],
             "bridges": ["bridges"],
             "curation.copy": ["CopyReport", "copy_episodes"],
             "curation.episode_writer": ["EpisodeWriter", "TransitionColumns"],

@@ -256,6 +256,11 @@ class SequenceReplayBuffer:
         return self._storage
 
     @property
+    def rng(self) -> np.random.Generator:
+        """The generator of all draws that are given none; `state_dict` has its state."""
+        return self._rng
+
+    @property
     def spec(self) -> Spec:
         """The fields of every row."""
         return self.storage.spec

@@ -40,6 +40,7 @@ from stepwell.collectors.step_result import EpisodeMetadata, InfoReader, Metadat
 from stepwell.collectors.vector_envs import (
     Vector,
     as_groups,
+    declared_info,
     env_name,
     frame_skip,
     is_partial,
@@ -87,7 +88,8 @@ class Collector:
             such a reset of one env is known to leave the others alone. None: only resets of all
             envs are seeded.
         info: Info fields to store, by name, each with the value that means "not there":
-            ``{"lives": -1}``. Undeclared info is dropped.
+            ``{"lives": -1}``. Undeclared info is dropped, but for what the envs declare themselves,
+            as those of `from_pettingzoo` do.
         metadata: JSON-able facts to store with every episode, ``{"task": "door"}``, or a function
             that is called with the env's index and the info of its reset and returns them. Sampling
             can be limited to episodes by them.
@@ -148,7 +150,7 @@ class Collector:
             check_whole("reseed_steps", reseed_steps, 1)
         self._groups = as_groups(envs, frame_stack)
         first, num_envs = self._groups[0], sum(group.num_envs for group in self._groups)
-        reader = InfoReader(info or {})
+        reader = InfoReader.of(info, declared_info(first))
         self._spec = spec_of_rows(first, replay, reader, frame_stack)
         episode_metadata = EpisodeMetadata(metadata)
         self._policy = actor

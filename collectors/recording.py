@@ -32,7 +32,7 @@ from stepwell.collectors.step_result import (
     MetadataOrFunction,
     StepResult,
 )
-from stepwell.collectors.vector_envs import Vector, is_ale, refuse_bad_reset
+from stepwell.collectors.vector_envs import Vector, declared_info, is_ale, refuse_bad_reset
 from stepwell.wrappers.fixed_spaces import FixedVectorSpaces, with_fixed_vector_spaces
 
 __all__ = ["BegunReset", "BegunStep", "Recording", "ReplayOrPath"]
@@ -107,7 +107,7 @@ class Recording:
         """Converts what the caller's envs take and return, where a space of theirs needs it."""
         self._envs = envs = fixed
         self._flush_seconds = flush_seconds
-        self._info = InfoReader(info or {})
+        self._info = InfoReader.of(info, declared_info(envs))
         facts = EpisodeMetadata(metadata)
         with contextlib.ExitStack() as on_error:
             self._owns_replay = not isinstance(replay, SequenceReplayBuffer)

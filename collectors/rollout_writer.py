@@ -278,7 +278,8 @@ class RolloutWriter:
         if row is not None and envs is self._all:
             arrays["mask"][row] = closed
             for name, column in columns.items():
-                np.copyto(arrays[name][row], column, "unsafe", closed)
+                where = closed.reshape(-1, *(1,) * (column.ndim - 1))  # for info with a shape
+                np.copyto(arrays[name][row], column, "unsafe", where)
             return
         place = self._place(envs[closed])
         arrays["mask"][place] = True

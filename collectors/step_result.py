@@ -136,6 +136,17 @@ class InfoReader:
                     f"missing value, got {missing[name]!r}"
                 )
 
+    @classmethod
+    def of(cls, missing: Mapping[str, object] | None, declared: Mapping[str, object]) -> InfoReader:
+        """A reader of the user's fields, and of those that envs declare.
+
+        Args:
+            missing: The user's fields; None for none.
+            declared: Those of the envs, which the user's replace.
+        """
+        given = cls(missing or {}).missing
+        return cls({**declared, **given})
+
     def read(self, info: Mapping[str, object], num_envs: int) -> dict[str, np.ndarray]:
         """The declared fields ``[N, ...]`` as ``info/<name>``.
 

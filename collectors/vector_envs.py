@@ -216,6 +216,14 @@ def recipe_of(envs: Vector) -> dict[str, object]:
     }
 
 
+def declared_info(envs: Vector) -> dict[str, object]:
+    """Info fields that the envs declare, each with the value that means "not there"."""
+    recipe = recipe_of(envs)
+    own = recipe.get("env") if recipe.get("maker") == "make_vec" else recipe
+    info = cast("dict[str, object]", own).get("info") if isinstance(own, dict) else None
+    return dict(cast("dict[str, object]", info)) if isinstance(info, dict) else {}
+
+
 def frame_skip(envs: Vector) -> int:
     """Number of emulator frames in one step, 1 where nothing is declared."""
     return int(cast("int", recipe_of(envs).get("frame_skip", 1)))

@@ -22,6 +22,7 @@ LINE_LIMITS = {
     "local_collector": 90,
     "ppo_atari": 130,
     "ppo_cartpole": 130,
+    "ppo_many_agents": 150,
     "ray_atari": 140,
     "ray_kill_one": 100,
 }
@@ -35,6 +36,7 @@ NEEDS = {
     "live_buffers": ("cynes", "minari", "h5py", "jax", "PIL"),
     "nes_dataset": ("cynes",),
     "offline_d3rlpy": ("h5py",),
+    "ppo_many_agents": ("torch", "mpe2"),
     "ray_atari": ("ray", "torch"),
     "ray_kill_one": ("ray",),
 }

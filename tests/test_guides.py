@@ -21,7 +21,15 @@ FOLDER = DOCS / "pictures"
 SVG = "{http://www.w3.org/2000/svg}"
 # Pages that explain a task; the others are looked up in, or belong to the project.
 GUIDES = [
-    *("quickstart", "concepts", "collecting", "your-own-loop", "on-policy", "many-machines"),
+    *(
+        "quickstart",
+        "concepts",
+        "collecting",
+        "your-own-loop",
+        "on-policy",
+        "many-machines",
+        "agents",
+    ),
     *("atari", "nes", "sequences", "sampling", "loading", "stores", "viewing", "provenance"),
     *("feeding", "migrate"),
     *(f"feeding/{path.stem}" for path in sorted((DOCS / "feeding").glob("*.md"))),

@@ -21,6 +21,7 @@ DOCUMENTS = [CHECKOUT / "README.md", *(path for at in FOLDERS for path in sorted
 RUN_BY_CI = ["main job", "tests"]
 # Packages of extras, by document.
 NEEDS = {
+    "docs/agents": ["mpe2"],
     "docs/collecting": ["stable_baselines3"],
     "docs/envpool": ["envpool"],
     "docs/feeding/cleanrl": ["torch"],

@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # imported on first use
     from stepwell.wrappers.nes import NesEnv, make_nes
     from stepwell.wrappers.old_gym.env import from_gym
     from stepwell.wrappers.old_gym.nes_py_patch import patch_nes_py
+    from stepwell.wrappers.pettingzoo_env import from_pettingzoo
 
 __all__ = [
     "AleFrameSkip",
@@ -47,6 +48,7 @@ __all__ = [
     "check_vector_env",
     "from_envpool",
     "from_gym",
+    "from_pettingzoo",
     "make_atari",
     "make_nes",
     "make_vec",
@@ -65,5 +67,6 @@ if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
             "nes.vector": ["make_nes"],
             "old_gym.env": ["from_gym"],
             "old_gym.nes_py_patch": ["patch_nes_py"],
+            "pettingzoo_env": ["from_pettingzoo"],
         },
     )

@@ -71,7 +71,7 @@ def owned_array(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 def _wrong_array(space: spaces.Space[Any], got: str, where: str) -> ValueError:
     return ValueError(
         f"{where} does not fit the env's space: expected an array {space.dtype} {space.shape}, got "
-        f"{got}; correct the env's space, or convert the observation in a wrapper of the old env"
+        f"{got}; correct the env's space, or convert the observation in a wrapper"
     )
 
 

@@ -107,6 +107,16 @@ def test_info_matches_real_rows_also_in_a_reused_rollout() -> None:
         assert one.info["t"][one.mask].tolist() == [1, 2, 1, 2][: one.steps]
 
 
+@pytest.mark.parametrize("num_envs", [2, 3])  # as long as the array, and not
+def test_info_that_is_an_array_matches_real_rows(num_envs: int) -> None:
+    envs = SyncVectorEnv([partial(InfoEnv, length) for length in (2, 4, 3)[:num_envs]])
+    with collector_of(envs, info={"t": -1, "array": np.zeros(2, np.int16)}) as collector:
+        rollout = collector.rollout(7)
+    assert rollout.steps < rollout.mask.size
+    times = rollout.info["t"][rollout.mask]
+    assert rollout.info["array"][rollout.mask].tolist() == [[time, time] for time in times]
+
+
 def test_info_is_there_in_a_rollout_that_follows_a_collect() -> None:
     envs = SyncVectorEnv([partial(InfoEnv, 4), partial(InfoEnv, 4)])
     with collector_of(envs, info={"t": -1}) as collector:

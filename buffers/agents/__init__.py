@@ -1,0 +1,1 @@
+"""Rows of many agents, as `from_pettingzoo` makes them, taken apart into rows of one agent each."""

@@ -1,0 +1,531 @@
+"""Rows of many agents as rows of one agent each: of a rollout, and drawn from a replay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple, cast, overload
+
+import numpy as np
+
+from stepwell.buffers.agents.agent_rollout import agent_rollout
+from stepwell.buffers.agents.joint_rows import (
+    ENDS,
+    REWARD,
+    TERMINATED,
+    TRUNCATED,
+    AgentEnds,
+    agents_of,
+    chosen_agents,
+    of_agent,
+    same_form,
+)
+from stepwell.buffers.episode import End, Episode
+from stepwell.buffers.errors import NotEnoughData
+from stepwell.buffers.replay import SequenceReplayBuffer
+from stepwell.buffers.rollout.rollout import Rollout
+from stepwell.buffers.sampling.batch import Batch, TransitionBatch, named_leaves, under
+from stepwell.buffers.sampling.requests import (
+    Sequences,
+    Transitions,
+    check_sequences,
+    check_transitions,
+)
+from stepwell.buffers.spec import ArrayTree, Field, Layout, Spec, field_of, kind_of, unflatten
+
+__all__ = ["AgentReplay", "per_agent"]
+
+_ROUNDS = 1000
+
+
+@overload
+def per_agent(source: Rollout, agents: Sequence[str] | None = None) -> Rollout: ...
+
+
+@overload
+def per_agent(source: SequenceReplayBuffer, agents: Sequence[str] | None = None) -> AgentReplay: ...
+
+
+def per_agent(
+    source: Rollout | SequenceReplayBuffer, agents: Sequence[str] | None = None
+) -> Rollout | AgentReplay:
+    """Take joint rows of `from_pettingzoo` apart: each agent's rows, as if it were alone.
+
+    An agent's rows begin where it comes, and end with its own termination or truncation, in the row
+    with its last observation; or as the episode does, if it is present in its last row. Rewards
+    are its own.
+
+    Of a rollout ``[T, N, ...]`` it makes one with a column for each env and agent, ``[T, N * C,
+    ...]`` with C chosen agents, those of an env side by side. `Rollout.advantages`, `minibatches`
+    and `sequences` then treat each agent by itself. ``mask`` is False where the agent is not
+    present. ``info["agent"]`` is the agent's place among the sorted names of all A. An extra
+    ``[N, A, ...]`` that the policy returned, such as ``"value"``, has a part for each agent; any
+    other is repeated. Values after the open ends are not the policy's own, which are of joint rows:
+    pass ``bootstrap_value=``. An agent that came just with the rollout's first row is not marked
+    there as ``is_first``.
+
+    Args:
+        source: A rollout, or a replay, of which an `AgentReplay` is returned.
+        agents: Names of the agents; None for all. Their spaces must be equal in dtype and shape.
+
+    Raises:
+        ValueError: The rows are not joint ones, the agents are unknown, or their fields differ.
+        TypeError: ``source`` is neither.
+
+    Example:
+        >>> import stepwell as sw
+        >>> info = {
+        ...     "agent_reward": np.array([[[1.0, 2.0]]]),
+        ...     "agent_terminated": np.array([[[False, True]]]),
+        ...     "agent_truncated": np.array([[[False, False]]]),
+        ... }
+        >>> no = np.zeros((1, 1), bool)
+        >>> seen = {"agents": {"a": np.zeros((1, 1, 4)), "b": np.ones((1, 1, 4))}}
+        >>> after = {"agents": {"a": np.full((1, 4), 5.0), "b": np.full((1, 4), 6.0)}}
+        >>> rollout = sw.Rollout(
+        ...     observation={**seen, "present": np.ones((1, 1, 2), np.int8)},
+        ...     action={"a": np.zeros((1, 1), int), "b": np.ones((1, 1), int)},
+        ...     reward=np.full((1, 1), 3, np.float32),
+        ...     is_first=~no, terminated=no, truncated=no, cut=no, mask=~no, info=info,
+        ...     extras={"value": np.array([[[0.5, 0.25]]])},
+        ...     bootstrap=sw.buffers.Bootstrap(
+        ...         np.array([0]), np.array([0]),
+        ...         {**after, "present": np.array([[1, 0]], np.int8)}, None, None,
+        ...     ),
+        ... )
+        >>> own = per_agent(rollout)
+        >>> own.action, own.reward, own.terminated
+        (array([[0, 1]]), array([[1., 2.]], dtype=float32), array([[False,  True]]))
+        >>> own.advantages(1.0, 1.0, bootstrap_value=lambda observation: observation[:, 0])[0]
+        array([[5.5 , 1.75]])
+    """
+    if isinstance(source, Rollout):
+        return agent_rollout(source, agents)
+    if not isinstance(cast("object", source), SequenceReplayBuffer):
+        raise TypeError(
+            f"per_agent: expected a Rollout or a SequenceReplayBuffer, got "
+            f"{type(source).__name__}; give what a Collector returned or filled"
+        )
+    return AgentReplay(source, agents)
+
+
+class AgentReplay:
+    """Draws rows of single agents from a replay of joint rows; `per_agent` makes it.
+
+    It copies nothing and has no state: rows that are added are drawn from at once.
+
+    Args:
+        replay: The replay.
+        agents: As in `per_agent`.
+
+    Raises:
+        ValueError: As in `per_agent`.
+
+    Example:
+        >>> import gymnasium as gym
+        >>> import stepwell as sw
+        >>> class Waves:  # a parallel env of PettingZoo; "b" comes in the second step
+        ...     possible_agents = ["a", "b"]
+        ...     def observation_space(self, agent):
+        ...         return gym.spaces.Box(0, 9, (2,), np.float32)
+        ...     def action_space(self, agent):
+        ...         return gym.spaces.Discrete(3)
+        ...     def reset(self, seed=None, options=None):
+        ...         self.t, self.agents = 0, ["a"]
+        ...         return {"a": np.zeros(2, np.float32)}, {}
+        ...     def step(self, actions):
+        ...         self.t += 1
+        ...         over = {a: self.t == 5 for a in actions}
+        ...         self.agents = [] if self.t == 5 else ["a", "b"]
+        ...         seen = {a: np.full(2, self.t, np.float32) for a in self.possible_agents}
+        ...         return seen, {a: 1.0 for a in actions}, over, {a: False for a in actions}, {}
+        >>> replay = sw.SequenceReplayBuffer(seed=0)
+        >>> envs = sw.make_vec(lambda: sw.from_pettingzoo(Waves()), 2, num_workers=0)
+        >>> with sw.Collector(envs, sw.RandomPolicy(), replay, seed=0) as collector:
+        ...     report = collector.collect(episodes=4)
+        >>> each = sw.per_agent(replay)
+        >>> batch = each.sample_transitions(32, n_step=3)
+        >>> batch.observation.shape, batch.info["agent"].shape
+        ((32, 2), (32,))
+        >>> [(episode.metadata["agent"], episode.steps) for episode in each.iter_episodes()][:2]
+        [('a', 5), ('b', 4)]
+    """
+
+    def __init__(self, replay: SequenceReplayBuffer, agents: Sequence[str] | None = None) -> None:
+        self._replay = replay
+        spec = replay.spec
+        infos = {field.key: field for field in spec.of_kind("info")}
+        self._known = agents_of(spec.observation, infos)
+        self.agents = chosen_agents(agents, self._known)
+        """Names of the chosen agents."""
+        self._places = np.array([self._known.index(name) for name in self.agents])
+        seen = cast("Mapping[str, Any]", spec.observation)["agents"]
+        acted = cast("Mapping[str, Layout]", spec.action)
+        self._names: list[dict[str, str]] = []  # of each agent: its own name of a field, the stored
+        for name in self.agents:
+            own = {_moved(each, "observation", 3): each for each in _leaves(seen[name])}
+            own |= {_moved(each, "action", 2): each for each in _leaves(acted[name])}
+            self._names.append(own)
+        for what in ("observation", "action"):
+            forms = [
+                [
+                    (name, spec[old].dtype, spec[old].shape)
+                    for name, old in own.items()
+                    if name.partition("/")[0] == what
+                ]
+                for own in self._names
+            ]
+            same_form(self.agents, forms, what)
+        self._shared = [
+            field
+            for field in spec.of_kind("info", "extra")
+            if not (field.kind == "info" and field.key in ENDS)
+        ]
+        first = self.agents[0]
+        self.spec = Spec(
+            (
+                *(replace(spec[old], name=name) for name, old in self._names[0].items()),
+                spec["reward"],
+                *(self._of_one(field) for field in self._shared),
+                field_of("info/agent", np.dtype(np.int64), ()),
+            ),
+            _relaid(seen[first], "observation", 3),
+            _relaid(acted[first], "action", 2),
+        )
+        """The fields of one agent's rows."""
+
+    def sample_transitions(
+        self,
+        batch_size: int,
+        *,
+        n_step: int = 1,
+        gamma: float = 0.99,
+        rng: np.random.Generator | None = None,
+    ) -> TransitionBatch:
+        """Draw transitions of up to ``n_step`` steps, uniformly over all pairs of row and agent.
+
+        Pairs are drawn where the agent is present and its next row is stored. The return has the
+        agent's own rewards, and ends where it ends.
+
+        Args:
+            batch_size: Number of transitions, B >= 1.
+            n_step: Steps from an observation to the next one, n >= 1.
+            gamma: Discount of a step.
+            rng: Source of randomness; the replay's own generator when None.
+
+        Returns:
+            As `SequenceReplayBuffer.sample_transitions`, of one agent each: ``info["agent"]`` [B]
+            is its place among the sorted names of all agents, ``ids`` that of its joint row.
+
+        Raises:
+            NotEnoughData: No such pair was found.
+            ValueError: An argument is invalid.
+        """
+        check_transitions(Transitions(batch_size, n_step, gamma))
+        request = Sequences(batch_size, n_step + 1, borders="pad_after")
+
+        def accepts(rows: _Rows) -> np.ndarray:
+            found: np.ndarray = rows.present[:, 0] & rows.mask[:, 1]
+            return found
+
+        ids, agent, rows = self._draw(request, accepts, rng)
+        every = np.arange(batch_size)
+        # The first row with an end, or else the last one that is stored.
+        is_over = rows.ends.any[:, 1:]
+        stored = np.count_nonzero(rows.mask[:, 1:], axis=1)
+        steps = np.where(is_over.any(axis=1), is_over.argmax(axis=1) + 1, stored)
+        terminated = rows.ends.terminated[every, steps]
+        truncated = rows.ends.truncated[every, steps]
+        powers = gamma ** np.arange(n_step + 1.0)
+        discount = powers.astype(np.float32)[steps]
+        discount[terminated] = 0
+        used = np.arange(n_step) < steps[:, None]
+        reward = np.where(used, rows.reward[:, 1:], 0) @ powers[:-1]
+        found = self._take(request, ids, agent)
+        first, last = (every, np.zeros(batch_size, np.int64)), (every, steps)
+        leaves = {
+            name: array[first if kind_of(name) in ("action", "extra") else last]
+            for name, array in found.items()
+            if kind_of(name) != "observation"
+        }
+        seen = {name: array for name, array in found.items() if kind_of(name) == "observation"}
+        return TransitionBatch(
+            observation=self._seen({n: a[first] for n, a in seen.items()}),
+            action=self._acted(leaves),
+            reward=reward.astype(np.float32),
+            next_observation=self._seen({n: a[last] for n, a in seen.items()}),
+            discount=discount,
+            terminated=terminated,
+            truncated=truncated,
+            cut=rows.cut[every, steps] & ~(terminated | truncated),
+            steps=steps,
+            info={**under("info/", leaves), "agent": self._places[agent]},
+            extras=under("extra/", leaves),
+            ids=ids,
+            weights=np.ones(batch_size, np.float32),
+        )
+
+    def sample_sequences(
+        self, batch_size: int, length: int, *, rng: np.random.Generator | None = None
+    ) -> Batch:
+        """Draw sequences of one agent's rows, uniformly over all, each in one life of the agent.
+
+        Args:
+            batch_size: Number of sequences, B >= 1.
+            length: Rows in each sequence, T >= 1.
+            rng: Source of randomness; the replay's own generator when None.
+
+        Returns:
+            As `SequenceReplayBuffer.sample_sequences`, of one agent each; ``is_first`` where it
+            came. ``info["agent"]`` [B, T] is its place among the sorted names of all agents.
+
+        Raises:
+            NotEnoughData: No agent with so many rows was found.
+            ValueError: An argument is invalid.
+        """
+        request = Sequences(batch_size, length, burn_in=1)  # the row before tells who came
+        check_sequences(request)
+
+        def accepts(rows: _Rows) -> np.ndarray:
+            ended = rows.ends.any
+            goes_on = rows.present[:, 1:-1] & ~ended[:, 1:-1]
+            found: np.ndarray = goes_on.all(axis=1) & (rows.present | ended)[:, -1]
+            return found
+
+        ids, agent, rows = self._draw(request, accepts, rng)
+        acts = rows.present[:, 1:]
+        is_first = rows.is_first[:, 1:] | (rows.mask & ~rows.present)[:, :-1]
+        terminated, truncated = (marks[:, 1:] for marks in rows.ends)
+        cut = rows.cut[:, 1:] & ~(terminated | truncated)
+        leaves = {
+            name: _zeroed(array[:, 1:], acts)
+            if kind_of(name) in ("action", "extra")
+            else array[:, 1:]
+            for name, array in self._take(request, ids, agent).items()
+        }
+        shape = (batch_size, length)
+        return Batch(
+            observation=self._seen(leaves),
+            action=self._acted(leaves),
+            reward=np.where(is_first, 0, rows.reward[:, 1:]).astype(np.float32),
+            is_first=is_first,
+            is_last=terminated | truncated | cut,
+            terminated=terminated,
+            truncated=truncated,
+            cut=cut,
+            mask=np.ones(shape, np.bool_),
+            lengths=np.full(batch_size, length),
+            info={
+                **under("info/", leaves),
+                "agent": np.repeat(self._places[agent][:, None], length, axis=1),
+            },
+            extras=under("extra/", leaves),
+            ids=ids,
+            weights=np.ones(batch_size, np.float32),
+            state={},
+        )
+
+    def iter_episodes(self) -> Iterator[Episode]:
+        """Each life of each chosen agent as an episode of its own, the oldest joint episode first.
+
+        The metadata are those of the joint episode, with the ``"agent"``, and the ``"joint_row"``
+        in which it came. `EpisodeWriter` writes them to a replay of which every bridge, format and
+        learner for single agents can be fed.
+
+        Example:
+            >>> import stepwell as sw
+            >>> def split(joint: sw.SequenceReplayBuffer) -> sw.SequenceReplayBuffer:
+            ...     single = sw.SequenceReplayBuffer()
+            ...     writer = sw.buffers.EpisodeWriter(single, source="one agent each")
+            ...     for episode in sw.per_agent(joint).iter_episodes():
+            ...         writer.add_episode(episode)
+            ...     writer.flush()
+            ...     return single
+        """
+        for joint in self._replay.iter_episodes():
+            for number in range(len(self.agents)):
+                yield from self._lives(joint, number)
+
+    def _lives(self, joint: Episode, number: int) -> Iterator[Episode]:
+        """The lives of one agent in a joint episode."""
+        place = self._places[number]
+        present = joint.fields["observation/present"][:, place].astype(np.bool_)
+        own = [joint.fields[f"info/{name}"][:, place] for name in (TERMINATED, TRUNCATED)]
+        ends = AgentEnds.of((own[0], own[1]), present, (joint.terminated, joint.truncated))
+        before = np.concatenate([[False], present[:-1]])
+        for start in np.flatnonzero(present & ~before).tolist():
+            after = np.flatnonzero(~present[start:])
+            stop = start + int(after[0]) if len(after) else joint.rows - 1
+            rows = slice(start, stop + 1)
+            acts = np.arange(stop - start + 1) < stop - start
+            fields = {name: joint.fields[old][rows] for name, old in self._names[number].items()}
+            fields["reward"] = joint.fields[f"info/{REWARD}"][rows, place].astype(np.float64)
+            is_whole = start > 0 or joint.first_row == 0
+            if is_whole:
+                fields["reward"][0] = 0
+            for field in self._shared:
+                array = of_agent(joint.fields[field.name][rows], place, 1, len(self._known))
+                fields[field.name] = array
+            for name in fields:
+                if kind_of(name) in ("action", "extra"):
+                    fields[name] = _zeroed(fields[name], acts)
+            fields["info/agent"] = np.full(stop - start + 1, place)
+            end = End.TERMINATED * bool(ends.terminated[stop])
+            end |= End.TRUNCATED * bool(ends.truncated[stop])
+            facts = {"agent": self.agents[number], "joint_row": joint.first_row + start}
+            yield Episode(
+                spec=self.spec,
+                id=joint.id,
+                stream=joint.stream,
+                first_row=0 if is_whole else joint.first_row,
+                end=End(end),
+                fields=fields,
+                metadata={**joint.metadata, **facts},
+            )
+
+    def _seen(self, leaves: Mapping[str, np.ndarray]) -> ArrayTree:
+        return cast("ArrayTree", unflatten(self.spec.observation, leaves))
+
+    def _acted(self, leaves: Mapping[str, np.ndarray]) -> ArrayTree:
+        return cast("ArrayTree", unflatten(self.spec.action, leaves))
+
+    def _of_one(self, field: Field) -> Field:
+        """An extra or info field of one agent."""
+        count = len(self._known)
+        return replace(field, shape=field.shape[1:]) if field.shape[:1] == (count,) else field
+
+    def _draw(
+        self,
+        request: Sequences,
+        accepts: Callable[[_Rows], np.ndarray],
+        rng: np.random.Generator | None,
+    ) -> tuple[np.ndarray, np.ndarray, _Rows]:
+        """Draw joint sequences and agents until enough pairs are accepted.
+
+        Both are drawn uniformly, so that all accepted pairs are equally likely.
+
+        Returns:
+            Ids [B] of the sequences, numbers [B] of chosen agents, and their flags.
+        """
+        source = self._replay.rng if rng is None else rng
+        names = ["observation/present", *(f"info/{name}" for name in ENDS)]
+        asked = max(64, 2 * request.batch_size)
+        small = request._replace(batch_size=asked, fields=names)
+        ids: list[np.ndarray] = []
+        agents: list[np.ndarray] = []
+        flags: list[_Rows] = []
+        count = 0
+        for _ in range(_ROUNDS):
+            batch = self._replay.sample(small, rng=source)
+            agent = source.integers(len(self.agents), size=asked)
+            rows = _Rows.of(batch, self._places[agent])
+            chosen = np.flatnonzero(accepts(rows))
+            ids.append(batch.ids[chosen])
+            agents.append(agent[chosen])
+            flags.append(rows.only(chosen))
+            count += len(chosen)
+            if count >= request.batch_size:
+                break
+        else:
+            raise NotEnoughData(
+                f"agents {', '.join(self.agents)}: expected {request.batch_size} drawn rows in "
+                f"which one is present for long enough, got {count} in {_ROUNDS * asked} draws; "
+                f"collect more, or draw shorter ones"
+            )
+        stop = request.batch_size
+        return (
+            np.concatenate(ids)[:stop],
+            np.concatenate(agents)[:stop],
+            _Rows.joined(flags).only(np.arange(stop)),
+        )
+
+    def _take(
+        self, request: Sequences, ids: np.ndarray, agent: np.ndarray
+    ) -> dict[str, np.ndarray]:
+        """The rows of drawn sequences, ``[B, T, ...]`` by the agent's own name of the field."""
+        stored = [old for own in self._names for old in own.values()]
+        names = [*stored, *(field.name for field in self._shared)]
+        batch = self._replay.take(request._replace(fields=names), ids)
+        trees = (("observation", batch.observation), ("action", batch.action))
+        leaves = {name: leaf for kind, tree in trees for name, leaf in named_leaves(kind, tree)}
+        found: dict[str, np.ndarray] = {}
+        for name in self._names[0]:
+            columns = [leaves[own[name]] for own in self._names]
+            found[name] = np.empty_like(columns[0])
+            for number, column in enumerate(columns):
+                found[name][agent == number] = column[agent == number]
+        parts = {"info": batch.info, "extra": batch.extras}
+        for field in self._shared:
+            array = parts[field.kind][field.key]
+            if field.shape[:1] == (len(self._known),):
+                array = array[np.arange(len(ids)), :, self._places[agent]]
+            found[field.name] = array
+        return found
+
+
+class _Rows(NamedTuple):
+    """Flags [B, T] of one agent each in joint sequences."""
+
+    present: np.ndarray
+    ends: AgentEnds
+    reward: np.ndarray
+    mask: np.ndarray
+    is_first: np.ndarray
+    cut: np.ndarray
+
+    @classmethod
+    def of(cls, batch: Batch, place: np.ndarray) -> _Rows:
+        """The flags of agents [B], by their places on the axis A."""
+        every = np.arange(len(place))
+        seen = cast("Mapping[str, np.ndarray]", batch.observation)["present"]
+        present = seen[every, :, place].astype(np.bool_) & batch.mask
+        reward, *own = (batch.info[name][every, :, place] for name in ENDS)
+        joint = batch.terminated, batch.truncated
+        ends = AgentEnds.of((own[0], own[1]), present, joint)
+        return cls(present, ends, reward, batch.mask, batch.is_first, batch.cut)
+
+    def only(self, chosen: np.ndarray) -> _Rows:
+        """The sequences with the given numbers."""
+        ends = AgentEnds(*(marks[chosen] for marks in self.ends))
+        rest = [part[chosen] for part in (self.reward, self.mask, self.is_first, self.cut)]
+        return _Rows(self.present[chosen], ends, *rest)
+
+    @classmethod
+    def joined(cls, parts: Sequence[_Rows]) -> _Rows:
+        """The sequences of all parts."""
+        ends = AgentEnds(*map(np.concatenate, zip(*(part.ends for part in parts), strict=True)))
+        plain = [part._replace(ends=ends) for part in parts]
+        names = [name for name in cls._fields if name != "ends"]
+        columns = {name: np.concatenate([getattr(one, name) for one in plain]) for name in names}
+        return cls(ends=ends, **columns)
+
+
+def _zeroed(array: np.ndarray, keep: np.ndarray) -> np.ndarray:
+    """A copy with zeros in the rows that are not kept."""
+    found: np.ndarray = np.where(
+        keep.reshape(*keep.shape, *(1,) * (array.ndim - keep.ndim)), array, 0
+    )
+    return found.astype(array.dtype)
+
+
+def _leaves(layout: Layout) -> Iterator[str]:
+    """Names of the fields in a layout."""
+    if isinstance(layout, str):
+        yield layout
+    else:
+        for part in layout.values() if isinstance(layout, Mapping) else layout:
+            yield from _leaves(part)
+
+
+def _moved(name: str, kind: str, parts: int) -> str:
+    """The name of a field without the first parts, which say whose it is."""
+    return "/".join([kind, *name.split("/")[parts:]])
+
+
+def _relaid(layout: Layout, kind: str, parts: int) -> Layout:
+    """A layout of fields that are renamed by `_moved`."""
+    if isinstance(layout, str):
+        return _moved(layout, kind, parts)
+    if isinstance(layout, Mapping):
+        return {key: _relaid(part, kind, parts) for key, part in layout.items()}
+    return [_relaid(part, kind, parts) for part in layout]
