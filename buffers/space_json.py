@@ -146,11 +146,12 @@ def space_of(sessions: Sequence[Mapping[str, Any]], name: str) -> spaces.Space[A
             parts = {str(place): part for place, part in enumerate(parts)}
         if key not in parts:
             raise ValueError(
-                f"{name}: expected one of {', '.join(parts) or 'no parts'} for {key!r}; name a part "
-                f"of the {kind}"
+                f"{name}: expected one of {', '.join(parts) or 'no parts'}, got {key!r}; name a "
+                f"part of the {kind}"
             )
         space = parts[key]
-    return space
+    found: spaces.Space[Any] = space
+    return found
 
 
 def space_from_json(data: Mapping[str, Any]) -> spaces.Space[Any]:
@@ -203,9 +204,9 @@ def space_from_json(data: Mapping[str, Any]) -> spaces.Space[Any]:
             name: whole(length, "length", 1, _MOST_NUMBERS)
             for name, length in mapping(member(data, "lengths"), "lengths").items()
         }
-        return fixed_space(
-            _part(member(data, "space")), text(member(data, "name"), "name"), lengths
-        )
+        name = text(member(data, "name"), "name")
+        fixed: spaces.Space[Any] = fixed_space(_part(member(data, "space")), name, lengths)
+        return fixed
     raise ValueError(f"space: expected a kind that Stepwell writes, got {kind!r}")
 
 

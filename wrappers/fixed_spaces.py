@@ -395,7 +395,7 @@ def fixed_space(
 
     Example:
         >>> fixed = fixed_space(spaces.Dict({"word": spaces.Text(5), "size": spaces.Discrete(3)}))
-        >>> encode(fixed, {"word": "go", "size": 1})["word"]["length"]
+        >>> int(encode(fixed, {"word": "go", "size": 1})["word"]["length"])
         2
         >>> fixed["word"]["value"].shape, fixed["size"]
         ((5,), Discrete(3))
@@ -563,7 +563,7 @@ class FixedSpaces(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordC
         ...     def reset(self, *, seed=None, options=None):
         ...         return "hello", {}
         >>> observation, info = FixedSpaces(Talking()).reset()
-        >>> observation["length"], observation["value"]
+        >>> int(observation["length"]), observation["value"]
         (5, array([104, 101, 108, 108, 111,   0,   0,   0], dtype=uint8))
     """
 

@@ -59,7 +59,7 @@ def reward_of(action: Any) -> float:
 
 
 class OpenEnv(gymnasium.Env[Any, Any]):
-    """Its observations are `value_at`, its rewards `reward_of` the action; it ends after L steps."""
+    """Observations are `value_at`, rewards `reward_of` the action; it ends after L steps."""
 
     def __init__(
         self,
