@@ -51,7 +51,7 @@ def spec_of_rows(
 
 def stacks_are_known(groups: Sequence[Vector], spec: Spec) -> bool:
     """True for envs that are known to stack the frames of these rows right."""
-    stack = max(field.stack for field in spec.of_kind("observation"))
+    stack = max((field.stack for field in spec.of_kind("observation")), default=1)
     return all(has_known_stacks(group, stack) for group in groups)
 
 

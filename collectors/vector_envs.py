@@ -17,7 +17,11 @@ from gymnasium.vector import (
 from gymnasium.wrappers import TransformReward
 
 from stepwell.wrappers.envpool import from_envpool, is_pool
-from stepwell.wrappers.fixed_spaces import with_fixed_spaces, with_fixed_vector_spaces
+from stepwell.wrappers.fixed_spaces import (
+    require_divisible,
+    with_fixed_spaces,
+    with_fixed_vector_spaces,
+)
 from stepwell.wrappers.make_vector_env import require_spaces
 from stepwell.wrappers.seeded_resets import with_seeded_resets
 
@@ -95,6 +99,7 @@ def as_vector(envs: object) -> Vector:
     """
     if isinstance(envs, VectorEnv):
         require_spaces(envs)
+        require_divisible(envs)
         return from_envpool(envs) if is_pool(envs) else with_fixed_vector_spaces(envs)
     if not isinstance(envs, gymnasium.Env):
         raise TypeError(

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias, cast
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from gymnasium.vector import VectorEnv, VectorWrapper
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv, VectorWrapper
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "fixed_space",
     "lengths_of",
     "original_space",
+    "require_divisible",
     "with_fixed_spaces",
     "with_fixed_vector_spaces",
 ]
@@ -367,6 +368,23 @@ class FixedOneOf(FixedSpace):
         return np.int64(choice), decode(self.alternatives[choice], arrays[str(choice)])
 
 
+class FixedEmpty(FixedSpace):
+    """An action's empty Dict or Tuple as ``nothing`` [0]: Gymnasium cannot divide it among envs."""
+
+    def __init__(self, original: _Space, name: str) -> None:
+        super().__init__(original, {"nothing": spaces.Box(0, 1, (0,), np.uint8)}, name)
+
+    def encode(self, value: Any) -> dict[str, Any]:
+        """An empty array."""
+        if len(value):
+            raise ValueError(f"{self.name}: expected an empty {self.original}, got {value!r}")
+        return {"nothing": np.zeros(0, np.uint8)}
+
+    def decode(self, arrays: Mapping[str, Any]) -> Any:
+        """An empty dict or tuple."""
+        return () if isinstance(self.original, spaces.Tuple) else {}
+
+
 def fixed_space(
     space: _Space, name: str = "observation", lengths: Mapping[str, int] | None = None
 ) -> _Space:
@@ -673,28 +691,48 @@ class FixedVectorSpaces(VectorWrapper):
 
 def with_fixed_spaces(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
     """Wrap an env in `FixedSpaces`, if a space of it needs that."""
-    return FixedSpaces(env) if _needs(env.observation_space, env.action_space) else env
+    is_open = _is_open(env.observation_space) or _is_open(env.action_space, empty=True)
+    return FixedSpaces(env) if is_open else env
 
 
 def with_fixed_vector_spaces(envs: VectorEnv[Any, Any, Any]) -> VectorEnv[Any, Any, Any]:
     """Wrap a vector env in `FixedVectorSpaces`, if a space of it needs that."""
-    single = envs.single_observation_space, envs.single_action_space
-    return FixedVectorSpaces(envs) if _needs(*single) else envs
+    is_open = any(map(_is_open, (envs.single_observation_space, envs.single_action_space)))
+    return FixedVectorSpaces(envs) if is_open else envs
 
 
-def _needs(*given: _Space) -> bool:
-    """Test whether a space has parts without a fixed shape; unknown spaces are left alone."""
-    return any(_is_open(space) for space in given)
+def require_divisible(envs: VectorEnv[Any, Any, Any]) -> None:
+    """Refuse a vector env of Gymnasium's with an empty Dict or Tuple in its actions.
+
+    Raises:
+        ValueError: Its step would fail, as it cannot divide such actions among its envs.
+    """
+    space = envs.single_action_space
+    is_theirs = isinstance(envs.unwrapped, SyncVectorEnv | AsyncVectorEnv)
+    if is_theirs and _is_open(space, empty=True) and not _is_open(space):
+        raise ValueError(
+            f"action space {space}: expected no empty Dict or Tuple in it, which Gymnasium's "
+            f"vector envs cannot divide among envs; make the envs with stepwell.make_vec"
+        )
 
 
-def _is_open(space: _Space) -> bool:
+def _is_open(space: _Space, *, empty: bool = False) -> bool:
+    """Test whether a space has parts without a fixed shape; unknown spaces are left alone.
+
+    Args:
+        space: The space.
+        empty: An empty Dict or Tuple counts, too.
+    """
     if isinstance(space, FixedSpace):
         return False
-    if isinstance(space, spaces.Dict):
-        return any(map(_is_open, space.spaces.values()))
-    if isinstance(space, spaces.Tuple):
-        return any(map(_is_open, space.spaces))
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        parts = space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces
+        return (empty and not parts) or any(_is_open(part, empty=empty) for part in parts)
     return _is_text(space) or isinstance(space, spaces.Sequence | spaces.Graph | spaces.OneOf)
+
+
+def _is_empty(space: _Space) -> bool:
+    return isinstance(space, spaces.Dict | spaces.Tuple) and not len(space.spaces)
 
 
 def _is_text(space: _Space) -> bool:
@@ -714,6 +752,8 @@ def _fixed(space: _Space, name: str, lengths: Mapping[str, int], seen: set[str])
     """The fixed form; the names of its fields that have a length are added to ``seen``."""
     if isinstance(space, FixedSpace):
         return space
+    if _is_empty(space) and name.split("/")[0] == "action":
+        return FixedEmpty(space, name)
     if isinstance(space, spaces.Dict):
         parts = {
             key: _fixed(part, f"{name}/{key}", lengths, seen) for key, part in space.spaces.items()

@@ -183,7 +183,7 @@ class _DreamerV3Writer:
     def _converted(self, field: Field, episode: Episode) -> np.ndarray:
         """A field's rows as the chunk has them; pictures are [T, H, W, C] in it."""
         rows, dtype = episode.fields[field.name], _chunk_dtype(field)
-        if field.kind == "action" and rows.dtype.kind in "iu" and rows.min() < 0:
+        if field.kind == "action" and rows.dtype.kind in "iu" and rows.size and rows.min() < 0:
             raise ValueError(
                 f"episode {episode.id}: expected {field.name!r} to count from 0, got "
                 f"{rows.min()}; DreamerV3 makes one-hot vectors of them: number them from 0"
