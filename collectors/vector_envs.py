@@ -249,7 +249,7 @@ def frame_stack_of(envs: Vector, frame_stack: int | None) -> tuple[int, Literal[
     # Under wrappers too, as long as they leave the observations as they are.
     is_same = envs.single_observation_space == envs.unwrapped.single_observation_space
     is_ale = is_same and type(envs.unwrapped).__name__ == "AtariVectorEnv"
-    stack, padding = recipe.get("frame_stack", 1), recipe.get("stack_padding", "repeat")
+    stack, padding = recipe.get("frame_stack", 1) or 1, recipe.get("stack_padding", "repeat")
     if is_ale and "frame_stack" not in recipe:
         stack = cast("tuple[int, ...]", envs.single_observation_space.shape)[0]
         padding = "zero"

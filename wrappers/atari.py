@@ -58,7 +58,7 @@ def make_atari(
     fire_reset: bool = False,
     size: tuple[int, int] | None = (84, 84),
     grayscale: bool = True,
-    frame_stack: int = 4,
+    frame_stack: int | None = 4,
     sticky: float = 0.25,
     max_frames: int = 108_000,
     clip_rewards: bool = False,
@@ -87,7 +87,7 @@ def make_atari(
     | `fire_reset` | False | yes | yes | press FIRE for one frame after a reset, if there is one |
     | `size` | (84, 84) | yes | yes | rows and columns, by area averaging; None: the screen's |
     | `grayscale` | True | yes | yes | the emulator's gray levels; False: RGB as the last axis |
-    | `frame_stack` | 4 | yes | yes | frames in an observation; zeros before the first |
+    | `frame_stack` | 4 | yes | yes | frames of an observation, zeros first; None: no such axis |
     | `sticky` | 0.25 | yes | yes | probability, per frame, that the last action is repeated |
     | `max_frames` | 108,000 | yes | yes | truncation, in frames since the first observation |
     | `clip_rewards` | False | yes | yes | sign of the reward; `info["raw_reward"]`: the raw one |
@@ -129,8 +129,9 @@ def make_atari(
             which `stepwell.env_at` continues the episode. Frames, rewards and ends are the same.
 
     Returns:
-        A vector env in NEXT_STEP autoreset with observations uint8 [N, frame_stack, rows, columns]
-        (RGB: one more axis of 3). `metadata["stepwell"]` records how it was made.
+        A vector env in NEXT_STEP autoreset with observations uint8 [N, frame_stack, rows, columns],
+        or [N, rows, columns] without a stack (RGB: one more axis of 3). `metadata["stepwell"]`
+        records how it was made.
 
     Raises:
         ValueError: The game is unknown, or a value is out of range or not supported by the backend.
@@ -297,7 +298,9 @@ def atari_env(settings: AtariSettings, *, snapshots: bool = False) -> gymnasium.
         from stepwell.wrappers.atari_snapshots import AtariSnapshots
 
         env = AtariSnapshots(env)
-    return SeededResets(FrameStack(env, settings.frame_stack, padding="zero"))
+    if settings.frame_stack is not None:
+        env = FrameStack(env, settings.frame_stack, padding="zero")
+    return SeededResets(env)
 
 
 def check_buildable(settings: AtariSettings) -> None:

@@ -11,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 from ale_py import roms
 from ale_py.vector_env import AtariVectorEnv
+from gymnasium import spaces
+from gymnasium.vector.utils import batch_space
 
 from stepwell.wrappers.ale_env import LARGEST_SEED, quiet_emulators
 from stepwell.wrappers.atari_settings import AtariSettings
@@ -67,13 +69,18 @@ class NativeAtari(AtariVectorEnv):
             img_height=rows,
             img_width=columns,
             grayscale=settings.grayscale,
-            stack_num=settings.frame_stack,
+            stack_num=settings.frame_stack or 1,
             frameskip=settings.frame_skip,
             maxpool=settings.pool == "max",
             noop_max=settings.noop_max + 1,  # ale-py excludes the maximum
             reward_clipping=False,
             use_fire_reset=settings.fire_reset,
         )
+        self._is_stacked = settings.frame_stack is not None
+        if not self._is_stacked:
+            shape = cast("tuple[int, ...]", self.single_observation_space.shape)[1:]
+            self.single_observation_space = spaces.Box(0, 255, shape, np.uint8)
+            self.observation_space = batch_space(self.single_observation_space, num_envs)
         actions = [action.name for action in self.ale.get_action_set()]
         self._num_actions = len(actions)
         self._fires = settings.fire_reset and "FIRE" in actions
@@ -113,7 +120,7 @@ class NativeAtari(AtariVectorEnv):
             self._frames = np.where(mask, self._reset_frames or 0, self._frames)
         self._add_noops(info, mask, seed)
         self._frames = info["frame_number"]
-        return observation, info
+        return self._unstacked(observation), info
 
     def step(self, actions: npt.NDArray[np.int64]) -> Step:
         """Step all envs; one whose episode has ended is reset instead."""
@@ -149,7 +156,13 @@ class NativeAtari(AtariVectorEnv):
         if self._clips:
             info["raw_reward"] = reward
             reward = np.sign(reward)
-        return observation, reward, terminated, truncated, info
+        return self._unstacked(observation), reward, terminated, truncated, info
+
+    def _unstacked(self, observation: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        """Observations without the axis of a stack, unless there is one."""
+        axes = len(cast("tuple[int, ...]", self.observation_space.shape))
+        is_extra = not self._is_stacked and observation.ndim > axes
+        return observation[:, 0] if is_extra else observation
 
     def _add_noops(
         self,

@@ -340,10 +340,12 @@ class AtariWorkers(WorkerVectorEnv):
     ) -> None:
         env_fns = [functools.partial(fused_env, settings, snapshots=snapshots)] * num_envs
         super().__init__(env_fns, num_workers=num_workers, context=context)
-        self._game, size = settings.game, settings.frame_stack
+        self._game, size = settings.game, settings.frame_stack or 1
+        self._is_stacked = settings.frame_stack is not None
         shape = (size, *cast("tuple[int, ...]", self.single_observation_space.shape))
-        self.single_observation_space = gymnasium.spaces.Box(0, 255, shape, np.uint8)
-        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        if self._is_stacked:
+            self.single_observation_space = gymnasium.spaces.Box(0, 255, shape, np.uint8)
+            self.observation_space = batch_space(self.single_observation_space, num_envs)
         self._stack = np.zeros((num_envs, *shape), np.uint8)  # without the newest screens
         self._newest = np.zeros((num_envs, *shape[1:]), np.uint8)
         self._next: Image | None = None
@@ -382,4 +384,4 @@ class AtariWorkers(WorkerVectorEnv):
             old = ~is_new
             result[old], newest[old] = stack[old], stack[old, -1]
             stack[old, 1:] = stack[old, :-1]
-        return result
+        return result if self._is_stacked else result[:, 0]

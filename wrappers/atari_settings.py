@@ -109,7 +109,7 @@ class AtariSettings:
     fire_reset: bool
     size: tuple[int, int] | None
     grayscale: bool
-    frame_stack: int
+    frame_stack: int | None
     sticky: float
     max_frames: int
     clip_rewards: bool
@@ -122,7 +122,8 @@ class AtariSettings:
         """Check every value."""
         check_whole("frame_skip", self.frame_skip, 1, most=LARGEST)
         check_whole("noop_max", self.noop_max, 0, most=LARGEST)
-        check_whole("frame_stack", self.frame_stack, 1, most=LARGEST)
+        if self.frame_stack is not None:
+            check_whole("frame_stack", self.frame_stack, 1, "; None: no axis", most=LARGEST)
         check_whole("max_frames", self.max_frames, 1, most=LARGEST)
         _check_choice("pool", self.pool, get_args(Pool))
         _check_choice("life_loss", self.life_loss, get_args(LifeLoss))

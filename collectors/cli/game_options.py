@@ -66,7 +66,10 @@ class GivenGameOptions:
     frame_stack: Annotated[
         str | None,
         typer.Option(
-            metavar="N", help="Frames per observation. Default: 4.", rich_help_panel=_GAMES
+            metavar="N",
+            help="Frames per observation; 'none' for one frame without an axis of frames. "
+            "Default: 4.",
+            rich_help_panel=_GAMES,
         ),
     ] = None
     sticky: Annotated[
@@ -238,7 +241,6 @@ class GivenGameOptions:
         """
         values: dict[str, object] = {
             "frame_skip": whole_number("--frame-skip", self.frame_skip),
-            "frame_stack": whole_number("--frame-stack", self.frame_stack),
             "sticky": real_number("--sticky", self.sticky),
             "noop_max": whole_number("--noop-max", self.noop_max, 0),
             "grayscale": None if self.rgb is None else not self.rgb,
@@ -263,8 +265,13 @@ class GivenGameOptions:
             "ram_obs": self.ram,
         }
         found = {name: value for name, value in values.items() if value is not None}
-        if self.size is not None:  # None is one of its values
+        if self.size is not None:  # None is one of its values, and of the next one's
             found["size"] = parse_size("--size", self.size)
+        if self.frame_stack is not None:
+            is_none = self.frame_stack == "none"
+            found["frame_stack"] = (
+                None if is_none else whole_number("--frame-stack", self.frame_stack)
+            )
         return cast("EnvOptions", found)
 
 

@@ -60,7 +60,7 @@ class GameOptions(TypedDict, total=False):
     noop_max: int
     size: tuple[int, int] | None
     grayscale: bool
-    frame_stack: int
+    frame_stack: int | None
     sticky: float
     max_frames: int
     life_loss: Literal["ignore", "end"]

@@ -243,7 +243,9 @@ def _check_picture(spec: Spec, frame_stack: object, size: object) -> None:
         ValueError: They are others.
     """
     fields = spec.of_kind("observation")
-    shape = fields[0].source_shape if fields else ()
+    shape: tuple[int | None, ...] = fields[0].source_shape if fields else ()
+    if frame_stack is None:  # no axis
+        shape = (None, *shape)
     if shape[:1] != (frame_stack,):
         raise _other("frame_stack", shape[:1], frame_stack)
     if size is not None and size != shape[1:3]:

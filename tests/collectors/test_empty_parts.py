@@ -64,7 +64,7 @@ class Blind(Empty):
 
     def __init__(self) -> None:
         super().__init__()
-        self.observation_space = spaces.Box(0, 1, (0,))  # type: ignore[assignment]
+        self.observation_space = spaces.Box(0, 1, (0,))
 
     def _observation(self) -> Any:
         return np.zeros(0, np.float32)

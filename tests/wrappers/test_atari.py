@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 
+import stepwell as sw
 from stepwell.wrappers import ale_facts, atari, make_atari
 from stepwell.wrappers.ale_loads import SeededLoads
 from stepwell.wrappers.atari import TESTED_ALE_PY
@@ -365,3 +366,59 @@ def test_the_table_has_every_setting_and_its_default() -> None:
 
 def json_like(value: object) -> str:
     return f'"{value}"' if isinstance(value, str) else str(value).replace(",", "")
+
+
+@pytest.mark.parametrize(
+    ("backend", "num_workers"), [("native", None), ("python", 0), ("python", 2)]
+)
+@pytest.mark.parametrize("grayscale", [True, False])
+def test_without_a_frame_stack_observations_have_no_axis_of_frames(
+    backend: Any, num_workers: int | None, grayscale: bool
+) -> None:
+    made = [
+        make_atari(
+            "Pong",
+            2,
+            backend=backend,
+            num_workers=num_workers,
+            frame_stack=size,
+            grayscale=grayscale,
+            max_frames=40,
+        )
+        for size in (None, 1, 4)
+    ]
+    seen = [envs.reset(seed=3)[0] for envs in made]
+    shape = (2, 84, 84) if grayscale else (2, 84, 84, 3)
+    rng = np.random.default_rng(0)
+    for _ in range(25):  # beyond the end of an episode
+        assert seen[0].shape == shape == made[0].observation_space.shape
+        np.testing.assert_array_equal(seen[0], seen[1][:, 0])
+        np.testing.assert_array_equal(seen[0], seen[2][:, -1])
+        actions = rng.integers(0, 6, 2)
+        results = [envs.step(actions) for envs in made]
+        seen = [result[0] for result in results]
+        for result in results[1:]:
+            np.testing.assert_array_equal(result[1:4], results[0][1:4])
+    for envs in made:
+        envs.close()
+
+
+@pytest.mark.parametrize("backend", ["native", "python"])
+def test_rows_without_a_frame_stack_are_stored_resumed_and_played_again(
+    backend: Any, tmp_path: Path
+) -> None:
+    for _ in range(2):
+        envs = make_atari("Pong", 2, backend=backend, frame_stack=None, max_frames=60)
+        with sw.SequenceReplayBuffer(tmp_path / "store") as replay:
+            with sw.Collector(envs, "random", replay, seed=0, reseed_steps=1) as collector:
+                collector.collect(steps=60)
+    with sw.SequenceReplayBuffer.open(tmp_path / "store", read_only=True) as replay:
+        assert replay.spec["observation"].source_shape == (84, 84)
+        proofs = list(sw.resimulate(replay))
+        assert proofs
+        assert all(proof.is_equal for proof in proofs)
+
+
+def test_a_frame_stack_of_no_number_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"frame_stack.*0"):
+        make_atari("Pong", frame_stack=0)

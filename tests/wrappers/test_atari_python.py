@@ -33,7 +33,7 @@ GAMES = ["pong", "breakout", "pacman", "air_raid", "backgammon", "surround", "ad
 
 
 def fused(chosen: AtariSettings) -> SeededResets[Any, Any]:
-    return SeededResets(FrameStack(FusedAtari(chosen), chosen.frame_stack, padding="zero"))
+    return SeededResets(FrameStack(FusedAtari(chosen), chosen.frame_stack or 1, padding="zero"))
 
 
 def assert_equal(left: Any, right: Any, where: object) -> None:

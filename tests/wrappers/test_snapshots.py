@@ -36,7 +36,7 @@ Env = gymnasium.Env[Any, Any]
 
 def fused(chosen: AtariSettings, *, snapshots: bool = False) -> Env:
     env = fused_env(chosen, snapshots=snapshots)
-    return FrameStack(env, chosen.frame_stack, padding="zero")
+    return FrameStack(env, chosen.frame_stack or 1, padding="zero")
 
 
 FORMS = [atari_env, fused]

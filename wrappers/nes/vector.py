@@ -49,7 +49,7 @@ def make_nes(
     crop: CropChoice | None = None,
     size: tuple[int, int] | None = SIZE,
     grayscale: bool = True,
-    frame_stack: int = 4,
+    frame_stack: int | None = 4,
     noop_max: int = 0,
     sticky: float = 0.0,
     boot: Boots | None = None,
@@ -82,7 +82,7 @@ def make_nes(
     | `crop` | None | "overscan" (8 pixels each side), a name in the map, or four numbers |
     | `size` | (84, 84) | rows, columns, by area averaging; None keeps the screen's |
     | `grayscale` | True | the luma, else RGB as a last axis |
-    | `frame_stack` | 4 | newest frames in an observation; zeros before the first |
+    | `frame_stack` | 4 | newest frames in an observation, zeros first; None: no such axis |
     | `noop_max` | 0 | no-op frames after a reset: 0 to this many, uniform |
     | `sticky` | 0.0 | probability, per frame, that the last buttons stay held |
     | `boot` | None | a script from power-on into the game, or several; None is the map's |
@@ -132,8 +132,8 @@ def make_nes(
 
     Returns:
         A vector env in NEXT_STEP autoreset with observations uint8 [N, frame_stack, rows, columns]
-        (RGB: one more axis of 3; RAM: [N, frame_stack, 2048]). `metadata["stepwell"]` records
-        how it was made.
+        (RGB: one more axis of 3; RAM: [N, frame_stack, 2048]; no axis of a stack with None).
+        `metadata["stepwell"]` records how it was made.
 
     Raises:
         ValueError: A value is invalid, or the cartridge cannot be played.
@@ -198,7 +198,7 @@ class PictureSettings:
     crop: tuple[int, int, int, int] | None
     size: tuple[int, int] | None
     grayscale: bool
-    frame_stack: int
+    frame_stack: int | None
     life_loss: LifeLoss
     reward_clip: float | None
 
@@ -219,7 +219,8 @@ class PictureSettings:
                 f"reward_clip: expected a number above 0, got {self.reward_clip!r}; None clips "
                 "nothing"
             )
-        check_whole("frame_stack", self.frame_stack, 1, "; 1 stacks nothing")
+        if self.frame_stack is not None:
+            check_whole("frame_stack", self.frame_stack, 1, "; None: no axis")
         if self.size is not None:
             check_size(self.size, "; None keeps the screen's")
         if ram_obs:
@@ -270,7 +271,9 @@ def with_wrappers(
         env = EpisodicLife(env)
     if snapshots:
         env = _NesSnapshots(env)
-    return SeededResets(FrameStack(env, picture.frame_stack, padding="zero"))
+    if picture.frame_stack is not None:
+        env = FrameStack(env, picture.frame_stack, padding="zero")
+    return SeededResets(env)
 
 
 class _NesSnapshots(
