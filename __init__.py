@@ -45,6 +45,7 @@ if TYPE_CHECKING:  # loaded when it is first asked for: the command line begins 
         restore,
     )
     from stepwell.wrappers import (
+        JaxEnvs,
         NesEnv,
         SeededResets,
         check_vector_env,
@@ -65,6 +66,7 @@ __all__ = [
     "Folders",
     "GaussianNoise",
     "Hindsight",
+    "JaxEnvs",
     "LocalCollector",
     "NesEnv",
     "NotEnoughData",
@@ -175,6 +177,7 @@ if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
                 "restore",
             ],
             "wrappers": [
+                "JaxEnvs",
                 "NesEnv",
                 "SeededResets",
                 "check_vector_env",

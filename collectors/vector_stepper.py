@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from stepwell.buffers import Layout, Tree
+from stepwell.buffers.bridges.jax_policies import JaxPolicy
 from stepwell.collectors.reset_seeds import Reseed
 from stepwell.collectors.result_reader import ResultReader
-from stepwell.collectors.step_result import EpisodeMetadata, InfoReader, StepResult
+from stepwell.collectors.step_result import (
+    EpisodeMetadata,
+    InfoReader,
+    StepResult,
+    StepResults,
+)
 from stepwell.collectors.vector_envs import Vector, is_ale, refuse_bad_reset, split_step
 from stepwell.wrappers.final_observations import ExactInfos
+from stepwell.wrappers.jax_envs import JaxEnvs, ScannedSteps
 
-__all__ = ["Stepper", "StepperGroups", "stepper_of"]
+__all__ = ["Stepper", "StepperGroups", "scanned_policy", "stepper_of"]
 
 
 class Stepper(ResultReader):
@@ -82,6 +89,13 @@ class Stepper(ResultReader):
         elif self.due:
             results.append(self._reset_some(self.marked(self.due), self.due))
         return results
+
+    def scan(self, policy: JaxPolicy, steps: int) -> tuple[ScannedSteps, StepResults]:
+        """Let the policy step `JaxEnvs` so many times at once, and return the rows and actions."""
+        envs = cast("JaxEnvs", self.envs)
+        done = envs.scan(policy, steps, tuple(self._info.missing))
+        flags = done.is_first, done.terminated, done.truncated
+        return done, self.of_steps(done.observation, done.reward, *flags, done.info)
 
     def receive_pending(self) -> list[StepResult]:
         """Receive pending results that need no further action; a single vector env has none."""
@@ -237,6 +251,12 @@ def stepper_of(
         steppers.append(Stepper(group, layout, info, metadata, first_env, reseed))
         first_env += group.num_envs
     return steppers[0] if len(steppers) == 1 else StepperGroups(steppers)
+
+
+def scanned_policy(groups: Sequence[Vector], policy: object) -> JaxPolicy | None:
+    """The policy if it can step these envs many times at once, else None."""
+    is_scanned = len(groups) == 1 and type(groups[0]) is JaxEnvs and isinstance(policy, JaxPolicy)
+    return policy if is_scanned and isinstance(policy, JaxPolicy) else None
 
 
 def _seeds_of(env_ids: np.ndarray, seed: int | Sequence[int]) -> int | Sequence[int]:

@@ -20,6 +20,7 @@ from stepwell.wrappers.workers.vector_env import WorkerVectorEnv
 if TYPE_CHECKING:  # imported on first use
     from stepwell.wrappers.check.vector_env import check_vector_env
     from stepwell.wrappers.gymnasium_0_29 import patch_gymnasium
+    from stepwell.wrappers.jax_envs import JaxEnvs
     from stepwell.wrappers.nes import NesEnv, make_nes
     from stepwell.wrappers.old_gym.env import from_gym
     from stepwell.wrappers.old_gym.nes_py_patch import patch_nes_py
@@ -34,6 +35,7 @@ __all__ = [
     "FrameSkip",
     "FrameStack",
     "Grayscale",
+    "JaxEnvs",
     "NesEnv",
     "NoopStart",
     "Resize",
@@ -57,6 +59,7 @@ if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
         {
             "check.vector_env": ["check_vector_env"],
             "gymnasium_0_29": ["patch_gymnasium"],
+            "jax_envs": ["JaxEnvs"],
             "nes.env": ["NesEnv"],
             "nes.vector": ["make_nes"],
             "old_gym.env": ["from_gym"],
