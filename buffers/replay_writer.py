@@ -460,7 +460,9 @@ class ReplayWriter:
                 is_first=is_first[rows],
                 terminated=terminated[rows],
                 truncated=truncated[rows],
-                metadata={step - start: facts[step] for step in range(start, stop) if step in facts},
+                metadata={
+                    step - start: facts[step] for step in range(start, stop) if step in facts
+                },
             )
             self._added += (stop - start - 1) * self._num_envs
             self._store_due(None)

@@ -481,7 +481,9 @@ class Collector:
             if (yield):
                 return
             # Each of N envs takes a step, or is reset: the goal is not reached before so many.
-            most = _MOST_AT_ONCE if steps is None else -((counter.steps - steps) // counter.num_envs)
+            most = (
+                _MOST_AT_ONCE if steps is None else -((counter.steps - steps) // counter.num_envs)
+            )
             loop.step(max(1, most))
         yield
 

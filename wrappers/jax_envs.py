@@ -13,6 +13,7 @@ from gymnasium.vector.utils import batch_space
 
 __all__ = ["JaxEnvs", "ScannedSteps"]
 
+_LEAST_ROOM = 16  # steps: to compile a loop takes longer than to make memory for them
 _Space = spaces.Space[Any]
 
 
@@ -23,6 +24,7 @@ class _JaxPolicy(Protocol):
     params: Any
     key: Any
     steps: int
+    choose: Callable[[Any, Any, Any, Any, Any, Any], Any]
 
 
 class _Result(NamedTuple):
@@ -178,8 +180,9 @@ class JaxEnvs(VectorEnv[Any, Any, Any]):
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP, "jax": True}
         self._observed = _check_functions(self._jax, self._env)
+        self._is_on_cpu = self._jax.default_backend() == "cpu"
         self._reset_all = self._jax.jit(self._reset_carry)
-        self._step_all = self._jax.jit(self._step_carry)
+        self._step_all = self._jax.jit(self._step_alone)
         self._programs: dict[object, dict[int, Any]] = {}
         self._carry: _Carry | None = None
 
@@ -233,7 +236,7 @@ class JaxEnvs(VectorEnv[Any, Any, Any]):
             Observations, rewards, terminated and truncated as numpy arrays, and an info of arrays,
             each with a mask ``_name`` that is False where an env was reset.
         """
-        self._carry, result = self._step_all(self._started(), actions)
+        self._carry, result = self._step_all(self._started(), actions, np.int32(1))
         done = self._jax.device_get(result)
         mask = ~done.is_first
         info = {name: rows for name, rows in done.info.items()}
@@ -264,10 +267,10 @@ class JaxEnvs(VectorEnv[Any, Any, Any]):
         programs = self._programs.setdefault(key, {})
         room = min((one for one in programs if one >= steps), default=0)
         if not room:
-            room = 1 << (steps - 1).bit_length()
-            programs[room] = self._compiled(policy.function, room, info)
+            room = max(_LEAST_ROOM, 1 << (steps - 1).bit_length())
+            programs[room] = self._compiled(policy.choose, room, info)
         number, count = np.uint32(policy.steps), np.int32(steps)
-        carry, rows = programs[room](begun, policy.params, policy.key, number, count)
+        carry, rows = programs[room](begun, policy.params, policy.key, number, count, np.int32(1))
         done = self._jax.tree.map(lambda leaf: leaf[:steps], self._jax.device_get(rows))
         self._carry = carry
         policy.steps += steps
@@ -288,32 +291,31 @@ class JaxEnvs(VectorEnv[Any, Any, Any]):
             raise ValueError("JaxEnvs: expected a reset before the first step, got none; reset it")
         return self._carry
 
-    def _compiled(self, policy: Callable[..., Any], room: int, info: tuple[str, ...]) -> Any:
+    def _compiled(self, choose: Callable[..., Any], room: int, info: tuple[str, ...]) -> Any:
         """The loop of a policy, with memory for so many steps."""
         jax, jnp = self._jax, self._jax.numpy
 
-        def once(carry: _Carry, params: Any, key: Any, number: Any) -> tuple[_Carry, Any]:
-            now = jax.random.fold_in(key, number)
-            chosen = policy(params, now, carry.observation, carry.is_first)
+        def once(carry: _Carry, params: Any, key: Any, number: Any, one: Any) -> tuple[_Carry, Any]:
+            chosen = choose(params, key, number, carry.observation, carry.is_first, one)
             action, extras = chosen if _has_extras(chosen) else (chosen, {})
-            # Compiled as apart as when each is called alone: the same bits.
-            action, extras, carry = jax.lax.optimization_barrier((action, extras, carry))
-            carry, result = self._step_carry(carry, action)
+            carry, result = self._step_alone(carry, action, one)
             kept = {name: result.info[name] for name in info if name in result.info}
-            result = result._replace(info=kept)
-            return jax.lax.optimization_barrier((carry, (action, dict(extras), result)))
+            return carry, (action, dict(extras), result._replace(info=kept))
 
-        def program(carry: _Carry, params: Any, key: Any, first: Any, steps: Any) -> Any:
-            like = jax.eval_shape(once, carry, params, key, first)[1]
+        def program(
+            carry: _Carry, params: Any, key: Any, first: Any, steps: Any, one: Any
+        ) -> tuple[_Carry, Any]:
+            like = jax.eval_shape(once, carry, params, key, first, one)[1]
             memory = jax.tree.map(lambda leaf: jnp.zeros((room, *leaf.shape), leaf.dtype), like)
 
             def body(number: Any, both: Any) -> Any:
                 carry, memory = both
-                carry, row = once(carry, params, key, first + number.astype(jnp.uint32))
+                carry, row = once(carry, params, key, first + number.astype(jnp.uint32), one)
                 write = jax.lax.dynamic_update_index_in_dim
                 return carry, jax.tree.map(lambda m, r: write(m, r, number, 0), memory, row)
 
-            return jax.lax.fori_loop(0, steps, body, (carry, memory))
+            done: tuple[_Carry, Any] = jax.lax.fori_loop(0, steps, body, (carry, memory))
+            return done
 
         return jax.jit(program)
 
@@ -350,7 +352,11 @@ class JaxEnvs(VectorEnv[Any, Any, Any]):
             return jax.tree.map(chosen, resets, after)
 
         # Most steps of few envs reset none of them.
-        state, observation = jax.lax.cond(first.any(), with_resets, lambda same: same, after)
+        if self._is_on_cpu:  # elsewhere to choose would take longer than both
+            after = jax.lax.cond(first.any(), with_resets, lambda same: same, after)
+        else:
+            after = with_resets(after)
+        state, observation = after
         elapsed = jnp.where(first, 0, carry.elapsed + 1)
         terminated, truncated = stepped.terminated & ~first, stepped.truncated & ~first
         if self._limit is not None:
@@ -367,6 +373,34 @@ class JaxEnvs(VectorEnv[Any, Any, Any]):
         )
         carry = _Carry(keys, state, observation, first, terminated | truncated, elapsed)
         return carry, result
+
+    def _step_alone(self, carry: _Carry, actions: Any, one: Any) -> tuple[_Carry, ScannedSteps]:
+        """Step all envs; on a CPU compiled by itself: the same bits, whatever comes before.
+
+        What is compiled together may be rounded otherwise. A loop's body is not compiled together
+        with what is around it, unless the compiler knows that it runs once.
+
+        Args:
+            carry: What the envs carry.
+            actions: ``[N, ...]``.
+            one: The number 1.
+        """
+        jax, jnp = self._jax, self._jax.numpy
+        if not self._is_on_cpu:  # elsewhere such a loop waits for the host
+            return self._step_carry(carry, actions)
+        like = jax.eval_shape(self._step_carry, carry, actions)[1]
+        nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
+        many = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], actions)
+
+        def body(number: Any, both: tuple[_Carry, Any]) -> tuple[_Carry, Any]:
+            # What does not depend on the number would be moved out of the loop.
+            now = jax.tree.map(
+                lambda leaf: jax.lax.dynamic_index_in_dim(leaf, number, 0, False), many
+            )
+            return self._step_carry(both[0], now)
+
+        done: tuple[_Carry, ScannedSteps] = jax.lax.fori_loop(0, one, body, (carry, nothing))
+        return done
 
     def _next_keys(self, keys: Any) -> tuple[Any, Any]:
         both = self._jax.vmap(self._jax.random.split)(keys)
@@ -448,9 +482,7 @@ def _of_gymnax(env: Any, params: Any) -> _Functions:
 
     def step(key: Any, state: Any, action: Any) -> _Result:
         observation, state, reward, terminated, info = env.step_env(key, state, action, given)
-        return _Result(
-            state, observation, reward, terminated, env.is_truncated(state, given), info
-        )
+        return _Result(state, observation, reward, terminated, env.is_truncated(state, given), info)
 
     def reset(key: Any) -> tuple[Any, Any]:
         observation, state = env.reset_env(key, given)

@@ -82,14 +82,48 @@ class JaxPolicy:
         self.steps = 0
         self.key = self._jax.random.key(0)
 
-        def once(params: Any, key: Any, number: Any, observation: Any, is_first: Any) -> Any:
-            return function(params, self._jax.random.fold_in(key, number), observation, is_first)
-
-        self._once = self._jax.jit(once)
+        self._once = self._jax.jit(self.choose)
         if value is not None:
             compiled = self._jax.jit(value)
             # Set only where there is one: that is how a Collector knows.
             self.value = lambda observation: np.asarray(compiled(self.params, observation))
+
+    def choose(
+        self, params: Any, key: Any, number: Any, observation: Any, is_first: Any, one: Any
+    ) -> Any:
+        """The function's result in step ``number``, for JAX to compile.
+
+        On a CPU it is compiled by itself, as the body of a loop: the same bits, whatever comes
+        before or behind it.
+
+        Args:
+            params: The function's parameters.
+            key: The key of all steps.
+            number: Number of the step.
+            observation: ``[N, ...]``.
+            is_first: [N] bool.
+            one: The number 1, unknown to the compiler.
+        """
+        jax, jnp = self._jax, self._jax.numpy
+        seen = observation, is_first
+
+        def chosen(number: Any, seen: Any) -> Any:
+            return self.function(params, jax.random.fold_in(key, number), *seen)
+
+        if jax.default_backend() != "cpu":  # elsewhere such a loop waits for the host
+            return chosen(number, seen)
+        like = jax.eval_shape(chosen, number, seen)
+        nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
+        many = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], seen)
+
+        def body(index: Any, before: Any) -> Any:
+            # What does not depend on the index would be moved out of the loop.
+            now = jax.tree.map(
+                lambda leaf: jax.lax.dynamic_index_in_dim(leaf, index, 0, False), many
+            )
+            return chosen(number + index.astype(jnp.uint32), now)
+
+        return jax.lax.fori_loop(0, one, body, nothing)
 
     def begin(self, action_space: spaces.Space[object], rng: np.random.Generator) -> None:
         """Take a new key from the generator, and count steps from 0 on."""
@@ -99,7 +133,7 @@ class JaxPolicy:
     def __call__(self, observation: Any, is_first: np.ndarray, /) -> Any:
         """Actions ``[N, ...]``, or a pair of them and extras, as numpy arrays."""
         number = np.uint32(self.steps)
-        chosen = self._once(self.params, self.key, number, observation, is_first)
+        chosen = self._once(self.params, self.key, number, observation, is_first, np.int32(1))
         self.steps += 1
         found = self._jax.device_get(chosen)
         if isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], Mapping):
