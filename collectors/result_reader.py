@@ -196,7 +196,7 @@ class ResultReader:
             declared = self._info.read(flat, steps * n)
             for name, rows in declared.items():
                 leaves[name] = rows.reshape(*shape, *rows.shape[1:])
-        begun = is_first.any(axis=1).nonzero()[0].tolist()
+        begun: list[int] = np.flatnonzero(is_first.any(axis=1)).tolist()
         metadata = {
             step: self._metadata_of(is_first[step].nonzero()[0], None, {}) for step in begun
         }

@@ -215,7 +215,7 @@ class RolloutWriter:
             chosen: Actions and extras ``[T, N, ...]`` by field name.
             results: The T steps that they led to.
         """
-        assert self._common_row is not None and self._has_observation.all()
+        assert self._common_row is not None
         row, steps = self._common_row, len(results.reward)
         for name, rows in chosen.items():
             if name not in self._arrays:  # the first call determines extras

@@ -188,7 +188,8 @@ class StepLoop:
                 self._write_steps(leaves, results, counted)
         else:
             for step in range(steps):
-                self._write(Choice(None, {name: rows[step] for name, rows in leaves.items()}, {}))
+                chosen = {name: rows[step] for name, rows in leaves.items()}
+                self._write(Choice(chosen, chosen, {}))
                 self._count([results.at(step)])
                 if counter.is_complete:
                     policy.steps = first + step + 1

@@ -152,7 +152,9 @@ class StepResults(NamedTuple):
         """The first ones of the steps."""
         return StepResults(
             {name: rows[:steps] for name, rows in self.leaves.items()},
-            *(each[:steps] for each in (self.reward, self.is_first, self.terminated)),
+            self.reward[:steps],
+            self.is_first[:steps],
+            self.terminated[:steps],
             self.truncated[:steps],
             {step: facts for step, facts in self.metadata.items() if step < steps},
         )

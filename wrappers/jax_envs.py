@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from gymnasium import spaces
@@ -24,11 +24,15 @@ class _JaxPolicy(Protocol):
     params: Any
     key: Any
     steps: int
-    choose: Callable[[Any, Any, Any, Any, Any, Any], Any]
+
+    @property
+    def choose(self) -> Callable[..., Any]:
+        """The function as a part of what is compiled."""
+        ...
 
 
 class _Result(NamedTuple):
-    """What a reset or step of one env returns.
+    """The result of a step of one env.
 
     Args:
         state: The env's state.
@@ -36,7 +40,7 @@ class _Result(NamedTuple):
         reward: A number.
         terminated: Bool: the MDP ended.
         truncated: Bool: the env's own time limit ended the episode.
-        info: Numbers by name; empty for a reset.
+        info: Numbers by name.
     """
 
     state: Any
@@ -125,7 +129,7 @@ class JaxEnvs(VectorEnv[Any, Any, Any]):
     kind of env                   ends of its episodes
     ============================  ================================================================
     gymnax, 1.0 or newer          terminated as ``step_env`` says, truncated as ``is_truncated``
-    Brax, MuJoCo Playground       terminated where ``done``, unless ``info["truncation"]``: truncated
+    Brax, MuJoCo Playground       truncated where ``info["truncation"]``, else terminated if done
     Gymnasium's ``FuncEnv``       terminated as ``terminal`` says; it has no time limit
     any other object              as its ``step`` says
     ============================  ================================================================
@@ -447,8 +451,8 @@ def _functions_of(env: Any, params: Any) -> _Functions:
         return _of_func_env(env, params)
     if params is not None:
         raise TypeError(
-            f"params: expected None, as {type(env).__name__} is neither a gymnax env nor a FuncEnv, "
-            f"got {type(params).__name__}; set them in the env"
+            f"params: expected None, as {type(env).__name__} is neither a gymnax env nor a "
+            f"FuncEnv, got {type(params).__name__}; set them in the env"
         )
     if hasattr(env, "observation_size") and hasattr(env, "action_size"):
         return _of_brax(env)
@@ -488,18 +492,15 @@ def _of_gymnax(env: Any, params: Any) -> _Functions:
         observation, state = env.reset_env(key, given)
         return state, observation
 
-    found = (_of_gymnax_space(getattr(env, f"{name}_space")(given)) for name in _SPACES)
-    return _Functions(reset, step, *found, env)
-
-
-_SPACES = ("observation", "action")
+    seen, chosen = env.observation_space(given), env.action_space(given)
+    return _Functions(reset, step, _of_gymnax_space(seen), _of_gymnax_space(chosen), env)
 
 
 def _of_gymnax_space(space: Any) -> _Space:
     """A space of gymnax as one of Gymnasium, with its dtype."""
     kind = type(space).__name__
     if isinstance(space, spaces.Space):
-        return cast("_Space", space)
+        return space
     if kind == "Discrete":
         return spaces.Discrete(int(space.n), dtype=np.dtype(space.dtype).type)
     if kind == "Box":
@@ -637,7 +638,7 @@ def _check_leaves(what: str, space: _Space, found: Any) -> None:
             _check_leaves(f"{what}/{name}", part, found[name])
         return
     shape = getattr(found, "shape", None)
-    if shape != (space.shape or ()) or not np.can_cast(found.dtype, space.dtype, "safe"):
+    if shape != (space.shape or ()) or not np.can_cast(found.dtype, np.dtype(space.dtype), "safe"):
         got = type(found).__name__ if shape is None else f"{found.dtype} {shape}"
         raise ValueError(
             f"{what}: expected {space.dtype} {space.shape or ()}, as the space {space} says, got "

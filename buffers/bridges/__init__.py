@@ -32,8 +32,8 @@ if TYPE_CHECKING:  # loaded on first use
 __all__ = [
     "CleanRLStorage",
     "ExportReport",
-    "JaxPolicy",
     "ImportReport",
+    "JaxPolicy",
     "as_sb3_replay",
     "as_sheeprl_replay",
     "as_tianshou_replay",

@@ -190,7 +190,7 @@ def test_a_writer_stores_more_steps_than_a_chunk_has(capacity: int | None) -> No
     """In pieces, with the digest and the episodes of the single steps."""
     spec, n, count = SPECS["small"], 3, 1500
     rng = np.random.default_rng(0)
-    ends = rng.random((2, count, n)) < 0.02
+    ends: np.ndarray = np.less(rng.random((2, count, n)), 0.02)
     first = np.concatenate([np.zeros((1, n), np.bool_), ends.any(axis=0)[:-1]])
     every = np.ones(n, np.bool_)
     steps = Steps(spec, n)
@@ -257,7 +257,7 @@ def extended(**changes: Any) -> EpisodeBuffer:
 
 def test_all_steps_that_are_free_can_be_added_and_no_more() -> None:
     assert extended(count=8).waiting_rows(0) == 9
-    with pytest.raises(ValueError, match="at most 8 steps .* got 9"):
+    with pytest.raises(ValueError, match=r"at most 8 steps .* got 9"):
         extended(count=9)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from support.examples import by_tier
 from support.source_tree import CHECKOUT
 
 if importlib.util.find_spec("jax") is None:  # not imported: JAX warns of later forks
@@ -40,7 +41,7 @@ def run(platform: str, *words: str) -> tuple[dict[str, str], str]:
 
 @pytest.fixture(scope="module")
 def on_cpu() -> tuple[dict[str, str], str]:
-    return run("cpu")
+    return run("cpu", *["full"] * by_tier(0, 0, 1))
 
 
 @pytest.mark.parametrize("check", CHECKS)
