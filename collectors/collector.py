@@ -204,7 +204,7 @@ class Collector:
             on_step,
             on_episode,
             make_replay_writer,
-            scanned_policy(self._groups, actor),
+            scanned_policy(self._groups, actor, metadata),
             max(_LEAST_AT_ONCE, min(_MOST_AT_ONCE, _BYTES_AT_ONCE // (row_bytes * num_envs))),
         )
         self._needs_reset = True

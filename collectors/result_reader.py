@@ -184,7 +184,7 @@ class ResultReader:
             is_first: [T, N] bool: the env was reset instead of stepped.
             terminated: [T, N] bool.
             truncated: [T, N] bool.
-            info: ``[T, N, ...]`` by name; resets give none.
+            info: ``[T, N, ...]`` by name, with masks ``_name`` where not all envs give it.
         """
         shape = is_first.shape
         steps, n = shape
@@ -192,13 +192,15 @@ class ResultReader:
         leaves = self._flat(observation)
         if self._info.missing:
             flat = {name: rows.reshape(-1, *rows.shape[2:]) for name, rows in info.items()}
-            flat |= dict.fromkeys([f"_{name}" for name in info], ~is_first.reshape(-1))
             declared = self._info.read(flat, steps * n)
             for name, rows in declared.items():
                 leaves[name] = rows.reshape(*shape, *rows.shape[1:])
         begun: list[int] = np.flatnonzero(is_first.any(axis=1)).tolist()
         metadata = {
-            step: self._metadata_of(is_first[step].nonzero()[0], None, {}) for step in begun
+            step: self._metadata_of(
+                is_first[step].nonzero()[0], None, {key: rows[step] for key, rows in info.items()}
+            )
+            for step in begun
         }
         newest = {name: rows[-1] for name, rows in self._flat(observation).items()}
         first = is_first[-1].copy() if is_first[-1].any() else None

@@ -55,6 +55,7 @@ from stepwell.collectors.vector_stepper import Stepper, StepperGroups
 
 if TYPE_CHECKING:
     from stepwell.buffers.bridges.jax_policies import JaxPolicy
+    from stepwell.buffers.bridges.torch_policies import TorchPolicy
     from stepwell.collectors.rollout_writer import RolloutWriter
 
 __all__ = ["EpisodeCounter", "StepLoop"]
@@ -90,7 +91,7 @@ class StepLoop:
         on_step: Callable[[StepReport], None] | None = None,
         on_episode: Callable[[EpisodeReport], None] | None = None,
         make_replay_writer: Callable[[], ReplayWriter] | None = None,
-        scanned: JaxPolicy | None = None,
+        scanned: JaxPolicy | TorchPolicy | None = None,
         most_at_once: int = 1,
     ) -> None:
         for name, function in (("on_step", on_step), ("on_episode", on_episode)):
@@ -159,14 +160,16 @@ class StepLoop:
         self.env_seconds += sent - decided + received - written
         self.write_seconds += written - sent
 
-    def _scan(self, policy: JaxPolicy, steps: int) -> None:
+    def _scan(self, policy: JaxPolicy | TorchPolicy, steps: int) -> None:
         """Take T vector steps of envs on a device at once; then all of them are written.
 
         The rows are the same as of T calls of `step`. Where only some episodes count, steps behind
         the end of the last one are dropped.
         """
         began = time.perf_counter()
-        first = policy.steps
+        first = getattr(policy, "steps", None)
+        if first is None and not self._counter.counts_all:
+            steps = 1  # what this policy has drawn for more cannot be taken back
         done, results = cast("Stepper", self._stepper).scan(policy, steps)
         self.env_seconds += time.perf_counter() - began
         began = time.perf_counter()
@@ -192,7 +195,8 @@ class StepLoop:
                 self._write(Choice(chosen, chosen, {}))
                 self._count([results.at(step)])
                 if counter.is_complete:
-                    policy.steps = first + step + 1
+                    if first is not None:
+                        cast("JaxPolicy", policy).steps = first + step + 1
                     break
         self.write_seconds += time.perf_counter() - began
 

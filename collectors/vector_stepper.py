@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -11,6 +11,7 @@ from gymnasium.vector import AutoresetMode
 
 from stepwell.buffers import Layout, Tree
 from stepwell.buffers.bridges.jax_policies import JaxPolicy
+from stepwell.buffers.bridges.torch_policies import TorchPolicy
 from stepwell.collectors.reset_seeds import Reseed
 from stepwell.collectors.result_reader import ResultReader
 from stepwell.collectors.step_result import (
@@ -22,6 +23,7 @@ from stepwell.collectors.step_result import (
 from stepwell.collectors.vector_envs import Vector, is_ale, refuse_bad_reset, split_step
 from stepwell.wrappers.final_observations import ExactInfos
 from stepwell.wrappers.jax_envs import JaxEnvs, ScannedSteps
+from stepwell.wrappers.torch_envs import TorchEnvs
 
 __all__ = ["Stepper", "StepperGroups", "scanned_policy", "stepper_of"]
 
@@ -90,10 +92,10 @@ class Stepper(ResultReader):
             results.append(self._reset_some(self.marked(self.due), self.due))
         return results
 
-    def scan(self, policy: JaxPolicy, steps: int) -> tuple[ScannedSteps, StepResults]:
-        """Let the policy step `JaxEnvs` so many times at once, and return the rows and actions."""
-        envs = cast("JaxEnvs", self.envs)
-        done = envs.scan(policy, steps, tuple(self._info.missing))
+    def scan(self, policy: JaxPolicy | TorchPolicy, steps: int) -> tuple[ScannedSteps, StepResults]:
+        """Let the policy step envs on a device so many times, and return the rows and actions."""
+        envs: Any = self.envs
+        done: ScannedSteps = envs.scan(policy, steps, (*self._info.missing, "reset_seed"))
         flags = done.is_first, done.terminated, done.truncated
         return done, self.of_steps(done.observation, done.reward, *flags, done.info)
 
@@ -253,10 +255,23 @@ def stepper_of(
     return steppers[0] if len(steppers) == 1 else StepperGroups(steppers)
 
 
-def scanned_policy(groups: Sequence[Vector], policy: object) -> JaxPolicy | None:
-    """The policy if it can step these envs many times at once, else None."""
-    is_scanned = len(groups) == 1 and type(groups[0]) is JaxEnvs and isinstance(policy, JaxPolicy)
-    return policy if is_scanned and isinstance(policy, JaxPolicy) else None
+def scanned_policy(
+    groups: Sequence[Vector], policy: object, metadata: object
+) -> JaxPolicy | TorchPolicy | None:
+    """The policy if it can step these envs many times at once, else None.
+
+    Args:
+        groups: The vector envs.
+        policy: The policy.
+        metadata: As in `Collector`. A function gets all infos of a reset, so that tensors of each
+            step are needed.
+    """
+    envs = groups[0]
+    if len(groups) == 1 and type(envs) is JaxEnvs and isinstance(policy, JaxPolicy):
+        return policy
+    if len(groups) == 1 and type(envs) is TorchEnvs and isinstance(policy, TorchPolicy):
+        return policy if envs.scans and not callable(metadata) else None
+    return None
 
 
 def _seeds_of(env_ids: np.ndarray, seed: int | Sequence[int]) -> int | Sequence[int]:

@@ -22,6 +22,7 @@ NEEDS = {
     "stepwell.collectors.distributed.ray_engine": "ray",
     f"{BRIDGES}cleanrl": "torch",
     f"{BRIDGES}torch_policies": "torch",
+    "stepwell.wrappers.torch_envs": "torch",
     **dict.fromkeys(
         [f"stepwell.buffers.dropin.sb3.{name}" for name in ("hindsight", "replay", "rollout")],
         "torch",

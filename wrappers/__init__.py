@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # imported on first use
     from stepwell.wrappers.nes import NesEnv, make_nes
     from stepwell.wrappers.old_gym.env import from_gym
     from stepwell.wrappers.old_gym.nes_py_patch import patch_nes_py
+    from stepwell.wrappers.torch_envs import TorchEnvs
 
 __all__ = [
     "AleFrameSkip",
@@ -41,6 +42,7 @@ __all__ = [
     "Resize",
     "SeededResets",
     "SignReward",
+    "TorchEnvs",
     "WorkerVectorEnv",
     "atari_games",
     "check_vector_env",
@@ -64,5 +66,6 @@ if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
             "nes.vector": ["make_nes"],
             "old_gym.env": ["from_gym"],
             "old_gym.nes_py_patch": ["patch_nes_py"],
+            "torch_envs": ["TorchEnvs"],
         },
     )

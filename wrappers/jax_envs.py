@@ -100,7 +100,7 @@ class ScannedSteps(NamedTuple):
         is_first: [T, N] bool: the env was reset instead of stepped; its action was not used.
         terminated: [T, N] bool.
         truncated: [T, N] bool.
-        info: ``[T, N, ...]`` by name.
+        info: ``[T, N, ...]`` by name, with masks ``_name`` [T, N] where not all envs give it.
     """
 
     action: Any
@@ -279,6 +279,7 @@ class JaxEnvs(VectorEnv[Any, Any, Any]):
         self._carry = carry
         policy.steps += steps
         action, extras, result = done
+        masks = dict.fromkeys([f"_{name}" for name in result.info], ~result.is_first)
         return ScannedSteps(
             action,
             extras,
@@ -287,7 +288,7 @@ class JaxEnvs(VectorEnv[Any, Any, Any]):
             result.is_first,
             result.terminated,
             result.truncated,
-            dict(result.info),
+            {**result.info, **masks},
         )
 
     def _started(self) -> _Carry:
