@@ -11,6 +11,11 @@ One vector step is, in this order (`StepLoop.step`):
 A row is therefore counted at once, and written behind the next step, or by `flush`. Each row is
 counted once and written once, whatever happens in between.
 
+Envs on a device are stepped many times at once (`StepLoop._scan`), with the same results: the
+newest rows are written; the device chooses and steps T times; the results are counted one step after
+the other, each followed by the user's functions; and all are written, also where a function raises
+an error: then those that were counted. Where only some episodes count, each step is written alone.
+
 What a step returns for an env, by autoreset mode:
 
 ====================  =================  ==================  ==================  ==================

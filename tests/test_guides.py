@@ -23,7 +23,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 GUIDES = [
     *("quickstart", "concepts", "collecting", "your-own-loop", "on-policy", "many-machines"),
     *("atari", "nes", "sequences", "sampling", "loading", "stores", "viewing", "provenance"),
-    *("feeding", "migrate"),
+    *("feeding", "migrate", "device-envs"),
     *(f"feeding/{path.stem}" for path in sorted((DOCS / "feeding").glob("*.md"))),
 ]
 

@@ -132,7 +132,7 @@ class TorchEnvs(VectorEnv[Any, Any, Any]):
         self._newest = self._copied(observation)
         self._has_ended = (terminated | truncated).clone()
         host = (self._on_host(each) for each in (observation, reward, terminated, truncated, info))
-        return tuple(host)  # type: ignore[return-value]
+        return tuple(host)
 
     def scan(self, policy: _TorchPolicy, steps: int, info: tuple[str, ...] = ()) -> ScannedSteps:
         """Let a policy step all envs T times, and bring the rows over at once.

@@ -190,8 +190,8 @@ def test_a_writer_stores_more_steps_than_a_chunk_has(capacity: int | None) -> No
     """In pieces, with the digest and the episodes of the single steps."""
     spec, n, count = SPECS["small"], 3, 1500
     rng = np.random.default_rng(0)
-    ends: np.ndarray = np.less(rng.random((2, count, n)), 0.02)
-    first = np.concatenate([np.zeros((1, n), np.bool_), ends.any(axis=0)[:-1]])
+    ends = np.asarray(rng.random((2, count, n)) < 0.02)
+    first = np.concatenate([np.zeros((1, n), np.bool_), (ends[0] | ends[1])[:-1]])
     every = np.ones(n, np.bool_)
     steps = Steps(spec, n)
     reset = {name: rows[0] for name, rows in steps.of(every[None], chosen=False).items()}

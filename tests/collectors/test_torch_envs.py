@@ -162,9 +162,13 @@ def collected(envs: Any, device: str, *, hides_policy: bool = False) -> Any:
             report = call()
             found.append((report.digest, report.returns, report.lengths, report.steps))
         rollout = collector.rollout(steps=20)
-        parts = [rollout.observation["place"], rollout.reward, rollout.extras["log_prob"]]
+        parts: list[Any] = [
+            rollout.observation["place"],
+            rollout.reward,
+            rollout.extras["log_prob"],
+        ]
         parts += [rollout.truncated, rollout.mask, rollout.bootstrap.value]
-        found.append([part.tolist() for part in parts])
+        found.append([np.asarray(part).tolist() for part in parts])
     for one in replay.iter_episodes():
         rows = {name: rows.tolist() for name, rows in one.fields.items()}
         found.append((one.id, one.stream, one.end, one.metadata, rows))

@@ -33,6 +33,7 @@ from gymnasium.vector import AutoresetMode
 import stepwell as sw
 from stepwell.buffers import End, SequenceReplayBuffer
 from stepwell.buffers.bridges import jax_policies
+from stepwell.buffers.bridges.jax_policies import JaxPolicy
 from stepwell.collectors.collector import Seeds
 from stepwell.wrappers import jax_envs
 
@@ -101,7 +102,7 @@ def push(params: Any, key: Any, observation: Any, is_first: Any) -> Any:
 class Stepped:
     """A policy that a Collector does not know as one of JAX: envs are stepped one by one."""
 
-    def __init__(self, policy: sw.bridges.JaxPolicy) -> None:
+    def __init__(self, policy: JaxPolicy) -> None:
         self._policy, self.begin = policy, policy.begin
         if hasattr(policy, "value"):
             self.value = policy.value
@@ -115,7 +116,7 @@ class Case(NamedTuple):
     """Envs, which keep what they have compiled and are given again, and a policy."""
 
     envs: Callable[[int], sw.JaxEnvs]
-    policy: Callable[[], sw.bridges.JaxPolicy]
+    policy: Callable[[], JaxPolicy]
 
 
 WEIGHTS = np.linspace(-1, 1, 8, dtype=np.float32).reshape(4, 2)
@@ -365,7 +366,7 @@ def check_an_error_of_the_users_function_keeps_the_rows_that_were_counted() -> N
 
 
 @cache
-def constant() -> sw.bridges.JaxPolicy:
+def constant() -> JaxPolicy:
     """Always the action 1."""
     return sw.bridges.jax_policy(lambda params, key, seen, first: jnp.ones(first.shape, jnp.int32))
 
