@@ -12,9 +12,10 @@ A row is therefore counted at once, and written behind the next step, or by `flu
 counted once and written once, whatever happens in between.
 
 Envs on a device are stepped many times at once (`StepLoop._scan`), with the same results: the
-newest rows are written; the device chooses and steps T times; the results are counted one step after
-the other, each followed by the user's functions; and all are written, also where a function raises
-an error: then those that were counted. Where only some episodes count, each step is written alone.
+device chooses and steps T times; the newest rows are written; the results are counted one step
+after the other, each followed by the user's functions; and all are written, or those that were
+counted where a function raises an error. Where only some episodes count, each step is written
+alone.
 
 What a step returns for an env, by autoreset mode:
 

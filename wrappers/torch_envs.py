@@ -166,9 +166,10 @@ class TorchEnvs(VectorEnv[Any, Any, Any]):
             self._has_ended = rows[-1][5] | rows[-1][6]
         return ScannedSteps(*self._on_host(_stacked(torch, rows)))
 
-    def close(self, **kwargs: Any) -> None:
+    def close_extras(self, **kwargs: Any) -> None:
         """Close the envs."""
-        self.envs.close(**kwargs)
+        if hasattr(self.envs, "close"):
+            self.envs.close()
 
     def _on_device(self, value: Any) -> Any:
         """Arrays or tensors as tensors on the envs' device."""
