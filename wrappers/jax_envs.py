@@ -227,8 +227,8 @@ class JaxEnvs(VectorEnv[Any, Any, Any]):
                 )
             numbers = np.array([int(one) % (1 << 32) for one in seeds], np.uint32)
             keys = self._jax.vmap(self._jax.random.key)(numbers)
-        self._carry = self._reset_all(keys)
-        return self._on_host(self._carry.observation), {}
+        carry = self._carry = self._reset_all(keys)
+        return self._on_host(carry.observation), {}
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step all envs, and reset those whose episode ended in the step before.
