@@ -227,3 +227,12 @@ def test_wrong_envs_are_refused() -> None:
     with pytest.raises(ValueError, match=r"autoreset_mode.*None"):
         sw.TorchEnvs(given)
     assert sw.TorchEnvs(given, autoreset_mode=SAME_STEP).metadata["autoreset_mode"] is SAME_STEP
+
+
+def test_the_arrays_of_a_step_stay_as_they_are_in_the_next() -> None:
+    envs = sw.TorchEnvs(TorchDrift(NEXT_STEP, "cpu"))
+    envs.reset(seed=0)
+    observation, reward, *_ = envs.step(np.ones(N, np.int64))
+    before = observation["place"].tolist(), reward.tolist()
+    envs.step(np.ones(N, np.int64))
+    assert (observation["place"].tolist(), reward.tolist()) == before
