@@ -47,8 +47,10 @@ if TYPE_CHECKING:  # loaded when it is first asked for: the command line begins 
         restore,
     )
     from stepwell.wrappers import (
+        JaxEnvs,
         NesEnv,
         SeededResets,
+        TorchEnvs,
         check_vector_env,
         from_gym,
         from_pettingzoo,
@@ -69,6 +71,7 @@ __all__ = [
     "Folders",
     "GaussianNoise",
     "Hindsight",
+    "JaxEnvs",
     "LocalCollector",
     "NesEnv",
     "NotEnoughData",
@@ -84,6 +87,7 @@ __all__ = [
     "Shards",
     "Spec",
     "StepwellError",
+    "TorchEnvs",
     "TransitionBatch",
     "Transitions",
     "WarmUp",
@@ -183,8 +187,10 @@ if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
                 "restore",
             ],
             "wrappers": [
+                "JaxEnvs",
                 "NesEnv",
                 "SeededResets",
+                "TorchEnvs",
                 "check_vector_env",
                 "from_gym",
                 "from_pettingzoo",

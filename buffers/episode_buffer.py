@@ -520,6 +520,167 @@ class EpisodeBuffer:
             self._rows[name][place] = rows[waiting]
         self._state[envs] &= ~_PENDING & 255
 
+    @property
+    def free_steps(self) -> int:
+        """Steps that `extend` may add before chunks have to be taken."""
+        if self._taken:
+            self._release()
+        return self._chunk_rows + 1 - int(self._cursor.max())
+
+    def extend(
+        self,
+        chosen: Mapping[str, np.ndarray],
+        values: Mapping[str, np.ndarray],
+        *,
+        is_first: np.ndarray | None = None,
+        terminated: np.ndarray | None = None,
+        truncated: np.ndarray | None = None,
+        metadata: Mapping[int, Mapping[int, Mapping[str, object]]] | None = None,
+    ) -> None:
+        """Add T steps of all N envs: the rows of T calls of `act` and `observe`, in this order.
+
+        All rows of a field are copied at once: the time grows with the bytes and the episodes, and
+        not with T. Only in a Spec with stacked frames, which are compared, are the calls made.
+
+        Args:
+            chosen: Arrays ``[T, N, ...]`` for the fields of the action and the extras: the first
+                ones are chosen from the newest rows, those after them from the `values` before.
+            values: Arrays ``[T, N, ...]`` for every other field: the results.
+            is_first: [T, N] bool: the row of a reset.
+            terminated: [T, N] bool: the MDP ended with this row.
+            truncated: [T, N] bool: a time limit ended the episode with this row.
+            metadata: JSON-able facts of episodes that begin here, by step and env index.
+
+        Raises:
+            SpecMismatch: A field has another name, dtype or shape. Nothing was added, but where a
+                stack is not the frames before, moved on by one: see `observe`.
+            ValueError: There are more steps than `free_steps`; an env would go on after the end of
+                its episode without a row that is the first; or its newest row has an action, or
+                waits for its observation. Nothing was added.
+        """
+        if self._taken:
+            self._release()
+        steps = len(next(iter(values.values()), ()))
+        n = self.num_envs
+        for given, kinds in ((chosen, self._acted), (values, self._received)):
+            expected = {k: (dtype, (steps, n, *shape)) for k, (dtype, shape) in kinds.items()}
+            _check(given, expected)
+        flags = {"is_first": is_first, "terminated": terminated, "truncated": truncated}
+        first, over, late = (
+            np.zeros((steps, n), np.bool_) if flag is None else _flags(name, flag, (steps, n))
+            for name, flag in flags.items()
+        )
+        if not steps:
+            return
+        self._check_steps(steps, first, over | late)
+        if self._stacks:
+            for step in range(steps):
+                self.act({name: rows[step] for name, rows in chosen.items()})
+                self.observe(
+                    {name: rows[step] for name, rows in values.items()},
+                    is_first=first[step],
+                    terminated=over[step],
+                    truncated=late[step],
+                    metadata=(metadata or {}).get(step),
+                )
+            return
+        start = self._cursor.copy()
+        acting = (self._state & _PENDING > 0).nonzero()[0]
+        same = start.item(0) if start.item(0) > 0 and len(acting) == n else -1
+        if (start != same).any():
+            same = -1
+        place = self._base + start + np.arange(steps)[:, None] if same < 0 else None
+        for name, rows in values.items():
+            if name == self._large_name:
+                continue
+            if place is None:
+                view = self._rows[name].reshape(n, -1, *rows.shape[2:])
+                view[:, same : same + steps] = rows.swapaxes(0, 1)
+            else:
+                self._rows[name][place] = rows
+        for name, rows in chosen.items():
+            if place is None:
+                view = self._rows[name].reshape(n, -1, *rows.shape[2:])
+                view[:, same - 1 : same - 1 + steps] = rows.swapaxes(0, 1)
+            else:
+                self._rows[name][place[0, acting] - 1] = rows[0, acting]
+                self._rows[name][place[:-1]] = rows[1:]
+        self._place = None
+        self._states[:] = self._none
+        large = None if self._large_name is None else values[self._large_name]
+        self._add_ends(start, steps, first, (over, late), metadata or {}, large)
+        self._cursor[:] = start + steps
+        self._state[:] = np.where(over[-1] | late[-1], 0, _PENDING)
+        self._until_due -= steps
+
+    def _check_steps(self, steps: int, first: np.ndarray, ended: np.ndarray) -> None:
+        """Refuse steps that `extend` has no room for, or that cannot follow the newest rows.
+
+        Raises:
+            ValueError: They do not.
+        """
+        if steps > self.free_steps:
+            raise ValueError(
+                f"expected at most {self.free_steps} steps that fit before chunks are taken, got "
+                f"{steps}: add fewer at once, and call take() whenever is_due"
+            )
+        is_open = np.array([run is not None for run in self._open])
+        wrong = is_open & (self._state & (_PENDING | _LATE) != _PENDING)
+        if wrong.any():
+            raise ValueError(
+                f"env {int(wrong.argmax())}: expected a newest row that awaits its action, got one "
+                f"that has it, or has no observation yet; call observe() before"
+            )
+        lost = (np.concatenate([~is_open[None], ended[:-1]]) & ~first).any(axis=0)
+        if lost.any():
+            raise _not_first(int(lost.argmax()))
+
+    def _add_ends(
+        self,
+        start: np.ndarray,
+        steps: int,
+        first: np.ndarray,
+        ends: tuple[np.ndarray, np.ndarray],
+        metadata: Mapping[int, Mapping[int, Mapping[str, object]]],
+        large: np.ndarray | None,
+    ) -> None:
+        """Begin and end the episodes of T steps, in order, and write the rows of a large field.
+
+        Args:
+            start: [N] cursors before the steps.
+            steps: Number of steps T.
+            first: [T, N] bool: an episode begins.
+            ends: Two of [T, N] bool: the MDP ended, and a time limit did.
+            metadata: By step and env.
+            large: ``[T, N, ...]`` rows of the large field; None without one.
+        """
+        written = [0] * self.num_envs
+        flags = (first, *ends)
+        found = [np.array(each.nonzero()) for each in flags]
+        kinds = np.repeat(np.arange(3), [each.shape[1] for each in found])
+        at, envs = np.concatenate(found, axis=1)
+        order = np.lexsort((envs, kinds, at))
+        events = zip(at[order].tolist(), kinds[order].tolist(), envs[order].tolist(), strict=True)
+        for step, kind, env in events:
+            if kind == 0:
+                self._write_large(large, env, start.item(env), written[env], step)
+                written[env] = step
+                self._cursors[env] = start.item(env) + step
+                self._begin(env, metadata.get(step, {}).get(env, {}))
+            else:
+                self._cursors[env] = start.item(env) + step + 1
+                self._end(env, End.TERMINATED if kind == 1 else End.TRUNCATED)
+        if large is not None:
+            for env, step in enumerate(written):
+                self._write_large(large, env, start.item(env), step, steps)
+
+    def _write_large(
+        self, large: np.ndarray | None, env: int, start: int, first: int, stop: int
+    ) -> None:
+        """Write the large field's rows of the steps ``first .. stop`` of an env."""
+        if large is not None and self._large is not None and stop > first:
+            self._large.views[env][start + first : start + stop] = large[first:stop, env]
+
     def take(
         self,
         env_ids: Sequence[int] | None = None,
@@ -983,10 +1144,7 @@ class EpisodeBuffer:
         new = set(first)
         for env in envs.tolist():
             if self._open[env] is None and env not in new:
-                raise ValueError(
-                    f"env {env} has no open episode: expected a row with is_first, got one "
-                    f"without; mark the row of its reset"
-                )
+                raise _not_first(env)
 
     def _checked_ids(self, env_ids: object) -> np.ndarray:
         """Indices of several envs as an array.
@@ -1052,6 +1210,13 @@ def _other_frames(field: Field) -> SpecMismatch:
         f"field {field.name!r}: expected each stack of {field.stack} frames to be the one before, "
         f"moved on by one frame, and padded by {field.stack_padding} at a reset, got other frames; "
         f"collect with frame_stack=1 to store whole observations"
+    )
+
+
+def _not_first(env: int) -> ValueError:
+    return ValueError(
+        f"env {env} has no open episode: expected a row with is_first, got one without; mark the "
+        f"row of its reset"
     )
 
 

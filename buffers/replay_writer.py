@@ -445,6 +445,43 @@ class ReplayWriter:
         self._buffer.act(leaves, env_ids=env_ids)
         self._store_due(env_ids)
 
+    def extend(
+        self,
+        chosen: Mapping[str, np.ndarray],
+        leaves: Mapping[str, np.ndarray],
+        reward: np.ndarray,
+        *,
+        is_first: np.ndarray,
+        terminated: np.ndarray,
+        truncated: np.ndarray,
+        metadata: Mapping[int, Mapping[int, Mapping[str, object]]],
+    ) -> None:
+        """Add T steps of all envs at once, and store the chunks that are due.
+
+        Arguments are those of `EpisodeBuffer.extend`. Enter `guard` around it as for `observe`.
+        """
+        facts = {
+            step: {env: {"session": self._session, **own} for env, own in of_envs.items()}
+            for step, of_envs in metadata.items()
+        }
+        start, steps = 0, len(reward)
+        while start < steps:
+            stop = min(steps, start + self._buffer.free_steps)
+            rows = slice(start, stop)
+            self._buffer.extend(
+                {name: values[rows] for name, values in chosen.items()},
+                {**{name: values[rows] for name, values in leaves.items()}, "reward": reward[rows]},
+                is_first=is_first[rows],
+                terminated=terminated[rows],
+                truncated=truncated[rows],
+                metadata={
+                    step - start: facts[step] for step in range(start, stop) if step in facts
+                },
+            )
+            self._added += (stop - start - 1) * self._num_envs
+            self._store_due(None)
+            start = stop
+
     def cut(self, env_ids: Sequence[int] | None = None) -> None:
         """Cut the open episodes of some envs, all when None; the next row of each is a first."""
         for env in env_ids or ():

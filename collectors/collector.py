@@ -45,7 +45,7 @@ from stepwell.collectors.vector_envs import (
     frame_skip,
     is_partial,
 )
-from stepwell.collectors.vector_stepper import stepper_of
+from stepwell.collectors.vector_stepper import scanned_policy, stepper_of
 from stepwell.wrappers.shard_seeds import ShardSeed, in_shard_of
 
 if TYPE_CHECKING:
@@ -58,6 +58,8 @@ _PROGRESS_SECONDS = 0.2
 _TIMES_THE_COST = 500
 _MOST_SEED = 2**31  # every env takes seeds below
 _MOST_SHARDS = 10_000  # each has 200,000 seeds then
+# Vector steps that envs on a device take at once; more would make Ctrl-C wait, and take memory.
+_LEAST_AT_ONCE, _MOST_AT_ONCE, _BYTES_AT_ONCE = 16, 512, 64 << 20
 _ENVS, _POLICY, _MINIBATCHES, _SHARDS = range(4)
 
 
@@ -165,7 +167,7 @@ class Collector:
         )
         self._minibatch_rng = self._seeds.minibatch_rng()
         self._counter = EpisodeCounter(num_envs)
-        layout = self._spec.observation
+        layout, row_bytes = self._spec.observation, max(1, self._spec.row_bytes)
         make_replay_writer: Callable[[], ReplayWriter] | None = None
         if replay is not None:
             # Holds no reference to the Collector, so that dropping it closes the envs without
@@ -204,6 +206,8 @@ class Collector:
             on_step,
             on_episode,
             make_replay_writer,
+            scanned_policy(self._groups, actor, metadata),
+            max(_LEAST_AT_ONCE, min(_MOST_AT_ONCE, _BYTES_AT_ONCE // (row_bytes * num_envs))),
         )
         self._needs_reset = True
         self._is_closed = False
@@ -478,7 +482,11 @@ class Collector:
         ):
             if (yield):
                 return
-            loop.step()
+            # Each of N envs takes a step, or is reset: the goal is not reached before so many.
+            most = (
+                _MOST_AT_ONCE if steps is None else -((counter.steps - steps) // counter.num_envs)
+            )
+            loop.step(max(1, most))
         yield
 
     def _flush_after_error(self, error: BaseException) -> None:

@@ -15,7 +15,12 @@ from gymnasium.vector import AutoresetMode
 from stepwell.buffers import Layout, Tree
 from stepwell.buffers.spec import flatten, unflatten
 from stepwell.collectors.reset_seeds import Reseed, ResetSeeds
-from stepwell.collectors.step_result import EpisodeMetadata, InfoReader, StepResult
+from stepwell.collectors.step_result import (
+    EpisodeMetadata,
+    InfoReader,
+    StepResult,
+    StepResults,
+)
 from stepwell.collectors.vector_envs import FrameCounters, Vector, is_ale, mode_of, returns_copies
 from stepwell.wrappers.final_observations import OverwriteDetector
 
@@ -161,6 +166,49 @@ class ResultReader:
                 self._reset_seeds.stop()
             self.due = self._reset_seeds.due(self.ended, terminated, info)
         return [result]
+
+    def of_steps(
+        self,
+        observation: object,
+        reward: np.ndarray,
+        is_first: np.ndarray,
+        terminated: np.ndarray,
+        truncated: np.ndarray,
+        info: _Info,
+    ) -> StepResults:
+        """The rows of T steps of envs that run on a device, in NEXT_STEP mode.
+
+        Args:
+            observation: ``[T, N, ...]``, nested like the observation space.
+            reward: [T, N] numbers.
+            is_first: [T, N] bool: the env was reset instead of stepped.
+            terminated: [T, N] bool.
+            truncated: [T, N] bool.
+            info: ``[T, N, ...]`` by name, with masks ``_name`` where not all envs give it.
+        """
+        shape = is_first.shape
+        steps, n = shape
+        self._reset_seeds.vector_steps += steps
+        leaves = self._flat(observation)
+        if self._info.missing:
+            flat = {name: rows.reshape(-1, *rows.shape[2:]) for name, rows in info.items()}
+            declared = self._info.read(flat, steps * n)
+            for name, rows in declared.items():
+                leaves[name] = rows.reshape(*shape, *rows.shape[1:])
+        begun: list[int] = np.flatnonzero(is_first.any(axis=1)).tolist()
+        metadata = {
+            step: self._metadata_of(
+                is_first[step].nonzero()[0], None, {key: rows[step] for key, rows in info.items()}
+            )
+            for step in begun
+        }
+        newest = {name: rows[-1] for name, rows in self._flat(observation).items()}
+        first = is_first[-1].copy() if is_first[-1].any() else None
+        self._keep_newest(unflatten(self._layout, newest), first, n, None)
+        self.ended = terminated[-1] | truncated[-1]
+        self.any_ended = bool(self.ended.any())
+        reward = reward.astype(np.float64)
+        return StepResults(leaves, reward, is_first, terminated, truncated, metadata)
 
     def of_some_resets(
         self,

@@ -10,7 +10,7 @@ import numpy as np
 from stepwell.buffers import Spec
 from stepwell.buffers.spec import ArrayTree, FieldKind, key_of, kind_of, unflatten
 from stepwell.collectors.policies.policy_caller import PolicyState
-from stepwell.collectors.step_result import StepResult
+from stepwell.collectors.step_result import StepResult, StepResults
 
 if TYPE_CHECKING:
     from stepwell.buffers import Rollout
@@ -90,6 +90,11 @@ class RolloutWriter:
         if self._common_row is not None:
             return self._common_row >= self._steps
         return bool((self._row[slice(None) if env_ids is None else env_ids] >= self._steps).all())
+
+    @property
+    def steps_left(self) -> int:
+        """Vector steps until all envs that are at the same row have closed their T rows."""
+        return 1 if self._common_row is None else max(1, self._steps - self._common_row)
 
     def check_out(self, out: Rollout, steps: int) -> None:
         """Refuse a rollout whose arrays these rows do not fit.
@@ -200,6 +205,41 @@ class RolloutWriter:
             self._has_action.fill(True)
         else:
             self._has_action[envs] = True
+
+    def extend(self, chosen: _Leaves, results: StepResults) -> None:
+        """Close the newest rows of all envs, and those of T - 1 steps, and begin the last ones.
+
+        It does what T calls of `act` and `observe` do. All envs are at the same row.
+
+        Args:
+            chosen: Actions and extras ``[T, N, ...]`` by field name.
+            results: The T steps that they led to.
+        """
+        assert self._common_row is not None
+        row, steps = self._common_row, len(results.reward)
+        for name, rows in chosen.items():
+            if name not in self._arrays:  # the first call determines extras
+                self._make(name, len(self._arrays["mask"]), rows.shape[2:], rows.dtype)
+            self._arrays[name][row : row + steps] = rows
+        arrays, closed = self._arrays, ~results.is_first
+        columns = {
+            "reward": results.reward,
+            "terminated": results.terminated,
+            "truncated": results.truncated,
+            **{name: results.leaves[name] for name in self._infos},
+        }
+        for name, column in columns.items():
+            mask = closed.reshape(closed.shape + (1,) * (column.ndim - 2))
+            np.copyto(arrays[name][row : row + steps], column, "unsafe", mask)
+        arrays["mask"][row : row + steps] = closed
+        self._row += steps
+        self._common_row += steps
+        self._grow()
+        after = slice(row + 1, row + 1 + steps)
+        for name in self._observed:
+            arrays[name][after] = results.leaves[name]
+        arrays["is_first"][after] = results.is_first
+        self._has_action.fill(False)
 
     def finish(
         self,

@@ -11,6 +11,12 @@ One vector step is, in this order (`StepLoop.step`):
 A row is therefore counted at once, and written behind the next step, or by `flush`. Each row is
 counted once and written once, whatever happens in between.
 
+Envs on a device are stepped many times at once (`StepLoop._scan`), with the same results: the
+device chooses and steps T times; the newest rows are written; the results are counted one step
+after the other, each followed by the user's functions; and all are written, or those that were
+counted where a function raises an error. Where only some episodes count, each step is written
+alone.
+
 What a step returns for an env, by autoreset mode:
 
 ====================  =================  ==================  ==================  ==================
@@ -50,10 +56,12 @@ from stepwell.buffers.replay_writer import ReplayWriter
 from stepwell.buffers.spec import kind_of, unflatten
 from stepwell.collectors.policies.policy_caller import Choice, PolicyCaller
 from stepwell.collectors.report import EpisodeReport, StepReport
-from stepwell.collectors.step_result import StepResult
+from stepwell.collectors.step_result import StepResult, StepResults
 from stepwell.collectors.vector_stepper import Stepper, StepperGroups
 
 if TYPE_CHECKING:
+    from stepwell.buffers.bridges.jax_policies import JaxPolicy
+    from stepwell.buffers.bridges.torch_policies import TorchPolicy
     from stepwell.collectors.rollout_writer import RolloutWriter
 
 __all__ = ["EpisodeCounter", "StepLoop"]
@@ -73,6 +81,8 @@ class StepLoop:
         on_episode: Called with each episode that counts, when it ends.
         make_replay_writer: Makes the replay writer, once the policy has chosen for the first time,
             before the envs are stepped; None where no replay is written.
+        scanned: The policy, where it steps envs on a device many times at once.
+        most_at_once: Steps that it takes at once, at most.
 
     Raises:
         TypeError: ``on_step`` or ``on_episode`` cannot be called.
@@ -87,6 +97,8 @@ class StepLoop:
         on_step: Callable[[StepReport], None] | None = None,
         on_episode: Callable[[EpisodeReport], None] | None = None,
         make_replay_writer: Callable[[], ReplayWriter] | None = None,
+        scanned: JaxPolicy | TorchPolicy | None = None,
+        most_at_once: int = 1,
     ) -> None:
         for name, function in (("on_step", on_step), ("on_episode", on_episode)):
             if function is not None and not callable(function):
@@ -98,6 +110,7 @@ class StepLoop:
         self._on_step = on_step
         self._on_episode = on_episode
         self._make_replay_writer = make_replay_writer
+        self._scanned, self._most_at_once = scanned, most_at_once
         self._maybe_ended: np.ndarray | None = None
         self._counted: list[StepResult] = []  # and not written yet
         self.unresolved: list[StepResult] = []
@@ -122,8 +135,15 @@ class StepLoop:
         self._count(self._stepper.reset(seed))
         self.env_seconds += time.perf_counter() - began
 
-    def step(self) -> None:
-        """One vector step, in the order that the head of this file gives."""
+    def step(self, most: int = 1) -> None:
+        """One vector step, in the order that the head of this file gives.
+
+        Args:
+            most: Envs that run on a device take up to so many steps.
+        """
+        if self._scanned is not None:
+            self._scan(self._scanned, min(most, self._most_at_once))
+            return
         stepper, maybe_ended = self._stepper, self._maybe_ended
         env_ids = stepper.env_ids
         began = time.perf_counter()
@@ -146,6 +166,55 @@ class StepLoop:
         self.env_seconds += sent - decided + received - written
         self.write_seconds += written - sent
 
+    def _scan(self, policy: JaxPolicy | TorchPolicy, steps: int) -> None:
+        """Take T vector steps of envs on a device at once; then all of them are written.
+
+        The rows are the same as of T calls of `step`. Where only some episodes count, steps behind
+        the end of the last one are dropped.
+        """
+        began = time.perf_counter()
+        first = getattr(policy, "steps", None)
+        if first is None and not self._counter.counts_all:
+            steps = 1  # what this policy has drawn for more cannot be taken back
+        done, results = cast("Stepper", self._stepper).scan(policy, steps)
+        self.env_seconds += time.perf_counter() - began
+        began = time.perf_counter()
+        leaves = self._policy.check_steps(done.action, done.extras, steps)
+        self.policy_seconds += time.perf_counter() - began
+        if self.replay_writer is None and self._make_replay_writer is not None:
+            self.replay_writer = self._make_replay_writer()
+        began = time.perf_counter()
+        counter = self._counter
+        if counter.counts_all:
+            self._write()
+            counted = 0
+            try:
+                for step in range(steps):
+                    counted = step + 1
+                    self._count([results.at(step)])
+            finally:
+                self._counted = []
+                self._write_steps(leaves, results, counted)
+        else:
+            for step in range(steps):
+                chosen = {name: rows[step] for name, rows in leaves.items()}
+                self._write(Choice(chosen, chosen, {}))
+                self._count([results.at(step)])
+                if counter.is_complete:
+                    if first is not None:
+                        cast("JaxPolicy", policy).steps = first + step + 1
+                    break
+        self.write_seconds += time.perf_counter() - began
+
+    def _write_steps(self, leaves: Mapping[str, np.ndarray], results: StepResults, n: int) -> None:
+        """Write the first n of some steps of all envs."""
+        if n < len(results.reward):
+            leaves, results = {k: rows[:n] for k, rows in leaves.items()}, results.until(n)
+        if self.rollout_writer is not None:
+            self.rollout_writer.extend(leaves, results)
+        if self.replay_writer is not None:
+            results.write_to(self.replay_writer, leaves)
+
     def begin_rollout(self, writer: RolloutWriter) -> None:
         """Give the writer the envs' newest rows, unless they are about to be written anyway."""
         if writer.is_empty and not self._counted:
@@ -156,7 +225,7 @@ class StepLoop:
         """One vector step for the rollout, or only the pending results where those complete it."""
         assert self.rollout_writer is not None
         if not (self.rollout_writer.has_all_of(self._stepper.env_ids) and self.receive_pending()):
-            self.step()
+            self.step(self.rollout_writer.steps_left)
         # A policy's state belongs to the newest rows only until the policy is called again.
         if self.rollout_writer.is_nearly_complete or self._policy.state is not None:
             self._write()
@@ -321,6 +390,11 @@ class EpisodeCounter:
         self._waiting = list(numbers)
         self._counts[:] = False
         self.lost = []
+
+    @property
+    def counts_all(self) -> bool:
+        """Every episode counts, not only so many of them."""
+        return self._waiting is None
 
     @property
     def is_complete(self) -> bool:

@@ -15,6 +15,7 @@ __all__ = [
     "InfoReader",
     "MetadataOrFunction",
     "StepResult",
+    "StepResults",
     "info_of",
     "value_of",
 ]
@@ -108,6 +109,66 @@ class StepResult(NamedTuple):
             env_ids=env_ids if self.env_ids is None else env_ids[self.env_ids],
             metadata=self.metadata
             and {int(env_ids[env]): facts for env, facts in self.metadata.items()},
+        )
+
+
+class StepResults(NamedTuple):
+    """The results of T vector steps of all N envs.
+
+    Args:
+        leaves: Observation ``[T, N, ...]`` by field name, then the declared info fields.
+        reward: [T, N] float64, 0 where an episode begins.
+        is_first: [T, N] bool: the row of a reset.
+        terminated: [T, N] bool: the MDP ended with this row.
+        truncated: [T, N] bool: the env's clock ended the episode with this row.
+        metadata: Facts about the episodes that begin, by step and env index.
+    """
+
+    leaves: Mapping[str, np.ndarray]
+    reward: np.ndarray
+    is_first: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    metadata: Mapping[int, Mapping[int, Mapping[str, object]]]
+
+    def at(self, step: int) -> StepResult:
+        """One of the steps, as if it had been alone."""
+
+        def some(flags: np.ndarray) -> np.ndarray | None:
+            return flags[step] if flags[step].any() else None
+
+        has_ended = bool((self.terminated[step] | self.truncated[step]).any())
+        return StepResult(
+            None,
+            {name: rows[step] for name, rows in self.leaves.items()},
+            self.reward[step],
+            some(self.is_first),
+            self.terminated[step] if has_ended else None,
+            self.truncated[step] if has_ended else None,
+            self.metadata.get(step),
+        )
+
+    def until(self, steps: int) -> StepResults:
+        """The first ones of the steps."""
+        return StepResults(
+            {name: rows[:steps] for name, rows in self.leaves.items()},
+            self.reward[:steps],
+            self.is_first[:steps],
+            self.terminated[:steps],
+            self.truncated[:steps],
+            {step: facts for step, facts in self.metadata.items() if step < steps},
+        )
+
+    def write_to(self, writer: ReplayWriter, chosen: Mapping[str, np.ndarray]) -> None:
+        """Add these steps, and the actions that led to them, to a replay."""
+        writer.extend(
+            chosen,
+            self.leaves,
+            self.reward,
+            is_first=self.is_first,
+            terminated=self.terminated,
+            truncated=self.truncated,
+            metadata=self.metadata,
         )
 
 

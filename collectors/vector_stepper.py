@@ -10,13 +10,22 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from stepwell.buffers import Layout, Tree
+from stepwell.buffers.bridges.jax_policies import JaxPolicy
+from stepwell.buffers.bridges.torch_policies import TorchPolicy
 from stepwell.collectors.reset_seeds import Reseed
 from stepwell.collectors.result_reader import ResultReader
-from stepwell.collectors.step_result import EpisodeMetadata, InfoReader, StepResult
+from stepwell.collectors.step_result import (
+    EpisodeMetadata,
+    InfoReader,
+    StepResult,
+    StepResults,
+)
 from stepwell.collectors.vector_envs import Vector, is_ale, refuse_bad_reset, split_step
 from stepwell.wrappers.final_observations import ExactInfos
+from stepwell.wrappers.jax_envs import JaxEnvs, ScannedSteps
+from stepwell.wrappers.torch_envs import TorchEnvs
 
-__all__ = ["Stepper", "StepperGroups", "stepper_of"]
+__all__ = ["Stepper", "StepperGroups", "scanned_policy", "stepper_of"]
 
 
 class Stepper(ResultReader):
@@ -82,6 +91,13 @@ class Stepper(ResultReader):
         elif self.due:
             results.append(self._reset_some(self.marked(self.due), self.due))
         return results
+
+    def scan(self, policy: JaxPolicy | TorchPolicy, steps: int) -> tuple[ScannedSteps, StepResults]:
+        """Let the policy step envs on a device so many times, and return the rows and actions."""
+        envs: Any = self.envs
+        done: ScannedSteps = envs.scan(policy, steps, (*self._info.missing, "reset_seed"))
+        flags = done.is_first, done.terminated, done.truncated
+        return done, self.of_steps(done.observation, done.reward, *flags, done.info)
 
     def receive_pending(self) -> list[StepResult]:
         """Receive pending results that need no further action; a single vector env has none."""
@@ -237,6 +253,25 @@ def stepper_of(
         steppers.append(Stepper(group, layout, info, metadata, first_env, reseed))
         first_env += group.num_envs
     return steppers[0] if len(steppers) == 1 else StepperGroups(steppers)
+
+
+def scanned_policy(
+    groups: Sequence[Vector], policy: object, metadata: object
+) -> JaxPolicy | TorchPolicy | None:
+    """The policy if it can step these envs many times at once, else None.
+
+    Args:
+        groups: The vector envs.
+        policy: The policy.
+        metadata: As in `Collector`. A function gets all infos of a reset, so that tensors of each
+            step are needed.
+    """
+    envs = groups[0]
+    if len(groups) == 1 and type(envs) is JaxEnvs and isinstance(policy, JaxPolicy):
+        return policy
+    if len(groups) == 1 and type(envs) is TorchEnvs and isinstance(policy, TorchPolicy):
+        return policy if envs.scans and not callable(metadata) else None
+    return None
 
 
 def _seeds_of(env_ids: np.ndarray, seed: int | Sequence[int]) -> int | Sequence[int]:

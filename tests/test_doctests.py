@@ -15,12 +15,15 @@ MODULES = ["stepwell", *(name for folder in FOLDERS for name in module_names(fol
 NES = "stepwell.wrappers.nes."
 # Packages of extras, by module.
 BRIDGES = "stepwell.buffers.bridges."
+# They load JAX, which other tests must not: their examples are run by a scenario of their own.
+WITH_JAX = (f"{BRIDGES}jax_policies", "stepwell.wrappers.jax_envs")
 NEEDS = {
     "stepwell.buffers.storage.cloud.storage": "obstore",
     "stepwell.collectors.distributed.ray_engine": "ray",
     "stepwell.wrappers.envpool": "envpool",
     f"{BRIDGES}cleanrl": "torch",
     f"{BRIDGES}torch_policies": "torch",
+    "stepwell.wrappers.torch_envs": "torch",
     **dict.fromkeys(
         [f"stepwell.buffers.dropin.sb3.{name}" for name in ("hindsight", "replay", "rollout")],
         "torch",
@@ -57,6 +60,8 @@ def doctests_of(name: str) -> list[doctest.DocTest]:
 def test_the_examples_in_docstrings_print_what_they_say(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if name in WITH_JAX:
+        pytest.skip("run by tests/collectors/test_jax_envs.py, in another process")
     if name in NEEDS:
         pytest.importorskip(NEEDS[name], reason=f"needs {NEEDS[name]}")
     if name.startswith(NES):  # the reader's cartridge

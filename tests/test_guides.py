@@ -31,7 +31,7 @@ GUIDES = [
         "agents",
     ),
     *("atari", "nes", "sequences", "sampling", "loading", "stores", "viewing", "provenance"),
-    *("feeding", "migrate"),
+    *("feeding", "migrate", "device-envs"),
     *(f"feeding/{path.stem}" for path in sorted((DOCS / "feeding").glob("*.md"))),
 ]
 

@@ -31,6 +31,7 @@ NEEDS = {
     "docs/feeding/sheeprl": ["torch"],
     "docs/feeding/tables": ["pyarrow", "google_crc32c"],
     "docs/feeding/tianshou": ["tianshou"],
+    "docs/device-envs": ["torch", "jax"],
     "docs/feeding/torch-and-jax": ["torch", "jax"],
     "docs/feeding/torchrl": ["torchrl"],
     "docs/feeding/world-models": ["torch"],

@@ -22,10 +22,12 @@ from stepwell.wrappers.workers.vector_env import WorkerVectorEnv
 if TYPE_CHECKING:  # imported on first use
     from stepwell.wrappers.check.vector_env import check_vector_env
     from stepwell.wrappers.gymnasium_0_29 import patch_gymnasium
+    from stepwell.wrappers.jax_envs import JaxEnvs
     from stepwell.wrappers.nes import NesEnv, make_nes
     from stepwell.wrappers.old_gym.env import from_gym
     from stepwell.wrappers.old_gym.nes_py_patch import patch_nes_py
     from stepwell.wrappers.pettingzoo_env import from_pettingzoo
+    from stepwell.wrappers.torch_envs import TorchEnvs
 
 __all__ = [
     "AleFrameSkip",
@@ -38,11 +40,13 @@ __all__ = [
     "FrameSkip",
     "FrameStack",
     "Grayscale",
+    "JaxEnvs",
     "NesEnv",
     "NoopStart",
     "Resize",
     "SeededResets",
     "SignReward",
+    "TorchEnvs",
     "WorkerVectorEnv",
     "atari_games",
     "check_vector_env",
@@ -63,10 +67,12 @@ if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
         {
             "check.vector_env": ["check_vector_env"],
             "gymnasium_0_29": ["patch_gymnasium"],
+            "jax_envs": ["JaxEnvs"],
             "nes.env": ["NesEnv"],
             "nes.vector": ["make_nes"],
             "old_gym.env": ["from_gym"],
             "old_gym.nes_py_patch": ["patch_nes_py"],
             "pettingzoo_env": ["from_pettingzoo"],
+            "torch_envs": ["TorchEnvs"],
         },
     )

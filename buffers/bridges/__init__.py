@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # loaded on first use
     from stepwell.buffers.bridges.formats.format import format_names
     from stepwell.buffers.bridges.formats.importing import ImportReport, import_episodes
     from stepwell.buffers.bridges.jax_arrays import to_jax
+    from stepwell.buffers.bridges.jax_policies import jax_policy
     from stepwell.buffers.bridges.rlds_steps import rlds_episodes
     from stepwell.buffers.bridges.sb3.models import count_sb3_steps
     from stepwell.buffers.bridges.sb3.policy import sb3_policy
@@ -43,6 +44,7 @@ __all__ = [
     "from_tensordict",
     "from_tianshou",
     "import_episodes",
+    "jax_policy",
     "rlds_episodes",
     "sb3_policy",
     "to_cleanrl",
@@ -66,6 +68,7 @@ if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
             "formats.importing": ["ImportReport", "import_episodes"],
             "formats.format": ["format_names"],
             "jax_arrays": ["to_jax"],
+            "jax_policies": ["jax_policy"],
             "rlds_steps": ["rlds_episodes"],
             "sb3.models": ["count_sb3_steps"],
             "sb3.policy": ["sb3_policy"],

@@ -178,15 +178,25 @@ class TorchPolicy:
         Raises:
             ValueError: The module's output does not fit the mode.
         """
-        count = len(is_first)
+        action, extras = self.choose(self._to_tensors(observation), len(is_first))
+        return action.cpu().numpy(), {name: rows.cpu().numpy() for name, rows in extras.items()}
+
+    def choose(self, observation: Any, count: int) -> tuple[Any, dict[str, Any]]:
+        """Actions and extras as tensors on the device of the observations.
+
+        Args:
+            observation: Tensors ``[N, ...]``.
+            count: Number of envs N.
+
+        Raises:
+            ValueError: The module's output does not fit the mode.
+        """
         with self._torch.inference_mode():
-            seen = self._seen(observation)
-            output, worth = self._output(seen)
+            output, worth = self._output(self._cast(observation))
             action, extras = self._choose(output, count)
             if self._critic is not None:
                 extras["value"] = self._column(worth, count)
-            named = {name: tensor.float().cpu().numpy() for name, tensor in extras.items()}
-            return action.cpu().numpy(), named
+            return action, {name: tensor.float() for name, tensor in extras.items()}
 
     def _values(self, observation: Any) -> np.ndarray:
         """Values [K] float32 of observations ``[K, ...]``."""

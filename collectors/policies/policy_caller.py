@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from gymnasium import spaces
@@ -70,6 +70,7 @@ class PolicyCaller:
                 "store_state=True: expected a policy with a state, got one without a method "
                 "initial_state(num_envs); leave store_state out, or give the policy that method"
             )
+        self._num_envs = num_envs
         self._stores_state = store_state
         self.version: int | None = None
         """Number of the weights, stored as the extra ``policy_version``; None: not stored."""
@@ -102,6 +103,27 @@ class PolicyCaller:
         choice = self._choice(action, extras, before, n)
         self.state.put(after, env_ids, n)
         return choice
+
+    def check_steps(
+        self, action: object, extras: Mapping[str, np.ndarray], steps: int
+    ) -> dict[str, np.ndarray]:
+        """Check the choices of T steps that envs on a device were stepped with.
+
+        Args:
+            action: ``[T, N, ...]``, nested like the action space.
+            extras: ``[T, N, ...]`` by name.
+            steps: Number of steps T.
+
+        Returns:
+            The fields of action and extras, ``[T, N, ...]`` by name.
+
+        Raises:
+            ValueError: They have another shape, structure, dtype or range.
+        """
+        n = self._num_envs
+        flat = {name: _merged(rows) for name, rows in extras.items()}
+        leaves = self._choice(_merged(action), flat, {}, steps * n).leaves
+        return {name: rows.reshape(steps, n, *rows.shape[1:]) for name, rows in leaves.items()}
 
     def _choice(
         self,
@@ -343,6 +365,15 @@ class PolicyState:
                 )
         for name, rows in leaves:
             self._now[name][slice(None) if env_ids is None else env_ids] = rows
+
+
+def _merged(value: Any) -> Any:
+    """Nested arrays ``[T, N, ...]`` as ``[T * N, ...]``."""
+    if isinstance(value, Mapping):
+        return {key: _merged(part) for key, part in value.items()}
+    if isinstance(value, tuple | list):
+        return tuple(map(_merged, value))
+    return value.reshape(-1, *value.shape[2:]) if np.ndim(value) > 1 else value
 
 
 def split_extras(layout: Layout, result: object) -> tuple[object, Mapping[str, object]]:

@@ -1,0 +1,62 @@
+"""Envs that run in JAX, stepped many times at once; run in another process."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.examples import by_tier
+from support.source_tree import CHECKOUT
+
+if importlib.util.find_spec("jax") is None:  # not imported: JAX warns of later forks
+    pytest.skip("needs jax", allow_module_level=True)
+
+SCENARIO = CHECKOUT / "tests" / "support" / "libraries" / "jax_envs_scenario.py"
+CHECKS = [
+    node.name
+    for node in ast.parse(SCENARIO.read_text(encoding="utf-8")).body
+    if isinstance(node, ast.FunctionDef) and node.name.startswith("check_")
+]
+
+
+def run(platform: str, *words: str) -> tuple[dict[str, str], str]:
+    """The checks that ran, each with the reason why it was left out, if so; and all output."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-m", "support.libraries.jax_envs_scenario", *words],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        cwd=CHECKOUT / "tests",
+        env={**os.environ, "JAX_PLATFORMS": platform},
+    )
+    lines = [line.partition(" ") for line in done.stdout.splitlines()]
+    return {name: reason for name, _, reason in lines}, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def on_cpu() -> tuple[dict[str, str], str]:
+    return run("cpu", *["full"] * by_tier(0, 0, 1))
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_on_the_cpu(check: str, on_cpu: tuple[dict[str, str], str]) -> None:
+    found, text = on_cpu
+    assert check in found, text
+    if found[check]:
+        pytest.skip(found[check])
+
+
+def test_on_a_gpu_the_rows_are_right_too() -> None:
+    if not Path("/dev/nvidia0").exists():
+        pytest.skip("needs an NVIDIA GPU, and jax[cuda12]")
+    if importlib.util.find_spec("jax_cuda12_plugin") is None:
+        pytest.skip("needs jax[cuda12]")
+    found, text = run("cuda", "any-device")
+    assert len(found) >= 4, text
+    assert not any(found.values()), text

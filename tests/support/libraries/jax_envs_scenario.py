@@ -1,0 +1,617 @@
+"""Checks of envs that run in JAX, for a process of their own.
+
+Once JAX is loaded, a process that forks is warned; other tests fork. Says the names of the checks
+that passed, one a line, and behind a name why a check was left out.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from doctest import DocTestFinder, DocTestRunner
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.envs.phys2d.cartpole import CartPoleFunctional
+from gymnasium.envs.phys2d.pendulum import PendulumFunctional
+from gymnasium.vector import AutoresetMode
+
+import stepwell as sw
+from stepwell.buffers import End, SequenceReplayBuffer
+from stepwell.buffers.bridges import jax_policies
+from stepwell.buffers.bridges.jax_policies import JaxPolicy
+from stepwell.collectors.collector import Seeds
+from stepwell.wrappers import jax_envs
+
+
+class LeftOut(Exception):
+    """A check cannot run here; the text says why."""
+
+
+class Walk(NamedTuple):
+    """The state of a `Walker`."""
+
+    place: Any
+    steps: Any
+
+
+class Walker:
+    """An env of whole numbers that ends at random in each of the three ways.
+
+    Args:
+        dtype: Dtype of the number that is observed.
+    """
+
+    observation_space = spaces.Dict(
+        {"place": spaces.Box(-99, 99, (2,), np.int32), "steps": spaces.Box(0, 99, (), np.int32)}
+    )
+    action_space = spaces.Discrete(5, dtype=np.int32)
+
+    def _observation(self, state: Walk) -> Any:
+        return {"place": state.place, "steps": state.steps}
+
+    def reset(self, key: Any) -> Any:
+        state = Walk(jax.random.randint(key, (2,), -9, 9), jnp.int32(0))
+        return state, self._observation(state)
+
+    def step(self, key: Any, state: Walk, action: Any) -> Any:
+        drawn = jax.random.randint(key, (3,), 0, 8)
+        after = Walk(state.place + action * drawn[2], state.steps + 1)
+        info = {"drawn": drawn[2]}
+        reward = (action - drawn[2]).astype(jnp.float32)
+        ends = drawn[0] == 0, drawn[1] == 0
+        return after, self._observation(after), reward, *ends, info
+
+
+def wander(params: Any, key: Any, observation: Any, is_first: Any) -> Any:
+    """Actions for a `Walker`, of all arguments, with extras."""
+    drawn = jax.random.randint(key, is_first.shape, 0, 5, dtype=jnp.int32)
+    action = (drawn + observation["steps"] + params) % 5
+    return action, {"drawn": drawn, "begins": is_first}
+
+
+def act(params: Any, key: Any, observation: Any, is_first: Any) -> Any:
+    """Actions of two, drawn by a linear function, and their log-probability."""
+    logits = observation.reshape(len(is_first), -1)[:, :4] @ params
+    action = jax.random.categorical(key, logits)
+    log_prob = jax.nn.log_softmax(logits)[jnp.arange(len(action)), action]
+    return action, {"log_prob": log_prob, "value": logits.mean(axis=1)}
+
+
+def push(params: Any, key: Any, observation: Any, is_first: Any) -> Any:
+    """Continuous actions."""
+    mean = jnp.tanh(observation[:, :3] @ params)
+    noise = jax.random.normal(key, mean.shape)
+    return mean + 0.3 * noise, {"log_prob": (-0.5 * noise**2).sum(axis=1)}
+
+
+class Stepped:
+    """A policy that a Collector does not know as one of JAX: envs are stepped one by one."""
+
+    def __init__(self, policy: JaxPolicy) -> None:
+        self._policy, self.begin = policy, policy.begin
+        if hasattr(policy, "value"):
+            self.value = policy.value
+
+    def __call__(self, observation: Any, is_first: np.ndarray) -> Any:
+        """The policy's result."""
+        return self._policy(observation, is_first)
+
+
+class Case(NamedTuple):
+    """Envs, which keep what they have compiled and are given again, and a policy."""
+
+    envs: Callable[[int], sw.JaxEnvs]
+    policy: Callable[[], JaxPolicy]
+
+
+WEIGHTS = np.linspace(-1, 1, 8, dtype=np.float32).reshape(4, 2)
+WALK = Case(
+    cache(lambda n: sw.JaxEnvs(Walker(), n, max_episode_steps=9)),
+    cache(lambda: sw.bridges.jax_policy(wander, jnp.int32(1))),
+)
+CARTPOLE = Case(
+    cache(lambda n: sw.JaxEnvs(CartPoleFunctional(), n, max_episode_steps=40)),
+    cache(
+        lambda: sw.bridges.jax_policy(
+            act, WEIGHTS, value=lambda params, seen: (seen @ params)[:, 0]
+        )
+    ),
+)
+PENDULUM = Case(
+    cache(lambda n: sw.JaxEnvs(PendulumFunctional(), n, max_episode_steps=50)),
+    cache(lambda: sw.bridges.jax_policy(push, WEIGHTS[:3, :1])),
+)
+
+
+def rows_of(replay: SequenceReplayBuffer) -> list[Any]:
+    """All that a replay holds, but for how its rows are chunked."""
+    return [
+        (one.id, one.stream, one.end, one.metadata, {k: v.tobytes() for k, v in one.fields.items()})
+        for one in replay.iter_episodes()
+    ]
+
+
+def assert_same_rows(case: Case, num_envs: int = 8, **options: Any) -> SequenceReplayBuffer:
+    """The rows, digests and reports of a Collector that scans are those of one that steps."""
+    replays: list[SequenceReplayBuffer] = []
+    reports: list[list[Any]] = []
+    for wrap in (lambda policy: policy, Stepped):
+        replay = SequenceReplayBuffer(seed=0)
+        envs, policy = case.envs(num_envs), wrap(case.policy())
+        seen: list[Any] = []
+        with sw.Collector(envs, policy, replay, seed=3, **options) as collector:
+            for call in (
+                partial(collector.collect, steps=700),
+                partial(collector.rollout, 21),
+                partial(collector.collect, steps=1),
+                partial(collector.collect, episodes=9),
+                partial(collector.collect, seeds=[5, 6, 7, 8, 9, 10, 11, 12, 13, 14]),
+                partial(collector.collect, steps=300),
+            ):
+                call()
+                report = collector.report.to_json()
+                seen.append({k: v for k, v in report.items() if "second" not in k})
+                for name in ("stored_bytes", "compression"):  # chunks may be others
+                    del seen[-1][name]
+        replays.append(replay)
+        reports.append(seen)
+    assert reports[0] == reports[1]
+    scanned, stepped = map(rows_of, replays)
+    assert scanned == stepped
+    return replays[0]
+
+
+def check_the_rows_of_whole_numbers_are_those_of_single_steps() -> None:
+    replay = assert_same_rows(WALK, info={"drawn": -1, "unknown": 2.5})
+    ends = {int(one.end) for one in replay.iter_episodes()}
+    assert {int(End.TERMINATED), int(End.TRUNCATED), 3} <= ends
+
+
+def check_the_rows_of_a_network_are_those_of_single_steps() -> None:
+    assert_same_rows(CARTPOLE)
+
+
+def check_the_rows_of_continuous_actions_are_those_of_single_steps() -> None:
+    assert_same_rows(PENDULUM)
+
+
+def check_the_rows_are_those_of_a_loop_over_one_env_at_a_time() -> None:
+    """The model: plain functions, the documented keys, and no vector env."""
+    n, seed, limit = 3, 3, 9
+    replay = SequenceReplayBuffer(seed=0)
+    envs = WALK.envs(n)
+    with sw.Collector(envs, WALK.policy(), replay, seed=seed) as collector:
+        collector.collect(steps=400)
+    stored: dict[int, list[Any]] = {env: [] for env in range(n)}
+    for one in replay.iter_episodes():
+        stored[one.stream].append(one)
+    # The seed of the reset is in the metadata; the policy's key comes from a generator.
+    policy_rng = collector_policy_rng(seed)
+    policy_key = jax.random.key(int(policy_rng.integers(1 << 32)))
+    env = Walker()
+    keys = [jax.random.key(stored[i][0].metadata["seed"]) for i in range(n)]
+    newest: list[Any] = []
+    model: list[list[dict[str, Any]]] = [[] for _ in range(n)]
+
+    def split(i: int) -> Any:
+        keys[i], now = jax.random.split(keys[i])
+        return now
+
+    for i in range(n):
+        state, seen = env.reset(split(i))
+        newest.append((state, False, 0))
+        model[i].append({"seen": seen, "reward": 0.0, "first": True, "end": 0})
+    vector_steps = sum(one.fields["reward"].size for one in stored[0]) - 1
+    for number in range(vector_steps):
+        together = {
+            name: jnp.stack([model[i][-1]["seen"][name] for i in range(n)])
+            for name in ("place", "steps")
+        }
+        first = jnp.array([model[i][-1]["first"] for i in range(n)])
+        now = jax.random.fold_in(policy_key, number)
+        action, extras = wander(jnp.int32(1), now, together, first)
+        for i in range(n):
+            state, has_ended, elapsed = newest[i]
+            row = model[i][-1]
+            row["action"] = 0 if has_ended else int(action[i])
+            row["drawn"] = 0 if has_ended else int(extras["drawn"][i])
+            now_i = split(i)
+            if has_ended:
+                state, seen = env.reset(now_i)
+                newest[i] = state, False, 0
+                model[i].append({"seen": seen, "reward": 0.0, "first": True, "end": 0})
+                continue
+            state, seen, reward, terminated, truncated, _ = env.step(now_i, state, action[i])
+            late = bool(truncated) or elapsed + 1 >= limit
+            newest[i] = state, bool(terminated) or late, elapsed + 1
+            end = int(terminated) * int(End.TERMINATED) | late * int(End.TRUNCATED)
+            model[i].append({"seen": seen, "reward": float(reward), "first": False, "end": end})
+    for i in range(n):
+        rows = [dict(row) for row in model[i]]
+        rows[-1] |= {"action": 0, "drawn": 0}
+        found = [
+            (place.tolist(), int(steps), float(reward), int(action), int(drawn))
+            for one in stored[i]
+            for place, steps, reward, action, drawn in zip(
+                one.fields["observation/place"],
+                one.fields["observation/steps"],
+                one.fields["reward"],
+                one.fields["action"],
+                one.fields["extra/drawn"],
+                strict=True,
+            )
+        ]
+        wanted = [
+            (
+                np.asarray(row["seen"]["place"]).tolist(),
+                int(row["seen"]["steps"]),
+                row["reward"],
+                row["action"],
+                row["drawn"],
+            )
+            for row in rows
+        ]
+        if len(wanted) == len(found) + 1:  # the reset's row of an episode without a step
+            assert wanted.pop()[1] == 0
+        assert found == wanted
+        ends = [row["end"] for row in rows if row["end"]]
+        assert [int(one.end) for one in stored[i] if int(one.end) & 3] == ends
+
+
+def collector_policy_rng(seed: int) -> np.random.Generator:
+    """The generator of the first session's policy."""
+    return Seeds(seed, 0).policy_rng()
+
+
+def check_rollouts_are_those_of_single_steps() -> None:
+    for case in (CARTPOLE, WALK):
+        found: list[list[Any]] = []
+        for wrap in (lambda policy: policy, Stepped):
+            with sw.Collector(case.envs(4), wrap(case.policy()), seed=1) as collector:
+                collector.collect(steps=40)
+                found.append([collector.rollout(k) for k in (7, 13, 64, 1)])
+        for one, two in zip(*found, strict=True):
+            assert_same_tree(vars_of(one), vars_of(two))
+
+
+def vars_of(rollout: sw.Rollout) -> dict[str, Any]:
+    names = "observation action reward is_first terminated truncated cut mask info extras".split()
+    ends = rollout.bootstrap
+    return {name: getattr(rollout, name) for name in names} | {
+        "bootstrap": [ends.step, ends.env, ends.observation, ends.value],
+        "returns": list(rollout.episode_returns),
+        "lengths": list(rollout.episode_lengths),
+    }
+
+
+def assert_same_tree(one: Any, two: Any) -> None:
+    """Nested arrays are the same, with their dtypes."""
+    leaves = [jax.tree.flatten(each, is_leaf=lambda leaf: leaf is None) for each in (one, two)]
+    assert leaves[0][1] == leaves[1][1]
+    for a, b in zip(leaves[0][0], leaves[1][0], strict=True):
+        if a is None:
+            assert b is None
+            continue
+        assert np.asarray(a).dtype == np.asarray(b).dtype
+        np.testing.assert_array_equal(a, b)
+
+
+def check_short_rollouts_are_one_long_one() -> None:
+    joined = []
+    for lengths in ([20], [7, 13], [1] * 20):
+        with sw.Collector(CARTPOLE.envs(4), CARTPOLE.policy(), seed=1) as collector:
+            parts = [collector.rollout(k) for k in lengths]
+        joined.append([np.concatenate([part.observation for part in parts]).tobytes()])
+        joined[-1].append(np.concatenate([part.extras["log_prob"] for part in parts]).tobytes())
+    assert joined[0] == joined[1] == joined[2]
+
+
+def check_functions_of_the_user_see_what_they_see_step_by_step() -> None:
+    found: list[list[Any]] = []
+    for wrap in (lambda policy: policy, Stepped):
+        seen: list[Any] = []
+
+        def on_step(step: Any, seen: list[Any] = seen) -> None:
+            seen.append(jax.tree.map(lambda a: np.asarray(a).tolist(), tuple(step)))
+
+        with sw.Collector(
+            *(WALK.envs(3), wrap(WALK.policy()), SequenceReplayBuffer(seed=0)),
+            seed=2,
+            on_step=on_step,
+            on_episode=seen.append,
+        ) as collector:
+            collector.collect(steps=60)
+            collector.collect(episodes=4)
+        found.append(seen)
+    assert found[0] == found[1]
+    assert len(found[0]) > 30
+
+
+def check_an_error_of_the_users_function_keeps_the_rows_that_were_counted() -> None:
+    kept: list[Any] = []
+    for wrap in (lambda policy: policy, Stepped):
+
+        def on_step(step: Any) -> None:
+            if step.total_steps == 12:
+                raise RuntimeError("enough")
+
+        replay = SequenceReplayBuffer(seed=0)
+        with (
+            sw.Collector(
+                WALK.envs(2), wrap(constant()), replay, seed=2, on_step=on_step
+            ) as collector,
+            pytest.raises(RuntimeError, match="enough") as caught,
+        ):
+            collector.collect(steps=60)
+        assert any("kept: 12 steps" in note for note in caught.value.__notes__), (
+            caught.value.__notes__
+        )
+        kept.append(rows_of(replay))
+    assert kept[0] == kept[1]
+
+
+@cache
+def constant() -> JaxPolicy:
+    """Always the action 1."""
+    return sw.bridges.jax_policy(lambda params, key, seen, first: jnp.ones(first.shape, jnp.int32))
+
+
+def check_an_action_outside_of_the_space_is_refused_before_a_row_is_stored() -> None:
+    replay = SequenceReplayBuffer(seed=0)
+    policy = sw.bridges.jax_policy(
+        lambda params, key, seen, first: jnp.full(first.shape, 5, jnp.int32)
+    )
+    with (
+        sw.Collector(WALK.envs(2), policy, replay, seed=0) as collector,
+        pytest.raises(ValueError, match=r"action 5 .*Discrete\(5"),
+    ):
+        collector.collect(steps=10)
+    assert not replay.is_bound
+
+
+def check_other_params_need_no_other_compilation() -> None:
+    traced: list[int] = []
+
+    def counted(params: Any, key: Any, observation: Any, is_first: Any) -> Any:
+        traced.append(1)
+        return act(params, key, observation, is_first)
+
+    policy = sw.bridges.jax_policy(counted, WEIGHTS)
+    digests = []
+    with sw.Collector(CARTPOLE.envs(4), policy, SequenceReplayBuffer(seed=0), seed=0) as collector:
+        collector.rollout(16)
+        before = len(traced)
+        for factor in (2.0, -3.0):
+            policy.params = WEIGHTS * np.float32(factor)
+            digests.append(collector.rollout(16).extras["value"].tobytes())
+            collector.collect(steps=40)
+    assert len(traced) == before
+    assert len(set(digests)) == 2
+
+
+def check_last_observations_are_the_true_ones() -> None:
+    replay = SequenceReplayBuffer(seed=0)
+    with sw.Collector(CARTPOLE.envs(8), CARTPOLE.policy(), replay, seed=0) as collector:
+        collector.collect(steps=2000)
+    ended = [one for one in replay.iter_episodes() if int(one.end) & 3]
+    assert {int(one.end) & 3 for one in ended} >= {1, 2}
+    for one in ended:
+        x, _, theta, _ = np.abs(one.fields["observation"]).T
+        out = (x > 2.4) | (theta > 12 * 2 * np.pi / 360)
+        assert not out[:-1].any()
+        assert out[-1] == bool(int(one.end) & int(End.TERMINATED))
+        assert bool(int(one.end) & int(End.TRUNCATED)) == (one.steps == 40)
+
+
+def check_an_env_plays_the_same_among_any_number_of_others() -> None:
+    def played(n: int) -> list[Any]:
+        envs = WALK.envs(n)
+        seen = [envs.reset(seed=5)[0]["place"][1].tolist()]
+        for _ in range(60):
+            observation, reward, *_ = envs.step(np.ones(n, np.int32))
+            seen += [observation["place"][1].tolist(), reward[1].item()]
+        return seen
+
+    assert played(2) == played(7)
+
+
+def check_a_folder_holds_the_same_rows() -> None:
+    found = []
+    for path in (None, Path("store")):
+        replay = SequenceReplayBuffer(path, seed=0)
+        with sw.Collector(WALK.envs(4), WALK.policy(), replay, seed=0) as collector:
+            digest = collector.collect(steps=3000).digest
+        found.append((digest, [row[3:] for row in rows_of(replay)]))
+        replay.close()
+    assert found[0][0] == found[1][0]
+    with SequenceReplayBuffer.open("store", read_only=True) as opened:
+        assert opened.steps >= 3000
+
+
+def check_the_envs_are_a_right_vector_env() -> None:
+    envs = sw.JaxEnvs(Walker(), 3)
+    assert envs.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
+    with pytest.raises(ValueError, match="reset before"):
+        envs.step(np.zeros(3, np.int32))
+    first, info = envs.reset(seed=4)
+    assert info == {}
+    assert envs.observation_space.contains(first)
+    again, _ = envs.reset(seed=[4, 5, 6])
+    assert_same_tree(first, again)
+    later, _ = envs.reset()
+    assert not np.array_equal(first["place"], later["place"])
+    with pytest.raises(ValueError, match="2"):
+        envs.reset(seed=[1, 2])
+    with pytest.raises(ValueError, match="options"):
+        envs.reset(seed=1, options={"reset_mask": np.ones(3, bool)})
+    assert sw.check_vector_env(lambda: sw.JaxEnvs(Walker(), 3, max_episode_steps=9)) is not None
+
+
+def check_a_policy_of_jax_steps_any_env() -> None:
+    policy = sw.bridges.jax_policy(act, WEIGHTS)
+    with sw.Collector(sw.make_vec("CartPole-v1", 2, num_workers=0), policy, seed=0) as collector:
+        rollout = collector.rollout(16)
+    assert sorted(rollout.extras) == ["log_prob", "value"]
+    assert not np.array_equal(rollout.action, np.zeros_like(rollout.action))
+
+
+class Wrong(Walker):
+    """A `Walker` one of whose functions is replaced."""
+
+    def __init__(self, **changes: Any) -> None:
+        for name, value in changes.items():
+            setattr(self, name, value)
+
+
+def wrong_envs() -> Iterator[tuple[type[Exception], str, Callable[[], Any]]]:
+    """Errors, a pattern of their text, and what is wrong."""
+    right = Walker()
+
+    def stepping(change: Callable[[Any], Any]) -> Callable[..., Any]:
+        return lambda *given: change(right.step(*given))
+
+    def other(place: int, value: Any) -> Callable[[Any], Any]:
+        return lambda result: (*result[:place], value, *result[place + 1 :])
+
+    yield TypeError, "observation_space", lambda: object()
+    yield TypeError, "action_space.*5", lambda: Wrong(action_space=5)
+    yield TypeError, "instance", lambda: Walker
+    box = spaces.Box(0, 1, (3,))
+    yield ValueError, "observation.*Tuple", lambda: Wrong(observation_space=spaces.Tuple([box]))
+    float_steps = {"place": right.observation_space["place"], "steps": box}
+    yield ValueError, "steps.*int32", lambda: Wrong(observation_space=spaces.Dict(float_steps))
+    yield ValueError, r"reward.*\(2,\)", lambda: Wrong(step=stepping(other(2, jnp.zeros(2))))
+    yield ValueError, "structure", lambda: Wrong(step=stepping(other(0, (1, 2, 3))))
+    yield (
+        ValueError,
+        "float32",
+        lambda: Wrong(step=stepping(lambda r: (r[0]._replace(steps=1.0), *r[1:]))),
+    )
+
+
+def check_wrong_envs_are_refused_before_the_first_step() -> None:
+    for error, words, make in wrong_envs():
+        with pytest.raises(error, match=words):
+            sw.JaxEnvs(make(), 2)
+    for number in (0, True, 2.0):
+        with pytest.raises(ValueError, match="num_envs"):
+            sw.JaxEnvs(Walker(), number)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="max_episode_steps"):
+        sw.JaxEnvs(Walker(), 2, max_episode_steps=-1)
+    with pytest.raises(TypeError, match="params"):
+        sw.JaxEnvs(Walker(), 2, params=3)
+    with pytest.raises(TypeError, match="function"):
+        sw.bridges.jax_policy(5)  # type: ignore[arg-type]
+
+
+def needs(module: str) -> Any:
+    """An optional library."""
+    if importlib.util.find_spec(module.partition(".")[0]) is None:
+        raise LeftOut(f"needs {module}")
+    return importlib.import_module(module)
+
+
+def check_gymnax_rows_are_those_of_single_steps() -> None:
+    gymnax = needs("gymnax")
+    for name, policy in (
+        ("CartPole-v1", act),
+        ("Pendulum-v1", push),
+        ("Breakout-MinAtar", act),
+    ):
+        env, params = gymnax.make(name)
+        weights = WEIGHTS[:3, :1] if policy is push else WEIGHTS
+        case = Case(
+            cache(partial(sw.JaxEnvs, env, params=params)),
+            cache(partial(sw.bridges.jax_policy, policy, weights)),
+        )
+        assert_same_rows(case, 4)
+
+
+def check_gymnax_time_limits_and_ends_are_apart() -> None:
+    gymnax = needs("gymnax")
+    env, params = gymnax.make("CartPole-v1")
+    params = params.replace(max_steps_in_episode=25)
+    replay = SequenceReplayBuffer(seed=0)
+    with sw.Collector(
+        sw.JaxEnvs(env, 8, params=params), sw.bridges.jax_policy(act, WEIGHTS), replay, seed=0
+    ) as collector:
+        collector.collect(steps=3000)
+    ends = [(int(one.end) & 3, one.steps) for one in replay.iter_episodes()]
+    assert {2} <= {end for end, _ in ends}
+    assert {1} <= {end for end, _ in ends}
+    for end, steps in ends:
+        if end:
+            assert (end & int(End.TRUNCATED) > 0) == (steps == 25)
+
+
+def check_brax_rows_are_those_of_single_steps() -> None:
+    if "full" not in sys.argv:
+        raise LeftOut("needs --full: Brax compiles for minutes")
+    with warnings.catch_warnings():  # that it is not maintained, and of its own use of MuJoCo
+        warnings.simplefilter("ignore")
+        envs = needs("brax.envs")
+        wrappers = importlib.import_module("brax.envs.wrappers.training")
+        inner = envs.get_environment("inverted_pendulum", backend="spring")
+        limited = wrappers.EpisodeWrapper(inner, episode_length=20, action_repeat=1)
+        case = Case(
+            cache(partial(sw.JaxEnvs, limited)),
+            cache(partial(sw.bridges.jax_policy, push, WEIGHTS[:3, :1])),
+        )
+        made = case.envs(4)
+        assert made.single_action_space == spaces.Box(-3, 3, (1,), np.float32)
+        replay = assert_same_rows(case, 4)
+        ends = [(int(one.end) & 3, one.steps) for one in replay.iter_episodes()]
+        assert (int(End.TRUNCATED), 20) in ends
+        assert all(steps <= 20 for _, steps in ends)
+        for wrapper in ("AutoResetWrapper", "VmapWrapper"):
+            with pytest.raises(TypeError, match=wrapper):
+                sw.JaxEnvs(getattr(wrappers, wrapper)(limited), 2)
+
+
+def check_the_examples_in_docstrings_run() -> None:
+    for module in (jax_envs, jax_policies):
+        for test in DocTestFinder().find(module):
+            report: list[str] = []
+            assert DocTestRunner(verbose=False).run(test, out=report.append).failed == 0, report
+
+
+ON_ANY_DEVICE = [
+    "check_the_rows_of_whole_numbers_are_those_of_single_steps",
+    "check_the_rows_are_those_of_a_loop_over_one_env_at_a_time",
+    "check_last_observations_are_the_true_ones",
+    "check_other_params_need_no_other_compilation",
+]
+CHECKS = [name for name in list(globals()) if name.startswith("check_")]
+
+if __name__ == "__main__":
+    if "any-device" in sys.argv:
+        assert jax.default_backend() != "cpu"
+    with tempfile.TemporaryDirectory() as place:
+        os.chdir(place)
+        # Each envs compile their own loops; many here are the same.
+        jax.config.update("jax_compilation_cache_dir", f"{place}/compiled")
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+        for name in ON_ANY_DEVICE if "any-device" in sys.argv else CHECKS:
+            began = time.perf_counter()
+            try:
+                globals()[name]()
+            except LeftOut as reason:
+                print(name, f"left out: {reason}", flush=True)
+            else:
+                print(name, flush=True)
+            print(f"{time.perf_counter() - began:.1f} s", file=sys.stderr)
