@@ -18,7 +18,7 @@ from stepwell.collectors.vector_envs import Vector, mode_of
 from stepwell.wrappers.ale_env import emulator_of
 from stepwell.wrappers.recipe import recipe_of
 
-__all__ = ["VideoRecorder", "real_time_fps"]
+__all__ = ["VideoRecorder", "is_atari", "real_time_fps", "rendered", "single_envs"]
 
 _ATARI_FPS = 60  # frames of the console a second; ale-py's metadata says 30
 _DEFAULT_FPS = 30  # where an env declares none, as in gymnasium
@@ -38,7 +38,7 @@ class VideoRecorder:
     """
 
     def __init__(self, envs: Vector, files: Mapping[int, Path | None]) -> None:
-        self._envs = _single_envs(envs)
+        self._envs = single_envs(envs, "video")
         self._files = files
         self._open: dict[int, _OpenVideo] = {}
         self._videos: dict[int, Video] = {}
@@ -60,7 +60,7 @@ class VideoRecorder:
                 env = self._envs[int(report.env_ids[place])]
                 if report.is_first[place]:
                     self._begin(number, env)
-                self._open[number].add(_render(env))
+                self._open[number].add(rendered(env, "video"))
                 if ended[place]:
                     self._videos[number] = self._open.pop(number).finish()
 
@@ -113,39 +113,39 @@ def real_time_fps(env: _AnyEnv) -> Fraction:
         (Fraction(15, 1), Fraction(50, 1))
     """
     per_frame = env.metadata.get("render_fps") or _DEFAULT_FPS
-    base = Fraction(_ATARI_FPS if _is_atari(env) else per_frame).limit_denominator(1001)
+    base = Fraction(_ATARI_FPS if is_atari(env) else per_frame).limit_denominator(1001)
     return base / int(recipe_of(env, None)["frame_skip"])
 
 
-def _single_envs(envs: Vector) -> tuple[_AnyEnv, ...]:
+def single_envs(envs: Vector, what: str) -> tuple[_AnyEnv, ...]:
     """The single envs, which are rendered one by one."""
     inner = envs.unwrapped
     if not isinstance(inner, SyncVectorEnv):
         raise ValueError(
-            f"video: expected envs that are stepped in this process, got {type(inner).__name__}; "
+            f"{what}: expected envs that are stepped in this process, got {type(inner).__name__}; "
             f"give evaluate the env's id, or make the envs with num_workers=0 (make_atari: "
             f"backend='python' too)"
         )
     mode = mode_of(envs)
     if mode is not AutoresetMode.NEXT_STEP:
         raise ValueError(
-            f"video: expected envs with autoreset mode NEXT_STEP, got {mode.name}, under which an "
+            f"{what}: expected envs with autoreset mode NEXT_STEP, got {mode.name}, under which an "
             f"env is reset before its last frame can be rendered; make them with NEXT_STEP"
         )
     for env in inner.envs:
-        if env.render_mode != "rgb_array" and not _is_atari(env):
+        if env.render_mode != "rgb_array" and not is_atari(env):
             raise ValueError(
-                f"video: expected envs made with render_mode='rgb_array', got {env.render_mode!r}; "
-                f"make them so, or give evaluate the env's id"
+                f"{what}: expected envs made with render_mode='rgb_array', got {env.render_mode!r}; "
+                f"make them so"
             )
     return tuple(inner.envs)
 
 
-def _is_atari(env: _AnyEnv) -> bool:
+def is_atari(env: _AnyEnv) -> bool:
     return type(env.unwrapped).__module__.split(".")[0] == "ale_py"
 
 
-def _render(env: _AnyEnv) -> Frame:
+def rendered(env: _AnyEnv, what: str) -> Frame:
     if env.render_mode != "rgb_array":  # an Atari game: its screen can be read in any mode
         emulator = emulator_of(env)
         screen = np.empty((*emulator.getScreenDims(), 3), np.uint8)
@@ -154,7 +154,7 @@ def _render(env: _AnyEnv) -> Frame:
     frame: Any = env.render()
     if not (isinstance(frame, np.ndarray) and frame.ndim == 3 and frame.shape[2] == 3):
         got = frame.shape if isinstance(frame, np.ndarray) else type(frame).__name__
-        raise ValueError(f"video: expected render() to give a frame [H, W, 3], got {got}")
+        raise ValueError(f"{what}: expected render() to give a frame [H, W, 3], got {got}")
     if frame.dtype != np.uint8:
-        raise ValueError(f"video: expected render() to give uint8, got {frame.dtype}")
+        raise ValueError(f"{what}: expected render() to give uint8, got {frame.dtype}")
     return frame
