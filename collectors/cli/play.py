@@ -48,9 +48,7 @@ def play(
     ] = None,
     episodes: Annotated[
         str | None,
-        typer.Option(
-            metavar="N", help="Quit after N episodes that ended.", rich_help_panel=RUN
-        ),
+        typer.Option(metavar="N", help="Quit after N episodes that ended.", rich_help_panel=RUN),
     ] = None,
     seed: Annotated[
         str | None,
@@ -78,9 +76,7 @@ def play(
     ] = None,
     keys: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="Other keys, from a TOML file.", rich_help_panel=_KEYS
-        ),
+        typer.Option(metavar="FILE", help="Other keys, from a TOML file.", rich_help_panel=_KEYS),
     ] = None,
     print_keys: Annotated[
         bool,
@@ -141,8 +137,8 @@ def play(
     """
     # Imported here: the other commands need no window.
     from stepwell.collectors.evaluation.video_recorder import single_envs
-    from stepwell.collectors.play.controls import controls_of, load_pygame
-    from stepwell.collectors.play.play import play as play_env
+    from stepwell.collectors.person.controls import controls_of, load_pygame
+    from stepwell.collectors.person.play import play as play_env
 
     with exit_on_error(debug), contextlib.ExitStack() as stack:
         options = games.parsed()

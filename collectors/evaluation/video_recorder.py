@@ -18,7 +18,7 @@ from stepwell.collectors.vector_envs import Vector, mode_of
 from stepwell.wrappers.ale_env import emulator_of
 from stepwell.wrappers.recipe import recipe_of
 
-__all__ = ["VideoRecorder", "is_atari", "real_time_fps", "rendered", "single_envs"]
+__all__ = ["VideoRecorder", "real_time_fps", "rendered", "single_envs"]
 
 _ATARI_FPS = 60  # frames of the console a second; ale-py's metadata says 30
 _DEFAULT_FPS = 30  # where an env declares none, as in gymnasium
@@ -113,12 +113,20 @@ def real_time_fps(env: _AnyEnv) -> Fraction:
         (Fraction(15, 1), Fraction(50, 1))
     """
     per_frame = env.metadata.get("render_fps") or _DEFAULT_FPS
-    base = Fraction(_ATARI_FPS if is_atari(env) else per_frame).limit_denominator(1001)
+    base = Fraction(_ATARI_FPS if _is_atari(env) else per_frame).limit_denominator(1001)
     return base / int(recipe_of(env, None)["frame_skip"])
 
 
 def single_envs(envs: Vector, what: str) -> tuple[_AnyEnv, ...]:
-    """The single envs, which are rendered one by one."""
+    """Return the single envs, which are rendered one by one.
+
+    Args:
+        envs: The envs.
+        what: What the frames are for, in errors.
+
+    Raises:
+        ValueError: They cannot be rendered after each row.
+    """
     inner = envs.unwrapped
     if not isinstance(inner, SyncVectorEnv):
         raise ValueError(
@@ -133,20 +141,32 @@ def single_envs(envs: Vector, what: str) -> tuple[_AnyEnv, ...]:
             f"env is reset before its last frame can be rendered; make them with NEXT_STEP"
         )
     for env in inner.envs:
-        if env.render_mode != "rgb_array" and not is_atari(env):
+        if env.render_mode != "rgb_array" and not _is_atari(env):
             raise ValueError(
-                f"{what}: expected envs made with render_mode='rgb_array', got {env.render_mode!r}; "
-                f"make them so"
+                f"{what}: expected envs made with render_mode='rgb_array', got "
+                f"{env.render_mode!r}; make them so"
             )
     return tuple(inner.envs)
 
 
-def is_atari(env: _AnyEnv) -> bool:
+def _is_atari(env: _AnyEnv) -> bool:
     return type(env.unwrapped).__module__.split(".")[0] == "ale_py"
 
 
 def rendered(env: _AnyEnv, what: str) -> Frame:
-    if env.render_mode != "rgb_array":  # an Atari game: its screen can be read in any mode
+    """Render an env; of an Atari game the screen is read, in any render mode.
+
+    Args:
+        env: The env.
+        what: What the frame is for, in errors.
+
+    Returns:
+        The frame, uint8 [H, W, 3].
+
+    Raises:
+        ValueError: The env renders something else.
+    """
+    if env.render_mode != "rgb_array":
         emulator = emulator_of(env)
         screen = np.empty((*emulator.getScreenDims(), 3), np.uint8)
         emulator.getScreenRGB(screen)

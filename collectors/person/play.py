@@ -13,8 +13,8 @@ import numpy as np
 from stepwell.buffers.whole_numbers import check_whole
 from stepwell.collectors.collector import Seeds
 from stepwell.collectors.evaluation.video_recorder import real_time_fps, rendered, single_envs
-from stepwell.collectors.play.controls import KeySource, controls_of, load_pygame
-from stepwell.collectors.play.window import Window
+from stepwell.collectors.person.controls import KeySource, controls_of, load_pygame
+from stepwell.collectors.person.window import Window
 from stepwell.collectors.policies.as_policy import GivenPolicy, as_policy
 from stepwell.collectors.policies.policy import SeededPolicy, override_hook_of
 from stepwell.collectors.policies.policy_caller import PolicyCaller
@@ -190,7 +190,7 @@ class _Saved(NamedTuple):
 
     seed: int
     steps: tuple[_Taken, ...]
-    observation: np.ndarray
+    observation: np.ndarray | None
 
 
 class _Game:
@@ -217,7 +217,7 @@ class _Game:
     ) -> None:
         self._envs, self._recording, self._env = envs, recording, env
         self._facts, self._seeds = facts, seeds
-        self._number = 0  # of resets
+        self._number = self._begun = 0  # seeds, and episodes
         self._seed = 0
         self._steps: list[_Taken] = []
         self._return = 0.0
@@ -229,7 +229,9 @@ class _Game:
         self._returns: list[float] = []
         self._stored_steps = self._human_steps = self._discarded = 0
 
-    def play(self, controls: Any, caller: PolicyCaller | None, speed: float, scale: int | None) -> None:
+    def play(
+        self, controls: Any, caller: PolicyCaller | None, speed: float, scale: int | None
+    ) -> None:
         """Play until the person quits."""
         self._controls, self._caller = controls, caller
         self._is_human = self._is_waiting = caller is None
@@ -242,7 +244,11 @@ class _Game:
         self._period = 1 / rate
         name = self._env.spec.id if self._env.spec else type(self._env.unwrapped).__name__
         self._window = Window(
-            (first.shape[0], first.shape[1]), controls, title=f"{name} - stepwell play", scale=scale
+            (first.shape[0], first.shape[1]),
+            controls,
+            title=f"{name} - stepwell play",
+            hidden=("take_over",) if caller is None else (),
+            scale=scale,
         )
         try:
             self._layer = layer
@@ -376,9 +382,11 @@ class _Game:
         )
 
     def _line(self) -> str:
-        who = "" if self._caller is None else ("you play   " if self._is_human else "policy plays   ")
+        who = (
+            "" if self._caller is None else ("you play   " if self._is_human else "policy plays   ")
+        )
         return (
-            f"{who}episode {len(self._returns) + 1}   step {len(self._steps)}   "
+            f"{who}episode {self._begun - self._discarded}   step {len(self._steps)}   "
             f"return {self._return:g}   {self._message}"
         )
 
@@ -414,6 +422,7 @@ class _Game:
         if self._is_done:
             return
         self._facts.loaded_steps = loaded_steps
+        self._begun += 1
         self._observation, _ = self._envs.reset(seed=[seed])
         self._seed, self._steps, self._return, self._is_first = seed, [], 0.0, True
 
@@ -439,7 +448,8 @@ class _Game:
         if self._is_over:
             self._message = "the episode is over: nothing to save"
             return
-        newest = np.array(self._observation, copy=True) if _is_array(self._observation) else None
+        now = self._observation
+        newest = now.copy() if isinstance(now, np.ndarray) else None
         self._saved = _Saved(self._seed, tuple(self._steps), newest)
         self._message = f"saved at step {len(self._steps)}"
 
@@ -462,7 +472,7 @@ class _Game:
         self._window.held()
         now = self._observation
         is_same = not self._is_over and (
-            saved.observation is None or np.array_equal(now, saved.observation, equal_nan=False)
+            saved.observation is None or np.array_equal(now, saved.observation)
         )
         self._message = (
             f"loaded step {len(saved.steps)}"
@@ -470,10 +480,6 @@ class _Game:
             else "the env went elsewhere than when it was saved: it does not repeat itself"
         )
         self._show(rendered(self._env, "play"))
-
-
-def _is_array(value: Any) -> bool:
-    return isinstance(value, np.ndarray)
 
 
 def _layer_with_frames(env: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from stepwell.collectors.play.controls import Controls, load_pygame
+from stepwell.collectors.person.controls import Controls, load_pygame
 
 __all__ = ["FrameTimes", "Window"]
 
@@ -62,6 +62,7 @@ class Window:
         shape: Rows and columns of a frame.
         controls: The keys.
         title: Of the window.
+        hidden: Names of commands that are not shown.
         scale: Pixels of the screen for a pixel of a frame; None chooses some 720 rows.
 
     Attributes:
@@ -74,10 +75,17 @@ class Window:
     """
 
     def __init__(
-        self, shape: tuple[int, int], controls: Controls, *, title: str, scale: int | None = None
+        self,
+        shape: tuple[int, int],
+        controls: Controls,
+        *,
+        title: str,
+        hidden: Sequence[str] = (),
+        scale: int | None = None,
     ) -> None:
         self._pygame: Any = load_pygame()
         self._controls = controls
+        self._hidden = hidden
         self.commands: deque[str] = deque()
         self.times = FrameTimes()
         self._held: dict[str, set[str]] = {}  # keys by button, the oldest first
@@ -244,7 +252,9 @@ class Window:
         if sign:
             text = pygame.font.Font(None, 40).render(sign, True, _SIGN, _BACK)
             at = (width - text.get_width()) // 2, (room - text.get_height()) // 2
-            screen.fill(_BACK, (at[0] - 14, at[1] - 8, text.get_width() + 28, text.get_height() + 16))
+            screen.fill(
+                _BACK, (at[0] - 14, at[1] - 8, text.get_width() + 28, text.get_height() + 16)
+            )
             screen.blit(text, at)
 
     def _write(self, text: str, color: Sequence[int], top: int) -> None:
@@ -253,12 +263,12 @@ class Window:
 
     def _help_text(self) -> list[str]:
         """Two lines: the keys of the buttons, and those of the commands."""
-        lines: list[str] = []
-        for table in (self._controls.buttons, self._controls.commands):
+        controls, lines = self._controls, list[str]()
+        for table, hidden in ((controls.buttons, ()), (controls.commands, self._hidden)):
             shown = [
-                f"{name.replace('_', ' ')}: {keys[0]}"
+                f"[{keys[0].title()}] {name.replace('_', ' ')}"
                 for name, keys in table.items()
-                if keys and not keys[0].startswith("pad ")
+                if keys and name not in hidden
             ]
             lines.append("   ".join(shown))
         return lines

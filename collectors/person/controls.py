@@ -97,7 +97,7 @@ class Controls:
         possible = [names for names in self.actions if names <= newest.keys()]
         if not possible:
             return None
-        best = max(possible, key=lambda names: (len(names), sorted((newest[n] for n in names))[::-1]))
+        best = max(possible, key=lambda names: (len(names), sorted(newest[n] for n in names)[::-1]))
         return self.actions[best]
 
     def button_of(self, key: str) -> str | None:
@@ -113,7 +113,9 @@ class Controls:
         lines = ["# Keys of `stepwell play`: names as pygame has them, or of a gamepad."]
         for title, table in (("buttons", self.buttons), ("commands", self.commands)):
             lines += ["", f"[{title}]"]
-            lines += [f"{json.dumps(name)} = {json.dumps(list(keys))}" for name, keys in table.items()]
+            lines += [
+                f"{json.dumps(name)} = {json.dumps(list(keys))}" for name, keys in table.items()
+            ]
         if self.has_own_actions:
             lines += ["", "[actions]"]
             for names, action in self.actions.items():
@@ -154,8 +156,8 @@ def controls_of(env: gymnasium.Env[Any, Any], keys: KeySource | None = None) -> 
         for key in each:
             if key in seen:
                 raise ValueError(
-                    f"{where}: expected each key once, got {key!r} for {seen[key]} and {name}; give "
-                    f"one of them another key"
+                    f"{where}: expected each key once, got {key!r} for {seen[key]} and {name}; "
+                    f"give one of them another key"
                 )
             seen[key] = name
     return replace(usual, buttons=buttons, commands=commands)
@@ -206,7 +208,7 @@ def _usual(env: gymnasium.Env[Any, Any]) -> Controls:
         return _of_method(method(), space)
     if isinstance(space, spaces.Discrete) and space.n <= _MOST_DIGITS:
         names = list(map(str, range(int(space.n))))
-        keys = {name: (name,) for name in names}
+        keys: dict[str, tuple[str, ...]] = {name: (name,) for name in names}
         if 2 <= len(names) <= 3:  # the first is mostly the left one, as in CartPole
             keys[names[0]] += _BUTTONS["LEFT"]
             keys[names[-1]] += _BUTTONS["RIGHT"]
@@ -216,8 +218,8 @@ def _usual(env: gymnasium.Env[Any, Any]) -> Controls:
         names = list(map(str, range(space.shape[0])))
         return Controls(_bits(names), {name: (name,) for name in names}, COMMANDS)
     raise ValueError(
-        f"keys: expected some for the action space {space}, which has no usual ones, got none; give "
-        f"a file with [buttons] and [actions], such as actions = {{NOOP = ..., LEFT = ...}}"
+        f"keys: expected some for the action space {space}, which has no usual ones, got none; "
+        f"give a file with [buttons] and [actions], such as actions = {{NOOP = ..., LEFT = ...}}"
     )
 
 
@@ -263,14 +265,13 @@ def _own(space: spaces.Space[Any], table: Mapping[str, Any], where: str) -> Cont
     actions: dict[frozenset[str], Any] = {}
     for text, value in table.items():
         names = [] if text == _NOOP else text.split("+")
-        action = np.asarray(value, getattr(space, "dtype", None))
-        given: Any = int(action) if isinstance(space, spaces.Discrete) and action.ndim == 0 else action
-        if not space.contains(given) or np.any(action != np.asarray(value)) and action.dtype.kind != "f":
+        action = _action(space, value)
+        if action is None:
             raise ValueError(
                 f"{where}: expected an action of {space} for {text!r} in [actions], got {value!r}; "
                 f"correct it"
             )
-        actions[frozenset(names)] = given
+        actions[frozenset(names)] = action
     if not any(actions):
         raise ValueError(
             f"{where}: expected a button in [actions], such as LEFT = 0, got none; add one"
@@ -278,6 +279,18 @@ def _own(space: spaces.Space[Any], table: Mapping[str, Any], where: str) -> Cont
     names = list(dict.fromkeys(name for held in actions for name in sorted(held)))
     keys = {name: _BUTTONS.get(name, ()) for name in names}
     return Controls(actions, keys, COMMANDS, has_own_actions=True)
+
+
+def _action(space: spaces.Space[Any], value: object) -> Any:
+    """The action of a space that a file gives; None if it is none."""
+    try:
+        exact, action = np.asarray(value), np.asarray(value, space.dtype)
+    except (TypeError, ValueError):  # lists of several lengths, texts
+        return None
+    if exact.dtype.kind not in "biuf" or (action.dtype.kind in "biu" and (action != exact).any()):
+        return None
+    given: Any = int(action) if isinstance(space, spaces.Discrete) and not action.ndim else action
+    return given if space.contains(given) else None
 
 
 def _replaced(
@@ -288,7 +301,8 @@ def _replaced(
     for name, value in given.items():
         if name not in usual:
             raise ValueError(
-                f"{where}: expected one of {', '.join(usual)} in [{table}], got {name!r}; correct it"
+                f"{where}: expected one of {', '.join(usual)} in [{table}], got {name!r}; "
+                f"correct it"
             )
         keys = [value] if isinstance(value, str) else value
         if not isinstance(keys, list | tuple) or not all(isinstance(key, str) for key in keys):
