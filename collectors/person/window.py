@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ __all__ = ["FrameTimes", "Window"]
 
 _POLL_SECONDS = 1 / 60  # between looks at the keys, while a slow env shows one frame
 _STILL, _FIRM = 0.5, 0.6  # of an axis: released below the one, pressed above the other
+_UNSEEN = ("offscreen", "dummy")  # SDL takes one of these where there is no display
 _PICTURE_ROWS = 720
 _BACK, _TEXT, _FAINT, _SIGN = (18, 18, 22), (235, 235, 235), (150, 150, 160), (255, 205, 90)
 _MARGIN, _LINE, _LEAST_WIDTH = 8, 20, 480
@@ -100,6 +102,9 @@ class Window:
         pygame = self._pygame
         try:
             pygame.display.init()
+            driver = pygame.display.get_driver()
+            if driver in _UNSEEN and os.environ.get("SDL_VIDEODRIVER") != driver:
+                raise pygame.error(f"SDL found {driver!r} alone")
             pygame.font.init()
             pygame.joystick.init()
             rows, columns = shape
