@@ -1,0 +1,195 @@
+"""`stepwell play` as a person has it: a process, a display, and keys of a keyboard."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import stepwell as sw
+from demo_rom import write_demo
+from stepwell.wrappers.nes import installed_backends
+from support.command_line import CommandLine
+
+pytest.importorskip("pygame", reason="needs pygame: pip install 'stepwell[play]'")
+
+WAIT_SECONDS = 60.0
+# An env that notes each action that reaches it, past everything that Stepwell does.
+LOGGED = """
+import gymnasium, json, numpy as np
+from stepwell import NesEnv
+
+class Logged(gymnasium.Wrapper):
+    def reset(self, **given):
+        self.note("reset")
+        return super().reset(**given)
+    def step(self, action):
+        self.note(np.asarray(action).tolist())
+        return super().step(action)
+    def note(self, what):
+        with open("log.txt", "a") as file:
+            print(json.dumps(what), file=file)
+
+def make():
+    return Logged(NesEnv("game.nes", game="game.toml", actions="multibinary", frame_skip=4,
+                         render_mode="rgb_array"))
+"""
+
+
+@pytest.fixture
+def stepwell(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    return CommandLine(monkeypatch, capsys)
+
+
+class Keyboard:
+    """Sends keys to a display, as an X server gets them from a keyboard."""
+
+    def __init__(self, display: str) -> None:
+        self.environment = {**os.environ, "DISPLAY": display}
+        self.environment.pop("SDL_VIDEODRIVER", None)
+
+    def __call__(self, *words: str) -> str:
+        run = subprocess.run(
+            ["xdotool", *words], env=self.environment, capture_output=True, text=True
+        )
+        return run.stdout
+
+    def play(self, *words: str) -> subprocess.Popen[str]:
+        """Run the command; returns when its window is there."""
+        process = subprocess.Popen(
+            [sys.executable, "-m", "stepwell.collectors.cli", "play", *words],
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.wait(lambda: self("search", "--name", "stepwell play"), process)
+        return process
+
+    @staticmethod
+    def wait(is_there: object, process: subprocess.Popen[str]) -> None:
+        until = time.monotonic() + WAIT_SECONDS
+        while not is_there():  # type: ignore[operator]
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < until
+            time.sleep(0.05)
+
+
+@pytest.fixture
+def keyboard() -> Iterator[Keyboard]:
+    if not (shutil.which("Xvfb") and shutil.which("xdotool")):
+        pytest.skip("needs Xvfb and xdotool")
+    reading, writing = os.pipe()
+    server = subprocess.Popen(
+        ["Xvfb", "-displayfd", str(writing), "-screen", "0", "1280x1024x24", "-nolisten", "tcp"],
+        pass_fds=[writing],
+        stderr=subprocess.DEVNULL,
+    )
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        number = pipe.readline().strip()
+    try:
+        yield Keyboard(f":{number}")
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def lines_of_log() -> list[object]:
+    path = Path("log.txt")
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def test_keys_of_a_keyboard_are_the_stored_actions_and_the_store_is_proved(
+    keyboard: Keyboard, stepwell: CommandLine
+) -> None:
+    if "cynes" not in installed_backends():
+        pytest.skip("needs cynes")
+    write_demo(".")
+    Path("mine.py").write_text(LOGGED)
+    process = keyboard.play("mine:make", "--out", "a", "--seed", "1", "--json")
+    try:
+
+        def steps(count: int) -> None:
+            goal = len(lines_of_log()) + count
+            keyboard.wait(lambda: len(lines_of_log()) >= goal, process)
+
+        keyboard("keydown", "Right")  # any key begins
+        steps(6)
+        keyboard("keydown", "x")
+        steps(4)
+        keyboard("keyup", "Right")
+        keyboard("keyup", "x")
+        steps(4)
+        keyboard("key", "r")
+        steps(4)
+        keyboard("key", "Escape")
+        output, errors = process.communicate(timeout=WAIT_SECONDS)
+    finally:
+        process.kill()
+        process.wait()
+    assert (process.returncode, errors) == (0, "")
+    log = lines_of_log()
+    resets = [place for place, line in enumerate(log) if line == "reset"]
+    assert resets[0] == 0
+    assert len(resets) == 2
+    with sw.SequenceReplayBuffer.open("a", read_only=True) as replay:
+        episodes = list(replay.iter_episodes())
+        rows = [one.action[: one.steps].tolist() for one in episodes]
+        assert rows == [log[1 : resets[1]], log[resets[1] + 1 :]]
+        assert all(one.fields["extra/human"][: one.steps].all() for one in episodes)
+    right, both = [0, 0, 0, 0, 0, 0, 0, 1], [1, 0, 0, 0, 0, 0, 0, 1]
+    kinds = [row for place, row in enumerate(rows[0]) if place == 0 or rows[0][place - 1] != row]
+    assert right in kinds
+    assert both in kinds
+    assert kinds[-1] == [0] * 8
+    assert json.loads(output)["steps"] == sum(map(len, rows))
+    said = stepwell("verify a --replay --env mine:make")
+    assert said.code == 0
+
+
+def test_ctrl_c_and_the_closed_window_keep_all_rows(keyboard: Keyboard) -> None:
+    for way, code in (("SIGINT", 130), ("SIGTERM", 0)):  # SDL closes the window for the second
+        process = keyboard.play("CartPole-v1", "--out", way)
+        try:
+            keyboard("keydown", "Left")
+            time.sleep(0.5)
+            process.send_signal(getattr(signal, way))
+            _, errors = process.communicate(timeout=WAIT_SECONDS)
+        finally:
+            process.kill()
+            process.wait()
+            keyboard("keyup", "Left")
+        assert process.returncode == code, errors
+        if way == "SIGINT":
+            assert len(errors.splitlines()) == 1
+        with sw.SequenceReplayBuffer.open(way, read_only=True) as replay:
+            assert replay.steps > 0
+            assert np.isfinite([one.observation.sum() for one in replay.iter_episodes()]).all()
+
+
+def test_the_printed_keys_are_a_file_that_is_read(stepwell: CommandLine) -> None:
+    said = stepwell("play Pong --print-keys")
+    Path("keys.toml").write_text(said.out.replace('"space"', '"k"'))
+    again = stepwell("play Pong --keys keys.toml --print-keys")
+    assert '"FIRE" = ["k", "pad button 0"]' in again.out
+
+
+def test_a_missing_display_or_folder_is_one_sentence_and_leaves_nothing(
+    stepwell: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "--out" in stepwell.sentence("play CartPole-v1")
+    for name in ("SDL_VIDEODRIVER", "DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    assert "display" in stepwell.sentence("play CartPole-v1 --out a")
+    assert not Path("a").exists()
