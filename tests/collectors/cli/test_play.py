@@ -79,7 +79,7 @@ class Keyboard:
     def press_until(
         self, key: str, is_there: Callable[[], object], process: subprocess.Popen[str]
     ) -> None:
-        """Press a key again and again: a window that is just opening does not get the first ones."""
+        """Press a key again and again: a window that is just opening gets none."""
 
         def pressed() -> object:
             self("key", key)
