@@ -234,7 +234,11 @@ class _Streams:
     def add(self, chunks: Sequence[Chunk]) -> None:
         """Store chunks of episodes, or hold them back; else they are durable when it returns."""
         if self._room > 0:
-            self._held += chunks
+            # Copied: the writer uses the memory of rows again that it has handed on.
+            self._held += [
+                replace(one, fields={name: rows.copy() for name, rows in one.fields.items()})
+                for one in chunks
+            ]
             self._room -= sum(rows.nbytes for one in chunks for rows in one.fields.values())
             if self._room > 0:
                 return

@@ -27,6 +27,7 @@ from stepwell.wrappers.recipe import recipe_of
 __all__ = ["PlayReport", "play"]
 
 _HELD_BYTES = 256 << 20
+_FLUSH_SECONDS = 10.0
 _END_SECONDS = 1.5
 _STILL_PERIOD = 1 / 60
 _LOOKS = 64  # steps between looks at the keys while a saved state is played up to
@@ -141,7 +142,7 @@ def play(
         info=info,
         metadata=facts,
         frame_stack=None,
-        flush_seconds=10.0,
+        flush_seconds=_FLUSH_SECONDS,
         policy=facts.source if actor is None else f"human and {type(actor).__qualname__}",
         held_bytes=_HELD_BYTES,
     )

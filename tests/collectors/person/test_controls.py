@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from stepwell.collectors.person.controls import COMMANDS, Controls, controls_of
@@ -32,6 +32,7 @@ def searched(actions: dict[frozenset[str], int], held: list[str]) -> int | None:
 
 
 @given(st.sets(st.sampled_from(SETS)), st.permutations(BUTTONS), st.integers(0, 4))
+@example({frozenset("BC"), frozenset("AD")}, list(BUTTONS), 4)
 def test_the_action_is_that_of_most_of_the_held_buttons_and_of_the_newest(
     known: set[frozenset[str]], order: list[str], count: int
 ) -> None:

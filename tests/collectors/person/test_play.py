@@ -128,7 +128,13 @@ def test_a_tap_shorter_than_a_step_is_the_action_of_one_row() -> None:
     assert stored(replay) == [[NOOP, NOOP, LEFT, NOOP, NOOP]]
 
 
-def test_episodes_follow_each_other_and_are_proved_by_playing_them_again() -> None:
+@pytest.mark.parametrize("flush_seconds", [0, 10])
+@pytest.mark.parametrize("held_bytes", [0, 200, 1 << 20])
+def test_episodes_follow_each_other_and_are_proved_by_playing_them_again(
+    monkeypatch: pytest.MonkeyPatch, flush_seconds: int, held_bytes: int
+) -> None:
+    monkeypatch.setattr(play_module, "_FLUSH_SECONDS", flush_seconds)
+    monkeypatch.setattr(play_module, "_HELD_BYTES", held_bytes)
     env = Walk({3: [down(pygame.K_LEFT)], 20: [up(pygame.K_LEFT)], 30: QUIT})
     replay, report = played(env)
     assert stored(replay) == env.episodes
@@ -138,7 +144,11 @@ def test_episodes_follow_each_other_and_are_proved_by_playing_them_again() -> No
     assert [proof.is_equal for proof in proofs] == [True] * 3
 
 
-def test_nothing_is_stored_of_an_episode_that_was_discarded() -> None:
+@pytest.mark.parametrize("flush_seconds", [0, 10])
+def test_nothing_is_stored_of_an_episode_that_was_discarded(
+    monkeypatch: pytest.MonkeyPatch, flush_seconds: int
+) -> None:
+    monkeypatch.setattr(play_module, "_FLUSH_SECONDS", flush_seconds)
     env = Walk({4: [down(pygame.K_LEFT)], 6: tap(pygame.K_BACKSPACE), 9: QUIT})
     replay, report = played(env)
     assert env.episodes == [[NOOP] * 4 + [LEFT] * 2, [LEFT] * 3]
@@ -267,6 +277,25 @@ def test_rows_are_kept_when_ctrl_c_comes_in_a_step() -> None:
     assert stored(replay) == [[NOOP] * 5]
     assert any(note.startswith("kept: 5 steps") for note in caught.value.__notes__)
     assert not pygame.display.get_init()
+
+
+def test_rows_are_kept_and_told_when_ctrl_c_comes_between_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    env = Walk()
+    show = play_module.Window.show
+
+    def interrupted(self: Any, *args: Any, **more: Any) -> None:
+        show(self, *args, **more)
+        if env.count == 6:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(play_module.Window, "show", interrupted)
+    replay = sw.SequenceReplayBuffer()
+    with pytest.raises(KeyboardInterrupt) as caught:
+        sw.play(env, replay, seed=0, speed=50)
+    assert stored(replay) == env.episodes == [[NOOP] * 6]
+    assert any(note.startswith("kept: 6 steps") for note in caught.value.__notes__)
 
 
 def test_a_gamepad_holds_buttons_by_its_axes_hats_and_buttons() -> None:
