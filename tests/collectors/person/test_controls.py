@@ -88,7 +88,7 @@ def test_a_method_get_keys_to_action_gives_the_keys() -> None:
 
 def test_a_file_of_keys_that_was_written_gives_the_same_keys(tmp_path: Path) -> None:
     space = spaces.Box(-1, 1, (2,))
-    keys = {
+    keys: dict[str, dict[str, Any]] = {
         "buttons": {"GO": ["g", "pad axis 5 +"], "LEFT": "h"},
         "actions": {"NOOP": [0, 0], "GO": [1, 0], "GO+LEFT": [1, 0.5]},
         "commands": {"pause": ["f1"]},

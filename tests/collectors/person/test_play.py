@@ -12,6 +12,7 @@ from gymnasium import spaces
 
 import stepwell as sw
 from stepwell.collectors.person import play as play_module
+from stepwell.collectors.person.window import Window
 
 pygame: Any = pytest.importorskip("pygame", reason="needs pygame: pip install 'stepwell[play]'")
 
@@ -82,14 +83,14 @@ def without_display(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SDL_AUDIODRIVER", "dummy")
     monkeypatch.setattr(play_module, "_END_SECONDS", 0.05)
     # The key that begins: posted as soon as there is a window.
-    begin = play_module.Window.__init__
+    begin = Window.__init__
 
     def opened(self: Any, *args: Any, **settings: Any) -> None:
         begin(self, *args, **settings)
         for event in tap(pygame.K_LCTRL):
             pygame.event.post(event)
 
-    monkeypatch.setattr(play_module.Window, "__init__", opened)
+    monkeypatch.setattr(Window, "__init__", opened)
 
 
 def played(env: Walk, **settings: Any) -> tuple[sw.SequenceReplayBuffer, Any]:
@@ -183,7 +184,7 @@ def test_reset_cuts_the_episode_and_begins_another_from_another_seed() -> None:
 def test_no_step_is_taken_while_the_game_is_paused(monkeypatch: pytest.MonkeyPatch) -> None:
     env = Walk({3: tap(pygame.K_p), 5: QUIT})
     shows: list[str] = []
-    show = play_module.Window.show
+    show = Window.show
 
     def noted(self: Any, frame: Any, period: float, line: str, sign: str = "", **more: Any) -> None:
         show(self, frame, period, line, sign, **more)
@@ -193,7 +194,7 @@ def test_no_step_is_taken_while_the_game_is_paused(monkeypatch: pytest.MonkeyPat
             for event in tap(pygame.K_p):
                 pygame.event.post(event)
 
-    monkeypatch.setattr(play_module.Window, "show", noted)
+    monkeypatch.setattr(Window, "show", noted)
     replay, _ = played(env)
     assert shows.count("PAUSED") >= 20
     assert stored(replay) == [[NOOP] * 5]
@@ -283,14 +284,14 @@ def test_rows_are_kept_and_told_when_ctrl_c_comes_between_steps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     env = Walk()
-    show = play_module.Window.show
+    show = Window.show
 
     def interrupted(self: Any, *args: Any, **more: Any) -> None:
         show(self, *args, **more)
         if env.count == 6:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(play_module.Window, "show", interrupted)
+    monkeypatch.setattr(Window, "show", interrupted)
     replay = sw.SequenceReplayBuffer()
     with pytest.raises(KeyboardInterrupt) as caught:
         sw.play(env, replay, seed=0, speed=50)
@@ -350,7 +351,7 @@ def test_without_a_no_op_the_env_waits_for_the_person() -> None:
 
     env = Waiting({1: [up(pygame.K_2)], 3: QUIT})
     pressed: list[int] = []
-    show = play_module.Window.show
+    show = Window.show
 
     def noted(self: Any, *args: Any, **more: Any) -> None:
         show(self, *args, **more)
@@ -361,6 +362,6 @@ def test_without_a_no_op_the_env_waits_for_the_person() -> None:
             assert env.count == 1
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(play_module.Window, "show", noted)
+        patch.setattr(Window, "show", noted)
         replay, _ = played(env)
     assert stored(replay) == [[2, 2, 2]]
