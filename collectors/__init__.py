@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # loaded on first access: the command line starts without it
     from stepwell.collectors.evaluation.evaluate import evaluate
     from stepwell.collectors.evaluation.result import EvaluatedEpisode, Evaluation
     from stepwell.collectors.evaluation.video import Video
+    from stepwell.collectors.person.play import PlayReport, play
     from stepwell.collectors.policies.exploration import EpsilonGreedy, GaussianNoise, WarmUp
     from stepwell.collectors.policies.policy import (
         Policy,
@@ -57,6 +58,7 @@ __all__ = [
     "GroupReport",
     "LocalCollector",
     "NotEnoughResources",
+    "PlayReport",
     "Policy",
     "PolicyResult",
     "RandomPolicy",
@@ -80,6 +82,7 @@ __all__ = [
     "archive",
     "env_at",
     "evaluate",
+    "play",
     "record",
     "resimulate",
     "restore",
@@ -100,6 +103,7 @@ if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
             "evaluation.evaluate": ["evaluate"],
             "evaluation.result": ["EvaluatedEpisode", "Evaluation"],
             "evaluation.video": ["Video"],
+            "person.play": ["PlayReport", "play"],
             "policies.exploration": ["EpsilonGreedy", "GaussianNoise", "WarmUp"],
             "policies.policy": [
                 "Policy",

@@ -20,6 +20,7 @@ from stepwell.collectors.policies.policy_caller import ChoiceChecker
 from stepwell.collectors.result_reader import RawStep, ResultReader
 from stepwell.collectors.session_facts import describe
 from stepwell.collectors.session_writer import (
+    RecordedWriter,
     begin_session,
     end_session,
     note_kept,
@@ -79,6 +80,9 @@ class Recording:
         frame_stack: Frames that the envs stack, as in `Collector`.
         flush_seconds: No row waits longer than this, plus a step, to be stored durably.
         is_single: The env is a single one.
+        policy: Name of what chooses the actions, for the facts of the session.
+        held_bytes: Rows are stored by `flush` alone, so that `discard` can drop them, until there
+            are so many bytes of them.
 
     Raises:
         ValueError: The env does not declare an autoreset mode, or ``flush_seconds`` is negative.
@@ -95,6 +99,8 @@ class Recording:
         frame_stack: int | None,
         flush_seconds: float,
         is_single: bool = False,
+        policy: str = "the caller's loop",
+        held_bytes: int = 0,
     ) -> None:
         if not isinstance(replay, SequenceReplayBuffer | str | os.PathLike):
             raise TypeError(
@@ -107,6 +113,7 @@ class Recording:
         """Converts what the caller's envs take and return, where a space of theirs needs it."""
         self._envs = envs = fixed
         self._flush_seconds = flush_seconds
+        self._policy, self._held_bytes = policy, held_bytes
         self._info = InfoReader.of(info, declared_info(envs))
         facts = EpisodeMetadata(metadata)
         with contextlib.ExitStack() as on_error:
@@ -259,6 +266,19 @@ class Recording:
         if self._writer is not None:
             self._writer.flush()
 
+    def discard(self) -> bool:
+        """Drop all rows since the last flush; the next call must be a reset.
+
+        Returns:
+            False if there were too many to hold them back: then some are stored, and none is
+            dropped.
+        """
+        if isinstance(self._writer, RecordedWriter) and not self._writer.discard():
+            return False
+        self._waiting, self._unresolved = [], []
+        self._needs_reset = True
+        return True
+
     def close(self) -> None:
         """Store all rows, and end the session; closing twice has no effect."""
         if self._is_closed or os.getpid() != self._process:
@@ -295,7 +315,7 @@ class Recording:
         spec = self.spec.with_more(self._checker.extra_fields)
         facts = describe(
             [self._envs],
-            policy="the caller's loop",
+            policy=self._policy,
             seed=None,
             session=len(self.replay.sessions),
             reseed_steps=None,
@@ -308,6 +328,7 @@ class Recording:
             self._flush_seconds,
             known_stacks=self._known_stacks,
             is_recorded=True,
+            held_bytes=self._held_bytes,
         )
         self.replay.attach(writer)
         self._no_actions = {

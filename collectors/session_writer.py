@@ -15,7 +15,14 @@ from stepwell.buffers.storage.protocol import Storage
 from stepwell.collectors.step_result import InfoReader
 from stepwell.collectors.vector_envs import Vector, frame_stack_of, has_known_stacks
 
-__all__ = ["begin_session", "end_session", "note_kept", "spec_of_rows", "stacks_are_known"]
+__all__ = [
+    "RecordedWriter",
+    "begin_session",
+    "end_session",
+    "note_kept",
+    "spec_of_rows",
+    "stacks_are_known",
+]
 
 
 def spec_of_rows(
@@ -64,6 +71,7 @@ def begin_session(
     known_stacks: bool,
     is_recorded: bool = False,
     has_digest: bool = True,
+    held_bytes: int = 0,
 ) -> ReplayWriter:
     """Bind the replay to the rows' Spec, and make the writer of a session.
 
@@ -78,6 +86,8 @@ def begin_session(
         known_stacks: The envs are known to stack frames right.
         is_recorded: The envs are recorded, and write while other sessions may do so.
         has_digest: Compute the digest of the rows, unless the envs are recorded.
+        held_bytes: Of recorded envs: rows are stored by `flush` alone, so that `RecordedWriter` can
+            discard them, until there are so many bytes of them.
 
     Raises:
         SpecMismatch: The replay holds other rows, or rows of other envs.
@@ -91,9 +101,9 @@ def begin_session(
         for number in (0, *(one.stop for one in taken))
         if all(number >= one.stop or number + num_envs <= one.first for one in taken)
     )
-    target = _Streams(replay, first, num_envs, is_recorded=is_recorded)
+    target = _Streams(replay, first, num_envs, is_recorded=is_recorded, held_bytes=held_bytes)
     written = target if is_recorded or first else replay
-    kind = _BesideOthers if is_recorded else ReplayWriter
+    kind = RecordedWriter if is_recorded else ReplayWriter
     writer = kind(
         written,
         num_envs,
@@ -105,13 +115,35 @@ def begin_session(
     return writer
 
 
-class _BesideOthers(ReplayWriter):
+class RecordedWriter(ReplayWriter):
     """A writer whose open episodes can be continued after others have written, by `_Streams`."""
+
+    _replay: _Streams
 
     @property
     def is_outdated(self) -> bool:
         """False."""
         return False
+
+    def flush(self) -> None:
+        """Store all rows, also those that were held back."""
+        with self.guard:
+            super().flush()
+            self._replay.release()
+
+    def close(self) -> None:
+        """Store all rows; nothing can be added afterwards."""
+        with self.guard:
+            super().close()
+            self._replay.release()
+
+    def discard(self) -> bool:
+        """Drop all rows since the last flush; False where there were too many to hold them back."""
+        with self.guard:
+            if not self._replay.forget():
+                return False
+            self.start_over()
+            return True
 
 
 def end_session(replay: SequenceReplayBuffer, writer: ReplayWriter) -> None:
@@ -151,10 +183,17 @@ class _Streams:
         first: The stream of the session's first env.
         num_envs: Number of envs N.
         is_recorded: As in `begin_session`.
+        held_bytes: As in `begin_session`.
     """
 
     def __init__(
-        self, replay: SequenceReplayBuffer, first: int, num_envs: int, *, is_recorded: bool
+        self,
+        replay: SequenceReplayBuffer,
+        first: int,
+        num_envs: int,
+        *,
+        is_recorded: bool,
+        held_bytes: int,
     ) -> None:
         # Weak, as it is held by a registry whose keys are the replays.
         self._replay = weakref.ref(replay)
@@ -162,6 +201,8 @@ class _Streams:
         self.is_recorded = is_recorded
         self._next_episode = replay.storage.index.next_episode
         self._is_alone = True
+        self._held: list[Chunk] = []
+        self._most_held, self._room = held_bytes, held_bytes
         self._newest: dict[int, tuple[int, int]] = {}
         """For each stream the session's number of its newest episode, and the stored one."""
 
@@ -191,7 +232,34 @@ class _Streams:
         return self._target.sessions
 
     def add(self, chunks: Sequence[Chunk]) -> None:
-        """Store chunks of episodes; when it returns they are durable."""
+        """Store chunks of episodes, or hold them back; else they are durable when it returns."""
+        if self._room > 0:
+            # Copied: the writer uses the memory of rows again that it has handed on.
+            self._held += [
+                replace(one, fields={name: rows.copy() for name, rows in one.fields.items()})
+                for one in chunks
+            ]
+            self._room -= sum(rows.nbytes for one in chunks for rows in one.fields.values())
+            if self._room > 0:
+                return
+            chunks, self._held = self._held, []
+        self._add(chunks)
+
+    def release(self) -> None:
+        """Store the chunks that were held back, and hold back those that follow."""
+        chunks, self._held = self._held, []
+        self._room = self._most_held
+        if chunks:
+            self._add(chunks)
+
+    def forget(self) -> bool:
+        """Drop the chunks that were held back; False if others before them are stored already."""
+        if self._room <= 0:
+            return False
+        self._held, self._room = [], self._most_held
+        return True
+
+    def _add(self, chunks: Sequence[Chunk]) -> None:
         free = self.storage.index.next_episode
         self._is_alone &= free == self._next_episode
         renumbered: list[Chunk] = []

@@ -61,7 +61,7 @@ NOT_AT_IMPORT = {
         "ray",
         "stable_baselines3",
     ),
-    *("tensordict", "tianshou", "torch", "torchrl"),
+    *("pygame", "tensordict", "tianshou", "torch", "torchrl"),
 }
 PICKLERS = {"pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
 CATCH_ALL_NAMES = {"util", "utils", "helper", "helpers", "common", "misc"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 import gymnasium
@@ -204,6 +205,9 @@ class AleFrameSkip(
         max_frames: Frames after which an episode is truncated, counted from the observation that
             `reset` returned; None for no limit.
 
+    Attributes:
+        on_frame: A function that is called after each frame of a step, to show the screen; or None.
+
     Raises:
         ValueError: The env is not as described above, or a number is below 1.
 
@@ -215,6 +219,8 @@ class AleFrameSkip(
         >>> env.step(0)[4]["episode_frame_number"]
         4
     """
+
+    on_frame: Callable[[], None] | None = None
 
     def __init__(
         self,
@@ -251,12 +257,17 @@ class AleFrameSkip(
         """Play up to `skip` frames; the reward is the sum over the frames played."""
         ale, act, move = self._ale, self._ale.act, self._actions[action]
         before, frames, most = self._before, 1, self._frames_left()
+        show = self.on_frame
         reward = act(move, 1.0)
+        if show is not None:
+            show()
         while frames < most and not ale.game_over(with_truncation=False):
             if before is not None:  # any frame can be the second to last
                 self._read(before)
             reward += act(move, 1.0)
             frames += 1
+            if show is not None:
+                show()
         self._frames += frames
         terminated = ale.game_over(with_truncation=False)
         truncated = not terminated and self._frames_left() < 1

@@ -24,6 +24,7 @@ from stepwell.collectors.cli.exchange import export, formats, import_
 from stepwell.collectors.cli.health import repair_store, verify_stores
 from stepwell.collectors.cli.hub import pull_data, push_data
 from stepwell.collectors.cli.info import info
+from stepwell.collectors.cli.play import play
 from stepwell.collectors.cli.render import render
 from stepwell.collectors.cli.report import report
 from stepwell.collectors.cli.upload import upload
@@ -149,6 +150,7 @@ def root(
     stepwell envs pong                                        find an env
     stepwell collect Pong --steps 100k --out runs/pong        play, and store it
     stepwell collect game.nes --steps 100k --out runs/game    an NES cartridge
+    stepwell play game.nes --out runs/mine                    play it yourself
     stepwell evaluate Pong --policy sb3:model.zip             play, and show scores
     stepwell info runs/pong                                   show its contents
     stepwell view runs/pong                                   look at it in a browser
@@ -172,6 +174,7 @@ def root(
 
 _COMMANDS: dict[str, Callable[..., None]] = {
     "collect": collect,
+    "play": play,
     "evaluate": evaluate,
     "info": info,
     "view": view,

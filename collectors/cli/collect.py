@@ -65,8 +65,10 @@ __all__ = [
     "Goal",
     "collect",
     "missing_values",
+    "opened_store",
     "parse_info",
     "parse_shard",
+    "refuse_folder",
     "summary",
 ]
 
@@ -259,7 +261,7 @@ def collect(
         _refuse_early(request, goal, places, out, resume)
         agent = load_policy(policy)
         with contextlib.ExitStack() as stack:
-            opened = _store(out, resume, most_steps, most_bytes)
+            opened = opened_store(out, resume, most_steps, most_bytes)
             replay = stack.enter_context(opened)
             request, places, used_seed = _as_in_last_run(request, places, chosen_seed, replay)
             used_shard = _as_in_all_runs(chosen_shard, replay)
@@ -427,6 +429,13 @@ def _refuse_early(request: EnvRequest, goal: Goal, places: Places, out: Path, re
     if (goal.steps is None) == (goal.episodes is None):
         got = "neither" if goal.steps is None else "both"
         raise ValueError(f"expected either --steps or --episodes, got {got}; give one of them")
+    refuse_folder(out, resume)
+    if goal.episodes is not None:
+        refuse_endless(request.env, request.options, ", or count with --steps")
+
+
+def refuse_folder(out: Path, resume: bool) -> None:
+    """Refuse a folder that cannot become a store, or is one and is not to be continued."""
     folder_path(out)
     if not resume:
         _refuse_store(out, DiskStorage.exists(out))
@@ -435,8 +444,6 @@ def _refuse_early(request: EnvRequest, goal: Goal, places: Places, out: Path, re
             f"--out {out} is a link to nothing: expected a folder, a link to one, or a new "
             f"name; make the folder that it names, or choose another name"
         )
-    if goal.episodes is not None:
-        refuse_endless(request.env, request.options, ", or count with --steps")
 
 
 def _refuse_store(out: Path, is_store: bool) -> None:
@@ -448,7 +455,7 @@ def _refuse_store(out: Path, is_store: bool) -> None:
 
 
 @contextlib.contextmanager
-def _store(
+def opened_store(
     out: Path, resume: bool, capacity: int | None, capacity_bytes: int | None
 ) -> Generator[SequenceReplayBuffer]:
     """Open the store; a new one that got no step is removed again."""

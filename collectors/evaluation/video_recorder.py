@@ -18,7 +18,7 @@ from stepwell.collectors.vector_envs import Vector, mode_of
 from stepwell.wrappers.ale_env import emulator_of
 from stepwell.wrappers.recipe import recipe_of
 
-__all__ = ["VideoRecorder", "real_time_fps"]
+__all__ = ["VideoRecorder", "real_time_fps", "rendered", "single_envs"]
 
 _ATARI_FPS = 60  # frames of the console a second; ale-py's metadata says 30
 _DEFAULT_FPS = 30  # where an env declares none, as in gymnasium
@@ -38,7 +38,7 @@ class VideoRecorder:
     """
 
     def __init__(self, envs: Vector, files: Mapping[int, Path | None]) -> None:
-        self._envs = _single_envs(envs)
+        self._envs = single_envs(envs, "video")
         self._files = files
         self._open: dict[int, _OpenVideo] = {}
         self._videos: dict[int, Video] = {}
@@ -60,7 +60,7 @@ class VideoRecorder:
                 env = self._envs[int(report.env_ids[place])]
                 if report.is_first[place]:
                     self._begin(number, env)
-                self._open[number].add(_render(env))
+                self._open[number].add(rendered(env, "video"))
                 if ended[place]:
                     self._videos[number] = self._open.pop(number).finish()
 
@@ -117,26 +117,34 @@ def real_time_fps(env: _AnyEnv) -> Fraction:
     return base / int(recipe_of(env, None)["frame_skip"])
 
 
-def _single_envs(envs: Vector) -> tuple[_AnyEnv, ...]:
-    """The single envs, which are rendered one by one."""
+def single_envs(envs: Vector, what: str) -> tuple[_AnyEnv, ...]:
+    """Return the single envs, which are rendered one by one.
+
+    Args:
+        envs: The envs.
+        what: What the frames are for, in errors.
+
+    Raises:
+        ValueError: They cannot be rendered after each row.
+    """
     inner = envs.unwrapped
     if not isinstance(inner, SyncVectorEnv):
         raise ValueError(
-            f"video: expected envs that are stepped in this process, got {type(inner).__name__}; "
+            f"{what}: expected envs that are stepped in this process, got {type(inner).__name__}; "
             f"give evaluate the env's id, or make the envs with num_workers=0 (make_atari: "
             f"backend='python' too)"
         )
     mode = mode_of(envs)
     if mode is not AutoresetMode.NEXT_STEP:
         raise ValueError(
-            f"video: expected envs with autoreset mode NEXT_STEP, got {mode.name}, under which an "
+            f"{what}: expected envs with autoreset mode NEXT_STEP, got {mode.name}, under which an "
             f"env is reset before its last frame can be rendered; make them with NEXT_STEP"
         )
     for env in inner.envs:
         if env.render_mode != "rgb_array" and not _is_atari(env):
             raise ValueError(
-                f"video: expected envs made with render_mode='rgb_array', got {env.render_mode!r}; "
-                f"make them so, or give evaluate the env's id"
+                f"{what}: expected envs made with render_mode='rgb_array', got "
+                f"{env.render_mode!r}; make them so"
             )
     return tuple(inner.envs)
 
@@ -145,8 +153,20 @@ def _is_atari(env: _AnyEnv) -> bool:
     return type(env.unwrapped).__module__.split(".")[0] == "ale_py"
 
 
-def _render(env: _AnyEnv) -> Frame:
-    if env.render_mode != "rgb_array":  # an Atari game: its screen can be read in any mode
+def rendered(env: _AnyEnv, what: str) -> Frame:
+    """Render an env; of an Atari game the screen is read, in any render mode.
+
+    Args:
+        env: The env.
+        what: What the frame is for, in errors.
+
+    Returns:
+        The frame, uint8 [H, W, 3].
+
+    Raises:
+        ValueError: The env renders something else.
+    """
+    if env.render_mode != "rgb_array":
         emulator = emulator_of(env)
         screen = np.empty((*emulator.getScreenDims(), 3), np.uint8)
         emulator.getScreenRGB(screen)
@@ -154,7 +174,7 @@ def _render(env: _AnyEnv) -> Frame:
     frame: Any = env.render()
     if not (isinstance(frame, np.ndarray) and frame.ndim == 3 and frame.shape[2] == 3):
         got = frame.shape if isinstance(frame, np.ndarray) else type(frame).__name__
-        raise ValueError(f"video: expected render() to give a frame [H, W, 3], got {got}")
+        raise ValueError(f"{what}: expected render() to give a frame [H, W, 3], got {got}")
     if frame.dtype != np.uint8:
-        raise ValueError(f"video: expected render() to give uint8, got {frame.dtype}")
+        raise ValueError(f"{what}: expected render() to give uint8, got {frame.dtype}")
     return frame

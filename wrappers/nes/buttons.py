@@ -57,6 +57,17 @@ VECTOR = (
     Button.LEFT,
     Button.RIGHT,
 )
+# The keys of `gymnasium.utils.play`: codes of characters, and those that SDL gives to other keys.
+KEYS = {
+    Button.A: ord("x"),
+    Button.B: ord("z"),
+    Button.SELECT: 0x400000E5,  # the right shift key
+    Button.START: ord("\r"),
+    Button.UP: 0x40000052,
+    Button.DOWN: 0x40000051,
+    Button.LEFT: 0x40000050,
+    Button.RIGHT: 0x4000004F,
+}
 _OPPOSITES = (Button.LEFT | Button.RIGHT, Button.UP | Button.DOWN)
 
 
@@ -102,6 +113,20 @@ class ActionSet:
                 f"action: expected a whole number from 0 to {len(self.buttons) - 1}, got {action!r}"
             )
         return self.buttons[index]
+
+    def keys_to_action(self) -> dict[tuple[int, ...], int | np.ndarray]:
+        """Return the action of each combination of keys but the empty one, sorted as in KEYS."""
+        if not self.is_vector:
+            return {
+                keys_of(mask): index for index, mask in enumerate(self.buttons) if keys_of(mask)
+            }
+        found: dict[tuple[int, ...], int | np.ndarray] = {}
+        for bits in itertools.product((0, 1), repeat=len(self.buttons)):
+            vector = np.array(bits, np.int8)
+            held = int(sum(button for button, bit in zip(self.buttons, bits, strict=True) if bit))
+            if held and self._of_vector(vector) == held:
+                found[keys_of(held)] = vector
+        return found
 
     def _of_vector(self, action: object) -> int:
         bits = np.asarray(action)
@@ -232,6 +257,16 @@ def text_of(mask: int) -> str:
     """
     order = (*VECTOR[7:3:-1], *VECTOR[:4])
     return "+".join(str(button.name) for button in order if mask & button) or "NOOP"
+
+
+def keys_of(mask: int) -> tuple[int, ...]:
+    """Return the codes of the keys for some buttons, in the order of `KEYS`.
+
+    Example:
+        >>> keys_of(Button.A | Button.B) == (ord("x"), ord("z"))
+        True
+    """
+    return tuple(code for button, code in KEYS.items() if mask & button)
 
 
 # The parts of a boot script: `Button` bits and a number of frames.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, get_args
 
 import gymnasium
@@ -183,6 +183,32 @@ class NesEnv(gymnasium.Env[Image, Any]):
     def get_action_meanings(self) -> list[str]:
         """Return the buttons of each action, or of each bit."""
         return list(self._actions.meanings)
+
+    def get_keys_to_action(self) -> dict[tuple[int, ...], int | np.ndarray]:
+        """Return the action of each combination of keys, for `gymnasium.utils.play.play`.
+
+        The arrow keys are the directions, X is A, Z is B, Enter is START, the right shift key is
+        SELECT. No key is no entry: ``play(env, noop=...)`` says what it does, action 0 unless
+        given, which ``actions="multibinary"`` does not have: give it ``noop=np.zeros(8, np.int8)``.
+
+        Returns:
+            Actions by sorted tuples of key codes.
+
+        Example:
+            >>> env = NesEnv("game.nes", actions=["NOOP", "A", "A+B"])
+            >>> env.get_keys_to_action()
+            {(120,): 1, (120, 122): 2}
+        """
+        return self._actions.keys_to_action()
+
+    @property
+    def on_frame(self) -> Callable[[], None] | None:
+        """A function that is called after each frame of a step, to show the screen; or None."""
+        return self._player.on_frame
+
+    @on_frame.setter
+    def on_frame(self, call: Callable[[], None] | None) -> None:
+        self._player.on_frame = call
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -54,7 +54,10 @@ class FramePlayer:
     Attributes:
         frames: Frames since the episode's first observation.
         truncated: The episode has reached a limit, and the game is not over.
+        on_frame: Called after each frame of a step; None calls nothing.
     """
+
+    on_frame: Callable[[], None] | None = None
 
     def __init__(
         self, console: Console, tracker: GameTracker, rules: PlaySettings, *, shows_screens: bool
@@ -102,6 +105,8 @@ class FramePlayer:
             console.frame(self._held)
             held.append(self._held)
             reward += tracker.advance()
+            if self.on_frame is not None:
+                self.on_frame()
             if len(held) == most or tracker.terminated or self._is_stuck():
                 break
             if self._pools and len(held) == most - 1:

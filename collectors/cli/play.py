@@ -1,0 +1,205 @@
+"""`stepwell play`: a person plays an env, and every row is stored in a folder."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from stepwell.collectors.cli.collect import (
+    missing_values,
+    opened_store,
+    parse_info,
+    refuse_folder,
+)
+from stepwell.collectors.cli.errors import exit_on_error
+from stepwell.collectors.cli.game_options import RUN, EnvName, GivenGameOptions, with_game_options
+from stepwell.collectors.cli.load_policy import POLICY_HELP, load_policy
+from stepwell.collectors.cli.make_envs import EnvRequest, is_cartridge, make_envs
+from stepwell.collectors.cli.options import (
+    Debug,
+    Json,
+    Quiet,
+    parse_metadata,
+    real_number,
+    whole_number,
+)
+from stepwell.collectors.cli.output import Part, plural, print_json, print_parts
+
+__all__ = ["play"]
+
+_STORE = "Where to store it"
+_KEYS = "Keys and window"
+
+
+@with_game_options
+def play(
+    env: EnvName,
+    *,
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help=f"It plays until you take over with a key (Tab). {POLICY_HELP}",
+            rich_help_panel=RUN,
+        ),
+    ] = None,
+    episodes: Annotated[
+        str | None,
+        typer.Option(metavar="N", help="Quit after N episodes that ended.", rich_help_panel=RUN),
+    ] = None,
+    seed: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N",
+            help="The seeds of episodes and policy follow from it. Default: a random one.",
+            rich_help_panel=RUN,
+        ),
+    ] = None,
+    speed: Annotated[
+        str | None,
+        typer.Option(
+            metavar="X",
+            help="Speed: 1 is real time, 60 frames a second for games; 0.5 is half of it.",
+            rich_help_panel=_KEYS,
+        ),
+    ] = None,
+    scale: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N",
+            help="Pixels of the screen for a pixel of the game. Default: some 720 rows.",
+            rich_help_panel=_KEYS,
+        ),
+    ] = None,
+    keys: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Other keys, from a TOML file.", rich_help_panel=_KEYS),
+    ] = None,
+    print_keys: Annotated[
+        bool,
+        typer.Option(
+            "--print-keys",
+            metavar="",
+            help="Print such a file with the present keys, and do nothing else.",
+            rich_help_panel=_KEYS,
+        ),
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder of the store.", rich_help_panel=_STORE),
+    ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume",
+            metavar="",
+            help="Add to the store if it exists, with new episode ids and seeds.",
+            rich_help_panel=_STORE,
+        ),
+    ] = False,
+    info: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Store this field of the env's info too, such as lives; as in collect.",
+            rich_help_panel=_STORE,
+        ),
+    ] = None,
+    metadata: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="Store this with every episode: player=ann. May be repeated.",
+            rich_help_panel=_STORE,
+        ),
+    ] = None,
+    games: GivenGameOptions,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Play an env yourself, with keyboard or gamepad, and store every row.
+
+    stepwell play game.nes --out runs/mine
+    stepwell play Pong --out runs/pong --metadata player=ann
+    stepwell play Pong --policy sb3:model.zip --out runs/taken-over
+    stepwell play CartPole-v1 --speed 0.5 --out runs/pole
+    stepwell play Pong --print-keys > keys.toml
+    stepwell play Pong --keys keys.toml --out runs/pong --resume
+
+    P pauses, R begins anew, Backspace discards the episode, F5 and F9 save and load the state, Tab
+    takes over from a policy, Esc quits. The window shows the keys of the game.
+    Each row has the field extra/human: who chose its action.
+    Exit codes: 0 done, 2 an error that you can correct, 130 Ctrl-C.
+    """
+    # Imported here: the other commands need no window.
+    from stepwell.collectors.evaluation.video_recorder import single_envs
+    from stepwell.collectors.person.controls import controls_of, load_pygame
+    from stepwell.collectors.person.play import play as play_env
+
+    with exit_on_error(debug), contextlib.ExitStack() as stack:
+        options = games.parsed()
+        if policy is None and is_cartridge(env):
+            options.setdefault("actions", "multibinary")  # every button of the joypad works
+        request = EnvRequest(
+            env=env,
+            num_envs=1,
+            backend=games.backend,
+            num_workers=0,
+            options=options,
+            is_filmed=True,
+        )
+        most = whole_number("--episodes", episodes)
+        chosen_seed = whole_number("--seed", seed, 0)
+        chosen_speed = real_number("--speed", speed)
+        chosen_scale = whole_number("--scale", scale)
+        info_fields = dict(parse_info("--info", text) for text in info or [])
+        facts = dict(parse_metadata("--metadata", text) for text in metadata or [])
+        load_pygame()
+        if print_keys:
+            envs = make_envs(request)
+            stack.callback(envs.close)
+            typer.echo(controls_of(single_envs(envs, "play")[0], keys).to_toml(), nl=False)
+            return
+        if out is None:
+            raise ValueError("--out: expected a folder to store the rows in, got none; name one")
+        refuse_folder(out, resume)
+        agent = None if policy is None else load_policy(policy)
+        envs = make_envs(request)
+        stack.callback(envs.close)
+        controls_of(single_envs(envs, "play")[0], keys)  # before anything is created
+        defaults = missing_values(info_fields, request)
+        replay = stack.enter_context(opened_store(out, resume, None, None))
+        report = play_env(
+            envs,
+            replay,
+            policy=agent,
+            keys=keys,
+            episodes=most,
+            seed=chosen_seed,
+            speed=1.0 if chosen_speed is None else chosen_speed,
+            scale=chosen_scale,
+            info=defaults,
+            metadata=facts,
+        )
+        if as_json:
+            print_json({**report.to_json(), "env": env, "path": str(out)})
+        elif not quiet:
+            first = [Part(plural(report.steps, "step"), style="bold")]
+            first.append(Part(f"{report.human_steps:,} by you"))
+            first.append(Part(plural(report.episodes, "ended episode")))
+            if report.returns:
+                first.append(Part(f"return {sum(report.returns) / len(report.returns):,.1f}"))
+            if report.discarded:
+                first.append(Part(f"{report.discarded} discarded", style="yellow"))
+            first.append(Part(f"in {out}", style="bold"))
+            second = [
+                Part(f"{report.frame_rate:.1f} frames/s"),
+                Part(f"jitter {report.jitter_seconds * 1e3:.1f} ms"),
+                Part(f"longest {report.worst_seconds * 1e3:.0f} ms"),
+                Part(f"{report.late_frames} late"),
+            ]
+            print_parts(first, second)
