@@ -19,7 +19,7 @@ _STILL, _FIRM = 0.5, 0.6  # of an axis: released below the one, pressed above th
 _UNSEEN = ("offscreen", "dummy")  # SDL takes one of these where there is no display
 _PICTURE_ROWS = 720
 _BACK, _TEXT, _FAINT, _SIGN = (18, 18, 22), (235, 235, 235), (150, 150, 160), (255, 205, 90)
-_MARGIN, _LINE, _LEAST_WIDTH = 8, 20, 480
+_MARGIN, _LINE, _LEAST_WIDTH = 8, 20, 680
 
 
 class FrameTimes:
