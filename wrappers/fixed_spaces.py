@@ -554,7 +554,7 @@ def decode(space: _Space, arrays: Any) -> Any:
     if isinstance(space, spaces.Dict):
         return {key: decode(part, arrays[key]) for key, part in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
-        pairs = zip(space.spaces, arrays, strict=True)
+        pairs = zip(space.spaces, _places(arrays), strict=True)
         return tuple(decode(part, item) for part, item in pairs)
     array = np.asarray(arrays)
     return array[()] if array.ndim == 0 else array
@@ -811,6 +811,13 @@ def _numbers(space: _Space, name: str, lengths: Mapping[str, int]) -> int:
     return int(np.prod(space.shape or (), dtype=object))
 
 
+def _places(arrays: Any) -> Sequence[Any]:
+    """The parts of a Tuple, also from a file format that names them "0", "1", ..."""
+    if isinstance(arrays, Mapping):
+        return [arrays[str(place)] for place in range(len(arrays))]
+    return cast("Sequence[Any]", arrays)
+
+
 def _first_shape(space: _Space, arrays: Any) -> tuple[tuple[int, ...], int]:
     """The shape of the first array, and the number of its axes that are not of one value."""
     if isinstance(space, spaces.Dict):
@@ -820,7 +827,7 @@ def _first_shape(space: _Space, arrays: Any) -> tuple[tuple[int, ...], int]:
                 return found
         return (), 0
     if isinstance(space, spaces.Tuple):
-        for part, item in zip(space.spaces, arrays, strict=True):
+        for part, item in zip(space.spaces, _places(arrays), strict=True):
             found = _first_shape(part, item)
             if found[0]:
                 return found
