@@ -26,9 +26,9 @@ from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
-from rounds import into_page, result, table
 
 import stepwell as sw
+from rounds import into_page, result, table
 from stepwell.buffers import End
 
 RESULTS = Path(__file__).parent / "env_families.json"
@@ -122,7 +122,8 @@ def compare(env: Any, episode: Any) -> int:
         require_same(f"reward, row {row}", episode.reward[row], reward)
         if row == episode.steps:
             break
-        assert not (terminated or truncated), f"differs in the end, row {row}"
+        is_over = bool(terminated or truncated)
+        assert not is_over, f"differs in the end, row {row}"
         columns = {name: column[row] for name, column in episode.fields.items()}
         action = nested(env.action_space, columns, "action")
         observation, reward, terminated, truncated, _ = env.step(action)
@@ -167,8 +168,8 @@ def reason(error: Exception) -> str:
     return line.replace("|", "/")[:110]
 
 
-def measure(only: list[str]) -> list[dict[str, Any]]:
-    """Compare all ids of these families, in two processes."""
+def measure(only: list[str], most: int | None = None) -> list[dict[str, Any]]:
+    """Compare the ids of these families, at most so many of each, in two processes."""
     found = []
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(2, mp_context=context) as pool:
@@ -176,8 +177,17 @@ def measure(only: list[str]) -> list[dict[str, Any]]:
             if only and family.package not in only:
                 continue
             ids = ids_of(family)
+            registered = len(ids)
+            ids = ids[:: max(1, -(-registered // most))] if most else ids  # evenly spaced
             cases = list(pool.map(measured, [family] * len(ids), ids))
-            found.append({"family": family.name, "install": family.install, "cases": cases})
+            found.append(
+                {
+                    "family": family.name,
+                    "install": family.install,
+                    "registered": registered,
+                    "cases": cases,
+                }
+            )
             print(family.name, len(ids), flush=True)
     return found
 
@@ -199,9 +209,9 @@ def block(figures: dict[str, Any]) -> str:
             told.append(f"{sum(why.values()) - sum(n for _, n in why.most_common(3))} others")
         if not cases:
             told = [f"not installed: `pip install '{family['install']}'`"]
-        counts = (str(len(cases)), str(len(same)), f"{sum(same):,}")
+        counts = (str(family["registered"]), str(len(cases)), str(len(same)), f"{sum(same):,}")
         rows.append((family["family"], *counts, "; ".join(told)))
-    head = ("family", "ids", "all rows the same", "rows compared", "the others")
+    head = ("family", "ids", "tried", "all rows the same", "rows compared", "the others")
     source = f"`{figures['command']}`, commit {figures['commit']}, {figures['date']}"
     return f"{table(head, rows)}\n\n{source}, {figures['machine']}."
 
@@ -216,12 +226,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true", help="the page alone; measure nothing")
     parser.add_argument("--only", nargs="+", default=[], help="packages; prints, writes nothing")
+    parser.add_argument("--most", type=int, help="ids of each family, evenly spaced; default all")
     arguments = parser.parse_args()
     if arguments.only:
-        sys.stdout.write(json.dumps(measure(arguments.only), indent=1) + "\n")
+        sys.stdout.write(json.dumps(measure(arguments.only, arguments.most), indent=1) + "\n")
         return
     if not arguments.write:
-        figures = result(("gymnasium", "numpy"), families=measure([]))
+        figures = result(("gymnasium", "numpy"), families=measure([], arguments.most))
         RESULTS.write_text(json.dumps(figures, indent=1) + "\n")
     PAGE.write_text(page(json.loads(RESULTS.read_text())), encoding="utf-8")
 
