@@ -18,6 +18,7 @@ import importlib
 import importlib.util
 import json
 import multiprocessing
+import re
 import sys
 import warnings
 from collections.abc import Iterator
@@ -165,6 +166,7 @@ def measured(family: Family, name: str) -> dict[str, Any]:
 def reason(error: Exception) -> str:
     """The first words of an error."""
     line = (str(error).strip() or type(error).__name__).splitlines()[0]
+    line = re.sub(r"(/[^/\s'\"]+){2,}/", ".../", line)  # no folders of this machine
     return line.replace("|", "/")[:110]
 
 
