@@ -81,8 +81,8 @@ def leaves(space: Any, value: Any, name: str) -> Iterator[tuple[str, np.ndarray]
         for key, part in space.items():
             yield from leaves(part, value[key], f"{name}/{key}")
     elif isinstance(space, gym.spaces.Tuple):
-        for key, part in enumerate(space):
-            yield from leaves(part, value[key], f"{name}/{key}")
+        for place, part in enumerate(space):
+            yield from leaves(part, value[place], f"{name}/{place}")
     else:
         yield name, np.asarray(value)
 
@@ -130,7 +130,7 @@ def compare(env: Any, episode: Any) -> int:
         observation, reward, terminated, truncated, _ = env.step(action)
     require_same("terminated", bool(episode.end & End.TERMINATED), bool(terminated))
     require_same("truncated", bool(episode.end & End.TRUNCATED), bool(truncated))
-    return episode.steps + 1
+    return int(episode.steps) + 1
 
 
 def collected(name: str) -> list[Any]:
@@ -196,7 +196,7 @@ def measure(only: list[str], most: int | None = None) -> list[dict[str, Any]]:
 
 def block(figures: dict[str, Any]) -> str:
     """The table, and with what it was measured."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for family in figures["families"]:
         cases = family["cases"]
         same = [case["rows"] for case in cases if "rows" in case]

@@ -22,7 +22,7 @@ from stepwell.wrappers.fixed_spaces import (
     with_fixed_spaces,
     with_fixed_vector_spaces,
 )
-from stepwell.wrappers.make_vector_env import require_spaces
+from stepwell.wrappers.make_vector_env import declared_mode, require_spaces
 from stepwell.wrappers.seeded_resets import with_seeded_resets
 
 __all__ = [
@@ -140,10 +140,7 @@ def mode_of(envs: Vector) -> AutoresetMode:
     Raises:
         ValueError: They declare none.
     """
-    # The attribute first: ale-py notes its mode in a dict that all vector envs share.
-    mode = getattr(envs.unwrapped, "autoreset_mode", None)
-    if not isinstance(mode, AutoresetMode):
-        mode = envs.metadata.get("autoreset_mode")
+    mode = declared_mode(envs)
     if not isinstance(mode, AutoresetMode):
         raise ValueError(
             "envs.metadata['autoreset_mode']: expected a gymnasium.vector.AutoresetMode, got "

@@ -456,8 +456,10 @@ def lengths_of(space: _Space) -> dict[str, int]:
     if isinstance(space, FixedSequence):
         return {space.name: space.width, **lengths_of(space.item)}
     if isinstance(space, FixedGraph):
-        inner = lengths_of(space.node) | (lengths_of(space.edge) if space.edge else {})
-        return {f"{space.name}/node": space.nodes, f"{space.name}/edge": space.edges, **inner}
+        own = {f"{space.name}/node": space.nodes, **lengths_of(space.node)}
+        if space.edge is not None:
+            own |= {f"{space.name}/edge": space.edges, **lengths_of(space.edge)}
+        return own
     parts: Sequence[_Space] = ()
     if isinstance(space, spaces.Dict):
         parts = [*space.spaces.values()]

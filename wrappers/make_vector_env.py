@@ -229,9 +229,9 @@ def _checked_vector_env(
     if "stepwell" not in envs.metadata:
         # A copy for this object: ale-py's vector env modifies the dict of its class, where another
         # vector env may have overwritten the autoreset mode.
-        mode = getattr(envs.unwrapped, "autoreset_mode", envs.metadata.get("autoreset_mode"))
         recipe = {"maker": "make_vec", "id": _vector_id(envs), "num_envs": envs.num_envs}
-        envs.metadata = {**envs.metadata, "autoreset_mode": mode, "stepwell": recipe}
+        declared = {"autoreset_mode": declared_mode(envs), "stepwell": recipe}
+        envs.metadata = {**envs.metadata, **declared}
     return envs
 
 
@@ -248,6 +248,13 @@ def require_spaces(envs: AnyVectorEnv) -> None:
                 f"{type(envs).__name__} without it; make the vector env with stepwell.make_vec or "
                 "gymnasium.make_vec"
             )
+
+
+def declared_mode(envs: AnyVectorEnv) -> Any:
+    """What a vector env declares as its autoreset mode; None if it declares nothing."""
+    # The attribute first: ale-py notes its mode in a dict that all its vector envs share.
+    mode = getattr(envs.unwrapped, "autoreset_mode", None)
+    return mode if isinstance(mode, AutoresetMode) else envs.metadata.get("autoreset_mode")
 
 
 def _vector_id(envs: AnyVectorEnv) -> str:

@@ -58,6 +58,10 @@ class VectorEnvReport:
         frame_stack: Frames in a stack on the first axis of an observation; 1 for none.
         stack_padding: Padding of the stack: "zero", "repeat", or None.
         has_frame_counters: The info counts frames, as ale-py's does, which identifies resets.
+        padded: Parts of observation and action without a fixed shape, by field name.
+        declared_info: Info fields that the envs declare.
+        tensor_device: Device of the tensors of PyTorch that the envs return; None for arrays.
+        rewards_are_arrays: Each reward is an array of one number.
         problems: Violations of the declared spaces, one sentence each.
     """
 
@@ -76,6 +80,10 @@ class VectorEnvReport:
     frame_stack: int
     stack_padding: Literal["zero", "repeat"] | None
     has_frame_counters: bool
+    padded: tuple[str, ...]
+    declared_info: tuple[str, ...]
+    tensor_device: str | None
+    rewards_are_arrays: bool
     problems: tuple[str, ...]
 
     @property
@@ -88,6 +96,7 @@ class VectorEnvReport:
             self._rows_finding(),
             self._seed_finding(),
             self._stack_finding(),
+            *self._kind_findings(),
             *(Finding("spaces", one, "refuses the env", True) for one in self.problems),
         )
 
@@ -146,6 +155,29 @@ class VectorEnvReport:
         padding = self.stack_padding or "unknown padding"
         found = f"{self.frame_stack} frames on the first axis, padding: {padding}"
         return Finding("frame stack", found, "stores each frame once, if the stack is declared")
+
+    def _kind_findings(self) -> list[Finding]:
+        """What few envs have."""
+        found: list[Finding] = []
+        if self.padded:
+            names = ", ".join(self.padded[:3])
+            names += f" and {len(self.padded) - 3} more" if len(self.padded) > 3 else ""
+            stores = "stores padded arrays with lengths and masks; replay.decode gives values back"
+            found.append(Finding("spaces", f"values without a fixed shape in {names}", stores))
+        if self.declared_info:
+            names = ", ".join(self.declared_info)
+            found.append(Finding("info", f"the envs declare {names}", "stores them"))
+        if self.rewards_are_arrays:
+            found.append(Finding("rewards", "arrays of one number", "stores the numbers"))
+        if self.tensor_device == "cpu":
+            reads = "reads them as arrays; stepwell.TorchEnvs brings many steps over at once"
+            found.append(Finding("arrays", "tensors of PyTorch in the CPU's memory", reads))
+        elif self.tensor_device is not None:
+            refuses = "refuses the env: wrap it in stepwell.TorchEnvs"
+            found.append(
+                Finding("arrays", f"tensors of PyTorch on {self.tensor_device}", refuses, True)
+            )
+        return found
 
     def __str__(self) -> str:
         """Return the report as a table."""

@@ -17,12 +17,14 @@ from stepwell.wrappers.check.watch import (
     StackWatch,
     StepCopy,
     copied,
+    device_of,
     leaves_of,
     rows_equal,
 )
 from stepwell.wrappers.envpool import from_envpool, is_pool
 from stepwell.wrappers.final_observations import ExactInfos, OverwriteDetector
-from stepwell.wrappers.make_vector_env import require_spaces
+from stepwell.wrappers.fixed_spaces import lengths_of, with_fixed_vector_spaces
+from stepwell.wrappers.make_vector_env import declared_mode, require_spaces
 from stepwell.wrappers.number_checks import check_whole
 
 AnyVectorEnv = VectorEnv[Any, Any, Any]
@@ -46,7 +48,7 @@ def check_vector_env(
         The report: autoreset mode, memory, final observations, dtypes, seeds, frame stacks.
 
     Raises:
-        ValueError: `steps` is below 10.
+        ValueError: `steps` is below 10, or an observation has no array at all.
         TypeError: `envs` is not a vector env, or lacks the spaces of a single env.
 
     Example:
@@ -75,7 +77,8 @@ class _Check:
 
     def __init__(self, envs: Any, seed: int) -> None:
         require_spaces(envs)
-        envs = from_envpool(envs) if is_pool(envs) else envs
+        # As the Collector does.
+        envs = from_envpool(envs) if is_pool(envs) else with_fixed_vector_spaces(envs)
         self._envs, self._seed = envs, seed
         self._memory = MemoryWatch()
         self._exact_infos, self._overwrites = (
@@ -87,9 +90,16 @@ class _Check:
         self._resets = ResetWatch(self._stack.newest)
         self._problems: dict[str, None] = {}
         self._single = leaves_of(create_empty_array(envs.single_observation_space, 1))
+        if not self._single:
+            raise ValueError(
+                f"envs: expected observations with at least one array, by which resets are seen, "
+                f"got {envs.single_observation_space}; a Collector stores such envs unchecked"
+            )
         self._actions = copy.deepcopy(envs.action_space)  # the env's generator is not used
         self._actions.seed(seed)
-        self._declared = envs.metadata.get("autoreset_mode")
+        self._declared = declared_mode(envs)
+        self._tensor_device: str | None = None
+        self._rewards_are_arrays = False
         self._is_asynchronous = False
         self._is_reproducible: bool | None = None
         self._envs_differ: bool | None = None
@@ -102,7 +112,7 @@ class _Check:
         except ValueError as error:
             self._problem(str(error))
         first = self._reset(self._seed)
-        self._is_asynchronous = len(first[0]) < self._envs.num_envs
+        self._is_asynchronous = bool(first) and len(first[0]) < self._envs.num_envs
         if self._is_asynchronous:
             # Its rows change places between steps: only shapes and memory can be checked.
             for _ in range(10):
@@ -118,6 +128,7 @@ class _Check:
         with self._exact_infos:
             observation, _ = self._envs.reset(seed=seed)
         self._overwrites = OverwriteDetector()
+        self._tensor_device = self._tensor_device or device_of(observation)
         leaves = leaves_of(observation)
         self._memory.see(leaves)
         return copied(leaves)
@@ -196,12 +207,14 @@ class _Check:
     ) -> StepCopy:
         leaves = leaves_of(observation)
         self._check_observation(observation)
-        rows = len(leaves[0])
+        rows = len(leaves[0]) if leaves else self._envs.num_envs
         flags: dict[str, npt.NDArray[Any]] = {"terminated": terminated, "truncated": truncated}
         for name, array in flags.items():
             if np.shape(array) != (rows,) or np.asarray(array).dtype != np.bool_:
                 self._problem(f"{name} is {_form(array)} where bool ({rows},) is expected")
-        if np.shape(reward) != (rows,) or np.asarray(reward).dtype.kind not in "fiub":
+        is_one_each = np.size(reward) == rows and np.shape(reward)[:1] == (rows,)
+        self._rewards_are_arrays |= is_one_each and np.ndim(reward) > 1
+        if not is_one_each or np.asarray(reward).dtype.kind not in "fiub":
             self._problem(f"reward is {_form(reward)} where numbers ({rows},) are expected")
         return StepCopy(
             copied(leaves),
@@ -260,8 +273,23 @@ class _Check:
             frame_stack=self._stack.frame_stack,
             stack_padding=self._stack.padding,
             has_frame_counters=self._resets.has_frame_counters,
+            padded=self._padded(),
+            declared_info=self._declared_info(),
+            tensor_device=self._tensor_device,
+            rewards_are_arrays=self._rewards_are_arrays,
             problems=tuple(self._problems),
         )
+
+    def _padded(self) -> tuple[str, ...]:
+        single = self._envs.single_observation_space, self._envs.single_action_space
+        return tuple(name for space in single for name in lengths_of(space))
+
+    def _declared_info(self) -> tuple[str, ...]:
+        """Names of the info fields that the envs declare, as the Collector reads them."""
+        recipe = self._envs.metadata.get("stepwell", {})
+        own = recipe.get("env") if recipe.get("maker") == "make_vec" else recipe
+        info = own.get("info") if isinstance(own, dict) else None
+        return tuple(info) if isinstance(info, dict) else ()
 
     def _autoreset(self) -> tuple[Autoreset, int]:
         if self._disabled_resets:

@@ -24,7 +24,20 @@ def leaves_of(value: Any) -> Leaves:
     parts: Any = value
     if isinstance(value, tuple):
         return [leaf for part in parts for leaf in leaves_of(part)]
+    if device_of(value) not in (None, "cpu"):
+        value = parts.cpu()
     return [np.asarray(value)]
+
+
+def device_of(value: Any) -> str | None:
+    """Return the device of the first tensor of PyTorch in a nested value, or None."""
+    if isinstance(value, Mapping):
+        value = tuple(cast("Mapping[str, Any]", value).values())
+    if isinstance(value, tuple):
+        found = map(device_of, value)
+        return next((device for device in found if device is not None), None)
+    is_tensor = type(value).__module__.split(".")[0] == "torch" and hasattr(value, "device")
+    return str(value.device.type) if is_tensor else None
 
 
 def copied(leaves: Leaves) -> Leaves:
@@ -34,10 +47,10 @@ def copied(leaves: Leaves) -> Leaves:
 
 def rows_equal(left: Leaves, right: Leaves) -> npt.NDArray[np.bool_]:
     """Return a mask [N] of the rows that are equal in all arrays; NaN equals NaN."""
-    same = np.ones(len(left[0]), np.bool_)
+    same = np.ones(len(left[0]) if left else 0, np.bool_)
     for a, b in zip(left, right, strict=True):
         equal = (a == b) | ((a != a) & (b != b))
-        same &= equal.reshape(len(a), -1).all(axis=1)
+        same &= equal.all(axis=tuple(range(1, equal.ndim)))
     return same
 
 
@@ -166,9 +179,9 @@ class ResetWatch:
         self._before, self._last = last, now
 
     def _scale(self, leaves: Leaves) -> None:
-        largest = [float(np.max(np.abs(leaf.astype(np.float64)))) for leaf in leaves]
+        largest = [float(np.abs(leaf.astype(np.float64)).max(initial=0)) for leaf in leaves]
         old = self._scales or [1e-9] * len(leaves)
-        self._scales = [max(a, b) for a, b in zip(old, largest, strict=True)]
+        self._scales = [max(a, b, 1e-9) for a, b in zip(old, largest, strict=True)]
 
     def _count_inner(self, last: StepCopy, now: StepCopy) -> None:
         inner = ~last.ended & ~now.ended
@@ -241,7 +254,11 @@ class ResetWatch:
 
     def _distance(self, left: Leaves, right: Leaves) -> float:
         parts = zip(left, right, self._scales, strict=True)
-        return sum(float(np.abs(a.astype(np.float64) - b).mean()) / scale for a, b, scale in parts)
+        return sum(
+            float(np.abs(a.astype(np.float64) - b).mean()) / scale
+            for a, b, scale in parts
+            if a.size
+        )
 
     @property
     def finals_repeat(self) -> bool:

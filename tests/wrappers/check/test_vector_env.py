@@ -45,10 +45,22 @@ def cartpoles(kind: Any = SyncVectorEnv, **kwargs: Any) -> VectorEnv[Any, Any, A
     return envs
 
 
+class Declared(gym.vector.VectorWrapper[Any, Any, Any, Any, Any]):
+    """Declares another mode than the vector env inside, which it hides."""
+
+    def __init__(self, envs: Any, mode: object) -> None:
+        super().__init__(envs)
+        self.metadata = {**envs.metadata, "autoreset_mode": mode}
+
+    @property
+    def unwrapped(self) -> Any:
+        """The wrapper itself."""
+        return self
+
+
 def declare(envs: VectorEnv[Any, Any, Any], mode: object) -> VectorEnv[Any, Any, Any]:
     """The same vector env with another declaration."""
-    envs.metadata = {**envs.metadata, "autoreset_mode": mode}
-    return envs
+    return Declared(envs, mode)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -181,7 +193,10 @@ class Batched(gym.vector.VectorWrapper[Any, Any, Any]):
             lambda o, r, *f: (o[..., None], r, *f),
             r"observation .*float32 \(3, 4, 1\).*float32 \(N, 4\)",
         ),
-        (lambda o, r, *f: (o, r[:, None], *f), r"reward .*float64 \(3, 1\).*numbers \(3,\)"),
+        (
+            lambda o, r, *f: (o, np.stack([r, r], 1), *f),
+            r"reward .*float64 \(3, 2\).*numbers \(3,\)",
+        ),
         (
             lambda o, r, t, u, i: (o, r, t.astype(int), u, i),
             r"terminated .*int64 \(3,\).*bool \(3,\)",
