@@ -4,9 +4,10 @@
     python benchmarks/env_families.py           # measures and writes the page
     python benchmarks/env_families.py --write   # the page alone, from the last figures
 
-Two envs of each registered id are collected. Then a bare env is reset with the seed of each stored
-episode and takes its stored actions, and every value is compared with the stored row. Figures are
-kept in benchmarks/env_families.json; families that are not installed are listed as such.
+Two envs of each registered id are collected, in worker processes. A log around each bare env
+writes down what it got and what it gave, and every value is compared with the stored rows. Then a
+bare env plays the log again from its seeds. Figures are kept in benchmarks/env_families.json;
+families that are not installed are listed as such.
 """
 
 from __future__ import annotations
@@ -14,14 +15,18 @@ from __future__ import annotations
 import argparse
 import collections
 import concurrent.futures
+import copy
+import functools
 import importlib
 import importlib.util
 import json
 import multiprocessing
+import pickle
 import re
 import sys
+import tempfile
+import uuid
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,6 +55,10 @@ class Family(NamedTuple):
 FAMILIES = (
     Family("Classic control", ("gymnasium.envs.classic_control",), "gymnasium", "gymnasium"),
     Family("Toy text", ("gymnasium.envs.toy_text",), "gymnasium", "gymnasium"),
+    Family(
+        *("Functional JAX", ("gymnasium.envs.phys2d", "gymnasium.envs.tabular"), "flax"),
+        "gymnasium[jax]",
+    ),
     Family("Box2D", ("gymnasium.envs.box2d",), "Box2D", "gymnasium[box2d]"),
     Family("MuJoCo", ("gymnasium.envs.mujoco",), "mujoco", "gymnasium[mujoco]"),
     Family("Atari, by `make_vec`", ("ale_py",), "ale_py", "ale-py", True),
@@ -59,6 +68,8 @@ FAMILIES = (
         *("Gymnasium-Robotics", ("gymnasium_robotics",), "gymnasium_robotics"),
         *("gymnasium-robotics", True),
     ),
+    Family("dm_control, by Shimmy", ("shimmy.dm_control",), "shimmy", "shimmy[dm-control]", True),
+    Family("highway-env", ("highway_env",), "highway_env", "highway-env", True),
 )
 
 
@@ -75,70 +86,109 @@ def ids_of(family: Family) -> list[str]:
     ]
 
 
-def leaves(space: Any, value: Any, name: str) -> Iterator[tuple[str, np.ndarray]]:
-    """The arrays of a nested value, by the names that their columns have."""
-    if isinstance(space, gym.spaces.Dict):
-        for key, part in space.items():
-            yield from leaves(part, value[key], f"{name}/{key}")
-    elif isinstance(space, gym.spaces.Tuple):
-        for place, part in enumerate(space):
-            yield from leaves(part, value[place], f"{name}/{place}")
-    else:
-        yield name, np.asarray(value)
+class Log(gym.Wrapper[Any, Any, Any, Any]):
+    """Writes down what passes between a bare env and whoever steps it, in a file of its own."""
+
+    def __init__(self, env: Any, folder: str) -> None:
+        super().__init__(env)
+        path = Path(folder) / f"{uuid.uuid4().hex}.pickle"
+        self._file = path.open("wb", buffering=0)
+
+    def reset(self, **kwargs: Any) -> Any:
+        """Begin a play in the log."""
+        observation, info = self.env.reset(**kwargs)
+        pickle.dump((kwargs.get("seed"), observation), self._file)
+        return observation, info
+
+    def step(self, action: Any) -> Any:
+        """Go on with it."""
+        given = copy.deepcopy(action)
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        pickle.dump((given, observation, float(reward), terminated, truncated), self._file)
+        return observation, reward, terminated, truncated, info
 
 
-def nested(space: Any, row: dict[str, np.ndarray], name: str) -> Any:
-    """The nested value out of its columns."""
-    if isinstance(space, gym.spaces.Dict):
-        return {key: nested(part, row, f"{name}/{key}") for key, part in space.items()}
-    if isinstance(space, gym.spaces.Tuple):
-        return tuple(nested(part, row, f"{name}/{key}") for key, part in enumerate(space))
-    return row[name]
+class Play(NamedTuple):
+    """What an env got and gave from one reset to the next."""
+
+    seed: int
+    first: Any
+    steps: list[tuple[Any, Any, float, bool, bool]]
 
 
-def require_same(what: str, stored: Any, expected: Any) -> None:
-    """Raise if two values differ; NaN is equal to NaN.
+def logged(folder: Path) -> list[list[Play]]:
+    """The plays of each env, without those that had no step."""
+    found = []
+    for path in sorted(folder.glob("*.pickle")):
+        plays: list[Play] = []
+        with path.open("rb") as file:
+            while file.peek(1):
+                entry = pickle.load(file)
+                if len(entry) == 2:
+                    plays.append(Play(*entry, []))
+                else:
+                    plays[-1].steps.append(entry)
+        found.append([play for play in plays if play.steps])
+    return found
 
-    Raises:
-        AssertionError: They differ in a shape or a value.
-    """
-    assert np.shape(stored) == np.shape(expected), f"differs in the shape of {what}"
-    try:
-        np.testing.assert_array_equal(stored, expected)
-    except AssertionError:
-        raise AssertionError(f"differs in {what}") from None
+
+def same(stored: Any, given: Any) -> bool:
+    """Whether two values of a space are equal; NaN is equal to NaN."""
+    if isinstance(given, dict):
+        return stored.keys() == given.keys() and all(same(stored[k], given[k]) for k in given)
+    if isinstance(given, tuple | list) and not hasattr(stored, "dtype"):
+        return len(stored) == len(given) and all(map(same, stored, given))
+    if isinstance(given, str) or given is None:
+        return bool(stored == given)
+    stored, given = np.asarray(stored), np.asarray(given)
+    is_float = given.dtype.kind == "f"
+    return stored.shape == given.shape and np.array_equal(stored, given, equal_nan=is_float)
 
 
-def compare(env: Any, episode: Any) -> int:
-    """Play an episode in a bare env; return how many rows were the same.
+def compare(replay: Any, episode: Any, play: Play) -> int:
+    """Compare a stored episode with the log of its env; return the rows that were the same.
 
     Raises:
         AssertionError: A value differs.
     """
-    observation, _ = env.reset(seed=int(episode.metadata["seed"]))
-    reward, terminated, truncated = 0.0, False, False
-    for row in range(episode.steps + 1):
-        for name, value in leaves(env.observation_space, observation, "observation"):
-            require_same(f"{name}, row {row}", episode.fields[name][row], value)
-        require_same(f"reward, row {row}", episode.reward[row], reward)
-        if row == episode.steps:
-            break
-        is_over = bool(terminated or truncated)
-        assert not is_over, f"differs in the end, row {row}"
-        columns = {name: column[row] for name, column in episode.fields.items()}
-        action = nested(env.action_space, columns, "action")
-        observation, reward, terminated, truncated, _ = env.step(action)
-    require_same("terminated", bool(episode.end & End.TERMINATED), bool(terminated))
-    require_same("truncated", bool(episode.end & End.TRUNCATED), bool(truncated))
+    assert episode.steps == len(play.steps), "differs in the number of steps"
+    observations = replay.decode("observation", episode.observation)
+    actions = replay.decode("action", episode.action)
+    terminated = truncated = False
+    assert same(observations[0], play.first), "differs in the observation of row 0"
+    for row, (action, observation, reward, terminated, truncated) in enumerate(play.steps, 1):
+        assert same(actions[row - 1], action), f"differs in the action of row {row - 1}"
+        assert same(observations[row], observation), f"differs in the observation of row {row}"
+        assert float(episode.reward[row]) == reward, f"differs in the reward of row {row}"
+        is_last = row == len(play.steps)
+        assert is_last or not (terminated or truncated), f"differs in the end, row {row}"
+    assert bool(episode.end & End.TERMINATED) == bool(terminated), "differs in terminated"
+    assert bool(episode.end & End.TRUNCATED) == bool(truncated), "differs in truncated"
     return int(episode.steps) + 1
 
 
-def collected(name: str) -> list[Any]:
-    """The episodes of two envs, by stream and time."""
+def repeats(env: Any, plays: list[Play]) -> bool:
+    """Whether a bare env gives the same again from the same seeds and actions, play by play."""
+    for play in plays:
+        observation, _ = env.reset(seed=play.seed)
+        if not same(observation, play.first):
+            return False
+        for action, *before in play.steps:
+            observation, reward, terminated, truncated, _ = env.step(action)
+            if not same([observation, float(reward), terminated, truncated], before):
+                return False
+    return True
+
+
+def collected(make: Any) -> tuple[Any, list[list[Play]]]:
+    """A replay of two envs in worker processes, and the logs of the envs."""
     replay = sw.SequenceReplayBuffer()
-    with sw.Collector(sw.make_vec(name, NUM_ENVS), "random", replay, seed=0) as collector:
-        collector.collect(steps=STEPS)
-    return list(replay.iter_episodes())
+    with tempfile.TemporaryDirectory() as folder:
+        wrappers = [functools.partial(Log, folder=folder)]
+        envs = sw.make_vec(make, NUM_ENVS, wrappers=wrappers)
+        with sw.Collector(envs, "random", replay, seed=0) as collector:
+            collector.collect(steps=STEPS)
+        return replay, logged(Path(folder))
 
 
 def measured(family: Family, name: str) -> dict[str, Any]:
@@ -147,20 +197,26 @@ def measured(family: Family, name: str) -> dict[str, Any]:
     gym.logger.min_level = gym.logger.ERROR
     ids_of(family)  # registers them in this process
     try:
-        env = gym.make(name)
+        bare = [gym.make(name) for _ in range(NUM_ENVS)]
     except Exception as error:
         return {"id": name, "not made": reason(error)}
     try:
-        episodes = collected(name)
+        replay, logs = collected(name)
     except Exception as error:
         return {"id": name, "refused": reason(error)}
     try:
+        by_seed = {play.seed: play for plays in logs for play in plays}
+        episodes = list(replay.iter_episodes())
+        assert len(by_seed) == len(episodes), "differs in the number of episodes"
         assert sum(episode.steps for episode in episodes) >= STEPS, "differs in the number of steps"
-        return {"id": name, "rows": sum(compare(env, episode) for episode in episodes)}
+        rows = sum(compare(replay, one, by_seed[one.metadata["seed"]]) for one in episodes)
+        is_repeated = all(map(repeats, bare, logs))
+        return {"id": name, "rows": rows, "repeats": is_repeated}
     except AssertionError as error:
         return {"id": name, "differs": reason(error)}
     finally:
-        env.close()
+        for env in bare:
+            env.close()
 
 
 def reason(error: Exception) -> str:

@@ -17,6 +17,7 @@ from stepwell.wrappers.number_checks import check_whole
 from stepwell.wrappers.recipe import recipe_of, spec_of
 from stepwell.wrappers.seeded_resets import with_seeded_resets
 from stepwell.wrappers.workers.vector_env import (
+    CannotFork,
     WorkerVectorEnv,
     available_cores,
     checked_env,
@@ -40,8 +41,8 @@ def vectorize(env_fns: Sequence[EnvFn], *, num_workers: int | None = None) -> An
     processes, at most one per core. Measured on 2 cores with 8 envs: CartPole is as fast in workers
     as in this process, an env of 600 us per step is 1.8 times as fast, and only workers let the
     caller work at the same time. If processes cannot be forked, None means this process, since
-    workers then need a script with a main guard. So it does in a daemonic process, which cannot
-    start any.
+    workers then need a script with a main guard. So it does for envs that compute with JAX, and in
+    a daemonic process, which cannot start any.
 
     Args:
         env_fns: Factories without arguments, one for each env.
@@ -64,10 +65,14 @@ def vectorize(env_fns: Sequence[EnvFn], *, num_workers: int | None = None) -> An
     for env_fn in env_fns:
         if not callable(env_fn):
             raise TypeError(f"env_fns: expected factories without arguments, got {env_fn!r}")
-    num_workers = checked_num_workers(len(env_fns), num_workers)
-    if num_workers == 0:
-        return SyncVectorEnv(env_fns, autoreset_mode=AutoresetMode.NEXT_STEP)
-    return WorkerVectorEnv(env_fns, num_workers=num_workers)
+    workers = checked_num_workers(len(env_fns), num_workers)
+    if workers:
+        try:
+            return WorkerVectorEnv(env_fns, num_workers=workers)
+        except CannotFork:
+            if num_workers is not None:
+                raise
+    return SyncVectorEnv(env_fns, autoreset_mode=AutoresetMode.NEXT_STEP)
 
 
 def checked_num_workers(num_envs: int, num_workers: int | None, *, needs_main: bool = True) -> int:

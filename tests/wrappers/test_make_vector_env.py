@@ -1,8 +1,9 @@
 """make_vec and vectorize: arguments, results and recipes."""
 
 import json
+import sys
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -238,3 +239,18 @@ def test_a_spec_names_wrappers_by_their_public_module() -> None:
     assert '"stepwell.wrappers:FrameStack"' in text
     env = gym.make(EnvSpec.from_json(text))
     assert env.observation_space.shape == (3, 4)
+
+
+class Traced(CounterEnv):
+    """Says that it computes with JAX, as gymnasium's functional envs do."""
+
+    metadata: ClassVar[dict[str, Any]] = {"jax": True}
+
+
+def test_envs_that_compute_with_jax_are_not_forked() -> None:  # they would wait forever
+    envs = make_vec(Traced, 2)
+    assert isinstance(envs, SyncVectorEnv)
+    envs.close()
+    if sys.platform == "linux":
+        with pytest.raises(ValueError, match="num_workers=0"):
+            make_vec(Traced, 2, num_workers=2)

@@ -102,6 +102,11 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Array]):
         self._is_stepping = False
         self._failure = ""
         self._set_spaces(env_fns[0])
+        if start_method == "fork" and self.metadata.get("jax"):
+            raise CannotFork(
+                "the envs compute with JAX (metadata['jax']), which waits forever in a forked "
+                "process: use num_workers=0, or context='spawn'; stepwell.JaxEnvs is much faster"
+            )
         space_pair = self.single_observation_space, self.single_action_space
         context_object = multiprocessing.get_context(start_method)
         self._rows = SharedRows(*space_pair, self.num_envs, num_workers, context_object)
@@ -365,6 +370,10 @@ def checked_env(env: Any) -> Any:
             f"without {', '.join(missing)}; return the env from it"
         )
     return env
+
+
+class CannotFork(ValueError):
+    """The envs do not work in a process that is forked."""
 
 
 def _refuse_run_without_main_guard(start_method: str) -> None:
