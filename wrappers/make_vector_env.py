@@ -41,8 +41,8 @@ def vectorize(env_fns: Sequence[EnvFn], *, num_workers: int | None = None) -> An
     processes, at most one per core. Measured on 2 cores with 8 envs: CartPole is as fast in workers
     as in this process, an env of 600 us per step is 1.8 times as fast, and only workers let the
     caller work at the same time. If processes cannot be forked, None means this process, since
-    workers then need a script with a main guard. So it does for envs that compute with JAX, and in
-    a daemonic process, which cannot start any.
+    workers then need a script with a main guard. So it does for envs that compute with JAX or open
+    pyglet's windows, as MiniWorld's do, and in a daemonic process, which cannot start any.
 
     Args:
         env_fns: Factories without arguments, one for each env.

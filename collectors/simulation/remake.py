@@ -534,7 +534,8 @@ def _check(maker: EnvMaker, recipe: Mapping[str, Any]) -> None:
 
 def _made(maker: EnvMaker) -> AnyEnv:
     try:
-        env = maker.single()
+        env = maker.make_single()
+        env = with_fixed_spaces(env) if isinstance(env, gymnasium.Env) else env
     except ImportError:
         raise
     except Exception as error:

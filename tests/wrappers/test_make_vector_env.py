@@ -2,8 +2,9 @@
 
 import json
 import sys
+import types
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -244,13 +245,27 @@ def test_a_spec_names_wrappers_by_their_public_module() -> None:
 class Traced(CounterEnv):
     """Says that it computes with JAX, as gymnasium's functional envs do."""
 
-    metadata: ClassVar[dict[str, Any]] = {"jax": True}
+    def __init__(self) -> None:
+        super().__init__()
+        self.metadata = {**self.metadata, "jax": True}
 
 
-def test_envs_that_compute_with_jax_are_not_forked() -> None:  # they would wait forever
-    envs = make_vec(Traced, 2)
+def windowed(monkeypatch: pytest.MonkeyPatch) -> type[CounterEnv]:
+    """Envs beside an open window of pyglet."""
+    gl = types.ModuleType("pyglet.gl")
+    gl.current_context = object()  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "pyglet.gl", gl)
+    return CounterEnv
+
+
+@pytest.mark.parametrize("of", [lambda _: Traced, windowed], ids=["JAX", "pyglet"])
+def test_envs_that_would_hang_or_die_in_a_fork_are_not_forked(
+    of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = of(monkeypatch)
+    envs = make_vec(env, 2)
     assert isinstance(envs, SyncVectorEnv)
     envs.close()
     if sys.platform == "linux":
         with pytest.raises(ValueError, match="num_workers=0"):
-            make_vec(Traced, 2, num_workers=2)
+            make_vec(env, 2, num_workers=2)

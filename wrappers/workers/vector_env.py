@@ -3,7 +3,7 @@
 import multiprocessing
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -102,11 +102,8 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Array]):
         self._is_stepping = False
         self._failure = ""
         self._set_spaces(env_fns[0])
-        if start_method == "fork" and self.metadata.get("jax"):
-            raise CannotFork(
-                "the envs compute with JAX (metadata['jax']), which waits forever in a forked "
-                "process: use num_workers=0, or context='spawn'; stepwell.JaxEnvs is much faster"
-            )
+        if start_method == "fork":
+            _refuse_fork(self.metadata)
         space_pair = self.single_observation_space, self.single_action_space
         context_object = multiprocessing.get_context(start_method)
         self._rows = SharedRows(*space_pair, self.num_envs, num_workers, context_object)
@@ -374,6 +371,21 @@ def checked_env(env: Any) -> Any:
 
 class CannotFork(ValueError):
     """The envs do not work in a process that is forked."""
+
+
+def _refuse_fork(metadata: Mapping[str, Any]) -> None:
+    """Raise if envs with that metadata, one of which was made here, would hang or die in a fork."""
+    if metadata.get("jax"):
+        raise CannotFork(
+            "the envs compute with JAX (metadata['jax']), which waits forever in a forked "
+            "process: use num_workers=0, or context='spawn'; stepwell.JaxEnvs is much faster"
+        )
+    # MiniWorld's and other windows: the child would talk over the parent's connection to X.
+    if getattr(sys.modules.get("pyglet.gl"), "current_context", None) is not None:
+        raise CannotFork(
+            "pyglet has an open window in this process, whose connection a forked process breaks: "
+            "use num_workers=0, or context='spawn'"
+        )
 
 
 def _refuse_run_without_main_guard(start_method: str) -> None:

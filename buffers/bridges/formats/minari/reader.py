@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,8 +28,10 @@ from stepwell.buffers.episode import End, Episode
 from stepwell.buffers.given_files import GivenFiles, MemoryBudget, parse_object
 from stepwell.buffers.json_values import whole
 from stepwell.buffers.optional_libraries import load_library
+from stepwell.buffers.space_json import spaces_facts
 from stepwell.buffers.spec import Field, Spec, field_of, flatten
 from stepwell.buffers.step_columns import has_final_row, joined
+from stepwell.wrappers.fixed_spaces import FixedSpace, encode_batch, fixed_space
 
 __all__ = ["MinariReader"]
 
@@ -74,16 +77,22 @@ class MinariReader:
             )
         self._storage = storage
         try:
-            spec = Spec.from_spaces(storage.observation_space, storage.action_space)
-        except TypeError as error:
+            self._observation = fixed_space(storage.observation_space, "observation")
+            self._action = fixed_space(storage.action_space, "action")
+            spec = Spec.from_spaces(self._observation, self._action)
+        except (TypeError, ValueError) as error:
             raise ValueError(f"{data}: Stepwell has no field for such values: {error}") from error
+        pair = storage.observation_space, storage.action_space
+        if (self._observation, self._action) != pair:  # for `decode`
+            known = spaces_facts(self._observation, self._action)
+            self.sessions = ({"recipe": {"source": "minari"}, **known},)
         infos: dict[str, np.ndarray] = {}
         self._late: set[str] = set()
         """Infos without a row for the reset."""
         if self.episodes:
             self._checked.check(0)
             first = next(iter(storage.get_episodes([0])))
-            spec, changes = _as_stored(spec, first)
+            spec, changes = _as_stored(spec, self._columns(spec, first, f"{data}: episode 0"))
             notes += changes
             if options.infos:
                 infos = _kept_everywhere(_first_infos(first), storage, data)
@@ -120,7 +129,7 @@ class MinariReader:
             ValueError: Its columns do not fit each other, or the first episode's.
         """
         where = f"{self._data}: episode {number}"
-        named = _columns_of(self.spec, columns, where)
+        named = self._columns(self.spec, columns, where)
         steps = len(named["reward"])
         infos = dict(_leaves(columns["infos"] or {}))
         for field in self.spec.of_kind("info"):
@@ -138,6 +147,41 @@ class MinariReader:
                 )
         end = _end_of(columns, steps, where)
         return Episode(self.spec, number, 0, 0, end, joined(self.spec, named), _metadata(facts))
+
+    def _columns(self, spec: Spec, columns: Mapping[str, Any], where: str) -> dict[str, np.ndarray]:
+        """Observations, actions and rewards by field name.
+
+        Raises:
+            ValueError: They are nested in another way than the spaces, or no values of them.
+        """
+        reward = np.asarray(columns["rewards"])
+        if reward.size == len(reward):
+            reward = reward.astype(np.float64).reshape(-1)
+        steps = len(reward)
+        named = {"reward": reward}
+        for layout, tree, space, rows in (
+            (spec.observation, "observations", self._observation, steps + 1),
+            (spec.action, "actions", self._action, steps),
+        ):
+            try:
+                values = _encoded(space, columns[tree], rows)
+                named |= {name: np.asarray(rows) for name, rows in flatten(layout, values)}
+            except ValueError as error:
+                raise ValueError(f"{where}: {tree}: {error}; fix it") from error
+        return named
+
+
+def _encoded(space: Any, values: Any, rows: int) -> Any:
+    """Arrays for the texts and the like in the columns of a space; all others as they are."""
+    if isinstance(space, FixedSpace):
+        return encode_batch(space, values, rows)
+    if isinstance(space, spaces.Dict) and isinstance(values, Mapping):
+        parts = space.spaces
+        return {key: _encoded(parts.get(key), value, rows) for key, value in values.items()}
+    if isinstance(space, spaces.Tuple) and isinstance(values, tuple):
+        pairs = itertools.zip_longest(space.spaces, values)
+        return tuple(_encoded(part, value, rows) for part, value in pairs)
+    return values
 
 
 def _storage_of(data: Path) -> Any:
@@ -171,27 +215,8 @@ _LOSSY: Final = (
 _NOT_METADATA: Final = ("id", "total_steps")
 
 
-def _columns_of(spec: Spec, columns: Mapping[str, Any], where: str) -> dict[str, np.ndarray]:
-    """Observations, actions and rewards by field name.
-
-    Raises:
-        ValueError: They are nested in another way than the spaces.
-    """
-    reward = np.asarray(columns["rewards"])
-    named = {
-        "reward": reward.astype(np.float64).reshape(-1) if reward.size == len(reward) else reward
-    }
-    for layout, tree in ((spec.observation, "observations"), (spec.action, "actions")):
-        try:
-            named |= {name: np.asarray(rows) for name, rows in flatten(layout, columns[tree])}
-        except ValueError as error:
-            raise ValueError(f"{where}: {tree}: {error}; fix it") from error
-    return named
-
-
-def _as_stored(spec: Spec, first: Mapping[str, Any]) -> tuple[Spec, list[str]]:
+def _as_stored(spec: Spec, named: Mapping[str, np.ndarray]) -> tuple[Spec, list[str]]:
     """The fields with their stored dtypes and shapes, and notes where the spaces differ."""
-    named = _columns_of(spec, first, "episode 0")
     fields: list[Field] = []
     notes: list[str] = []
     for field in spec.fields:

@@ -246,9 +246,25 @@ def test_dtypes_that_differ_from_the_space_are_kept_and_noted(data_format: str) 
         assert episode.action.dtype == np.int32
 
 
-def test_spaces_without_a_fixed_shape_are_refused() -> None:
-    written([buffer(observations=["a", "b", "c", "d"])], spaces.Text(3), THREE)
-    with pytest.raises(ValueError, match=r"foreign-v0.*observation.*Box.*got Text"):
+@each_format
+def test_texts_become_arrays_that_decode_gives_back(data_format: str) -> None:
+    said = ["", "ab", "b", "abc"]
+    written(
+        [buffer(observations={"place": np.arange(4), "mission": said})],
+        spaces.Dict({"mission": spaces.Text(3, min_length=0), "place": spaces.Discrete(9)}),
+        THREE,
+        data_format=data_format,
+    )
+    replay = SequenceReplayBuffer()
+    import_episodes("minari", "tests/foreign-v0", replay)
+    (episode,) = episodes_of(replay)
+    assert replay.decode("observation/mission", episode.observation["mission"]) == said
+    assert episode.observation["place"].tolist() == [0, 1, 2, 3]
+
+
+def test_texts_that_the_space_does_not_have_are_refused() -> None:
+    written([buffer(observations=["a", "b", "c", "four"])], spaces.Text(3), THREE)
+    with pytest.raises(ValueError, match=r"foreign-v0.*observations.*3 characters"):
         read()
 
 
