@@ -22,6 +22,7 @@ import importlib
 import importlib.util
 import json
 import multiprocessing
+import os
 import pickle
 import re
 import sys
@@ -196,6 +197,7 @@ def collected(make: Any) -> tuple[Any, list[list[Play]]]:
 def measured(family: Family, name: str) -> dict[str, Any]:
     """Rows of an id that were the same, or why there are none."""
     warnings.simplefilter("ignore")
+    os.environ["MUJOCO_GL"] = "off"  # dm_control would connect to the display, and then be forked
     gym.logger.min_level = gym.logger.ERROR
     ids_of(family)  # registers them in this process
     try:
