@@ -138,8 +138,9 @@ class WorkerProcess:
             daemon=True,
         )
         with warnings.catch_warnings():
-            # Python 3.12 warns about any fork in a process with threads, NumPy's idle ones too.
-            warnings.filterwarnings("ignore", ".*fork.*", DeprecationWarning)
+            # Python 3.12 warns about any fork in a process with threads, NumPy's idle ones too; so
+            # does JAX once it runs, but envs that compute with it are not forked.
+            warnings.filterwarnings("ignore", ".*fork.*")
             try:
                 with contextlib.nullcontext() if self._needs_main else _without_main():
                     process.start()
