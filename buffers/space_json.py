@@ -12,7 +12,7 @@ from gymnasium import spaces
 
 from stepwell.buffers.json_values import MOST, items, mapping, member, text, whole
 
-__all__ = ["space_from_json", "space_of", "space_to_json", "spaces_facts"]
+__all__ = ["space_from_json", "space_to_json", "spaces_facts"]
 
 _SPACES_CHARS = 1 << 16
 
