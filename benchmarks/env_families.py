@@ -230,6 +230,11 @@ def reason(error: Exception) -> str:
     return line.replace("|", "/")[:110]
 
 
+def short(text: str) -> str:
+    """The first sentence of a reason."""
+    return re.split(r"(?:[.;:]|, for)\s|\s\(", text.strip("('\""))[0].rstrip(".")
+
+
 def measure(only: list[str], most: int | None = None) -> list[dict[str, Any]]:
     """Compare the ids of these families, at most so many of each, in two processes."""
     found = []
@@ -261,7 +266,7 @@ def block(figures: dict[str, Any]) -> str:
         cases = family["cases"]
         same = [case["rows"] for case in cases if "rows" in case]
         why = collections.Counter(
-            f"{kind}: {case[kind]}"
+            f"{kind}: {short(case[kind])}"
             for case in cases
             for kind in ("refused", "differs", "not made")
             if kind in case
@@ -271,9 +276,9 @@ def block(figures: dict[str, Any]) -> str:
             told.append(f"{sum(why.values()) - sum(n for _, n in why.most_common(3))} others")
         if not cases:
             told = [f"not installed: `pip install '{family['install']}'`"]
-        counts = (str(family["registered"]), str(len(cases)), str(len(same)), f"{sum(same):,}")
-        rows.append((family["family"], *counts, "; ".join(told)))
-    head = ("family", "ids", "tried", "all rows the same", "rows compared", "the others")
+        counts = (len(cases), len(same), sum(same), sum(case.get("repeats", 0) for case in cases))
+        rows.append((family["family"], *(f"{count:,}" for count in counts), "; ".join(told)))
+    head = ("family", "ids", "all rows the same", "rows compared", "repeated", "the others")
     source = f"`{figures['command']}`, commit {figures['commit']}, {figures['date']}"
     return f"{table(head, rows)}\n\n{source}, {figures['machine']}."
 
