@@ -1,7 +1,7 @@
 r"""The table of env families in docs/envs.md: what was collected, and compared with bare envs.
 
     pip install minigrid miniworld highway-env 'gymnasium[box2d,jax]' \
-        gymnasium-robotics 'mujoco<3.4' 'shimmy[dm-control]'
+        gymnasium-robotics 'mujoco<3.4' 'shimmy[dm-control]' mpe2 'pettingzoo[butterfly,sisl]'
     python benchmarks/env_families.py           # measures and writes the page
     python benchmarks/env_families.py --write   # the page alone, from the last figures
 
@@ -24,16 +24,19 @@ import json
 import multiprocessing
 import os
 import pickle
+import pkgutil
 import re
 import sys
 import tempfile
 import uuid
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.wrappers.utils import create_zero_array
 
 import stepwell as sw
 from rounds import into_page, result, table
@@ -42,6 +45,7 @@ from stepwell.buffers import End
 RESULTS = Path(__file__).parent / "env_families.json"
 PAGE = Path(__file__).parents[1] / "docs" / "envs.md"
 NUM_ENVS, STEPS = 2, 120
+GAMES = ("mpe2.", "pettingzoo.butterfly.", "pettingzoo.sisl.")
 
 
 class Family(NamedTuple):
@@ -71,6 +75,7 @@ FAMILIES = (
         *("gymnasium-robotics", True),
     ),
     Family("dm_control, by Shimmy", ("dm_control/",), "shimmy", "shimmy[dm-control]", True),
+    Family("PettingZoo, parallel", GAMES, "pettingzoo", "pettingzoo[butterfly,sisl]"),
     Family("highway-env", ("highway_env",), "highway_env", "highway-env", True),
 )
 
@@ -79,6 +84,13 @@ def ids_of(family: Family) -> list[str]:
     """The registered ids of a family; none if its package is not installed."""
     if importlib.util.find_spec(family.package) is None:
         return []
+    if family.begins == GAMES:
+        return [
+            found.name
+            for game in GAMES
+            for found in pkgutil.iter_modules(importlib.import_module(game[:-1]).__path__, game)
+            if re.search(r"_v\d+$", found.name)
+        ]
     if family.is_registered_on_import:
         gym.register_envs(importlib.import_module(family.package))
     return [
@@ -88,26 +100,79 @@ def ids_of(family: Family) -> list[str]:
     ]
 
 
+def log_in(folder: str) -> Callable[[Any], None]:
+    """What writes values to a new file, each at once: a worker process may be stopped."""
+    file = (Path(folder) / f"{uuid.uuid4().hex}.pickle").open("wb", buffering=0)
+    return functools.partial(pickle.dump, file=file)
+
+
 class Log(gym.Wrapper[Any, Any, Any, Any]):
-    """Writes down what passes between a bare env and whoever steps it, in a file of its own."""
+    """Writes down what passes between a bare env and whoever steps it."""
 
     def __init__(self, env: Any, folder: str) -> None:
         super().__init__(env)
-        path = Path(folder) / f"{uuid.uuid4().hex}.pickle"
-        self._file = path.open("wb", buffering=0)
+        self._write = log_in(folder)
 
     def reset(self, **kwargs: Any) -> Any:
         """Begin a play in the log."""
         observation, info = self.env.reset(**kwargs)
-        pickle.dump((kwargs.get("seed"), observation), self._file)
+        self._write((kwargs.get("seed"), observation))
         return observation, info
 
     def step(self, action: Any) -> Any:
         """Go on with it."""
         given = copy.deepcopy(action)
         observation, reward, terminated, truncated, info = self.env.step(action)
-        pickle.dump((given, observation, reward, terminated, truncated), self._file)
+        self._write((given, observation, reward, terminated, truncated))
         return observation, reward, terminated, truncated, info
+
+
+class GameLog:
+    """The same around a parallel env of PettingZoo, with the joint rows of docs/agents.md."""
+
+    def __init__(self, game: Any, folder: str) -> None:
+        self._game, self._write = game, log_in(folder)
+        self._names = sorted(game.possible_agents)
+
+    def __getattr__(self, name: str) -> Any:
+        """All else is the game's."""
+        return getattr(self._game, name)
+
+    def _joint(self, observations: dict[str, Any]) -> dict[str, Any]:
+        agents = {
+            name: observations[name]
+            if name in observations
+            else create_zero_array(self._game.observation_space(name))
+            for name in self._names
+        }
+        return {"agents": agents, "present": [name in self._game.agents for name in self._names]}
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        """Begin a play in the log."""
+        observations, infos = self._game.reset(seed=seed, options=options)
+        self._write((seed, self._joint(observations)))
+        return observations, infos
+
+    def step(self, actions: Any) -> Any:
+        """Go on with it."""
+        given = copy.deepcopy(actions)
+        result = self._game.step(actions)
+        observations, rewards, terminated, truncated, _ = result
+        reward = np.array([rewards.get(name, 0.0) for name in self._names]).sum()
+        is_over = not self._game.agents
+        is_cut = any(truncated[name] and not terminated[name] for name in truncated)
+        ends = is_over and not is_cut, is_over and is_cut
+        self._write((given, self._joint(observations), reward, *ends))
+        return result
+
+
+def made(name: str, folder: str | None = None) -> Any:
+    """The env of an id; under a log, if there is a folder for it."""
+    if name.startswith(GAMES):
+        game = importlib.import_module(name).parallel_env()
+        return sw.from_pettingzoo(game if folder is None else GameLog(game, folder))
+    env = gym.make(name)
+    return env if folder is None else Log(env, folder)
 
 
 class Play(NamedTuple):
@@ -160,7 +225,10 @@ def compare(replay: Any, episode: Any, play: Play) -> int:
     terminated = truncated = False
     assert same(observations[0], play.first), "differs in the observation of row 0"
     for row, (action, observation, reward, terminated, truncated) in enumerate(play.steps, 1):
-        assert same(actions[row - 1], action), f"differs in the action of row {row - 1}"
+        stored = actions[row - 1]
+        if isinstance(action, dict):  # agents that were not there took none
+            stored = {name: stored[name] for name in action}
+        assert same(stored, action), f"differs in the action of row {row - 1}"
         assert same(observations[row], observation), f"differs in the observation of row {row}"
         assert same(episode.reward[row], reward), f"differs in the reward of row {row}"
         is_last = row == len(play.steps)
@@ -183,12 +251,11 @@ def repeats(env: Any, plays: list[Play]) -> bool:
     return True
 
 
-def collected(make: Any) -> tuple[Any, list[list[Play]]]:
+def collected(name: str) -> tuple[Any, list[list[Play]]]:
     """A replay of two envs in worker processes, and the logs of the envs."""
     replay = sw.SequenceReplayBuffer()
     with tempfile.TemporaryDirectory() as folder:
-        wrappers = [functools.partial(Log, folder=folder)]
-        envs = sw.make_vec(make, NUM_ENVS, wrappers=wrappers)
+        envs = sw.make_vec(functools.partial(made, name, folder), NUM_ENVS)
         with sw.Collector(envs, "random", replay, seed=0) as collector:
             collector.collect(steps=STEPS)
         return replay, logged(Path(folder))
@@ -201,7 +268,7 @@ def measured(family: Family, name: str) -> dict[str, Any]:
     gym.logger.min_level = gym.logger.ERROR
     ids_of(family)  # registers them in this process
     try:
-        bare = [gym.make(name) for _ in range(NUM_ENVS)]
+        bare = [made(name) for _ in range(NUM_ENVS)]
     except Exception as error:
         return {"id": name, "not made": reason(error)}
     try:
