@@ -256,7 +256,7 @@ def require_spaces(envs: AnyVectorEnv) -> None:
 
 
 def declared_mode(envs: AnyVectorEnv) -> Any:
-    """What a vector env declares as its autoreset mode; None if it declares nothing."""
+    """The autoreset mode that a vector env declares; None if it declares nothing."""
     # The attribute first: ale-py notes its mode in a dict that all its vector envs share.
     mode = getattr(envs.unwrapped, "autoreset_mode", None)
     return mode if isinstance(mode, AutoresetMode) else envs.metadata.get("autoreset_mode")

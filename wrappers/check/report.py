@@ -157,7 +157,7 @@ class VectorEnvReport:
         return Finding("frame stack", found, "stores each frame once, if the stack is declared")
 
     def _kind_findings(self) -> list[Finding]:
-        """What few envs have."""
+        """Findings about few envs: open spaces, declared info, rewards in arrays, tensors."""
         found: list[Finding] = []
         if self.padded:
             names = ", ".join(self.padded[:3])
