@@ -18,14 +18,14 @@ from stepwell.buffers.episode import End
 from stepwell.buffers.pictures.image_fields import image_fields
 from stepwell.buffers.spec import Field, Spec
 
-__all__ = ["action_names", "curve_names", "curves", "left_out", "values_at"]
+__all__ = ["action_names", "curve_names", "curves", "left_out", "text_names", "values_at"]
 
 _RETURN = "return so far"
 _MOST_COMPONENTS, _MOST_CURVES = 16, 256
 _MOST_NAMES, _MOST_POINTS = 64, 1 << 14
 _SOME_NAMES = 12  # in a message
 _READ_BYTES = 1 << 23
-_SHOWN_VALUES = 64
+_SHOWN_VALUES, _SHOWN_CHARS, _MOST_DEPTH = 64, 512, 32
 _MOST_EXACT = 2**53  # a browser's numbers
 _HAS_NO_ACTION = int(End.TERMINATED | End.TRUNCATED | End.PENDING)  # in its last row
 _PLACE = re.compile(r"\[[0-9]{1,12}(?:,[0-9]{1,12}){0,31}\]")
@@ -69,11 +69,12 @@ class _Curve:
         return found.astype(np.uint8) if found.dtype.kind == "b" else found
 
 
-def curve_names(spec: Spec) -> list[str]:
+def curve_names(spec: Spec, texts: Sequence[str] = ()) -> list[str]:
     """Names of the curves of an episode: the return so far, and each component of a small field.
 
-    Fields of images are left out, and so are components after the 16th of a wide field, and curves
-    after the 256th; `left_out` says so. `curves` draws those components, too, by their names.
+    Fields of images and of ``texts`` are left out, and so are components after the 16th of a wide
+    field, and curves after the 256th; `left_out` says so. `curves` draws those components, too, by
+    their names.
 
     Example:
         >>> import gymnasium as gym
@@ -81,11 +82,11 @@ def curve_names(spec: Spec) -> list[str]:
         >>> curve_names(Spec.from_spaces(env.observation_space, env.action_space))[:4]
         ['return so far', 'reward', 'action', 'observation[0]']
     """
-    named = [curve.name for field in _drawn(spec) for curve in _curves_of(field)]
+    named = [curve.name for field in _drawn(spec, texts) for curve in _curves_of(field)]
     return [_RETURN, *named][:_MOST_CURVES]
 
 
-def left_out(spec: Spec) -> str:
+def left_out(spec: Spec, texts: Sequence[str] = ()) -> str:
     """The components that `curve_names` leaves out, as a sentence; empty if there are none.
 
     Example:
@@ -94,18 +95,18 @@ def left_out(spec: Spec) -> str:
         >>> print(left_out(Spec((wide, reward), "observation", {})))
         curves of 16 of 300 components of observation; others by their names, as observation[2,99]
     """
-    texts: list[str] = []
-    for field in _drawn(spec):
+    wide: list[str] = []
+    for field in _drawn(spec, texts):
         size = math.prod(field.shape)
         if size > _MOST_COMPONENTS:
             last = ",".join(str(length - 1) for length in field.shape)
-            texts.append(
+            wide.append(
                 f"{_MOST_COMPONENTS} of {size:,} components of {field.name}; others by their "
                 f"names, as {field.name}[{last}]"
             )
-    named = sum(len(list(_curves_of(field))) for field in _drawn(spec)) + 1
+    named = sum(len(list(_curves_of(field))) for field in _drawn(spec, texts)) + 1
     more = [f"the first {_MOST_CURVES} of {named:,}"] if named > _MOST_CURVES else []
-    found = [*more, *texts]
+    found = [*more, *wide]
     return f"curves of {'; '.join(found[:_MOST_COMPONENTS])}" if found else ""
 
 
@@ -193,8 +194,8 @@ def curves(
     }
 
 
-def values_at(episode: StoredEpisode, row: int) -> dict[str, object]:
-    """The values of one row, without images, as plain JSON.
+def values_at(episode: StoredEpisode, row: int, texts: Sequence[str] = ()) -> dict[str, object]:
+    """The values of one row, without images, as plain JSON; ``texts`` in one piece.
 
     Of arrays the first 64 values are given, in a flat list, with the number of all. Whole numbers
     that a browser cannot hold exactly, NaN and infinity are texts; None stands for an action that
@@ -203,6 +204,7 @@ def values_at(episode: StoredEpisode, row: int) -> dict[str, object]:
     Args:
         episode: The episode.
         row: The row, counted from the reset.
+        texts: Names of texts; see `text_names`.
 
     Raises:
         ValueError: There is no such row.
@@ -218,14 +220,67 @@ def values_at(episode: StoredEpisode, row: int) -> dict[str, object]:
         >>> values_at(episode, 0), values_at(episode, 1)
         ({'reward': 0.0, 'extra/q': [0.0, 0.0]}, {'reward': 'nan', 'extra/q': None})
     """
-    fields = _drawn(episode.spec)
-    rows = episode.read(row, row + 1, [field.name for field in fields])
+    fields = _drawn(episode.spec, texts)
+    parts = [f"{text}/{part}" for text in texts for part in ("value", "length")]
+    rows = episode.read(row, row + 1, [*(field.name for field in fields), *parts])
     is_last = row == episode.first_row + episode.rows - 1
     has_action = not (is_last and int(episode.end) & _HAS_NO_ACTION)
-    return {
+    found: dict[str, object] = {
         field.name: _plain(rows[field.name][0]) if has_action or not field.is_chosen else None
         for field in fields
     }
+    for text in texts:
+        is_there = has_action or not episode.spec[f"{text}/value"].is_chosen
+        codes = rows[f"{text}/value"][0][: max(0, int(rows[f"{text}/length"][0]))]
+        found[text] = _readable(codes) if is_there else None
+    return found
+
+
+def text_names(sessions: Sequence[Mapping[str, object]], spec: Spec) -> list[str]:
+    """Names of the texts in observations and actions, as the newest run that says it tells them.
+
+    Args:
+        sessions: Facts about the runs, as in `Storage.sessions`; what they say is checked.
+        spec: The fields of a row.
+
+    Returns:
+        Such as ``observation/mission``, whose fields are ``observation/mission/value`` and others.
+
+    Example:
+        >>> import gymnasium as gym
+        >>> from stepwell.buffers.space_json import spaces_facts
+        >>> from stepwell.wrappers.fixed_spaces import fixed_space
+        >>> spaces = fixed_space(gym.spaces.Text(9)), gym.spaces.Discrete(2)
+        >>> text_names([spaces_facts(*spaces)], Spec.from_spaces(*spaces))
+        ['observation']
+    """
+    recorded = [one["spaces"] for one in sessions if isinstance(one.get("spaces"), Mapping)]
+    found = (
+        [name for kind, space in _mapping(recorded[-1]).items() for name in _texts_in(space, kind)]
+        if recorded
+        else []
+    )
+    return [
+        name
+        for name in found
+        if {f"{name}/value", f"{name}/length", f"{name}/mask"} <= set(spec.names)
+        and len(spec[f"{name}/value"].shape) == 1
+        and spec[f"{name}/value"].numpy_dtype.kind in "iu"
+        and spec[f"{name}/length"].shape == ()
+        and spec[f"{name}/length"].numpy_dtype.kind in "iu"
+    ]
+
+
+def _texts_in(space: object, name: str) -> Iterator[str]:
+    """The names of texts in a space as JSON, outside of sequences and alternatives."""
+    facts = _mapping(space) if name.count("/") < _MOST_DEPTH else {}
+    if facts.get("type") == "Fixed" and _mapping(facts.get("space")).get("type") == "Text":
+        yield name
+    parts = facts.get("spaces")
+    pairs = enumerate(_items(parts)) if isinstance(parts, list) else _mapping(parts).items()
+    if facts.get("type") in ("Dict", "Tuple"):
+        for key, part in pairs:
+            yield from _texts_in(part, f"{name}/{key}")
 
 
 class _Line:
@@ -302,12 +357,13 @@ class _Line:
         return {**found, "not_finite": self._not_finite} if self._not_finite else found
 
 
-def _drawn(spec: Spec) -> list[Field]:
-    """The fields that are drawn as curves: reward and action first, then all but images."""
-    images = {image.name for image in image_fields(spec)}
+def _drawn(spec: Spec, texts: Sequence[str] = ()) -> list[Field]:
+    """The fields that are drawn as curves: reward and action first; no images and no texts."""
+    hidden = {image.name for image in image_fields(spec)}
+    hidden |= {f"{text}/{part}" for text in texts for part in ("value", "length", "mask")}
     first = [*spec.of_kind("reward"), *spec.of_kind("action")]
     fields = [*first, *(field for field in spec.fields if field.kind not in ("reward", "action"))]
-    return [field for field in fields if field.name not in images and math.prod(field.shape) > 0]
+    return [field for field in fields if field.name not in hidden and math.prod(field.shape) > 0]
 
 
 def _curves_of(field: Field) -> Iterator[_Curve]:
@@ -370,6 +426,16 @@ def _plain(value: np.ndarray) -> object:
         return found[0]
     more = flat.size - len(found)
     return [*found, f"… {more:,} more"] if more else found
+
+
+def _readable(codes: np.ndarray) -> str:
+    """A text of a bounded size; what is no character is replaced."""
+    more = len(codes) - _SHOWN_CHARS
+    points = [int(code) for code in codes[:_SHOWN_CHARS]]
+    is_character = [0 <= code < 0xD800 or 0xDFFF < code <= 0x10FFFF for code in points]
+    pairs = zip(points, is_character, strict=True)
+    text = "".join(chr(code) if is_one else "\ufffd" for code, is_one in pairs)
+    return f"{text} … {more:,} more" if more > 0 else text
 
 
 def _number(value: complex) -> object:

@@ -20,7 +20,7 @@ from stepwell.buffers.pictures.replacing import replacing
 from stepwell.buffers.progress import Part, Progress, Status, format_bytes, progress_function
 from stepwell.buffers.storage.disk.publish import check_complete, publish
 from stepwell.buffers.storage.disk.storage import DiskStorage
-from stepwell.buffers.view.curves import action_names, curve_names, curves
+from stepwell.buffers.view.curves import action_names, curve_names, curves, text_names
 from stepwell.buffers.view.episode_table import EpisodeTable
 from stepwell.buffers.view.histograms import ActionCounts, action_counts
 from stepwell.buffers.view.render import frame_rate
@@ -252,6 +252,7 @@ class _Store:
         self.chosen = _chosen(self.table, wanted)
         self.images = image_fields(self.storage.spec)
         self.actions = action_names(self.storage.sessions, self.storage.spec)
+        self.texts = text_names(self.storage.sessions, self.storage.spec)
 
     def reported(self, points: int) -> ReportedStore:
         """The facts about it that the page shows, without frames.
@@ -276,7 +277,7 @@ class _Store:
     def _episode(self, place: int, why: Sequence[str], points: int) -> ReportedEpisode:
         table = self.table
         episode = table.episode(place)
-        names = curve_names(self.storage.spec)
+        names = curve_names(self.storage.spec, self.texts)
         return ReportedEpisode(
             episode.id,
             episode.stream,

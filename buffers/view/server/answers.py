@@ -211,7 +211,7 @@ class Answers:
             episode = opened.table.episode(_place(opened, episode_id, words))
             if not episode.first_row <= row < episode.first_row + episode.rows:
                 raise Missing(f"episode {episode_id} has no row {row}")
-            return values_at(episode, row)
+            return values_at(episode, row, opened.texts)
 
     def sprite(self, number: int, episode_id: int, field: int, block: int, words: Words) -> bytes:
         """A block of frames as one WebP image."""

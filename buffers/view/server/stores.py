@@ -18,7 +18,7 @@ from stepwell.buffers.pictures.image_fields import image_fields
 from stepwell.buffers.replay import SequenceReplayBuffer
 from stepwell.buffers.storage.disk.storage import DiskStorage
 from stepwell.buffers.storage.field_locator import DamagedChunk
-from stepwell.buffers.view.curves import action_names, curve_names, left_out
+from stepwell.buffers.view.curves import action_names, curve_names, left_out, text_names
 from stepwell.buffers.view.episode_table import EpisodeTable, shown
 from stepwell.buffers.view.summary import (
     describe_env,
@@ -127,6 +127,7 @@ class OpenStore:
         sessions, spec = self.storage.sessions, self.spec
         numbers = {image.name: number for number, image in enumerate(self.images)}
         self.actions = action_names(sessions, spec)
+        self.texts = text_names(sessions, spec)
         self.about: dict[str, object] = {
             "env": _cut(describe_env(sessions)),
             "fields": [
@@ -140,8 +141,8 @@ class OpenStore:
                 for field in spec.fields
             ],
             "actions": self.actions,
-            "curves": curve_names(spec),
-            "curves_left_out": left_out(spec),
+            "curves": curve_names(spec, self.texts),
+            "curves_left_out": left_out(spec, self.texts),
             "sessions": [_session(session) for session in sessions[-_MOST_SESSIONS:]],
             "made_by": _cut(describe_versions(sessions)),
         }

@@ -10,14 +10,24 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import stepwell as sw
 from stepwell.buffers import Chunk, End, Field, MemoryStorage, Spec
 from stepwell.buffers.curation.stored_episode import StoredEpisode, stored_episodes
+from stepwell.buffers.space_json import spaces_facts
 from stepwell.buffers.view import curves as module
-from stepwell.buffers.view.curves import action_names, curve_names, curves, left_out, values_at
+from stepwell.buffers.view.curves import (
+    action_names,
+    curve_names,
+    curves,
+    left_out,
+    text_names,
+    values_at,
+)
+from stepwell.wrappers.fixed_spaces import fixed_space
 
 FIELDS = (
     Field("observation/joints", "float32", (2, 2), "raw"),
@@ -327,6 +337,50 @@ def test_values_of_wide_fields_are_cut() -> None:
     storage.add([Chunk(0, 0, 0, End.NONE, {"reward": np.zeros(1), "info/x": wide})])
     (episode,) = stored_episodes(storage)
     assert values_at(episode, 0)["info/x"] == [*[1] * 64, "… 436 more"]
+
+
+WORDS = (
+    spaces.Dict({"mission": spaces.Text(600), "pair": spaces.Tuple([spaces.Text(4)])}),
+    spaces.Text(5),
+)
+SAID, SAYS = fixed_space(WORDS[0]), fixed_space(WORDS[1], "action")
+
+
+def test_texts_are_shown_in_one_piece_and_are_no_curves() -> None:
+    spec = Spec.from_spaces(SAID, SAYS)
+    texts = text_names([spaces_facts(SAID, SAYS)], spec)
+    assert texts == ["observation/mission", "observation/pair/0", "action"]
+    assert curve_names(spec, texts) == ["return so far", "reward"]
+    assert left_out(spec, texts) == ""
+    with sw.SequenceReplayBuffer() as replay:
+        with replay.writer(WORDS) as writer:
+            first = {"mission": "fetch", "pair": ("a",)}
+            writer.add(first, "go", 1.0, {"mission": "e" * 600, "pair": ("key",)}, True, False)
+        (episode,) = stored_episodes(replay.storage)
+        shown = [values_at(episode, row, texts) for row in range(2)]
+    assert shown[0] == {
+        "reward": 0.0,
+        "observation/mission": "fetch",
+        "observation/pair/0": "a",
+        "action": "go",
+    }
+    assert shown[1]["observation/mission"] == "e" * 512 + " … 88 more"
+    assert shown[1]["action"] is None
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {},
+        {"spaces": 3},
+        {"spaces": {"observation": "Text"}},
+        {"spaces": {"observation": {"type": "Dict", "spaces": 3}}},
+        {"spaces": {"observation": {"type": "Fixed", "space": {"type": "Text"}}}},
+        {"spaces": {"info": spaces_facts(SAID, SAYS)}},
+    ],
+)
+def test_wrong_facts_about_texts_are_ignored(facts: dict[str, Any]) -> None:
+    assert text_names([facts], SPEC) == []
 
 
 # Names of actions
