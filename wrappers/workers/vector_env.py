@@ -378,13 +378,14 @@ def _refuse_fork(metadata: Mapping[str, Any]) -> None:
     if metadata.get("jax"):
         raise CannotFork(
             "the envs compute with JAX (metadata['jax']), which waits forever in a forked "
-            "process: use num_workers=0, or context='spawn'; stepwell.JaxEnvs is much faster"
+            "process: use num_workers=0 (--workers 0), or context='spawn'; stepwell.JaxEnvs is "
+            "much faster"
         )
     # MiniWorld's and other windows: the child would talk over the parent's connection to X.
     if getattr(sys.modules.get("pyglet.gl"), "current_context", None) is not None:
         raise CannotFork(
             "pyglet has an open window in this process, whose connection a forked process breaks: "
-            "use num_workers=0, or context='spawn'"
+            "use num_workers=0 (--workers 0), or context='spawn'"
         )
 
 
