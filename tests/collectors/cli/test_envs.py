@@ -8,7 +8,14 @@ import sys
 import gymnasium
 import pytest
 
-from stepwell.collectors.cli.envs import Catalogue, Emulators, matching, nearest
+from stepwell.collectors.cli.envs import (
+    Catalogue,
+    Emulators,
+    matching,
+    nearest,
+    suggestion,
+)
+from stepwell.wrappers.make_vector_env import make_vec
 from stepwell.wrappers.nes import installed_backends
 from support.command_line import CommandLine
 
@@ -48,6 +55,20 @@ def test_of_several_versions_the_newest_is_suggested() -> None:
     finally:
         for version in (9, 10):
             del gymnasium.registry[f"Quagmire-v{version}"]
+
+
+@pytest.mark.parametrize(
+    ("name", "full"),
+    [
+        ("MiniGrid-Nowhere-v0", "minigrid:MiniGrid-Nowhere-v0"),
+        ("FetchNothing-v4", "gymnasium_robotics:FetchNothing-v4"),
+        ("dm_control/nothing-v0", "shimmy:dm_control/nothing-v0"),
+    ],
+)
+def test_ids_of_known_packages_need_their_module(name: str, full: str) -> None:
+    assert full in suggestion(name, "")
+    with pytest.raises(ValueError, match=full):
+        make_vec(name, 2)
 
 
 def test_nothing_is_suggested_where_nothing_is_near() -> None:
