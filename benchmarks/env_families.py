@@ -184,7 +184,7 @@ class Play(NamedTuple):
 
 
 def logged(folder: Path) -> list[list[Play]]:
-    """The plays of each env, without those that had no step."""
+    """The plays of each env that took a step; one is only made for its spaces."""
     found = []
     for path in sorted(folder.glob("*.pickle")):
         plays: list[Play] = []
@@ -197,7 +197,7 @@ def logged(folder: Path) -> list[list[Play]]:
                 else:
                     plays[-1].steps.append(entry)
         found.append([play for play in plays if play.steps])
-    return found
+    return [plays for plays in found if plays]
 
 
 def same(stored: Any, given: Any) -> bool:
@@ -276,6 +276,7 @@ def measured(family: Family, name: str) -> dict[str, Any]:
     except Exception as error:
         return {"id": name, "refused": reason(error)}
     try:
+        assert len(logs) == NUM_ENVS, "differs in the number of envs"
         by_seed = {play.seed: play for plays in logs for play in plays}
         episodes = list(replay.iter_episodes())
         assert len(by_seed) == len(episodes), "differs in the number of episodes"

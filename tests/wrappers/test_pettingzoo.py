@@ -16,11 +16,7 @@ from hypothesis import strategies as st
 
 import stepwell as sw
 from stepwell.buffers import Episode
-from support.envs.coming_agents import NAMES, ORDER, ComingAndGoing, play
-
-
-def joint_env(most_steps: int = 12) -> gymnasium.Env[Any, Any]:
-    return sw.from_pettingzoo(ComingAndGoing(most_steps))
+from support.envs.coming_agents import NAMES, ORDER, ComingAndGoing, joint_env, joint_envs, play
 
 
 def actions_of(episode: Episode) -> list[dict[str, int]]:
@@ -92,10 +88,6 @@ def test_a_recorded_env_stores_the_same_fields_without_being_asked() -> None:
     env.close()
     (episode,) = replay.iter_episodes()
     assert_as_logged(episode)
-
-
-def joint_envs() -> Any:
-    return sw.make_vec(joint_env, 2, num_workers=0)
 
 
 def test_groups_in_processes_store_the_same_fields() -> None:

@@ -12,6 +12,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from stepwell.wrappers.testing import assert_env, assert_vector_env
 from support.envs.fakes import (
     CounterEnv,
+    Declared,
     DictEnv,
     FrameEnv,
     InfoEnv,
@@ -38,9 +39,7 @@ def test_an_env_that_depends_on_its_process_is_found() -> None:
 
 
 def undeclared() -> VectorEnv[Any, Any, Any]:
-    envs: VectorEnv[Any, Any, Any] = SyncVectorEnv([CounterEnv] * 2)
-    envs.metadata = {**envs.metadata, "autoreset_mode": None}
-    return envs
+    return Declared(SyncVectorEnv([CounterEnv] * 2), None)
 
 
 def test_a_vector_env_with_a_problem_raises_its_report() -> None:

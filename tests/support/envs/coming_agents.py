@@ -6,8 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+import gymnasium
 import numpy as np
 from gymnasium import spaces
+
+import stepwell as sw
 
 NAMES = ("b", "a", "c10", "c9")  # neither sorted nor of one length
 ORDER: list[str] = sorted(NAMES)
@@ -125,3 +128,13 @@ def play(
                 open_lives[name] = Life(name, [seen[name]])
                 lives.append(open_lives[name])
     return rows, lives
+
+
+def joint_env(most_steps: int = 12) -> gymnasium.Env[Any, Any]:
+    """The adapted env, by a name that other processes can import."""
+    return sw.from_pettingzoo(ComingAndGoing(most_steps))
+
+
+def joint_envs() -> Any:
+    """Two of them."""
+    return sw.make_vec(joint_env, 2, num_workers=0)

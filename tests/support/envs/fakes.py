@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
-from gymnasium.vector import SyncVectorEnv
+from gymnasium.vector import SyncVectorEnv, VectorWrapper
 
 Info = dict[str, Any]
 IntArray = npt.NDArray[np.int64]
@@ -385,3 +385,16 @@ class RestartVectorEnv(SyncVectorEnv):
             terminated[dead] = truncated[dead] = self._autoreset_envs[dead] = False
             info = {**info, "worker_restarted": np.arange(self.num_envs) == dead}
         return observation, reward, terminated, truncated, info
+
+
+class Declared(VectorWrapper[Any, Any, Any, Any, Any]):
+    """Declares another autoreset mode than the vector env inside, which it hides."""
+
+    def __init__(self, envs: Any, mode: object) -> None:
+        super().__init__(envs)
+        self.metadata = {**envs.metadata, "autoreset_mode": mode}
+
+    @property
+    def unwrapped(self) -> Any:
+        """The wrapper itself."""
+        return self

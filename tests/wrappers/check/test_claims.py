@@ -15,7 +15,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorWrapper
 
 import stepwell as sw
 from stepwell.buffers import End
-from support.envs.fakes import CounterEnv, DictEnv, LiveBufferEnv
+from support.envs.fakes import CounterEnv, Declared, DictEnv, LiveBufferEnv
 from support.envs.open_spaces import OpenEnv
 
 
@@ -48,19 +48,6 @@ class Tensors(VectorWrapper[Any, Any, Any, Any, Any]):
         """Step the envs."""
         observation, *others = super().step(actions)
         return torch().as_tensor(observation, device=self._device), *others
-
-
-class Undeclared(VectorWrapper[Any, Any, Any, Any, Any]):
-    """Does not say when it resets, and hides the vector env that does."""
-
-    def __init__(self, envs: Any) -> None:
-        super().__init__(envs)
-        self.metadata = {}
-
-    @property
-    def unwrapped(self) -> Any:
-        """The wrapper itself."""
-        return self
 
 
 def torch() -> Any:
@@ -133,7 +120,7 @@ KINDS = {
         lambda: Rewards(vector(CounterEnv), lambda reward: np.stack([reward, reward], 1)), "spaces"
     ),
     "tensors": Kind(lambda: Tensors(vector(CounterEnv)), "arrays"),
-    "no mode": Kind(lambda: Undeclared(vector(CounterEnv))),
+    "no mode": Kind(lambda: Declared(vector(CounterEnv), None)),
 }
 
 

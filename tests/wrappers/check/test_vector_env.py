@@ -18,6 +18,7 @@ from stepwell.wrappers.frames import FrameStack
 from stepwell.wrappers.make_vector_env import vectorize
 from support.envs.fakes import (
     CounterEnv,
+    Declared,
     DictEnv,
     FrameEnv,
     InfoEnv,
@@ -43,19 +44,6 @@ def check(envs: VectorEnv[Any, Any, Any], steps: int = 60) -> VectorEnvReport:
 def cartpoles(kind: Any = SyncVectorEnv, **kwargs: Any) -> VectorEnv[Any, Any, Any]:
     envs: VectorEnv[Any, Any, Any] = kind([lambda: gym.make("CartPole-v1")] * 3, **kwargs)
     return envs
-
-
-class Declared(gym.vector.VectorWrapper[Any, Any, Any, Any, Any]):
-    """Declares another mode than the vector env inside, which it hides."""
-
-    def __init__(self, envs: Any, mode: object) -> None:
-        super().__init__(envs)
-        self.metadata = {**envs.metadata, "autoreset_mode": mode}
-
-    @property
-    def unwrapped(self) -> Any:
-        """The wrapper itself."""
-        return self
 
 
 def declare(envs: VectorEnv[Any, Any, Any], mode: object) -> VectorEnv[Any, Any, Any]:

@@ -61,7 +61,7 @@ def test_a_store_that_is_written_grows_on_the_page(tmp_path: Path) -> None:
             version = viewer.stores.version
             storage.add([chunk(0, 5, 70, End.TERMINATED), chunk(1, 0, 3)])
             wait_for(lambda: viewer.get("/api/stores")["stores"][0]["episodes"] == 2)
-            assert viewer.stores.version > version
+            wait_for(lambda: viewer.stores.version > version)
             grown = viewer.get("/api/episodes/0/0")
             assert (grown["rows"], grown["is_open"], grown["return"]) == (75, False, 75.0)
             # The old address still shows the rows that it named, the new one the others.
