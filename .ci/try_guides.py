@@ -41,7 +41,9 @@ def follow(document: Path, wheel: Path, scratch: Path) -> str:
     extras = extras_of(document.relative_to(CHECKOUT).as_posix(), text)
     chosen = f"[{','.join(sorted(extras))}]" if extras else ""
     print(document.relative_to(CHECKOUT), chosen, flush=True)
-    others = ["pytest"] if "`pip install pytest`" in text else []
+    beside = re.findall(r"`pip install '(?:stepwell|\.)\[[\w,-]+\]' ([\w -]+)`", text)
+    others = [word for words in beside for word in words.split()]
+    others += ["pytest"] if "`pip install pytest`" in text else []
     venv.create(scratch / "venv", with_pip=True)
     python = scratch / "venv" / "bin" / "python"
     # Written by the new Python: `documents.script` names the command that lies beside it.
