@@ -112,7 +112,7 @@ class _Check:
         except ValueError as error:
             self._problem(str(error))
         first = self._reset(self._seed)
-        self._is_asynchronous = bool(first) and len(first[0]) < self._envs.num_envs
+        self._is_asynchronous = len(first[0]) < self._envs.num_envs
         if self._is_asynchronous:
             # Its rows change places between steps: only shapes and memory can be checked.
             for _ in range(10):
@@ -207,7 +207,7 @@ class _Check:
     ) -> StepCopy:
         leaves = leaves_of(observation)
         self._check_observation(observation)
-        rows = len(leaves[0]) if leaves else self._envs.num_envs
+        rows = len(leaves[0])
         flags: dict[str, npt.NDArray[Any]] = {"terminated": terminated, "truncated": truncated}
         for name, array in flags.items():
             if np.shape(array) != (rows,) or np.asarray(array).dtype != np.bool_:

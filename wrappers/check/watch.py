@@ -47,7 +47,7 @@ def copied(leaves: Leaves) -> Leaves:
 
 def rows_equal(left: Leaves, right: Leaves) -> npt.NDArray[np.bool_]:
     """Return a mask [N] of the rows that are equal in all arrays; NaN equals NaN."""
-    same = np.ones(len(left[0]) if left else 0, np.bool_)
+    same = np.ones(len(left[0]), np.bool_)
     for a, b in zip(left, right, strict=True):
         equal = (a == b) | ((a != a) & (b != b))
         same &= equal.all(axis=tuple(range(1, equal.ndim)))

@@ -159,12 +159,12 @@ class MinariReader:
             reward = reward.astype(np.float64).reshape(-1)
         steps = len(reward)
         named = {"reward": reward}
-        for layout, tree, space, rows in (
+        for layout, tree, space, count in (
             (spec.observation, "observations", self._observation, steps + 1),
             (spec.action, "actions", self._action, steps),
         ):
             try:
-                values = _encoded(space, columns[tree], rows)
+                values = _encoded(space, columns[tree], count)
                 named |= {name: np.asarray(rows) for name, rows in flatten(layout, values)}
             except ValueError as error:
                 raise ValueError(f"{where}: {tree}: {error}; fix it") from error
