@@ -10,7 +10,7 @@ from pathlib import Path
 
 CHECKOUT = Path(__file__).parents[1]
 ROOMS = ("wrappers", "collectors", "buffers")
-SOURCE_FOLDERS = ("tests", "examples", "benchmarks", "docs")
+SOURCE_FOLDERS = ("tests", "examples", "benchmarks", "docs", "findings")
 CORE_SOURCE = "buffers/_native.c"
 CORE = "stepwell/buffers/_native.abi3.so"
 SOURCE_FILES = (

@@ -40,8 +40,6 @@ _FORMATS: Mapping[str, Mapping[str, object]] = {
     "dreamerv3": {},
     "parquet": {},
     "rlds": {},
-    "diamond": {},
-    "iris": {},
     "lerobot": {},
 }
 

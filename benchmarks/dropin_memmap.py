@@ -1,7 +1,7 @@
 """The drop-in for memmap-replay-buffer and the original: every operation of both, in turns.
 
     python benchmarks/dropin_memmap.py                    # vectors, and frames as a game shows them
-    python benchmarks/dropin_memmap.py --codec raw --data frames
+    python benchmarks/dropin_memmap.py --data frames
     python benchmarks/dropin_memmap.py --flush 0 --only store
 
 An episode of ours is on the disk when it ends; of the original's it may be so after ``flush()``,
@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 
 import rounds
-from stepwell.buffers.dropin.memmap import ReplayBuffer, ReplayDatasetTimeWindow
+from stepwell.buffers.dropin.memmap import ReplayBuffer
 
-EPISODES, LENGTH, MAX_LENGTH, ENVS = 256, 100, 200, 8
+EPISODES, LENGTH, MAX_LENGTH = 256, 100, 200
 FIELDS: dict[str, dict[str, Any]] = {
     "vectors": {"state": ("float", 8), "action": "int", "reward": "float"},
     "frames": {"state": ("uint8", (84, 84)), "action": "int", "reward": "float"},
@@ -37,16 +37,13 @@ class Side:
     Args:
         name: Which.
         kind: The buffer's class.
-        window: The class of the dataset of windows.
         data: Which fields.
         folder: Where the buffers go.
         more: Further arguments of the buffer.
     """
 
-    def __init__(
-        self, name: str, kind: Any, window: Any, data: str, folder: Path, more: dict[str, Any]
-    ) -> None:
-        self.kind, self.window, self.data, self.more = kind, window, data, more
+    def __init__(self, name: str, kind: Any, data: str, folder: Path, more: dict[str, Any]) -> None:
+        self.kind, self.data, self.more = kind, data, more
         self.folder = folder / name
         filled = self.buffer("full")
         for _ in range(EPISODES):
@@ -80,24 +77,6 @@ class Side:
             self.empty.store_episode(**steps, task=1)
         return 8 * LENGTH
 
-    def store_batch(self) -> float:
-        """Steps of several envs."""
-        steps = arrays(self.data)
-        with self.empty.batched_episode(ENVS, task=[1] * ENVS):
-            for t in range(LENGTH):
-                row = {name: np.stack([v[t]] * ENVS) for name, v in steps.items()}
-                self.empty.store_batch(**row)
-        return ENVS * LENGTH
-
-    def all_data(self) -> float:
-        """Everything at once."""
-        return float(self.stored.get_all_data()["state"].shape[0] * LENGTH)
-
-    def update(self) -> float:
-        """One field of all episodes."""
-        self.stored.update(reward=np.ones((EPISODES, LENGTH), np.float32))
-        return EPISODES * LENGTH
-
     def opening(self) -> float:
         """Open, and count the episodes."""
         assert self.kind.from_folder(self.folder / "full", read_only=True).num_episodes == EPISODES
@@ -115,11 +94,6 @@ class Side:
         """A pass over 5-step transitions."""
         options = {"n_steps": 5, "sequence_fields": ("reward",), "shuffle": True}
         return steps_of(self.stored.dataloader(256, **options), 1)
-
-    def windows(self) -> float:
-        """A window of each episode."""
-        dataset = self.window(self.stored, window_length=32)
-        return steps_of(self.stored.dataloader(16, dataset=dataset), 2)
 
 
 def steps_of(loader: Any, axes: int) -> float:
@@ -143,20 +117,19 @@ def arrays(data: str) -> dict[str, np.ndarray]:
     return {"state": frames, **found}
 
 
-def sides(data: str, folder: Path, flush: int, codec: Any) -> Iterator[Side]:
+def sides(data: str, folder: Path, flush: int) -> Iterator[Side]:
     """Both, or ours alone where the original is not installed."""
-    yield Side(OURS, ReplayBuffer, ReplayDatasetTimeWindow, data, folder, {"codec": codec})
+    yield Side(OURS, ReplayBuffer, data, folder, {})
     if importlib.util.find_spec("memmap_replay_buffer") is not None:
         theirs = importlib.import_module("memmap_replay_buffer")
-        more = {"flush_every_store_step": flush}
-        yield Side(THEIRS, theirs.ReplayBuffer, theirs.ReplayDatasetTimeWindow, data, folder, more)
+        yield Side(THEIRS, theirs.ReplayBuffer, data, folder, {"flush_every_store_step": flush})
 
 
-def measured(data: str, count: int, flush: int, codec: Any, names: list[str]) -> list[rounds.Row]:
+def measured(data: str, count: int, flush: int, names: list[str]) -> list[rounds.Row]:
     """Rows for each operation."""
     found: list[rounds.Row] = []
     with tempfile.TemporaryDirectory() as folder:
-        both = {side.folder.name: side for side in sides(data, Path(folder), flush, codec)}
+        both = {side.folder.name: side for side in sides(data, Path(folder), flush)}
         for name in names:
             found += rounds.compare(
                 *("memmap", f"{data}: {name}"),
@@ -176,13 +149,9 @@ def main() -> None:
     parser.add_argument("--data", nargs="+", default=list(FIELDS))
     parser.add_argument("--flush", type=int, default=1, help="the original's: 1 is its default")
     parser.add_argument(
-        "--codec", help="ours: raw, narrow, zstd or delta; by default by the field's type"
-    )
-    parser.add_argument(
         "--only",
         nargs="+",
-        default="store store_episode store_batch trajectories timesteps transitions windows "
-        "all_data update opening".split(),
+        default="store store_episode trajectories timesteps transitions opening".split(),
     )
     options = parser.parse_args()
     packages = ["stepwell", "numpy", "torch"]
@@ -192,7 +161,7 @@ def main() -> None:
         packages.append("memmap-replay-buffer")
     found: list[rounds.Row] = []
     for data in options.data:
-        found += measured(data, options.rounds, options.flush, options.codec, options.only)
+        found += measured(data, options.rounds, options.flush, options.only)
     rounds.report(found, packages, options.json)
 
 

@@ -2,7 +2,7 @@
 
     python benchmarks/nes.py                              # our own test game, all backends
     python benchmarks/nes.py --backend cynes --rounds 3
-    python benchmarks/nes.py --rom game.nes --game game.toml
+    python benchmarks/nes.py --rom game.nes --game game
 
 The limit is the emulator alone: a loop that presses random buttons, in as many processes at the
 same time as the envs use. Compared is the CPU time of all processes.

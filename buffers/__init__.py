@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 if __name__ != "stepwell.buffers":  # would hold every class a second time
     raise ImportError(f"import stepwell.buffers, not {__name__}, in a checkout as elsewhere")
 
-from stepwell import lazy_names
-from stepwell.buffers.digest import Digest
-from stepwell.buffers.episode import Chunk, End, Episode
-from stepwell.buffers.episode_buffer import OBSERVED, EpisodeBuffer
-from stepwell.buffers.errors import (
+from .. import lazy_names
+from .digest import Digest
+from .episode import Chunk, End, Episode
+from .episode_buffer import OBSERVED, EpisodeBuffer
+from .errors import (
     LimiterClosed,
     NotEnoughData,
     RowsDiffer,
@@ -22,32 +22,31 @@ from stepwell.buffers.errors import (
     StoreTooNew,
     Unprovable,
 )
-from stepwell.buffers.replay import SequenceReplayBuffer
-from stepwell.buffers.replay_writer import ReplayWriter
-from stepwell.buffers.sampling.requests import Episodes, Hindsight, Sequences, Transitions
-from stepwell.buffers.spec import Codec, Field, Layout, Spec, Tree
-from stepwell.buffers.storage.cloud.storage import CloudStorage
-from stepwell.buffers.storage.disk.storage import DiskStorage
-from stepwell.buffers.storage.encoded_chunk import EncodedChunk
-from stepwell.buffers.storage.joined import JoinedStorage
-from stepwell.buffers.storage.memory import MemoryStorage
-from stepwell.buffers.storage.protocol import Storage
+from .replay import SequenceReplayBuffer
+from .replay_writer import ReplayWriter
+from .sampling.requests import Episodes, Hindsight, Sequences, Transitions
+from .spec import Codec, Field, Layout, Spec, Tree
+from .storage.disk.storage import DiskStorage
+from .storage.encoded_chunk import EncodedChunk
+from .storage.joined import JoinedStorage
+from .storage.memory import MemoryStorage
+from .storage.protocol import Storage
 
 if TYPE_CHECKING:  # loaded when it is first used, as few programs need it
-    from stepwell.buffers import bridges
-    from stepwell.buffers.agents.per_agent import AgentReplay, per_agent
-    from stepwell.buffers.curation.copy import CopyReport, copy_episodes
-    from stepwell.buffers.curation.episode_writer import EpisodeWriter, TransitionColumns
-    from stepwell.buffers.curation.selection import EpisodeSelection
-    from stepwell.buffers.pictures.film_strip import FilmStrip
-    from stepwell.buffers.rollout.minibatches import Minibatch
-    from stepwell.buffers.rollout.rollout import Bootstrap, Rollout
-    from stepwell.buffers.sampling.batch import Batch, TransitionBatch
-    from stepwell.buffers.sampling.epoch import Epoch
-    from stepwell.buffers.sampling.loader import Loader
-    from stepwell.buffers.sampling.rate import ReplayRatio, SampleLimiter
-    from stepwell.buffers.storage.disk.repair import RepairReport, repair
-    from stepwell.buffers.storage.disk.verify import VerifyReport, verify
+    from . import bridges
+    from .agents.per_agent import AgentReplay, per_agent
+    from .curation.copy import CopyReport, copy_episodes
+    from .curation.episode_writer import EpisodeWriter, TransitionColumns
+    from .curation.selection import EpisodeSelection
+    from .pictures.film_strip import FilmStrip
+    from .rollout.minibatches import Minibatch
+    from .rollout.rollout import Bootstrap, Rollout
+    from .sampling.batch import Batch, TransitionBatch
+    from .sampling.epoch import Epoch
+    from .sampling.loader import Loader
+    from .sampling.rate import ReplayRatio, SampleLimiter
+    from .storage.disk.repair import RepairReport, repair
+    from .storage.disk.verify import VerifyReport, verify
 
 __all__ = [
     "OBSERVED",
@@ -55,7 +54,6 @@ __all__ = [
     "Batch",
     "Bootstrap",
     "Chunk",
-    "CloudStorage",
     "Codec",
     "CopyReport",
     "Digest",

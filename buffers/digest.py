@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stepwell.buffers.episode import Chunk, End
+from .episode import Chunk, End
 
 __all__ = ["Digest", "DigestState"]
 
@@ -73,12 +73,9 @@ class Digest:
 
 
 class DigestState(NamedTuple):
-    """The state of a `Digest`: small, and equal for equal rows in the same chunks.
+    """The state of a `Digest`: small, and equal for equal rows in the same chunks."""
 
-    Args:
-        streams: For each stream its number and the state of its rows, in the order of the numbers.
-    """
-
+    # number of each stream and the state of its rows, in the order of the numbers
     streams: tuple[tuple[int, _Stream], ...] = ()
 
     @property
@@ -96,12 +93,7 @@ class DigestState(NamedTuple):
 
     @classmethod
     def of_groups(cls, states: Sequence[DigestState], num_envs: int) -> DigestState:
-        """The state of the rows of several groups in one replay.
-
-        Args:
-            states: Those of the groups, in order.
-            num_envs: Number of envs N of a group: its stream s is ``group * N + s`` there.
-        """
+        """The state of several groups' rows in one replay: stream s is ``group * num_envs + s``."""
         return cls(
             tuple(
                 (group * num_envs + number, stream)

@@ -11,8 +11,8 @@ from typing import cast
 
 import numpy as np
 
-from stepwell.buffers.row_memory import Place
-from stepwell.buffers.spec import ArrayTree, Spec, unflatten
+from .row_memory import Place
+from .spec import ArrayTree, Spec, unflatten
 
 __all__ = ["RUN_FACTS", "Chunk", "End", "Episode", "checked_facts", "plain_json"]
 
@@ -157,14 +157,14 @@ class Episode:
         )
 
     def _repr_html_(self) -> str | None:
-        from stepwell.buffers.pictures.summaries import or_none  # only notebooks need it
+        from .pictures.summaries import or_none  # only notebooks need it
 
         return or_none(self._html)
 
     def _html(self) -> str:
-        from stepwell.buffers.pictures.image_fields import ImageField
-        from stepwell.buffers.pictures.markup import escape, section, sparkline, table
-        from stepwell.buffers.pictures.summaries import fields_table, films_html
+        from .pictures.image_fields import ImageField
+        from .pictures.markup import escape, section, sparkline, table
+        from .pictures.summaries import fields_table, films_html
 
         ends = [each.name for each in (End.TERMINATED, End.TRUNCATED) if each & self.end]
         facts = {
@@ -280,7 +280,7 @@ class Episode:
             >>> Episode(spec, 0, 0, 0, End.TERMINATED, rows, {}).frames().shape
             (5, 64, 64, 3)
         """
-        from stepwell.buffers.pictures.image_fields import image_field  # few programs need it
+        from .pictures.image_fields import image_field  # few programs need it
 
         image = image_field(self.spec, field)
         return image.pixels(self.fields[image.name])
@@ -292,15 +292,7 @@ class Episode:
 
 
 def plain_json(metadata: object) -> dict[str, object]:
-    """The metadata of an episode as they are read back from a file.
-
-    Raises:
-        TypeError: They are not a mapping of JSON values.
-
-    Example:
-        >>> plain_json({"task": "door", "size": (2, 3)})
-        {'task': 'door', 'size': [2, 3]}
-    """
+    """The metadata of an episode as they are read back from a file."""
     if not isinstance(metadata, Mapping):
         raise TypeError(f"metadata: expected a mapping of facts, got {metadata!r}")
     try:
@@ -314,18 +306,7 @@ def plain_json(metadata: object) -> dict[str, object]:
 
 
 def checked_facts(metadata: object) -> dict[str, object]:
-    """The caller's metadata of an episode as they are read back from a file.
-
-    Raises:
-        TypeError: They are not a mapping of JSON values.
-        ValueError: They have a key that is written for the caller.
-
-    Example:
-        >>> checked_facts({"seed": 7})  # doctest: +ELLIPSIS
-        Traceback (most recent call last):
-        ...
-        ValueError: metadata: expected keys other than seed, session, ..., got 'seed'; ...
-    """
+    """A caller's metadata as read back from a file; keys that Stepwell writes are refused."""
     plain = plain_json(metadata)
     for key in RUN_FACTS:
         if key in plain:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
 import numpy as np
 
-from stepwell.buffers.episode import RUN_FACTS, Chunk, End, plain_json
-from stepwell.buffers.errors import SpecMismatch
-from stepwell.buffers.row_memory import EnvRows
-from stepwell.buffers.spec import Field, Layout, Spec, flatten
-from stepwell.buffers.whole_numbers import check_whole
+from .episode import RUN_FACTS, Chunk, End, plain_json
+from .errors import SpecMismatch
+from .row_memory import EnvRows
+from .spec import Field, Layout, Spec, flatten, plain_array
+from .whole_numbers import check_whole
 
-__all__ = ["OBSERVED", "EpisodeBuffer"]
+__all__ = ["MOST_ENVS", "OBSERVED", "EpisodeBuffer"]
 
 OBSERVED = Field("info/observed", "bool", (), "narrow")
 """Marks the rows whose observation was given. `EpisodeBuffer.add` writes it in a Spec that has it.
@@ -22,6 +23,7 @@ OBSERVED = Field("info/observed", "bool", (), "narrow")
 It is False in the last row of an episode whose last observation is unknown; the observation before
 is repeated there."""
 
+MOST_ENVS = 1 << 20
 _MAX_ROWS, _MIN_ROWS, _MAX_BYTES = 512, 16, 64 << 20
 # The state of an env's newest row.
 _PENDING = 1  # it awaits its action
@@ -100,8 +102,8 @@ class EpisodeBuffer:
     ) -> None:
         if not isinstance(spec, Spec):
             raise TypeError(f"spec: expected a Spec, got {type(spec).__name__}")
+        check_whole("num_envs", num_envs, 1, MOST_ENVS)
         for name, value in (
-            ("num_envs", num_envs),
             ("chunk_rows", 1 if chunk_rows is None else chunk_rows),
             ("capacity", 1 if capacity is None else capacity),
         ):
@@ -260,6 +262,8 @@ class EpisodeBuffer:
         else:
             envs = self._all if env_ids is None else self._checked_ids(env_ids)
             lead = envs.shape
+        # Everything is checked before the first value is written: a call that is refused adds
+        # nothing.
         layout = self._spec.observation
         values = self._leaves(layout, observation, lead)
         chosen = self._leaves(self._spec.action, action, lead)
@@ -293,6 +297,8 @@ class EpisodeBuffer:
             self._check_stacks(envs, values, results, first, late)
 
         self._place = None
+        # Most observations are in the buffer as the next ones of the call before. Only after a
+        # reset, and after a call without a next observation, they are written here.
         if begun or late_ones:
             for env in begun:
                 self._begin(env, facts.get(env, {}))
@@ -327,6 +333,8 @@ class EpisodeBuffer:
         )
         if ended:
             for env in ended:
+                # The last observation is not known: the one before stands in for it, without the
+                # mark.
                 if results is None:
                     self._repeat(env)
                     self._states[env] = _PENDING
@@ -388,6 +396,7 @@ class EpisodeBuffer:
             if cursor + 2 - (is_late > 0) > self._chunk_rows:
                 return False
             if not is_late:
+                # The newest row has an observation, with which this one has to be compared.
                 if self._open[env] is not None:
                     return False
                 self._begin(env, {})
@@ -457,6 +466,7 @@ class EpisodeBuffer:
             self._compare(values, envs, first, ended + timed_out, owned)
         for env in first:
             self._begin(env, (metadata or {}).get(env, {}))
+        # `act` writes to the same places, if it is called for all envs, too.
         if env_ids is None:
             cursor = self._cursor
             place = self._place = self._base + cursor
@@ -466,6 +476,8 @@ class EpisodeBuffer:
         for name, rows in values.items():
             newest = rows[:, -1] if name in self._unproven else rows
             if name == self._large_name and self._large is not None:
+                # Rows of the large field are in a memory for each env, so one assignment cannot
+                # write them.
                 flat = self._large.flat
                 if env_ids is not None:
                     flat = [flat[env] for env in envs.tolist()]
@@ -519,167 +531,6 @@ class EpisodeBuffer:
         for name, rows in values.items():
             self._rows[name][place] = rows[waiting]
         self._state[envs] &= ~_PENDING & 255
-
-    @property
-    def free_steps(self) -> int:
-        """Steps that `extend` may add before chunks have to be taken."""
-        if self._taken:
-            self._release()
-        return self._chunk_rows + 1 - int(self._cursor.max())
-
-    def extend(
-        self,
-        chosen: Mapping[str, np.ndarray],
-        values: Mapping[str, np.ndarray],
-        *,
-        is_first: np.ndarray | None = None,
-        terminated: np.ndarray | None = None,
-        truncated: np.ndarray | None = None,
-        metadata: Mapping[int, Mapping[int, Mapping[str, object]]] | None = None,
-    ) -> None:
-        """Add T steps of all N envs: the rows of T calls of `act` and `observe`, in this order.
-
-        All rows of a field are copied at once: the time grows with the bytes and the episodes, and
-        not with T. Only in a Spec with stacked frames, which are compared, are the calls made.
-
-        Args:
-            chosen: Arrays ``[T, N, ...]`` for the fields of the action and the extras: the first
-                ones are chosen from the newest rows, those after them from the `values` before.
-            values: Arrays ``[T, N, ...]`` for every other field: the results.
-            is_first: [T, N] bool: the row of a reset.
-            terminated: [T, N] bool: the MDP ended with this row.
-            truncated: [T, N] bool: a time limit ended the episode with this row.
-            metadata: JSON-able facts of episodes that begin here, by step and env index.
-
-        Raises:
-            SpecMismatch: A field has another name, dtype or shape. Nothing was added, but where a
-                stack is not the frames before, moved on by one: see `observe`.
-            ValueError: There are more steps than `free_steps`; an env would go on after the end of
-                its episode without a row that is the first; or its newest row has an action, or
-                waits for its observation. Nothing was added.
-        """
-        if self._taken:
-            self._release()
-        steps = len(next(iter(values.values()), ()))
-        n = self.num_envs
-        for given, kinds in ((chosen, self._acted), (values, self._received)):
-            expected = {k: (dtype, (steps, n, *shape)) for k, (dtype, shape) in kinds.items()}
-            _check(given, expected)
-        flags = {"is_first": is_first, "terminated": terminated, "truncated": truncated}
-        first, over, late = (
-            np.zeros((steps, n), np.bool_) if flag is None else _flags(name, flag, (steps, n))
-            for name, flag in flags.items()
-        )
-        if not steps:
-            return
-        self._check_steps(steps, first, over | late)
-        if self._stacks:
-            for step in range(steps):
-                self.act({name: rows[step] for name, rows in chosen.items()})
-                self.observe(
-                    {name: rows[step] for name, rows in values.items()},
-                    is_first=first[step],
-                    terminated=over[step],
-                    truncated=late[step],
-                    metadata=(metadata or {}).get(step),
-                )
-            return
-        start = self._cursor.copy()
-        acting = (self._state & _PENDING > 0).nonzero()[0]
-        same = start.item(0) if start.item(0) > 0 and len(acting) == n else -1
-        if (start != same).any():
-            same = -1
-        place = self._base + start + np.arange(steps)[:, None] if same < 0 else None
-        for name, rows in values.items():
-            if name == self._large_name:
-                continue
-            if place is None:
-                view = self._rows[name].reshape(n, -1, *rows.shape[2:])
-                view[:, same : same + steps] = rows.swapaxes(0, 1)
-            else:
-                self._rows[name][place] = rows
-        for name, rows in chosen.items():
-            if place is None:
-                view = self._rows[name].reshape(n, -1, *rows.shape[2:])
-                view[:, same - 1 : same - 1 + steps] = rows.swapaxes(0, 1)
-            else:
-                self._rows[name][place[0, acting] - 1] = rows[0, acting]
-                self._rows[name][place[:-1]] = rows[1:]
-        self._place = None
-        self._states[:] = self._none
-        large = None if self._large_name is None else values[self._large_name]
-        self._add_ends(start, steps, first, (over, late), metadata or {}, large)
-        self._cursor[:] = start + steps
-        self._state[:] = np.where(over[-1] | late[-1], 0, _PENDING)
-        self._until_due -= steps
-
-    def _check_steps(self, steps: int, first: np.ndarray, ended: np.ndarray) -> None:
-        """Refuse steps that `extend` has no room for, or that cannot follow the newest rows.
-
-        Raises:
-            ValueError: They do not.
-        """
-        if steps > self.free_steps:
-            raise ValueError(
-                f"expected at most {self.free_steps} steps that fit before chunks are taken, got "
-                f"{steps}: add fewer at once, and call take() whenever is_due"
-            )
-        is_open = np.array([run is not None for run in self._open])
-        wrong = is_open & (self._state & (_PENDING | _LATE) != _PENDING)
-        if wrong.any():
-            raise ValueError(
-                f"env {int(wrong.argmax())}: expected a newest row that awaits its action, got one "
-                f"that has it, or has no observation yet; call observe() before"
-            )
-        lost = (np.concatenate([~is_open[None], ended[:-1]]) & ~first).any(axis=0)
-        if lost.any():
-            raise _not_first(int(lost.argmax()))
-
-    def _add_ends(
-        self,
-        start: np.ndarray,
-        steps: int,
-        first: np.ndarray,
-        ends: tuple[np.ndarray, np.ndarray],
-        metadata: Mapping[int, Mapping[int, Mapping[str, object]]],
-        large: np.ndarray | None,
-    ) -> None:
-        """Begin and end the episodes of T steps, in order, and write the rows of a large field.
-
-        Args:
-            start: [N] cursors before the steps.
-            steps: Number of steps T.
-            first: [T, N] bool: an episode begins.
-            ends: Two of [T, N] bool: the MDP ended, and a time limit did.
-            metadata: By step and env.
-            large: ``[T, N, ...]`` rows of the large field; None without one.
-        """
-        written = [0] * self.num_envs
-        flags = (first, *ends)
-        found = [np.array(each.nonzero()) for each in flags]
-        kinds = np.repeat(np.arange(3), [each.shape[1] for each in found])
-        at, envs = np.concatenate(found, axis=1)
-        order = np.lexsort((envs, kinds, at))
-        events = zip(at[order].tolist(), kinds[order].tolist(), envs[order].tolist(), strict=True)
-        for step, kind, env in events:
-            if kind == 0:
-                self._write_large(large, env, start.item(env), written[env], step)
-                written[env] = step
-                self._cursors[env] = start.item(env) + step
-                self._begin(env, metadata.get(step, {}).get(env, {}))
-            else:
-                self._cursors[env] = start.item(env) + step + 1
-                self._end(env, End.TERMINATED if kind == 1 else End.TRUNCATED)
-        if large is not None:
-            for env, step in enumerate(written):
-                self._write_large(large, env, start.item(env), step, steps)
-
-    def _write_large(
-        self, large: np.ndarray | None, env: int, start: int, first: int, stop: int
-    ) -> None:
-        """Write the large field's rows of the steps ``first .. stop`` of an env."""
-        if large is not None and self._large is not None and stop > first:
-            self._large.views[env][start + first : start + stop] = large[first:stop, env]
 
     def take(
         self,
@@ -909,13 +760,13 @@ class EpisodeBuffer:
             else:
                 self._rows[name][place] = rows
 
-    def _repeat(self, env: int, *, but: str | None = None) -> None:
-        """Copy the observation before to the newest row, whose own is not known.
-
-        Args:
-            env: Index of the env.
-            but: A field that is left out.
-        """
+    def _repeat(
+        self,
+        env: int,
+        *,
+        but: str | None = None,  # a field that is left out
+    ) -> None:
+        """Copy the observation before to the newest row, whose own is not known."""
         run = self._open[env]
         row = self._cursor.item(env) - 1
         if run is not None and row > run.start:  # else it was done before
@@ -940,11 +791,7 @@ class EpisodeBuffer:
         ended: list[int],
         owned: bool,
     ) -> None:
-        """Compare the stacks that have to be compared now; keep the others to do it later.
-
-        Raises:
-            SpecMismatch: A stack is not the frames before it, moved on by one.
-        """
+        """Compare the stacks that have to be compared now; keep the others to do it later."""
         self._prove(first)
         ids = envs.tolist()
         self._until_compared -= 1
@@ -968,11 +815,7 @@ class EpisodeBuffer:
                 unproven[env] = None
 
     def _prove(self, envs: Sequence[int]) -> None:
-        """Compare the newest stacks of envs that were not compared yet.
-
-        Raises:
-            SpecMismatch: Some are wrong.
-        """
+        """Compare the newest stacks of envs that were not compared yet."""
         if not self._compares:
             return
         error: SpecMismatch | None = None
@@ -993,11 +836,8 @@ class EpisodeBuffer:
             raise error
 
     def _check_stack(self, field: Field, env: int, stack: np.ndarray, *, is_first: bool) -> None:
-        """Compare the stack of the env's next row with the frames before.
-
-        Raises:
-            SpecMismatch: It is another one. The env's rows since the last comparison are dropped.
-        """
+        """Compare the stack of the env's next row with the frames before."""
+        # If they differ, the env's rows since the last comparison are dropped.
         if is_first:
             before = _padding(field, stack[-1])
         else:
@@ -1039,7 +879,7 @@ class EpisodeBuffer:
         found: dict[str, np.ndarray] = {}
         for name, leaf in ((layout, value),) if type(layout) is str else flatten(layout, value):
             dtype, shape = self._expected[name]
-            rows = leaf if type(leaf) is np.ndarray else np.asarray(leaf)
+            rows = leaf if type(leaf) is np.ndarray else plain_array(name, leaf)
             if rows.dtype != dtype or (
                 rows.shape != (*lead, *shape)
                 and (rows.shape != (*lead, *shape[1:]) or name not in self._unproven)
@@ -1063,7 +903,7 @@ class EpisodeBuffer:
                 f"give it"
             )
         dtype, shape = self._expected[name]
-        rows = np.asarray(values[key])
+        rows = plain_array(name, values[key])
         if rows.dtype != dtype or rows.shape != (*lead, *shape):
             raise _mismatch(name, (dtype, (*lead, *shape)), rows)
         return rows
@@ -1125,6 +965,7 @@ class EpisodeBuffer:
                 elif is_late:
                     before = self._frames_before(field, env, self._cursor.item(env) - 1)
                 else:
+                    # It was the next observation of the call before, and was compared there.
                     continue
                 if not _is_same(stack[:-1], before):
                     raise _other_frames(field)
@@ -1144,14 +985,13 @@ class EpisodeBuffer:
         new = set(first)
         for env in envs.tolist():
             if self._open[env] is None and env not in new:
-                raise _not_first(env)
+                raise ValueError(
+                    f"env {env} has no open episode: expected a row with is_first, got one "
+                    f"without; mark the row of its reset"
+                )
 
     def _checked_ids(self, env_ids: object) -> np.ndarray:
-        """Indices of several envs as an array.
-
-        Raises:
-            ValueError: They are not different whole numbers below N.
-        """
+        """Indices of several envs as an array of different whole numbers below N."""
         ids = np.asarray(env_ids)
         if ids.ndim == 1 and ids.dtype.kind in "iu":
             found = ids.tolist()
@@ -1175,10 +1015,7 @@ class EpisodeBuffer:
 
 @dataclass(slots=True, eq=False)
 class _Run:
-    """Rows ``start .. stop`` of one env's memory: a part of one episode.
-
-    Of a large field they begin at ``offset``, behind room that begins at ``room``.
-    """
+    """Rows ``start .. stop`` of one env's memory: a part of one episode."""
 
     episode: int
     start: int
@@ -1187,7 +1024,7 @@ class _Run:
     stop: int = -1
     end: End = End.NONE
     room: int = 0
-    offset: int = 0
+    offset: int = 0  # of a large field the rows begin here, behind room that begins at `room`
     is_rest: bool = False
     """The rows before belong to another episode, as others have stored rows meanwhile."""
 
@@ -1210,13 +1047,6 @@ def _other_frames(field: Field) -> SpecMismatch:
         f"field {field.name!r}: expected each stack of {field.stack} frames to be the one before, "
         f"moved on by one frame, and padded by {field.stack_padding} at a reset, got other frames; "
         f"collect with frame_stack=1 to store whole observations"
-    )
-
-
-def _not_first(env: int) -> ValueError:
-    return ValueError(
-        f"env {env} has no open episode: expected a row with is_first, got one without; mark the "
-        f"row of its reset"
     )
 
 
@@ -1244,21 +1074,26 @@ def _those(envs: Any, flags: Any) -> list[int]:
 
 
 def _flags(what: str, value: Any, lead: tuple[int, ...]) -> Any:
-    """Bools of n envs, or one."""
+    """Bools of n envs, or one; also from 0 and 1, and from arrays of one each."""
     if not lead and (value is False or value is True):
         return value
-    flags = np.asarray(value)
-    if flags.dtype != np.bool_ or flags.shape != lead:
-        raise ValueError(f"{what}: expected bool {lead}, got {flags.dtype} {flags.shape}")
-    return flags if lead else bool(flags)
+    given = plain_array(what, value)
+    flags = given if given.dtype == np.bool_ else given == 1
+    if not _is_one_each(given, lead) or not (flags | (given == 0)).all():
+        raise ValueError(f"{what}: expected bool {lead}, got {given.dtype} {given.shape}")
+    return flags.reshape(lead) if lead else bool(flags)
 
 
 def _rewards(value: Any, lead: tuple[int, ...]) -> np.ndarray:
-    """Rewards of n envs, or one."""
-    rewards = np.asarray(value)
-    if rewards.dtype.kind not in "biuf" or rewards.shape != lead:
+    """Rewards of n envs, or one; also from arrays of one each."""
+    rewards = plain_array("reward", value)
+    if rewards.dtype.kind not in "biuf" or not _is_one_each(rewards, lead):
         raise SpecMismatch(f"reward: expected numbers {lead}, got {rewards.dtype} {rewards.shape}")
-    return rewards.astype(np.float64, copy=False)
+    return rewards.reshape(lead).astype(np.float64, copy=False)
+
+
+def _is_one_each(values: np.ndarray, lead: tuple[int, ...]) -> bool:
+    return values.size == math.prod(lead) and values.shape[: len(lead)] == lead
 
 
 def _of_envs(expected: _Expected, n: int) -> _Expected:

@@ -13,10 +13,9 @@ StepwellError
 ├── StoreFailed        an earlier write failed: reopen the store to go on
 ├── RemoteError        your code raised in an actor of a distributed collector
 ├── GroupLost          the actors of a group died too often
-├── NotEnoughResources actors cannot start: what they ask for is not there
-└── ShardLost          a shard died, and is not replaced
+└── NotEnoughResources actors cannot start: what they ask for is not there
 
-The last four are in ``stepwell.collectors``.
+The last three are in ``stepwell.collectors``.
 """
 
 __all__ = [

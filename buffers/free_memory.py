@@ -7,21 +7,13 @@ import os
 from collections.abc import Generator
 from pathlib import Path
 
-__all__ = ["bounded_memory", "check_free_memory", "free_memory"]
+__all__ = ["bound_memory", "bounded_memory", "check_free_memory", "free_memory"]
 
 _MUCH_BYTES = 1 << 30  # smaller requests are not checked
 
 
 def check_free_memory(nbytes: int, what: str) -> None:
-    """Refuse an allocation that does not fit in free memory, before it is made.
-
-    Args:
-        nbytes: Size of the allocation.
-        what: Its purpose, for the message.
-
-    Raises:
-        MemoryError: Less memory is free.
-    """
+    """Refuse an allocation that does not fit in free memory, before it is made."""
     if nbytes > _MUCH_BYTES and nbytes > (free := free_memory()):
         raise MemoryError(
             f"{what} takes {nbytes / 1e9:.1f} GB of memory, expected at most the "
@@ -34,26 +26,35 @@ def free_memory() -> int:
     return min(_free_of_machine(), _free_of_process())
 
 
-@contextlib.contextmanager
-def bounded_memory() -> Generator[None]:
-    """Bound this process to the memory that is free now, where the system can: on Linux.
-
-    A library that allocates by a size from a forged file then gets a MemoryError, before the system
-    is out of memory.
-    """
+def bound_memory(
+    most: int | None = None,  # bytes to add to what the process has, if less than what is free
+) -> tuple[int, int] | None:
+    """Bound this process to what it has and what is free now; the limits until now, or None."""
+    # This works on Linux. A library that allocates by a size from a forged file then gets a
+    # MemoryError, before the system is out of memory.
     used = _used_by_process("VmData:")
     if used is None:
-        yield
-        return
+        return None
     import resource  # not on every system
 
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    free = free_memory() if most is None else min(most, free_memory())
     limits = [limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY]
-    resource.setrlimit(resource.RLIMIT_DATA, (min([used + free_memory(), *limits]), hard))
+    resource.setrlimit(resource.RLIMIT_DATA, (min([used + free, *limits]), hard))
+    return soft, hard
+
+
+@contextlib.contextmanager
+def bounded_memory() -> Generator[None]:
+    """Bound this process for a while: see `bound_memory`."""
+    before = bound_memory()
     try:
         yield
     finally:
-        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+        if before is not None:
+            import resource
+
+            resource.setrlimit(resource.RLIMIT_DATA, before)
 
 
 def _free_of_process() -> int:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import stat
 import zipfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, Any, Final, cast
 
 import numpy as np
 
-from stepwell.buffers import json_values
-from stepwell.buffers.free_memory import free_memory
+from . import json_values
+from .free_memory import free_memory
 
-__all__ = ["GivenFiles", "MemoryBudget", "parse_object"]
+__all__ = ["GivenFiles", "MemoryBudget", "in_order", "is_next", "parse_object"]
 
 _TEXT_BYTES: Final = 64 << 20
 """Limit of a JSON file, whose values take many times as much memory."""
@@ -24,35 +26,66 @@ _HEADERS: Final = {
 }
 
 
+_DIGITS: Final = re.compile(r"([0-9]+)")
+_SHARD: Final = re.compile(r"(.*?)([0-9]+)(-of-[0-9]+)(?![0-9]).*")
+
+
+def in_order(paths: Iterable[Path]) -> list[Path]:
+    """Paths in the order of their names, of which numbers count as numbers."""
+    return sorted(
+        paths,
+        key=lambda path: (
+            [_pieces(part) for part in (*path.parent.parts, *_halves(path))],
+            path.name,
+        ),
+    )
+
+
+def is_next(path: Path, before: Path) -> bool:
+    """True if the names say that a file goes on where the one before it ends."""
+    # They do in one folder, where they differ in numbers alone, a single one by 1, or are shards of
+    # one set: else a file between them may be missing. Names such as Spark's, which end in random
+    # letters, do not.
+    if path.parent != before.parent:
+        return False
+    shard, last = _SHARD.fullmatch(path.name), _SHARD.fullmatch(before.name)
+    if shard is not None and last is not None:
+        is_same_set = shard.group(1, 3) == last.group(1, 3)
+        return is_same_set and int(shard[2]) == int(last[2]) + 1
+    now, then = ([_pieces(half) for half in _halves(each)] for each in (path, before))
+    if now <= then or [half[::2] for half in now] != [half[::2] for half in then]:
+        return False
+    steps = [
+        number - last
+        for halves in zip(now, then, strict=True)
+        for number, last in zip(*(half[1::2] for half in halves), strict=True)
+        if number != last
+    ]
+    return len(steps) > 1 or steps == [1]
+
+
+def _halves(path: Path) -> tuple[str, str]:
+    """A name in two: "part" comes before "part-1", also if both end in ".npz"."""
+    return path.stem, path.suffix
+
+
+def _pieces(name: str) -> list[Any]:
+    """The texts of a name, with the numbers between them."""
+    pieces: list[Any] = _DIGITS.split(name)
+    pieces[1::2] = map(int, pieces[1::2])
+    return pieces
+
+
 class MemoryBudget:
-    """A budget of memory for one episode, checked before memory is allocated.
-
-    Args:
-        what: The file, for error messages: ``"data/3.npz"``.
-        most: Bytes.
-
-    Example:
-        >>> budget = MemoryBudget("3.npz", 1 << 30)
-        >>> budget.take(1 << 29)
-        >>> budget.take(1 << 32)
-        Traceback (most recent call last):
-        ...
-        ValueError: 3.npz: expected at most 1,024 MiB of memory for an episode, got 4,608 MiB or \
-more; if that is right, import it where more memory is free, or allow more by max_bytes \
-(--max-bytes)
-    """
+    """A budget of memory for one episode, checked before memory is allocated."""
 
     def __init__(self, what: object, most: int) -> None:
-        self._what = what
-        self._most = most
+        self._what = what  # the file, for messages
+        self._most = most  # bytes
         self._taken = 0
 
     def take(self, nbytes: int) -> None:
-        """Count bytes that are to be read next.
-
-        Raises:
-            ValueError: The budget is exceeded.
-        """
+        """Count bytes that are to be read next; ValueError if they exceed the budget."""
         self._taken += nbytes
         if self._taken > self._most:
             raise ValueError(
@@ -181,21 +214,7 @@ class GivenFiles:
 
 
 def parse_object(text: str | bytes, where: object) -> dict[str, Any]:
-    """Read a JSON object that is shallow enough to be written again.
-
-    Args:
-        text: JSON.
-        where: Its file, for error messages.
-
-    Raises:
-        ValueError: It is something else.
-
-    Example:
-        >>> parse_object("[1]", "facts.json")
-        Traceback (most recent call last):
-        ...
-        ValueError: facts.json: JSON: expected an object, got a list of 1; fetch the data set again
-    """
+    """Read a JSON object that is shallow enough to be written again."""
     try:
         return json_values.parse(text.encode() if isinstance(text, str) else text, is_finite=False)
     except ValueError as error:
@@ -203,11 +222,7 @@ def parse_object(text: str | bytes, where: object) -> dict[str, Any]:
 
 
 def _heads_of(file: IO[bytes], path: Path) -> dict[str, tuple[zipfile.ZipInfo, int]]:
-    """The archive entry of each array in an npz file, and the bytes of its elements.
-
-    Raises:
-        ValueError: It is no npz file of plain arrays.
-    """
+    """The archive entry of each array in an npz file, and the bytes of its elements."""
     found: dict[str, tuple[zipfile.ZipInfo, int]] = {}
     try:
         with zipfile.ZipFile(file) as archive:
@@ -227,11 +242,7 @@ def _heads_of(file: IO[bytes], path: Path) -> dict[str, tuple[zipfile.ZipInfo, i
 
 
 def _array_bytes(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> int:
-    """Bytes of an array's elements, according to its header.
-
-    Raises:
-        ValueError: It is no array of numbers, or the archive contains another length.
-    """
+    """Bytes of an array's elements, according to its header."""
     with archive.open(info) as entry:
         # The header is short: numpy reads many bytes only where its length field says so.
         head = io.BytesIO(entry.read(1 << 16))

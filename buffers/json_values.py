@@ -21,16 +21,7 @@ _MOST_DEPTH = 100
 
 
 def check_extent(data: bytes, value: object, most_depth: int = _MOST_DEPTH) -> None:
-    """Refuse JSON that is too long, or nested too deeply, to be read again.
-
-    Args:
-        data: The JSON.
-        value: The value of the JSON.
-        most_depth: Greatest depth of nested lists and objects.
-
-    Raises:
-        ValueError: It is more than 64 MiB, or nested more deeply.
-    """
+    """Refuse JSON that is too long, or nested too deeply, to be read again."""
     if len(data) > _MOST_BYTES:
         raise ValueError(f"expected at most {_MOST_BYTES} bytes of JSON, got {len(data)}")
     if data.count(b"[") + data.count(b"{") <= most_depth:
@@ -44,15 +35,7 @@ def check_extent(data: bytes, value: object, most_depth: int = _MOST_DEPTH) -> N
 
 
 def parse(data: bytes, *, is_finite: bool = True) -> dict[str, object]:
-    """The JSON object in some bytes.
-
-    Args:
-        data: The JSON.
-        is_finite: Refuse numbers that are infinite or not a number.
-
-    Raises:
-        ValueError: It is no JSON, no object, longer than 64 MiB or nested more than 100 levels.
-    """
+    """The JSON object in some bytes; `is_finite` refuses infinite numbers and nan."""
     if len(data) > _MOST_BYTES:
         raise ValueError(f"expected at most {_MOST_BYTES} bytes of JSON, got {len(data)}")
     try:
@@ -71,22 +54,14 @@ def parse(data: bytes, *, is_finite: bool = True) -> dict[str, object]:
 
 
 def member(data: Mapping[str, object], key: str) -> object:
-    """The value of a key.
-
-    Raises:
-        ValueError: There is no such key.
-    """
+    """The value of a key."""
     if key not in data:
         raise ValueError(f"{key}: expected a value, got none")
     return data[key]
 
 
 def whole(value: object, name: str, least: int = 0, most: int = MOST) -> int:
-    """The value, if it is a whole number in a range.
-
-    Raises:
-        ValueError: The value is something else.
-    """
+    """The value, if it is a whole number in a range."""
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         raise ValueError(
             f"{name}: expected a whole number from {least} to {most}, got {_short(value)}"
@@ -95,22 +70,14 @@ def whole(value: object, name: str, least: int = 0, most: int = MOST) -> int:
 
 
 def text(value: object, name: str) -> str:
-    """The value, if it is a string.
-
-    Raises:
-        ValueError: The value is something else.
-    """
+    """The value, if it is a string."""
     if not isinstance(value, str):
         raise ValueError(f"{name}: expected a text, got {_short(value)}")
     return value
 
 
 def mapping(value: object, name: str) -> dict[str, object]:
-    """The value, if it is a JSON object.
-
-    Raises:
-        ValueError: The value is something else.
-    """
+    """The value, if it is a JSON object."""
     if not isinstance(value, dict):
         raise ValueError(f"{name}: expected an object, got {_short(value)}")
     return cast("dict[str, object]", value)

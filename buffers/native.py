@@ -20,10 +20,9 @@ _Memory: TypeAlias = np.ndarray | memoryview
 
 
 class Core(Protocol):
-    """The functions of the compiled core.
+    """The functions of the compiled core."""
 
-    Memory is contiguous. A call that cannot be right raises an error before anything is written.
-    """
+    # Memory is contiguous. A call that cannot be right raises an error before anything is written.
 
     INTERFACE: int
     HAS_FAST_CRC: int

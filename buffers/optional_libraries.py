@@ -10,33 +10,15 @@ __all__ = ["load_library"]
 
 
 def load_library(
-    module: str,
-    wanted_for: str,
+    module: str,  # dotted name
+    wanted_for: str,  # name of the caller, for errors: "as_sb3_replay"
     *,
-    install: str,
+    install: str,  # argument of `pip install`: "'stepwell[sb3]'"
+    # name of the installed package, if it is not the module's first part
     package: str | None = None,
-    at_least: str | None = None,
+    at_least: str | None = None,  # oldest supported version: "2.9"
 ) -> ModuleType:
-    """Import an optional library, or a part of it.
-
-    Args:
-        module: Dotted name of the module.
-        wanted_for: Name of the caller, for errors: ``"as_sb3_replay"``.
-        install: Argument of ``pip install``: ``"'stepwell[sb3]'"``.
-        package: Name of the installed package, if it is not the module's first part.
-        at_least: Oldest supported version, such as ``"2.9"``.
-
-    Raises:
-        ImportError: It is not installed, too old, or incomplete.
-
-    Example:
-        >>> load_library("json", "an example", install="json").dumps([1])
-        '[1]'
-        >>> load_library("not_there", "An example", install="not-there")
-        Traceback (most recent call last):
-        ...
-        ImportError: An example needs not_there, which is not installed: pip install not-there
-    """
+    """Import an optional library, or a part of it."""
     top = module.partition(".")[0]
     try:
         found = importlib.import_module(module)
@@ -62,11 +44,7 @@ def load_library(
 
 
 def _check_version(package: str, wanted_for: str, install: str, at_least: str) -> None:
-    """Reject an older version.
-
-    Raises:
-        ImportError: It is older.
-    """
+    """Reject an older version."""
     from importlib.metadata import PackageNotFoundError, version  # loads in some 10 ms
 
     try:

@@ -5,26 +5,28 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import threading
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, Never, NoReturn, Self, TypeAlias, cast, overload
 
 import numpy as np
 
-from stepwell.buffers import json_values
-from stepwell.buffers.digest import Digest
-from stepwell.buffers.episode import Chunk, Episode, checked_facts
-from stepwell.buffers.errors import NotEnoughData, SpecMismatch, StoreCorrupt, StoreLocked
-from stepwell.buffers.replay_writer import (
+from . import forks, json_values
+from .digest import Digest
+from .episode import Chunk, Episode, checked_facts
+from .errors import NotEnoughData, SpecMismatch, StoreCorrupt, StoreLocked
+from .replay_writer import (
     OWN_LOOP,
     ReplayWriter,
     RowSource,
     check_flush_seconds,
     declared,
 )
-from stepwell.buffers.sampling.requests import (
+from .row_guard import RowGuard
+from .sampling.requests import (
     Align,
     BatchRequest,
     BatchT,
@@ -34,33 +36,32 @@ from stepwell.buffers.sampling.requests import (
     Hindsight,
     Sequences,
     Transitions,
+    check_new_priority,
     check_priority_alpha,
+    refuse_keywords,
 )
-from stepwell.buffers.space_json import space_of
-from stepwell.buffers.spec import ArrayTree, Codec, Spec, check_codecs
-from stepwell.buffers.storage.chunk_index import Counters
-from stepwell.buffers.storage.cloud.storage import CloudStorage
-from stepwell.buffers.storage.disk.files import Files, LateFiles
-from stepwell.buffers.storage.disk.folder import StoreFolder, folder_path
-from stepwell.buffers.storage.disk.publish import check_complete, publish
-from stepwell.buffers.storage.disk.storage import DiskStorage, OnCorrupt
-from stepwell.buffers.storage.encoded_chunk import EncodedChunk
-from stepwell.buffers.storage.episode_filter import Where
-from stepwell.buffers.storage.joined import JoinedStorage, open_many
-from stepwell.buffers.storage.memory import MemoryStorage, check_capacity
-from stepwell.buffers.storage.places import PlacedStorage, open_to_read
-from stepwell.buffers.storage.protocol import MakeStorage, Storage
-from stepwell.buffers.storage.urls import url_of
-from stepwell.buffers.whole_numbers import check_whole
+from .space_json import space_of
+from .spec import ArrayTree, Codec, Spec, check_codecs
+from .storage.chunk_index import Counters
+from .storage.disk.files import Files, LateFiles
+from .storage.disk.folder import StoreFolder, folder_path
+from .storage.disk.publish import check_complete, publish
+from .storage.disk.storage import DiskStorage, OnCorrupt
+from .storage.encoded_chunk import EncodedChunk
+from .storage.episode_filter import Where
+from .storage.joined import JoinedStorage, open_many
+from .storage.memory import MemoryStorage, check_capacity
+from .storage.protocol import MakeStorage, Storage
+from .whole_numbers import check_whole, is_whole
 
 if TYPE_CHECKING:
     import gymnasium
 
-    from stepwell.buffers.pictures.film_strip import FilmStrip
-    from stepwell.buffers.sampling.batch import Batch, TransitionBatch
-    from stepwell.buffers.sampling.epoch import Epoch
-    from stepwell.buffers.sampling.loader import Loader, To
-    from stepwell.buffers.sampling.sampler import Sampler
+    from .pictures.film_strip import FilmStrip
+    from .sampling.batch import Batch, TransitionBatch
+    from .sampling.epoch import Epoch
+    from .sampling.loader import Loader, To
+    from .sampling.sampler import Sampler
 
 __all__ = ["SequenceReplayBuffer"]
 
@@ -87,6 +88,8 @@ class SequenceReplayBuffer:
             the caller's alone, None at most four.
         priority_alpha: With ``draw="priorities"`` items are drawn in proportion to
             ``priority**priority_alpha``.
+        new_priority: Priority of an item until it is updated; None takes the largest that an item
+            in the replay has then.
         storage: Class of the storage where there is no path, or a function that makes it: one of
             your own can take the place of `MemoryStorage`.
 
@@ -118,39 +121,56 @@ class SequenceReplayBuffer:
         seed: int | None = None,
         threads: int | None = None,
         priority_alpha: float = 0.6,
+        new_priority: float | None = None,
         storage: MakeStorage = MemoryStorage,
     ) -> None:
         check_capacity(capacity, capacity_bytes)
         check_priority_alpha(priority_alpha)
+        check_new_priority(new_priority)
         if path is not None and storage is not MemoryStorage:
             raise ValueError(
                 f"storage: expected none with a path, got {storage!r} and {path}; leave one out"
             )
+        if is_whole(path):
+            raise TypeError(
+                f"path: expected the path of a folder or None, got {path}; for a capacity: "
+                f"capacity={path}"
+            )
         self._make_storage = storage
-        self._path = None if path is None else _folder_to_write(path)
+        self._path = None if path is None else folder_path(path)
+        # The same, wherever the program goes.
+        self._folder = None if self._path is None else self._path.absolute()
         self._capacity = capacity
         self._capacity_bytes = capacity_bytes
         self._codecs = {} if codecs is None else codecs
         check_codecs(self._codecs)
         if not (seed is None or isinstance(seed, int | np.integer)) or (seed or 0) < 0:
             raise ValueError(f"seed: expected a whole number >= 0 or None, got {seed!r}")
-        self._rng = np.random.default_rng(seed)
+        self._rng = forks.generator(seed)
+        self._process = os.getpid()
+        self._is_torn = False
+        forks.watch(self)
         self._threads = threads
-        self._alpha = priority_alpha
+        self._alpha, self._new_priority = priority_alpha, new_priority
         self._files = Files()
+        # While it is written to, a program that is told to end closes it first.
+        self._guard = RowGuard()
+        self.write_lock = threading.RLock()
+        """Held where a session begins or rows are stored: several threads may write."""
+        weakref.finalize(self, self._guard.remove)
         self._storage: Storage | None = None
         self._sampler: Sampler | None = None
         self._total_bytes = 0
         self._writers: list[weakref.ref[ReplayWriter]] = []
         self._before_close: list[weakref.WeakMethod[Callable[[], None]]] = []
-        if self._path is None:
+        if self._folder is None:
             return
-        if DiskStorage.exists(self._path):
+        if DiskStorage.exists(self._folder):
             self._use(
-                DiskStorage.open(self._path, capacity=capacity, capacity_bytes=capacity_bytes)
+                DiskStorage.open(self._folder, capacity=capacity, capacity_bytes=capacity_bytes)
             )
-        elif self._path.is_file():
-            StoreFolder(self._path, Files()).check_unused()
+        elif self._folder.is_file():
+            StoreFolder(self._folder, Files()).check_unused()
 
     @classmethod
     def open(
@@ -163,14 +183,13 @@ class SequenceReplayBuffer:
         seed: int | None = None,
         threads: int | None = None,
         priority_alpha: float = 0.6,
+        new_priority: float | None = None,
     ) -> SequenceReplayBuffer:
-        """Open the store in an existing folder or at a URL, or several stores as one.
+        """Open the store in an existing folder, or several stores as one.
 
         Args:
-            path: Folder of the store. Or, with ``read_only``, the URL of one that was uploaded:
-                ``"s3://bucket/run"``, ``"gs://..."``, ``"az://..."``, ``"file:///..."``. The stores
-                in a sequence of folders and URLs are read as one, without copying and without
-                writing.
+            path: Folder of the store. The stores in a sequence of folders are read as one, without
+                copying and without writing.
             weights: With several folders, the share of the sequences that is drawn from each; None
                 draws uniformly over the sequences of all.
             read_only: Take no lock and write nothing. Several processes may do so at once, also
@@ -180,6 +199,7 @@ class SequenceReplayBuffer:
             seed: Seed of the replay's own generator.
             threads: Threads that copy and decompress a large batch.
             priority_alpha: Power to which priorities are raised.
+            new_priority: Priority of an item until it is updated; None takes the largest.
 
         Raises:
             StoreNotFound: There is no store in the folder, or a copy or an import has not completed
@@ -188,11 +208,11 @@ class SequenceReplayBuffer:
             StoreCorrupt: Something in it is damaged.
             SpecMismatch: The stores hold different fields.
             ValueError: The weights are not one number >= 0 for each folder, a store is named twice,
-                or the path is a URL and ``read_only`` is False.
-            ImportError: The path is a URL, and obstore is not installed.
-            ConnectionError: The object store failed; PermissionError: it refused access.
+                or the path is a URL.
         """
-        replay = cls(seed=seed, threads=threads, priority_alpha=priority_alpha)
+        replay = cls(
+            seed=seed, threads=threads, priority_alpha=priority_alpha, new_priority=new_priority
+        )
         for folder in [path] if isinstance(path, str | os.PathLike) else path:
             check_complete(Path(folder))
         if not isinstance(path, str | os.PathLike):
@@ -200,11 +220,9 @@ class SequenceReplayBuffer:
             return replay
         if weights is not None:
             raise ValueError("weights: expected a list of folders with them, got one folder")
-        if read_only:
-            replay._use(open_to_read(path, on_corrupt=on_corrupt))
-        else:
-            replay._use(DiskStorage.open(_folder_to_write(path), on_corrupt=on_corrupt))
-        replay._path = None if isinstance(replay._storage, CloudStorage) else Path(path)
+        replay._use(DiskStorage.open(path, read_only=read_only, on_corrupt=on_corrupt))
+        replay._path = Path(path)
+        replay._folder = replay._path.absolute()
         return replay
 
     @classmethod
@@ -216,19 +234,14 @@ class SequenceReplayBuffer:
 
     @property
     def path(self) -> Path | None:
-        """Folder of the store; None in RAM, at a URL, and for several stores."""
+        """Folder of the store; None in RAM, and for several stores."""
         return self._path
 
     @property
     def capacity(self) -> int | None:
         """Steps to keep at most; None keeps everything."""
         storage = self._storage
-        return storage.capacity if isinstance(storage, PlacedStorage) else self._capacity
-
-    @property
-    def has_options(self) -> bool:
-        """True if a capacity or codecs were given, which change how rows are stored."""
-        return bool(self._capacity or self._capacity_bytes or self._codecs)
+        return storage.capacity if isinstance(storage, DiskStorage) else self._capacity
 
     @property
     def codecs(self) -> Mapping[str, Codec]:
@@ -257,7 +270,10 @@ class SequenceReplayBuffer:
 
     @property
     def rng(self) -> np.random.Generator:
-        """The generator of all draws that are given none; `state_dict` has its state."""
+        """The generator of all draws that are given none; `state_dict` has its state.
+
+        A forked process continues with a stream of its own.
+        """
         return self._rng
 
     @property
@@ -296,8 +312,7 @@ class SequenceReplayBuffer:
         return 0 if self._storage is None else self._storage.lost_chunks
 
     def __repr__(self) -> str:
-        place = self._storage.url if isinstance(self._storage, CloudStorage) else self._path
-        path = "" if place is None else f"{str(place)!r}, "
+        path = "" if self._path is None else f"{str(self._path)!r}, "
         fields = "" if self._storage is None else f", fields=({self.spec.summary})"
         return (
             f"SequenceReplayBuffer({path}capacity={self.capacity}, steps={len(self)}, "
@@ -305,19 +320,18 @@ class SequenceReplayBuffer:
         )
 
     def _repr_html_(self) -> str | None:
-        from stepwell.buffers.pictures.summaries import or_none  # only notebooks need it
+        from .pictures.summaries import or_none  # only notebooks need it
 
         return or_none(self._html)
 
     def _html(self) -> str:
-        from stepwell.buffers.pictures.markup import number, section, table
-        from stepwell.buffers.progress import format_bytes
-        from stepwell.buffers.storage.store_html import store_html
+        # only notebooks need these
+        from .pictures.markup import number, section, table
+        from .progress import format_bytes
+        from .storage.store_html import store_html
 
         facts: dict[str, object] = {
-            "path": str(self._storage.path)
-            if isinstance(self._storage, CloudStorage)
-            else self._path or "in RAM",
+            "path": self._path or "in RAM",
             "capacity": "unlimited" if self.capacity is None else f"{self.capacity:,} steps",
             "steps": len(self),
             "episodes": self.episodes,
@@ -340,6 +354,31 @@ class SequenceReplayBuffer:
         if writers:
             facts["open writers"] = f"{number(writers)}: their newest rows may not be stored yet"
         return store_html(self._storage, type(self).__name__, facts)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            cure = _OTHER_NAMES.get(name)
+            more = f": expected {cure}" if cure else ""
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r}{more}",
+                name=name,
+                obj=self,
+            )
+
+        def __getitem__(self, place: object) -> NoReturn:
+            raise TypeError(
+                f"a replay has no [{place!r}]: expected replay.episode(id), replay.iter_episodes() "
+                f"or replay.take(request, ids)"
+            )
+
+    def __reduce__(self) -> NoReturn:
+        where = "RAM" if self._path is None else str(self._path)
+        raise TypeError(
+            f"a replay cannot be pickled or copied: expected each process to open its folder, got "
+            f"the replay in {where}; give it a path, and use SequenceReplayBuffer.open(path, "
+            f"read_only=True) there, or copy_episodes for a copy"
+        )
 
     def __len__(self) -> int:
         """Env steps stored now."""
@@ -374,7 +413,7 @@ class SequenceReplayBuffer:
             >>> replay.decode("observation", episode.observation)
             ['hello', 'world']
         """
-        from stepwell.wrappers.fixed_spaces import decode_batch  # few stores have such spaces
+        from ..wrappers.fixed_spaces import decode_batch  # few stores have such spaces
 
         return decode_batch(space_of(self.sessions, name), arrays)
 
@@ -390,8 +429,14 @@ class SequenceReplayBuffer:
         Raises:
             SpecMismatch: The replay holds other rows, or rows of other envs.
         """
+        with self.write_lock:
+            self._bind(spec, session)
+
+    def _bind(self, spec: Spec, session: Mapping[str, object]) -> None:
         if self._storage is None:
             self._use(self._new_storage(spec.with_codecs(self._codecs)))
+        if self._path is not None:
+            self._guard.install()
         difference = _difference(self.storage, spec, session)
         if difference and not self._rebind(spec.with_codecs(self._codecs)):
             where = "this replay" if self._path is None else str(self._path)
@@ -412,9 +457,10 @@ class SequenceReplayBuffer:
             ValueError: A chunk does not continue its episode; nothing was stored.
         """
         storage = self._bound_storage("add")
-        before = storage.index.base + len(storage.index)
-        storage.add(chunks)
-        self._count_bytes(before)
+        with self.write_lock:
+            before = storage.index.base + len(storage.index)
+            storage.add(chunks)
+            self._count_bytes(before)
 
     def add_encoded(self, chunks: Sequence[EncodedChunk]) -> None:
         """Store encoded chunks as they are; when it returns they are durable.
@@ -429,9 +475,10 @@ class SequenceReplayBuffer:
             ValueError: A chunk does not continue its episode; nothing was stored.
         """
         storage = self._bound_storage("add_encoded")
-        before = storage.index.base + len(storage.index)
-        storage.add_encoded(chunks)
-        self._count_bytes(before)
+        with self.write_lock:
+            before = storage.index.base + len(storage.index)
+            storage.add_encoded(chunks)
+            self._count_bytes(before)
 
     def writer(
         self,
@@ -486,23 +533,24 @@ class SequenceReplayBuffer:
         facts = checked_facts(metadata or {})
         stored = None if self._storage is None else self.spec
         wanted = declared(rows, num_envs, info, extras, stored)
-        if self._open_writers():
-            raise ValueError(
-                "writer: expected no other open writer of this replay, got a second one; close the "
-                "first, or use one with num_envs=2"
+        with self.write_lock:
+            if self._open_writers():
+                raise ValueError(
+                    "writer: expected no other open writer of this replay, got a second one; close "
+                    "the first, or use one with num_envs=2"
+                )
+            self.bind(wanted.spec, wanted.facts)
+            writer = ReplayWriter(
+                self,
+                wanted.num_envs,
+                flush_seconds,
+                has_digest=False,
+                missing=wanted.missing,
+                metadata=facts,
+                is_single=wanted.is_single,
+                fixed=wanted.fixed,
             )
-        self.bind(wanted.spec, wanted.facts)
-        writer = ReplayWriter(
-            self,
-            wanted.num_envs,
-            flush_seconds,
-            has_digest=False,
-            missing=wanted.missing,
-            metadata=facts,
-            is_single=wanted.is_single,
-            fixed=wanted.fixed,
-        )
-        self.attach(writer)
+            self.attach(writer)
         return writer
 
     def attach(self, writer: ReplayWriter) -> None:
@@ -511,7 +559,8 @@ class SequenceReplayBuffer:
         `writer` does so. The replay holds no reference that keeps the writer alive.
         """
         writer.begin()
-        self._writers = [*map(weakref.ref, self._open_writers()), weakref.ref(writer)]
+        with self.write_lock:
+            self._writers = [*map(weakref.ref, self._open_writers()), weakref.ref(writer)]
 
     def call_before_close(self, method: Callable[[], None]) -> None:
         """Let `close` call a method that stores waiting rows; its object is not kept alive."""
@@ -526,14 +575,15 @@ class SequenceReplayBuffer:
 
         Yields:
             The replay to write into. In RAM that is this replay. Otherwise it has the same options,
-            and its store gets the folder's name when the block ends; then this replay opens it.
+            and its store gets the folder's name when the block ends; then this replay opens it, to
+            be read alone where the disk lets nothing more be written.
             After an error, or a kill, the folder does not exist.
 
         Raises:
             ValueError: The folder is not empty.
             StoreLocked: Another process fills it.
         """
-        if self._path is None:
+        if self._path is None or self._folder is None:
             yield self
             return
         with publish(self._path, doing) as part:
@@ -547,7 +597,10 @@ class SequenceReplayBuffer:
             with written:
                 yield written
         try:
-            self._use(DiskStorage.open(self._path))
+            self._use(DiskStorage.open(self._folder))
+        except OSError as error:  # the work is done, whole and durable: that is no failure of it
+            _LOG.warning("%s: complete, but opened only to be read: %s", self._path, error)
+            self._use(DiskStorage.open(self._folder, read_only=True))
         except BaseException as error:
             error.add_note(f"kept: all of it, in {self._path}")
             raise
@@ -562,7 +615,28 @@ class SequenceReplayBuffer:
         Args:
             row_id: Id of the oldest row to keep, as in ``batch.ids``.
         """
-        self.storage.drop_before(row_id)
+        with self.write_lock:
+            self.storage.drop_before(row_id)
+
+    def clear(self) -> None:
+        """Forget all rows, sessions and priorities of a replay in RAM; ids begin again at 0.
+
+        Raises:
+            ValueError: The rows are in a folder, which is never overwritten.
+        """
+        if self._storage is None:
+            return
+        if self._path is not None or not isinstance(self._storage, MemoryStorage):
+            raise ValueError(
+                f"clear: expected a replay in RAM, got the store {self._path or self._storage!r}, "
+                f"whose rows are kept; take another folder, or use drop_before for old rows"
+            )
+        for writer in self._open_writers():
+            writer.close()
+        if self._sampler is not None:
+            self._sampler.close()
+        self._sampler = None
+        self._use(self._new_storage(self.spec))
 
     def sample(
         self, request: BatchRequest[BatchT], *, out: BatchT | None = None, rng: Rng | None = None
@@ -570,7 +644,8 @@ class SequenceReplayBuffer:
         """Draw a batch for a request.
 
         `sample_sequences`, `sample_transitions` and `sample_episodes` make the request from their
-        arguments. Several threads may draw at once, while one other writes.
+        arguments. Several threads may draw at once, while one other writes. Forked processes draw
+        different batches.
 
         Args:
             request: `Sequences`, `Transitions` or `Episodes`.
@@ -585,7 +660,14 @@ class SequenceReplayBuffer:
         if self._writers:
             self._catch_up()
         sampler = self._sampler or self._require_sampler()
-        return sampler.sample(request, out, self._rng if rng is None else rng)
+        if rng is None:
+            rng = self._rng
+        elif not isinstance(rng, np.random.Generator):
+            raise TypeError(
+                f"rng: expected a numpy Generator or None, got {rng!r}; "
+                f"np.random.default_rng(seed) is one"
+            )
+        return sampler.sample(request, out, rng)
 
     def sample_sequences(
         self,
@@ -604,6 +686,7 @@ class SequenceReplayBuffer:
         where: Where | None = None,
         out: Batch | None = None,
         rng: Rng | None = None,
+        **_wrong: Never,
     ) -> Batch:
         """Draw sequences of rows, by default uniformly and each in one episode.
 
@@ -630,8 +713,8 @@ class SequenceReplayBuffer:
             time_major: Return arrays ``[T, B, ...]``, contiguous except for stacks.
             beta: With ``draw="priorities"`` the exponent of the ``weights``, from 0 to 1.
             where: A condition on the episodes' metadata: a mapping of keys to the values that they
-                must have, or a function of the metadata. It is evaluated once for each episode, but
-                again for each new function object.
+                must have, or a function of the metadata. It is evaluated once for each episode, and
+                again for a function of other code, or that refers to other values; see the guide.
             out: A batch of an equal request, whose large arrays are overwritten.
             rng: Source of randomness; the replay's own generator when None.
 
@@ -643,6 +726,8 @@ class SequenceReplayBuffer:
             ValueError: An argument is invalid, in itself or for this data.
             StoreCorrupt: Stored bytes are damaged.
         """
+        if _wrong:
+            refuse_keywords("sample_sequences", _wrong, [*Sequences._fields, "out", "rng"])
         request = Sequences(
             batch_size,
             length,
@@ -673,6 +758,7 @@ class SequenceReplayBuffer:
         relabel: Hindsight | None = None,
         out: TransitionBatch | None = None,
         rng: Rng | None = None,
+        **_wrong: Never,
     ) -> TransitionBatch:
         """Draw transitions of up to ``n_step`` steps, by default uniformly.
 
@@ -716,6 +802,8 @@ class SequenceReplayBuffer:
             >>> replay.update_priorities(batch.ids, td_error)
             0
         """
+        if _wrong:
+            refuse_keywords("sample_transitions", _wrong, [*Transitions._fields, "out", "rng"])
         request = Transitions(batch_size, n_step, gamma, draw, stack, fields, beta, where, relabel)
         return self.sample(request, out=out, rng=rng)
 
@@ -729,6 +817,7 @@ class SequenceReplayBuffer:
         time_major: bool = False,
         where: Where | None = None,
         rng: Rng | None = None,
+        **_wrong: Never,
     ) -> Batch:
         """Draw whole episodes, as far as they are stored, uniformly and with replacement.
 
@@ -750,6 +839,8 @@ class SequenceReplayBuffer:
             ValueError: An argument is invalid, in itself or for this data.
             StoreCorrupt: Stored bytes are damaged.
         """
+        if _wrong:
+            refuse_keywords("sample_episodes", _wrong, [*Episodes._fields, "rng"])
         return self.sample(Episodes(batch_size, align, stack, fields, time_major, where), rng=rng)
 
     def take(self, request: BatchRequest[BatchT], ids: np.ndarray) -> BatchT:
@@ -820,7 +911,7 @@ class SequenceReplayBuffer:
         """Set the priorities of items that were drawn with ``draw="priorities"``.
 
         Proportional prioritization: Schaul et al., Prioritized Experience Replay (2016). An item of
-        priority p is drawn in proportion to ``p**alpha``; a new one has the largest p ever set.
+        priority p is drawn in proportion to ``p**alpha``; a new one has the largest stored p.
 
         Args:
             ids: [B] int64, as in the batch.
@@ -854,7 +945,7 @@ class SequenceReplayBuffer:
             shard: Number of this share, from 0 on, and number of shares.
             drop_last: Leave out the last batch if it is smaller.
         """
-        from stepwell.buffers.sampling.epoch import Epoch  # few programs need it
+        from .sampling.epoch import Epoch  # few programs need it
 
         for writer in self._open_writers():
             writer.flush()
@@ -931,8 +1022,8 @@ class SequenceReplayBuffer:
             ...     [batch.reward.shape for batch in itertools.islice(batches, 2)]
             [(16, 8), (16, 8)]
         """
-        from stepwell.buffers.sampling.epoch import Epoch
-        from stepwell.buffers.sampling.loader import Loader  # few programs need it
+        from .sampling.epoch import Epoch
+        from .sampling.loader import Loader  # few programs need it
 
         draw = source if isinstance(source, Epoch) else self._endless(source)
         return Loader(
@@ -972,7 +1063,7 @@ class SequenceReplayBuffer:
             NotEnoughData: The replay is empty.
             ValueError: An argument is out of range, or not possible in workers.
         """
-        from stepwell.buffers.sampling.torch_dataset import torch_dataset  # few programs need it
+        from .sampling.torch_dataset import torch_dataset  # few programs need it
 
         return torch_dataset(
             self,
@@ -1062,8 +1153,8 @@ class SequenceReplayBuffer:
             >>> strip.pixels.shape, strip.rows
             ((84, 342), (0, 13, 27, 40))
         """
-        from stepwell.buffers.pictures.film_strip import FilmStrip, check_frames
-        from stepwell.buffers.pictures.image_fields import image_field  # few programs need them
+        from .pictures.film_strip import FilmStrip, check_frames
+        from .pictures.image_fields import image_field  # few programs need them
 
         check_whole("episode", episode, 0)
         if first_row is not None:
@@ -1087,7 +1178,7 @@ class SequenceReplayBuffer:
 
         See `stepwell.env_at`, which this is, for arguments and errors.
         """
-        from stepwell import env_at
+        from .. import env_at
 
         return env_at(self, episode, row, env=env, rom=rom, use_snapshots=use_snapshots)
 
@@ -1150,7 +1241,8 @@ class SequenceReplayBuffer:
             {'updates': 3}
         """
         state = {"replay": self.state_dict(), "learner": dict(learner or {})}
-        self._disk().save_checkpoint(name, state)
+        with self.write_lock:
+            self._disk().save_checkpoint(name, state)
 
     def load_checkpoint(self, name: str = "latest") -> dict[str, Any]:
         """Continue as the replay of `save_checkpoint` would have; returns the learner's state.
@@ -1191,7 +1283,9 @@ class SequenceReplayBuffer:
             if self._sampler is not None:
                 self._sampler.close()
             if self._storage is not None:
-                self._storage.close()
+                with self.write_lock:
+                    self._storage.close()
+            self._guard.remove()
 
     def __enter__(self) -> Self:
         return self
@@ -1209,11 +1303,7 @@ class SequenceReplayBuffer:
         """A function that opens the folders read-only, with one thread; None for data in RAM."""
         storage = self.storage
         parts = storage.storages if isinstance(storage, JoinedStorage) else (storage,)
-        folders = [
-            part.url if isinstance(part, CloudStorage) else os.path.abspath(part.path)
-            for part in parts
-            if isinstance(part, PlacedStorage)
-        ]
+        folders = [os.path.abspath(part.path) for part in parts if isinstance(part, DiskStorage)]
         if len(folders) < len(parts):
             return None
         on_corrupt: OnCorrupt = "skip" if storage.skips_corrupt else "raise"
@@ -1240,20 +1330,20 @@ class SequenceReplayBuffer:
         return self.storage
 
     def _new_storage(self, spec: Spec) -> Storage:
-        if self._path is None:
+        if self._folder is None or self._path is None:
             return self._make_storage(
                 spec, capacity=self._capacity, capacity_bytes=self._capacity_bytes
             )
         try:
             return DiskStorage.create(
-                *(self._path, spec),
+                *(self._folder, spec),
                 capacity=self._capacity,
                 capacity_bytes=self._capacity_bytes,
                 files=self._files,
             )
         except (ValueError, StoreLocked) as error:
             # There was no store when this replay was created.
-            if isinstance(error, StoreLocked) or DiskStorage.exists(self._path):
+            if isinstance(error, StoreLocked) or DiskStorage.exists(self._folder):
                 _refuse_new_store(self._path)
             raise
 
@@ -1296,7 +1386,8 @@ class SequenceReplayBuffer:
         for writer in writers:
             writer.catch_up()
         if len(writers) < len(self._writers):
-            self._writers = list(map(weakref.ref, writers))
+            with self.write_lock:
+                self._writers = list(map(weakref.ref, self._open_writers()))
 
     def _use(self, storage: Storage) -> None:
         self._storage = storage
@@ -1304,32 +1395,50 @@ class SequenceReplayBuffer:
     def _require_sampler(self) -> Sampler:
         if self._sampler is None:
             # Imported here, as a program that only collects does not need it.
-            from stepwell.buffers.sampling.sampler import Sampler
+            from .sampling.sampler import Sampler
 
+            if self._is_torn:
+                raise RuntimeError(
+                    "the replay was being used by another thread when this process was forked: "
+                    "expected it to be unused; fork while no thread writes or draws, or open the "
+                    "replay's folder in this process"
+                )
             with self.storage.lock:
-                self._sampler = self._sampler or Sampler(self.storage, self._threads, self._alpha)
+                self._sampler = self._sampler or Sampler(
+                    self.storage, self._threads, self._alpha, self._process, self._new_priority
+                )
         return self._sampler
 
+    def lock_for_fork(self) -> Any:
+        """The lock of the storage; for `forks`."""
+        return None if self._storage is None else self._storage.lock
 
-def _folder_to_write(path: str | os.PathLike[str]) -> Path:
-    """The path of a folder; a URL is refused, with the way to read what is there."""
-    url = url_of(path)
-    if url is None:
-        return folder_path(path)
-    raise ValueError(
-        f"{url} is a URL, expected a folder to write into: the store at a URL is only read, with "
-        f"SequenceReplayBuffer.open({url!r}, read_only=True); to write one there, make it in a "
-        f"folder and upload that"
-    )
+    def forked(self, *, is_torn: bool) -> None:
+        """Called in a fork: what another thread was changing is not used there; for `forks`."""
+        if is_torn:
+            self._is_torn, self._sampler = True, None
+
+
+# As other libraries name them.
+_OTHER_NAMES = {
+    **dict.fromkeys(
+        ("append", "extend", "insert", "push", "put", "store"),
+        "replay.writer(env).add(observation, action, reward, next_observation, terminated, "
+        "truncated)",
+    ),
+    **dict.fromkeys(("get_batch", "sample_batch"), "replay.sample_transitions(32)"),
+    **dict.fromkeys(("sample_sequence", "sample_trajectories"), "replay.sample_sequences(16, 8)"),
+    **dict.fromkeys(("n_steps", "num_steps", "size"), "len(replay)"),
+    **dict.fromkeys(("num_episodes", "n_episodes"), "replay.episodes"),
+    **dict.fromkeys(("save", "dump"), "a replay with a path, whose rows are stored as they come"),
+    **dict.fromkeys(("load", "restore"), "SequenceReplayBuffer.open(path)"),
+    **dict.fromkeys(("df", "to_df", "to_pandas"), "stepwell export STORE --to parquet --out OUT"),
+    **dict.fromkeys(("update_priority", "update_weight"), "replay.update_priorities(ids, values)"),
+}
 
 
 def _refuse_new_store(path: Path) -> None:
-    """Refuse a folder in which another process has made a store since this replay began.
-
-    Raises:
-        StoreLocked: A living process writes into the store.
-        ValueError: No process does.
-    """
+    """Refuse a folder in which another process has made a store since this replay began."""
     try:
         StoreFolder(path, Files()).lock().close()
     except StoreLocked as error:
@@ -1357,16 +1466,7 @@ def _state_of(storage: Storage | None, rng: np.random.Generator) -> dict[str, An
 def _checked_state(
     state: Mapping[str, object], storage: Storage | None, rng: np.random.Generator
 ) -> dict[str, Any]:
-    """Check a state of `_state_of`; the sampler checks its own part.
-
-    Args:
-        state: The state, from an untrusted source.
-        storage: The replay's storage.
-        rng: The replay's generator.
-
-    Raises:
-        ValueError: It is the state of another store, a later state of this one, or no state.
-    """
+    """Check a state of `_state_of` from an untrusted source; the sampler checks its own part."""
     checked = _checked_form(dict(state), rng)
     if checked["store"] != _name_of(storage):
         raise ValueError(
@@ -1401,11 +1501,7 @@ def _checked_form(state: object, rng: np.random.Generator) -> dict[str, Any]:
 def _parts_of_checkpoint(
     state: Mapping[str, object], rng: np.random.Generator, name: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The replay's state and the learner's state in a checkpoint.
-
-    Raises:
-        StoreCorrupt: It holds something else.
-    """
+    """The replay's state and the learner's state in a checkpoint."""
     try:
         replay = _checked_form(json_values.member(state, "replay"), rng)
         return replay, json_values.mapping(json_values.member(state, "learner"), "learner")
@@ -1419,7 +1515,7 @@ def _name_of(storage: Storage | None) -> object:
     """The name of a store, or a list of names for joined stores; one in RAM has none."""
     if isinstance(storage, JoinedStorage):
         return [_name_of(each) for each in storage.storages]
-    return storage.store if isinstance(storage, PlacedStorage) else None
+    return storage.store if isinstance(storage, DiskStorage) else None
 
 
 def _count_of(storage: Storage | None) -> int:
@@ -1430,16 +1526,14 @@ def _count_of(storage: Storage | None) -> int:
 
 
 def _difference(
-    storage: Storage, spec: Spec, session: Mapping[str, object], *, spec_only: bool = False
+    storage: Storage,
+    spec: Spec,
+    session: Mapping[str, object],
+    *,
+    spec_only: bool = False,  # compare the fields alone
 ) -> str | None:
-    """The first difference between the stored rows, or their envs, and those of a new run.
-
-    Args:
-        storage: Holds the rows; its codecs do not matter.
-        spec: The Spec of the new rows.
-        session: Facts about the new run.
-        spec_only: Compare the fields alone.
-    """
+    """The first difference between the stored rows, or their envs, and those of a new run."""
+    # The codecs of `storage` do not matter.
     codecs: dict[str, Codec] = {field.name: field.codec for field in storage.spec.fields}
     shared: dict[str, Codec] = {name: codecs[name] for name in spec.names if name in codecs}
     difference = storage.spec.difference(spec.with_codecs(shared))

@@ -6,7 +6,7 @@ import contextlib
 import datetime
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeAlias
 
 import numpy as np
 
-from stepwell.buffers.digest import Digest
-from stepwell.buffers.episode import Chunk, End, checked_facts
-from stepwell.buffers.episode_buffer import OBSERVED, EpisodeBuffer
-from stepwell.buffers.errors import SpecMismatch, StepwellError
-from stepwell.buffers.row_guard import RowGuard
-from stepwell.buffers.space_json import spaces_facts
-from stepwell.buffers.spec import Spec, field_of, flatten
-from stepwell.buffers.step_columns import whole_episode
-from stepwell.buffers.storage.disk.storage import DiskStorage
-from stepwell.buffers.storage.protocol import Storage
-from stepwell.buffers.whole_numbers import check_whole, is_whole
+from .digest import Digest
+from .episode import Chunk, End, checked_facts
+from .episode_buffer import MOST_ENVS, OBSERVED, EpisodeBuffer
+from .errors import SpecMismatch, StepwellError
+from .row_guard import RowGuard
+from .space_json import spaces_facts
+from .spec import Spec, field_of, flatten, plain_array
+from .step_columns import whole_episode
+from .storage.disk.storage import DiskStorage
+from .storage.protocol import Storage
+from .whole_numbers import check_whole, is_whole
 
 if TYPE_CHECKING:
     import gymnasium
@@ -53,10 +53,9 @@ _WHOLE_ROWS, _WHOLE_BYTES = 4096, 32 << 20
 
 
 class WrittenReplay(Protocol):
-    """The part of a `SequenceReplayBuffer` that its writers use.
+    """The part of a `SequenceReplayBuffer` that its writers use."""
 
-    That class has a method that makes a writer, and no two files import each other.
-    """
+    # That class has a method that makes a writer, and no two files import each other.
 
     @property
     def path(self) -> Path | None:
@@ -148,6 +147,8 @@ class ReplayWriter:
     ) -> None:
         self._is_closed = False
         self._fixed = fixed
+        self.watch: Callable[[Sequence[Chunk]], None] | None = None
+        """Called with chunks that were stored."""
         self.guard = RowGuard()
         """Held while rows are written, so that draws in other threads and Ctrl-C wait for it."""
         self._replay = replay
@@ -278,6 +279,7 @@ class ReplayWriter:
                 added.
             TypeError: The metadata are not JSON values. Nothing was added.
         """
+        # Neither Ctrl-C nor another thread can come between the parts of a row.
         with self.guard:
             if self._is_closed:
                 raise ValueError(self._closed("a row"))
@@ -445,43 +447,6 @@ class ReplayWriter:
         self._buffer.act(leaves, env_ids=env_ids)
         self._store_due(env_ids)
 
-    def extend(
-        self,
-        chosen: Mapping[str, np.ndarray],
-        leaves: Mapping[str, np.ndarray],
-        reward: np.ndarray,
-        *,
-        is_first: np.ndarray,
-        terminated: np.ndarray,
-        truncated: np.ndarray,
-        metadata: Mapping[int, Mapping[int, Mapping[str, object]]],
-    ) -> None:
-        """Add T steps of all envs at once, and store the chunks that are due.
-
-        Arguments are those of `EpisodeBuffer.extend`. Enter `guard` around it as for `observe`.
-        """
-        facts = {
-            step: {env: {"session": self._session, **own} for env, own in of_envs.items()}
-            for step, of_envs in metadata.items()
-        }
-        start, steps = 0, len(reward)
-        while start < steps:
-            stop = min(steps, start + self._buffer.free_steps)
-            rows = slice(start, stop)
-            self._buffer.extend(
-                {name: values[rows] for name, values in chosen.items()},
-                {**{name: values[rows] for name, values in leaves.items()}, "reward": reward[rows]},
-                is_first=is_first[rows],
-                terminated=terminated[rows],
-                truncated=truncated[rows],
-                metadata={
-                    step - start: facts[step] for step in range(start, stop) if step in facts
-                },
-            )
-            self._added += (stop - start - 1) * self._num_envs
-            self._store_due(None)
-            start = stop
-
     def cut(self, env_ids: Sequence[int] | None = None) -> None:
         """Cut the open episodes of some envs, all when None; the next row of each is a first."""
         for env in env_ids or ():
@@ -567,6 +532,8 @@ class ReplayWriter:
         if self._digest is not None:
             for chunk in chunks:
                 self._digest.update(chunk)
+        if self.watch is not None:
+            self.watch(chunks)
 
     def _renumber(self) -> None:
         """Give waiting episodes ids that no other writer has used."""
@@ -603,7 +570,8 @@ class ReplayWriter:
         shape = () if _is_one(envs) else (self._num_envs if envs is None else len(envs),)
         found = dict(info or {})
         for name, missing in self._missing.items():
-            value = np.asarray(found.get(name, np.broadcast_to(missing, shape + missing.shape)))
+            value = found.get(name, np.broadcast_to(missing, shape + missing.shape))
+            value = plain_array(f"{what}[{name!r}]", value)
             if value.dtype != missing.dtype:
                 value = as_dtype_of(name, value if shape else value[None], missing)
                 value = value if shape else value[0]
@@ -614,7 +582,7 @@ class ReplayWriter:
         self, observation: Any, action: Any, rows: int | None, steps: int | None
     ) -> tuple[Any, Any]:
         """Original values as the arrays of fixed spaces; of one env where the numbers are None."""
-        from stepwell.wrappers.fixed_spaces import encode_batch, encode_parts
+        from ..wrappers.fixed_spaces import encode_batch, encode_parts
 
         assert self._fixed is not None
         given = zip(self._fixed, (observation, action), (rows, steps), strict=True)
@@ -638,24 +606,25 @@ class ReplayWriter:
     ) -> dict[str, np.ndarray]:
         """The arrays of an episode by field name; observations and infos are copied."""
         spec = self._replay.spec
-        rewards = np.asarray(reward)
+        rewards = plain_array("reward", reward)
         if rewards.dtype.kind not in "biuf":
             raise SpecMismatch(f"reward: expected numbers [T], got {rewards.dtype}")
-        found = {name: np.array(rows) for name, rows in flatten(spec.observation, observation)}
+        rows_of = flatten(spec.observation, observation)
+        found = {name: np.array(plain_array(name, rows)) for name, rows in rows_of}
         length = next((len(rows) for rows in found.values() if rows.ndim), 0)
         for field in spec.of_kind("info"):
             if field.name == OBSERVED.name:
                 found[field.name] = np.ones(length, np.bool_)
             elif field.key in info:
-                found[field.name] = np.array(info[field.key])
+                found[field.name] = np.array(plain_array(field.name, info[field.key]))
             elif field.key in self._missing:
                 missing = self._missing[field.key]
                 found[field.name] = np.broadcast_to(missing, (length, *missing.shape))
         if self._is_marked and length and rewards.shape == (length,):
             found = {name: np.concatenate([rows, rows[-1:]]) for name, rows in found.items()}
             found[OBSERVED.name][-1] = False
-        found |= {name: np.asarray(rows) for name, rows in flatten(spec.action, action)}
-        found |= {f"extra/{name}": np.asarray(rows) for name, rows in extras.items()}
+        chosen = [*flatten(spec.action, action), *((f"extra/{k}", v) for k, v in extras.items())]
+        found |= {name: plain_array(name, rows) for name, rows in chosen}
         return {**found, "reward": rewards.astype(np.float64)}
 
     def _closed(self, what: str) -> str:
@@ -663,10 +632,8 @@ class ReplayWriter:
 
 
 def kept_since(replay: WrittenReplay, first_episode: int) -> str:
-    """A summary of the episodes in a replay from an id on.
-
-    A folder is read again: a write that was interrupted may be stored though it did not return.
-    """
+    """A summary of the episodes in a replay from an id on."""
+    # A folder is read again: a write that was interrupted may be stored though it did not return.
     storage = replay.storage
     index = storage.index
     if isinstance(storage, DiskStorage):
@@ -699,29 +666,16 @@ class Declared(NamedTuple):
 
 
 def declared(
-    source: RowSource | None,
-    num_envs: int | None,
-    info: Mapping[str, object] | None,
-    extras: Mapping[str, object] | None,
-    stored: Spec | None,
+    source: RowSource | None,  # as in `SequenceReplayBuffer.writer`
+    num_envs: int | None,  # None for those of a vector env, or one
+    info: Mapping[str, object] | None,  # values that mean "not there", by name
+    extras: Mapping[str, object] | None,  # examples of values, by name
+    stored: Spec | None,  # the Spec of the replay, if it has one
 ) -> Declared:
-    """The Spec of a writer's rows, their envs, and the facts of their session.
-
-    Args:
-        source: As in `SequenceReplayBuffer.writer`.
-        num_envs: Number of envs; None for those of a vector env, or one.
-        info: Values that mean "not there", by name.
-        extras: Examples of values, by name.
-        stored: The Spec of the replay, if it has one.
-
-    Raises:
-        TypeError: An argument has another type.
-        ValueError: The number of envs is not that of the vector env, or not positive.
-        SpecMismatch: A field of the Spec is declared as another one.
-    """
+    """The Spec of a writer's rows, their envs, and the facts of their session."""
     found, count, facts, fixed = _rows_of(source, stored)
     if num_envs is not None:
-        check_whole("num_envs", num_envs, 1)
+        check_whole("num_envs", num_envs, 1, MOST_ENVS)
     if None not in (num_envs, count) and num_envs != count:
         raise ValueError(
             f"num_envs: expected {count}, as the vector env has, got {num_envs}; leave it out"
@@ -749,33 +703,25 @@ def declared(
 
 
 def check_flush_seconds(flush_seconds: float) -> None:
-    """Refuse anything but a number >= 0.
-
-    Raises:
-        ValueError: It is something else.
-    """
+    """Refuse anything but a number >= 0."""
     if not isinstance(flush_seconds, int | float) or not flush_seconds >= 0:
         raise ValueError(f"flush_seconds: expected a number >= 0, got {flush_seconds!r}")
 
 
 def as_dtype_of(name: str, values: np.ndarray, missing: np.ndarray) -> np.ndarray:
-    """Values ``[m, ...]`` of a field of infos in the dtype of its missing value.
+    """Values ``[m, ...]`` of a field of infos in the dtype of its missing value."""
+    is_array = type(values) is np.ndarray
+    if is_array and values.dtype == missing.dtype and values.shape[1:] == missing.shape:
+        return values
+    from ..wrappers.exact_values import exactly  # loads all wrappers
 
-    Raises:
-        SpecMismatch: They have another shape, or would be changed.
-
-    Example:
-        >>> as_dtype_of("speed", np.array([3, 4]), np.array(-1.0))
-        array([3., 4.])
-    """
-    if values.shape[1:] == missing.shape and np.can_cast(values.dtype, missing.dtype, "same_kind"):
-        converted = values.astype(missing.dtype)
-        if missing.dtype.kind not in "iu" or (converted == values).all():
-            return converted
-    raise SpecMismatch(
-        f"info field {name!r}: expected {missing.dtype} of shape {missing.shape}, got "
-        f"{values.dtype} of shape {values.shape[1:]}; declare a missing value of that kind"
-    )
+    what, n = f"info field {name!r}", len(values)
+    try:
+        if n == 1:  # as mostly: of one env
+            return exactly(values[0], missing.dtype, missing.shape, what)[None]
+        return exactly(values, missing.dtype, (n, *missing.shape), what)
+    except ValueError as error:
+        raise SpecMismatch(f"{error}; declare a missing value of that kind") from None
 
 
 def _rows_of(
@@ -815,7 +761,7 @@ def _fixed_of(observation_space: Any, action_space: Any) -> tuple[Any, Any] | No
     plain = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
     if isinstance(observation_space, plain) and isinstance(action_space, plain):
         return None
-    from stepwell.wrappers.fixed_spaces import fixed_space  # loads all wrappers
+    from ..wrappers.fixed_spaces import fixed_space  # loads all wrappers
 
     fixed = fixed_space(observation_space), fixed_space(action_space, "action")
     is_same = fixed[0] is observation_space and fixed[1] is action_space
@@ -823,11 +769,7 @@ def _fixed_of(observation_space: Any, action_space: Any) -> tuple[Any, Any] | No
 
 
 def _examples(kind: str, values: Mapping[str, object] | None) -> dict[str, np.ndarray]:
-    """Values of declared fields as arrays.
-
-    Raises:
-        TypeError: They are no mapping, or one is no number and no array of numbers.
-    """
+    """Values of declared fields as arrays."""
     if not isinstance(values, Mapping | None):
         raise TypeError(
             f"{kind}: expected a mapping of names to values, such as {{'lives': -1}}, got "

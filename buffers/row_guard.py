@@ -1,28 +1,35 @@
-"""Keeps rows whole: one thread writes at a time, and Ctrl-C waits until the row is written."""
+"""Keeps rows whole: one thread writes at a time, and Ctrl-C waits until the row is written.
+
+SIGTERM and SIGHUP, which job schedulers and closed terminals send, are handled as Ctrl-C is: Python
+itself would end at once, without closing anything. They raise `KeyboardInterrupt` with their name.
+"""
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
+from collections.abc import Callable
 from types import FrameType, TracebackType
+from typing import Any
 
-__all__ = ["RowGuard", "is_default_handler"]
+__all__ = ["RowGuard", "interrupt", "replace_handlers"]
+
+_Handler = Callable[[int, FrameType | None], None]
+
+_DEFAULTS: dict[int, Any] = {
+    signal.SIGINT: signal.default_int_handler,
+    signal.SIGTERM: signal.SIG_DFL,
+    signal.SIGHUP: signal.SIG_DFL,
+}
 
 
 class RowGuard:
-    """Holds a lock while rows are written, and delays Ctrl-C in the main thread meanwhile.
+    """Holds a lock while rows are written, and delays Ctrl-C in the main thread meanwhile."""
 
-    From `install` to `remove` a handler of Ctrl-C is in place that acts as Python's own does, but
-    for the time in which rows are written. So a row costs no system call. Without it, with another
-    handler of the program, or outside of the main thread, only the lock is held.
-
-    Example:
-        >>> guard = RowGuard()
-        >>> guard.install()
-        >>> with guard:
-        ...     pass  # a KeyboardInterrupt is raised behind this
-        >>> guard.remove()
-    """
+    # From `install` to `remove` a handler is in place that acts as Python's own of Ctrl-C does, but
+    # for the time in which rows are written. So a row costs no system call. Without it, with
+    # another handler of the program, or outside of the main thread, only the lock is held.
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -33,26 +40,22 @@ class RowGuard:
         main = threading.main_thread()
         if self._is_installed or threading.current_thread() is not main:
             return
-        if not is_default_handler(signal.getsignal(signal.SIGINT)):
-            return  # the program has its own one
         if _state.guards == 0:
-            _state.main, _state.depth, _state.is_pending = main.ident, 0, False
-            signal.signal(signal.SIGINT, _hold)
+            _state.main, _state.depth, _state.pending = main.ident, 0, None
+            _state.before = replace_handlers(_hold)
         _state.guards += 1
         self._is_installed = True
 
     def remove(self) -> None:
-        """Restore Python's handler when no guard needs the other one."""
+        """Restore the handlers when no guard needs the other one."""
         if not self._is_installed:
             return
         self._is_installed = False
         _state.guards -= 1
-        if (
-            _state.guards == 0
-            and threading.current_thread() is threading.main_thread()
-            and signal.getsignal(signal.SIGINT) is _hold
-        ):
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+        if _state.guards == 0 and threading.current_thread() is threading.main_thread():
+            for number, handler in _state.before.items():
+                if signal.getsignal(number) is _hold:
+                    signal.signal(number, handler)
 
     def __enter__(self) -> None:
         if threading.get_ident() == _state.main:
@@ -69,41 +72,71 @@ class RowGuard:
         if threading.get_ident() != _state.main:
             return
         _state.depth -= 1
-        if _state.is_pending and _state.depth == 0:
-            _state.is_pending = False
+        if _state.pending is not None and _state.depth == 0:
+            number, _state.pending = _state.pending, None
             if kind is None:  # an error is not replaced
-                raise KeyboardInterrupt
+                interrupt(number, None)
 
 
 class _State:
-    """State of the handler, of which a process has one.
-
-    Attributes:
-        main: The main thread, known once the handler is installed.
-        guards: Guards that need the handler.
-        depth: Guards that the main thread is in.
-        is_pending: A Ctrl-C came meanwhile.
-    """
+    """State of the handler, of which a process has one."""
 
     def __init__(self) -> None:
-        self.main: int | None = None
-        self.guards = 0
-        self.depth = 0
-        self.is_pending = False
+        self.main: int | None = None  # the main thread, known once the handler is installed
+        self.guards = 0  # that need the handler
+        self.depth = 0  # guards that the main thread is in
+        self.pending: int | None = None  # a signal that came meanwhile
+        self.before: dict[int, Any] = {}  # the handlers before, by the number of their signal
+        self.newest: _Handler = interrupt  # the newest handler that took the place of another
+
+
+def interrupt(number: int, frame: FrameType | None) -> None:
+    """Handle a signal as Python handles Ctrl-C; the error of another one has its name."""
+    raise KeyboardInterrupt(*[] if number == signal.SIGINT else [signal.Signals(number).name])
 
 
 _state = _State()
 
 
-def is_default_handler(handler: object) -> bool:
-    """True for Python's own handler of Ctrl-C, and for the one that a `RowGuard` installs."""
-    return handler is signal.default_int_handler or handler is _hold
+def replace_handlers(handler: _Handler) -> dict[int, Any]:
+    """Handle Ctrl-C, SIGTERM and SIGHUP where the program does not; the handlers before."""
+    _state.newest = handler
+    before: dict[int, Any] = {}
+    for number, python in _DEFAULTS.items():
+        was = signal.getsignal(number)
+        if was in (python, interrupt, _hold):
+            before[number] = was
+            signal.signal(number, handler)
+    return before
 
 
 def _hold(number: int, frame: FrameType | None) -> None:
-    """Handle Ctrl-C: raise at once, unless a row is being written; a second one raises then."""
-    if _state.depth and not _state.is_pending:
-        _state.is_pending = True
+    """Interrupt at once, unless a row is being written; a second signal interrupts then, too."""
+    if _state.depth and _state.pending is None:
+        _state.pending = number
         return
-    _state.is_pending = False
-    raise KeyboardInterrupt
+    _state.pending = None
+    interrupt(number, frame)
+
+
+def _before_fork() -> None:
+    """Let signals wait: one that came while a child still has these handlers would be lost."""
+    _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _DEFAULTS)
+
+
+def _after_fork() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _forking.mask)
+
+
+def _after_fork_in_child() -> None:
+    """Let a forked process end when it is told to, as multiprocessing tells its own."""
+    for number, python in _DEFAULTS.items():
+        if signal.getsignal(number) in (_state.newest, interrupt, _hold):
+            signal.signal(number, python)
+    _after_fork()
+
+
+_forking = threading.local()
+os.register_at_fork(
+    before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child
+)

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stepwell.buffers.spare_memory import PAGE, SpareMemory
-from stepwell.buffers.spec import Spec
+from .spare_memory import PAGE, SpareMemory
+from .spec import Spec
 
 __all__ = ["EnvRows", "Place", "RowMemory"]
 
@@ -21,44 +21,28 @@ _LEAST_ALIGNMENT = 64  # and rows of whole pages begin at the beginning of a pag
 
 
 class RowMemory:
-    """Memory of which a storage keeps all or nothing.
+    """Memory of which a storage keeps all or nothing."""
 
-    It belongs to the writer of the rows, which writes the next rows over those that were stored. A
-    storage that keeps chunks in it sets `kept`: the writer goes on in other memory.
-
-    Args:
-        spare: Gives the memory, and gets it back when nothing refers to it any more.
-
-    Attributes:
-        data: The memory.
-        address: Its address.
-        kept: Offset after the last chunk's room that a storage keeps; no storage writes before it.
-    """
+    # It belongs to the writer of the rows, which writes the next rows over those that were stored.
+    # A storage that keeps chunks in it sets `kept`: the writer goes on in other memory.
 
     __slots__ = ("address", "data", "kept")
 
     def __init__(self, spare: SpareMemory) -> None:
-        self.data = spare.lend()
+        self.data = spare.lend()  # goes back to `spare` when nothing refers to it any more
         self.address: int = self.data.__array_interface__["data"][0]
+        # offset after the last chunk's room that a storage keeps; no storage writes before it
         self.kept = 0
 
 
 class Place(NamedTuple):
-    """The place of a chunk in a `RowMemory`, with the rows of the Spec's first field.
-
-    Args:
-        memory: The memory.
-        start: Offset of the room in front of the rows.
-        rows: Offset of the rows.
-        nbytes: Bytes of the rows.
-        stop: Offset after the room behind the rows.
-    """
+    """The place of a chunk in a `RowMemory`, with the rows of the Spec's first field."""
 
     memory: RowMemory
-    start: int
-    rows: int
-    nbytes: int
-    stop: int
+    start: int  # offset of the room in front of the rows
+    rows: int  # offset of the rows
+    nbytes: int  # of the rows
+    stop: int  # offset after the room behind the rows
 
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
         """None: the rows of a pickled or deeply copied chunk are no longer there."""
@@ -66,19 +50,14 @@ class Place(NamedTuple):
 
 
 class EnvRows:
-    """The rows of a Spec's first field, in a memory for each env, with room between episodes.
+    """The rows of a Spec's first field, in a memory for each env, with room between episodes."""
 
-    Args:
-        spec: The Spec.
-        num_envs: Number of envs N.
-        room: Rows of an env.
-
-    Attributes:
-        views: For each env its rows, ``[room, ...]``, counted from the first one in its memory.
-        flat: The same as ``[room, numbers of a row]``, which numpy writes to sooner.
-    """
-
-    def __init__(self, spec: Spec, num_envs: int, room: int) -> None:
+    def __init__(
+        self,
+        spec: Spec,
+        num_envs: int,
+        room: int,  # rows of an env
+    ) -> None:
         field, *others = spec.fields
         self._dtype, self._shape, self._room = field.numpy_dtype, field.shape, room
         self._row_bytes = field.row_bytes
@@ -93,7 +72,9 @@ class EnvRows:
         self._memories = [RowMemory(self._spare) for _ in range(num_envs)]
         self._origins = [0] * num_envs  # offset of a row 0 of the view
         self._starts = [0] * num_envs  # the episode's first row
+        # for each env its rows, [room, ...], counted from the first one in its memory
         self.views: list[np.ndarray] = [np.empty(0)] * num_envs
+        # the same as [room, numbers of a row], which numpy writes to sooner
         self.flat: list[np.ndarray] = [np.empty(0)] * num_envs
         for env in range(num_envs):
             self._move(env, self._aligned(env, self._head_bytes))
@@ -107,11 +88,8 @@ class EnvRows:
         return field.codec == "raw" and field.numpy_dtype.isnative and is_large
 
     def begin(self, env: int, row: int) -> int:
-        """Let an episode begin with a row, behind room for what else the chunk before has.
-
-        Returns:
-            The offset of the room in front of the row; 0 where it is the memory's first.
-        """
+        """Let an episode begin with a row, behind room for what else the chunk before has."""
+        # Returns the offset of the room in front of the row; 0 where it is the memory's first.
         start = 0
         if row:
             start = self._origins[env] + row * self._row_bytes

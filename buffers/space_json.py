@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 from gymnasium import spaces
 
-from stepwell.buffers.json_values import MOST, items, mapping, member, text, whole
+from .json_values import MOST, items, mapping, member, text, whole
 
 __all__ = ["space_from_json", "space_to_json", "spaces_facts"]
 
@@ -80,7 +80,7 @@ def _open_to_json(space: Any) -> dict[str, Any]:
         return {"type": "Graph", "node": space_to_json(space.node_space), "edge": edge}
     if isinstance(space, spaces.OneOf):
         return {"type": "OneOf", "spaces": [space_to_json(part) for part in space.spaces]}
-    from stepwell.wrappers.fixed_spaces import AnyText, fixed_space
+    from ..wrappers.fixed_spaces import AnyText, fixed_space
 
     if isinstance(space, spaces.Text) and not isinstance(space, AnyText):
         return {
@@ -95,7 +95,7 @@ def _open_to_json(space: Any) -> dict[str, Any]:
 
 def _fixed_to_json(space: Any) -> dict[str, Any]:
     """A fixed space, as its original and the lengths that it was made with."""
-    from stepwell.wrappers.fixed_spaces import lengths_of
+    from ..wrappers.fixed_spaces import lengths_of
 
     return {
         "type": "Fixed",
@@ -123,16 +123,11 @@ def spaces_facts(
     return {"spaces": found} if len(json.dumps(found)) <= _SPACES_CHARS else {}
 
 
-def space_of(sessions: Sequence[Mapping[str, Any]], name: str) -> spaces.Space[Any]:
-    """The space of an observation, an action or a part of it, as the newest session recorded it.
-
-    Args:
-        sessions: Facts about the runs of a store.
-        name: ``observation``, ``action``, or of a part of one, as ``observation/mission``.
-
-    Raises:
-        ValueError: No session recorded it, or there is no such part.
-    """
+def space_of(
+    sessions: Sequence[Mapping[str, Any]],
+    name: str,  # `observation`, `action`, or of a part of one: `observation/mission`
+) -> spaces.Space[Any]:
+    """The space of an observation, an action or a part of it, as the newest session recorded it."""
     kind, *keys = name.split("/")
     recorded = [one["spaces"] for one in sessions if isinstance(one.get("spaces"), Mapping)]
     if not recorded or kind not in recorded[-1]:
@@ -160,6 +155,7 @@ def space_from_json(data: Mapping[str, Any]) -> spaces.Space[Any]:
     Raises:
         ValueError: The data describes no space, or one that is too large.
     """
+    # The data may be forged: each size is checked before Gymnasium allocates memory for it.
     kind = member(data, "type")
     if kind == "Box":
         dtype, shape = _dtype(data), _shape(member(data, "shape"))
@@ -198,7 +194,7 @@ def space_from_json(data: Mapping[str, Any]) -> spaces.Space[Any]:
     if kind == "Text":
         return _text(data)
     if kind == "Fixed":
-        from stepwell.wrappers.fixed_spaces import fixed_space
+        from ..wrappers.fixed_spaces import fixed_space
 
         lengths = {
             name: whole(length, "length", 1, _MOST_NUMBERS)
@@ -224,7 +220,7 @@ def _text(data: Mapping[str, Any]) -> spaces.Text:
     most = whole(member(data, "max_length"), "max_length", 1, _MOST_NUMBERS)
     characters = member(data, "characters")
     if characters is None:
-        from stepwell.wrappers.fixed_spaces import AnyText
+        from ..wrappers.fixed_spaces import AnyText
 
         return AnyText(most)
     letters = text(characters, "characters")

@@ -17,14 +17,10 @@ _SPARE_BYTES = 64 << 20
 
 
 class SpareMemory:
-    """Lends memory of one size, first such that was lent before and is not in use any more.
+    """Lends memory of one size, first such that was lent before and is not in use any more."""
 
-    The system takes longer to find and clear new memory than it takes to fill it. Up to 64 MiB are
-    held ready; more is given back to the system.
-
-    Args:
-        nbytes: The size, above 0.
-    """
+    # The system takes longer to find and clear new memory than it takes to fill it. Up to 64 MiB
+    # are held ready; more is given back to the system.
 
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes

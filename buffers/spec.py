@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias, cast, get_args
 
 import numpy as np
 from gymnasium import spaces
 
-from stepwell.buffers import json_values
-from stepwell.buffers.whole_numbers import check_whole
+from . import json_values
+from .errors import SpecMismatch
+from .whole_numbers import check_whole
 
 __all__ = [
     "FIELD_KINDS",
@@ -176,7 +177,8 @@ class Spec:
         action: Structure of the action.
 
     Raises:
-        ValueError: Two fields have the same name, or there are more than 4096.
+        ValueError: Two fields have the same name, there are more than 4096, or a structure has
+            other leaves than names of its own fields.
 
     Example:
         >>> import gymnasium as gym
@@ -201,6 +203,9 @@ class Spec:
             raise ValueError(
                 f"field names must be unique, {twice[0]!r} appears twice: rename a key"
             )
+        for part in ("observation", "action"):
+            names = {field.name for field in self.fields if field.kind == part}
+            _check_layout(getattr(self, part), part, names)
 
     @classmethod
     def from_spaces(
@@ -365,15 +370,8 @@ class Spec:
         """
         entries = json_values.items(json_values.member(data, "fields"), "fields")
         fields = tuple(_field_from_json(json_values.mapping(each, "field")) for each in entries)
-        observation, action = (
-            _checked_layout(
-                json_values.member(data, part),
-                part,
-                {field.name for field in fields if field.kind == part},
-            )
-            for part in ("observation", "action")
-        )
-        return cls(fields, observation, action)
+        observation, action = (json_values.member(data, part) for part in ("observation", "action"))
+        return cls(fields, cast("Layout", observation), cast("Layout", action))
 
 
 def kind_of(name: str) -> FieldKind:
@@ -387,12 +385,7 @@ def key_of(name: str) -> str:
 
 
 def check_codecs(codecs: object) -> None:
-    """Refuse codecs by field name, as `Spec.with_codecs` takes them, that are invalid for any Spec.
-
-    Raises:
-        TypeError: It is no mapping.
-        ValueError: A codec is unknown.
-    """
+    """Refuse codecs by field name, for `Spec.with_codecs`, that are invalid for any Spec."""
     if not isinstance(codecs, Mapping):
         raise TypeError(f"codecs: expected codecs by field name, got {codecs!r}")
     for name, codec in codecs.items():
@@ -400,11 +393,7 @@ def check_codecs(codecs: object) -> None:
 
 
 def flatten(layout: Layout, value: object) -> Iterator[tuple[str, object]]:
-    """Pairs of field name and leaf of a nested value, in the layout's order.
-
-    Raises:
-        ValueError: The value has other keys, or another length, than the layout.
-    """
+    """Pairs of field name and leaf of a nested value, in the layout's order."""
     if isinstance(layout, str):
         yield layout, value
     elif isinstance(layout, Mapping):
@@ -417,6 +406,16 @@ def flatten(layout: Layout, value: object) -> Iterator[tuple[str, object]]:
             raise ValueError(f"expected a tuple of {len(layout)}, got {_shape(value)}")
         for part, item in zip(layout, value, strict=True):
             yield from flatten(part, item)
+
+
+def plain_array(name: str, value: object) -> np.ndarray:
+    """A value as an array, without the mask of a masked one, of which no entry may be masked."""
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise SpecMismatch(
+            f"{name}: expected numbers, got a masked array with masked entries, which have no "
+            f"values; give them values with filled()"
+        )
+    return np.asarray(value)
 
 
 def unflatten(layout: Layout, leaves: Mapping[str, np.ndarray]) -> Tree:
@@ -442,16 +441,13 @@ def default_codec(dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> Codec:
 
 
 def _layout_of(
-    name: str, space: spaces.Space[object], fields: list[Field], *, is_padded: bool = False
+    name: str,  # of the field, or of its parts
+    space: spaces.Space[object],
+    fields: list[Field],  # those so far
+    *,
+    is_padded: bool = False,  # the arrays have padding, which costs nothing when it is compressed
 ) -> Layout:
-    """Append the fields of a space, and return the structure of its values.
-
-    Args:
-        name: Name of the field, or of its parts.
-        space: The space.
-        fields: The fields so far.
-        is_padded: The arrays have padding, which costs nothing when it is compressed.
-    """
+    """Append the fields of a space, and return the structure of its values."""
     if isinstance(space, spaces.Dict):
         other = [key for key in space.spaces if not isinstance(cast("object", key), str)]
         if other:
@@ -468,7 +464,7 @@ def _layout_of(
         ]
     known = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
     if not isinstance(space, known):
-        from stepwell.wrappers.fixed_spaces import fixed_space  # few envs have such spaces
+        from ..wrappers.fixed_spaces import fixed_space  # few envs have such spaces
 
         return _layout_of(name, fixed_space(space, name), fields)
     dtype, shape = np.dtype(space.dtype), tuple(space.shape or ())
@@ -525,20 +521,17 @@ def _field_from_json(data: Mapping[str, object]) -> Field:
         raise ValueError(f"dtype {where}: {error}") from error
 
 
-def _checked_layout(layout: object, where: str, names: set[str]) -> Layout:
-    """The layout, if its leaves are names of fields.
-
-    Raises:
-        ValueError: They are not.
-    """
-    if isinstance(layout, dict):
-        parts = cast("dict[str, object]", layout)
-        return {key: _checked_layout(part, where, names) for key, part in parts.items()}
-    if isinstance(layout, list):
-        return [_checked_layout(part, where, names) for part in cast("list[object]", layout)]
-    if not isinstance(layout, str) or layout not in names:
-        raise ValueError(f"{where}: expected names of fields, got {str(layout)[:60]!r}")
-    return layout
+def _check_layout(layout: object, where: str, names: set[str]) -> None:
+    """Refuse a layout whose leaves are no names of fields of its kind."""
+    if isinstance(layout, dict | list):
+        parts = layout.values() if isinstance(layout, dict) else layout
+        for part in cast("Iterable[object]", parts):
+            _check_layout(part, where, names)
+    elif not isinstance(layout, str) or layout not in names:
+        known = ", ".join(sorted(names)) or f"none, as there is no field {where!r}"
+        raise ValueError(
+            f"{where}: expected names of fields, of {known[:200]}, got {str(layout)[:60]!r}"
+        )
 
 
 def prefixes(name: str) -> list[str]:

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from stepwell.buffers.episode import End, Episode, plain_json
-from stepwell.buffers.errors import SpecMismatch
-from stepwell.buffers.spec import FIELD_KINDS, Field, Layout, Spec, field_of, kind_of
-from stepwell.buffers.whole_numbers import is_whole
+from .episode import End, Episode, plain_json
+from .errors import SpecMismatch
+from .spec import FIELD_KINDS, Field, Layout, Spec, field_of, kind_of
+from .whole_numbers import is_whole
 
 __all__ = [
+    "Rounded",
     "check_fields",
     "check_names",
     "edges_of",
@@ -27,6 +28,43 @@ __all__ = [
 ]
 
 _Columns = Mapping[str, np.ndarray]
+
+
+class Rounded:
+    """Casts numbers to another dtype, and counts those that change."""
+
+    def __init__(
+        self,
+        what: str,  # name of the numbers, for the note
+        dtype: str,  # one of floats
+    ) -> None:
+        self._what = what
+        self._dtype = np.dtype(dtype)
+        self._count, self._largest = 0, 0.0
+
+    @property
+    def notes(self) -> list[str]:
+        """A note with the number of changes so far, if there are any."""
+        if not self._count:
+            return []
+        to = f"{self._what} rounded to {self._dtype}"
+        return [f"{to}: {self._count:,}, by {self._largest:.3g} at most"]
+
+    def cast(self, numbers: np.ndarray) -> np.ndarray:
+        """The numbers in the dtype, of rows of bools, whole numbers or floats."""
+        kind, bits = numbers.dtype.kind, 8 * numbers.dtype.itemsize
+        if kind == "b" or numbers.dtype == self._dtype:
+            return numbers.astype(self._dtype)
+        with np.errstate(over="ignore", invalid="ignore"):
+            found: np.ndarray = numbers.astype(self._dtype)
+            if kind == "f":
+                changed = (numbers != found) & (numbers == numbers)
+            else:  # numpy compares whole numbers with floats as floats
+                changed = (found >= 2.0**bits) | (found.astype(numbers.dtype) != numbers)
+            change = np.abs(numbers.astype(np.longdouble) - found.astype(np.longdouble))
+        self._count += int(changed.sum())
+        self._largest = max(self._largest, float(change[changed].max(initial=0)))
+        return found
 
 
 def split(episode: Episode, *, stack: bool = False) -> dict[str, np.ndarray]:
@@ -66,11 +104,9 @@ def split(episode: Episode, *, stack: bool = False) -> dict[str, np.ndarray]:
 
 
 def edges_of(episode: Episode) -> dict[str, np.ndarray]:
-    """The values that `split` leaves out, [1, ...] by field name, but for those that are all zeros.
-
-    These are the reward of the first row, and the action of the last one. They are nonzero only for
-    episodes that lost their beginning, or in whose last step a worker died.
-    """
+    """The values that `split` leaves out, [1, ...] by field name, if they are not all zeros."""
+    # These are the reward of the first row, and the action of the last one. They are nonzero only
+    # for episodes that lost their beginning, or in whose last step a worker died.
     rows = episode.fields
     edges = {field.name: rows[field.name][-1:] for field in episode.spec.fields if field.is_chosen}
     edges["reward"] = rows["reward"][:1]
@@ -78,15 +114,13 @@ def edges_of(episode: Episode) -> dict[str, np.ndarray]:
     return {name: row for name, row in edges.items() if any(np.ascontiguousarray(row).tobytes())}
 
 
-def joined(spec: Spec, columns: _Columns, edges: _Columns | None = None) -> dict[str, np.ndarray]:
-    """All rows of an episode, [T + 1, ...] by field name.
-
-    Args:
-        spec: The fields of every row.
-        columns: By field name, [T + 1, ...] for observations and infos and [T, ...] for actions,
-            extras and ``reward``.
-        edges: As `edges_of` returns them; None for zeros.
-    """
+def joined(
+    spec: Spec,
+    # by field name, [T + 1, ...] for observations and infos, [T, ...] for the others
+    columns: _Columns,
+    edges: _Columns | None = None,  # as `edges_of` returns them; None for zeros
+) -> dict[str, np.ndarray]:
+    """All rows of an episode, [T + 1, ...] by field name."""
     rows: dict[str, np.ndarray] = {}
     for field in spec.fields:
         column = columns[field.name]
@@ -102,32 +136,16 @@ def joined(spec: Spec, columns: _Columns, edges: _Columns | None = None) -> dict
 
 
 def whole_episode(
-    columns: Mapping[str, np.ndarray],
-    spec: Spec | None,
-    where: str,
+    columns: Mapping[str, np.ndarray],  # as `joined` takes them; `reward` in any dtype of floats
+    spec: Spec | None,  # None takes the fields of the columns
+    where: str,  # name of the source, for error messages
     *,
     terminated: bool,
     truncated: bool,
-    stream: int,
+    stream: int,  # index of the env
     metadata: Mapping[str, object] | None,
 ) -> Episode:
-    """An episode of T steps, with id 0, of arrays by field name, checked.
-
-    Args:
-        columns: As `joined` takes them; ``reward`` in any dtype of floats.
-        spec: The fields of every row; None takes those of the columns.
-        where: Name of the source, for error messages.
-        terminated: The MDP ended with the last step.
-        truncated: A time limit ended the episode with the last step.
-        stream: Index of the env.
-        metadata: JSON-able facts about the episode.
-
-    Raises:
-        ValueError: A column is missing, unknown, or has another length, or the episode ended
-            without a step.
-        TypeError: A flag, the stream or the metadata have another type.
-        SpecMismatch: The columns are not those of the Spec.
-    """
+    """An episode of T steps, with id 0, of arrays by field name, checked."""
     for name, flag in (("terminated", terminated), ("truncated", truncated)):
         if not isinstance(flag, bool | np.bool_):
             raise TypeError(f"{name}: expected True or False for the last step, got {flag!r}")
@@ -152,11 +170,7 @@ def whole_episode(
 
 
 def check_names(names: Sequence[str], columns: _Columns, where: str) -> None:
-    """Refuse columns that are not these fields.
-
-    Raises:
-        SpecMismatch: One is missing, or unknown.
-    """
+    """Refuse columns that are not these fields."""
     if set(columns) != set(names):
         raise SpecMismatch(
             f"{where}: expected the fields {', '.join(sorted(names))}, which the replay holds, got "
@@ -167,11 +181,7 @@ def check_names(names: Sequence[str], columns: _Columns, where: str) -> None:
 def check_fields(
     spec: Spec, columns: _Columns, shapes: Mapping[str, tuple[int, ...]], where: str
 ) -> None:
-    """Refuse columns of other dtypes, or whose rows have other shapes.
-
-    Raises:
-        SpecMismatch: One is of another kind.
-    """
+    """Refuse columns of other dtypes, or whose rows have other shapes."""
     for name, rows in columns.items():
         field = spec[name]
         is_right = rows.dtype == field.numpy_dtype
@@ -193,25 +203,13 @@ def with_stacks(episode: Episode) -> dict[str, np.ndarray]:
     return rows
 
 
-def stacks_of(frames: np.ndarray, field: Field, first_row: int = 0) -> np.ndarray:
-    """Observations as the env gave them, [T, k, ...], from the frames [T, ...] that are stored.
-
-    Args:
-        frames: One frame a row.
-        field: The stacked field.
-        first_row: Place of the first frame in its episode.
-
-    Returns:
-        A view into memory that the frames were copied into, once.
-
-    Raises:
-        ValueError: The episode lost its first rows, which the first stacks showed too.
-
-    Example:
-        >>> field = Field("observation", "uint8", (1,), "raw", stack=3)
-        >>> stacks_of(np.array([[1], [2]], np.uint8), field)[..., 0].tolist()
-        [[0, 0, 1], [0, 1, 2]]
-    """
+def stacks_of(
+    frames: np.ndarray,
+    field: Field,
+    first_row: int = 0,  # place of the first frame in its episode
+) -> np.ndarray:
+    """Observations as the env gave them, [T, k, ...], from the frames [T, ...] that are stored."""
+    # Returns a view into memory that the frames are copied into, once.
     if first_row:
         raise ValueError(
             f"field {field.name!r}: expected episodes from their first row on, got one whose first "
@@ -227,11 +225,7 @@ def stacks_of(frames: np.ndarray, field: Field, first_row: int = 0) -> np.ndarra
 
 
 def frames_of(stacks: np.ndarray, field: Field) -> np.ndarray:
-    """The newest frames [T, ...] of stacks [T, k, ...], from which `stacks_of` restores them.
-
-    Raises:
-        ValueError: It does not.
-    """
+    """The newest frames [T, ...] of stacks [T, k, ...], checked: `stacks_of` restores them."""
     frames = np.ascontiguousarray(stacks[:, -1])
     if not np.array_equal(stacks_of(frames, field), stacks):
         raise ValueError(
@@ -242,32 +236,11 @@ def frames_of(stacks: np.ndarray, field: Field) -> np.ndarray:
     return frames
 
 
-def inferred_spec(columns: _Columns, where: str) -> Spec:
-    """The Spec of columns of steps, by their dtypes and shapes.
-
-    Args:
-        columns: As `joined` takes them, by field name: ``observation`` or ``observation/key``,
-            ``action`` in the same way, ``reward`` [T], ``info/name``, ``extra/name``.
-        where: Name of the source, for error messages.
-
-    Returns:
-        The Spec, in which ``reward`` is always float64.
-
-    Raises:
-        ValueError: A column is missing or no field, is not numbers, or has another length.
-
-    Example:
-        >>> spec = inferred_spec(
-        ...     {
-        ...         "observation/x": np.zeros((4, 2)),
-        ...         "action": np.zeros(3, np.int64),
-        ...         "reward": np.zeros(3),
-        ...     },
-        ...     "an example",
-        ... )
-        >>> spec.names, spec.observation
-        (['observation/x', 'action', 'reward'], {'x': 'observation/x'})
-    """
+def inferred_spec(
+    columns: _Columns,
+    where: str,  # name of the source, for error messages
+) -> Spec:
+    """The Spec of columns, as `joined` takes them, by dtypes and shapes; ``reward`` is float64."""
     if "reward" not in columns or columns["reward"].ndim != 1:
         raise ValueError(
             f"{where}: expected rewards of shape [T], got {_shape_text(columns, 'reward')}"
@@ -302,14 +275,7 @@ def inferred_spec(columns: _Columns, where: str) -> Spec:
 
 
 def layout_of(names: Sequence[str], part: str) -> Layout:
-    """The layout of the observation or the action, from the names of its fields.
-
-    Example:
-        >>> layout_of(["observation/a", "observation/b/c"], "observation")
-        {'a': 'observation/a', 'b': {'c': 'observation/b/c'}}
-        >>> layout_of(["action"], "action")
-        'action'
-    """
+    """The layout of the observation or the action: ``observation/b/c`` is ``{"b": {"c": ...}}``."""
     if list(names) == [part]:
         return part
     heads: dict[str, list[str]] = {}
@@ -319,21 +285,12 @@ def layout_of(names: Sequence[str], part: str) -> Layout:
 
 
 def has_final_row(name: str) -> bool:
-    """True for a field with T + 1 rows for T steps, an observation or info; False for one with T.
-
-    Example:
-        >>> has_final_row("observation/image"), has_final_row("reward")
-        (True, False)
-    """
+    """True for a field with T + 1 rows for T steps: an observation or info; others have T."""
     return kind_of(name) in ("observation", "info")
 
 
 def _layout(kind: str, columns: _Columns, where: str) -> Layout:
-    """The layout of the columns ``kind`` or ``kind/key/...``.
-
-    Raises:
-        ValueError: There is no such column, or a key has two meanings.
-    """
+    """The layout of the columns ``kind`` or ``kind/key/...``."""
     names = [name for name in columns if kind_of(name) == kind]
     if not names:
         raise ValueError(f"{where}: expected {kind!r}, got none")

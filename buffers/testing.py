@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 
 import numpy as np
 
-from stepwell import lazy_names
-from stepwell.buffers.bridges.formats.exporting import ExportReport, export_episodes
-from stepwell.buffers.bridges.formats.format import Format
-from stepwell.buffers.bridges.formats.importing import ImportReport, import_episodes
-from stepwell.buffers.curation.episode_writer import EpisodeWriter
-from stepwell.buffers.episode import Chunk, End, Episode
-from stepwell.buffers.errors import SpecMismatch, StoreCorrupt
-from stepwell.buffers.replay import SequenceReplayBuffer
-from stepwell.buffers.spec import Field, FieldKind, Spec
-from stepwell.buffers.storage.chunk_codec import ChunkDecoder
-from stepwell.buffers.storage.protocol import MakeStorage, Storage
+from .. import lazy_names
+from .bridges.formats.exporting import ExportReport, export_episodes
+from .bridges.formats.format import Format
+from .bridges.formats.importing import ImportReport, import_episodes
+from .curation.episode_writer import EpisodeWriter
+from .episode import Chunk, End, Episode
+from .errors import SpecMismatch, StoreCorrupt
+from .replay import SequenceReplayBuffer
+from .spec import Field, FieldKind, Spec
+from .storage.chunk_codec import ChunkDecoder
+from .storage.protocol import MakeStorage, Storage
 
 __all__ = [
     "SPEC",
@@ -548,64 +548,6 @@ def sessions_are_kept_in_order(make: MakeStorage) -> None:
 
 
 @_rule
-def kept_actions_come_back_bit_by_bit(make: MakeStorage) -> None:
-    """`Storage.ledger` holds what `Storage.keep_actions` was given; nothing of a refused call."""
-    storage = make(SPEC)
-    _expect("kept actions", list(storage.ledger), [])
-    good = _kept(0, 3, 70)
-    narrow = replace(good, fields={"action": np.zeros(70, np.int8)})
-    refused: list[tuple[Chunk, type[Exception], str]] = [
-        (narrow, SpecMismatch, "'action'"),
-        (replace(good, metadata={"seed": 1}), ValueError, "stream_episode"),
-    ]
-    for bad, error, mention in refused:
-        _expect_refusal(functools.partial(storage.keep_actions, [good, bad]), error, mention)
-        _expect("kept actions after a refusal", list(storage.ledger), [])
-    other = _kept(1, 0, 2)
-    storage.keep_actions([good])
-    storage.keep_actions([other])
-    found = {
-        (each.metadata["stream_episode"], each.first_row): each.fields["action"].tolist()
-        for each in storage.ledger
-    }
-    expected = {
-        (number, each.first_row): each.fields["action"].tolist()
-        for number, each in enumerate((good, other))
-    }
-    _expect("kept actions", found, expected)
-
-
-@_rule
-def a_capacity_keeps_the_actions_of_evicted_rows_of_a_chain(make: MakeStorage) -> None:
-    """Actions stay from the last seeded episode on that leads to a stored one, and no others."""
-    storage = make(SPEC, capacity=160)
-    storage.append_session({"seed": 0})
-    for number in range(40):
-        facts: dict[str, object] = {"session": 0, "stream_episode": number}
-        if number % 8 == 0:
-            facts["seed"] = number
-        storage.add([replace(chunk_of(number, 0, 20, End.TERMINATED), metadata=facts)])
-        first = storage.index.record(storage.index.base)
-        begin = first.episode - first.episode % 8
-        rows = {(n, row) for n in range(begin, first.episode) for row in range(20)}
-        rows |= {(first.episode, row) for row in range(first.first_row)}
-        found = {
-            (each.metadata["stream_episode"], each.first_row + row): action
-            for each in storage.ledger
-            for row, action in enumerate(each.fields["action"].tolist())
-        }
-        expected = {(n, row): (row * 37 + n) % 1000 + 1 for n, row in rows}
-        _expect("kept actions", found, expected)
-
-
-def _kept(number: int, first_row: int, rows: int) -> Chunk:
-    """Actions of an episode of which no row is stored."""
-    fields = {"action": rows_of(number, first_row, rows)["action"]}
-    facts = {"session": 0, "stream_episode": number, "seed": 7}
-    return Chunk(0, 1, first_row, End.TERMINATED, fields, facts)
-
-
-@_rule
 def encoded_chunks_are_stored_as_they_are(make: MakeStorage) -> None:
     """Chunks that one storage gives out another takes in: the same rows in the same bytes."""
     source, target = make(SPEC), make(SPEC)
@@ -629,7 +571,7 @@ def encoded_chunks_are_stored_as_they_are(make: MakeStorage) -> None:
 
 @_rule
 def encoded_chunks_keep_a_capacity(make: MakeStorage) -> None:
-    """Their oldest rows are evicted, too, and actions of those rows that are needed stay."""
+    """Their oldest rows are evicted, too."""
     source = make(SPEC)
     storages = [make(SPEC, capacity=160) for _ in range(2)]
     for storage in storages:
@@ -645,11 +587,6 @@ def encoded_chunks_keep_a_capacity(make: MakeStorage) -> None:
         for what in ("first_row", "stored_rows", "rows", "episode", "row_id"):
             found, expected = (each.index.records[what].tolist() for each in storages[::-1])
             _expect(f"{what} of the stored chunks", found, expected)
-        kept = [
-            [(each.metadata, each.first_row, each.fields["action"].tolist()) for each in ledger]
-            for ledger in (storages[1].ledger, storages[0].ledger)
-        ]
-        _expect("kept actions", *kept)
 
 
 @_rule

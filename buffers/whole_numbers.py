@@ -19,31 +19,19 @@ def is_whole(value: object) -> TypeGuard[int]:
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
-def check_whole(name: str, value: object, least: int) -> None:
-    """Refuse a value that is not an integer of at least ``least``.
-
-    Raises:
-        ValueError: It is another value.
-    """
-    if not is_whole(value) or value < least:
-        raise ValueError(f"{name}: expected a whole number >= {least}, got {value!r}")
+def check_whole(name: str, value: object, least: int, most: int | None = None) -> None:
+    """Refuse a value that is not an integer from ``least`` to ``most``."""
+    if not is_whole(value) or value < least or (most is not None and value > most):
+        allowed = f">= {least}" if most is None else f"from {least} to {most}"
+        raise ValueError(f"{name}: expected a whole number {allowed}, got {value!r}")
 
 
-def whole_number(name: str, value: Any, least: int) -> int:
-    """The value as an int; a float without a fraction, such as 1e6, is accepted.
-
-    Args:
-        name: Name of the argument, for the message.
-        value: A number.
-        least: The smallest number that is accepted.
-
-    Raises:
-        ValueError: It has a fraction, is too small, or is not a number.
-
-    Example:
-        >>> whole_number("capacity", 1e6, 1)
-        1000000
-    """
+def whole_number(
+    name: str,  # of the argument, for the message
+    value: Any,
+    least: int,
+) -> int:
+    """The value as an int; a float without a fraction, such as 1e6, is accepted."""
     try:
         fits = not isinstance(value, bool) and value >= least and value % 1 == 0
     except TypeError:  # of something that is no number

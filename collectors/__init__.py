@@ -5,23 +5,22 @@ from typing import TYPE_CHECKING
 if __name__ != "stepwell.collectors":  # would hold every class a second time
     raise ImportError(f"import stepwell.collectors, not {__name__}, in a checkout as elsewhere")
 
-from stepwell import lazy_names
+from .. import lazy_names
 
 if TYPE_CHECKING:  # loaded on first access: the command line starts without it
-    from stepwell.collectors.collector import Collector
-    from stepwell.collectors.distributed.collector import GroupLost, Run
-    from stepwell.collectors.distributed.engine import NotEnoughResources, RemoteError
-    from stepwell.collectors.distributed.folders import Folders
-    from stepwell.collectors.distributed.local_collector import LocalCollector
-    from stepwell.collectors.distributed.ray_collector import RayCollector
-    from stepwell.collectors.distributed.report import DistributedReport, GroupReport
-    from stepwell.collectors.distributed.shards import ShardedReplay, ShardLost, Shards
-    from stepwell.collectors.evaluation.evaluate import evaluate
-    from stepwell.collectors.evaluation.result import EvaluatedEpisode, Evaluation
-    from stepwell.collectors.evaluation.video import Video
-    from stepwell.collectors.person.play import PlayReport, play
-    from stepwell.collectors.policies.exploration import EpsilonGreedy, GaussianNoise, WarmUp
-    from stepwell.collectors.policies.policy import (
+    from .collector import Collector
+    from .distributed.collector import GroupLost, Run
+    from .distributed.engine import NotEnoughResources, RemoteError
+    from .distributed.folders import Folders
+    from .distributed.local_collector import LocalCollector
+    from .distributed.ray_collector import RayCollector
+    from .distributed.report import DistributedReport, GroupReport
+    from .evaluation.evaluate import evaluate
+    from .evaluation.result import EvaluatedEpisode, Evaluation
+    from .evaluation.video import Video
+    from .person.play import PlayReport, play
+    from .policies.exploration import EpsilonGreedy, GaussianNoise, WarmUp
+    from .policies.policy import (
         Policy,
         PolicyResult,
         RandomPolicy,
@@ -30,17 +29,17 @@ if TYPE_CHECKING:  # loaded on first access: the command line starts without it
         SeededPolicy,
         ValuePolicy,
     )
-    from stepwell.collectors.policies.scripted import ScriptedPolicy
-    from stepwell.collectors.recorded import RecordedEnv, RecordedVectorEnv, record
-    from stepwell.collectors.report import CollectReport, EpisodeReport, StepReport
-    from stepwell.collectors.simulation.archive import (
+    from .policies.scripted import ScriptedPolicy
+    from .recorded import RecordedEnv, RecordedVectorEnv, record
+    from .report import CollectReport, EpisodeReport, StepReport
+    from .simulation.archive import (
         ArchiveReport,
         RestoreReport,
         archive,
         restore,
     )
-    from stepwell.collectors.simulation.env_at import env_at
-    from stepwell.collectors.simulation.resimulate import EpisodeProof, resimulate
+    from .simulation.env_at import env_at
+    from .simulation.resimulate import EpisodeProof, resimulate
 
 __all__ = [
     "ArchiveReport",
@@ -72,9 +71,6 @@ __all__ = [
     "Run",
     "ScriptedPolicy",
     "SeededPolicy",
-    "ShardLost",
-    "ShardedReplay",
-    "Shards",
     "StepReport",
     "ValuePolicy",
     "Video",
@@ -99,7 +95,6 @@ if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
             "distributed.local_collector": ["LocalCollector"],
             "distributed.ray_collector": ["RayCollector"],
             "distributed.report": ["DistributedReport", "GroupReport"],
-            "distributed.shards": ["ShardLost", "ShardedReplay", "Shards"],
             "evaluation.evaluate": ["evaluate"],
             "evaluation.result": ["EvaluatedEpisode", "Evaluation"],
             "evaluation.video": ["Video"],

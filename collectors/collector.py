@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
@@ -12,32 +13,35 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
 import gymnasium
 import numpy as np
 
-from stepwell.buffers import SequenceReplayBuffer, Spec
-from stepwell.buffers.progress import Progress, progress_function
-from stepwell.buffers.replay_writer import ReplayWriter, check_flush_seconds
-from stepwell.buffers.whole_numbers import check_whole, is_whole
-from stepwell.collectors.interrupt import InterruptGuard
-from stepwell.collectors.policies.as_policy import GivenPolicy, as_policy
-from stepwell.collectors.policies.policy import SeededPolicy, value_of
-from stepwell.collectors.policies.policy_caller import PolicyCaller
-from stepwell.collectors.report import (
+from ..buffers import SequenceReplayBuffer, Spec, forks
+from ..buffers.progress import Progress, progress_function
+from ..buffers.replay_writer import ReplayWriter, check_flush_seconds
+from ..buffers.whole_numbers import check_whole, is_whole
+from ..wrappers.shard_seeds import ShardSeed, in_shard_of
+from .interrupt import InterruptGuard
+from .policies.as_policy import GivenPolicy, as_policy
+from .policies.policy import SeededPolicy, value_of
+from .policies.policy_caller import PolicyCaller
+from .report import (
     CollectReport,
     EpisodeReport,
     StepReport,
     collect_status,
 )
-from stepwell.collectors.reset_seeds import Reseed
-from stepwell.collectors.session_facts import describe
-from stepwell.collectors.session_writer import (
+from .reset_seeds import Reseed
+from .session_facts import describe
+from .session_writer import (
+    SpaceWatch,
     begin_session,
     end_session,
     note_kept,
     spec_of_rows,
     stacks_are_known,
 )
-from stepwell.collectors.step_loop import EpisodeCounter, StepLoop
-from stepwell.collectors.step_result import EpisodeMetadata, InfoReader, MetadataOrFunction
-from stepwell.collectors.vector_envs import (
+from .step_loop import EpisodeCounter, StepLoop
+from .step_result import EpisodeMetadata, InfoReader, MetadataOrFunction
+from .steps_ahead import steps_ahead
+from .vector_envs import (
     Vector,
     as_groups,
     declared_info,
@@ -45,12 +49,11 @@ from stepwell.collectors.vector_envs import (
     frame_skip,
     is_partial,
 )
-from stepwell.collectors.vector_stepper import scanned_policy, stepper_of
-from stepwell.wrappers.shard_seeds import ShardSeed, in_shard_of
+from .vector_stepper import stepper_of
 
 if TYPE_CHECKING:
-    from stepwell.buffers import Rollout
-    from stepwell.collectors.rollout_writer import RolloutWriter
+    from ..buffers import Rollout
+    from .rollout_writer import RolloutWriter
 
 __all__ = ["Collector", "Seeds", "check_goal", "check_shard"]
 
@@ -58,8 +61,6 @@ _PROGRESS_SECONDS = 0.2
 _TIMES_THE_COST = 500
 _MOST_SEED = 2**31  # every env takes seeds below
 _MOST_SHARDS = 10_000  # each has 200,000 seeds then
-# Vector steps that envs on a device take at once; more would make Ctrl-C wait, and take memory.
-_LEAST_AT_ONCE, _MOST_AT_ONCE, _BYTES_AT_ONCE = 16, 512, 64 << 20
 _ENVS, _POLICY, _MINIBATCHES, _SHARDS = range(4)
 
 
@@ -162,12 +163,15 @@ class Collector:
         self._seeds = Seeds(seed, session, shard)
         if isinstance(actor, SeededPolicy):
             actor.begin(first.single_action_space, self._seeds.policy_rng())
+        ahead = steps_ahead(self._groups, actor, metadata, reader.missing, self._spec.row_bytes)
+        chooses = actor if ahead is None else ahead.choose
         self._call = PolicyCaller(
-            actor, first.single_action_space, self._spec, num_envs, store_state
+            chooses, first.single_action_space, self._spec, num_envs, store_state, ahead is None
         )
         self._minibatch_rng = self._seeds.minibatch_rng()
         self._counter = EpisodeCounter(num_envs)
-        layout, row_bytes = self._spec.observation, max(1, self._spec.row_bytes)
+        self._watch = SpaceWatch(self._spec, first.single_observation_space)
+        layout = self._spec.observation
         make_replay_writer: Callable[[], ReplayWriter] | None = None
         if replay is not None:
             # Holds no reference to the Collector, so that dropping it closes the envs without
@@ -189,6 +193,7 @@ class Collector:
                 self._call,
                 facts,
                 flush_seconds,
+                self._watch,
                 known_stacks=stacks_are_known(self._groups, self._spec),
                 has_digest=self._has_digest,
             )
@@ -199,6 +204,7 @@ class Collector:
                 reader,
                 episode_metadata,
                 None if reseed_steps is None else Reseed(reseed_steps, self._seeds.env_seed),
+                ahead,
             ),
             self._call,
             self._counter,
@@ -206,12 +212,11 @@ class Collector:
             on_step,
             on_episode,
             make_replay_writer,
-            scanned_policy(self._groups, actor, metadata),
-            max(_LEAST_AT_ONCE, min(_MOST_AT_ONCE, _BYTES_AT_ONCE // (row_bytes * num_envs))),
+            ahead,
         )
         self._needs_reset = True
         self._is_closed = False
-        self._start = _CallStart(0.0, 0)
+        self._start = _CallStart(0.0, 0, 0)
         self._report: CollectReport | None = None
 
     @property
@@ -245,7 +250,7 @@ class Collector:
             seeds: Seeds of resets: one episode is recorded from each. All envs are reset for N of
                 them at a time, so what is recorded does not depend on N. An episode that is cut
                 because a worker process died is played once more. With a shard, seeds of the shard.
-            progress: True shows a line in a terminal, a bar in a notebook, or a line of text every
+            progress: True shows a line in a terminal or in a notebook, or a line of text every
                 30 seconds where there is neither. Or a function that is called about five times a
                 second with the report so far, less often after many thousands of episodes.
 
@@ -373,7 +378,7 @@ class Collector:
 
     def _new_rollout_writer(self) -> RolloutWriter:
         # Imported here: collect() does not need it.
-        from stepwell.collectors.rollout_writer import RolloutWriter
+        from .rollout_writer import RolloutWriter
 
         return RolloutWriter(self._counter.num_envs, self._spec, self._call.state)
 
@@ -384,10 +389,8 @@ class Collector:
     def _collecting(
         self, steps: int | None, episodes: int | None, seeds: Sequence[int] | None
     ) -> Generator[None, bool | None]:
-        """Collect until the goal is reached, with an item before each vector step and at the end.
-
-        Then all rows are stored. Sent True, it ends before the next step.
-        """
+        """Collect until the goal is reached; yields before each vector step and at the end."""
+        # Then all rows are stored. Sent True, it ends before the next step.
         loop = self._loop
         loop.rollout_writer = None
         if seeds is None:
@@ -402,10 +405,8 @@ class Collector:
     def _rolling(
         self, writer: RolloutWriter, steps: int, out: Rollout | None
     ) -> Generator[None, bool | None]:
-        """Collect the rows of a rollout, with an item before each vector step.
-
-        Then all rows are stored, and `_finished` returns the rollout.
-        """
+        """Collect the rows of a rollout, with an item before each vector step."""
+        # Then all rows are stored, and `_finished` returns the rollout.
         loop = self._loop
         loop.rollout_writer = writer
         self._begin(None)
@@ -419,9 +420,13 @@ class Collector:
     def _finished(self, writer: RolloutWriter) -> Rollout:
         """The rollout whose rows `_rolling` has collected."""
         counter = self._counter
-        return writer.finish(
+        rollout = writer.finish(
             value_of(self._policy), counter.returns, counter.lengths, self._minibatch_rng
         )
+        if self._replay is None:
+            steps = len(rollout.reward)
+            self._watch.see_rollout({k: rows[:steps] for k, rows in rollout.memory.items()})
+        return rollout
 
     @contextlib.contextmanager
     def _guarded(self) -> Generator[InterruptGuard]:
@@ -451,7 +456,8 @@ class Collector:
             self._needs_reset = False
         else:
             counter.begin()
-        self._start = _CallStart(started, 0 if self._replay is None else self._replay.total_bytes)
+        stored_bytes = 0 if self._replay is None else self._replay.total_bytes
+        self._start = _CallStart(started, stored_bytes, self._watch.rows)
 
     def _playing(self, seeds: Sequence[int]) -> Generator[None, bool | None]:
         """One episode from each seed, N at a time; those that were cut are played once more."""
@@ -483,10 +489,8 @@ class Collector:
             if (yield):
                 return
             # Each of N envs takes a step, or is reset: the goal is not reached before so many.
-            most = (
-                _MOST_AT_ONCE if steps is None else -((counter.steps - steps) // counter.num_envs)
-            )
-            loop.step(max(1, most))
+            left = sys.maxsize if steps is None else steps - counter.steps
+            loop.step(max(1, -(-left // counter.num_envs)))
         yield
 
     def _flush_after_error(self, error: BaseException) -> None:
@@ -506,6 +510,7 @@ class Collector:
             lengths=tuple(counter.lengths),
             cut=counter.cut,
             restarts=counter.restarts,
+            outside=self._watch.rows - self._start.outside,
             seconds=time.perf_counter() - self._start.started,
             env_seconds=loop.env_seconds,
             policy_seconds=loop.policy_seconds,
@@ -519,20 +524,18 @@ class Collector:
 
 
 class _CallStart(NamedTuple):
-    """The time and the replay's size when a call began."""
+    """The time, the replay's size, and the rows outside of their space when a call began."""
 
     started: float
     stored_bytes: int
+    outside: int
 
 
 class Seeds:
-    """All seeds of a Collector, derived from one.
+    """All seeds of a Collector, derived from the user's, or from one that is drawn for None."""
 
-    Args:
-        seed: The user's seed; None draws one.
-        session: Number of the run within its store, so that a resumed run gets other seeds.
-        shard: ``(i, n)``; see `Collector`.
-    """
+    # ``session`` is the number of the run within its store, so that a resumed run gets other seeds;
+    # ``shard`` is ``(i, n)``, see `Collector`.
 
     def __init__(
         self, seed: int | None, session: int, shard: tuple[int, int] | None = None
@@ -554,17 +557,15 @@ class Seeds:
 
     def policy_rng(self) -> np.random.Generator:
         """A generator for the policy."""
-        return np.random.default_rng(self._sequence(_POLICY))
+        return forks.generator(self._sequence(_POLICY))
 
     def minibatch_rng(self) -> np.random.Generator:
         """A generator for the minibatches that learners draw from rollouts."""
-        return np.random.default_rng(self._sequence(_MINIBATCHES))
+        return forks.generator(self._sequence(_MINIBATCHES))
 
     def next_envs_seed(self, num_envs: int) -> int:
-        """A seed for the next reset of all envs; env i gets this plus i, below 2**31.
-
-        With a shard they are not seeds, but the places of seeds among those of the shard.
-        """
+        """A seed for the next reset of all envs; env i gets this plus i, below 2**31."""
+        # With a shard they are not seeds, but the places of seeds among those of the shard.
         words = self._sequence(_ENVS, self._resets).generate_state(1, np.uint64)
         self._resets += 1
         return int(words[0] % np.uint64(_MOST_SEED // self._count - num_envs))
@@ -578,11 +579,7 @@ class Seeds:
         return [ShardSeed(k * self._count + self._sample, self._count) for k in places]
 
     def own(self, seeds: Sequence[int]) -> list[int]:
-        """The user's seeds, from which seeds of the same shard are derived.
-
-        Raises:
-            ValueError: One is of another shard.
-        """
+        """The user's seeds, from which others are derived; refuses those of another shard."""
         for seed in seeds:
             if (seed - self._sample) % self._count:
                 raise ValueError(
@@ -603,15 +600,7 @@ class Seeds:
 
 
 def check_shard(name: str, shard: object) -> None:
-    """Refuse what is no part of a data set.
-
-    Args:
-        name: Name of the argument, for the message.
-        shard: ``(i, n)`` with 1 <= i <= n <= 10,000, or None.
-
-    Raises:
-        ValueError: It is something else.
-    """
+    """Refuse a shard that is neither None nor ``(i, n)`` with 1 <= i <= n <= 10,000."""
     if shard is None:
         return
     if isinstance(shard, tuple | list):
@@ -632,11 +621,7 @@ def check_goal(
     seeds: Sequence[int] | None,
     groups: Sequence[Vector],
 ) -> None:
-    """Refuse a goal that cannot be reached.
-
-    Raises:
-        ValueError: Not exactly one is given, or these envs cannot reach it.
-    """
+    """Refuse no goal, several goals, and one that these envs cannot reach."""
     if sum(goal is not None for goal in (steps, episodes, seeds)) != 1:
         raise ValueError(
             f"collect: expected one of steps, episodes and seeds, got steps={steps}, "
@@ -670,12 +655,13 @@ def _bind(
     call: PolicyCaller,
     describe_run: Callable[[], dict[str, object]],
     flush_seconds: float,
+    watch: SpaceWatch,
     *,
     known_stacks: bool,
     has_digest: bool,
 ) -> ReplayWriter:
     """Bind the replay to the rows' Spec, now that the policy's extras are known."""
-    return begin_session(
+    writer = begin_session(
         replay,
         spec.with_more(call.extra_fields),
         describe_run(),
@@ -683,3 +669,5 @@ def _bind(
         known_stacks=known_stacks,
         has_digest=has_digest,
     )
+    writer.watch = watch
+    return writer

@@ -7,38 +7,35 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-from stepwell.buffers.row_guard import is_default_handler
+from ..buffers.row_guard import interrupt, replace_handlers
 
 __all__ = ["InterruptGuard"]
 
 
 class InterruptGuard:
-    """Delays a first Ctrl-C until `check` is called, so that no row is torn; a second one raises.
+    """Delays a first Ctrl-C until `check` is called, so that no row is torn; a second raises."""
 
-    Work after the second one, such as storing whole rows, is guarded in the same way. Outside of
-    the main thread, where Python delivers no signals, the guard does nothing.
-    """
+    # Work after the second one, such as storing whole rows, is guarded in the same way. SIGTERM and
+    # SIGHUP are handled as Ctrl-C is. Outside of the main thread, where Python delivers no signals,
+    # the guard does nothing.
 
     def __init__(self) -> None:
-        self._is_pending = False
-        self._before: Any = None
+        self._pending: int | None = None
+        self._before: dict[int, Any] = {}
 
     def check(self) -> None:
         """Raise the delayed KeyboardInterrupt, if there is one."""
-        if self._is_pending:
-            self._is_pending = False
-            raise KeyboardInterrupt
+        if self._pending is not None:
+            number, self._pending = self._pending, None
+            interrupt(number, None)
 
     def finish(self) -> None:
         """Drop a delayed Ctrl-C: the work is done, so it comes too late."""
-        self._is_pending = False
+        self._pending = None
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            before = signal.getsignal(signal.SIGINT)
-            if is_default_handler(before):  # else the program has its own handler
-                self._before = before
-                signal.signal(signal.SIGINT, self._hold)
+            self._before = replace_handlers(self._hold)
         return self
 
     def __exit__(
@@ -47,13 +44,14 @@ class InterruptGuard:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGINT, self._before)
-            self._before = None
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before = {}
         if kind is None:
             self.check()
 
     def _hold(self, number: int, frame: FrameType | None) -> None:
-        self._is_pending = not self._is_pending
-        if not self._is_pending:
-            raise KeyboardInterrupt
+        is_second = self._pending is not None
+        self._pending = None if is_second else number
+        if is_second:
+            interrupt(number, frame)

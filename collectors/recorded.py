@@ -12,14 +12,16 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
 from gymnasium.vector.utils import concatenate, create_empty_array
 
-from stepwell.collectors.recording import BegunReset, BegunStep, Recording, ReplayOrPath
-from stepwell.collectors.step_result import MetadataOrFunction
-from stepwell.collectors.vector_envs import Vector, one_number
-from stepwell.wrappers.envpool import from_envpool, is_pool
-from stepwell.wrappers.final_observations import ExactInfos
-from stepwell.wrappers.fixed_spaces import with_fixed_spaces
-from stepwell.wrappers.make_vector_env import require_spaces
-from stepwell.wrappers.workers.infos import add_info
+from ..wrappers.env_results import EnvResults
+from ..wrappers.envpool import from_envpool, is_pool
+from ..wrappers.final_observations import ExactInfos
+from ..wrappers.fixed_spaces import with_fixed_spaces
+from ..wrappers.make_vector_env import require_spaces
+from ..wrappers.workers.infos import add_info
+from ..wrappers.workers.vector_env import checked_env
+from .recording import BegunReset, BegunStep, Recording, ReplayOrPath
+from .step_result import MetadataOrFunction
+from .vector_envs import Vector
 
 __all__ = ["RecordedEnv", "RecordedVectorEnv", "record"]
 
@@ -134,7 +136,7 @@ def record(
             f"env: expected a gymnasium Env or VectorEnv, got {type(env).__name__}; {_advice(env)}"
         )
     # Never stepped: it declares what a Collector reads from vector envs.
-    view = SyncVectorEnv([lambda: env], autoreset_mode=AutoresetMode.DISABLED)
+    view = SyncVectorEnv([lambda: checked_env(env)], autoreset_mode=AutoresetMode.DISABLED)
     recording = Recording(
         view,
         replay,
@@ -159,7 +161,8 @@ class RecordedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         super().__init__(env)
         self._recording = recording
         self._space = env.observation_space
-        self._dtype, self._shape = self._space.dtype, self._space.shape
+        self._results = EnvResults(self._space, "the env")
+        self._is_plain = isinstance(self._space, gymnasium.spaces.Box)
         is_fixed = with_fixed_spaces(env) is env
         self._one_action = _one_more_axis if is_fixed else partial(_batch_of_one, env.action_space)
         self._finalizer = weakref.finalize(self, recording.finish)
@@ -174,7 +177,8 @@ class RecordedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         recording = self._recording
         begun = recording.begin_reset(seed, options)
         try:
-            observation, info = result = self.env.reset(seed=seed, options=options)
+            result: _Reset = self._results.call_reset(self.env.reset, seed=seed, options=options)
+            observation, info = self._results.reset(result)
         except BaseException as error:
             recording.fail(error)
             raise
@@ -187,13 +191,13 @@ class RecordedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         begun = recording.begin_step(self._one_action(action))
         try:
             result = self.env.step(action)
+            observation, reward, terminated, truncated, info = self._results.step(result)
         except BaseException as error:
             recording.fail(error)
             raise
-        observation, reward, terminated, truncated, info = result
         read = add_info({}, info, 0, 1) if recording.reads_infos else {}
-        flags = [bool(terminated)], [bool(truncated)]
-        step = self._one(observation), [one_number(reward)], *flags, read
+        numbers = np.array([reward]), np.array([terminated]), np.array([truncated])
+        step = self._one(observation), *numbers, read
         recording.finish_step(begun, step)
         return result
 
@@ -218,24 +222,10 @@ class RecordedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         return getattr(self.env, name)
 
     def _one(self, observation: Any) -> Any:
-        """The observation as that of a vector of one."""
-        if (
-            type(observation) is np.ndarray
-            and observation.dtype == self._dtype
-            and observation.shape == self._shape
-        ):
+        """The checked observation as that of a vector of one."""
+        if self._is_plain:
             return observation[None]
-        empty: Any = create_empty_array(self._space, 1)
-        try:
-            return concatenate(self._space, [observation], empty)
-        except (KeyError, TypeError, ValueError) as error:
-            got = type(observation).__name__
-            if isinstance(observation, np.ndarray):
-                got = f"{observation.dtype} {observation.shape}"
-            raise ValueError(
-                f"the env returned an observation that is not in its space, expected one of "
-                f"{self._space}, got {got}; correct the env"
-            ) from error
+        return _batch_of_one(self._space, observation)
 
 
 class RecordedVectorEnv(VectorWrapper[Any, Any, Any, Any, Any]):

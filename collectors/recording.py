@@ -7,34 +7,35 @@ import os
 import threading
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 from gymnasium.vector import AutoresetMode
 
-from stepwell.buffers import SequenceReplayBuffer
-from stepwell.buffers.replay_writer import ReplayWriter, check_flush_seconds
-from stepwell.buffers.whole_numbers import is_whole
-from stepwell.collectors.policies.policy_caller import ChoiceChecker
-from stepwell.collectors.result_reader import RawStep, ResultReader
-from stepwell.collectors.session_facts import describe
-from stepwell.collectors.session_writer import (
+from ..buffers import SequenceReplayBuffer
+from ..buffers.replay_writer import ReplayWriter, check_flush_seconds
+from ..buffers.whole_numbers import is_whole
+from ..wrappers.fixed_spaces import FixedVectorSpaces, with_fixed_vector_spaces
+from .policies.policy_caller import ChoiceChecker
+from .result_reader import RawStep, ResultReader
+from .session_facts import describe
+from .session_writer import (
     RecordedWriter,
+    SpaceWatch,
     begin_session,
     end_session,
     note_kept,
     spec_of_rows,
     stacks_are_known,
 )
-from stepwell.collectors.step_result import (
+from .step_result import (
     EpisodeMetadata,
     InfoReader,
     MetadataOrFunction,
     StepResult,
 )
-from stepwell.collectors.vector_envs import Vector, declared_info, is_ale, refuse_bad_reset
-from stepwell.wrappers.fixed_spaces import FixedVectorSpaces, with_fixed_vector_spaces
+from .vector_envs import Vector, declared_info, is_ale, refuse_bad_reset
 
 __all__ = ["BegunReset", "BegunStep", "Recording", "ReplayOrPath"]
 
@@ -52,13 +53,7 @@ class BegunStep(NamedTuple):
 
 
 class BegunReset(NamedTuple):
-    """A reset of the envs marked in ``chosen`` [N], of all when None.
-
-    Args:
-        chosen: The envs.
-        seeds: The seeds that they are given, by env.
-        has_options: They are given options.
-    """
+    """A reset of the envs marked in ``chosen`` [N], of all when None, with seeds by env."""
 
     chosen: np.ndarray | None
     seeds: Mapping[int, int]
@@ -66,40 +61,32 @@ class BegunReset(NamedTuple):
 
 
 class Recording:
-    """Writes what an env returns to the caller's loop.
+    """Writes what an env returns to the caller's loop; options not explained are `Collector`'s."""
 
-    Each step is two calls: `begin_step` checks the actions before the env gets them, and
-    `finish_step` writes the rows, all or none of them. Whatever happens in between, the rows so far
-    stay whole, and the next call must be a reset.
+    # Each step is two calls: `begin_step` checks the actions before the env gets them, and
+    # `finish_step` writes the rows, all or none of them. Whatever happens in between, the rows so
+    # far stay whole, and the next call must be a reset.
 
-    Args:
-        envs: The vector env, or a single env as a vector of one that is never stepped.
-        replay: Stores the rows; or the folder of a store.
-        info: Info fields to store, as in `Collector`.
-        metadata: Facts about episodes, as in `Collector`.
-        frame_stack: Frames that the envs stack, as in `Collector`.
-        flush_seconds: No row waits longer than this, plus a step, to be stored durably.
-        is_single: The env is a single one.
-        policy: Name of what chooses the actions, for the facts of the session.
-        held_bytes: Rows are stored by `flush` alone, so that `discard` can drop them, until there
-            are so many bytes of them.
-
-    Raises:
-        ValueError: The env does not declare an autoreset mode, or ``flush_seconds`` is negative.
-        TypeError: The replay is none, or a space, an info field or the metadata cannot be stored.
-    """
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a recorded env cannot be pickled or copied: expected each row to be stored once, got "
+            "a copy; copy env.unwrapped, or record an env of its own in each process"
+        )
 
     def __init__(
         self,
-        envs: Vector,
-        replay: ReplayOrPath,
+        envs: Vector,  # or a single env, as a vector of one that is never stepped
+        replay: ReplayOrPath,  # or the folder of a store
         *,
         info: Mapping[str, object] | None,
         metadata: MetadataOrFunction | None,
         frame_stack: int | None,
-        flush_seconds: float,
-        is_single: bool = False,
+        flush_seconds: float,  # no row waits longer than this, plus a step, to be stored durably
+        is_single: bool = False,  # the env is a single one
+        # Name of what chooses the actions, for the facts of the session
         policy: str = "the caller's loop",
+        # Rows are stored by `flush` alone, so that `discard` can drop them, until there are so many
+        # bytes of them.
         held_bytes: int = 0,
     ) -> None:
         if not isinstance(replay, SequenceReplayBuffer | str | os.PathLike):
@@ -151,25 +138,14 @@ class Recording:
         return bool(self._info.missing)
 
     def log_extras(self, arrays: Mapping[str, object]) -> None:
-        """Note extras of the coming action, ``[n, ...]`` by name.
-
-        Raises:
-            ValueError: One is no array of numbers with an entry for each env, or has a name that
-                the first step did not have. None is noted then.
-        """
+        """Note extras of the coming action, ``[n, ...]`` by name: all, or none on an error."""
         self._checker.refuse_unknown(arrays)
         n = self.reader.rows
         checked = {name: self._checker.extra(name, rows, n) for name, rows in arrays.items()}
         self._extras.update((name, rows.copy()) for name, rows in checked.items())
 
     def begin_step(self, action: object) -> BegunStep:
-        """Check the actions of a step; nothing has changed if they are refused.
-
-        Raises:
-            ValueError: They do not fit the action space, or the extras are others than before.
-            ResetNeeded: An env needs a reset first.
-            SpecMismatch: The replay holds other rows.
-        """
+        """Check the actions of a step; nothing has changed if they are refused."""
         reader = self.reader
         if self._needs_reset or (reader.any_ended and reader.mode is AutoresetMode.DISABLED):
             raise self._reset_needed()
@@ -214,12 +190,7 @@ class Recording:
             raise
 
     def begin_reset(self, seed: object, options: Mapping[str, object] | None) -> BegunReset:
-        """Check a reset; nothing has changed if it is refused.
-
-        Raises:
-            ValueError: These envs cannot be reset now.
-            ResetNeeded: All envs need a reset first.
-        """
+        """Check a reset; nothing has changed if it is refused."""
         if self._is_closed:
             raise self._closed()
         num_envs, chosen = self.reader.num_envs, None
@@ -267,12 +238,8 @@ class Recording:
             self._writer.flush()
 
     def discard(self) -> bool:
-        """Drop all rows since the last flush; the next call must be a reset.
-
-        Returns:
-            False if there were too many to hold them back: then some are stored, and none is
-            dropped.
-        """
+        """Drop all rows since the last flush; the next call must be a reset."""
+        # False if there were too many to hold them back: then some are stored, and none is dropped.
         if isinstance(self._writer, RecordedWriter) and not self._writer.discard():
             return False
         self._waiting, self._unresolved = [], []
@@ -313,30 +280,34 @@ class Recording:
     def _begin_session(self) -> None:
         """Bind the replay to the rows' Spec, now that the extras are known."""
         spec = self.spec.with_more(self._checker.extra_fields)
-        facts = describe(
-            [self._envs],
-            policy=self._policy,
-            seed=None,
-            session=len(self.replay.sessions),
-            reseed_steps=None,
-            missing=self._info.missing,
-        )
-        writer = begin_session(
-            self.replay,
-            spec,
-            facts,
-            self._flush_seconds,
-            known_stacks=self._known_stacks,
-            is_recorded=True,
-            held_bytes=self._held_bytes,
-        )
-        self.replay.attach(writer)
+        # Other sessions may begin at the same time: the number in the facts must stay this one's.
+        with self.replay.write_lock:
+            facts = describe(
+                [self._envs],
+                policy=self._policy,
+                seed=None,
+                session=len(self.replay.sessions),
+                reseed_steps=None,
+                missing=self._info.missing,
+            )
+            writer = begin_session(
+                self.replay,
+                spec,
+                facts,
+                self._flush_seconds,
+                known_stacks=self._known_stacks,
+                is_recorded=True,
+                held_bytes=self._held_bytes,
+            )
+            writer.watch = SpaceWatch(spec, self._envs.single_observation_space)
+            self.replay.attach(writer)
         self._no_actions = {
             field.name: np.empty((0, *field.source_shape), field.numpy_dtype)
             for field in spec.fields
             if field.is_chosen
         }
         with writer.guard:
+            # Rows of which the extras were not known yet have waited here.
             waiting, self._waiting = self._waiting, []
             self._writer = writer
             for result in waiting:
@@ -364,12 +335,8 @@ class Recording:
             one.write_to(self._writer)
 
     def _resolve(self, writer: ReplayWriter, continued: np.ndarray | None) -> None:
-        """Write the rows of which it was not known whether they ended their episodes.
-
-        Args:
-            writer: Writes them.
-            continued: [n] bool: the episodes that did not end with the newest of them.
-        """
+        """Write the rows of which it was not known whether they ended their episodes."""
+        # ``continued`` [n] bool marks the episodes that did not end with the newest of them.
         results, self._unresolved = self._unresolved, []
         if results and continued is not None:
             results[-1] = results[-1].without_end(continued)
@@ -402,14 +369,8 @@ def _copied(result: StepResult) -> StepResult:
 def _seeds_by_env(
     seed: object, num_envs: int, chosen: np.ndarray | None, *, by_place: bool
 ) -> dict[int, int]:
-    """The seeds of a reset by env, as far as they are whole numbers.
-
-    Args:
-        seed: The argument of the reset.
-        num_envs: Number of envs N.
-        chosen: [N] bool: the envs that are reset; None for all.
-        by_place: Seeds are counted over the envs that are reset, not over all.
-    """
+    """The whole-number seeds, by env, of a reset of the ``chosen`` [N], of all when None."""
+    # ``by_place``: seeds are counted over the envs that are reset, not over all.
     envs: Sequence[int] = range(num_envs) if chosen is None else np.flatnonzero(chosen).tolist()
     places = range(len(envs)) if by_place else envs
     found: dict[int, int] = {}

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stepwell.buffers import Tree
-from stepwell.buffers.progress import Part, Status, format_bytes, rate
+from ..buffers import Tree
+from ..buffers.progress import Part, Status, format_bytes, rate
 
 __all__ = [
     "CollectReport",
@@ -32,6 +32,7 @@ class CollectReport:
         cut: Episodes whose recording stopped before they ended (a worker died, or another call
             began from a reset).
         restarts: Envs that were restarted because their worker process died.
+        outside: Rows of a replay or a rollout whose observation is not in the env's space, or NaN.
         seconds: Wall-clock time, in seconds.
         env_seconds: Part of it spent waiting for the envs.
         policy_seconds: Part of it spent in the policy.
@@ -57,6 +58,7 @@ class CollectReport:
     lengths: tuple[int, ...]
     cut: int
     restarts: int
+    outside: int
     seconds: float
     env_seconds: float
     policy_seconds: float
@@ -104,6 +106,7 @@ class CollectReport:
             parts.append(f"rows of {format_bytes(self.stored_bytes)}{smaller}")
         lost = [f"{self.cut} cut"] if self.cut else []
         lost += [f"{self.restarts} restarted"] if self.restarts else []
+        lost += [f"{self.outside:,} outside of the space"] if self.outside else []
         total = max(self.seconds, 1e-9)
         shares = (
             f"env {self.env_seconds / total:.0%}  policy {self.policy_seconds / total:.0%}  "
@@ -114,13 +117,13 @@ class CollectReport:
         return "\n".join(("  ".join([*parts, *lost]), "  ".join([shares, *digest, *where])))
 
     def _repr_html_(self) -> str | None:
-        from stepwell.buffers.pictures.summaries import or_none  # only notebooks need it
+        from ..buffers.pictures.summaries import or_none  # only notebooks need it
 
         return or_none(self._html)
 
     def _html(self) -> str:
-        from stepwell.buffers.pictures.markup import section, sparkline, table
-        from stepwell.buffers.pictures.summaries import spread_text
+        from ..buffers.pictures.markup import section, sparkline, table
+        from ..buffers.pictures.summaries import spread_text
 
         total = max(self.seconds, 1e-9)
         shares = ", ".join(
@@ -139,6 +142,7 @@ class CollectReport:
             "lengths": spread_text(self.lengths),
             "cut": self.cut,
             "restarts": self.restarts,
+            "outside of the space": self.outside,
             "rows": f"{format_bytes(self.raw_bytes)}, stored as {format_bytes(self.stored_bytes)}",
             "steps of the replay": self.total_steps,
             "digest": self.digest,
@@ -209,13 +213,7 @@ class EpisodeReport(NamedTuple):
 def collect_status(
     report: CollectReport, *, steps: int | None = None, episodes: int | None = None
 ) -> Status:
-    """The progress of `Collector.collect`: counts, speed, returns and size.
-
-    Args:
-        report: The report so far.
-        steps: Env steps to take.
-        episodes: Episodes to record, where no number of steps is given.
-    """
+    """The progress of `Collector.collect` to its goal: counts, speed, returns and size."""
     if steps is not None:
         fraction = min(1.0, report.steps / steps)
         parts = [Part(f"{report.steps:,} / {steps:,} steps"), *rate_parts(report)]

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorWrapper
 
-from stepwell.buffers.whole_numbers import is_whole
-from stepwell.collectors.step_result import value_of
-from stepwell.collectors.vector_envs import Vector, is_ale, is_partial, mode_of
-from stepwell.wrappers.snapshots import is_snapshot
-from stepwell.wrappers.workers.vector_env import WorkerVectorEnv
+from ..buffers.whole_numbers import is_whole
+from ..wrappers.snapshots import is_snapshot
+from ..wrappers.workers.vector_env import WorkerVectorEnv
+from .step_result import value_of
+from .vector_envs import Vector, is_ale, is_partial, mode_of
 
 __all__ = ["Reseed", "ResetSeeds"]
 
@@ -21,30 +21,21 @@ _Info = Mapping[str, Any]
 
 
 class Reseed(NamedTuple):
-    """When resets are seeded that would not be otherwise, and with which seeds.
+    """When resets are seeded that would not be otherwise, and with which seeds."""
 
-    Args:
-        steps: Env steps of an env since its last seed, after which its next reset gets one.
-        seed_of: The n-th of these seeds of an env, by the index of the env and n.
-    """
-
-    steps: int
-    seed_of: Callable[[int, int], int]
+    steps: int  # env steps since its last seed, after which its next reset gets one
+    seed_of: Callable[[int, int], int]  # the n-th of these seeds, by the index of the env and n
 
 
 class ResetSeeds:
-    """The seeds of the resets of one vector env.
+    """The seeds of the resets of one vector env."""
 
-    An env whose newest reset reported ``info["reset_seed"]`` seeds them itself. Of the others, the
-    first end of an episode after so many env steps is followed by a seeded reset of this env alone,
-    where the vector env is known to leave the others alone then. Where the caller resets each env
-    anyway (DISABLED), every reset is seeded, unless that loads a game again.
-
-    Args:
-        envs: The vector env.
-        first_env: Index of the first one of these envs among all of a Collector's.
-        reseed: When resets are seeded; None for never.
-    """
+    # An env whose newest reset reported ``info["reset_seed"]`` seeds them itself. Of the others,
+    # the first end of an episode after so many env steps is followed by a seeded reset of this env
+    # alone, where the vector env is known to leave the others alone then. Where the caller resets
+    # each env anyway (DISABLED), every reset is seeded, unless that loads a game again.
+    # ``first_env`` is the index of the first one of these envs among all of a Collector's; without
+    # a ``reseed`` no such reset is seeded.
 
     def __init__(self, envs: Vector, first_env: int, reseed: Reseed | None) -> None:
         self._envs = envs
@@ -67,12 +58,7 @@ class ResetSeeds:
         """The resets that are read now had options, without which no seed leads to their rows."""
 
     def begin(self, seeds: Mapping[int, int], info: _Info) -> None:
-        """Start over with a reset of all envs.
-
-        Args:
-            seeds: Their seeds, by env, as far as they got any.
-            info: The reset's info.
-        """
+        """Start over with a reset of all envs: its info, and the seeds by env, if they got any."""
         n = self._envs.num_envs
         # Of pools of EnvPool that have seeds of their own, a seed says nothing.
         self._given = dict(seeds) if getattr(self._envs.unwrapped, "takes_seeds", True) else {}
@@ -92,13 +78,8 @@ class ResetSeeds:
         self._reseed = None
 
     def due(self, ended: np.ndarray, terminated: np.ndarray, last_info: _Info) -> list[int]:
-        """The envs whose next reset is to be seeded.
-
-        Args:
-            ended: [N] bool: their episodes have ended.
-            terminated: [N] bool: the MDP has.
-            last_info: The info of the last rows.
-        """
+        """The envs whose next reset is to be seeded, of those that have ``ended`` [N] bool."""
+        # ``terminated`` [N] bool: the MDP has ended. ``last_info`` is that of the last rows.
         if self._reseed is None:
             return []
         return [
@@ -122,16 +103,8 @@ class ResetSeeds:
         return [self._given[env] if env in envs else None for env in range(self._envs.num_envs)]
 
     def facts_of(self, env: int, info: _Info, place: int) -> dict[str, object]:
-        """Facts about a reset: its seed, no-ops and snapshot, as far as they are known.
-
-        Args:
-            env: The env.
-            info: The reset's info.
-            place: Row of the env in it.
-
-        Raises:
-            ValueError: The env reports a seed that is none.
-        """
+        """Facts about a reset: its seed, no-ops and snapshot, as far as they are known."""
+        # ``place`` is the row of the env in the info.
         # As nearly every call is for a short episode of a quick env, this must cost little.
         seed = self._given.pop(env, None) if self._given else None
         own = value_of(info, "reset_seed", place) if "reset_seed" in info else None
@@ -168,11 +141,9 @@ class ResetSeeds:
 
 
 def _takes_seeds_of_some(envs: Vector) -> bool:
-    """Test whether the envs are known to take a reset of some, each with its own seed.
-
-    Others may reset all envs then, or none, without an error; a vector wrapper may have a state of
-    its own for each env. In DISABLED mode, the caller resets some envs anyway.
-    """
+    """Test whether the envs are known to take a reset of some, each with its own seed."""
+    # Others may reset all envs then, or none, without an error; a vector wrapper may have a state
+    # of its own for each env. In DISABLED mode, the caller resets some envs anyway.
     if mode_of(envs) is AutoresetMode.DISABLED:
         return isinstance(envs.unwrapped, SyncVectorEnv | AsyncVectorEnv)
     if isinstance(envs, VectorWrapper):

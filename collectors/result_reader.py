@@ -12,49 +12,39 @@ from typing import Any, cast
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from stepwell.buffers import Layout, Tree
-from stepwell.buffers.spec import flatten, unflatten
-from stepwell.collectors.reset_seeds import Reseed, ResetSeeds
-from stepwell.collectors.step_result import (
+from ..buffers import Layout, Tree
+from ..buffers.spec import flatten, unflatten
+from ..wrappers.exact_values import exactly, flags_of, numbers_in, rewards_of
+from ..wrappers.final_observations import OverwriteDetector
+from .reset_seeds import Reseed, ResetSeeds
+from .step_result import (
     EpisodeMetadata,
     InfoReader,
     StepResult,
-    StepResults,
 )
-from stepwell.collectors.vector_envs import FrameCounters, Vector, is_ale, mode_of, returns_copies
-from stepwell.wrappers.final_observations import OverwriteDetector
+from .vector_envs import FrameCounters, Vector, is_ale, mode_of, returns_copies
 
 __all__ = ["RawStep", "ResultReader"]
 
+_BOOL = np.dtype(np.bool_)
 _Info = Mapping[str, Any]
 RawStep = tuple[Any, Any, Any, Any, _Info]
 
 
 class ResultReader:
-    """Reads the results of one vector env, and knows its newest rows.
-
-    Args:
-        envs: The vector env.
-        layout: The nesting of its observations.
-        info: Reads the declared info fields.
-        metadata: Gives the metadata of an episode that begins.
-        first_env: Index of the first one of these envs among all of a Collector's.
-        reseed: When resets are seeded that would not be otherwise; None for never.
-        copies: Copy each observation; None does so where the envs may write to it again.
-
-    Raises:
-        ValueError: The env does not declare an autoreset mode.
-    """
+    """Reads the results of one vector env, and knows its newest rows."""
 
     def __init__(
         self,
         envs: Vector,
-        layout: Layout,
+        layout: Layout,  # the nesting of its observations
         info: InfoReader,
         metadata: EpisodeMetadata,
-        first_env: int = 0,
+        first_env: int = 0,  # index of the first of these envs among all of a Collector's
+        # When resets are seeded that would not be otherwise; None: never
         reseed: Reseed | None = None,
         *,
+        # Copy each observation; None: where the envs may write to it again
         copies: bool | None = None,
     ) -> None:
         self.envs = envs
@@ -102,21 +92,11 @@ class ResultReader:
         self,
         observation: object,
         info: object,
-        seeds: Mapping[int, int],
+        seeds: Mapping[int, int],  # that envs were given, by their index
         *,
-        has_options: bool = False,
+        has_options: bool = False,  # the envs were given options, too
     ) -> StepResult:
-        """The rows of a reset of all envs.
-
-        Args:
-            observation: As the envs returned it.
-            info: The same.
-            seeds: The seeds that envs were given, by their index.
-            has_options: The envs were given options, too.
-
-        Raises:
-            TypeError: The info is no dict.
-        """
+        """The rows of a reset of all envs."""
         if not isinstance(info, Mapping):
             raise TypeError(
                 "envs.reset(): expected an info that is a dict of arrays, as gymnasium's vector "
@@ -142,21 +122,19 @@ class ResultReader:
             self._overwrites.begin_step()
 
     def of_step(self, step: RawStep) -> list[StepResult]:
-        """The rows of a step, in the order in which they count; then `due` is known.
-
-        Rows of resets that a seeded one is to replace are left out.
-
-        Args:
-            step: What the envs returned.
-        """
+        """The rows of a step, in the order in which they count; then `due` is known."""
+        # Rows of resets that a seeded one is to replace are left out.
         observation, reward, terminated, truncated, info = step
         self._reset_seeds.vector_steps += 1
         # Copied, as all that is kept: the next step may write into the same arrays.
-        reward = np.array(reward, np.float64)
+        n = len(terminated) if self._is_ale else self.num_envs
+        is_right = type(reward) is np.ndarray and reward.dtype == np.float64
+        reward = reward.copy() if is_right and reward.shape == (n,) else rewards_of(reward, n)
         # Few rows have flags, which are copied there.
-        terminated, truncated = np.asarray(terminated, np.bool_), np.asarray(truncated, np.bool_)
-        if reward.shape != terminated.shape:
-            reward = _one_number_each(reward, len(terminated))
+        if not _are_flags(terminated, n):
+            terminated = flags_of(terminated, n, "terminated")
+        if not _are_flags(truncated, n):
+            truncated = flags_of(truncated, n, "truncated")
         if self.mode is AutoresetMode.SAME_STEP:
             return self._last_and_first_rows(observation, reward, terminated, truncated, info)
         result = self._one_row_each(observation, reward, terminated, truncated, info)
@@ -167,49 +145,6 @@ class ResultReader:
             self.due = self._reset_seeds.due(self.ended, terminated, info)
         return [result]
 
-    def of_steps(
-        self,
-        observation: object,
-        reward: np.ndarray,
-        is_first: np.ndarray,
-        terminated: np.ndarray,
-        truncated: np.ndarray,
-        info: _Info,
-    ) -> StepResults:
-        """The rows of T steps of envs that run on a device, in NEXT_STEP mode.
-
-        Args:
-            observation: ``[T, N, ...]``, nested like the observation space.
-            reward: [T, N] numbers.
-            is_first: [T, N] bool: the env was reset instead of stepped.
-            terminated: [T, N] bool.
-            truncated: [T, N] bool.
-            info: ``[T, N, ...]`` by name, with masks ``_name`` where not all envs give it.
-        """
-        shape = is_first.shape
-        steps, n = shape
-        self._reset_seeds.vector_steps += steps
-        leaves = self._flat(observation)
-        if self._info.missing:
-            flat = {name: rows.reshape(-1, *rows.shape[2:]) for name, rows in info.items()}
-            declared = self._info.read(flat, steps * n)
-            for name, rows in declared.items():
-                leaves[name] = rows.reshape(*shape, *rows.shape[1:])
-        begun: list[int] = np.flatnonzero(is_first.any(axis=1)).tolist()
-        metadata = {
-            step: self._metadata_of(
-                is_first[step].nonzero()[0], None, {key: rows[step] for key, rows in info.items()}
-            )
-            for step in begun
-        }
-        newest = {name: rows[-1] for name, rows in self._flat(observation).items()}
-        first = is_first[-1].copy() if is_first[-1].any() else None
-        self._keep_newest(unflatten(self._layout, newest), first, n, None)
-        self.ended = terminated[-1] | truncated[-1]
-        self.any_ended = bool(self.ended.any())
-        reward = reward.astype(np.float64)
-        return StepResults(leaves, reward, is_first, terminated, truncated, metadata)
-
     def of_some_resets(
         self,
         observation: object,
@@ -219,15 +154,7 @@ class ResultReader:
         *,
         has_options: bool = False,
     ) -> StepResult:
-        """The rows of a reset of the envs marked in ``chosen`` [N], and no others.
-
-        Args:
-            observation: As the envs returned it.
-            info: The same.
-            chosen: The envs that were reset.
-            seeds: As in `of_reset`.
-            has_options: The same.
-        """
+        """The rows of a reset of the envs marked in ``chosen`` [N], and no others."""
         self._reset_seeds.give(seeds)
         restarted = _restarted(info)
         first = chosen | restarted
@@ -410,7 +337,7 @@ class ResultReader:
                 if self._overwrites.is_lost(place, [one[name] for name in batch], rows):
                     raise _overwritten(place, "the memory of the reset's observation")
         return {
-            name: np.stack([one[name] for one in single]).astype(rows.dtype, copy=False)
+            name: np.stack([exactly(one[name], rows.dtype, rows.shape[1:], name) for one in single])
             for name, rows in batch.items()
         }
 
@@ -431,7 +358,7 @@ class ResultReader:
         """Keep the newest observations, in memory that no env writes to, for policy and writers."""
         layout = self._layout
         if isinstance(layout, str):
-            rows = np.asarray(observation)
+            rows = _array(layout, observation)
             self.observation = rows.copy() if self._copies else rows
             leaves = {layout: self.observation}
         else:
@@ -446,8 +373,8 @@ class ResultReader:
 
     def _flat(self, value: object) -> dict[str, np.ndarray]:
         if isinstance(self._layout, str):
-            return {self._layout: np.asarray(value)}
-        return {name: np.asarray(leaf) for name, leaf in flatten(self._layout, value)}
+            return {self._layout: _array(self._layout, value)}
+        return {name: _array(name, leaf) for name, leaf in flatten(self._layout, value)}
 
     def _partial_env_ids(self, info: _Info) -> np.ndarray | None:
         """Envs of these rows, where the env answers for fewer than all (ale-py `batch_size`)."""
@@ -462,19 +389,17 @@ class ResultReader:
         return ended
 
 
+def _are_flags(value: Any, n: int) -> bool:
+    return type(value) is np.ndarray and value.dtype is _BOOL and value.shape == (n,)
+
+
+def _array(name: str, value: Any) -> np.ndarray:
+    return value if type(value) is np.ndarray else numbers_in(value, name)
+
+
 def _restarted(info: _Info) -> np.ndarray:
     """[n] bool: first rows of episodes that begin because their worker process died."""
     return np.asarray(info.get("worker_restarted", False), np.bool_)
-
-
-def _one_number_each(rewards: np.ndarray, n: int) -> np.ndarray:
-    """Rewards [n], from scalars that the envs gave as arrays of one."""
-    if rewards.size != n or len(rewards) != n:
-        raise ValueError(
-            f"rewards: expected one number for each of {n} envs, got shape {rewards.shape}; wrap "
-            f"the envs so that they give one number"
-        )
-    return rewards.reshape(n)
 
 
 def _with_lives_left(terminated: np.ndarray, info: _Info) -> np.ndarray | None:

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
-from stepwell.buffers import Spec
-from stepwell.buffers.spec import ArrayTree, FieldKind, key_of, kind_of, unflatten
-from stepwell.collectors.policies.policy_caller import PolicyState
-from stepwell.collectors.step_result import StepResult, StepResults
+from ..buffers import Spec
+from ..buffers.spec import ArrayTree, FieldKind, key_of, kind_of, unflatten
+from .policies.policy_caller import PolicyState, copied
+from .step_result import StepResult
 
 if TYPE_CHECKING:
-    from stepwell.buffers import Rollout
-    from stepwell.buffers.rollout.rollout import Bootstrap
+    from ..buffers import Rollout
+    from ..buffers.rollout.rollout import Bootstrap
 
 __all__ = ["RolloutWriter", "Value"]
 
@@ -36,17 +36,11 @@ class _OpenEnd(NamedTuple):
 
 
 class RolloutWriter:
-    """Writes the rows ``[T, N, ...]`` of rollouts that follow each other, aligned as transitions.
+    """Writes rows ``[T, N, ...]`` of rollouts that follow each other, aligned as transitions."""
 
-    A row begins with an observation, is completed by an action, and is closed by the action's
-    result: the next one of its env. Envs that run ahead of the others write rows beyond T; these,
-    and rows that are not closed yet, begin the next rollout.
-
-    Args:
-        num_envs: Number of envs N.
-        spec: The fields of observations, actions and info.
-        state: A recurrent policy's state.
-    """
+    # A row begins with an observation, is completed by an action, and is closed by the action's
+    # result: the next one of its env. Envs that run ahead of the others write rows beyond T; these,
+    # and rows that are not closed yet, begin the next rollout. ``state`` is a recurrent policy's.
 
     def __init__(self, num_envs: int, spec: Spec, state: PolicyState | None) -> None:
         self._all = np.arange(num_envs)
@@ -97,13 +91,8 @@ class RolloutWriter:
         return 1 if self._common_row is None else max(1, self._steps - self._common_row)
 
     def check_out(self, out: Rollout, steps: int) -> None:
-        """Refuse a rollout whose arrays these rows do not fit.
-
-        Raises:
-            TypeError: It is no rollout.
-            ValueError: Its arrays have other shapes or dtypes.
-        """
-        from stepwell.buffers import Rollout
+        """Refuse a rollout whose arrays these rows do not fit, in shape or dtype."""
+        from ..buffers import Rollout
 
         if not isinstance(out, Rollout):
             raise TypeError(f"out: expected a Rollout, got {type(out).__name__}; leave it out")
@@ -122,12 +111,7 @@ class RolloutWriter:
                 )
 
     def begin(self, steps: int, out: Rollout | None) -> None:
-        """Prepare for T rows of each env, of which those beyond the last rollout are the first.
-
-        Args:
-            steps: Number of rows T.
-            out: A rollout whose arrays are reused.
-        """
+        """Prepare for T rows of each env, of which those beyond the last rollout are the first."""
         done, self._steps = self._steps, steps
         count = 0 if self.is_empty else int(self._row.max()) - done + 1
         # Copies: these may be the very arrays that are reused.
@@ -186,13 +170,8 @@ class RolloutWriter:
             self._has_observation[envs] = True
 
     def act(self, leaves: _Leaves, state: _Leaves, env_ids: np.ndarray | None) -> None:
-        """Complete the newest rows with the actions chosen from them.
-
-        Args:
-            leaves: Actions and extras ``[n, ...]`` by field name.
-            state: The policy's state before, ``[n, ...]`` by name.
-            env_ids: [n] indices of the envs, all when None.
-        """
+        """Complete the newest rows with actions and extras, and the state before, ``[n, ...]``."""
+        # All are by name; ``env_ids`` [n] are the envs, all when None.
         envs = self._all if env_ids is None else env_ids
         place = self._place(envs)
         if state:
@@ -206,60 +185,15 @@ class RolloutWriter:
         else:
             self._has_action[envs] = True
 
-    def extend(self, chosen: _Leaves, results: StepResults) -> None:
-        """Close the newest rows of all envs, and those of T - 1 steps, and begin the last ones.
-
-        It does what T calls of `act` and `observe` do. All envs are at the same row.
-
-        Args:
-            chosen: Actions and extras ``[T, N, ...]`` by field name.
-            results: The T steps that they led to.
-        """
-        assert self._common_row is not None
-        row, steps = self._common_row, len(results.reward)
-        for name, rows in chosen.items():
-            if name not in self._arrays:  # the first call determines extras
-                self._make(name, len(self._arrays["mask"]), rows.shape[2:], rows.dtype)
-            self._arrays[name][row : row + steps] = rows
-        arrays, closed = self._arrays, ~results.is_first
-        columns = {
-            "reward": results.reward,
-            "terminated": results.terminated,
-            "truncated": results.truncated,
-            **{name: results.leaves[name] for name in self._infos},
-        }
-        for name, column in columns.items():
-            mask = closed.reshape(closed.shape + (1,) * (column.ndim - 2))
-            np.copyto(arrays[name][row : row + steps], column, "unsafe", mask)
-        arrays["mask"][row : row + steps] = closed
-        self._row += steps
-        self._common_row += steps
-        self._grow()
-        after = slice(row + 1, row + 1 + steps)
-        for name in self._observed:
-            arrays[name][after] = results.leaves[name]
-        arrays["is_first"][after] = results.is_first
-        self._has_action.fill(False)
-
     def finish(
         self,
-        value: Value | None,
-        returns: Sequence[float],
+        value: Value | None,  # returns values of the observations to bootstrap from: floats [K]
+        returns: Sequence[float],  # of the episodes that ended, as the lengths
         lengths: Sequence[int],
-        rng: np.random.Generator,
+        rng: np.random.Generator,  # shuffles the minibatches
     ) -> Rollout:
-        """The rollout of the T rows.
-
-        Args:
-            value: Returns the values of the observations to bootstrap from.
-            returns: Returns of the episodes that ended.
-            lengths: Their lengths.
-            rng: Shuffles the minibatches.
-
-        Raises:
-            ValueError: The values are not floats ``[K]``.
-        """
-        from stepwell.buffers import Rollout
+        """The rollout of the T rows."""
+        from ..buffers import Rollout
 
         rows = {name: array[: self._steps] for name, array in self._arrays.items()}
         return Rollout(
@@ -365,7 +299,7 @@ class RolloutWriter:
             self._arrays[name][:rows] = before[:rows]
 
     def _bootstrap(self, value: Value | None, rows: _Leaves) -> Bootstrap:
-        from stepwell.buffers.rollout.rollout import Bootstrap
+        from ..buffers.rollout.rollout import Bootstrap
 
         is_open = rows["truncated"] | rows["cut"]
         is_open[-1] = True
@@ -375,7 +309,8 @@ class RolloutWriter:
         state = self._tree(leaves)
         values = None
         if value is not None and len(step):
-            result = value(observation) if self._state is None else value(observation, state)
+            given = copied(observation)
+            result = value(given) if self._state is None else value(given, copied(state))
             values = _checked_values(result, len(step))
         elif value is not None:
             values = np.zeros(0, np.float32)

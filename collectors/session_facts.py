@@ -14,14 +14,13 @@ from typing import Any, cast
 
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
-from gymnasium.wrappers import TransformReward
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
-from stepwell.buffers.space_json import spaces_facts
-from stepwell.collectors.vector_envs import Vector, mode_of, one_number, recipe_of
-from stepwell.wrappers import SeededResets
-from stepwell.wrappers.fixed_spaces import FixedSpaces, FixedVectorSpaces
-from stepwell.wrappers.versions import module_versions, versions_of
+from ..buffers.space_json import spaces_facts
+from ..wrappers import SeededResets
+from ..wrappers.fixed_spaces import FixedSpaces, FixedVectorSpaces
+from ..wrappers.versions import module_versions, versions_of
+from .vector_envs import Vector, mode_of, recipe_of
 
 __all__ = ["describe", "machine_facts"]
 
@@ -29,26 +28,17 @@ _VECTOR_KWARGS = ("num_envs", "vectorization_mode", "vector_kwargs")
 
 
 def describe(
-    groups: Sequence[Vector],
+    groups: Sequence[Vector],  # after their first reset
     *,
-    policy: object,
-    seed: int | None,
-    session: int,
+    policy: object,  # or a name for what chose the actions
+    seed: int | None,  # that all others are derived from; None where there is none
+    session: int,  # the number of the run that the seeds are derived from, too
     reseed_steps: int | None,
+    # The value that means "not there", by the name of the info field
     missing: Mapping[str, np.ndarray],
-    shard: tuple[int, int] | None = None,
+    shard: tuple[int, int] | None = None,  # None where there is one machine only
 ) -> dict[str, object]:
-    """JSON-able facts about a run: the envs, the policy, the seed, the versions and the machine.
-
-    Args:
-        groups: The vector envs, after their first reset.
-        policy: The policy, or a name for what chose the actions.
-        seed: The seed that all others are derived from; None where there is none.
-        session: The number of the run that the seeds are derived from, too.
-        reseed_steps: As in `Collector`.
-        missing: The value that means "not there", by the name of the info field.
-        shard: As in `Collector`; None where there is one machine only.
-    """
+    """JSON-able facts about a run: the envs, the policy, the seed, the versions and the machine."""
     recipe = recipe_of(groups[0])
     return {
         # As it is read back from a file, so that the two can be compared.
@@ -73,12 +63,7 @@ def describe(
 
 @functools.cache
 def machine_facts() -> Mapping[str, str]:
-    """The machine, as far as the numbers that envs compute may depend on it.
-
-    Example:
-        >>> sorted(machine_facts())
-        ['libc', 'machine', 'python', 'system']
-    """
+    """The machine, as far as the numbers that envs compute may depend on it."""
     return {
         "python": platform.python_version(),
         "system": platform.system(),
@@ -95,7 +80,10 @@ def _env_spec(groups: Sequence[Vector]) -> dict[str, object]:
         return {"shared_generator": True}
     texts = {text for group in groups for text in _spec_texts(group)}
     (text,) = texts if len(texts) == 1 else (None,)
-    return {} if text is None else {"env_spec": text}
+    if text is None:
+        return {}
+    module = groups[0].metadata.get("env_module")
+    return {"env_spec": text, **({"env_module": module} if isinstance(module, str) else {})}
 
 
 def _frame_rate(envs: Vector) -> dict[str, object]:
@@ -124,7 +112,7 @@ def _spec_texts(envs: Vector) -> set[str | None]:
     declared = envs.metadata.get("env_spec")
     if isinstance(declared, str):
         return {declared}
-    from stepwell.wrappers.recipe import spec_of  # loads all of gymnasium's wrappers
+    from ..wrappers.recipe import spec_of, spec_text  # loads all of gymnasium's wrappers
 
     envs = envs.env if isinstance(envs, FixedVectorSpaces) else envs
 
@@ -133,7 +121,7 @@ def _spec_texts(envs: Vector) -> set[str | None]:
     if type(envs) is AsyncVectorEnv and envs.spec is not None:
         kwargs = {k: v for k, v in envs.spec.kwargs.items() if k not in _VECTOR_KWARGS}
         try:  # functions among the kwargs are no JSON
-            return {dataclasses.replace(envs.spec, kwargs=kwargs).to_json()}
+            return {spec_text(dataclasses.replace(envs.spec, kwargs=kwargs))}
         except (AttributeError, TypeError, ValueError):
             return {None}
     return {None}
@@ -141,10 +129,9 @@ def _spec_texts(envs: Vector) -> set[str | None]:
 
 def _without_own(env: Any) -> Any:
     """A single env as the user gave it, without what `as_vector` wraps it in."""
-    inner: Any = env.env if isinstance(env, SeededResets) else env
-    if not (isinstance(inner, TransformReward) and inner.func is one_number):
+    if not isinstance(env, SeededResets):
         return env
-    inner = inner.env
+    inner: Any = env.env
     return inner.env if isinstance(inner, FixedSpaces) and not inner.lengths else inner
 
 

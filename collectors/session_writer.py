@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
-from stepwell.buffers import Chunk, SequenceReplayBuffer, Spec
-from stepwell.buffers.replay_writer import ReplayWriter
-from stepwell.buffers.spec import field_of
-from stepwell.buffers.storage.protocol import Storage
-from stepwell.collectors.step_result import InfoReader
-from stepwell.collectors.vector_envs import Vector, frame_stack_of, has_known_stacks
+import gymnasium
+import numpy as np
+
+from ..buffers import Chunk, SequenceReplayBuffer, Spec
+from ..buffers.replay_writer import ReplayWriter
+from ..buffers.spec import field_of
+from ..buffers.storage.protocol import Storage
+from ..wrappers.check.watch import all_limits_of, outside_of
+from .step_result import InfoReader
+from .vector_envs import Vector, frame_stack_of, has_known_stacks
 
 __all__ = [
     "RecordedWriter",
+    "SpaceWatch",
     "begin_session",
     "end_session",
     "note_kept",
@@ -28,19 +34,9 @@ __all__ = [
 def spec_of_rows(
     envs: Vector, replay: SequenceReplayBuffer | None, info: InfoReader, frame_stack: int | None
 ) -> Spec:
-    """The fields of the rows of envs, without the extras, which the first action shows.
-
-    Args:
-        envs: The vector env.
-        replay: The replay that the rows are for.
-        info: Reads the declared info fields.
-        frame_stack: Number of stacked frames that the user declares; None takes the known one, or
-            1 where the replay holds whole stacks already.
-
-    Raises:
-        TypeError: A space cannot be stored.
-        ValueError: The first frames of a declared stack cannot be reconstructed.
-    """
+    """The fields of the rows of envs, without the extras, which the first action shows."""
+    # ``frame_stack`` is the number of frames that the user declares; None takes the known one, or 1
+    # where the replay holds whole stacks already.
     if frame_stack is None and replay is not None and _holds_whole_stacks(replay, envs):
         frame_stack = 1
     stack, padding = frame_stack_of(envs, frame_stack)
@@ -65,54 +61,117 @@ def stacks_are_known(groups: Sequence[Vector], spec: Spec) -> bool:
 def begin_session(
     replay: SequenceReplayBuffer,
     spec: Spec,
-    facts: Mapping[str, object],
-    flush_seconds: float,
+    facts: Mapping[str, object],  # about the session, with ``num_envs``
+    flush_seconds: float,  # no row waits longer than this to be stored
     *,
-    known_stacks: bool,
-    is_recorded: bool = False,
-    has_digest: bool = True,
+    known_stacks: bool,  # the envs are known to stack frames right
+    is_recorded: bool = False,  # the envs are recorded, and write while other sessions may do so
+    has_digest: bool = True,  # compute that of the rows, unless the envs are recorded
+    # Of recorded envs: rows are stored by `flush` alone, so that `RecordedWriter` can discard them,
+    # until there are so many bytes of them.
     held_bytes: int = 0,
 ) -> ReplayWriter:
-    """Bind the replay to the rows' Spec, and make the writer of a session.
+    """Bind the replay to the rows' Spec, all fields of a row, and make the writer of a session."""
+    # Streams are numbered from 0 on. The envs of several sessions that write in turns get different
+    # numbers: those of recorded envs, of which each is a session, and a Collector beside them.
+    with replay.write_lock:
+        replay.bind(spec, facts)
+        num_envs = cast("int", facts["num_envs"])
+        beside = _sessions.setdefault(replay, weakref.WeakKeyDictionary())
+        taken = [one for one in beside.values() if is_recorded or one.is_recorded]
+        first = min(
+            number
+            for number in (0, *(one.stop for one in taken))
+            if all(number >= one.stop or number + num_envs <= one.first for one in taken)
+        )
+        target = _Streams(replay, first, num_envs, is_recorded=is_recorded, held_bytes=held_bytes)
+        written = target if is_recorded or first else replay
+        kind = RecordedWriter if is_recorded else ReplayWriter
+        writer = kind(
+            written,
+            num_envs,
+            flush_seconds,
+            known_stacks=known_stacks,
+            has_digest=has_digest and not is_recorded,
+        )
+        beside[writer] = target
+        return writer
 
-    Streams are numbered from 0 on. The envs of several sessions that write in turns get different
-    numbers: those of recorded envs, of which each is a session, and a Collector beside them.
 
-    Args:
-        replay: The replay.
-        spec: All fields of a row.
-        facts: Facts about the session, with ``num_envs``.
-        flush_seconds: No row waits longer than this to be stored.
-        known_stacks: The envs are known to stack frames right.
-        is_recorded: The envs are recorded, and write while other sessions may do so.
-        has_digest: Compute the digest of the rows, unless the envs are recorded.
-        held_bytes: Of recorded envs: rows are stored by `flush` alone, so that `RecordedWriter` can
-            discard them, until there are so many bytes of them.
+class SpaceWatch:
+    """Tells of observations that are not in their space, once an env, and counts their rows."""
 
-    Raises:
-        SpecMismatch: The replay holds other rows, or rows of other envs.
-    """
-    replay.bind(spec, facts)
-    num_envs = cast("int", facts["num_envs"])
-    beside = _sessions.setdefault(replay, weakref.WeakKeyDictionary())
-    taken = [one for one in beside.values() if is_recorded or one.is_recorded]
-    first = min(
-        number
-        for number in (0, *(one.stop for one in taken))
-        if all(number >= one.stop or number + num_envs <= one.first for one in taken)
-    )
-    target = _Streams(replay, first, num_envs, is_recorded=is_recorded, held_bytes=held_bytes)
-    written = target if is_recorded or first else replay
-    kind = RecordedWriter if is_recorded else ReplayWriter
-    writer = kind(
-        written,
-        num_envs,
-        flush_seconds,
-        known_stacks=known_stacks,
-        has_digest=has_digest and not is_recorded,
-    )
-    beside[writer] = target
-    return writer
+    # It sees chunks rather than rows, which takes hardly any time.
+
+    def __init__(self, spec: Spec, space: gymnasium.Space[object]) -> None:
+        self.rows = 0
+        """Rows so far that have such an observation."""
+        self._space = space
+        self._limits: dict[str, tuple[Any, Any]] = {}
+        self._stacks = {field.name for field in spec.fields if field.stack > 1}
+        names = _names_of(spec.observation)
+        for name, limits in zip(names, all_limits_of(space), strict=True):
+            if limits is not None:
+                is_stack = name in self._stacks  # of which a row has the newest frame
+                low, high = (one[-1] if is_stack and np.ndim(one) else one for one in limits)
+                self._limits[name] = low, high
+        self._told = set[int]()
+        self._seen: dict[int, tuple[int, int]] = {}
+
+    def __call__(self, chunks: Sequence[Chunk]) -> None:
+        """See rows that were stored."""
+        if not self._limits or not chunks:
+            return
+        # All at once first: nearly always all are in the space, and chunks may be short and many.
+        is_right = not any(
+            outside_of(np.concatenate([chunk.fields[name] for chunk in chunks]), limits).any()
+            for name, limits in self._limits.items()
+        )
+        for chunk in chunks:
+            episode, stop = self._seen.get(chunk.stream, (-1, 0))
+            # The newest row of a chunk may come once more, in the next one. An episode whose rows
+            # were discarded begins anew.
+            again = int(episode == chunk.episode and stop - chunk.first_row == 1)
+            self._seen[chunk.stream] = chunk.episode, chunk.first_row + chunk.rows
+            if is_right:
+                continue
+            wrong = np.zeros(chunk.rows - again, np.bool_)
+            for name, limits in self._limits.items():
+                wrong |= outside_of(chunk.fields[name][again:], limits)
+            self._tell(chunk.stream, wrong, chunk.first_row + again, "an episode")
+
+    def see_rollout(self, columns: Mapping[str, np.ndarray]) -> None:
+        """See the rows ``[T, N, ...]`` of a rollout that are stored nowhere else, by field name."""
+        wrong: np.ndarray | None = None
+        for name, limits in self._limits.items():
+            rows = columns[name][:, :, -1] if name in self._stacks else columns[name]
+            marks = outside_of(rows.reshape(-1, *rows.shape[2:]), limits).reshape(rows.shape[:2])
+            wrong = marks if wrong is None else wrong | marks
+        if wrong is not None and np.count_nonzero(wrong):
+            for env in range(wrong.shape[1]):
+                self._tell(env, wrong[:, env], 0, "a rollout")
+
+    def _tell(self, env: int, wrong: np.ndarray, first_row: int, of: str) -> None:
+        """Count the marked rows of an env, and warn of the first one."""
+        count = int(np.count_nonzero(wrong))
+        self.rows += count
+        if count and env not in self._told:
+            self._told.add(env)
+            row = first_row + int(wrong.argmax())
+            warnings.warn(
+                f"env {env}: expected observations in {self._space}, got one with a value that is "
+                f"NaN or outside of it, in row {row} of {of}; it is stored as it is: correct the "
+                f"env, or its space",
+                stacklevel=3,
+            )
+
+
+def _names_of(layout: Any) -> list[str]:
+    """The fields of nested observations, with the keys of a Dict in the order of the alphabet."""
+    if isinstance(layout, str):
+        return [layout]
+    parts = [layout[k] for k in sorted(layout)] if isinstance(layout, Mapping) else layout
+    return [name for part in parts for name in _names_of(part)]
 
 
 class RecordedWriter(ReplayWriter):
@@ -173,18 +232,10 @@ def _failure_of(work: Callable[[], None]) -> str:
 
 
 class _Streams:
-    """A replay as one of several sessions that write in turns sees it.
+    """A replay as one of several sessions that write in turns sees it; see `begin_session`."""
 
-    The session numbers its streams from 0 on, and its episodes as if no other one wrote; both
-    numbers are replaced where they are taken.
-
-    Args:
-        replay: Stores the chunks.
-        first: The stream of the session's first env.
-        num_envs: Number of envs N.
-        is_recorded: As in `begin_session`.
-        held_bytes: As in `begin_session`.
-    """
+    # The session numbers its streams from 0 on, and its episodes as if no other one wrote; both
+    # numbers are replaced where they are taken.
 
     def __init__(
         self,
@@ -260,6 +311,10 @@ class _Streams:
         return True
 
     def _add(self, chunks: Sequence[Chunk]) -> None:
+        with self._target.write_lock:
+            self._add_alone(chunks)
+
+    def _add_alone(self, chunks: Sequence[Chunk]) -> None:
         free = self.storage.index.next_episode
         self._is_alone &= free == self._next_episode
         renumbered: list[Chunk] = []

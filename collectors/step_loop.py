@@ -11,11 +11,9 @@ One vector step is, in this order (`StepLoop.step`):
 A row is therefore counted at once, and written behind the next step, or by `flush`. Each row is
 counted once and written once, whatever happens in between.
 
-Envs on a device are stepped many times at once (`StepLoop._scan`), with the same results: the
-device chooses and steps T times; the newest rows are written; the results are counted one step
-after the other, each followed by the user's functions; and all are written, or those that were
-counted where a function raises an error. Where only some episodes count, each step is written
-alone.
+Envs on a device take many steps at once, with the policy; then `StepsAhead` stands for both, and
+hands out one step after the other. Where an error is raised, or all episodes that count have ended,
+those that are left are dropped: nobody has seen them.
 
 What a step returns for an env, by autoreset mode:
 
@@ -51,18 +49,17 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from stepwell.buffers import Layout
-from stepwell.buffers.replay_writer import ReplayWriter
-from stepwell.buffers.spec import kind_of, unflatten
-from stepwell.collectors.policies.policy_caller import Choice, PolicyCaller
-from stepwell.collectors.report import EpisodeReport, StepReport
-from stepwell.collectors.step_result import StepResult, StepResults
-from stepwell.collectors.vector_stepper import Stepper, StepperGroups
+from ..buffers import Layout
+from ..buffers.replay_writer import ReplayWriter
+from ..buffers.spec import kind_of, unflatten
+from .policies.policy_caller import Choice, PolicyCaller
+from .report import EpisodeReport, StepReport
+from .step_result import StepResult
+from .steps_ahead import StepsAhead
+from .vector_stepper import Stepper, StepperGroups
 
 if TYPE_CHECKING:
-    from stepwell.buffers.bridges.jax_policies import JaxPolicy
-    from stepwell.buffers.bridges.torch_policies import TorchPolicy
-    from stepwell.collectors.rollout_writer import RolloutWriter
+    from .rollout_writer import RolloutWriter
 
 __all__ = ["EpisodeCounter", "StepLoop"]
 
@@ -70,23 +67,7 @@ _LOG = logging.getLogger("stepwell.collectors")
 
 
 class StepLoop:
-    """Steps the envs with the policy, counts the rows and passes them to the writers.
-
-    Args:
-        stepper: Steps the envs.
-        policy: Calls the policy.
-        counter: Counts rows and episodes.
-        layout: The nesting of observations.
-        on_step: Called with the rows of each step or reset.
-        on_episode: Called with each episode that counts, when it ends.
-        make_replay_writer: Makes the replay writer, once the policy has chosen for the first time,
-            before the envs are stepped; None where no replay is written.
-        scanned: The policy, where it steps envs on a device many times at once.
-        most_at_once: Steps that it takes at once, at most.
-
-    Raises:
-        TypeError: ``on_step`` or ``on_episode`` cannot be called.
-    """
+    """Steps the envs with the policy, counts the rows and passes them to the writers."""
 
     def __init__(
         self,
@@ -94,11 +75,14 @@ class StepLoop:
         policy: PolicyCaller,
         counter: EpisodeCounter,
         layout: Layout,
+        # Called with the rows of each step or reset
         on_step: Callable[[StepReport], None] | None = None,
+        # Called with each that counts, when it ends
         on_episode: Callable[[EpisodeReport], None] | None = None,
+        # Called once the policy has chosen for the first time, before the envs are stepped; None
+        # where no replay is written
         make_replay_writer: Callable[[], ReplayWriter] | None = None,
-        scanned: JaxPolicy | TorchPolicy | None = None,
-        most_at_once: int = 1,
+        ahead: StepsAhead | None = None,  # of envs on a device; stepper and policy hand them out
     ) -> None:
         for name, function in (("on_step", on_step), ("on_episode", on_episode)):
             if function is not None and not callable(function):
@@ -110,7 +94,7 @@ class StepLoop:
         self._on_step = on_step
         self._on_episode = on_episode
         self._make_replay_writer = make_replay_writer
-        self._scanned, self._most_at_once = scanned, most_at_once
+        self._ahead = ahead
         self._maybe_ended: np.ndarray | None = None
         self._counted: list[StepResult] = []  # and not written yet
         self.unresolved: list[StepResult] = []
@@ -136,14 +120,22 @@ class StepLoop:
         self.env_seconds += time.perf_counter() - began
 
     def step(self, most: int = 1) -> None:
-        """One vector step, in the order that the head of this file gives.
-
-        Args:
-            most: Envs that run on a device take up to so many steps.
-        """
-        if self._scanned is not None:
-            self._scan(self._scanned, min(most, self._most_at_once))
+        """One vector step; of envs on a device up to ``most`` steps."""
+        ahead, counter = self._ahead, self._counter
+        if ahead is None:
+            self._step()
             return
+        began = time.perf_counter()
+        ahead.take(most if counter.counts_all or ahead.may_drop else 1)
+        self.env_seconds += time.perf_counter() - began
+        try:
+            while ahead.left and not counter.is_complete:
+                self._step()
+        finally:
+            ahead.drop()
+
+    def _step(self) -> None:
+        """One vector step, in the order that the head of this file gives."""
         stepper, maybe_ended = self._stepper, self._maybe_ended
         env_ids = stepper.env_ids
         began = time.perf_counter()
@@ -165,55 +157,6 @@ class StepLoop:
         self.policy_seconds += decided - began
         self.env_seconds += sent - decided + received - written
         self.write_seconds += written - sent
-
-    def _scan(self, policy: JaxPolicy | TorchPolicy, steps: int) -> None:
-        """Take T vector steps of envs on a device at once; then all of them are written.
-
-        The rows are the same as of T calls of `step`. Where only some episodes count, steps behind
-        the end of the last one are dropped.
-        """
-        began = time.perf_counter()
-        first = getattr(policy, "steps", None)
-        if first is None and not self._counter.counts_all:
-            steps = 1  # what this policy has drawn for more cannot be taken back
-        done, results = cast("Stepper", self._stepper).scan(policy, steps)
-        self.env_seconds += time.perf_counter() - began
-        began = time.perf_counter()
-        leaves = self._policy.check_steps(done.action, done.extras, steps)
-        self.policy_seconds += time.perf_counter() - began
-        if self.replay_writer is None and self._make_replay_writer is not None:
-            self.replay_writer = self._make_replay_writer()
-        began = time.perf_counter()
-        counter = self._counter
-        if counter.counts_all:
-            self._write()
-            counted = 0
-            try:
-                for step in range(steps):
-                    counted = step + 1
-                    self._count([results.at(step)])
-            finally:
-                self._counted = []
-                self._write_steps(leaves, results, counted)
-        else:
-            for step in range(steps):
-                chosen = {name: rows[step] for name, rows in leaves.items()}
-                self._write(Choice(chosen, chosen, {}))
-                self._count([results.at(step)])
-                if counter.is_complete:
-                    if first is not None:
-                        cast("JaxPolicy", policy).steps = first + step + 1
-                    break
-        self.write_seconds += time.perf_counter() - began
-
-    def _write_steps(self, leaves: Mapping[str, np.ndarray], results: StepResults, n: int) -> None:
-        """Write the first n of some steps of all envs."""
-        if n < len(results.reward):
-            leaves, results = {k: rows[:n] for k, rows in leaves.items()}, results.until(n)
-        if self.rollout_writer is not None:
-            self.rollout_writer.extend(leaves, results)
-        if self.replay_writer is not None:
-            results.write_to(self.replay_writer, leaves)
 
     def begin_rollout(self, writer: RolloutWriter) -> None:
         """Give the writer the envs' newest rows, unless they are about to be written anyway."""
@@ -239,10 +182,8 @@ class StepLoop:
         return bool(results)
 
     def flush(self) -> None:
-        """Store all rows, including the newest ones, from which no action was chosen yet.
-
-        Unresolved rows are stored as rows of episodes that continue.
-        """
+        """Store all rows, including the newest ones, from which no action was chosen yet."""
+        # Unresolved rows are stored as rows of episodes that continue.
         if self.unresolved and self._maybe_ended is not None:
             self._resolve(self._maybe_ended)
         self._write()
@@ -270,10 +211,8 @@ class StepLoop:
         self._count(results)
 
     def _count(self, results: list[StepResult]) -> None:
-        """Count the results, keep the rows that are to be written, and call the user's functions.
-
-        The functions see everything counted: first the steps, then the episodes that ended.
-        """
+        """Count the results, keep the rows that are to be written, call the user's functions."""
+        # The functions see everything counted: first the steps, then the episodes that ended.
         counter = self._counter
         lost, ended = len(counter.lost), len(counter.ended)
         reports: list[StepReport] = []
@@ -293,7 +232,8 @@ class StepLoop:
                 self._on_episode(episode)
 
     def _report_of(self, result: StepResult) -> StepReport:
-        """The result, just counted, for the user's function; its arrays cannot be written to."""
+        """The result, just counted, for the user's function."""
+        # Its arrays cannot be written to, and are copies, as torch writes all the same.
         counter = self._counter
         envs = counter.envs_of(result)
         no_row = np.zeros(len(envs), np.bool_)
@@ -318,12 +258,8 @@ class StepLoop:
         )
 
     def _write(self, choice: Choice | None = None, env_ids: np.ndarray | None = None) -> None:
-        """Write the rows that were counted, each once, even on an error, and their actions if any.
-
-        Args:
-            choice: The actions that were chosen from the newest rows.
-            env_ids: [n] indices of their envs, all when None.
-        """
+        """Write the counted rows, each once, even on an error, and the newest ones' actions."""
+        # ``env_ids`` [n] are the envs of these, all when None.
         results, self._counted = self._counted, []
         rollout, replay = self.rollout_writer, self.replay_writer
         for result in results:
@@ -339,13 +275,9 @@ class StepLoop:
 
 
 class EpisodeCounter:
-    """Counts steps, returns and lengths, and chooses episodes by the order of their *starts*.
+    """Counts steps, returns and lengths, and chooses episodes by the order of their *starts*."""
 
-    Choosing by which ones finish first would favour short episodes.
-
-    Args:
-        num_envs: Number of envs N.
-    """
+    # Choosing by which ones finish first would favour short episodes.
 
     def __init__(self, num_envs: int) -> None:
         self._all = np.arange(num_envs)
@@ -366,14 +298,9 @@ class EpisodeCounter:
         return list(range(first, self._next_number))
 
     def begin(self, numbers: Sequence[int] | None = None, *, replaces: bool = True) -> None:
-        """Start a new count.
-
-        Args:
-            numbers: Only so many of the episodes that start from now on count, under these numbers;
-                None for all.
-            replaces: An episode that begins where one was cut counts in its place; otherwise the
-                env is listed in ``lost``.
-        """
+        """Start a new count: of all episodes, or of the next that start, under these numbers."""
+        # An episode that begins where one was cut counts in its place; otherwise, without
+        # ``replaces``, the env is listed in ``lost``.
         self.steps = 0
         self.rows = 0
         self.ended: list[EpisodeReport] = []
@@ -518,6 +445,6 @@ class EpisodeCounter:
 
 
 def _read_only(array: np.ndarray) -> np.ndarray:
-    view = array.view()
-    view.flags.writeable = False
-    return view
+    copy = array.copy()
+    copy.flags.writeable = False
+    return copy

@@ -7,15 +7,14 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
-from stepwell.buffers.episode import checked_facts
-from stepwell.buffers.replay_writer import ReplayWriter, as_dtype_of
+from ..buffers.episode import checked_facts
+from ..buffers.replay_writer import ReplayWriter, as_dtype_of
 
 __all__ = [
     "EpisodeMetadata",
     "InfoReader",
     "MetadataOrFunction",
     "StepResult",
-    "StepResults",
     "info_of",
     "value_of",
 ]
@@ -28,30 +27,21 @@ index of the env and the info of its reset."""
 
 
 class StepResult(NamedTuple):
-    """The result of one vector step in a single form, for every autoreset mode.
+    """The result of one vector step in a single form, for every autoreset mode."""
 
-    It holds the first half of a row for each of n envs; the other half is the action that the
-    policy chooses from it. Flags are None where no row has them, as in nearly every step.
+    # It holds the first half of a row for each of n envs; the other half is the action that the
+    # policy chooses from it. Flags are None where no row has them, as in nearly every step.
 
-    Args:
-        env_ids: [n] indices of the envs; None for all in order.
-        leaves: Observation ``[n, ...]`` by field name, then the declared info fields.
-        reward: [n] float64, 0 where an episode begins.
-        is_first: [n] bool: the row of a reset.
-        terminated: [n] bool: the MDP ended with this row.
-        truncated: [n] bool: the env's clock ended the episode with this row.
-        metadata: Facts about the episodes that begin, by env index.
-        restarts: Number of rows that begin an episode because a worker process died.
-    """
-
-    env_ids: np.ndarray | None
+    env_ids: np.ndarray | None  # [n] indices of the envs; None for all in order
+    # Observation [n, ...] by field name, then the declared info fields
     leaves: Mapping[str, np.ndarray]
-    reward: np.ndarray
-    is_first: np.ndarray | None = None
-    terminated: np.ndarray | None = None
-    truncated: np.ndarray | None = None
+    reward: np.ndarray  # [n] float64, 0 where an episode begins
+    is_first: np.ndarray | None = None  # [n] bool: the row of a reset
+    terminated: np.ndarray | None = None  # [n] bool: the MDP ended with this row
+    truncated: np.ndarray | None = None  # [n] bool: the env's clock ended the episode with this row
+    # About the episodes that begin, by env index
     metadata: Mapping[int, Mapping[str, object]] | None = None
-    restarts: int = 0
+    restarts: int = 0  # rows that begin an episode because a worker process died
 
     @classmethod
     def of_resets(
@@ -112,76 +102,11 @@ class StepResult(NamedTuple):
         )
 
 
-class StepResults(NamedTuple):
-    """The results of T vector steps of all N envs.
-
-    Args:
-        leaves: Observation ``[T, N, ...]`` by field name, then the declared info fields.
-        reward: [T, N] float64, 0 where an episode begins.
-        is_first: [T, N] bool: the row of a reset.
-        terminated: [T, N] bool: the MDP ended with this row.
-        truncated: [T, N] bool: the env's clock ended the episode with this row.
-        metadata: Facts about the episodes that begin, by step and env index.
-    """
-
-    leaves: Mapping[str, np.ndarray]
-    reward: np.ndarray
-    is_first: np.ndarray
-    terminated: np.ndarray
-    truncated: np.ndarray
-    metadata: Mapping[int, Mapping[int, Mapping[str, object]]]
-
-    def at(self, step: int) -> StepResult:
-        """One of the steps, as if it had been alone."""
-
-        def some(flags: np.ndarray) -> np.ndarray | None:
-            return flags[step] if flags[step].any() else None
-
-        has_ended = bool((self.terminated[step] | self.truncated[step]).any())
-        return StepResult(
-            None,
-            {name: rows[step] for name, rows in self.leaves.items()},
-            self.reward[step],
-            some(self.is_first),
-            self.terminated[step] if has_ended else None,
-            self.truncated[step] if has_ended else None,
-            self.metadata.get(step),
-        )
-
-    def until(self, steps: int) -> StepResults:
-        """The first ones of the steps."""
-        return StepResults(
-            {name: rows[:steps] for name, rows in self.leaves.items()},
-            self.reward[:steps],
-            self.is_first[:steps],
-            self.terminated[:steps],
-            self.truncated[:steps],
-            {step: facts for step, facts in self.metadata.items() if step < steps},
-        )
-
-    def write_to(self, writer: ReplayWriter, chosen: Mapping[str, np.ndarray]) -> None:
-        """Add these steps, and the actions that led to them, to a replay."""
-        writer.extend(
-            chosen,
-            self.leaves,
-            self.reward,
-            is_first=self.is_first,
-            terminated=self.terminated,
-            truncated=self.truncated,
-            metadata=self.metadata,
-        )
-
-
 class InfoReader:
-    """Reads declared fields from a vector env's info, whichever keys are there at a step.
+    """Reads declared fields from a vector env's info, whichever keys are there at a step."""
 
-    Args:
-        missing: The value that means "not there", by field name; it also determines the
-            field's dtype and shape.
-
-    Raises:
-        TypeError: A value is no number and no array of numbers.
-    """
+    # ``missing`` has the value that means "not there", by field name: a number or an array of them,
+    # which also determines the field's dtype and shape.
 
     def __init__(self, missing: Mapping[str, object]) -> None:
         if not isinstance(missing, Mapping):
@@ -199,21 +124,12 @@ class InfoReader:
 
     @classmethod
     def of(cls, missing: Mapping[str, object] | None, declared: Mapping[str, object]) -> InfoReader:
-        """A reader of the user's fields, and of those that envs declare.
-
-        Args:
-            missing: The user's fields; None for none.
-            declared: Those of the envs, which the user's replace.
-        """
+        """A reader of the user's fields, and of others that the envs declare."""
         given = cls(missing or {}).missing
         return cls({**declared, **given})
 
     def read(self, info: Mapping[str, object], num_envs: int) -> dict[str, np.ndarray]:
-        """The declared fields ``[N, ...]`` as ``info/<name>``.
-
-        Raises:
-            SpecMismatch: A value does not fit the declared dtype and shape.
-        """
+        """The declared fields ``[N, ...]`` as ``info/<name>``, in their dtypes and shapes."""
         return {
             f"info/{name}": self._column(name, missing, info, num_envs)
             for name, missing in self.missing.items()
@@ -234,15 +150,9 @@ class InfoReader:
 
 
 class EpisodeMetadata:
-    """Gives the metadata of episodes as they begin.
+    """Gives the metadata of episodes as they begin: the user's, or what a function returns."""
 
-    Args:
-        metadata: The user's facts, or a function that returns them.
-
-    Raises:
-        TypeError: It is neither, or the facts are not JSON-able.
-        ValueError: It has a key that the Collector itself writes.
-    """
+    # They are JSON-able, with no key that the Collector itself writes.
 
     def __init__(self, metadata: MetadataOrFunction | None) -> None:
         metadata = {} if metadata is None else metadata
@@ -255,13 +165,7 @@ class EpisodeMetadata:
         self._constant = checked_facts(metadata) if isinstance(metadata, Mapping) else None
 
     def of(self, env: int, info: Mapping[str, Any], place: int) -> Mapping[str, object]:
-        """Facts about an episode that begins.
-
-        Args:
-            env: Index of its env.
-            info: The vector env's info of the reset.
-            place: Row of the env in that info.
-        """
+        """Facts about an episode that begins; ``place`` is its env's row in the reset's info."""
         if self._constant is not None:
             return self._constant
         function = cast("Callable[..., Mapping[str, object]]", self._function)
@@ -269,13 +173,7 @@ class EpisodeMetadata:
 
 
 def info_of(info: Mapping[str, Any], place: int) -> dict[str, object]:
-    """One env's part of a vector env's info; keys that the env did not give are left out.
-
-    Example:
-        >>> info = {"level": np.array([3, 0]), "_level": np.array([True, False])}
-        >>> info_of(info, 0), info_of(info, 1)
-        ({'level': 3}, {})
-    """
+    """One env's part of a vector env's info; keys that the env did not give are left out."""
     found: dict[str, object] = {}
     for key, values in info.items():
         mask = info.get(f"_{key}")
@@ -290,13 +188,7 @@ def info_of(info: Mapping[str, Any], place: int) -> dict[str, object]:
 
 
 def value_of(info: Mapping[str, Any], key: str, place: int) -> object:
-    """One env's value of one key of a vector env's info; None where the env gave none.
-
-    Example:
-        >>> info = {"level": np.array([3, 0]), "_level": np.array([True, False])}
-        >>> value_of(info, "level", 0), value_of(info, "level", 1), value_of(info, "lives", 0)
-        (3, None, None)
-    """
+    """One env's value of one key of a vector env's info; None where the env gave none."""
     mask = info.get(f"_{key}")
     if key not in info or (mask is not None and not mask[place]):
         return None
@@ -318,4 +210,5 @@ def _by_dtype(values: object, places: np.ndarray) -> list[tuple[np.ndarray, np.n
         return [(np.asarray([values], object), places)]
     if not array.dtype.hasobject:
         return [(array[places], places)]
-    return [(np.asarray(array[place])[None], np.array([place])) for place in places]
+    # A masked array as it is, for `as_dtype_of` to refuse.
+    return [(np.asanyarray(array[place])[None], np.array([place])) for place in places]

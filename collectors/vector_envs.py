@@ -14,16 +14,16 @@ from gymnasium.vector import (
     VectorEnv,
     VectorWrapper,
 )
-from gymnasium.wrappers import TransformReward
 
-from stepwell.wrappers.envpool import from_envpool, is_pool
-from stepwell.wrappers.fixed_spaces import (
+from ..wrappers.envpool import from_envpool, is_pool
+from ..wrappers.fixed_spaces import (
     require_divisible,
     with_fixed_spaces,
     with_fixed_vector_spaces,
 )
-from stepwell.wrappers.make_vector_env import declared_mode, require_spaces
-from stepwell.wrappers.seeded_resets import with_seeded_resets
+from ..wrappers.make_vector_env import declared_mode, require_spaces
+from ..wrappers.seeded_resets import with_seeded_resets
+from ..wrappers.workers.vector_env import checked_env
 
 __all__ = [
     "FrameCounters",
@@ -37,7 +37,6 @@ __all__ = [
     "is_ale",
     "is_partial",
     "mode_of",
-    "one_number",
     "recipe_of",
     "refuse_bad_reset",
     "returns_copies",
@@ -50,17 +49,9 @@ _Info = Mapping[str, Any]
 
 
 def as_groups(envs: object, frame_stack: int | None) -> list[Vector]:
-    """The ``envs`` of a Collector as a list of vector envs of one kind.
-
-    Args:
-        envs: A vector env, a single env, or a list of vector envs.
-        frame_stack: Number of stacked frames that the user declares.
-
-    Raises:
-        TypeError: It is none of these.
-        ValueError: The vector envs differ in their spaces, frame stacks or frame skips, or one of
-            several returns results of a few envs at a time.
-    """
+    """The vector env, single env or list of vector envs of a Collector as a list, of one kind."""
+    # They may not differ in their spaces, frame stacks or frame skips, nor may one of several
+    # return results of a few envs at a time.
     if not isinstance(envs, list | tuple):
         return [as_vector(envs)]
     vectors = cast("Sequence[object]", envs)
@@ -92,11 +83,7 @@ def as_groups(envs: object, frame_stack: int | None) -> list[Vector]:
 
 
 def as_vector(envs: object) -> Vector:
-    """A vector env as it is, or a vector of a single env.
-
-    Raises:
-        TypeError: It is neither, or the vector env does not declare the spaces of one env.
-    """
+    """A vector env as it is, or a vector of a single env."""
     if isinstance(envs, VectorEnv):
         require_spaces(envs)
         require_divisible(envs)
@@ -106,7 +93,7 @@ def as_vector(envs: object) -> Vector:
             f"envs: expected a gymnasium VectorEnv or Env, got {type(envs).__name__}; make one "
             f"with stepwell.make_atari, stepwell.make_vec or gymnasium.make_vec"
         )
-    single = with_seeded_resets(TransformReward(with_fixed_spaces(envs), one_number))
+    single = with_seeded_resets(with_fixed_spaces(checked_env(envs)))
     return SyncVectorEnv([lambda: single], autoreset_mode=AutoresetMode.NEXT_STEP)
 
 
@@ -135,11 +122,16 @@ class FrameCounters:
 
 
 def mode_of(envs: Vector) -> AutoresetMode:
-    """The autoreset mode that the envs declare.
-
-    Raises:
-        ValueError: They declare none.
-    """
+    """The autoreset mode that the envs declare; those that are known to lose steps are refused."""
+    kinds = [kind.__name__ for kind in type(envs.unwrapped).__mro__]
+    if "FunctionalJaxVectorEnv" in kinds and envs.num_envs > 1:
+        name = "the id" if envs.spec is None else f"{envs.spec.id!r}"
+        raise ValueError(
+            f"envs: expected a vector env whose envs all move in each step, got gymnasium's "
+            f"{type(envs.unwrapped).__name__}, in which a reset of one env drops the step of all "
+            f"others; use stepwell.JaxEnvs of the functional env, or stepwell.make_vec({name}, "
+            f"{envs.num_envs})"
+        )
     mode = declared_mode(envs)
     if not isinstance(mode, AutoresetMode):
         raise ValueError(
@@ -180,16 +172,8 @@ def returns_copies(envs: Vector) -> bool:
 
 
 def refuse_bad_reset(envs: Vector, was_reset: bool, has_ended: bool) -> None:
-    """Refuse a reset of all envs that is known to go wrong.
-
-    Args:
-        envs: The vector env.
-        was_reset: The envs were reset before.
-        has_ended: Some env's newest row ended its episode.
-
-    Raises:
-        ValueError: The reset would mix up rows.
-    """
+    """Refuse a reset of all envs that is known to go wrong: it would mix up rows."""
+    # ``was_reset``: the envs were, before. ``has_ended``: some env's newest row ended its episode.
     inner: Any = envs.unwrapped
     if was_reset and is_partial(envs):
         raise ValueError(
@@ -232,16 +216,9 @@ def frame_skip(envs: Vector) -> int:
 
 
 def frame_stack_of(envs: Vector, frame_stack: int | None) -> tuple[int, Literal["zero", "repeat"]]:
-    """Number of frames that the envs stack, and the padding of the first ones.
-
-    Args:
-        envs: The envs; the declarations of `make_atari` and `make_vec` are used, else gymnasium's
-            own wrappers are inspected.
-        frame_stack: Number that the user declares; None takes the known one, 1 where there is none.
-
-    Raises:
-        ValueError: The first frames of a declared stack cannot be reconstructed.
-    """
+    """Number of frames that the envs stack, and the padding of the first ones."""
+    # The user's number, else the declarations of `make_atari` and `make_vec`, else gymnasium's own
+    # wrappers are inspected, else 1.
     recipe = recipe_of(envs)
     # Under wrappers too, as long as they leave the observations as they are.
     is_same = envs.single_observation_space == envs.unwrapped.single_observation_space
@@ -258,14 +235,8 @@ def frame_stack_of(envs: Vector, frame_stack: int | None) -> tuple[int, Literal[
 
 
 def has_known_stacks(envs: Vector, stack: int) -> bool:
-    """True for envs of `make_atari` and `make_nes` that only wrappers of ours are around.
-
-    Their stacks are known to be right, and need not be compared with the frames before.
-
-    Args:
-        envs: The envs.
-        stack: Number of frames that the envs are said to stack.
-    """
+    """True for envs of `make_atari` and `make_nes` that only wrappers of ours are around."""
+    # Their stacks are known to be right, and need not be compared with the frames before.
     inner: Any = envs
     while isinstance(inner, VectorWrapper):
         if type(inner).__module__.split(".")[0] != "stepwell":
@@ -278,7 +249,7 @@ def has_known_stacks(envs: Vector, stack: int) -> bool:
 
 def _inspected_stack(envs: Vector, frame_stack: int | None) -> tuple[int, str]:
     """The stack and padding of the wrappers of envs that declare nothing."""
-    from stepwell.wrappers.recipe import stack_of_vector  # loads all of gymnasium's wrappers
+    from ..wrappers.recipe import stack_of_vector  # loads all of gymnasium's wrappers
 
     if frame_stack == 1:
         return 1, "repeat"
@@ -310,8 +281,3 @@ def _row_facts(group: Vector, frame_stack: int | None) -> dict[str, object]:
         "frame stack": frame_stack_of(group, frame_stack),
         "frame skip": frame_skip(group),
     }
-
-
-def one_number(reward: Any) -> float:
-    """The reward as a float: gymnasium's vector envs refuse arrays of shape (1,)."""
-    return float(np.asarray(reward).item())

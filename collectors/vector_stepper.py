@@ -9,39 +9,24 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from stepwell.buffers import Layout, Tree
-from stepwell.buffers.bridges.jax_policies import JaxPolicy
-from stepwell.buffers.bridges.torch_policies import TorchPolicy
-from stepwell.collectors.reset_seeds import Reseed
-from stepwell.collectors.result_reader import ResultReader
-from stepwell.collectors.step_result import (
+from ..buffers import Layout, Tree
+from ..wrappers.exact_values import BadValue
+from ..wrappers.final_observations import ExactInfos
+from .reset_seeds import Reseed
+from .result_reader import ResultReader
+from .step_result import (
     EpisodeMetadata,
     InfoReader,
     StepResult,
-    StepResults,
 )
-from stepwell.collectors.vector_envs import Vector, is_ale, refuse_bad_reset, split_step
-from stepwell.wrappers.final_observations import ExactInfos
-from stepwell.wrappers.jax_envs import JaxEnvs, ScannedSteps
-from stepwell.wrappers.torch_envs import TorchEnvs
+from .steps_ahead import StepsAhead
+from .vector_envs import Vector, is_ale, refuse_bad_reset, split_step
 
-__all__ = ["Stepper", "StepperGroups", "scanned_policy", "stepper_of"]
+__all__ = ["Stepper", "StepperGroups", "stepper_of"]
 
 
 class Stepper(ResultReader):
-    """Steps one vector env and keeps the newest observations for the policy.
-
-    Args:
-        envs: The vector env.
-        layout: The nesting of its observations.
-        info: Reads the declared info fields.
-        metadata: Gives the metadata of an episode that begins.
-        first_env: Index of the first one of these envs among all of a Collector's.
-        reseed: When resets are seeded that would not be otherwise; None for never.
-
-    Raises:
-        ValueError: The env does not declare an autoreset mode.
-    """
+    """Steps one vector env and keeps the newest observations for the policy; see `ResultReader`."""
 
     def __init__(
         self,
@@ -51,19 +36,20 @@ class Stepper(ResultReader):
         metadata: EpisodeMetadata,
         first_env: int = 0,
         reseed: Reseed | None = None,
+        # Of envs on a device, which are not stepped here; None for all others
+        ahead: StepsAhead | None = None,
     ) -> None:
         super().__init__(envs, layout, info, metadata, first_env, reseed)
-        self._send, self._receive = split_step(envs)
+        if ahead is None:
+            self._send, self._receive = split_step(envs)
+        else:
+            self._send, self._receive = ahead.send, ahead.receive
         self._exact_infos = ExactInfos(envs)
         self._is_waiting = False
         self._was_reset = False
 
     def reset(self, seed: int | Sequence[int]) -> list[StepResult]:
-        """Reset all envs; env i gets ``seed + i``, or the i-th seed.
-
-        Raises:
-            ValueError: These envs cannot be reset now.
-        """
+        """Reset all envs, if they can be now; env i gets ``seed + i``, or the i-th seed."""
         self.drain()
         refuse_bad_reset(self.envs, self._was_reset, bool(self.ended.any()))
         self._exact_infos.prepare()
@@ -92,13 +78,6 @@ class Stepper(ResultReader):
             results.append(self._reset_some(self.marked(self.due), self.due))
         return results
 
-    def scan(self, policy: JaxPolicy | TorchPolicy, steps: int) -> tuple[ScannedSteps, StepResults]:
-        """Let the policy step envs on a device so many times, and return the rows and actions."""
-        envs: Any = self.envs
-        done: ScannedSteps = envs.scan(policy, steps, (*self._info.missing, "reset_seed"))
-        flags = done.is_first, done.terminated, done.truncated
-        return done, self.of_steps(done.observation, done.reward, *flags, done.info)
-
     def receive_pending(self) -> list[StepResult]:
         """Receive pending results that need no further action; a single vector env has none."""
         return []
@@ -117,6 +96,8 @@ class Stepper(ResultReader):
         many: Any = np.array(seed, np.int64) if is_ale(self.envs) else list(seed)
         try:
             return self.envs.reset(seed=many)
+        except BadValue:
+            raise
         except (TypeError, ValueError, AssertionError, gymnasium.error.Error) as error:
             kind = type(self.envs.unwrapped).__name__
             raise ValueError(
@@ -138,14 +119,10 @@ class Stepper(ResultReader):
 
 
 class StepperGroups:
-    """Steps several vector envs in turns: the policy computes for one while the others step.
+    """Steps several vector envs in turns: the policy computes for one while the others step."""
 
-    It is used as one `Stepper` that answers for one group of envs at a time. Envs are numbered
-    through: those of the first group come first.
-
-    Args:
-        steppers: One for each group, two or more.
-    """
+    # It is used as one `Stepper` that answers for one group of envs at a time. Envs are numbered
+    # through: those of the first group come first.
 
     maybe_ended: np.ndarray | None = None
     """None: rows of which only the next step shows whether they ended are refused."""
@@ -237,41 +214,15 @@ def stepper_of(
     info: InfoReader,
     metadata: EpisodeMetadata,
     reseed: Reseed | None = None,
+    ahead: StepsAhead | None = None,
 ) -> Stepper | StepperGroups:
-    """A stepper of one vector env, or of several in turns.
-
-    Args:
-        groups: The vector envs.
-        layout: The nesting of their observations.
-        info: Reads the declared info fields.
-        metadata: Gives the metadata of an episode that begins.
-        reseed: When resets are seeded that would not be otherwise; None for never.
-    """
+    """A stepper of one vector env, or of several in turns; only one may have steps ``ahead``."""
     steppers: list[Stepper] = []
     first_env = 0
     for group in groups:
-        steppers.append(Stepper(group, layout, info, metadata, first_env, reseed))
+        steppers.append(Stepper(group, layout, info, metadata, first_env, reseed, ahead))
         first_env += group.num_envs
     return steppers[0] if len(steppers) == 1 else StepperGroups(steppers)
-
-
-def scanned_policy(
-    groups: Sequence[Vector], policy: object, metadata: object
-) -> JaxPolicy | TorchPolicy | None:
-    """The policy if it can step these envs many times at once, else None.
-
-    Args:
-        groups: The vector envs.
-        policy: The policy.
-        metadata: As in `Collector`. A function gets all infos of a reset, so that tensors of each
-            step are needed.
-    """
-    envs = groups[0]
-    if len(groups) == 1 and type(envs) is JaxEnvs and isinstance(policy, JaxPolicy):
-        return policy
-    if len(groups) == 1 and type(envs) is TorchEnvs and isinstance(policy, TorchPolicy):
-        return policy if envs.scans and not callable(metadata) else None
-    return None
 
 
 def _seeds_of(env_ids: np.ndarray, seed: int | Sequence[int]) -> int | Sequence[int]:

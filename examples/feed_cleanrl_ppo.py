@@ -37,9 +37,9 @@ class Agent(nn.Module):
     def get_action_and_value(self, x: Tensor, action: Tensor | None = None) -> tuple[Tensor, ...]:
         """Return the action, its log-probability and the value."""
         logprobs = self.actor(x).log_softmax(1)
-        action = torch.multinomial(logprobs.exp(), 1).squeeze(1) if action is None else action
-        logprob = logprobs.gather(1, action[:, None]).squeeze(1)
-        return action, logprob, self.critic(x).flatten()
+        chosen = torch.multinomial(logprobs.exp(), 1).squeeze(1) if action is None else action
+        logprob = logprobs.gather(1, chosen[:, None]).squeeze(1)
+        return chosen, logprob, self.critic(x).flatten()
 
 
 class Policy:  # new: the agent as a policy for the Collector

@@ -1,7 +1,7 @@
 """Collect one game on every NES emulator that is installed, and show the stored frames.
 
-python examples/nes_dataset.py                   # the demo game
-python examples/nes_dataset.py my.nes my.toml    # your cartridge and its RAM map
+python examples/nes_dataset.py                  # the demo game
+python examples/nes_dataset.py my.nes my-map    # your cartridge and its RAM map
 """
 
 import argparse
@@ -29,12 +29,12 @@ def strip(title: str, episode: sw.Episode, env: sw.NesEnv) -> np.ndarray:
 def main() -> None:
     """Press random buttons, print the episodes, and save a picture for each backend."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("files", nargs="*", help="my.nes my.toml; default: the demo game")
+    parser.add_argument("files", nargs="*", help="my.nes my-map; default: the demo game")
     parser.add_argument("--steps", type=int, default=4_000)
     parser.add_argument("--out", default="runs/nes")
     options = parser.parse_args()
-    rom, toml = [*options.files, None][:2] if options.files else write_demo(options.out)
-    game = Game.load(toml)
+    rom, ram_map = [*options.files, None][:2] if options.files else write_demo(options.out)
+    game = Game.load(ram_map)
     actions = "game" if game.actions else "simple"
     info = {name: -1 for name in ("score", "lives") if name in game.variables}
     print("NES emulators:", *(installed_backends() or ["none; pip install 'stepwell[nes]'"]))

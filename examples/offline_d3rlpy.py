@@ -38,7 +38,7 @@ def record(steps: int, out: Path) -> None:
 
 def train(out: Path, updates: int) -> None:
     """Learn from the file alone, and evaluate."""
-    import d3rlpy  # pyright: ignore[reportMissingImports]
+    import d3rlpy
     import gymnasium as gym
 
     d3rlpy.seed(0)

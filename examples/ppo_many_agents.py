@@ -77,7 +77,7 @@ class Policy:
         with torch.no_grad():
             log_probs, value = self.net(torch.from_numpy(seen))
             draw = torch.distributions.Categorical(logits=log_probs)
-            action: Tensor = draw.sample()  # type: ignore[no-untyped-call]
+            action: Tensor = draw.sample()
             log_prob = log_probs.gather(-1, action[..., None]).squeeze(-1)
         actions = {name: action[:, place].numpy() for place, name in enumerate(names)}
         return actions, {"log_prob": log_prob.numpy(), "value": value.numpy()}

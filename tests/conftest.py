@@ -13,7 +13,9 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-# Few examples of each property by default, so that a newcomer soon sees green; CI runs --proofs.
+from support.tiers import LEFT_OUT, REASONS, left_out
+
+# Few examples of each property by default, so that a newcomer soon sees green.
 for name, number in (("default", 10), ("proofs", 40)):
     hypothesis.settings.register_profile(
         name,
@@ -24,6 +26,12 @@ for name, number in (("default", 10), ("proofs", 40)):
         print_blob=True,
     )
 hypothesis.settings.register_profile("full", deadline=None, max_examples=400, print_blob=True)
+# For bugs that are planted: to see that there is one, its shortest example is not needed.
+hypothesis.settings.register_profile(
+    "planted",
+    hypothesis.settings.get_profile("proofs"),
+    phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate],
+)
 
 # Tests run side by side: threads of PyTorch that share a core with another test's wait by spinning.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -60,17 +68,23 @@ def pytest_configure(config: pytest.Config) -> None:
     multiprocessing.get_start_method()  # settles it: else TorchRL makes it "spawn" for all tests
     # Ignored where the tests run in the background of a shell; then the children would ignore it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored under nohup
     if not config.getoption("--hypothesis-profile"):
         hypothesis.settings.load_profile(tier(config))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    left_out = {"default": ("proof", "full"), "proofs": ("full",), "full": ()}[tier(config)]
     for item in items:
-        for name in left_out:
+        for name in LEFT_OUT[tier(config)]:
             if item.get_closest_marker(name):
-                option = "--proofs" if name == "proof" else "--full"
-                item.add_marker(pytest.mark.skip(reason=f"long or heavy: run with {option}"))
+                item.add_marker(pytest.mark.skip(reason=REASONS[name]))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what was left out, and how to run it."""
+    told = [report.longrepr for report in terminalreporter.stats.get("skipped", [])]
+    for line in left_out([one[2] for one in told if isinstance(one, tuple | list)]):
+        terminalreporter.write_line(line)
 
 
 def pytest_collection_finish() -> None:

@@ -32,8 +32,8 @@ FLOORS = (  # a file may import files of its own floor and of those below
     ("__init__.py",),
 )
 SMALL_FILE_LINES = 80
-# benchmarks/delivery_simulation.py uses them, too, without the collector that they are for.
-SMALL_FILES = {"collectors/distributed/placement.py", "collectors/distributed/quota.py"}
+# Pure, or with a state of its own, beside a collector of more than a thousand lines.
+SMALL_FILES = {f"collectors/distributed/{name}.py" for name in ("group_life", "placement", "quota")}
 # The folder of the key may import the folders of the value, and nothing else of stepwell.
 ALLOWED = {
     "": {"wrappers", "collectors", "buffers"},
@@ -43,8 +43,8 @@ ALLOWED = {
 }
 # The last one is a method of a replay, too, which steps envs.
 ANYWHERE = {"stepwell.__version__", "stepwell.lazy_names", "stepwell.env_at"}
-# Texts, sequences and graphs as arrays: for the env and for its rows.
-SPACES = "stepwell.wrappers.fixed_spaces."
+# Texts, sequences and graphs as arrays, and which numbers fit: for the env and for its rows.
+OF_VALUES = ("stepwell.wrappers.fixed_spaces.", "stepwell.wrappers.exact_values.")
 NOT_AT_IMPORT = {
     *("av", "cv2", "ale_py", "rich", "typer"),
     *(
@@ -86,7 +86,10 @@ def imports() -> Iterator[tuple[Path, int, str]]:
     for file, node in nodes(ast.Import):
         yield from ((file, node.lineno, alias.name) for alias in node.names)
     for file, source in nodes(ast.ImportFrom):
-        base = "." * source.level + (source.module or "")
+        base = source.module or ""
+        if source.level:
+            above = ["stepwell", *file.relative_to(PACKAGE).parts][: -source.level]
+            base = ".".join([*above, base] if base else above)
         yield from ((file, source.lineno, f"{base}.{alias.name}") for alias in source.names)
 
 
@@ -95,7 +98,7 @@ def is_command_line(file: Path) -> bool:
 
 
 def may_import(folder: str, name: str) -> bool:
-    if name in ANYWHERE or name.startswith(SPACES):
+    if name in ANYWHERE or name.startswith(OF_VALUES):
         return True
     package, _, rest = name.partition(".")
     return package != "stepwell" or rest.split(".")[0] in ALLOWED[folder]
@@ -105,8 +108,38 @@ def test_a_top_level_folder_imports_only_the_folders_that_it_may() -> None:
     assert not places(found for found in imports() if not may_import(folder_of(found[0]), found[2]))
 
 
-def test_imports_are_absolute_and_never_by_the_bare_name_of_a_folder() -> None:
-    assert not places(found for found in imports() if found[2].split(".")[0] in ("", *FOLDERS))
+def test_the_library_imports_its_own_modules_by_relative_imports() -> None:
+    own = ("stepwell", *FOLDERS)
+    found = [(file, node, each.name) for file, node in nodes(ast.Import) for each in node.names]
+    plain = [(file, node) for file, node in nodes(ast.ImportFrom) if not node.level]
+    modules = found + [(file, node, node.module or "") for file, node in plain]
+    assert not places(
+        (file, node.lineno, name) for file, node, name in modules if name.split(".")[0] in own
+    )
+
+
+def in_place(file: Path, node: ast.ImportFrom, name: str) -> Path | None:
+    """What a relative import means where a file lies: a folder, or a file without its ending."""
+    base = file.resolve().parents[node.level - 1].joinpath(*(node.module or "").split("."))
+    paths = [base / name, base]
+    return next((one for one in paths if one.is_dir() or one.with_suffix(".py").is_file()), None)
+
+
+def test_a_tool_that_follows_no_links_sees_the_arrows_between_all_rooms() -> None:
+    arrows = {
+        (file.resolve().parent, target if target.is_dir() else target.parent)
+        for file, node in nodes(ast.ImportFrom)
+        for each in node.names
+        if node.level and (target := in_place(file, node, each.name))
+    }
+    by_name = {
+        (file.parent.resolve(), target.parent.resolve())
+        for file, targets in imported_files().items()
+        for target in targets
+        if file.parent != target.parent and PACKAGE not in (file.parent, target.parent)
+    }
+    assert len(by_name) > 80
+    assert by_name <= arrows
 
 
 def test_the_package_root_holds_one_python_file() -> None:
@@ -121,13 +154,15 @@ def test_a_checkout_does_not_load_a_folder_by_its_bare_name(folder: str) -> None
     assert f"import stepwell.{folder}" in run.stderr.splitlines()[-1]
 
 
-def test_the_package_of_a_checkout_is_links_to_its_folders() -> None:
+def test_the_folders_of_a_checkout_are_links() -> None:
     package = CHECKOUT / "src" / "stepwell"
     if not package.is_dir() or (CHECKOUT / "PKG-INFO").exists():
         pytest.skip("no checkout: tests of an installed package, or a source archive")
+    # With a file of the package beside them, Python would import the folder of a clone from above.
+    assert not list(CHECKOUT.glob("*.py"))
     found = {path.name: path.is_symlink() for path in package.iterdir()}
     found.pop("__pycache__", None)
-    assert found == dict.fromkeys([*FOLDERS, "__init__.py", "py.typed"], True)
+    assert found == {**dict.fromkeys(FOLDERS, True), "__init__.py": False, "py.typed": False}
 
 
 def test_every_folder_with_modules_is_a_package() -> None:

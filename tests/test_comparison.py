@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from support.source_tree import CHECKOUT
+from support.source_tree import CHECKOUT, PACKAGE
 
 BENCHMARKS = CHECKOUT / "benchmarks"
 pytestmark = pytest.mark.skipif(not BENCHMARKS.is_dir(), reason="needs benchmarks/ of the checkout")
@@ -22,6 +22,7 @@ def in_benchmarks(program: str) -> str:
     return done.stdout
 
 
+@pytest.mark.proof
 def test_the_pages_have_the_tables_of_the_figures() -> None:
     program = (
         "import json\n"
@@ -32,6 +33,7 @@ def test_the_pages_have_the_tables_of_the_figures() -> None:
         assert Path(path).read_text("utf-8") == text, "run benchmarks/comparison.py --write"
 
 
+@pytest.mark.proof
 def test_stepwell_keeps_what_the_page_says(tmp_path: Path) -> None:
     for case in ("ends", "live"):
         folder = tmp_path / case
@@ -50,5 +52,5 @@ def test_the_citation_names_this_version() -> None:
     )
     assert lines["cff-version"] == "1.2.0"
     assert lines["license"] == "MIT"
-    assert f'__version__ = "{lines["version"]}"' in (CHECKOUT / "__init__.py").read_text("utf-8")
+    assert f'__version__ = "{lines["version"]}"' in (PACKAGE / "__init__.py").read_text("utf-8")
     assert {"message", "title"} <= lines.keys()

@@ -18,7 +18,6 @@ BRIDGES = "stepwell.buffers.bridges."
 # They load JAX, which other tests must not: their examples are run by a scenario of their own.
 WITH_JAX = (f"{BRIDGES}jax_policies", "stepwell.wrappers.jax_envs")
 NEEDS = {
-    "stepwell.buffers.storage.cloud.storage": "obstore",
     "stepwell.collectors.distributed.ray_engine": "ray",
     "stepwell.wrappers.envpool": "envpool",
     f"{BRIDGES}cleanrl": "torch",

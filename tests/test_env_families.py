@@ -22,11 +22,13 @@ def in_benchmarks(program: str) -> str:
     return done.stdout
 
 
+@pytest.mark.proof
 def test_the_page_has_the_table_of_the_figures() -> None:
     program = "print(json.dumps(f.page(json.loads(f.RESULTS.read_text()))))"
     assert json.loads(in_benchmarks(program)) == (CHECKOUT / "docs" / "envs.md").read_text("utf-8")
 
 
+@pytest.mark.proof
 def test_no_stored_row_differs() -> None:
     figures = json.loads((BENCHMARKS / "env_families.json").read_text("utf-8"))
     cases = [case for family in figures["families"] for case in family["cases"]]
@@ -34,6 +36,7 @@ def test_no_stored_row_differs() -> None:
     assert len([case for case in cases if "rows" in case]) > 600
 
 
+@pytest.mark.proof
 def test_rows_of_envs_that_are_always_there_are_those_of_bare_envs() -> None:
     names = ["CartPole-v1", "Pendulum-v1", "Blackjack-v1", "FrozenLake-v1"]
     found = json.loads(
@@ -42,6 +45,7 @@ def test_rows_of_envs_that_are_always_there_are_those_of_bare_envs() -> None:
     assert all(case["rows"] >= 120 and case["repeats"] for case in found), found
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("field", ["observation", "reward", "action"])
 def test_a_wrong_row_is_seen(field: str) -> None:
     program = (
@@ -62,6 +66,7 @@ def test_a_wrong_row_is_seen(field: str) -> None:
     assert f"differs in the {field} of row 5" in in_benchmarks(program)
 
 
+@pytest.mark.proof
 def test_an_env_that_a_seed_does_not_repeat_is_seen() -> None:
     program = (
         "_, logs = f.collected('Pendulum-v1')\n"

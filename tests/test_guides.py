@@ -55,6 +55,7 @@ def loaded(name: str) -> ModuleType:
     return module
 
 
+@pytest.mark.proof
 def test_the_pictures_of_concepts_are_drawn_by_their_script(script: ModuleType) -> None:
     stale = [path.name for path, text in script.drawn() if path.read_text("utf-8") != text]
     assert not stale, "python docs/pictures/draw_concepts.py draws them again"

@@ -130,6 +130,7 @@ def expected(tmp_path: Path, parts: int) -> str:
     return digest(both)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("hosts", [". .", "node1 node2"], ids=["here", "elsewhere"])
 def test_parts_of_several_machines_are_joined(
     hosts: str, tmp_path: Path, variables: dict[str, str]
@@ -140,6 +141,7 @@ def test_parts_of_several_machines_are_joined(
     assert not (tmp_path / "runs/cartpole.parts").exists()
 
 
+@pytest.mark.proof
 def test_a_part_that_failed_is_collected_by_the_next_run(
     tmp_path: Path, variables: dict[str, str]
 ) -> None:
@@ -156,6 +158,7 @@ def test_a_part_that_failed_is_collected_by_the_next_run(
     assert digest(tmp_path / "runs/c") == expected(tmp_path, 2)
 
 
+@pytest.mark.proof
 def test_an_array_job_collects_and_a_dependent_job_joins(
     tmp_path: Path, variables: dict[str, str]
 ) -> None:
@@ -171,6 +174,7 @@ def test_an_array_job_collects_and_a_dependent_job_joins(
     ]
 
 
+@pytest.mark.proof
 def test_a_job_starts_ray_on_its_nodes_with_a_token(
     tmp_path: Path, variables: dict[str, str]
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import runpy
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from support.needed import skip_without
 from support.source_tree import CHECKOUT
 
 NOTEBOOKS = sorted((CHECKOUT / "examples" / "notebooks").glob("*.ipynb"))
@@ -35,9 +35,7 @@ def test_there_are_notebooks() -> None:
 @each_notebook
 @pytest.mark.filterwarnings("ignore")  # of Jupyter's own
 def test_a_notebook_runs_and_shows_what_is_stored_in_it(path: Path, tmp_path: Path) -> None:
-    for package in ("nbclient", "ipykernel", *NEEDS.get(path.stem, ())):
-        if importlib.util.find_spec(package) is None:
-            pytest.skip(f"needs {package}")
+    skip_without(("nbclient", "ipykernel", *NEEDS.get(path.stem, ())))
     if not RUNNER.is_file():
         pytest.skip("needs a checkout")
     run = runpy.run_path(str(RUNNER))["run"]

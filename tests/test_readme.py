@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import subprocess
@@ -14,48 +13,52 @@ import pytest
 
 from demo_rom import write_demo
 from support import documents
+from support.needed import imported, skip_without
 from support.source_tree import CHECKOUT
 
 FOLDERS = [CHECKOUT / "docs", CHECKOUT / "examples"]
 DOCUMENTS = [CHECKOUT / "README.md", *(path for at in FOLDERS for path in sorted(at.rglob("*.md")))]
 RUN_BY_CI = ["main job", "tests"]
-# Packages of extras, by document.
+# Packages of extras, by document, less those that its code imports.
 NEEDS = {
-    "docs/agents": ["mpe2"],
-    "docs/collecting": ["stable_baselines3"],
     "docs/envpool": ["envpool"],
-    "docs/feeding/cleanrl": ["torch"],
     "docs/feeding/d3rlpy": ["h5py"],
-    "docs/feeding/minari": ["minari", "h5py", "pyarrow"],
-    "docs/feeding/sb3": ["stable_baselines3"],
+    "docs/feeding/minari": ["h5py", "pyarrow"],
     "docs/feeding/sheeprl": ["torch"],
-    "docs/feeding/tables": ["pyarrow", "google_crc32c"],
-    "docs/feeding/tianshou": ["tianshou"],
-    "docs/device-envs": ["torch", "jax"],
-    "docs/feeding/torch-and-jax": ["torch", "jax"],
-    "docs/feeding/torchrl": ["torchrl"],
-    "docs/feeding/world-models": ["torch"],
+    "docs/feeding/tables": ["google_crc32c"],
     "docs/many-machines": ["ray"],
+    "docs/migrate": ["torch"],
     "docs/nes": ["cynes"],
-    "docs/sequences": ["torch"],
     "docs/stores": ["obstore"],
     "docs/viewing": ["av"],
     "examples/dreamer/README": ["torch"],
 }
 
-each_document = pytest.mark.parametrize(
-    "document", DOCUMENTS, ids=lambda path: path.relative_to(CHECKOUT).as_posix()
+IN_EVERY_RUN = ("README.md", "docs/quickstart.md", "docs/your-own-loop.md", "docs/sampling.md")
+
+
+def name_of(document: Path) -> str:
+    return document.relative_to(CHECKOUT).as_posix()
+
+
+each_document = pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+each_document_to_run = pytest.mark.parametrize(
+    "document",
+    [
+        pytest.param(path, marks=[] if name_of(path) in IN_EVERY_RUN else pytest.mark.proof)
+        for path in DOCUMENTS
+    ],
+    ids=name_of,
 )
 
 
-@each_document
+@each_document_to_run
 def test_a_document_runs_as_written(document: Path, tmp_path: Path) -> None:
-    name = document.relative_to(CHECKOUT).with_suffix("").as_posix()
-    for package in NEEDS.get(name, []):
-        if importlib.util.find_spec(package) is None:  # to import some here would hurt other tests
-            pytest.skip(f"needs {package}")
+    name = name_of(document).removesuffix(".md")
+    script = documents.script(document.read_text("utf-8"))
+    skip_without([*imported(script), *NEEDS.get(name, [])])
     program = tmp_path / f"{document.stem}_md.py"  # no name that a library has
-    program.write_text(documents.script(document.read_text("utf-8")), encoding="utf-8")
+    program.write_text(script, encoding="utf-8")
     folder = tmp_path / "empty"
     folder.mkdir()
     if document.stem == "nes":  # the reader's cartridge

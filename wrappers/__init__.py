@@ -5,29 +5,29 @@ from typing import TYPE_CHECKING
 if __name__ != "stepwell.wrappers":  # would hold every class a second time
     raise ImportError(f"import stepwell.wrappers, not {__name__}, in a checkout as elsewhere")
 
-from stepwell import lazy_names
-from stepwell.wrappers.ale_env import AleFrameSkip, EmulatorSeed
-from stepwell.wrappers.atari import make_atari
-from stepwell.wrappers.atari_settings import atari_games
-from stepwell.wrappers.envpool import from_envpool
-from stepwell.wrappers.episodes import EpisodicLife, FireReset, NoopStart
-from stepwell.wrappers.fixed_spaces import FixedSpaces
-from stepwell.wrappers.frames import FrameSkip, FrameStack
-from stepwell.wrappers.make_vector_env import make_vec, vectorize
-from stepwell.wrappers.pixels import Crop, Grayscale, Resize
-from stepwell.wrappers.rewards import ClipReward, SignReward
-from stepwell.wrappers.seeded_resets import SeededResets
-from stepwell.wrappers.workers.vector_env import WorkerVectorEnv
+from .. import lazy_names
+from .ale_env import AleFrameSkip, EmulatorSeed
+from .atari import make_atari
+from .atari_settings import atari_games
+from .envpool import from_envpool
+from .episodes import EpisodicLife, FireReset, NoopStart
+from .fixed_spaces import FixedSpaces
+from .frames import FrameSkip, FrameStack
+from .make_vector_env import make_vec, vectorize
+from .pixels import Crop, Grayscale, Resize
+from .rewards import ClipReward, SignReward, VectorReward
+from .seeded_resets import SeededResets
+from .workers.vector_env import WorkerVectorEnv
 
 if TYPE_CHECKING:  # imported on first use
-    from stepwell.wrappers.check.vector_env import check_vector_env
-    from stepwell.wrappers.gymnasium_0_29 import patch_gymnasium
-    from stepwell.wrappers.jax_envs import JaxEnvs
-    from stepwell.wrappers.nes import NesEnv, make_nes
-    from stepwell.wrappers.old_gym.env import from_gym
-    from stepwell.wrappers.old_gym.nes_py_patch import patch_nes_py
-    from stepwell.wrappers.pettingzoo_env import from_pettingzoo
-    from stepwell.wrappers.torch_envs import TorchEnvs
+    from .check.vector_env import check_vector_env
+    from .gymnasium_0_29 import patch_gymnasium
+    from .jax_envs import JaxEnvs
+    from .nes import NesEnv, make_nes
+    from .old_gym.env import from_gym
+    from .old_gym.nes_py_patch import patch_nes_py
+    from .pettingzoo_env import from_pettingzoo
+    from .torch_envs import TorchEnvs
 
 __all__ = [
     "AleFrameSkip",
@@ -47,6 +47,7 @@ __all__ = [
     "SeededResets",
     "SignReward",
     "TorchEnvs",
+    "VectorReward",
     "WorkerVectorEnv",
     "atari_games",
     "check_vector_env",

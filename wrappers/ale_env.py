@@ -11,13 +11,13 @@ import numpy.typing as npt
 from gymnasium.core import ActType, ObsType
 from gymnasium.utils.seeding import np_random
 
-from stepwell.wrappers.ale_loads import SeededLoads
-from stepwell.wrappers.number_checks import check_whole
+from .ale_loads import SeededLoads
+from .number_checks import check_whole
 
 if TYPE_CHECKING:
     from ale_py.env import AtariEnv
 
-    from stepwell.wrappers.snapshots import SavedGame
+    from .snapshots import SavedGame
 
 Image = npt.NDArray[np.uint8]
 
@@ -75,11 +75,7 @@ class Emulator(Protocol):
 
 
 def emulator_of(env: gymnasium.Env[Any, Any]) -> Emulator:
-    """Return the emulator inside an ale-py `AtariEnv`, bare or wrapped.
-
-    Raises:
-        ValueError: The env has no emulator.
-    """
+    """Return the emulator inside an ale-py `AtariEnv`, bare or wrapped."""
     ale = getattr(env.unwrapped, "ale", None)
     if ale is None:
         raise ValueError(f"expected an env around ale-py's AtariEnv, got {env}")
@@ -111,13 +107,7 @@ def emulator_info(ale: Emulator) -> dict[str, Any]:
 
 
 def action_meanings(env: gymnasium.Env[Any, Any]) -> list[str]:
-    """Return the name of each action, as `["NOOP", "FIRE", ...]`, or [] if the env has none.
-
-    Example:
-        >>> import gymnasium
-        >>> action_meanings(gymnasium.make("CartPole-v1"))
-        []
-    """
+    """Return the name of each action, as `["NOOP", "FIRE", ...]`, or [] if the env has none."""
     meanings = getattr(env.unwrapped, "get_action_meanings", list)
     return cast("list[str]", meanings())
 
@@ -126,11 +116,7 @@ LARGEST_SEED = 2**31 - 1  # the emulator's setting is a signed 32-bit integer
 
 
 def check_seed(seed: int) -> None:
-    """Raise unless an emulator takes the seed.
-
-    Raises:
-        ValueError: The seed is not in 0 .. 2**31 - 1.
-    """
+    """Raise unless an emulator takes the seed: 0 .. 2**31 - 1."""
     if not 0 <= seed <= LARGEST_SEED:
         raise ValueError(f"seed: expected 0 to {LARGEST_SEED}, got {seed}")
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from stepwell.wrappers.ale_env import quiet_emulators
-from stepwell.wrappers.ale_loads import SeededLoads
+from .ale_env import quiet_emulators
+from .ale_loads import SeededLoads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,14 +22,9 @@ _GAME = "breakout"
 
 @functools.cache
 def unlike_facts(backend: str) -> tuple[str, ...]:
-    """Find what differs from the tested ale-py, each fact in words; none if it may be used.
-
-    Takes about 0.3 s the first time. tests/wrappers/test_ale_py_facts.py has the same facts, and
-    more of them, for the tested version.
-
-    Args:
-        backend: "native" or "python", of `make_atari`.
-    """
+    """Find what differs from the tested ale-py, each fact in words; none if it may be used."""
+    # Takes about 0.3 s the first time. tests/wrappers/test_ale_py_facts.py has the same facts, and
+    # more of them, for the tested version. ``backend`` is "native" or "python", of `make_atari`.
     quiet_emulators()
     facts = _native_facts() if backend == "native" else _python_facts()
     return tuple(fact for fact, holds in facts if not holds)

@@ -18,16 +18,13 @@ _NUMBER = struct.Struct("<i")
 
 
 class SeededLoads:
-    """Loads a game with a seed, which most games do in 0.2 ms instead of 100 from the second on.
+    """Loads a game with a seed, which most games do in 0.2 ms instead of 100 from the second on."""
 
-    The state of an emulator right after a load has the seed in its generator only, unless the load
-    itself draws numbers, as those of Berzerk and Double Dunk do. So a state with another seed's
-    generator is the state of another load. Where this does not hold, the game is loaded each time.
-
-    Args:
-        ale: The emulator, an `ale_py.ALEInterface`.
-        load: Loads the game into it, with its mode and difficulty.
-    """
+    # The state of an emulator right after a load has the seed in its generator only, unless the
+    # load itself draws numbers, as those of Berzerk and Double Dunk do. So a state with another
+    # seed's generator is the state of another load. Where this does not hold, the game is loaded
+    # each time. ``load`` loads the game into the `ale_py.ALEInterface`, with its mode and
+    # difficulty.
 
     def __init__(self, ale: object, load: Callable[[], object]) -> None:
         self._ale, self._load = cast("Any", ale), load

@@ -13,14 +13,14 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.wrappers.ale_env import (
+from .ale_env import (
     AleFrameSkip,
     EmulatorSeed,
     action_meanings,
     emulator_of,
     quiet_emulators,
 )
-from stepwell.wrappers.atari_settings import (
+from .atari_settings import (
     AtariSettings,
     Backend,
     LifeLoss,
@@ -28,14 +28,14 @@ from stepwell.wrappers.atari_settings import (
     find_game,
     game_ids,
 )
-from stepwell.wrappers.episodes import EpisodicLife, FireReset, NoopStart
-from stepwell.wrappers.frames import FrameStack
-from stepwell.wrappers.make_vector_env import checked_num_workers, vectorize
-from stepwell.wrappers.number_checks import check_whole
-from stepwell.wrappers.pixels import Resize, require_opencv
-from stepwell.wrappers.recipe import spec_of
-from stepwell.wrappers.rewards import SignReward
-from stepwell.wrappers.seeded_resets import SeededResets
+from .episodes import EpisodicLife, FireReset, NoopStart
+from .frames import FrameStack
+from .make_vector_env import checked_num_workers, vectorize
+from .number_checks import MOST_ENVS, check_whole
+from .pixels import Resize, require_opencv
+from .recipe import spec_of
+from .rewards import SignReward
+from .seeded_resets import SeededResets
 
 if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv
@@ -151,7 +151,7 @@ def make_atari(
     """
     if backend not in get_args(Backend):
         raise ValueError(f"backend: expected 'auto', 'native' or 'python', got {backend!r}")
-    check_whole("num_envs", num_envs, 1)
+    check_whole("num_envs", num_envs, 1, most=MOST_ENVS)
     settings = AtariSettings(
         game=find_game(game),
         frame_skip=frame_skip,
@@ -210,18 +210,14 @@ def _chosen_backend(settings: AtariSettings) -> Backend:
 
 
 def _check_ale_py(backend: Backend) -> None:
-    """Check an ale-py that is newer than the tested version, and warn the caller of `make_atari`.
-
-    Raises:
-        RuntimeError: It differs in what the backend relies on.
-    """
+    """Check an ale-py newer than the tested version, and warn the caller of `make_atari`."""
     # Imported here because it takes 10 ms.
     from importlib.metadata import version
 
     found = version("ale-py")
     if _numbers(found) <= _numbers(TESTED_ALE_PY):
         return
-    from stepwell.wrappers.ale_facts import unlike_facts
+    from .ale_facts import unlike_facts
 
     cure = f"install 'ale-py=={TESTED_ALE_PY}'"
     if unlike := unlike_facts(backend):
@@ -265,10 +261,10 @@ def _make(
         if num_workers == 0:
             make = partial(atari_env, settings, snapshots=snapshots)
             return vectorize([make] * num_envs, num_workers=0)
-        from stepwell.wrappers.atari_python import AtariWorkers  # loads ale-py
+        from .atari_python import AtariWorkers  # loads ale-py
 
         return AtariWorkers(settings, num_envs, num_workers, snapshots=snapshots)
-    from stepwell.wrappers.atari_native import NativeAtari  # loads ale-py
+    from .atari_native import NativeAtari  # loads ale-py
 
     if num_workers is not None:
         check_whole("num_workers", num_workers, 1, "; backend='python' can step in this process")
@@ -279,7 +275,7 @@ def atari_env(settings: AtariSettings, *, snapshots: bool = False) -> gymnasium.
     """Make one wrapped game, with one wrapper per setting, the innermost first."""
     bare = _bare(settings)
     if snapshots:
-        from stepwell.wrappers.atari_snapshots import SavingEmulator
+        from .atari_snapshots import SavingEmulator
 
         inner: Any = bare.unwrapped
         inner.ale = SavingEmulator(inner.ale)
@@ -295,7 +291,7 @@ def atari_env(settings: AtariSettings, *, snapshots: bool = False) -> gymnasium.
     if settings.life_loss == "end":
         env = EpisodicLife(env)
     if snapshots:
-        from stepwell.wrappers.atari_snapshots import AtariSnapshots
+        from .atari_snapshots import AtariSnapshots
 
         env = AtariSnapshots(env)
     if settings.frame_stack is not None:
@@ -304,12 +300,7 @@ def atari_env(settings: AtariSettings, *, snapshots: bool = False) -> gymnasium.
 
 
 def check_buildable(settings: AtariSettings) -> None:
-    """Raise errors of `atari_env` in the parent process, before workers are started.
-
-    Raises:
-        ValueError: The game has no such mode or difficulty.
-        ImportError: OpenCV, needed to resize images, cannot be imported.
-    """
+    """Raise errors of `atari_env` in the parent process, before workers are started."""
     if settings.size is not None:
         require_opencv()
     if settings.mode is not None or settings.difficulty is not None:

@@ -14,8 +14,8 @@ from ale_py.vector_env import AtariVectorEnv
 from gymnasium import spaces
 from gymnasium.vector.utils import batch_space
 
-from stepwell.wrappers.ale_env import LARGEST_SEED, quiet_emulators
-from stepwell.wrappers.atari_settings import AtariSettings
+from .ale_env import LARGEST_SEED, quiet_emulators
+from .atari_settings import AtariSettings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,26 +33,17 @@ Step = tuple[
 
 
 class NativeAtari(AtariVectorEnv):
-    """ale-py's `AtariVectorEnv` with `make_atari`'s settings and several corrections.
+    """ale-py's `AtariVectorEnv` with `make_atari`'s settings and several corrections."""
 
-    Frames and ends are ale-py's. Corrected are: metadata per object (ale-py modifies a dict that
-    all vector envs share), entropy for a first reset without a seed (ale-py seeds every env with
-    the clock in seconds), an error for an action out of range (ale-py waits forever), the number
-    of no-ops in `info["noops"]` and, with clipping, the raw reward in `info["raw_reward"]`.
-
-    ale-py does not return the number of no-ops, only the number of frames played. Some games play
-    frames inside their reset, to select their mode: usually a fixed number, which is subtracted.
-    If it is random (Double Dunk), a second vector env of a simple game is seeded and reset
-    together with this one, since the draw depends on the seed alone and not on the game.
-
-    Args:
-        settings: The settings.
-        num_envs: Number of envs, N.
-        num_threads: Number of threads; 0 lets ale-py choose.
-
-    Raises:
-        ValueError: This backend does not support the settings.
-    """
+    # Frames and ends are ale-py's. Corrected are: metadata per object (ale-py modifies a dict that
+    # all vector envs share), entropy for a first reset without a seed (ale-py seeds every env with
+    # the clock in seconds), an error for an action out of range (ale-py waits forever), the number
+    # of no-ops in `info["noops"]` and, with clipping, the raw reward in `info["raw_reward"]`. With
+    # 0 threads ale-py chooses their number.
+    # ale-py does not return the number of no-ops, only the number of frames played. Some games play
+    # frames inside their reset, to select their mode: usually a fixed number, which is subtracted.
+    # If it is random (Double Dunk), a second vector env of a simple game is seeded and reset
+    # together with this one, since the draw depends on the seed alone and not on the game.
 
     def __init__(self, settings: AtariSettings, num_envs: int, num_threads: int = 0) -> None:
         _check(settings)
@@ -101,11 +92,7 @@ class NativeAtari(AtariVectorEnv):
         seed: int | list[int] | npt.NDArray[np.int64] | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[npt.NDArray[np.uint8], dict[str, Any]]:
-        """Reset the envs; a first reset without a seed uses fresh entropy.
-
-        Raises:
-            ValueError: A seed is not in 0 .. 2**31 - 1.
-        """
+        """Reset the envs; a first reset without a seed uses fresh entropy."""
         if seed is None and not self._was_reset:
             entropy = np.random.SeedSequence().generate_state(self.num_envs)
             seed = (entropy >> 1).astype(np.int64)
@@ -128,14 +115,7 @@ class NativeAtari(AtariVectorEnv):
         return self.recv()
 
     def send(self, actions: npt.NDArray[np.int64]) -> None:
-        """Start a step in the threads; `recv` returns its results.
-
-        Args:
-            actions: Integers [N], each within the action space.
-
-        Raises:
-            ValueError: The actions have a wrong shape or dtype, or one is out of range.
-        """
+        """Start a step of integer actions [N] in the threads; `recv` returns its results."""
         actions = np.asarray(actions)
         count = self._num_actions
         whole = actions.shape == (self.num_envs,) and actions.dtype.kind in "iu"
@@ -195,12 +175,8 @@ def _check(settings: AtariSettings) -> None:
 
 
 def _check_seed(seed: int | npt.NDArray[np.int64] | None, count: int) -> None:
-    """Check seeds as the python backend does; ale-py ignores a negative seed.
-
-    Args:
-        seed: One for each of `count` envs, or the first env's, counted up for the others.
-        count: Number of envs that are reset.
-    """
+    """Check seeds as the python backend does; ale-py ignores a negative seed."""
+    # One for each of ``count`` envs, or the first env's, counted up for the others.
     if seed is None:
         return
     last = seed + count - 1 if isinstance(seed, int) else seed

@@ -14,44 +14,33 @@ from ale_py.env import AtariEnv
 from gymnasium.utils.seeding import np_random
 from gymnasium.vector.utils import batch_space
 
-from stepwell.wrappers.ale_env import (
+from .ale_env import (
     Emulator,
     check_seed,
     emulator_actions,
     emulator_info,
     quiet_emulators,
 )
-from stepwell.wrappers.ale_loads import SeededLoads
-from stepwell.wrappers.atari_settings import AtariSettings
-from stepwell.wrappers.atari_snapshots import AtariSnapshots, SavingEmulator
-from stepwell.wrappers.episodes import split_noops
-from stepwell.wrappers.pixels import BandResize, area_resize, count_bands, look_up, runs
-from stepwell.wrappers.seeded_resets import SeededResets
-from stepwell.wrappers.snapshots import SavedGame
-from stepwell.wrappers.workers.vector_env import WorkerVectorEnv
+from .ale_loads import SeededLoads
+from .atari_settings import AtariSettings
+from .atari_snapshots import AtariSnapshots, SavingEmulator
+from .episodes import split_noops
+from .pixels import BandResize, area_resize, count_bands, look_up, runs
+from .seeded_resets import SeededResets
+from .snapshots import SavedGame
+from .workers.vector_env import WorkerVectorEnv
 
 Image = npt.NDArray[np.uint8]
 Step = tuple[Image, float, bool, bool, dict[str, Any]]
 
 
 class FusedAtari(gymnasium.Env[Image, int]):
-    """An Atari env with `make_atari`'s settings, made for worker processes.
+    """An Atari env with `make_atari`'s settings, made for worker processes."""
 
-    Observations, rewards, ends, infos and random draws equal those of the wrappers of
-    `atari_env(settings)` below its frame stack, which say why each thing is done. Here one method
-    plays a whole step. The next step overwrites the observation: workers and `FrameStack` copy it.
-
-    Args:
-        settings: The settings.
-        snapshots: The emulator is one for `AtariSnapshots`.
-
-    Example:
-        >>> from stepwell.wrappers.atari import make_atari
-        >>> envs = make_atari("Pong", 2, backend="python", num_workers=1)
-        >>> envs.call("get_action_meanings")[1][:2]
-        ['NOOP', 'FIRE']
-        >>> envs.close()
-    """
+    # Observations, rewards, ends, infos and random draws equal those of the wrappers of
+    # `atari_env(settings)` below its frame stack, which say why each thing is done. Here one method
+    # plays a whole step. The next step overwrites the observation: workers and `FrameStack` copy
+    # it. With ``snapshots`` the emulator is one for `AtariSnapshots`.
 
     metadata: dict[str, Any] = AtariEnv.metadata
 
@@ -108,15 +97,8 @@ class FusedAtari(gymnasium.Env[Image, int]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Image, dict[str, Any]]:
-        """Reset the game; after a lost life with `life_loss="end"`, continue it.
-
-        Args:
-            seed: The emulator's seed.
-            options: `{"noops": n}` plays n no-ops, as `NoopStart` does; others are ignored.
-
-        Raises:
-            ValueError: The seed is not in 0 .. 2**31 - 1, or the number not in 0 .. `noop_max`.
-        """
+        """Reset the game; after a lost life with `life_loss="end"`, continue it."""
+        # ``{"noops": n}`` of the options plays n no-ops, as `NoopStart` does; others are ignored.
         _, chosen = split_noops(options, self.settings.noop_max)
         continued, self._continued = self._continued, None
         if continued is not None and seed is None and not options:
@@ -211,12 +193,7 @@ _BLACK_AND_WHITE = (0, 14)  # color numbers with the same gray levels on a PAL c
 
 
 class _Screens:
-    """Reads the screen, pools it with the frame before, and resizes it.
-
-    Args:
-        ale: The emulator.
-        settings: The settings.
-    """
+    """Reads the screen, pools it with the frame before, and resizes it."""
 
     def __init__(self, ale: Emulator, settings: AtariSettings) -> None:
         screen = ale.getScreenDims()
@@ -252,12 +229,11 @@ class _Screens:
 
 
 class _NtscScreens(_Screens):
-    """The same for gray screens of an NTSC console that are resized in bands, in less time.
+    """The same for gray screens of an NTSC console that are resized in bands, in less time."""
 
-    ale-py takes 24 us to compute the gray levels of a screen and 2 us to copy its color numbers.
-    These are compared with those of the last step, and gray levels are computed, pooled and
-    resized only in the bands of rows that changed.
-    """
+    # ale-py takes 24 us to compute the gray levels of a screen and 2 us to copy its color numbers.
+    # These are compared with those of the last step, and gray levels are computed, pooled and
+    # resized only in the bands of rows that changed.
 
     def __init__(self, ale: Emulator, settings: AtariSettings) -> None:
         super().__init__(ale, settings)
@@ -315,17 +291,10 @@ def fused_env(settings: AtariSettings, *, snapshots: bool = False) -> gymnasium.
 
 
 class AtariWorkers(WorkerVectorEnv):
-    """Atari envs in worker processes, which share only their newest screens.
+    """Atari envs in worker processes, which share only their newest screens."""
 
-    The stacks are kept here, so that each screen is written to and read from shared memory once.
-
-    Args:
-        settings: The settings.
-        num_envs: Number of envs, N.
-        num_workers: Number of processes.
-        context: Start method, as for `WorkerVectorEnv`; none needs a script with a main guard.
-        snapshots: The infos of resets have snapshots.
-    """
+    # The stacks are kept here, so that each screen is written to and read from shared memory once.
+    # No start method needs a script with a main guard.
 
     _needs_main = False
 
@@ -336,7 +305,7 @@ class AtariWorkers(WorkerVectorEnv):
         num_workers: int | None = None,
         context: str | None = None,
         *,
-        snapshots: bool = False,
+        snapshots: bool = False,  # the infos of resets have them
     ) -> None:
         env_fns = [functools.partial(fused_env, settings, snapshots=snapshots)] * num_envs
         super().__init__(env_fns, num_workers=num_workers, context=context)

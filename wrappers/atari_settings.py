@@ -8,17 +8,12 @@ from typing import Literal, get_args
 
 import gymnasium
 
-from stepwell.wrappers.number_checks import check_size, check_sticky, check_whole
-from stepwell.wrappers.versions import module_versions
+from .number_checks import check_size, check_sticky, check_whole
+from .versions import module_versions
 
 
 def game_ids() -> dict[str, str]:
-    """Map each single-player game of ale-py to its Gymnasium id.
-
-    Example:
-        >>> game_ids()["ms_pacman"]
-        'ALE/MsPacman-v5'
-    """
+    """Map each single-player game of ale-py, as "ms_pacman", to its Gymnasium id."""
     import ale_py
 
     gymnasium.register_envs(ale_py)
@@ -37,21 +32,7 @@ def atari_games() -> tuple[str, ...]:
 
 
 def find_game(name: str) -> str:
-    """Find a game by name: "ms_pacman", "MsPacman" or "ALE/MsPacman-v5".
-
-    Args:
-        name: Name of the game, in any case and with or without underscores, or its Gymnasium id.
-
-    Returns:
-        The name in snake case, as in ale-py.
-
-    Raises:
-        ValueError: There is no such game; the message lists the closest names.
-
-    Example:
-        >>> find_game("ALE/MsPacman-v5")
-        'ms_pacman'
-    """
+    """Return ale-py's "ms_pacman" for it, "MsPacman" or "ALE/MsPacman-v5", in any case."""
     games = {_key(game): game for game in game_ids()}
     key = _key(name.removeprefix("ALE/").removesuffix("-v5"))
     if key in games:
@@ -69,12 +50,7 @@ def _key(name: str) -> str:
 
 
 def atari_name(env: str) -> str | None:
-    """Return the name if it is a game of `make_atari`, or None if it is that of another env.
-
-    Example:
-        >>> atari_name("ALE/Pong-v5"), atari_name("Pong"), atari_name("CartPole-v1")
-        ('ALE/Pong-v5', 'Pong', None)
-    """
+    """Return the name if it is a game of `make_atari`, or None if it is that of another env."""
     if env.startswith("ALE/"):
         find_game(env)  # raises with the closest names
         return env
@@ -96,11 +72,7 @@ LARGEST = 2**31 - 2  # the native backend counts frames in signed 32-bit integer
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class AtariSettings:
-    """The settings of `make_atari`, which documents them.
-
-    Raises:
-        ValueError: A value is out of range.
-    """
+    """The settings of `make_atari`, which documents them."""
 
     game: str
     frame_skip: int

@@ -16,8 +16,8 @@ import numpy.typing as npt
 from ale_py import roms
 from gymnasium.core import ActType, ObsType
 
-from stepwell.wrappers.ale_env import LARGEST_SEED, Emulator, emulator_info, quiet_emulators
-from stepwell.wrappers.snapshots import (
+from .ale_env import LARGEST_SEED, Emulator, emulator_info, quiet_emulators
+from .snapshots import (
     Array,
     SavedGame,
     check_fact,
@@ -44,17 +44,11 @@ _OPEN_WORD = 0x12DD9BB3
 
 
 class AleState(NamedTuple):
-    """The state of an emulator, apart from its random generator.
+    """The state of an emulator, apart from its random generator."""
 
-    Args:
-        machine: The state without the generator.
-        words: State words [624] of the generator, a Mersenne Twister.
-        position: The number of them that were drawn.
-    """
-
-    machine: bytes
-    words: Words
-    position: int
+    machine: bytes  # the state without the generator
+    words: Words  # [624] of the generator, a Mersenne Twister
+    position: int  # number of them that were drawn
 
     @classmethod
     def of(cls, ale: Any) -> AleState:
@@ -70,11 +64,7 @@ class AleState(NamedTuple):
         return cls(machine, numbers[:-1].astype(np.uint32), int(numbers[-1]))
 
     def restore(self, ale: Any) -> None:
-        """Restore the state.
-
-        Raises:
-            ValueError: It has no end.
-        """
+        """Restore the state."""
         text = f"{' '.join(map(str, self.words.tolist()))} {self.position}".encode()
         inner = self.machine[_LENGTH_AT:-_TAIL_BYTES] + _THERE + _INT.pack(len(text)) + text
         head, tail = self.machine[:_LENGTH_AT], self.machine[-_TAIL_BYTES:]
@@ -105,14 +95,10 @@ class AleState(NamedTuple):
 
 
 class SavingEmulator:
-    """An `ale_py.ALEInterface` of which everything can be saved.
+    """An `ale_py.ALEInterface` of which everything can be saved."""
 
-    The emulator's own state lacks the action that sticky actions repeat. It is found from the
-    actions that were asked for and from the emulator's random draws, two for each frame.
-
-    Args:
-        ale: The emulator.
-    """
+    # The emulator's own state lacks the action that sticky actions repeat. It is found from the
+    # actions that were asked for and from the emulator's random draws, two for each frame.
 
     def __init__(self, ale: Any) -> None:
         self._ale = ale
@@ -197,11 +183,9 @@ class SavingEmulator:
 class AtariSnapshots(
     gymnasium.Wrapper[ObsType, ActType, ObsType, ActType], gymnasium.utils.RecordConstructorArgs
 ):
-    """Add a snapshot of the game to the info of each reset, `info["snapshot"]`.
+    """Add a snapshot of the game to the info of each reset, `info["snapshot"]`."""
 
-    Args:
-        env: A game of `make_atari`, without its frame stack, on a `SavingEmulator`.
-    """
+    # ``env`` is a game of `make_atari`, without its frame stack, on a `SavingEmulator`.
 
     def __init__(self, env: gymnasium.Env[ObsType, ActType]) -> None:
         gymnasium.utils.RecordConstructorArgs.__init__(self)
@@ -260,16 +244,8 @@ class SavedAtari(SavedGame):
 
     @classmethod
     def of(cls, inner: Any, snapshot: bytes, observation: Array) -> SavedAtari:
-        """Read a snapshot.
-
-        Args:
-            inner: A bare Atari env of the game.
-            snapshot: `info["snapshot"]` of the reset that began an episode.
-            observation: The newest frame of its first observation.
-
-        Raises:
-            ValueError: It is of another game or version, or damaged.
-        """
+        """Read `info["snapshot"]` of an episode's first reset, for a bare Atari env of the game."""
+        # ``observation`` is the newest frame of the episode's first one.
         facts, state = unpack(kind_of(inner), snapshot, base_state(game_of(inner)))
         check_fact(facts, "held", _LAST_ACTION)
         check_fact(facts, "frames", _LARGEST)
@@ -298,11 +274,7 @@ class SavedAtari(SavedGame):
 
 
 def _words_of(facts: Mapping[str, Any]) -> Words:
-    """The state words of a generator.
-
-    Raises:
-        ValueError: They are something else.
-    """
+    """The state words of a generator."""
     try:
         data = base64.b64decode(facts["words"], validate=True)
     except (KeyError, TypeError, ValueError):

@@ -13,7 +13,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from stepwell.wrappers.number_checks import check_whole
+from .number_checks import check_whole
 
 __all__ = ["EnvPoolVectorEnv", "from_envpool", "is_pool"]
 
@@ -23,12 +23,7 @@ _NOT_OPTIONS = (*_SEEDS, "num_envs", "batch_size", "env_type", "base_path")
 
 
 def is_pool(envs: object) -> bool:
-    """Return True for a pool that `envpool.make` made.
-
-    Example:
-        >>> is_pool(gymnasium.vector.VectorEnv())
-        False
-    """
+    """Return True for a pool that `envpool.make` made."""
     return any(
         kind.__name__ == "EnvPoolMixin" and kind.__module__.split(".")[0] == "envpool"
         for kind in type(envs).__mro__
@@ -82,17 +77,12 @@ def from_envpool(pool: Any, num_envs: int | None = None, **options: Any) -> EnvP
 
 
 class EnvPoolVectorEnv(VectorEnv[Any, Any, Any]):
-    """A pool of EnvPool with Gymnasium's spaces, dtypes and seeds; see `from_envpool`.
+    """A pool of EnvPool with Gymnasium's spaces, dtypes and seeds; see `from_envpool`."""
 
-    Actions are converted to the pool's dtype, and observations to that of their space, where it
-    holds them exactly; all else is as the pool returns it. ``metadata["stepwell"]`` records the
-    task and its options.
-
-    Args:
-        pool: A pool, or the id of a task.
-        num_envs: For an id: number of envs N.
-        options: For an id: EnvPool's options.
-    """
+    # Actions are converted to the pool's dtype, and observations to that of their space, where it
+    # holds them exactly; all else is as the pool returns it. ``metadata["stepwell"]`` records the
+    # task and its options. For the id of a task in place of a pool there are ``num_envs`` and
+    # EnvPool's options.
 
     def __init__(self, pool: Any, num_envs: int = 1, options: Mapping[str, Any] | None = None):
         self._task = pool if isinstance(pool, str) else None
@@ -111,6 +101,7 @@ class EnvPoolVectorEnv(VectorEnv[Any, Any, Any]):
             np.dtype(self._pool.spec.action_array_spec[names[0]].dtype) if len(names) == 1 else None
         )
         self.render_mode = None
+        self.autoreset_mode = AutoresetMode.NEXT_STEP
         self.spec = None
         self.metadata = {
             "render_modes": [],
@@ -133,15 +124,8 @@ class EnvPoolVectorEnv(VectorEnv[Any, Any, Any]):
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[Any, dict[str, Any]]:
-        """Reset all envs: env i with ``seed + i``, or with the i-th seed.
-
-        Args:
-            seed: Seeds below 2**31; ignored with a given pool, which has its own.
-            options: None: a pool takes none.
-
-        Raises:
-            ValueError: A seed is invalid, or options are given.
-        """
+        """Reset all envs: env i with ``seed + i``, or the i-th seed; a pool takes no options."""
+        # Seeds are below 2**31; a given pool has its own, and they are ignored.
         if options:
             raise ValueError(
                 f"options: expected none, as EnvPool resets its envs itself, got {options!r}"
@@ -222,6 +206,7 @@ class EnvPoolVectorEnv(VectorEnv[Any, Any, Any]):
             )
             _spaces_of(pool)
             return pool
+        # A wrong option is any of these, by task.
         except (TypeError, AssertionError, ValueError) as error:
             raise ValueError(
                 f"options of {self._task}: expected those of envpool.make, got "
@@ -240,11 +225,7 @@ def _imported() -> Any:
 
 
 def _require_plain(pool: Any) -> None:
-    """Refuse pools that give other results than one row of each env.
-
-    Raises:
-        ValueError: The pool is for dm_env, has several players, or answers for a few envs.
-    """
+    """Refuse pools that give other results than one row of each env."""
     config = pool.config
     if not isinstance(pool, gymnasium.Env | VectorEnv):
         raise ValueError(
@@ -312,11 +293,7 @@ def _recipe(task: str | None, pool: Any, config: Mapping[str, Any]) -> dict[str,
 
 
 def _checked_seeds(seed: int | Sequence[int | None], num_envs: int) -> list[int]:
-    """A seed for each env.
-
-    Raises:
-        ValueError: They are not N whole numbers in 0 .. 2**31 - 1.
-    """
+    """A seed for each env, in 0 .. 2**31 - 1."""
     if isinstance(seed, int | np.integer):
         seeds = [int(seed) + env for env in range(num_envs)]
     else:

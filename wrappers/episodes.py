@@ -9,14 +9,14 @@ import gymnasium
 import numpy as np
 from gymnasium.core import ActType, ObsType
 
-from stepwell.wrappers.ale_env import (
+from .ale_env import (
     Emulator,
     action_meanings,
     emulator_actions,
     emulator_info,
     emulator_of,
 )
-from stepwell.wrappers.number_checks import check_whole
+from .number_checks import check_whole
 
 
 class NoopStart(
@@ -103,15 +103,7 @@ class NoopStart(
 def split_noops(
     options: dict[str, Any] | None, noop_max: int
 ) -> tuple[dict[str, Any] | None, int | None]:
-    """Split the options of a reset into those of the env and the number of no-ops, if given.
-
-    Raises:
-        ValueError: The number is not from 0 to `noop_max`.
-
-    Example:
-        >>> split_noops({"noops": 3, "mode": 1}, 30), split_noops({"mode": 1}, 30)
-        (({'mode': 1}, 3), ({'mode': 1}, None))
-    """
+    """Split options of a reset into those of the env and the number of no-ops, None for none."""
     if options is None or "noops" not in options:
         return options, None
     check_whole("options['noops']", options["noops"], 0, most=noop_max)

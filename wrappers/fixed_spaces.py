@@ -11,6 +11,9 @@ from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv, VectorWrapper
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
+from .env_results import part_of, reset_of, step_of
+from .exact_values import exactly, numbers_in
+
 __all__ = [
     "DEFAULT_LENGTHS",
     "AnyText",
@@ -41,11 +44,7 @@ _MOST_NUMBERS = 1 << 26  # in the arrays of one value
 
 
 class AnyText(spaces.Text):
-    """Texts of any characters, up to a length.
-
-    Args:
-        max_length: The most characters.
-    """
+    """Texts of any characters, up to a length."""
 
     def contains(self, x: Any) -> bool:
         """Test whether it is a text that is not too long."""
@@ -56,15 +55,10 @@ class AnyText(spaces.Text):
 
 
 class FixedSpace(spaces.Dict):
-    """A Dict of arrays of fixed shapes that holds the values of a space of another kind.
+    """A Dict of arrays of fixed shapes that holds the values of a space of another kind."""
 
-    `encode` and `decode` convert values; `sample` and `contains` are those of the original space.
-
-    Args:
-        original: The space.
-        parts: The arrays, by name.
-        name: The field's name, for error messages.
-    """
+    # `encode` and `decode` convert values; `sample` and `contains` are those of the original space.
+    # ``parts`` are the arrays, by name; ``name`` is the field's, for error messages.
 
     original: _Space
 
@@ -74,19 +68,11 @@ class FixedSpace(spaces.Dict):
         super().__init__(dict(parts))
 
     def encode(self, value: Any) -> dict[str, Any]:
-        """The arrays that hold a value of the original space.
-
-        Raises:
-            ValueError: It is no such value, or longer than there is room for.
-        """
+        """The arrays that hold a value of the original space; ValueError where there is no room."""
         raise AssertionError  # each kind has its own
 
     def decode(self, arrays: Mapping[str, Any]) -> Any:
-        """The value of the original space that arrays hold.
-
-        Raises:
-            ValueError: They hold none.
-        """
+        """The value of the original space that arrays hold."""
         raise AssertionError
 
     def sample(self, mask: Any = None, probability: Any = None) -> dict[str, Any]:
@@ -145,6 +131,10 @@ class _BatchedFixedSpace(spaces.Dict):
     def seed(self, seed: Any = None) -> Any:
         """Seed the original space."""
         return self._single.seed(seed)
+
+
+# For a Tuple, Gymnasium looks up the exact classes of the parts, not those that they inherit from.
+iterate.register(_BatchedFixedSpace, iterate.dispatch(spaces.Dict))
 
 
 class FixedText(FixedSpace):
@@ -229,12 +219,11 @@ class FixedSequence(FixedSpace):
 
 
 class FixedGraph(FixedSpace):
-    """Graphs as padded nodes and edges.
+    """Graphs as padded nodes and edges."""
 
-    ``node`` [W, ...], ``node_length``, ``node_mask`` [W]; with an edge space ``edge`` [E, ...],
-    ``edge_links`` [E, 2], ``edge_length``, ``edge_mask`` [E], and ``has_edges``, which is 0 where
-    the graph's edges are None.
-    """
+    # ``node`` [W, ...], ``node_length``, ``node_mask`` [W]; with an edge space ``edge`` [E, ...],
+    # ``edge_links`` [E, 2], ``edge_length``, ``edge_mask`` [E], and ``has_edges``, which is 0 where
+    # the graph's edges are None.
 
     original: spaces.Graph
 
@@ -285,7 +274,8 @@ class FixedGraph(FixedSpace):
             raise self._longer("edge", len(edges), self.edges)
         links = np.zeros((self.edges, 2), np.int32)
         if value.edge_links is not None:
-            given = np.asarray(value.edge_links)
+            given = numbers_in(value.edge_links, self.name)
+            # A link to a node that is not there would be stored like any other.
             is_right = given.shape == (len(edges), 2) and given.dtype.kind in "iu"
             if not is_right or (given.size and not 0 <= given.min() <= given.max() < len(nodes)):
                 raise ValueError(
@@ -300,6 +290,7 @@ class FixedGraph(FixedSpace):
             ),
             "edge_links": links,
             **_ragged_values(len(edges), self.edges, "edge_"),
+            # A graph with no edges and one whose edges are None have the same arrays else.
             "has_edges": np.int64(value.edges is not None),
         }
 
@@ -349,7 +340,7 @@ class FixedOneOf(FixedSpace):
         """The number of the alternative, and its value."""
         if not isinstance(value, tuple) or len(value) != 2:
             raise ValueError(f"{self.name}: expected a pair of number and value, got {value!r}")
-        choice = int(value[0])
+        choice = int(exactly(value[0], np.dtype(np.int64), (), self.name))
         if not 0 <= choice < len(self.alternatives):
             raise ValueError(
                 f"{self.name}: expected an alternative of 0 to {len(self.alternatives) - 1}, got "
@@ -388,36 +379,14 @@ class FixedEmpty(FixedSpace):
 def fixed_space(
     space: _Space, name: str = "observation", lengths: Mapping[str, int] | None = None
 ) -> _Space:
-    """The space, in which texts, sequences, graphs and alternatives are Dicts of arrays.
-
-    | space | arrays |
-    |---|---|
-    | Text, or another space of texts | ``value`` [W] code points, ``length``, ``mask`` [W] |
-    | Sequence | ``value`` [W, ...], ``length``, ``mask`` [W] |
-    | Graph | ``node`` [W, ...], ``node_length``, ``node_mask`` [W], and the same of ``edge`` |
-    | OneOf | ``choice``, and the values of the alternatives ``0``, ``1``, ... |
-
-    Args:
-        space: Any space of Gymnasium.
-        name: The field's name.
-        lengths: The most characters or items W by field name, for example
-            ``{"observation/mission": 512}``. None takes a Text's own limit, 256 characters for
-            other texts, 64 items and nodes, and 256 edges.
-
-    Returns:
-        The same object where nothing is to be replaced.
-
-    Raises:
-        TypeError: A space is of another kind.
-        ValueError: A length is no whole number >= 1, or of a field that is not there.
-
-    Example:
-        >>> fixed = fixed_space(spaces.Dict({"word": spaces.Text(5), "size": spaces.Discrete(3)}))
-        >>> int(encode(fixed, {"word": "go", "size": 1})["word"]["length"])
-        2
-        >>> fixed["word"]["value"].shape, fixed["size"]
-        ((5,), Discrete(3))
-    """
+    """The space, in which texts, sequences, graphs and alternatives are Dicts of arrays."""
+    # Text, or another space of texts: ``value`` [W] code points, ``length``, ``mask`` [W].
+    # Sequence: ``value`` [W, ...], ``length``, ``mask`` [W].
+    # Graph: ``node`` [W, ...], ``node_length``, ``node_mask`` [W], and the same of ``edge``.
+    # OneOf: ``choice``, and the values of the alternatives ``0``, ``1``, ...
+    # It is the same object where nothing is to be replaced. ``lengths`` are the most characters or
+    # items W by field name, for example ``{"observation/mission": 512}``. None takes a Text's own
+    # limit, 256 characters for other texts, 64 items and nodes, and 256 edges.
     lengths = lengths or {}
     for field, length in lengths.items():
         if not isinstance(length, int | np.integer) or isinstance(length, bool) or length < 1:
@@ -469,16 +438,8 @@ def lengths_of(space: _Space) -> dict[str, int]:
 
 
 def encode_batch(space: _Space, values: Any, n: int) -> Any:
-    """The arrays [N, ...] of N values, which are batched as Gymnasium's vector envs batch them.
-
-    Args:
-        space: The fixed space.
-        values: The values: of texts, sequences, graphs and alternatives a tuple or list of N.
-        n: Number of values N.
-
-    Raises:
-        ValueError: They are no such values.
-    """
+    """The arrays [N, ...] of N values, which are batched as Gymnasium's vector envs batch them."""
+    # Texts, sequences, graphs and alternatives are in a tuple or list of N.
     try:
         singles = list(iterate(batch_space(original_space(space), n), values))
     except (TypeError, KeyError, AttributeError) as error:
@@ -491,16 +452,7 @@ def encode_batch(space: _Space, values: Any, n: int) -> Any:
 
 
 def decode_batch(space: _Space, arrays: Any) -> list[Any]:
-    """The values that the arrays ``[N, ...]`` of a fixed space hold; lists of them for more axes.
-
-    Raises:
-        ValueError: The arrays hold none.
-
-    Example:
-        >>> fixed = fixed_space(spaces.Text(5))
-        >>> decode_batch(fixed, encode_batch(fixed, ["go", "stop"], 2))
-        ['go', 'stop']
-    """
+    """The values in the arrays ``[N, ...]`` of a fixed space; lists of them for more axes."""
     shape, depth = _first_shape(space, arrays)
     if depth < 1:
         raise ValueError(f"expected arrays with an axis of values, got shape {shape}")
@@ -509,48 +461,24 @@ def decode_batch(space: _Space, arrays: Any) -> list[Any]:
 
 
 def encode(space: _Space, value: Any, name: str = "value") -> Any:
-    """The arrays of a fixed space that hold a value of the original one.
-
-    Args:
-        space: The fixed space, see `fixed_space`.
-        value: A value of the space that it was made of.
-        name: The field's name, for error messages about numbers.
-
-    Raises:
-        ValueError: It is no such value, or longer than there is room for.
-    """
+    """The arrays of a fixed space that hold a value of the original one; see `fixed_space`."""
     if isinstance(space, FixedSpace):
         return space.encode(value)
     if isinstance(space, spaces.Dict):
-        return {key: encode(part, value[key], name) for key, part in space.spaces.items()}
+        return {
+            key: encode(part, part_of(value, key, name), name) for key, part in space.spaces.items()
+        }
     if isinstance(space, spaces.Tuple):
+        if not isinstance(value, tuple | list) or len(value) != len(space.spaces):
+            raise ValueError(f"{name}: expected a tuple of {len(space.spaces)}, got {value!r}")
         return tuple(
             encode(part, item, name) for part, item in zip(space.spaces, value, strict=True)
         )
-    given = np.asarray(value)
-    array = given.astype(space.dtype)
-    if array.shape != space.shape or not np.array_equal(
-        array, given, equal_nan=array.dtype.kind == "f"
-    ):
-        raise ValueError(f"{name}: expected {space.dtype} {space.shape}, got {value!r}")
-    return array
+    return exactly(value, np.dtype(space.dtype), space.shape or (), name)
 
 
 def decode(space: _Space, arrays: Any) -> Any:
-    """The value of the original space that the arrays of a fixed one hold.
-
-    Args:
-        space: The fixed space.
-        arrays: As `encode` returns them, without an axis of envs.
-
-    Raises:
-        ValueError: The arrays hold none.
-
-    Example:
-        >>> fixed = fixed_space(spaces.Text(5))
-        >>> decode(fixed, encode(fixed, "go"))
-        'go'
-    """
+    """The value of the original space that the arrays of `encode` hold, without an axis of envs."""
     if isinstance(space, FixedSpace):
         return space.decode(arrays)
     if isinstance(space, spaces.Dict):
@@ -602,14 +530,14 @@ class FixedSpaces(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordC
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Reset the env."""
-        observation, info = self.env.reset(seed=seed, options=options)
+        observation, info = reset_of(self.env.reset(seed=seed, options=options), "the env")
         return self._encoded(observation), info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Step the env with the action that the arrays hold."""
         if self._decodes:
             action = decode(self.action_space, action)
-        observation, reward, terminated, truncated, info = self.env.step(action)
+        observation, reward, terminated, truncated, info = step_of(self.env.step(action), "the env")
         return self._encoded(observation), reward, terminated, truncated, info
 
     def _encoded(self, observation: Any) -> Any:
@@ -620,12 +548,7 @@ class FixedSpaces(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordC
 
 
 class FixedVectorSpaces(VectorWrapper):
-    """`FixedSpaces` for a vector env whose envs are not wrapped one by one.
-
-    Args:
-        env: A vector env.
-        lengths: The most characters or items by field name; see `fixed_space`.
-    """
+    """`FixedSpaces` for a vector env whose envs are not wrapped one by one."""
 
     def __init__(
         self, env: VectorEnv[Any, Any, Any], lengths: Mapping[str, int] | None = None
@@ -704,11 +627,8 @@ def with_fixed_vector_spaces(envs: VectorEnv[Any, Any, Any]) -> VectorEnv[Any, A
 
 
 def require_divisible(envs: VectorEnv[Any, Any, Any]) -> None:
-    """Refuse a vector env of Gymnasium's with an empty Dict or Tuple in its actions.
-
-    Raises:
-        ValueError: Its step would fail, as it cannot divide such actions among its envs.
-    """
+    """Refuse a vector env of Gymnasium's with an empty Dict or Tuple in its actions."""
+    # Its step would fail, as it cannot divide such actions among its envs.
     space = envs.single_action_space
     is_theirs = isinstance(envs.unwrapped, SyncVectorEnv | AsyncVectorEnv)
     if is_theirs and _is_open(space, empty=True) and not _is_open(space):
@@ -719,12 +639,8 @@ def require_divisible(envs: VectorEnv[Any, Any, Any]) -> None:
 
 
 def _is_open(space: _Space, *, empty: bool = False) -> bool:
-    """Test whether a space has parts without a fixed shape; unknown spaces are left alone.
-
-    Args:
-        space: The space.
-        empty: An empty Dict or Tuple counts, too.
-    """
+    """Test whether a space has parts without a fixed shape; unknown spaces are left alone."""
+    # With ``empty``, an empty Dict or Tuple counts, too.
     if isinstance(space, FixedSpace):
         return False
     if isinstance(space, spaces.Dict | spaces.Tuple):
@@ -760,6 +676,7 @@ def _fixed(space: _Space, name: str, lengths: Mapping[str, int], seen: set[str])
         parts = {
             key: _fixed(part, f"{name}/{key}", lengths, seen) for key, part in space.spaces.items()
         }
+        # Where no part changes, the space itself is returned, also one of a subclass.
         is_same = all(parts[key] is part for key, part in space.spaces.items())
         return space if is_same else spaces.Dict(parts)
     if isinstance(space, spaces.Tuple):
@@ -843,7 +760,10 @@ def encode_parts(space: _Space, value: Any) -> Any:
     if isinstance(space, FixedSpace):
         return space.encode(value)
     if isinstance(space, spaces.Dict):
-        return {key: encode_parts(part, value[key]) for key, part in space.spaces.items()}
+        return {
+            key: encode_parts(part, part_of(value, key, "the env: observation"))
+            for key, part in space.spaces.items()
+        }
     if isinstance(space, spaces.Tuple):
         pairs = zip(space.spaces, value, strict=True)
         return tuple(encode_parts(part, item) for part, item in pairs)
@@ -897,4 +817,4 @@ def _write(padded: Any, rows: Any, count: int) -> None:
 def _joined(space: _Space, items: Sequence[Any]) -> Any:
     """Values as a vector env of that space batches them."""
     empty: Any = create_empty_array(space, len(items))
-    return concatenate(space, items, empty)
+    return concatenate(space, items, empty) if items else empty

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.core import ActType, ObsType
 
-from stepwell.wrappers.number_checks import check_whole
+from .number_checks import check_whole
 
 Array = npt.NDArray[Any]
 

@@ -18,8 +18,8 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from stepwell.wrappers.frames import FrameStack
-from stepwell.wrappers.pixels import Grayscale
+from .frames import FrameStack
+from .pixels import Grayscale
 
 _USAGE = "usage: python -m stepwell.wrappers.gymnasium_0_29 FILE [ARGUMENT ...]"
 _BAD_INPUT = 2  # exit code, as of stepwell

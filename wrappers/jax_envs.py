@@ -32,85 +32,47 @@ class _JaxPolicy(Protocol):
 
 
 class _Result(NamedTuple):
-    """The result of a step of one env.
-
-    Args:
-        state: The env's state.
-        observation: Nested like the observation space.
-        reward: A number.
-        terminated: Bool: the MDP ended.
-        truncated: Bool: the env's own time limit ended the episode.
-        info: Numbers by name.
-    """
+    """The result of a step of one env."""
 
     state: Any
-    observation: Any
-    reward: Any
-    terminated: Any
-    truncated: Any
-    info: Any
+    observation: Any  # nested like the observation space
+    reward: Any  # a number
+    terminated: Any  # bool: the MDP ended
+    truncated: Any  # bool: the env's own time limit ended the episode
+    info: Any  # numbers by name
 
 
 class _Functions(NamedTuple):
-    """The functions and spaces of one env, of whatever kind it is.
+    """The functions and spaces of one env, of whatever kind it is."""
 
-    Args:
-        reset: Makes a state and an observation of a key.
-        step: Makes a `_Result` of a key, a state and an action.
-        observation_space: Space of the observations.
-        action_space: Space of the actions.
-        inner: The object that was given.
-    """
-
-    reset: Callable[[Any], tuple[Any, Any]]
-    step: Callable[[Any, Any, Any], _Result]
+    reset: Callable[[Any], tuple[Any, Any]]  # makes a state and an observation of a key
+    step: Callable[[Any, Any, Any], _Result]  # takes a key, a state and an action
     observation_space: _Space
     action_space: _Space
-    inner: Any
+    inner: Any  # the object that was given
 
 
 class _Carry(NamedTuple):
-    """All that N envs carry from one step to the next, on the device.
+    """All that N envs carry from one step to the next, on the device."""
 
-    Args:
-        key: [N] keys of the envs.
-        state: Their states.
-        observation: Their newest observations ``[N, ...]``.
-        is_first: [N] bool: the newest observation is that of a reset.
-        has_ended: [N] bool: it ended the episode, so that the next step resets the env.
-        elapsed: [N] int32: steps of the episode.
-    """
-
-    key: Any
+    key: Any  # [N] keys of the envs
     state: Any
-    observation: Any
-    is_first: Any
-    has_ended: Any
-    elapsed: Any
+    observation: Any  # the newest ones [N, ...]
+    is_first: Any  # [N] bool: the newest observation is that of a reset
+    has_ended: Any  # [N] bool: it ended the episode, so that the next step resets the env
+    elapsed: Any  # [N] int32: steps of the episode
 
 
 class ScannedSteps(NamedTuple):
-    """T steps of N envs, and the actions that led to them.
+    """T steps of N envs, and the actions that led to them."""
 
-    Args:
-        action: ``[T, N, ...]``, nested as the policy returned it.
-        extras: ``[T, N, ...]`` by name.
-        observation: ``[T, N, ...]``, nested like the observation space: results of the actions.
-        reward: [T, N] numbers.
-        is_first: [T, N] bool: the env was reset instead of stepped; its action was not used.
-        terminated: [T, N] bool.
-        truncated: [T, N] bool.
-        info: ``[T, N, ...]`` by name, with masks ``_name`` [T, N] where not all envs give it.
-    """
-
-    action: Any
-    extras: dict[str, np.ndarray]
-    observation: Any
-    reward: np.ndarray
-    is_first: np.ndarray
-    terminated: np.ndarray
-    truncated: np.ndarray
-    info: dict[str, Any]
+    action: Any  # [T, N, ...], nested as the policy returned it
+    extras: dict[str, np.ndarray]  # [T, N, ...] by name
+    observation: Any  # [T, N, ...], nested like the observation space: results of the actions
+    reward: np.ndarray  # [T, N] numbers
+    terminated: np.ndarray  # [T, N] bool
+    truncated: np.ndarray  # [T, N] bool
+    info: dict[str, Any]  # [T, N, ...] by name, with masks _name [T, N] where not all envs give it
 
 
 class JaxEnvs(VectorEnv[Any, Any, Any]):
@@ -182,7 +144,8 @@ class JaxEnvs(VectorEnv[Any, Any, Any]):
         self.single_action_space = self._env.action_space
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
-        self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP, "jax": True}
+        self.autoreset_mode = AutoresetMode.NEXT_STEP
+        self.metadata = {"autoreset_mode": self.autoreset_mode, "jax": True}
         self._observed = _check_functions(self._jax, self._env)
         self._is_on_cpu = self._jax.default_backend() == "cpu"
         self._reset_all = self._jax.jit(self._reset_carry)
@@ -241,10 +204,8 @@ class JaxEnvs(VectorEnv[Any, Any, Any]):
             each with a mask ``_name`` that is False where an env was reset.
         """
         self._carry, result = self._step_all(self._started(), actions, np.int32(1))
-        done = self._jax.device_get(result)
-        mask = ~done.is_first
-        info = {name: rows for name, rows in done.info.items()}
-        info |= {f"_{name}": mask for name in done.info}
+        has_stepped, done = self._jax.device_get(result)
+        info = _with_masks(done.info, has_stepped)
         flags = done.terminated, done.truncated
         return self._on_host(done.observation), done.reward, *flags, info
 
@@ -278,17 +239,11 @@ class JaxEnvs(VectorEnv[Any, Any, Any]):
         done = self._jax.tree.map(lambda leaf: leaf[:steps], self._jax.device_get(rows))
         self._carry = carry
         policy.steps += steps
-        action, extras, result = done
-        masks = dict.fromkeys([f"_{name}" for name in result.info], ~result.is_first)
-        return ScannedSteps(
-            action,
-            extras,
-            self._on_host(result.observation),
-            result.reward,
-            result.is_first,
-            result.terminated,
-            result.truncated,
-            {**result.info, **masks},
+        taken: ScannedSteps
+        has_stepped, taken = done
+        return taken._replace(
+            observation=self._on_host(taken.observation),
+            info=_with_masks(taken.info, has_stepped),
         )
 
     def _started(self) -> _Carry:
@@ -303,9 +258,10 @@ class JaxEnvs(VectorEnv[Any, Any, Any]):
         def once(carry: _Carry, params: Any, key: Any, number: Any, one: Any) -> tuple[_Carry, Any]:
             chosen = choose(params, key, number, carry.observation, carry.is_first, one)
             action, extras = chosen if _has_extras(chosen) else (chosen, {})
-            carry, result = self._step_alone(carry, action, one)
+            carry, (has_stepped, result) = self._step_alone(carry, action, one)
             kept = {name: result.info[name] for name in info if name in result.info}
-            return carry, (action, dict(extras), result._replace(info=kept))
+            result = result._replace(action=action, extras=dict(extras), info=kept)
+            return carry, (has_stepped, result)
 
         def program(
             carry: _Carry, params: Any, key: Any, first: Any, steps: Any, one: Any
@@ -333,7 +289,7 @@ class JaxEnvs(VectorEnv[Any, Any, Any]):
         return _Carry(keys, state, observation, yes, no, jnp.zeros(self.num_envs, jnp.int32))
 
     def _step_carry(self, carry: _Carry, actions: Any) -> tuple[_Carry, Any]:
-        """Step all envs, or reset those whose episode has ended."""
+        """Step all envs, or reset those whose episode has ended; says which have stepped."""
         jax, jnp = self._jax, self._jax.numpy
         keys, now = self._next_keys(carry.key)
         stepped: _Result = jax.vmap(self._env.step)(now, carry.state, actions)
@@ -371,25 +327,18 @@ class JaxEnvs(VectorEnv[Any, Any, Any]):
             extras={},
             observation=observation,
             reward=jnp.where(first, 0, stepped.reward),
-            is_first=first,
             terminated=terminated,
             truncated=truncated,
             info=stepped.info,
         )
         carry = _Carry(keys, state, observation, first, terminated | truncated, elapsed)
-        return carry, result
+        return carry, (~first, result)
 
-    def _step_alone(self, carry: _Carry, actions: Any, one: Any) -> tuple[_Carry, ScannedSteps]:
-        """Step all envs; on a CPU compiled by itself: the same bits, whatever comes before.
-
-        What is compiled together may be rounded otherwise. A loop's body is not compiled together
-        with what is around it, unless the compiler knows that it runs once.
-
-        Args:
-            carry: What the envs carry.
-            actions: ``[N, ...]``.
-            one: The number 1.
-        """
+    def _step_alone(self, carry: _Carry, actions: Any, one: Any) -> tuple[_Carry, Any]:
+        """Step all envs; on a CPU compiled by itself: the same bits, whatever comes before."""
+        # What is compiled together may be rounded otherwise. A loop's body is not compiled together
+        # with what is around it, unless the compiler knows that it runs once: so the number 1 is an
+        # argument, ``one``.
         jax, jnp = self._jax, self._jax.numpy
         if not self._is_on_cpu:  # elsewhere such a loop waits for the host
             return self._step_carry(carry, actions)
@@ -404,7 +353,7 @@ class JaxEnvs(VectorEnv[Any, Any, Any]):
             )
             return self._step_carry(both[0], now)
 
-        done: tuple[_Carry, ScannedSteps] = jax.lax.fori_loop(0, one, body, (carry, nothing))
+        done: tuple[_Carry, Any] = jax.lax.fori_loop(0, one, body, (carry, nothing))
         return done
 
     def _next_keys(self, keys: Any) -> tuple[Any, Any]:
@@ -435,17 +384,18 @@ def _load_jax() -> Any:
         ) from error
 
 
+def _with_masks(info: Mapping[str, Any], has_stepped: np.ndarray) -> dict[str, Any]:
+    """Infos with a mask for each: an env that was reset gives none."""
+    return {**info, **dict.fromkeys([f"_{name}" for name in info], has_stepped)}
+
+
 def _has_extras(chosen: Any) -> bool:
     """Test whether a policy returned a pair of actions and extras."""
     return isinstance(chosen, tuple) and len(chosen) == 2 and isinstance(chosen[1], Mapping)
 
 
 def _functions_of(env: Any, params: Any) -> _Functions:
-    """The functions of an env of any kind.
-
-    Raises:
-        TypeError: It is no such env, or resets itself.
-    """
+    """The functions of an env of any kind that does not reset itself."""
     if hasattr(env, "step_env") and hasattr(env, "reset_env"):
         return _of_gymnax(env, params)
     if all(hasattr(env, name) for name in ("initial", "transition", "observation", "terminal")):
@@ -479,9 +429,15 @@ def _functions_of(env: Any, params: Any) -> _Functions:
 
 def _of_gymnax(env: Any, params: Any) -> _Functions:
     if not hasattr(env, "is_truncated"):
+        module = type(env).__module__.partition(".")[0]
+        cure = (
+            "pip install -U gymnax"
+            if module == "gymnax"
+            else f"give it that method in a subclass, or ask {module} for it"
+        )
         raise TypeError(
-            f"env: expected an env of gymnax 1.0 or newer, got {type(env).__name__} of an older "
-            f"one, which does not tell time limits from ends; pip install -U gymnax"
+            f"env: expected an env as of gymnax 1.0 or newer, whose is_truncated(state, params) "
+            f"tells time limits from ends, got {type(env).__name__} of {module} without it; {cure}"
         )
     given = env.default_params if params is None else params
 
@@ -585,11 +541,7 @@ def _brax_actions(env: Any) -> _Space:
 
 
 def _check_functions(jax: Any, env: _Functions) -> Any:
-    """Refuse functions that return something else than the spaces say, without a step.
-
-    Raises:
-        ValueError: They do.
-    """
+    """Refuse functions that return something else than the spaces say, without a step."""
     key = jax.random.key(0)
     state, observation = jax.eval_shape(env.reset, key)
     action = _like(jax, env.action_space)

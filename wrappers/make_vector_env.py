@@ -11,20 +11,22 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, find_highest_version, parse_env_id
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from stepwell.wrappers.envpool import from_envpool, is_pool
-from stepwell.wrappers.fixed_spaces import with_fixed_spaces
-from stepwell.wrappers.number_checks import check_whole
-from stepwell.wrappers.recipe import recipe_of, spec_of
-from stepwell.wrappers.seeded_resets import with_seeded_resets
-from stepwell.wrappers.workers.vector_env import (
+from .envpool import from_envpool, is_pool
+from .fixed_spaces import with_fixed_spaces
+from .number_checks import MOST_ENVS, check_whole
+from .recipe import recipe_of, spec_of
+from .seeded_resets import with_seeded_resets
+from .workers.vector_env import (
     CannotFork,
+    OneEnvEach,
     WorkerVectorEnv,
     available_cores,
     checked_env,
     checked_start_method,
     is_daemon,
+    one_env_each,
 )
-from stepwell.wrappers.workers.worker import EnvFn
+from .workers.worker import EnvFn
 
 AnyEnv = gym.Env[Any, Any]
 AnyVectorEnv = VectorEnv[Any, Any, Any]
@@ -77,23 +79,24 @@ def vectorize(env_fns: Sequence[EnvFn], *, num_workers: int | None = None) -> An
     if workers:
         try:
             return WorkerVectorEnv(env_fns, num_workers=workers)
+        except OneEnvEach:
+            if num_workers is not None:
+                raise
+            return WorkerVectorEnv(env_fns, num_workers=len(env_fns))
         except CannotFork:
             if num_workers is not None:
                 raise
-    return SyncVectorEnv(env_fns, autoreset_mode=AutoresetMode.NEXT_STEP)
+    try:
+        return SyncVectorEnv(env_fns, autoreset_mode=AutoresetMode.NEXT_STEP)
+    except RuntimeError as error:
+        if len(env_fns) == 1 or "multiple emulator instances" not in str(error):
+            raise
+        raise OneEnvEach(one_env_each(len(env_fns), 0)) from error
 
 
 def checked_num_workers(num_envs: int, num_workers: int | None, *, needs_main: bool = True) -> int:
-    """Return the number of worker processes as described in `vectorize`; 0 is this process.
-
-    Args:
-        num_envs: Number of envs.
-        num_workers: The number that the caller asked for, if any.
-        needs_main: The factories may need the script that runs, as the main module.
-
-    Raises:
-        ValueError: The number is negative.
-    """
+    """Return the number of worker processes as described in `vectorize`; 0 is this process."""
+    # ``needs_main``: the factories may need the script that runs, as the main module.
     if num_workers is not None:
         check_whole("num_workers", num_workers, 0)
         return num_workers
@@ -140,7 +143,7 @@ def make_vec(
         >>> envs.close()
     """
     if num_envs is not None:
-        check_whole("num_envs", num_envs, 1)
+        check_whole("num_envs", num_envs, 1, most=MOST_ENVS)
     for wrap in wrappers:
         if not callable(wrap):
             raise TypeError(f"wrappers: expected functions that take an env, got {wrap!r}")
@@ -192,6 +195,8 @@ class _EnvFactory:
         spec = spec_of(env)
         if spec is not None:  # not part of the recipe: it only serves to make the env again
             metadata["env_spec"] = spec
+            if isinstance(self.source, str) and ":" in self.source:  # it registers the id
+                metadata["env_module"] = self.source.rpartition(":")[0]
         env = with_seeded_resets(env)
         env.metadata = metadata
         return env
@@ -249,11 +254,7 @@ def _checked_vector_env(
 
 
 def require_spaces(envs: AnyVectorEnv) -> None:
-    """Check that a vector env has the spaces of a single env, which supersuit's lack.
-
-    Raises:
-        TypeError: A space is missing.
-    """
+    """Check that a vector env has the spaces of a single env, which supersuit's lack."""
     for name in ("single_observation_space", "single_action_space"):
         if not isinstance(getattr(envs, name, None), gym.Space):
             raise TypeError(
@@ -289,18 +290,8 @@ def _one_built(
 
 
 def find_spec(env_id: str) -> EnvSpec:
-    """Look up an id in Gymnasium's registry, after importing the module in its prefix.
-
-    Args:
-        env_id: "Name-v0", "namespace/Name-v0" or "module:Name-v0"; without "-v0", the newest.
-
-    Raises:
-        ValueError: There is no such env; the message has the closest names.
-
-    Example:
-        >>> find_spec("CartPole-v1").max_episode_steps
-        500
-    """
+    """Look up an id in Gymnasium's registry, after importing the module in its prefix."""
+    # It is "Name-v0", "namespace/Name-v0" or "module:Name-v0"; without "-v0", the newest.
     module, _, name = env_id.rpartition(":")
     try:
         if module:
@@ -333,22 +324,12 @@ def _register_ale() -> None:
 
 
 def is_nes_id(name: str) -> bool:
-    """Return True if the id looks like an NES game of nes-py or stable-retro.
-
-    Example:
-        >>> is_nes_id("SuperMarioBros-1-1-v0"), is_nes_id("Airstriker-Nes-v0"), is_nes_id("Tetris")
-        (True, True, False)
-    """
+    """True for ids as of nes-py and stable-retro: "SuperMarioBros-1-1-v0", "Airstriker-Nes-v0"."""
     return NES_IDS.match(name) is not None
 
 
 def with_module(name: str) -> str | None:
-    """An id with the module that registers it, if Stepwell knows the package; else None.
-
-    Example:
-        >>> with_module("BabyAI-GoTo-v0"), with_module("CartPole-v1")
-        ('minigrid:BabyAI-GoTo-v0', None)
-    """
+    """An id with the module that registers it, if Stepwell knows the package; else None."""
     found = (module for module, begins in _MODULES.items() if name.startswith(begins))
     return next((f"{module}:{name}" for module in found), None)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -13,32 +14,18 @@ from gymnasium import spaces
 def owned_observation(
     space: spaces.Space[Any], observation: object, where: str = "observation"
 ) -> Any:
-    """Copy an observation after checking its structure, shapes and dtypes against the space.
-
-    Args:
-        space: Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of them.
-        observation: The observation, with arrays of any strides. Values are not compared with
-            the bounds of a Box.
-        where: Name in error messages.
-
-    Returns:
-        C-contiguous arrays, ints, and dicts and tuples of them.
-
-    Raises:
-        ValueError: The structure, a shape or a dtype differs from the space.
-
-    Example:
-        >>> live = np.zeros((2, 2, 3), np.uint8)[:, :, ::-1]
-        >>> copy = owned_observation(spaces.Box(0, 255, (2, 2, 3), np.uint8), live)
-        >>> copy.flags.c_contiguous, np.shares_memory(copy, live)
-        (True, False)
-    """
+    """Copy an observation after checking its structure, shapes and dtypes against the space."""
+    # Its arrays may have any strides, the copies are C-contiguous. Values are not compared with the
+    # bounds of a Box; those without a fixed shape, as texts, are copied unchecked. ``where`` is its
+    # name in error messages.
     if isinstance(space, spaces.Dict):
         return _owned_dict(space, observation, where)
     if isinstance(space, spaces.Tuple):
         return _owned_tuple(space, observation, where)
     if isinstance(space, spaces.Discrete):
         return _owned_number(space, observation, where)
+    if space.shape is None:  # texts, sequences, graphs, which `FixedSpaces` checks
+        return copy.deepcopy(observation)
     return _owned_array(space, observation, where)
 
 
@@ -51,15 +38,9 @@ def _owned_array(space: spaces.Space[Any], observation: object, where: str) -> n
 
 
 def owned_array(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return a C-contiguous copy of an array of any strides.
-
-    NumPy copies an image with reversed channels (nes-py's) pixel by pixel; copying channel by
-    channel takes a quarter of the time.
-
-    Example:
-        >>> owned_array(np.arange(3)[::-1])
-        array([2, 1, 0])
-    """
+    """Return a C-contiguous copy of an array of any strides."""
+    # NumPy copies an image with reversed channels (nes-py's) pixel by pixel; copying channel by
+    # channel takes a quarter of the time.
     if array.ndim != 3 or array.shape[-1] > 4 or array.flags.c_contiguous:
         return np.array(array, order="C")
     copy = np.empty(array.shape, array.dtype)
@@ -123,18 +104,7 @@ def _wrong_tuple(space: spaces.Tuple[Any], got: str, where: str) -> ValueError:
 
 
 def owned_info(info: object) -> dict[str, Any]:
-    """Copy an info: its arrays, dicts, lists and tuples; other objects are not copied.
-
-    Args:
-        info: The info; None is converted to an empty dict.
-
-    Raises:
-        ValueError: The info is not a mapping.
-
-    Example:
-        >>> owned_info({"coins": 3, "tiles": [1, 2]})
-        {'coins': 3, 'tiles': [1, 2]}
-    """
+    """Copy an info, as `owned_value` does; None is an empty one."""
     if info is None:
         return {}
     if not isinstance(info, Mapping):
@@ -145,15 +115,7 @@ def owned_info(info: object) -> dict[str, Any]:
 
 
 def owned_value(value: Any) -> Any:
-    """Copy arrays, and dicts, lists and tuples of them; other objects are not copied.
-
-    Example:
-        >>> live = np.zeros(2)
-        >>> copy = owned_value({"position": [live]})
-        >>> live[:] = 1
-        >>> copy
-        {'position': [array([0., 0.])]}
-    """
+    """Copy arrays, and dicts, lists and tuples of them; other objects are not copied."""
     if isinstance(value, np.ndarray):
         return owned_array(value)  # pyright: ignore[reportUnknownArgumentType]
     if isinstance(value, Mapping):

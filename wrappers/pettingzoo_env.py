@@ -12,8 +12,8 @@ from gymnasium import spaces
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 from gymnasium.wrappers.utils import create_zero_array
 
-from stepwell.wrappers.owned_copies import owned_array, owned_info, owned_observation
-from stepwell.wrappers.versions import versions_of
+from .owned_copies import owned_array, owned_info, owned_observation
+from .versions import versions_of
 
 AnyInfo = dict[str, Any]
 _NEEDED = ("reset", "step", "observation_space", "action_space")
@@ -112,12 +112,7 @@ class PettingZooEnv(gymnasium.Env[Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: AnyInfo | None = None
     ) -> tuple[Any, AnyInfo]:
-        """Reset all agents.
-
-        Raises:
-            ValueError: The observations do not fit, or no agent is there.
-            ClosedEnvironmentError: The env is closed.
-        """
+        """Reset all agents."""
         self._check_open()
         super().reset(seed=seed)
         self._was_reset = False
@@ -133,13 +128,7 @@ class PettingZooEnv(gymnasium.Env[Any, Any]):
         return observation, self._info(np.zeros(len(present)), nothing, nothing, infos)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, AnyInfo]:
-        """Step the agents that are present.
-
-        Raises:
-            ResetNeeded: Before the first reset, and after the end of an episode.
-            ValueError: An action is missing, or the env broke a rule of PettingZoo.
-            ClosedEnvironmentError: The env is closed.
-        """
+        """Step the agents that are present."""
         self._check_open()
         if not (self._was_reset and self._present.any()):
             when = "after the episode's end" if self._was_reset else "before the first reset"
@@ -165,11 +154,7 @@ class PettingZooEnv(gymnasium.Env[Any, Any]):
         return observation, float(reward.sum()), is_over and not is_cut, is_over and is_cut, info
 
     def render(self) -> Any:
-        """Render the env in its `render_mode`; returns a copy of an array.
-
-        Raises:
-            ClosedEnvironmentError: The env is closed.
-        """
+        """Render the env in its `render_mode`; returns a copy of an array."""
         self._check_open()
         picture = self.parallel_env.render()
         return owned_array(picture) if isinstance(picture, np.ndarray) else picture

@@ -11,23 +11,24 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.core import ActType
 
-from stepwell.wrappers.number_checks import check_size
+from .number_checks import check_size
 
 Image = npt.NDArray[np.uint8]
+_MOST_CHANNELS = 4  # of one picture; more may be several pictures
 
 
 def image_space(env: gymnasium.Env[Any, Any], wrapper: str) -> gymnasium.spaces.Box[Any]:
-    """Return the env's observation space after checking that it is a uint8 image.
-
-    Args:
-        env: The env.
-        wrapper: Name of the wrapper, for the error message.
-
-    Raises:
-        ValueError: The observation is not a uint8 array [H, W] or [H, W, C].
-    """
+    """Return the observation space, which must be of uint8 images [H, W] or [H, W, C]."""
+    # ``wrapper`` is named in the error.
     space: gymnasium.Space[Any] = env.observation_space
-    is_image = len(space.shape or ()) in (2, 3) and space.dtype == np.uint8
+    shape = space.shape or ()
+    is_image = len(shape) in (2, 3) and space.dtype == np.uint8
+    if is_image and len(shape) == 3 and shape[2] > _MOST_CHANNELS and shape[0] < min(shape[1:]):
+        raise ValueError(
+            f"{wrapper}: expected an image [H, W] or [H, W, C], got the shape {shape}, whose first "
+            "axis looks like channels or a stack of frames; move that axis to the end before, or "
+            "stack frames behind this wrapper"
+        )
     if not isinstance(space, gymnasium.spaces.Box) or not is_image:
         raise ValueError(
             f"{wrapper}: expected a uint8 image [H, W] or [H, W, C], got {space}; "
@@ -218,23 +219,12 @@ SLIVER = 1e-3
 
 
 class BandResize:
-    """Shrink a sequence of images by averaging areas, with the same pixels as OpenCV's INTER_AREA.
+    """Shrink images ([H, W] or [H, W, C]) in turn, with the same pixels as OpenCV's INTER_AREA."""
 
-    From 210 to 84 rows, each band of 5 rows becomes an independent band of 2 rows, and most bands
-    do not change between Atari frames: 4 of 5 in Pong. So the last image and its result are kept,
-    and only the bands that differ are resized. If the rows do not divide into such bands, whole
-    images are resized. The 240 rows of an NES screen are 12 bands.
-
-    Args:
-        shape: Shape of the input images, [H, W] or [H, W, C].
-        size: Rows and columns of the output images.
-
-    Example:
-        >>> import numpy as np
-        >>> resize = BandResize((210, 160), (84, 84))
-        >>> resize(np.full((210, 160), 7, np.uint8))[83, 83]
-        np.uint8(7)
-    """
+    # From 210 to 84 rows, each band of 5 rows becomes an independent band of 2 rows, and most bands
+    # do not change between Atari frames: 4 of 5 in Pong. So the last image and its result are kept,
+    # and only the bands that differ are resized. If the rows do not divide into such bands, whole
+    # images are resized. The 240 rows of an NES screen are 12 bands.
 
     def __init__(self, shape: tuple[int, ...], size: tuple[int, int]) -> None:
         self.bands = count_bands(shape, size)
@@ -264,11 +254,9 @@ class BandResize:
 
 
 def count_bands(shape: tuple[int, ...], size: tuple[int, int]) -> int:
-    """Return the number of bands that can be resized separately with the same result.
-
-    OpenCV computes float32 weights from the row numbers; bands are independent if the weights are
-    equal in each of them. Enlarging interpolates between neighbors, which may be in another band.
-    """
+    """Return the number of bands that can be resized separately with the same result."""
+    # OpenCV computes float32 weights from the row numbers; bands are independent if the weights are
+    # equal in each of them. Enlarging interpolates between neighbors, which may be in another band.
     if shape[0] < size[0] or shape[1] < size[1]:
         return 1
     bands = gcd(shape[0], size[0])
@@ -282,11 +270,9 @@ def count_bands(shape: tuple[int, ...], size: tuple[int, int]) -> int:
 
 
 def _weights(rows_in: int, rows_out: int) -> list[list[tuple[int, np.float32]]]:
-    """Return for each new row the old rows and their weights, as OpenCV computes them.
-
-    Source: the table of OpenCV's `resize` for INTER_AREA, which ignores less than a thousandth of
-    an old row.
-    """
+    """Return for each new row the old rows and their weights, as OpenCV computes them."""
+    # Source: the table of OpenCV's `resize` for INTER_AREA, which ignores less than a thousandth of
+    # an old row.
     scale = 1 / (rows_out / rows_in)
     table: list[list[tuple[int, np.float32]]] = []
     for row in range(rows_out):

@@ -10,13 +10,13 @@ from typing import Any, cast
 import gymnasium as gym
 import numpy as np
 from gymnasium import wrappers
-from gymnasium.envs.registration import WrapperSpec
+from gymnasium.envs.registration import EnvSpec, WrapperSpec
 from gymnasium.vector import SyncVectorEnv  # `patch_gymnasium` gives the name to a subclass
 
-from stepwell.wrappers.frames import FrameStack
-from stepwell.wrappers.seeded_resets import SeededResets
-from stepwell.wrappers.versions import versions_of
-from stepwell.wrappers.workers.vector_env import WorkerVectorEnv
+from .frames import FrameStack
+from .seeded_resets import SeededResets
+from .versions import versions_of
+from .workers.vector_env import WorkerVectorEnv
 
 # Wrappers that change neither observations nor episode ends; recipes do not name them.
 CHECKERS = (wrappers.OrderEnforcing, wrappers.PassiveEnvChecker, SeededResets)
@@ -40,22 +40,11 @@ AnyEnv = gym.Env[Any, Any]
 
 
 def recipe_of(env: AnyEnv, source: object) -> dict[str, Any]:
-    """Return the recipe of an env that `make_vec` built.
-
-    Args:
-        env: One env with all its wrappers.
-        source: The argument of `make_vec`, for an env without a spec.
-
-    Returns:
-        JSON data: maker, id, kwargs, wrappers (outermost last), frame_skip, versions, for a frame
-        stack `frame_stack` and `stack_padding`, and under `env` the recipe that the env itself has
-        in its metadata, as those of `NesEnv` and `from_gym` do.
-
-    Example:
-        >>> recipe = recipe_of(gym.make("CartPole-v1"), None)
-        >>> recipe["id"], recipe["wrappers"]
-        ('CartPole-v1', [{'name': 'TimeLimit', 'kwargs': {'max_episode_steps': 500}}])
-    """
+    """Return the recipe of an env that `make_vec` built, with all its wrappers, as JSON data."""
+    # It has maker, id, kwargs, wrappers (outermost last), frame_skip, versions, for a frame stack
+    # `frame_stack` and `stack_padding`, and under `env` the recipe that the env itself has in its
+    # metadata, as those of `NesEnv` and `from_gym` do. ``source`` is the argument of `make_vec`,
+    # for an env without a spec.
     spec = env.unwrapped.spec
     chain = [one for one in _wrappers_of(env) if not isinstance(one, CHECKERS)]
     own = dict(_own_recipe(env))
@@ -73,15 +62,9 @@ def recipe_of(env: AnyEnv, source: object) -> dict[str, Any]:
 
 
 def spec_of(env: AnyEnv) -> str | None:
-    """Return the env's `EnvSpec` as JSON, or None if it has none that JSON can hold.
-
-    `SeededResets` is left out: whoever makes the env again for a vector env gets it anyway.
-
-    Example:
-        >>> text = spec_of(gym.make("CartPole-v1"))
-        >>> gym.make(gym.envs.registration.EnvSpec.from_json(text)).spec.id
-        'CartPole-v1'
-    """
+    """Return the env's `EnvSpec` as JSON, or None if it has none that JSON can hold."""
+    # `SeededResets` is left out: whoever makes the env again for a vector env gets it anyway.
+    # Arguments that JSON does not have, as tuples, are objects with a tag: see `read_spec`.
     try:
         spec = env.spec  # fails for a wrapper that does not record its arguments
         if spec is None:
@@ -89,9 +72,82 @@ def spec_of(env: AnyEnv) -> str | None:
         wrapped_by = tuple(
             _public(one) for one in spec.additional_wrappers if one.name != SeededResets.__name__
         )
-        return dataclasses.replace(spec, additional_wrappers=wrapped_by).to_json()
+        return spec_text(dataclasses.replace(spec, additional_wrappers=wrapped_by))
     except (AttributeError, TypeError, ValueError):
         return None
+
+
+def spec_text(spec: EnvSpec) -> str:
+    """Return an `EnvSpec` as the JSON that `read_spec` reads."""
+    # TypeError or ValueError: an argument is nothing that JSON can hold, such as a function.
+    return dataclasses.replace(
+        spec,
+        kwargs=tagged(spec.kwargs),
+        additional_wrappers=tuple(
+            dataclasses.replace(one, kwargs=tagged(one.kwargs)) for one in spec.additional_wrappers
+        ),
+    ).to_json()
+
+
+def read_spec(text: str) -> EnvSpec:
+    """Return the `EnvSpec` of `spec_of`'s text, or of that of `EnvSpec.to_json`."""
+    # Of another text, any kind of exception comes.
+    spec = EnvSpec.from_json(text)
+    return dataclasses.replace(
+        spec,
+        kwargs=_untagged(spec.kwargs),
+        additional_wrappers=tuple(
+            dataclasses.replace(one, kwargs=_untagged(one.kwargs))
+            for one in spec.additional_wrappers
+        ),
+    )
+
+
+_TUPLE, _ARRAY, _TYPE = "__tuple__", "__array__", "__dtype__"
+_MOST_LEVELS = 32
+
+
+def tagged(value: Any) -> Any:
+    """Replace what JSON does not have by objects with a tag: (2, 2) by {"__tuple__": [2, 2]}."""
+    if isinstance(value, tuple):
+        return {_TUPLE: [tagged(one) for one in value]}
+    if isinstance(value, np.ndarray | np.generic):
+        return {_ARRAY: value.tolist(), _TYPE: value.dtype.name}
+    if isinstance(value, type) and issubclass(value, np.generic):
+        return {_TYPE: value.__name__}
+    if isinstance(value, list):
+        return [tagged(one) for one in value]
+    if isinstance(value, dict):
+        if not all(isinstance(key, str) and not key.startswith("__") for key in value):
+            raise ValueError(f"expected keys that are plain texts, got {list(value)}")
+        return {key: tagged(one) for key, one in value.items()}
+    return value
+
+
+def _untagged(value: Any, level: int = 0) -> Any:
+    """The inverse of `tagged`."""
+    if level > _MOST_LEVELS:
+        raise ValueError(f"expected at most {_MOST_LEVELS} levels, got more")
+    if isinstance(value, list):
+        return [_untagged(one, level + 1) for one in value]
+    if not isinstance(value, dict):
+        return value
+    pairs = cast("dict[str, Any]", value)
+    if pairs.keys() == {_TUPLE}:
+        return tuple(_untagged(pairs[_TUPLE], level + 1))
+    if pairs.keys() == {_TYPE}:
+        return _dtype(pairs[_TYPE]).type
+    if pairs.keys() == {_ARRAY, _TYPE}:
+        array = np.array(pairs[_ARRAY], _dtype(pairs[_TYPE]))
+        return array if array.shape else array[()]
+    return {key: _untagged(one, level + 1) for key, one in pairs.items()}
+
+
+def _dtype(name: object) -> np.dtype[Any]:
+    found = np.dtype(str(name))
+    if found.kind not in "biuf":
+        raise ValueError(f"expected a dtype of numbers, got {name!r}")
+    return found
 
 
 def _public(wrapper: WrapperSpec) -> WrapperSpec:
@@ -134,17 +190,8 @@ def _stack_recipe(env: AnyEnv) -> dict[str, Any]:
 
 
 def stack_of(env: AnyEnv) -> tuple[int, str | None] | None:
-    """Find the frame stack of an env: its size and its padding.
-
-    Returns:
-        (number of frames, "zero" or "repeat" or, for a padding frame of the user's, None); None
-        if the env has no frame stack.
-
-    Example:
-        >>> env = gym.make("CartPole-v1")
-        >>> stack_of(wrappers.FrameStackObservation(env, 4, padding_type="zero")), stack_of(env)
-        ((4, 'zero'), None)
-    """
+    """Find the frame stack of an env, its size and its padding; None if it has none."""
+    # The padding is "zero" or "repeat" or, for a padding frame of the user's, None.
     for wrapper in _wrappers_of(env) if _can_stack(env.observation_space) else ():
         if isinstance(wrapper, FrameStack):
             return cast("tuple[int, ...]", wrapper.observation_space.shape)[0], wrapper.padding
@@ -156,16 +203,7 @@ def stack_of(env: AnyEnv) -> tuple[int, str | None] | None:
 
 
 def stack_of_vector(envs: gym.vector.VectorEnv[Any, Any, Any]) -> tuple[int, str | None] | None:
-    """Find the frame stack of all envs of a vector env, including envs in worker processes.
-
-    Returns:
-        As `stack_of`; None if the envs differ or cannot be examined.
-
-    Example:
-        >>> make = lambda: wrappers.FrameStackObservation(gym.make("CartPole-v1"), 4)
-        >>> stack_of_vector(gym.vector.SyncVectorEnv([make]))
-        (4, 'repeat')
-    """
+    """As `stack_of`, of all envs of a vector env, also in worker processes; None if they differ."""
     inner = envs.unwrapped
     vector: Any = envs
     while vector is not inner:
@@ -239,12 +277,7 @@ def _frame_skip(env: AnyEnv) -> int:
 
 
 def jsonable(value: object) -> Any:
-    """Convert a value to JSON data that is the same in every run: no addresses, no set order.
-
-    Example:
-        >>> jsonable({"size": (84, 84), "kind": np.uint8, "f": jsonable})
-        {'size': [84, 84], 'kind': 'numpy:uint8', 'f': 'stepwell.wrappers.recipe:jsonable'}
-    """
+    """Convert a value to JSON data that is the same in every run: no addresses, no set order."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, np.ndarray | np.generic):

@@ -9,7 +9,8 @@ import gymnasium
 import numpy as np
 from gymnasium.core import ActType, ObsType
 
-from stepwell.wrappers.shard_seeds import ShardSeed, in_shard_of
+from .env_results import reset_of
+from .shard_seeds import ShardSeed, in_shard_of
 
 _BLOCK = 64  # seeds that are derived at once, which takes hardly longer than deriving one
 _LARGEST_IN_INFO = 2**63 - 1  # vector envs join the infos of their envs in arrays of int64
@@ -63,14 +64,14 @@ class SeededResets(
     ) -> tuple[ObsType, dict[str, Any]]:
         """Reset the env with the given seed, or with one that is derived from the last given."""
         if seed is not None:
-            observation, info = self.env.reset(seed=seed, options=options)
+            observation, info = reset_of(self.env.reset(seed=seed, options=options), "the env")
             used = self._seed = seed if isinstance(seed, ShardSeed) else int(seed)
             self._number, self._derived = 0, []
         elif self._seed is None or not self._can_seed(options):
             return self.env.reset(options=options)
         else:
             used = self._next_seed(self._seed)
-            observation, info = self.env.reset(seed=used, options=options)
+            observation, info = reset_of(self.env.reset(seed=used, options=options), "the env")
         has_seed = getattr(self._innermost, "_np_random_seed", None) == used
         self._keeps_seeds |= has_seed
         is_lost = self._keeps_seeds and not has_seed  # in a wrapper
@@ -97,10 +98,8 @@ class SeededResets(
 
 
 def with_seeded_resets(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
-    """Wrap an env in `SeededResets`, unless its outermost wrapper is one, or seeds cost much.
-
-    ale-py's own env loads the game again for a seed, in 100 ms.
-    """
+    """Wrap an env in `SeededResets`, unless its outermost wrapper is one, or seeds cost much."""
+    # ale-py's own env loads the game again for a seed, in 100 ms.
     is_slow = hasattr(env.unwrapped, "ale") and not any(
         hasattr(layer, "can_seed_resets") for layer in _layers(env)
     )
@@ -108,20 +107,8 @@ def with_seeded_resets(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
 
 
 def derived_seed(seed: int, number: int) -> int:
-    """Return the seed of the reset with this number after the one that was given a seed.
-
-    Args:
-        seed: The seed that was given, 0 or more; from a `ShardSeed`, another one of its shard is
-            derived.
-        number: 1 for the next reset, 2 for the one after it, ...
-
-    Returns:
-        A seed in 0 .. 2**31 - 1, which every env takes.
-
-    Example:
-        >>> derived_seed(7, 1), derived_seed(7, 2)
-        (600562731, 394211478)
-    """
+    """Return the seed, in 0 .. 2**31 - 1, of the n-th reset after the one that was given a seed."""
+    # From a `ShardSeed`, another one of its shard is derived.
     block, place = divmod(number - 1, _BLOCK)
     return in_shard_of(seed, _derived_block(seed, block)[place])
 

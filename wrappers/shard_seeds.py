@@ -6,19 +6,9 @@ __all__ = ["ShardSeed", "in_shard_of"]
 
 
 class ShardSeed(int):
-    """A seed of one of n shards; all seeds that are derived from it are of the same shard.
+    """A seed of one of n shards; all seeds that are derived from it are of the same shard."""
 
-    The seeds of a shard are congruent to each other modulo n, and to those of no other shard.
-
-    Args:
-        value: The seed.
-        count: Number of shards n.
-
-    Example:
-        >>> seed = ShardSeed(7, 4)
-        >>> seed, seed % 4, in_shard_of(seed, 1000) % 4, in_shard_of(7, 1000)
-        (7, 3, 3, 1000)
-    """
+    # The seeds of a shard are congruent to each other modulo n, and to those of no other shard.
 
     count: int
 
@@ -34,16 +24,8 @@ class ShardSeed(int):
 
 
 def in_shard_of(given: int, drawn: int) -> int:
-    """Return the seed to use in place of a drawn one: the nearest below in the shard of ``given``.
-
-    Args:
-        given: The seed that the other one is derived from. If it is not of a shard, nothing
-            changes.
-        drawn: A seed, 0 or more.
-
-    Returns:
-        A seed, 0 or more; not above the drawn one, unless that is below the number of shards.
-    """
+    """The nearest seed not above a drawn one in the shard of ``given``, if that is of one."""
+    # Not below 0: where the drawn one is below the number of shards, it may be above that.
     if not isinstance(given, ShardSeed):
         return drawn
     seed = drawn - (drawn - given) % given.count

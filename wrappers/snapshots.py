@@ -26,17 +26,11 @@ _WORD, _HALF_WORD = 1 << 128, 1 << 32  # of the state of a PCG64 generator
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SavedGame:
-    """The content of a snapshot: the option "snapshot" of `reset`, which begins an episode there.
+    """The content of a snapshot: the option "snapshot" of `reset`, to begin an episode there."""
 
-    Args:
-        facts: JSON data: what the env and its wrappers know, and its random generator.
-        state: State of the emulator.
-        observation: The first observation of the episode, without stacked frames, since emulators
-            do not save their screens.
-    """
-
-    facts: Mapping[str, Any]
-    state: bytes
+    facts: Mapping[str, Any]  # JSON: what the env and its wrappers know, and its random generator
+    state: bytes  # of the emulator
+    # The episode's first, without stacked frames, since emulators do not save their screens
     observation: Array
 
     def info(self, now: Mapping[str, Any]) -> dict[str, Any]:
@@ -80,14 +74,9 @@ def is_snapshot(value: object) -> TypeGuard[bytes]:
 
 
 def pack(kind: str, facts: Mapping[str, Any], state: bytes, base: bytes) -> bytes:
-    """Return the bytes of a snapshot.
-
-    Args:
-        kind: Text that identifies the game, the emulator and its version.
-        facts: JSON data.
-        state: State of the emulator.
-        base: Another state of the same game that can be made again, from which it differs little.
-    """
+    """Return the bytes of a snapshot."""
+    # ``kind`` identifies the game, the emulator and its version. ``base`` is another state of the
+    # same game that can be made again, from which this one differs little.
     text = json.dumps(dict(facts), separators=(",", ":")).encode()
     content = _LENGTH.pack(len(text)) + text + state
     head = _HEAD.pack(_MAGIC, _digest(kind.encode()), _digest(content))
@@ -95,13 +84,8 @@ def pack(kind: str, facts: Mapping[str, Any], state: bytes, base: bytes) -> byte
 
 
 def unpack(kind: str, snapshot: bytes, base: bytes) -> tuple[dict[str, Any], bytes]:
-    """Return the facts and the state of a snapshot, which may come from anywhere.
-
-    The state is at most 64 KiB longer than the base; nothing else is known of it.
-
-    Raises:
-        ValueError: It is no snapshot, or one of another game or version, or damaged.
-    """
+    """Return the facts and the state of a snapshot, which may come from anywhere."""
+    # The state is at most 64 KiB longer than the base; nothing else is known of it.
     if len(snapshot) < _HEAD.size or snapshot[: len(_MAGIC)] != _MAGIC:
         raise damaged("it does not begin as one")
     _, kind_digest, content_digest = _HEAD.unpack_from(snapshot)
@@ -133,11 +117,7 @@ def unpack(kind: str, snapshot: bytes, base: bytes) -> tuple[dict[str, Any], byt
 
 
 def check_fact(facts: Mapping[str, Any], name: str, most: int) -> int:
-    """Return the fact of this name, a whole number from 0 to `most`.
-
-    Raises:
-        ValueError: It is something else.
-    """
+    """Return the fact of this name, a whole number from 0 to `most`."""
     value = facts.get(name)
     if type(value) is not int or not 0 <= value <= most:
         raise damaged(f"{name} is no whole number from 0 to {most}")

@@ -18,12 +18,13 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
-from stepwell import lazy_names
-from stepwell.wrappers.check.report import VectorEnvReport
-from stepwell.wrappers.check.vector_env import check_vector_env
-from stepwell.wrappers.check.watch import copied, leaves_of
-from stepwell.wrappers.number_checks import check_whole
-from stepwell.wrappers.workers.vector_env import WorkerVectorEnv, checked_env
+from .. import lazy_names
+from .check.report import VectorEnvReport
+from .check.vector_env import check_vector_env
+from .check.watch import copied, leaves_of
+from .final_observations import ExactInfos
+from .number_checks import check_whole
+from .workers.vector_env import WorkerVectorEnv, checked_env
 
 __all__ = ["Vectorization", "assert_env", "assert_vector_env"]
 
@@ -141,10 +142,13 @@ def _vector_envs(
 def _rows_of(make: Callable[[], AnyVectorEnv], steps: int, seed: int) -> list[Any]:
     """Return what `reset` and each step returned, without the infos."""
     with contextlib.closing(make()) as envs:
-        observation, _ = envs.reset(seed=seed)
-        rows: list[Any] = [copied(leaves_of(observation))]
-        envs.action_space.seed(seed)
-        for _ in range(steps):
-            observation, *rest, _ = envs.step(envs.action_space.sample())
-            rows.append([*copied(leaves_of(observation)), *copied(rest)])
+        exact = ExactInfos(envs)
+        exact.prepare()
+        with exact:
+            observation, _ = envs.reset(seed=seed)
+            rows: list[Any] = [copied(leaves_of(observation))]
+            envs.action_space.seed(seed)
+            for _ in range(steps):
+                observation, *rest, _ = envs.step(envs.action_space.sample())
+                rows.append([*copied(leaves_of(observation)), *copied(rest)])
         return rows

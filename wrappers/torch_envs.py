@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from stepwell.wrappers.jax_envs import ScannedSteps
+from .jax_envs import ScannedSteps
 
 __all__ = ["TorchEnvs"]
 
@@ -102,9 +102,9 @@ class TorchEnvs(VectorEnv[Any, Any, Any]):
         self.observation_space = envs.observation_space
         self.action_space = envs.action_space
         self.metadata = {**getattr(envs, "metadata", {}), "autoreset_mode": mode}
+        self.autoreset_mode = mode
         self.spec = getattr(envs, "spec", None)
         self._newest: Any = None
-        self._has_ended: Any = None
 
     def __repr__(self) -> str:
         return f"TorchEnvs({self.envs!r})"
@@ -123,14 +123,12 @@ class TorchEnvs(VectorEnv[Any, Any, Any]):
         """Reset the envs; observations and infos are numpy arrays."""
         observation, info = self.envs.reset(seed=seed, options=options)
         self._newest = self._copied(observation)
-        self._has_ended = None
         return self._on_host(observation), self._on_host(info)
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step the envs; actions may be numpy arrays, results are."""
         observation, reward, terminated, truncated, info = self.envs.step(self._on_device(actions))
         self._newest = self._copied(observation)
-        self._has_ended = (terminated | truncated).clone()
         host = (self._on_host(each) for each in (observation, reward, terminated, truncated, info))
         return tuple(host)
 
@@ -152,18 +150,16 @@ class TorchEnvs(VectorEnv[Any, Any, Any]):
             )
         rows: list[Any] = []
         for _ in range(steps):
-            action, extras = policy.choose(self._newest, self.num_envs)
+            # Policy and envs may write into what they get.
+            action, extras = policy.choose(self._copied(self._newest), self.num_envs)
             observation, reward, terminated, truncated, infos = self.envs.step(
-                self._on_device(action)
+                self._on_device(self._copied(action))
             )
-            first = self._has_ended
-            first = torch.zeros_like(terminated) if first is None else first
             given = {key: infos[key] for name in info for key in (name, f"_{name}") if key in infos}
-            row = (action, extras, observation, reward, first, terminated, truncated, given)
+            row = (action, extras, observation, reward, terminated, truncated, given)
             # Envs may write the next step into the same tensors.
             rows.append(self._copied(row))
             self._newest = rows[-1][2]
-            self._has_ended = rows[-1][5] | rows[-1][6]
         return ScannedSteps(*self._on_host(_stacked(torch, rows)))
 
     def close_extras(self, **kwargs: Any) -> None:

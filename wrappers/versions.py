@@ -31,19 +31,9 @@ _DISTRIBUTIONS = {
 
 
 def versions_of(layers: Iterable[object]) -> dict[str, str]:
-    """Return the versions of the packages of an env and its wrappers, and of what they import.
-
-    Of what they import, those count that compute pixels or numbers: OpenCV, MuJoCo, Box2D, ... An
-    import in a method counts, but in `render` and `close` only if a wrapper observes drawings.
-
-    Args:
-        layers: The wrappers and the env.
-
-    Example:
-        >>> import gymnasium
-        >>> list(versions_of([gymnasium.make("CartPole-v1").unwrapped]))
-        ['gymnasium', 'numpy']
-    """
+    """Return the versions of the packages of an env and its wrappers, and of what they import."""
+    # Of what they import, those count that compute pixels or numbers: OpenCV, MuJoCo, Box2D, ... An
+    # import in a method counts, but in `render` and `close` only if a wrapper observes drawings.
     classes = {kind for layer in layers for kind in type(layer).__mro__}
     shows_drawings = any("Render" in kind.__name__ for kind in classes)
     modules = {"numpy"}
@@ -54,12 +44,7 @@ def versions_of(layers: Iterable[object]) -> dict[str, str]:
 
 
 def module_versions(modules: Iterable[str]) -> dict[str, str]:
-    """Return the version of each module's package; the standard library and scripts have none.
-
-    Example:
-        >>> list(module_versions(["json", "numpy", "ale_py"]))
-        ['ale-py', 'numpy']
-    """
+    """Return the version of each module's package; the standard library and scripts have none."""
     found = [_version(module) for module in modules if module not in sys.stdlib_module_names]
     return dict(sorted(one for one in found if one is not None))
 

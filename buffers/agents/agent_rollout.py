@@ -7,7 +7,9 @@ from typing import Any, cast
 
 import numpy as np
 
-from stepwell.buffers.agents.joint_rows import (
+from ..rollout.rollout import Bootstrap, Rollout
+from ..sampling.batch import map_tree, named_leaves
+from .joint_rows import (
     REWARD,
     TERMINATED,
     TRUNCATED,
@@ -17,8 +19,6 @@ from stepwell.buffers.agents.joint_rows import (
     same_form,
     stacked,
 )
-from stepwell.buffers.rollout.rollout import Bootstrap, Rollout
-from stepwell.buffers.sampling.batch import map_tree, named_leaves
 
 __all__ = ["agent_rollout"]
 
@@ -72,14 +72,13 @@ def agent_rollout(rollout: Rollout, agents: Sequence[str] | None) -> Rollout:
 
 
 class _Columns:
-    """Arrays ``[T, N, ...]`` as ``[T, N * C, ...]`` of C chosen agents.
+    """Arrays ``[T, N, ...]`` as ``[T, N * C, ...]`` of C chosen agents."""
 
-    Args:
-        places: [C]: places of the chosen agents on the axis A.
-        count: Number of all agents A.
-    """
-
-    def __init__(self, places: np.ndarray, count: int) -> None:
+    def __init__(
+        self,
+        places: np.ndarray,  # [C] on the axis A
+        count: int,  # of all agents, A
+    ) -> None:
         self.places, self.count = places, count
 
     def fold(self, array: np.ndarray) -> np.ndarray:
@@ -108,20 +107,11 @@ def _bootstrap(
     rollout: Rollout,
     columns: _Columns,
     chosen: Sequence[str],
-    mask: np.ndarray,
-    terminated: np.ndarray,
-    stops: np.ndarray,
+    mask: np.ndarray,  # [T, N, C] bool: a step was taken
+    terminated: np.ndarray,  # [T, N, C] bool: no value follows
+    stops: np.ndarray,  # [T, N, C] bool: truncated or cut
 ) -> Bootstrap:
-    """The open ends of all agents.
-
-    Args:
-        rollout: The rollout of joint rows.
-        columns: The chosen agents.
-        chosen: Their names.
-        mask: [T, N, C] bool: a step was taken.
-        terminated: [T, N, C] bool: no value follows.
-        stops: [T, N, C] bool: truncated or cut.
-    """
+    """The open ends of all agents."""
     is_last = np.zeros(mask.shape, np.bool_)
     is_last[-1] = True
     step, env, agent = np.nonzero(mask & ~terminated & (stops | is_last))

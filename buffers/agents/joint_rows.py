@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from stepwell.buffers.sampling.batch import map_tree, named_leaves
+from ..sampling.batch import map_tree, named_leaves
 
 __all__ = ["ENDS", "AgentEnds", "agents_of", "chosen_agents", "of_agent", "same_form", "stacked"]
 
@@ -17,20 +17,7 @@ ENDS = (REWARD, TERMINATED, TRUNCATED)
 
 
 def agents_of(observation: object, info: Mapping[str, object]) -> list[str]:
-    """Names of all agents in the order of the axis A, which is that of the sorted names.
-
-    Args:
-        observation: A joint observation, or the layout of one.
-        info: Info fields by name.
-
-    Raises:
-        ValueError: They are not those of joint rows.
-
-    Example:
-        >>> info = dict.fromkeys(ENDS, np.zeros(2))
-        >>> agents_of({"agents": {"b": 0, "a": 0}, "present": [1, 1]}, info)
-        ['a', 'b']
-    """
+    """Names of all agents in the order of the axis A, which is that of the sorted names."""
     keys = sorted(cast("Mapping[str, object]", observation)) if _is_dict(observation) else None
     agents = cast("Mapping[str, object]", observation)["agents"] if keys == _KEYS else None
     if not _is_dict(agents):
@@ -56,11 +43,7 @@ def _is_dict(value: object) -> bool:
 
 
 def chosen_agents(agents: Sequence[str] | None, known: Sequence[str]) -> list[str]:
-    """The chosen agents, all of them when None is given.
-
-    Raises:
-        ValueError: One is unknown, or named twice, or none is.
-    """
+    """The chosen agents, all of them when None is given."""
     if agents is None:
         return list(known)
     if isinstance(agents, str):
@@ -74,11 +57,7 @@ def chosen_agents(agents: Sequence[str] | None, known: Sequence[str]) -> list[st
 
 
 def same_form(agents: Sequence[str], forms: Sequence[object], what: str) -> None:
-    """Refuse agents whose fields differ, as they cannot be in one array.
-
-    Raises:
-        ValueError: They differ.
-    """
+    """Refuse agents whose fields differ, as they cannot be in one array."""
     for name, form in zip(agents, forms, strict=True):
         if form != forms[0]:
             raise ValueError(
@@ -87,15 +66,13 @@ def same_form(agents: Sequence[str], forms: Sequence[object], what: str) -> None
             )
 
 
-def of_agent(array: np.ndarray, place: Any, axis: int, count: int) -> np.ndarray:
-    """An agent's part of an extra or info field: its own of A, or what is the same for all.
-
-    Args:
-        array: ``[..., A, ...]`` or any other.
-        place: Places of agents on the axis A.
-        axis: Number of axes before A.
-        count: Number of agents A.
-    """
+def of_agent(
+    array: np.ndarray,  # ``[..., A, ...]`` or any other
+    place: Any,  # on the axis A
+    axis: int,  # number of axes before A
+    count: int,  # number of agents A
+) -> np.ndarray:
+    """An agent's part of an extra or info field: its own of A, or what is the same for all."""
     if array.ndim > axis and array.shape[axis] == count:
         found: np.ndarray = array[(slice(None),) * axis + (place,)]
         return found
@@ -110,30 +87,19 @@ def stacked(trees: Sequence[Any], axis: int) -> Any:
 
 
 class AgentEnds(NamedTuple):
-    """The ends of agents: their own, or that of the episode, if they are present in its last row.
+    """The ends of agents: their own, or that of the episode if they are present in its last row."""
 
-    Args:
-        terminated: bool: no value follows.
-        truncated: bool: a time limit ended the agent, or the episode.
-    """
-
-    terminated: np.ndarray
-    truncated: np.ndarray
+    terminated: np.ndarray  # bool: no value follows
+    truncated: np.ndarray  # bool: a time limit ended the agent, or the episode
 
     @classmethod
     def of(
         cls,
-        own: tuple[np.ndarray, np.ndarray],
+        own: tuple[np.ndarray, np.ndarray],  # `agent_terminated` and `agent_truncated`
         present: np.ndarray,
-        joint: tuple[np.ndarray, np.ndarray],
+        joint: tuple[np.ndarray, np.ndarray],  # `terminated` and `truncated` of the rows
     ) -> AgentEnds:
-        """Ends in given rows, arrays of any equal shape.
-
-        Args:
-            own: ``agent_terminated`` and ``agent_truncated`` of the agents.
-            present: bool: the agents are present.
-            joint: ``terminated`` and ``truncated`` of the rows.
-        """
+        """Ends in given rows, arrays of bool of any equal shape."""
         goes_on = present & ~(own[0] | own[1])
         return cls(own[0] | (goes_on & joint[0]), own[1] | (goes_on & joint[1]))
 

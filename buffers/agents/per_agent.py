@@ -8,8 +8,20 @@ from typing import Any, NamedTuple, cast, overload
 
 import numpy as np
 
-from stepwell.buffers.agents.agent_rollout import agent_rollout
-from stepwell.buffers.agents.joint_rows import (
+from ..episode import End, Episode
+from ..errors import NotEnoughData
+from ..replay import SequenceReplayBuffer
+from ..rollout.rollout import Rollout
+from ..sampling.batch import Batch, TransitionBatch, named_leaves, under
+from ..sampling.requests import (
+    Sequences,
+    Transitions,
+    check_sequences,
+    check_transitions,
+)
+from ..spec import ArrayTree, Field, Layout, Spec, field_of, kind_of, unflatten
+from .agent_rollout import agent_rollout
+from .joint_rows import (
     ENDS,
     REWARD,
     TERMINATED,
@@ -20,18 +32,6 @@ from stepwell.buffers.agents.joint_rows import (
     of_agent,
     same_form,
 )
-from stepwell.buffers.episode import End, Episode
-from stepwell.buffers.errors import NotEnoughData
-from stepwell.buffers.replay import SequenceReplayBuffer
-from stepwell.buffers.rollout.rollout import Rollout
-from stepwell.buffers.sampling.batch import Batch, TransitionBatch, named_leaves, under
-from stepwell.buffers.sampling.requests import (
-    Sequences,
-    Transitions,
-    check_sequences,
-    check_transitions,
-)
-from stepwell.buffers.spec import ArrayTree, Field, Layout, Spec, field_of, kind_of, unflatten
 
 __all__ = ["AgentReplay", "per_agent"]
 
@@ -354,15 +354,17 @@ class AgentReplay:
         ends = AgentEnds.of((own[0], own[1]), present, (joint.terminated, joint.truncated))
         before = np.concatenate([[False], present[:-1]])
         for start in np.flatnonzero(present & ~before).tolist():
+            # The row after the last one in which the agent is present has the results of its last
+            # step.
             after = np.flatnonzero(~present[start:])
             stop = start + int(after[0]) if len(after) else joint.rows - 1
             rows = slice(start, stop + 1)
-            acts = np.arange(stop - start + 1) < stop - start
+            acts = np.arange(stop - start + 1) < stop - start  # none is from the last row
             fields = {name: joint.fields[old][rows] for name, old in self._names[number].items()}
             fields["reward"] = joint.fields[f"info/{REWARD}"][rows, place].astype(np.float64)
             is_whole = start > 0 or joint.first_row == 0
             if is_whole:
-                fields["reward"][0] = 0
+                fields["reward"][0] = 0  # it was of a step before this life
             for field in self._shared:
                 array = of_agent(joint.fields[field.name][rows], place, 1, len(self._known))
                 fields[field.name] = array
@@ -400,13 +402,9 @@ class AgentReplay:
         accepts: Callable[[_Rows], np.ndarray],
         rng: np.random.Generator | None,
     ) -> tuple[np.ndarray, np.ndarray, _Rows]:
-        """Draw joint sequences and agents until enough pairs are accepted.
-
-        Both are drawn uniformly, so that all accepted pairs are equally likely.
-
-        Returns:
-            Ids [B] of the sequences, numbers [B] of chosen agents, and their flags.
-        """
+        """Draw until enough are accepted: ids [B] of sequences, numbers [B] of agents, flags."""
+        # Sequences and agents are both drawn uniformly, so that all accepted pairs are equally
+        # likely.
         source = self._replay.rng if rng is None else rng
         names = ["observation/present", *(f"info/{name}" for name in ENDS)]
         asked = max(64, 2 * request.batch_size)

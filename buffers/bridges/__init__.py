@@ -5,29 +5,29 @@ Each library is imported when its bridge is called. ``docs/feeding.md`` shows ea
 
 from typing import TYPE_CHECKING
 
-from stepwell import lazy_names
+from ... import lazy_names
 
 if TYPE_CHECKING:  # loaded on first use
-    from stepwell.buffers.bridges.cleanrl import CleanRLStorage, to_cleanrl
-    from stepwell.buffers.bridges.d3rlpy_episodes import from_d3rlpy, to_d3rlpy
-    from stepwell.buffers.bridges.formats.exporting import ExportReport, export_episodes
-    from stepwell.buffers.bridges.formats.format import format_names
-    from stepwell.buffers.bridges.formats.importing import ImportReport, import_episodes
-    from stepwell.buffers.bridges.jax_arrays import to_jax
-    from stepwell.buffers.bridges.jax_policies import jax_policy
-    from stepwell.buffers.bridges.rlds_steps import rlds_episodes
-    from stepwell.buffers.bridges.sb3.models import count_sb3_steps
-    from stepwell.buffers.bridges.sb3.policy import sb3_policy
-    from stepwell.buffers.bridges.sb3.replay import as_sb3_replay
-    from stepwell.buffers.bridges.sb3.rollout import to_sb3_rollout
-    from stepwell.buffers.bridges.sheeprl_replay import as_sheeprl_replay
-    from stepwell.buffers.bridges.tianshou.batches import to_tianshou_batch, to_tianshou_buffer
-    from stepwell.buffers.bridges.tianshou.recorded import from_tianshou
-    from stepwell.buffers.bridges.tianshou.replay import as_tianshou_replay
-    from stepwell.buffers.bridges.torch_policies import to_torch, torch_policy
-    from stepwell.buffers.bridges.torchrl.batches import to_tensordict
-    from stepwell.buffers.bridges.torchrl.recorded import from_tensordict
-    from stepwell.buffers.bridges.torchrl.replay import as_torchrl_replay
+    from .cleanrl import CleanRLStorage, to_cleanrl
+    from .d3rlpy_episodes import from_d3rlpy, to_d3rlpy
+    from .formats.exporting import ExportReport, export_episodes
+    from .formats.format import format_names
+    from .formats.importing import ImportReport, import_episodes
+    from .jax_arrays import to_jax
+    from .jax_policies import jax_policy
+    from .rlds_steps import rlds_episodes
+    from .sb3.models import count_sb3_steps
+    from .sb3.policy import sb3_policy
+    from .sb3.replay import as_sb3_replay
+    from .sb3.rollout import to_sb3_rollout
+    from .sheeprl_replay import as_sheeprl_replay
+    from .tianshou.batches import to_tianshou_batch, to_tianshou_buffer
+    from .tianshou.recorded import from_tianshou
+    from .tianshou.replay import as_tianshou_replay
+    from .torch_policies import to_torch, torch_policy
+    from .torchrl.batches import to_tensordict
+    from .torchrl.recorded import from_tensordict
+    from .torchrl.replay import as_torchrl_replay
 
 __all__ = [
     "CleanRLStorage",

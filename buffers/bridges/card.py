@@ -16,23 +16,23 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stepwell.buffers.curation.stored_episode import StoredEpisode
-from stepwell.buffers.episode import End
-from stepwell.buffers.pictures.encode import webp
-from stepwell.buffers.pictures.film_strip import FilmStrip
-from stepwell.buffers.pictures.image_fields import image_fields
-from stepwell.buffers.spec import Spec
-from stepwell.buffers.storage.disk.storage import DiskStorage
-from stepwell.buffers.storage.protocol import Storage
-from stepwell.buffers.view.episode_table import EpisodeTable, end_word
-from stepwell.buffers.view.summary import (
+from ..curation.stored_episode import StoredEpisode
+from ..episode import End
+from ..pictures.encode import webp
+from ..pictures.film_strip import FilmStrip
+from ..pictures.image_fields import image_fields
+from ..spec import Spec
+from ..storage.disk.storage import DiskStorage
+from ..storage.protocol import Storage
+from ..view.episode_table import EpisodeTable, end_word
+from ..view.summary import (
+    RUN_COLUMNS,
     describe_env,
     describe_machine,
-    describe_maker,
-    describe_seed,
     describe_seeds,
     describe_size,
     describe_versions,
+    run_lines,
     seeds_of,
 )
 
@@ -58,37 +58,17 @@ _PUNCTUATION = re.compile(r"([!-,/:-@\[-`{-~])")  # of ASCII, but - and .
 
 
 class FormatFacts(NamedTuple):
-    """Facts about the format of an exported data set.
-
-    Args:
-        name: Its name.
-        about: What it is for, in a line.
-        loading: Lines of Python that load the data set, by a path in the current folder.
-        notes: Notes for the user of the data set, one clause each.
-        readme: The card that the format itself has written; None if it writes none.
-    """
+    """Facts about the format of an exported data set."""
 
     name: str
-    about: str
-    loading: str
-    notes: Sequence[str]
-    readme: str | None
+    about: str  # what it is for, in a line
+    loading: str  # Python that loads the data set, by a path in the current folder
+    notes: Sequence[str]  # for the user of the data set, one clause each
+    readme: str | None  # the card that the format itself has written
 
 
 def check_license(license: str | None) -> None:
-    """Refuse what is no word for a licence.
-
-    Raises:
-        ValueError: It is none.
-
-    Example:
-        >>> check_license("cc-by-4.0")
-        >>> check_license("CC BY 4.0")
-        Traceback (most recent call last):
-        ...
-        ValueError: license: expected the hub's word for it, such as cc-by-4.0, mit or other, got \
-'CC BY 4.0'; correct it
-    """
+    """Refuse what is no word of the Hub for a licence, such as cc-by-4.0."""
     if license is not None and not (isinstance(license, str) and _LICENSE.fullmatch(license)):
         raise ValueError(
             f"license: expected the hub's word for it, such as cc-by-4.0, mit or other, got "
@@ -99,18 +79,9 @@ def check_license(license: str | None) -> None:
 def store_card(
     path: Path, *, title: str, pulled_as: str | None = None, license: str | None = None
 ) -> dict[str, bytes]:
-    """The card of a store, and its picture if rows have images, by the names of their files.
-
-    Args:
-        path: The store's folder; it is only read.
-        title: The heading.
-        pulled_as: The repository that it is in; None if that is not known.
-        license: The licence of the data, as `check_license` accepts it.
-
-    Raises:
-        StoreNotFound: There is no store.
-    """
+    """The card of a store, which is only read, and its picture if it has images, by file name."""
     check_license(license)
+    # `stepwell pull` makes a folder of this name, by which the lines below it open the store.
     name = (pulled_as or title).rpartition("/")[2]
     with DiskStorage.open(path, read_only=True) as storage:
         facts = _Facts(storage, None)
@@ -147,15 +118,7 @@ def export_card(
     title: str,
     license: str | None = None,
 ) -> dict[str, bytes]:
-    """The card of an exported data set, and its picture, by the names of their files.
-
-    Args:
-        storage: The storage that it was exported from.
-        chosen: The exported episodes, by id and first row.
-        exported: Facts about the format.
-        title: The heading.
-        license: The licence of the data, as `check_license` accepts it.
-    """
+    """The card of exported episodes, chosen by id and first row, and its picture, by file name."""
     check_license(license)
     facts = _Facts(storage, chosen)
     configs = _LEROBOT if exported.name == "lerobot" else "viewer: false\n"
@@ -247,6 +210,8 @@ def _card(
     tables: str = "",
 ) -> str:
     """The text of a card."""
+    # The Hub reads its own words for a data set between two lines of dashes, as YAML. All that
+    # comes from the store is untrusted: as `_code` or `_plain` it cannot become Markdown or HTML.
     front = [
         *([f"license: {license}"] if license else []),
         f"pretty_name: {json.dumps(_plain(title), ensure_ascii=False)}",
@@ -327,20 +292,11 @@ def _fields(spec: Spec) -> str:
 def _runs(sessions: Sequence[Mapping[str, object]]) -> str:
     """The newest runs in a table."""
     first = max(0, len(sessions) - _MOST_RUNS)
-    rows = [
-        [
-            f"{number}",
-            _code(str(session.get("began", ""))[:16].replace("T", " ")),
-            _code(session.get("num_envs", "")),
-            _code(describe_seed(session)),
-            _code(describe_maker(session)),
-        ]
-        for number, session in enumerate(sessions[first:], first)
-    ]
+    rows = [[number, *map(_code, cells)] for number, *cells in run_lines(sessions)[first:]]
     if not rows:
         return "Nothing is known about the runs that made it.\n"
     note = f"\nThe newest {_MOST_RUNS} of {len(sessions):,} runs.\n" if first else ""
-    return _table(["run", "began", "envs", "seed", "policy"], rows) + note
+    return _table(RUN_COLUMNS, rows) + note
 
 
 def _name(sessions: Sequence[Mapping[str, object]]) -> str:
@@ -355,22 +311,12 @@ def _table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _size_category(steps: int) -> str:
-    """The Hub's word for a number of rows.
-
-    Example:
-        >>> [_size_category(steps) for steps in (0, 999, 1000, 2_500_000, 10**13)]
-        ['n<1K', 'n<1K', '1K<n<10K', '1M<n<10M', 'n>1T']
-    """
+    """The Hub's word for a number of rows, such as ``1M<n<10M``."""
     return _SIZES[min(max(0, len(str(steps)) - 3), len(_SIZES) - 1)]
 
 
 def _code(value: object) -> str:
-    """Untrusted text as code, in which nothing is Markdown or HTML.
-
-    Example:
-        >>> print(_code("a|b `c` <script>"), _code(""))
-        ``a|b `c` <script>``
-    """
+    """Untrusted text as code, in which nothing is Markdown or HTML."""
     text = _plain(value)
     if not text:
         return ""

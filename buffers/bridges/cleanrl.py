@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stepwell.buffers.rollout.advantages import RowFlags, bootstrap_values, row_numbers
-from stepwell.buffers.rollout.rollout import Rollout
-from stepwell.buffers.sampling.tensors import load_torch
+from ..rollout.advantages import RowFlags, bootstrap_values, row_numbers
+from ..rollout.rollout import Rollout
+from ..sampling.tensors import load_torch
 
 __all__ = ["CleanRLStorage", "to_cleanrl"]
 

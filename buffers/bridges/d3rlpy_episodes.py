@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from stepwell.buffers.bridges.formats.d3rlpy import COLUMNS, D3rlpyDecoder, D3rlpyEncoder
-from stepwell.buffers.curation.episode_writer import EpisodeWriter
-from stepwell.buffers.episode import Episode
-from stepwell.buffers.optional_libraries import load_library
-from stepwell.buffers.replay import SequenceReplayBuffer
+from ..curation.episode_writer import EpisodeWriter
+from ..episode import Episode
+from ..optional_libraries import load_library
+from ..replay import SequenceReplayBuffer
+from .formats.d3rlpy import COLUMNS, D3rlpyDecoder, D3rlpyEncoder
 
 __all__ = ["from_d3rlpy", "to_d3rlpy"]
 
@@ -63,7 +63,7 @@ def from_d3rlpy(episodes: Any, replay: SequenceReplayBuffer) -> Sequence[str]:
 
     Args:
         episodes: ``d3rlpy.dataset.Episode`` objects, or a data set or buffer of d3rlpy's that has
-            them under ``episodes``.
+            them under ``episodes``. Those without a row are left out.
         replay: The replay to write to; bound to such rows here if it is not bound yet.
 
     Returns:
@@ -89,7 +89,7 @@ def from_d3rlpy(episodes: Any, replay: SequenceReplayBuffer) -> Sequence[str]:
         transitions, which keep none")
     """
     given = list(getattr(episodes, "episodes", episodes))
-    columns = [_columns_of(episode) for episode in given]
+    columns = [one for one in map(_columns_of, given) if len(one["rewards"])]
     decoder = D3rlpyDecoder(columns[0] if columns else {}, "from_d3rlpy")
     for number, one in enumerate(columns):
         decoder.check(number, one)

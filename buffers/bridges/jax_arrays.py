@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from stepwell.buffers.optional_libraries import load_library
+from ..optional_libraries import load_library
 
 __all__ = ["to_jax"]
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from stepwell.buffers.optional_libraries import load_library
+from ..optional_libraries import load_library
 
 __all__ = ["JaxPolicy", "jax_policy"]
 
@@ -91,19 +91,9 @@ class JaxPolicy:
     def choose(
         self, params: Any, key: Any, number: Any, observation: Any, is_first: Any, one: Any
     ) -> Any:
-        """The function's result in step ``number``, for JAX to compile.
-
-        On a CPU it is compiled by itself, as the body of a loop: the same bits, whatever comes
-        before or behind it.
-
-        Args:
-            params: The function's parameters.
-            key: The key of all steps.
-            number: Number of the step.
-            observation: ``[N, ...]``.
-            is_first: [N] bool.
-            one: The number 1, unknown to the compiler.
-        """
+        """The function's result for observations ``[N, ...]`` of a step, for JAX to compile."""
+        # On a CPU it is compiled by itself, as the body of a loop: the same bits, whatever comes
+        # before or behind it. For that `one` is the number 1, unknown to the compiler.
         jax, jnp = self._jax, self._jax.numpy
         seen = observation, is_first
 

@@ -7,10 +7,10 @@ from typing import Any, TypedDict
 
 import numpy as np
 
-from stepwell.buffers.episode import Episode
-from stepwell.buffers.replay import SequenceReplayBuffer
-from stepwell.buffers.spec import Layout, unflatten
-from stepwell.buffers.step_columns import with_stacks
+from ..episode import Episode
+from ..replay import SequenceReplayBuffer
+from ..spec import Layout, unflatten
+from ..step_columns import with_stacks
 
 __all__ = ["RldsEpisode", "RldsSteps", "episode_metadata", "rlds_episodes", "step_arrays"]
 
@@ -73,12 +73,7 @@ def episode_metadata(episode: Episode) -> dict[str, object]:
 
 
 class RldsSteps:
-    """The steps of an episode, iterable many times.
-
-    Args:
-        episode: The episode.
-        stack: Whole stacks of frames instead of single ones.
-    """
+    """The steps of an episode, iterable many times."""
 
     def __init__(self, episode: Episode, *, stack: bool = False) -> None:
         self.arrays = step_arrays(episode, stack=stack)
@@ -106,19 +101,9 @@ class RldsSteps:
 
 
 def step_arrays(episode: Episode, *, stack: bool = False) -> dict[str, np.ndarray]:
-    """The steps of an episode as arrays.
-
-    Args:
-        episode: An episode of T env steps.
-        stack: Whole stacks of frames instead of single ones.
-
-    Returns:
-        [T + 1, ...] by field name, ``reward`` being that of the step's action; and
-        ``discount`` (float32), ``is_first``, ``is_last``, ``is_terminal``.
-
-    Raises:
-        ValueError: ``stack=True``, and an episode lost its first rows.
-    """
+    """The steps of an episode of T env steps as arrays [T + 1, ...] by field name."""
+    # `reward` is that of the step's action; further names are `discount` (float32), `is_first`,
+    # `is_last` and `is_terminal`.
     rows = with_stacks(episode) if stack else dict(episode.fields)
     rows["reward"] = np.concatenate([episode.reward[1:], np.zeros(1)])
     discount = np.ones(episode.rows, np.float32)

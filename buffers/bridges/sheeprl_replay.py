@@ -9,12 +9,12 @@ from typing import Any, Final, Literal, TypeAlias, cast
 import numpy as np
 from gymnasium import spaces
 
-from stepwell.buffers.replay import SequenceReplayBuffer
-from stepwell.buffers.sampling.batch import Batch
-from stepwell.buffers.sampling.requests import Draw, Sequences
-from stepwell.buffers.sampling.tensors import ToTensors
-from stepwell.buffers.space_json import space_from_json
-from stepwell.buffers.whole_numbers import check_whole
+from ..replay import SequenceReplayBuffer
+from ..sampling.batch import Batch
+from ..sampling.requests import Draw, Sequences
+from ..sampling.tensors import ToTensors
+from ..space_json import space_from_json
+from ..whole_numbers import check_whole
 
 __all__ = ["SheeprlReplay", "as_sheeprl_replay"]
 

@@ -10,9 +10,9 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from stepwell.buffers.rollout.rollout import Rollout
-from stepwell.buffers.sampling.tensors import ToTensors, load_torch
-from stepwell.buffers.whole_numbers import check_whole
+from ..rollout.rollout import Rollout
+from ..sampling.tensors import ToTensors, load_torch
+from ..whole_numbers import check_whole
 
 __all__ = ["TorchPolicy", "to_torch", "torch_policy"]
 
@@ -162,35 +162,18 @@ class TorchPolicy:
         self.value = None if value is None else self._values
 
     def begin(self, action_space: object, rng: np.random.Generator) -> None:
-        """Prepare for a new Collector; its seed determines the draws unless `seed` was given.
-
-        Args:
-            action_space: One env's action space.
-            rng: Derived from the Collector's seed.
-        """
+        """Prepare for a new Collector; its seed determines the draws unless ``seed`` was given."""
         self._reseed(int(rng.integers(2**63)) if self._seed is None else self._seed)
 
     def __call__(
         self, observation: Any, is_first: np.ndarray
     ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Actions ``[N, ...]``, and the extras ``log_prob`` and ``value`` as far as there are any.
-
-        Raises:
-            ValueError: The module's output does not fit the mode.
-        """
+        """Actions ``[N, ...]``, and the extras ``log_prob`` and ``value`` if there are any."""
         action, extras = self.choose(self._to_tensors(observation), len(is_first))
         return action.cpu().numpy(), {name: rows.cpu().numpy() for name, rows in extras.items()}
 
     def choose(self, observation: Any, count: int) -> tuple[Any, dict[str, Any]]:
-        """Actions and extras as tensors on the device of the observations.
-
-        Args:
-            observation: Tensors ``[N, ...]``.
-            count: Number of envs N.
-
-        Raises:
-            ValueError: The module's output does not fit the mode.
-        """
+        """Actions and extras for tensors ``[N, ...]``, as tensors on their device."""
         with self._torch.inference_mode():
             output, worth = self._output(self._cast(observation))
             action, extras = self._choose(output, count)
@@ -229,7 +212,8 @@ class TorchPolicy:
         critic = None if isinstance(self._critic, str) else self._critic
         if only_value and critic is not None:
             return (), critic(seen)
-        output = self.module(seen)
+        # The module may write into what it gets.
+        output = self.module(seen if critic is None else _cloned(seen))
         parts = output if isinstance(output, tuple) else (output,)
         if self._critic != "last":
             return parts, None if critic is None else critic(seen)
@@ -281,3 +265,10 @@ class TorchPolicy:
                 f"{list(worth.shape)}; return one number for each"
             )
         return found
+
+
+def _cloned(tree: Any) -> Any:
+    """Nested tensors in memory of their own."""
+    if isinstance(tree, Mapping):
+        return {key: _cloned(part) for key, part in tree.items()}
+    return tuple(map(_cloned, tree)) if isinstance(tree, tuple) else tree.clone()

@@ -7,30 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from stepwell.buffers.curation.episode_writer import TransitionColumns
-from stepwell.buffers.episode import Episode
-from stepwell.buffers.rollout.rollout import Rollout
-from stepwell.buffers.sampling.batch import map_tree, named_leaves
-from stepwell.buffers.step_columns import stacks_of
+from ..curation.episode_writer import TransitionColumns
+from ..episode import Episode
+from ..rollout.rollout import Rollout
+from ..sampling.batch import map_tree, named_leaves
+from ..step_columns import stacks_of
 
 __all__ = ["episode_steps", "following_rows", "leaves_below", "nested", "rollout_steps"]
 
 
 def episode_steps(episode: Episode) -> TransitionColumns:
-    """The transitions of an episode, with whole stacks of frames.
-
-    Where an episode lost its first rows, steps without a whole stack are left out.
-
-    Example:
-        >>> import stepwell as sw
-        >>> replay = sw.SequenceReplayBuffer(seed=0)
-        >>> envs = sw.make_vec("CartPole-v1", num_envs=1, num_workers=0)
-        >>> with sw.Collector(envs, sw.RandomPolicy(), replay, seed=0) as collector:
-        ...     report = collector.collect(episodes=1)
-        >>> episode = next(replay.iter_episodes())
-        >>> len(episode_steps(episode).fields["reward"]) == episode.steps
-        True
-    """
+    """The transitions of an episode, with whole stacks of frames."""
+    # Where an episode lost its first rows, steps without a whole stack are left out.
     deepest = max(field.stack for field in episode.spec.fields)
     first = deepest - 1 if episode.first_row > 0 else 0
     fields: dict[str, np.ndarray] = {}
@@ -49,10 +37,8 @@ def episode_steps(episode: Episode) -> TransitionColumns:
 
 
 def rollout_steps(rollout: Rollout) -> dict[int, TransitionColumns]:
-    """The transitions of each env of a rollout; an episode still open at its end is marked as cut.
-
-    Where the MDP terminated and the last observation is not known, it is zeros.
-    """
+    """The transitions of each env of a rollout; an episode open at its end is marked as cut."""
+    # Where the MDP terminated and the last observation is not known, it is zeros.
     behind = dict(named_leaves("observation", rollout.bootstrap.observation))
     fields: dict[str, Any] = dict(named_leaves("observation", rollout.observation))
     following = {name: following_rows(rollout, rows, behind[name]) for name, rows in fields.items()}
@@ -75,16 +61,9 @@ def rollout_steps(rollout: Rollout) -> dict[int, TransitionColumns]:
 
 
 def following_rows(rollout: Rollout, rows: np.ndarray, behind: Any) -> np.ndarray:
-    """The row after each row, ``[T, N, ...]``: the next one, or that after an open end.
-
-    Args:
-        rollout: The rollout.
-        rows: [T, N, ...] observations, or their values.
-        behind: [K, ...] the same after the open ends; None if unknown.
-
-    Returns:
-        New memory; zeros where the MDP terminated and the last observation is not known.
-    """
+    """The row after each row [T, N, ...]: the next one, or that [K, ...] behind an open end."""
+    # The result is new memory: zeros where the MDP terminated and the last observation is not
+    # known.
     found = np.zeros_like(rows)
     found[:-1] = rows[1:]
     ends = rollout.terminated | rollout.truncated | rollout.cut
@@ -110,12 +89,7 @@ def leaves_below(key: tuple[str, ...], value: object) -> Iterator[tuple[tuple[st
 
 
 def nested(columns: Mapping[tuple[str, ...], Any]) -> dict[str, Any]:
-    """Nested dicts from arrays by path.
-
-    Example:
-        >>> nested({("a",): 1, ("next", "a"): 2})
-        {'a': 1, 'next': {'a': 2}}
-    """
+    """Nested dicts from values by path: ``{("next", "a"): 2}`` is ``{"next": {"a": 2}}``."""
     tree: dict[str, Any] = {}
     for key, array in columns.items():
         below = tree

@@ -4,41 +4,37 @@ from __future__ import annotations
 
 import datetime
 import time
-from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import count
 from typing import TypeVar, cast
 
-from stepwell.buffers.curation.episode_writer import EpisodeWriter, check_new
-from stepwell.buffers.curation.lead_in import lead_in
-from stepwell.buffers.curation.repeated_episodes import Duplicates, check_duplicates, find_repeats
-from stepwell.buffers.curation.selection import choose
-from stepwell.buffers.curation.stored_episode import StoredEpisode, stored_episodes
-from stepwell.buffers.episode import Chunk
-from stepwell.buffers.errors import SpecMismatch, StoreCorrupt
-from stepwell.buffers.progress import (
+from ..episode import Chunk
+from ..errors import SpecMismatch, StoreCorrupt
+from ..progress import (
     Progress,
     Status,
     check_progress,
     episodes_status,
     progress_function,
 )
-from stepwell.buffers.replay import SequenceReplayBuffer
-from stepwell.buffers.spec import Spec
-from stepwell.buffers.storage.encoded_chunk import EncodedChunk
-from stepwell.buffers.storage.episode_filter import Where, check_where, chooses
-from stepwell.buffers.storage.joined import JoinedStorage, check_same_rows, name_of, parts_of
-from stepwell.buffers.storage.places import PlacedStorage
-from stepwell.buffers.storage.protocol import Storage
-from stepwell.buffers.whole_numbers import is_whole
+from ..replay import SequenceReplayBuffer
+from ..spec import Spec
+from ..storage.disk.storage import DiskStorage
+from ..storage.encoded_chunk import EncodedChunk
+from ..storage.episode_filter import Where, check_where, chooses
+from ..storage.joined import JoinedStorage, check_same_rows, name_of, parts_of
+from ..storage.protocol import Storage
+from ..whole_numbers import is_whole
+from .episode_writer import EpisodeWriter, check_new
+from .repeated_episodes import Duplicates, check_duplicates, find_repeats
+from .selection import choose
+from .stored_episode import StoredEpisode, stored_episodes
 
 __all__ = ["CopyReport", "copy_episodes", "copy_status"]
 
 ChunkT = TypeVar("ChunkT", bound="Chunk | EncodedChunk")
 
 _LEAST_ROWS = 256  # chunks of fewer are joined
-_KEPT_BYTES = 8 << 20  # of actions, uncompressed, that are written at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +121,7 @@ def copy_episodes(
             compared with each other.
         facts: JSON-able facts to store with the copy.
         digest: Compute the ``digest`` of the report; this decodes all rows.
-        progress: True shows a line in a terminal, a bar in a notebook, or a line of text every 30
+        progress: True shows a line in a terminal or in a notebook, or a line of text every 30
             seconds where there is neither. Or a function that is called after every write, and
             after every episode that was compared before, with the report so far.
 
@@ -166,6 +162,7 @@ def copy_episodes(
     check_duplicates(duplicates)
     if where is not None:
         check_where(where)
+    # Whatever can be refused is refused before anything is written to the target.
     for storage in storages:
         _leave_out_damaged(storage)
     plan = _Plan(storages, where, keep)
@@ -184,8 +181,8 @@ def copy_episodes(
                 for number, episode in plan.episodes():
                     copy.copy(number, episode)
                 copy.finish()
-                copy.keep_actions(plan)
             except BaseException as error:
+                # A copy in a folder appears as a whole or not at all; in RAM what was copied stays.
                 if target.path is None:
                     error.add_note(copy.kept)
                 raise
@@ -242,11 +239,7 @@ class _Plan:
     def leave_out_repeats(
         self, duplicates: Duplicates, progress: Callable[[CopyReport], None] | None
     ) -> None:
-        """Leave out episodes that an earlier source holds, too.
-
-        Raises:
-            ValueError: There is a duplicate, and ``duplicates`` is ``"refuse"``.
-        """
+        """Leave out episodes that an earlier source holds, too."""
         look = (lambda: None) if progress is None else (lambda: progress(self.report))
         found = find_repeats(self._storages, self.episodes, look)
         if not found.episodes:
@@ -271,16 +264,6 @@ class _Plan:
             duplicate_episodes=found.episodes,
             late_starts=report.late_starts - found.late_starts,
         )
-
-    def first_rows(self, target: Storage) -> Iterator[tuple[Storage, array[int]]]:
-        """Each storage with the first row of its episodes that is in the target, -1 for none."""
-        records = target.index.records
-        tails = records[records["is_tail"] == 1]
-        heads = dict(zip(tails["episode"].tolist(), tails["head"].tolist(), strict=True))
-        ids = count()  # in the order in which the chosen ones were copied
-        for storage, chosen in zip(self._storages, self._chosen, strict=True):
-            found = (heads.get(next(ids), -1) if is_chosen else -1 for is_chosen in chosen)
-            yield storage, array("q", found)
 
     def episodes(self) -> Iterator[tuple[int, StoredEpisode]]:
         """The chosen episodes, each with the index of its storage."""
@@ -339,20 +322,6 @@ class _Copy:
         """Write buffered rows."""
         self._writer.flush()
 
-    def keep_actions(self, plan: _Plan) -> None:
-        """Keep the actions that the copy lacks, and that its episodes need to be played again."""
-        target = self._target.storage
-        for number, (storage, first_rows) in enumerate(plan.first_rows(target)):
-            waiting: list[Chunk] = []
-            size = 0
-            for chunk in lead_in(storage, first_rows):
-                waiting.append(self._places.moved(number, chunk))
-                size += sum(rows.nbytes for rows in chunk.fields.values())
-                if size >= _KEPT_BYTES:
-                    target.keep_actions(waiting)
-                    waiting, size = [], 0
-            target.keep_actions(waiting)
-
     def _report_progress(self) -> None:
         writer = self._writer
         self.report = replace(
@@ -369,14 +338,10 @@ class _Copy:
 
 
 class _Places:
-    """The places that chunks of several storages have in the copy: stream and session.
-
-    Args:
-        storages: The storages, in the order of their sessions in the copy.
-    """
+    """The places that chunks of several storages have in the copy: stream and session."""
 
     def __init__(self, storages: Sequence[Storage]) -> None:
-        self._storages = storages
+        self._storages = storages  # in the order of their sessions in the copy
         self._before: list[list[int]] = []
         """Number of sessions before those of each part of each storage."""
         self._known: tuple[bytes, int] = b"", 0
@@ -388,12 +353,14 @@ class _Places:
                 self._before[-1].append(count)
                 count += len(part.sessions)
 
-    def moved(self, number: int, chunk: ChunkT, new_id: int | None = None) -> ChunkT:
-        """A chunk of the storage with this number, with the stream and the session in the copy.
-
-        The stream is that of the part that played it: the index of the env. An encoded chunk gets
-        the new id of its episode, too.
-        """
+    def moved(
+        self,
+        number: int,
+        chunk: ChunkT,
+        new_id: int | None = None,  # for the episode of an encoded chunk
+    ) -> ChunkT:
+        """A chunk of the storage with this number, with the stream and the session in the copy."""
+        # The stream is that of the part that played it: the index of the env.
         storage, part, stream = self._storages[number], 0, chunk.stream
         if isinstance(storage, JoinedStorage):
             part, stream = storage.part_of(chunk.episode, stream)
@@ -425,13 +392,7 @@ def _with_session(metadata: Mapping[str, object], before: int) -> Mapping[str, o
 
 
 def _checked_sources(sources: Sequence[SequenceReplayBuffer], any_envs: bool) -> list[Storage]:
-    """The sources' storages.
-
-    Raises:
-        TypeError: One is no replay.
-        ValueError: There is no source.
-        SpecMismatch: Two hold different fields, or rows of different envs.
-    """
+    """The sources' storages."""
     for each in sources:
         _check_replay("source", each)
     if not sources:
@@ -449,11 +410,7 @@ def _check_replay(name: str, value: object) -> None:
 
 
 def _check_same_envs(storages: Sequence[Storage]) -> None:
-    """Reject storages of different envs.
-
-    Raises:
-        SpecMismatch: With the first difference.
-    """
+    """Reject storages of different envs."""
     first: tuple[str, Mapping[str, object]] | None = None
     for number, storage in enumerate(storages):
         for session in storage.sessions:
@@ -471,10 +428,8 @@ def _check_same_envs(storages: Sequence[Storage]) -> None:
 
 
 def _leave_out_damaged(storage: Storage) -> None:
-    """Find all damaged chunks of a storage that skips them, before episodes are chosen.
-
-    The rows around them are then separate episodes.
-    """
+    """Find all damaged chunks of a storage that skips them, before episodes are chosen."""
+    # The rows around them are then separate episodes.
     if storage.skips_corrupt:
         index = storage.index
         for position in range(index.base, index.base + len(index)):
@@ -520,6 +475,6 @@ def _origins_of(storage: Storage) -> list[dict[str, object]]:
     if isinstance(storage, JoinedStorage):
         return [origin for one in storage.storages for origin in _origins_of(one)]
     counts = {"episodes": storage.index.episodes, "steps": storage.index.steps}
-    if not isinstance(storage, PlacedStorage):
+    if not isinstance(storage, DiskStorage):
         return [{**counts}]
     return [{"path": str(storage.path), "store": storage.store, **counts}]

@@ -11,23 +11,23 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stepwell.buffers.digest import Digest
-from stepwell.buffers.episode import Chunk, End, Episode
-from stepwell.buffers.errors import SpecMismatch
-from stepwell.buffers.replay import SequenceReplayBuffer
-from stepwell.buffers.spec import Field, Spec
-from stepwell.buffers.step_columns import (
+from ..digest import Digest
+from ..episode import Chunk, End, Episode
+from ..errors import SpecMismatch
+from ..replay import SequenceReplayBuffer
+from ..spec import Field, Spec
+from ..step_columns import (
     check_fields,
     check_names,
     has_final_row,
     inferred_spec,
     whole_episode,
 )
-from stepwell.buffers.storage.chunk_codec import ChunkDecoder, ChunkEncoder
-from stepwell.buffers.storage.chunk_index import Counters
-from stepwell.buffers.storage.disk.files import Files
-from stepwell.buffers.storage.disk.folder import StoreFolder
-from stepwell.buffers.storage.encoded_chunk import EncodedChunk
+from ..storage.chunk_codec import ChunkDecoder, ChunkEncoder
+from ..storage.chunk_index import Counters
+from ..storage.disk.files import Files
+from ..storage.disk.folder import StoreFolder
+from ..storage.encoded_chunk import EncodedChunk
 
 __all__ = ["EpisodeWriter", "TransitionColumns", "check_new"]
 
@@ -292,11 +292,13 @@ class EpisodeWriter:
             check_names(observations, columns.next_observation, self._source)
             check_fields(spec, columns.fields, shapes, self._source)
             check_fields(spec, columns.next_observation, shapes, self._source)
+        # All streams are checked before the first is stored, so that an error stores nothing.
         runs = {stream: self._runs(stream, columns) for stream, columns in streams.items()}
         for stream, columns in streams.items():
             for run in runs[stream]:
                 self._check_run(spec, stream, columns, run)
         self._prepare(spec)
+        # Episodes that wait take the next ids when they are written.
         if self._waiting:
             self.flush()
         next_id = self._replay.storage.index.next_episode
@@ -315,6 +317,7 @@ class EpisodeWriter:
                 else:
                     ended += 1
         self._write(chunks)
+        # Only now, as an error of the write leaves the open episodes as they were.
         self._open = still_open
         self._added_rows = self.rows
         self._ends.extend([self._added_rows] * ended)
@@ -367,11 +370,7 @@ class EpisodeWriter:
         )
 
     def _prepare(self, spec: Spec) -> None:
-        """Give the replay its Spec and session before the first rows, and compare Specs later.
-
-        Raises:
-            SpecMismatch: The replay holds other rows.
-        """
+        """Give the replay its Spec and session before the first rows, and compare Specs later."""
         if not self._is_ready:
             sessions = self._replay.sessions
             recipe = sessions[0].get("recipe", {}) if sessions else {}
@@ -438,11 +437,7 @@ class EpisodeWriter:
 
 
 def check_new(target: SequenceReplayBuffer) -> None:
-    """Reject a target that is in use.
-
-    Raises:
-        ValueError: It holds something, or lies in a folder that does.
-    """
+    """Reject a target that holds something, or lies in a folder that does."""
     if target.is_bound:
         where = "in RAM" if target.path is None else str(target.path)
         raise ValueError(
@@ -454,19 +449,13 @@ def check_new(target: SequenceReplayBuffer) -> None:
 
 
 class _OpenEpisode(NamedTuple):
-    """An episode of a stream that may continue: no action from its newest row is known.
-
-    Args:
-        episode: Its id.
-        number: Place of the newest row in it.
-        row: The newest row without its action, ``[1, ...]`` by field name; whole stacks.
-        is_cut: The recording stopped here, perhaps only for a while.
-    """
+    """An episode of a stream that may continue: no action from its newest row is known."""
 
     episode: int
-    number: int
+    number: int  # place of the newest row in the episode
+    # the newest row without its action, [1, ...] by field name; whole stacks
     row: Mapping[str, np.ndarray]
-    is_cut: bool
+    is_cut: bool  # the recording stopped here, perhaps only for a while
 
 
 class _Run(NamedTuple):
@@ -497,10 +486,8 @@ def _same_rows(stored: Spec, spec: Spec) -> bool:
 
 
 def _continues(before: _OpenEpisode, columns: TransitionColumns, is_first: bool | None) -> bool:
-    """True if the first row is the newest row of an open episode.
-
-    After a cut it must be known that the row is not a reset's, which may look the same.
-    """
+    """True if the first row is the newest row of an open episode."""
+    # After a cut it must be known that the row is not a reset's, which may look the same.
     if is_first or (before.is_cut and is_first is None):
         return False
     return all(

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from stepwell.buffers.curation.stored_episode import StoredEpisode
-from stepwell.buffers.storage.joined import JoinedStorage, name_of, parts_of
-from stepwell.buffers.storage.protocol import Storage
+from ..storage.joined import JoinedStorage, name_of, parts_of
+from ..storage.protocol import Storage
+from .stored_episode import StoredEpisode
 
 __all__ = ["Duplicates", "Repeats", "check_duplicates", "find_repeats"]
 
@@ -27,29 +27,17 @@ Episodes = Callable[[], Iterator[tuple[int, StoredEpisode]]]
 
 @dataclass(slots=True)
 class Repeats:
-    """The episodes that an earlier source holds, too.
+    """The episodes that an earlier source holds, too."""
 
-    Args:
-        is_repeated: For each episode, in order, 1 if it is a duplicate.
-        episodes: Number of duplicates.
-        steps: Env steps of them.
-        late_starts: Number of those that lack their first rows.
-        sentence: Their sources, for a message; empty if there are no duplicates.
-    """
-
-    is_repeated: bytearray
-    episodes: int = 0
-    steps: int = 0
-    late_starts: int = 0
-    sentence: str = ""
+    is_repeated: bytearray  # for each episode, in order, 1 if it is a duplicate
+    episodes: int = 0  # number of duplicates
+    steps: int = 0  # env steps of them
+    late_starts: int = 0  # number of those that lack their first rows
+    sentence: str = ""  # their sources, for a message; empty without duplicates
 
 
 def check_duplicates(duplicates: str) -> None:
-    """Check the argument ``duplicates``.
-
-    Raises:
-        ValueError: It is not one of the three values.
-    """
+    """Check the argument ``duplicates``."""
     if duplicates not in ("refuse", "skip", "keep"):
         raise ValueError(
             f"duplicates: expected 'refuse', 'skip' or 'keep', got {duplicates!r}; give one of them"
@@ -57,23 +45,15 @@ def check_duplicates(duplicates: str) -> None:
 
 
 def find_repeats(
-    storages: Sequence[Storage], episodes: Episodes, on_look: Callable[[], None]
+    storages: Sequence[Storage],
+    episodes: Episodes,  # every chosen one with the index of its storage, in order
+    on_look: Callable[[], None],  # called after each episode whose rows were read
 ) -> Repeats:
-    """Find episodes that an earlier source holds too, with all rows equal bit by bit.
-
-    Sources of which it is known that other runs made them, with other seeds, cannot hold the same
-    episode, however equal the short ones may be; of them only those are compared that were reset
-    with the same seed. All others are compared: copies of a source, imports, and runs with the same
-    seed.
-
-    Args:
-        storages: The sources, in order.
-        episodes: Gives every chosen episode with the index of its storage, in order.
-        on_look: Called after each episode whose rows were read.
-
-    Raises:
-        StoreCorrupt: A source is damaged.
-    """
+    """Find episodes that an earlier source holds too, with all rows equal bit by bit."""
+    # Sources of which it is known that other runs made them, with other seeds, cannot hold the same
+    # episode, however equal the short ones may be; of them only those are compared that were reset
+    # with the same seed. All others are compared: copies of a source, imports, and runs with the
+    # same seed.
     sources = [part for storage in storages for part in parts_of(storage)]
     first = [0]
     for storage in storages:
@@ -94,10 +74,8 @@ def find_repeats(
 
 
 def _runs_of(source: Storage) -> frozenset[tuple[str, int, str]] | None:
-    """Seed, number and shard of each Collector run of a source; None if there are other writers.
-
-    A copy has the sessions of what it was copied from.
-    """
+    """Seed, number and shard of each Collector run of a source; None if there are other writers."""
+    # A copy has the sessions of what it was copied from.
     runs: set[tuple[str, int, str]] = set()
     for session in source.sessions:
         number = session.get("session")
@@ -171,6 +149,7 @@ def _compared(
             found.late_starts += episode.first_row > 0
             pairs[source, earlier[0]] += 1
         elif me not in same:
+            # Equal episodes of one source and seed are listed once: only others are looked for.
             same.append(me)
         on_look()
     found.sentence = "; ".join(

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
-from stepwell.buffers.curation.stored_episode import StoredEpisode
-from stepwell.buffers.storage.episode_filter import Where, check_where, chooses
-from stepwell.buffers.whole_numbers import is_whole
+from ..storage.episode_filter import Where, check_where, chooses
+from ..whole_numbers import is_whole
+from .stored_episode import StoredEpisode
 
 __all__ = ["SORT_NAMES", "Choice", "EpisodeSelection", "choose", "number_of"]
 
@@ -84,6 +84,7 @@ class EpisodeSelection:
                 if value is None:
                     continue
                 try:
+                    # `isnan` converts to a float, which a whole number may be too large for.
                     is_number = isinstance(value, numbers.Real) and not math.isnan(value)
                 except OverflowError:
                     raise ValueError(
@@ -235,18 +236,12 @@ class EpisodeSelection:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Chosen episodes among all.
+    """Chosen episodes among all."""
 
-    Args:
-        is_chosen: For each episode, in order, 1 if it is chosen.
-        not_whole: Episodes that meet the conditions and were not ranked, as they are cut or lack
-            their beginning.
-        without_value: Further ones that were not ranked, as they have no number to sort by.
-    """
-
-    is_chosen: bytearray
+    is_chosen: bytearray  # for each episode, in order, 1 if it is chosen
+    # meet the conditions, but are not ranked: they are cut or lack their beginning
     not_whole: int = 0
-    without_value: int = 0
+    without_value: int = 0  # further ones that are not ranked: they have no number to sort by
 
     @property
     def sentence(self) -> str:
@@ -289,12 +284,7 @@ def _check_number(name: str, number: object) -> None:
 
 
 def number_of(value: object) -> float | None:
-    """The value, if it is a number that others can be compared with; else None.
-
-    Example:
-        >>> number_of(3), number_of("3"), number_of(math.nan)
-        (3, None, None)
-    """
+    """The value, if it is a number that others can be compared with; else None."""
     is_nan = isinstance(value, float) and math.isnan(value)
     return value if isinstance(value, int | float) and not is_nan else None
 

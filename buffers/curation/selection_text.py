@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import cast
 
-from stepwell.buffers.curation.selection import EpisodeSelection
+from .selection import EpisodeSelection
 
 __all__ = [
     "COUNTS",
@@ -36,40 +36,21 @@ def _option(name: str) -> str:
 
 def parse_selection(
     *,
-    where: Sequence[str] | None = None,
-    episodes: str | None = None,
+    where: Sequence[str] | None = None,  # keys of the metadata with their values: "level=3"
+    episodes: str | None = None,  # ids and ranges of ids
     min_return: str | None = None,
     max_return: str | None = None,
     min_steps: str | None = None,
     max_steps: str | None = None,
-    ended: bool = False,
-    cut: bool = False,
-    top: str | None = None,
-    bottom: str | None = None,
-    sort: str | None = None,
-    include_cut: bool = False,
-    named: Callable[[str], str] = _option,
+    ended: bool = False,  # terminated or truncated ones
+    cut: bool = False,  # the others
+    top: str | None = None,  # number or part of the best
+    bottom: str | None = None,  # number or part of the worst
+    sort: str | None = None,  # the value to rank by
+    include_cut: bool = False,  # rank cut episodes, too
+    named: Callable[[str], str] = _option,  # the name of each of these arguments in messages
 ) -> EpisodeSelection:
-    """Parse the conditions on episodes; the selection is empty where none was given.
-
-    Args:
-        where: Keys of the metadata with their values, such as ``level=3``.
-        episodes: Ids and ranges of ids.
-        min_return: Least sum of rewards.
-        max_return: Greatest sum of rewards.
-        min_steps: Least number of env steps.
-        max_steps: Greatest number of env steps.
-        ended: Terminated or truncated ones.
-        cut: The others.
-        top: Number or part of the best.
-        bottom: Number or part of the worst.
-        sort: The value to rank by.
-        include_cut: Rank cut episodes, too.
-        named: The name of each of these arguments in messages.
-
-    Raises:
-        ValueError: One cannot be parsed, or two contradict each other.
-    """
+    """Parse the conditions on episodes; the selection is empty where none was given."""
     if ended and cut:
         raise ValueError(
             f"expected {named('ended')} or {named('cut')}, got both: no episode is ended and cut; "
@@ -112,15 +93,7 @@ def _number_or_part(option: str, text: str | None) -> int | str | None:
 
 
 def parse_ids(option: str, text: str) -> tuple[range, ...]:
-    """Parse ids and ranges of ids.
-
-    Raises:
-        ValueError: It is something else.
-
-    Example:
-        >>> parse_ids("--episodes", "3,10-20")
-        (range(3, 4), range(10, 21))
-    """
+    """Parse ids and ranges of ids: ``"3,10-20"`` gives ``(range(3, 4), range(10, 21))``."""
     ranges: list[range] = []
     for part in text.split(","):
         match = _ID_RANGE.fullmatch(part)
@@ -135,15 +108,7 @@ def parse_ids(option: str, text: str) -> tuple[range, ...]:
 
 
 def parse_metadata(option: str, text: str) -> tuple[str, object]:
-    """Parse a key of the metadata and its value, which is JSON, or else text.
-
-    Raises:
-        ValueError: There is no key or no value.
-
-    Example:
-        >>> [parse_metadata("--where", text) for text in ("level=3", "task=door", 'id="3"')]
-        [('level', 3), ('task', 'door'), ('id', '3')]
-    """
+    """Parse a key of the metadata and its value, ``key=value``; the value is JSON, or else text."""
     key, equals, value = text.partition("=")
     if not key or not equals:
         raise ValueError(
@@ -156,12 +121,7 @@ def parse_metadata(option: str, text: str) -> tuple[str, object]:
 
 
 def format_ids(ids: Sequence[int], max_length: int) -> str:
-    """Format ids as `parse_ids` reads them, as many as fit into ``max_length`` characters.
-
-    Example:
-        >>> format_ids([0, 1, 2, 5, 7, 8], 40), format_ids([1, 3, 5, 7, 9, 11], 10)
-        ('0-2,5,7-8', '1,3,5,...')
-    """
+    """Format ids as `parse_ids` reads them, as many as fit into ``max_length`` characters."""
     ranges: list[list[int]] = []
     for number in ids:
         if ranges and number == ranges[-1][-1] + 1:
@@ -181,20 +141,7 @@ def format_ids(ids: Sequence[int], max_length: int) -> str:
 
 
 def whole_number(option: str, text: str | None, least: int = 1) -> int | None:
-    """Parse a count.
-
-    Args:
-        option: Name of the option, for error messages.
-        text: Its value; None where it was not given.
-        least: The smallest number allowed.
-
-    Raises:
-        ValueError: It is not a whole number, or out of range.
-
-    Example:
-        >>> [whole_number("--steps", text) for text in ("100_000", "1e5", "100k", "0.1M")]
-        [100000, 100000, 100000, 100000]
-    """
+    """Parse a count such as ``100_000``, ``1e5`` or ``100k``; None where it was not given."""
     if text is None:
         return None
     number = parse_number(option, text, COUNTS)
@@ -207,15 +154,7 @@ def whole_number(option: str, text: str | None, least: int = 1) -> int | None:
 
 
 def real_number(option: str, text: str | None) -> float | None:
-    """Parse a number that may have a fraction.
-
-    Raises:
-        ValueError: It is not a number.
-
-    Example:
-        >>> real_number("--min-return", "-1.5")
-        -1.5
-    """
+    """Parse a number that may have a fraction; None where it was not given."""
     try:
         return None if text is None else float(text)
     except ValueError:
@@ -223,15 +162,7 @@ def real_number(option: str, text: str | None) -> float | None:
 
 
 def parse_number(option: str, text: str, units: Mapping[str, int]) -> int | None:
-    """Parse a number with a unit; None if it is something else.
-
-    Raises:
-        ValueError: The number is too large.
-
-    Example:
-        >>> parse_number("--steps", "1.5k", COUNTS)
-        1500
-    """
+    """Parse a number with a unit; None if it is something else."""
     match = _NUMBER.fullmatch(text.strip())
     if match is None or match[2].lower() not in units:
         return None

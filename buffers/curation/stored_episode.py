@@ -8,14 +8,14 @@ from itertools import groupby
 
 import numpy as np
 
-from stepwell.buffers.episode import Chunk, End
-from stepwell.buffers.errors import NotEnoughData
-from stepwell.buffers.free_memory import check_free_memory
-from stepwell.buffers.spec import Spec
-from stepwell.buffers.storage.chunk_index import ChunkInfo
-from stepwell.buffers.storage.encoded_chunk import EncodedChunk
-from stepwell.buffers.storage.field_locator import RowCopier
-from stepwell.buffers.storage.protocol import Storage
+from ..episode import Chunk, End
+from ..errors import NotEnoughData
+from ..free_memory import check_free_memory
+from ..spec import Spec
+from ..storage.chunk_index import ChunkInfo
+from ..storage.encoded_chunk import EncodedChunk
+from ..storage.field_locator import RowCopier
+from ..storage.protocol import Storage
 
 __all__ = ["StoredEpisode", "stored_episodes"]
 
@@ -23,20 +23,14 @@ _REWARD_ROWS = 1 << 16
 
 
 class StoredEpisode:
-    """A stored episode, with rows that are read on first use.
-
-    Args:
-        storage: The storage.
-        copier: Reads rows of that storage.
-        position: Position of its last chunk.
-    """
+    """A stored episode, with rows that are read on first use."""
 
     __slots__ = ("_copier", "_metadata", "_position", "_record", "_storage", "_total_reward")
 
     def __init__(self, storage: Storage, copier: RowCopier, position: int) -> None:
         self._storage = storage
         self._copier = copier
-        self._position = position
+        self._position = position  # of its last chunk
         self._record = storage.index.record(position)
         self._metadata: Mapping[str, object] | None = None
         self._total_reward: float | None = None
@@ -100,13 +94,12 @@ class StoredEpisode:
                 self._total_reward = sum(rewards)
         return self._total_reward
 
-    def chunks(self, max_rows: int, names: Sequence[str] | None = None) -> Iterator[Chunk]:
-        """Iterate over its rows in large chunks, independent of the stored sizes.
-
-        Args:
-            max_rows: Rows of each chunk but the last.
-            names: Names of the fields to read; None for all.
-        """
+    def chunks(
+        self,
+        max_rows: int,  # of each chunk but the last
+        names: Sequence[str] | None = None,  # of the fields to read; None for all
+    ) -> Iterator[Chunk]:
+        """Iterate over its rows in large chunks, independent of the stored sizes."""
         self._copier.follow()
         stop = self.first_row + self.rows
         yield from self._chunks(self._runs(self.first_row, stop, max_rows, names, self._chain()))
@@ -122,13 +115,9 @@ class StoredEpisode:
             yield Chunk(self.id, self.stream, first_row, end, fields, self.metadata, starts_late)
 
     def encoded_chunks(self, least_rows: int, max_rows: int) -> Iterator[Chunk | EncodedChunk]:
-        """Iterate over its rows in the chunks in which they are stored, if those are large.
-
-        Args:
-            least_rows: Chunks of fewer rows are decoded and joined, if three or more follow each
-                other.
-            max_rows: Rows of a joined one.
-        """
+        """Iterate over its rows in the chunks in which they are stored, if those are large."""
+        # Chunks of fewer than `least_rows` are decoded and joined to chunks of `max_rows`, if three
+        # or more follow each other.
         self._copier.follow()
         chain = self._chain()
         for is_small, group in groupby(chain, lambda each: each[1].stored_rows < least_rows):
@@ -144,20 +133,7 @@ class StoredEpisode:
     def read(
         self, begin: int, stop: int, names: Sequence[str] | None = None
     ) -> dict[str, np.ndarray]:
-        """Read some of its rows.
-
-        Args:
-            begin: The first one, counted from the reset.
-            stop: The row after the last.
-            names: Names of the fields to read; None for all.
-
-        Returns:
-            Arrays ``[stop - begin, ...]`` by the names of the fields.
-
-        Raises:
-            ValueError: Not all of these rows are stored.
-            StoreCorrupt: A chunk is damaged.
-        """
+        """Rows ``begin .. stop``, counted from the reset: ``[stop - begin, ...]`` by field name."""
         last = self.first_row + self.rows
         if not self.first_row <= begin < stop <= last:
             raise ValueError(
@@ -207,24 +183,8 @@ class StoredEpisode:
 
 
 def stored_episodes(storage: Storage) -> Iterator[StoredEpisode]:
-    """All episodes of a storage, in the order of their ids.
-
-    An episode with a lost chunk in the middle is two: up to the gap, and after it.
-
-    Example:
-        >>> import numpy as np
-        >>> from stepwell.buffers import End, Field, MemoryStorage, Chunk, Spec
-        >>> spec = Spec((Field("reward", "float64", (), "raw"),), "reward", "reward")
-        >>> storage = MemoryStorage(spec)
-        >>> for first_row, end in ((0, End.NONE), (4, End.TERMINATED)):
-        ...     rows = {"reward": np.arange(4.0)}
-        ...     storage.add([Chunk(0, 0, first_row, end, rows, {"task": "door"})])
-        >>> (episode,) = stored_episodes(storage)
-        >>> episode.steps, episode.total_reward, episode.has_ended, episode.metadata
-        (7, 12.0, True, {'task': 'door'})
-        >>> [chunk.rows for chunk in episode.chunks(max_rows=6)]
-        [6, 2]
-    """
+    """All episodes of a storage, in the order of their ids."""
+    # An episode with a lost chunk in the middle is two: up to the gap, and after it.
     records = storage.index.records
     tails = np.flatnonzero((records["is_tail"] == 1) & (records["end"] & End.LOST == 0))
     in_order = tails[np.lexsort((records["head"][tails], records["episode"][tails]))]

@@ -15,12 +15,13 @@ from typing import Any, Final, Literal, TypeAlias, get_args, overload
 
 import numpy as np
 
-from stepwell.buffers.dropin.image_ring import DrawnSequences, ImageRing, TooFew, shortage
-from stepwell.buffers.dropin.transition_writer import check_whole, ended_by
-from stepwell.buffers.dropin.transition_writer import one_hot as one_hot_vector
-from stepwell.buffers.errors import NotEnoughData
-from stepwell.buffers.sampling.requests import Sequences
-from stepwell.buffers.spec import Codec
+from .. import forks
+from ..errors import NotEnoughData
+from ..sampling.requests import Sequences
+from ..spec import Codec
+from .image_ring import DrawnSequences, ImageRing, TooFew, shortage
+from .transition_writer import check_whole, ended_by
+from .transition_writer import one_hot as one_hot_vector
 
 __all__ = ["MISSING", "Borders", "Episode", "Memory", "ReplayBuffer"]
 
@@ -228,7 +229,7 @@ class Memory(Sequence[tuple[Any, ...]]):
     def __init__(self, capacity: int = 10_000, *, seed: int | None = None) -> None:
         check_whole("capacity", capacity, 1)
         self.capacity = capacity
-        self._rng = np.random.default_rng(seed)
+        self._rng = forks.generator(seed)
         self._ring: list[tuple[Any, ...]] = []  # a deque is slow in the middle
         self._oldest = 0
 

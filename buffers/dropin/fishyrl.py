@@ -15,16 +15,17 @@ from typing import Any, Self, TypeAlias, cast
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from stepwell.buffers.dropin.transition_writer import check_whole, new_replay, row_field
-from stepwell.buffers.episode import Chunk, End
-from stepwell.buffers.episode_buffer import EpisodeBuffer
-from stepwell.buffers.errors import NotEnoughData, SpecMismatch
-from stepwell.buffers.replay import SequenceReplayBuffer
-from stepwell.buffers.sampling.batch import Batch
-from stepwell.buffers.sampling.rate import ReplayRatio
-from stepwell.buffers.sampling.requests import Borders, Sequences
-from stepwell.buffers.sampling.tensors import load_torch
-from stepwell.buffers.spec import Codec, Field, Spec
+from .. import forks
+from ..episode import Chunk, End
+from ..episode_buffer import EpisodeBuffer
+from ..errors import NotEnoughData, SpecMismatch
+from ..replay import SequenceReplayBuffer
+from ..sampling.batch import Batch
+from ..sampling.rate import ReplayRatio
+from ..sampling.requests import Borders, Sequences
+from ..sampling.tensors import load_torch
+from ..spec import Codec, Field, Spec
+from .transition_writer import check_whole, new_replay, row_field
 
 __all__ = [
     "IndependentVectorizedBuffer",
@@ -110,7 +111,7 @@ class IndependentVectorizedBuffer:
         self._all = np.arange(self._num_envs)
         self._codec: Codec | None = codec
         self._is_same_step = autoreset_mode is AutoresetMode.SAME_STEP
-        self._rng = np.random.default_rng(seed)
+        self._rng = forks.generator(seed)
         self._replay = new_replay(self._num_envs * self._capacity, path)
         self._rows: ExperienceFormat | None = None
         self._episodes: EpisodeBuffer | None = None
@@ -175,6 +176,9 @@ class IndependentVectorizedBuffer:
             return
         flags = [given[key].astype(np.bool_, copy=False) for key in _FLAGS]
         ended = flags[0] | flags[1]
+        # A vector env that resets within the step gives the next episode's first observation with
+        # the reward of the last step. So there are two rows: the final observation with the reward,
+        # and that of the reset without one.
         closing, last = self._all[:0], None
         if np.count_nonzero(ended):
             closing = np.flatnonzero(ended if envs is None else ended & np.isin(self._all, envs))
@@ -374,14 +378,7 @@ class IndependentVectorizedBuffer:
         envs: np.ndarray | None,
         flags: Sequence[np.ndarray] | None,
     ) -> None:
-        """Begin a row of each selected env.
-
-        Args:
-            episodes: Takes them.
-            values: Arrays [N, ...] by field.
-            envs: Which envs; None for all.
-            flags: Terminated and truncated, each [N] bool; None where no such row is.
-        """
+        """Begin a row [N, ...] of each selected env; flags [N] are terminated and truncated."""
         some: slice | np.ndarray = slice(None) if envs is None else envs
         first = ~self._is_open[some]
         ends: list[np.ndarray | None] = [None, None]
@@ -668,17 +665,12 @@ def convert_samples_to_tensors(
 
 
 class ExperienceFormat:
-    """Converts named arrays to the fields of rows, and batches back.
+    """Converts named arrays, each [N, ...], to the fields of rows, and batches back."""
 
-    A row is added before each step: the env's last result, and the action chosen from it.
-
-    ``obs``, ``rewards``, ``terminations``, ``truncations`` and ``actions`` have their places in a
-    row; other columns are stored as ``info/...``. Rewards that float32 cannot hold are stored as
-    ``info/rewards`` too.
-
-    Args:
-        columns: Dtype of each array, and shape of one env's value, by name.
-    """
+    # A row is added before each step: the env's last result, and the action chosen from it. `obs`,
+    # `rewards`, `terminations`, `truncations` and `actions` have their places in a row; other
+    # columns are stored as `info/...`. Rewards that float32 cannot hold are stored as
+    # `info/rewards` too.
 
     def __init__(self, columns: _Columns) -> None:
         self.columns = columns
@@ -687,14 +679,7 @@ class ExperienceFormat:
 
     @classmethod
     def of(cls, experience: Mapping[str, np.ndarray]) -> Self:
-        """The columns of the first rows.
-
-        Args:
-            experience: Arrays [N, ...] by name.
-
-        Raises:
-            ValueError: A column is missing, or holds no numbers.
-        """
+        """The columns of the first rows, arrays [N, ...] by name."""
         missing = [key for key in _NEEDED if key not in experience]
         if missing:
             raise ValueError(
@@ -727,12 +712,7 @@ class ExperienceFormat:
         return [[key, dtype.name, list(shape)] for key, (dtype, shape) in self.columns.items()]
 
     def spec(self, path: str | os.PathLike[str] | None, codec: Codec | None) -> Spec:
-        """The fields of a row.
-
-        Args:
-            path: Folder of the store; None in RAM.
-            codec: Codec of the observations; None: chosen by shape and dtype.
-        """
+        """The fields of a row; without a codec that of observations follows from their shape."""
         fields = [
             row_field("observation", *self.columns["obs"], path=path, codec=codec),
             row_field("action", *self.columns["actions"], path=path),
@@ -743,16 +723,7 @@ class ExperienceFormat:
         return Spec(tuple(fields), "observation", "action")
 
     def checked(self, experience: Mapping[str, np.ndarray], num_envs: int) -> dict[str, np.ndarray]:
-        """Rows of all envs as declared.
-
-        Args:
-            experience: Arrays [N, ...] by name.
-            num_envs: Number of envs N.
-
-        Raises:
-            ValueError: It has other columns, or one is of another shape, or of a dtype of which the
-                first one does not hold every value.
-        """
+        """Rows [N, ...] of all envs as declared; the first dtype must hold all their values."""
         if experience.keys() != self.columns.keys():
             raise ValueError(
                 f"experience: expected the keys {', '.join(self.columns)}, got "
@@ -814,11 +785,7 @@ class ExperienceFormat:
 def as_column(
     what: str, values: object, dtype: np.dtype[np.generic], shape: tuple[int, ...]
 ) -> np.ndarray:
-    """Values as an array of exactly this shape, in a dtype that holds every one.
-
-    Raises:
-        ValueError: The shape is another one, or the dtype does not hold what the values' own does.
-    """
+    """Values as an array of exactly this shape, in a dtype that holds every one."""
     array = np.asarray(values)
     if array.shape != shape:
         raise ValueError(
@@ -862,14 +829,7 @@ def snapshot(replay: SequenceReplayBuffer) -> dict[str, Any]:
 
 
 def chunks_of(state: Mapping[str, Any]) -> list[Chunk]:
-    """The chunks of a snapshot, to be stored again in an empty replay of the same fields.
-
-    Args:
-        state: The result of `snapshot`.
-
-    Raises:
-        ValueError: The arrays do not belong together.
-    """
+    """The chunks of a `snapshot`, to be stored again in an empty replay of the same fields."""
     table, rows = np.asarray(state["pieces"]), state["rows"]
     total = int(table[:, _PLACE.index("rows")].sum())
     wrong = [name for name, values in rows.items() if len(values) != total]

@@ -15,16 +15,16 @@ from typing import Any, NamedTuple, Self, TypeVar, cast
 
 import numpy as np
 
-from stepwell.buffers.dropin.transition_writer import (
+from ..errors import NotEnoughData
+from ..replay import SequenceReplayBuffer
+from ..sampling.requests import Transitions
+from ..spec import Codec, Field
+from .transition_writer import (
     TransitionWriter,
     check_whole,
     new_replay,
     row_field,
 )
-from stepwell.buffers.errors import NotEnoughData
-from stepwell.buffers.replay import SequenceReplayBuffer
-from stepwell.buffers.sampling.requests import Transitions
-from stepwell.buffers.spec import Codec, Field
 
 __all__ = ["ReplayBuffer", "sample_n_unique"]
 
@@ -192,6 +192,7 @@ class ReplayBuffer:
                 f"call store_frame first, and store_effect once for each frame"
             )
         state = self._state
+        # Values are learned from the frame after a time limit; the next one is that of a reset.
         if truncated and not done and final_frame is None:
             raise ValueError(
                 "truncated: expected the final_frame with it, got none; give what the env showed "
@@ -341,23 +342,14 @@ class ReplayBuffer:
 
 
 class _State(NamedTuple):
-    """State that depends on the dtype and shape of the first frame.
-
-    Args:
-        dtype: The frames'.
-        shape: The frames'.
-        writer: Takes the steps.
-        stacks: The stacks of frames; None without stacking.
-        recent: The newest frames of each env.
-        is_over: For each env, whether its next frame is that of a reset.
-    """
+    """State that depends on the dtype and shape of the first frame."""
 
     dtype: np.dtype[np.generic]
     shape: tuple[int, ...]
     writer: TransitionWriter
-    stacks: ChannelStacks | None
-    recent: list[RecentFrames]
-    is_over: list[bool]
+    stacks: ChannelStacks | None  # None without stacking
+    recent: list[RecentFrames]  # the newest frames of each env
+    is_over: list[bool]  # for each env: its next frame is that of a reset
 
     def check(self, what: str, frame: object) -> np.ndarray:
         """The frame, which must be like the first one."""
@@ -411,23 +403,11 @@ def _request(batch_size: int) -> Transitions:
 
 
 class ChannelStacks:
-    """Makes stacks ``[B, H, W, C * k]`` of frames ``[H, W, C]``, or ``[H, W]``: one channel.
+    """Makes stacks ``[B, H, W, C * k]`` of frames ``[H, W, C]``, or ``[H, W]``: one channel."""
 
-    They are made plane by plane: several times as fast as a transposed copy.
-
-    Args:
-        shape: Shape of a frame, two or three axes.
-        dtype: Its dtype, of at most eight bytes.
-        k: Frames of a stack.
-        contiguous: Give arrays in C order; else views, of which ``np.transpose(stacks, (0, 3, 1,
-            2))`` is in that order for each stack.
-
-    Example:
-        >>> frames = np.arange(5, dtype=np.uint8).reshape(1, 5, 1, 1, 1)
-        >>> before, after = ChannelStacks((1, 1, 1), frames.dtype, 4).pair(frames)
-        >>> before.ravel(), after.ravel()
-        (array([0, 1, 2, 3], dtype=uint8), array([1, 2, 3, 4], dtype=uint8))
-    """
+    # They are made plane by plane: several times as fast as a transposed copy. They are in C order
+    # if they are to be contiguous; else views, of which `np.transpose(stacks, (0, 3, 1, 2))` is in
+    # that order for each stack. A number has eight bytes at most.
 
     def __init__(
         self,
@@ -453,11 +433,8 @@ class ChannelStacks:
         self._channels = channels * k
 
     def pair(self, frames: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The stacks of the first k frames and of the last k, each [B, H, W, C * k].
-
-        Args:
-            frames: [B, k + 1, H, W, C], or without the C; C-contiguous.
-        """
+        """The stacks of the first and last k of frames [B, k + 1, H, W, C], or without the C."""
+        # They must be C-contiguous.
         planes = self.planes(frames)
         return self._stacks(planes, 0), self._stacks(planes, self.planes_of_frame)
 
@@ -507,13 +484,7 @@ class ChannelStacks:
 
 
 class RecentFrames:
-    """The newest frames of one env, stacked as the batches are.
-
-    Args:
-        stacks: The stacks of frames; None for the newest frame only.
-        shape: Shape of a frame.
-        dtype: Its dtype.
-    """
+    """The newest frames of one env, stacked as the batches are; without ``stacks`` the newest."""
 
     def __init__(
         self, stacks: ChannelStacks | None, shape: tuple[int, ...], dtype: np.dtype[np.generic]
@@ -544,12 +515,7 @@ class RecentFrames:
         return self._frames[(self._count - 1) % len(self._frames)]
 
     def push(self, frame: np.ndarray, *, is_first: bool) -> None:
-        """Add a copy of a frame.
-
-        Args:
-            frame: As declared.
-            is_first: It is that of a reset.
-        """
+        """Add a copy of a frame."""
         place = self._count % len(self._frames)
         self._frames[place][...] = frame
         self._count += 1

@@ -9,17 +9,17 @@ from typing import Self
 
 import numpy as np
 
-from stepwell.buffers.dropin.transition_writer import (
+from ..errors import NotEnoughData
+from ..replay import SequenceReplayBuffer
+from ..sampling.batch import Batch
+from ..spec import Codec
+from .transition_writer import (
     TransitionWriter,
     check_whole,
     checked_shape,
     new_replay,
     row_field,
 )
-from stepwell.buffers.errors import NotEnoughData
-from stepwell.buffers.replay import SequenceReplayBuffer
-from stepwell.buffers.sampling.batch import Batch
-from stepwell.buffers.spec import Codec
 
 __all__ = ["IMAGE", "VECTOR", "DrawnSequences", "ImageRing", "TooFew", "shortage"]
 
@@ -27,25 +27,9 @@ IMAGE, VECTOR = np.dtype(np.uint8), np.dtype(np.float32)
 
 
 class ImageRing(ABC):
-    """A replay of uint8 images and float32 actions, and its writer.
+    """A replay of uint8 images and float32 actions, and its writer."""
 
-    Args:
-        size: Steps to keep.
-        obs_shape: Shape of an image.
-        action_size: Length of an action.
-        seq_len: Steps in a sequence.
-        batch_size: Sequences in a batch.
-        path: Folder of the store; None in RAM.
-        num_envs: Number of envs.
-        seed: Seed of all draws.
-        codec: Codec of the images.
-        one_hot: Actions are given as numbers.
-
-    Raises:
-        ValueError: A number is not a whole one, or too small; or ``seq_len`` is more than ``size``.
-        SpecMismatch: The folder holds other data.
-        StoreLocked: Another process writes into the folder.
-    """
+    # Where actions are `one_hot` they are given as numbers.
 
     def __init__(
         self,
@@ -153,13 +137,7 @@ class TooFew(NotEnoughData, ValueError):
 
 
 def shortage(replay: SequenceReplayBuffer, length: int, *, is_across: bool) -> NotEnoughData:
-    """The error of a draw that finds no sequence of ``length`` steps.
-
-    Args:
-        replay: The replay of the draw.
-        length: Steps in the requested sequence.
-        is_across: Sequences go on with the next episode.
-    """
+    """The error of a draw that finds no sequence of ``length`` steps, across ends or not."""
     records = replay.storage.index.records
     last = records[records["is_tail"] == 1]
     steps = last["first_row"] + last["rows"] - last["head"] - 1

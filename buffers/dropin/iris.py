@@ -13,7 +13,13 @@ from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
-from stepwell.buffers.dropin.image_ring import (
+from .. import forks
+from ..episode import End
+from ..errors import NotEnoughData
+from ..replay import SequenceReplayBuffer
+from ..sampling.requests import Sequences
+from ..spec import Codec
+from .image_ring import (
     IMAGE,
     VECTOR,
     DrawnSequences,
@@ -21,18 +27,13 @@ from stepwell.buffers.dropin.image_ring import (
     TooFew,
     shortage,
 )
-from stepwell.buffers.dropin.transition_writer import (
+from .transition_writer import (
     TransitionWriter,
     as_declared,
     check_whole,
     ended_by,
 )
-from stepwell.buffers.dropin.transition_writer import one_hot as one_hot_vector
-from stepwell.buffers.episode import End
-from stepwell.buffers.errors import NotEnoughData
-from stepwell.buffers.replay import SequenceReplayBuffer
-from stepwell.buffers.sampling.requests import Sequences
-from stepwell.buffers.spec import Codec
+from .transition_writer import one_hot as one_hot_vector
 
 __all__ = ["Borders", "Final", "IRISOnPolicyBuffer", "IRISReplayBuffer"]
 
@@ -128,7 +129,9 @@ class IRISReplayBuffer(ImageRing):
         )
         self.observations = ObservationsByAge(self.replay, self._writer, size)
         """The newest observations that were added, the oldest first; indexing makes copies."""
-        self._rng = np.random.default_rng(None if seed is None else (seed, 1))
+        # The replay draws with the seed itself: the frames of `sample_frames` are not tied to
+        # those.
+        self._rng = forks.generator(None if seed is None else (seed, 1))
 
     @property
     def buffer_capacity(self) -> int:
@@ -381,6 +384,7 @@ class IRISOnPolicyBuffer:
                 "final_obs: expected one only with the last step of an episode, got one with a "
                 "step that does not end one; leave it out"
             )
+        # All values are checked before the first list grows, so that an error adds nothing.
         observation, observed = _declared("obs", obs, self._observation)
         chosen, acted = _declared("action", action, self._action)
         last = None if final_obs is None else _declared("final_obs", final_obs, observed)[0]
@@ -502,7 +506,9 @@ class ObservationsByAge:
         self._writer = writer
         self._size = size
         self._flushed = writer.steps
-        self._until = replay.storage.index.base + len(replay.storage.index)
+        self._until = 0
+        if replay.is_bound:
+            self._until = replay.storage.index.base + len(replay.storage.index)
         self._extent = (-1, -1)
         self._counts = np.zeros(0, np.int64)
 
@@ -528,16 +534,9 @@ class ObservationsByAge:
         return found[0] if ages.ndim == 0 else found
 
     def take(self, ages: np.ndarray) -> np.ndarray:
-        """Copies of some of them, ``[n, ...]``.
-
-        Args:
-            ages: [n] indices; negative ones count from the newest.
-
-        Raises:
-            IndexError: An index is out of range, or not a whole number.
-        """
+        """Copies ``[n, ...]`` of those at ages [n]; negative ones count from the newest."""
         if not len(ages):
-            field = self._replay.spec.fields[0]
+            field = self._writer.spec.fields[0]
             return np.empty((0, *field.shape), field.numpy_dtype)
         count, oldest = len(self), int(ages.min())
         if ages.dtype.kind not in "iu" or oldest < -count or ages.max() >= count:

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from stepwell.buffers.episode import Chunk, End
-from stepwell.buffers.episode_buffer import OBSERVED, EpisodeBuffer
-from stepwell.buffers.replay import SequenceReplayBuffer
-from stepwell.buffers.spec import Codec, Field, Spec
-from stepwell.buffers.whole_numbers import check_whole, is_whole
+from ..episode import Chunk, End
+from ..episode_buffer import OBSERVED, EpisodeBuffer
+from ..replay import SequenceReplayBuffer
+from ..spec import Codec, Field, Spec
+from ..whole_numbers import check_whole, is_whole
 
 __all__ = [
     "OBSERVED",
@@ -42,36 +42,11 @@ def spec_of(observation: Field, action: Field) -> Spec:
 
 
 class TransitionWriter:
-    """Writes transitions whose next observation comes with the next transition.
+    """Writes transitions whose next observation comes with the next one; env i is stream i."""
 
-    Rows wait in an `EpisodeBuffer` until `flush`, or until there are many. In a folder they are
-    also stored at the end of every episode.
-
-    Args:
-        replay: The replay to write to; bound here.
-        observation: Field ``"observation"``; under frame stacking that of one frame.
-        action: Field ``"action"``.
-        num_envs: Number of envs N; env i writes stream i.
-        facts: JSON-able facts about what the rows are, which must not change.
-
-    Raises:
-        SpecMismatch: The replay holds other rows.
-        ValueError: ``num_envs`` is not positive.
-
-    Example:
-        >>> import numpy as np
-        >>> from stepwell.buffers import SequenceReplayBuffer
-        >>> from stepwell.buffers.spec import Field
-        >>> replay = SequenceReplayBuffer(seed=0)
-        >>> fields = Field("observation", "uint8", (2,), "raw"), Field("action", "int32", (), "raw")
-        >>> writer = TransitionWriter(replay, *fields, facts={})
-        >>> for step in range(3):
-        ...     observation = np.full(2, step, np.uint8)
-        ...     writer.add(observation, step, 1.0, terminated=step == 2)
-        >>> writer.flush(newest=True)
-        >>> replay.sample_sequences(1, 3, align="transition").observation[0, :, 0]
-        array([0, 1, 2], dtype=uint8)
-    """
+    # Rows wait in an `EpisodeBuffer` until `flush`, or until there are many. In a folder they are
+    # also stored at the end of every episode. The replay is bound here, or, where that makes a new
+    # folder, by `add`; the JSON-able `facts` say what the rows are, and must not change.
 
     def __init__(
         self,
@@ -84,9 +59,11 @@ class TransitionWriter:
     ) -> None:
         if num_envs < 1:
             raise ValueError(f"num_envs: expected a whole number >= 1, got {num_envs}")
-        spec = spec_of(observation, action)
-        replay.bind(spec, {"recipe": dict(facts)})
-        self._replay = replay
+        self.spec = spec = spec_of(observation, action)
+        self._replay, self._facts = replay, {"recipe": dict(facts)}
+        self._is_bound = False
+        if replay.is_bound or replay.path is None:
+            self._bind()  # a new folder is made by the first step
         self._observation = observation.numpy_dtype, observation.shape
         self._action = action.numpy_dtype, action.shape
         rows = max(_MIN_ROWS, min(_MAX_ROWS, _MAX_BYTES // max(1, num_envs * spec.row_bytes)))
@@ -96,13 +73,19 @@ class TransitionWriter:
             spec,
             num_envs,
             chunk_rows=rows,
-            next_episode=replay.storage.index.next_episode,
+            next_episode=replay.storage.index.next_episode if replay.is_bound else 0,
         )
         self._most_waiting = rows - 2
         self._is_on_disk = replay.path is not None
         self.steps = self._flushed = replay.steps
-        ends = replay.storage.index.records["end"]
-        self.episodes = int((ends & (End.TERMINATED | End.TRUNCATED) != 0).sum())
+        self.episodes = 0
+        if replay.is_bound:
+            ends = replay.storage.index.records["end"]
+            self.episodes = int((ends & (End.TERMINATED | End.TRUNCATED) != 0).sum())
+
+    def _bind(self) -> None:
+        self._replay.bind(self.spec, self._facts)
+        self._is_bound = True
 
     @property
     def num_envs(self) -> int:
@@ -120,22 +103,12 @@ class TransitionWriter:
         final_observation: object = None,
         env: int = 0,
     ) -> None:
-        """Add a transition; everything is copied.
-
-        Args:
-            observation: The observation that the action was chosen from, as declared.
-            action: As declared.
-            reward: The reward of the action.
-            terminated: The MDP ended with it.
-            truncated: A time limit ended the episode with it.
-            final_observation: The last observation of the episode, as declared; None if unknown.
-            env: Index of the env.
-
-        Raises:
-            ValueError: A value is not as declared, or there is no such env; nothing was added.
-        """
+        """Add a transition, its values as declared; everything is copied, or nothing is added."""
+        # The final observation is the last one of the episode; None if unknown.
         end = _END[bool(terminated), bool(truncated)] if terminated or truncated else _NONE
         chosen, gain = action, reward
+        if not self._is_bound:
+            self._bind()
         if type(gain) is not float:
             gain = _number(reward)
         image: object = observation
@@ -171,31 +144,22 @@ class TransitionWriter:
                 self._store(self._rows.take([env]))
 
     def flush(self, *, newest: bool) -> None:
-        """Store added steps, so that they can be drawn.
-
-        Args:
-            newest: Also the newest transition of each env, although its next observation is not
-                known yet: the one before is repeated in its place until then.
-        """
+        """Store added steps, so that they can be drawn."""
+        # The newest transition of each env has no known next observation yet: the one before is
+        # repeated in its place until then, if `newest` asks for that.
         self._store(self._rows.take(everything=True, newest=newest))
         self._flushed = self.steps
 
     def catch_up(self, *, newest: bool) -> None:
-        """`flush`, unless less than a thousandth of what can be drawn would be added.
-
-        For a caller that draws after every few steps: each flush makes a chunk for every env. So it
-        is a thousandth for each of them, and a hundredth at most.
-        """
+        """`flush`, unless less than a thousandth of what can be drawn would be added."""
+        # For a caller that draws after every few steps: each flush makes a chunk for every env. So
+        # it is a thousandth for each of them, and a hundredth at most.
         if (self.steps - self._flushed) * 1000 >= len(self._replay) * min(10, self.num_envs):
             self.flush(newest=newest)
 
     def cut(self, env: int | None = None, *, newest: bool = True) -> None:
-        """End the recording of an env's open episode, or of all: the next step begins another.
-
-        Args:
-            env: Index of the env; None for all.
-            newest: Keep the newest transition, although its next observation is not known.
-        """
+        """End the recording of an env's open episode, or of all: the next step begins another."""
+        # `newest` keeps the newest transition, although its next observation is not known.
         envs = range(self.num_envs) if env is None else [env]
         self._rows.cut(envs, newest=newest)
         self._store(self._rows.take(envs))
@@ -221,18 +185,8 @@ def new_replay(
     *,
     seed: int | None = None,
 ) -> SequenceReplayBuffer:
-    """A replay that always keeps at least the newest ``size`` steps.
-
-    It keeps up to a fifteenth more of them: a sixteenth of what it may keep goes at a time.
-
-    Args:
-        size: Steps.
-        path: Folder of the store; None keeps everything in RAM.
-        seed: Seed of all draws.
-
-    Raises:
-        ValueError: ``size`` is not a whole number >= 1.
-    """
+    """A replay that always keeps at least the newest ``size`` steps."""
+    # It keeps up to a fifteenth more of them: a sixteenth of what it may keep goes at a time.
     check_whole("size", size, 1)
     return SequenceReplayBuffer(path, capacity=size + size // 15 + 2, seed=seed)
 
@@ -246,27 +200,14 @@ def row_field(
     codec: Codec | None = None,
     stack: int = 1,
 ) -> Field:
-    """A field with a fast codec in RAM and a compact one on disk, unless a codec is given.
-
-    Args:
-        name: Its name.
-        dtype: Its dtype.
-        shape: Shape of one row.
-        path: Folder of the store; None in RAM.
-        codec: Codec of the rows.
-        stack: Number of frames in a stack when it is drawn.
-    """
+    """A field with a fast codec in RAM and a compact one on disk, unless a codec is given."""
     is_image = dtype.itemsize == 1
     chosen: Codec = codec or ("zstd" if path is not None and is_image else "raw")
     return Field(name, dtype.name, shape, chosen, stack)
 
 
 def checked_shape(name: str, shape: object) -> tuple[int, ...]:
-    """The shape of an array.
-
-    Raises:
-        ValueError: It is not a sequence of whole numbers >= 1.
-    """
+    """The shape of an array."""
     sizes: Sequence[object] | None = list(shape) if isinstance(shape, Sequence) else None
     whole = [int(size) for size in sizes or () if is_whole(size) and size >= 1]
     if sizes is None or len(whole) < len(sizes):
@@ -279,32 +220,10 @@ def checked_shape(name: str, shape: object) -> tuple[int, ...]:
 def as_declared(
     what: str, value: object, dtype: np.dtype[np.generic], shape: tuple[int, ...]
 ) -> np.ndarray:
-    """A value as an array of exactly this dtype and shape.
-
-    Whole numbers and bools go into any dtype that keeps them all; floats only into floats, where
-    they may be rounded, because the original buffers declare float32. Something that is
-    one number fits ``()`` and ``(1,)``.
-
-    Args:
-        what: Its name in error messages.
-        value: An array, or an object that numpy or PyTorch converts to one.
-        dtype: The declared dtype.
-        shape: The declared shape.
-
-    Returns:
-        The array; it is the value itself where that fits already.
-
-    Raises:
-        ValueError: It has another shape, or numbers that the dtype does not hold.
-
-    Example:
-        >>> as_declared("action", [0, 1], np.dtype(np.float32), (2,))
-        array([0., 1.], dtype=float32)
-        >>> as_declared("image", [0.7], np.dtype(np.uint8), (1,))
-        Traceback (most recent call last):
-        ...
-        ValueError: image: expected uint8, got float64 values; convert them as they are meant first
-    """
+    """A value as an array of exactly this dtype and shape; the value itself where that fits."""
+    # Whole numbers and bools go into any dtype that keeps them all; floats only into floats, where
+    # they may be rounded, because the original buffers declare float32. Something that is one
+    # number fits () and (1,).
     if type(value) is np.ndarray and value.dtype == dtype and value.shape == shape:
         return value
     if shape == () and dtype.kind in "iu" and isinstance(value, (int, np.integer)):
@@ -335,11 +254,7 @@ def as_declared(
 
 
 def one_hot(what: str, value: object, size: int) -> np.ndarray:
-    """The float32 vector [size] of a choice among ``size``.
-
-    Raises:
-        ValueError: It is not a whole number from 0 to ``size`` - 1.
-    """
+    """The float32 vector [size] of a choice among ``size``."""
     choice = np.asarray(value)
     if choice.size != 1 or choice.dtype.kind not in "iu" or not 0 <= int(choice.item()) < size:
         raise ValueError(
@@ -365,20 +280,7 @@ def _is_kept(array: np.ndarray, dtype: np.dtype[np.generic]) -> bool:
 
 
 def ended_by(name: str, done: object, *, truncated: bool) -> tuple[bool, bool]:
-    """Split a done flag: the step terminated its episode; a time limit ended it.
-
-    Args:
-        name: Name of the flag for the caller.
-        done: True if the episode is over, for any reason: a bool, 0 or 1.
-        truncated: A time limit ended the episode.
-
-    Raises:
-        ValueError: The flag is neither, or a time limit ended an episode that is not done.
-
-    Example:
-        >>> ended_by("done", 1.0, truncated=False), ended_by("done", True, truncated=True)
-        ((True, False), (False, True))
-    """
+    """Split a done flag (bool, 0 or 1): the step terminated its episode; a time limit ended it."""
     if done is False and not truncated:  # nearly always
         return False, False
     try:

@@ -5,51 +5,59 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from fractions import Fraction
-from io import SEEK_END, BytesIO
-from typing import BinaryIO, Literal
+from itertools import pairwise
+from typing import Literal
 
 import numpy as np
 
-from stepwell.buffers.pictures.changes import Clock, changed_part, check_fps
-from stepwell.buffers.pictures.gif import GifWriter
+__all__ = [
+    "GIF_FPS",
+    "LEAST_FPS",
+    "MOST_FPS",
+    "MOST_SIDE",
+    "Animated",
+    "animation",
+    "block_size",
+    "check_fps",
+    "most_frames",
+    "png",
+    "sprite",
+    "webp",
+]
 
-__all__ = ["MOST_SIDE", "WebpWriter", "animation", "block_size", "png", "sprite", "webp"]
+Animated = Literal["webp", "gif"]
+"""The kind of a file of moving pictures that is made in memory."""
 
 MOST_SIDE = 16_383
 """Pixels of a side of a WebP file, at most."""
-_MOST_PIXELS = 1 << 20  # of a sprite: one frame waits for all, and WebP takes up to 50 ns a pixel
+
+LEAST_FPS = 0.1
+MOST_FPS = 1000
+"""Frames a second of a clip: file formats count time in milliseconds, or in few bits."""
+
+GIF_FPS = 50
+"""Frames a second of a GIF, at most: browsers show a frame of less than two hundredths for ten."""
+
+_MOST_PIXELS = (
+    1 << 20
+)  # of a sprite: one frame waits for all, 50 ns a flat pixel, 3 us one of a photo
 _MOST_COLUMNS = 8
 _LOSSLESS = 101  # OpenCV's name for it: a quality above 100
-_MOST_BYTES = (1 << 32) - 2
-_TICKS = 1000  # a second
+# Of all frames: one call, which Ctrl-C cannot interrupt, takes 1 to 3 us a pixel.
+_MOST_BYTES = 1 << 27
+_TICK = {"webp": 1, "gif": 10}  # milliseconds: the unit of time in the file
 
 
 def block_size(height: int, width: int) -> tuple[int, int]:
-    """Columns and rows of frames in a sprite: 8 and 8, fewer for large frames.
-
-    Example:
-        >>> block_size(84, 84), block_size(240, 256), block_size(480, 640)
-        ((8, 8), (4, 4), (1, 1))
-    """
+    """Columns and rows of frames in a sprite: 8 and 8, fewer for large frames."""
     side = min(_MOST_COLUMNS, math.isqrt(_MOST_PIXELS // (height * width)))
     side = max(1, min(side, MOST_SIDE // height, MOST_SIDE // width))
     return side, side
 
 
 def sprite(pixels: np.ndarray) -> bytes:
-    """Frames as one lossless WebP image, row by row, in the grid of `block_size`.
-
-    Args:
-        pixels: uint8 ``[n, H, W]`` or ``[n, H, W, 3]``; at most as many as the grid has places.
-            Places without a frame are black.
-
-    Raises:
-        ValueError: There are no frames, or more than places.
-
-    Example:
-        >>> len(sprite(np.zeros((3, 84, 84), np.uint8))) < 100
-        True
-    """
+    """Frames uint8 ``[n, H, W]`` or ``[n, H, W, 3]`` as one lossless WebP image, row by row."""
+    # They are in the grid of `block_size`, whose places without a frame are black.
     count, height, width = pixels.shape[:3]
     columns, rows = block_size(height, width)
     if not 1 <= count <= columns * rows:
@@ -61,28 +69,12 @@ def sprite(pixels: np.ndarray) -> bytes:
 
 
 def png(pixels: np.ndarray) -> bytes:
-    """A picture, uint8 ``[H, W]`` or ``[H, W, 3]``, as a PNG file.
-
-    Raises:
-        ValueError: It is no such array, or a side has 0 pixels or more than 16,383.
-
-    Example:
-        >>> png(np.zeros((84, 84), np.uint8))[1:4]
-        b'PNG'
-    """
+    """A picture, uint8 ``[H, W]`` or ``[H, W, 3]``, as a PNG file."""
     return _encoded(".png", pixels, ())
 
 
 def webp(pixels: np.ndarray) -> bytes:
-    """A picture, uint8 ``[H, W]`` or ``[H, W, 3]``, as a lossless WebP file.
-
-    Raises:
-        ValueError: It is no such array, or a side has 0 pixels or more than 16,383.
-
-    Example:
-        >>> webp(np.zeros((84, 84), np.uint8))[8:12]
-        b'WEBP'
-    """
+    """A picture, uint8 ``[H, W]`` or ``[H, W, 3]``, as a lossless WebP file."""
     import cv2
 
     return _encoded(".webp", pixels, (cv2.IMWRITE_WEBP_QUALITY, _LOSSLESS))
@@ -91,6 +83,14 @@ def webp(pixels: np.ndarray) -> bytes:
 def _encoded(ending: str, pixels: np.ndarray, options: tuple[int, ...]) -> bytes:
     import cv2
 
+    _check_picture(pixels)
+    if pixels.ndim == 3:
+        pixels = cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR)
+    _, data = cv2.imencode(ending, pixels, options)
+    return data.tobytes()
+
+
+def _check_picture(pixels: np.ndarray) -> None:
     is_picture = pixels.ndim == 2 or (pixels.ndim == 3 and pixels.shape[2] == 3)
     is_sized = is_picture and 1 <= min(pixels.shape[:2]) <= max(pixels.shape[:2]) <= MOST_SIDE
     if not is_sized or pixels.dtype != np.uint8:
@@ -98,99 +98,64 @@ def _encoded(ending: str, pixels: np.ndarray, options: tuple[int, ...]) -> bytes
             f"picture: expected uint8 [H, W] or [H, W, 3] with sides of 1 to {MOST_SIDE}, got "
             f"{pixels.dtype} {list(pixels.shape)}"
         )
-    if pixels.ndim == 3:
-        pixels = cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR)
-    _, data = cv2.imencode(ending, pixels, options)
-    return data.tobytes()
-
-
-class WebpWriter:
-    """Writes an animated WebP that repeats for ever, frame by frame, without loss.
-
-    Args:
-        file: The file, written from its start on; it can be sought.
-        fps: Frames a second; a frame is shown for whole milliseconds.
-
-    Example:
-        >>> from io import BytesIO
-        >>> file = BytesIO()
-        >>> writer = WebpWriter(file, Fraction(15))
-        >>> for level in (0, 255):
-        ...     writer.add(np.full((8, 8), level, np.uint8))
-        >>> writer.close()
-        >>> file.getvalue()[:4], file.getvalue()[8:12]
-        (b'RIFF', b'WEBP')
-    """
-
-    def __init__(self, file: BinaryIO, fps: Fraction) -> None:
-        self._file = file
-        self._clock = Clock(fps, _TICKS)
-        self._before: np.ndarray | None = None
-        self._size = 0
-
-    def add(self, frame: np.ndarray) -> None:
-        """Write a frame, uint8 ``[H, W]`` or ``[H, W, 3]``, of the same shape as the first one."""
-        if self._before is None:
-            height, width = frame.shape[:2]
-            sides = _three_bytes(width - 1) + _three_bytes(height - 1)
-            self._write(b"RIFF\0\0\0\0WEBP" + _chunk(b"VP8X", b"\x02\0\0\0" + sides))
-            self._write(_chunk(b"ANIM", bytes(6)))  # no background, for ever
-        top, left, part = changed_part(self._before, frame, even=True)
-        height, width = part.shape[:2]
-        numbers = (left // 2, top // 2, width - 1, height - 1, self._clock.ticks())
-        # The pixels replace those before, as no picture has transparent ones.
-        head = b"".join(map(_three_bytes, numbers)) + b"\x02"
-        # A picture's file is one chunk after 12 bytes.
-        self._write(_chunk(b"ANMF", head + webp(part)[12:]))
-        self._before = frame.copy()
-
-    def close(self) -> None:
-        """Write the length of all; the file stays open."""
-        self._file.seek(4)
-        self._file.write((self._size - 8).to_bytes(4, "little"))
-        self._file.seek(0, SEEK_END)
-
-    def _write(self, data: bytes) -> None:
-        self._size += len(data)
-        if self._size > _MOST_BYTES:
-            raise ValueError("expected a WebP file of less than 4 GiB, got more frames; give fewer")
-        self._file.write(data)
 
 
 def animation(
-    pixels: Iterable[np.ndarray], fps: float | Fraction, kind: Literal["webp", "gif"] = "webp"
+    pixels: Iterable[np.ndarray], fps: float | Fraction, kind: Animated = "webp"
 ) -> bytes:
-    """Frames as an animated WebP or GIF file that repeats for ever.
+    """Frames uint8 ``[H, W]`` or ``[H, W, 3]`` as an animated file that repeats for ever."""
+    # In a WebP file, which is exact, neighbours that are equal are one frame, shown as long as all
+    # of them; a clip in which nothing moves is a still picture. A GIF plays at most 50 frames a
+    # second and rounds colours: the darkest ones to black, and where a frame has more than 255,
+    # others too. All frames are held in memory; see `most_frames`.
+    import cv2
 
-    Args:
-        pixels: Frames uint8 ``[H, W]`` or ``[H, W, 3]``, such as an array ``[T, H, W]``.
-        fps: Frames a second.
-        kind: ``"webp"`` is exact; ``"gif"`` is where a frame has at most 256 colours.
-
-    Raises:
-        ValueError: There are no frames, or the fps is not from 0.1 to 1000.
-
-    Example:
-        >>> frames = np.zeros((10, 84, 84), np.uint8)
-        >>> len(animation(frames, fps=15)) < 1000
-        True
-    """
     check_fps(fps)
-    file, count = BytesIO(), 0
-    writer = (WebpWriter if kind == "webp" else GifWriter)(file, Fraction(fps))
+    frames: list[np.ndarray] = []
     for frame in pixels:
-        writer.add(frame)
-        count += 1
-    if not count:
+        _check_picture(frame)
+        if frames and frame.shape[:2] != frames[0].shape[:2]:
+            raise ValueError(
+                f"expected frames of one shape {frames[0].shape[:2]}, got one of "
+                f"{frame.shape[:2]}; give frames of one field"
+            )
+        if frame.ndim == 3:
+            frames.append(cv2.cvtColor(frame, cv2.COLOR_RGB2BGR))
+        else:  # OpenCV writes no grey GIF
+            frames.append(cv2.cvtColor(frame, cv2.COLOR_GRAY2BGR) if kind == "gif" else +frame)
+    if not frames:
         raise ValueError("expected at least one frame, got none")
-    writer.close()
-    return file.getvalue()
+    clip = cv2.Animation()
+    clip.frames = frames
+    clip.durations = _durations(len(frames), min(fps, GIF_FPS) if kind == "gif" else fps, kind)
+    options = {
+        "webp": (cv2.IMWRITE_WEBP_QUALITY, _LOSSLESS),
+        # No dithering, and a table of colours for each frame.
+        "gif": (cv2.IMWRITE_GIF_DITHER, 3, cv2.IMWRITE_GIF_COLORTABLE, 1),
+    }
+    is_done, data = cv2.imencodeanimation(f".{kind}", clip, options[kind])
+    if not is_done:
+        raise ValueError(
+            f"OpenCV {cv2.__version__} cannot write these frames as .{kind}, expected 4.13 or newer"
+        )
+    return bytes(data)
 
 
-def _chunk(name: bytes, data: bytes) -> bytes:
-    assert len(data) % 2 == 0  # others would need another byte
-    return name + len(data).to_bytes(4, "little") + data
+def most_frames(kind: Animated, height: int, width: int, channels: int) -> int:
+    """Frames of an animation at most: all are in memory at once."""
+    bytes_each = height * width * (3 if kind == "gif" else channels)
+    return max(1, _MOST_BYTES // bytes_each)
 
 
-def _three_bytes(number: int) -> bytes:
-    return number.to_bytes(3, "little")
+def check_fps(fps: float | Fraction) -> None:
+    """Refuse a number of frames a second that a clip cannot have."""
+    if not LEAST_FPS <= fps <= MOST_FPS:
+        raise ValueError(f"fps: expected a number from {LEAST_FPS} to {MOST_FPS}, got {fps}")
+
+
+def _durations(count: int, fps: float | Fraction, kind: Animated) -> list[int]:
+    """Milliseconds of each frame, as the file can hold them, which add up to the right time."""
+    tick = _TICK[kind]
+    apart = 1000 / Fraction(fps) / tick
+    ends = [tick * round(place * apart) for place in range(count + 1)]
+    return [stop - begin for begin, stop in pairwise(ends)]

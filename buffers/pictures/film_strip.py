@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from stepwell.buffers.pictures.encode import MOST_SIDE, png, webp
-from stepwell.buffers.pictures.image_fields import ImageField
-from stepwell.buffers.pictures.replacing import replacing
-from stepwell.buffers.whole_numbers import check_whole
+from ..whole_numbers import check_whole
+from .encode import MOST_SIDE, png, webp
+from .image_fields import ImageField
+from .replacing import replacing
 
 __all__ = ["FilmStrip", "check_frames", "check_scale", "scaled"]
 
@@ -97,23 +97,12 @@ class FilmStrip:
 
 
 def scaled(pixels: np.ndarray, scale: int) -> np.ndarray:
-    """A picture whose pixels are squares of ``scale`` x ``scale`` equal pixels.
-
-    Example:
-        >>> scaled(np.array([[1, 2]], np.uint8), 2)
-        array([[1, 1, 2, 2],
-               [1, 1, 2, 2]], dtype=uint8)
-    """
+    """A picture whose pixels are squares of ``scale`` x ``scale`` equal pixels."""
     return pixels if scale == 1 else pixels.repeat(scale, 0).repeat(scale, 1)
 
 
 def check_scale(image: ImageField, scale: int) -> None:
-    """Refuse a scale with which a frame is too large.
-
-    Raises:
-        ValueError: A side has more than 16,383 pixels, or all have more than 64 million, or the
-            scale is no whole number >= 1.
-    """
+    """Refuse a scale with which a side has more than 16,383 pixels, or all more than 64 million."""
     check_whole("scale", scale, 1)
     most = min(
         MOST_SIDE // max(image.height, image.width),
@@ -127,11 +116,7 @@ def check_scale(image: ImageField, scale: int) -> None:
 
 
 def check_frames(image: ImageField, frames: int, scale: int) -> None:
-    """Refuse a film strip that is too large.
-
-    Raises:
-        ValueError: It has fewer than 1 or more than 256 frames, or too many pixels.
-    """
+    """Refuse a film strip of fewer than 1 or more than 256 frames, or of too many pixels."""
     check_scale(image, scale)
     check_whole("frames", frames, 1)
     lines, columns = _grid(frames)

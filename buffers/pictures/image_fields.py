@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from stepwell.buffers.spec import Field, Spec
+from ..spec import Field, Spec
 
 __all__ = ["ImageField", "image_field", "image_fields"]
 
@@ -27,46 +27,26 @@ _Layout = Literal["HW", "HWC", "CHW"]
 
 @dataclass(frozen=True, slots=True)
 class ImageField:
-    """A field that is shown as an image: one grey or RGB picture a row.
+    """A field that is shown as an image: one grey or RGB picture a row."""
 
-    Rows ``[H, W]``, ``[H, W, C]`` and ``[C, H, W]`` are images. One channel is grey and three are
-    RGB. More channels are several pictures, which are shown side by side, the first at the left:
-    a multiple of three are RGB pictures, any other number are grey ones. An alpha channel is
-    therefore the last of four grey pictures. A row ``[k, H, W, C]`` or ``[k, C, H, W]`` has k times
-    as many. Where the first and the last axis could be the channels, the shorter one is.
-
-    Bytes are shown as they are. False is black, True is white. Other numbers are scaled for each
-    frame: from 0 (black) to 1 (white) if they are all within, else from the lowest to the highest
-    one; NaN is black.
-
-    Args:
-        name: Name of the field in the Spec.
-        height: Height of the shown picture, in pixels.
-        width: Its width; with several pictures in a row, all of them together.
-        channels: 1 for grey, 3 for RGB.
-        layout: Axes of one picture as it is stored.
-        pictures: Pictures side by side in each row.
-        stack: Frames in the env's observation, of which each row stores one.
-        scale: The rule by which values are made pixels, in words; empty if they are the same.
-
-    Example:
-        >>> from stepwell.buffers import Field, Spec
-        >>> screen = Field("observation", "uint8", (4, 84, 84), "zstd")
-        >>> (image,) = image_fields(Spec((screen,), "observation", "observation"))
-        >>> image.height, image.width, image.channels, image.pictures, image.is_exact
-        (84, 336, 1, 4, True)
-        >>> image.pixels(np.zeros((10, 4, 84, 84), np.uint8)).shape
-        (10, 84, 336)
-    """
+    # Rows [H, W], [H, W, C] and [C, H, W] are images. One channel is grey and three are RGB. More
+    # channels are several pictures, which are shown side by side, the first at the left: a multiple
+    # of three are RGB pictures, any other number are grey ones. An alpha channel is therefore the
+    # last of four grey pictures. A row [k, H, W, C] or [k, C, H, W] has k times as many. Where the
+    # first and the last axis could be the channels, the shorter one is.
+    #
+    # Bytes are shown as they are. False is black, True is white. Other numbers are scaled for each
+    # frame: from 0 (black) to 1 (white) if they are all within, else from the lowest to the highest
+    # one; NaN is black.
 
     name: str
     height: int
-    width: int
-    channels: int
-    layout: _Layout
-    pictures: int = 1
-    stack: int = 1
-    scale: str = ""
+    width: int  # of all pictures of a row together, in pixels
+    channels: int  # 1 for grey, 3 for RGB
+    layout: _Layout  # axes of one picture as it is stored
+    pictures: int = 1  # side by side in each row
+    stack: int = 1  # frames in the env's observation, of which each row stores one
+    scale: str = ""  # how values are made pixels, in words; empty if they are the same
 
     @property
     def is_exact(self) -> bool:
@@ -74,15 +54,8 @@ class ImageField:
         return not self.scale
 
     def pixels(self, rows: np.ndarray) -> np.ndarray:
-        """The pictures of stored rows.
-
-        Args:
-            rows: Rows ``[T, ...]`` of the field, as they are stored.
-
-        Returns:
-            uint8 ``[T, H, W]`` for grey, ``[T, H, W, 3]`` for RGB; a view of the rows where they
-            are bytes in that order.
-        """
+        """Pictures of stored rows ``[T, ...]``: uint8 ``[T, H, W]`` grey, ``[T, H, W, 3]`` RGB."""
+        # It is a view of the rows where they are bytes in that order.
         count, channels = len(rows), self.channels
         height, width = self.height, self.width // self.pictures
         levels = rows if self.is_exact else _levels(rows)
@@ -101,31 +74,16 @@ class ImageField:
 
 
 def image_fields(spec: Spec) -> tuple[ImageField, ...]:
-    """The fields that are images: those of the observation first, then info and extra.
-
-    Both sides of a picture have at least 8 pixels of bytes or bools, 16 of other numbers: smaller
-    arrays are numbers to read rather than pictures. They have at most 16,383, the limit of WebP,
-    with 64 million pixels in all.
-
-    Example:
-        >>> from stepwell.buffers import Field, Spec
-        >>> left = Field("observation/left", "uint8", (64, 64, 3), "zstd")
-        >>> depth = Field("observation/depth", "float32", (64, 64), "zstd")
-        >>> joints = Field("observation/joints", "float32", (7,), "raw")
-        >>> spec = Spec((joints, left, depth), {}, {})
-        >>> [(image.name, image.channels, image.is_exact) for image in image_fields(spec)]
-        [('observation/left', 3, True), ('observation/depth', 1, False)]
-    """
+    """The fields that are images: those of the observation first, then info and extra."""
+    # Both sides of a picture have at least 8 pixels of bytes or bools, 16 of other numbers: smaller
+    # arrays are numbers to read rather than pictures. They have at most 16,383, the limit of WebP,
+    # with 64 million pixels in all.
     found = map(_image_of, (*spec.of_kind("observation"), *spec.of_kind("info", "extra")))
     return tuple(image for image in found if image is not None)
 
 
 def image_field(spec: Spec, name: str | None = None) -> ImageField:
-    """The image field with that name, or the first one.
-
-    Raises:
-        ValueError: There is none; the message has the cure.
-    """
+    """The image field with that name, or the first one."""
     images = image_fields(spec)
     if not images:
         raise ValueError(

@@ -22,7 +22,6 @@ __all__ = [
     "Markup",
     "escape",
     "image",
-    "is_number",
     "number",
     "paragraph",
     "section",
@@ -52,18 +51,7 @@ class Markup(str):
 
 
 def escape(value: object, most: int = _MOST_TEXT) -> Markup:
-    """The text of a value for HTML, shortened to a number of characters; markup as it is.
-
-    Args:
-        value: A value whose ``str`` is taken; of a long list or mapping only the beginning.
-        most: Characters to keep at most.
-
-    Example:
-        >>> escape("<b>&")
-        '&lt;b&gt;&amp;'
-        >>> escape("abcdef", most=4)
-        'abc…'
-    """
+    """The text of a value for HTML, at most ``most`` characters of it; markup as it is."""
     if isinstance(value, Markup):
         return value
     is_nested = isinstance(value, Mapping | list | tuple | set | frozenset)
@@ -92,18 +80,9 @@ def number(value: float) -> str:
 
 
 def table(rows: Iterable[Sequence[object]], heading: Sequence[object] = ()) -> Markup:
-    """A table; missing values (None) are empty cells.
-
-    Args:
-        rows: The cells of each row: `Markup`, numbers, or other values, whose text is escaped. Rows
-            after the 40th are counted, not shown, and so are columns.
-        heading: Names of the columns, below which numbers are aligned to the right; without any,
-            the first cell of each row is its name.
-
-    Example:
-        >>> "<b>" in table([["<b>", 3]], ["name", "count"])
-        False
-    """
+    """A table; missing values (None) are empty cells, and other cells than `Markup` are escaped."""
+    # Rows after the 40th are counted, not shown, and so are columns. Below a heading numbers are
+    # aligned to the right; without one the first cell of each row is its name.
     listed = list(rows)
     width = max((len(row) for row in [heading, *listed]), default=0)
     lines = [_row(row, has_name=not heading) for row in listed[:_MOST_ROWS]]
@@ -121,7 +100,7 @@ def table(rows: Iterable[Sequence[object]], heading: Sequence[object] = ()) -> M
             place
             for row in listed[:_MOST_ROWS]
             for place, cell in enumerate(row[:_MOST_COLUMNS])
-            if is_number(cell)
+            if _is_number(cell)
         }
         cells = "".join(
             f'<th scope="col" style="{_CELL}text-align:{_side(place in numbers)};'
@@ -137,22 +116,12 @@ def table(rows: Iterable[Sequence[object]], heading: Sequence[object] = ()) -> M
 
 
 def paragraph(text: object, most: int = 1_000) -> Markup:
-    """A line of text.
-
-    Args:
-        text: `Markup`, or a value whose text is escaped.
-        most: Characters to keep at most.
-    """
+    """A line of `Markup`, or of the escaped text of a value."""
     return Markup(f'<div style="margin:4px 0">{escape(text, most)}</div>')
 
 
 def section(heading: object, *parts: Markup) -> Markup:
-    """A heading, and what belongs to it; empty parts are left out.
-
-    Args:
-        heading: `Markup`, or a value whose text is escaped.
-        *parts: The content.
-    """
+    """A heading, and what belongs to it; empty parts are left out."""
     content = "".join(part for part in parts if part)
     return Markup(
         f'<div style="margin:4px 0;line-height:1.4">'
@@ -168,26 +137,9 @@ def sparkline(
     height: int = 40,
     has_caption: bool = False,
 ) -> Markup:
-    """A small curve of numbers in their order; empty without finite ones.
-
-    More numbers than pixels are drawn as the range of each pixel, so that no spike is lost. Numbers
-    that are not finite are gaps.
-
-    Args:
-        values: Numbers [n].
-        name: Name of the numbers, for the title, which also says their count and range.
-        width: Width in pixels.
-        height: Height in pixels.
-        has_caption: Show the title beside the curve, too.
-
-    Raises:
-        ValueError: The numbers are not [n].
-
-    Example:
-        >>> drawn = sparkline([1.0, 3.0, 2.0], "returns of 3 episodes")
-        >>> "<title>returns of 3 episodes: 1 to 3, the last is 2</title>" in drawn
-        True
-    """
+    """A small curve of numbers [n] in their order; empty without finite ones."""
+    # More numbers than pixels are drawn as the range of each pixel, so that no spike is lost.
+    # Numbers that are not finite are gaps.
     numbers = np.asarray(values, np.float64)
     if numbers.ndim != 1:
         raise ValueError(f"values: expected numbers [n], got the shape {numbers.shape}")
@@ -225,22 +177,8 @@ def sparkline(
 def image(
     data: bytes, kind: ImageKind, alt: str, *, width: int | None = None, height: int | None = None
 ) -> Markup:
-    """An image whose bytes are part of the page; pixels stay sharp when it is enlarged.
-
-    Args:
-        data: The bytes of a file of that kind.
-        kind: ``"png"``, ``"webp"`` or ``"gif"``.
-        alt: The text in its place for those who do not see it.
-        width: Width in pixels of the page; None for its own.
-        height: Height in pixels of the page; None for its own.
-
-    Raises:
-        ValueError: The kind is another one.
-
-    Example:
-        >>> image(b"", "png", 'a "frame"')[:44]
-        '<img src="data:image/png;base64," alt="a &qu'
-    """
+    """An image whose bytes are part of the page; pixels stay sharp when it is enlarged."""
+    # The text `alt` stands in its place for those who do not see it.
     if kind not in get_args(ImageKind):
         raise ValueError(f"kind: expected one of {', '.join(get_args(ImageKind))}, got {kind!r}")
     sizes = "".join(
@@ -268,20 +206,15 @@ def _row(cells: Sequence[object], *, has_name: bool) -> str:
 
 def _cell(cell: object, is_aligned: bool) -> str:
     """A cell; numbers are aligned to the right below the name of a column."""
-    has_number = is_number(cell)
+    has_number = _is_number(cell)
     shown = escape(number(cast("float", cell)) if has_number else "" if cell is None else cell)
     breaks = ";overflow-wrap:anywhere" if len(shown) > _LONG_TEXT else ""
     side = _side(has_number and is_aligned)
     return f'<td style="{_CELL}text-align:{side}{breaks}">{shown}</td>'
 
 
-def is_number(cell: object) -> bool:
-    """True for a number, which `number` writes; a bool is none.
-
-    Example:
-        >>> is_number(1.5), is_number(True), is_number("1")
-        (True, False, False)
-    """
+def _is_number(cell: object) -> bool:
+    """True for a number, which `number` writes; a bool is none."""
     return isinstance(cell, int | float | np.integer | np.floating) and not isinstance(cell, bool)
 
 

@@ -25,19 +25,11 @@ _LIMITED = 1  # luma from 16 to 235, as players expect
 
 
 class Mp4Writer:
-    """Writes frames to an MP4 file: H.264, yuv420p, with the index before the frames.
+    """Writes frames to an MP4 file: H.264, yuv420p, with the index before the frames."""
 
-    H.264 needs an even width and height; an odd size is extended by repeating the last row or
-    column. The file is written as ``<path>.part`` and renamed when it is complete.
-
-    Args:
-        path: The file; an existing one is replaced.
-        fps: Frames per second, rounded to a fraction whose denominator is 1001 at most.
-
-    Raises:
-        ImportError: PyAV is not installed.
-        OSError: The file cannot be written.
-    """
+    # H.264 needs an even width and height; an odd size is extended by repeating the last row or
+    # column. The file is written as <path>.part and renamed when it is complete. The fps are
+    # rounded to a fraction whose denominator is 1001 at most.
 
     def __init__(self, path: Path, fps: Fraction) -> None:
         self._av: Any = load_av()
@@ -91,14 +83,7 @@ class Mp4Writer:
 
 
 def load_av(otherwise: str = "") -> ModuleType:
-    """Import PyAV.
-
-    Args:
-        otherwise: Text for the end of the error: what else the caller can do.
-
-    Raises:
-        ImportError: It is not installed, too old, or it cannot encode H.264.
-    """
+    """Import PyAV; the error ends with ``otherwise``: what else the caller can do."""
     try:
         av = importlib.import_module("av")
     except ModuleNotFoundError as error:

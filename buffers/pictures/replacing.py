@@ -13,21 +13,8 @@ __all__ = ["replacing"]
 
 @contextmanager
 def replacing(target: Path) -> Generator[Path]:
-    """A new file in the target's folder, which replaces the target if the block succeeds.
-
-    Else it is removed, and the target is as it was. No other file is touched.
-
-    Raises:
-        OSError: The file cannot be made.
-
-    Example:
-        >>> import tempfile
-        >>> target = Path(tempfile.mkdtemp()) / "strip.png"
-        >>> with replacing(target) as part:
-        ...     count = part.write_bytes(b"new")
-        >>> target.read_bytes(), len(list(target.parent.iterdir()))
-        (b'new', 1)
-    """
+    """A new file in the target's folder, which replaces the target if the block succeeds."""
+    # Else it is removed, and the target is as it was. No other file is touched.
     # A name of its own: a file of the user's may be called strip.png.part.
     part = target.with_name(f".{secrets.token_hex(8)}.part")
     try:

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from stepwell.buffers.pictures.encode import webp
-from stepwell.buffers.pictures.film_strip import FilmStrip
-from stepwell.buffers.pictures.image_fields import ImageField, image_fields
-from stepwell.buffers.pictures.markup import Markup, escape, image, number, section, table
-from stepwell.buffers.spec import Field, Spec
+from ..spec import Field, Spec
+from .encode import webp
+from .film_strip import FilmStrip
+from .image_fields import ImageField, image_fields
+from .markup import Markup, escape, image, number, section, table
 
 __all__ = [
     "arrays_html",
@@ -41,14 +41,8 @@ _MOST_VALUES = 100_000  # of an array whose range is shown
 
 
 def or_none(make: Callable[[], str]) -> str | None:
-    """The HTML of an object; None after an error, which is logged.
-
-    A notebook shows the text of the object then.
-
-    Example:
-        >>> or_none(lambda: "<b>")
-        '<b>'
-    """
+    """The HTML of an object; None after an error, which is logged."""
+    # A notebook shows the text of the object then.
     try:
         return make()
     except Exception:
@@ -57,27 +51,15 @@ def or_none(make: Callable[[], str]) -> str | None:
 
 
 def frames_to_show(field: ImageField, row_bytes: int) -> int:
-    """Number of a field's frames that are shown; 0 where even one takes too long.
-
-    Args:
-        field: The field.
-        row_bytes: Bytes of one row.
-    """
+    """Number of a field's frames that are shown; 0 where even one takes too long."""
     cost = max(1, row_bytes) * (1 if field.is_exact else _SCALING)
     pixels = field.height * field.width
     return min(_MOST_FRAMES, _MOST_READ // cost, max(1, _MOST_PIXELS // pixels))
 
 
 def film_html(field: ImageField, rows: np.ndarray, what: str) -> Markup:
-    """Frames of a field as one small picture, without loss, under a line that says what it shows.
-
-    Large frames are shown by every second pixel, or by fewer.
-
-    Args:
-        field: The field.
-        rows: Rows ``[n, ...]``, at most `frames_to_show`; none give no picture.
-        what: Which rows, such as ``"rows 0, 50 and 100 of episode 3"``.
-    """
+    """Frames of a field as one small picture, without loss, under a line that says which."""
+    # Large frames are shown by every second pixel, or by fewer. No rows give no picture.
     if not len(rows):
         return Markup()
     frames = field.pixels(rows)
@@ -105,13 +87,9 @@ def film_html(field: ImageField, rows: np.ndarray, what: str) -> Markup:
 
 
 def films_html(spec: Spec, read: Callable[[ImageField, int], tuple[np.ndarray, str]]) -> Markup:
-    """Frames of the first image fields of a Spec.
-
-    Args:
-        spec: The fields of a row.
-        read: Called with a field and a number of frames; returns at most as many of its rows, and
-            what they are.
-    """
+    """Frames of the first image fields of a Spec."""
+    # `read` gets a field and a number of frames, and returns at most as many of its rows, and what
+    # they are.
     parts: list[str] = []
     for field in image_fields(spec)[:_MOST_FILMS]:
         count = frames_to_show(field, spec[field.name].row_bytes)
@@ -124,12 +102,7 @@ def films_html(spec: Spec, read: Callable[[ImageField, int], tuple[np.ndarray, s
 
 
 def spread_text(values: Sequence[float]) -> str:
-    """Count, mean, standard deviation and range of some numbers.
-
-    Example:
-        >>> spread_text([1.0, 2.0, 3.0])
-        '3, mean 2 ± 0.816497, from 1 to 3'
-    """
+    """Count, mean, standard deviation and range of some numbers."""
     numbers = np.asarray(values, np.float64)
     if not len(numbers):
         return "none"
@@ -143,13 +116,7 @@ def spread_text(values: Sequence[float]) -> str:
 
 
 def arrays_html(name: str, counts: Mapping[str, int], leaves: Iterable[tuple[str, Any]]) -> Markup:
-    """A batch: its numbers, its arrays with dtypes, shapes and values, and its first frames.
-
-    Args:
-        name: The class.
-        counts: Numbers to show first.
-        leaves: Arrays, or tensors, by name.
-    """
+    """A batch: its numbers, its arrays with dtypes, shapes and values, and its first frames."""
     listed = list(leaves)
     numbers = ", ".join(f"{key} {count:,}" for key, count in counts.items())
     return section(

@@ -1,239 +1,290 @@
-"""The file of an archive: sections of bytes, each under a checksum, and all under a digest.
+"""The file of an archive: a store without what its envs show again, with checksums of that.
 
-`docs/archive-format.md` describes every byte. Nothing in a file is used before it is checked.
+The folder of that store is packed into one compressed tar file, under a digest of all bytes. An
+episode's metadata have the checksums of its rows of each field that is left out. Nothing in a file
+is used before it is checked; `docs/provenance.md` describes it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import io
+import importlib.metadata
 import os
+import re
+import shutil
 import stat
 import struct
+import tarfile
+import tempfile
+from collections.abc import Container, Generator, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, NamedTuple, Self
+from typing import IO, TypeAlias
 from zlib import crc32
 
+import numpy as np
 import zstandard
 
-from stepwell.buffers.errors import StoreCorrupt, StoreTooNew
-from stepwell.buffers.free_memory import check_free_memory
-from stepwell.buffers.storage.disk.files import Files
+from ..curation.episode_writer import EpisodeWriter
+from ..curation.stored_episode import StoredEpisode, stored_episodes
+from ..episode import Chunk
+from ..errors import StoreCorrupt, StoreNotFound
+from ..json_values import items, mapping, member, whole
+from ..replay import SequenceReplayBuffer
+from ..spec import Spec
+from ..storage.disk.files import LateFiles
+from ..storage.disk.storage import DiskStorage
+from ..storage.joined import JoinedStorage
+from ..storage.protocol import Storage
 
-__all__ = ["FORMAT", "ArchiveFile", "SectionWriter", "compress"]
+__all__ = ["CHECKSUMS", "Archived", "archived_ids", "check_archivable", "opened", "write_archive"]
 
-FORMAT = 1
-"""The version that is written, and the newest that is read."""
+_Reader: TypeAlias = "zstandard.ZstdDecompressionReader"
 
-_MAGIC = b"\x93SWA\r\n\x1a\n"
-_HEADER = struct.Struct("<8sII")
-_ENTRY = struct.Struct("<8sIQQI")
-_COUNT = struct.Struct("<I")
-_DIGEST_BYTES = hashlib.sha256().digest_size
-_MOST_SECTIONS = 1 << 20
-# The contents of a section are at most so large, so that none takes much memory by surprise.
+CHECKSUMS = "archive_checksums"
+"""Key of an episode's metadata: the crc32 of its rows of each field that is left out."""
+
+_FACTS = "archive"
+_ZSTD, _OLD = b"\x28\xb5\x2f\xfd", b"\x93SWA"
+_DIGEST = struct.Struct("<II32s")  # a frame that zstd skips
+_SKIPPED, _DIGEST_BYTES = 0x184D2A50, 32
+_BLOCK = tarfile.BLOCKSIZE
+_NAME = re.compile(r"manifest\.json|segment-[0-9]{8}\.bin")
+# What is unpacked has at most so many bytes, so that none takes much room by surprise.
 _CONTENT_BYTES, _MOST_RATIO = 64 << 20, 1 << 10
-# A zstd frame begins with 6 bytes at least, and 4 bytes hold 128 KiB at most.
-_FRAME_BYTES, _PART_BYTES, _PART_HOLDS = 6, 4, 1 << 17
-_LEVEL, _FAST_LEVEL, _LONG_BYTES = 19, 9, 1 << 20
+_WINDOW_BYTES = 1 << 27
+_LEVEL, _FAST_LEVEL, _LONG_BYTES = 19, 9, 64 << 20
 _RUN_BYTES = 1 << 20
 
 
-class _Entry(NamedTuple):
-    """The place of a section: ``nbytes`` bytes of the file that hold ``content_bytes`` bytes."""
+@dataclass(frozen=True, slots=True)
+class Archived:
+    """The contents of an archive."""
 
-    offset: int
-    nbytes: int
-    content_bytes: int
-    crc: int
+    path: Path
+    storage: DiskStorage
+    spec: Spec  # of the store that was archived
+    is_proved: bool  # its episodes were played again before, and were equal
+    versions: Mapping[str, object]  # of the packages that wrote it
+
+    def checksums(self, episode: StoredEpisode) -> list[int]:
+        """The checksums of an episode, for each field that is left out."""
+        count = len(self.spec.fields) - len(self.storage.spec.fields)
+        try:
+            values = items(member(episode.metadata, CHECKSUMS), CHECKSUMS, count)
+            return [whole(each, CHECKSUMS, 0, (1 << 32) - 1) for each in values]
+        except ValueError as error:
+            raise StoreCorrupt(f"episode {episode.id}: {error}") from error
 
 
-def compress(contents: bytes) -> bytes:
-    """The bytes of a section: a zstd frame, or the contents themselves if they are as short."""
-    level = _LEVEL if len(contents) <= _LONG_BYTES else _FAST_LEVEL
-    packed = zstandard.ZstdCompressor(level=level, write_content_size=True).compress(contents)
-    return packed if len(packed) < len(contents) else contents
-
-
-class SectionWriter:
-    """Writes the sections of a new archive.
-
-    Args:
-        file: An empty file that is open for writing.
-    """
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-        self._digest = hashlib.sha256()
-        self._table: list[bytes] = []
-        self._write(_HEADER.pack(_MAGIC, FORMAT, 0))
-
-    def add(self, kind: str, contents: bytes, number: int = 0) -> None:
-        """Write a section.
-
-        Args:
-            kind: Up to eight letters.
-            contents: What it holds.
-            number: Distinguishes sections of one kind.
-        """
-        packed = compress(contents)
-        if len(contents) > _most_contents(len(packed)):
-            raise ValueError(
-                f"an archive would hold {len(contents):,} bytes in one section of kind {kind}, "
-                f"expected at most {_CONTENT_BYTES:,}: archive fewer episodes"
-            )
-        self._table.append(
-            _ENTRY.pack(kind.encode(), number, len(packed), len(contents), crc32(packed))
+def check_archivable(storage: Storage) -> None:
+    """Refuse a store with lost chunks or no action, several stores, and an unpacked archive."""
+    if isinstance(storage, JoinedStorage):
+        raise ValueError(
+            f"an archive holds one store, got {len(storage.storages)}: archive each, or join them "
+            f"first (stepwell merge)"
         )
-        self._write(packed)
+    if storage.lost_chunks:
+        raise ValueError(
+            f"{storage.lost_chunks:,} chunks of the store are lost, expected none: archive a copy "
+            f"of what is left (stepwell copy)"
+        )
+    if isinstance(storage, DiskStorage) and _FACTS in storage.provenance:
+        raise ValueError(
+            f"{storage.path} is what an archive holds, expected a store with all of its rows: "
+            f"restore the archive first (stepwell restore)"
+        )
+    if not storage.spec.of_kind("action"):
+        raise ValueError(
+            f"fields of the store: expected an action, got {', '.join(storage.spec.names)}; rows "
+            f"without one cannot be played again"
+        )
 
-    def finish(self) -> None:
-        """Write the table of the sections, and the digest of the whole file."""
-        for entry in self._table:
-            self._write(entry)
-        self._write(_COUNT.pack(len(self._table)))
-        self._file.write(self._digest.digest())
 
-    def _write(self, data: bytes) -> None:
-        self._digest.update(data)
-        self._file.write(data)
+def write_archive(
+    storage: Storage,  # to which nothing is added meanwhile
+    file: IO[bytes],  # empty, open for reading, too
+    episodes: Container[int],  # ids; they get others, as in a copy
+    *,
+    is_proved: bool = False,  # they were played again before, and were equal
+) -> None:
+    """Write the archive of a store."""
+    facts = {
+        "spec": storage.spec.to_json(),
+        "is_proved": is_proved,
+        "versions": {"stepwell": importlib.metadata.version("stepwell")},
+    }
+    with tempfile.TemporaryDirectory(prefix="stepwell-") as name:
+        folder = Path(name) / "store"
+        spec, files = _archived_spec(storage.spec), LateFiles()
+        with DiskStorage.create(folder, spec, provenance={_FACTS: facts}, files=files) as kept:
+            for session in storage.sessions:
+                kept.append_session(session)
+            writer = EpisodeWriter(SequenceReplayBuffer.of(kept), with_digest=False)
+            for episode in stored_episodes(storage):
+                if episode.id in episodes:
+                    writer.add_episode(_kept_chunks(episode, spec, writer.max_rows))
+            writer.flush()
+        _pack(folder, file)
 
 
-class ArchiveFile:
-    """The sections of an archive, opened for reading.
-
-    Args:
-        path: The file.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: It is no archive.
-        StoreTooNew: A later version wrote it.
-        StoreCorrupt: Any of its bytes has changed.
-    """
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
-        if not stat.S_ISREG(self.path.stat().st_mode):  # opening a pipe may never return
-            raise ValueError(
-                f"{self.path} is no archive: expected a file of `stepwell archive`, got a folder, "
-                f"a pipe or a device; name another"
-            )
-        self._files = Files()
-        self._file = io.FileIO(self.path, "rb")
+@contextlib.contextmanager
+def opened(path: str | os.PathLike[str]) -> Generator[Archived]:
+    """Unpack an archive for as long as the block runs, in which StoreCorrupt may be raised, too."""
+    path = Path(path)
+    with tempfile.TemporaryDirectory(prefix="stepwell-") as name:
+        folder = Path(name)
         try:
-            self.nbytes = self._files.size(self._file)
-            self._entries = self._read_table()
-        except BaseException:
-            self._file.close()
-            raise
+            _unpack(path, folder)
+            with DiskStorage.open(folder, read_only=True) as storage:
+                yield _checked(path, storage)
+        except (StoreCorrupt, StoreNotFound) as error:
+            raise _damaged(path, str(error).replace(f"{folder}{os.sep}", "")) from error
 
-    def __contains__(self, section: tuple[str, int]) -> bool:
-        return section in self._entries
 
-    @property
-    def sections(self) -> list[tuple[str, int]]:
-        """Kind and number of all sections, in the order of the file."""
-        return list(self._entries)
+def archived_ids(path: str | os.PathLike[str]) -> list[int]:
+    """The ids of the episodes in an archive; raises as `opened` does."""
+    with opened(path) as archived:
+        ids: list[int] = np.unique(archived.storage.index.records["episode"]).tolist()
+        return ids
 
-    def read(self, kind: str, number: int = 0) -> bytes:
-        """The contents of a section.
 
-        Raises:
-            StoreCorrupt: There is no such section, or it holds something else than it declares.
-        """
-        entry = self._entries.get((kind, number))
-        if entry is None:
-            raise self.error(f"section {kind} {number} is missing")
-        check_free_memory(entry.content_bytes, f"section {kind} of {self.path}")
-        packed = self._files.pread(self._file, entry.nbytes, entry.offset)
-        if crc32(packed) != entry.crc:
-            raise self.error(f"section {kind} {number} has another checksum")
-        if entry.nbytes == entry.content_bytes:
-            return packed
+def _archived_spec(spec: Spec) -> Spec:
+    """The fields of an archive: no env shows actions and what a policy adds again; and rewards."""
+    kept = [
+        replace(field, codec="narrow")
+        for field in spec.fields
+        if field.kind in ("action", "reward", "extra")
+    ]
+    return replace(spec, fields=tuple(kept), observation={})
+
+
+def _kept_chunks(episode: StoredEpisode, spec: Spec, max_rows: int) -> list[Chunk]:
+    """The rows of an episode as an archive keeps them, with the checksums of the others."""
+    crcs = {name: 0 for name in episode.spec.names if name not in spec.names}
+    chunks: list[Chunk] = []
+    for chunk in episode.chunks(max_rows):
+        for name, crc in crcs.items():
+            crcs[name] = crc32(np.ascontiguousarray(chunk.fields[name]).data, crc)
+        kept = {name: chunk.fields[name] for name in spec.names}
+        chunks.append(replace(chunk, fields=kept))
+    metadata = {**episode.metadata, CHECKSUMS: list(crcs.values())}
+    return [replace(chunk, metadata=metadata) for chunk in chunks]
+
+
+def _checked(path: Path, storage: DiskStorage) -> Archived:
+    """The contents of an archive's store."""
+    try:
+        facts = mapping(member(storage.provenance, _FACTS), _FACTS)
+        spec = Spec.from_json(mapping(member(facts, "spec"), "spec"))
+        versions = mapping(member(facts, "versions"), "versions")
+        if storage.spec != _archived_spec(spec) or storage.lost_chunks:
+            raise ValueError("its fields are not those that the archive of such a store has")
+    except (ValueError, TypeError) as error:
+        raise StoreCorrupt(f"manifest.json: {error}") from error
+    return Archived(path, storage, spec, member(facts, "is_proved") is True, versions)
+
+
+def _pack(folder: Path, file: IO[bytes]) -> None:
+    """Write the files of a store into an empty file."""
+    paths = sorted(path for path in folder.iterdir() if _NAME.fullmatch(path.name))
+    total = sum(path.stat().st_size for path in paths)
+    level = _LEVEL if total <= _LONG_BYTES else _FAST_LEVEL
+    # Matches of a few bytes cost more than they save: actions may be drawn at random.
+    settings = zstandard.ZstdCompressionParameters.from_level(level, min_match=6)
+    compressor = zstandard.ZstdCompressor(compression_params=settings)
+    with compressor.stream_writer(file, closefd=False) as packed:
+        for path in paths:
+            entry = tarfile.TarInfo(path.name)
+            entry.size = path.stat().st_size
+            packed.write(entry.tobuf(tarfile.USTAR_FORMAT))
+            with path.open("rb") as contents:
+                shutil.copyfileobj(contents, packed, _RUN_BYTES)
+            packed.write(bytes(-entry.size % _BLOCK))
+        packed.write(bytes(2 * _BLOCK))
+    if total + 2 * _BLOCK * len(paths) > _most_contents(file.tell()):
+        raise ValueError(
+            f"an archive would hold {total:,} bytes in {file.tell():,}, expected less that repeats "
+            f"itself: archive fewer episodes"
+        )
+    file.seek(0)
+    digest = hashlib.file_digest(file, "sha256").digest()  # type: ignore[arg-type]
+    file.write(_DIGEST.pack(_SKIPPED, _DIGEST_BYTES, digest))
+
+
+def _unpack(path: Path, folder: Path) -> None:
+    """Write the files of an archived store into an empty folder."""
+    if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe may never return
+        raise ValueError(
+            f"{path} is no archive: expected a file of `stepwell archive`, got a folder, a pipe or "
+            f"a device; name another"
+        )
+    with path.open("rb") as file:
+        nbytes = _check_bytes(path, file)
         try:
-            holds = zstandard.frame_content_size(packed)
-            if holds != entry.content_bytes:
-                raise self.error(
-                    f"section {kind} {number} holds {holds} bytes, expected {entry.content_bytes}"
-                )
-            return zstandard.ZstdDecompressor().decompress(packed, allow_extra_data=False)
-        except zstandard.ZstdError as error:
-            raise self.error(f"section {kind} {number} cannot be decompressed: {error}") from error
+            with zstandard.ZstdDecompressor(max_window_size=_WINDOW_BYTES).stream_reader(
+                file, closefd=False
+            ) as packed:
+                _unpack_files(packed, folder, _most_contents(nbytes))
+        except (ValueError, tarfile.HeaderError, zstandard.ZstdError) as error:
+            raise StoreCorrupt(f"it cannot be unpacked: {error}") from error
 
-    def error(self, what: str) -> StoreCorrupt:
-        """The error for a file that no writer has made, or that has changed since."""
-        return StoreCorrupt(f"{self.path} is damaged: {what}; restore it from a copy")
 
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+def _check_bytes(path: Path, file: IO[bytes]) -> int:
+    """The bytes of an archive without its digest, which is compared."""
+    start = file.read(len(_ZSTD))
+    if start == _OLD:
+        raise ValueError(
+            f"{path} is an archive of an earlier version, which this one does not read: restore it "
+            f"with Stepwell 0.1 (pip install 'stepwell<0.2'), then archive the store again"
+        )
+    if start != _ZSTD:
+        raise ValueError(
+            f"{path} is no archive: expected a file of `stepwell archive`, which begins with "
+            f"{_ZSTD!r}, got one that begins with {start!r}; name another"
+        )
+    nbytes = os.fstat(file.fileno()).st_size - _DIGEST.size
+    digest, left = hashlib.sha256(start), nbytes - len(start)
+    while left > 0 and (run := file.read(min(left, _RUN_BYTES))):
+        digest.update(run)
+        left -= len(run)
+    if file.read() != _DIGEST.pack(_SKIPPED, _DIGEST_BYTES, digest.digest()):
+        raise StoreCorrupt("its bytes have another digest than its last 32 bytes say")
+    file.seek(0)
+    return nbytes
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, *error: object) -> None:
-        self.close()
+def _unpack_files(packed: _Reader, folder: Path, most: int) -> None:
+    """Write the files of a tar file."""
+    names = set[str]()
+    while (head := packed.read(_BLOCK)) != bytes(_BLOCK):
+        entry = tarfile.TarInfo.frombuf(head, "ascii", "strict")
+        most -= _BLOCK
+        is_right = entry.type == tarfile.REGTYPE and _NAME.fullmatch(entry.name)
+        if not is_right or entry.name in names or not 0 <= entry.size <= most:
+            raise ValueError(f"it holds {entry.name!r} of {entry.size:,} bytes")
+        names.add(entry.name)
+        most -= entry.size
+        with (folder / entry.name).open("xb") as file:
+            for run in _runs(packed, entry.size):
+                file.write(run)
+        packed.read(-entry.size % _BLOCK)
 
-    def _read_table(self) -> dict[tuple[str, int], _Entry]:
-        self._check_header()
-        after = _COUNT.size + _DIGEST_BYTES
-        room = self.nbytes - _HEADER.size - after
-        if room < 0:
-            raise self.error(f"it has {self.nbytes} bytes, expected {_HEADER.size + after} or more")
-        (count,) = _COUNT.unpack(self._files.pread(self._file, _COUNT.size, self.nbytes - after))
-        self._check_digest()
-        if count > min(_MOST_SECTIONS, room // _ENTRY.size):
-            raise self.error(f"it declares {count} sections, which do not fit in it")
-        table_bytes = count * _ENTRY.size
-        table = self._files.pread(self._file, table_bytes, self.nbytes - after - table_bytes)
-        found: dict[tuple[str, int], _Entry] = {}
-        offset = _HEADER.size
-        for kind, number, nbytes, content_bytes, crc in _ENTRY.iter_unpack(table):
-            name = kind.rstrip(b"\0").decode("ascii", "replace")
-            entry = _Entry(offset, nbytes, content_bytes, crc)
-            if (name, number) in found or not _is_plausible(entry):
-                raise self.error(
-                    f"section {name!r} {number} comes twice, or declares {content_bytes} bytes in "
-                    f"{nbytes}"
-                )
-            found[name, number] = entry
-            offset += nbytes
-        if offset + table_bytes + after != self.nbytes:
-            raise self.error(f"its sections end at {offset}, expected another place")
-        return found
 
-    def _check_header(self) -> None:
-        start = self._files.pread(self._file, _HEADER.size, 0)
-        if not start.startswith(_MAGIC[:4]):
-            raise ValueError(
-                f"{self.path} is no archive: expected a file of `stepwell archive`, which begins "
-                f"with {_MAGIC!r}, got one that begins with {start[: len(_MAGIC)]!r}; name another"
-            )
-        if len(start) < _HEADER.size or not start.startswith(_MAGIC):
-            raise self.error("its first bytes have changed, as if it had been sent as text")
-        _, version, _ = _HEADER.unpack(start)
-        if version != FORMAT:
-            raise StoreTooNew(
-                f"{self.path} is format {version}, this stepwell reads {FORMAT}: upgrade stepwell"
-            )
-
-    def _check_digest(self) -> None:
-        """Compare the digest of all bytes."""
-        digest, end = hashlib.sha256(), self.nbytes - _DIGEST_BYTES
-        for offset in range(0, end, _RUN_BYTES):
-            digest.update(self._files.pread(self._file, min(_RUN_BYTES, end - offset), offset))
-        if digest.digest() != self._files.pread(self._file, _DIGEST_BYTES, end):
-            raise self.error("its bytes have another digest than its last 32 bytes say")
+def _runs(packed: _Reader, left: int) -> Iterator[bytes]:
+    while left > 0:
+        run = packed.read(min(left, _RUN_BYTES))
+        if not run:
+            raise ValueError(f"{left:,} bytes are missing at its end")
+        yield run
+        left -= len(run)
 
 
 def _most_contents(nbytes: int) -> int:
-    """The most bytes that a section of ``nbytes`` bytes may hold."""
+    """The most bytes that a file of ``nbytes`` bytes may hold."""
     return _CONTENT_BYTES + _MOST_RATIO * nbytes
 
 
-def _is_plausible(entry: _Entry) -> bool:
-    """True if the section can hold as much as it declares."""
-    nbytes, content_bytes = entry.nbytes, entry.content_bytes
-    least = _FRAME_BYTES + _PART_BYTES * (content_bytes // _PART_HOLDS)
-    return nbytes <= content_bytes <= _most_contents(nbytes) and min(least, content_bytes) <= nbytes
+def _damaged(path: Path, what: str) -> StoreCorrupt:
+    return StoreCorrupt(f"{path} is damaged: {what}; restore it from a copy")

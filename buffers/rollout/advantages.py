@@ -8,7 +8,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.buffers.spec import ArrayTree
+from ..sampling.tensors import as_array
+from ..spec import ArrayTree
 
 __all__ = [
     "Bootstrap",
@@ -23,52 +24,25 @@ __all__ = [
 
 
 def generalized_advantages(
+    # of each row's action, [T, N], or [T] for one env; all arrays have this shape
     reward: np.ndarray,
-    value: np.ndarray,
+    value: np.ndarray,  # V of each row's observation
+    # V of the observation after each action: the true last one where an episode was truncated,
+    # never a reset's; ignored where the MDP terminated
     next_value: np.ndarray,
     *,
-    terminated: np.ndarray,
+    terminated: np.ndarray,  # bool: the MDP ended with the step from this row
+    # bool: the sum stops after this row, which is terminated, truncated or cut; the last row need
+    # not be marked
     ends: np.ndarray,
-    gamma: float,
-    lam: float,
+    gamma: float,  # from 0 to 1
+    lam: float,  # from 0 to 1: 0 looks one step ahead, 1 to the episode's end
+    # bool: a step was taken from this row; None for all; others are ignored, and get 0
     mask: np.ndarray | None = None,
 ) -> np.ndarray:
-    """GAE (Schulman et al. 2016, arXiv:1506.02438) of consecutive rows.
-
-    The advantage of row t is the sum over l of ``(gamma * lam)**l * delta[t + l]``, up to the end
-    that follows, with ``delta[t] = reward[t] + gamma * next_value[t] - value[t]``.
-
-    Args:
-        reward: The reward of each row's action, ``[T, ...]``: [T, N], or [T] for one env.
-        value: V of each row's observation, of the same shape as the reward, like all arrays below.
-        next_value: V of the observation after each action: the true last observation where an
-            episode was truncated, never a reset's. Ignored where the MDP terminated.
-        terminated: The MDP ended with the step from this row, bool.
-        ends: The sum stops after this row, bool: terminated, truncated or cut. The last row need
-            not be marked.
-        gamma: Discount of a step, from 0 to 1.
-        lam: Lambda, from 0 to 1: 0 looks one step ahead, 1 to the episode's end.
-        mask: A step was taken from this row, bool; None means all rows. Other rows are ignored.
-
-    Returns:
-        Advantages, float64, ``[T, ...]``; 0 where ``mask`` is False.
-
-    Raises:
-        ValueError: Shapes differ, or gamma or lam is out of range.
-
-    Example:
-        >>> reward, value, following = np.ones(3), np.full(3, 5.0), np.array([5.0, 5.0, 7.0])
-        >>> is_end = np.array([False, False, True])
-        >>> nowhere = np.zeros(3, bool)
-        >>> generalized_advantages(
-        ...     reward, value, following, terminated=nowhere, ends=is_end, gamma=1, lam=0.5
-        ... )
-        array([2.25, 2.5 , 3.  ])
-        >>> generalized_advantages(
-        ...     reward, value, following, terminated=is_end, ends=is_end, gamma=1, lam=0.5
-        ... )
-        array([ 0.5, -1. , -4. ])
-    """
+    """GAE (Schulman et al. 2016, arXiv:1506.02438) of consecutive rows, float64 ``[T, ...]``."""
+    # The advantage of row t is the sum over l of ``(gamma * lam)**l * delta[t + l]``, up to the end
+    # that follows, with ``delta[t] = reward[t] + gamma * next_value[t] - value[t]``.
     _check_fraction("gamma", gamma)
     _check_fraction("lam", lam)
     taken = np.ones(reward.shape, bool) if mask is None else mask
@@ -125,16 +99,12 @@ class Bootstrap(NamedTuple):
     value: np.ndarray | None
 
 
-def bootstrap_values(bootstrap: Bootstrap, given: BootstrapValue | None) -> np.ndarray:
-    """V of the observation after each open end, [K].
-
-    Args:
-        bootstrap: The open ends.
-        given: The values, or a function that returns them; None for those in ``bootstrap``.
-
-    Raises:
-        ValueError: There are no values, or not one finite number for each open end.
-    """
+def bootstrap_values(
+    bootstrap: Bootstrap,
+    # values, or a function that returns them; None for those in `bootstrap`
+    given: BootstrapValue | None,
+) -> np.ndarray:
+    """V of the observation after each open end, [K]."""
     count = len(bootstrap.step)
     name = "bootstrap_value"
     if count == 0:
@@ -177,10 +147,8 @@ class RowFlags(NamedTuple):
         return found
 
     def check_ends(self, bootstrap: Bootstrap) -> None:
-        """Raise ValueError where an end is not marked, or ``bootstrap`` has not one entry for it.
-
-        An end that also terminated may have an entry; it is ignored.
-        """
+        """Raise ValueError where an end is not marked, or has not one entry in ``bootstrap``."""
+        # An end that also terminated may have an entry; it is ignored.
         self._check_marks()
         times = self._times(bootstrap)
         is_last = np.zeros(self.mask.shape, bool)
@@ -224,24 +192,13 @@ class RowFlags(NamedTuple):
         return times
 
 
-def row_numbers(name: str, given: npt.ArrayLike, shape: tuple[int, ...]) -> np.ndarray:
-    """An array of numbers, one for each row; a tensor is detached.
-
-    Args:
-        name: Its name in errors.
-        given: An array, or a tensor on any device.
-        shape: The required shape; nothing is broadcast.
-
-    Raises:
-        ValueError: The shape differs, or it does not hold numbers.
-
-    Example:
-        >>> row_numbers("value", np.zeros((2, 3, 1)), (2, 3))
-        Traceback (most recent call last):
-        ValueError: value: expected shape (2, 3), got (2, 3, 1); leave its last axis out
-    """
-    detach = getattr(given, "detach", None)
-    array = np.asarray(given if detach is None else detach().cpu())
+def row_numbers(
+    name: str,
+    given: npt.ArrayLike,  # an array, or a tensor on any device
+    shape: tuple[int, ...],  # nothing is broadcast
+) -> np.ndarray:
+    """An array of numbers, one for each row; a tensor is detached."""
+    array = as_array(given)
     if array.shape != shape:
         advice = "leave its last axis out" if array.shape == (*shape, 1) else "give one for each"
         raise ValueError(f"{name}: expected shape {shape}, got {array.shape}; {advice}")
@@ -250,15 +207,13 @@ def row_numbers(name: str, given: npt.ArrayLike, shape: tuple[int, ...]) -> np.n
     return array
 
 
-def check_finite(name: str, array: np.ndarray, mask: np.ndarray, advice: str) -> None:
-    """Raise ValueError where a row with ``mask`` has no finite number: it would spread to others.
-
-    Args:
-        name: The array's name in the error.
-        array: [T, N].
-        mask: [T, N] bool: the rows to check.
-        advice: Advice for the user.
-    """
+def check_finite(
+    name: str,
+    array: np.ndarray,  # [T, N]
+    mask: np.ndarray,  # [T, N] bool: the rows to check
+    advice: str,  # for the user
+) -> None:
+    """Raise ValueError where a row of ``mask`` has no finite number: it would spread to others."""
     bad = np.argwhere(mask & ~np.isfinite(array))
     if len(bad):
         step, env = bad[0]

@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import numpy as np
 
-from stepwell.buffers.rollout.advantages import Bootstrap
-from stepwell.buffers.rollout.rollout import Rollout
-from stepwell.buffers.sampling.batch import named_leaves
+from ..sampling.batch import named_leaves
+from .advantages import Bootstrap
+from .rollout import Rollout
 
 __all__ = ["join_rollouts"]
 
@@ -30,27 +30,16 @@ _KINDS = {"extras": "extra", "state": "policy:state"}  # as the fields of a Spec
 
 
 def join_rollouts(
-    rollouts: Sequence[Rollout], rng: np.random.Generator, out: Rollout | None = None
+    rollouts: Sequence[Rollout],  # at least one, with the same T and the same fields
+    rng: np.random.Generator,  # shuffles the minibatches
+    # an earlier result for the same groups, whose arrays are overwritten
+    out: Rollout | None = None,
 ) -> Rollout:
-    """Rollouts of G groups of envs as one, arrays ``[T, N, ...]`` with the N of all groups.
-
-    The envs of the first rollout come first. Open ends are in the order of their rows, as in a
-    rollout of one vector env; the episodes that ended are in the order of the groups.
-
-    Args:
-        rollouts: At least one, with the same number of rows T and the same fields.
-        rng: Shuffles the minibatches. The groups' own generators are not used: those that came
-            from other processes are copies, which would draw the same order each time.
-        out: An earlier result for the same groups, whose arrays are overwritten.
-
-    Returns:
-        A rollout in new memory, or in that of ``out``.
-
-    Raises:
-        ValueError: The rollouts differ in rows or fields, or ``out`` in its arrays; nothing was
-            written.
-        TypeError: ``out`` is no rollout.
-    """
+    """Rollouts of G groups of envs as one, arrays ``[T, N, ...]`` with the N of all groups."""
+    # The envs of the first rollout come first. Open ends are in the order of their rows, as in a
+    # rollout of one vector env; the episodes that ended are in the order of the groups.
+    # The groups' own generators are not used: those that came from other processes are copies,
+    # which would draw the same order each time. An error is raised before anything is written.
     if not rollouts:
         raise ValueError(
             "rollouts: expected at least one to join, got none; give one of each group"
@@ -87,28 +76,18 @@ def join_rollouts(
 
 
 class _Columns:
-    """Arrays ``[T, N, ...]`` to which the groups' columns are copied.
-
-    Args:
-        steps: T.
-        first_envs: [G + 1]: the first column of each group, and N.
-        old: Arrays to be used again; None makes new ones.
-    """
+    """Arrays ``[T, N, ...]`` to which the groups' columns are copied."""
 
     def __init__(
         self, steps: int, first_envs: np.ndarray, old: Mapping[str, np.ndarray] | None
     ) -> None:
-        self._steps = steps
-        self._first_envs = first_envs
-        self._old = old
+        self._steps = steps  # T
+        self._first_envs = first_envs  # [G + 1]: the first column of each group, and N
+        self._old = old  # arrays to be used again; None makes new ones
         self.memory: dict[str, np.ndarray] = {}
 
     def prepare(self, name: str, arrays: Sequence[np.ndarray]) -> None:
-        """Find or make the memory of an array, by its path in the rollout.
-
-        Raises:
-            ValueError: The old rollout has no such array.
-        """
+        """Find or make the memory of an array, by its path in the rollout."""
         shape = (int(self._first_envs[-1]), *arrays[0].shape[2:])
         dtype = arrays[0].dtype
         if self._old is None:
@@ -142,12 +121,7 @@ def _key(path: str) -> str:
 
 
 def _bootstrap(parts: Sequence[Bootstrap], first_envs: np.ndarray) -> Bootstrap:
-    """The open ends of all groups, in the order of their rows.
-
-    Args:
-        parts: Those of each group.
-        first_envs: First column of each group.
-    """
+    """All groups' open ends, in the order of their rows; `first_envs` are the groups' columns."""
     step = np.concatenate([part.step for part in parts])
     env = np.concatenate([part.env + first for part, first in zip(parts, first_envs, strict=False)])
     order = np.lexsort((env, step))
@@ -179,11 +153,7 @@ def _concatenated(name: str, arrays: Sequence[np.ndarray]) -> np.ndarray:
 def _map_trees(
     function: Callable[[str, Sequence[np.ndarray]], Any], name: str, trees: Sequence[Any]
 ) -> Any:
-    """Apply a function to the path and the arrays of each leaf, and nest the results as these are.
-
-    Raises:
-        ValueError: The trees, or the dtypes and shapes of their leaves, differ between groups.
-    """
+    """Apply a function to the path and the arrays of each leaf; results are nested like these."""
     first = trees[0]
     if first is None:
         _check_same(name, [tree is None for tree in trees], trees)
@@ -202,6 +172,7 @@ def _map_trees(
             for place, part in enumerate(zip(*trees, strict=True))
         ]
         return type(first)(*parts) if hasattr(first, "_fields") else type(first)(parts)
+    # Axes that may differ between groups: open ends K or envs N, else rows T and envs N.
     leading = 1 if name.startswith(("bootstrap", "initial_state")) else 2
     forms = [
         (tree.dtype, tree.shape[leading:]) if isinstance(tree, np.ndarray) else None

@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import numpy as np
 
-from stepwell.buffers.sampling.batch import batch_html, map_tree, one_line
-from stepwell.buffers.spec import ArrayTree
-from stepwell.buffers.whole_numbers import whole_number
+from ..sampling.batch import batch_html, map_tree, one_line
+from ..spec import ArrayTree
+from ..whole_numbers import whole_number
 
 __all__ = ["IndexBatches", "Minibatch", "row_batches", "sequence_batches"]
 
@@ -66,21 +66,14 @@ class Minibatch:
 
 
 class IndexBatches:
-    """Draws batches of indices, each index once an epoch.
-
-    Args:
-        batch_size: Indices in a batch.
-        epochs: Number of epochs.
-        rng: Draws an order for each epoch when that begins.
-        drop_last: Leave out an epoch's last batch if it is smaller.
-
-    Raises:
-        ValueError: A number is not whole, or less than 1.
-        TypeError: ``rng`` is not a Generator.
-    """
+    """Draws batches of indices, each index once an epoch."""
 
     def __init__(
-        self, batch_size: int, epochs: int, rng: np.random.Generator, drop_last: bool
+        self,
+        batch_size: int,
+        epochs: int,
+        rng: np.random.Generator,  # draws an order for each epoch when that begins
+        drop_last: bool,  # leave out an epoch's last batch if it is smaller
     ) -> None:
         self._batch_size = whole_number("batch_size", batch_size, 1)
         self._epochs = whole_number("epochs", epochs, 1)
@@ -109,16 +102,12 @@ class IndexBatches:
 
 
 def row_batches(
-    rows: Minibatch, order: IndexBatches, to: str, device: object
+    rows: Minibatch,  # all, [T, N, ...]
+    order: IndexBatches,
+    to: str,
+    device: object,
 ) -> Iterator[Minibatch]:
-    """The rows with ``mask``; see `Rollout.minibatches`.
-
-    Args:
-        rows: All rows, [T, N, ...].
-        order: Draws the indices.
-        to: ``"numpy"`` or ``"torch"``.
-        device: Device of the tensors.
-    """
+    """The rows with ``mask``; see `Rollout.minibatches`."""
     convert = _converter(to, device)
     order.check_most(rows.mask.size, "rows")
     step, env = np.nonzero(rows.mask)
@@ -126,23 +115,14 @@ def row_batches(
 
 
 def sequence_batches(
-    rows: Minibatch,
-    initial_state: object,
+    rows: Minibatch,  # all, [T, N, ...], with the `state` before each
+    initial_state: object,  # before row 0, if that before the other rows is not known
     order: IndexBatches,
-    length: int | None,
+    length: int | None,  # rows of a sequence; all when None
     to: str,
     device: object,
 ) -> Iterator[Minibatch]:
-    """The columns, or chunks of them; see `Rollout.sequences`.
-
-    Args:
-        rows: All rows, [T, N, ...], with the ``state`` before each.
-        initial_state: The state before row 0, if that before the other rows is not known.
-        order: Draws the order.
-        length: Rows of a sequence; all when None.
-        to: ``"numpy"`` or ``"torch"``.
-        device: Device of the tensors.
-    """
+    """The columns, or chunks of them; see `Rollout.sequences`."""
     convert = _converter(to, device)
     num_steps, num_envs = rows.mask.shape
     span = num_steps if length is None else whole_number("length", length, 1)
@@ -170,7 +150,7 @@ def _converter(to: str, device: object) -> Callable[[Minibatch], Minibatch]:
     if to not in ("numpy", "torch"):
         raise ValueError(f"to: expected 'numpy' or 'torch', got {to!r}; pass one of them")
     if to == "torch":
-        from stepwell.buffers.sampling.tensors import ToTensors
+        from ..sampling.tensors import ToTensors
 
         return cast("Callable[[Minibatch], Minibatch]", ToTensors(device))
     if device is not None:

@@ -9,7 +9,10 @@ from typing import Any, Literal, cast, overload
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.buffers.rollout.advantages import (
+from .. import forks
+from ..sampling.batch import batch_html, named_leaves, one_line
+from ..spec import ArrayTree
+from .advantages import (
     Bootstrap,
     BootstrapValue,
     RowFlags,
@@ -18,14 +21,12 @@ from stepwell.buffers.rollout.advantages import (
     generalized_advantages,
     row_numbers,
 )
-from stepwell.buffers.rollout.minibatches import (
+from .minibatches import (
     IndexBatches,
     Minibatch,
     row_batches,
     sequence_batches,
 )
-from stepwell.buffers.sampling.batch import batch_html, named_leaves, one_line
-from stepwell.buffers.spec import ArrayTree
 
 __all__ = ["Bootstrap", "Rollout"]
 
@@ -105,7 +106,7 @@ class Rollout:
     initial_state: Any | None = None
     episode_returns: tuple[float, ...] = field(default=(), repr=False)
     episode_lengths: tuple[int, ...] = field(default=(), repr=False)
-    rng: np.random.Generator = field(default_factory=np.random.default_rng, repr=False)
+    rng: np.random.Generator = field(default_factory=forks.generator, repr=False)
     memory: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray], repr=False)
     """The memory behind the arrays, which ``out=`` uses for the next rollout."""
     advantage: np.ndarray | None = field(default=None, init=False)
@@ -378,11 +379,7 @@ class Rollout:
 
 
 def _row_shape(reward: np.ndarray) -> tuple[int, int]:
-    """T and N.
-
-    Raises:
-        ValueError: There is no row, or another number of axes.
-    """
+    """T and N of rewards [T, N] with at least one row."""
     shape = np.shape(reward)
     if len(shape) != 2 or 0 in shape:
         raise ValueError(
@@ -403,15 +400,13 @@ def _check_flags(flags: Mapping[str, np.ndarray], shape: tuple[int, int]) -> Non
             )
 
 
-def _check_leaves(name: str, tree: object, begin: tuple[int, ...], axes: str) -> None:
-    """Raise ValueError unless the shape of each array of a nested value begins so.
-
-    Args:
-        name: Name of the value for the error message.
-        tree: The value; None has no arrays.
-        begin: Sizes of the first axes.
-        axes: Their names.
-    """
+def _check_leaves(
+    name: str,
+    tree: object,  # None has no arrays
+    begin: tuple[int, ...],
+    axes: str,  # names of the first axes
+) -> None:
+    """Raise ValueError unless the shape of each array of a nested value begins with `begin`."""
     for leaf_name, leaf in named_leaves(name, tree):
         found = np.shape(leaf)
         if found[: len(begin)] != begin:

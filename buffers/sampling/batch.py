@@ -6,26 +6,24 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, fields
 from functools import partial
 from operator import itemgetter
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
-from stepwell.buffers.sampling.copies import Copies
-from stepwell.buffers.spec import ArrayTree, Field, Layout, Spec, prefixes
+from ..spec import ArrayTree, Field, Layout, Spec, prefixes
+from .copies import Copies
 
 __all__ = [
     "Batch",
     "BatchFields",
     "ChosenLayout",
     "Memory",
-    "Part",
     "Rest",
     "Seed",
     "Shapes",
     "TransitionBatch",
     "batch_dtype",
     "batch_html",
-    "joined_columns",
     "longest_stack",
     "map_tree",
     "memory_of",
@@ -94,6 +92,14 @@ class Batch:
     def __repr__(self) -> str:
         return one_line(self)
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(_missing(self, name), name=name, obj=self)
+
+        def __getitem__(self, name: object) -> Any:
+            raise TypeError(_missing(self, name))
+
     def _repr_html_(self) -> str | None:
         return batch_html(self)
 
@@ -141,8 +147,49 @@ class TransitionBatch:
     def __repr__(self) -> str:
         return one_line(self)
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(_missing(self, name), name=name, obj=self)
+
+        def __getitem__(self, name: object) -> Any:
+            raise TypeError(_missing(self, name))
+
     def _repr_html_(self) -> str | None:
         return batch_html(self)
+
+
+# As other libraries name them.
+_OTHER_NAMES = {
+    **dict.fromkeys(("obs", "observations", "state", "states"), "observation"),
+    **dict.fromkeys(
+        ("next_obs", "obs_next", "next_observations", "next_state"), "next_observation"
+    ),
+    **dict.fromkeys(("act", "actions"), "action"),
+    **dict.fromkeys(("rew", "rewards", "returns"), "reward"),
+    **dict.fromkeys(("done", "dones", "end", "terminal", "terminals"), "terminated or .truncated"),
+    **dict.fromkeys(("terminations", "is_terminal"), "terminated"),
+    **dict.fromkeys(("truncations", "timeouts"), "truncated"),
+    **dict.fromkeys(("index", "indices", "indexes", "idxs"), "ids"),
+    **dict.fromkeys(("weight", "is_weights", "importance_weights"), "weights"),
+    **dict.fromkeys(("infos",), "info"),
+    **dict.fromkeys(("masks", "valid", "pad_mask"), "mask"),
+    **dict.fromkeys(("discounts", "gammas"), "discount"),
+}
+_IN_BRIDGES = {"to": "to_torch", "torch": "to_torch", "cuda": "to_torch", "to_tensordict": ""}
+
+
+def _missing(batch: Batch | TransitionBatch, name: object) -> str:
+    """The message for a name that a batch does not have, or that is no attribute."""
+    kind, known = type(batch).__name__, [each.name for each in fields(batch) if each.repr]
+    right = _OTHER_NAMES.get(str(name), str(name))
+    if name in _IN_BRIDGES:
+        cure = f"stepwell.bridges.{_IN_BRIDGES[str(name)] or name}(batch)"
+    elif right.split()[0] in known:
+        cure = f"batch.{right}"
+    else:
+        cure = "one of these"
+    return f"{kind} has no {name!r}: expected the attributes {', '.join(known)}; use {cure}"
 
 
 ChosenLayout: TypeAlias = "str | Mapping[str, ChosenLayout] | Sequence[ChosenLayout] | None"
@@ -153,33 +200,22 @@ _BATCH_DTYPES = {"reward": np.dtype(np.float32)}
 
 
 class BatchFields(NamedTuple):
-    """The fields of a request.
+    """The fields of a request."""
 
-    Args:
-        chosen: Fields of every row.
-        state: Fields of a sequence's first row alone.
-        observation: Makes the nested value of the chosen fields in an observation out of arrays by
-            name; None without such fields.
-        action: The same of an action.
-    """
-
-    chosen: tuple[Field, ...]
-    state: tuple[Field, ...]
+    chosen: tuple[Field, ...]  # of every row
+    state: tuple[Field, ...]  # of a sequence's first row alone
+    # arrays by name -> the nested value of an observation; None without such fields
     observation: Callable[[Mapping[str, np.ndarray]], Any]
-    action: Callable[[Mapping[str, np.ndarray]], Any]
+    action: Callable[[Mapping[str, np.ndarray]], Any]  # the same of an action
 
     @classmethod
-    def of(cls, spec: Spec, fields: Sequence[str] | None, state: Sequence[str] = ()) -> BatchFields:
-        """Look up the fields by name.
-
-        Args:
-            spec: All fields.
-            fields: Names, or first parts of them, as in ``"extra"``; None for all.
-            state: Names of extras, without their ``extra/``.
-
-        Raises:
-            ValueError: There is no such field.
-        """
+    def of(
+        cls,
+        spec: Spec,
+        fields: Sequence[str] | None,  # names, or first parts of them, as "extra"; None for all
+        state: Sequence[str] = (),  # names of extras, without their `extra/`
+    ) -> BatchFields:
+        """Look up the fields by name."""
         extras = {field.key: field for field in spec.of_kind("extra")}
         carried = [extras[name] for name in _checked("state", state, set(extras))]
         if fields is None:
@@ -231,7 +267,8 @@ def under(prefix: str, leaves: Mapping[str, np.ndarray]) -> dict[str, np.ndarray
 
 def _checked(argument: str, names: Sequence[str], known: set[str]) -> Sequence[str]:
     """Return the names after checking that all are known."""
-    if isinstance(names, str):
+    is_list = isinstance(names, list | tuple | set | frozenset)
+    if not (is_list and all(isinstance(name, str) for name in names)):
         raise ValueError(f"{argument}: expected a list of names, got {names!r}: put it in a list")
     for name in names:
         if name not in known:
@@ -288,40 +325,8 @@ Rest: TypeAlias = "tuple[list[tuple[Copies, np.ndarray]], list[Callable[[], obje
 their outputs, ``[rows, ...]`` and C-contiguous, and what is to be called when they are made."""
 
 
-class Part(NamedTuple):
-    """Some items of a batch, on their way to be joined with others.
-
-    Args:
-        memory: The memory behind the arrays of a batch of these items alone.
-        columns: What is not in that memory, ``[B, ...]`` by name.
-    """
-
-    memory: Memory
-    columns: dict[str, np.ndarray]
-
-
-def joined_columns(parts: Sequence[Part], places: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
-    """The columns of all parts.
-
-    Args:
-        parts: At least one.
-        places: For each part the places [B] of its items in the batch.
-    """
-    total = sum(map(len, places))
-    columns: dict[str, np.ndarray] = {}
-    for name, rows in parts[0].columns.items():
-        columns[name] = np.empty((total, *rows.shape[1:]), rows.dtype)
-        for part, place in zip(parts, places, strict=True):
-            columns[name][place] = part.columns[name]
-    return columns
-
-
 def memory_of(batch: Batch | TransitionBatch, shapes: Shapes) -> Memory:
-    """The memory of an earlier batch.
-
-    Raises:
-        ValueError: The batch was made for another request.
-    """
+    """The memory of an earlier batch."""
     found = {name: (array.shape, array.dtype) for name, array in batch.memory.items()}
     if found != shapes:
         raise ValueError(
@@ -336,14 +341,8 @@ def _described(shapes: Shapes) -> str:
 
 
 def stack_views(frames: np.ndarray, k: int, first: int, count: int) -> np.ndarray:
-    """Stacks ``[B, count, k, ...]`` as views into frames ``[B, C, ...]``, C-contiguous.
-
-    Args:
-        frames: Single frames.
-        k: Frames of a stack.
-        first: Index of the first stack's first frame.
-        count: Number of stacks.
-    """
+    """Stacks ``[B, count, k, ...]`` as views into frames ``[B, C, ...]``, C-contiguous."""
+    # first: index of the first stack's first frame.
     batch, frame = frames.strides[:2]
     shape = (len(frames), count, k, *frames.shape[2:])
     strides = (batch, frame, frame, *frames.strides[2:])
@@ -352,27 +351,18 @@ def stack_views(frames: np.ndarray, k: int, first: int, count: int) -> np.ndarra
 
 
 def pad_before(frames: np.ndarray, missing: np.ndarray, field: Field) -> None:
-    """Fill the frames before an episode's first one as the env pads its stacks.
-
-    Args:
-        frames: [B, C, ...]; changed.
-        missing: [B] number of frames that are not stored.
-        field: The field of the frames.
-    """
+    """Fill the frames [B, C, ...] before an episode's first one as the env pads its stacks."""
+    # missing: [B] number of frames that are not stored.
     for b in np.flatnonzero(missing).tolist():
         count = int(missing[b])
         frames[b, :count] = frames[b, count] if field.stack_padding == "repeat" else 0
 
 
 def stack_copies(frames: np.ndarray, rows: np.ndarray, field: Field, out: np.ndarray) -> None:
-    """Copy stacks that do not cross a reset or reach into padding.
-
-    Args:
-        frames: [B, C + k - 1, ...] single frames, the newest of the first stack at k - 1.
-        rows: [B, C] each row's index in its episode, or -1 where there is no row.
-        field: The field of the frames.
-        out: [B, C, k, ...] memory for the stacks.
-    """
+    """Copy stacks that do not cross a reset or reach into padding."""
+    # frames: [B, C + k - 1, ...] single ones, the newest of the first stack at k - 1.
+    # rows: [B, C] each row's index in its episode, or -1 where there is no row.
+    # out: [B, C, k, ...].
     k, (batch, columns) = field.stack, rows.shape
     age = np.arange(k)[::-1]
     row, place = rows[:, :, None], np.arange(columns)[None, :, None] + (k - 1)
@@ -391,16 +381,8 @@ def stack_copies(frames: np.ndarray, rows: np.ndarray, field: Field, out: np.nda
 
 # Any: the type of the result is that of the tree.
 def map_tree(function: Callable[[np.ndarray], Any], tree: Any) -> Any:
-    """Apply a function to every array of a nested value, and return a value of the same form.
-
-    Args:
-        function: Called with each array.
-        tree: An array, or mappings, tuples, named tuples and lists of such; None stays None.
-
-    Example:
-        >>> map_tree(len, {"a": np.zeros(2), "b": (np.zeros(3), np.zeros(4))})
-        {'a': 2, 'b': (3, 4)}
-    """
+    """Apply a function to every array of a nested value, and return a value of the same form."""
+    # tree: an array, or mappings, tuples, named tuples and lists of such; None stays None.
     if tree is None:
         return None
     if isinstance(tree, Mapping):
@@ -412,16 +394,7 @@ def map_tree(function: Callable[[np.ndarray], Any], tree: Any) -> Any:
 
 
 def named_leaves(name: str, tree: object) -> Iterator[tuple[str, Any]]:
-    """The arrays of a nested value, each with its path, for error messages.
-
-    Args:
-        name: Name of the whole.
-        tree: As in `map_tree`.
-
-    Example:
-        >>> [name for name, _ in named_leaves("state", {"h": 0, "c": (1, 2)})]
-        ['state/h', 'state/c/0', 'state/c/1']
-    """
+    """The arrays of a nested value, each with its path, as ``state/c/0``, for error messages."""
     if isinstance(tree, Mapping):
         for key, part in tree.items():
             yield from named_leaves(f"{name}/{key}", part)
@@ -433,12 +406,7 @@ def named_leaves(name: str, tree: object) -> Iterator[tuple[str, Any]]:
 
 
 def one_line(value: Any, **counts: int) -> str:
-    """The class of a batch, its numbers, and the names, dtypes and shapes of its arrays.
-
-    Args:
-        value: A dataclass of nested arrays.
-        **counts: Numbers to show first.
-    """
+    """The class of a batch, `counts`, and the names, dtypes and shapes of its arrays."""
     numbers, leaves = _parts_of(value, counts)
     parts = [f"{name}={count}" for name, count in numbers.items()]
     arrays: dict[str, list[str]] = {}
@@ -450,13 +418,8 @@ def one_line(value: Any, **counts: int) -> str:
 
 
 def batch_html(value: Any, **counts: int) -> str | None:
-    """The same as HTML for notebooks, with ranges of values and the first frames.
-
-    Args:
-        value: A dataclass of nested arrays.
-        **counts: Numbers to show first.
-    """
-    from stepwell.buffers.pictures.summaries import arrays_html, or_none  # only notebooks need it
+    """`one_line` as HTML for notebooks, with ranges of values and the first frames."""
+    from ..pictures.summaries import arrays_html, or_none  # only notebooks need it
 
     return or_none(lambda: arrays_html(type(value).__name__, *_parts_of(value, counts)))
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
-from stepwell.buffers import native
-from stepwell.buffers.errors import StoreCorrupt
-from stepwell.buffers.spec import Field
-from stepwell.buffers.storage.chunk_codec import ChunkDecoder, Coding
-from stepwell.buffers.storage.field_locator import DamagedChunk
+from .. import native
+from ..errors import StoreCorrupt
+from ..spec import Field
+from ..storage.chunk_codec import ChunkDecoder, Coding
+from ..storage.field_locator import DamagedChunk
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
@@ -31,21 +31,14 @@ _SHARED_BYTES = 1 << 22
 
 
 class PlainCopies(NamedTuple):
-    """Ranges of bytes that are stored in the form in which batches need them.
+    """Ranges of bytes that are stored in the form in which batches need them."""
 
-    Args:
-        sources: [S] memory.
-        begins: [S] offset of each range in it.
-        targets: [S] offset of each range in the output.
-        sizes: [S] bytes.
-        columns: For a time-major output, the rows of each sequence, T: row ``b * T + t`` in
-            ``targets`` goes to row ``t * B + b``. Else 0.
-    """
-
-    sources: list[memoryview]
-    begins: list[int]
-    targets: list[int]
-    sizes: list[int]
+    sources: list[memoryview]  # [S] memory
+    begins: list[int]  # [S] offset of each range in it
+    targets: list[int]  # [S] offset of each range in the output
+    sizes: list[int]  # [S] bytes
+    # of a time-major output, the rows T of each sequence: row b * T + t in `targets` goes to
+    # row t * B + b; else 0
     columns: int = 0
 
     def make(self, out: np.ndarray, share: ThreadShare) -> None:
@@ -98,28 +91,18 @@ class PlainCopies(NamedTuple):
 
 
 class CodedCopies(NamedTuple):
-    """Rows that are compressed, or stored in another dtype.
-
-    Args:
-        field: The field of the rows.
-        reader: Decodes them.
-        sources: [S] memory.
-        codings: [S] form in which they are stored.
-        places: [S] offset of the chunk's rows in the memory, number of its rows, first row wanted,
-            rows wanted, first row of the output.
-        chunks: [S] index of the chunk of each.
-        base: Position of the first chunk.
-        columns: As in `PlainCopies`.
-    """
+    """Rows that are compressed, or stored in another dtype."""
 
     field: Field
-    reader: ChunkDecoder
-    sources: list[memoryview]
-    codings: list[Coding]
+    reader: ChunkDecoder  # decodes them
+    sources: list[memoryview]  # [S] memory
+    codings: list[Coding]  # [S]
+    # [S] offset of the chunk's rows in the memory, number of its rows, first row wanted, rows
+    # wanted, first row of the output
     places: list[tuple[int, int, int, int, int]]
-    chunks: np.ndarray
-    base: int
-    columns: int = 0
+    chunks: np.ndarray  # [S] index of the chunk of each
+    base: int  # position of the first chunk
+    columns: int = 0  # as in `PlainCopies`
 
     def make(self, out: np.ndarray, share: ThreadShare) -> None:
         """Fill an output ``[rows, ...]``, which is C-contiguous."""
@@ -184,34 +167,31 @@ _MOST_BY_DEFAULT = 4
 
 
 class ThreadShare:
-    """Runs work on ranges of a batch, in this thread and in others.
+    """Runs work on ranges of a batch, in this thread and in others."""
 
-    Copying and decompressing let other threads run, so several speed up large batches. Nothing runs
-    between two calls.
+    # Copying and decompressing let other threads run, so several speed up large batches. Nothing
+    # runs between two calls.
 
-    Args:
-        threads: Threads to use, this one included; 1 starts none; None takes the cores that this
-            process may use, at most four.
-
-    Raises:
-        ValueError: ``threads`` is below 1.
-    """
-
-    def __init__(self, threads: int | None) -> None:
+    def __init__(
+        self,
+        # this one included; 1 starts none; None takes the cores that this process may use, at most
+        # four
+        threads: int | None,
+    ) -> None:
         if threads is not None and threads < 1:
             raise ValueError(f"threads: expected a whole number >= 1 or None, got {threads}")
         self._threads = min(_MOST_BY_DEFAULT, _cores()) if threads is None else threads
         self._pool: ThreadPoolExecutor | None = None
         self._process = 0
 
-    def run(self, work: Callable[[range], None], count: int, nbytes: int) -> None:
-        """Call ``work`` with consecutive parts of ``range(count)``; return when all are done.
-
-        Args:
-            work: Called once per thread; its exceptions are re-raised here.
-            count: Length of the range.
-            nbytes: Bytes of all work: little work is not split.
-        """
+    def run(
+        self,
+        work: Callable[[range], None],
+        count: int,
+        nbytes: int,  # of all work: little work is not split
+    ) -> None:
+        """Call ``work`` with consecutive parts of ``range(count)``; return when all are done."""
+        # Exceptions of `work`, which is called once per thread, are raised here.
         parts = min(self._threads, count)
         if parts < 2 or nbytes < _WORTHWHILE_BYTES:
             work(range(count))

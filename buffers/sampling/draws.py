@@ -6,11 +6,11 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from stepwell.buffers import json_values
-from stepwell.buffers.errors import NotEnoughData
-from stepwell.buffers.storage.chunk_index import ChunkIndex
-from stepwell.buffers.storage.episode_filter import EpisodeFilter
-from stepwell.buffers.storage.item_counts import (
+from .. import json_values
+from ..errors import NotEnoughData
+from ..storage.chunk_index import ChunkIndex
+from ..storage.episode_filter import EpisodeFilter
+from ..storage.item_counts import (
     EpisodeTails,
     ItemCounts,
     ItemKind,
@@ -19,42 +19,31 @@ from stepwell.buffers.storage.item_counts import (
     Windows,
 )
 
-__all__ = ["CountedDraw", "Drawn", "ItemKinds", "NewestQueue", "draw_items", "drawn_kind"]
+__all__ = ["CountedDraw", "Drawn", "ItemKinds", "NewestQueue", "draw_items"]
 
 _TRIES = 8
 CountedDraw: TypeAlias = Literal["steps", "distinct", "episodes", "ends", "recent", "wholes"]
 
 
 class ItemKinds(NamedTuple):
-    """The kinds of items that a request can draw.
+    """The kinds of items that a request can draw."""
 
-    Args:
-        rows: Stored rows that an item needs.
-        every: All items.
-        ends: Items that reach an episode's end; None where the mode is not supported.
-        wholes: Episodes that have an item; None where the mode is not supported.
-        newest: Items that are returned once each; None where the mode is not supported.
-    """
-
-    rows: int
-    every: Windows
+    rows: int  # stored rows that an item needs
+    every: Windows  # all items
+    # items that reach an episode's end; None where the mode is not supported
     ends: EpisodeTails | None
-    wholes: WholeEpisodes | None
+    wholes: WholeEpisodes | None  # episodes that have an item; None where the mode is not supported
+    # items that are returned once each; None where the mode is not supported
     newest: Windows | None
 
 
 class Drawn(NamedTuple):
-    """Chosen items.
+    """Chosen items."""
 
-    Args:
-        chunk: [B] index of a chunk that holds a row of the item, or of a later one of its episode.
-        start: [B] first row, counted in its episode or, across episodes, in its stream.
-        is_exact: The chunks hold the last of the rows that each item needs.
-    """
-
+    # [B] index of a chunk that holds a row of the item, or of a later one of its episode
     chunk: np.ndarray
-    start: np.ndarray
-    is_exact: bool = False
+    start: np.ndarray  # [B] first row, counted in its episode or, across episodes, in its stream
+    is_exact: bool = False  # the chunks hold the last of the rows that each item needs
 
 
 class NewestQueue:
@@ -87,11 +76,7 @@ class NewestQueue:
         return [[kind.to_json(), *cursor] for kind, cursor in self._cursors.items()]
 
     def restore(self, state: object) -> None:
-        """Continue as the queue of `state` would have; an invalid state changes nothing.
-
-        Raises:
-            ValueError: The state is invalid.
-        """
+        """Continue as the queue of `state` would have; an invalid state changes nothing."""
         entries = [
             json_values.items(entry, "newest", 3) for entry in json_values.items(state, "newest")
         ]
@@ -112,13 +97,8 @@ def draw_items(
     chosen: EpisodeFilter | None,
     rng: np.random.Generator,
 ) -> Drawn:
-    """Draw items by one of the stateless modes.
-
-    Raises:
-        NotEnoughData: There is no such item.
-        ValueError: The mode is not supported for these items.
-    """
-    kind = drawn_kind(kinds, draw)
+    """Draw items by one of the stateless modes."""
+    kind = _drawn_kind(kinds, draw)
     items = index.items(kind, chosen)
     total = items.total
     if total == 0:
@@ -140,17 +120,15 @@ def draw_items(
     return Drawn(chunk, start, kind is kinds.every)
 
 
-def drawn_kind(kinds: ItemKinds, draw: CountedDraw) -> ItemKind:
-    """The kind of items of which each, or with "recent" each pair, is equally likely.
-
-    Raises:
-        ValueError: The mode is not supported for these items.
-    """
+def _drawn_kind(kinds: ItemKinds, draw: CountedDraw) -> ItemKind:
+    """The kind of items of which each, or with "recent" each pair, is equally likely."""
     kind: ItemKind | None = kinds.every
     if draw == "ends":
         kind = kinds.ends
     elif draw in ("episodes", "wholes"):
         kind = kinds.wholes
+    elif draw not in ("steps", "distinct", "recent"):
+        raise ValueError(f"draw={draw!r}: expected a mode with a draw of its own, got none of it")
     if kind is None:
         raise ValueError(
             f'draw={draw!r}: expected sequences that lie in one episode, got borders="cross"; draw '

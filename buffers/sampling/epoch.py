@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Generic, cast
 
 import numpy as np
 
-from stepwell.buffers.sampling.requests import (
+from ..whole_numbers import check_whole, is_whole
+from .requests import (
     BatchRequest,
     BatchT,
     Episodes,
     Request,
     require_request,
 )
-from stepwell.buffers.sampling.sampler import Sampler
+from .sampler import Sampler
 
-__all__ = ["Epoch"]
+__all__ = ["Epoch", "check_shard"]
+
+
+def check_shard(shard: Any) -> None:
+    """Refuse what is not the number of a share and the number of shares."""
+    is_pair = isinstance(shard, Sequence) and len(shard) == 2 and all(map(is_whole, shard))
+    if not (is_pair and 0 <= shard[0] < shard[1]):
+        raise ValueError(
+            f"shard: expected the number of a share, from 0 on, and the number of shares, got "
+            f"{shard}"
+        )
 
 
 class Epoch(Generic[BatchT]):
@@ -62,16 +74,12 @@ class Epoch(Generic[BatchT]):
         drop_last: bool = False,
     ) -> None:
         require_request(request)
-        number, shares = shard
-        if not 0 <= number < shares:
-            raise ValueError(
-                f"shard: expected the number of a share, from 0 on, and the number of shares, "
-                f"got {shard}"
-            )
-        if stride < 1:
-            raise ValueError(f"stride: expected a whole number >= 1, got {stride}")
+        check_shard(shard)
+        check_whole("stride", stride, 1)
+        check_whole("seed", seed, 0)
         if stride > 1 and isinstance(request, Episodes):
             raise ValueError(f"stride: expected 1 for whole episodes, got {stride}; leave it out")
+        self._process = os.getpid()
         self._sampler = sampler
         self._request = request
         self._batch_size = cast("Request", request).batch_size
@@ -117,7 +125,14 @@ class Epoch(Generic[BatchT]):
         Raises:
             NotEnoughData: An item was evicted or lost since the pass began, or an episode of a
                 pass over whole episodes was continued.
+            RuntimeError: This process was forked from the one that made the epoch.
         """
+        if self._process != os.getpid():
+            raise RuntimeError(
+                f"the epoch was made in process {self._process}, which was forked: expected to be "
+                f"read there, got process {os.getpid()}, which would get the same items; make an "
+                f"epoch in each process, with shard=(number of the process, processes)"
+            )
         self._begin()
         order, size = self._order(), self._batch_size
         while self._done < len(self) * size:
@@ -161,10 +176,8 @@ class Epoch(Generic[BatchT]):
             self._snapshot = self._sampler.snapshot(self._request, self._stride)
 
     def _order(self) -> np.ndarray:
-        """The numbers of this share's items, in the order of the pass.
-
-        A share has the same items in every pass, so shares stay disjoint in different passes.
-        """
+        """The numbers of this share's items, in the order of the pass."""
+        # A share has the same items in every pass, so shares stay disjoint in different passes.
         number, shares = self._shard
         order = np.arange(number, self._total, shares)
         if self._shuffle:

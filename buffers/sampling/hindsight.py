@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stepwell.buffers.sampling.batch import Memory, Rest
-from stepwell.buffers.sampling.requests import Transitions
-from stepwell.buffers.sampling.row_reader import FIRST_ROW, LAST, RowReader, Segments
-from stepwell.buffers.spec import Spec, unflatten
-from stepwell.buffers.storage.chunk_index import ChunkIndex
+from ..spec import Spec, unflatten
+from ..storage.chunk_index import ChunkIndex
+from .batch import Memory, Rest
+from .requests import Transitions
+from .row_reader import FIRST_ROW, LAST, RowReader, Segments
 
 __all__ = ["Relabeller", "Steps"]
 
@@ -22,33 +22,17 @@ _ACHIEVED, _DESIRED = "observation/achieved_goal", "observation/desired_goal"
 
 
 class Steps(NamedTuple):
-    """Transitions of a batch, each with the row that it leads to.
+    """Transitions of a batch, each with the row that it leads to."""
 
-    Args:
-        start: [B] first row, counted in its episode.
-        chunk: [B] index of the chunk of the last row.
-        place: [B] that row in the chunk.
-        at: [B, 8] the chunk's row in the reader's table.
-        steps: [B] env steps from the first row to the last.
-    """
-
-    start: np.ndarray
-    chunk: np.ndarray
-    place: np.ndarray
-    at: np.ndarray
-    steps: np.ndarray
+    start: np.ndarray  # [B] first row, counted in its episode
+    chunk: np.ndarray  # [B] index of the chunk of the last row
+    place: np.ndarray  # [B] that row in the chunk
+    at: np.ndarray  # [B, 8] the chunk's row in the reader's table
+    steps: np.ndarray  # [B] env steps from the first row to the last
 
 
 class Relabeller:
-    """Relabels transitions for one request.
-
-    Args:
-        request: The request, which has a `Hindsight`.
-        spec: The fields of every row.
-
-    Raises:
-        ValueError: The observations have no goals, or goals of two forms.
-    """
+    """Relabels transitions for one request."""
 
     def __init__(self, request: Transitions, spec: Spec) -> None:
         assert request.relabel is not None
@@ -84,24 +68,12 @@ class Relabeller:
         index: ChunkIndex,
         chosen: Steps,
         rng: np.random.Generator,
+        # by name the fields [B, ...] of the first rows, and of the last ones
         observations: tuple[Memory, Memory],
-        reward: np.ndarray | None,
-        rest: Rest,
+        reward: np.ndarray | None,  # [B] float32; None if it was not requested
+        rest: Rest,  # the rest of the work on the batch, which is added to
     ) -> None:
-        """Draw goals and plan their copies; at the end of the rest they are in the batch.
-
-        Args:
-            reader: Reads rows.
-            index: The index of the stored chunks.
-            chosen: The transitions of the batch.
-            rng: Source of randomness.
-            observations: By name the fields [B, ...] of the first rows, and of the last ones.
-            reward: [B] float32 rewards; None if they were not requested.
-            rest: The rest of the work on the batch, which is added to.
-
-        Raises:
-            DamagedChunk: Stored bytes are damaged.
-        """
+        """Draw goals and plan their copies; at the end of the rest they are in the batch."""
         count = len(chosen.start)
         number = int(count - count / self._group + rng.random())
         of = rng.permutation(count)[:number]
@@ -148,13 +120,9 @@ class Relabeller:
         return Segments(chunk, at, place, np.ones_like(place), np.arange(len(place)))
 
     def _returns(self, results: Memory, goals: Memory, steps: np.ndarray) -> np.ndarray:
-        """Discounted sums of the rewards of the steps of each transition, [n].
-
-        Args:
-            results: By name the fields [sum of steps, ...] of the rows after each step.
-            goals: By name the fields [n, ...] of the desired goals.
-            steps: [n] steps of each transition.
-        """
+        """Discounted sums of the rewards of the steps of each transition, [n]."""
+        # results: by name the fields [sum of steps, ...] of the rows after each step.
+        # goals: by name the fields [n, ...] of the desired goals. steps: [n].
         is_single = len(self._weights) == 1
         if not is_single:
             goals = {name: rows.repeat(steps, 0) for name, rows in goals.items()}

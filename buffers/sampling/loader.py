@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Generic, Literal, NamedTuple, Self, TypeAlias, TypeVar, cast, final
 
-from stepwell.buffers.sampling.tensors import ToTensors
-from stepwell.buffers.whole_numbers import whole_number
+from ..whole_numbers import whole_number
+from .tensors import ToTensors
 
 __all__ = ["Loader", "Source", "To"]
 
@@ -149,19 +149,12 @@ class Loader(Generic[BatchT]):
 
 
 class _Outcome(NamedTuple):
-    """A batch, or an exception, from a loader thread.
+    """A batch, or an exception, from a loader thread."""
 
-    Args:
-        batch: The prepared batch; `_END` if the source ended.
-        error: The exception, if there is no batch.
-        state: The source's state after it.
-        memory: The batch to refill once the caller has taken the next one.
-    """
-
-    batch: Any = _END
-    error: BaseException | None = None
-    state: Mapping[str, Any] | None = None
-    memory: Any = None
+    batch: Any = _END  # the prepared batch; `_END` if the source ended
+    error: BaseException | None = None  # if there is no batch
+    state: Mapping[str, Any] | None = None  # the source's state after it
+    memory: Any = None  # the batch to refill once the caller has taken the next one
 
 
 @final
@@ -216,12 +209,7 @@ class _Feed(Generic[BatchT]):
             thread.start()
 
     def take(self) -> _Outcome:
-        """Wait for the next outcome.
-
-        Raises:
-            RuntimeError: This process was forked from the one that has the threads.
-            ValueError: The feed was stopped.
-        """
+        """Wait for the next outcome; ValueError if the feed was stopped, RuntimeError in a fork."""
         self.start()
         self._check_process()
         with self._changed:

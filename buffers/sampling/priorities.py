@@ -12,11 +12,12 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
-from stepwell.buffers import json_values, native
-from stepwell.buffers.errors import NotEnoughData
-from stepwell.buffers.sampling.draws import Drawn, ItemKinds
-from stepwell.buffers.storage.chunk_index import ChunkIndex
-from stepwell.buffers.storage.item_counts import Windows, first_start
+from .. import json_values, native
+from ..errors import NotEnoughData
+from ..storage.chunk_index import ChunkIndex
+from ..storage.item_counts import Windows, first_start
+from .draws import Drawn, ItemKinds
+from .tensors import as_array
 
 __all__ = ["LARGEST_MASS", "Priorities", "PriorityIndex", "SumTree"]
 
@@ -32,30 +33,17 @@ _LARGEST_GAP = 1_024  # ids between two ranges that enter or leave at once
 
 
 class Priorities:
-    """Priorities of items with ids, and draws in proportion to them.
+    """Priorities of items with ids, and draws in proportion to them."""
 
-    Ids only ever grow, and those that can be drawn lie near each other: the leaf of an id is the id
-    modulo a capacity that grows when they no longer fit. One thread at a time.
+    # Ids only ever grow, and those that can be drawn lie near each other: the leaf of an id is the
+    # id modulo a capacity that grows when they no longer fit. One thread at a time.
 
-    Args:
-        alpha: Items are drawn in proportion to ``priority ** alpha``; 0 draws uniformly.
-
-    Raises:
-        ValueError: alpha is not a number from 0 to 20.
-
-    Example:
-        >>> priorities = Priorities(alpha=1.0)
-        >>> priorities.enter(np.array([10]), np.array([4]))  # 10, 11, 12 and 13
-        >>> priorities.update(np.array([10, 11, 99]), np.array([6.0, 0.0, 5.0]))
-        1
-        >>> ids, probabilities = priorities.draw(4, np.random.default_rng(0))
-        >>> ids.tolist(), probabilities.round(3).tolist()
-        ([10, 10, 10, 12], [0.75, 0.75, 0.75, 0.125])
-        >>> priorities.weights(probabilities, beta=0.5).round(2)
-        array([0.41, 0.41, 0.41, 1.  ], dtype=float32)
-    """
-
-    def __init__(self, alpha: float) -> None:
+    def __init__(
+        self,
+        alpha: float,  # items are drawn in proportion to priority ** alpha; 0 draws uniformly
+        # priority of new items, as in `update`; None for the largest that an item has then
+        new: float | None = None,
+    ) -> None:
         if not 0 <= alpha <= _LARGEST_ALPHA:
             raise ValueError(
                 f"alpha: expected a number from 0 to {_LARGEST_ALPHA:g}, got {alpha}; "
@@ -63,9 +51,9 @@ class Priorities:
             )
         self._alpha = float(alpha)
         self._power = np.array(self._alpha)
+        self._new_mass = None if new is None else (abs(float(new)) + float(_EPSILON)) ** alpha
         self._limit = LARGEST_MASS ** (1 / max(1.0, alpha))
         self._steps: np.ndarray | None = None
-        self._largest = 1.0  # mass of a new item
         self._gone = 0  # ids below never come back
         self._low: int = 0  # the live ids lie from here up to _high: they fit into the tree
         self._high: int = 0
@@ -85,30 +73,25 @@ class Priorities:
         return self._count
 
     def enter(self, first_ids: np.ndarray, counts: np.ndarray) -> None:
-        """Add ranges of ids with the largest priority ever set, 1 at first.
-
-        Ids that were added before keep their priority; ids that were removed for good stay removed.
-
-        Args:
-            first_ids: [n] int64: first id of each range.
-            counts: [n] int64: number of ids in it.
-        """
+        """Add ranges of ids, as first ids and counts [n] int64, with the priority of new ones."""
+        # Ids that were added before keep their priority; ids that were removed for good stay
+        # removed.
         firsts, stops = _joined(np.maximum(first_ids, self._gone), first_ids + counts)
         if not len(firsts):
             return
+        mass = self.new_mass(self._tree.largest if self._new_mass is None else 0.0)
         self._make_room(int(firsts[0]), int(stops[-1]))
         for start, masses, is_within in self._parts(firsts, stops):
             is_new = (masses == 0) & is_within
-            self._tree.set_range(start, np.where(is_new, self._largest, masses))
+            self._tree.set_range(start, np.where(is_new, mass, masses))
             self._count += int(np.count_nonzero(is_new))
 
-    def leave(self, first_ids: np.ndarray, counts: np.ndarray) -> None:
-        """Remove ranges of ids.
+    def new_mass(self, largest: float) -> float:
+        """The mass of new items beside items of which this is the largest one; 0 for no items."""
+        return (largest or 1.0) if self._new_mass is None else self._new_mass
 
-        Args:
-            first_ids: [n] int64: first id of each range.
-            counts: [n] int64: number of ids in it.
-        """
+    def leave(self, first_ids: np.ndarray, counts: np.ndarray) -> None:
+        """Remove ranges of ids, as first ids and counts [n] int64."""
         stops = np.minimum(first_ids + counts, self._high)
         for start, masses, is_within in self._parts(
             *_joined(np.maximum(first_ids, self._low), stops)
@@ -117,33 +100,20 @@ class Priorities:
             self._tree.set_range(start, np.where(is_within, 0.0, masses))
 
     def leave_before(self, id: int) -> None:
-        """Remove all ids below this one for good.
-
-        Args:
-            id: The first id that stays.
-        """
+        """Remove all ids below this one for good."""
         self.leave(np.array([self._low]), np.array([int(id) - self._low]))
         self._gone = max(self._gone, int(id))
         self._low = max(self._low, self._gone)
         self._high = max(self._high, self._low)
 
     def clear(self) -> None:
-        """Remove all ids for good; the largest priority is kept."""
+        """Remove all ids for good."""
         self.leave_before(self._high)
 
     def draw(self, batch_size: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Draw ids in proportion to their priorities, one from each of equal parts of the total.
-
-        Args:
-            batch_size: Number of draws, B >= 1.
-            rng: Source of randomness.
-
-        Returns:
-            The ids [B] int64, and for each the probability [B] float64 of being drawn by one draw.
-
-        Raises:
-            NotEnoughData: There are no ids.
-        """
+        """Draw ids in proportion to priorities, one from each of equal parts of the total."""
+        # Returns ids [B] int64, and for each the probability [B] float64 of being drawn by one
+        # draw.
         if self._count == 0:
             raise NotEnoughData("priorities: expected at least one item, got 0; collect more")
         if self._steps is None or len(self._steps) != batch_size:
@@ -153,19 +123,14 @@ class Priorities:
         np.multiply(points, self._tree.total / batch_size, points)
         return self._tree.draw(points, self._low)
 
-    def weights(self, probabilities: np.ndarray, beta: float) -> np.ndarray:
-        """Importance weights ``(count * probability) ** -beta``, divided by the largest of them.
-
-        Args:
-            probabilities: [B] float64, from `draw`.
-            beta: Amount of correction for the priorities: 0 for none, 1 for full.
-
-        Returns:
-            [B] float32, above 0 and at most 1. The count cancels out.
-
-        Raises:
-            ValueError: beta is not a finite number >= 0.
-        """
+    def weights(
+        self,
+        probabilities: np.ndarray,  # [B] float64, from `draw`
+        beta: float,  # correction for the priorities: 0 for none, 1 for full
+    ) -> np.ndarray:
+        """Importance weights ``(count * probability) ** -beta`` over the largest: [B] float32."""
+        # They are above 0 and at most 1: the count cancels out when they are divided by the
+        # largest.
         if not 0 <= beta < math.inf:
             raise ValueError(
                 f"beta: expected a finite number >= 0, got {beta}; "
@@ -175,25 +140,16 @@ class Priorities:
         weights: np.ndarray = np.power(lowest / probabilities, beta)
         return weights.astype(np.float32)
 
-    def update(self, ids: np.ndarray, values: np.ndarray) -> int:
-        """Give items the priorities ``abs(value) + 1e-6``.
-
-        Args:
-            ids: [B] int64; for a repeated id the last value is used.
-            values: [B] float32 or float64, finite: TD errors, say.
-
-        Returns:
-            The number of ids that are not present, and were ignored.
-
-        Raises:
-            ValueError: The arrays have another form, or a value is not finite.
-        """
+    def update(
+        self,
+        ids: np.ndarray,  # [B] int64; for a repeated id the last value is used
+        values: np.ndarray,  # [B] float32 or float64, finite: TD errors, say
+    ) -> int:
+        """Give items the priorities ``abs(value) + 1e-6``; returns how many ids are not present."""
         ids, masses = self._checked(ids, values)
         if not len(ids):
             return 0
-        ignored = self._tree.update(ids, masses, self._low, self._high)
-        self._largest = max(self._largest, masses.item(masses.argmax()))
-        return ignored
+        return self._tree.update(ids, masses, self._low, self._high)
 
     def state(self) -> dict[str, Any]:
         """The state for `restore`: numbers, and the live ids and their masses."""
@@ -202,7 +158,6 @@ class Priorities:
         live = np.flatnonzero(masses)
         return {
             "alpha": self._alpha,
-            "largest": self._largest,
             "gone": self._gone,
             "low": self._low,
             "high": self._high,
@@ -212,18 +167,14 @@ class Priorities:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from a `state`; the present contents are discarded.
-
-        Raises:
-            ValueError: The state belongs to another alpha.
-        """
+        """Continue from a `state`; the present contents are discarded."""
         if state["alpha"] != self._alpha:
             raise ValueError(
                 f"alpha: expected {state['alpha']:g}, with which these priorities were stored, "
                 f"got {self._alpha:g}; create the replay with priority_alpha={state['alpha']:g}"
             )
         self._use(state["capacity"])
-        self._largest, self._gone = state["largest"], state["gone"]
+        self._gone = state["gone"]
         self._low, self._high = state["low"], state["high"]
         self._count = len(state["ids"])
         if self._count:
@@ -237,7 +188,7 @@ class Priorities:
 
     def _checked(self, ids: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Ids and masses."""
-        ids, values = np.asarray(ids), np.asarray(values)
+        ids, values = np.asarray(ids), as_array(values)
         if ids.ndim != 1 or ids.dtype != np.int64:
             raise ValueError(
                 f"ids: expected the int64 ids [B] of a batch, got {ids.dtype} {ids.shape}; "
@@ -293,15 +244,10 @@ class Priorities:
     def _parts(
         self, firsts: np.ndarray, stops: np.ndarray
     ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-        """Yield the leaves of ranges of ids, and of the ids between two that lie near each other.
-
-        Args:
-            firsts: [n] int64: first id of each range, as from `_joined`.
-            stops: [n] int64: the id after each range.
-
-        Yields:
-            First leaf, a view of consecutive masses, and for each whether its id is in a range.
-        """
+        """Yield the leaves of ranges of ids, and of ids between two that are near each other."""
+        # firsts, stops: [n] int64, as from `_joined`; a stop is the id after its range. Each part
+        # is its first leaf, a view of consecutive masses, and for each whether its id is in a
+        # range.
         (gaps,) = (firsts[1:] - stops[:-1] > _LARGEST_GAP).nonzero()
         borders = [0, *(gaps + 1).tolist(), len(firsts)] if len(firsts) else []
         for begin, end in itertools.pairwise(borders):
@@ -355,27 +301,17 @@ _MANY = 128  # from here on, a call a child takes less time than a row of childr
 
 
 class SumTree:
-    """Leaves of masses >= 0 and the sums above them: 16 children a node, a level at a time.
+    """Leaves of masses >= 0, the sums above them, 16 children a node, and the largest of them."""
 
-    A node is summed from its children whenever one of them changes, so that rounding errors do
-    not add up. The memory in which a batch is worked on is kept: one thread at a time.
+    # A node is summed from its children whenever one of them changes, so that rounding errors do
+    # not add up. The memory in which a batch is worked on is kept: one thread at a time.
+    # `draw` and `update` take ids: the leaf of an id is the id modulo the capacity. They are what
+    # the compiled core does too, in the same order of additions, so with the same results.
 
-    `draw` and `update` take ids: the leaf of an id is the id modulo the capacity. They are what
-    the compiled core does too, in the same order of additions, so with the same results.
-
-    Args:
-        capacity: Number of leaves, all 0 at first; rounded up to a power of two, 64 at least.
-
-    Example:
-        >>> tree = SumTree(100)
-        >>> tree.set(np.array([3, 7]), np.array([1.0, 2.0]))
-        >>> tree.capacity, tree.total
-        (128, 3.0)
-        >>> tree.find(np.array([0.5, 1.5, 2.5])).tolist()
-        [3, 7, 7]
-    """
-
-    def __init__(self, capacity: int) -> None:
+    def __init__(
+        self,
+        capacity: int,  # leaves, all 0 at first; rounded up to a power of two, 64 at least
+    ) -> None:
         self._capacity = max(_SMALLEST, 1 << (capacity - 1).bit_length())
         self.mask = np.array(self._capacity - 1, np.int64)
         sizes = [self._capacity]  # the leaves first
@@ -388,6 +324,13 @@ class SumTree:
             1:-1
         ]  # without the last: larger masses are assigned to the last child
         self._is_summed = True
+        # Place k of a level has the largest of places k, k + size, ... of the one below.
+        self._maxima = [self._levels[0], *(np.zeros(len(level)) for level in self._levels[1:])]
+        self._holder = 0  # a leaf of the largest mass
+        self._largest = 0.0
+        self._fresh: list[np.ndarray] = []  # leaves that changed since that was found
+        self._stale: list[np.ndarray] = []  # and before, since the levels above were computed
+        self._changes = 0
         self._rooms: dict[int, _Room] = {}
 
     @property
@@ -408,16 +351,28 @@ class SumTree:
             self._is_summed = True
         return float(self._ends[-1])
 
-    def draw(self, points: np.ndarray, low: int) -> tuple[np.ndarray, np.ndarray]:
-        """Draw the ids whose leaves contain points of the running sum.
+    @property
+    def largest(self) -> float:
+        """The largest mass; found when it is asked for, as few masses change it."""
+        fresh, leaves = self._fresh, self._levels[0]
+        if fresh and self._changes < self._capacity:
+            places = np.concatenate(fresh)
+            self._stale.append(places)
+            masses = leaves.take(places)
+            at = masses.argmax()
+            if masses.item(at) >= self._largest:
+                self._largest, self._holder = masses.item(at), places.item(at)
+        self._fresh = []
+        if self._changes >= self._capacity or leaves.item(self._holder) != self._largest:
+            self._find_largest()
+        return self._largest
 
-        Args:
-            points: [B] float64, as for `find`; overwritten.
-            low: The lowest id: the others are below ``low + capacity``.
-
-        Returns:
-            The ids [B] int64, and for each its share [B] float64 of the total.
-        """
+    def draw(
+        self,
+        points: np.ndarray,  # [B] float64, as for `find`; overwritten
+        low: int,  # the lowest id: the others are below low + capacity
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Draw ids [B] int64 by points of the running sum, with shares [B] of the total."""
         total = self.total
         if native.core is not None:
             ids = np.empty(len(points), np.int64)
@@ -431,19 +386,17 @@ class SumTree:
         np.bitwise_and(ids, self.mask, ids)
         return np.add(ids, low, ids), points
 
-    def update(self, ids: np.ndarray, masses: np.ndarray, low: int, stop: int) -> int:
-        """Change the masses of ids that have one; for a repeated id the last mass is used.
-
-        Args:
-            ids: [B] int64, B >= 1.
-            masses: [B] float64, finite and > 0; 0 afterwards for each id that was ignored.
-            low: The lowest id that may have a mass.
-            stop: The id after the highest one, ``low + capacity`` at most.
-
-        Returns:
-            The number of ids that had no mass, and were ignored.
-        """
+    def update(
+        self,
+        ids: np.ndarray,  # [B] int64, B >= 1; for a repeated id the last mass is used
+        # [B] float64, finite and > 0; 0 afterwards for each id that was ignored
+        masses: np.ndarray,
+        low: int,  # the lowest id that may have a mass
+        stop: int,  # the id after the highest one, low + capacity at most
+    ) -> int:
+        """Change the masses of ids that have one; returns how many had none, and were ignored."""
         if native.core is not None:
+            self._note(ids & self.mask)
             self._is_summed = True
             return native.core.tree_set(self._memory, self._capacity, low, stop, ids, masses)
         ages = (ids - low).view(np.uint64)  # an id below becomes a huge age
@@ -457,13 +410,13 @@ class SumTree:
         self.set(leaves[is_live], masses[is_live])
         return len(ids) - int(np.count_nonzero(is_live))
 
-    def set(self, indices: np.ndarray, masses: np.ndarray) -> None:
-        """Set the masses of leaves; for a repeated leaf the last mass is used.
-
-        Args:
-            indices: [B] int64, each below the capacity.
-            masses: [B] float64, finite and >= 0.
-        """
+    def set(
+        self,
+        indices: np.ndarray,  # [B] int64, each below the capacity
+        masses: np.ndarray,  # [B] float64, finite and >= 0
+    ) -> None:
+        """Set the masses of leaves; for a repeated leaf the last mass is used."""
+        self._note(indices)
         self._is_summed = False
         self._levels[0][indices] = masses
         room = self._room(len(indices))
@@ -478,15 +431,11 @@ class SumTree:
             indices = nodes
 
     def set_range(self, start: int, masses: np.ndarray) -> None:
-        """Set the masses of consecutive leaves.
-
-        Args:
-            start: The first leaf.
-            masses: [n] float64, finite and >= 0, where start + n is the capacity at most.
-        """
+        """Set the masses of consecutive leaves: [n] float64, finite and >= 0."""
         if not len(masses):
             return
         stop = start + len(masses)
+        self._note(np.arange(start, stop))
         self._levels[0][start:stop] = masses
         for rows, above in zip(self._rows, self._levels[1:], strict=False):
             start, stop = start // _WIDTH, (stop - 1) // _WIDTH + 1
@@ -494,15 +443,8 @@ class SumTree:
         self._is_summed = False
 
     def find(self, masses: np.ndarray) -> np.ndarray:
-        """Find the leaves for points in the running sum of all masses.
-
-        Args:
-            masses: [B] float64, 0 <= mass < total.
-
-        Returns:
-            [B] int64, each a leaf of a mass above 0, whatever the rounding; the total must be above
-            0.
-        """
+        """Find the leaves [B] int64 of points [B], 0 <= mass < total, in the running sum."""
+        # Each has a mass above 0, whatever the rounding; the total must be above 0.
         if len(masses) > _LARGEST_ROOM:
             parts = range(0, len(masses), _LARGEST_ROOM)
             return np.concatenate([self.find(masses[at : at + _LARGEST_ROOM]) for at in parts])
@@ -514,15 +456,38 @@ class SumTree:
         return found
 
     def grow(self, capacity: int) -> None:
-        """Append leaves of mass 0.
-
-        Args:
-            capacity: As for a new tree, and not below the current one.
-        """
+        """Append leaves of mass 0; the capacity is not below the current one."""
         larger = SumTree(capacity)
         assert larger.capacity >= self.capacity
         larger.set_range(0, self.leaves)
         self.__dict__.update(larger.__dict__)
+
+    def _note(self, changed: np.ndarray) -> None:
+        """Remember leaves whose masses change; of many, only that they are many."""
+        self._changes += len(changed)
+        if self._changes < self._capacity:
+            if len(changed):
+                self._fresh.append(changed)
+        else:
+            self._fresh, self._stale = [], []
+
+    def _find_largest(self) -> None:
+        """Compute the maxima above all leaves that have changed, and descend to the largest."""
+        places = np.concatenate(self._stale) if self._stale else None
+        for below, maxima in itertools.pairwise(self._maxima):
+            rows = below.reshape(_WIDTH, -1)
+            if places is None or len(places) >= len(maxima):
+                np.maximum.reduce(rows, 0, out=maxima)
+                places = None
+            else:
+                places = places & (len(maxima) - 1)
+                maxima[places] = np.maximum.reduce(rows.take(places, 1), 0)
+        self._stale, self._changes = [], 0
+        holder = int(self._maxima[-1].argmax())
+        for below in self._maxima[-2::-1]:
+            rows = below.reshape(_WIDTH, -1)
+            holder += int(rows[:, holder].argmax()) * rows.shape[1]
+        self._holder, self._largest = holder, self._levels[0].item(holder)
 
     def _descend(self, masses: np.ndarray) -> np.ndarray:
         """Descend level by level; rounding may lead to a leaf of mass 0."""
@@ -559,10 +524,9 @@ class SumTree:
 
 
 class _Room:
-    """Memory in which a batch of masses or leaves is worked on.
+    """Memory in which a batch of masses or leaves is worked on."""
 
-    Children are summed from left to right, as the compiled core does.
-    """
+    # Children are summed from left to right, as the compiled core does.
 
     def __init__(self, count: int) -> None:
         self.nodes = np.empty(count, np.int64)
@@ -614,17 +578,14 @@ class _WideRoom(_Room):
 
 
 class PriorityIndex:
-    """Priorities of the items of one kind, by their first rows.
+    """Priorities of the items of one kind, by their first rows."""
 
-    Rows are numbered without gaps, because ids have some, where chunks were lost.
+    # Rows are numbered without gaps, because ids have some, where chunks were lost.
 
-    Args:
-        alpha: Items are drawn in proportion to ``priority ** alpha``.
-    """
-
-    def __init__(self, alpha: float) -> None:
+    def __init__(self, alpha: float, new: float | None = None) -> None:
         self.alpha = alpha
-        self._priorities = Priorities(alpha)
+        self.new = None if new is None else float(new)
+        self._priorities = Priorities(alpha, new)
         self._kind: Windows | None = None
         self._base = self._losses = self._next_number = 0
         self._gap: int | None = None
@@ -634,27 +595,12 @@ class PriorityIndex:
     def draw(
         self,
         chunk_index: ChunkIndex,
-        generation: int,
+        generation: int,  # of the storage, which determines the meaning of positions
         kinds: ItemKinds,
         count: int,
         rng: np.random.Generator,
     ) -> tuple[Drawn, np.ndarray]:
-        """Draw items in proportion to their priorities.
-
-        Args:
-            chunk_index: The index of the stored chunks.
-            generation: Generation of the storage, which determines the meaning of positions.
-            kinds: The kinds of items to draw.
-            count: Number of items.
-            rng: Source of randomness.
-
-        Returns:
-            The items, and for each the probability [B] of being drawn by one draw.
-
-        Raises:
-            NotEnoughData: There is no such item.
-            ValueError: Priorities are kept for other items.
-        """
+        """Draw items in proportion to priorities; for each the probability [B] of one draw, too."""
         self._check(kinds)
         self._follow(chunk_index, generation)
         if not len(self._priorities):
@@ -674,11 +620,7 @@ class PriorityIndex:
     def update(
         self, index: ChunkIndex, generation: int, ids: np.ndarray, values: np.ndarray
     ) -> int:
-        """Give items new priorities by the ids of their rows; returns how many were ignored.
-
-        Raises:
-            ValueError: Nothing was drawn by priorities yet, or the arrays have another form.
-        """
+        """Give items new priorities by the ids of their rows; returns how many were ignored."""
         if self._kind is None:
             raise ValueError(
                 'expected a replay that was drawn from with draw="priorities", got priorities '
@@ -692,29 +634,25 @@ class PriorityIndex:
         if self._kind is None:
             return None
         self._follow(index, generation)
-        ids, masses, largest = self._held()
+        ids, masses = self._held()
         return {
             "family": self._kind.to_json(),
             "alpha": self.alpha,
-            "largest": largest,
+            "new": self.new,
+            "largest": float(masses.max(initial=0)) or 1.0,  # read by earlier versions
             "ids": ids,
             "masses": masses,
         }
 
     def restore(self, index: ChunkIndex, generation: int, state: Mapping[str, Any] | None) -> None:
-        """Continue with the priorities of `state`; items stored since then have the largest one.
-
-        An invalid state changes nothing.
-
-        Raises:
-            ValueError: The state has another alpha, or is invalid.
-        """
+        """Continue with the priorities of `state`; items stored since then are new."""
+        # An invalid state changes nothing.
         if state is None:
             self._kind = None
             self._forget(index, generation)
             return
         kind = Windows.from_json(json_values.member(state, "family"))
-        alpha, largest = (_positive(json_values.member(state, n), n) for n in ("alpha", "largest"))
+        alpha, _ = (_positive(json_values.member(state, n), n) for n in ("alpha", "largest"))
         ids, masses = (json_values.member(state, name) for name in ("ids", "masses"))
         if not _is_column(ids, np.int64) or not _is_column(masses, np.float64, len(ids)):
             raise ValueError(
@@ -727,28 +665,35 @@ class PriorityIndex:
                 f"priority_alpha: expected {alpha:g}, with which the priorities were kept, got "
                 f"{self.alpha:g}; make the replay with that"
             )
+        # Earlier versions, which have no other, do not tell it.
+        if state.get("new", self.new) != self.new:
+            raise ValueError(
+                f"new_priority: expected {state['new']!r}, with which the priorities were kept, "
+                f"got {self.new!r}; make the replay with that"
+            )
         self._kind = kind
         self._forget(index, generation)
         self._take_up(index)
-        self._put(ids, masses, largest)
+        self._put(ids, masses)
 
-    def _held(self) -> tuple[np.ndarray, np.ndarray, float]:
-        """Ids and masses of all items, and the largest mass ever set."""
+    def _held(self) -> tuple[np.ndarray, np.ndarray]:
+        """Ids and masses of all items."""
         state = self._priorities.state()
         index = self._numbers.searchsorted(state["ids"], side="right") - 1
         ids = self._row_ids[index] + (state["ids"] - self._numbers[index])
-        return ids, state["masses"], state["largest"]
+        return ids, state["masses"]
 
-    def _put(self, ids: np.ndarray, masses: np.ndarray, largest: float) -> None:
-        """Set the masses of these items, and the largest one for the others."""
+    def _put(self, ids: np.ndarray, masses: np.ndarray) -> None:
+        """Set the masses of these items, and for the others that of new ones."""
         state = self._priorities.state()
         live, numbers = state["ids"], self._numbers_of(ids)
         at = np.searchsorted(live, numbers)
         is_live = at < len(live)
         is_live[is_live] = live[at[is_live]] == numbers[is_live]
-        values = np.full(len(live), largest, np.float64)
-        values[at[is_live]] = masses[is_live]
-        self._priorities.restore({**state, "masses": values, "largest": largest})
+        there = masses[is_live]
+        values = np.full(len(live), self._priorities.new_mass(float(there.max(initial=0))))
+        values[at[is_live]] = there
+        self._priorities.restore({**state, "masses": values})
 
     def _numbers_of(self, ids: np.ndarray) -> np.ndarray:
         """The numbers of rows, -1 for rows that are not stored."""
@@ -853,18 +798,14 @@ class PriorityIndex:
         return self._ranges(chunk_index, index, row[index], last[index])
 
     def _ranges(
-        self, chunk_index: ChunkIndex, index: np.ndarray, first: np.ndarray, last: np.ndarray
+        self,
+        chunk_index: ChunkIndex,
+        index: np.ndarray,  # [n] indices of chunks
+        first: np.ndarray,  # [n] counted in the episode or stream
+        last: np.ndarray,  # [n] there is none if it is below the first one
     ) -> tuple[np.ndarray, np.ndarray]:
-        """First numbers and counts of rows ``first .. last`` in chunks and the chunks before them.
-
-        Some counts are not above 0.
-
-        Args:
-            chunk_index: The index of the stored chunks.
-            index: [n] indices of chunks.
-            first: [n] first row, counted in the episode or stream.
-            last: [n] last row; there is none if it is below the first one.
-        """
+        """First numbers and counts of rows ``first .. last`` in chunks and those before them."""
+        # Some counts are not above 0.
         previous = chunk_index.records["stream_previous"]
         numbers, counts = [], []
         while True:
@@ -885,7 +826,7 @@ class PriorityIndex:
         return "stream_row" if self._kind is not None and self._kind.is_across else "first_row"
 
     def _forget(self, index: ChunkIndex, generation: int) -> None:
-        self._priorities = Priorities(self.alpha)
+        self._priorities = Priorities(self.alpha, self.new)
         self._generation, self._losses = generation, index.losses
         self._base, self._next_number, self._gap = index.base, 0, None
         self._use(self._columns, 0)

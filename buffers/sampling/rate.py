@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any, Self
 
-from stepwell.buffers.errors import LimiterClosed
-from stepwell.buffers.whole_numbers import whole_number
+from ..errors import LimiterClosed
+from ..whole_numbers import whole_number
 
 __all__ = ["ReplayRatio", "SampleLimiter", "simplest_fraction"]
 
@@ -125,20 +125,9 @@ class ReplayRatio:
 
 
 def simplest_fraction(name: str, value: float | Fraction) -> Fraction:
-    """Return the simplest fraction for a number >= 0, such as 3/10 for 0.3.
-
-    Args:
-        name: Name of the value for the error message.
-        value: A float is converted to the fraction with a denominator up to a million that rounds
-            to it, or, if there is none, to the fraction of its decimal digits.
-
-    Raises:
-        ValueError: It is negative or not finite.
-
-    Example:
-        >>> print(simplest_fraction("ratio", 0.3), simplest_fraction("ratio", 1 / 3))
-        3/10 1/3
-    """
+    """Return the simplest fraction for a number >= 0, such as 3/10 for 0.3."""
+    # A float becomes the fraction with a denominator up to a million that rounds to it, or, if
+    # there is none, the fraction of its decimal digits.
     if isinstance(value, Fraction):
         exact = value
     elif isinstance(value, numbers.Real) and math.isfinite(value):

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias,
 
 import numpy as np
 
-from stepwell.buffers.storage.episode_filter import Where
-from stepwell.buffers.whole_numbers import check_whole
+from ..storage.episode_filter import Where
+from ..whole_numbers import check_whole
 
 if TYPE_CHECKING:  # loaded when something is drawn
-    from stepwell.buffers.sampling.batch import Batch, TransitionBatch
+    from .batch import Batch, TransitionBatch
 
 __all__ = [
     "Align",
@@ -26,9 +26,11 @@ __all__ = [
     "Sequences",
     "Transitions",
     "check_episodes",
+    "check_new_priority",
     "check_priority_alpha",
     "check_sequences",
     "check_transitions",
+    "refuse_keywords",
     "require_request",
 ]
 
@@ -130,7 +132,7 @@ class Sequences(NamedTuple):
     @property
     def batch_type(self) -> type[Batch]:
         """The type of the batches."""
-        from stepwell.buffers.sampling.batch import Batch
+        from .batch import Batch
 
         return Batch
 
@@ -151,7 +153,7 @@ class Transitions(NamedTuple):
     @property
     def batch_type(self) -> type[TransitionBatch]:
         """The type of the batches."""
-        from stepwell.buffers.sampling.batch import TransitionBatch
+        from .batch import TransitionBatch
 
         return TransitionBatch
 
@@ -169,7 +171,7 @@ class Episodes(NamedTuple):
     @property
     def batch_type(self) -> type[Batch]:
         """The type of the batches."""
-        from stepwell.buffers.sampling.batch import Batch
+        from .batch import Batch
 
         return Batch
 
@@ -177,25 +179,49 @@ class Episodes(NamedTuple):
 Request: TypeAlias = "Sequences | Transitions | Episodes"
 
 
-def check_priority_alpha(alpha: float) -> None:
-    """Refuse an invalid exponent of priorities.
+_OTHER_KEYWORDS = {
+    **dict.fromkeys(("seq_len", "sequence_length", "seq_length", "horizon", "chunk_len"), "length"),
+    **dict.fromkeys(("n_steps", "nstep", "n_step_return", "multi_step"), "n_step"),
+    **dict.fromkeys(("batch", "size", "n", "num_samples"), "batch_size"),
+    **dict.fromkeys(("discount", "discount_factor"), "gamma"),
+    **dict.fromkeys(("filter", "condition", "filter_meta"), "where"),
+    **dict.fromkeys(("keys", "columns"), "fields"),
+    **dict.fromkeys(("mode", "sampler", "prioritized", "priority"), "draw"),
+    **dict.fromkeys(("seed", "generator", "random_state"), "rng"),
+    **dict.fromkeys(("burnin", "warmup"), "burn_in"),
+}
 
-    Raises:
-        ValueError: It is not a number from 0 to 20.
-    """
-    if not 0 <= alpha <= 20:
+
+def refuse_keywords(method: str, wrong: Mapping[str, object], known: Sequence[str]) -> None:
+    """Refuse keyword arguments that a draw does not have, with the name that was meant."""
+    for name, value in wrong.items():
+        right = _OTHER_KEYWORDS.get(name, "")
+        cure = f"did you mean {right}?" if right in known else "leave it out"
+        raise TypeError(
+            f"{method}: expected the arguments {', '.join(known)}, got {name}={value!r}; {cure}"
+        )
+
+
+def check_priority_alpha(alpha: float) -> None:
+    """Refuse an exponent of priorities that is not a number from 0 to 20."""
+    if not (_is_number(alpha) and 0 <= alpha <= 20):
         raise ValueError(
-            f"priority_alpha: expected a number from 0 to 20, got {alpha}; 0 draws uniformly, 1 in "
-            f"proportion to the priorities"
+            f"priority_alpha: expected a number from 0 to 20, got {alpha!r}; 0 draws uniformly, 1 "
+            f"in proportion to the priorities"
+        )
+
+
+def check_new_priority(priority: float | None) -> None:
+    """Refuse a priority of new items that is neither None nor a number from 0 to 1e13."""
+    if priority is not None and not (_is_number(priority) and 0 <= priority <= 1e13):
+        raise ValueError(
+            f"new_priority: expected a number from 0 to 1e13, or None for the largest priority "
+            f"that is stored, got {priority!r}"
         )
 
 
 def check_sequences(request: Sequences) -> None:
-    """Refuse a request that is invalid for any data.
-
-    Raises:
-        ValueError: An argument is invalid.
-    """
+    """Refuse a request that is invalid for any data."""
     check_whole("batch_size", request.batch_size, 1)
     check_whole("length", request.length, 1)
     check_whole("burn_in", request.burn_in, 0)
@@ -221,39 +247,27 @@ def check_sequences(request: Sequences) -> None:
 
 
 def check_transitions(request: Transitions) -> None:
-    """Refuse a request that is invalid for any data.
-
-    Raises:
-        ValueError: An argument is invalid.
-    """
+    """Refuse a request that is invalid for any data."""
     check_whole("batch_size", request.batch_size, 1)
     check_whole("n_step", request.n_step, 1)
     _check_draw(request.draw, request.beta, request.where)
-    is_number = isinstance(request.gamma, int | float | np.number)
-    if not (is_number and 0 <= request.gamma <= 1):
+    if not (_is_number(request.gamma) and 0 <= request.gamma <= 1):
         raise ValueError(f"gamma: expected a number from 0 to 1, got {request.gamma!r}")
     if request.relabel is not None:
         _check_hindsight(request.relabel)
 
 
 def require_request(request: object) -> None:
-    """Refuse an object that is not a request.
-
-    Raises:
-        TypeError: It is of another type.
-    """
+    """Refuse an object that is not a request."""
     if not isinstance(request, Sequences | Transitions | Episodes):
         raise TypeError(
-            f"request: expected Sequences, Transitions or Episodes, got {type(request).__name__}"
+            f"request: expected Sequences, Transitions or Episodes, got {type(request).__name__}; "
+            f"sample(32) of other libraries is sample_transitions(32)"
         )
 
 
 def check_episodes(request: Episodes) -> None:
-    """Refuse a request that is invalid for any data.
-
-    Raises:
-        ValueError: An argument is invalid.
-    """
+    """Refuse a request that is invalid for any data."""
     check_whole("batch_size", request.batch_size, 1)
     _check_one_of("align", request.align, get_args(Align))
 
@@ -264,8 +278,8 @@ def _check_draw(draw: str, beta: float, where: Where | None) -> None:
         raise ValueError(
             f"where: expected a draw without a state, got draw={draw!r}; leave one of the two out"
         )
-    if not 0 <= beta < float("inf"):
-        raise ValueError(f"beta: expected a number >= 0, got {beta}")
+    if not (_is_number(beta) and 0 <= beta < float("inf")):
+        raise ValueError(f"beta: expected a number >= 0, got {beta!r}")
 
 
 def _check_hindsight(relabel: Hindsight) -> None:
@@ -280,10 +294,15 @@ def _check_hindsight(relabel: Hindsight) -> None:
         )
     _check_one_of("strategy", relabel.strategy, get_args(Goals))
     number = relabel.n_sampled_goal
-    if not (isinstance(number, int | float | np.number) and number >= 0):
+    if not (_is_number(number) and number >= 0):
         raise ValueError(f"n_sampled_goal: expected a number >= 0, got {number!r}")
 
 
+def _is_number(value: object) -> bool:
+    is_number = isinstance(value, int | float | np.integer | np.floating)
+    return is_number and not isinstance(value, bool)
+
+
 def _check_one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
+    if not isinstance(value, str) or value not in allowed:
         raise ValueError(f"{name}: expected one of {', '.join(allowed)}, got {value!r}")

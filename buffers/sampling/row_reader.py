@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stepwell.buffers.errors import StoreCorrupt
-from stepwell.buffers.sampling.copies import CodedCopies, Copies, PlainCopies, ThreadShare
-from stepwell.buffers.spec import Field
-from stepwell.buffers.storage.chunk_index import ChunkIndex, ChunkInfo
-from stepwell.buffers.storage.field_locator import DamagedChunk, FieldLocator
-from stepwell.buffers.storage.protocol import Storage
+from ..errors import StoreCorrupt
+from ..spec import Field
+from ..storage.chunk_index import ChunkIndex, ChunkInfo
+from ..storage.field_locator import DamagedChunk, FieldLocator
+from ..storage.protocol import Storage
+from .copies import CodedCopies, Copies, PlainCopies, ThreadShare
 
 __all__ = ["FIRST_ROW", "LAST", "PREVIOUS", "ROW_ID", "SLOT", "RowReader", "Segments", "spread"]
 
@@ -39,36 +39,23 @@ _COPIED = [
 
 
 class Segments(NamedTuple):
-    """Runs of consecutive rows of a stream, each segment in one chunk.
+    """Runs of consecutive rows of a stream, each segment in one chunk."""
 
-    Args:
-        chunk: [S] index of the chunk.
-        at: [S, 8] the chunk's row in the table.
-        start: [S] first row in it.
-        rows: [S] how many rows.
-        target: [S] row of the output that the first one goes to, in rising order.
-        is_split: A run takes several segments, so that there are more of these than runs.
-    """
-
-    chunk: np.ndarray
-    at: np.ndarray
-    start: np.ndarray
-    rows: np.ndarray
-    target: np.ndarray
+    chunk: np.ndarray  # [S] index of the chunk
+    at: np.ndarray  # [S, 8] the chunk's row in the table
+    start: np.ndarray  # [S] first row in it
+    rows: np.ndarray  # [S] how many rows
+    target: np.ndarray  # [S] row of the output that the first one goes to, in rising order
+    # a run takes several segments, so that there are more of these than runs
     is_split: bool = False
 
 
 class RowReader:
-    """Gathers rows; its results are valid while the storage's lock is held.
+    """Gathers rows; its results are valid while the storage's lock is held."""
 
-    Rows of small fields are decoded when their chunk is first used, and kept in one array for each
-    field, by *slots*, which count the stored rows, so that a chunk has consecutive ones. Of
-    integers as many bytes are kept as the stored chunks keep: an Atari row takes two or three.
-
-    Args:
-        storage: The storage of the chunks.
-        threads: Threads that copy and decompress; see `ThreadShare`.
-    """
+    # Rows of small fields are decoded when their chunk is first used, and kept in one array for
+    # each field, by *slots*, which count the stored rows, so that a chunk has consecutive ones. Of
+    # integers as many bytes are kept as the stored chunks keep: an Atari row takes two or three.
 
     def __init__(self, storage: Storage, threads: int | None) -> None:
         self._storage = storage
@@ -112,8 +99,11 @@ class RowReader:
         return index
 
     def close(self) -> None:
-        """End the threads."""
+        """End the threads, and forget all rows and memory."""
         self.share.close()
+        self._places.close()
+        self._extent = None
+        self._forget(self._storage.generation, self._index.base)
 
     def is_small(self, name: str) -> bool:
         """True if `take` copies the rows of this field; else `plan` does."""
@@ -121,23 +111,14 @@ class RowReader:
 
     def locate(
         self,
-        chunk: np.ndarray,
-        row: np.ndarray,
+        chunk: np.ndarray,  # [B] index of some chunk of the same episode, or stream
+        row: np.ndarray,  # [B] the row, counted in that
         *,
-        is_across: bool = False,
-        is_exact: bool = False,
+        is_across: bool = False,  # it is counted in the stream
+        is_exact: bool = False,  # these chunks hold the rows
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Find the chunks that hold rows; for a missing row, the last chunk of its episode.
-
-        Args:
-            chunk: [B] index of some chunk of the same episode, or stream.
-            row: [B] the row, counted in that.
-            is_across: It is counted in the stream.
-            is_exact: These chunks hold the rows.
-
-        Returns:
-            Index of the chunk [B], row in the chunk [B], and the chunks' rows in the table [B, 8].
-        """
+        """Find the chunks that hold rows; for a missing row, the last chunk of its episode."""
+        # Returns the index of the chunk [B], the row in it [B], and its row in the table [B, 8].
         at = self._table.take(chunk, 0)
         place = row - (self._stream_rows(chunk) if is_across else at[:, FIRST_ROW])
         if is_exact:
@@ -151,15 +132,8 @@ class RowReader:
         return chunk, place, self._table.take(chunk, 0)
 
     def tails(self, chunk: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The last stored chunks of episodes.
-
-        Args:
-            chunk: [B] index of some chunk of each episode.
-            at: [B, 8] the chunks' rows in the table.
-
-        Returns:
-            Index of the last chunk [B], and the chunks' rows in the table [B, 8].
-        """
+        """Index [B] of the last stored chunks of episodes, and their rows in the table [B, 8]."""
+        # chunk: [B] index of some chunk of each episode. at: [B, 8] their rows in the table.
         of = (at[:, LAST] < 0).nonzero()[0]
         if not len(of):
             return chunk, at
@@ -171,15 +145,8 @@ class RowReader:
         return chunk, at
 
     def find(self, chunk: np.ndarray, at: np.ndarray) -> None:
-        """Locate the fields of chunks that were not read yet, and decode their small ones.
-
-        Args:
-            chunk: [n] indices of the chunks.
-            at: [n, 8] their rows in the table.
-
-        Raises:
-            DamagedChunk: The bytes of a chunk are damaged.
-        """
+        """Locate the fields of chunks that were not read yet, and decode their small ones."""
+        # chunk: [n] indices. at: [n, 8] their rows in the table.
         is_known = at[:, _IS_KNOWN]
         if np.count_nonzero(is_known) < len(is_known):
             for each in np.unique(chunk[is_known == 0]).tolist():
@@ -187,24 +154,13 @@ class RowReader:
 
     def segments(
         self,
-        chunk: np.ndarray,
-        place: np.ndarray,
-        at: np.ndarray,
-        rows: np.ndarray,
-        target: np.ndarray,
+        chunk: np.ndarray,  # [R] index of the chunk that holds the run's last row
+        place: np.ndarray,  # [R] that row in the chunk
+        at: np.ndarray,  # [R, 8] the chunk's row in the table
+        rows: np.ndarray,  # [R] how many rows
+        target: np.ndarray,  # [R] row of the output that the first one goes to
     ) -> Segments:
-        """Find the chunks of runs of rows, and their fields.
-
-        Args:
-            chunk: [R] index of the chunk that holds the run's last row.
-            place: [R] that row in the chunk.
-            at: [R, 8] the chunk's row in the table.
-            rows: [R] how many rows.
-            target: [R] row of the output that the first one goes to.
-
-        Raises:
-            DamagedChunk: The bytes of a chunk are damaged.
-        """
+        """Find the chunks of runs of rows, and their fields."""
         found = Segments(chunk, at, place - rows + 1, rows, target)
         of = (found.start < 0).nonzero()[0]
         if len(of):
@@ -217,13 +173,8 @@ class RowReader:
         return spread(segments.at[:, SLOT] + segments.start, segments, size)
 
     def take(self, name: str, slots: np.ndarray, out: np.ndarray) -> None:
-        """Copy rows of a small field.
-
-        Args:
-            name: The field.
-            slots: [n] indices in the column; those out of range give any row.
-            out: [n, ...] output, of any dtype that holds the values.
-        """
+        """Copy rows of a small field to ``out`` [n, ...], of any dtype that holds the values."""
+        # slots: [n] indices in the column; those out of range give any row.
         column = self._columns[name]
         if column.dtype == out.dtype:
             column.take(slots, 0, out, "clip")  # clip: no copy of `out` is made
@@ -247,17 +198,14 @@ class RowReader:
         return np.empty((size, *field.shape), dtype)
 
     def pick(
-        self, name: str, chunk: np.ndarray, row: np.ndarray, at: np.ndarray, slots: np.ndarray
+        self,
+        name: str,
+        chunk: np.ndarray,  # [B] indices
+        row: np.ndarray,  # [B] the rows in them
+        at: np.ndarray,  # [B, 8] the chunks' rows in the table
+        slots: np.ndarray,  # [B] of the rows
     ) -> np.ndarray:
-        """One row each of a field, [B, ...]; the chunks were found.
-
-        Args:
-            name: The field.
-            chunk: [B] indices of the chunks.
-            row: [B] the rows in them.
-            at: [B, 8] the chunks' rows in the table.
-            slots: [B] slots of the rows.
-        """
+        """One row each of a field, [B, ...]; the chunks were found."""
         if name in self._small:
             found = self._columns[name].take(slots, 0)
             dtype = self._fields[name][2]
@@ -267,24 +215,14 @@ class RowReader:
         return self.rows(name, Segments(chunk, at, row, ones, np.arange(batch)), batch)
 
     def field_rows(self, name: str, chunk: np.ndarray, row: np.ndarray) -> np.ndarray:
-        """One row each of a field, [B, ...].
-
-        Raises:
-            DamagedChunk: The bytes of a chunk are damaged.
-        """
+        """One row each of a field, [B, ...]."""
         at = self._table.take(chunk, 0)
         self.find(chunk, at)
         return self.pick(name, chunk, row, at, at[:, SLOT] + row)
 
     def plan(self, name: str, segments: Segments, out: np.ndarray, columns: int = 0) -> Copies:
-        """Plan the copies of a large field.
-
-        Args:
-            name: The field.
-            segments: The rows.
-            out: Output of the copies, ``[rows, ...]``.
-            columns: For an output of ``[columns, B]`` rows, columns; see `PlainCopies`.
-        """
+        """Plan the copies of a large field to ``out``, ``[rows, ...]``."""
+        # columns: for an output of [columns, B] rows; see `PlainCopies`.
         number, field, dtype, row_bytes = self._fields[name]
         chunk, at, start, rows, target, _ = segments
         places, index = self._places, self._index
@@ -330,12 +268,8 @@ class RowReader:
         return rows
 
     def _split(self, runs: Segments, of: np.ndarray) -> Segments:
-        """Walk back along the streams until every run has its rows.
-
-        Args:
-            runs: Runs of which some begin before their chunk.
-            of: The numbers of these.
-        """
+        """Walk back along the streams until every run has its rows."""
+        # of: the numbers of the runs that begin before their chunk.
         chunk, at, start, need, target, _ = runs
         begin = np.maximum(start, 0)
         lack = begin - start
@@ -359,11 +293,7 @@ class RowReader:
         return Segments(chunk, self._table.take(chunk, 0), start, need, target, True)
 
     def _decode(self, chunk: int) -> None:
-        """Locate the fields of a chunk, and decode its small ones.
-
-        Raises:
-            DamagedChunk: Its bytes are damaged.
-        """
+        """Locate the fields of a chunk, and decode its small ones."""
         places, position = self._places, chunk + self._base
         record = self._index.record(position)
         buffer, offsets, kinds = places.find(position, record)
@@ -458,13 +388,8 @@ class RowReader:
 
 
 def spread(first: np.ndarray, segments: Segments, size: int) -> np.ndarray:
-    """Number the rows of each segment upwards from a first number; any numbers elsewhere.
-
-    Args:
-        first: [S] the first row's number.
-        segments: The segments, in the order of the output.
-        size: Rows of the output.
-    """
+    """Number the rows of each segment upwards from ``first`` [S]; any numbers elsewhere."""
+    # The segments are in the order of the output, which has `size` rows.
     rows, target = segments.rows, segments.target
     count = len(rows)
     length = size // count

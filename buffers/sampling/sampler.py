@@ -3,29 +3,41 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
 import numpy as np
 from numpy.random import Generator
 
-from stepwell.buffers import json_values
-from stepwell.buffers.episode import End, Episode
-from stepwell.buffers.errors import NotEnoughData
-from stepwell.buffers.free_memory import check_free_memory
-from stepwell.buffers.sampling.batch import (
+from .. import json_values
+from ..episode import End, Episode
+from ..errors import NotEnoughData
+from ..free_memory import check_free_memory
+from ..spare_memory import SpareMemory
+from ..storage.chunk_index import ChunkIndex
+from ..storage.episode_filter import (
+    EpisodeFilter,
+    Where,
+    check_where,
+    identity_of,
+)
+from ..storage.field_locator import DamagedChunk, RowCopier
+from ..storage.item_counts import ItemCounts, Windows, first_start
+from ..storage.joined import JoinedStorage
+from ..storage.protocol import Storage
+from .batch import (
     Batch,
     Memory,
-    Part,
     Rest,
     Seed,
     Shapes,
     TransitionBatch,
     memory_of,
 )
-from stepwell.buffers.sampling.draws import Drawn, ItemKinds, NewestQueue, draw_items, drawn_kind
-from stepwell.buffers.sampling.priorities import PriorityIndex
-from stepwell.buffers.sampling.requests import (
+from .draws import Drawn, ItemKinds, NewestQueue, draw_items
+from .priorities import PriorityIndex
+from .requests import (
     BatchRequest,
     BatchT,
     Episodes,
@@ -34,16 +46,9 @@ from stepwell.buffers.sampling.requests import (
     Transitions,
     require_request,
 )
-from stepwell.buffers.sampling.row_reader import RowReader
-from stepwell.buffers.sampling.sequences import EpisodeSampler, SequenceSampler
-from stepwell.buffers.sampling.transitions import TransitionSampler
-from stepwell.buffers.spare_memory import SpareMemory
-from stepwell.buffers.storage.chunk_index import ChunkIndex
-from stepwell.buffers.storage.episode_filter import EpisodeFilter, Where, check_where
-from stepwell.buffers.storage.field_locator import DamagedChunk, RowCopier
-from stepwell.buffers.storage.item_counts import ItemCounts, Windows, first_start
-from stepwell.buffers.storage.joined import JoinedStorage
-from stepwell.buffers.storage.protocol import Storage
+from .row_reader import RowReader
+from .sequences import EpisodeSampler, SequenceSampler
+from .transitions import TransitionSampler
 
 __all__ = ["AnyBatch", "EpochSnapshot", "Sampler"]
 
@@ -60,21 +65,13 @@ _BEHIND_ALL = 1 << 60  # a row after the last one of any episode
 
 
 class EpochSnapshot(NamedTuple):
-    """The index of the storage when an epoch began.
+    """The index of the storage when an epoch began."""
 
-    Args:
-        records: The records of all chunks.
-        base: Position of the first one.
-        items: Counts of the items.
-        generation: Generation of the storage, and so of the positions.
-        losses: Losses counted by the index.
-    """
-
-    records: np.ndarray
-    base: int
+    records: np.ndarray  # of all chunks
+    base: int  # position of the first one
     items: ItemCounts
-    generation: int
-    losses: int
+    generation: int  # of the storage, and so of the positions
+    losses: int  # counted by the index
 
 
 class _Maker(Protocol):
@@ -94,30 +91,26 @@ class _Maker(Protocol):
         seed: Seed,
     ) -> tuple[AnyBatch, Rest]: ...
 
-    def part(self, batch: Any) -> Part: ...
-
-    def join(
-        self, parts: Sequence[Part], places: Sequence[np.ndarray], memory: Memory
-    ) -> AnyBatch: ...
-
 
 class Sampler:
-    """Draws from a storage, from several threads at once, also while one thread writes.
+    """Draws from a storage, from several threads at once, also while one thread writes."""
 
-    Args:
-        storage: The storage of the chunks.
-        threads: Threads that copy and decompress; see `ThreadShare`.
-        alpha: Power to which priorities are raised.
-    """
-
-    def __init__(self, storage: Storage, threads: int | None, alpha: float) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        threads: int | None,  # that copy and decompress; see `ThreadShare`
+        alpha: float,  # power to which priorities are raised
+        process: int | None = None,  # that made the replay; None for this one
+        new_priority: float | None = None,  # None for the largest
+    ) -> None:
         self._storage = storage
+        self._process = os.getpid() if process is None else process
         self._rows = RowReader(storage, threads)
         self._episode_reader = _EpisodeReader(storage)
         self._filters = _Filters(storage, self._episode_reader.copier.metadata)
         self._makers: dict[Request, _Maker] = {}
         self._newest = NewestQueue()
-        self._priorities = PriorityIndex(alpha)
+        self._priorities = PriorityIndex(alpha, new_priority)
         self._spare: dict[int, SpareMemory] = {}
 
     def sample(
@@ -144,71 +137,8 @@ class Sampler:
             chosen = self._filters.chosen(request.where)
             return self._storage.index.items(kind, chosen).total
 
-    def mass(self, batch_request: BatchRequest[BatchT]) -> int:
-        """The number of equally likely choices of a request's mode: of items, or of episodes.
-
-        Several samplers draw as one does if each has a share of the draws in proportion to it.
-
-        Raises:
-            ValueError: The request is invalid, or its mode needs one order of all rows.
-        """
-        request = cast("Request", batch_request)
-        kinds = self._maker(request).kinds()
-        draw = "wholes" if isinstance(request, Episodes) else request.draw
-        if draw == "newest" or draw == "priorities":
-            raise ValueError(
-                f"draw={draw!r}: expected one store, got shards, which have no order of all rows "
-                f"and no common priorities; draw in another mode"
-            )
-        kind = drawn_kind(kinds, draw)
-        return self._locked(
-            lambda: self._storage.index.items(kind, self._filters.chosen(request.where)).total
-        )
-
-    def part(self, batch_request: BatchRequest[BatchT], count: int, rng: Generator) -> Part:
-        """Draw some items of a batch; `join` makes it.
-
-        Args:
-            batch_request: The request.
-            count: Number of items, in place of its ``batch_size``.
-            rng: Source of randomness.
-        """
-        request = cast("Request", batch_request)
-        maker, some = self._maker(request), request._replace(batch_size=count)
-
-        def choose(index: ChunkIndex) -> _Choice:
-            return self._choose(some, maker.kinds(), index, rng)
-
-        memory = self._memory(maker.shapes(count))
-        return maker.part(self._made(maker, memory, choose, rng))
-
-    def join(
-        self,
-        batch_request: BatchRequest[BatchT],
-        parts: Sequence[Part],
-        places: Sequence[np.ndarray],
-        out: BatchT | None = None,
-    ) -> BatchT:
-        """The batch of all items of some parts, as `sample` would return it.
-
-        Args:
-            batch_request: The request.
-            parts: Parts of the same request, of this or of other samplers of the same Spec.
-            places: For each part the places [B] of its items in the batch.
-            out: See `SequenceReplayBuffer.sample`.
-        """
-        request = cast("Request", batch_request)
-        maker = self._maker(request)
-        shapes = maker.shapes(sum(map(len, places)))
-        memory = self._memory(shapes) if out is None else _memory_of(request, shapes, out)
-        return cast("BatchT", maker.join(parts, places, memory))
-
     def check(self, request: BatchRequest[BatchT]) -> None:
-        """Refuse an invalid request.
-
-        Raises:
-            ValueError: The request is invalid, in itself or for this data.
-        """
+        """Refuse an invalid request."""
         self._maker(cast("Request", request))
 
     def snapshot(self, batch_request: BatchRequest[BatchT], stride: int) -> EpochSnapshot:
@@ -234,11 +164,7 @@ class Sampler:
         numbers: np.ndarray,
         seed: Seed,
     ) -> BatchT:
-        """A batch of the items of an epoch with the given numbers; the seed is that of goals.
-
-        Raises:
-            NotEnoughData: They were evicted or lost meanwhile, or their episodes have grown.
-        """
+        """A batch of the items of an epoch with the given numbers; the seed is that of goals."""
         request = cast("Request", batch_request)
         maker = self._maker(request)
 
@@ -284,19 +210,14 @@ class Sampler:
         return self._locked(lambda: self._episode_reader.episode(number, first_row))
 
     def spread_rows(
-        self, name: str, number: int, first_row: int | None, count: int
+        self,
+        name: str,
+        number: int,
+        first_row: int | None,  # see `SequenceReplayBuffer.episode`
+        count: int,  # all rows if there are fewer
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Rows of one field of an episode, evenly spaced, with its first and its last one.
-
-        Args:
-            name: Name of the field.
-            number: Id of the episode.
-            first_row: See `SequenceReplayBuffer.episode`.
-            count: Rows to return; all of them if there are fewer.
-
-        Returns:
-            Numbers of the rows in the episode [n] int64, and the rows ``[n, ...]``.
-        """
+        """Rows of one field of an episode, evenly spaced, with its first and its last one."""
+        # Returns the numbers of the rows in the episode [n] int64, and the rows [n, ...].
 
         def find() -> tuple[np.ndarray, np.ndarray]:
             index = self._storage.index
@@ -328,11 +249,7 @@ class Sampler:
             return {"newest": self._newest.state(), "priorities": priorities}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue as the sampler of `state` would have; an invalid state changes nothing.
-
-        Raises:
-            ValueError: The priorities have another alpha, or the state is invalid.
-        """
+        """Continue as the sampler of `state` would have; an invalid state changes nothing."""
         storage, newest = self._storage, NewestQueue()
         newest.restore(json_values.member(state, "newest"))
         priorities = json_values.member(state, "priorities")
@@ -343,8 +260,10 @@ class Sampler:
             self._newest = newest
 
     def close(self) -> None:
-        """End the threads."""
-        self._rows.close()
+        """End the threads, and forget all that refers to the store's memory."""
+        with self._storage.lock:
+            self._rows.close()
+            self._episode_reader.copier.close()
 
     def _made(
         self,
@@ -404,6 +323,9 @@ class Sampler:
         """The maker for a request, which is checked the first time."""
         if type(request) not in _REQUESTS:
             require_request(request)
+        if request.where is not None:
+            check_where(request.where)
+            request = request._replace(where=_any_episode)  # which makes no difference here
         try:
             found = self._makers.get(request)
         except TypeError:  # a list or a mapping in it
@@ -434,8 +356,15 @@ class Sampler:
         if draw != "newest":
             verdicts = self._filters.chosen(request.where) if request.where is not None else None
             return draw_items(index, kinds, draw, count, verdicts, rng), weights, None
+        if self._process != os.getpid():
+            raise RuntimeError(
+                f'draw="newest": expected the process {self._process} that made the replay, got '
+                f"its fork {os.getpid()}: each fork would get the same rows; draw in another mode, "
+                f"or open the replay's folder in this process"
+            )
         drawn = newest = self._newest.next(index, kinds, count)
         rest = count - len(newest.start)
+        # Fewer rows are new than the batch has: older ones fill it up.
         if rest:
             others = draw_items(index, kinds, "steps", rest, None, rng)
             chunk, start = map(np.concatenate, zip(newest[:2], others[:2], strict=True))
@@ -461,12 +390,7 @@ class Sampler:
 
 
 def _memory_of(request: Request, shapes: Shapes, out: object) -> Memory:
-    """The memory of an earlier batch.
-
-    Raises:
-        TypeError: ``out`` is no batch.
-        ValueError: It was made for another request, or this one is for whole episodes.
-    """
+    """The memory of an earlier batch of the same request, not one for whole episodes."""
     if not isinstance(out, Batch | TransitionBatch):
         raise TypeError(f"out: expected a batch of an equal request, got {type(out).__name__}")
     if isinstance(request, Episodes):
@@ -474,6 +398,10 @@ def _memory_of(request: Request, shapes: Shapes, out: object) -> Memory:
             "out: expected None for whole episodes, whose lengths differ, got a batch; leave it out"
         )
     return memory_of(out, shapes)
+
+
+def _any_episode(metadata: Mapping[str, object]) -> bool:
+    return True
 
 
 def _with_tuples(request: Request) -> Request:
@@ -498,46 +426,48 @@ def _new_maker(request: Request, storage: Storage) -> _Maker:
 
 
 class _Filters:
-    """Evaluates conditions once per episode, for each of the last few conditions.
+    """Evaluates conditions once per episode, for each of the last few conditions."""
 
-    Args:
-        storage: The storage of the episodes.
-        metadata: Returns the metadata of the chunk at a position.
-    """
-
-    def __init__(self, storage: Storage, metadata: Callable[[int], Mapping[str, object]]) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        metadata: Callable[[int], Mapping[str, object]],  # of the chunk at a position
+    ) -> None:
         self._storage = storage
         self._metadata = metadata
         self._filters: dict[object, EpisodeFilter] = {}
         self._generation = storage.generation
 
     def chosen(self, where: Where | None) -> EpisodeFilter | None:
-        """The results of a condition for all episodes stored now.
-
-        Raises:
-            TypeError: ``where`` is not a condition.
-            DamagedChunk: The metadata of an episode is damaged.
-        """
+        """The results of a condition for all episodes stored now."""
         if where is None:
             return None
         if self._generation != self._storage.generation:
             self._filters, self._generation = {}, self._storage.generation
         check_where(where)
-        key = repr(sorted(where.items())) if isinstance(where, Mapping) else where
-        if key not in self._filters:
-            if len(self._filters) >= _MAX_FILTERS:
-                self._filters.pop(next(iter(self._filters)))
-            self._filters[key] = EpisodeFilter(where)
-        index = self._storage.index
-        return self._filters[key].update(index.records, index.base, self._metadata)
+        is_mapping, index = isinstance(where, Mapping), self._storage.index
+        key: Any = repr(sorted(where.items())) if isinstance(where, Mapping) else where
+        try:
+            found = self._filters.get(key)
+        except TypeError:  # an object that is called, and cannot be hashed
+            return EpisodeFilter(where).update(index.records, index.base, self._metadata)
+        if found is None and not is_mapping:
+            key = identity_of(where)
+            found = self._filters.get(key)
+        if found is not None:
+            found.where = where
+            return found.update(index.records, index.base, self._metadata)
+        found = EpisodeFilter(where).update(index.records, index.base, self._metadata)
+        if len(self._filters) >= _MAX_FILTERS:
+            self._filters.pop(next(iter(self._filters)))
+        if not is_mapping and identity_of(where) != key:  # it changes what it refers to
+            key = where
+        self._filters[key] = found
+        return found
 
 
 def _checked_ids(ids: np.ndarray) -> np.ndarray:
-    """Check ids of rows.
-
-    Raises:
-        ValueError: They are not integers ``[B]``, B >= 1.
-    """
+    """Ids of rows, if they are integers ``[B]``, B >= 1."""
     rows = np.asarray(ids)
     if rows.ndim != 1 or rows.dtype.kind not in "iu" or not len(rows):
         raise ValueError(
@@ -548,18 +478,7 @@ def _checked_ids(ids: np.ndarray) -> np.ndarray:
 
 
 def _rows_at(chunk_index: ChunkIndex, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Find the chunks of given rows, and the index of each row in its chunk.
-
-    Args:
-        chunk_index: The index of the stored chunks.
-        ids: [B] ids of rows.
-
-    Returns:
-        Indices of the chunks [B], and of the rows in them [B].
-
-    Raises:
-        NotEnoughData: A row is no longer stored.
-    """
+    """Find the chunks [B] of rows with ids [B], and the index [B] of each row in its chunk."""
     records = chunk_index.records
     first = records["row_id"]
     index = np.searchsorted(first, ids, side="right") - 1
@@ -573,20 +492,14 @@ def _rows_at(chunk_index: ChunkIndex, ids: np.ndarray) -> tuple[np.ndarray, np.n
 
 
 def _items_at(
-    chunk_index: ChunkIndex, reader: RowReader, kind: Windows, ids: np.ndarray, *, are_whole: bool
+    chunk_index: ChunkIndex,
+    reader: RowReader,
+    kind: Windows,
+    ids: np.ndarray,  # [B] of their first rows
+    *,
+    are_whole: bool,  # items extend to the end of their episode
 ) -> Drawn:
-    """The items that begin with given rows.
-
-    Args:
-        chunk_index: The index of the stored chunks.
-        reader: Locates rows.
-        kind: The kind of items.
-        ids: [B] ids of their first rows.
-        are_whole: Items extend to the end of their episode.
-
-    Raises:
-        NotEnoughData: A row is no longer stored, or no such item begins with it.
-    """
+    """The items that begin with given rows."""
     index, place = _rows_at(chunk_index, ids)
     name = "stream_row" if kind.is_across else "first_row"
     start = chunk_index.at(index)[name] + place
@@ -609,11 +522,7 @@ def _check(is_right: np.ndarray, ids: np.ndarray, wrong: str) -> None:
 
 
 class _EpisodeReader:
-    """Reads whole episodes out of a storage.
-
-    Args:
-        storage: The storage of the chunks.
-    """
+    """Reads whole episodes out of a storage."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage

@@ -2,39 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple, cast
 
 import numpy as np
 
-from stepwell.buffers.episode import End
-from stepwell.buffers.free_memory import check_free_memory
-from stepwell.buffers.sampling.batch import (
+from ..episode import End
+from ..free_memory import check_free_memory
+from ..spec import ArrayTree, Field, Spec
+from ..storage.chunk_index import ChunkIndex
+from ..storage.item_counts import EpisodeTails, WholeEpisodes, Windows
+from .batch import (
     Batch,
     BatchFields,
     Memory,
-    Part,
     Rest,
     Seed,
     Shapes,
     batch_dtype,
-    joined_columns,
     longest_stack,
     pad_before,
     stack_copies,
     stack_views,
-    under,
 )
-from stepwell.buffers.sampling.draws import Drawn, ItemKinds
-from stepwell.buffers.sampling.requests import (
+from .draws import Drawn, ItemKinds
+from .requests import (
     Borders,
     Episodes,
     Sequences,
     check_episodes,
     check_sequences,
 )
-from stepwell.buffers.sampling.row_reader import (
+from .row_reader import (
     FIRST_ROW,
     LAST,
     ROW_ID,
@@ -43,9 +42,6 @@ from stepwell.buffers.sampling.row_reader import (
     Segments,
     spread,
 )
-from stepwell.buffers.spec import ArrayTree, Field, Spec
-from stepwell.buffers.storage.chunk_index import ChunkIndex
-from stepwell.buffers.storage.item_counts import EpisodeTails, WholeEpisodes, Windows
 
 __all__ = ["EpisodeSampler", "SequenceSampler", "Window"]
 
@@ -53,15 +49,7 @@ _FLAGS = 6  # is_first, is_last, terminated, truncated, cut, mask
 
 
 class SequenceSampler:
-    """Makes batches for one request.
-
-    Args:
-        request: The request.
-        spec: The fields of every row.
-
-    Raises:
-        ValueError: The request is invalid, in itself or for this data.
-    """
+    """Makes batches for one request."""
 
     def __init__(self, request: Sequences, spec: Spec) -> None:
         check_sequences(request)
@@ -121,11 +109,7 @@ class SequenceSampler:
         memory: Memory,
         seed: Seed,
     ) -> tuple[Batch, Rest]:
-        """A batch of drawn items, and the rest of the work on it; the storage's lock is held.
-
-        Raises:
-            DamagedChunk: Stored bytes are damaged.
-        """
+        """A batch of drawn items, and the rest of the work on it; the storage's lock is held."""
         del seed
         window = self._window
         rest: Rest = [], []
@@ -148,45 +132,13 @@ class SequenceSampler:
             field.key: reader.pick(field.name, chunk, row, at, at[:, SLOT] + row)
             for field in self._fields.state
         }
+        # The id is that of the drawn row, before which there may be other rows or padding.
         if window.burn_in or window.borders == "pad_before":
             is_across = window.borders == "cross"
             _, row, at = reader.locate(drawn.chunk, drawn.start, is_across=is_across)
         ids = at[:, ROW_ID] + row
         batch = self._batch(leaves, rows, ids, weights, state, memory)
         return batch, rest
-
-    def part(self, batch: Batch) -> Part:
-        """The arrays that `join` needs of a batch."""
-        memory = {
-            name: rows
-            for name, rows in batch.memory.items()
-            if "stacks of " + name not in batch.memory
-        }
-        columns = {"lengths": batch.lengths, "ids": batch.ids, "weights": batch.weights}
-        columns |= {"state/" + key: rows for key, rows in batch.state.items()}
-        return Part(memory, columns)
-
-    def join(self, parts: Sequence[Part], places: Sequence[np.ndarray], memory: Memory) -> Batch:
-        """The batch of all items of some parts.
-
-        Args:
-            parts: At least one.
-            places: For each part the places [B] of its items in the batch.
-            memory: Memory for the batch.
-        """
-        turned = {field.name for field in self._single if self._is_turned(field)}
-        for part, place in zip(parts, places, strict=True):
-            for name, rows in part.memory.items():
-                if name == "flags":
-                    memory[name][:, place, : rows.shape[2]] = rows
-                elif name in turned:
-                    memory[name][: len(rows), place] = rows
-                else:
-                    memory[name][place, : rows.shape[1]] = rows
-        columns = joined_columns(parts, places)
-        state = under("state/", columns)
-        lengths, ids, weights = (columns[name] for name in ("lengths", "ids", "weights"))
-        return self._batch(self._leaves(memory), lengths, ids, weights, state, memory)
 
     def _leaves(self, memory: Memory) -> dict[str, np.ndarray]:
         """The fields ``[B, rows, ...]``, and stacks ``[B, rows, k, ...]``, in the memory."""
@@ -219,6 +171,8 @@ class SequenceSampler:
         """Make the batch of fields ``[B, rows, ...]``."""
         is_first, *ends, mask = memory["flags"]
         following: dict[str, np.ndarray] | None = None
+        # A row holds the results of the step before it. A transition has those of its own step,
+        # which are one row later; an episode's last row begins none.
         if self._is_shifted:
             mask = mask[:, :-1] & mask[:, 1:] & ~ends[0][:, :-1]
             is_first, ends = is_first[:, :-1], [rows[:, 1:] for rows in ends]
@@ -309,41 +263,24 @@ class SequenceSampler:
 
 
 class _Runs(NamedTuple):
-    """The rows of drawn sequences, without a burn-in and frames before them.
+    """The rows of drawn sequences, without a burn-in and frames before them."""
 
-    Args:
-        chunk: [B] index of the chunk that holds the last row.
-        place: [B] that row in the chunk.
-        at: [B, 8] the chunk's row in the reader's table.
-        first: [B] first row, counted in the episode or, across episodes, in the stream.
-        last: [B] last row.
-        head: [B] first row that can precede them.
-    """
-
-    chunk: np.ndarray
-    place: np.ndarray
-    at: np.ndarray
-    first: np.ndarray
-    last: np.ndarray
-    head: np.ndarray | int
+    chunk: np.ndarray  # [B] index of the chunk that holds the last row
+    place: np.ndarray  # [B] that row in the chunk
+    at: np.ndarray  # [B, 8] the chunk's row in the reader's table
+    first: np.ndarray  # [B] first row, counted in the episode or, across episodes, in the stream
+    last: np.ndarray  # [B] last row
+    head: np.ndarray | int  # [B] first row that can precede them
 
 
 class Window(NamedTuple):
-    """The shape of a sequence, in stored rows.
-
-    Args:
-        borders: Rule at the borders of episodes.
-        length: Rows that are learned from.
-        shift: 1 if each row also needs the next one, else 0.
-        burn_in: Rows before.
-        frames: Frames of a stack before the first of these rows.
-    """
+    """The shape of a sequence, in stored rows."""
 
     borders: Borders
-    length: int
-    shift: int
-    burn_in: int
-    frames: int
+    length: int  # rows that are learned from
+    shift: int  # 1 if each row also needs the next one, else 0
+    burn_in: int  # rows before
+    frames: int  # of a stack before the first of these rows
 
     @property
     def rows(self) -> int:
@@ -357,11 +294,7 @@ class Window(NamedTuple):
         return (1 if is_padded else self.length) + self.shift
 
     def kinds(self, stride: int = 1) -> ItemKinds:
-        """The kinds of such sequences.
-
-        Args:
-            stride: Distance of the first rows.
-        """
+        """The kinds of such sequences; `stride` is the distance of their first rows."""
         item, reach = self._item, 1
         context = self.burn_in + self.frames
         if self.borders == "pad_before":
@@ -399,12 +332,7 @@ class Window(NamedTuple):
         return _Runs(chunk, place, at, first, last, head)
 
     def part(self, runs: _Runs, frames: int) -> tuple[np.ndarray, np.ndarray]:
-        """The number of stored rows of sequences, and their output rows in ``[B, frames + rows]``.
-
-        Args:
-            runs: The sequences.
-            frames: Additional rows before the first one.
-        """
+        """The number of stored rows of runs, and their output rows in ``[B, frames + rows]``."""
         first, begin, width = runs.first, runs.first, frames + self.rows
         context = self.burn_in + frames
         if context:
@@ -419,15 +347,8 @@ class Window(NamedTuple):
 def _fill_flags(
     flags: np.ndarray, index: ChunkIndex, segments: Segments, rows: np.ndarray, target: np.ndarray
 ) -> bool:
-    """Set the flags of gathered rows; returns True if no row is padding.
-
-    Args:
-        flags: [6, rows] bool, overwritten.
-        index: The index of the chunks.
-        segments: The segments of the rows.
-        rows: [B] how many rows each sequence has.
-        target: [B] the first one.
-    """
+    """Set the flags of gathered rows; returns True if no row is padding."""
+    # flags: [6, rows] bool, overwritten. rows: [B] of each sequence. target: [B] the first one.
     flags[:5] = False
     chunk, at, start = segments[:3]
     of = (start == -at[:, FIRST_ROW]).nonzero()[0]
@@ -451,13 +372,8 @@ def _clear(rows: np.ndarray, mask: np.ndarray) -> None:
 
 
 def _fill_mask(mask: np.ndarray, target: np.ndarray, count: np.ndarray) -> bool:
-    """Mark the output rows of runs; return True if these are all rows.
-
-    Args:
-        mask: [rows] bool, overwritten.
-        target: [R] first row of each run.
-        count: [R] rows of it.
-    """
+    """Mark the output rows of runs; return True if these are all rows."""
+    # mask: [rows] bool, overwritten. target: [R] first row of each run. count: [R] its rows.
     if int(count.sum()) == len(mask):
         mask[:] = True
         return True
@@ -469,15 +385,7 @@ def _fill_mask(mask: np.ndarray, target: np.ndarray, count: np.ndarray) -> bool:
 
 
 class EpisodeSampler:
-    """Makes batches for one request.
-
-    Args:
-        request: The request.
-        spec: The fields of every row.
-
-    Raises:
-        ValueError: The request is invalid, in itself or for this data.
-    """
+    """Makes batches for one request."""
 
     def __init__(self, request: Episodes, spec: Spec) -> None:
         check_episodes(request)
@@ -509,12 +417,7 @@ class EpisodeSampler:
         memory: Memory,
         seed: Seed,
     ) -> tuple[Batch, Rest]:
-        """A batch of drawn items, and the rest of the work on it; the storage's lock is held.
-
-        Raises:
-            DamagedChunk: Stored bytes are damaged.
-            MemoryError: The batch would not fit in the memory that is free.
-        """
+        """A batch of drawn items, and the rest of the work on it; the storage's lock is held."""
         records = index.at(drawn.chunk)
         rows = records["first_row"] + records["rows"] - drawn.start
         most = int(rows.max()) * len(rows) * self._spec.row_bytes
@@ -523,23 +426,6 @@ class EpisodeSampler:
         shapes = sampler.shapes(len(rows)).items()
         memory = {name: np.empty(shape, dtype) for name, (shape, dtype) in shapes}
         return sampler.make(reader, index, drawn, weights, memory, seed)
-
-    def part(self, batch: Batch) -> Part:
-        """The arrays that `join` needs of a batch."""
-        return self._of_length(1).part(batch)
-
-    def join(self, parts: Sequence[Part], places: Sequence[np.ndarray], memory: Memory) -> Batch:
-        """The batch of all episodes of some parts, which may have other lengths.
-
-        Raises:
-            MemoryError: The batch would not fit in the memory that is free.
-        """
-        rows, count = max(part.memory["flags"].shape[2] for part in parts), sum(map(len, places))
-        check_free_memory(rows * count * self._spec.row_bytes, f"a batch of {count} episodes")
-        sampler = self._of_length(rows - self._shift)
-        shapes = sampler.shapes(count).items()
-        memory = {name: np.zeros(shape, dtype) for name, (shape, dtype) in shapes}
-        return sampler.join(parts, places, memory)
 
     def _of_length(self, length: int) -> SequenceSampler:
         batch_size, align, stack, fields, time_major, _ = self._request

@@ -10,13 +10,23 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["Prepared", "ToTensors", "load_torch"]
+__all__ = ["Prepared", "ToTensors", "as_array", "load_torch"]
 
 _DTYPES = frozenset(
     "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float16 float32 float64 complex64 "
     "complex128".split()
 )
 _NOT_FOR_TENSORS = "memory"  # the field of a batch that says where `out=` puts the next one
+
+
+def as_array(value: Any) -> np.ndarray:
+    """A tensor of any device, with or without a graph, or another object, as an array."""
+    # NumPy has no bfloat16: these numbers become float32, which holds each of them.
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+        value = (value.float() if str(value.dtype) == "torch.bfloat16" else value).numpy()
+    array = np.asarray(value)
+    return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
 
 
 class _View(NamedTuple):
@@ -27,35 +37,26 @@ class _View(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """A batch on its way to its device.
+    """A batch on its way to its device."""
 
-    Args:
-        tree: The batch, with a `_View` for each array.
-        tensors: The tensors that the views refer to.
-    """
-
-    tree: object
-    tensors: list[Any]
+    tree: object  # the batch, with a `_View` for each array
+    tensors: list[Any]  # that the views refer to
 
 
 class ToTensors:
-    """Converts the arrays of a batch to tensors, in a batch of the same type and nesting.
+    """Converts the arrays of a batch to tensors, in a batch of the same type and nesting."""
 
-    On the CPU tensors share the arrays' memory. Views stay views: memory that several arrays share,
-    such as the frames of stacked observations, is moved once. Arrays that torch cannot share
-    (read-only, of another byte order, with a negative stride) are copied.
+    # On the CPU tensors share the arrays' memory. Views stay views: memory that several arrays
+    # share, such as the frames of stacked observations, is moved once. Arrays that torch cannot
+    # share (read-only, of another byte order, with a negative stride) are copied.
 
-    Args:
-        device: Device of the tensors, as torch names it: ``"cuda"``, ``"cuda:1"``; None leaves them
-            on the CPU.
-        pin_memory: Copy them to pinned memory first, which is copied to the device asynchronously.
-
-    Raises:
-        ImportError: PyTorch is not installed.
-        ValueError: There is no such device, or no CUDA device to pin memory for.
-    """
-
-    def __init__(self, device: object = None, pin_memory: bool = False) -> None:
+    def __init__(
+        self,
+        # as torch names it: "cuda", "cuda:1"; None leaves the tensors on the CPU
+        device: object = None,
+        # copy to pinned memory first, which is copied to the device asynchronously
+        pin_memory: bool = False,
+    ) -> None:
         self._torch = load_torch("to='torch'")
         self._device: Any = None if device is None else _device(self._torch, device)
         self._is_pinned = pin_memory
@@ -72,11 +73,7 @@ class ToTensors:
         return self._is_pinned or (self._device is not None and self._device.type != "cpu")
 
     def __call__(self, batch: object) -> Any:
-        """Return the batch with tensors. Any, as the batch's annotations are arrays.
-
-        Raises:
-            TypeError: Torch does not support an array's dtype.
-        """
+        """Return the batch with tensors. Any, as the batch's annotations are arrays."""
         return self.finish(self.prepare(batch))
 
     def prepare(self, batch: object) -> Prepared:
@@ -101,11 +98,7 @@ class ToTensors:
 
 
 class _Owners:
-    """The arrays that a batch's arrays are parts of, each to be moved once.
-
-    Args:
-        batch: The batch of the arrays.
-    """
+    """The arrays that a batch's arrays are parts of, each to be moved once."""
 
     def __init__(self, batch: object) -> None:
         self.arrays: list[np.ndarray] = []
@@ -116,11 +109,7 @@ class _Owners:
             self._shown[owner] = self._shown.get(owner, 0) + array.nbytes
 
     def view(self, array: np.ndarray, path: str) -> _View:
-        """Locate an array in `arrays`.
-
-        Raises:
-            TypeError: Torch does not support its dtype.
-        """
+        """Locate an array in `arrays`."""
         native = array.dtype.newbyteorder("=")
         if native.name not in _DTYPES:
             raise TypeError(
@@ -145,11 +134,7 @@ class _Owners:
 
 
 def load_torch(wanted_for: str) -> ModuleType:
-    """Import PyTorch.
-
-    Raises:
-        ImportError: It is not installed.
-    """
+    """Import PyTorch."""
     try:
         return importlib.import_module("torch")
     except ModuleNotFoundError as error:

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from stepwell.buffers.sampling.epoch import Epoch
-from stepwell.buffers.sampling.requests import BatchRequest, BatchT, Episodes, Request
-from stepwell.buffers.sampling.tensors import ToTensors, load_torch
-from stepwell.buffers.storage.protocol import Storage
+from ..storage.protocol import Storage
+from ..whole_numbers import check_whole
+from .epoch import Epoch, check_shard
+from .requests import BatchRequest, BatchT, Episodes, Request
+from .tensors import ToTensors, load_torch
 
 __all__ = ["torch_dataset"]
 
@@ -109,15 +110,14 @@ class _Plan(NamedTuple):
 
 
 class _Draws:
-    """Makes the batches of a worker, in any process.
+    """Makes the batches of a worker, in any process."""
 
-    Args:
-        replay: The replay to draw from.
-        reopen: Opens its folder in another process; None where it has none.
-        plan: The request and its options.
-    """
-
-    def __init__(self, replay: _Replay, reopen: _Reopen | None, plan: _Plan) -> None:
+    def __init__(
+        self,
+        replay: _Replay,
+        reopen: _Reopen | None,  # opens its folder in another process; None where it has none
+        plan: _Plan,  # the request and its options
+    ) -> None:
         self._replay: _Replay | None = replay
         self._process = os.getpid()
         self._reopen = reopen
@@ -189,11 +189,7 @@ class _Draws:
         return nullcontext(self._replay)
 
     def _check_unchanged(self, replay: _Replay) -> None:
-        """All workers must divide the same items.
-
-        Raises:
-            ValueError: The replay has changed since the dataset was made.
-        """
+        """Refuse a replay that has changed: all workers must divide the same items."""
         there, then = (replay.steps, len(replay)), (self._plan.steps, self._plan.stored_steps)
         if there != then:
             raise ValueError(
@@ -204,40 +200,28 @@ class _Draws:
 
 
 def _check(request: Request, seed: int, epoch: bool, shard: tuple[int, int], stride: int) -> None:
-    """Refuse invalid arguments.
-
-    Raises:
-        ValueError: An argument is invalid.
-    """
+    """Refuse invalid arguments."""
     draw = "episodes" if isinstance(request, Episodes) else request.draw
     if draw in ("newest", "priorities") and not epoch:
         raise ValueError(
             f"draw={draw!r}: expected a mode without state, which workers cannot share; use "
             f"replay.loader"
         )
-    if not 0 <= shard[0] < shard[1]:
-        raise ValueError(
-            f"shard: expected the number of a share, from 0 on, and the number of shares, got "
-            f"{shard}"
-        )
+    check_shard(shard)
+    check_whole("stride", stride, 1)
+    check_whole("seed", seed, 0)
     if stride != 1 and not epoch:
         raise ValueError(f"stride: expected 1 without epoch=True, got {stride}; leave it out")
-    if seed < 0:
-        raise ValueError(f"seed: expected a whole number >= 0, got {seed}")
 
 
 @cache
 def _dataset_class() -> Any:
-    """The class of the datasets, made when PyTorch is first needed.
-
-    Raises:
-        ImportError: PyTorch is not installed.
-    """
+    """The class of the datasets, made when PyTorch is first needed."""
     load_torch("torch_dataset")
     data = importlib.import_module("torch.utils.data")
     base: Any = data.IterableDataset
 
-    class TorchDataset(base):  # type: ignore[misc]
+    class TorchDataset(base):
         """The dataset that `torch_dataset` returns."""
 
         def __init__(self, draws: _Draws) -> None:

@@ -6,31 +6,29 @@ Reinforcement Learning (2018), section 7.1.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple, TypeAlias, cast
 
 import numpy as np
 
-from stepwell.buffers.episode import End
-from stepwell.buffers.sampling.batch import (
+from ..episode import End
+from ..spec import Field, Spec
+from ..storage.chunk_index import ChunkIndex
+from ..storage.item_counts import EpisodeTails, WholeEpisodes, Windows
+from .batch import (
     BatchFields,
     Memory,
-    Part,
     Rest,
     Seed,
     Shapes,
     TransitionBatch,
-    joined_columns,
     longest_stack,
-    named_leaves,
     pad_before,
-    under,
 )
-from stepwell.buffers.sampling.draws import Drawn, ItemKinds
-from stepwell.buffers.sampling.hindsight import Relabeller, Steps
-from stepwell.buffers.sampling.requests import Transitions, check_transitions
-from stepwell.buffers.sampling.row_reader import (
+from .draws import Drawn, ItemKinds
+from .hindsight import Relabeller, Steps
+from .requests import Transitions, check_transitions
+from .row_reader import (
     FIRST_ROW,
     LAST,
     PREVIOUS,
@@ -39,13 +37,9 @@ from stepwell.buffers.sampling.row_reader import (
     RowReader,
     Segments,
 )
-from stepwell.buffers.spec import Field, Spec
-from stepwell.buffers.storage.chunk_index import ChunkIndex
-from stepwell.buffers.storage.item_counts import EpisodeTails, WholeEpisodes, Windows
 
 __all__ = ["TransitionSampler"]
 
-_COLUMNS = ("discount", "terminated", "truncated", "cut", "steps", "ids", "weights")
 _TERMINATED, _TRUNCATED = int(End.TERMINATED), int(End.TRUNCATED)
 
 
@@ -55,29 +49,15 @@ the row in that, the chunk's row in the reader's table, and the row's slot."""
 
 
 class _Observed(NamedTuple):
-    """A field of the observations.
-
-    Args:
-        field: The field.
-        k: Frames of its stacks.
-        is_joined: The frames that both observations share are copied once.
-    """
+    """A field of the observations."""
 
     field: Field
-    k: int
-    is_joined: bool
+    k: int  # frames of its stacks
+    is_joined: bool  # the frames that both observations share are copied once
 
 
 class TransitionSampler:
-    """Makes batches for one request.
-
-    Args:
-        request: The request.
-        spec: The fields of every row.
-
-    Raises:
-        ValueError: The request is invalid, in itself or for this data.
-    """
+    """Makes batches for one request."""
 
     def __init__(self, request: Transitions, spec: Spec) -> None:
         check_transitions(request)
@@ -107,11 +87,7 @@ class TransitionSampler:
         )
 
     def kinds(self, stride: int = 1) -> ItemKinds:
-        """The kinds of its items.
-
-        Args:
-            stride: Distance of the first rows.
-        """
+        """The kinds of its items; `stride` is the distance of their first rows."""
         if stride == 1:
             return self._kinds
         return self._kinds._replace(every=Windows(2, self._frames, stride))
@@ -137,15 +113,12 @@ class TransitionSampler:
         memory: Memory,
         seed: Seed,
     ) -> tuple[TransitionBatch, Rest]:
-        """A batch of drawn items, and the rest of the work on it; the storage's lock is held.
-
-        Raises:
-            DamagedChunk: Stored bytes are damaged.
-        """
+        """A batch of drawn items, and the rest of the work on it; the storage's lock is held."""
         first, last, steps = self._ends(reader, drawn)
         chunk, place, at, _ = last
         terminated, truncated, cut = np.zeros((3, len(steps)), np.bool_)
         discount = self._powers.take(steps)
+        # Few transitions reach the last row of their episode, and only these can have ended it.
         of = (place == at[:, LAST]).nonzero()[0]
         if len(of):
             end = index.records["end"][chunk[of]]
@@ -161,6 +134,7 @@ class TransitionSampler:
         for key, name in self._extras:
             extras[key] = chosen[name]
         info: dict[str, np.ndarray] = {}
+        # Infos come with the results of a step, actions and extras with the row it starts from.
         for key, name in self._info:
             info[key] = reader.pick(name, *last)
         before, after, rest = self._observe(reader, memory, drawn.start, first, last, steps)
@@ -184,48 +158,6 @@ class TransitionSampler:
             memory=memory,
         )
         return batch, rest
-
-    def part(self, batch: TransitionBatch) -> Part:
-        """The arrays that `join` needs of a batch."""
-        columns = {name: getattr(batch, name) for name in _COLUMNS}
-        if self._is_rewarded:
-            columns["reward"] = batch.reward
-        columns |= dict(named_leaves("action", batch.action))
-        columns |= {"extra/" + key: rows for key, rows in batch.extras.items()}
-        columns |= {"info/" + key: rows for key, rows in batch.info.items()}
-        return Part(dict(batch.memory), columns)
-
-    def join(
-        self, parts: Sequence[Part], places: Sequence[np.ndarray], memory: Memory
-    ) -> TransitionBatch:
-        """The batch of all items of some parts.
-
-        Args:
-            parts: At least one.
-            places: For each part the places [B] of its items in the batch.
-            memory: Memory for the batch.
-        """
-        before: Memory = {}
-        after: Memory = {}
-        for field, k, is_joined in self._observed:
-            rows = memory[field.name]
-            for part, place in zip(parts, places, strict=True):
-                if is_joined:
-                    rows[place] = part.memory[field.name]
-                else:
-                    rows[:, place] = part.memory[field.name]
-            before[field.name], after[field.name] = _both(rows, k, is_joined)
-        columns = joined_columns(parts, places)
-        return TransitionBatch(
-            observation=self._fields.observation(before),
-            action=self._fields.action(columns),
-            reward=cast("np.ndarray", columns.get("reward")),
-            next_observation=self._fields.observation(after),
-            info=under("info/", columns),
-            extras=under("extra/", columns),
-            memory=memory,
-            **{name: columns[name] for name in _COLUMNS},
-        )
 
     def _ends(self, reader: RowReader, drawn: Drawn) -> tuple[_Rows, _Rows, np.ndarray]:
         """The rows t and t + k of each transition, and k."""
@@ -271,11 +203,8 @@ class TransitionSampler:
         last: _Rows,
         steps: np.ndarray,
     ) -> tuple[Memory, Memory, Rest]:
-        """Copy small observations, and plan the copies of large ones, a run of rows for each.
-
-        Returns:
-            By name the observations, and the next ones.
-        """
+        """Copy small observations, and plan the copies of large ones, a run of rows for each."""
+        # Returns the observations by name, and the next ones.
         before: Memory = {}
         after: Memory = {}
         rest: Rest = [], []

@@ -23,9 +23,9 @@ from zlib import crc32
 
 import numpy as np
 
-from stepwell.buffers.errors import StoreCorrupt
-from stepwell.buffers.json_values import check_extent, items, parse, whole
-from stepwell.buffers.json_values import text as checked_text
+from ..errors import StoreCorrupt
+from ..json_values import check_extent, items, parse, whole
+from ..json_values import text as checked_text
 
 __all__ = ["pack", "unpack"]
 
@@ -36,16 +36,7 @@ _DTYPE_NAME = re.compile(r"[<|][A-Za-z][0-9]{0,9}(\[[0-9]{0,9}[A-Za-z]{1,2}\])?"
 
 
 def pack(state: Mapping[str, object]) -> bytes:
-    """The bytes of nested mappings and lists of plain JSON values and numpy arrays.
-
-    Raises:
-        TypeError: Something else is in it.
-
-    Example:
-        >>> state = {"step": 7, "priorities": np.array([0.5, 1.0])}
-        >>> unpack(pack(state), "a checkpoint")
-        {'step': 7, 'priorities': array([0.5, 1. ])}
-    """
+    """The bytes of nested mappings and lists of plain JSON values and numpy arrays."""
     arrays: list[bytes] = []
     tree = _without_arrays(state, arrays)
     try:
@@ -62,11 +53,7 @@ def pack(state: Mapping[str, object]) -> bytes:
 
 
 def unpack(data: bytes, where: str) -> dict[str, Any]:
-    """The state in the bytes of a file; its arrays own their memory.
-
-    Raises:
-        StoreCorrupt: The bytes are damaged, or not made by `pack`.
-    """
+    """The state in the bytes of a file; its arrays own their memory."""
     if len(data) < _HEAD.size or not data.startswith(_MAGIC):
         raise StoreCorrupt(f"{where} is no checkpoint of a replay; remove it, or restore it")
     _, crc, length = _HEAD.unpack_from(data)
@@ -121,22 +108,14 @@ def _with_arrays(value: Any, arrays: _ArrayReader) -> Any:
 
 
 class _ArrayReader:
-    """The arrays of a file, one after the other, as `_without_arrays` found them.
-
-    Args:
-        memory: Their bytes.
-    """
+    """The arrays of a file, one after the other, as `_without_arrays` found them."""
 
     def __init__(self, memory: memoryview) -> None:
         self._memory = memory
         self._taken = 0
 
     def take(self, entry: object) -> np.ndarray:
-        """A copy of the next array.
-
-        Raises:
-            ValueError: The entry describes something else, or another offset.
-        """
+        """A copy of the next array; ValueError if the entry describes something else."""
         name, lengths, offset, nbytes = items(entry, _ARRAY, 4)
         dtype = _plain_dtype(checked_text(name, "dtype of an array"))
         shape = tuple(

@@ -29,11 +29,11 @@ from typing import NamedTuple, TypeAlias, cast
 import numpy as np
 import zstandard
 
-from stepwell.buffers import json_values, native
-from stepwell.buffers.episode import Chunk
-from stepwell.buffers.errors import SpecMismatch, StoreCorrupt
-from stepwell.buffers.spec import IMAGE_BYTES, Field, Spec
-from stepwell.buffers.storage import deltas
+from .. import json_values, native
+from ..episode import Chunk
+from ..errors import SpecMismatch, StoreCorrupt
+from ..spec import IMAGE_BYTES, Field, Spec
+from . import deltas
 
 __all__ = [
     "BlockCache",
@@ -91,11 +91,7 @@ _NARROWER = {
 
 
 class ChunkEncoder:
-    """Encodes chunks as bytes. Not safe to share between threads.
-
-    Args:
-        spec: The fields that every chunk must have.
-    """
+    """Encodes chunks as bytes. Not safe to share between threads."""
 
     def __init__(self, spec: Spec) -> None:
         self._fields = [
@@ -121,11 +117,7 @@ class ChunkEncoder:
         )
 
     def encode(self, chunk: Chunk) -> list[Part]:
-        """The chunk's bytes, in parts to be written one after the other.
-
-        Raises:
-            SpecMismatch: A field is missing, or has another dtype or shape than in the Spec.
-        """
+        """The chunk's bytes, in parts to be written one after the other; its fields are checked."""
         metadata = _metadata_text(chunk.metadata)
         offset = self._head.size + len(metadata)
         padding = _padding(offset)
@@ -181,17 +173,17 @@ class Coding(NamedTuple):
 
 
 class ChunkDecoder:
-    """Reads rows out of the bytes that `ChunkEncoder` made. Safe to share between threads.
+    """Reads rows out of the bytes that `ChunkEncoder` made. Safe to share between threads."""
 
-    Bytes from outside this process' memory must be checked by `check` first.
+    # Bytes from outside this process' memory must be checked by `check` first.
 
-    Args:
-        spec: The fields that the chunks were written with.
-        cache_bytes: Memory for deltas that were decompressed, to use them again: they are a small
-            part of their rows.
-    """
-
-    def __init__(self, spec: Spec, cache_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        spec: Spec,
+        # memory for deltas that were decompressed, to use them again: they are a small part of
+        # their rows
+        cache_bytes: int = 0,
+    ) -> None:
         self.spec = spec
         self._fields = spec.fields
         self._head = struct.Struct(_head_format(spec))
@@ -219,11 +211,7 @@ class ChunkDecoder:
         return least
 
     def check_head(self, buffer: Buffer, origin: int, nbytes: int) -> None:
-        """Refuse a head whose length, or number of fields, is not the expected one.
-
-        Raises:
-            StoreCorrupt: No `ChunkEncoder` made this.
-        """
+        """Refuse a head whose length, or number of fields, is not the expected one."""
         fields, metadata = _HEADER.unpack_from(cast("bytes", buffer), origin)
         if fields != len(self._fields) or self._head.size + metadata != nbytes:
             raise StoreCorrupt(
@@ -232,19 +220,9 @@ class ChunkDecoder:
             )
 
     def check(self, buffer: Buffer, origin: int, nbytes: int, rows: int) -> None:
-        """Refuse a chunk whose fields do not fit in its bytes.
-
-        Checks every size and offset, and decodes no row.
-
-        Args:
-            buffer: Memory that holds the chunk.
-            origin: Offset of the chunk in it.
-            nbytes: Length of the chunk.
-            rows: Rows that were written into it.
-
-        Raises:
-            StoreCorrupt: No `ChunkEncoder` made this.
-        """
+        """Refuse a chunk whose fields do not fit in its bytes."""
+        # Checks every size and offset, and decodes no row. The chunk lies at `origin`, `nbytes`
+        # long.
         core = native.core
         if core is not None and core.is_chunk(
             cast("bytes", buffer), origin, nbytes, rows, self._forms
@@ -280,11 +258,7 @@ class ChunkDecoder:
             least = offset + size
 
     def check_whole(self, buffer: Buffer, origin: int, nbytes: int, rows: int) -> None:
-        """`check` a chunk of whose head nothing was checked before.
-
-        Raises:
-            StoreCorrupt: No `ChunkEncoder` made this.
-        """
+        """`check` a chunk of whose head nothing was checked before."""
         if nbytes < self._head.size:
             raise StoreCorrupt(f"it has {nbytes} bytes, expected {self._head.size} or more")
         _, metadata = _HEADER.unpack_from(cast("bytes", buffer), origin)
@@ -292,11 +266,7 @@ class ChunkDecoder:
         self.check(buffer, origin, nbytes, rows)
 
     def check_codecs(self, buffer: Buffer, origin: int) -> None:
-        """Refuse a chunk, accepted by `check`, whose fields have other codecs than in the Spec.
-
-        Raises:
-            SpecMismatch: With the first such field.
-        """
+        """Refuse a chunk, accepted by `check`, whose fields have other codecs than in the Spec."""
         view = memoryview(cast("bytes", buffer))
         tags = view[origin + _HEADER.size : origin + self._head.size : _FIELD.size].tobytes()
         if tags == self._tags:
@@ -310,11 +280,7 @@ class ChunkDecoder:
                 )
 
     def check_rows(self, buffer: Buffer, origin: int, rows: int) -> None:
-        """Decode every row of a chunk, which `check` has accepted.
-
-        Raises:
-            StoreCorrupt: A compressed block does not hold its rows.
-        """
+        """Decode every row of a chunk, which `check` has accepted."""
         source = memoryview(cast("bytes", buffer))
         for coding, offset in self.fields(buffer, origin, rows):
             if not coding.block_rows:
@@ -326,21 +292,13 @@ class ChunkDecoder:
                 self.decode_rows(source, coding, offset, rows, start, count, part)
 
     def metadata(self, buffer: Buffer, origin: int) -> Mapping[str, object]:
-        """The metadata of the chunk that begins at ``origin``.
-
-        Raises:
-            StoreCorrupt: It is no JSON object.
-        """
+        """The metadata of the chunk that begins at ``origin``."""
         _, nbytes = _HEADER.unpack_from(cast("bytes", buffer), origin)
         start = origin + self._head.size
         return _parsed_metadata(bytes(memoryview(cast("bytes", buffer))[start : start + nbytes]))
 
     def check_metadata(self, buffer: Buffer, origin: int) -> None:
-        """Refuse a chunk, accepted by `check`, whose metadata are no JSON object.
-
-        Raises:
-            StoreCorrupt: They are none.
-        """
+        """Refuse a chunk, accepted by `check`, whose metadata are no JSON object."""
         _, nbytes = _HEADER.unpack_from(cast("bytes", buffer), origin)
         start = origin + self._head.size
         text = memoryview(cast("bytes", buffer))[start : start + nbytes]
@@ -350,15 +308,8 @@ class ChunkDecoder:
             self._parsed = bytes(text) if nbytes <= _MOST_REMEMBERED else b""
 
     def fields(self, buffer: Buffer, origin: int, rows: int) -> list[tuple[Coding, int]]:
-        """The coding of each field and the offset of its rows, in the order of the Spec.
-
-        Compressed rows of which no block became smaller are raw rows behind the blocks' ends.
-
-        Args:
-            buffer: Memory that holds the chunk.
-            origin: Offset of the chunk in the memory.
-            rows: Rows that were written into the chunk.
-        """
+        """The coding of each field and the offset of its rows, in the order of the Spec."""
+        # Compressed rows of which no block became smaller are raw rows behind the blocks' ends.
         values = self._head.unpack_from(cast("bytes", buffer), origin)
         found: list[tuple[Coding, int]] = []
         for codings, tag, name, block_rows, offset, size in zip(
@@ -379,21 +330,12 @@ class ChunkDecoder:
         self,
         buffer: Buffer,
         coding: Coding,
-        offset: int,
-        rows: int,
-        start: int,
-        out: np.ndarray,
+        offset: int,  # of the field in the memory
+        rows: int,  # that were written into the chunk
+        start: int,  # first row to copy, counted within the chunk
+        out: np.ndarray,  # C-contiguous [n, *shape], in the field's dtype where it is compressed
     ) -> None:
-        """Copy rows ``start .. start + len(out)`` of one field into ``out``.
-
-        Args:
-            buffer: Memory that holds the chunk.
-            coding: How the rows are stored.
-            offset: Offset of the field in the memory.
-            rows: Rows that were written into the chunk.
-            start: First row to copy, counted within the chunk.
-            out: C-contiguous array ``[n, *shape]``, in the field's dtype where it is compressed.
-        """
+        """Copy rows ``start .. start + len(out)`` of one field into ``out``."""
         dtype, row_bytes, block_rows, _ = coding
         if block_rows:
             source = memoryview(cast("bytes", buffer))
@@ -411,22 +353,13 @@ class ChunkDecoder:
     def read_many(
         self,
         buffer: Buffer,
-        origins: np.ndarray,
-        stored_rows: np.ndarray,
-        rows: np.ndarray,
-        field: int,
-        out: np.ndarray,
+        origins: np.ndarray,  # [n] offsets of the chunks
+        stored_rows: np.ndarray,  # [n] that were written into each
+        rows: np.ndarray,  # [n] to copy of each, 1 or more
+        field: int,  # number of the field in the Spec
+        out: np.ndarray,  # C-contiguous [sum of rows, *shape] in the field's dtype
     ) -> None:
-        """Copy the first rows of one field of many chunks, which lie in the same memory.
-
-        Args:
-            buffer: Memory that holds the chunks.
-            origins: [n] offsets of the chunks.
-            stored_rows: [n] rows that were written into each.
-            rows: [n] rows to copy of each, 1 or more.
-            field: Number of the field in the Spec.
-            out: C-contiguous array ``[sum of rows, *shape]`` in the field's dtype.
-        """
+        """Copy the first rows of one field of many chunks, which lie in the same memory."""
         memory = np.frombuffer(cast("bytes", buffer), np.uint8)
         places = origins[:, None] + np.arange(
             _HEADER.size + field * _FIELD.size, _HEADER.size + (field + 1) * _FIELD.size
@@ -458,23 +391,13 @@ class ChunkDecoder:
         self,
         source: memoryview,
         coding: Coding,
-        offset: int,
-        rows: int,
-        start: int,
+        offset: int,  # of the field in the memory
+        rows: int,  # of the chunk
+        start: int,  # first row to decode
         count: int,
-        target: memoryview,
+        target: memoryview,  # receives their bytes
     ) -> None:
-        """Decode the blocks that hold ``count`` rows of a compressed field.
-
-        Args:
-            source: Memory that holds the chunk.
-            coding: How the rows are stored.
-            offset: Offset of the field in the memory.
-            rows: Rows of the chunk.
-            start: First row to decode.
-            count: Number of rows to decode.
-            target: Receives their bytes.
-        """
+        """Decode the blocks that hold ``count`` rows of a compressed field."""
         _, row_bytes, block_rows, has_deltas = coding
         data, stop = offset + 4 * -(-rows // block_rows), start + count
         for block in range(start // block_rows, (stop - 1) // block_rows + 1):
@@ -500,24 +423,14 @@ class ChunkDecoder:
     def _decode_deltas(
         self,
         source: memoryview,
-        begin: int,
-        stop: int,
+        begin: int,  # first byte of the block
+        stop: int,  # the byte after its last one
         row_bytes: int,
-        rows: int,
+        rows: int,  # of the block
         start: int,
         target: memoryview,
     ) -> None:
-        """Fill ``target`` with rows of a compressed block, from ``start`` on.
-
-        Args:
-            source: Memory that holds the chunk.
-            begin: First byte of the block.
-            stop: The byte after its last one.
-            row_bytes: Length of a row.
-            rows: Rows of the block.
-            start: First row to decode.
-            target: Receives the bytes of rows.
-        """
+        """Fill ``target`` with rows of a compressed block, from ``start`` on."""
         packed = source[begin:stop].tobytes()
         changes = self.cache.get(packed)
         if changes is None:
@@ -575,13 +488,9 @@ class ChunkDecoder:
 
 
 class BlockCache:
-    """Contents of compressed blocks, up to a number of bytes; the oldest are forgotten first.
+    """Contents of compressed blocks, up to a number of bytes; the oldest are forgotten first."""
 
-    They are found by the compressed bytes themselves, so none can ever be out of date.
-
-    Args:
-        most: The number of bytes.
-    """
+    # They are found by the compressed bytes themselves, so none can ever be out of date.
 
     def __init__(self, most: int) -> None:
         self._most = self._room = most
@@ -630,11 +539,7 @@ def head_bytes(buffer: Buffer) -> int:
 
 
 def metadata_in(buffer: Buffer) -> Mapping[str, object]:
-    """The metadata of the chunk at the beginning of the memory, whatever its fields are.
-
-    Raises:
-        StoreCorrupt: They are no JSON object.
-    """
+    """The metadata of the chunk at the beginning of the memory, whatever its fields are."""
     return _parsed_metadata(bytes(metadata_text_in(buffer)))
 
 
@@ -646,15 +551,8 @@ def metadata_text_in(buffer: Buffer) -> Part:
 
 
 def with_metadata(buffer: Buffer, metadata: Mapping[str, object]) -> list[Part]:
-    """The same chunk with other metadata, in two parts; its rows are not copied.
-
-    Args:
-        buffer: A whole chunk, which `ChunkDecoder.check_whole` has accepted.
-        metadata: JSON-able facts.
-
-    Raises:
-        StoreCorrupt: Its rows do not begin at a multiple of 8.
-    """
+    """The same chunk with other metadata, in two parts; its rows are not copied."""
+    # `check_whole` has accepted the chunk.
     source = memoryview(cast("bytes", buffer))
     fields, nbytes = _HEADER.unpack_from(source)
     text = _metadata_text(metadata)
@@ -693,10 +591,8 @@ def _head_format(spec: Spec) -> str:
 
 
 def _rows_of(chunk: Chunk, field: Field, dtype: np.dtype[np.generic], count: int) -> np.ndarray:
-    """The rows of one field, contiguous and in the given dtype, which is little-endian.
-
-    Their dtype and shape are checked: a wrong cast would be permanent.
-    """
+    """The rows of one field, contiguous and in the given dtype, which is little-endian."""
+    # Their dtype and shape are checked: a wrong cast would be permanent.
     rows, expected = chunk.fields.get(field.name), (count, *field.shape)
     if rows is not None and rows.shape == expected:
         # Any byte order is accepted, as it is converted exactly.
@@ -742,10 +638,8 @@ def _stored_dtypes(field: Field, codec: str) -> list[np.dtype[np.generic]]:
 
 
 def _codings(field: Field) -> Iterator[tuple[tuple[int, bytes, int], Coding]]:
-    """All codings of a field by `ChunkEncoder`, by codec, dtype and rows a block.
-
-    Joined stores may use other codecs than the Spec of the first store, so all codecs are here.
-    """
+    """All codings of a field by `ChunkEncoder`, by codec, dtype and rows a block."""
+    # Joined stores may use other codecs than the Spec of the first store, so all codecs are here.
     items = math.prod(field.shape)
     for codec, tag in _TAGS.items():
         if codec == "delta" and field.row_bytes < IMAGE_BYTES:
@@ -768,18 +662,14 @@ def _forms(codings: Mapping[tuple[int, bytes, int], Coding]) -> bytes:
 
 
 def _check_blocks(
-    field: Field, buffer: Buffer, offset: int, size: int, rows: int, coding: Coding
+    field: Field,
+    buffer: Buffer,
+    offset: int,  # of the ends of the blocks in it
+    size: int,  # length of ends and blocks
+    rows: int,
+    coding: Coding,
 ) -> None:
-    """Refuse compressed rows whose blocks do not add up to their size, or are too small.
-
-    Args:
-        field: The field.
-        buffer: Memory that holds the chunk.
-        offset: Offset of the ends of the blocks in it.
-        size: Length of ends and blocks.
-        rows: Number of rows.
-        coding: Their coding.
-    """
+    """Refuse compressed rows whose blocks do not add up to their size, or are too small."""
     blocks = -(-rows // coding.block_rows)
     room = size - _END.size * blocks
     if room < 0:

@@ -12,9 +12,9 @@ from typing import NamedTuple, Protocol, TypeAlias, cast
 
 import numpy as np
 
-from stepwell.buffers.episode import End
-from stepwell.buffers.storage.episode_filter import EpisodeFilter
-from stepwell.buffers.storage.item_counts import ItemCounts, ItemKind, Shares
+from ..episode import End
+from .episode_filter import EpisodeFilter
+from .item_counts import ItemCounts, ItemKind, Shares
 
 __all__ = ["CHUNK", "ChunkIndex", "ChunkInfo", "Counters", "StoredRows"]
 
@@ -116,24 +116,17 @@ class StoredRows(Protocol):
 
 
 class Counters(NamedTuple):
-    """Numbers that only grow, also when chunks are evicted.
+    """Numbers that only grow, also when chunks are evicted."""
 
-    Args:
-        next_row_id: Id that the next stored row gets.
-        next_episode: Lowest id above all episode ids that were used.
-        total_steps: Env steps ever stored.
-    """
-
-    next_row_id: int = 0
-    next_episode: int = 0
-    total_steps: int = 0
+    next_row_id: int = 0  # id that the next stored row gets
+    next_episode: int = 0  # lowest id above all episode ids that were used
+    total_steps: int = 0  # env steps ever stored
 
 
 class ChunkIndex:
-    """Records of stored chunks, oldest first, addressed by *position*.
+    """Records of stored chunks, oldest first, addressed by *position*."""
 
-    A position counts all chunks ever stored, so that it stays valid when older chunks are evicted.
-    """
+    # A position counts all chunks ever stored, so that it stays valid when older ones are evicted.
 
     def __init__(self) -> None:
         self._use(np.empty(64, CHUNK))
@@ -156,17 +149,12 @@ class ChunkIndex:
 
     @classmethod
     def restore(cls, stored: Sequence[np.ndarray], counters: Counters, base: int) -> ChunkIndex:
-        """Build the index of chunks that an earlier process stored.
-
-        Unfinished episodes are not continued by later chunks, unless `continue_episodes` is called.
-
-        Args:
-            stored: Records [chunks], dtype `CHUNK`, in parts; of every chunk its episode, stream,
-                first row, end, row id, stored rows, segment, offset and length. The rest is
-                computed.
-            counters: The counters after the last chunk.
-            base: Position of the first chunk.
-        """
+        """Build the index of chunks that an earlier process stored."""
+        # Unfinished episodes are not continued by later chunks, unless `continue_episodes` is
+        # called.
+        # stored: records [chunks], dtype `CHUNK`, in parts; of every chunk its episode, stream,
+        # first row, end, row id, stored rows, segment, offset and length. The rest is computed. The
+        # counters are those after the last chunk, the base is the position of the first one.
         index = cls()
         index._use(_with_room(64, *stored))
         index._length, index._base = sum(map(len, stored)), base
@@ -216,14 +204,7 @@ class ChunkIndex:
         return ChunkInfo._make(_RECORD.unpack_from(self._numbers, place))
 
     def check(self, chunks: Sequence[StoredRows]) -> list[int]:
-        """Refuse chunks that could not be appended, one after the other.
-
-        Returns:
-            The env steps that each chunk adds to `total_steps`.
-
-        Raises:
-            ValueError: A chunk has no rows, does not continue its episode, or uses an old id again.
-        """
+        """Refuse chunks that cannot be appended in order; returns the steps that each adds."""
         newest = dict(self._open)
         fresh: set[int] = set()
         steps: list[int] = []
@@ -263,14 +244,9 @@ class ChunkIndex:
         return position
 
     def followed_by(self, stored: np.ndarray, counters: Counters) -> ChunkIndex:
-        """Build the index of the same chunks and some more; this one is not changed.
-
-        `restore` of all of them gives the same, but links each one again.
-
-        Args:
-            stored: Records of the chunks that follow, as for `restore`; none of them is lost.
-            counters: The counters after the last one.
-        """
+        """Build the index of the same chunks and some more; this one is not changed."""
+        # `restore` of all of them gives the same, but links each one again. The records are as
+        # there, none of them is lost, and the counters are those after the last one.
         index = ChunkIndex()
         index._use(_with_room(len(stored) + 64, self.records))
         index._length, index._base = self._length, self._base
@@ -303,11 +279,7 @@ class ChunkIndex:
         return int(records["row_id"][count]) if count < len(records) else self.next_row_id
 
     def drop_segment(self, last: int | None = None) -> int:
-        """Remove the chunks of the oldest segment and return its number.
-
-        Args:
-            last: Remove all up to the segment with this number.
-        """
+        """Remove the chunks of the oldest segment, or of all up to `last`; returns its number."""
         records = self.records
         segment = int(records["segment"][0]) if last is None else last
         count = int(np.searchsorted(records["segment"], segment, side="right"))
@@ -324,11 +296,9 @@ class ChunkIndex:
         return segment
 
     def lose(self, positions: Iterable[int]) -> None:
-        """Mark chunks whose bytes are damaged: their rows no longer count.
-
-        The rows before a lost chunk are an episode ended by a cut. The rows after it are an episode
-        without its first rows.
-        """
+        """Mark chunks whose bytes are damaged: their rows no longer count."""
+        # The rows before a lost chunk are an episode ended by a cut. The rows after it are an
+        # episode without its first rows.
         records = self._records[: self._length]
         for position in positions:
             records["end"][position - self._base] |= End.LOST
@@ -337,25 +307,15 @@ class ChunkIndex:
         self.losses += 1
 
     def tails_of(self, episode: int) -> list[int]:
-        """Positions of the last chunks of an episode, in the order of its rows.
-
-        There is one, or none, or several where chunks in the middle of the episode are lost.
-        """
+        """Positions of an episode's last chunks, by rows: several where middle chunks are lost."""
         records = self.records
         found = np.flatnonzero((records["episode"] == episode) & (records["is_tail"] == 1))
         positions: list[int] = (found + self._base).tolist()
         return positions
 
     def tail_of(self, episode: int, first_row: int | None = None) -> int:
-        """Position of the last chunk of a stored episode.
-
-        Args:
-            episode: Id of the episode.
-            first_row: Row with which its stored rows begin; needed if they are in several parts.
-
-        Raises:
-            ValueError: There is no such episode, or it has several parts and none is named.
-        """
+        """Position of the last chunk of a stored episode."""
+        # first_row: where its stored rows begin; needed if they are in several parts.
         parts = {self.record(position).head: position for position in self.tails_of(episode)}
         if not parts:
             raise ValueError(
@@ -374,12 +334,8 @@ class ChunkIndex:
         return parts[first_row]
 
     def items(self, kind: ItemKind, chosen: EpisodeFilter | None = None) -> ItemCounts:
-        """The up-to-date counts of the items of one kind.
-
-        Args:
-            kind: Kind of item; hashable.
-            chosen: Episodes that the items may belong to, updated; None for all.
-        """
+        """The up-to-date counts of the items of one kind, which is hashable."""
+        # chosen: episodes that the items may belong to, updated; None for all.
         key = (kind, chosen)
         if key not in self._counts:
             if len(self._counts) >= _MAX_COUNTS:
@@ -547,25 +503,14 @@ def _misplaced(chunk: StoredRows, expected: int) -> str:
 
 
 def _records_at(records: np.ndarray, index: np.ndarray) -> np.ndarray:
-    """The records [n] at some indices [n]; a copy.
-
-    Args:
-        records: Contiguous records, dtype `CHUNK`.
-        index: Their indices.
-    """
+    """The records [n] at some indices [n]; a copy."""
     # Several times as fast as indexing with an array, which copies field by field.
     numbers = np.ndarray((len(records), len(ChunkInfo._fields)), np.int64, records)
     return np.ndarray(len(index), CHUNK, numbers.take(index, 0))
 
 
 def _link(records: np.ndarray, order: np.ndarray, base: int) -> None:
-    """Compute the links between chunks.
-
-    Args:
-        records: All records.
-        order: Their indices, stream by stream.
-        base: Position of the first record.
-    """
+    """Compute the links between chunks; `order` are the records' indices, stream by stream."""
     episode, first_row, stored_rows, end = (
         records[name][order] for name in ("episode", "first_row", "stored_rows", "end")
     )
@@ -591,14 +536,9 @@ def _link(records: np.ndarray, order: np.ndarray, base: int) -> None:
 
 
 def _link_streams(records: np.ndarray, order: np.ndarray, continues: np.ndarray, base: int) -> None:
-    """Compute the links between the chunks of each stream.
-
-    Args:
-        records: All records.
-        order: Their indices, stream by stream.
-        continues: [chunks] in that order: the chunk continues the episode of the one before.
-        base: Position of the first record.
-    """
+    """Compute the links between the chunks of each stream."""
+    # order: the records' indices, stream by stream. continues: [chunks] in that order: the chunk
+    # continues the episode of the one before.
     stream, first_row, rows, end = (
         records[name][order] for name in ("stream", "first_row", "rows", "end")
     )

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepwell.buffers import native
+from .. import native
 
 __all__ = ["apply_deltas", "deltas_of", "least_bytes"]
 
@@ -28,12 +28,7 @@ def least_bytes(rows: int, row_bytes: int) -> int:
 
 
 def deltas_of(rows: np.ndarray, most_bytes: int) -> np.ndarray | None:
-    """The deltas of a block of rows, as bytes; None if they take more than ``most_bytes``.
-
-    Args:
-        rows: [n, bytes of a row] uint8, n >= 1.
-        most_bytes: Limit of their length.
-    """
+    """The deltas of rows [n, bytes of a row] uint8, as bytes; None above ``most_bytes``."""
     count, row_bytes = rows.shape
     least = least_bytes(count, row_bytes)
     place = _changes(rows)
@@ -79,18 +74,7 @@ def _changes(rows: np.ndarray) -> np.ndarray:
 
 
 def apply_deltas(deltas: bytes, rows: int, row_bytes: int, start: int, out: memoryview) -> None:
-    """Restore consecutive rows of a block.
-
-    Args:
-        deltas: The block's deltas.
-        rows: Rows of the block.
-        row_bytes: Length of a row.
-        start: First row to restore.
-        out: Receives the bytes of one or more rows.
-
-    Raises:
-        ValueError: They are no deltas of such a block.
-    """
+    """Restore rows of a block, one or more from ``start`` on, as many as ``out`` has room for."""
     if native.core is not None:
         native.core.apply_deltas(deltas, rows, row_bytes, start, out)
         return

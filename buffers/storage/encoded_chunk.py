@@ -20,13 +20,13 @@ from typing import cast
 
 import numpy as np
 
-from stepwell.buffers.episode import Chunk, End
-from stepwell.buffers.errors import StoreCorrupt
-from stepwell.buffers.free_memory import check_free_memory
-from stepwell.buffers.json_values import MOST
-from stepwell.buffers.native import crc32
-from stepwell.buffers.spec import Spec
-from stepwell.buffers.storage.chunk_codec import (
+from ..episode import Chunk, End
+from ..errors import StoreCorrupt
+from ..free_memory import check_free_memory
+from ..json_values import MOST
+from ..native import crc32
+from ..spec import Spec
+from .chunk_codec import (
     Buffer,
     ChunkDecoder,
     ChunkEncoder,
@@ -36,7 +36,7 @@ from stepwell.buffers.storage.chunk_codec import (
     metadata_text_in,
     with_metadata,
 )
-from stepwell.buffers.storage.chunk_index import ChunkIndex, ChunkInfo
+from .chunk_index import ChunkIndex, ChunkInfo
 
 __all__ = ["EncodedChunk", "check_position", "fitting_chunks", "pack_chunks", "unpack_chunks"]
 
@@ -72,7 +72,7 @@ class EncodedChunk:
     Example:
         >>> import numpy as np
         >>> from stepwell.buffers import Field, MemoryStorage
-        >>> spec = Spec((Field("reward", "float64", (), "narrow"),), "reward", "reward")
+        >>> spec = Spec((Field("reward", "float64", (), "narrow"),), {}, {})
         >>> here, there = MemoryStorage(spec), MemoryStorage(spec)
         >>> rows = {"reward": np.array([0.0, 1.0, 1.0])}
         >>> here.add([Chunk(0, 0, 0, End.TERMINATED, rows, {"seed": 7})])
@@ -234,6 +234,7 @@ class EncodedChunk:
         """
         decoder = spec if isinstance(spec, ChunkDecoder) else None
         expected = spec if isinstance(spec, Spec) else spec.spec
+        # it was checked when it came, and is not checked again when it is stored
         if self.checked is expected or self.checked == expected:
             return
         decoder = decoder or ChunkDecoder(expected)
@@ -299,11 +300,7 @@ class EncodedChunk:
 
 
 def check_position(index: ChunkIndex, position: int) -> None:
-    """Refuse a position that is not that of a stored chunk.
-
-    Raises:
-        ValueError: No chunk has this position, or it was evicted.
-    """
+    """Refuse a position of no chunk, or of one that was evicted."""
     if not index.base <= position < index.base + len(index):
         raise ValueError(
             f"position: expected {index.base} to {index.base + len(index) - 1}, that of a stored "
@@ -312,20 +309,12 @@ def check_position(index: ChunkIndex, position: int) -> None:
 
 
 def fitting_chunks(
-    chunks: Iterable[EncodedChunk], max_rows: int, decoder: ChunkDecoder, encoder: ChunkEncoder
+    chunks: Iterable[EncodedChunk],
+    max_rows: int,  # chunks with more are decoded and encoded again
+    decoder: ChunkDecoder,  # of the storage's Spec
+    encoder: ChunkEncoder,  # of the same Spec
 ) -> list[EncodedChunk]:
-    """Check chunks that are to be stored, and split those with too many rows.
-
-    Args:
-        chunks: The chunks.
-        max_rows: Rows that a chunk may have; those with more are decoded and encoded again.
-        decoder: Reads chunks of the storage's Spec.
-        encoder: Encodes chunks of the same Spec.
-
-    Raises:
-        StoreCorrupt: A chunk is damaged.
-        SpecMismatch: A field has another codec.
-    """
+    """Check chunks that are to be stored, and split those with too many rows."""
     fitting: list[EncodedChunk] = []
     known = decoder.spec  # or an equal one: comparing two takes microseconds
     for chunk in chunks:
@@ -342,11 +331,7 @@ def fitting_chunks(
 
 
 def pack_chunks(chunks: Sequence[EncodedChunk]) -> bytes:
-    """The bytes of some chunks, to be sent; `unpack_chunks` reads them.
-
-    Args:
-        chunks: The chunks; of none the result is empty.
-    """
+    """The bytes of some chunks, to be sent, empty for none; `unpack_chunks` reads them."""
     if not chunks:
         return b""
     count = _COUNT.pack(len(chunks))
@@ -362,18 +347,8 @@ def pack_chunks(chunks: Sequence[EncodedChunk]) -> bytes:
 
 
 def unpack_chunks(data: Buffer, spec: Spec) -> list[EncodedChunk]:
-    """The chunks that `pack_chunks` packed; their bytes are not copied.
-
-    Every number, size and checksum is checked; see `EncodedChunk.check`.
-
-    Args:
-        data: The bytes.
-        spec: The fields that the chunks must have.
-
-    Raises:
-        StoreCorrupt: The bytes are not those that were packed, or not chunks of these fields.
-        SpecMismatch: A field has another codec.
-    """
+    """The chunks that `pack_chunks` packed; their bytes are not copied."""
+    # Every number, size and checksum is checked; see `EncodedChunk.check`.
     view = memoryview(cast("bytes", data)).cast("B").toreadonly()
     if not len(view):
         return []

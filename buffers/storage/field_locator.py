@@ -8,10 +8,10 @@ from typing import cast
 
 import numpy as np
 
-from stepwell.buffers.errors import NotEnoughData, StoreCorrupt
-from stepwell.buffers.storage.chunk_codec import Buffer, ChunkDecoder, Coding
-from stepwell.buffers.storage.chunk_index import ChunkInfo
-from stepwell.buffers.storage.protocol import Storage
+from ..errors import NotEnoughData, StoreCorrupt
+from .chunk_codec import Buffer, ChunkDecoder, Coding
+from .chunk_index import ChunkInfo
+from .protocol import Storage
 
 __all__ = ["DamagedChunk", "FieldLocator", "RowCopier", "read_chunks"]
 
@@ -20,15 +20,14 @@ _MAX_SEGMENTS = 512
 
 
 class DamagedChunk(StoreCorrupt):
-    """A chunk is damaged.
+    """A chunk is damaged."""
 
-    Args:
-        position: Its position.
-        error: The storage's error.
-        record: The chunk's record, if the error does not name the chunk.
-    """
-
-    def __init__(self, position: int, error: StoreCorrupt, record: ChunkInfo | None = None) -> None:
+    def __init__(
+        self,
+        position: int,
+        error: StoreCorrupt,
+        record: ChunkInfo | None = None,  # of the chunk, if the error does not name it
+    ) -> None:
         what = str(error)
         if record is not None:
             last_row = record.first_row + record.stored_rows - 1
@@ -41,14 +40,9 @@ class DamagedChunk(StoreCorrupt):
 
 
 class FieldLocator:
-    """Finds the offset and coding of a chunk's fields, and remembers them: ten bytes a field.
+    """Finds the offset and coding of a chunk's fields, and remembers them: ten bytes a field."""
 
-    Chunks are addressed by *index*: their position less `base`.
-
-    Args:
-        storage: Where the chunks are.
-        cache_bytes: As of `ChunkDecoder`.
-    """
+    # Chunks are addressed by *index*: their position less `base`.
 
     def __init__(self, storage: Storage, cache_bytes: int = 0) -> None:
         self._storage = storage
@@ -76,13 +70,13 @@ class FieldLocator:
         if len(index) > len(self.is_known):
             self._grow(2 * len(index))
 
-    def find(self, position: int, record: ChunkInfo) -> tuple[memoryview, list[int], list[int]]:
-        """The memory of a chunk, and the offset and the number of the coding of each field.
+    def close(self) -> None:
+        """Forget all memory: a closed store's files are then neither mapped nor open."""
+        self._forget()
 
-        Raises:
-            DamagedChunk: The bytes are damaged.
-            NotEnoughData: It was evicted since `follow`.
-        """
+    def find(self, position: int, record: ChunkInfo) -> tuple[memoryview, list[int], list[int]]:
+        """The memory of a chunk, and the offset and the number of the coding of each field."""
+        # NotEnoughData means that it was evicted since `follow`.
         index = position - self.base
         if index < 0:
             raise NotEnoughData(
@@ -115,12 +109,7 @@ class FieldLocator:
         return buffer, offsets, kinds
 
     def buffers(self, indices: np.ndarray, segments: np.ndarray) -> list[memoryview]:
-        """The memory of chunks, all of which were found before.
-
-        Args:
-            indices: [n] indices of the chunks.
-            segments: [n] their segments.
-        """
+        """The memory of chunks, by index [n] and segment [n], all of which were found before."""
         try:
             return list(map(self._buffers.__getitem__, segments.tolist()))
         except KeyError:  # forgotten: there were many
@@ -143,11 +132,7 @@ class FieldLocator:
 
 
 class RowCopier:
-    """Copies consecutive rows of an episode out of the chunks that hold them.
-
-    Args:
-        storage: Where the chunks are.
-    """
+    """Copies consecutive rows of an episode out of the chunks that hold them."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
@@ -157,12 +142,12 @@ class RowCopier:
         """Follow the storage: chunks that were added, evicted or moved to other positions."""
         self._places.follow()
 
-    def metadata(self, position: int) -> Mapping[str, object]:
-        """The metadata of a chunk's episode.
+    def close(self) -> None:
+        """Forget all memory."""
+        self._places.close()
 
-        Raises:
-            DamagedChunk: The bytes are damaged.
-        """
+    def metadata(self, position: int) -> Mapping[str, object]:
+        """The metadata of a chunk's episode."""
         try:
             return self._storage.metadata(position)
         except StoreCorrupt as error:
@@ -172,25 +157,13 @@ class RowCopier:
         self,
         position: int,
         record: ChunkInfo,
-        begin: int,
-        stop: int,
+        begin: int,  # first row, counted in the episode
+        stop: int,  # row after the last
+        # fields by their number in the Spec, each with memory for the rows
         targets: Sequence[tuple[int, np.ndarray]],
     ) -> tuple[int, ChunkInfo]:
-        """Copy rows ``begin .. stop`` of an episode, of which the last is in the given chunk.
-
-        Args:
-            position: Position of that chunk.
-            record: Its record.
-            begin: First row, counted in the episode.
-            stop: Row after the last.
-            targets: Fields by their number in the Spec, each with memory for the rows.
-
-        Returns:
-            Position and record of the chunk that holds the first row.
-
-        Raises:
-            DamagedChunk: A chunk's bytes are damaged.
-        """
+        """Copy rows ``begin .. stop`` of an episode, of which the last is in the given chunk."""
+        # Returns position and record of the chunk that holds the first row.
         while True:
             first_row = record.first_row
             if stop > first_row:  # not where the chunk's only row was superseded
@@ -225,22 +198,9 @@ class RowCopier:
 def read_chunks(
     storage: Storage, decoder: ChunkDecoder, chunks: np.ndarray, name: str
 ) -> np.ndarray:
-    """The rows of one field of many chunks that count, one chunk after the other.
-
-    Faster than `RowCopier` for a small field of many short chunks, of which nothing is remembered.
-
-    Args:
-        storage: Where the chunks are; its lock is held.
-        decoder: A decoder for its Spec.
-        chunks: [n] indices of chunks with rows.
-        name: Name of the field.
-
-    Returns:
-        Array ``[rows, *shape]`` in the field's dtype.
-
-    Raises:
-        DamagedChunk: The bytes of a chunk are damaged.
-    """
+    """The rows of one field of many chunks that count, one after the other: ``[rows, *shape]``."""
+    # Faster than `RowCopier` for a small field of many short chunks, of which nothing is
+    # remembered. The storage's lock is held. chunks: [n] indices of chunks with rows.
     index, field = storage.index, storage.spec[name]
     number = storage.spec.names.index(name)
     rows = index.records["rows"][chunks]

@@ -7,9 +7,9 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from stepwell.buffers import json_values
-from stepwell.buffers.episode import End
-from stepwell.buffers.storage.episode_filter import EpisodeFilter
+from .. import json_values
+from ..episode import End
+from .episode_filter import EpisodeFilter
 
 __all__ = [
     "EpisodeTails",
@@ -23,15 +23,11 @@ __all__ = [
 
 
 class Shares(NamedTuple):
-    """The shares of joined stores in the draws.
+    """The shares of joined stores in the draws."""
 
-    Args:
-        borders: [stores + 1] index of each store's first record, and the number of records.
-        weights: [stores] relative share of the draws from each store.
-    """
-
+    # [stores + 1] index of each store's first record, and the number of records
     borders: np.ndarray
-    weights: np.ndarray
+    weights: np.ndarray  # [stores] relative share of the draws from each store
 
 
 class ItemKind(Protocol):
@@ -52,33 +48,22 @@ class ItemKind(Protocol):
 
 
 class Windows(NamedTuple):
-    """Runs of ``length`` rows that begin at every ``stride``-th row.
+    """Runs of ``length`` rows that begin at every ``stride``-th row."""
 
-    A window belongs to the chunk that holds its *last* row. So the number of a chunk's windows does
-    not change while its episode grows, and running counts are only continued.
+    # A window belongs to the chunk that holds its *last* row. So the number of a chunk's windows
+    # does not change while its episode grows, and running counts are only continued.
 
-    Args:
-        length: Rows of a window.
-        context: Rows before it that must still be stored, or lie before the reset.
-        stride: Distance between first rows, from row 0 on.
-        is_across: The rows are those of the stream, whatever their episodes, instead of those of
-            one episode.
-        is_settled: A pending last row does not count, as the next chunk contains it again.
-    """
-
-    length: int
-    context: int = 0
-    stride: int = 1
+    length: int  # rows
+    context: int = 0  # rows before it that must still be stored, or lie before the reset
+    stride: int = 1  # distance between first rows, from row 0 on
+    # the rows are those of the stream, whatever their episodes, not of one episode
     is_across: bool = False
+    # a pending last row does not count, as the next chunk contains it again
     is_settled: bool = False
 
     @classmethod
     def from_json(cls, data: object) -> Windows:
-        """The windows that `to_json` described; the data is checked.
-
-        Raises:
-            ValueError: It describes none.
-        """
+        """The windows that `to_json` described; the data is checked."""
         length, context, stride, *flags = json_values.items(data, "a kind of item", 5)
         if not all(isinstance(flag, bool) for flag in flags):
             raise ValueError(f"a kind of item: expected True or False twice, got {flags}")
@@ -120,17 +105,11 @@ class Windows(NamedTuple):
 
 
 class EpisodeTails(NamedTuple):
-    """Items that begin with one of the last rows of an episode that the env ended.
+    """Items that begin with one of the last rows of an episode that the env ended."""
 
-    Args:
-        reach: Number of such rows.
-        skip: Rows after them.
-        context: Rows before that must still be stored, or lie before the reset.
-    """
-
-    reach: int
-    skip: int
-    context: int = 0
+    reach: int  # number of such rows
+    skip: int  # rows after them
+    context: int = 0  # rows before that must still be stored, or lie before the reset
 
     def counts(self, records: np.ndarray) -> np.ndarray:
         """The number of items in each of some records: only in the last one of an episode."""
@@ -157,15 +136,10 @@ class EpisodeTails(NamedTuple):
 
 
 class WholeEpisodes(NamedTuple):
-    """Episodes with a least number of rows; each belongs to its last chunk.
+    """Episodes with a least number of rows; each belongs to its last chunk."""
 
-    Args:
-        length: Rows.
-        context: Rows before the first one that must still be stored, or lie before the reset.
-    """
-
-    length: int
-    context: int = 0
+    length: int  # rows
+    context: int = 0  # rows before the first that must still be stored, or lie before the reset
 
     def counts(self, records: np.ndarray) -> np.ndarray:
         """1 for each record in which a long enough episode ends, else 0."""
@@ -206,14 +180,13 @@ _MOST_STEPS = 4
 
 
 class ItemCounts:
-    """Running count of the items of one kind.
+    """Running count of the items of one kind."""
 
-    Args:
-        kind: Kind of item.
-        chosen: Episodes that the items may belong to; None for all.
-    """
-
-    def __init__(self, kind: ItemKind, chosen: EpisodeFilter | None) -> None:
+    def __init__(
+        self,
+        kind: ItemKind,
+        chosen: EpisodeFilter | None,  # episodes that the items may belong to; None for all
+    ) -> None:
         self._kind = kind
         self._chosen = chosen
         self._running = np.zeros(64, np.int64)
@@ -244,12 +217,7 @@ class ItemCounts:
         self._guided = min(self._guided, -(-self.total >> self._bits))
 
     def update(self, records: np.ndarray, base: int) -> None:
-        """Count the items of new chunks.
-
-        Args:
-            records: All live records.
-            base: Position of the first one.
-        """
+        """Count the items of new chunks; `records` are all live ones, from position `base` on."""
         new = records[self.known :]
         if not len(new):
             return
@@ -273,11 +241,7 @@ class ItemCounts:
         return limits[:-1], limits[1:]
 
     def locate(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Find items by their numbers, which follow the order of the chunks.
-
-        Returns:
-            Indices of the items' records ``[n]``, and the items' first rows ``[n]``.
-        """
+        """Find items by their numbers, in the order of chunks: records [n] and first rows [n]."""
         index = self._records_of(numbers)
         first = numbers + self._shift.take(index)
         spacing = self._kind.spacing

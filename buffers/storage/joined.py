@@ -13,18 +13,25 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stepwell.buffers.episode import Chunk
-from stepwell.buffers.errors import SpecMismatch
-from stepwell.buffers.spec import Codec, Spec
-from stepwell.buffers.storage.chunk_codec import Buffer
-from stepwell.buffers.storage.chunk_index import CHUNK, ChunkIndex, Counters
-from stepwell.buffers.storage.disk.storage import DiskStorage, OnCorrupt
-from stepwell.buffers.storage.encoded_chunk import EncodedChunk, check_position
-from stepwell.buffers.storage.item_counts import Shares
-from stepwell.buffers.storage.places import PlacedStorage, check_different, open_to_read
-from stepwell.buffers.storage.protocol import Storage
+from ..episode import Chunk
+from ..errors import SpecMismatch
+from ..spec import Codec, Spec
+from .chunk_codec import Buffer
+from .chunk_index import CHUNK, ChunkIndex, Counters
+from .disk.storage import DiskStorage, OnCorrupt
+from .encoded_chunk import EncodedChunk, check_position
+from .item_counts import Shares
+from .protocol import Storage
 
-__all__ = ["ID_BITS", "JoinedStorage", "check_same_rows", "name_of", "open_many", "parts_of"]
+__all__ = [
+    "ID_BITS",
+    "JoinedStorage",
+    "check_different",
+    "check_same_rows",
+    "name_of",
+    "open_many",
+    "parts_of",
+]
 
 ID_BITS = 48
 """Ids of the k-th storage begin at ``k << ID_BITS``: they do not change when a storage grows."""
@@ -56,7 +63,7 @@ class JoinedStorage:
     Example:
         >>> import numpy as np
         >>> from stepwell.buffers import End, Field, MemoryStorage, Chunk, Spec
-        >>> spec = Spec((Field("reward", "float64", (), "raw"),), "reward", "reward")
+        >>> spec = Spec((Field("reward", "float64", (), "raw"),), {}, {})
         >>> rows = {"reward": np.zeros(3)}
         >>> storages = [MemoryStorage(spec), MemoryStorage(spec)]
         >>> for storage in storages:
@@ -168,19 +175,6 @@ class JoinedStorage:
             ValueError: Always.
         """
         raise ValueError(self._refusal("chunks"))
-
-    @property
-    def ledger(self) -> Sequence[Chunk]:
-        """Nothing: each of the storages has its own, as their sessions count from 0."""
-        return ()
-
-    def keep_actions(self, chunks: Sequence[Chunk]) -> None:
-        """Refused: nothing can be written here.
-
-        Raises:
-            ValueError: Always.
-        """
-        raise ValueError(self._refusal("actions"))
 
     def payload(self, position: int) -> tuple[Buffer, int]:
         """The memory that holds the chunk at a position, and the chunk's offset in it.
@@ -316,7 +310,7 @@ class _Snapshot(NamedTuple):
 def open_many(
     paths: Sequence[str | os.PathLike[str]], weights: Sequence[float] | None, on_corrupt: OnCorrupt
 ) -> JoinedStorage:
-    """Open the stores in several folders, or at URLs, to read them as one; see `JoinedStorage`.
+    """Open the stores in several folders, to read them as one; see `JoinedStorage`.
 
     Raises:
         StoreNotFound: There is no store in one of them.
@@ -326,11 +320,33 @@ def open_many(
     with contextlib.ExitStack() as stack:
         storages: list[Storage] = []
         for path in paths:
-            storages.append(open_to_read(path, on_corrupt=on_corrupt))
+            storages.append(DiskStorage.open(path, read_only=True, on_corrupt=on_corrupt))
             stack.callback(storages[-1].close)
         many = JoinedStorage(storages, weights)
         stack.pop_all()
         return many
+
+
+def check_different(name: str, paths: Sequence[str | os.PathLike[str]]) -> None:
+    """Refuse paths of which two name the same folder.
+
+    Args:
+        name: Name of the argument or command, for the message.
+        paths: Folders.
+
+    Raises:
+        ValueError: Two of them are the same, with the folder that they name.
+    """
+    seen: dict[str, str] = {}
+    for path in paths:
+        place = os.path.realpath(path)
+        if place in seen:
+            first = seen[place]
+            also = "twice" if first == str(path) else f"and {path}, which is the same one"
+            raise ValueError(
+                f"{name}: expected different stores, got {first} {also}; name each once"
+            )
+        seen[place] = str(path)
 
 
 def parts_of(storage: Storage) -> Sequence[Storage]:
@@ -339,11 +355,7 @@ def parts_of(storage: Storage) -> Sequence[Storage]:
 
 
 def check_same_rows(storages: Sequence[Storage]) -> None:
-    """Refuse storages whose rows differ in more than their codecs.
-
-    Raises:
-        SpecMismatch: With the first difference.
-    """
+    """Refuse storages whose rows differ in more than their codecs."""
     first = storages[0].spec
     for number, storage in enumerate(storages[1:], 1):
         difference = _with_codecs_of(storage.spec, first).difference(storage.spec)
@@ -355,8 +367,8 @@ def check_same_rows(storages: Sequence[Storage]) -> None:
 
 
 def name_of(storage: Storage, number: int) -> str:
-    """The name of a storage in messages: its folder or its URL, if it has one."""
-    return str(storage.path) if isinstance(storage, PlacedStorage) else f"store {number} (in RAM)"
+    """The name of a storage in messages: its folder, if it has one."""
+    return str(storage.path) if isinstance(storage, DiskStorage) else f"store {number} (in RAM)"
 
 
 def _with_codecs_of(other: Spec, spec: Spec) -> Spec:
@@ -381,11 +393,7 @@ def _shifted(records: np.ndarray, number: int) -> np.ndarray:
 
 
 def _checked_weights(weights: Sequence[float], count: int) -> np.ndarray:
-    """The weights as an array.
-
-    Raises:
-        ValueError: They are not one finite number >= 0 for each storage.
-    """
+    """The weights as an array, if they are one finite number >= 0 for each storage."""
     if len(weights) != count:
         raise ValueError(
             f"weights: expected one for each of {count} stores, got {len(weights)}: "

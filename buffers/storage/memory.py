@@ -10,19 +10,18 @@ from typing import cast
 
 import numpy as np
 
-from stepwell.buffers.episode import Chunk, End
-from stepwell.buffers.free_memory import free_memory
-from stepwell.buffers.row_memory import Place, RowMemory
-from stepwell.buffers.spec import Spec
-from stepwell.buffers.storage.chunk_codec import Buffer, ChunkDecoder, ChunkEncoder, Part
-from stepwell.buffers.storage.chunk_index import ChunkIndex, StoredRows
-from stepwell.buffers.storage.encoded_chunk import (
+from ..episode import Chunk, End
+from ..free_memory import free_memory
+from ..row_memory import Place, RowMemory
+from ..spec import Spec
+from ..whole_numbers import whole_number
+from .chunk_codec import Buffer, ChunkDecoder, ChunkEncoder, Part
+from .chunk_index import ChunkIndex, StoredRows
+from .encoded_chunk import (
     EncodedChunk,
     check_position,
     fitting_chunks,
 )
-from stepwell.buffers.storage.ledger import MemoryLedger
-from stepwell.buffers.whole_numbers import whole_number
 
 __all__ = ["MemoryStorage"]
 
@@ -80,7 +79,6 @@ class MemoryStorage:
         self._first_segment = 0
         self._segments: deque[np.ndarray] = deque()  # the memory of each
         self._sessions: list[Mapping[str, object]] = []
-        self._ledger = MemoryLedger(spec)
         self._lock = RLock()
 
     def __repr__(self) -> str:
@@ -134,25 +132,6 @@ class MemoryStorage:
         """Record that a new run writes here."""
         self._sessions.append(facts)
 
-    @property
-    def ledger(self) -> Sequence[Chunk]:
-        """Actions of rows that are gone, which stored episodes need to be played again."""
-        with self._lock:
-            return self._ledger.chunks()
-
-    def keep_actions(self, chunks: Sequence[Chunk]) -> None:
-        """Add actions to the `ledger`.
-
-        Raises:
-            ValueError: A chunk has no rows, or its metadata do not say its place in a chain;
-                nothing was added.
-            SpecMismatch: A field is missing or has another dtype or shape; nothing was added.
-        """
-        compact = self._ledger.compact(chunks)
-        with self._lock:
-            self._ledger.add(compact)
-            self._ledger.doubt(compact)
-
     def add(self, chunks: Sequence[Chunk]) -> None:
         """Store chunks, and evict the oldest slabs to keep the capacity.
 
@@ -172,7 +151,6 @@ class MemoryStorage:
         elif any(chunk.place is not None for chunk in parts):
             # What is kept may be larger than the chunks in it, but capacity_bytes is strict.
             places = _kept_places(parts, encoded, sizes)
-        self._ledger.notice(chunks)
         with self._lock:
             for chunk, data, nbytes, place in zip(parts, encoded, sizes, places, strict=True):
                 self._add(chunk, data, nbytes, place)
@@ -194,7 +172,6 @@ class MemoryStorage:
         self._index.check(fitting)
         for chunk in fitting:
             check_chunk_bytes(chunk, chunk.nbytes, self._capacity_bytes)
-        self._ledger.notice(fitting)
         with self._lock:
             for chunk in fitting:
                 self._add(chunk, chunk.parts, chunk.nbytes, None)
@@ -299,33 +276,23 @@ class MemoryStorage:
         slab = self._slabs.popleft()
         if not slab.segments:  # nothing was stored there
             return
-        following = self._first_segment + slab.segments
-        self._keep_needed_actions(following)
-        self._first_segment = following
+        self._first_segment += slab.segments
         for _ in range(slab.segments):
             self._segments.popleft()
-        self._index.drop_segment(following - 1)
+        self._index.drop_segment(self._first_segment - 1)
         _LOG.debug("in RAM: evicted %d rows", slab.rows)
-
-    def _keep_needed_actions(self, segment: int) -> None:
-        """Keep actions of the chunks before a segment, which is the oldest that stays."""
-        if self._ledger.has_chains:
-            count = int(np.searchsorted(self._index.records["segment"], segment))
-            added, _ = self._ledger.evict(self, count, len(self._sessions) - 1)
-            self._ledger.add(added)
 
 
 class _Slab:
-    """Chunks that are evicted together.
+    """Chunks that are evicted together."""
 
-    Those that are copied go into one memory, which is allocated for the first of them. After that
-    the slab keeps no memory of rows, so that its segments are in the order of the chunks.
+    # Those that are copied go into one memory, which is allocated for the first of them. After that
+    # the slab keeps no memory of rows, so that its segments are in the order of the chunks.
 
-    Args:
-        size: Bytes of chunks that it has room for.
-    """
-
-    def __init__(self, size: int) -> None:
+    def __init__(
+        self,
+        size: int,  # bytes of chunks that it has room for
+    ) -> None:
         self.size = size
         self.used = 0  # bytes of chunks
         self.rows = 0

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from threading import RLock
 from typing import Protocol
 
-from stepwell.buffers.episode import Chunk
-from stepwell.buffers.spec import Spec
-from stepwell.buffers.storage.chunk_codec import Buffer
-from stepwell.buffers.storage.chunk_index import ChunkIndex
-from stepwell.buffers.storage.encoded_chunk import EncodedChunk
+from ..episode import Chunk
+from ..spec import Spec
+from .chunk_codec import Buffer
+from .chunk_index import ChunkIndex
+from .encoded_chunk import EncodedChunk
 
 __all__ = ["MakeStorage", "Storage"]
 
@@ -27,7 +27,7 @@ class Storage(Protocol):
     Example:
         >>> import numpy as np
         >>> from stepwell.buffers import Chunk, End, Field, MemoryStorage, Spec
-        >>> spec = Spec((Field("reward", "float64", (), "raw"),), "reward", "reward")
+        >>> spec = Spec((Field("reward", "float64", (), "raw"),), {}, {})
         >>> storage: Storage = MemoryStorage(spec)
         >>> storage.add([Chunk(0, 0, 0, End.TERMINATED, {"reward": np.zeros(3)}, {"seed": 7})])
         >>> storage.index.episodes, storage.index.steps, storage.metadata(0)
@@ -103,36 +103,6 @@ class Storage(Protocol):
             SpecMismatch: A field has another codec; nothing was stored.
             ValueError: A chunk does not continue its episode, or is larger than the capacity;
                 nothing was stored.
-        """
-        ...
-
-    @property
-    def ledger(self) -> Sequence[Chunk]:
-        """Actions of rows that are gone, which stored episodes need to be played again.
-
-        The ``fields`` of each chunk are those of the action. Its episode is known by the
-        ``session`` and ``stream_episode`` of its metadata and by its stream; its id means nothing.
-        Some of these rows may be stored as well, or be there twice.
-
-        Raises:
-            StoreCorrupt: The kept actions are damaged.
-        """
-        ...
-
-    def keep_actions(self, chunks: Sequence[Chunk]) -> None:
-        """Add actions to the `ledger`; when it returns they are durable.
-
-        A storage with a capacity does so by itself before it evicts rows, and forgets actions that
-        no stored episode needs. So store the episodes first, then the actions that they need.
-
-        Args:
-            chunks: Chunks with the fields of the action alone, of rows that all have an action or
-                are final. Their metadata have ``session`` and ``stream_episode``, and ``seed`` if a
-                seeded reset began the episode.
-
-        Raises:
-            ValueError: A chunk has no rows, or its metadata lack one of the two; nothing was added.
-            SpecMismatch: A field is missing or has another dtype or shape; nothing was added.
         """
         ...
 

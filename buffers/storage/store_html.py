@@ -10,14 +10,14 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from stepwell.buffers.episode import End
-from stepwell.buffers.errors import StepwellError
-from stepwell.buffers.pictures.image_fields import ImageField
-from stepwell.buffers.pictures.markup import Markup, paragraph, section, sparkline, table
-from stepwell.buffers.pictures.summaries import films_html
-from stepwell.buffers.storage.chunk_codec import ChunkDecoder
-from stepwell.buffers.storage.chunk_index import ChunkInfo
-from stepwell.buffers.storage.protocol import Storage
+from ..episode import End
+from ..errors import StepwellError
+from ..pictures.image_fields import ImageField
+from ..pictures.markup import Markup, paragraph, section, sparkline, table
+from ..pictures.summaries import films_html
+from .chunk_codec import ChunkDecoder
+from .chunk_index import ChunkInfo
+from .protocol import Storage
 
 __all__ = ["store_html"]
 
@@ -31,13 +31,8 @@ _MOST_FIELDS = 30
 
 
 def store_html(storage: Storage, heading: str, facts: Mapping[str, object]) -> Markup:
-    """The summary of a storage.
-
-    Args:
-        storage: The storage.
-        heading: Text above it.
-        facts: Facts by their names, to show first.
-    """
+    """The summary of a storage."""
+    # `facts` by their names come first, below the heading.
     spec = storage.spec
     fields = [
         (each.name, each.dtype, str(each.shape), each.codec, each.stack if each.stack > 1 else None)
@@ -77,11 +72,7 @@ def _episodes(storage: Storage) -> Iterator[Markup]:
 
 
 class _NewestEpisodes:
-    """Reads rows of the newest episodes within fixed limits; used with the storage's lock.
-
-    Args:
-        storage: The storage.
-    """
+    """Reads rows of the newest episodes within fixed limits; used with the storage's lock."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage

@@ -1,4 +1,4 @@
-"""URLs of stores on an object store, told from the paths of folders."""
+"""URLs of stores on the Hub or an object store, told from the paths of folders."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import re
 
 __all__ = ["url_of"]
 
-_SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "adl", "file")
+_SCHEMES = ("hf", "s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "adl", "file")
 # `Path` makes one of several slashes, so one must do here, too.
 _URL = re.compile(rf"({'|'.join(_SCHEMES)}):/+(.+)", re.DOTALL)
 _SOME_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 
 
 def url_of(path: object) -> str | None:
-    """The URL of an object store that a text or a path names; None for a path of this machine.
+    """The URL that a text or a path names; None for a path of this machine.
 
     Raises:
         ValueError: It is a URL of another kind.

@@ -13,10 +13,10 @@ from typing import cast
 
 import numpy as np
 
-from stepwell.buffers.curation.stored_episode import StoredEpisode
-from stepwell.buffers.episode import End
-from stepwell.buffers.pictures.image_fields import image_fields
-from stepwell.buffers.spec import Field, Spec
+from ..curation.stored_episode import StoredEpisode
+from ..episode import End
+from ..pictures.image_fields import image_fields
+from ..spec import Field, Spec
 
 __all__ = ["action_names", "curve_names", "curves", "left_out", "text_names", "values_at"]
 
@@ -47,19 +47,12 @@ _KEEP_ACTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class _Curve:
-    """One component of a field as a curve.
-
-    Args:
-        name: Name of the curve.
-        field: The field.
-        component: Index of the component in a flattened row.
-        part: The part of a complex number; None for others.
-    """
+    """One component of a field as a curve."""
 
     name: str
     field: Field
-    component: int = 0
-    part: str | None = None
+    component: int = 0  # index in a flattened row
+    part: str | None = None  # of a complex number; None for others
 
     def values(self, rows: np.ndarray) -> np.ndarray:
         """The values [T] of rows [T, ...]; bools as 0 and 1."""
@@ -70,18 +63,10 @@ class _Curve:
 
 
 def curve_names(spec: Spec, texts: Sequence[str] = ()) -> list[str]:
-    """Names of the curves of an episode: the return so far, and each component of a small field.
-
-    Fields of images and of ``texts`` are left out, and so are components after the 16th of a wide
-    field, and curves after the 256th; `left_out` says so. `curves` draws those components, too, by
-    their names.
-
-    Example:
-        >>> import gymnasium as gym
-        >>> env = gym.make("CartPole-v1")
-        >>> curve_names(Spec.from_spaces(env.observation_space, env.action_space))[:4]
-        ['return so far', 'reward', 'action', 'observation[0]']
-    """
+    """Names of the curves of an episode: the return so far, and each component of a small field."""
+    # Fields of images and of `texts` are left out, and so are components after the 16th of a wide
+    # field, and curves after the 256th; `left_out` says so. `curves` draws those components, too,
+    # by their names.
     named = [curve.name for field in _drawn(spec, texts) for curve in _curves_of(field)]
     return [_RETURN, *named][:_MOST_CURVES]
 
@@ -117,40 +102,14 @@ def curves(
     stop: int | None = None,
     points: int = 1000,
 ) -> dict[str, object]:
-    """Values of an episode's rows, as plain JSON.
-
-    Of more rows than points, consecutive rows are put together in as many parts, and the least and
-    the greatest value of each part are given, so that no spike is lost.
-
-    Args:
-        episode: The episode.
-        names: Names of curves; see `curve_names`. Any component of a field is one.
-        begin: First row, counted from the reset; None for the first stored one.
-        stop: Row after the last; None for all.
-        points: Points of each curve at most.
-
-    Returns:
-        ``"rows"``: the row of each point, or the first row of each part; ``"stop"``: the row after
-        the last one; ``"curves"``: for each name ``"values"``, or ``"low"`` and ``"high"``. A
-        value is None where none is: no action was chosen in the last row of an episode that has
-        ended. It is None, too, where all values are NaN or infinite; ``"not_finite"`` then counts
-        them by name, over all rows.
-
-    Raises:
-        ValueError: There is no such curve, no such row, or a number is out of range.
-
-    Example:
-        >>> from stepwell.buffers import Chunk, End, MemoryStorage
-        >>> from stepwell.buffers.curation.stored_episode import stored_episodes
-        >>> storage = MemoryStorage(Spec((Field("reward", "float64", (), "raw"),), "reward", {}))
-        >>> rows = {"reward": np.array([0, 1.0, 5.0, -1.0, 1.0, 1.0])}
-        >>> storage.add([Chunk(0, 0, 0, End.TERMINATED, rows)])
-        >>> (episode,) = stored_episodes(storage)
-        >>> curves(episode, ["return so far"])["curves"]
-        {'return so far': {'values': [0.0, 1.0, 6.0, 5.0, 6.0, 7.0]}}
-        >>> curves(episode, ["reward"], points=2)
-        {'rows': [0, 3], 'stop': 6, 'curves': {'reward': {'low': [0.0, -1.0], 'high': [5.0, 1.0]}}}
-    """
+    """Values of an episode's rows from ``begin`` to before ``stop``, as plain JSON."""
+    # Of more rows than points, consecutive rows are put together in as many parts, and the least
+    # and the greatest value of each part are given, so that no spike is lost.
+    #
+    # "rows" has the row of each point, or the first row of each part, "stop" the row after the last
+    # one, "curves" for each name "values", or "low" and "high". A value is None where none is: no
+    # action was chosen in the last row of an episode that has ended. It is None, too, where all
+    # values are NaN or infinite; "not_finite" then counts them by name, over all rows.
     first, last = episode.first_row, episode.first_row + episode.rows
     begin = first if begin is None else begin
     stop = last if stop is None else stop
@@ -195,31 +154,10 @@ def curves(
 
 
 def values_at(episode: StoredEpisode, row: int, texts: Sequence[str] = ()) -> dict[str, object]:
-    """The values of one row, without images, as plain JSON; ``texts`` in one piece.
-
-    Of arrays the first 64 values are given, in a flat list, with the number of all. Whole numbers
-    that a browser cannot hold exactly, NaN and infinity are texts; None stands for an action that
-    was not chosen.
-
-    Args:
-        episode: The episode.
-        row: The row, counted from the reset.
-        texts: Names of texts; see `text_names`.
-
-    Raises:
-        ValueError: There is no such row.
-
-    Example:
-        >>> from stepwell.buffers import Chunk, End, MemoryStorage
-        >>> from stepwell.buffers.curation.stored_episode import stored_episodes
-        >>> q = Field("extra/q", "float32", (2,), "raw")
-        >>> storage = MemoryStorage(Spec((Field("reward", "float64", (), "raw"), q), "reward", {}))
-        >>> rows = {"reward": np.array([0, np.nan]), "extra/q": np.zeros((2, 2), np.float32)}
-        >>> storage.add([Chunk(0, 0, 0, End.TERMINATED, rows)])
-        >>> (episode,) = stored_episodes(storage)
-        >>> values_at(episode, 0), values_at(episode, 1)
-        ({'reward': 0.0, 'extra/q': [0.0, 0.0]}, {'reward': 'nan', 'extra/q': None})
-    """
+    """The values of one row, without images, as plain JSON; ``texts`` in one piece."""
+    # Of arrays the first 64 values are given, in a flat list, with the number of all. Whole numbers
+    # that a browser cannot hold exactly, NaN and infinity are texts; None stands for an action that
+    # was not chosen.
     fields = _drawn(episode.spec, texts)
     parts = [f"{text}/{part}" for text in texts for part in ("value", "length")]
     rows = episode.read(row, row + 1, [*(field.name for field in fields), *parts])
@@ -237,23 +175,9 @@ def values_at(episode: StoredEpisode, row: int, texts: Sequence[str] = ()) -> di
 
 
 def text_names(sessions: Sequence[Mapping[str, object]], spec: Spec) -> list[str]:
-    """Names of the texts in observations and actions, as the newest run that says it tells them.
-
-    Args:
-        sessions: Facts about the runs, as in `Storage.sessions`; what they say is checked.
-        spec: The fields of a row.
-
-    Returns:
-        Such as ``observation/mission``, whose fields are ``observation/mission/value`` and others.
-
-    Example:
-        >>> import gymnasium as gym
-        >>> from stepwell.buffers.space_json import spaces_facts
-        >>> from stepwell.wrappers.fixed_spaces import fixed_space
-        >>> spaces = fixed_space(gym.spaces.Text(9)), gym.spaces.Discrete(2)
-        >>> text_names([spaces_facts(*spaces)], Spec.from_spaces(*spaces))
-        ['observation']
-    """
+    """Names of the texts in observations and actions, as the newest run that says it tells them."""
+    # A name is such as observation/mission, whose fields are observation/mission/value and others.
+    # What the sessions say is checked.
     recorded = [one["spaces"] for one in sessions if isinstance(one.get("spaces"), Mapping)]
     found = (
         [name for kind, space in _mapping(recorded[-1]).items() for name in _texts_in(space, kind)]
@@ -284,12 +208,7 @@ def _texts_in(space: object, name: str) -> Iterator[str]:
 
 
 class _Line:
-    """The least and the greatest value of each part of some rows.
-
-    Args:
-        starts: First rows [n] of the parts.
-        stop: Row after the last part.
-    """
+    """The least and the greatest value of each part of some rows; ``starts`` [n] are first rows."""
 
     def __init__(self, starts: np.ndarray, stop: int) -> None:
         self._starts = starts
@@ -379,11 +298,7 @@ def _curves_of(field: Field) -> Iterator[_Curve]:
 
 
 def _curve(fields: Sequence[Field], name: str) -> _Curve:
-    """The curve with a name, of one of the fields.
-
-    Raises:
-        ValueError: There is none.
-    """
+    """The curve with a name, of one of the fields."""
     for field in fields:
         if not name.startswith(field.name):
             continue
@@ -448,25 +363,11 @@ def _number(value: complex) -> object:
 
 
 def action_names(sessions: Sequence[Mapping[str, object]], spec: Spec) -> list[str] | None:
-    """Names of the actions, as the runs that wrote a store tell them.
-
-    Envs of `make_nes` have a list of buttons in their facts. Those of ale-py say the game and
-    whether it has its own actions or all 18; the names are ale-py's, which must be installed.
-
-    Args:
-        sessions: Facts about the runs, as in `Storage.sessions`; those without an env do not count.
-        spec: The fields of a row.
-
-    Returns:
-        A name for each number of a Discrete action from 0 on, or for each bit of a MultiBinary
-        one. None where the runs do not say them, or not the same.
-
-    Example:
-        >>> field = Field("action", "int64", (), "narrow")
-        >>> recipe = {"maker": "make_nes", "actions": ["NOOP", "RIGHT"], "is_multibinary": False}
-        >>> action_names([{"recipe": recipe}], Spec((field,), {}, "action"))
-        ['NOOP', 'RIGHT']
-    """
+    """Names of the numbers of a Discrete action, or the bits of a MultiBinary one."""
+    # They are as the runs tell them. Envs of `make_nes` have a list of buttons in their facts.
+    # Those of ale-py say the game and whether it has its own actions or all 18; the names are
+    # ale-py's, which must be installed. None where the runs do not say them, or not the same; those
+    # without an env do not count.
     if spec.action != "action" or spec["action"].numpy_dtype.kind not in "iub":
         return None
     found: list[str] | None = None

@@ -11,15 +11,15 @@ from typing import Any, cast
 
 import numpy as np
 
-from stepwell.buffers.curation.selection import SORT_NAMES, Choice, EpisodeSelection, number_of
-from stepwell.buffers.curation.stored_episode import StoredEpisode
-from stepwell.buffers.episode import End
-from stepwell.buffers.errors import NotEnoughData
-from stepwell.buffers.json_values import MOST
-from stepwell.buffers.storage.chunk_codec import ChunkDecoder
-from stepwell.buffers.storage.episode_filter import Where, chooses
-from stepwell.buffers.storage.field_locator import DamagedChunk, RowCopier, read_chunks
-from stepwell.buffers.storage.protocol import Storage
+from ..curation.selection import SORT_NAMES, Choice, EpisodeSelection, number_of
+from ..curation.stored_episode import StoredEpisode
+from ..episode import End
+from ..errors import NotEnoughData
+from ..json_values import MOST
+from ..storage.chunk_codec import ChunkDecoder
+from ..storage.episode_filter import Where, chooses
+from ..storage.field_locator import DamagedChunk, RowCopier, read_chunks
+from ..storage.protocol import Storage
 
 __all__ = [
     "EpisodeTable",
@@ -44,59 +44,22 @@ _END_WORDS = ("cut", "terminated", "truncated")
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """Episodes that a selection chose.
+    """Episodes that a selection chose."""
 
-    Args:
-        places: Their places [n] in the table, in rising order.
-        sentence: The episodes that were not ranked, and how to rank them; empty if all were.
-    """
-
-    places: np.ndarray
-    sentence: str
+    places: np.ndarray  # [n] in the table, in rising order
+    sentence: str  # which were not ranked, and how to rank them; empty if all were
 
 
 class EpisodeTable:
-    """The episodes of a storage as columns, in the order of their ids.
+    """The episodes of a storage as columns [n], in the order of their ids."""
 
-    Each run of rows without a gap is an entry: an episode with a lost chunk in its middle is two.
-    An entry is known by its *place*, its index in every column. Places stay the same until
-    `refresh`, or `select` where it finds that chunks are gone.
-
-    Returns need the rewards, so they are NaN until `read_returns` has read them; `select` and
-    `order` read those that they need. Every method holds the storage's lock; hold `lock` yourself
-    where several calls must see the same table, and while rows of an `episode` are read.
-
-    Args:
-        storage: The storage.
-
-    Attributes:
-        ids: Ids [n] of the episodes.
-        streams: Index [n] of the env that each comes from.
-        first_rows: 0 [n], or the number of leading rows that are no longer stored.
-        rows: Stored rows [n].
-        steps: Stored env steps [n]; the reset's row is not a step.
-        ends: `End` flags [n] of the last rows, as int64.
-        returns: Sums [n] of the stored rewards, float64; NaN while they are not known.
-        is_newest: [n] bool: the newest rows of their env, so that they may still grow unless they
-            have ended.
-
-    Example:
-        >>> from stepwell.buffers import Chunk, End, Field, MemoryStorage, Spec
-        >>> spec = Spec((Field("reward", "float64", (), "raw"),), "reward", "reward")
-        >>> storage = MemoryStorage(spec)
-        >>> for episode, rewards in enumerate(([0, 3.0], [0, 1.0, 1.0], [0, 9.0])):
-        ...     rows = {"reward": np.array(rewards)}
-        ...     storage.add([Chunk(episode, 0, 0, End.TERMINATED, rows, {"task": "door"})])
-        >>> table = EpisodeTable(storage)
-        >>> table.ids, table.steps, table.returns
-        (array([0, 1, 2]), array([1, 2, 1]), array([nan, nan, nan]))
-        >>> table.read_all_returns()
-        >>> table.returns
-        array([3., 2., 9.])
-        >>> chosen = table.select(EpisodeSelection(max_return=5))
-        >>> table.order(chosen.places, "return", descending=True)
-        array([0, 1])
-    """
+    # Each run of rows without a gap is an entry: an episode with a lost chunk in its middle is two.
+    # An entry is known by its *place*, its index in every column. Places stay the same until
+    # `refresh`, or `select` where it finds that chunks are gone.
+    #
+    # Returns need the rewards, so they are NaN until `read_returns` has read them; `select` and
+    # `order` read those that they need. Every method holds the storage's lock; hold `lock` yourself
+    # where several calls must see the same table, and while rows of an `episode` are read.
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
@@ -107,9 +70,12 @@ class EpisodeTable:
         self._extent = (-1, 0, 0, 0)
         self._tails = self._firsts = np.zeros(0, np.int64)  # positions of last and first chunks
         self._is_known = np.zeros(0, np.bool_)
+        # `first_rows` are 0, or the number of leading rows that are no longer stored; `rows` are
+        # the stored ones, and a reset's row is no env step.
         self.ids = self.streams = self.first_rows = self.rows = self.steps = self._tails
-        self.ends = self._tails
-        self.returns = np.zeros(0)
+        self.ends = self._tails  # `End` flags of the last rows, as int64
+        self.returns = np.zeros(0)  # float64 sums of rewards; NaN while they are not known
+        # The newest rows of their env, so that they may still grow unless they have ended.
         self.is_newest = np.zeros(0, np.bool_)
         # By a key of the metadata, or by a condition.
         self._facts: OrderedDict[Hashable, _Facts] = OrderedDict()
@@ -119,6 +85,10 @@ class EpisodeTable:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def close(self) -> None:
+        """Forget the memory of the store."""
+        self._copier.close()
 
     @property
     def storage(self) -> Storage:
@@ -131,14 +101,9 @@ class EpisodeTable:
         return int(np.count_nonzero(self._is_known))
 
     def refresh(self) -> bool:
-        """Follow the storage: episodes that were added, grew, were evicted or lost rows.
-
-        What is known of unchanged episodes is kept. To see the chunks of another process, call
-        `refresh` of the storage first.
-
-        Returns:
-            True if the table changed, so that places are others.
-        """
+        """Follow the storage; True if the table changed, so that places are others."""
+        # What is known of unchanged episodes is kept. To see the chunks of another process, call
+        # `refresh` of the storage first.
         with self.lock:
             if self._is_current:
                 return False
@@ -182,20 +147,9 @@ class EpisodeTable:
             kept.values[now], kept.is_read[now] = old.values[before], old.is_read[before]
 
     def read_returns(self, budget_rows: int = _SLICE_ROWS) -> bool:
-        """Read some more returns.
-
-        The lock is released between parts of it. Call it until it returns False, and again after
-        each `refresh`.
-
-        Args:
-            budget_rows: Rows to read; at least one episode is read.
-
-        Returns:
-            True if more are to be read.
-
-        Raises:
-            StoreCorrupt: A chunk is damaged, and the storage does not skip such chunks.
-        """
+        """Read some more returns, of at least one episode; True if more are to be read."""
+        # The lock is released between parts of it. Call it until it returns False, and again after
+        # each `refresh`.
         rest = budget_rows
         while True:
             with self.lock:
@@ -207,25 +161,12 @@ class EpisodeTable:
                 rest -= int(self.rows[places].sum())
 
     def read_all_returns(self) -> None:
-        """Read the returns of all episodes.
-
-        Raises:
-            StoreCorrupt: A chunk is damaged, and the storage does not skip such chunks.
-        """
+        """Read the returns of all episodes."""
         while self.read_returns() or (self.returns_known < len(self) and self.refresh()):
             pass
 
     def find(self, id: int, first_row: int | None = None) -> int:
-        """The place of an episode.
-
-        Args:
-            id: Its id.
-            first_row: A row that it holds, where an episode with a gap is several entries; None
-                for the first of them.
-
-        Raises:
-            KeyError: It is not stored.
-        """
+        """The place of an episode: of the entry with ``first_row``, or of the first one."""
         with self.lock:
             stored = id if 0 <= id <= MOST else -1
             begin, stop = np.searchsorted(self.ids, [stored, stored + 1]).tolist()
@@ -251,39 +192,21 @@ class EpisodeTable:
             raise KeyError(f"episode {id}: expected a row among {held}, got {first_row}")
 
     def episode(self, place: int) -> StoredEpisode:
-        """The episode at a place; hold `lock` while its rows are read.
-
-        Raises:
-            NotEnoughData: It was evicted, or grew, since the last `refresh`.
-        """
+        """The episode at a place; hold `lock` while its rows are read."""
         with self.lock:
             self._check_stored(place)
             return StoredEpisode(self._storage, self._copier, int(self._tails[place]))
 
     def metadata(self, place: int) -> Mapping[str, object]:
-        """JSON-able facts about the episode at a place, as they are stored; see `shown`.
-
-        Raises:
-            NotEnoughData: It was evicted, or grew, since the last `refresh`.
-            StoreCorrupt: The bytes are damaged.
-        """
+        """JSON-able facts about the episode at a place, as they are stored; see `shown`."""
         with self.lock:
             self._check_stored(place)
             return self._copier.metadata(int(self._firsts[place]))
 
     def metadata_keys(self, limit: int = 32) -> list[str]:
-        """Keys of the metadata with a number, a text or a bool, in the order of the alphabet.
-
-        They are looked for in a bounded number of episodes, and in those whose metadata were read
-        anyway.
-
-        Args:
-            limit: Number of keys.
-
-        Raises:
-            StoreCorrupt: The bytes of an episode are damaged, and the storage does not skip such
-                chunks.
-        """
+        """Keys of the metadata with a number, a text or a bool, in the order of the alphabet."""
+        # They are looked for in a bounded number of episodes, and in those whose metadata were read
+        # anyway.
         with self.lock:
             if len(self) != self._sampled:
                 self._sampled = len(self)
@@ -300,13 +223,8 @@ class EpisodeTable:
             return found
 
     def select(self, selection: EpisodeSelection) -> Selected:
-        """Select episodes, as ``stepwell filter`` and `EpisodeSelection.choose` do.
-
-        Reads the returns and the metadata that the selection needs.
-
-        Raises:
-            StoreCorrupt: A chunk is damaged, and the storage does not skip such chunks.
-        """
+        """Select episodes, as ``stepwell filter`` and `EpisodeSelection.choose` do."""
+        # Reads the returns and the metadata that the selection needs.
         while True:
             with self.lock:  # released after each part that had to be read
                 found = self._select(selection)
@@ -315,23 +233,9 @@ class EpisodeTable:
                 self.refresh()
 
     def order(self, places: np.ndarray, sort: str, *, descending: bool = False) -> np.ndarray:
-        """Sort episodes by a column, or by a key of the metadata.
-
-        Numbers come before texts; then, in both directions, NaN and what is missing. Equal ones
-        stay in their order. Of a text the first 256 characters count.
-
-        Args:
-            places: Places [n] of the episodes.
-            sort: ``"id"``, ``"stream"``, ``"first_row"``, ``"rows"``, ``"steps"``, ``"return"``,
-                ``"end"`` (by its word) or a key of the metadata.
-            descending: The greatest first.
-
-        Returns:
-            The places [n] in that order.
-
-        Raises:
-            StoreCorrupt: A chunk is damaged, and the storage does not skip such chunks.
-        """
+        """Places [n] sorted by a column, ends by their word, or by a key of the metadata."""
+        # Numbers come before texts; then, in both directions, NaN and what is missing. Equal ones
+        # stay in their order. Of a text the first 256 characters count.
         with self.lock:
             columns = {
                 "id": self.ids,
@@ -365,20 +269,9 @@ class EpisodeTable:
         return found
 
     def read_actions(self, places: np.ndarray, name: str, limit: int) -> np.ndarray:
-        """The actions of some episodes, one after the other, without last rows that have none.
-
-        Args:
-            places: Places of the episodes; some that are spread evenly are read, if all of them
-                have more than ``limit`` rows, and none that is no longer stored as it was.
-            name: Name of a field of the action.
-            limit: Rows to read, at most.
-
-        Returns:
-            Array ``[rows, *shape]`` in the field's dtype.
-
-        Raises:
-            StoreCorrupt: A chunk is damaged, and the storage does not skip such chunks.
-        """
+        """Actions ``[rows, *shape]`` of some episodes, without last rows that have none."""
+        # Some episodes that are spread evenly are read, if all of them have more than `limit` rows,
+        # and none that is no longer stored as it was.
         with self.lock:
             while True:
                 readable = self._readable(places)
@@ -583,17 +476,11 @@ class EpisodeTable:
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """One fact of each episode's metadata, read when it is first asked for.
+    """One fact of each episode's metadata, read when it is first asked for."""
 
-    Args:
-        values: [n] the facts, of any type.
-        is_read: [n] bool: they were read.
-        decide: Returns the fact of some metadata.
-    """
-
-    values: np.ndarray
-    is_read: np.ndarray
-    decide: Callable[[Mapping[str, object]], object]
+    values: np.ndarray  # [n] facts, of any type
+    is_read: np.ndarray  # [n] bool
+    decide: Callable[[Mapping[str, object]], object]  # the fact of some metadata
 
     @classmethod
     def unread(cls, count: int, decide: Callable[[Mapping[str, object]], object]) -> _Facts:
@@ -618,15 +505,10 @@ def _spread_order(count: int) -> np.ndarray:
 
 
 def shown(value: object, depth: int = 3) -> object:
-    """A fact of a store as plain JSON of a bounded size, for a page.
-
-    Of lists and mappings 32 entries are kept, of texts 200 characters; what is nested deeper is
-    replaced by its size. Numbers that a browser cannot hold exactly, NaN and infinity become texts.
-
-    Example:
-        >>> shown({"seed": 2**60, "task": "door", "more": [[1, [2, [3]]], float("nan")]})
-        {'seed': '1152921504606846976', 'task': 'door', 'more': [[1, '[2]'], 'nan']}
-    """
+    """A fact of a store as plain JSON of a bounded size, for a page."""
+    # Of lists and mappings 32 entries are kept, of texts 200 characters; what is nested deeper is
+    # replaced by its size. Numbers that a browser cannot hold exactly, NaN and infinity become
+    # texts.
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):
@@ -670,12 +552,7 @@ def _order_of_runs(records: np.ndarray, chunks: np.ndarray) -> np.ndarray:
 
 
 def _are_newest(streams: np.ndarray, tails: np.ndarray) -> np.ndarray:
-    """[n] bool: the chunk is the newest one of its stream.
-
-    Args:
-        streams: [n] the streams.
-        tails: [n] places of the chunks in the index; the newest are last.
-    """
+    """Flags [n], bool: the chunk is the newest of its stream; ``tails`` are places in the index."""
     order = np.lexsort((tails, streams))
     is_last = np.ones(len(tails), np.bool_)
     is_last[order[:-1]] = streams[order[1:]] != streams[order[:-1]]
@@ -763,12 +640,7 @@ def _mixed_order(values: Sequence[object], *, descending: bool) -> np.ndarray:
 
 
 def end_word(end: int) -> str:
-    """``"terminated"``, ``"truncated"`` or ``"cut"``, for the `End` flags of a last row.
-
-    Example:
-        >>> end_word(End.TERMINATED | End.TRUNCATED), end_word(End.PENDING)
-        ('terminated', 'cut')
-    """
+    """``"terminated"``, ``"truncated"`` or ``"cut"``, for the `End` flags of a last row."""
     return _END_WORDS[int(_end_codes(np.array([int(end)]))[0])]
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepwell.buffers.view.episode_table import EpisodeTable
+from .episode_table import EpisodeTable
 
 __all__ = ["ActionCounts", "Histogram", "action_counts", "bins_of", "histogram"]
 
@@ -22,38 +22,19 @@ _READ_BYTES = 1 << 26
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """Numbers of values in ranges, which are the same for several stores.
+    """Numbers of values in ranges, which are the same for several stores."""
 
-    Args:
-        edges: Borders [bins + 1] of the ranges, rising. A value at a border belongs to the range
-            above it, but the greatest one to the last.
-        counts: [stores, bins] numbers of values.
-        left_out: [stores] numbers of values that are NaN or infinite.
-        labels: A text for each range, such as ``"9 - 19"``.
-    """
+    # A value at a border belongs to the range above it, but the greatest one to the last.
 
-    edges: np.ndarray
-    counts: np.ndarray
-    left_out: tuple[int, ...]
-    labels: tuple[str, ...]
+    edges: np.ndarray  # borders [bins + 1], rising
+    counts: np.ndarray  # [stores, bins]
+    left_out: tuple[int, ...]  # [stores]: values that are NaN or infinite
+    labels: tuple[str, ...]  # of each range, such as "9 - 19"
 
 
 def histogram(values: Sequence[np.ndarray], bins: int = 32) -> Histogram:
-    """Count values in equal ranges, which are shared by several stores.
-
-    Whole numbers get ranges between whole numbers.
-
-    Args:
-        values: For each store its values [n], real numbers.
-        bins: Number of ranges at most.
-
-    Example:
-        >>> found = histogram([np.array([9, 9, 30]), np.array([20.0, np.inf])], bins=2)
-        >>> found.labels, found.counts.tolist(), found.left_out
-        (('9 - 19', '20 - 30'), [[2, 1], [0, 1]], (0, 1))
-        >>> found.edges
-        array([ 8.5, 19.5, 30.5])
-    """
+    """Count each store's values [n] in equal ranges, which are shared by all."""
+    # Whole numbers get ranges between whole numbers.
     numbers = [np.asarray(each, np.float64) for each in values]
     finite = [each[np.isfinite(each)] for each in numbers]
     edges, labels = bins_of(np.concatenate(finite) if finite else np.zeros(0), bins)
@@ -66,16 +47,8 @@ def histogram(values: Sequence[np.ndarray], bins: int = 32) -> Histogram:
 
 
 def bins_of(numbers: np.ndarray, most: int) -> tuple[np.ndarray, list[str]]:
-    """Edges and labels of equal ranges of finite numbers; edges lie between whole ones.
-
-    Args:
-        numbers: The numbers [n].
-        most: Number of ranges at most; there are fewer for a few whole numbers.
-
-    Example:
-        >>> bins_of(np.array([1, 2, 4]), 8)
-        (array([0.5, 2.5, 4.5]), ['1 - 2', '3 - 4'])
-    """
+    """Edges and labels of at most ``most`` equal ranges of finite numbers [n]."""
+    # Edges lie between whole numbers, and a few of them have fewer ranges.
     if not len(numbers):
         return np.array([0.0, 1.0]), ["0 - 1"]
     low, high = float(numbers.min()), float(numbers.max())
@@ -98,21 +71,13 @@ def bins_of(numbers: np.ndarray, most: int) -> tuple[np.ndarray, list[str]]:
 
 @dataclass(frozen=True, slots=True)
 class ActionCounts:
-    """Counts of each action, in several stores.
+    """Counts of each action, in several stores."""
 
-    Args:
-        name: The field, with the component of a vector, such as ``"action[0]"``, and its name.
-        labels: [bars] the names of the actions, their numbers, or ranges of a float.
-        counts: [stores, bars] numbers of rows.
-        rows_read: Rows that were counted; those of episodes that were evicted meanwhile are not.
-        rows: Rows with an action; more than those where not all were read.
-    """
-
-    name: str
-    labels: tuple[str, ...]
-    counts: np.ndarray
-    rows_read: int
-    rows: int
+    name: str  # the field, with the component of a vector, such as "action[0]", and its name
+    labels: tuple[str, ...]  # [bars]: names of the actions, their numbers, or ranges of a float
+    counts: np.ndarray  # [stores, bars]
+    rows_read: int  # those of episodes that were evicted meanwhile are not counted
+    rows: int  # with an action; more than those where not all were read
 
 
 def action_counts(
@@ -120,24 +85,11 @@ def action_counts(
     limit: int = 200_000,
     names: Sequence[str] | None = None,
 ) -> list[ActionCounts]:
-    """Count the actions of some episodes of several stores.
-
-    Each number of a Discrete action is a bar, and so for each component of a vector; floats, and
-    more than 64 different numbers, are counted in ranges. A vector's first 16 components are
-    counted, and no action in the last row of an episode that has ended, where none was chosen.
-
-    Args:
-        chosen: Tables, and the places of their episodes.
-        limit: Rows to read of each store, at most; of more, episodes that are spread evenly.
-        names: Names of the actions, as of `action_names`.
-
-    Returns:
-        One for each field of the action and each component; those that only some of the stores
-        have are left out.
-
-    Raises:
-        StoreCorrupt: A chunk is damaged, and the storage does not skip such chunks.
-    """
+    """Count the actions of the episodes at some places, for each component that all stores have."""
+    # Each number of a Discrete action is a bar, and so for each component of a vector; floats, and
+    # more than 64 different numbers, are counted in ranges. A vector's first 16 components are
+    # counted, and no action in the last row of an episode that has ended, where none was chosen. Of
+    # more rows than `limit` in a store, episodes that are spread evenly are read.
     read = [_actions_of(table, places, limit) for table, places in chosen]
     if not read:
         return []
@@ -178,10 +130,7 @@ def _bars(
 def _actions_of(
     table: EpisodeTable, places: np.ndarray, limit: int
 ) -> tuple[dict[str, np.ndarray], int]:
-    """The values of each component of the actions of some episodes, and the number of their rows.
-
-    At most ``limit`` rows are read.
-    """
+    """The values of each component of some episodes' actions, and the number of rows, limited."""
     with table.lock:
         fields = [
             field

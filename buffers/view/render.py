@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from fractions import Fraction
@@ -13,21 +13,27 @@ from typing import Literal, NamedTuple, cast, get_args
 
 import numpy as np
 
-from stepwell.buffers.curation.stored_episode import StoredEpisode
-from stepwell.buffers.pictures.changes import LEAST_FPS, MOST_FPS, check_fps
-from stepwell.buffers.pictures.encode import WebpWriter, png
-from stepwell.buffers.pictures.film_strip import FilmStrip, check_frames, check_scale, scaled
-from stepwell.buffers.pictures.gif import GIF_FPS, GifWriter
-from stepwell.buffers.pictures.image_fields import ImageField, image_field, image_fields
-from stepwell.buffers.pictures.mp4 import Mp4Writer
-from stepwell.buffers.pictures.replacing import replacing
-from stepwell.buffers.progress import Part, Progress, Status, check_progress, progress_function
-from stepwell.buffers.replay import SequenceReplayBuffer
-from stepwell.buffers.storage.disk.publish import publish
-from stepwell.buffers.storage.field_locator import RowCopier
-from stepwell.buffers.storage.joined import ID_BITS, JoinedStorage
-from stepwell.buffers.storage.protocol import Storage
-from stepwell.buffers.whole_numbers import check_whole, is_whole
+from ..curation.stored_episode import StoredEpisode
+from ..pictures.encode import (
+    GIF_FPS,
+    LEAST_FPS,
+    MOST_FPS,
+    animation,
+    check_fps,
+    most_frames,
+    png,
+)
+from ..pictures.film_strip import FilmStrip, check_frames, check_scale, scaled
+from ..pictures.image_fields import ImageField, image_field, image_fields
+from ..pictures.mp4 import Mp4Writer
+from ..pictures.replacing import replacing
+from ..progress import Part, Progress, Status, check_progress, progress_function
+from ..replay import SequenceReplayBuffer
+from ..storage.disk.publish import publish
+from ..storage.field_locator import RowCopier
+from ..storage.joined import ID_BITS, JoinedStorage
+from ..storage.protocol import Storage
+from ..whole_numbers import check_whole, is_whole
 
 __all__ = [
     "DEFAULT_FPS",
@@ -57,41 +63,22 @@ _CONSOLES = ("make_atari", "make_nes", "NesEnv")  # makers of envs
 
 
 class Clip(NamedTuple):
-    """The clip that `write_clip` has written.
+    """The clip that `write_clip` has written."""
 
-    Args:
-        rows: Rows of the episode that are shown, in order.
-        fps: Rows a second; None for a film strip.
-        height: Height of the picture in pixels, before an MP4 makes it even.
-        width: Its width.
-    """
-
-    rows: Sequence[int]
-    fps: float | None
-    height: int
+    rows: Sequence[int]  # of the episode, as they are shown
+    fps: float | None  # rows a second; None for a film strip
+    height: int  # in pixels, before an MP4 makes it even
     width: int
 
 
 @dataclass(frozen=True, slots=True)
 class RenderReport:
-    """The file that `render` has written.
-
-    Args:
-        path: The file.
-        episode: Id of the episode.
-        field: Name of the field that is shown.
-        other_fields: Names of the other fields of images.
-        rows: See `Clip`.
-        fps: See `Clip`.
-        height: See `Clip`.
-        width: See `Clip`.
-        nbytes: Bytes of the file.
-    """
+    """The file that `render` has written; rows, fps, height and width are those of the `Clip`."""
 
     path: Path
     episode: int
     field: str
-    other_fields: tuple[str, ...]
+    other_fields: tuple[str, ...]  # of images, too
     rows: Sequence[int]
     fps: float | None
     height: int
@@ -120,10 +107,13 @@ def render(
 ) -> RenderReport:
     """Write an episode's images to a file: a clip, or a film strip.
 
-    A clip shows each row once, from the reset to the final observation. WebP is exact; GIF is, too,
-    where a frame has at most 256 colours; MP4 (``pip install 'stepwell[video]'``) is smaller, with
-    no visible loss. PNG is a film strip of evenly spaced frames, exact. The file appears when it is
-    complete; after an error there is none.
+    A clip shows each row once, from the reset to the final observation. WebP is exact; GIF is not:
+    it rounds colours; MP4 (``pip install 'stepwell[video]'``) is smaller, with no visible loss. PNG
+    is a film strip of evenly spaced frames, exact. The file appears when it is complete; after an
+    error there is none.
+
+    The frames of a WebP or GIF are held in memory, so their number is bounded: 512 MiB of pixels
+    for WebP, 128 MiB for GIF. An MP4 is written as it is made, and may be of any length.
 
     Args:
         source: A replay, or the folder of a store, which is only read.
@@ -160,6 +150,7 @@ def render(
     """
     check_progress(progress)
     target = Path(out)
+    # What the arguments alone tell is refused before the store is opened, which may take long.
     kind = cast("Kind", target.suffix.lower().removeprefix("."))
     if kind not in KINDS:
         raise ValueError(
@@ -215,27 +206,11 @@ def write_clip(
     frames: int = 8,
     progress: Progress[int, int] = None,
 ) -> Clip:
-    """Write some rows of an episode as a file of pictures; one that exists is replaced.
-
-    Args:
-        episode: The episode.
-        image: The field to show.
-        path: The file.
-        kind: What to write.
-        rows: Rows, counted from the reset.
-        fps: Rows a second.
-        scale: See `render`.
-        frames: See `render`.
-        progress: See `render`.
-
-    Raises:
-        ValueError: The rows are not stored, or the picture is too large.
-        ImportError: MP4, and PyAV is not installed.
-        StoreCorrupt: Stored bytes are damaged.
-    """
+    """Write rows of an episode as a file of pictures; one that exists is replaced. See `render`."""
     names = [image.name]
     if kind == "png":
         check_frames(image, frames, scale)
+        # The first and the last row are among them, and few rows of a long episode are read.
         spaced = np.linspace(rows[0], rows[-1], min(frames, len(rows)))
         shown = np.rint(spaced).astype(np.int64).tolist()
         stored = [episode.read(row, row + 1, names)[image.name] for row in shown]
@@ -243,37 +218,27 @@ def write_clip(
         path.write_bytes(png(strip.pixels))
         return Clip(strip.rows, None, *strip.pixels.shape[:2])
     check_scale(image, scale)
-    step = max(1, _READ_PIXELS // (image.height * image.width * image.channels))
-    done = 0
-    with progress_function(progress, frames_status()) as report, _writer(path, kind, fps) as add:
-        for begin in range(rows.start, rows.stop, step):
-            values = episode.read(begin, min(begin + step, rows.stop), names)[image.name]
-            for pixels in image.pixels(values):
-                add(scaled(pixels, scale))
-                done += 1
-                if report is not None:
-                    report(done, len(rows))
+    with progress_function(progress, frames_status()) as report:
+        pixels = _frames(episode, image, rows, scale, report)
+        if kind == "mp4":
+            _write_mp4(path, pixels, fps)
+        else:
+            shape = (image.height * scale, image.width * scale, image.channels)
+            if len(rows) > (most := most_frames(kind, *shape)):
+                raise ValueError(
+                    f"rows: expected at most {most:,} of {shape[0]} x {shape[1]} pixels in a "
+                    f".{kind} file, which is made in memory, got {len(rows):,}; give fewer, a "
+                    f"smaller scale, or write an .mp4"
+                )
+            path.write_bytes(animation(pixels, fps, kind))
     rate = min(float(fps), GIF_FPS) if kind == "gif" else float(fps)
     return Clip(rows, rate, image.height * scale, image.width * scale)
 
 
 def frame_rate(session: Mapping[str, object]) -> Fraction:
-    """Rows a second at which episodes of a session play in real time.
-
-    It is the rate that the env declares, 60 a second for the consoles of Atari and NES games,
-    divided by the frames that a step skips. Where the session does not say, it is 30.
-
-    Args:
-        session: Facts about the run, as in ``replay.sessions``; they are checked.
-
-    Example:
-        >>> frame_rate({"recipe": {"maker": "make_atari", "frame_skip": 4}})
-        Fraction(15, 1)
-        >>> frame_rate({"recipe": {"maker": "make_vec", "id": "Reacher-v5"}, "render_fps": 50})
-        Fraction(50, 1)
-        >>> frame_rate({})
-        Fraction(30, 1)
-    """
+    """Rows a second at which episodes of a session play in real time."""
+    # It is the rate that the env declares, 60 a second for the consoles of Atari and NES games,
+    # divided by the frames that a step skips. Where the session does not say, it is 30.
     recipe = session.get("recipe")
     recipe = recipe if isinstance(recipe, dict) else {}
     declared, skip = session.get("render_fps"), recipe.get("frame_skip", 1)
@@ -317,11 +282,7 @@ def _opened(
 def _part_of(
     storage: Storage, number: int, rows: tuple[int | None, int | None] | None
 ) -> tuple[StoredEpisode, int, int]:
-    """An episode, the first row to show and the one after the last.
-
-    Raises:
-        ValueError: There is no such episode, or these rows of it are not stored together.
-    """
+    """An episode, the first row to show and the one after the last."""
     index = storage.index
     begin, stop = rows or (None, None)
     heads = [index.record(position).head for position in index.tails_of(number)]
@@ -356,24 +317,34 @@ def _session_of(storage: Storage, episode: StoredEpisode) -> Mapping[str, object
     return sessions[0] if len(sessions) == 1 else {}
 
 
-@contextmanager
-def _writer(path: Path, kind: Kind, fps: Fraction) -> Generator[Callable[[np.ndarray], None]]:
-    """A function that adds a frame to a file."""
-    if kind == "mp4":
-        video = Mp4Writer(path, fps)
-        try:
-            yield lambda pixels: video.add(
-                pixels if pixels.ndim == 3 else np.repeat(pixels[..., None], 3, 2)
-            )
-        except BaseException:
-            video.abort()
-            raise
-        video.close()
-    else:
-        with path.open("wb") as file:
-            clip = (WebpWriter if kind == "webp" else GifWriter)(file, fps)
-            yield clip.add
-            clip.close()
+def _frames(
+    episode: StoredEpisode,
+    image: ImageField,
+    rows: range,
+    scale: int,
+    report: Callable[[int, int], None] | None,
+) -> Iterator[np.ndarray]:
+    """The frames of some rows, which are read in parts."""
+    step = max(1, _READ_PIXELS // (image.height * image.width * image.channels))
+    done = 0
+    for begin in range(rows.start, rows.stop, step):
+        values = episode.read(begin, min(begin + step, rows.stop), [image.name])[image.name]
+        for pixels in image.pixels(values):
+            yield scaled(pixels, scale)
+            done += 1
+            if report is not None:
+                report(done, len(rows))
+
+
+def _write_mp4(path: Path, frames: Iterable[np.ndarray], fps: Fraction) -> None:
+    video = Mp4Writer(path, fps)
+    try:
+        for pixels in frames:
+            video.add(pixels if pixels.ndim == 3 else np.repeat(pixels[..., None], 3, 2))
+    except BaseException:
+        video.abort()
+        raise
+    video.close()
 
 
 @contextmanager

@@ -2,39 +2,33 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from math import ceil, log2
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
-from stepwell.buffers.curation.selection import EpisodeSelection
-from stepwell.buffers.curation.stored_episode import StoredEpisode
-from stepwell.buffers.pictures.encode import block_size, sprite, webp
-from stepwell.buffers.pictures.image_fields import ImageField, image_fields
-from stepwell.buffers.pictures.replacing import replacing
-from stepwell.buffers.progress import Part, Progress, Status, format_bytes, progress_function
-from stepwell.buffers.storage.disk.publish import check_complete, publish
-from stepwell.buffers.storage.disk.storage import DiskStorage
-from stepwell.buffers.view.curves import action_names, curve_names, curves, text_names
-from stepwell.buffers.view.episode_table import EpisodeTable
-from stepwell.buffers.view.histograms import ActionCounts, action_counts
-from stepwell.buffers.view.render import frame_rate
-from stepwell.buffers.view.report_page import (
-    Film,
-    ReportedEpisode,
-    ReportedStore,
-    film_bytes,
-    ordinal,
-    page,
-    strip_bytes,
-)
-from stepwell.buffers.view.summary import digest_of, seeds_of, summary_of
-from stepwell.buffers.whole_numbers import is_whole
+from ..curation.selection import EpisodeSelection
+from ..curation.stored_episode import StoredEpisode
+from ..errors import StoreNotFound
+from ..pictures.encode import block_size, sprite
+from ..pictures.image_fields import ImageField
+from ..pictures.replacing import replacing
+from ..progress import Part, Progress, Status, format_bytes, progress_function
+from ..storage.disk.publish import check_complete, publish
+from .curves import curve_names, curves
+from .episode_table import EpisodeTable
+from .page_file import Described, page_file
+from .server.answers import Answers, json_bytes
+from .server.query import Words
+from .server.stores import OpenStore, Stores
+from .summary import digest_of, seeds_of, summary_of
 
 __all__ = ["EPISODES", "MOST_BYTES", "ReportFile", "report_status", "write_report"]
 
@@ -48,32 +42,22 @@ _MOST_STORES = 12
 _MOST_FRAMES = 1 << 18  # of an episode
 _MOST_CURVES = 12
 _POINTS = (2_000, 1_000, 500, 250, 100)
-_STRIP_FRAMES = 8
-_STRIP_HEIGHTS = (96, 64, 48, 32)
 _MARGIN = 1_000
 _SPARSE = 32  # rows between two frames: they are read one by one then
-_COUNTED_ROWS = 1 << 22  # whose actions are counted
+_MOST_WHOLE = 1e15  # written as a whole number
+_WHY = "to keep the file small"
 
 
 @dataclass(frozen=True, slots=True)
 class ReportFile:
-    """A report that was written.
-
-    Args:
-        path: The file.
-        nbytes: Its size.
-        stores: Number of stores in it.
-        episodes: Number of episodes in these stores.
-        playable: Number of episodes that can be watched in it.
-        notes: What was left out so that the file stays small, one sentence each.
-    """
+    """A report that was written."""
 
     path: str
     nbytes: int
-    stores: int
-    episodes: int
-    playable: int
-    notes: tuple[str, ...]
+    stores: int  # how many
+    episodes: int  # in these stores
+    playable: int  # episodes that can be watched in it
+    notes: tuple[str, ...]  # what was left out so that the file stays small, one sentence each
 
 
 def write_report(
@@ -87,44 +71,15 @@ def write_report(
     overwrite: bool = False,
     progress: Progress[int, int] = None,
 ) -> ReportFile:
-    """Write a report about one store, or several that are compared, as one HTML file.
-
-    It has a summary, the runs, charts of returns, lengths and actions, and some episodes that can
-    be played in the browser, frame by frame with their exact pixels. It loads nothing from
-    elsewhere. The same stores give the same bytes.
-
-    Args:
-        folders: The folder of a store, or several.
-        out: The new file.
-        episodes: The episodes to show of each store, separated by commas: ``best``, ``worst``,
-            ``longest``, ``shortest``, ``first`` and ``last``, each with a number as in ``best:3``,
-            and ids as in ``7`` or ``12-15``. ``none`` shows none.
-        title: Heading of the page. None takes the names of the folders.
-        max_bytes: Size of the file at most. Where it would be larger, only every second, fourth,
-            ... frame of long episodes is in it, and a note says so.
-        with_digest: Compute the digest of all rows, too; this reads everything.
-        overwrite: Replace a file that is there.
-        progress: True shows the progress; a function gets the number of episodes that were
-            encoded, and of all.
-
-    Raises:
-        ValueError: The file exists, ``episodes`` is something else, or the page needs more than
-            ``max_bytes`` even without frames; nothing was written.
-        StoreNotFound: There is no store in a folder.
-
-    Example:
-        >>> import tempfile
-        >>> import gymnasium as gym
-        >>> import stepwell as sw
-        >>> folder = Path(tempfile.mkdtemp())
-        >>> envs = gym.make_vec("CartPole-v1", num_envs=2)
-        >>> with sw.SequenceReplayBuffer(folder / "cartpole") as replay:
-        ...     with sw.Collector(envs, sw.RandomPolicy(), replay, seed=0) as collector:
-        ...         report = collector.collect(episodes=20)
-        >>> made = write_report(folder / "cartpole", folder / "report.html", episodes="best:2")
-        >>> made.playable, made.nbytes < 200_000
-        (2, True)
-    """
+    """Write a report about one store, or several that are compared, as one HTML file."""
+    # It is the page of `stepwell view` with its data inside: the main numbers, histograms of
+    # returns, lengths and actions, the runs, and some episodes that can be played in the browser,
+    # frame by frame with their exact pixels. It loads nothing from elsewhere. The same stores give
+    # the same bytes.
+    #
+    # `episodes` has parts such as best:3, 7 or 12-15, with commas between them. Where the file
+    # would be larger than `max_bytes`, only every second, fourth, ... frame of long episodes is in
+    # it, and a note says so.
     paths = [Path(folders)] if isinstance(folders, str | Path) else list(map(Path, folders))
     if not 1 <= len(paths) <= _MOST_STORES:
         raise ValueError(
@@ -134,16 +89,26 @@ def write_report(
     target = Path(out)
     _check_new(target, overwrite=overwrite)
     with progress_function(progress, report_status) as tell, ExitStack() as stack:
-        stores = [
-            _Store(stack, path, name, wanted, with_digest=with_digest)
-            for path, name in zip(paths, _names(paths), strict=True)
+        for path in paths:
+            check_complete(path)
+        facts = [
+            (summary_of(path), seeds_of(path), digest_of(path) if with_digest else None)
+            for path in paths
         ]
-        _check_found(stores, wanted, episodes)
-        counts = _counted_actions(stores)
-        reported, empty = list[ReportedStore](), 0
+        stores = Stores(paths, _raised)
+        stack.callback(stores.close)
+        described = [
+            Described(store.name, *each) for store, each in zip(stores.stores, facts, strict=True)
+        ]
+        report = _Report(stores, wanted, episodes)
+        heading = title or ", ".join(store.name for store in stores.stores)
+
+        def written(points: int) -> bytes:
+            return page_file(heading, described, json_bytes(report.answers(points)))
+
+        points, empty = 0, 0
         for points in _POINTS:
-            reported = [store.reported(points) for store in stores]
-            empty = len(page(reported, counts, title))
+            empty = len(written(points))
             if 2 * empty <= max_bytes:  # the other half is for frames
                 break
         if empty > max_bytes:
@@ -153,26 +118,25 @@ def write_report(
             )
         room = max_bytes - empty
         while True:
-            _add_films(stores, reported, room, tell)
-            data = page(reported, counts, title)
+            report.add_films(room, tell)
+            data = written(points)
             if len(data) <= max_bytes:
                 break
             # What stands around the pictures took more than was reckoned with.
             room = max(0, room - (len(data) - max_bytes) - _MARGIN)
-    _write(target, data, overwrite=overwrite)
-    return ReportFile(
-        str(target),
-        len(data),
-        len(stores),
-        sum(len(store.table) for store in stores),
-        sum(len(store.episodes) for store in reported),
-        tuple(
-            f"{store.name}, episode {one.id}: {one.note}"
-            for store in reported
-            for one in store.episodes
-            if one.note
-        ),
-    )
+        _write(target, data, overwrite=overwrite)
+        return ReportFile(
+            str(target),
+            len(data),
+            len(stores.stores),
+            report.total,
+            len(report.playable),
+            tuple(
+                f"{stores.stores[one.store].name}, episode {one.episode.id}: {one.note}"
+                for one in report.playable
+                if one.note
+            ),
+        )
 
 
 def report_status(done: int, of: int) -> Status:
@@ -184,12 +148,7 @@ _Wanted = tuple[str, int] | range
 
 
 def _parsed(text: str) -> list[_Wanted]:
-    """The parts of ``episodes``.
-
-    Example:
-        >>> _parsed("best:3, longest,7-9")
-        [('best', 3), ('longest', 1), range(7, 10)]
-    """
+    """The parts of ``episodes``, such as ``best:3, longest,7-9``."""
     if text.strip() == "none":
         return []
     found: list[_Wanted] = []
@@ -212,103 +171,176 @@ def _parsed(text: str) -> list[_Wanted]:
     return found
 
 
-def _names(paths: Sequence[Path]) -> list[str]:
-    """The names of the folders, with numbers where two have the same."""
-    names = [path.resolve().name or str(path) for path in paths]
-    return [
-        f"{name} ({names[: place + 1].count(name)})" if names.count(name) > 1 else name
-        for place, name in enumerate(names)
-    ]
+@dataclass(frozen=True, slots=True)
+class _Film:
+    """The frames of an episode."""
+
+    step: int  # each `step`-th row has a frame, and the last one
+    frames: int
+    sheets: tuple[tuple[bytes, ...], ...]  # sprites of each field, each a lossless WebP file
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that they take in the page, about."""
+        return _sheet_bytes(self.sheets)
 
 
-class _Store:
-    """A store that is reported.
+@dataclass(slots=True)
+class _Playable:
+    """An episode that is in the report."""
 
-    Args:
-        stack: Closes it.
-        path: Its folder.
-        name: Its name on the page.
-        wanted: The episodes to show.
-        with_digest: Compute the digest of all rows.
-    """
+    store: int  # its number on the page
+    opened: OpenStore
+    place: int  # in the table
+    why: Sequence[str]  # what it was chosen for, such as "2nd best"
+    film: _Film | None = None
 
-    def __init__(
-        self,
-        stack: ExitStack,
-        path: Path,
-        name: str,
-        wanted: Sequence[_Wanted],
-        *,
-        with_digest: bool,
-    ) -> None:
-        check_complete(path)
-        self.name = name
-        self.summary = summary_of(path)
-        self.seeds = seeds_of(path)
-        self.digest = digest_of(path) if with_digest else None
-        self.storage = stack.enter_context(DiskStorage.open(path, read_only=True))
-        self.table = EpisodeTable(self.storage)
-        self.table.read_all_returns()
-        self.chosen = _chosen(self.table, wanted)
-        self.images = image_fields(self.storage.spec)
-        self.actions = action_names(self.storage.sessions, self.storage.spec)
-        self.texts = text_names(self.storage.sessions, self.storage.spec)
+    @property
+    def episode(self) -> StoredEpisode:
+        """The episode."""
+        return self.opened.table.episode(self.place)
 
-    def reported(self, points: int) -> ReportedStore:
-        """The facts about it that the page shows, without frames.
+    @property
+    def note(self) -> str:
+        """A sentence about frames of it that are left out; empty if nothing is."""
+        rows = self.episode.rows
+        if not self.opened.images or (self.film is not None and self.film.step == 1):
+            return ""
+        if self.film is None:
+            return f"its frames are left out, {_WHY}"
+        if self.film.frames == 2:
+            return f"only the first and the last of {rows:,} frames are shown, {_WHY}"
+        nth = _ordinal(self.film.step)
+        return f"every {nth} of {rows:,} frames is shown, and the last one, {_WHY}"
 
-        Args:
-            points: Points of each curve at most.
-        """
-        table = self.table
-        with table.lock:
-            return ReportedStore(
-                self.name,
-                self.summary,
-                self.seeds,
-                self.digest,
-                table.returns,
-                table.steps,
-                table.ends,
-                table.first_rows,
-                [self._episode(place, why, points) for place, why in self.chosen.items()],
-            )
 
-    def _episode(self, place: int, why: Sequence[str], points: int) -> ReportedEpisode:
-        table = self.table
-        episode = table.episode(place)
-        names = curve_names(self.storage.spec, self.texts)
-        return ReportedEpisode(
-            episode.id,
-            episode.stream,
-            episode.first_row,
-            episode.rows,
-            episode.steps,
-            float(table.returns[place]),
-            episode.end,
-            tuple(why),
-            episode.metadata,
-            curves(episode, names[:_MOST_CURVES], points=points),
-            frozenset(filter(self._is_single, names)),
-            len(names),
-            self.actions,
-            frame_rate(self._session(episode.metadata)),
-            self.images,
-        )
+class _Report:
+    """The episodes of a report, and the answers to the questions of its page."""
 
-    def _is_single(self, curve: str) -> bool:
-        """True for the curves of a field of floats of 32 bits."""
-        return any(
-            field.dtype == "float32" and (curve == field.name or curve.startswith(f"{field.name}["))
-            for field in self.storage.spec.fields
-        )
+    # The `wanted` episodes are also there as the `text` that the user gave.
 
-    def _session(self, metadata: Mapping[str, object]) -> Mapping[str, object]:
-        """Facts about the run that an episode is from; no facts where they are not known."""
-        number, sessions = metadata.get("session"), self.storage.sessions
-        if is_whole(number) and 0 <= number < len(sessions):
-            return sessions[int(number)]
-        return {}
+    def __init__(self, stores: Stores, wanted: Sequence[_Wanted], text: str) -> None:
+        self._stores, self._answers = stores, Answers(stores)
+        opened: list[OpenStore] = []
+        for store in stores.stores:
+            if store.now is None:
+                raise StoreNotFound(store.error or f"{store.path} cannot be read")
+            opened.append(store.now)
+            store.now.table.read_all_returns()
+        _check_found([each.table for each in opened], wanted, text)
+        self._histograms = self._answers.histograms(Words((), ()))
+        self.total = sum(len(each.table) for each in opened)
+        self.playable = [
+            _Playable(number, each, place, why)
+            for number, each in enumerate(opened)
+            for place, why in _chosen(each.table, wanted).items()
+        ]
+
+    def answers(self, points: int) -> dict[str, object]:
+        """The answers to all that the page asks for, as `embedded.js` reads them."""
+        columns, rows = self._answers.rows([(one.store, one.place) for one in self.playable])
+        return {
+            "stores": [self._store(facts) for facts in self._answers.stores()],
+            "total": self.total,
+            "columns": [*columns, "chosen for"],
+            "rows": [
+                [*row, ", ".join(one.why)] for row, one in zip(rows, self.playable, strict=True)
+            ],
+            "histograms": self._histograms,
+            "episodes": {
+                f"{one.store}/{one.episode.id}/{one.episode.first_row}": self._episode(one, points)
+                for one in self.playable
+            },
+        }
+
+    def _store(self, facts: Mapping[str, object]) -> dict[str, object]:
+        names = cast("list[str]", facts["curves"])
+        more = len(names) - _MOST_CURVES
+        left_out = f"{more:,} more curves are not in this report" if more > 0 else ""
+        # Where it lies is nobody's concern.
+        return {
+            **facts,
+            "path": facts["name"],
+            "curves": names[:_MOST_CURVES],
+            "curves_left_out": left_out or facts["curves_left_out"],
+        }
+
+    def _episode(self, one: _Playable, points: int) -> dict[str, object]:
+        with one.opened.reading():
+            episode = one.episode
+            words = Words([("first_row", str(episode.first_row))], ("first_row",))
+            info = self._answers.episode(one.store, episode.id, words)
+            images = cast("list[dict[str, object]]", info["images"]) if one.film else []
+            names = curve_names(one.opened.spec, one.opened.texts)[:_MOST_CURVES]
+            return {
+                "info": {
+                    **info,
+                    "images": [{**image, "tag": ""} for image in images],
+                    "step": one.film.step if one.film else 1,
+                    "note": one.note,
+                },
+                "curves": _short_curves(curves(episode, names, points=points), one.opened),
+                "sheets": [
+                    [base64.b64encode(sheet).decode() for sheet in sheets]
+                    for sheets in (one.film.sheets if one.film else ())
+                ],
+            }
+
+    def add_films(self, room: int, tell: Callable[[int, int], None] | None) -> None:
+        """Encode the frames of all episodes, so that they take no more than ``room`` bytes."""
+        films = [one for one in self.playable if one.opened.images]
+        # Short ones first: what they do not need is left for the longer ones.
+        films.sort(key=lambda one: one.episode.rows)
+        for done, one in enumerate(films):
+            with one.opened.reading():
+                one.film = _film(one.episode, one.opened.images, room // (len(films) - done))
+            if one.film is not None:
+                room -= one.film.nbytes
+            if tell is not None:
+                tell(done + 1, len(films))
+
+
+def _raised(error: Exception) -> None:
+    raise error
+
+
+def _ordinal(number: int) -> str:
+    """A number as that of a place: 1st, 2nd, 11th."""
+    is_teen = 10 < number % 100 < 20
+    return f"{number}{'th' if is_teen else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"
+
+
+def _sheet_bytes(sheets: Iterable[Iterable[bytes]]) -> int:
+    """Bytes that some sprites take in a page, about."""
+    return sum(200 + sum(-(-len(each) // 3) * 4 + 3 for each in of_field) for of_field in sheets)
+
+
+def _short_curves(found: Mapping[str, object], opened: OpenStore) -> dict[str, object]:
+    """Curves in few bytes: without rows where all have a value, and without needless digits."""
+    drawn = cast("Mapping[str, Mapping[str, object]]", found["curves"])
+    is_exact = all("values" in curve for curve in drawn.values())
+    singles = [field.name for field in opened.spec.fields if field.dtype == "float32"]
+    return {
+        **({} if is_exact else {"rows": found["rows"], "stop": found["stop"]}),
+        "curves": {
+            name: {
+                key: _short(values, is_single=name.partition("[")[0] in singles)
+                for key, values in curve.items()
+            }
+            for name, curve in drawn.items()
+        },
+    }
+
+
+def _short(value: object, *, is_single: bool) -> object:
+    """JSON with whole numbers as such, and floats of 32 bits with the digits that these need."""
+    if isinstance(value, list):
+        return [_short(each, is_single=is_single) for each in cast("list[object]", value)]
+    if not isinstance(value, float):
+        return value
+    if value.is_integer() and abs(value) < _MOST_WHOLE:
+        return int(value)
+    return float(str(np.float32(value))) if is_single else value
 
 
 def _chosen(table: EpisodeTable, wanted: Sequence[_Wanted]) -> dict[int, list[str]]:
@@ -324,7 +356,7 @@ def _chosen(table: EpisodeTable, wanted: Sequence[_Wanted]) -> dict[int, list[st
         if not count:
             continue
         for rank, place in enumerate(_ranked(table, word, count).tolist()):
-            found.setdefault(place, []).append(f"{ordinal(rank + 1)} {word}" if rank else word)
+            found.setdefault(place, []).append(f"{_ordinal(rank + 1)} {word}" if rank else word)
     return found
 
 
@@ -347,9 +379,9 @@ def _ranked(table: EpisodeTable, word: str, count: int) -> np.ndarray:
     return table.order(places, sort, descending=is_top)
 
 
-def _check_found(stores: Sequence[_Store], wanted: Sequence[_Wanted], text: str) -> None:
+def _check_found(tables: Sequence[EpisodeTable], wanted: Sequence[_Wanted], text: str) -> None:
     """Refuse ids that no store has."""
-    ids = [np.asarray(store.table.ids) for store in stores]
+    ids = [np.asarray(table.ids) for table in tables]
     for part in wanted:
         if isinstance(part, range) and not any(
             ((each >= part.start) & (each < part.stop)).any() for each in ids
@@ -362,49 +394,13 @@ def _check_found(stores: Sequence[_Store], wanted: Sequence[_Wanted], text: str)
             )
 
 
-def _counted_actions(stores: Sequence[_Store]) -> list[ActionCounts]:
-    """Counts of the actions of all stores, by their names if these are the same."""
-    names = stores[0].actions
-    return action_counts(
-        [(store.table, np.arange(len(store.table))) for store in stores],
-        _COUNTED_ROWS,
-        names if all(store.actions == names for store in stores) else None,
-    )
-
-
-def _add_films(
-    stores: Sequence[_Store],
-    reported: Sequence[ReportedStore],
-    room: int,
-    tell: Callable[[int, int], None] | None,
-) -> None:
-    """Encode the frames of the shown episodes, so that they take no more than ``room`` bytes."""
-    films = [
-        (episode, store.table, place)
-        for store, page_store in zip(stores, reported, strict=True)
-        for place, episode in zip(store.chosen, page_store.episodes, strict=True)
-        if store.images
-    ]
-    # Short ones first: what they do not need is left for the longer ones.
-    films.sort(key=lambda film: film[0].rows)
-    for done, (episode, table, place) in enumerate(films):
-        with table.lock:
-            episode.film = _film(table.episode(place), episode.images, room // (len(films) - done))
-        if episode.film is not None:
-            room -= episode.film.nbytes
-        if tell is not None:
-            tell(done + 1, len(films))
-
-
-def _film(episode: StoredEpisode, images: Sequence[ImageField], room: int) -> Film | None:
-    """The frames of an episode in at most ``room`` bytes; None if not even two frames fit.
-
-    Where all do not fit, every second, fourth, ... one is taken, and the last one.
-    """
+def _film(episode: StoredEpisode, images: Sequence[ImageField], room: int) -> _Film | None:
+    """The frames of an episode in at most ``room`` bytes; None if not even two frames fit."""
+    # Where all do not fit, every second, fourth, ... one is taken, and the last one.
     step = 1 << max(0, ceil(log2(episode.rows / _MOST_FRAMES)))
     while step < 2 * episode.rows and room > 0:
         film = _encoded(episode, images, step, room)
-        if isinstance(film, Film):
+        if isinstance(film, _Film):
             return film
         # That part of the frames took all the room.
         step = max(2 * step, 1 << ceil(log2(step / film * 0.9)))
@@ -413,42 +409,29 @@ def _film(episode: StoredEpisode, images: Sequence[ImageField], room: int) -> Fi
 
 def _encoded(
     episode: StoredEpisode, images: Sequence[ImageField], step: int, room: int
-) -> Film | float:
+) -> _Film | float:
     """The frames of every ``step``-th row and the last; or the part of them that fits."""
     first, last = episode.first_row, episode.first_row + episode.rows - 1
     rows = np.unique(np.append(np.arange(first, last + 1, step), last))
-    in_strip = np.unique(np.linspace(0, len(rows) - 1, min(_STRIP_FRAMES, len(rows))).astype(int))
-    strip_rows = rows[in_strip]
     sizes = [block_size(image.height, image.width) for image in images]
     pending: list[list[np.ndarray]] = [[] for _ in images]
-    strips: list[list[np.ndarray]] = [[] for _ in images]
     sheets: list[list[bytes]] = [[] for _ in images]
-    for begin, stop, fields in _rows_of(episode, images, rows, min(a * b for a, b in sizes)):
+    for stop, fields in _rows_of(episode, images, rows, min(a * b for a, b in sizes)):
         for place, image in enumerate(images):
-            frames = image.pixels(fields[image.name])
-            strips[place] += [
-                frames[k] for k in np.flatnonzero(np.isin(rows[begin:stop], strip_rows))
-            ]
-            pending[place] += list(frames)
+            pending[place] += list(image.pixels(fields[image.name]))
             most = sizes[place][0] * sizes[place][1]
             while len(pending[place]) >= most or (stop == len(rows) and pending[place]):
                 sheets[place].append(sprite(np.stack(pending[place][:most])))
                 del pending[place][:most]
-        if film_bytes(sheets) > room:
+        if _sheet_bytes(sheets) > room:
             return stop / len(rows)
-    film = Film(step, rows, tuple(map(tuple, sheets)), strip_rows, ())
-    rest = room - film.nbytes
-    for height in _STRIP_HEIGHTS:
-        pictures = tuple(_strip(frames, height) for frames in strips)
-        if strip_bytes(pictures) <= rest:
-            return Film(step, rows, film.sheets, strip_rows, pictures)
-    return film if rest >= 0 else 1.0
+    return _Film(step, len(rows), tuple(map(tuple, sheets)))
 
 
 def _rows_of(
     episode: StoredEpisode, images: Sequence[ImageField], rows: np.ndarray, most: int
-) -> Iterator[tuple[int, int, dict[str, np.ndarray]]]:
-    """Places of at most ``most`` of some rows, and their fields of images."""
+) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+    """The fields of images of at most ``most`` of some rows, and the place after the last."""
     names = [image.name for image in images]
     step = int(rows[1] - rows[0]) if len(rows) > 1 else 1
     if step < _SPARSE:
@@ -457,22 +440,11 @@ def _rows_of(
             stop = int(np.searchsorted(rows, chunk.first_row + chunk.rows))
             if stop > place:
                 within = rows[place:stop] - chunk.first_row
-                yield place, stop, {name: chunk.fields[name][within] for name in names}
+                yield stop, {name: chunk.fields[name][within] for name in names}
             place = stop
         return
     for place, row in enumerate(rows.tolist()):
-        yield place, place + 1, episode.read(row, row + 1, names)
-
-
-def _strip(frames: Sequence[np.ndarray], height: int) -> tuple[bytes, ...]:
-    """Some frames as pictures, made smaller if they are higher than ``height``."""
-    import cv2
-
-    tall, wide = frames[0].shape[:2]
-    if tall > height:
-        size = (max(1, round(wide * height / tall)), height)
-        frames = [cv2.resize(frame, size, interpolation=cv2.INTER_AREA) for frame in frames]
-    return tuple(map(webp, frames))
+        yield place + 1, episode.read(row, row + 1, names)
 
 
 def _check_new(path: Path, *, overwrite: bool) -> None:

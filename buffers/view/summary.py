@@ -11,17 +11,20 @@ from typing import cast
 
 import numpy as np
 
-from stepwell.buffers.digest import Digest
-from stepwell.buffers.episode import Chunk, End
-from stepwell.buffers.progress import format_bytes
-from stepwell.buffers.provenance.chains import chains_of
-from stepwell.buffers.replay import SequenceReplayBuffer
-from stepwell.buffers.spec import Spec
-from stepwell.buffers.storage.chunk_codec import ChunkDecoder
-from stepwell.buffers.storage.places import PlacedStorage, open_to_read, placed_bytes
-from stepwell.buffers.storage.urls import url_of
+from ..digest import Digest
+from ..episode import Chunk, End
+from ..progress import format_bytes
+from ..provenance.chains import chains_of
+from ..replay import SequenceReplayBuffer
+from ..spec import Spec
+from ..storage.chunk_codec import ChunkDecoder
+from ..storage.disk.folder import ignored_file
+from ..storage.disk.publish import disk_bytes
+from ..storage.disk.storage import DiskStorage
 
 __all__ = [
+    "FIELD_COLUMNS",
+    "RUN_COLUMNS",
     "SeedCounts",
     "StoreSummary",
     "describe_env",
@@ -34,7 +37,9 @@ __all__ = [
     "describe_statistics",
     "describe_versions",
     "digest_of",
+    "field_lines",
     "overview",
+    "run_lines",
     "seeds_of",
     "statistics_of",
     "summary_of",
@@ -46,51 +51,32 @@ _NOT_SETTINGS = {*_NAME_KEYS, "cartridge", "maker", "versions"}
 _HASH_LETTERS = 12  # of a SHA-256: enough to distinguish files by eye
 _ACTIONS_SHOWN = 12
 
+RUN_COLUMNS = ("run", "began", "envs", "seed", "policy")
+FIELD_COLUMNS = ("field", "dtype", "shape", "codec", "stack")
+
 
 @dataclass(frozen=True, slots=True)
 class StoreSummary:
-    """Contents of a store, in numbers.
-
-    Args:
-        path: Its folder or URL.
-        spec: The fields of every row.
-        sessions: Facts about the runs that wrote it, oldest first.
-        capacity: Maximum number of steps.
-        capacity_bytes: Maximum number of bytes.
-        steps: Env steps stored now.
-        total_steps: Env steps ever stored.
-        terminated: Number of terminated episodes.
-        truncated: Number of episodes that were truncated and did not terminate.
-        cut: Number of episodes whose end was not recorded.
-        late_starts: Number of episodes whose first rows were evicted or lost.
-        lost_chunks: Chunks that a repair removed.
-        returns: Array [E] for the episodes that are stored from beginning to end, by id.
-        lengths: Env steps [E] of the same episodes.
-        raw_bytes: Bytes of the stored rows uncompressed, each frame counted once.
-        stored_bytes: Bytes of the same rows as they are stored.
-        ledger_bytes: Bytes of the actions of rows that are gone, which the stored episodes need to
-            be played again.
-        disk_bytes: Bytes of the folder's files, or of the objects at the URL.
-    """
+    """Contents of a store, in numbers."""
 
     path: str
     spec: Spec
-    sessions: Sequence[Mapping[str, object]]
-    capacity: int | None
+    sessions: Sequence[Mapping[str, object]]  # facts about the runs that wrote it, oldest first
+    capacity: int | None  # in steps
     capacity_bytes: int | None
-    steps: int
-    total_steps: int
+    steps: int  # stored now
+    total_steps: int  # ever stored
     terminated: int
-    truncated: int
-    cut: int
-    late_starts: int
-    lost_chunks: int
-    returns: np.ndarray
-    lengths: np.ndarray
-    raw_bytes: int
-    stored_bytes: int
-    ledger_bytes: int
-    disk_bytes: int
+    truncated: int  # episodes that did not terminate
+    cut: int  # episodes whose end was not recorded
+    late_starts: int  # episodes whose first rows were evicted or lost
+    lost_chunks: int  # removed by a repair
+    returns: np.ndarray  # [E] of the episodes that are stored from beginning to end, by id
+    lengths: np.ndarray  # env steps [E] of the same episodes
+    raw_bytes: int  # of the rows uncompressed, each frame counted once
+    stored_bytes: int  # of the same rows as they are stored
+    disk_bytes: int  # of the folder's files
+    ignored: str  # a sentence about a file that only earlier versions read; may be empty
 
     @property
     def episodes(self) -> int:
@@ -122,29 +108,27 @@ class StoreSummary:
             "lengths": statistics_of(self.lengths),
             "raw_bytes": self.raw_bytes,
             "stored_bytes": self.stored_bytes,
-            "ledger_bytes": self.ledger_bytes,
             "disk_bytes": self.disk_bytes,
+            "ignored": self.ignored,
             "compression": self.compression,
         }
 
 
 def summary_of(path: Path) -> StoreSummary:
-    """Summarize a store; of its rows only the rewards are decoded.
-
-    Raises:
-        StoreNotFound: There is no store in the folder.
-    """
-    with open_to_read(path) as storage:
+    """Summarize a store; of its rows only the rewards are decoded."""
+    with DiskStorage.open(path, read_only=True) as storage:
         records = storage.index.records
         tails = np.sort(records[records["is_tail"] == 1], order="episode")
         ends = tails["end"]
+        # An episode that ended in both ways counts as terminated. One without its first rows has an
+        # end, but no return, as rewards are missing.
         is_terminated = (ends & End.TERMINATED) != 0
         is_truncated = ((ends & End.TRUNCATED) != 0) & ~is_terminated
         is_whole = (is_terminated | is_truncated) & (tails["head"] == 0)
         whole = tails[is_whole]
         returns = _returns(storage)
         return StoreSummary(
-            path=url_of(path) or str(path),
+            path=str(path),
             spec=storage.spec,
             sessions=tuple(storage.sessions),
             capacity=storage.capacity,
@@ -162,12 +146,12 @@ def summary_of(path: Path) -> StoreSummary:
             lengths=whole["first_row"] + whole["rows"] - 1,
             raw_bytes=storage.index.rows * storage.spec.row_bytes,
             stored_bytes=int(records["nbytes"].sum()),
-            ledger_bytes=storage.ledger_bytes,
-            disk_bytes=placed_bytes(storage),
+            disk_bytes=disk_bytes(path),
+            ignored=ignored_file(path),
         )
 
 
-def _returns(storage: PlacedStorage) -> dict[int, float]:
+def _returns(storage: DiskStorage) -> dict[int, float]:
     """Sum the stored rewards of each episode."""
     reader = ChunkDecoder(storage.spec)
     place = [field.name for field in storage.spec.fields].index("reward")
@@ -186,29 +170,17 @@ def _returns(storage: PlacedStorage) -> dict[int, float]:
 
 @dataclass(frozen=True, slots=True)
 class SeedCounts:
-    """Numbers of stored episodes, by what is known of their seeds.
+    """Numbers of stored episodes, by what is known of their seeds."""
 
-    Args:
-        seeded: Episodes that begin with a seed of their own.
-        following: Episodes that follow on those before them, whose actions are all known, back to
-            a seed.
-        unreachable: Episodes that no seed leads to.
-        reasons: For each reason why not, the number of these episodes.
-    """
-
-    seeded: int
-    following: int
-    unreachable: int
-    reasons: Mapping[str, int]
+    seeded: int  # begin with a seed of their own
+    following: int  # follow on those before them, whose actions are all known, back to a seed
+    unreachable: int  # no seed leads to them
+    reasons: Mapping[str, int]  # for each reason why not, how many of these
 
 
 def seeds_of(path: Path) -> SeedCounts:
-    """Count the episodes that can be played again from a seed.
-
-    Raises:
-        StoreCorrupt: The store is damaged.
-    """
-    with open_to_read(path) as storage:
+    """Count the episodes that can be played again from a seed."""
+    with DiskStorage.open(path, read_only=True) as storage:
         chains, unreachable = chains_of(storage)
         plays = [[play.episode is not None for play in chain.plays] for chain in chains]
         reasons = Counter(
@@ -245,19 +217,9 @@ def statistics_of(numbers: np.ndarray) -> dict[str, float] | None:
 
 
 def describe_size(disk_bytes: int, raw_bytes: int, stored_bytes: int | None = None) -> list[str]:
-    """Describe the size of a store, as parts of a line.
-
-    Args:
-        disk_bytes: Bytes of its files.
-        raw_bytes: Bytes of its rows uncompressed, each frame counted once.
-        stored_bytes: Bytes of its rows within the files; None where that is unknown.
-
-    Example:
-        >>> describe_size(2_500_000, 352_800_000, 2_400_000)
-        ['2.5 MB on disk', 'rows 2.4 MB of it', 'raw 352.8 MB', '141x smaller']
-        >>> describe_size(91_757, 16_900, 13_500)[-1]
-        '5.43x larger: files reserve space in advance'
-    """
+    """Describe the size of a store, as parts of a line; ``stored_bytes`` may be unknown."""
+    # `raw_bytes` are those of its rows uncompressed, each frame counted once; `stored_bytes` those
+    # of the rows within the files.
     parts = [f"{format_bytes(disk_bytes)} on disk"]
     if stored_bytes is not None:
         parts.append(f"rows {format_bytes(stored_bytes)} of it")
@@ -276,15 +238,10 @@ def _times(ratio: float) -> str:
 def overview(
     store: StoreSummary, digest: str | None = None, seeds: SeedCounts | None = None
 ) -> Iterator[tuple[str, str]]:
-    """Iterate over names and texts that describe a store, as `stepwell info` shows them.
-
-    Args:
-        store: The summary.
-        digest: The digest of all rows; None leaves it out.
-        seeds: How many episodes can be played again; None leaves it out.
-    """
+    """Iterate over names and texts that describe a store, as ``stepwell info`` shows them."""
     yield "store", store.path
     yield "env", describe_env(store.sessions)
+    # What is as usual, such as no lost chunk, has no line, so that the rest is seen.
     steps = f"{store.steps:,}"
     if store.total_steps > store.steps:
         steps += f" of {store.total_steps:,} ever stored"
@@ -301,9 +258,8 @@ def overview(
         "size",
         ", ".join(describe_size(store.disk_bytes, store.raw_bytes, store.stored_bytes)),
     )
-    if store.ledger_bytes:
-        size = format_bytes(store.ledger_bytes)
-        yield "kept actions", f"{size}, of rows that are gone, to play these episodes again"
+    if store.ignored:
+        yield "ignored", store.ignored
     yield "made by", describe_versions(store.sessions)
     if machine := describe_machine(store.sessions):
         yield "on", machine
@@ -375,6 +331,34 @@ def describe_seeds(counts: SeedCounts) -> str:
     return text
 
 
+def run_lines(sessions: Sequence[Mapping[str, object]]) -> list[tuple[str, ...]]:
+    """The runs that wrote a store as the lines of a table, by `RUN_COLUMNS`."""
+    return [
+        (
+            str(number),
+            str(session.get("began", ""))[:16].replace("T", " "),
+            str(session.get("num_envs", "")),
+            describe_seed(session),
+            describe_maker(session),
+        )
+        for number, session in enumerate(sessions)
+    ]
+
+
+def field_lines(spec: Spec) -> list[tuple[str, ...]]:
+    """The fields of a row as the lines of a table, by `FIELD_COLUMNS`."""
+    return [
+        (
+            field.name,
+            field.dtype,
+            str(field.shape),
+            field.codec,
+            f"{field.stack}, padding {field.stack_padding}" if field.stack > 1 else "",
+        )
+        for field in spec.fields
+    ]
+
+
 def describe_seed(session: Mapping[str, object]) -> str:
     """Return the seed, with the shard if there are several."""
     shard = session.get("shard")
@@ -397,15 +381,7 @@ def describe_maker(session: Mapping[str, object]) -> str:
 
 
 def describe_recipe(recipe: Mapping[str, object]) -> str:
-    """Return the name of the env, then its settings.
-
-    Example:
-        >>> describe_recipe({"maker": "make_atari", "game": "pong", "sticky": 0.25, "mode": None})
-        'pong, sticky=0.25'
-        >>> demo = {"name": "demo.nes", "sha256": "ecd0b80eb430b597f7f7ab7d"}
-        >>> describe_recipe({"cartridge": demo, "game": {"name": "Demo"}, "backend": "cynes"})
-        'Demo (demo.nes, sha256 ecd0b80eb430), backend=cynes'
-    """
+    """Return the name of the env, then its settings, as in ``pong, sticky=0.25``."""
     rest = (_setting(key, value) for key, value in recipe.items() if key not in _NOT_SETTINGS)
     return ", ".join(filter(None, [*_names(recipe), *rest])) or "unknown"
 

@@ -3,34 +3,91 @@
 from __future__ import annotations
 
 import codecs
+import functools
+import importlib
 import io
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from stepwell import __version__
-from stepwell.buffers import native
-from stepwell.collectors.cli.archive import archive_store, restore_store
-from stepwell.collectors.cli.collect import collect
-from stepwell.collectors.cli.copy import copy, drop, filter_episodes, merge
-from stepwell.collectors.cli.doctor import doctor
-from stepwell.collectors.cli.envs import envs
-from stepwell.collectors.cli.errors import BAD_INPUT, show_error
-from stepwell.collectors.cli.evaluate import evaluate
-from stepwell.collectors.cli.exchange import export, formats, import_
-from stepwell.collectors.cli.health import repair_store, verify_stores
-from stepwell.collectors.cli.hub import pull_data, push_data
-from stepwell.collectors.cli.info import info
-from stepwell.collectors.cli.play import play
-from stepwell.collectors.cli.render import render
-from stepwell.collectors.cli.report import report
-from stepwell.collectors.cli.upload import upload
-from stepwell.collectors.cli.view import view
+from ... import __version__
 
-__all__ = ["app", "main"]
+__all__ = ["COMMANDS", "app", "main"]
+
+COMMANDS = {
+    "collect": ("collect:collect", "Play envs with a policy and store every row in a folder."),
+    "play": ("play:play", "Play an env yourself, with keyboard or gamepad, and store every row."),
+    "evaluate": (
+        "evaluate:evaluate",
+        "Play whole episodes with a policy and show their scores. Nothing is stored.",
+    ),
+    "info": (
+        "info:info",
+        "Show the contents of a store: fields, runs, episodes, returns, lengths, sizes.",
+    ),
+    "view": ("view:view", "Look at stores in a browser: episodes, frames, curves, histograms."),
+    "report": ("report:report", "Write one HTML file about a store, or several that are compared."),
+    "render": (
+        "render:render",
+        "Write the images of an episode to a file: a clip, or a film strip.",
+    ),
+    "envs": (
+        "envs:envs",
+        "List the envs to collect from: Atari games, NES emulators, Gymnasium's envs.",
+    ),
+    "merge": (
+        "copy:merge",
+        "Put the episodes of several stores into a new one, one store after the other.",
+    ),
+    "filter": (
+        "copy:filter_episodes",
+        "Copy the episodes that match to a new store. The old store is not changed.",
+    ),
+    "copy": (
+        "copy:copy",
+        "Copy a store. Rows are the same bit by bit; many small chunks become few large ones.",
+    ),
+    "export": (
+        "exchange:export",
+        "Write a data set that another library reads. The store is not changed.",
+    ),
+    "import": ("exchange:import_", "Read a data set of another library into a new store."),
+    "formats": (
+        "exchange:formats",
+        "List the formats of export and import, and what to install for them.",
+    ),
+    "push": (
+        "publish:push_data",
+        "Publish a data set on the Hugging Face Hub, or a store on an object store.",
+    ),
+    "pull": (
+        "publish:pull_data",
+        "Fetch a data set of the Hugging Face Hub, or a store at a URL, into a new folder.",
+    ),
+    "archive": (
+        "archive:archive_store",
+        "Write a store to a small file, which holds actions and seeds instead of what envs show.",
+    ),
+    "restore": (
+        "archive:restore_store",
+        "Make the store of an archive again, by playing its episodes.",
+    ),
+    "verify": (
+        "health:verify_stores",
+        "Compare every checksum of a store. Nothing is changed; it may be in use.",
+    ),
+    "repair": ("health:repair_store", "Recover a store after a crash, and remove damaged chunks."),
+    "doctor": (
+        "doctor:doctor",
+        "Show versions, emulators, limits and the speed of a disk, and try out what is installed.",
+    ),
+}
+"""Where each command is, and the first sentence of its help."""
+
+_RENAMED = {"drop": "filter --invert", "upload": "push", "convert": "import"}
 
 
 class _FlagsWithoutType:
@@ -45,12 +102,30 @@ class _FlagsWithoutType:
         return parameters
 
 
-class _Group(_FlagsWithoutType, TyperGroup):
-    pass
-
-
 class _Command(_FlagsWithoutType, TyperCommand):
     pass
+
+
+class _Group(_FlagsWithoutType, TyperGroup):
+    """All commands; a command's module is loaded when it runs, or its own help is asked for."""
+
+    # A Tab and `stepwell --help` need no more than the names and sentences of the table.
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The loaded command of the first argument."""
+        if (now := _RENAMED.get(args[0])) and not ctx.resilient_parsing:
+            ctx.fail(f"expected a command, got {args[0]!r}, which is {now} now.")
+        name, found, rest = super().resolve_command(ctx, args)
+        return name, found and _loaded(name), rest
+
+
+@functools.cache
+def _loaded(name: str) -> Any:
+    module, function = COMMANDS[name][0].split(":")
+    single = typer.Typer(rich_markup_mode="rich", add_completion=False)
+    command = getattr(importlib.import_module(f"stepwell.collectors.cli.{module}"), function)
+    single.command(name=name, cls=_Command)(command)
+    return typer.main.get_command(single)
 
 
 app = typer.Typer(
@@ -62,15 +137,10 @@ app = typer.Typer(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line.
-
-    Args:
-        arguments: The arguments after the program's name; None takes those of the process.
-
-    Returns:
-        The exit code: 0, 1 for a damaged store or rows that an env does not show, 2 for an error
-        that the user can correct, 3 for episodes that cannot be played again, 130 for Ctrl-C.
-    """
+    """Run the command line, None for the process's own arguments; returns the exit code."""
+    # It is 0, 1 for a damaged store or rows that an env does not show, 2 for an error that the user
+    # can correct, 3 for episodes that cannot be played again, 130 for Ctrl-C, 143 for SIGTERM, 129
+    # for SIGHUP.
     _accept_any_character()
     try:
         code = app(
@@ -83,6 +153,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         message = getattr(error, "format_message", None)
         if message is None:
             raise
+        # Imported here: it loads much, and most runs have no such error.
+        from .errors import BAD_INPUT, show_error
+
         text = " ".join(message().split()).replace(": Value error, ", ": ")
         context = getattr(error, "ctx", None)
         command = getattr(context, "command_path", "stepwell")
@@ -104,11 +177,9 @@ _IN_ASCII = {
 
 
 def _accept_any_character() -> None:
-    """Let standard output and error accept every character, whatever their encoding is.
-
-    A character that the encoding lacks is replaced; undecodable bytes of file names are written
-    unchanged.
-    """
+    """Let standard output and error accept every character, whatever their encoding is."""
+    # A character that the encoding lacks is replaced; undecodable bytes of file names are written
+    # unchanged.
     codecs.register_error("stepwell", _replacement)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -128,6 +199,8 @@ def _replacement(error: UnicodeError) -> tuple[str | bytes, int]:
 
 def _show_version(wanted: bool) -> None:
     if wanted:
+        from ...buffers import native
+
         typer.echo(f"stepwell {__version__} ({native.path()})")
         raise typer.Exit
 
@@ -151,20 +224,19 @@ def root(
     stepwell collect Pong --steps 100k --out runs/pong        play, and store it
     stepwell collect game.nes --steps 100k --out runs/game    an NES cartridge
     stepwell play game.nes --out runs/mine                    play it yourself
-    stepwell evaluate Pong --policy sb3:model.zip             play, and show scores
+    stepwell evaluate Pong --policy sb3:model.zip             its scores
     stepwell info runs/pong                                   show its contents
-    stepwell view runs/pong                                   look at it in a browser
+    stepwell view runs/pong                                   in a browser
     stepwell report runs/pong -o report.html                  show it to others
     stepwell render runs/pong --episode 5 -o clip.webp        see an episode
     stepwell verify runs/pong --replay                        play it again
     stepwell merge runs/a runs/b --out runs/both              join stores
     stepwell filter runs/pong --min-return 18 --out best      keep some episodes
-    stepwell upload runs/pong s3://bucket/pong                to an object store
     stepwell archive runs/pong -o pong.swa                    keep its actions
     stepwell export runs/pong --to minari --out pong/my-v0    for other libraries
     stepwell import data.h5 --from d3rlpy --out runs/data     from other libraries
-    stepwell push runs/pong user/pong                         to the Hugging Face Hub
-    stepwell doctor                                           what a bug report needs
+    stepwell push runs/pong user/pong                         to the Hub, or S3
+    stepwell doctor                                           for a bug report
 
     Examples of each command: stepwell COMMAND --help
     """
@@ -172,33 +244,12 @@ def root(
         typer.echo(context.get_help())
 
 
-_COMMANDS: dict[str, Callable[..., None]] = {
-    "collect": collect,
-    "play": play,
-    "evaluate": evaluate,
-    "info": info,
-    "view": view,
-    "report": report,
-    "render": render,
-    "envs": envs,
-    "merge": merge,
-    "filter": filter_episodes,
-    "drop": drop,
-    "copy": copy,
-    "upload": upload,
-    "export": export,
-    "import": import_,
-    "formats": formats,
-    "push": push_data,
-    "pull": pull_data,
-    "archive": archive_store,
-    "restore": restore_store,
-    "verify": verify_stores,
-    "repair": repair_store,
-    "doctor": doctor,
-}
-for _name, _command in _COMMANDS.items():
-    app.command(name=_name, cls=_Command)(_command)
+def _unloaded() -> None:
+    """Stand for a command of which no more than its sentence is known."""
+
+
+for _name, (_, _sentence) in COMMANDS.items():
+    app.command(name=_name, help=_sentence, cls=_Command)(_unloaded)
 
 
 if __name__ == "__main__":

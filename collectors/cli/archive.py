@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 import typer
 
-from stepwell.buffers import RowsDiffer, SequenceReplayBuffer, Unprovable
-from stepwell.buffers.storage.disk.folder import folder_path
-from stepwell.buffers.storage.disk.publish import disk_bytes
-from stepwell.collectors.cli.errors import exit_on_error, sentence_of, show_error
-from stepwell.collectors.cli.make_envs import id_or_factory
-from stepwell.collectors.cli.options import (
+from ...buffers import RowsDiffer, SequenceReplayBuffer, Unprovable
+from ...buffers.storage.disk.publish import disk_bytes
+from ..report import format_bytes
+from .errors import exit_on_error, sentence_of, show_error
+from .make_envs import id_or_factory
+from .options import (
     Cartridge,
     Debug,
     Json,
@@ -28,13 +28,12 @@ from stepwell.collectors.cli.options import (
     stored_ids,
     whole_number,
 )
-from stepwell.collectors.cli.output import LiveLine, Part, plural, print_json, print_parts
-from stepwell.collectors.cli.replayed import DIFFERS, UNREACHABLE
-from stepwell.collectors.report import format_bytes
+from .output import LiveLine, Part, plural, print_json, print_parts
+from .replayed import DIFFERS, UNREACHABLE
 
 if TYPE_CHECKING:
-    from stepwell.collectors.simulation.archive import ArchiveReport, RestoreReport
-    from stepwell.collectors.simulation.remake import EnvSource
+    from ..simulation.archive import ArchiveReport, RestoreReport
+    from ..simulation.remake import EnvSource
 
 __all__ = ["archive_store", "restore_store"]
 
@@ -71,10 +70,9 @@ def archive_store(
     Exit codes: 0 it is written, 1 a row differs, 3 some episodes cannot be played.
     """
     with _exit_on_difference(debug):
-        from stepwell.collectors.simulation.archive import archive
-        from stepwell.collectors.simulation.player import played_status
+        from ..simulation.archive import archive
+        from ..simulation.player import played_status
 
-        folder_path(folder)  # of a URL, the size of the folder could not be told
         ids = _ids_of(episodes)
         with (
             LiveLine(is_silent=quiet or as_json) as line,
@@ -124,15 +122,15 @@ def restore_store(
     stepwell restore pong.swa --out runs/best --episodes 3,10-20
     stepwell restore game.swa --out runs/game --rom game.nes
 
-    Every episode is compared with the checksums in the archive while it is played. The store is
-    the same as the one that was archived, byte for byte; with --episodes it is a copy of some.
+    Every episode is compared with the checksums in the archive while it is played. The rows are
+    those of the store that was archived.
     Exit codes: 0 it is restored, 1 an env shows other rows: then the store has the episodes that
     were equal until then, 3 some episodes cannot be played.
     """
     with _exit_on_difference(debug):
-        from stepwell.buffers.provenance.archived_store import archived_ids
-        from stepwell.collectors.simulation.archive import restore
-        from stepwell.collectors.simulation.player import played_status
+        from ...buffers.provenance.archive_file import archived_ids
+        from ..simulation.archive import restore
+        from ..simulation.player import played_status
 
         ids = _ids_of(episodes)
         with (
@@ -205,7 +203,7 @@ def _restore_parts(report: RestoreReport, file: Path, out: Path) -> list[Part]:
         Part(plural(report.steps, "step"), style="bold"),
         Part(sizes),
         Part(f"{plural(report.played_steps, 'step')} played"),
-        Part("byte for byte the archived store" if report.is_identical else "equal rows"),
+        Part("equal rows"),
         Part(f"{report.seconds:,.1f} s"),
         Part(f"in {out}", style="bold"),
     ]

@@ -14,30 +14,33 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple, cast
 import numpy as np
 import typer
 
-from stepwell.buffers import SequenceReplayBuffer, StepwellError
-from stepwell.buffers.progress import clock
-from stepwell.buffers.replay_writer import kept_since
-from stepwell.buffers.storage.disk.files import Files
-from stepwell.buffers.storage.disk.folder import StoreFolder, folder_path
-from stepwell.buffers.storage.disk.publish import disk_bytes
-from stepwell.buffers.storage.disk.storage import DiskStorage
-from stepwell.buffers.view.summary import describe_size
-from stepwell.buffers.whole_numbers import is_whole
-from stepwell.collectors.cli.errors import exit_on_error
-from stepwell.collectors.cli.game_options import (
+from ...buffers import SequenceReplayBuffer, StepwellError
+from ...buffers.progress import clock
+from ...buffers.replay_writer import kept_since
+from ...buffers.storage.disk.files import Files
+from ...buffers.storage.disk.folder import StoreFolder, folder_path
+from ...buffers.storage.disk.publish import disk_bytes
+from ...buffers.storage.disk.storage import DiskStorage
+from ...buffers.view.summary import describe_size
+from ...buffers.whole_numbers import is_whole
+from ..collector import Collector, check_shard
+from ..distributed.report import DistributedReport, distributed_status
+from ..report import CollectReport, collect_status, rate_parts
+from .errors import exit_on_error
+from .game_options import (
     RUN,
     EnvName,
     GivenGameOptions,
     Workers,
     with_game_options,
 )
-from stepwell.collectors.cli.load_policy import POLICY_HELP, load_policy
-from stepwell.collectors.cli.make_envs import (
+from .load_policy import POLICY_HELP, load_policy
+from .make_envs import (
     EnvRequest,
     make_envs,
     refuse_endless,
 )
-from stepwell.collectors.cli.options import (
+from .options import (
     Debug,
     Json,
     Quiet,
@@ -45,24 +48,25 @@ from stepwell.collectors.cli.options import (
     parse_metadata,
     whole_number,
 )
-from stepwell.collectors.cli.output import (
+from .output import (
     LiveLine,
     Part,
     plural,
     print_json,
     print_parts,
 )
-from stepwell.collectors.cli.run_config import config_text, naming_config, take_config
-from stepwell.collectors.collector import Collector, check_shard
-from stepwell.collectors.distributed.report import DistributedReport, distributed_status
-from stepwell.collectors.report import CollectReport, collect_status, rate_parts
+from .run_config import config_text, naming_config, take_config
 
 if TYPE_CHECKING:
-    from stepwell.collectors.distributed.local_collector import LocalCollector
+    from ..distributed.local_collector import LocalCollector
 
 __all__ = [
     "DEFAULT_NUM_ENVS",
+    "STORE",
+    "EpisodeFacts",
     "Goal",
+    "InfoFields",
+    "Resume",
     "collect",
     "missing_values",
     "opened_store",
@@ -75,8 +79,35 @@ __all__ = [
 # The same on every machine, since the data depends on it.
 DEFAULT_NUM_ENVS = 8
 
-_STORE = "Where to store it"
+STORE = "Where to store it"
+"""Panel of options."""
 _FILE = "Options from a file"
+
+Resume = Annotated[
+    bool,
+    typer.Option(
+        "--resume",
+        help="Add to the store if it exists, with new episode ids and seeds.",
+        rich_help_panel=STORE,
+    ),
+]
+InfoFields = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME",
+        help="Store this field of the env's info too, such as lives. NAME=VALUE sets the value "
+        "for rows that lack it: speed=nan. May be repeated.",
+        rich_help_panel=STORE,
+    ),
+]
+EpisodeFacts = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="KEY=VALUE",
+        help="Store this with every episode, to select by later: task=door. May be repeated.",
+        rich_help_panel=STORE,
+    ),
+]
 
 
 @with_game_options
@@ -154,39 +185,17 @@ def collect(
     ] = None,
     workers: Workers = None,
     out: Annotated[
-        Path, typer.Option(metavar="DIR", help="Folder of the store.", rich_help_panel=_STORE)
+        Path, typer.Option(metavar="DIR", help="Folder of the store.", rich_help_panel=STORE)
     ],
-    resume: Annotated[
-        bool,
-        typer.Option(
-            "--resume",
-            help="Add to the store if it exists, with new episode ids and seeds.",
-            rich_help_panel=_STORE,
-        ),
-    ] = False,
-    info: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="Store this field of the env's info too, such as lives. NAME=VALUE sets the value "
-            "for rows that lack it: speed=nan. May be repeated.",
-            rich_help_panel=_STORE,
-        ),
-    ] = None,
-    metadata: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KEY=VALUE",
-            help="Store this with every episode, to select by later: task=door. May be repeated.",
-            rich_help_panel=_STORE,
-        ),
-    ] = None,
+    resume: Resume = False,
+    info: InfoFields = None,
+    metadata: EpisodeFacts = None,
     capacity: Annotated[
         str | None,
         typer.Option(
             metavar="N",
             help="Keep at most N steps; the oldest are removed.",
-            rich_help_panel=_STORE,
+            rich_help_panel=STORE,
         ),
     ] = None,
     capacity_bytes: Annotated[
@@ -194,7 +203,7 @@ def collect(
         typer.Option(
             metavar="SIZE",
             help="Keep at most this much on disk: 500MB, 2GiB.",
-            rich_help_panel=_STORE,
+            rich_help_panel=STORE,
         ),
     ] = None,
     games: GivenGameOptions,
@@ -226,7 +235,7 @@ def collect(
     stepwell collect Pong --steps 100_000 --out runs/pong
     stepwell collect Pong --steps 100_000 --out runs/pong --resume
     stepwell collect Breakout --episodes 50 --policy agent:act --out runs/b
-    stepwell collect game.nes --game map.toml --episodes 50 --out runs/game
+    stepwell collect game.nes --game map --episodes 50 --out runs/game
     stepwell collect CartPole-v1 --steps 1e6 --seed 0 --out runs/pole
     stepwell collect mygames:make_maze --episodes 9 --out runs/maze
     stepwell collect Pong --steps 1e6 --processes 8 --out runs/pong
@@ -273,7 +282,7 @@ def collect(
             collector: Collector | LocalCollector
             if places.groups:
                 # Imported here: most runs have no other processes.
-                from stepwell.collectors.distributed.local_collector import LocalCollector
+                from ..distributed.local_collector import LocalCollector
 
                 collector = LocalCollector(
                     partial(make_envs, in_one_process(request)),
@@ -345,15 +354,7 @@ def in_one_process(request: EnvRequest) -> EnvRequest:
 
 
 def parse_info(option: str, text: str) -> tuple[str, int | float | bool | None]:
-    """Parse the name of an info field and the value for rows that lack it; None: not given.
-
-    Raises:
-        ValueError: There is no name, or the value is neither a number nor true or false.
-
-    Example:
-        >>> parse_info("--info", "lives"), parse_info("--info", "raw_reward=nan")
-        (('lives', None), ('raw_reward', nan))
-    """
+    """Split NAME or NAME=VALUE: the value is for rows that lack the field, None if not given."""
     name, equals, value = text.partition("=")
     if name and not equals:
         return name, None
@@ -371,23 +372,9 @@ def parse_info(option: str, text: str) -> tuple[str, int | float | bool | None]:
 
 
 def missing_values(info: Mapping[str, object], request: EnvRequest) -> dict[str, object]:
-    """Return for each info field the value of rows that lack it.
-
-    Args:
-        info: Values by the fields' names. For a field whose value is None one env is made, and its
-            first reset and step show the field's type.
-        request: The envs.
-
-    Returns:
-        The given values, else nan, -1 or False in the field's dtype and shape.
-
-    Raises:
-        ValueError: A field is in neither info.
-
-    Example:
-        >>> missing_values({"lives": None, "speed": 0.0}, EnvRequest("Pong", 8))
-        {'lives': array(-1), 'speed': 0.0}
-    """
+    """For each info field the value of rows that lack it, in the field's dtype and shape."""
+    # Where no value is given (None), one env is made, whose first reset and step show the field's
+    # type: the value is nan, -1 or False.
     unknown = [name for name, value in info.items() if value is None]
     if not unknown:
         return dict(info)
@@ -493,13 +480,8 @@ def _remove_empty(out: Path, was_there: bool) -> None:
 
 
 def _check_places(request: EnvRequest, places: Places, source: object) -> None:
-    """Refuse worker processes of processes, and processes without a group.
-
-    Args:
-        request: The envs.
-        places: The numbers of processes and groups; 0 where it is not known yet.
-        source: The origin of the groups.
-    """
+    """Refuse worker processes of processes, and processes without a group."""
+    # A number of places is 0 where it is not known yet; ``source`` is the origin of the groups.
     if request.num_workers:
         raise ValueError(
             f"--workers {request.num_workers}: expected none with the groups of {source}, whose "
@@ -534,15 +516,7 @@ def _as_in_last_run(
 
 
 def parse_shard(option: str, text: str | None) -> tuple[int, int] | None:
-    """Parse the number of a part and that of all parts.
-
-    Raises:
-        ValueError: It is something else, or there is no such part.
-
-    Example:
-        >>> parse_shard("--shard", "2/4")
-        (2, 4)
-    """
+    """Parse "2/4", part and number of parts, to (2, 4)."""
     if text is None:
         return None
     match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text.strip())
@@ -560,11 +534,7 @@ def parse_shard(option: str, text: str | None) -> tuple[int, int] | None:
 def _as_in_all_runs(
     shard: tuple[int, int] | None, replay: SequenceReplayBuffer
 ) -> tuple[int, int] | None:
-    """Fill in the shard of the store, where all of its runs have the same.
-
-    Raises:
-        ValueError: Another one was given.
-    """
+    """Fill in the shard of the store, where all of its runs have the same; refuse another one."""
     given = None if shard is None or shard[1] == 1 else shard
     noted = [one.get("shard") for one in replay.sessions if "seed" in one]  # not of copies
     for before in noted:
@@ -586,13 +556,7 @@ def _as_in_all_runs(
 
 
 def summary(report: CollectReport, seed: int, size: Sequence[str]) -> list[list[Part]]:
-    """Return the lines that are printed at the end.
-
-    Args:
-        report: The report of the run.
-        seed: The value of ``--seed`` that gives the same data again.
-        size: The size of the store, in parts.
-    """
+    """Return the lines to print at the end, with the seed that gives the same data again."""
     total = max(report.seconds, 1e-9)
     first = [Part(f"{report.steps:,} steps", style="bold"), *rate_parts(report)]
     first.append(Part(plural(report.episodes, "episode")))
@@ -605,6 +569,8 @@ def summary(report: CollectReport, seed: int, size: Sequence[str]) -> list[list[
         first += [Part(f"{count} {word}", style="yellow") for word, count in lost.items() if count]
     first += [Part(f"{report.cut} cut", style="yellow")] if report.cut else []
     first += [Part(f"{report.restarts} restarted", style="yellow")] if report.restarts else []
+    wrong = f"{report.outside:,} outside of the space"
+    first += [Part(wrong, style="yellow")] if report.outside else []
     second = [
         Part(f"env {report.env_seconds / total:.0%}"),
         Part(f"policy {report.policy_seconds / total:.0%}"),

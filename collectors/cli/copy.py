@@ -1,4 +1,4 @@
-"""`stepwell copy`, `merge`, `filter` and `drop`: a new store from the episodes of others."""
+"""`stepwell copy`, `merge` and `filter`: a new store from the episodes of others."""
 
 from __future__ import annotations
 
@@ -12,70 +12,46 @@ import numpy as np
 import rich.table
 import typer
 
-from stepwell.buffers import Codec, SequenceReplayBuffer
-from stepwell.buffers.curation.copy import CopyReport, copy_episodes, copy_status
-from stepwell.buffers.curation.selection import SORT_NAMES, EpisodeSelection
-from stepwell.buffers.curation.stored_episode import stored_episodes
-from stepwell.buffers.storage.disk.publish import disk_bytes
-from stepwell.buffers.storage.disk.storage import DiskStorage
-from stepwell.buffers.storage.places import PlacedStorage, check_different, placed_bytes
-from stepwell.buffers.storage.urls import url_of
-from stepwell.buffers.view.summary import describe_size, statistics_of
-from stepwell.collectors.cli.errors import exit_on_error
-from stepwell.collectors.cli.options import (
-    Bottom,
+from ...buffers import Codec, SequenceReplayBuffer
+from ...buffers.curation.copy import CopyReport, copy_episodes, copy_status
+from ...buffers.curation.selection import SORT_NAMES, EpisodeSelection
+from ...buffers.curation.stored_episode import stored_episodes
+from ...buffers.storage.disk.publish import disk_bytes
+from ...buffers.storage.disk.storage import DiskStorage
+from ...buffers.storage.joined import check_different
+from ...buffers.view.summary import describe_size, statistics_of
+from ..report import format_bytes
+from .errors import exit_on_error
+from .options import (
     Codecs,
-    Cut,
     Debug,
-    Ended,
-    Ids,
-    IncludeCut,
+    GivenSelection,
     Json,
-    MaxReturn,
-    MaxSteps,
-    MinReturn,
-    MinSteps,
     Quiet,
-    Sort,
     StoreFolder,
-    Top,
-    Where,
     format_ids,
     parse_codecs,
-    parse_selection,
+    with_selection,
 )
-from stepwell.collectors.cli.output import (
-    LiveLine,
+from .output import (
     Part,
     print_json,
     print_lines,
     print_parts,
+    reporting,
     table,
     table_console,
 )
-from stepwell.collectors.interrupt import InterruptGuard
-from stepwell.collectors.report import format_bytes
 
 if TYPE_CHECKING:
-    from stepwell.buffers.curation.repeated_episodes import Duplicates
+    from ...buffers.curation.repeated_episodes import Duplicates
 
-__all__ = ["copy", "drop", "filter_episodes", "merge"]
+__all__ = ["copy", "filter_episodes", "merge"]
 
 _KEYS_SHOWN = 12
 
 _Out = Annotated[
     Path, typer.Option(metavar="NEW", help="Folder of the new store; it must be new or empty.")
-]
-_OptionalOut = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="NEW",
-        help="Folder of the new store; it must be new or empty. Not needed with --dry-run.",
-    ),
-]
-_DryRun = Annotated[
-    bool,
-    typer.Option("--dry-run", help="Show what would be kept; write nothing."),
 ]
 _Digest = Annotated[
     bool,
@@ -86,9 +62,7 @@ _Digest = Annotated[
 def merge(
     folders: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="DIR", help="Folders or URLs of two or more stores; they are only read."
-        ),
+        typer.Argument(metavar="DIR", help="Folders of two or more stores; they are only read."),
     ],
     *,
     out: _Out,
@@ -138,23 +112,25 @@ def merge(
         )
 
 
+@with_selection
 def filter_episodes(
     folder: StoreFolder,
     *,
-    out: _OptionalOut = None,
-    dry_run: _DryRun = False,
-    where: Where = None,
-    episodes: Ids = None,
-    min_return: MinReturn = None,
-    max_return: MaxReturn = None,
-    min_steps: MinSteps = None,
-    max_steps: MaxSteps = None,
-    ended: Ended = False,
-    cut: Cut = False,
-    top: Top = None,
-    bottom: Bottom = None,
-    sort: Sort = None,
-    include_cut: IncludeCut = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="NEW",
+            help="Folder of the new store; it must be new or empty. Not needed with --dry-run.",
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Show what would be kept; write nothing."),
+    ] = False,
+    invert: Annotated[
+        bool, typer.Option("--invert", help="Keep the episodes that do not match.")
+    ] = False,
+    selection: GivenSelection,
     digest: _Digest = False,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -166,76 +142,36 @@ def filter_episodes(
     stepwell filter runs/pong --min-return 18 --ended --out runs/good
     stepwell filter runs/maze --where task=door --where level=3 --out runs/door
     stepwell filter runs/pong --top 10% --out runs/best
+    stepwell filter runs/pong --episodes 3,10-20 --invert --out runs/clean
 
-    --top ranks whole episodes only: a cut one lacks rewards (--include-cut). The
-    new store keeps the order of the old one, whatever --sort is.
+    --top ranks whole episodes only: a cut one lacks rewards (--include-cut).
+    --invert keeps exactly what is left out without it, also cut episodes that are
+    not ranked. The new store keeps the order of the old one, whatever --sort is.
     """
     with exit_on_error(debug, "start again"):
-        selection = parse_selection(
-            where=where,
-            episodes=episodes,
-            min_return=min_return,
-            max_return=max_return,
-            min_steps=min_steps,
-            max_steps=max_steps,
-            ended=ended,
-            cut=cut,
-            top=top,
-            bottom=bottom,
-            sort=sort,
-            include_cut=include_cut,
-        )
-        _copy_selected("filter", folder, out, selection, dry_run, digest, quiet, as_json)
-
-
-def drop(
-    folder: StoreFolder,
-    *,
-    out: _OptionalOut = None,
-    dry_run: _DryRun = False,
-    where: Where = None,
-    episodes: Ids = None,
-    min_return: MinReturn = None,
-    max_return: MaxReturn = None,
-    min_steps: MinSteps = None,
-    max_steps: MaxSteps = None,
-    ended: Ended = False,
-    cut: Cut = False,
-    top: Top = None,
-    bottom: Bottom = None,
-    sort: Sort = None,
-    include_cut: IncludeCut = False,
-    digest: _Digest = False,
-    as_json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
-) -> None:
-    """Copy all but the episodes that match to a new store. The old store is not changed.
-
-    stepwell drop runs/pong --episodes 3,10-20 --dry-run
-    stepwell drop runs/pong --episodes 3,10-20 --out runs/clean
-    stepwell drop runs/pong --cut --max-steps 50 --out runs/clean
-    stepwell drop runs/pong --bottom 10% --out runs/clean
-
-    It keeps exactly what filter would leave out, also cut episodes, which --top and
-    --bottom do not rank.
-    """
-    with exit_on_error(debug, "start again"):
-        selection = parse_selection(
-            where=where,
-            episodes=episodes,
-            min_return=min_return,
-            max_return=max_return,
-            min_steps=min_steps,
-            max_steps=max_steps,
-            ended=ended,
-            cut=cut,
-            top=top,
-            bottom=bottom,
-            sort=sort,
-            include_cut=include_cut,
-        )
-        _copy_selected("drop", folder, out, selection, dry_run, digest, quiet, as_json)
+        asked = selection.parsed()
+        if asked.is_empty:
+            raise ValueError(
+                "expected at least one condition, got none: give --where, --episodes, "
+                "--min-return, --max-return, --min-steps, --max-steps, --ended, --cut, --top or "
+                "--bottom"
+            )
+        if out is None and not dry_run:
+            raise ValueError(
+                "expected --out with the folder of the new store, or --dry-run, got neither; give "
+                "one"
+            )
+        keep = replace(asked, others=invert)
+        _refuse_unknown(folder, asked)
+        if dry_run or out is None:
+            _show_selected(folder, keep, quiet, as_json)
+        else:
+            _copy(
+                *("filter", [folder], out, keep),
+                with_digest=digest,
+                quiet=quiet,
+                as_json=as_json,
+            )
 
 
 def copy(
@@ -265,55 +201,6 @@ def copy(
             out,
             codecs=codecs,
             with_digest=digest,
-            quiet=quiet,
-            as_json=as_json,
-        )
-
-
-def _copy_selected(
-    command: str,
-    folder: Path,
-    out: Path | None,
-    selection: EpisodeSelection,
-    dry_run: bool,
-    with_digest: bool,
-    quiet: bool,
-    as_json: bool,
-) -> None:
-    """Write the new store, or show what would be in it.
-
-    Args:
-        command: "filter" keeps the selected episodes, "drop" the others.
-        folder: The store to read.
-        out: Folder of the new store; None for a dry run.
-        selection: The conditions.
-        dry_run: Show what would be done and write nothing.
-        with_digest: Compute the digest of the new store.
-        quiet: Print neither progress nor summary.
-        as_json: Print one JSON object instead of the summary.
-
-    Raises:
-        ValueError: An argument makes no sense; nothing was written.
-        StepwellError: There is no store, or it is damaged.
-    """
-    if selection.is_empty:
-        raise ValueError(
-            "expected at least one condition, got none: give --where, --episodes, --min-return, "
-            "--max-return, --min-steps, --max-steps, --ended, --cut, --top or --bottom"
-        )
-    if out is None and not dry_run:
-        raise ValueError(
-            "expected --out with the folder of the new store, or --dry-run, got neither; give one"
-        )
-    keep = selection if command == "filter" else replace(selection, others=True)
-    _refuse_unknown(folder, selection)
-    if dry_run or out is None:
-        _show_selected(folder, keep, quiet, as_json)
-    else:
-        conditions = selection.to_json()
-        _copy(
-            *(command, [folder], out, keep, conditions),
-            with_digest=with_digest,
             quiet=quiet,
             as_json=as_json,
         )
@@ -351,11 +238,10 @@ def _refuse_unknown(folder: Path, selection: EpisodeSelection) -> None:
 
 
 def _copy(
-    command: str,
+    command: str,  # stored with the copy
     sources: Sequence[Path],
     out: Path,
     keep: EpisodeSelection | None = None,
-    conditions: Mapping[str, object] | None = None,
     *,
     any_envs: bool = False,
     duplicates: str = "refuse",
@@ -364,25 +250,7 @@ def _copy(
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """Copy episodes to a new store, and report.
-
-    Args:
-        command: Its name, stored with the copy.
-        sources: Folders of the stores to read.
-        out: Folder of the new store.
-        keep: The episodes to copy; None for all.
-        conditions: The same as plain data, stored with the copy.
-        any_envs: Accept sources whose envs differ.
-        duplicates: What to do with an episode that several sources hold.
-        codecs: Codecs by field name.
-        with_digest: Compute the digest of the new store.
-        quiet: Print neither progress nor summary.
-        as_json: Print one JSON object instead of the summary.
-
-    Raises:
-        ValueError: An argument makes no sense; nothing was written.
-        StepwellError: The stores do not fit together, or one is damaged.
-    """
+    """Copy the episodes of the stores, all when ``keep`` is None, to a new one, and report."""
     if DiskStorage.exists(out):
         raise ValueError(
             f"--out {out} holds a store already: expected a new or empty folder; choose "
@@ -392,36 +260,24 @@ def _copy(
         replays = [
             stack.enter_context(SequenceReplayBuffer.open(path, read_only=True)) for path in sources
         ]
-        storages = [replay.storage for replay in replays]
-        before = sum(placed_bytes(each) for each in storages if isinstance(each, PlacedStorage))
-        line = stack.enter_context(LiveLine(is_silent=quiet or as_json))
-        line.say(f"looking at {', '.join(url_of(path) or str(path) for path in sources)} ...")
+        before = sum(disk_bytes(path) for path in sources)
+        names = ", ".join(str(path) for path in sources)
+        progress = stack.enter_context(reporting(copy_status, names, is_silent=quiet or as_json))
         target = stack.enter_context(SequenceReplayBuffer(out, codecs=codecs or {}))
-        show = line.reporter(copy_status)
-        with InterruptGuard() as guard:  # Ctrl-C acts between two writes
-
-            def progress(report: CopyReport) -> None:
-                show(report)
-                guard.check()
-
-            report = copy_episodes(
-                replays,
-                target,
-                keep=keep,
-                any_envs=any_envs,
-                duplicates=cast("Duplicates", duplicates),
-                facts={
-                    "command": command,
-                    **({"conditions": dict(conditions)} if conditions else {}),
-                },
-                digest=with_digest,
-                progress=progress,
-            )
-            guard.finish()
+        report = copy_episodes(
+            replays,
+            target,
+            keep=keep,
+            any_envs=any_envs,
+            duplicates=cast("Duplicates", duplicates),
+            facts={"command": command, **({"conditions": keep.to_json()} if keep else {})},
+            digest=with_digest,
+            progress=progress,
+        )
     after = disk_bytes(out)
     if as_json:
         more = {
-            "sources": [url_of(path) or str(path) for path in sources],
+            "sources": [str(path) for path in sources],
             "path": str(out),
             "source_disk_bytes": before,
             "disk_bytes": after,

@@ -18,12 +18,12 @@ from typing import Annotated
 
 import typer
 
-from stepwell import __version__
-from stepwell.buffers import native
-from stepwell.collectors.cli.errors import exit_on_error
-from stepwell.collectors.cli.options import Debug, Json
-from stepwell.collectors.cli.output import print_json, print_lines
-from stepwell.collectors.report import format_bytes
+from ... import __version__
+from ...buffers import native
+from ..report import format_bytes
+from .errors import exit_on_error
+from .options import Debug, Json
+from .output import print_json, print_lines
 
 __all__ = ["doctor"]
 
@@ -125,8 +125,8 @@ def _store_keeps_rows() -> str:
     # Imported here, as below: a part that cannot be imported must not hide the others.
     import gymnasium
 
-    from stepwell.buffers import SequenceReplayBuffer
-    from stepwell.collectors import Collector, RandomPolicy
+    from ...buffers import SequenceReplayBuffer
+    from .. import Collector, RandomPolicy
 
     with tempfile.TemporaryDirectory() as folder:
         at = Path(folder) / "store"
@@ -144,7 +144,7 @@ def _store_keeps_rows() -> str:
 
 
 def _atari_plays() -> str:
-    from stepwell.wrappers import make_atari
+    from ...wrappers import make_atari
 
     with contextlib.closing(make_atari("Pong", num_envs=1, num_workers=0)) as envs:
         envs.reset(seed=0)
@@ -153,7 +153,7 @@ def _atari_plays() -> str:
 
 
 def _nes_emulators() -> str:
-    from stepwell.wrappers.nes.emulators import installed_backends
+    from ...wrappers.nes.emulators import installed_backends
 
     found = ", ".join(f"{name} {version}" for name, version in installed_backends().items())
     return found or f"{_NOT_INSTALLED}: pip install 'stepwell[nes]'"

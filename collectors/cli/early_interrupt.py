@@ -1,4 +1,4 @@
-"""Ctrl-C before a command has begun.
+"""Ctrl-C, SIGTERM and SIGHUP before a command has begun.
 
 In a file of its own, without heavy imports: it is in place before the rest is loaded, which takes
 most of the first second.
@@ -13,6 +13,6 @@ __all__ = ["leave_at_once"]
 
 
 def leave_at_once(number: int, frame: FrameType | None) -> None:
-    """Handle SIGINT while nothing has been done yet that needs cleaning up: exit."""
+    """Handle a signal while nothing has been done yet that needs cleaning up: exit."""
     os.write(2, b"stepwell: interrupted; nothing kept\n")
     os._exit(128 + number)

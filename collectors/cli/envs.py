@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -13,11 +14,11 @@ import rich.columns
 import rich.console
 import rich.text
 import typer
+from gymnasium.envs.registration import EnvSpec
 
-from stepwell.collectors.cli.env_ids import env_ids
-from stepwell.collectors.cli.errors import exit_on_error
-from stepwell.collectors.cli.options import Debug, Json
-from stepwell.collectors.cli.output import print_json
+from .errors import exit_on_error
+from .options import Debug, Json
+from .output import print_json
 
 __all__ = [
     "Catalogue",
@@ -30,37 +31,37 @@ __all__ = [
     "unknown_env",
 ]
 
+# Modules of Gymnasium whose envs need other packages: what to look for, and what to install.
+_NEEDS = {
+    "gymnasium.envs.box2d": (("Box2D",), "gymnasium[box2d]"),
+    "gymnasium.envs.mujoco": (("mujoco",), "gymnasium[mujoco]"),
+    "gymnasium.envs.phys2d": (("jax", "flax"), "gymnasium[jax]"),
+    "gymnasium.envs.tabular": (("jax", "flax"), "gymnasium[jax]"),
+}
+# Functions that Gymnasium registers in place of an env, which raise an error that names a package.
+_MOVED = {"_raise_mujoco_py_error": "gymnasium-robotics", "_raise_shimmy_error": "shimmy"}
+
 
 @dataclass(frozen=True, slots=True)
 class Emulators:
-    """Emulators for NES cartridges.
+    """Emulators for NES cartridges."""
 
-    Args:
-        installed: Versions by the names that ``--backend`` takes.
-        missing: What to install for the others.
-    """
-
+    # Version by name, as --backend takes it
     installed: Mapping[str, str] = field(default_factory=dict[str, str])
+    # For the others: what to install
     missing: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """Names of envs.
+    """Names of envs."""
 
-    Args:
-        atari: Atari games by the name that `make_atari` takes: "ALE/Pong-v5".
-        ready: Other ids that can be made here.
-        old_atari: Older ids of the same games with other presets, made by Gymnasium unchanged.
-        missing: Ids that need a package, by what to install.
-        nes: Emulators for cartridges, which users must have.
-    """
-
-    atari: tuple[str, ...]
-    ready: tuple[str, ...]
+    atari: tuple[str, ...]  # by the name that `make_atari` takes: "ALE/Pong-v5"
+    ready: tuple[str, ...]  # other ids that can be made here
+    # Ids of the same games with other presets, made by Gymnasium unchanged
     old_atari: tuple[str, ...]
-    missing: dict[str, tuple[str, ...]]
-    nes: Emulators = field(default_factory=Emulators)
+    missing: dict[str, tuple[str, ...]]  # ids that need a package, by what to install
+    nes: Emulators = field(default_factory=Emulators)  # for cartridges, which users must have
 
 
 def envs(
@@ -91,21 +92,45 @@ def envs(
 
 
 def catalogue() -> Catalogue:
-    """List everything that is registered with Gymnasium, and the emulators.
+    """List everything that is registered with Gymnasium, and the emulators."""
+    # Imported here: most commands need no list.
+    import ale_py
 
-    Example:
-        >>> found = catalogue()
-        >>> "ALE/Pong-v5" in found.atari, "CartPole-v1" in found.ready
-        (True, True)
-    """
-    # Imported here: most commands need no emulator.
-    from stepwell.wrappers.nes.emulators import installed_backends, missing_backends
+    from ...wrappers.nes.emulators import installed_backends, missing_backends
 
     emulators = Emulators(
         {str(name): version for name, version in installed_backends().items()},
         {str(name): install for name, install in missing_backends().items()},
     )
-    return Catalogue(*env_ids(), emulators)
+    gymnasium.register_envs(ale_py)
+    atari: list[str] = []
+    ready: list[str] = []
+    old: list[str] = []
+    missing: dict[str, list[str]] = {}
+    for name, spec in sorted(gymnasium.registry.items()):
+        package = _missing_package(spec)
+        if name.startswith("ALE/"):
+            atari.append(name)
+        elif package is not None:
+            missing.setdefault(package, []).append(name)
+        elif str(spec.entry_point).startswith("ale_py"):
+            old.append(name)
+        else:
+            ready.append(name)
+    needs_package = {package: tuple(names) for package, names in sorted(missing.items())}
+    return Catalogue(tuple(atari), tuple(ready), tuple(old), needs_package, emulators)
+
+
+def _missing_package(spec: EnvSpec) -> str | None:
+    """Return what must be installed before an env can be made."""
+    entry = spec.entry_point
+    if callable(entry):
+        return _MOVED.get(getattr(entry, "__name__", ""))
+    for prefix, (modules, package) in _NEEDS.items():
+        if entry is not None and entry.startswith(prefix):
+            return None if all(map(importlib.util.find_spec, modules)) else package
+    module = (entry or "").partition(":")[0].partition(".")[0]
+    return None if not module or importlib.util.find_spec(module) else module
 
 
 def unknown_env(env: str) -> str | None:
@@ -126,17 +151,8 @@ def unknown_env(env: str) -> str | None:
 
 
 def suggestion(text: str, otherwise: str) -> str:
-    """Suggest what to do about a name that no env has.
-
-    Args:
-        text: The name.
-        otherwise: The suggestion where no name is similar.
-
-    Example:
-        >>> suggestion("Pnog", "look again"), suggestion("zzzzzz", "look again")
-        ('did you mean ALE/Pong-v5?', 'look again')
-    """
-    from stepwell.wrappers.make_vector_env import is_nes_id, with_module  # most make no envs
+    """A question "did you mean ALE/Pong-v5?", or ``otherwise`` where no name is similar."""
+    from ...wrappers.make_vector_env import is_nes_id, with_module  # most make no envs
 
     full = with_module(text)
     if full is not None:
@@ -155,20 +171,17 @@ def nearest(text: str, count: int = 3) -> list[str]:
     found = catalogue()
     missing = [name for names in found.missing.values() for name in names]
     by_key: dict[str, str] = {}
-    # Of names with the same key, one that can be made is preferred, and the newest version.
+    # Of names with the same key, one that can be made is preferred, one without a namespace
+    # (phys2d/CartPole-v1 needs JAX), and the newest version.
     for names in (missing, found.ready, found.atari):
-        by_key |= {_name_key(name): name for name in sorted(names, key=_version)}
+        ordered = sorted(names, key=lambda name: ("/" not in name, _version(name)))
+        by_key |= {_name_key(name): name for name in ordered}
     keys = difflib.get_close_matches(_name_key(text), by_key, n=count, cutoff=0.6)
     return [by_key[key] for key in keys]
 
 
 def matching(found: Catalogue, pattern: str) -> Catalogue:
-    """Return the part of a catalogue whose names contain a pattern.
-
-    Example:
-        >>> matching(Catalogue(("ALE/Pong-v5",), ("Taxi-v4",), (), {}), "PONG").atari
-        ('ALE/Pong-v5',)
-    """
+    """The part of a catalogue whose names contain a pattern, in upper or lower case."""
     key = _key(pattern)
 
     def chosen(names: Sequence[str]) -> tuple[str, ...]:

@@ -20,28 +20,30 @@ import re
 import signal
 import sysconfig
 import traceback
-from collections.abc import Generator, Sequence
+import warnings
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import gymnasium
 import rich.console
 import typer
 
-import stepwell.buffers
-from stepwell.buffers import StepwellError
-from stepwell.collectors.cli.early_interrupt import leave_at_once
-from stepwell.collectors.distributed.engine import RemoteError
+from ... import buffers
+from ...buffers import StepwellError
+from ...buffers.row_guard import interrupt
+from ..distributed.engine import RemoteError
+from .early_interrupt import leave_at_once
 
-__all__ = ["BAD_INPUT", "INTERRUPTED", "exit_on_error", "printable", "sentence_of", "show_error"]
+__all__ = ["BAD_INPUT", "exit_on_error", "printable", "sentence_of", "show_error"]
 
 BAD_INPUT = 2
-INTERRUPTED = 130
 
 _ON_PURPOSE = (ValueError, TypeError, ImportError, RuntimeError)
 _OF_ENVIRONMENT = (StepwellError, OSError, gymnasium.error.Error)
-_OWN = Path(stepwell.buffers.__file__).parents[1]
+_OWN = Path(buffers.__file__).parents[1]
 _OWN_FOLDERS = tuple(
     str(path)
     for folder in ("wrappers", "collectors", "buffers")
@@ -81,24 +83,29 @@ class _Line(NamedTuple):
 
 @contextmanager
 def exit_on_error(debug: bool, after_interrupt: str = "--resume goes on") -> Generator[None]:
-    """Turn an error of the user's into a sentence and an exit code.
-
-    Args:
-        debug: Let every error through unchanged.
-        after_interrupt: What to do to get the rest after Ctrl-C.
-    """
-    was_loading = signal.getsignal(signal.SIGINT) is leave_at_once
-    if was_loading:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Turn an error of the user's into a sentence and an exit code, and warnings into sentences."""
+    # With ``debug`` every error passes unchanged; ``after_interrupt`` says how to get the rest
+    # after Ctrl-C.
+    numbers = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
+    loading = [number for number in numbers if signal.getsignal(number) is leave_at_once]
+    for number in loading:
+        python = signal.default_int_handler if number == signal.SIGINT else interrupt
+        signal.signal(number, python)
     try:
-        yield
+        with warnings.catch_warnings():
+            if not debug:
+                show: Any = partial(_show_warning, warnings.showwarning)
+                warnings.showwarning = show
+            yield
     except KeyboardInterrupt as stop:
         kept = _kept(stop)
         is_all = kept is not None and kept.startswith(f"{_NOTE_OF_KEPT}all")
         after = [after_interrupt] if kept and not is_all else []
         note = [] if kept is None else [kept or "nothing kept"]
-        show_error("; ".join(["interrupted", *note, *after]))
-        raise typer.Exit(INTERRUPTED) from None
+        by = f"interrupted by {stop}" if stop.args else "interrupted"
+        show_error("; ".join([by, *note, *after]))
+        number = signal.Signals[str(stop)] if stop.args else signal.SIGINT
+        raise typer.Exit(128 + number) from None
     except BrokenPipeError:
         raise  # the reader of our output is gone
     except Exception as error:
@@ -109,8 +116,8 @@ def exit_on_error(debug: bool, after_interrupt: str = "--resume goes on") -> Gen
         show_error(f"{sentence}; {kept}" if kept else sentence)
         raise typer.Exit(BAD_INPUT) from None
     finally:
-        if was_loading:  # everything is reported and closed: only the interpreter is left to exit
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
+        for number in loading:  # all is reported and closed: only the interpreter is left to exit
+            signal.signal(number, signal.SIG_DFL)
 
 
 def show_error(sentence: str) -> None:
@@ -120,15 +127,23 @@ def show_error(sentence: str) -> None:
     console.print(printable(sentence), markup=False)
 
 
+def _show_warning(
+    python: Callable[..., None],
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    *rest: Any,
+) -> None:
+    """Write a warning of Stepwell's as a sentence, and any other as Python does."""
+    if issubclass(category, UserWarning) and filename.startswith(_OWN_FOLDERS):
+        show_error(f"warning: {message}")
+    else:
+        python(message, category, filename, *rest)
+
+
 def printable(text: str) -> str:
-    r"""The text with its control characters escaped.
-
-    A terminal executes them, and the text may come from an untrusted store or data set.
-
-    Example:
-        >>> print(printable("pong \x1b[2J"))
-        pong \x1b[2J
-    """
+    """The text with its control characters escaped."""
+    # A terminal executes them, and the text may come from an untrusted store or data set.
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
@@ -161,10 +176,7 @@ def sentence_of(error: BaseException) -> str | None:
 
 
 def _lines_of(error: BaseException) -> tuple[list[_Line], str]:
-    """Return the lines of the traceback, and a prefix that names the env.
-
-    For an error of another process they are the lines of that process.
-    """
+    """The traceback's lines, for another process's error those there, and the env as prefix."""
     if isinstance(error, RemoteError):
         found = _NOTED_LINE.findall(error.traceback)
         return [_Line(file, int(number), code) for file, number, code in found], ""

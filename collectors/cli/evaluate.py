@@ -9,26 +9,26 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stepwell.collectors.cli.errors import exit_on_error
-from stepwell.collectors.cli.game_options import (
+from ..report import collect_status
+from .errors import exit_on_error
+from .game_options import (
     RUN,
     EnvName,
     GivenGameOptions,
     Workers,
     with_game_options,
 )
-from stepwell.collectors.cli.load_policy import POLICY_HELP, load_policy
-from stepwell.collectors.cli.make_envs import (
+from .load_policy import POLICY_HELP, load_policy
+from .make_envs import (
     EnvRequest,
     make_envs,
     refuse_endless,
 )
-from stepwell.collectors.cli.options import Debug, Json, Quiet, parse_ids, whole_number
-from stepwell.collectors.cli.output import LiveLine, print_json, print_lines
-from stepwell.collectors.report import collect_status
+from .options import Debug, Json, Quiet, parse_ids, whole_number
+from .output import LiveLine, print_json, print_lines
 
 if TYPE_CHECKING:
-    from stepwell.collectors.evaluation.result import Evaluation
+    from ..evaluation.result import Evaluation
 
 __all__ = ["evaluate"]
 
@@ -115,13 +115,13 @@ def evaluate(
     stepwell evaluate CartPole-v1 --policy sb3:model.zip --deterministic
     stepwell evaluate Pong --policy sb3:dqn:pong.zip --episodes 30 --video films
     stepwell evaluate CartPole-v1 --policy torch:net.pt:nets:make_net --seeds 0-99
-    stepwell evaluate game.nes --game map.toml --policy agent:act --json
+    stepwell evaluate game.nes --game map --policy agent:act --json
 
     Scores are sums of the env's own rewards, even with --clip-rewards.
     Exit codes: 0 done, 2 an error that you can correct, 130 Ctrl-C.
     """
     # Imported here: the other commands need no scores and videos.
-    from stepwell.collectors.evaluation.evaluate import evaluate as play_episodes
+    from ..evaluation.evaluate import evaluate as play_episodes
 
     with exit_on_error(debug):
         if episodes is not None and seeds is not None:

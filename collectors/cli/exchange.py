@@ -10,60 +10,44 @@ import numpy as np
 import rich.text
 import typer
 
-from stepwell import __version__
-from stepwell.buffers import Codec, SequenceReplayBuffer
-from stepwell.buffers.curation.selection import EpisodeSelection
-from stepwell.buffers.free_memory import bounded_memory
-from stepwell.buffers.storage.disk.publish import is_inside
-from stepwell.buffers.storage.disk.storage import DiskStorage
-from stepwell.collectors.cli.errors import exit_on_error
-from stepwell.collectors.cli.options import (
-    Bottom,
+from ... import __version__
+from ...buffers import Codec, SequenceReplayBuffer
+from ...buffers.free_memory import bounded_memory
+from ...buffers.storage.disk.publish import is_inside
+from ...buffers.storage.disk.storage import DiskStorage
+from ..report import format_bytes
+from .errors import exit_on_error
+from .options import (
     Codecs,
-    Cut,
     Debug,
-    Ended,
-    Ids,
-    IncludeCut,
+    GivenSelection,
     Json,
     License,
-    MaxReturn,
-    MaxSteps,
-    MinReturn,
-    MinSteps,
     Quiet,
-    Sort,
     StoreFolder,
-    Top,
-    Where,
     number_of_bytes,
     parse_codecs,
-    parse_selection,
+    with_selection,
 )
-from stepwell.collectors.cli.output import (
-    LiveLine,
+from .output import (
     Part,
     plural,
     print_json,
     print_lines,
     print_parts,
+    reporting,
     table,
     table_console,
 )
-from stepwell.collectors.interrupt import InterruptGuard
-from stepwell.collectors.report import format_bytes
 
 # Formats are imported where they are used: few commands need them.
 if TYPE_CHECKING:
-    from stepwell.buffers.bridges.formats.exporting import ExportReport
-    from stepwell.buffers.bridges.formats.format import Format
-    from stepwell.buffers.bridges.formats.importing import ImportReport
-    from stepwell.buffers.dropin.memmap.conversion import ConversionReport
+    from ...buffers.bridges.formats.exporting import ExportReport
+    from ...buffers.bridges.formats.format import Format
+    from ...buffers.bridges.formats.importing import ImportReport
 
 __all__ = [
-    "convert_folder",
     "export",
-    "export_store",
     "formats",
     "import_",
     "import_data",
@@ -72,6 +56,19 @@ __all__ = [
 
 _MEMMAP = "memmap-replay-buffer"
 _VERSIONS = {"stepwell": __version__, "numpy": np.__version__}
+
+
+def _format_names() -> list[str]:
+    from ...buffers.bridges.formats.format import format_names
+
+    return list(format_names())
+
+
+def _written_formats() -> list[str]:
+    from ...buffers.bridges.formats.format import format_of
+
+    return [name for name in _format_names() if format_of(name).export_options is not None]
+
 
 _Options = Annotated[
     list[str] | None,
@@ -83,11 +80,17 @@ _Options = Annotated[
 ]
 
 
+@with_selection
 def export(
     folder: StoreFolder,
     *,
     to: Annotated[
-        str, typer.Option(metavar="FORMAT", help="Such as minari: stepwell formats lists them.")
+        str,
+        typer.Option(
+            metavar="FORMAT",
+            help="Such as minari: stepwell formats lists them.",
+            autocompletion=_written_formats,
+        ),
     ],
     out: Annotated[
         str, typer.Option(metavar="OUT", help="New folder or file; for minari, new data set id.")
@@ -102,18 +105,7 @@ def export(
         bool,
         typer.Option("--dry-run", help="Check everything and show the result; write nothing."),
     ] = False,
-    where: Where = None,
-    episodes: Ids = None,
-    min_return: MinReturn = None,
-    max_return: MaxReturn = None,
-    min_steps: MinSteps = None,
-    max_steps: MaxSteps = None,
-    ended: Ended = False,
-    cut: Cut = False,
-    top: Top = None,
-    bottom: Bottom = None,
-    sort: Sort = None,
-    include_cut: IncludeCut = False,
+    selection: GivenSelection,
     as_json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
@@ -121,39 +113,37 @@ def export(
     """Write a data set that another library reads. The store is not changed.
 
     stepwell export runs/pong --to minari --out atari/pong/random-v0
-    stepwell export runs/pong --to iris --out iris/pong --min-return 18
+    stepwell export runs/pong --to dreamerv3 --out data/pong --min-return 18
     stepwell export runs/pole --to npz --out arrays/pole --dry-run
     stepwell export runs/pong --to parquet --out tables --card --license cc-by-4.0
 
     Nothing is overwritten; an error or Ctrl-C leaves nothing behind.
     """
     with exit_on_error(debug, "start again"):
-        selection = parse_selection(
-            where=where,
-            episodes=episodes,
-            min_return=min_return,
-            max_return=max_return,
-            min_steps=min_steps,
-            max_steps=max_steps,
-            ended=ended,
-            cut=cut,
-            top=top,
-            bottom=bottom,
-            sort=sort,
-            include_cut=include_cut,
-        )
-        export_store(
-            folder,
-            to,
-            out,
-            options=parse_options(option or []),
-            selection=None if selection.is_empty else selection,
-            card=card,
-            license=license,
-            dry_run=dry_run,
-            quiet=quiet,
-            as_json=as_json,
-        )
+        from ...buffers.bridges.formats.exporting import export_episodes, export_status
+
+        keep = selection.parsed()
+        options = parse_options(option or [])
+        with (
+            SequenceReplayBuffer.open(folder, read_only=True) as replay,
+            reporting(export_status, folder, is_silent=quiet or as_json) as progress,
+        ):
+            before = replay.nbytes
+            report = export_episodes(
+                replay,
+                to,
+                out,
+                options=options,
+                keep=None if keep.is_empty else keep,
+                card=card,
+                license=license,
+                dry_run=dry_run,
+                progress=progress,
+            )
+        if as_json:
+            print_json({**report.to_json(), "source": str(folder), "source_disk_bytes": before})
+        elif not quiet:
+            _print_export(report, before, dry_run)
 
 
 def import_(
@@ -164,7 +154,10 @@ def import_(
     from_: Annotated[
         str,
         typer.Option(
-            "--from", metavar="FORMAT", help="Such as minari: stepwell formats lists them."
+            "--from",
+            metavar="FORMAT",
+            help="Such as minari: stepwell formats lists them.",
+            autocompletion=_format_names,
         ),
     ],
     out: Annotated[
@@ -201,10 +194,8 @@ def import_(
     The data set is only read, and nothing in it is unpickled or run. Notes in the
     output name what it does not contain, such as how its episodes ended.
 
-    A folder of memmap-replay-buffer becomes one for its drop-in class; if you
-    name the fields of a step, it becomes a store of rows:
+    In a folder of memmap-replay-buffer you name the fields of a step:
 
-    stepwell import old --from memmap-replay-buffer --out new
     stepwell import old --from memmap-replay-buffer --out rows \
     --option observation=obs --option action=act --option reward=rew
     """
@@ -217,25 +208,27 @@ def import_(
                 "expected --out with the folder of the new store, or --dry-run, got neither; "
                 "give one"
             )
-        if from_ == _MEMMAP and out is not None and not (options or codecs or dry_run):
-            convert_folder(Path(source), out, max_bytes=most, quiet=quiet, as_json=as_json)
-        else:
-            import_data(
-                source,
-                from_,
-                out,
-                options=options,
-                codecs=codecs,
-                max_bytes=most,
-                dry_run=dry_run,
-                quiet=quiet,
-                as_json=as_json,
-            )
+        import_data(
+            source,
+            from_,
+            out,
+            options=options,
+            codecs=codecs,
+            max_bytes=most,
+            dry_run=dry_run,
+            quiet=quiet,
+            as_json=as_json,
+        )
 
 
 def formats(
     name: Annotated[
-        str | None, typer.Argument(metavar="[FORMAT]", help="Show one of them with its options.")
+        str | None,
+        typer.Argument(
+            metavar="[FORMAT]",
+            help="Show one of them with its options.",
+            autocompletion=_format_names,
+        ),
     ] = None,
     as_json: Json = False,
     debug: Debug = False,
@@ -246,7 +239,7 @@ def formats(
     stepwell formats minari
     """
     with exit_on_error(debug):
-        from stepwell.buffers.bridges.formats.format import format_names, format_of
+        from ...buffers.bridges.formats.format import format_names, format_of
 
         found = {each: format_of(each) for each in (format_names() if name is None else [name])}
         if as_json:
@@ -258,15 +251,7 @@ def formats(
 
 
 def parse_options(texts: Sequence[str]) -> dict[str, object]:
-    """Parse options of a format.
-
-    Raises:
-        ValueError: A text is not a name with a value, or a name is given twice.
-
-    Example:
-        >>> parse_options(["data_format=arrow", "stack=false"])
-        {'data_format': 'arrow', 'stack': 'false'}
-    """
+    """Parse options of a format: "stack=false" gives "false" under "stack"."""
     found: dict[str, object] = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -282,100 +267,19 @@ def parse_options(texts: Sequence[str]) -> dict[str, object]:
     return found
 
 
-def export_store(
-    folder: Path,
-    to: str,
-    out: str,
-    *,
-    options: Mapping[str, object],
-    selection: EpisodeSelection | None = None,
-    card: bool = False,
-    license: str | None = None,
-    dry_run: bool = False,
-    quiet: bool = False,
-    as_json: bool = False,
-) -> None:
-    """Write the data set, or show what would be in it.
-
-    Args:
-        folder: The store to read.
-        to: Name of the format.
-        out: Name of the new data set, as the format expects it.
-        options: Options of the format, as text.
-        selection: The episodes to write; None for all.
-        card: Write a card, too.
-        license: The licence that the card names.
-        dry_run: Show what would be done and write nothing.
-        quiet: Print neither progress nor summary.
-        as_json: Print one JSON object instead of the summary.
-
-    Raises:
-        ValueError: An argument makes no sense; nothing was written.
-        StepwellError: There is no store, or it is damaged.
-    """
-    from stepwell.buffers.bridges.formats.exporting import export_episodes, export_status
-
-    with (
-        SequenceReplayBuffer.open(folder, read_only=True) as replay,
-        LiveLine(is_silent=quiet or as_json) as line,
-        InterruptGuard() as guard,
-    ):
-        line.say(f"looking at {folder} ...")
-        before = replay.nbytes
-
-        show = line.reporter(export_status)
-
-        def progress(report: ExportReport) -> None:
-            show(report)
-            guard.check()
-
-        report = export_episodes(
-            replay,
-            to,
-            out,
-            options=options,
-            keep=selection,
-            card=card,
-            license=license,
-            dry_run=dry_run,
-            progress=progress,
-        )
-        guard.finish()
-    if as_json:
-        print_json({**report.to_json(), "source": str(folder), "source_disk_bytes": before})
-    elif not quiet:
-        _print_export(report, before, dry_run)
-
-
 def import_data(
     source: str,
     from_: str,
-    out: Path | None,
+    out: Path | None,  # None for RAM, as for a dry run
     *,
     options: Mapping[str, object] | None = None,
     codecs: Mapping[str, Codec] | None = None,
-    max_bytes: int | None = None,
+    max_bytes: int | None = None,  # that one episode may unpack to; None: half of what is free
     dry_run: bool = False,
     quiet: bool = False,
     as_json: bool = False,
 ) -> None:
-    """Read the data set into a new store, or show what is in it.
-
-    Args:
-        source: Name of the data set, as its format expects it.
-        from_: Name of the format.
-        out: Folder of the new store; None for RAM, as for a dry run.
-        options: Options of the format, as text.
-        codecs: Codecs by field name.
-        max_bytes: Memory that one episode may unpack to; None for half of what is free.
-        dry_run: Read and check everything, and write nothing.
-        quiet: Print neither progress nor summary.
-        as_json: Print one JSON object instead of the summary.
-
-    Raises:
-        ValueError: An argument or the data set is invalid; nothing
-            was written.
-    """
+    """Read the data set into a new store, or show what is in it."""
     if from_ == _MEMMAP and out is not None and is_inside(out, Path(source)):
         raise ValueError(
             f"--out {out}: expected a folder outside of {source}, which is only read; choose "
@@ -387,17 +291,10 @@ def import_data(
             f"another folder"
         )
     # Imported here: few commands need it.
-    from stepwell.buffers.bridges.formats.importing import import_episodes, import_status
+    from ...buffers.bridges.formats.importing import import_episodes, import_status
 
-    with LiveLine(is_silent=quiet or as_json) as line, InterruptGuard() as guard, bounded_memory():
-        line.say(f"looking at {source} ...")
-
-        show = line.reporter(import_status)
-
-        def progress(report: ImportReport) -> None:
-            show(report)
-            guard.check()
-
+    shown = reporting(import_status, source, is_silent=quiet or as_json)
+    with shown as progress, bounded_memory():
         path = None if dry_run else out
         with SequenceReplayBuffer(path, codecs=codecs or {}) as replay:
             report = import_episodes(
@@ -410,48 +307,10 @@ def import_data(
                 dry_run=dry_run,
                 progress=progress,
             )
-        guard.finish()
     if as_json:
         print_json({**report.to_json(), **({} if dry_run else {"path": str(out)})})
     elif not quiet:
         _print_import(report, out, dry_run)
-
-
-def convert_folder(
-    source: Path, out: Path, *, max_bytes: int | None, quiet: bool, as_json: bool
-) -> None:
-    """Turn a folder of memmap-replay-buffer into one of `stepwell.buffers.dropin.memmap`.
-
-    Args:
-        source: The old folder, which is only read.
-        out: The new one.
-        max_bytes: Memory that one episode may take; None for half of what is free.
-        quiet: Print neither progress nor summary.
-        as_json: Print one JSON object instead of the summary.
-
-    Raises:
-        ValueError: The new folder is in use, or the old one is not what it should be; nothing was
-            written.
-    """
-    # Imported here: few commands need them.
-    from stepwell.buffers.dropin.memmap.conversion import conversion_status, convert
-    from stepwell.buffers.dropin.memmap.original import OriginalFolder
-
-    with LiveLine(is_silent=quiet or as_json) as line, InterruptGuard() as guard:
-        line.say(f"looking at {source} ...")
-
-        show = line.reporter(conversion_status)
-
-        def progress(report: ConversionReport) -> None:
-            show(report)
-            guard.check()
-
-        report = convert(OriginalFolder(source, max_bytes=max_bytes), out, progress=progress)
-        guard.finish()
-    if as_json:
-        print_json({**report.to_json(), "source": str(source), "path": str(out)})
-    elif not quiet:
-        _print_conversion(report, out)
 
 
 # Summaries.
@@ -503,31 +362,6 @@ def _print_import(report: ImportReport, out: Path | None, dry_run: bool) -> None
     print_lines([f"in {out}", *notes, f"  look at it: stepwell info {out}"])
 
 
-def _print_conversion(report: ConversionReport, out: Path) -> None:
-    from stepwell.buffers.bridges.formats.memmap import left_out_notes
-
-    before = format_bytes(report.source_disk_bytes)
-    if report.source_disk_bytes < report.source_bytes:
-        before += f" (of files of {format_bytes(report.source_bytes)})"
-    print_parts(
-        [
-            Part(plural(report.episodes, "episode"), style="bold"),
-            Part(plural(report.steps, "step"), style="bold"),
-            Part(f"{before} -> {format_bytes(report.disk_bytes)} on disk"),
-            Part(f"{report.seconds:,.1f} s"),
-        ]
-    )
-    use = f'ReplayBuffer.from_folder("{out}")'
-    print_lines(
-        [
-            f"in {out}",
-            *(f"  note: {note}" for note in left_out_notes(report.left_out)),
-            f"  use it: from stepwell.buffers.dropin.memmap import ReplayBuffer; {use}",
-            *([f"  look at its rows: stepwell info {report.store}"] if report.episodes else []),
-        ]
-    )
-
-
 # Formats.
 
 
@@ -543,7 +377,7 @@ def _format_json(format_: Format) -> dict[str, object]:
 
 
 def _options_json(options: type[Any] | None) -> dict[str, object] | None:
-    from stepwell.buffers.bridges.formats.options import option_help
+    from ...buffers.bridges.formats.options import option_help
 
     if options is None:
         return None
@@ -562,7 +396,7 @@ def _show_formats(found: Mapping[str, Format]) -> None:
 
 def _show_format(name: str, format_: Format) -> None:
     """Print one format with its options."""
-    from stepwell.buffers.bridges.formats.options import option_help
+    from ...buffers.bridges.formats.options import option_help
 
     console = table_console()
     console.print(rich.text.Text.assemble((name, "bold"), f"  {format_.about}"))

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
-from typing import Annotated, Literal, cast, get_type_hints
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal, cast
 
 import typer
 
-from stepwell.collectors.cli.make_envs import (
+from .envs import catalogue
+from .make_envs import (
     Backend,
     EnvOptions,
     parse_actions,
     parse_crop,
     parse_size,
 )
-from stepwell.collectors.cli.options import real_number, whole_number
+from .options import real_number, whole_number, with_options
 
 __all__ = ["RUN", "EnvName", "GivenGameOptions", "Workers", "with_game_options"]
 
 RUN = "What to run"
 """Panel of options."""
 _GAMES, _ATARI, _NES = "Atari and NES games", "Atari games only", "NES cartridges only"
+
+
+def _env_names() -> list[str]:
+    found = catalogue()
+    return [*(name[len("ALE/") :].rpartition("-v")[0] for name in found.atari), *found.ready]
+
 
 EnvName = Annotated[
     str,
@@ -32,6 +37,7 @@ EnvName = Annotated[
         help="An Atari game (Pong, ALE/Pong-v5), the file of an NES cartridge (game.nes), an "
         "id of Gymnasium's (CartPole-v1, module:Id-v0), or a function that makes an env "
         "(module:callable).",
+        autocompletion=_env_names,
     ),
 ]
 Workers = Annotated[
@@ -158,8 +164,8 @@ class GivenGameOptions:
         str | None,
         typer.Option(
             metavar="MAP",
-            help="Where rewards, ends and lives are in the console's memory: a .toml file, a "
-            "folder with stable-retro's data.json and scenario.json, or retro:Name-Nes-v0.",
+            help="Where rewards, ends and lives are in the console's memory: a folder with "
+            "data.json and scenario.json, as stable-retro has them, or retro:Name-Nes-v0.",
             rich_help_panel=_NES,
         ),
     ] = None
@@ -234,11 +240,7 @@ class GivenGameOptions:
     ] = None
 
     def parsed(self) -> EnvOptions:
-        """The settings of games; those that were not given are left out.
-
-        Raises:
-            ValueError: A value cannot be parsed.
-        """
+        """The settings of games; those that were not given are left out."""
         values: dict[str, object] = {
             "frame_skip": whole_number("--frame-skip", self.frame_skip),
             "sticky": real_number("--sticky", self.sticky),
@@ -275,34 +277,7 @@ class GivenGameOptions:
         return cast("EnvOptions", found)
 
 
-def with_game_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of games, which it receives in its parameter ``games``.
-
-    Typer reads options from a signature: in this one each field of `GivenGameOptions` is one.
-    """
-    own = inspect.signature(command, eval_str=True)
-    hints = get_type_hints(GivenGameOptions, include_extras=True)
-    options = {
-        one.name: inspect.Parameter(
-            one.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=one.default,
-            annotation=hints[one.name],
-        )
-        for one in fields(GivenGameOptions)
-    }
-    shown: list[inspect.Parameter] = []
-    for parameter in own.parameters.values():
-        shown += options.values() if parameter.name == "games" else [parameter]
-
-    @functools.wraps(command)
-    def run(**given: object) -> None:
-        games = {name: value for name, value in given.items() if name in options}
-        others = {name: value for name, value in given.items() if name not in options}
-        command(games=GivenGameOptions(**games), **others)  # type: ignore[arg-type]
-
-    run.__signature__ = own.replace(parameters=shown)  # type: ignore[attr-defined]
-    return run
+with_game_options = with_options("games", GivenGameOptions)
 
 
 def _one_or_list(texts: Sequence[str] | None) -> str | list[str] | None:

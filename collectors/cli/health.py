@@ -9,14 +9,15 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from stepwell.buffers import RepairReport, VerifyReport, repair, verify
-from stepwell.buffers.progress import bytes_status
-from stepwell.buffers.storage.disk.publish import check_complete
-from stepwell.buffers.storage.disk.verify import Damage
-from stepwell.buffers.storage.disk.view import Recovery
-from stepwell.collectors.cli.errors import exit_on_error
-from stepwell.collectors.cli.make_envs import AtariBackend
-from stepwell.collectors.cli.options import (
+from ...buffers import RepairReport, VerifyReport, repair, verify
+from ...buffers.progress import bytes_status
+from ...buffers.storage.disk.publish import check_complete
+from ...buffers.storage.disk.verify import Damage
+from ...buffers.storage.disk.view import Recovery
+from ..report import format_bytes
+from .errors import exit_on_error
+from .make_envs import AtariBackend
+from .options import (
     PLAYING,
     Cartridge,
     Debug,
@@ -26,9 +27,8 @@ from stepwell.collectors.cli.options import (
     PlayedIds,
     Quiet,
 )
-from stepwell.collectors.cli.output import LiveLine, print_json, print_lines
-from stepwell.collectors.cli.replayed import ReplayOptions, ReplayReport, replay_store
-from stepwell.collectors.report import format_bytes
+from .output import LiveLine, print_json, print_lines
+from .replayed import ReplayOptions, ReplayReport, replay_store
 
 __all__ = ["DAMAGED", "repair_store", "verify_stores"]
 
@@ -157,6 +157,8 @@ def _verify_lines(report: VerifyReport) -> list[str]:
     lines = [*found, whole, *_recovery_lines(report.recovery, "the next writer restores them")]
     if report.lost_chunks:
         lines.append(f"  {report.lost_chunks:,} chunks were removed by an earlier repair")
+    if report.ignored:
+        lines.append(f"  {report.ignored}")
     if found:
         lines.append(f"  to repair it: stepwell repair {report.path}")
     return lines
@@ -215,6 +217,7 @@ def _verify_json(report: VerifyReport) -> dict[str, object]:
         "segments": report.segments,
         "compared_bytes": report.nbytes,
         "lost_chunks": report.lost_chunks,
+        "ignored": report.ignored,
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, cast
@@ -12,23 +12,25 @@ import rich.table
 import rich.text
 import typer
 
-from stepwell.buffers.progress import format_bytes
-from stepwell.buffers.storage.disk.publish import check_complete
-from stepwell.buffers.view.histograms import bins_of
-from stepwell.buffers.view.summary import (
+from ...buffers.progress import format_bytes
+from ...buffers.storage.disk.publish import check_complete
+from ...buffers.view.histograms import histogram
+from ...buffers.view.summary import (
+    FIELD_COLUMNS,
+    RUN_COLUMNS,
     SeedCounts,
     StoreSummary,
-    describe_maker,
     describe_recipe,
-    describe_seed,
     digest_of,
+    field_lines,
     overview,
+    run_lines,
     seeds_of,
     summary_of,
 )
-from stepwell.collectors.cli.errors import exit_on_error, printable
-from stepwell.collectors.cli.options import Debug, Json
-from stepwell.collectors.cli.output import print_json, print_lines, table, table_console
+from .errors import exit_on_error, printable
+from .options import Debug, Json
+from .output import print_json, print_lines, table, table_console
 
 __all__ = ["histogram", "info"]
 
@@ -38,7 +40,7 @@ _BINS = 8
 
 def info(
     folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Folder of a store, a URL, or an archive.")
+        Path, typer.Argument(metavar="DIR", help="Folder of a store, or an archive.")
     ],
     digest: Annotated[
         bool,
@@ -78,24 +80,23 @@ def info(
             return
         console = table_console()
         console.print(_overview(found, computed, seeds))
-        console.print(_fields(found))
-        console.print(_sessions(found))
+        console.print(_table(FIELD_COLUMNS, field_lines(found.spec)))
+        console.print(_table(RUN_COLUMNS, run_lines(found.sessions)))
         for name, numbers in (("return", found.returns), ("length", found.lengths)):
-            for line in histogram(name, numbers, min(console.width, 80)):
+            for line in bars(name, numbers, min(console.width, 80)):
                 console.print(line, no_wrap=True, crop=True)
 
 
 def _show_archive(path: Path, as_json: bool) -> None:
     """Show the contents of an archive, without the rows that it does not hold."""
     # Imported here: a store does not need it.
-    from stepwell.buffers.provenance.archive_file import ArchiveFile
-    from stepwell.buffers.provenance.archived_store import ArchivedStore
+    from ...buffers.provenance.archive_file import opened
 
-    with ArchivedStore(ArchiveFile(path)) as archived:
-        rows, nbytes = int(archived.table.new_rows.sum()), archived.file.nbytes
-        steps, episodes = archived.steps, len(archived.table.episode)
-        sessions, spec = archived.facts.sessions, archived.spec
-        is_proved, versions = archived.is_proved, archived.versions
+    with opened(path) as archived:
+        index, sessions = archived.storage.index, archived.storage.sessions
+        rows, steps, episodes = index.rows, index.steps, index.episodes
+        spec, is_proved, versions = archived.spec, archived.is_proved, archived.versions
+    nbytes = path.stat().st_size
     facts: dict[str, object] = {
         "path": str(path),
         "episodes": episodes,
@@ -129,24 +130,16 @@ def _show_archive(path: Path, as_json: bool) -> None:
     )
 
 
-def histogram(name: str, numbers: np.ndarray, width: int) -> list[str]:
-    """Return a line with a bar for each range of values.
-
-    Example:
-        >>> for line in histogram("length", np.array([9, 9, 9, 30]), 40):
-        ...     print(line)
-        length
-            9 - 19  ████████████████████████ 3
-           20 - 30  ████████ 1
-    """
-    if len(numbers) < 2 or numbers.min() == numbers.max():
+def bars(name: str, numbers: np.ndarray, width: int) -> list[str]:
+    """A line with a bar for each range of values, of those that are finite."""
+    found = histogram([numbers], _BINS)
+    counts, labels, left_out = found.counts[0], found.labels, found.left_out[0]
+    if len(numbers) < 2 or (np.count_nonzero(counts) < 2 and not left_out):
         return []
-    edges, labels = bins_of(numbers, _BINS)
-    counts, _ = np.histogram(numbers, edges)
     label_width = max(len(label) for label in labels)
     bar_width = max(8, width - label_width - 8 - len(f"{counts.max():,}"))
-    lines = [name]
-    for label, count in zip(labels, counts.tolist(), strict=True):
+    lines = [f"{name}, without {left_out:,} that are not finite" if left_out else name]
+    for label, count in zip(labels, counts.tolist(), strict=True) if counts.any() else ():
         lines.append(
             f"  {label:>{label_width}}  {_bar(count / counts.max() * bar_width)} {count:,}"
         )
@@ -175,19 +168,8 @@ def _cell(text: object) -> rich.text.Text:
     return rich.text.Text(printable(str(text)))
 
 
-def _fields(store: StoreSummary) -> rich.table.Table:
-    found = table("field", "dtype", "shape", "codec", "stack")
-    for field in store.spec.fields:
-        stack = f"{field.stack}, padding {field.stack_padding}" if field.stack > 1 else ""
-        cells = (field.name, field.dtype, field.shape, field.codec, stack)
-        found.add_row(*map(_cell, cells))
-    return found
-
-
-def _sessions(store: StoreSummary) -> rich.table.Table:
-    found = table("run", "began", "envs", "seed", "policy")
-    for number, session in enumerate(store.sessions):
-        began = str(session.get("began", ""))[:16].replace("T", " ")
-        cells = (number, began, session.get("num_envs", ""), describe_seed(session))
-        found.add_row(*map(_cell, (*cells, describe_maker(session))))
+def _table(columns: Sequence[str], lines: Sequence[Sequence[str]]) -> rich.table.Table:
+    found = table(*columns)
+    for line in lines:
+        found.add_row(*map(_cell, line))
     return found

@@ -12,9 +12,9 @@ from typing import Any, cast
 import numpy as np
 from gymnasium import spaces
 
-from stepwell.collectors.cli.make_envs import load_object, refuse_signature
-from stepwell.collectors.policies.as_policy import GivenPolicy, as_policy
-from stepwell.collectors.policies.policy import PolicyResult
+from ..policies.as_policy import GivenPolicy, as_policy
+from ..policies.policy import PolicyResult
+from .make_envs import load_object, refuse_signature
 
 __all__ = ["POLICY_HELP", "load_policy"]
 
@@ -40,21 +40,8 @@ _FORMS = "'random', 'sb3:model.zip', 'torch:net.pt:module:callable' or 'module:c
 
 
 def load_policy(name: str, *, deterministic: bool = False) -> GivenPolicy:
-    """Load the policy that ``--policy`` names.
-
-    Args:
-        name: See `POLICY_HELP`.
-        deterministic: A model of Stable-Baselines3 takes its best actions, without exploring.
-
-    Raises:
-        ValueError: There is no such object or file, or it holds something else.
-        TypeError: The object is no policy.
-        ImportError: The library is not installed.
-
-    Example:
-        >>> load_policy("random")
-        'random'
-    """
+    """Load the policy that ``--policy`` names; see `POLICY_HELP`."""
+    # ``deterministic``: a model of Stable-Baselines3 takes its best actions, without exploring.
     kind, colon, rest = name.partition(":")
     option = f"--policy {name}"
     is_model = kind == "sb3" and colon
@@ -87,18 +74,13 @@ def _load_own(option: str, name: str) -> object:
 
 
 class _LoadedModel:
-    """A loaded model as a policy whose draws follow from the Collector's seed.
+    """A loaded model as a policy whose draws follow from the Collector's seed."""
 
-    SB3 draws from global generators, which no one else uses in a command's process.
-
-    Args:
-        model: The model.
-        deterministic: Take its best actions.
-    """
+    # SB3 draws from global generators, which no one else uses in a command's process.
 
     def __init__(self, model: Any, deterministic: bool) -> None:
         # Imported here and below: most runs need no bridge.
-        from stepwell.buffers.bridges.sb3.policy import sb3_policy
+        from ...buffers.bridges.sb3.policy import sb3_policy
 
         self._model = model
         self._policy = sb3_policy(model, deterministic=deterministic)
@@ -120,7 +102,7 @@ def _load_model(option: str, rest: str) -> Any:
     path = _file(option, tail if named else rest)
     settings = _settings(option, path)
     algorithm = named or _algorithm_of(option, settings)
-    from stepwell.buffers.bridges.sb3.models import load_sb3
+    from ...buffers.bridges.sb3.models import load_sb3
 
     module = load_sb3(algorithm, option)
     # Rows are not needed to play: SB3 would allocate a replay of the size used in training.
@@ -185,8 +167,8 @@ def _load_module(option: str, rest: str) -> object:
             f"that the weights in the file belong to, got {f'torch:{rest}'!r}; name both"
         )
     path = _file(option, path_text)
-    from stepwell.buffers.bridges.torch_policies import TorchPolicy
-    from stepwell.buffers.sampling.tensors import load_torch
+    from ...buffers.bridges.torch_policies import TorchPolicy
+    from ...buffers.sampling.tensors import load_torch
 
     torch: Any = load_torch(option)
     maker = load_object("--policy", ":".join(names))

@@ -17,9 +17,9 @@ from typing import Any, Literal, TypeAlias, TypedDict, cast, get_args
 
 import gymnasium
 
-from stepwell.collectors.cli.envs import unknown_env
-from stepwell.collectors.vector_envs import Vector
-from stepwell.wrappers.atari_settings import atari_name
+from ...wrappers.atari_settings import atari_name
+from ..vector_envs import Vector
+from .envs import unknown_env
 
 __all__ = [
     "AtariBackend",
@@ -103,45 +103,25 @@ _OF_PICTURES = ("size", "grayscale", "pool", "crop")
 
 @dataclass(frozen=True, slots=True)
 class EnvRequest:
-    """The envs to make.
+    """The envs to make."""
 
-    Args:
-        env: An Atari game, the file of an NES cartridge, an id of Gymnasium's, "module:Id-v0" or
-            "module:callable".
-        num_envs: Number of envs N.
-        backend: Of games; None is "cynes" for a cartridge, and "auto" for an Atari game.
-        num_workers: Threads or processes; None leaves it to the maker.
-        options: Settings of games.
-        is_filmed: Make envs in this process, which render their frames.
-    """
-
-    env: str
+    env: str  # Atari game, cartridge's file, Gymnasium id, "module:Id-v0" or "module:callable"
     num_envs: int
-    backend: Backend | None = None
-    num_workers: int | None = None
-    options: EnvOptions = field(default_factory=EnvOptions)
-    is_filmed: bool = False
+    backend: Backend | None = None  # of games; None: "cynes" for a cartridge, "auto" for Atari
+    num_workers: int | None = None  # threads or processes; None leaves it to the maker
+    options: EnvOptions = field(default_factory=EnvOptions)  # settings of games
+    is_filmed: bool = False  # they are made in this process, and render their frames
 
 
 def make_envs(request: EnvRequest) -> Vector:
-    """Make the envs.
-
-    Raises:
-        ValueError: There is no such env, or an option does not apply to it.
-
-    Example:
-        >>> envs = make_envs(EnvRequest("CartPole-v1", 2, num_workers=0))
-        >>> envs.num_envs
-        2
-        >>> envs.close()
-    """
+    """Make the envs; ValueError where there is no such env, or an option does not apply to it."""
     # The makers are imported where they are called: most commands make no envs.
     env, num_envs = request.env, request.num_envs
     num_workers = 0 if request.is_filmed else request.num_workers
     if is_cartridge(env):
         nes_options = _nes_options(env, request.options)
         console = nes_backend(request.backend)
-        from stepwell.wrappers.nes.vector import make_nes
+        from ...wrappers.nes.vector import make_nes
 
         # Left to the maker unless it is needed, as every option that was not given.
         make: Callable[..., Vector] = make_nes
@@ -152,11 +132,11 @@ def make_envs(request: EnvRequest) -> Vector:
     if game is not None:
         atari_options = _atari_options(env, request.options)
         backend = atari_backend(request.backend)
-        from stepwell.wrappers.atari import make_atari
+        from ...wrappers.atari import make_atari
 
         return make_atari(game, num_envs, backend=backend, num_workers=num_workers, **atari_options)
     _refuse_game_options(env, request.options, request.backend)
-    from stepwell.wrappers.make_vector_env import make_vec
+    from ...wrappers.make_vector_env import make_vec
 
     made = id_or_factory(env)
     is_rendered = request.is_filmed and isinstance(made, str)  # a function decides itself
@@ -165,12 +145,7 @@ def make_envs(request: EnvRequest) -> Vector:
 
 
 def is_cartridge(env: str) -> bool:
-    """Return True for the file of a cartridge: by its name, even if missing, or by its content.
-
-    Example:
-        >>> is_cartridge("roms/game.NES"), is_cartridge("Pong")
-        (True, False)
-    """
+    """True for the file of a cartridge: by its name, even if missing, or by its content."""
     path = Path(env)
     if path.suffix.lower() in _CARTRIDGE_SUFFIXES:
         return True
@@ -184,38 +159,23 @@ def is_cartridge(env: str) -> bool:
 
 
 def refuse_endless(env: str, options: EnvOptions, otherwise: str = "") -> None:
-    """Refuse to count episodes of a cartridge if no episode can ever end.
-
-    Args:
-        env: The env.
-        options: Settings of games.
-        otherwise: What else the user can do, for the end of the error.
-
-    Raises:
-        ValueError: The map has no [terminated], and no option ends an episode either.
-
-    Example:
-        >>> refuse_endless("game.nes", {"max_frames": 3600})
-    """
+    """Refuse to count episodes of a cartridge if neither map nor option can ever end one."""
+    # ``otherwise`` ends the message: what else the user can do.
     if not is_cartridge(env) or not Path(env).is_file():
         return  # the reader of the file reports that it is missing
     if "max_frames" in options or "stuck_frames" in options or options.get("life_loss") == "end":
         return
-    from stepwell.wrappers.nes.ram_map.game import Game
+    from ...wrappers.nes.ram_map.game import Game
 
     if Game.load(options.get("game")).terminated is None:
         raise ValueError(
-            f"--episodes: expected episodes of {env} that end, got no map with [terminated], no "
+            f"--episodes: expected episodes of {env} that end, got no map that ends them, no "
             f"--max-frames and no --stuck-frames; give one of them{otherwise}"
         )
 
 
 def id_or_factory(env: str, option: str = "ENV") -> str | Callable[[], gymnasium.Env[Any, Any]]:
-    """Return an id that exists, or the factory that is named as module:callable.
-
-    Raises:
-        ValueError: There is no such env, or what is named makes none.
-    """
+    """Return an id that exists, or the factory that is named as module:callable."""
     module, colon, name = env.partition(":")
     if not colon:
         if message := unknown_env(env):
@@ -237,21 +197,13 @@ def id_or_factory(env: str, option: str = "ENV") -> str | Callable[[], gymnasium
 
 
 def _atari_options(env: str, options: EnvOptions) -> AtariOptions:
-    """Return the options of an Atari game.
-
-    Raises:
-        ValueError: One of them is for cartridges.
-    """
+    """The options of an Atari game; those of cartridges are refused."""
     _refuse_other(env, [name for name in options if name not in AtariOptions.__optional_keys__])
     return cast("AtariOptions", options)
 
 
 def _nes_options(env: str, options: EnvOptions) -> NesOptions:
-    """Return the options of a cartridge.
-
-    Raises:
-        ValueError: One of them is for Atari games, or for pictures when memory is observed.
-    """
+    """The options of a cartridge; refuses Atari's, and those of pictures if memory is observed."""
     _refuse_other(env, [name for name in options if name not in NesOptions.__optional_keys__])
     unused = [_option_name(name) for name in _OF_PICTURES if name in options]
     if options.get("ram_obs") and unused:
@@ -263,11 +215,7 @@ def _nes_options(env: str, options: EnvOptions) -> NesOptions:
 
 
 def _refuse_game_options(env: str, options: EnvOptions, backend: Backend | None) -> None:
-    """Refuse every option of games, for an env that is not a game.
-
-    Raises:
-        ValueError: One was given.
-    """
+    """Refuse every option of games, for an env that is not a game."""
     names = [_option_name(name) for name in options]
     if backend not in (None, "python"):  # every env runs in Python
         names.append(f"--backend {backend}")
@@ -280,30 +228,14 @@ def _refuse_game_options(env: str, options: EnvOptions, backend: Backend | None)
 
 
 def atari_backend(backend: Backend | None) -> AtariBackend:
-    """Return the backend of an Atari game: "auto" unless given.
-
-    Raises:
-        ValueError: The given one is for cartridges.
-
-    Example:
-        >>> atari_backend(None), atari_backend("native")
-        ('auto', 'native')
-    """
+    """Return the backend of an Atari game: "auto" unless given."""
     if backend in get_args(NesBackend):
         raise _wrong_backend("an Atari game", backend)
     return "auto" if backend is None else cast("AtariBackend", backend)
 
 
 def nes_backend(backend: Backend | None) -> NesBackend:
-    """Return the backend of a cartridge: "cynes" unless given, whatever is installed.
-
-    Raises:
-        ValueError: The given one is for Atari games.
-
-    Example:
-        >>> nes_backend(None), nes_backend("stable-retro")
-        ('cynes', 'stable-retro')
-    """
+    """Return the backend of a cartridge: "cynes" unless given, whatever is installed."""
     if backend in get_args(AtariBackend):
         raise _wrong_backend("an NES cartridge", backend)
     return "cynes" if backend is None else cast("NesBackend", backend)
@@ -348,15 +280,7 @@ def _games_with(names: Iterable[str], backend: Backend | None) -> str:
 
 
 def parse_size(option: str, text: str) -> tuple[int, int] | None:
-    """Parse rows and columns; None means the unchanged screen.
-
-    Raises:
-        ValueError: It is neither two numbers, nor one, nor "screen".
-
-    Example:
-        >>> [parse_size("--size", text) for text in ("84x96", "64", "screen")]
-        [(84, 96), (64, 64), None]
-    """
+    """Parse "84x96", rows and columns, or "64" for both; None is the unchanged "screen"."""
     if text == "screen":
         return None
     match = re.fullmatch(r"([0-9]{1,5})(?:x([0-9]{1,5}))?", text)
@@ -369,27 +293,14 @@ def parse_size(option: str, text: str) -> tuple[int, int] | None:
 
 
 def parse_actions(text: str) -> str | list[str]:
-    """Parse a set of actions: a name, or a list.
-
-    Example:
-        >>> parse_actions("simple"), parse_actions("NOOP, RIGHT, RIGHT+A")
-        ('simple', ['NOOP', 'RIGHT', 'RIGHT+A'])
-    """
+    """Parse a set of actions: the name of one, or a list such as "NOOP, RIGHT, RIGHT+A"."""
     if "," not in text and "+" not in text:
         return text
     return [action.strip() for action in text.split(",")]
 
 
 def parse_crop(option: str, text: str) -> str | tuple[int, int, int, int]:
-    """Parse the area to cut off: a name, or pixels of the console's picture of 240 x 256.
-
-    Raises:
-        ValueError: It is numbers, but not four of them.
-
-    Example:
-        >>> parse_crop("--crop", "overscan"), parse_crop("--crop", "8,8,0,0")
-        ('overscan', (8, 8, 0, 0))
-    """
+    """Parse the area to cut off: "overscan", or pixels of the console's 240 x 256: "8,8,0,0"."""
     if re.fullmatch(r"[-+0-9., x]*", text) is None:
         return text
     numbers = [part.strip() for part in text.split(",")]
@@ -406,15 +317,7 @@ def parse_crop(option: str, text: str) -> str | tuple[int, int, int, int]:
 
 
 def load_object(option: str, name: str) -> object:
-    """Import the object named "module:name"; the current folder is searched too.
-
-    Raises:
-        ValueError: The module cannot be imported, or has no such name.
-
-    Example:
-        >>> load_object("--policy", "math:floor")(2.5)
-        2
-    """
+    """Import the object named "module:name"; the current folder is searched too."""
     module_name, _, path = name.partition(":")
     found = _import_module(option, module_name)
     for part in path.split("."):
@@ -430,11 +333,7 @@ def load_object(option: str, name: str) -> object:
 
 
 def refuse_signature(what: str, found: object, count: int, expected: str) -> None:
-    """Refuse an object that cannot be called with ``count`` arguments, before anything is done.
-
-    Raises:
-        ValueError: It takes other arguments.
-    """
+    """Refuse an object that cannot be called with ``count`` arguments, before anything is done."""
     try:
         signature = inspect.signature(found)  # type: ignore[arg-type]
     except (TypeError, ValueError):  # unknown: the first call will show

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
-from stepwell.buffers import Codec
-from stepwell.buffers.curation.selection_text import (
+from ...buffers import Codec
+from ...buffers.curation.selection import SORT_NAMES, EpisodeSelection
+from ...buffers.curation.selection_text import (
     COUNTS,
     format_ids,
     parse_ids,
@@ -22,37 +26,27 @@ from stepwell.buffers.curation.selection_text import (
 
 __all__ = [
     "PLAYING",
-    "Bottom",
     "Cartridge",
     "Codecs",
-    "Cut",
     "Debug",
-    "Ended",
-    "Ids",
-    "IncludeCut",
+    "GivenSelection",
     "Json",
     "Lanes",
     "License",
     "MadeBy",
-    "MaxReturn",
-    "MaxSteps",
-    "MinReturn",
-    "MinSteps",
     "PlayedIds",
     "Quiet",
-    "Sort",
     "StoreFolder",
-    "Top",
-    "Where",
     "format_ids",
     "number_of_bytes",
     "parse_codecs",
     "parse_ids",
     "parse_metadata",
-    "parse_selection",
     "real_number",
     "stored_ids",
     "whole_number",
+    "with_options",
+    "with_selection",
 ]
 
 _OUTPUT = "Output"
@@ -63,8 +57,13 @@ PLAYING = "Playing episodes again"
 
 _IDS_LENGTH = 60
 
+
+def _sort_names() -> list[str]:
+    return list(SORT_NAMES)
+
+
 StoreFolder = Annotated[
-    Path, typer.Argument(metavar="DIR", help="Folder of a store, or a URL; it is only read.")
+    Path, typer.Argument(metavar="DIR", help="Folder of a store; it is only read.")
 ]
 PlayedIds = Annotated[
     str | None,
@@ -107,86 +106,6 @@ License = Annotated[
     ),
 ]
 
-# Conditions on episodes.
-Where = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="KEY=VALUE",
-        help="The episode's metadata has this value, which is read as JSON, else as text. May be "
-        "repeated.",
-        rich_help_panel=_CONDITIONS,
-    ),
-]
-Ids = Annotated[
-    str | None,
-    typer.Option(metavar="IDS", help="The id is one of 3,10-20.", rich_help_panel=_CONDITIONS),
-]
-MinReturn = Annotated[
-    str | None,
-    typer.Option(
-        metavar="X", help="The sum of stored rewards is X or more.", rich_help_panel=_CONDITIONS
-    ),
-]
-MaxReturn = Annotated[
-    str | None,
-    typer.Option(
-        metavar="X", help="The sum of stored rewards is X or less.", rich_help_panel=_CONDITIONS
-    ),
-]
-MinSteps = Annotated[
-    str | None,
-    typer.Option(metavar="N", help="It has N env steps or more.", rich_help_panel=_CONDITIONS),
-]
-MaxSteps = Annotated[
-    str | None,
-    typer.Option(metavar="N", help="It has N env steps or fewer.", rich_help_panel=_CONDITIONS),
-]
-Ended = Annotated[
-    bool,
-    typer.Option("--ended", help="It terminated or was truncated.", rich_help_panel=_CONDITIONS),
-]
-Cut = Annotated[
-    bool,
-    typer.Option(
-        "--cut",
-        help="It did neither: only the recording stopped.",
-        rich_help_panel=_CONDITIONS,
-    ),
-]
-
-# The best or worst of the episodes that meet the conditions.
-Top = Annotated[
-    str | None,
-    typer.Option(
-        metavar="N|P%",
-        help="Of these, the N with the greatest values, or this part of them, rounded up: 10%.",
-        rich_help_panel=_RANKING,
-    ),
-]
-Bottom = Annotated[
-    str | None,
-    typer.Option(
-        metavar="N|P%", help="Or those with the smallest values.", rich_help_panel=_RANKING
-    ),
-]
-Sort = Annotated[
-    str | None,
-    typer.Option(
-        metavar="KEY",
-        help="The value: return (default), steps, id, or a key of the metadata.",
-        rich_help_panel=_RANKING,
-    ),
-]
-IncludeCut = Annotated[
-    bool,
-    typer.Option(
-        "--include-cut",
-        help="Rank cut episodes too, and those without beginning, though rewards of them are "
-        "missing.",
-        rich_help_panel=_RANKING,
-    ),
-]
-
 # Output.
 Json = Annotated[
     bool,
@@ -205,6 +124,137 @@ Debug = Annotated[
     typer.Option("--debug", help="Show the full traceback of an error.", rich_help_panel=_OUTPUT),
 ]
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenSelection:
+    """Conditions on episodes, as they were given; None where one was not."""
+
+    where: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="The episode's metadata has this value, which is read as JSON, else as text. May "
+            "be repeated.",
+            rich_help_panel=_CONDITIONS,
+        ),
+    ] = None
+    episodes: Annotated[
+        str | None,
+        typer.Option(metavar="IDS", help="The id is one of 3,10-20.", rich_help_panel=_CONDITIONS),
+    ] = None
+    min_return: Annotated[
+        str | None,
+        typer.Option(
+            metavar="X",
+            help="The sum of stored rewards is X or more.",
+            rich_help_panel=_CONDITIONS,
+        ),
+    ] = None
+    max_return: Annotated[
+        str | None,
+        typer.Option(
+            metavar="X",
+            help="The sum of stored rewards is X or less.",
+            rich_help_panel=_CONDITIONS,
+        ),
+    ] = None
+    min_steps: Annotated[
+        str | None,
+        typer.Option(metavar="N", help="It has N env steps or more.", rich_help_panel=_CONDITIONS),
+    ] = None
+    max_steps: Annotated[
+        str | None,
+        typer.Option(metavar="N", help="It has N env steps or fewer.", rich_help_panel=_CONDITIONS),
+    ] = None
+    ended: Annotated[
+        bool,
+        typer.Option(
+            "--ended", help="It terminated or was truncated.", rich_help_panel=_CONDITIONS
+        ),
+    ] = False
+    cut: Annotated[
+        bool,
+        typer.Option(
+            "--cut",
+            help="It did neither: only the recording stopped.",
+            rich_help_panel=_CONDITIONS,
+        ),
+    ] = False
+    top: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N|P%",
+            help="Of these, the N with the greatest values, or this part of them, rounded up: 10%.",
+            rich_help_panel=_RANKING,
+        ),
+    ] = None
+    bottom: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N|P%", help="Or those with the smallest values.", rich_help_panel=_RANKING
+        ),
+    ] = None
+    sort: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY",
+            help="The value: return (default), steps, id, or a key of the metadata.",
+            autocompletion=_sort_names,
+            rich_help_panel=_RANKING,
+        ),
+    ] = None
+    include_cut: Annotated[
+        bool,
+        typer.Option(
+            "--include-cut",
+            help="Rank cut episodes too, and those without beginning, though rewards of them are "
+            "missing.",
+            rich_help_panel=_RANKING,
+        ),
+    ] = False
+
+    def parsed(self) -> EpisodeSelection:
+        """The selection; empty where no condition was given."""
+        given: dict[str, Any] = {one.name: getattr(self, one.name) for one in fields(self)}
+        return parse_selection(**given)
+
+
+def with_options(
+    name: str, group: type[Any]
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options of a dataclass, which it receives in the parameter ``name``."""
+    # Typer reads options from a signature: in the one that it gets, each field of the group is one.
+    hints = get_type_hints(group, include_extras=True)
+    options = {
+        one.name: inspect.Parameter(
+            one.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=one.default,
+            annotation=hints[one.name],
+        )
+        for one in fields(group)
+    }
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(command, eval_str=True)
+        shown: list[inspect.Parameter] = []
+        for parameter in own.parameters.values():
+            shown += options.values() if parameter.name == name else [parameter]
+
+        @functools.wraps(command)
+        def run(**given: object) -> None:
+            arguments = {each: value for each, value in given.items() if each not in options}
+            arguments[name] = group(**{each: given[each] for each in options})
+            command(**arguments)
+
+        run.__signature__ = own.replace(parameters=shown)  # type: ignore[attr-defined]
+        return run
+
+    return decorate
+
+
+with_selection = with_options("selection", GivenSelection)
+
 _BYTES = {
     **{unit: 1000**power for power, unit in enumerate(("b", "kb", "mb", "gb", "tb"))},
     **{unit: 1024**power for power, unit in enumerate(("", "kib", "mib", "gib", "tib"))},
@@ -213,15 +263,7 @@ _BYTES = {
 
 
 def number_of_bytes(option: str, text: str | None) -> int | None:
-    """Parse a number of bytes.
-
-    Raises:
-        ValueError: It is not one.
-
-    Example:
-        >>> number_of_bytes("--capacity-bytes", "2GB"), number_of_bytes("--capacity-bytes", "1 MiB")
-        (2000000000, 1048576)
-    """
+    """Parse a number of bytes, such as "2GB" or "1 MiB"."""
     if text is None:
         return None
     number = parse_number(option, text, _BYTES)
@@ -231,15 +273,7 @@ def number_of_bytes(option: str, text: str | None) -> int | None:
 
 
 def parse_codecs(option: str, texts: Sequence[str]) -> dict[str, Codec]:
-    """Parse codecs of fields.
-
-    Raises:
-        ValueError: A text is not a field's name with a codec.
-
-    Example:
-        >>> parse_codecs("--codec", ["observation=raw", "action=narrow"])
-        {'observation': 'raw', 'action': 'narrow'}
-    """
+    """Parse codecs of fields, such as "observation=raw"."""
     known: tuple[Codec, ...] = get_args(Codec)
     found: dict[str, Codec] = {}
     for text in texts:
@@ -254,20 +288,8 @@ def parse_codecs(option: str, texts: Sequence[str]) -> dict[str, Codec]:
 
 
 def stored_ids(ranges: Sequence[range], ids: Sequence[int], where: object) -> list[int]:
-    """Return the ids of stored episodes that are in some ranges.
-
-    Args:
-        ranges: What `parse_ids` returned.
-        ids: Ids of all stored episodes, each once, in order.
-        where: Name of the store or archive, for the message.
-
-    Raises:
-        ValueError: None is in one of the ranges.
-
-    Example:
-        >>> stored_ids([range(3, 4), range(10, 21)], [3, 7, 12], "runs/pong")
-        [3, 12]
-    """
+    """Those ids of stored episodes, all of them in order, that are in ranges of `parse_ids`."""
+    # ``where`` names the store or archive in the error where none is.
     for each in ranges:
         if not any(one in each for one in ids):
             name = str(each[0]) if len(each) == 1 else f"{each[0]}-{each[-1]}"

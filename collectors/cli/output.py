@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
 
 import rich.box
 import rich.console
 import rich.table
 import rich.text
 
-from stepwell.buffers.progress import GAP, LiveLine, Part, joined
+from ...buffers.progress import GAP, LiveLine, Part, Status, joined
+from ..interrupt import InterruptGuard
 
 __all__ = [
     "LiveLine",
@@ -20,18 +23,35 @@ __all__ = [
     "print_json",
     "print_lines",
     "print_parts",
+    "reporting",
     "table",
     "table_console",
 ]
 
 
-def packed(parts: Sequence[Part], width: int) -> list[rich.text.Text]:
-    """Join all parts into as few lines of at most ``width`` characters as possible.
+_Report = TypeVar("_Report")
 
-    Example:
-        >>> [line.plain for line in packed([Part("12 steps"), Part("80/s"), Part("return 1")], 16)]
-        ['12 steps  80/s', 'return 1']
-    """
+
+@contextmanager
+def reporting(
+    status: Callable[[_Report], Status], sources: object, *, is_silent: bool
+) -> Generator[Callable[[_Report], None]]:
+    """An argument ``progress`` that shows reports in a live line, and at which Ctrl-C acts."""
+    # ``sources`` is what is read, for the line until the first report.
+    with LiveLine(is_silent=is_silent) as line, InterruptGuard() as guard:
+        line.say(f"looking at {sources} ...")
+        show = line.reporter(status)
+
+        def progress(report: _Report) -> None:
+            show(report)
+            guard.check()
+
+        yield progress
+        guard.finish()
+
+
+def packed(parts: Sequence[Part], width: int) -> list[rich.text.Text]:
+    """Join all parts into as few lines of at most ``width`` characters as possible."""
     lines: list[list[Part]] = [[]]
     for part in parts:
         if lines[-1] and _length([*lines[-1], part]) > width:
@@ -78,12 +98,7 @@ def table(*columns: str) -> rich.table.Table:
 
 
 def plural(count: int, noun: str, nouns: str = "") -> str:
-    """Return a count with its noun, whose plural is given where it is not the usual one.
-
-    Example:
-        >>> plural(1, "episode"), plural(1200, "step"), plural(2, "process", "processes")
-        ('1 episode', '1,200 steps', '2 processes')
-    """
+    """A count with its noun: "1 episode", "1,200 steps"; ``nouns`` is a plural that is unusual."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {nouns or f'{noun}s'}"
 
 

@@ -8,17 +8,21 @@ from typing import Annotated
 
 import typer
 
-from stepwell.collectors.cli.collect import (
+from .collect import (
+    STORE,
+    EpisodeFacts,
+    InfoFields,
+    Resume,
     missing_values,
     opened_store,
     parse_info,
     refuse_folder,
 )
-from stepwell.collectors.cli.errors import exit_on_error
-from stepwell.collectors.cli.game_options import RUN, EnvName, GivenGameOptions, with_game_options
-from stepwell.collectors.cli.load_policy import POLICY_HELP, load_policy
-from stepwell.collectors.cli.make_envs import EnvRequest, is_cartridge, make_envs
-from stepwell.collectors.cli.options import (
+from .errors import exit_on_error
+from .game_options import RUN, EnvName, GivenGameOptions, with_game_options
+from .load_policy import POLICY_HELP, load_policy
+from .make_envs import EnvRequest, is_cartridge, make_envs
+from .options import (
     Debug,
     Json,
     Quiet,
@@ -26,11 +30,10 @@ from stepwell.collectors.cli.options import (
     real_number,
     whole_number,
 )
-from stepwell.collectors.cli.output import Part, plural, print_json, print_parts
+from .output import Part, plural, print_json, print_parts
 
 __all__ = ["play"]
 
-_STORE = "Where to store it"
 _KEYS = "Keys and window"
 
 
@@ -82,40 +85,17 @@ def play(
         bool,
         typer.Option(
             "--print-keys",
-            metavar="",
             help="Print such a file with the present keys, and do nothing else.",
             rich_help_panel=_KEYS,
         ),
     ] = False,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Folder of the store.", rich_help_panel=_STORE),
+        typer.Option(metavar="DIR", help="Folder of the store.", rich_help_panel=STORE),
     ] = None,
-    resume: Annotated[
-        bool,
-        typer.Option(
-            "--resume",
-            metavar="",
-            help="Add to the store if it exists, with new episode ids and seeds.",
-            rich_help_panel=_STORE,
-        ),
-    ] = False,
-    info: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="Store this field of the env's info too, such as lives; as in collect.",
-            rich_help_panel=_STORE,
-        ),
-    ] = None,
-    metadata: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KEY=VALUE",
-            help="Store this with every episode: player=ann. May be repeated.",
-            rich_help_panel=_STORE,
-        ),
-    ] = None,
+    resume: Resume = False,
+    info: InfoFields = None,
+    metadata: EpisodeFacts = None,
     games: GivenGameOptions,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -136,9 +116,9 @@ def play(
     Exit codes: 0 done, 2 an error that you can correct, 130 Ctrl-C.
     """
     # Imported here: the other commands need no window.
-    from stepwell.collectors.evaluation.video_recorder import single_envs
-    from stepwell.collectors.person.controls import controls_of, load_pygame
-    from stepwell.collectors.person.play import play as play_env
+    from ..evaluation.video_recorder import single_envs
+    from ..person.controls import controls_of, load_pygame
+    from ..person.play import play as play_env
 
     with exit_on_error(debug), contextlib.ExitStack() as stack:
         options = games.parsed()

@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
-from stepwell.collectors.cli.errors import exit_on_error, printable
-from stepwell.collectors.cli.options import (
+from ..report import format_bytes
+from .errors import exit_on_error, printable
+from .options import (
     Debug,
     Json,
     Quiet,
@@ -17,8 +18,7 @@ from stepwell.collectors.cli.options import (
     real_number,
     whole_number,
 )
-from stepwell.collectors.cli.output import LiveLine, Part, plural, print_json, print_parts
-from stepwell.collectors.report import format_bytes
+from .output import LiveLine, Part, plural, print_json, print_parts
 
 __all__ = ["render"]
 
@@ -88,23 +88,25 @@ def render(
     stepwell render runs/robot --episode 0 -o left.webp --field observation/left
 
     .webp  every pixel is exact; browsers play it
-    .gif   exact where a frame has at most 256 colours, as all grey ones have;
-           others are rounded. At most 50 frames a second.
+    .gif   not exact: colours are rounded. At most 50 frames a second.
     .mp4   small, for slides and messengers; no visible loss, but not exact.
            Needs PyAV: pip install 'stepwell\[video]'
     .png   a film strip of evenly spaced frames, with the first and the last
 
     A clip shows each row once, the last one is the final observation. Several
-    pictures in a row, such as a stack, are side by side. The ids of episodes, and
-    which are the best: stepwell view, or stepwell filter --top 5 --dry-run.
+    pictures in a row, such as a stack, are side by side. A .webp of more than
+    512 MiB of pixels, or a .gif of 128 MiB, is refused: write an .mp4. The ids of
+    episodes, and which are the best: stepwell view, or
+    stepwell filter --top 5 --dry-run.
     """
     with exit_on_error(debug, "start again"):
-        from stepwell.buffers.view.render import frames_status
-        from stepwell.buffers.view.render import render as render_episode
+        from ...buffers.view.render import frames_status
+        from ...buffers.view.render import render as render_episode
 
         with LiveLine(is_silent=quiet or as_json) as line:
             report = render_episode(
                 folder,
+                # Each `or` is for the types: of a text that is given, no number is None.
                 whole_number("--episode", episode, 0) or 0,
                 out,
                 rows=_parse_rows(rows),
@@ -128,6 +130,8 @@ def render(
             if report.fps is not None:
                 seconds = len(report.rows) / report.fps
                 parts[3:3] = [Part(f"{report.fps:.4g} fps"), Part(f"{seconds:.1f} s")]
+            if report.path.suffix.lower() == ".gif":
+                parts.append(Part("colours rounded, .webp is exact"))
             others = printable(", ".join(report.other_fields))
             shown = [Part(printable(report.field))]
             shown += [Part(f"others with --field: {others}")] if others else []
@@ -135,11 +139,7 @@ def render(
 
 
 def _parse_rows(text: str | None) -> tuple[int | None, int | None] | None:
-    """Parse the rows to show.
-
-    Raises:
-        ValueError: They are something else.
-    """
+    """Parse the rows to show."""
     if text is None:
         return None
     match = _ROWS.fullmatch(text)

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from stepwell.buffers import SequenceReplayBuffer
-from stepwell.buffers.progress import Status
-from stepwell.collectors.cli.make_envs import AtariBackend, id_or_factory
-from stepwell.collectors.cli.options import format_ids, parse_ids, stored_ids, whole_number
-from stepwell.collectors.cli.output import LiveLine, Part, plural
+from ...buffers import SequenceReplayBuffer
+from ...buffers.progress import Status
+from .make_envs import AtariBackend, id_or_factory
+from .options import format_ids, parse_ids, stored_ids, whole_number
+from .output import LiveLine, Part, plural
 
 if TYPE_CHECKING:
-    from stepwell.collectors.simulation.remake import AtariBackend as PlayedBackend
-    from stepwell.collectors.simulation.remake import EnvSource
-    from stepwell.collectors.simulation.resimulate import EpisodeProof
+    from ..simulation.remake import AtariBackend as PlayedBackend
+    from ..simulation.remake import EnvSource
+    from ..simulation.resimulate import EpisodeProof
 
 __all__ = ["DIFFERS", "UNREACHABLE", "ReplayOptions", "ReplayReport", "replay_store"]
 
@@ -30,23 +30,14 @@ _MOST_LINES, _IDS_LENGTH = 20, 60
 
 @dataclass(frozen=True, slots=True)
 class ReplayOptions:
-    """Options of the replay.
+    """Options of the replay."""
 
-    Args:
-        ids: Ranges of ids of episodes; None for all.
-        sample: Number of them to draw.
-        lanes: Number of episodes to play at a time.
-        env: How to make one env.
-        rom: The cartridge.
-        backend: The backend to play Atari games on.
-    """
-
-    ids: tuple[range, ...] | None
-    sample: int | None
-    lanes: int | None
+    ids: tuple[range, ...] | None  # of episodes; None for all
+    sample: int | None  # number of them to draw
+    lanes: int | None  # number of episodes to play at a time
     env: EnvSource | None
     rom: Path | None
-    backend: PlayedBackend | None
+    backend: PlayedBackend | None  # to play Atari games on
 
     @classmethod
     def parse(
@@ -60,11 +51,7 @@ class ReplayOptions:
         rom: Path | None,
         backend: AtariBackend | None,
     ) -> Self | None:
-        """The options; None where no replay is asked for.
-
-        Raises:
-            ValueError: A value is invalid, or given without --replay.
-        """
+        """The options; None where no replay is asked for, and then none may be given."""
         given = {
             "--episodes": episodes,
             "--sample": sample,
@@ -92,28 +79,21 @@ class ReplayOptions:
 
 @dataclass(slots=True)
 class ReplayReport:
-    """The result of the replay of a store.
-
-    Args:
-        path: The store.
-        equal: Number of episodes that are proved.
-        rows: Number of their rows.
-        played_steps: Env steps that were played.
-        seconds: Time that it took.
-        differing: Proofs of episodes that differ.
-        unreachable: Ids of episodes that cannot be played, by the reason.
-        notes: Number of episodes by the note on their proof.
-        changes: Versions and facts of the machine that have changed since.
-    """
+    """The result of the replay of a store."""
 
     path: Path
-    equal: int = 0
-    rows: int = 0
+    equal: int = 0  # episodes that are proved
+    rows: int = 0  # of these episodes
     played_steps: int = 0
     seconds: float = 0.0
+    # The proofs of episodes that differ
     differing: list[EpisodeProof] = field(default_factory=lambda: list["EpisodeProof"]())
+    # Ids of episodes that cannot be played, by the reason
     unreachable: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
+    unreachable_rows: int = 0
+    # Number of episodes by the note on their proof
     notes: dict[str, int] = field(default_factory=dict[str, int])
+    # Versions and facts of the machine that have changed since
     changes: list[str] = field(default_factory=list[str])
 
     @property
@@ -127,6 +107,7 @@ class ReplayReport:
         """Count a proof."""
         if proof.reason == "unreachable":
             self.unreachable.setdefault(proof.why, []).append(proof.episode)
+            self.unreachable_rows += proof.rows
         elif proof.reason == "differs":
             self.differing.append(proof)
         else:
@@ -157,7 +138,7 @@ class ReplayReport:
             f"{self.path}: {self.equal:,} of {plural(episodes, 'episode')} proved",
             f"{plural(self.rows, 'row')} equal",
             *([f"{len(self.differing):,} DIFFER"] if self.differing else []),
-            *([f"{lost:,} unreachable"] if lost else []),
+            *([f"{lost:,} unreachable ({plural(self.unreachable_rows, 'row')})"] if lost else []),
             f"{plural(self.played_steps, 'step')} played in {self.seconds:.1f} s ({rate:,.0f}/s)",
         ]
         found.append(", ".join(parts))
@@ -185,20 +166,17 @@ class ReplayReport:
             "unreachable": [
                 {"why": why, "episodes": sorted(ids)} for why, ids in self.unreachable.items()
             ],
+            "unreachable_rows": self.unreachable_rows,
             "notes": self.notes,
             "changed": self.changes,
         }
 
 
 def replay_store(folder: Path, options: ReplayOptions, *, is_silent: bool) -> ReplayReport:
-    """Play the episodes of a store again, with a live line that shows the progress.
-
-    Raises:
-        ValueError: The envs cannot be made again; nothing was played.
-    """
+    """Play the episodes of a store again, with a live line that shows the progress."""
     # Imported here: a comparison of checksums does not need it.
-    from stepwell.collectors.simulation.player import played_status
-    from stepwell.collectors.simulation.resimulate import resimulate
+    from ..simulation.player import played_status
+    from ..simulation.resimulate import resimulate
 
     report = ReplayReport(folder)
     began = time.perf_counter()

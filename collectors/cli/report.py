@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from stepwell.collectors.cli.errors import exit_on_error
-from stepwell.collectors.cli.options import Debug, Json, Quiet, number_of_bytes
-from stepwell.collectors.cli.output import LiveLine, Part, plural, print_json, print_parts
-from stepwell.collectors.report import format_bytes
+from ..report import format_bytes
+from .errors import exit_on_error
+from .options import Debug, Json, Quiet, number_of_bytes
+from .output import LiveLine, Part, plural, print_json, print_parts
 
 __all__ = ["report"]
 
@@ -66,14 +66,15 @@ def report(
     stepwell report runs/random runs/trained -o compared.html --title "Before and after"
     stepwell report runs/pong -o small.html --max-size 500kB
 
-    It has a summary, the runs that wrote the store, charts of returns, lengths and actions, and
-    some episodes to play frame by frame, every pixel as it is stored. It opens in any browser,
-    from a disk as from a server, and loads nothing: a supplement of a paper, a page of a hub.
-    The same stores give the same bytes. All episodes, and live stores: stepwell view
+    It is the page of stepwell view with its data inside: the main numbers, the runs that wrote
+    the store, histograms of returns, lengths and actions, and some episodes to play frame by
+    frame, every pixel as it is stored. It opens in any browser, from a disk as from a server,
+    and loads nothing: a supplement of a paper, a page of a hub. The same stores give the same
+    bytes. All episodes, and live stores: stepwell view
     """
     with exit_on_error(debug, "start again"):
         # Imported here: the other commands need no pages.
-        from stepwell.buffers.view.report import report_status, write_report
+        from ...buffers.view.report import report_status, write_report
 
         with LiveLine(is_silent=quiet or as_json) as line:
             line.say(f"reading {', '.join(map(str, folders))} ...")

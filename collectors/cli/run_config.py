@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import typer
 
-from stepwell.collectors.cli.errors import exit_on_error
+from .errors import exit_on_error
 
 __all__ = ["config_text", "naming_config", "take_config"]
 
@@ -29,11 +29,7 @@ _TOML_NUMBER = re.compile(r"(0|[1-9][0-9]{0,15})(\.[0-9]{0,15}[1-9])?")
 
 
 def take_config(context: typer.Context, path: Path | None) -> Path | None:
-    """Use the values of a file as defaults; a callback of the option ``--config``.
-
-    Raises:
-        typer.Exit: The file cannot be read or holds something else; a sentence was printed.
-    """
+    """Use the values of a file as defaults; a callback of the option ``--config``."""
     if path is not None:
         with exit_on_error(debug=False):
             context.default_map = read_config(path, context)
@@ -41,13 +37,9 @@ def take_config(context: typer.Context, path: Path | None) -> Path | None:
 
 
 def read_config(path: Path, context: typer.Context) -> dict[str, object]:
-    """Return values by the names of the command's parameters.
-
-    Raises:
-        OSError: The file cannot be read.
-        ValueError: It is no TOML, or has a key or a value that is none of an option.
-    """
+    """Return values by the names of the command's parameters."""
     with path.open("rb") as file:
+        # A file that has no end, such as a device, is not read to it.
         data = file.read(_MOST_BYTES + 1)
     if len(data) > _MOST_BYTES:
         raise ValueError(f"{path}: expected at most {_MOST_BYTES:,} bytes of TOML, got more")
@@ -72,6 +64,7 @@ def read_config(path: Path, context: typer.Context) -> dict[str, object]:
         if option is None:
             continue
         try:
+            # The option's own check, so that the error names the file.
             parameter.process_value(context, option)
         except typer.BadParameter as error:
             message = error.message.rstrip(".").removeprefix("Value error, ")
@@ -81,11 +74,7 @@ def read_config(path: Path, context: typer.Context) -> dict[str, object]:
 
 
 def config_text(context: typer.Context) -> str:
-    """Return the options that were given, as a file that gives the same ones.
-
-    Raises:
-        ValueError: A value cannot be written as TOML.
-    """
+    """Return the options that were given, as a file of TOML that gives the same ones."""
     lines: list[str] = []
     for key, parameter in _parameters(context).items():
         value = context.params.get(parameter.name)
@@ -192,12 +181,7 @@ def _toml(key: str, value: object, parameter: Any) -> str:
 
 
 def _quoted(key: str, text: str) -> str:
-    r"""Return text as a string of TOML, whose escapes are those of JSON.
-
-    Example:
-        >>> print(_quoted("env", 'a"b\n'))
-        "a\"b\n"
-    """
+    """Return text as a string of TOML, whose escapes are those of JSON."""
     try:
         text.encode()
     except UnicodeEncodeError:

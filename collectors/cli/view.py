@@ -15,11 +15,11 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from stepwell.buffers.storage.disk.folder import folder_path
-from stepwell.buffers.storage.disk.publish import is_inside
-from stepwell.collectors.cli.errors import exit_on_error, show_error
-from stepwell.collectors.cli.options import Debug, whole_number
-from stepwell.collectors.cli.output import print_lines
+from ...buffers.storage.disk.folder import folder_path
+from ...buffers.storage.disk.publish import is_inside
+from .errors import exit_on_error, show_error
+from .options import Debug, whole_number
+from .output import print_lines
 
 __all__ = ["view"]
 
@@ -69,17 +69,17 @@ def view(
     """
     with exit_on_error(debug):
         try:
-            from stepwell.buffers.view.server.app import App
-            from stepwell.buffers.view.server.serving import listen, serve
+            from ...buffers.view.server.app import App
+            from ...buffers.view.server.serving import listen, serve
         except ModuleNotFoundError as error:
             if error.name not in ("starlette", "uvicorn", "h11", "anyio"):
                 raise
             raise ImportError(
                 "stepwell view needs Starlette and uvicorn: pip install 'stepwell[view]'"
             ) from None
-        from stepwell.buffers.view.server.export import Exports
-        from stepwell.buffers.view.server.guard import Access
-        from stepwell.buffers.view.server.stores import Stores
+        from ...buffers.view.server.export import Exports
+        from ...buffers.view.server.guard import Access
+        from ...buffers.view.server.stores import Stores
 
         _check_folders(folders)
         number = whole_number("--port", port, 0) or 0
@@ -115,11 +115,7 @@ def view(
 
 
 def _check_folders(folders: Sequence[Path]) -> None:
-    """Refuse folders that are not there, which are more likely typing errors.
-
-    Raises:
-        ValueError: One is not there, or there are too many.
-    """
+    """Refuse folders that are not there, which are more likely typing errors, and too many."""
     if len(folders) > _MOST_STORES:
         raise ValueError(f"expected at most {_MOST_STORES} stores, got {len(folders)}; name fewer")
     for folder in folders:
@@ -147,11 +143,7 @@ def _url_host(host: str, address: _Address) -> str:
 
 
 def _folder_for(exports: Path | None, folders: Sequence[Path], is_local: bool) -> Path | None:
-    """The folder for new stores; None where none was given and others could reach the server.
-
-    Raises:
-        ValueError: It is in one of the stores.
-    """
+    """The folder for new stores; None where none was given and others could reach the server."""
     place = exports or (Path("exports") if is_local else None)
     holder = next((each for each in folders if place and is_inside(place, each)), None)
     if holder is None:

@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
-from stepwell.buffers.errors import StepwellError
-from stepwell.collectors.distributed.engine import (
+from ...buffers.errors import StepwellError
+from .engine import (
     Actor,
     ActorDied,
     Answer,
     Engine,
     NotEnoughResources,
 )
-from stepwell.collectors.distributed.placement import Placement
+from .placement import Placement
 
 __all__ = ["ActorPool", "Answered", "Asked", "Died", "Event", "Failed", "Short"]
 
@@ -25,23 +25,14 @@ _SHORT_SECONDS = 20.0
 
 
 class Asked(NamedTuple):
-    """A call of an actor that has not answered yet.
-
-    Args:
-        actor: The actor.
-        place: Its place.
-        method: Name of the method.
-        group: The group that it is about; -1 for none.
-        attempt: The group's attempt.
-        began: Time of the call.
-    """
+    """A call of an actor that has not answered yet."""
 
     actor: Actor
     place: int
     method: str
-    group: int
-    attempt: int
-    began: float
+    group: int  # that it is about; -1 for none
+    attempt: int  # the group's
+    began: float  # time of the call
 
 
 class Answered(NamedTuple):
@@ -95,25 +86,16 @@ class _Place:
 
 
 class ActorPool:
-    """The actors of a collector. Each place has one actor at most; calls to it keep their order.
-
-    Args:
-        engine: Starts, calls and kills the actors.
-        placement: The places, and the groups at them.
-        make: Makes the object in an actor.
-        start_seconds: Seconds that an actor may take to start, and a group to begin.
-        answer_seconds: Seconds that another call may take.
-        clock: Returns the time in seconds.
-    """
+    """The actors of a collector. Each place has one actor at most; calls to it keep their order."""
 
     def __init__(
         self,
         engine: Engine,
         placement: Placement,
-        make: Callable[[], object],
+        make: Callable[[], object],  # makes the object in an actor
         *,
-        start_seconds: float,
-        answer_seconds: float,
+        start_seconds: float,  # that an actor may take to start, and a group to begin
+        answer_seconds: float,  # that another call may take
         clock: Callable[[], float],
     ) -> None:
         self._engine = engine
@@ -180,10 +162,8 @@ class ActorPool:
         one.pieces += is_piece
 
     def events(self, seconds: float) -> list[Event]:
-        """Wait at most so long for answers; the answers of an actor are in the order of its calls.
-
-        An actor that is dead, or took too long, is killed before this returns.
-        """
+        """Wait at most so long for answers; those of an actor are in the order of its calls."""
+        # An actor that is dead, or took too long, is killed before this returns.
         open_answers = [
             *(answer for one in self._places.values() for answer, _ in one.queue),
             *self._late,

@@ -19,34 +19,38 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias, cas
 
 import gymnasium
 
-from stepwell import __version__
-from stepwell.buffers import SequenceReplayBuffer
-from stepwell.buffers.digest import DigestState
-from stepwell.buffers.errors import SpecMismatch, StepwellError
-from stepwell.buffers.progress import Progress, Status, check_progress, progress_function
-from stepwell.buffers.replay_writer import check_flush_seconds
-from stepwell.buffers.storage.disk.storage import DiskStorage
-from stepwell.buffers.whole_numbers import check_whole
-from stepwell.collectors.collector import Seeds, check_goal, check_shard
-from stepwell.collectors.distributed.actor_pool import (
+from ... import __version__
+from ...buffers import SequenceReplayBuffer
+from ...buffers.digest import DigestState
+from ...buffers.errors import SpecMismatch, StepwellError
+from ...buffers.progress import Progress, Status, check_progress, progress_function
+from ...buffers.replay_writer import check_flush_seconds
+from ...buffers.storage.disk.storage import DiskStorage
+from ...buffers.whole_numbers import check_whole
+from ..collector import Seeds, check_goal, check_shard
+from ..interrupt import InterruptGuard
+from ..policies.as_policy import GivenPolicy
+from ..report import EpisodeReport
+from ..step_result import MetadataOrFunction
+from ..vector_envs import Vector
+from .actor_pool import (
     ActorPool,
     Answered,
     Died,
     Failed,
     Short,
 )
-from stepwell.collectors.distributed.delivery import Delivery, Free, Taken, Waiting
-from stepwell.collectors.distributed.engine import (
+from .delivery import Delivery, Free, Taken, Waiting
+from .engine import (
     ActorDied,
     Engine,
     Reference,
     RemoteError,
-    SharedEngine,
 )
-from stepwell.collectors.distributed.folders import Folders
-from stepwell.collectors.distributed.group_life import GroupLife, another_seed
-from stepwell.collectors.distributed.host import GroupHost, RowsDiffer
-from stepwell.collectors.distributed.messages import (
+from .folders import Folders, sessions_in
+from .group_life import GroupLife, another_seed
+from .host import GroupHost, RowsDiffer
+from .messages import (
     Call,
     CallKind,
     GroupOptions,
@@ -54,10 +58,10 @@ from stepwell.collectors.distributed.messages import (
     Payload,
     Piece,
 )
-from stepwell.collectors.distributed.mirror import Mirror
-from stepwell.collectors.distributed.placement import Placement
-from stepwell.collectors.distributed.quota import is_empty, shares_of
-from stepwell.collectors.distributed.report import (
+from .mirror import Mirror
+from .placement import Placement
+from .quota import is_empty, shares_of
+from .report import (
     CallCounts,
     DistributedReport,
     GroupReport,
@@ -65,20 +69,14 @@ from stepwell.collectors.distributed.report import (
     gauges,
     prometheus_text,
 )
-from stepwell.collectors.distributed.shards import ShardedReplay, Shards
-from stepwell.collectors.interrupt import InterruptGuard
-from stepwell.collectors.policies.as_policy import GivenPolicy
-from stepwell.collectors.report import EpisodeReport
-from stepwell.collectors.step_result import MetadataOrFunction
-from stepwell.collectors.vector_envs import Vector
 
 if TYPE_CHECKING:
-    from stepwell.buffers import Rollout
+    from ...buffers import Rollout
 
 __all__ = ["DistributedCollector", "GivenEnvs", "GroupLost", "Run", "check_actors"]
 
 GivenEnvs: TypeAlias = "Vector | gymnasium.Env[Any, Any] | Sequence[Vector]"
-GivenReplay: TypeAlias = SequenceReplayBuffer | Folders | Shards | None
+GivenReplay: TypeAlias = SequenceReplayBuffer | Folders | None
 OnDeath: TypeAlias = Literal["repeat", "reseed"]
 
 _LOG = logging.getLogger("stepwell.collectors")
@@ -125,7 +123,7 @@ class DistributedCollector:
             takes it. A method ``load(weights)`` of it gets the weights of ``collect``, ``rollout``
             and `Run.publish`; every row then has the extra ``"policy_version"``.
         replay: The mirror: stores the rows of all groups here. Or `Folders`: each group writes a
-            store of its own; or `Shards`: actors keep the rows. None keeps no rows.
+            store of its own. None keeps no rows.
         groups: Number of groups. The data is a function of the seed and this number.
         actors: Number of actors, at most as many as groups. They only place the groups.
         seed: As in `Collector`: group g is the part g + 1 of ``groups`` of a data set.
@@ -180,7 +178,8 @@ class DistributedCollector:
         self._engine = engine
         self._is_closed = False
         self._is_running = False
-        self._replay: GivenReplay | ShardedReplay = replay
+        self._replay = replay
+        # The engine is closed here, too, where an argument is refused: nobody else has it.
         try:
             self._check(make_envs, make_policy, groups, actors, shard, on_death)
             for name, number, least in (
@@ -197,18 +196,7 @@ class DistributedCollector:
                     raise ValueError(f"{name}: expected a number above 0, got {seconds!r}")
             destination: str | Folders = "ship"
             session = 0
-            if isinstance(replay, Shards):
-                self._engine = SharedEngine(engine)
-                self._replay = ShardedReplay(
-                    self._engine,
-                    replay,
-                    seed=seed,
-                    start_seconds=start_seconds,
-                    answer_seconds=answer_seconds,
-                    clock=clock,
-                )
-                session = len(self._replay.sessions)
-            elif isinstance(replay, SequenceReplayBuffer):
+            if isinstance(replay, SequenceReplayBuffer):
                 storage = replay.storage if replay.is_bound else None
                 if isinstance(storage, DiskStorage) and storage.is_read_only:
                     raise ValueError(
@@ -217,18 +205,18 @@ class DistributedCollector:
                     )
                 session = len(replay.sessions)
             elif isinstance(replay, Folders):
-                destination, session = _as_found_elsewhere(replay), _sessions_in(replay)
+                destination, session = _as_found_elsewhere(replay), _begun_sessions(replay)
             elif replay is None:
                 destination = "none"
             else:
                 raise TypeError(
-                    f"replay: expected a SequenceReplayBuffer, Folders, Shards or None, got "
+                    f"replay: expected a SequenceReplayBuffer, Folders or None, got "
                     f"{type(replay).__name__}"
                 )
             self._seeds = Seeds(seed, session, shard)
             self._mirror: Mirror | None = None
-            if isinstance(self._replay, SequenceReplayBuffer | ShardedReplay):
-                self._mirror = Mirror(self._replay, groups, self._seeds.seed, shard)
+            if isinstance(replay, SequenceReplayBuffer):
+                self._mirror = Mirror(replay, groups, self._seeds.seed, shard)
         except BaseException:
             engine.close()
             raise
@@ -292,8 +280,8 @@ class DistributedCollector:
         return self._report
 
     @property
-    def replay(self) -> GivenReplay | ShardedReplay:
-        """The destination of the rows, as given; for `Shards` a `ShardedReplay`, to draw from."""
+    def replay(self) -> GivenReplay:
+        """The destination of the rows, as given."""
         return self._replay
 
     def collect(
@@ -368,7 +356,7 @@ class DistributedCollector:
 
         Errors of `collect` are raised here, too.
         """
-        from stepwell.buffers.rollout.joined import join_rollouts  # collect() does not need it
+        from ...buffers.rollout.joined import join_rollouts  # collect() does not need it
 
         self._check_open()
         check_whole("steps", steps, 1)
@@ -524,11 +512,7 @@ class DistributedCollector:
     def _end(self) -> None:
         """End the actors at once."""
         self._is_closed = True
-        try:
-            if isinstance(self._replay, ShardedReplay):
-                self._replay.close()
-        finally:
-            self._engine.close()
+        self._engine.close()
 
     # Calls
 
@@ -549,8 +533,6 @@ class DistributedCollector:
                 self._go_on()
                 due = self._show(show, due)
             guard.check()
-            if self._mirror is not None:
-                self._mirror.settle()
             self._report = self._reported()
 
     def _begin(self, kind: CallKind, amount: int, seeds: tuple[int, ...], weights: object) -> None:
@@ -572,11 +554,8 @@ class DistributedCollector:
         _LOG.info("call %d of %d groups begins: %s %d", call.number, len(shares), kind, amount)
 
     def _go_on(self, *, finishes: bool = False) -> None:
-        """Ask for pieces, wait for some, and store those whose turn it is.
-
-        Args:
-            finishes: End the groups' run: groups that are not there are not begun any more.
-        """
+        """Ask for pieces, wait for some, and store those whose turn it is."""
+        # With ``finishes`` the groups' run ends: groups that are not there are not begun any more.
         self._ask(finishes=finishes)
         errors: list[BaseException] = []
         for event in self._pool.events(_WAIT_SECONDS):
@@ -903,9 +882,7 @@ class DistributedCollector:
             except Exception as second:
                 if second is not error and str(second) != str(error):
                     notes.append(f"then: {second}")
-            if isinstance(self._replay, ShardedReplay) and self._replay.path is None:
-                notes.append("kept: nothing: shards in RAM end with the collector")
-            elif self._mirror is not None:
+            if self._mirror is not None:
                 steps = self._mirror.steps - self._steps_before
                 notes.append(f"kept of this call: {steps:,} steps, in {self._where}")
             elif self._replay is not None:
@@ -917,10 +894,8 @@ class DistributedCollector:
             raise
 
     def _finish_rest(self) -> None:
-        """After an error in an actor, take the whole rows that the groups have, if they come soon.
-
-        The group that failed has those before the error.
-        """
+        """After an error in an actor, take the groups' whole rows, if they come soon."""
+        # The group that failed has those before the error.
         pool, open_groups = self._pool, dict[int, int]()
         for place in self._placement.places:
             for number in self._placement.groups_of(place) if pool.has_actor(place) else ():
@@ -941,6 +916,8 @@ class DistributedCollector:
         counts, mirror = self._counts, self._mirror
         steps = sum(each.steps for each in counts.groups)
         actors = len(self._placement.places)
+        # Totals come with the last piece of a call, steps with each one: until all have ended,
+        # frames follow from the frame skip.
         skip = max(
             (
                 each.frames // each.steps
@@ -962,7 +939,10 @@ class DistributedCollector:
             lengths=tuple(counts.lengths),
             cut=counts.total("cut"),
             restarts=counts.total("restarts"),
+            outside=counts.total("outside"),
             seconds=self._clock() - self._began,
+            # Actors work at the same time: the mean over them compares with the seconds of the
+            # call.
             env_seconds=counts.total("env_seconds") / actors,
             policy_seconds=counts.total("policy_seconds") / actors,
             write_seconds=counts.total("write_seconds") / actors,
@@ -1127,8 +1107,6 @@ class Run:
                     raise _BlockRaised
                 while not collector._delivery.is_complete:
                     collector._go_on(finishes=True)
-                if collector._mirror is not None:
-                    collector._mirror.settle()
                 collector._report = collector._reported()
         except BaseException as error:
             self._error = error
@@ -1172,7 +1150,7 @@ def _as_found_elsewhere(folders: Folders) -> Folders:
     return folders if folders.url else replace(folders, path=os.path.abspath(folders.path))
 
 
-def _sessions_in(folders: Folders) -> int:
+def _begun_sessions(folders: Folders) -> int:
     """Number of sessions that the groups' stores have.
 
     Raises:
@@ -1185,10 +1163,7 @@ def _sessions_in(folders: Folders) -> int:
                 f"replay: expected a folder of the groups' stores, got {os.fspath(folders.path)}, "
                 f"which is {'a store itself' if is_folder else 'no folder'}; choose another one"
             )
-    for store in folders.stores():
-        with SequenceReplayBuffer.open(store, read_only=True) as replay:
-            return len(replay.sessions)
-    return 0
+    return sessions_in(folders)
 
 
 def _difference(first: Opening, other: Opening) -> str:

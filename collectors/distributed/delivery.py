@@ -9,9 +9,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
-from stepwell.buffers.digest import DigestState
-from stepwell.buffers.storage.encoded_chunk import EncodedChunk
-from stepwell.collectors.distributed.messages import Piece
+from ...buffers.digest import DigestState
+from ...buffers.storage.encoded_chunk import EncodedChunk
+from .messages import Piece
 
 __all__ = ["Delivery", "Free", "GroupStreams", "Taken", "Waiting"]
 
@@ -29,47 +29,30 @@ class Taken(enum.Enum):
 
 
 class Waiting(NamedTuple, Generic[_PayloadT]):
-    """A piece that waits for its turn.
-
-    Args:
-        piece: The piece.
-        payload: Its rows.
-        round: Number of the piece within the group's call.
-        nbytes: Bytes that it takes here.
-    """
+    """A piece that waits for its turn."""
 
     piece: Piece
-    payload: _PayloadT
-    round: int
-    nbytes: int
+    payload: _PayloadT  # its rows
+    round: int  # number of the piece within the group's call
+    nbytes: int  # that it takes here
 
 
 class Free(NamedTuple):
-    """An actor that may be asked for pieces.
-
-    Args:
-        place: Its place.
-        groups: The groups in it whose call has not ended.
-        pieces: How many pieces it may be asked for.
-    """
+    """An actor that may be asked for pieces."""
 
     place: int
-    groups: Sequence[int]
-    pieces: int
+    groups: Sequence[int]  # those in it whose call has not ended
+    pieces: int  # how many it may be asked for
 
 
 class _Group(Generic[_PayloadT]):
-    """The pieces of one group.
-
-    Args of the present attempt: `expected` is the number of the next new piece, `skip` that of the
-    first one that it has to send; `is_proved` once it has shown that the rows before are the same.
-    """
+    """The pieces of one group."""
 
     def __init__(self) -> None:
         self.attempt = 0
-        self.expected = 0
-        self.skip = 0
-        self.is_proved = True
+        self.expected = 0  # in this attempt: number of the next new piece
+        self.skip = 0  # that of the first one that it has to send
+        self.is_proved = True  # it has shown that the rows before are the same
         self.digest = ""
         self.state = DigestState()
         self.call = -1
@@ -79,15 +62,12 @@ class _Group(Generic[_PayloadT]):
 
 
 class Delivery(Generic[_PayloadT]):
-    """Takes pieces as they come, and gives them out in the order in which they are stored.
+    """Takes pieces as they come, and gives them out in the order in which they are stored."""
 
-    Each piece is given out once: those of replaced attempts are refused, repeats are dropped. In
-    order, all groups' first pieces of a call come first, then the second ones, each in the order of
-    the groups; so the order is the same whatever comes in first. It knows no clock and no engine.
-
-    Args:
-        groups: Number of groups.
-    """
+    # Each piece is given out once: those of replaced attempts are refused, repeats are dropped. In
+    # order, all groups' first pieces of a call come first, then the second ones, each in the order
+    # of the groups; so the order is the same whatever comes in first. It knows no clock and no
+    # engine.
 
     def __init__(self, groups: int) -> None:
         self._groups = [_Group[_PayloadT]() for _ in range(groups)]
@@ -98,13 +78,7 @@ class Delivery(Generic[_PayloadT]):
         """Bytes of the pieces that wait."""
 
     def begin(self, call: int, groups: Iterable[int], *, in_order: bool) -> None:
-        """Begin a call.
-
-        Args:
-            call: Number of the call.
-            groups: The groups that take part in it.
-            in_order: Give pieces out in the fixed order; else as they come.
-        """
+        """Begin a call of these groups; pieces are given out in fixed order, or as they come."""
         self._in_order = in_order
         self._turns = deque(groups)
         for number in self._turns:
@@ -113,10 +87,7 @@ class Delivery(Generic[_PayloadT]):
 
     @property
     def turn(self) -> int | None:
-        """The group whose piece is to be stored next; None without an order, or at the end.
-
-        Take what is `due` first.
-        """
+        """The group to be stored next, after all `due`; None without an order, or at the end."""
         return self._turns[0] if self._in_order and self._turns else None
 
     @property
@@ -169,16 +140,7 @@ class Delivery(Generic[_PayloadT]):
         return one.attempt
 
     def take(self, piece: Piece, payload: _PayloadT, nbytes: int) -> Taken:
-        """Take a piece that came in.
-
-        Args:
-            piece: The piece.
-            payload: Its rows.
-            nbytes: Bytes that the payload takes here.
-
-        Raises:
-            ValueError: A piece before it did not come, or it is of another call.
-        """
+        """Take a piece that came in, with its rows and the bytes that they take here."""
         group = self._groups[piece.group]
         if piece.attempt != group.attempt:
             return Taken.LATE
@@ -223,20 +185,13 @@ class Delivery(Generic[_PayloadT]):
     def to_ask(
         self, free: Iterable[Free], asked: Callable[[int], int], room: float, nbytes: float
     ) -> Iterator[tuple[int, int]]:
-        """The places and groups to be asked for a piece each, one after the other.
-
-        Those that are stored first are asked first, over all places: a second piece of a group
-        comes after the first ones of all. In a run, groups that are asked for fewer pieces come
-        first. Without room only pieces that take none are asked for: the one whose turn it is, and
-        those that are played again.
-
-        Args:
-            free: The actors that may be asked.
-            asked: Pieces that a group is asked for, and that were not answered; it must count those
-                given out here.
-            room: Bytes that may come in, beside those that wait or were asked for.
-            nbytes: Bytes of a piece.
-        """
+        """The places and groups to be asked for a piece each, one after the other."""
+        # Those that are stored first are asked first, over all places: a second piece of a group
+        # comes after the first ones of all. In a run, groups that are asked for fewer pieces come
+        # first. Without room only pieces that take none are asked for: the one whose turn it is,
+        # and those that are played again. ``asked`` counts a group's pieces that were not answered,
+        # those given out here included; ``room`` is the bytes that may come in beside those waiting
+        # or asked for.
         needs_none = {k for k, group in enumerate(self._groups) if not group.is_proved}
         needs_none |= set() if self.turn is None else {self.turn}
 
@@ -294,45 +249,24 @@ class Delivery(Generic[_PayloadT]):
 
 
 class GroupStreams:
-    """Numbers the episodes and streams of all groups for one storage.
+    """Numbers the episodes and streams of all groups for one storage."""
 
-    A group counts its episodes and envs on its own. In the storage, env e of group g is stream
-    ``first + g * N + e``, and an episode has the lowest free id when its first chunk is stored.
-
-    Args:
-        num_envs: Number of envs N of a group.
-    """
+    # A group counts its episodes and envs on its own. In the storage, env e of group g is stream
+    # ``first + g * N + e``, and an episode has the lowest free id when its first chunk is stored.
 
     def __init__(self, num_envs: int) -> None:
         self._num_envs = num_envs
         self._newest: dict[int, tuple[int, int]] = {}
         self._next: int | None = None
 
-    def continue_episode(self, stream: int, own: int, stored: int) -> None:
-        """Let chunks continue an episode that is in the storage already.
-
-        Args:
-            stream: Its stream there.
-            own: Number of the episode as the group counts.
-            stored: Its id in the storage.
-        """
-        self._newest[stream] = own, stored
-
     def placed(
         self,
         chunks: Sequence[EncodedChunk],
         group: int,
-        next_episode: int,
-        session: int | None = None,
+        next_episode: int,  # the lowest id that is free in the storage
+        session: int | None = None,  # its number in the storage; None: that of the chunks
     ) -> list[EncodedChunk]:
-        """The chunks with their numbers in the storage; they must be added next.
-
-        Args:
-            chunks: Chunks as the group numbers them.
-            group: Number of the group.
-            next_episode: The lowest episode id that is free in the storage.
-            session: Number of their session in the storage; None where it is that of the chunks.
-        """
+        """The chunks with their numbers in the storage; they must be added next."""
         if self._next is not None and self._next != next_episode:
             self._newest.clear()  # others have written: their rows may end our open episodes
         placed: list[EncodedChunk] = []

@@ -12,24 +12,27 @@ import re
 import shutil
 import socket
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from stepwell.buffers.errors import StoreCorrupt, StoreLocked, StoreNotFound
-from stepwell.buffers.json_values import member, parse, whole
-from stepwell.buffers.storage.cloud.chunk_cache import default_cache
-from stepwell.buffers.storage.cloud.manifest import GROUP_RECORD, GROUP_RECORDS
-from stepwell.buffers.storage.cloud.objects import Objects
-from stepwell.buffers.storage.cloud.upload_thread import UploadThread
-from stepwell.buffers.storage.cloud.uploader import Uploader, newest_manifest
-from stepwell.buffers.storage.disk.storage import DiskStorage
-from stepwell.buffers.storage.urls import url_of
+from ...buffers.bridges.publish.objects import Objects
+from ...buffers.bridges.publish.uploaded_store import UploadedStore
+from ...buffers.bridges.publish.uploader import Uploader, newest_manifest
+from ...buffers.errors import StoreCorrupt, StoreLocked, StoreNotFound
+from ...buffers.json_values import member, parse, whole
+from ...buffers.storage.disk.storage import DiskStorage
+from ...buffers.storage.urls import url_of
+from .upload_thread import UploadThread
 
-__all__ = ["Folders", "GroupFolder"]
+__all__ = ["Folders", "GroupFolder", "sessions_in"]
 
 _LOG = logging.getLogger("stepwell.collectors")
 _MOST_RECORD_BYTES = 1 << 16
 _GROUP = re.compile("group-[0-9]{5,9}")
+# Below the URL of all groups, a record of each attempt.
+_RECORDS = "groups"
+_RECORD = re.compile(rf"{_RECORDS}/group-([0-9]{{5,9}})-attempt-([0-9]{{1,9}})\.json")
 _CLOSE_SECONDS = 600.0
 _TELL_SECONDS, _WAIT_SECONDS = 30.0, 1.0
 _SEGMENT = re.compile(r"segment-([0-9]{8})\.bin")
@@ -74,6 +77,8 @@ class Folders:
             raise TypeError(f"path: expected a folder or a URL, got {self.path!r}")
         if not os.fspath(self.path):
             raise ValueError("path: expected a folder or a URL, got an empty name")
+        if self.url is None:  # the program, or an actor, may go to another folder
+            object.__setattr__(self, "path", os.path.abspath(self.path))
         if not self.seal_seconds > 0:
             raise ValueError(f"seal_seconds: expected more than 0, got {self.seal_seconds!r}")
         if not self.most_local_bytes > 0:
@@ -85,7 +90,7 @@ class Folders:
         return url_of(self.path)
 
     def stores(self) -> list[str]:
-        """The stores that are there now, as `SequenceReplayBuffer.open` takes them.
+        """The stores that are there now: folders to open, or URLs to pull.
 
         Of several attempts of a group that played the same rows, the one with the most rows is
         listed.
@@ -101,42 +106,26 @@ class Folders:
                 for each in found
                 if _GROUP.fullmatch(each.name) and DiskStorage.exists(each)
             ]
-        try:
-            objects = Objects(self.url)
-        except FileNotFoundError:
-            return []
-        stores: list[str] = []
-        for group, chains in sorted(_chains(objects).items()):
-            for chain in chains:
-                rows: dict[int, int] = {}
-                for attempt in chain:
-                    with contextlib.suppress(FileNotFoundError):  # a folder that is not made yet
-                        newest = newest_manifest(Objects(_attempt_url(self.url, group, attempt)))
-                        if newest is not None:
-                            rows[attempt] = newest.store.next.row_id
-                if rows:
-                    longest = max(rows, key=lambda attempt: (rows[attempt], attempt))
-                    stores.append(_attempt_url(self.url, group, longest))
-        return stores
+        return [url for url, _ in _stores_at(self.url)]
+
+
+def sessions_in(folders: Folders) -> int:
+    """Number of sessions that the groups' stores have; 0 if there are none."""
+    if folders.url is not None:
+        return next((len(one.store.facts.sessions) for _, one in _stores_at(folders.url)), 0)
+    for path in folders.stores():
+        with DiskStorage.open(path, read_only=True) as storage:
+            return len(storage.sessions)
+    return 0
 
 
 class GroupFolder:
-    """The folder in which one attempt of a group writes, and its way to the URL.
+    """The folder in which one attempt of a group writes, and its way to the URL."""
 
-    The group makes a store in `path`, calls `after_add` after each call of its `add`, and `close`
-    after closing the store.
-
-    Args:
-        folders: The folder or URL of all groups, or `Folders` with the options for a URL.
-        group: Number of the group.
-        attempt: Number of its life.
-        supersedes: The attempt plays the rows of the one before again: only one of them counts.
-            Else both do.
-
-    Raises:
-        StoreLocked: This attempt, or a later one, has begun elsewhere already.
-        ConnectionError: The object store failed.
-    """
+    # The group makes a store in `path`, calls `after_add` after each call of its `add`, and `close`
+    # after closing the store. An attempt that ``supersedes`` plays the rows of the one before
+    # again: only one of them counts, else both do. StoreLocked: this attempt, or a later one, has
+    # begun elsewhere already.
 
     def __init__(
         self,
@@ -160,7 +149,8 @@ class GroupFolder:
         objects = Objects(url, is_writer=True)
         _begin(objects, group, attempt, supersedes=supersedes)
         scratch = self._folders.scratch
-        below = default_cache() / "scratch" if scratch is None else Path(scratch)
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        below = cache / "stepwell" / "scratch" if scratch is None else Path(scratch)
         name = hashlib.blake2b(url.encode(), digest_size=8).hexdigest()
         self._scratch = below / name / f"group-{group:05}"
         self._path = self._scratch / f"attempt-{attempt}"
@@ -173,15 +163,8 @@ class GroupFolder:
         return self._path
 
     def after_add(self, storage: DiskStorage) -> None:
-        """Complete the newest segment if it is time to; wait while too much is not uploaded.
-
-        Args:
-            storage: The store in `path`. It is called in the thread that adds to it.
-
-        Raises:
-            StoreLocked: Another process uploads to the same place.
-            StepwellError: Uploading failed for good.
-        """
+        """Complete the newest segment if it is time to; wait while too much is not uploaded."""
+        # The storage is that in `path`; this is called in the thread that adds to it.
         if self.url is None:
             return
         if self._thread is None:
@@ -198,22 +181,15 @@ class GroupFolder:
             self._make_room(storage)
 
     def close(self, seconds: float = _CLOSE_SECONDS) -> None:
-        """Upload the rest, once the store is closed, and remove the folder where that is done.
-
-        Args:
-            seconds: Time to try for, if the object store fails.
-
-        Raises:
-            ConnectionError: It still fails; the rows stay in `path`.
-            StepwellError: Uploading failed for good; the rows stay in `path`.
-        """
+        """Upload the rest, once the store is closed, and remove the folder where that is done."""
+        # If the object store fails, it is tried for so many seconds; then the rows stay in `path`.
         thread, self._thread = self._thread, None
         if thread is None:
             return
         if not thread.finish(seconds):
             raise ConnectionError(
                 f"{self.url}: not all rows could be uploaded in {seconds:g} s ({thread.trouble}); "
-                f"they are in {self._path}: upload them with: stepwell upload {self._path} "
+                f"they are in {self._path}: send them with: stepwell push {self._path} "
                 f"{self.url}"
             )
         shutil.rmtree(self._path, ignore_errors=True)
@@ -293,12 +269,27 @@ class GroupFolder:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _begin(objects: Objects, group: int, attempt: int, *, supersedes: bool) -> None:
-    """Record that an attempt begins.
+def _stores_at(url: str) -> Iterator[tuple[str, UploadedStore]]:
+    """The URLs and newest manifests of the groups' stores that count."""
+    try:
+        objects = Objects(url)
+    except FileNotFoundError:
+        return
+    for group, chains in sorted(_chains(objects).items()):
+        for chain in chains:
+            there: dict[int, UploadedStore] = {}
+            for attempt in chain:
+                with contextlib.suppress(FileNotFoundError):  # a folder that is not made yet
+                    newest = newest_manifest(Objects(_attempt_url(url, group, attempt)))
+                    if newest is not None:
+                        there[attempt] = newest
+            if there:
+                longest = max(there, key=lambda one: (there[one].store.next.row_id, one))
+                yield _attempt_url(url, group, longest), there[longest]
 
-    Raises:
-        StoreLocked: It, or a later one, has begun already.
-    """
+
+def _begin(objects: Objects, group: int, attempt: int, *, supersedes: bool) -> None:
+    """Record that an attempt begins; StoreLocked where it, or a later one, has begun already."""
     begun = [other for chain in _chains(objects, group).get(group, []) for other in chain]
     data = {
         "group": group,
@@ -307,7 +298,7 @@ def _begin(objects: Objects, group: int, attempt: int, *, supersedes: bool) -> N
         "by": f"pid {os.getpid()} on {socket.gethostname()}",
         "since": datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds"),
     }
-    name = f"{GROUP_RECORDS}/group-{group:05}-attempt-{attempt}.json"
+    name = f"{_RECORDS}/group-{group:05}-attempt-{attempt}.json"
     is_late = max(begun, default=-1) >= attempt
     if is_late or not objects.create(name, json.dumps(data).encode()):
         raise StoreLocked(
@@ -319,15 +310,10 @@ def _begin(objects: Objects, group: int, attempt: int, *, supersedes: bool) -> N
 
 
 def _chains(objects: Objects, group: int | None = None) -> dict[int, list[list[int]]]:
-    """The attempts of the groups, in chains: those of a chain played the same rows.
-
-    Args:
-        objects: What is below the URL.
-        group: Only this one.
-    """
+    """The attempts of the groups, or of one, in chains: those of a chain played the same rows."""
     numbers: list[tuple[int, int, str]] = []
-    for each in objects.listing(GROUP_RECORDS):
-        found = GROUP_RECORD.fullmatch(each.name)
+    for each in objects.listing(_RECORDS):
+        found = _RECORD.fullmatch(each.name)
         if found is not None and group in (None, int(found[1])):
             numbers.append((int(found[1]), int(found[2]), each.name))
     chains: dict[int, list[list[int]]] = {}

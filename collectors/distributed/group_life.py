@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from stepwell.buffers.digest import DigestState
-from stepwell.collectors.distributed.messages import Call, GroupStart, Piece
-from stepwell.collectors.distributed.quota import what_is_left
+from ...buffers.digest import DigestState
+from .messages import Call, GroupStart, Piece
+from .quota import what_is_left
 
 __all__ = ["GroupLife", "another_seed"]
 
@@ -18,15 +18,10 @@ _NO_CALL = Call(-1, "steps")
 
 @dataclass(slots=True)
 class GroupLife:
-    """A group as the driver knows it.
+    """A group as the driver knows it."""
 
-    Args:
-        seed: Seed of its present life: the collector's, or another one after a death.
-        session: Session of that life.
-    """
-
-    seed: int
-    session: int
+    seed: int  # of its present life: the collector's, or another one after a death
+    session: int  # of that life
     base: DigestState = field(default_factory=DigestState)
     """State of the digest when that life began."""
     history: list[Call] = field(default_factory=list[Call])
@@ -70,14 +65,9 @@ class GroupLife:
         self._episodes += [episode.seed for episode in piece.episodes]
 
     def start(self, group: int, *, attempt: int, skip: int, digest: str) -> GroupStart:
-        """Its beginning in an actor, from the start of its life on.
-
-        Args:
-            group: Its number.
-            attempt: Number of the attempt.
-            skip: Pieces of this life that are here already.
-            digest: Fingerprint of the rows up to there.
-        """
+        """Its beginning in an actor, from the start of its life on."""
+        # ``skip`` pieces of this life are here already; ``digest`` is the fingerprint of their
+        # rows.
         self.has_begun = self.is_asked = True
         history = tuple(self.history)
         digest = digest if skip else ""
@@ -89,13 +79,7 @@ class GroupLife:
         self.pieces = 0
 
     def go_on(self, seed: int, session: int, base: DigestState) -> None:
-        """Begin another life, with the rest of the share.
-
-        Args:
-            seed: Its seed.
-            session: Its session.
-            base: State of the digest of all rows before it.
-        """
+        """Begin another life, with the rest of the share; ``base`` is the digest until then."""
         self.seed, self.session, self.base = seed, session, base
         left = what_is_left(self.share, self._steps, len(self._episodes), self._episodes)
         self.history, self.can_repeat = [], True
@@ -105,15 +89,7 @@ class GroupLife:
 def another_seed(
     seed: int, session: int, shard: tuple[int, int] | None, group: int, attempt: int
 ) -> int:
-    """A seed for another life of a group, which no other group and no Collector has.
-
-    Args:
-        seed: The collector's seed.
-        session: The collector's session.
-        shard: Part of the machine's own; None for all of the data.
-        group: Number of the group.
-        attempt: Number of the attempt that begins with it.
-    """
+    """A seed for a group's life from this attempt on, which no other group or Collector has."""
     key = (session, _RESEEDS, *(shard or (1, 1)), group, attempt)
     words = np.random.SeedSequence(seed, spawn_key=key).generate_state(2, np.uint64).tolist()
     return int(words[0]) << 64 | int(words[1])

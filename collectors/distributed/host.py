@@ -15,20 +15,27 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 import gymnasium
 
-from stepwell import __version__
-from stepwell.buffers import Chunk, EncodedChunk, Rollout, SequenceReplayBuffer, Spec
-from stepwell.buffers.curation.stored_episode import StoredEpisode, stored_episodes
-from stepwell.buffers.digest import Digest, DigestState
-from stepwell.buffers.episode import End
-from stepwell.buffers.errors import RowsDiffer, StoreLocked
-from stepwell.buffers.replay_writer import OWN_LOOP
-from stepwell.buffers.storage.chunk_codec import ChunkEncoder
-from stepwell.buffers.storage.disk.storage import DiskStorage
-from stepwell.buffers.storage.encoded_chunk import pack_chunks
-from stepwell.buffers.storage.memory import MemoryStorage, max_chunk_rows
-from stepwell.collectors.collector import Collector
-from stepwell.collectors.distributed.folders import GroupFolder
-from stepwell.collectors.distributed.messages import (
+from ... import __version__
+from ...buffers import Chunk, EncodedChunk, Rollout, SequenceReplayBuffer, Spec
+from ...buffers.curation.stored_episode import StoredEpisode, stored_episodes
+from ...buffers.digest import Digest, DigestState
+from ...buffers.episode import End
+from ...buffers.errors import RowsDiffer, StoreLocked
+from ...buffers.replay_writer import OWN_LOOP
+from ...buffers.storage.chunk_codec import ChunkEncoder
+from ...buffers.storage.disk.storage import DiskStorage
+from ...buffers.storage.encoded_chunk import pack_chunks
+from ...buffers.storage.memory import MemoryStorage, max_chunk_rows
+from ...wrappers.shard_seeds import ShardSeed
+from ...wrappers.workers.worker import seed_global_generators
+from ..collector import Collector
+from ..policies.as_policy import GivenPolicy
+from ..report import CollectReport
+from ..session_writer import note_kept
+from ..step_loop import EpisodeCounter
+from ..vector_envs import Vector
+from .folders import GroupFolder
+from .messages import (
     Call,
     CallTotals,
     GroupOptions,
@@ -37,12 +44,6 @@ from stepwell.collectors.distributed.messages import (
     Payload,
     Piece,
 )
-from stepwell.collectors.policies.as_policy import GivenPolicy
-from stepwell.collectors.report import CollectReport
-from stepwell.collectors.session_writer import note_kept
-from stepwell.collectors.step_loop import EpisodeCounter
-from stepwell.collectors.vector_envs import Vector
-from stepwell.wrappers.shard_seeds import ShardSeed
 
 __all__ = ["GroupHost", "MakeEnvs", "MakePolicy", "RowsDiffer"]
 
@@ -61,27 +62,9 @@ _OTHER_SESSION: Mapping[str, object] = {"source": OWN_LOOP}
 
 
 class GroupHost:
-    """Steps some groups of a collector; it lives in an actor.
+    """Steps some groups of a collector; it lives in an actor."""
 
-    Its methods are called one after the other. Errors of the user's code leave them as they are.
-
-    Args:
-        make_envs: Makes the envs of a group.
-        make_policy: Makes its policy, which may have a method ``load(weights)``.
-        options: The options of all groups.
-
-    Example:
-        >>> import stepwell as sw
-        >>> from stepwell.collectors.distributed.messages import Call, GroupOptions, GroupStart
-        >>> make_envs = lambda: sw.make_vec("CartPole-v1", num_envs=2, num_workers=0)
-        >>> host = GroupHost(make_envs, lambda: "random", GroupOptions(groups=4))
-        >>> host.begin(GroupStart(group=3, attempt=0, seed=0, session=0), {})
-        2
-        >>> piece, payload = host.advance(3, Call(number=0, kind="steps", amount=20))
-        >>> piece.is_last, piece.steps, piece.nbytes < len(payload.chunks)
-        (True, 20, True)
-        >>> host.close()
-    """
+    # Its methods are called one after the other. Errors of the user's code leave them as they are.
 
     def __init__(self, make_envs: MakeEnvs, make_policy: MakePolicy, options: GroupOptions) -> None:
         self._make_envs = make_envs
@@ -92,19 +75,8 @@ class GroupHost:
         self._newest = 0
 
     def begin(self, start: GroupStart, weights: Mapping[int, object]) -> int:
-        """Make the envs and the policy of a group; one that is there already is closed first.
-
-        Args:
-            start: The beginning of the group.
-            weights: The weights that its history needs, by version.
-
-        Returns:
-            The group's number of envs N.
-
-        Raises:
-            ValueError: The group's own store is one of other sessions.
-            StoreLocked: Another process had the group's own store open for 30 seconds.
-        """
+        """Make a group's envs and policy, in place of earlier ones; returns its number of envs."""
+        # ``weights`` are those that its history needs, by version.
         before = self._groups.pop(start.group, None)
         if before is not None:
             before.close()
@@ -115,44 +87,25 @@ class GroupHost:
         return group.num_envs
 
     def load(self, version: int, weights: object) -> None:
-        """Take weights for calls that follow.
-
-        The policies get them when a call with that version begins, or with the next `advance` of a
-        run.
-
-        Args:
-            version: Their number.
-            weights: The argument of the policy's method ``load``.
-        """
+        """Take weights for calls that follow."""
+        # The policies get them when a call with that version begins, or with the next `advance` of
+        # a run.
         self._weights[version] = weights
         self._newest = max(self._newest, version)
 
     def advance(self, group: int, call: Call) -> tuple[Piece, Payload]:
-        """Step a group until it has 4,096 rows or the call ends, through the history first.
-
-        It takes fewer rows where these are large: some 1 MB. After about a second the piece before
-        is returned once more, by its number and without its rows: where a piece ends does not
-        depend on time. In a run it does: then the piece has the rows that there are, or none. Where
-        the call has ended already, its last piece is returned once more.
-
-        Args:
-            group: Number of the group.
-            call: The call: a new one, or the one that is under way.
-
-        Raises:
-            ValueError: The group was not begun, or the weights of the call's version did not come.
-            TypeError: The policy has no method ``load`` for them.
-            RowsDiffer: Rows that were played again are others than those in the group's store.
-        """
+        """Step a group until it has 4,096 rows or the call ends, through the history first."""
+        # It takes fewer rows where these are large: some 1 MB. After about a second the piece
+        # before is returned once more, by its number and without its rows: where a piece ends does
+        # not depend on time. In a run it does: then the piece has the rows that there are, or none.
+        # Where the call has ended already, its last piece is returned once more. RowsDiffer: rows
+        # that were played again are others than those in the group's store.
         one = self._group(group)
         one.expect(call)
         return one.advance(self._weights_for)
 
     def finish(self, group: int) -> tuple[Piece, Payload]:
-        """End a run and store all rows; returns its last piece.
-
-        After an error of the group, the piece has the whole rows before it.
-        """
+        """End a run and store all rows; returns its last piece, after an error the rows before."""
         return self._group(group).finish()
 
     def close(self) -> None:
@@ -193,11 +146,9 @@ class _Steps(Collector):
     _has_digest = False  # that of the outbox may continue another one
 
     def playing(self, call: Call) -> Generator[None, bool | None, Rollout | None]:
-        """Play a call, with an item before each vector step.
-
-        Then all rows are stored. Sent True, it ends before the next step, unless it is a rollout,
-        which the generator returns.
-        """
+        """Play a call, with an item before each vector step."""
+        # Then all rows are stored. Sent True, it ends before the next step, unless it is a rollout,
+        # which the generator returns.
         if call.kind == "rollout":
             writer = self._loop.rollout_writer or self._new_rollout_writer()
             yield from self._rolling(writer, call.amount, None)
@@ -243,14 +194,7 @@ class _Steps(Collector):
 
 
 class _Group:
-    """A group: its Collector, the outbox of its chunks, and its calls.
-
-    Args:
-        make_envs: Makes the envs.
-        make_policy: Makes the policy.
-        options: The options of all groups.
-        start: Its beginning.
-    """
+    """A group: its Collector, the outbox of its chunks, and its calls."""
 
     def __init__(
         self,
@@ -264,11 +208,14 @@ class _Group:
         part, count = options.shard or (1, 1)
         with contextlib.ExitStack() as stack:
             self._outbox = stack.enter_context(_Outbox(options, start))
+            # All groups make the same envs and policies, and draw other numbers with them.
+            seed_global_generators(start.seed, start.session)
             envs = make_envs()
             for one in envs if isinstance(envs, Sequence) else [envs]:
                 if hasattr(one, "close"):  # what is no env is refused below
                     stack.callback(one.close)
             policy = make_policy()
+            seed_global_generators(start.seed, start.session, start.group)
             self._collector = _Steps(
                 envs,
                 policy,
@@ -314,11 +261,8 @@ class _Group:
             self._newest_call = call.number
 
     def advance(self, weights_of: Callable[[Call], tuple[int, object]]) -> tuple[Piece, Payload]:
-        """Step until a piece is full or the call ends; see `GroupHost.advance`.
-
-        Args:
-            weights_of: The version that a call is played with, and its weights.
-        """
+        """Step until a piece is full or the call ends; see `GroupHost.advance`."""
+        # ``weights_of`` gives the version that a call is played with, and its weights.
         if self._failure is not None:
             raise ValueError(
                 f"group {self._start.group} failed before: {self._failure}; begin it again"
@@ -423,35 +367,22 @@ class _Group:
         return CallTotals(
             *(report.steps, report.frames, report.cut, report.restarts, self._seconds),
             *(report.env_seconds, report.policy_seconds, report.write_seconds),
-            *(report.raw_bytes, report.stored_bytes),
+            *(report.raw_bytes, report.stored_bytes, report.outside),
         )
 
 
 class _Sent(NamedTuple):
-    """The chunks of one piece.
-
-    Args:
-        chunks: Their number.
-        rows: Number of rows in them.
-        nbytes: Their bytes, as far as they were encoded or stored.
-        encoded: Those to be shipped.
-        state: State of the digest of all rows so far.
-    """
+    """The chunks of one piece."""
 
     chunks: int
-    rows: int
-    nbytes: int
-    encoded: Sequence[EncodedChunk]
-    state: DigestState
+    rows: int  # number of rows in them
+    nbytes: int  # as far as they were encoded or stored
+    encoded: Sequence[EncodedChunk]  # those to be shipped
+    state: DigestState  # that of the digest of all rows so far
 
 
 class _Outbox(SequenceReplayBuffer):
-    """The replay of a group: its chunks are on their way to the driver, or to the group's store.
-
-    Args:
-        options: The options of all groups.
-        start: The beginning of the group.
-    """
+    """The replay of a group: its chunks are on their way to the driver, or to the group's store."""
 
     def __init__(self, options: GroupOptions, start: GroupStart) -> None:
         super().__init__(
@@ -543,21 +474,13 @@ class _Outbox(SequenceReplayBuffer):
 
 
 class _NoRows(MemoryStorage):
-    """The storage of an outbox: it counts rows and episodes, and keeps none.
-
-    Args:
-        spec: The fields of every row.
-        capacity: Of the replay; not needed.
-        capacity_bytes: Of the replay; not needed.
-        options: The options of all groups.
-        start: The beginning of the group.
-    """
+    """The storage of an outbox: it counts rows and episodes, and keeps none."""
 
     def __init__(
         self,
         spec: Spec,
         *,
-        capacity: int | None = None,
+        capacity: int | None = None,  # of the replay, as the one below; not needed
         capacity_bytes: int | None = None,
         options: GroupOptions,
         start: GroupStart,
@@ -577,18 +500,9 @@ class _NoRows(MemoryStorage):
 
 
 class _GroupStore:
-    """The folder of one group, which may hold the first chunks of a session already.
+    """The folder of one group, which may hold the first chunks of a session already."""
 
-    Rows that come again are compared with those stored. What follows them is stored.
-
-    Args:
-        options: The options of all groups.
-        start: The beginning of the group.
-
-    Raises:
-        ValueError: The folder has other sessions.
-        StoreLocked: Another process had the folder open for 30 seconds.
-    """
+    # Rows that come again are compared with those stored. What follows them is stored.
 
     def __init__(self, options: GroupOptions, start: GroupStart) -> None:
         self._folder = GroupFolder(
@@ -631,11 +545,7 @@ class _GroupStore:
             self._replay.bind(spec, facts)
 
     def add(self, chunks: Sequence[Chunk]) -> int:
-        """Store the chunks that are not stored yet; returns their bytes there.
-
-        Raises:
-            RowsDiffer: Rows that are stored differ from them.
-        """
+        """Store chunks that are not stored yet, compare the others; returns the bytes stored."""
         if self._differs:
             raise self._difference()
         rest: list[Chunk] = []

@@ -48,10 +48,7 @@ class Held(NamedTuple):
 
 
 def packed(message: tuple[object, ...]) -> list[bytes | memoryview]:
-    """Return a message as pieces of memory, to be written one after the other.
-
-    Arrays in it are not copied: they must not change until all is written.
-    """
+    """A message as pieces of memory to write in turn; its arrays must not change until then."""
     import pickle  # here, as other modules below, since the keeper needs none of them
 
     buffers: list[pickle.PickleBuffer] = []
@@ -62,22 +59,14 @@ def packed(message: tuple[object, ...]) -> list[bytes | memoryview]:
 
 
 class MessageReader:
-    """Reads messages from a socket, also from one that does not block.
-
-    Args:
-        link: The socket.
-    """
+    """Reads messages from a socket, also from one that does not block."""
 
     def __init__(self, link: socket.socket) -> None:
         self._link = link
         self._messages = self._read()
 
     def next(self) -> Any:
-        """Return the next message; None while the socket has no more than a part of it.
-
-        Raises:
-            EOFError: The other side is gone, or an earlier call was interrupted.
-        """
+        """The next message; None while a part is missing; EOFError: the other side is gone."""
         try:
             return next(self._messages)
         except (StopIteration, OSError):
@@ -115,14 +104,13 @@ class MessageReader:
 
 
 def run_keeper(life: int, data: int) -> None:
-    """Run a host in a child process until it ends, or the driver has exited.
-
-    Args:
-        life: A socket, the other end of which is the driver's alone. Nothing comes from it.
-        data: The socket for messages of the host.
-    """
+    """Run a host in a child process until it ends, or the driver has exited."""
+    # ``life`` is a socket, the other end of which is the driver's alone: nothing comes from it.
+    # ``data`` is the socket for messages of the host.
     driver = os.getppid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: None)
     reader, writer = os.pipe()
     for one in (reader, writer):
         os.set_blocking(one, False)
@@ -187,8 +175,9 @@ def _serve(data: int) -> None:
     """Make the object, and call its methods, until the driver is gone."""
     import pickle
 
-    from stepwell.wrappers.workers.worker import limit_threads
+    from ...wrappers.workers.worker import leave_signals_to_parent, limit_threads
 
+    leave_signals_to_parent()
     link = socket.socket(fileno=data)
     reader = MessageReader(link)
     held: dict[int, Any] = {}

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Literal
 
-from stepwell.buffers.whole_numbers import check_whole
-from stepwell.collectors.distributed.collector import (
+from ...buffers.whole_numbers import check_whole
+from ...wrappers.workers.vector_env import available_cores
+from ..policies.as_policy import GivenPolicy
+from ..report import EpisodeReport
+from ..step_result import MetadataOrFunction
+from .collector import (
     DistributedCollector,
     GivenEnvs,
     GivenReplay,
 )
-from stepwell.collectors.distributed.local_engine import LocalEngine, check_sendable
-from stepwell.collectors.policies.as_policy import GivenPolicy
-from stepwell.collectors.report import EpisodeReport
-from stepwell.collectors.step_result import MetadataOrFunction
-from stepwell.wrappers.workers.vector_env import available_cores
+from .local_engine import LocalEngine, check_sendable
 
 __all__ = ["LocalCollector"]
 
@@ -38,7 +38,7 @@ class LocalCollector(DistributedCollector):
         make_policy: Called in a process, once for each group: returns its policy, as `Collector`
             takes it. A method ``load(weights)`` of it gets the weights of ``collect``, ``rollout``
             and `Run.publish`; every row then has the extra ``"policy_version"``.
-        replay: Stores the rows of all groups here; or `Folders`, or `Shards`. None keeps no rows.
+        replay: Stores the rows of all groups here; or `Folders`. None keeps no rows.
         groups: Number of groups; None: as many as processes. Name it where the data is to be the
             same on a machine with another number of cores.
         processes: Number of processes; None: one for each available core, at most one for each
@@ -108,6 +108,7 @@ class LocalCollector(DistributedCollector):
         for name, number in (("groups", groups), ("processes", processes)):
             if number is not None:
                 check_whole(name, number, 1)
+        # Before a process starts, and by the names of the arguments.
         check_sendable(make_envs=make_envs, make_policy=make_policy, metadata=metadata)
         count = processes or min(available_cores(), groups or available_cores())
         if groups is not None and count > groups:

@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any, Literal, cast
 
-from stepwell.collectors.distributed.engine import (
+from ...wrappers.workers.pool import cloudpickle_dumps, exit_in_words
+from .engine import (
     Actor,
     ActorDied,
     Answer,
@@ -26,7 +27,7 @@ from stepwell.collectors.distributed.engine import (
     Reference,
     RemoteError,
 )
-from stepwell.collectors.distributed.local_actor import (
+from .local_actor import (
     CALL,
     FORGET,
     HOLD,
@@ -36,7 +37,6 @@ from stepwell.collectors.distributed.local_actor import (
     MessageReader,
     packed,
 )
-from stepwell.wrappers.workers.pool import cloudpickle_dumps, exit_in_words
 
 __all__ = ["LocalEngine", "check_sendable", "pickled"]
 
@@ -52,15 +52,8 @@ _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 def pickled(name: str, value: object) -> bytes:
-    """Pickle what is called in an actor; functions of the script that runs keep their code.
-
-    Args:
-        name: What it is, for the message.
-        value: A function, or an object with functions.
-
-    Raises:
-        TypeError: It holds something that cannot be pickled.
-    """
+    """Pickle what is called in an actor; functions of the script that runs keep their code."""
+    # ``name`` says in the TypeError what it is that cannot be pickled.
     try:
         return cloudpickle_dumps()(value)
     except Exception as error:  # whatever the user's objects raise
@@ -71,11 +64,7 @@ def pickled(name: str, value: object) -> bytes:
 
 
 def check_sendable(**values: object) -> None:
-    """Refuse arguments of a collector, by their names, that cannot be sent to its processes.
-
-    Raises:
-        TypeError: One holds something that cannot be pickled.
-    """
+    """Refuse arguments of a collector, by their names, that cannot be sent to its processes."""
     for name, value in values.items():
         pickled(name, value)
 
@@ -95,13 +84,9 @@ class _Answer:
 
 
 class _Reference:
-    """A value that came from an actor, or is passed to actors.
+    """A value that came from an actor, or is passed to actors, by its number in the messages."""
 
-    Args:
-        number: Its number in the messages.
-        value: The value; None if only its pickle is there.
-        data: Its pickle, if it is there.
-    """
+    # One of the two may be None: the value if only its pickle ``data`` is there, or the pickle.
 
     def __init__(self, number: int, value: object, data: bytes | None) -> None:
         self.number, self.value, self._data = number, value, data
@@ -121,11 +106,7 @@ class _Reference:
 
 
 class _Actor:
-    """The process of an actor, as the driver sees it.
-
-    Args:
-        name: Its name, for messages.
-    """
+    """The process of an actor, as the driver sees it."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -136,11 +117,7 @@ class _Actor:
         self.ending: Exception | None = None  # what every call raises, once the actor is dead
 
     def start(self) -> None:
-        """Start the keeper, which starts the host.
-
-        Raises:
-            OSError: The system cannot start it.
-        """
+        """Start the keeper, which starts the host."""
         with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
             life, far_life = socket.socketpair()
             ours.callback(life.close)
@@ -224,25 +201,13 @@ class _Actor:
 
 
 class LocalEngine:
-    """Starts actors as processes of this machine; an `Engine`.
+    """Starts actors as processes of this machine, Linux or macOS; an `Engine`."""
 
-    Each actor is a new Python process, which imports what it needs: nothing of the driver's memory
-    is there but ``sys.path`` and the environment. Functions of the script that runs are sent with
-    their code, so that the script does not run again. What actors print goes to where the driver
-    prints. No actor, and no process that an actor has started, outlives the driver by more than a
-    moment, however the driver ends.
-
-    Raises:
-        OSError: The system has no such processes: it is neither Linux nor macOS.
-
-    Example:
-        >>> from functools import partial
-        >>> engine = LocalEngine()
-        >>> actor = engine.start("counter", partial(list, "abc"))
-        >>> engine.result(engine.call(actor, "index", "b"))
-        1
-        >>> engine.close()
-    """
+    # Each actor is a new Python process, which imports what it needs: nothing of the driver's
+    # memory is there but ``sys.path`` and the environment. Functions of the script that runs are
+    # sent with their code, so that the script does not run again. What actors print goes to where
+    # the driver prints. No actor, and no process that an actor has started, outlives the driver by
+    # more than a moment, however the driver ends.
 
     def __init__(self) -> None:
         if not hasattr(os, "fork"):
@@ -257,16 +222,7 @@ class LocalEngine:
         self._finalizer = weakref.finalize(self, _end_all, self._actors, self._ended, os.getpid())
 
     def start(self, name: str, make: Callable[[], object]) -> Actor:
-        """Start a process and return at once.
-
-        Args:
-            name: A name for messages, unique within the engine.
-            make: Called in the process; returns the object whose methods are called. What it
-                raises, every call raises.
-
-        Raises:
-            TypeError: ``make`` cannot be pickled.
-        """
+        """Start a process and return at once; see `Engine.start`."""
         data = pickled(name, make)
         self._reap()
         actor = _Actor(name)
@@ -322,13 +278,7 @@ class LocalEngine:
                 return list(done)
 
     def result(self, answer: Answer) -> Any:
-        """The value that the call returned; waits until it is there.
-
-        Raises:
-            ActorDied: The process ended, or was killed, before it answered.
-            RemoteError: The method, or the actor's ``make``, raised.
-            NotEnoughResources: The system did not start the process.
-        """
+        """The value that the call returned; see `Engine.result`."""
         given = cast("_Answer", answer)
         while not given.is_done:
             self._pump(None)

@@ -1,4 +1,4 @@
-"""The replay of a collector, here or in shards, which takes in the chunks of all groups."""
+"""The replay of a collector, which takes in the chunks of all groups."""
 
 from __future__ import annotations
 
@@ -6,29 +6,21 @@ import datetime
 from collections.abc import Mapping
 from pathlib import Path
 
-from stepwell.buffers import SequenceReplayBuffer, Spec
-from stepwell.buffers.spec import Codec
-from stepwell.buffers.storage.encoded_chunk import unpack_chunks
-from stepwell.collectors.distributed.delivery import GroupStreams
-from stepwell.collectors.distributed.messages import Opening, Payload
-from stepwell.collectors.distributed.shards import ShardedReplay
+from ...buffers import SequenceReplayBuffer, Spec
+from ...buffers.spec import Codec
+from ...buffers.storage.encoded_chunk import unpack_chunks
+from .delivery import GroupStreams
+from .messages import Opening, Payload
 
 __all__ = ["Mirror"]
 
 
 class Mirror:
-    """A replay that stores the rows of all groups as one session.
-
-    Args:
-        replay: The replay beside the learner, or that of the shards.
-        groups: Number of groups G.
-        seed: The collector's seed.
-        shard: Part of the machine's own; None for all of the data.
-    """
+    """A replay beside the learner that stores the rows of all groups as one session."""
 
     def __init__(
         self,
-        replay: SequenceReplayBuffer | ShardedReplay,
+        replay: SequenceReplayBuffer,
         groups: int,
         seed: int,
         shard: tuple[int, int] | None,
@@ -43,7 +35,6 @@ class Mirror:
         self._before: list[tuple[int, int]] = []
         """Groups that took another seed before the session began, and these seeds."""
         self._spec: Spec | None = None
-        self._num_envs = 1
         self._streams = GroupStreams(1)
 
     @property
@@ -72,11 +63,7 @@ class Mirror:
         return self._replay.spec if self._replay.steps or self._replay.episodes else None
 
     def open(self, opening: Opening) -> None:
-        """Begin the session, now that the rows are known; a second opening changes nothing.
-
-        Raises:
-            SpecMismatch: The replay holds other rows, or rows of other envs.
-        """
+        """Begin the session, now that the rows are known; a second opening changes nothing."""
         if self._spec is not None:
             return
         num_envs = opening.num_envs * self._groups
@@ -89,42 +76,22 @@ class Mirror:
         self._spec = self._replay.spec
         for group, seed in self._before:
             self.go_on(group, seed)
-        self._num_envs = opening.num_envs
         self._streams = GroupStreams(opening.num_envs)
 
     def add(self, group: int, payload: Payload, session: int) -> None:
-        """Store chunks of a group; when it returns they are durable, or on their way to a shard.
-
-        Args:
-            group: Number of the group.
-            payload: The payload of a piece, with chunks.
-            session: Number of their session that the group was told.
-
-        Raises:
-            StoreCorrupt: They are not what a group sends.
-        """
+        """Store chunks of a group; when it returns they are durable."""
+        # ``session`` is the number of their session that the group was told. StoreCorrupt: they are
+        # not what a group sends.
         assert self._spec is not None
         is_planned = session <= self._planned + len(self._before)
         known = session + self._session - self._planned if is_planned else session
         other = None if known == session else known
-        if isinstance(self._replay, ShardedReplay):
-            self._replay.add(group, self._num_envs, payload, other)
-            return
         chunks = unpack_chunks(payload.chunks, self._spec)
         free = self._replay.storage.index.next_episode
         self._replay.add_encoded(self._streams.placed(chunks, group, free, other))
 
-    def settle(self) -> None:
-        """Wait until all rows are stored."""
-        if isinstance(self._replay, ShardedReplay):
-            self._replay.settle()
-
     def go_on(self, group: int, seed: int) -> int:
-        """Begin the session of a group that goes on with another seed, and with other episodes.
-
-        Returns:
-            Number of that session.
-        """
+        """Begin a session for a group that goes on with other episodes; returns its number."""
         if self._spec is None:
             self._before.append((group, seed))
             return self._planned + len(self._before)

@@ -8,22 +8,9 @@ __all__ = ["Placement"]
 
 
 class Placement:
-    """Deals groups out to places, each of which is for one actor after the other.
+    """Deals groups out to places, each for one actor after the other; the data is the same."""
 
-    The data does not depend on it.
-
-    Args:
-        groups: Number of groups.
-        places: Number of places: of actors that run at the same time.
-
-    Example:
-        >>> placement = Placement(groups=5, places=2)
-        >>> placement.groups_of(0), placement.groups_of(1)
-        ((0, 2, 4), (1, 3))
-        >>> placement.give_up(0)
-        >>> placement.groups_of(1)
-        (0, 1, 2, 3, 4)
-    """
+    # Of 5 groups at 2 places, place 0 has 0, 2, 4 and place 1 has 1, 3.
 
     def __init__(self, groups: int, places: int) -> None:
         self._place_of = [group % places for group in range(groups)]
@@ -43,11 +30,7 @@ class Placement:
         return self._groups_of[place]
 
     def give_up(self, place: int) -> None:
-        """Give the groups of a place, where no actor can start, to those with the fewest.
-
-        Raises:
-            ValueError: It is the only place.
-        """
+        """Give the groups of a place, where no actor can start, to those with the fewest."""
         if len(self._groups_of) == 1:
             raise ValueError(f"place {place}: expected another place for its groups, got none")
         for group in self._groups_of.pop(place):

@@ -5,28 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from stepwell.collectors.distributed.messages import Call
+from .messages import Call
 
 __all__ = ["is_empty", "shares_of", "what_is_left"]
 
 
 def shares_of(call: Call, groups: int) -> list[Call]:
-    """The call as each group gets it; a share may be empty.
-
-    Steps and episodes are split as evenly as possible: the first groups get one more. Seeds are
-    dealt out in turns, so that the first ones are played first. Each group has all rows T of a
-    rollout.
-
-    Args:
-        call: The call of all groups.
-        groups: Number of groups.
-
-    Example:
-        >>> [share.amount for share in shares_of(Call(0, "steps", 8), 3)]
-        [3, 3, 2]
-        >>> [share.seeds for share in shares_of(Call(0, "seeds", seeds=(7, 8, 9)), 2)]
-        [(7, 9), (8,)]
-    """
+    """The call as each group gets it; a share may be empty."""
+    # Steps and episodes are split as evenly as possible: the first groups get one more. Seeds are
+    # dealt out in turns, so that the first ones are played first. Each group has all rows T of a
+    # rollout.
     if call.kind in ("rollout", "run"):
         return [call] * groups
     least, rest = divmod(call.amount, groups)
@@ -37,32 +25,14 @@ def shares_of(call: Call, groups: int) -> list[Call]:
 
 
 def is_empty(share: Call) -> bool:
-    """True for a share that leaves a group nothing to do.
-
-    Example:
-        >>> is_empty(Call(0, "steps", 0)), is_empty(Call(0, "seeds", seeds=(7,)))
-        (True, False)
-    """
+    """True for a share that leaves a group nothing to do."""
     return share.kind != "run" and not share.amount and not share.seeds
 
 
 def what_is_left(share: Call, steps: int, episodes: int, seeds: Iterable[int | None]) -> Call:
-    """The rest of a share for a group that goes on with other data after a death.
-
-    A rollout is played anew, as its rows come at its end.
-
-    Args:
-        share: The whole share.
-        steps: Env steps of it that are stored.
-        episodes: Episodes of it that are stored to their end.
-        seeds: Their seeds.
-
-    Example:
-        >>> what_is_left(Call(3, "steps", 100), 64, 2, [5, 6]).amount
-        36
-        >>> what_is_left(Call(3, "seeds", seeds=(5, 6, 7)), 64, 1, [6]).seeds
-        (5, 7)
-    """
+    """The rest of a share for a group that goes on with other data after a death."""
+    # Steps, episodes and seeds are those that are stored, to their end. A rollout is played anew,
+    # as its rows come at its end.
     if share.kind == "steps":
         return share._replace(amount=max(0, share.amount - steps))
     if share.kind == "episodes":

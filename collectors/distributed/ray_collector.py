@@ -5,17 +5,17 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable, Mapping
 
-from stepwell.collectors.distributed.collector import (
+from ..policies.as_policy import GivenPolicy
+from ..report import EpisodeReport
+from ..step_result import MetadataOrFunction
+from .collector import (
     DistributedCollector,
     GivenEnvs,
     GivenReplay,
     OnDeath,
     check_actors,
 )
-from stepwell.collectors.distributed.local_engine import check_sendable
-from stepwell.collectors.policies.as_policy import GivenPolicy
-from stepwell.collectors.report import EpisodeReport
-from stepwell.collectors.step_result import MetadataOrFunction
+from .local_engine import check_sendable
 
 __all__ = ["RayCollector"]
 
@@ -38,7 +38,7 @@ class RayCollector(DistributedCollector):
             takes it. A method ``load(weights)`` of it gets the weights of ``collect``, ``rollout``
             and ``running``; every row then has the extra ``"policy_version"``.
         replay: The mirror: stores the rows of all groups here. Or `Folders`: each group writes a
-            store of its own; or `Shards`: actors keep the rows. None keeps no rows.
+            store of its own. None keeps no rows.
         groups: Number of groups. The data is a function of the seed and this number.
         actors: Number of actors, at most as many as groups; None: one for each group.
         address: Address of the cluster, as ``ray.init`` takes it: ``"auto"`` for the one of this
@@ -113,7 +113,7 @@ class RayCollector(DistributedCollector):
                 "LocalCollector runs the same on this machine without it",
                 name="ray",
             )
-        from stepwell.collectors.distributed.ray_engine import RayEngine
+        from .ray_engine import RayEngine
 
         check_sendable(make_envs=make_envs, make_policy=make_policy, metadata=metadata)
         check_actors(groups, groups if actors is None else actors)  # before Ray starts

@@ -18,7 +18,7 @@ from ray._private.services import canonicalize_bootstrap_address
 from ray.autoscaler.v2.sdk import get_cluster_status
 from ray.util.metrics import Gauge
 
-from stepwell.collectors.distributed.engine import (
+from .engine import (
     Actor,
     ActorDied,
     Answer,
@@ -44,26 +44,15 @@ _CAUSES = (
 
 
 class RayEngine:
-    """Starts, calls and kills actors on a Ray cluster.
+    """Starts, calls and kills actors on a Ray cluster; an `Engine`."""
 
-    The actors are not restarted by Ray, and end with this program. What is sent is packed by
-    Ray's own pickler, in one piece for each call: the arrays that come out of it are writable, as
-    those of one process are.
-
-    Args:
-        address: Address of the cluster, as ``ray.init`` takes it, for example ``"auto"``. None:
-            that of the environment variable ``RAY_ADDRESS``, or else a new Ray on this machine,
-            which ends at `close`. A program that has connected to Ray already stays connected to
-            that cluster.
-        resources: What each actor needs: ``num_cpus``, ``num_gpus``, ``memory`` in bytes, and the
-            cluster's own resources by their names.
-
-    Raises:
-        ValueError: A resource is no number of at least 0, or the address is another one than that
-            which this program is connected to.
-        ConnectionError: There is no Ray at the address, or one of another version.
-        TypeError: The address is no string, or the resources are no mapping.
-    """
+    # The actors are not restarted by Ray, and end with this program. What is sent is packed by
+    # Ray's own pickler, in one piece for each call: the arrays that come out of it are writable, as
+    # those of one process are.
+    # ``address`` is as ``ray.init`` takes it, for example "auto". None: that of RAY_ADDRESS, or
+    # else a new Ray on this machine, which ends at `close`. A program that has connected to Ray
+    # already stays connected to that cluster.
+    # ``resources`` of each actor: num_cpus, num_gpus, memory in bytes, and the cluster's own.
 
     def __init__(
         self, *, address: str | None = None, resources: Mapping[str, float] | None = None
@@ -87,11 +76,7 @@ class RayEngine:
         }
 
     def start(self, name: str, make: Callable[[], object]) -> Actor:
-        """Start an actor and return at once; see `Engine.start`.
-
-        Raises:
-            TypeError: ``make`` cannot be sent to another process.
-        """
+        """Start an actor and return at once; see `Engine.start`."""
         self._check_open()
         parcel = _packed((make,), f"{name}: make_envs, make_policy and the options")
         handle: Any = ray.remote(_Host).options(**self._options).remote(name)
@@ -144,11 +129,7 @@ class RayEngine:
         return self._opened(wanted.there(), wanted.actor)
 
     def share(self, value: object) -> Reference:
-        """Put a value into Ray's object store, from which each node gets it once.
-
-        Raises:
-            TypeError: It cannot be sent to another process.
-        """
+        """Put a value into Ray's object store, from which each node gets it once."""
         self._check_open()
         return _RayReference(ray.put(_packed(value, "the weights")), None)
 
@@ -244,11 +225,10 @@ _RAY_NAMES = {"num_cpus": "CPU", "num_gpus": "GPU", "memory": "memory"}
 
 
 class _Parcel(NamedTuple):
-    """A value as it travels, and lies in Ray's object store.
+    """A value as it travels, and lies in Ray's object store."""
 
-    Its arrays are apart from the rest, so that Ray copies them once at each end; what Ray itself
-    would give out are views of the store, which nobody may write to.
-    """
+    # Its arrays are apart from the rest, so that Ray copies them once at each end; what Ray itself
+    # would give out are views of the store, which nobody may write to.
 
     pickled: bytes
     arrays: list[Any]
@@ -406,11 +386,9 @@ def _checked_resources(resources: Mapping[str, float]) -> dict[str, float]:
 
 
 def _connect(address: str | None) -> bool:
-    """Connect to Ray; returns True if this program was not connected before.
-
-    A file in Ray's temporary folder says where the last cluster of this machine was. It may be
-    stale, or somebody else's: it is read for ``"auto"`` only.
-    """
+    """Connect to Ray; returns True if this program was not connected before."""
+    # A file in Ray's temporary folder says where the last cluster of this machine was. It may be
+    # stale, or somebody else's: it is read for ``"auto"`` only.
     if ray.is_initialized():
         there = ray.get_runtime_context().gcs_address
         if address not in (None, "auto", there):

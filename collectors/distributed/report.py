@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from stepwell.buffers.progress import Part, Status
-from stepwell.collectors.distributed.messages import CallTotals
-from stepwell.collectors.report import CollectReport, collect_status, rate_parts
+from ...buffers.progress import Part, Status
+from ..report import CollectReport, collect_status, rate_parts
+from .messages import CallTotals
 
 __all__ = [
     "CallCounts",
@@ -141,12 +141,9 @@ class GroupCounts:
 
 
 class CallCounts:
-    """Counts of a call, of the pieces that are stored.
+    """Counts of a call, of the pieces that are stored."""
 
-    Args:
-        groups: Number of groups.
-        versions: Versions of the weights that the groups act with; 0 for all when None.
-    """
+    # ``versions`` are those of the weights that the groups act with; 0 for all when None.
 
     def __init__(self, groups: int, versions: Mapping[int, int] | None = None) -> None:
         known = versions or {}
@@ -164,18 +161,11 @@ class CallCounts:
 def distributed_status(
     report: DistributedReport,
     *,
-    lag: int = 0,
-    steps: int | None = None,
-    episodes: int | None = None,
+    lag: int = 0,  # versions between the newest weights and the oldest that a group acts with
+    steps: int | None = None,  # env steps to take
+    episodes: int | None = None,  # to record; None with no ``steps`` for a run, which has no goal
 ) -> Status:
-    """The progress of a call: that of `Collector.collect`, with groups, deaths and weights.
-
-    Args:
-        report: The report so far.
-        lag: Versions between the newest weights and the oldest that a group acts with.
-        steps: Env steps to take.
-        episodes: Episodes to record; None with no ``steps`` for a run, which has no goal.
-    """
+    """The progress of a call: that of `Collector.collect`, with groups, deaths and weights."""
     if steps is not None or episodes:
         status = collect_status(report, steps=steps, episodes=episodes)
     else:

@@ -11,18 +11,18 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import SyncVectorEnv, VectorEnv, VectorWrapper
 
-from stepwell.buffers.pictures.mp4 import load_av
-from stepwell.buffers.progress import Progress, check_progress
-from stepwell.buffers.whole_numbers import check_whole
-from stepwell.collectors.collector import Collector
-from stepwell.collectors.evaluation.result import EvaluatedEpisode, Evaluation
-from stepwell.collectors.evaluation.video import file_names
-from stepwell.collectors.evaluation.video_recorder import VideoRecorder
-from stepwell.collectors.policies.as_policy import GivenPolicy, as_policy
-from stepwell.collectors.report import CollectReport, EpisodeReport
-from stepwell.collectors.vector_envs import Vector, as_vector, is_ale, recipe_of
-from stepwell.wrappers.atari_settings import atari_name
-from stepwell.wrappers.recipe import recipe_of as recipe_of_env
+from ...buffers.pictures.mp4 import load_av
+from ...buffers.progress import Progress, check_progress
+from ...buffers.whole_numbers import check_whole
+from ...wrappers.atari_settings import atari_name
+from ...wrappers.recipe import recipe_of as recipe_of_env
+from ..collector import Collector
+from ..policies.as_policy import GivenPolicy, as_policy
+from ..report import CollectReport, EpisodeReport
+from ..vector_envs import Vector, as_vector, is_ale, recipe_of
+from .result import EvaluatedEpisode, Evaluation
+from .video import file_names
+from .video_recorder import VideoRecorder
 
 __all__ = ["evaluate"]
 
@@ -74,7 +74,7 @@ def evaluate(
             ``stepwell[video]``.
         video_episodes: Numbers of the episodes to record, in the order of the starts, or of the
             seeds. Only these are rendered.
-        progress: True shows a line in a terminal or a bar in a notebook; or a function of reports;
+        progress: True shows a line in a terminal or in a notebook; or a function of reports;
             as in `Collector.collect`.
 
     Returns:
@@ -183,7 +183,7 @@ def _vector_of(
 ) -> Vector:
     """The envs as a vector; those of an id are made now."""
     # Imported here: not needed where the envs are made already.
-    from stepwell.wrappers.make_vector_env import make_vec
+    from ...wrappers.make_vector_env import make_vec
 
     if isinstance(envs, VectorEnv | gymnasium.Env):
         return as_vector(envs)
@@ -194,7 +194,7 @@ def _vector_of(
     num_workers = 0 if is_recorded else None
     game = atari_name(envs)
     if game is not None:
-        from stepwell.wrappers.atari import make_atari
+        from ...wrappers.atari import make_atari
 
         # The backend that can be rendered, even without a video: the other one draws other no-ops,
         # so that a video would change the scores.
@@ -209,11 +209,7 @@ def _vector_of(
 
 
 def _raw_scores(vector: Vector) -> Vector:
-    """The same envs with the game's own rewards.
-
-    Raises:
-        ValueError: They do not play whole games, or do not declare how they change rewards.
-    """
+    """The same envs with the game's own rewards; refuses parts of games, and unknown changes."""
     recipe = recipe_of(vector)
     wrappers = _wrappers_of(vector)
     names = {part["name"] for part in wrappers}

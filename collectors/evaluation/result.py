@@ -6,7 +6,7 @@ import math
 import statistics
 from dataclasses import asdict, dataclass
 
-from stepwell.collectors.evaluation.video import Video
+from .video import Video
 
 __all__ = ["EvaluatedEpisode", "Evaluation"]
 
@@ -135,12 +135,12 @@ class Evaluation:
         return "\n".join([*lines, self._summary()])
 
     def _repr_html_(self) -> str | None:
-        from stepwell.buffers.pictures.summaries import or_none  # only notebooks need it
+        from ...buffers.pictures.summaries import or_none  # only notebooks need it
 
         return or_none(self._html)
 
     def _html(self) -> str:
-        from stepwell.buffers.pictures.markup import paragraph, section, sparkline, table
+        from ...buffers.pictures.markup import paragraph, section, sparkline, table
 
         count = len(self.episodes)
         heading = f"{type(self).__name__} of {count:,} episode{'s' if count != 1 else ''}"
@@ -187,18 +187,9 @@ class Evaluation:
 
 
 def student_quantile(freedom: int) -> float:
-    """The 97.5 % quantile of Student's t, to four decimals.
-
-    Above 10 degrees of freedom by the expansion of Abramowitz and Stegun, Handbook of mathematical
-    functions, 1964, 26.7.5, whose first terms left out matter less than that.
-
-    Args:
-        freedom: Degrees of freedom, 1 or more.
-
-    Example:
-        >>> round(student_quantile(1), 3), round(student_quantile(30), 3)
-        (12.706, 2.042)
-    """
+    """The 97.5 % quantile of Student's t, to four decimals, for 1 or more degrees of freedom."""
+    # Above 10 degrees of freedom by the expansion of Abramowitz and Stegun, Handbook of
+    # mathematical functions, 1964, 26.7.5, whose first terms left out matter less than that.
     if freedom <= len(_QUANTILES):
         return _QUANTILES[freedom - 1]
     x, n = _NORMAL_QUANTILE, float(freedom)

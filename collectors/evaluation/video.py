@@ -11,22 +11,17 @@ from typing import Any, cast
 import numpy as np
 from zstandard import ZstdCompressor, ZstdDecompressor
 
-from stepwell.buffers.pictures.mp4 import Frame
+from ...buffers.pictures.mp4 import Frame
 
 __all__ = ["CompressedFrames", "FrameCompressor", "Video", "file_names"]
 
 
 @dataclass(frozen=True, slots=True)
 class CompressedFrames:
-    """Frames compressed without loss.
+    """Frames compressed without loss."""
 
-    Args:
-        packed: All frames in order, compressed by zstd.
-        shape: (frames, H, W, 3).
-    """
-
-    packed: bytes = field(repr=False)
-    shape: tuple[int, int, int, int]
+    packed: bytes = field(repr=False)  # all in order, by zstd
+    shape: tuple[int, int, int, int]  # (frames, H, W, 3)
 
     def unpack(self) -> Frame:
         """The frames, uint8 [T + 1, H, W, 3], in new memory."""
@@ -78,15 +73,7 @@ class Video:
 
 
 class FrameCompressor:
-    """Compresses frames one by one.
-
-    Example:
-        >>> keeper = FrameCompressor()
-        >>> for level in range(3):
-        ...     keeper.add(np.full((4, 6, 3), level, np.uint8))
-        >>> keeper.finish().unpack()[:, 0, 0, 0]
-        array([0, 1, 2], dtype=uint8)
-    """
+    """Compresses frames one by one."""
 
     def __init__(self) -> None:
         self._compressor = ZstdCompressor(level=1).compressobj()
@@ -95,11 +82,7 @@ class FrameCompressor:
         self._count = 0
 
     def add(self, frame: Frame) -> None:
-        """Add a frame uint8 [H, W, 3]; it is copied.
-
-        Raises:
-            ValueError: Its size differs from the first frame's.
-        """
+        """Add a frame uint8 [H, W, 3], of the first one's size; it is copied."""
         if self._count and frame.shape != self._shape:
             raise ValueError(
                 f"video: expected frames of one size {self._shape}, got one of {frame.shape}; "
@@ -117,19 +100,7 @@ class FrameCompressor:
 
 
 def file_names(target: Path, episodes: Iterator[int]) -> dict[int, Path]:
-    """The path of each episode's MP4 file, by its number.
-
-    Args:
-        target: A folder, or a file that ends in ".mp4".
-        episodes: Numbers of the episodes.
-
-    Raises:
-        ValueError: There are several episodes, and the target is one file; or it is another file.
-
-    Example:
-        >>> file_names(Path("runs/videos"), iter([0, 12]))[12].as_posix()
-        'runs/videos/episode-12.mp4'
-    """
+    """The path of each episode's MP4 file, by its number: in a folder, or of one episode a file."""
     numbers = list(episodes)
     if target.suffix.lower() != ".mp4":
         if target.is_file():

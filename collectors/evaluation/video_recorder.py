@@ -11,12 +11,12 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from stepwell.buffers.pictures.mp4 import Frame, Mp4Writer
-from stepwell.collectors.evaluation.video import FrameCompressor, Video
-from stepwell.collectors.report import StepReport
-from stepwell.collectors.vector_envs import Vector, mode_of
-from stepwell.wrappers.ale_env import emulator_of
-from stepwell.wrappers.recipe import recipe_of
+from ...buffers.pictures.mp4 import Frame, Mp4Writer
+from ...wrappers.ale_env import emulator_of
+from ...wrappers.recipe import recipe_of
+from ..report import StepReport
+from ..vector_envs import Vector, mode_of
+from .video import FrameCompressor, Video
 
 __all__ = ["VideoRecorder", "real_time_fps", "rendered", "single_envs"]
 
@@ -27,15 +27,9 @@ _AnyEnv = gymnasium.Env[Any, Any]
 
 
 class VideoRecorder:
-    """Renders an env after each row of a chosen episode, from the reset's row to the last one.
+    """Renders an env after each row of a chosen episode, from the reset's row to the last one."""
 
-    Args:
-        envs: The envs.
-        files: MP4 file of each chosen episode, by its number; None for frames alone.
-
-    Raises:
-        ValueError: These envs cannot be rendered at the right moment.
-    """
+    # ``files`` has the MP4 file of each chosen episode, by its number; None for frames alone.
 
     def __init__(self, envs: Vector, files: Mapping[int, Path | None]) -> None:
         self._envs = single_envs(envs, "video")
@@ -49,11 +43,7 @@ class VideoRecorder:
         return tuple(self._videos[number] for number in sorted(self._videos))
 
     def on_step(self, report: StepReport) -> None:
-        """Render the rows of chosen episodes.
-
-        Raises:
-            ValueError: An env renders something other than a frame.
-        """
+        """Render the rows of chosen episodes."""
         ended = report.terminated | report.truncated
         for place, number in enumerate(report.episode.tolist()):
             if number in self._files:
@@ -101,32 +91,16 @@ class _OpenVideo:
 
 
 def real_time_fps(env: _AnyEnv) -> Fraction:
-    """Number of steps a second at which an env plays in real time.
-
-    The rate in its metadata, 60 frames a second for Atari games, divided by the frames that
-    wrappers, or an Atari env itself, skip.
-
-    Example:
-        >>> import ale_py
-        >>> pong, pole = gymnasium.make("ALE/Pong-v5"), gymnasium.make("CartPole-v1")
-        >>> real_time_fps(pong), real_time_fps(pole)
-        (Fraction(15, 1), Fraction(50, 1))
-    """
+    """Number of steps a second at which an env plays in real time, 15 for "ALE/Pong-v5"."""
+    # The rate in its metadata, 60 frames a second for Atari games, divided by the frames that
+    # wrappers, or an Atari env itself, skip.
     per_frame = env.metadata.get("render_fps") or _DEFAULT_FPS
     base = Fraction(_ATARI_FPS if _is_atari(env) else per_frame).limit_denominator(1001)
     return base / int(recipe_of(env, None)["frame_skip"])
 
 
 def single_envs(envs: Vector, what: str) -> tuple[_AnyEnv, ...]:
-    """Return the single envs, which are rendered one by one.
-
-    Args:
-        envs: The envs.
-        what: What the frames are for, in errors.
-
-    Raises:
-        ValueError: They cannot be rendered after each row.
-    """
+    """The single envs, to be rendered one by one; ``what`` the frames are for, in errors."""
     inner = envs.unwrapped
     if not isinstance(inner, SyncVectorEnv):
         raise ValueError(
@@ -154,18 +128,7 @@ def _is_atari(env: _AnyEnv) -> bool:
 
 
 def rendered(env: _AnyEnv, what: str) -> Frame:
-    """Render an env; of an Atari game the screen is read, in any render mode.
-
-    Args:
-        env: The env.
-        what: What the frame is for, in errors.
-
-    Returns:
-        The frame, uint8 [H, W, 3].
-
-    Raises:
-        ValueError: The env renders something else.
-    """
+    """Render an env to uint8 [H, W, 3]; of an Atari game the screen is read, in any render mode."""
     if env.render_mode != "rgb_array":
         emulator = emulator_of(env)
         screen = np.empty((*emulator.getScreenDims(), 3), np.uint8)

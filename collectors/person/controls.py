@@ -17,8 +17,8 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from stepwell.buffers.optional_libraries import load_library
-from stepwell.wrappers.ale_env import action_meanings
+from ...buffers.optional_libraries import load_library
+from ...wrappers.ale_env import action_meanings
 
 __all__ = ["COMMANDS", "Controls", "KeySource", "controls_of", "load_pygame"]
 
@@ -56,25 +56,13 @@ _TABLES = ("buttons", "commands", "actions")
 
 @dataclass(frozen=True, slots=True)
 class Controls:
-    """The keys of an env.
+    """The keys of an env."""
 
-    Args:
-        actions: The action of each set of buttons that are held together; the empty set is the
-            no-op, if there is one.
-        buttons: The keys of each button, of keyboard and gamepad.
-        commands: The keys of each command.
-        has_own_actions: The actions were given with the keys.
-
-    Example:
-        >>> controls = Controls({frozenset(): 0, frozenset({"LEFT"}): 1}, {"LEFT": ("left",)}, {})
-        >>> controls.action_of([]), controls.action_of(["LEFT"])
-        (0, 1)
-    """
-
+    # By the buttons held together; the empty set is the no-op, if there is one
     actions: Mapping[frozenset[str], Any]
-    buttons: Mapping[str, tuple[str, ...]]
-    commands: Mapping[str, tuple[str, ...]]
-    has_own_actions: bool = False
+    buttons: Mapping[str, tuple[str, ...]]  # the keys of each, of keyboard and gamepad
+    commands: Mapping[str, tuple[str, ...]]  # the keys of each
+    has_own_actions: bool = False  # they were given with the keys
 
     @property
     def has_noop(self) -> bool:
@@ -82,14 +70,9 @@ class Controls:
         return frozenset() in self.actions
 
     def action_of(self, held: Sequence[str]) -> Any:
-        """Return the action of the buttons that are held; None where none belongs to them.
-
-        Where no action holds exactly these, it is that of the most of them; of several such, the
-        one with the newest buttons.
-
-        Args:
-            held: Names of buttons, in the order in which they were pressed.
-        """
+        """Return the action of the held buttons, the newest last; None where there is none."""
+        # Where no action holds exactly these, it is that of the most of them; of several such, the
+        # one with the newest buttons.
         exact = self.actions.get(frozenset(held))
         if exact is not None:
             return exact
@@ -125,21 +108,11 @@ class Controls:
 
 
 def controls_of(env: gymnasium.Env[Any, Any], keys: KeySource | None = None) -> Controls:
-    """Return the keys of an env: the usual ones, with those that are given in their place.
-
-    NES and Atari games have the buttons of their joypad; other envs those of their method
-    ``get_keys_to_action``; Discrete and MultiBinary spaces of up to 10 the digits.
-
-    Args:
-        env: The env.
-        keys: Other keys. ``actions`` maps buttons held together, as ``"LEFT+A"``, to an action; its
-            ``NOOP`` is the action while nothing is held.
-
-    Raises:
-        ValueError: A name is unknown, a key is given twice, or the env has no usual keys and none
-            are given.
-        ImportError: pygame is not installed.
-    """
+    """Return the keys of an env: the usual ones, with those that are given in their place."""
+    # NES and Atari games have the buttons of their joypad; other envs those of their method
+    # ``get_keys_to_action``; Discrete and MultiBinary spaces of up to 10 the digits. The given
+    # ``actions`` map buttons held together, as ``"LEFT+A"``, to an action; its ``NOOP`` is the
+    # action while nothing is held.
     tables, where = _tables(keys)
     own = tables.get("actions")
     usual = _usual(env) if own is None else _own(env.action_space, own, where)
@@ -164,11 +137,7 @@ def controls_of(env: gymnasium.Env[Any, Any], keys: KeySource | None = None) -> 
 
 
 def load_pygame(wanted_for: str = "play") -> Any:
-    """Import pygame, which greets on standard output unless it is told not to.
-
-    Raises:
-        ImportError: It is not installed.
-    """
+    """Import pygame, which greets on standard output unless it is told not to."""
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
     return load_library("pygame", wanted_for, install="'stepwell[play]'")
 

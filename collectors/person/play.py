@@ -10,19 +10,19 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 
-from stepwell.buffers.whole_numbers import check_whole
-from stepwell.collectors.collector import Seeds
-from stepwell.collectors.evaluation.video_recorder import real_time_fps, rendered, single_envs
-from stepwell.collectors.person.controls import KeySource, controls_of, load_pygame
-from stepwell.collectors.person.window import Window
-from stepwell.collectors.policies.as_policy import GivenPolicy, as_policy
-from stepwell.collectors.policies.policy import SeededPolicy, override_hook_of
-from stepwell.collectors.policies.policy_caller import PolicyCaller
-from stepwell.collectors.recorded import RecordedVectorEnv
-from stepwell.collectors.recording import Recording, ReplayOrPath
-from stepwell.collectors.step_result import MetadataOrFunction
-from stepwell.collectors.vector_envs import Vector, as_vector
-from stepwell.wrappers.recipe import recipe_of
+from ...buffers.whole_numbers import check_whole
+from ...wrappers.recipe import recipe_of
+from ..collector import Seeds
+from ..evaluation.video_recorder import real_time_fps, rendered, single_envs
+from ..policies.as_policy import GivenPolicy, as_policy
+from ..policies.policy import SeededPolicy, override_hook_of
+from ..policies.policy_caller import PolicyCaller
+from ..recorded import RecordedVectorEnv
+from ..recording import Recording, ReplayOrPath
+from ..step_result import MetadataOrFunction
+from ..vector_envs import Vector, as_vector
+from .controls import KeySource, controls_of, load_pygame
+from .window import Window
 
 __all__ = ["PlayReport", "play"]
 
@@ -147,6 +147,7 @@ def play(
         held_bytes=_HELD_BYTES,
     )
     try:
+        # A store that is continued gets other seeds than its sessions before.
         seeds = Seeds(seed, len(recording.replay.sessions))
         caller: PolicyCaller | None = None
         if actor is not None:
@@ -195,15 +196,9 @@ class _Saved(NamedTuple):
 
 
 class _Game:
-    """The loop of `play`.
+    """The loop of `play`."""
 
-    Args:
-        envs: Steps the env, and records it.
-        recording: The same recording.
-        env: The env, to be shown.
-        facts: The metadata of episodes.
-        seeds: The seeds of episodes.
-    """
+    # ``envs`` are ``env`` with its ``recording``; ``facts`` and ``seeds`` are those of episodes.
 
     hook: Any = None
     most_episodes: int | None = None

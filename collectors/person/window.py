@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from stepwell.collectors.person.controls import Controls, load_pygame
+from .controls import Controls, load_pygame
 
 __all__ = ["FrameTimes", "Window"]
 
@@ -23,17 +23,11 @@ _MARGIN, _LINE, _LEAST_WIDTH = 8, 20, 680
 
 
 class FrameTimes:
-    """Times from frame to frame while a person plays.
-
-    Attributes:
-        count: Number of frames.
-        worst: Longest time between two of them, in seconds.
-        late: Frames that came more than half a period late.
-    """
+    """Times from frame to frame while a person plays."""
 
     def __init__(self) -> None:
-        self.count, self.late = 0, 0
-        self.worst = self._total = self._squares = 0.0
+        self.count, self.late = 0, 0  # late: more than half a period
+        self.worst = self._total = self._squares = 0.0  # in seconds
 
     def add(self, seconds: float, period: float) -> None:
         """Count a frame that came so many seconds after the one before."""
@@ -58,31 +52,16 @@ class FrameTimes:
 
 
 class Window:
-    """Shows frames in a window, and reads keyboard and gamepads.
-
-    Args:
-        shape: Rows and columns of a frame.
-        controls: The keys.
-        title: Of the window.
-        hidden: Names of commands that are not shown.
-        scale: Pixels of the screen for a pixel of a frame; None chooses some 720 rows.
-
-    Attributes:
-        commands: Commands that were given, the oldest first.
-        times: Times between frames that `show` was asked to count.
-
-    Raises:
-        ImportError: pygame is not installed.
-        OSError: There is no display.
-    """
+    """Shows frames in a window, and reads keyboard and gamepads."""
 
     def __init__(
         self,
-        shape: tuple[int, int],
+        shape: tuple[int, int],  # rows and columns of a frame
         controls: Controls,
         *,
         title: str,
-        hidden: Sequence[str] = (),
+        hidden: Sequence[str] = (),  # commands that are not shown
+        # Pixels of the screen for one of a frame; None chooses some 720 rows
         scale: int | None = None,
     ) -> None:
         self._pygame: Any = load_pygame()
@@ -131,22 +110,14 @@ class Window:
 
     def show(
         self,
-        frame: np.ndarray | None,
-        period: float,
-        line: str,
-        sign: str = "",
+        frame: np.ndarray | None,  # uint8 [H, W, 3]; None for the one before
+        period: float,  # seconds from frame to frame
+        line: str,  # a line of text below it
+        sign: str = "",  # a word on top of the picture, such as PAUSED
         *,
-        is_counted: bool = False,
+        is_counted: bool = False,  # it is added to `times`
     ) -> None:
-        """Show a frame when its time has come, and read the keys meanwhile.
-
-        Args:
-            frame: uint8 [H, W, 3]; None for the one before.
-            period: Seconds from frame to frame.
-            line: A line of text below it.
-            sign: A word on top of the picture, such as PAUSED.
-            is_counted: Add it to `times`.
-        """
+        """Show a frame when its time has come, and read the keys meanwhile."""
         if frame is not None:
             self._frame = frame
         self._draw(line, sign)

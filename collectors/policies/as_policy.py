@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, cast
 import numpy as np
 from gymnasium import spaces
 
-from stepwell.collectors.policies.policy import (
+from .policy import (
     AnyPolicy,
     PolicyResult,
     RandomPolicy,
@@ -22,7 +22,7 @@ from stepwell.collectors.policies.policy import (
 )
 
 if TYPE_CHECKING:  # torch is optional
-    from stepwell.buffers.bridges.torch_policies import TorchPolicy
+    from ...buffers.bridges.torch_policies import TorchPolicy
 
 __all__ = ["GivenPolicy", "ModulePolicy", "ObservationPolicy", "as_policy"]
 
@@ -47,35 +47,10 @@ _USUAL_METHODS = ("predict", "act", "get_action", "select_action", "compute_sing
 
 
 def as_policy(given: object, name: str = "policy") -> AnyPolicy:
-    """Make a policy of what was given as one; a policy itself is returned as it is.
-
-    =========================================  ==================================================
-    given                                      its actions
-    =========================================  ==================================================
-    a function of (observation, is_first)      those that it returns; see `Policy`
-    a function of (observation)                the same
-    an object with ``initial_state``           those that it returns; see `RecurrentPolicy`
-    ``"random"``                               drawn from the space; see `RandomPolicy`
-    a model of Stable-Baselines3               as in its ``learn``; see `sb3_policy`
-    a ``torch.nn.Module`` of (observation)     the best ones; see `ModulePolicy`
-    =========================================  ==================================================
-
-    No library is imported for that, unless a model of it was given.
-
-    Args:
-        given: Any of these.
-        name: Its name in errors.
-
-    Raises:
-        TypeError: It is something else.
-        ValueError: The model cannot be played; see `sb3_policy`.
-
-    Example:
-        >>> type(as_policy("random")).__name__
-        'RandomPolicy'
-        >>> as_policy(lambda observation: observation[:, 0] > 0)(np.ones((2, 4)), np.ones(2, bool))
-        array([ True,  True])
-    """
+    """Make a policy of what was given as one; a policy itself is returned as it is."""
+    # Takes functions of (observation) or (observation, is_first), objects with ``initial_state``,
+    # "random", models of Stable-Baselines3 and torch modules of (observation). No library is
+    # imported for that, unless a model of it was given. ``name`` is that in errors.
     if isinstance(given, str) and given == "random":
         return RandomPolicy()
     if inspect.isclass(given):
@@ -84,7 +59,7 @@ def as_policy(given: object, name: str = "policy") -> AnyPolicy:
             f"{given.__name__}()"
         )
     if _is_of(given, _SB3):
-        from stepwell.buffers.bridges.sb3.policy import sb3_policy
+        from ...buffers.bridges.sb3.policy import sb3_policy
 
         return sb3_policy(given)
     owner = getattr(given, "__self__", None)
@@ -119,6 +94,7 @@ def _as_callable(given: Callable[..., Any], name: str) -> AnyPolicy:
             f"whose base class is of {_library_of(given)}; give a function of (observation, "
             f"is_first) that calls it"
         )
+    # Modules of torch itself with two arguments take two inputs, not is_first.
     if is_module and (type(given).__module__.startswith("torch.") or not _takes(given, 2)):
         if not _takes(given, 1):
             raise TypeError(
@@ -138,12 +114,7 @@ def _as_callable(given: Callable[..., Any], name: str) -> AnyPolicy:
 
 
 class ObservationPolicy:
-    """A function of the observation alone as a policy.
-
-    Args:
-        function: Returns actions ``[N, ...]``, or a pair of them and extras; its methods
-            ``begin``, ``value`` and ``on_override`` are this one's too.
-    """
+    """A function of the observation alone as a policy; its methods are this one's too."""
 
     begin: Callable[[spaces.Space[object], np.random.Generator], None]
     value: Callable[..., object]
@@ -165,30 +136,22 @@ class ObservationPolicy:
 
 
 class ModulePolicy:
-    """A torch module as a policy that takes its best actions.
+    """A torch module, called in the mode that it is in, as a policy that takes its best actions."""
 
-    Of the output alone one cannot tell logits from Q values, so nothing is drawn: for a Discrete
-    space the module returns a number for each action, ``[N, A]``, and the largest one is taken,
-    which is right for both. For a Box it returns the actions ``[N, ...]``; anything behind them
-    in a tuple, such as deviations, is ignored. Actions are drawn, and extras and values stored,
-    by `torch_policy`. Floating-point observations are converted to the dtype of the module's
-    parameters, and observations are moved to their device.
-
-    Args:
-        module: A ``torch.nn.Module``; it is called as it is, in training mode if it is in that.
-    """
+    # Of the output alone one cannot tell logits from Q values, so nothing is drawn: for a Discrete
+    # space the module returns a number for each action, ``[N, A]``, and the largest one is taken,
+    # which is right for both. For a Box it returns the actions ``[N, ...]``; anything behind them
+    # in a tuple, such as deviations, is ignored. Actions are drawn, and extras and values stored,
+    # by `torch_policy`. Floating-point observations are converted to the dtype of the module's
+    # parameters, and observations are moved to their device.
 
     def __init__(self, module: Callable[[Any], Any]) -> None:
         self.module = module
         self._policy: TorchPolicy | None = None
 
     def begin(self, action_space: spaces.Space[object], rng: np.random.Generator) -> None:
-        """Prepare for envs with this action space; the generator is not needed.
-
-        Raises:
-            ValueError: Modules have no actions of this space without further conversion.
-        """
-        from stepwell.buffers.bridges.torch_policies import torch_policy
+        """Prepare for envs with this action space; the generator is not needed."""
+        from ...buffers.bridges.torch_policies import torch_policy
 
         count = None
         if isinstance(action_space, spaces.Discrete) and action_space.start == 0:
@@ -209,12 +172,7 @@ class ModulePolicy:
         )
 
     def __call__(self, observation: Any, is_first: np.ndarray, /) -> PolicyResult:
-        """The best actions ``[N, ...]``.
-
-        Raises:
-            ValueError: The module's output does not fit the action space, or `begin` was not
-                called.
-        """
+        """The best actions ``[N, ...]``."""
         if self._policy is None:
             raise ValueError(
                 "the policy of a torch module knows no action space: expected a call of begin() "
@@ -224,12 +182,7 @@ class ModulePolicy:
 
 
 class _Checked:
-    """A module whose output is checked.
-
-    Args:
-        module: The module.
-        actions: Numbers for each observation; None for actions of a Box.
-    """
+    """A module whose output is checked, for so many actions; None for actions of a Box."""
 
     def __init__(self, module: Callable[[Any], Any], actions: int | None) -> None:
         self._module = module

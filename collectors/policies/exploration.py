@@ -8,11 +8,11 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from gymnasium import spaces
 
-from stepwell.buffers import Layout, Spec
-from stepwell.buffers.spec import flatten, unflatten
-from stepwell.buffers.whole_numbers import whole_number
-from stepwell.collectors.policies.as_policy import GivenPolicy, as_policy
-from stepwell.collectors.policies.policy import (
+from ...buffers import Layout, Spec
+from ...buffers.spec import flatten, unflatten
+from ...buffers.whole_numbers import whole_number
+from .as_policy import GivenPolicy, as_policy
+from .policy import (
     AnyPolicy,
     RandomPolicy,
     SeededPolicy,
@@ -20,7 +20,7 @@ from stepwell.collectors.policies.policy import (
     override_hook_of,
     value_of,
 )
-from stepwell.collectors.policies.policy_caller import split_extras, split_state
+from .policy_caller import split_extras, split_state
 
 __all__ = ["EpsilonGreedy", "GaussianNoise", "WarmUp"]
 
@@ -242,16 +242,10 @@ class GaussianNoise:
 
 
 class _PolicyResult(NamedTuple):
-    """The result of a policy.
-
-    Args:
-        action: The actions.
-        state: The new state alone, or nothing.
-        extras: The extras.
-    """
+    """The result of a policy."""
 
     action: object
-    state: tuple[object, ...]
+    state: tuple[object, ...]  # the new one alone, or nothing
     extras: Mapping[str, object]
 
     def result(self) -> object:
@@ -261,11 +255,7 @@ class _PolicyResult(NamedTuple):
 
 
 class _InnerPolicy:
-    """The inner policy.
-
-    Args:
-        policy: Any policy.
-    """
+    """The inner policy."""
 
     def __init__(self, policy: GivenPolicy) -> None:
         self.policy = as_policy(policy)
@@ -284,11 +274,7 @@ class _InnerPolicy:
     def ask(
         self, layout: Layout, observation: object, is_first: np.ndarray, state: tuple[object, ...]
     ) -> _PolicyResult:
-        """Call the policy and split its result.
-
-        Raises:
-            ValueError: A policy with a state did not return a new one.
-        """
+        """Call the policy and split its result; one with a state must return a new one."""
         result = self._call(observation, is_first, *state)
         if self._is_recurrent:
             action, after, extras = split_state(result)
@@ -304,12 +290,7 @@ class _InnerPolicy:
 
 
 class _RandomActions:
-    """Random actions in place of those that a policy chose.
-
-    Args:
-        owner: Name of the policy that uses them, for errors.
-        mark: Mark these rows in an extra.
-    """
+    """Random actions in place of a policy's; ``owner`` is the policy that uses them, in errors."""
 
     def __init__(self, owner: str, mark: bool) -> None:
         self._owner = owner
@@ -319,11 +300,7 @@ class _RandomActions:
 
     @property
     def layout(self) -> Layout:
-        """The nesting of actions.
-
-        Raises:
-            ValueError: `begin` was not called.
-        """
+        """The nesting of actions, known after `begin`."""
         if self._layout is None:
             raise ValueError(_not_begun(self._owner))
         return self._layout
@@ -334,11 +311,7 @@ class _RandomActions:
         self._draw.begin(action_space, rng)
 
     def put(self, inner: _InnerPolicy, answer: _PolicyResult, where: np.ndarray) -> object:
-        """The inner policy's result, with random actions in the rows ``where`` [n].
-
-        Raises:
-            ValueError: The policy's actions have another structure or shape than the space's.
-        """
+        """The inner policy's result, with random actions in the rows ``where`` [n]."""
         if where.any():
             drawn = self._draw(None, where)  # type: ignore[arg-type]  # it looks at n alone
             mixed = _mixed(self.layout, answer.action, drawn, where)

@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector.utils import batch_space
 
-from stepwell.buffers import Tree
+from ...buffers import Tree
 
 __all__ = [
     "AnyPolicy",
@@ -59,8 +59,8 @@ class Policy(Protocol):
 
         Args:
             observation: Observations ``[N, ...]``, nested like the env's space. Where an episode
-                has just ended this is its last observation, and the action will not be used. Do
-                not write into it: it is stored after the call.
+                has just ended this is its last observation, and the action will not be used. They
+                are a copy: the policy may write into them.
             is_first: [N] bool: an episode begins with this observation: forget what came before.
 
         Returns:
@@ -154,10 +154,8 @@ def as_recurrent(policy: object) -> RecurrentPolicy | None:
 
 
 def value_of(policy: object) -> Callable[..., object] | None:
-    """The policy's method ``value``, or None.
-
-    Only a method counts: a network may have a layer of that name, which takes no numpy arrays.
-    """
+    """The policy's method ``value``, or None."""
+    # Only a method counts: a network may have a layer of that name, which takes no numpy arrays.
     found = getattr(policy, "value", None)
     return cast("Callable[..., object]", found) if inspect.isroutine(found) else None
 
@@ -242,13 +240,7 @@ class RandomPolicy:
 
 
 class _Block:
-    """Samples of a space for n envs, drawn for many steps at once where that changes none of them.
-
-    Args:
-        space: One env's action space.
-        n: Number of envs.
-        seed: Seed of the samples.
-    """
+    """Samples of a space for n envs, drawn for many steps at once where that changes none."""
 
     def __init__(self, space: spaces.Space[object], n: int, seed: int) -> None:
         batched = batch_space(space, n)
@@ -284,10 +276,8 @@ def _leaf_spaces(space: spaces.Space[Any]) -> list[spaces.Space[Any]]:
 
 
 def _is_drawn_in_order(leaf: spaces.Space[Any]) -> bool:
-    """Test whether a sample of many rows has the values of many samples of one row.
-
-    Of a Box, the values of each kind of bounds are drawn together, so that there may be only one.
-    """
+    """Test whether a sample of many rows has the values of many samples of one row."""
+    # Of a Box, the values of each kind of bounds are drawn together, so that there may be only one.
     if type(leaf) is spaces.Box:
         bounds = leaf.bounded_below, leaf.bounded_above
         return all(bool(each.all() or not each.any()) for each in bounds)

@@ -8,15 +8,16 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from gymnasium import spaces
 
-from stepwell.buffers import Field, Layout, Spec, Tree
-from stepwell.buffers.spec import field_of, flatten, key_of, unflatten
-from stepwell.collectors.policies.policy import AnyPolicy, Policy, as_recurrent
+from ...buffers import Field, Layout, Spec, Tree
+from ...buffers.spec import field_of, flatten, key_of, unflatten
+from .policy import AnyPolicy, Policy, RandomPolicy, as_recurrent
 
 __all__ = [
     "Choice",
     "ChoiceChecker",
     "PolicyCaller",
     "PolicyState",
+    "copied",
     "leaf_spaces",
     "outside_of",
     "split_extras",
@@ -25,32 +26,16 @@ __all__ = [
 
 
 class Choice(NamedTuple):
-    """The actions of a policy for n envs.
+    """The actions of a policy for n envs."""
 
-    Args:
-        action: The actions, as the envs take them.
-        leaves: The fields of action and extras, ``[n, ...]`` by name.
-        state: The policy's state before the call, ``[n, ...]`` by name; empty without a state.
-    """
-
-    action: Tree
-    leaves: dict[str, np.ndarray]
+    action: Tree  # as the envs take them
+    leaves: dict[str, np.ndarray]  # fields of action and extras, [n, ...] by name
+    # Of the policy before the call, [n, ...] by name; empty without one
     state: dict[str, np.ndarray]
 
 
 class PolicyCaller:
-    """Calls a policy for n envs at a time.
-
-    Args:
-        policy: Chooses the actions.
-        space: One env's action space.
-        spec: Names the parts of the action.
-        num_envs: Number of envs N.
-        store_state: Return the policy's state among the extras.
-
-    Raises:
-        ValueError: There is no state to store, or it is no tree of arrays ``[N, ...]``.
-    """
+    """Calls a policy for n envs at a time; may return its state, arrays ``[N, ...]``, as extras."""
 
     def __init__(
         self,
@@ -59,9 +44,11 @@ class PolicyCaller:
         spec: Spec,
         num_envs: int,
         store_state: bool = False,
+        looks: bool = True,  # at observations: it gets copies of its own
     ) -> None:
         self._call = cast("Policy", policy)
         self._recurrent = as_recurrent(policy)
+        self._looks = looks and type(policy) is not RandomPolicy
         self.state: PolicyState | None = None
         if self._recurrent is not None:
             self.state = PolicyState(self._recurrent.initial_state(num_envs), num_envs)
@@ -70,7 +57,6 @@ class PolicyCaller:
                 "store_state=True: expected a policy with a state, got one without a method "
                 "initial_state(num_envs); leave store_state out, or give the policy that method"
             )
-        self._num_envs = num_envs
         self._stores_state = store_state
         self.version: int | None = None
         """Number of the weights, stored as the extra ``policy_version``; None: not stored."""
@@ -85,12 +71,10 @@ class PolicyCaller:
     def __call__(
         self, observation: Tree, is_first: np.ndarray, env_ids: np.ndarray | None = None
     ) -> Choice:
-        """Call the policy for n envs; ``env_ids`` may be left out where n is N.
-
-        Raises:
-            ValueError: The policy returned another shape, structure, dtype or range.
-        """
+        """Call the policy for n envs; ``env_ids`` may be left out where n is N."""
         n = len(is_first)
+        if self._looks:  # it may write into what it gets, which is stored behind the call
+            observation = copied(observation)
         if self.state is None or self._recurrent is None:
             result = self._call(observation, is_first)
             if isinstance(result, tuple):
@@ -103,27 +87,6 @@ class PolicyCaller:
         choice = self._choice(action, extras, before, n)
         self.state.put(after, env_ids, n)
         return choice
-
-    def check_steps(
-        self, action: object, extras: Mapping[str, np.ndarray], steps: int
-    ) -> dict[str, np.ndarray]:
-        """Check the choices of T steps that envs on a device were stepped with.
-
-        Args:
-            action: ``[T, N, ...]``, nested like the action space.
-            extras: ``[T, N, ...]`` by name.
-            steps: Number of steps T.
-
-        Returns:
-            The fields of action and extras, ``[T, N, ...]`` by name.
-
-        Raises:
-            ValueError: They have another shape, structure, dtype or range.
-        """
-        n = self._num_envs
-        flat = {name: _merged(rows) for name, rows in extras.items()}
-        leaves = self._choice(_merged(action), flat, {}, steps * n).leaves
-        return {name: rows.reshape(steps, n, *rows.shape[1:]) for name, rows in leaves.items()}
 
     def _choice(
         self,
@@ -152,23 +115,16 @@ class PolicyCaller:
 
 
 class ChoiceChecker:
-    """Checks actions and extras for n envs at a time, and names their parts.
-
-    Args:
-        space: One env's action space.
-        spec: Names the parts of the action.
-        source: Where they come from, for messages.
-        who: Who can convert them.
-        is_single: They are those of one env, and messages show them without the axis of envs.
-    """
+    """Checks actions and extras for n envs at a time, and names their parts."""
 
     def __init__(
         self,
         space: spaces.Space[object],
         spec: Spec,
-        source: str = "policy returned",
-        who: str = "the policy",
+        source: str = "policy returned",  # where they come from, for messages
+        who: str = "the policy",  # who can convert them
         *,
+        # They are of one env, and messages show them without the axis of envs
         is_single: bool = False,
     ) -> None:
         self._source, self._who, self._is_single = source, who, is_single
@@ -190,16 +146,8 @@ class ChoiceChecker:
     def check(
         self, action: object, extras: Mapping[str, object], n: int
     ) -> tuple[Tree, dict[str, np.ndarray]]:
-        """The actions as the envs take them, and the fields of action and extras by name.
-
-        Args:
-            action: ``[n, ...]``, nested like the action space.
-            extras: ``[n, ...]`` by name; those of the first call determine names and kinds.
-            n: Number of envs.
-
-        Raises:
-            ValueError: They have another shape, structure, dtype or range.
-        """
+        """The actions as the envs take them, and fields ``[n, ...]`` of action and extras."""
+        # Extras of the first call determine names and kinds.
         if isinstance(self._layout, str):
             rows = self._checked(self._layout, action, n)
             leaves, tree = {self._layout: rows}, cast("Tree", rows)
@@ -232,11 +180,7 @@ class ChoiceChecker:
                 )
 
     def refuse_unknown(self, extras: Iterable[str]) -> None:
-        """Refuse names of extras that the first call did not have.
-
-        Raises:
-            ValueError: There is one.
-        """
+        """Refuse names of extras that the first call did not have."""
         names = dict.fromkeys(f"extra/{name}" for name in extras)
         if self._extras is not None and not names.keys() <= self._extras.keys():
             raise self._other_extras(names)
@@ -248,11 +192,7 @@ class ChoiceChecker:
         )
 
     def extra(self, name: str, rows: object, n: int) -> np.ndarray:
-        """An extra of n envs as an array.
-
-        Raises:
-            ValueError: It is no array of numbers ``[n, ...]``.
-        """
+        """An extra of n envs as an array of numbers ``[n, ...]``."""
         array = self._array(f"extra {name!r}", rows)
         if array.dtype.kind not in "biufc" or array.ndim == 0 or len(array) != n:
             shape, wanted = array.shape, f"numbers of shape ({n}, ...): one entry for each env"
@@ -301,16 +241,10 @@ class ChoiceChecker:
 
 
 class PolicyState:
-    """Keeps a row of state for each env, which is the initial one where an episode begins.
+    """Keeps a row of state for each env, which is the initial one where an episode begins."""
 
-    Args:
-        initial: The state of N envs at an episode's beginning: arrays ``[N, ...]``, possibly
-            nested in dicts and tuples.
-        num_envs: Number of envs N.
-
-    Raises:
-        ValueError: A part of the state is not an array of numbers ``[N, ...]``.
-    """
+    # ``initial`` is the state of N envs at an episode's beginning: arrays ``[N, ...]``, possibly
+    # nested in dicts and tuples.
 
     def __init__(self, initial: object, num_envs: int) -> None:
         leaves: dict[str, object] = {}
@@ -325,12 +259,7 @@ class PolicyState:
         return {name: rows[env_ids] for name, rows in self._now.items()}
 
     def begin(self, is_first: np.ndarray, env_ids: np.ndarray | None) -> dict[str, np.ndarray]:
-        """The state of some envs, the initial one where an episode begins.
-
-        Args:
-            is_first: [n] bool: an episode begins.
-            env_ids: [n] the envs, all when None.
-        """
+        """The state of some envs, all when None, the initial one where an episode begins."""
         first = np.flatnonzero(is_first)
         if len(first):
             envs = first if env_ids is None else env_ids[first]
@@ -343,11 +272,7 @@ class PolicyState:
         return unflatten(self.layout, leaves)
 
     def put(self, state: object, env_ids: np.ndarray | None, n: int) -> None:
-        """Store the new state of n envs.
-
-        Raises:
-            ValueError: It has another structure, shape or dtype than the initial state.
-        """
+        """Store the new state of n envs, of the structure, shapes and dtypes of the initial one."""
         try:
             leaves = [(name, np.asarray(leaf)) for name, leaf in flatten(self.layout, state)]
         except (TypeError, ValueError) as error:
@@ -367,23 +292,16 @@ class PolicyState:
             self._now[name][slice(None) if env_ids is None else env_ids] = rows
 
 
-def _merged(value: Any) -> Any:
-    """Nested arrays ``[T, N, ...]`` as ``[T * N, ...]``."""
-    if isinstance(value, Mapping):
-        return {key: _merged(part) for key, part in value.items()}
-    if isinstance(value, tuple | list):
-        return tuple(map(_merged, value))
-    return value.reshape(-1, *value.shape[2:]) if np.ndim(value) > 1 else value
+def copied(tree: Any) -> Any:
+    """Nested arrays in memory of their own, for a function of the user."""
+    if isinstance(tree, Mapping):
+        return {key: copied(part) for key, part in tree.items()}
+    return tuple(map(copied, tree)) if isinstance(tree, tuple) else tree.copy()
 
 
 def split_extras(layout: Layout, result: object) -> tuple[object, Mapping[str, object]]:
-    """Split the result of a policy without a state into action and extras.
-
-    Args:
-        layout: The nesting of actions, which distinguishes an action that is itself a tuple from a
-            pair of action and extras.
-        result: The policy's result.
-    """
+    """Split the result of a policy without a state into action and extras."""
+    # ``layout`` distinguishes an action that is itself a tuple from a pair of action and extras.
     if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)):
         return result, {}
     action, extras = cast("tuple[object, Mapping[str, object]]", result)
@@ -395,11 +313,7 @@ def split_extras(layout: Layout, result: object) -> tuple[object, Mapping[str, o
 
 
 def split_state(result: object) -> tuple[object, object, Mapping[str, object]]:
-    """Split the result of a policy with a state into action, state and extras.
-
-    Raises:
-        ValueError: It has neither of the two forms.
-    """
+    """Split the result of a policy with a state into action, state and extras."""
     parts = cast("tuple[object, ...]", result) if isinstance(result, tuple) else ()
     if len(parts) == 2:
         return parts[0], parts[1], {}
@@ -428,10 +342,8 @@ def leaf_spaces(
 
 
 def outside_of(space: spaces.Space[object]) -> Callable[[np.ndarray], np.ndarray | None]:
-    """A function that marks the values of actions ``[n, ...]`` outside of the space.
-
-    Of a Box only NaN is outside: other numbers are left to the envs to clip.
-    """
+    """A function that marks the values of actions ``[n, ...]`` outside of the space."""
+    # Of a Box only NaN is outside: other numbers are left to the envs to clip.
     if isinstance(space, spaces.Discrete):
         low, high = int(space.start), int(space.start + space.n)
         if low or high < 0:

@@ -13,11 +13,11 @@ from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array
 
-from stepwell.buffers import Layout, Spec, Tree
-from stepwell.buffers.spec import flatten, unflatten
-from stepwell.buffers.whole_numbers import is_whole
-from stepwell.wrappers.ale_env import action_meanings
-from stepwell.wrappers.nes.buttons import action_set, parse_script
+from ...buffers import Layout, Spec, Tree
+from ...buffers.spec import flatten, unflatten
+from ...buffers.whole_numbers import is_whole
+from ...wrappers.ale_env import action_meanings
+from ...wrappers.nes.buttons import action_set, parse_script
 
 __all__ = ["Script", "ScriptedPolicy"]
 
@@ -245,12 +245,7 @@ def _names_in(envs: VectorEnv[Any, Any, Any] | gymnasium.Env[Any, Any]) -> tuple
 
 
 def _key(name: str) -> frozenset[str]:
-    """The buttons in a name, in no order.
-
-    Example:
-        >>> _key("a+right") == _key("RIGHT+A"), _key("UPRIGHTFIRE") == _key("FIRE+RIGHT+UP")
-        (True, True)
-    """
+    """The buttons in a name, in no order: those of "UPRIGHTFIRE" are FIRE, RIGHT and UP."""
     found: set[str] = set()
     for part in name.upper().split("+"):
         match = _JOINED.fullmatch(part)

@@ -8,47 +8,51 @@ import logging
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
+from zlib import crc32
 
-from stepwell.buffers import (
+import numpy as np
+
+from ...buffers import (
+    Chunk,
+    DiskStorage,
     End,
-    EpisodeSelection,
+    MemoryStorage,
     RowsDiffer,
     SequenceReplayBuffer,
     Storage,
     Unprovable,
-    copy_episodes,
 )
-from stepwell.buffers.curation.episode_writer import check_new
-from stepwell.buffers.curation.stored_episode import stored_episodes
-from stepwell.buffers.progress import Progress, check_progress, progress_function
-from stepwell.buffers.provenance.archive_file import ArchiveFile
-from stepwell.buffers.provenance.archived_store import (
-    ArchivedStore,
+from ...buffers.curation.episode_writer import EpisodeWriter, check_new
+from ...buffers.curation.stored_episode import StoredEpisode, stored_episodes
+from ...buffers.progress import Progress, check_progress, progress_function
+from ...buffers.provenance.archive_file import (
+    CHECKSUMS,
+    Archived,
     check_archivable,
+    opened,
     write_archive,
 )
-from stepwell.buffers.provenance.chains import Chain, Play, chains_of
-from stepwell.buffers.provenance.restored_rows import RestoredRows
-from stepwell.buffers.storage.disk.layout import write_folder
-from stepwell.buffers.storage.disk.publish import check_unused, publish
-from stepwell.buffers.storage.disk.storage import DiskStorage
-from stepwell.buffers.whole_numbers import whole_number
-from stepwell.collectors.simulation.player import PlayedRows, play, played_status
-from stepwell.collectors.simulation.remake import EnvMaker, EnvSource, maker_of
-from stepwell.collectors.simulation.resimulate import resimulate
+from ...buffers.provenance.chains import Chain, chains_of
+from ...buffers.storage.disk.files import LateFiles
+from ...buffers.storage.disk.publish import check_unused, publish
+from ...buffers.storage.encoded_chunk import EncodedChunk
+from ...buffers.whole_numbers import whole_number
+from .player import PlayedRows, check_repeats, play, played_status
+from .remake import EnvMaker, EnvSource, maker_of
+from .resimulate import first_difference, resimulate
 
 if TYPE_CHECKING:
-    from stepwell.wrappers.nes.env import Rom
+    from ...wrappers.nes.env import Rom
 
 __all__ = ["ArchiveReport", "RestoreReport", "archive", "restore"]
 
 _LOG = logging.getLogger("stepwell.collectors")
-_BYTES_AT_ONCE = 32 << 20  # of decoded chunks
+_CHUNK_ROWS, _CHUNK_BYTES = 1024, 32 << 20  # of restored rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,8 +93,6 @@ class RestoreReport:
         steps: Env steps of them.
         left_out_episodes: Episodes of the archive that were not.
         played_steps: Env steps that were played for them.
-        is_identical: The chunks of the store are those of the archived one, byte for byte, and so
-            are all files but LOCK and perhaps ``ledger.bin``, if its writer had closed it.
         seconds: Wall time.
     """
 
@@ -98,7 +100,6 @@ class RestoreReport:
     steps: int
     left_out_episodes: int
     played_steps: int
-    is_identical: bool
     seconds: float
 
     def to_json(self) -> dict[str, object]:
@@ -121,19 +122,20 @@ def archive(
     """Write a replay to a small file: actions, seeds and checksums, from which `restore` makes it.
 
     Every episode is played again first, and the first difference refuses the archive. The file
-    appears when it is complete.
+    appears when it is complete. Ids of episodes are assigned again there, from 0 on and in the same
+    order.
 
     Args:
         replay: The replay; nothing must be written to it meanwhile.
         path: A new file, usually ``NAME.swa``.
-        episodes: Ids of the episodes; None for all. With some of them the archive is that of a
-            copy with these episodes, which has other ids.
+        episodes: Ids of the episodes; None for all. Those that lead to one of them in its chain
+            must be among them.
         is_proved: Play the episodes first. Without it the archive may turn out to be useless.
         only_provable: Leave out episodes that cannot be played again, instead of refusing.
         lanes: Episodes to play at a time; as in `resimulate`.
         env: How to make one env; as in `resimulate`.
         rom: The cartridge of NES games; as in `resimulate`.
-        progress: True shows a line in a terminal, a bar in a notebook, or a line of text every 30
+        progress: True shows a line in a terminal or in a notebook, or a line of text every 30
             seconds where there is neither. Or a function that is called with the env steps played
             so far, and those of all episodes.
 
@@ -166,7 +168,7 @@ def archive(
     check_unused(target, "file")
     stored = {episode.id for episode in stored_episodes(storage)}
     asked = stored if episodes is None else _chosen(stored, episodes)
-    lost = {one: why for one, why in _unprovable(storage).items() if one in asked}
+    lost = _unprovable(storage, asked)
     if lost and not only_provable:
         raise Unprovable(_unprovable_sentence(lost, len(asked)))
     chosen = asked - set(lost)
@@ -177,24 +179,18 @@ def archive(
         )
     if is_proved:
         _prove(replay, chosen, progress, lanes=lanes, env=env, rom=rom)
-    with publish(target, "an archive", kind="file") as part, contextlib.ExitStack() as stack:
-        source = replay
-        if chosen != stored:
-            folder = stack.enter_context(tempfile.TemporaryDirectory(dir=part.parent))
-            source = stack.enter_context(SequenceReplayBuffer(Path(folder) / "some"))
-            ids = tuple(range(one, one + 1) for one in sorted(chosen))
-            copy_episodes(replay, source, keep=EpisodeSelection(ids=ids))
-            if lost := _unprovable(source.storage):
-                raise Unprovable(_unprovable_sentence(lost, len(chosen)))
-        with part.open("wb") as file:
-            write_archive(source.storage, file, is_proved=is_proved)
-        index = source.storage.index
+    with publish(target, "an archive", kind="file") as part:
+        with part.open("w+b") as file:
+            write_archive(storage, file, chosen, is_proved=is_proved)
+        steps = sum(one.steps for one in stored_episodes(storage) if one.id in chosen)
+        records = storage.index.records
+        records = records[np.isin(records["episode"], list(chosen))]
         report = ArchiveReport(
-            episodes=index.episodes,
-            steps=index.steps,
+            episodes=len(chosen),
+            steps=steps,
             left_out_episodes=len(stored) - len(chosen),
-            raw_bytes=index.rows * source.spec.row_bytes,
-            stored_bytes=int(index.records["nbytes"].sum()),
+            raw_bytes=int(records["rows"].sum()) * storage.spec.row_bytes,
+            stored_bytes=int(records["nbytes"].sum()),
             archive_bytes=part.stat().st_size,
             is_proved=is_proved,
             seconds=time.perf_counter() - began,
@@ -215,56 +211,89 @@ def restore(
 ) -> RestoreReport:
     """Make the store of an archive again, by playing its episodes.
 
-    Rows, ids, ends, metadata, sessions and chunks are those of the store that was archived; in a
-    new folder without options the files are the same, too, byte for byte, with the same version of
-    zstd. Checksums are compared as the rows come: no row is stored that differs. A folder appears
-    when it is complete.
+    Rows, streams, ends, metadata and sessions are those of the store that was archived. Checksums
+    are compared as the rows come: no episode is stored that differs. A folder appears when it is
+    complete.
 
     Args:
         path: The archive.
         target: A new, empty replay: ``SequenceReplayBuffer(folder)``. Options such as ``codecs``
             and ``capacity`` are applied.
-        episodes: Ids of the episodes to restore, as a copy with other ids; None for all.
+        episodes: Ids of the episodes to restore, which get others, as in a copy; None for all.
         lanes: Episodes to play at a time; as in `resimulate`.
         env: How to make one env; as in `resimulate`.
         rom: The cartridge of NES games; as in `resimulate`.
-        progress: True shows a line in a terminal, a bar in a notebook, or a line of text every 30
+        progress: True shows a line in a terminal or in a notebook, or a line of text every 30
             seconds where there is neither. Or a function that is called with the env steps played
             so far, and those of all episodes.
 
     Raises:
         RowsDiffer: An env shows other rows than were archived. The target then has the episodes
-            that were equal until then, as a copy.
-        Unprovable: An episode cannot be played again.
+            that were equal until then.
+        Unprovable: An episode cannot be played again; the target is then as with RowsDiffer.
         StoreCorrupt: The archive is damaged.
         StoreTooNew: A later version wrote the archive.
-        ValueError: An argument is invalid, the target is in use, or the envs cannot be made again.
+        ValueError: An argument is invalid, the target is in use, the envs cannot be made again, or
+            an earlier version wrote the archive.
     """
     began = time.perf_counter()
     check_progress(progress)
     if not isinstance(target, SequenceReplayBuffer):
         raise TypeError(f"target: expected a SequenceReplayBuffer, got {type(target).__name__}")
     check_new(target)
-    with contextlib.ExitStack() as stack:
-        archived = stack.enter_context(ArchivedStore(ArchiveFile(path)))
-        scratch = stack.enter_context(tempfile.TemporaryFile(dir=_folder_for(target)))
-        job = _Restore(archived, scratch, episodes)
+    with opened(path) as archived:
+        job = _Restore(archived, episodes)
         makers = job.plan(env, rom)
-        error = job.play(makers, lanes, progress)
-        is_identical = job.write(target, Path(path).name)
+        with target.filled_at_once("a restore") as written:
+            if written.path is not None:
+                job.bind(written)
+            with _scratch(archived, written.path) as scratch:
+                error = job.play(makers, scratch, lanes, progress)
+                if error is not None and not job.proved & job.wanted:
+                    raise error
+                job.write(scratch, written)
         if error is not None:
             raise error
         index = target.storage.index
         report = RestoreReport(
             episodes=index.episodes,
             steps=index.steps,
-            left_out_episodes=len(archived.table.episode) - len(job.wanted),
+            left_out_episodes=len(job.ids) - len(job.wanted),
             played_steps=job.steps,
-            is_identical=is_identical,
             seconds=time.perf_counter() - began,
         )
     _LOG.info("%s: restored %d steps in %d episodes", path, report.steps, report.episodes)
     return report
+
+
+@contextlib.contextmanager
+def _scratch(archived: Archived, folder: Path | None) -> Generator[Storage]:
+    """A storage for rows as they are played: in RAM, or in a folder that is removed."""
+    if folder is None:
+        yield MemoryStorage(archived.spec)
+        return
+    with (
+        tempfile.TemporaryDirectory(dir=folder) as name,
+        DiskStorage.create(Path(name) / "rows", archived.spec, files=LateFiles()) as storage,
+    ):
+        yield storage
+
+
+@dataclass(slots=True)
+class _Played:
+    """An episode that is being played.
+
+    Args:
+        crcs: Checksum of the rows so far, of each field that is not in the archive.
+        waiting: Rows that are not in the scratch yet, in pieces.
+        rows: Number of these.
+        first_row: The first one of them.
+    """
+
+    crcs: dict[str, int]
+    waiting: list[dict[str, np.ndarray]] = field(default_factory=list[dict[str, np.ndarray]])
+    rows: int = 0
+    first_row: int = 0
 
 
 class _Restore:
@@ -272,28 +301,24 @@ class _Restore:
 
     Args:
         archived: The archive.
-        scratch: An empty file.
         episodes: Ids of the episodes to restore; None for all.
     """
 
-    def __init__(
-        self, archived: ArchivedStore, scratch: IO[bytes], episodes: Iterable[int] | None
-    ) -> None:
+    def __init__(self, archived: Archived, episodes: Iterable[int] | None) -> None:
         self._archived = archived
-        self._rows = RestoredRows(archived, scratch)
-        self._place = {int(one): place for place, one in enumerate(archived.table.episode)}
-        ids = set(self._place)
-        self._is_whole = episodes is None
-        chosen = ids if episodes is None else _chosen(ids, episodes)
-        self.wanted = {self._place[one] for one in chosen}
-        prints = archived.fingerprints
-        self._groups = {
-            group: set(prints.episodes_of(group))
-            for group in {prints.group_of(place) for place in self.wanted}
-        }
-        self._played: set[int] = set()
-        self._proved: set[int] = set()
+        self._stored = list(stored_episodes(archived.storage))
+        self._checksums = {one.id: archived.checksums(one) for one in self._stored}
+        self.ids: Collection[int] = self._checksums
+        self.wanted = set(self.ids) if episodes is None else _chosen(set(self.ids), episodes)
+        self.proved: set[int] = set()
         self.steps = 0
+        self._place = {one.id: place for place, one in enumerate(self._stored)}
+        kept = archived.storage.spec.names
+        self._kept = kept
+        self._left_out = [name for name in archived.spec.names if name not in kept]
+        self._open: dict[int, _Played] = {}
+        row_bytes = max(1, archived.spec.row_bytes)
+        self._chunk_rows = max(1, min(_CHUNK_ROWS, _CHUNK_BYTES // row_bytes))
 
     def plan(self, env: EnvSource | None, rom: Rom | None) -> list[tuple[list[Chain], EnvMaker]]:
         """The chains to play, with what makes their envs.
@@ -302,18 +327,14 @@ class _Restore:
             Unprovable: There is no chain to an episode.
             ValueError: The envs cannot be made again.
         """
-        needed = set().union(*self._groups.values())
-        chains, unreachable = chains_of(self._archived.actions())
-        lost = {
-            one.episode.id: one.why for one in unreachable if self._place[one.episode.id] in needed
-        }
+        chains, unreachable = chains_of(self._archived.storage)
+        lost = {one.episode.id: one.why for one in unreachable if one.episode.id in self.wanted}
         if lost:
-            raise Unprovable(_unprovable_sentence(lost, len(needed)))
+            raise Unprovable(_unprovable_sentence(lost, len(self.wanted)))
         found: dict[str, tuple[Mapping[str, object], list[Chain]]] = {}
         for chain in chains:
-            last = max(
-                (k for k, one in enumerate(chain.plays) if self._of(one) in needed), default=-1
-            )
+            ids = [one.episode.id for one in chain.plays]
+            last = max((k for k, one in enumerate(ids) if one in self.wanted), default=-1)
             if last >= 0:
                 key = json.dumps(chain.facts, sort_keys=True, default=str)
                 shorter = replace(chain, plays=chain.plays[: last + 1])
@@ -327,98 +348,97 @@ class _Restore:
     def play(
         self,
         jobs: Sequence[tuple[list[Chain], EnvMaker]],
+        scratch: Storage,
         lanes: int | None,
         progress: Progress[int, int],
-    ) -> RowsDiffer | None:
-        """Play the chains; the error of the first difference."""
+    ) -> RowsDiffer | Unprovable | None:
+        """Play the chains; the error of the first difference, or of an env that proves nothing."""
         before = 0
         with progress_function(progress, played_status()) as function:
             for chains, maker in jobs:
                 report = None if function is None else partial(self._report, function, before)
-                with play(chains, maker, lanes, report) as player:
-                    for rows in player:
-                        difference = self._take(rows)
-                        if difference is not None:
-                            return RowsDiffer(self._sentence(difference, maker))
+                try:
+                    with play(chains, maker, lanes, report) as player:
+                        for rows in player:
+                            difference = self._take(rows, scratch)
+                            if difference is not None:
+                                check_repeats(rows.chain, maker, rows)
+                                return RowsDiffer(self._sentence(difference, maker))
+                except Unprovable as error:
+                    return error
                 before += sum(chain.steps for chain in chains)
         return None
 
-    def write(self, target: SequenceReplayBuffer, name: str) -> bool:
-        """Write what was proved; True if the files are those of the archived store."""
-        archived, table = self._archived, self._archived.table
-        if not self._is_whole or len(self._proved) < len(table.episode):
-            if self._proved & self.wanted:
-                storage = self._rows.storage(self._proved)
-                ids = {int(table.episode[place]) for place in self._proved & self.wanted}
-                copy_episodes(
-                    SequenceReplayBuffer.of(storage),
-                    target,
-                    keep=lambda episode: episode.id in ids,
-                    facts={"restored_from": name},
-                )
-            return False
-        with target.filled_at_once("a restore") as written:
-            if archived.layout is None or written.path is None or target.has_options:
-                self._write_chunks(written)
-                return False
-            chunks = map(self._rows.parts, range(len(table)))
-            is_same = write_folder(
-                written.path, archived.facts, archived.layout, table.columns, chunks
-            )
-            # Reads it all again, as one more guard before the folder gets its name.
-            with DiskStorage.open(written.path) as storage:
-                storage.keep_actions(archived.ledger)
-        return is_same
-
-    def _write_chunks(self, target: SequenceReplayBuffer) -> None:
-        """Add all chunks, one after the other."""
-        archived, table = self._archived, self._archived.table
-        first, *others = archived.facts.sessions or ({},)
-        target.bind(archived.spec, first)
+    def bind(self, target: SequenceReplayBuffer) -> None:
+        """Give the target the fields and sessions of the archived store."""
+        first, *others = self._archived.storage.sessions or ({},)
+        target.bind(self._archived.spec, first)
         for session in others:
             target.storage.append_session(session)
-        count = max(1, _BYTES_AT_ONCE // max(1, int(table.rows.mean()) * archived.spec.row_bytes))
-        for begin in range(0, len(table), count):
-            target.add(list(self._rows.chunks(range(begin, min(begin + count, len(table))))))
-        target.storage.keep_actions(archived.ledger)
 
-    def _take(self, rows: PlayedRows) -> str | None:
+    def write(self, scratch: Storage, target: SequenceReplayBuffer) -> None:
+        """Write the episodes that were proved, in the order of the archive."""
+        if not target.is_bound:
+            self.bind(target)
+        writer = EpisodeWriter(target, with_digest=False)
+        for episode in stored_episodes(scratch):
+            own = self._stored[episode.id]
+            if own.id in self.proved & self.wanted:
+                is_same = target.spec == scratch.spec
+                chunks = (
+                    episode.encoded_chunks(1, 1) if is_same else episode.chunks(writer.max_rows)
+                )
+                writer.add_episode(_in_stream(own.stream, chunks))
+        writer.flush()
+
+    def _take(self, rows: PlayedRows, scratch: Storage) -> str | None:
         """Take rows that were played; a sentence about their difference, or None."""
-        place = self._of(rows.play)
-        if place is None:
-            return None
-        episode = f"episode {self._archived.table.episode[place]}"
+        episode = rows.play.episode
+        name = f"episode {episode.id}"
+        played = self._open.setdefault(episode.id, _Played(dict.fromkeys(self._left_out, 0)))
         if rows.rows:
-            self._rows.add(place, rows.fields)
+            stored = episode.read(rows.first_row, rows.first_row + rows.rows, self._kept)
+            row = first_difference(stored["reward"], rows.fields["reward"])
+            if row is not None:
+                return f"{name}: field 'reward' differs at row {rows.first_row + row}"
+            for left_out, crc in played.crcs.items():
+                contents = np.ascontiguousarray(rows.fields[left_out]).data
+                played.crcs[left_out] = crc32(contents, crc)
+            played.waiting.append({**rows.fields, **stored})
+            played.rows += rows.rows
         if rows.why:
-            return f"{episode}: {rows.why}"
+            return f"{name}: {rows.why}"
+        if rows.is_last and rows.end != rows.play.end & (End.TERMINATED | End.TRUNCATED):
+            return f"{name}: the env ended it otherwise at row {rows.play.steps}"
+        if rows.is_last or played.rows >= self._chunk_rows:
+            self._store(played, episode, scratch, rows.play.end if rows.is_last else End.NONE)
         if not rows.is_last:
             return None
-        stored = rows.play.end & (End.TERMINATED | End.TRUNCATED)
-        if rows.end != stored:
-            return f"{episode}: the env ended it otherwise at row {rows.play.steps}"
-        self._played.add(place)
-        group = self._archived.fingerprints.group_of(place)
-        own = self._archived.fingerprints.episodes_of(group)
-        if not self._played.issuperset(own):
-            return None
-        field = self._archived.check_group(group)
-        if field is None:
-            self._proved.update(own)
-            return None
-        ids = self._archived.table.episode[own.start : own.stop].tolist()
-        which = episode if len(ids) == 1 else f"one of {len(ids)} episodes from {ids[0]} on"
-        return f"{which}: field {field.name!r} differs from what was archived"
+        checksums = self._checksums[episode.id]
+        for (left_out, crc), known in zip(played.crcs.items(), checksums, strict=True):
+            if crc != known:
+                return f"{name}: field {left_out!r} differs from what was archived"
+        del self._open[episode.id]
+        self.proved.add(episode.id)
+        return None
 
-    def _of(self, one: Play) -> int | None:
-        """The place of a play's episode in the table."""
-        return None if one.episode is None else self._place[one.episode.id]
+    def _store(self, played: _Played, episode: StoredEpisode, scratch: Storage, end: End) -> None:
+        """Put the rows that wait into the scratch, where each episode has a stream of its own."""
+        place = self._place[episode.id]
+        fields = {
+            name: np.concatenate([piece[name] for piece in played.waiting])
+            for name in self._archived.spec.names
+        }
+        metadata = {key: one for key, one in episode.metadata.items() if key != CHECKSUMS}
+        scratch.add([Chunk(place, place, played.first_row, end, fields, metadata)])
+        played.first_row += played.rows
+        played.waiting, played.rows = [], 0
 
     def _sentence(self, difference: str, maker: EnvMaker) -> str:
         """The message for a difference."""
-        proved, changed = len(self._proved & self.wanted), maker.differences
+        proved, changed = len(self.proved & self.wanted), maker.differences
         return (
-            f"{self._archived.file.path}: {difference}; {proved:,} of {len(self.wanted):,} "
+            f"{self._archived.path}: {difference}; {proved:,} of {len(self.wanted):,} "
             f"episodes were restored"
             + (f"; since then changed: {', '.join(changed)}" if changed else "")
         )
@@ -427,6 +447,17 @@ class _Restore:
         self, progress: Callable[[int, int], None], before: int, steps: int, _: int
     ) -> None:
         progress(before + steps, self.steps)
+
+
+def _in_stream(
+    stream: int, chunks: Iterable[Chunk | EncodedChunk]
+) -> Iterator[Chunk | EncodedChunk]:
+    """The same chunks of another stream."""
+    for chunk in chunks:
+        if isinstance(chunk, EncodedChunk):
+            yield chunk.placed(episode=chunk.episode, stream=stream)
+        else:
+            yield replace(chunk, stream=stream)
 
 
 def _prove(
@@ -456,13 +487,21 @@ def _prove(
                     + (f"; since then changed: {', '.join(changed)}" if changed else "")
                 )
             if not proof.is_equal:
-                raise Unprovable(_unprovable_sentence({proof.episode: proof.why}, len(chosen)))
+                raise Unprovable(f"episode {proof.episode} cannot be played again: {proof.why}")
 
 
-def _unprovable(storage: Storage) -> dict[int, str]:
-    """The ids of the episodes that cannot be played again, with the reasons."""
-    _, unreachable = chains_of(storage)
-    return {one.episode.id: one.why for one in unreachable}
+def _unprovable(storage: Storage, asked: set[int]) -> dict[int, str]:
+    """The ids of those episodes that cannot be played again without others, with the reasons."""
+    chains, unreachable = chains_of(storage)
+    lost = {one.episode.id: one.why for one in unreachable if one.episode.id in asked}
+    for chain in chains:
+        gone = -1
+        for one in chain.plays:
+            if one.episode.id not in asked:
+                gone = one.episode.id if gone < 0 else gone
+            elif gone >= 0:
+                lost[one.episode.id] = f"episode {gone}, which leads to it, is not among them"
+    return lost
 
 
 def _chosen(ids: set[int], episodes: Iterable[int]) -> set[int]:
@@ -486,13 +525,3 @@ def _unprovable_sentence(lost: Mapping[int, str], episodes: int) -> str:
         f"{len(lost):,} of {episodes:,} episodes cannot be played again, expected all: episode "
         f"{first}: {lost[first]}; leave them out (only_provable=True, --provable)"
     )
-
-
-def _folder_for(target: SequenceReplayBuffer) -> Path | None:
-    """The folder for temporary files: where the target will be, if it will be in one."""
-    if target.path is None:
-        return None
-    folder = target.path.absolute().parent
-    while not folder.is_dir():
-        folder = folder.parent
-    return folder

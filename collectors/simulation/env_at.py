@@ -6,26 +6,27 @@ import base64
 import binascii
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import gymnasium
 import numpy as np
 
-from stepwell.buffers import End, SequenceReplayBuffer, Spec
-from stepwell.buffers.curation.stored_episode import StoredEpisode
-from stepwell.buffers.provenance.chains import Chain, Play, chains_of
-from stepwell.buffers.storage.joined import ID_BITS, JoinedStorage
-from stepwell.buffers.storage.protocol import Storage
-from stepwell.buffers.whole_numbers import check_whole
-from stepwell.collectors.simulation.lanes import AnyEnv
-from stepwell.collectors.simulation.player import PlayedRows, Player, play
-from stepwell.collectors.simulation.remake import EnvMaker, EnvSource, maker_of
-from stepwell.collectors.simulation.resimulate import Comparison
-from stepwell.wrappers.seeded_resets import SeededResets
-from stepwell.wrappers.snapshots import SavedGame
+from ...buffers import End, SequenceReplayBuffer, Spec, Unprovable
+from ...buffers.curation.stored_episode import StoredEpisode
+from ...buffers.provenance.chains import Chain, Play, chains_of
+from ...buffers.storage.joined import ID_BITS, JoinedStorage
+from ...buffers.storage.protocol import Storage
+from ...buffers.whole_numbers import check_whole
+from ...wrappers.seeded_resets import SeededResets
+from ...wrappers.snapshots import SavedGame
+from .lanes import AnyEnv
+from .player import PlayedRows, Player, check_repeats, play
+from .remake import EnvMaker, EnvSource, checked_lane, maker_of
+from .resimulate import Comparison
 
 if TYPE_CHECKING:
-    from stepwell.wrappers.nes.env import Rom
+    from ...wrappers.nes.env import Rom
 
 __all__ = ["env_at"]
 
@@ -43,6 +44,8 @@ def env_at(
 
     The env is made again from the facts that a Collector stored, reset with the stored seed, and
     stepped with the stored actions up to the row; rows on the way must be equal to the stored ones.
+    Without ``env`` and snapshots this is done twice, first in a process with bounds of memory and
+    time: what the facts of a stranger ask for is not done here untried.
     The stored actions from there on lead to the stored rows, also where the env draws random
     numbers; other actions lead elsewhere. What the env draws for its next reset is not part of it.
 
@@ -101,7 +104,22 @@ def env_at(
         )
     until = replace(last, steps=row, end=End.NONE)
     chain = replace(chain, plays=(*chain.plays[:-1], until))
-    maker = maker_of(chain.facts, replay.spec, env=env, rom=rom)
+    maker = maker_of(chain.facts, replay.spec, env=env, rom=rom, is_checked=use_snapshots)
+    try:
+        if not (maker.is_given or use_snapshots):
+            # In a process with bounds first, as the store says how the env is made.
+            tried = replace(maker, make_lane=partial(checked_lane, maker))
+            with play([chain], tried, lanes=1) as player:
+                _compare(player, maker, episode)
+        return _live(chain, maker, replay.spec, episode, use_snapshots=use_snapshots)
+    except Unprovable as error:
+        raise ValueError(f"episode {episode} cannot be played again: {error}") from None
+
+
+def _live(
+    chain: Chain, maker: EnvMaker, spec: Spec, episode: int, *, use_snapshots: bool
+) -> tuple[AnyEnv, Any, dict[str, Any]]:
+    """The env after a chain, its last observation and info."""
     live = maker.single()
     while isinstance(live, SeededResets):  # episodes go on as they were recorded
         live = live.env
@@ -111,9 +129,9 @@ def env_at(
         if use_snapshots:
             first = chain.plays[0]
             data = _decoded(_snapshot_of(first))
-            saved = _saved_game(live, data, _first_frame(first, replay.spec))
+            saved = _saved_game(live, data, _first_frame(first, spec))
         with play([chain], _LiveMaker(maker, watched, saved), lanes=1) as player:
-            _compare(player, maker, episode)
+            _compare(player, maker, episode, is_seeded=saved is None)
     except BaseException:
         watched.env.close()
         raise
@@ -121,11 +139,7 @@ def env_at(
 
 
 def _chain_to(replay: SequenceReplayBuffer, episode: int, *, use_snapshots: bool) -> Chain:
-    """The shortest chain that ends with an episode.
-
-    Raises:
-        ValueError: There is no such episode, or it cannot be reached.
-    """
+    """The shortest chain that ends with an episode."""
     storage, number = replay.storage, 0
     if isinstance(storage, JoinedStorage):
         number = episode >> ID_BITS
@@ -136,7 +150,7 @@ def _chain_to(replay: SequenceReplayBuffer, episode: int, *, use_snapshots: bool
     chains, unreachable = chains_of(storage)
     for chain in chains:
         for place, one in enumerate(chain.plays):
-            if one.episode is None or one.episode.id != wanted:
+            if one.episode.id != wanted:
                 continue
             found = replace(chain, plays=chain.plays[: place + 1])
             return _from_snapshot(found, episode) if use_snapshots else found
@@ -179,7 +193,7 @@ def _from_snapshot(chain: Chain, episode: int) -> Chain:
     """The part of a chain from the last snapshot on."""
     for place in range(len(chain.plays) - 1, -1, -1):
         one = chain.plays[place]
-        if _snapshot_of(one) and one.first_row == 0 and one.episode is not None:
+        if _snapshot_of(one):
             return replace(chain, plays=chain.plays[place:])
     raise ValueError(
         f"episode {episode} has no snapshot: expected an episode that was collected with "
@@ -205,21 +219,16 @@ def _decoded(text: str) -> bytes:
 
 def _first_frame(one: Play, spec: Spec) -> np.ndarray:
     """The newest frame of an episode's first observation."""
-    assert one.episode is not None
     (field, *_) = spec.of_kind("observation")
     row: np.ndarray = next(one.episode.chunks(1, [field.name])).fields[field.name][0]
     return row if field.stack > 1 else row[-1]  # else whole stacks are stored
 
 
 def _saved_game(env: AnyEnv, snapshot: bytes, observation: np.ndarray) -> SavedGame:
-    """The option "snapshot" of the env's reset.
-
-    Raises:
-        ValueError: The env has no snapshots, or it is of another game or version, or damaged.
-    """
+    """The option "snapshot" of the env's reset, of the same game and version."""
     inner: Any = env.unwrapped
     if hasattr(inner, "ale"):
-        from stepwell.wrappers.atari_snapshots import SavedAtari  # loads ale-py
+        from ...wrappers.atari_snapshots import SavedAtari  # loads ale-py
 
         return SavedAtari.of(inner, snapshot, observation)
     if hasattr(inner, "unpack_snapshot"):
@@ -254,18 +263,13 @@ class _Watched(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 @dataclass
 class _LiveMaker:
-    """Gives `play` the env that is to stay open.
+    """Gives `play` the env that is to stay open."""
 
-    Args:
-        maker: The maker of the session's envs.
-        env: The env.
-        saved: The snapshot at which the first episode begins; None for its seed.
-    """
-
-    maker: EnvMaker
+    maker: EnvMaker  # of the session's envs
     env: AnyEnv
-    saved: SavedGame | None
+    saved: SavedGame | None  # at which the first episode begins; None for its seed
     gives_newest_only = False
+    is_given = True  # played in this process
 
     @property
     def spec(self) -> Spec:
@@ -287,17 +291,17 @@ class _LiveMaker:
         return self.maker.options(metadata) if saved is None else {"snapshot": saved}
 
 
-def _compare(player: Player, maker: EnvMaker, episode: int) -> None:
-    """Play all rows, and compare them with those that are stored.
-
-    Raises:
-        ValueError: A row differs.
-    """
+def _compare(player: Player, maker: EnvMaker, episode: int, *, is_seeded: bool = True) -> None:
+    """Play all rows, and compare them with those that are stored."""
+    # Where one differs since the env ignores its seed, or its bounds are passed, the error is
+    # Unprovable.
     comparison: tuple[Play, Comparison] | None = None
     for rows in player:
         if comparison is None or comparison[0] is not rows.play:
             comparison = rows.play, Comparison(rows.play, maker, player.piece_rows)
         difference, why = comparison[1].compare(rows)
+        if is_seeded and (difference is not None or rows.why):
+            check_repeats(rows.chain, maker, rows)
         if difference is not None:
             name, row = difference
             raise _other(maker, episode, rows, f"{name} of row {row}: {why}")
@@ -309,7 +313,7 @@ def _other(maker: EnvMaker, episode: int, rows: PlayedRows, why: str) -> ValueEr
     """The error for an env that shows other rows."""
     played = rows.play.episode
     where = ""
-    if played is not None and rows.play is not rows.chain.plays[-1]:
+    if rows.play is not rows.chain.plays[-1]:
         where = f" also of episode {played.id} before it"
     versions = "; ".join(maker.differences)
     changed = f"; since it was recorded: {versions}" if versions else ""

@@ -9,11 +9,12 @@ from typing import NamedTuple, Protocol, Self
 
 import numpy as np
 
-from stepwell.buffers import End, Spec
-from stepwell.buffers.progress import Part, Status, rate
-from stepwell.buffers.provenance.chains import Chain, Play
-from stepwell.buffers.whole_numbers import check_whole
-from stepwell.collectors.simulation.lanes import (
+from ...buffers import End, Spec, Unprovable
+from ...buffers.progress import Part, Status, rate
+from ...buffers.provenance.chains import Chain, Play
+from ...buffers.whole_numbers import check_whole
+from ...wrappers.workers.vector_env import available_cores
+from .lanes import (
     AnyEnv,
     Lanes,
     LanesInWorkers,
@@ -22,38 +23,31 @@ from stepwell.collectors.simulation.lanes import (
     Segment,
     open_lanes,
 )
-from stepwell.wrappers.workers.vector_env import available_cores
 
-__all__ = ["PIECE_ROWS", "Maker", "PlayedRows", "Player", "play", "played_status"]
+__all__ = [
+    "PIECE_ROWS",
+    "Maker",
+    "PlayedRows",
+    "Player",
+    "check_repeats",
+    "play",
+    "played_status",
+]
 
 PIECE_ROWS, _PIECE_BYTES = 256, 4 << 20
 
 
 class PlayedRows(NamedTuple):
-    """Consecutive rows of a stored episode, as its env showed them when it was played again.
-
-    Rows of which only the actions are stored are played too, and not handed out.
-
-    Args:
-        chain: The chain.
-        play: The episode.
-        first_row: Index of the first row in the episode.
-        fields: Arrays ``[rows, ...]``: observations, reward and info fields by name.
-        end: TERMINATED and TRUNCATED, if the last row has them.
-        is_last: No more rows of this episode follow.
-        why: The reason why the episode's last row was not reached; empty if it was.
-        where: Then the field, or ``"env"``, and the row that stopped it; None if that was in an
-            episode before.
-    """
+    """Consecutive rows of a stored episode, as its env showed them when it was played again."""
 
     chain: Chain
     play: Play
-    first_row: int
-    fields: Mapping[str, np.ndarray]
-    end: End
-    is_last: bool
-    why: str = ""
-    where: tuple[str, int] | None = None
+    first_row: int  # its index in the episode
+    fields: Mapping[str, np.ndarray]  # [rows, ...]: observations, reward and info fields by name
+    end: End  # TERMINATED and TRUNCATED, if the last row has them
+    is_last: bool  # no more rows of this episode follow
+    why: str = ""  # the episode's last row was not reached; empty if it was
+    where: tuple[str, int] | None = None  # then the field, or "env", and the row that stopped it
 
     @property
     def rows(self) -> int:
@@ -79,6 +73,11 @@ class Maker(Protocol):
         """The envs of `lane` return newest frames alone, where the recorded ones stacked them."""
         ...
 
+    @property
+    def is_given(self) -> bool:
+        """The envs are the user's, and may take what time and memory they like."""
+        ...
+
     def lane(self) -> AnyEnv:
         """Make an env whose resets draw no seed of their own."""
         ...
@@ -89,38 +88,23 @@ class Maker(Protocol):
 
 
 def play(
-    chains: Iterable[Chain],
+    chains: Iterable[Chain],  # all of one session's envs
     maker: Maker,
+    # Number of chains to play at a time, each in a worker process; None is the number of cores. One
+    # is played in this process, if the maker is given by the user.
     lanes: int | None = None,
+    # Called with the env steps so far, and of all chains
     progress: Callable[[int, int], None] | None = None,
 ) -> Player:
-    """Play chains again, the longest first, and iterate over the rows of their stored episodes.
-
-    The rows of a chain come in order, those of different chains in any order, but the same one
-    each time for the same number of lanes.
-
-    Args:
-        chains: The chains, all of one session's envs.
-        maker: Makes the envs.
-        lanes: Number of chains to play at a time, each in a worker process; None is the number of
-            cores. One is played in this process.
-        progress: Called with the env steps played so far, and those of all chains.
-
-    Returns:
-        An iterator; `Player.close` stops its processes, as its end does.
-
-    Raises:
-        ValueError: ``lanes`` is no whole number >= 1.
-    """
+    """Play chains again, the longest first, and iterate over the rows of their stored episodes."""
+    # The rows of a chain come in order, those of different chains in any order, but the same one
+    # each time for the same number of lanes.
     return Player(list(chains), maker, lanes, progress)
 
 
 def played_status(name: str = "") -> Callable[[int, int], Status]:
-    """The progress of playing: a function of the env steps that were played, and those of all.
-
-    Args:
-        name: Name of the store, if it is to be shown.
-    """
+    """The progress of playing: a function of the env steps that were played, and those of all."""
+    # ``name`` is that of the store, if it is to be shown.
     began = time.perf_counter()
 
     def status(steps: int, all_steps: int) -> Status:
@@ -136,14 +120,7 @@ def played_status(name: str = "") -> Callable[[int, int], Status]:
 
 
 class Player(Iterator[PlayedRows]):
-    """The iterator of `play`; a context manager that closes the envs.
-
-    Args:
-        chains: As in `play`.
-        maker: As in `play`.
-        lanes: As in `play`.
-        progress: As in `play`.
-    """
+    """The iterator of `play`; a context manager that closes the envs."""
 
     def __init__(
         self,
@@ -191,10 +168,9 @@ class Player(Iterator[PlayedRows]):
     def _run(self) -> Generator[PlayedRows]:
         if not self._queue:
             return
-        form = RowForm.of(
-            self._maker.spec, self._maker.missing, newest_only=self._maker.gives_newest_only
-        )
-        lanes = open_lanes(self._maker.lane, form, self._lanes)
+        form = _form_of(self._maker)
+        is_bounded = not self._maker.is_given
+        lanes = open_lanes(self._maker.lane, form, self._lanes, is_bounded=is_bounded)
         try:
             parts = [self._parts_of_lane() for _ in range(lanes.count)]
             asked: list[list[_Part]] = []
@@ -227,19 +203,19 @@ class Player(Iterator[PlayedRows]):
         """The parts that a lane plays: one chain after the other, as it needs them."""
         while self._queue:
             chain = self._queue.pop()
-            for part in self._parts_of(chain):
+            for part in self.parts_of(chain):
                 if id(chain) in self._skipped:
                     break
                 yield part
 
-    def _parts_of(self, chain: Chain) -> Iterator[_Part]:
+    def parts_of(self, chain: Chain) -> Iterator[_Part]:
+        """The parts of a chain, in order."""
         for number, one in enumerate(chain.plays):
             seed = chain.seed if number == 0 else None
             actions = _Actions(one)
             row, rows = 0, one.steps + 1
             while row < rows:
-                is_kept = row >= one.first_row
-                stop = min(row + self._piece_rows, rows if is_kept else min(rows, one.first_row))
+                stop = min(row + self._piece_rows, rows)
                 count = stop - row - (row == 0)
                 segment = Segment(
                     stop - row,
@@ -247,7 +223,6 @@ class Player(Iterator[PlayedRows]):
                     is_begin=row == 0,
                     seed=seed if row == 0 else None,
                     options=self._maker.options(one.metadata) if row == 0 else None,
-                    is_kept=is_kept,
                 )
                 yield _Part(chain, one, row, segment, stop == rows)
                 row = stop
@@ -270,27 +245,35 @@ class Player(Iterator[PlayedRows]):
             elif result.rows < part.segment.rows or (result.end and not part.is_last):
                 where = "end", stop - 1
                 why = f"the env ended the episode at row {stop - 1}"
-            is_off = bool(why) or (part.is_last and result.end != _flags(one.end))
-            if part.segment.is_kept:
-                is_last = part.is_last or bool(why)
-                yield PlayedRows(
-                    chain, one, part.row, result.fields, result.end, is_last, why, where
-                )
-            elif is_off:
-                yield from self._lost(part, why)
-            if is_off:
+            is_last = part.is_last or bool(why)
+            yield PlayedRows(chain, one, part.row, result.fields, result.end, is_last, why, where)
+            if why or (part.is_last and result.end != _flags(one.end)):
                 self.skip(chain)
 
-    def _lost(self, part: _Part, why: str) -> Iterator[PlayedRows]:
-        """The next stored episode of a chain, which rows that are not stored do not lead to."""
-        plays = part.chain.plays
-        place = next(k for k, one in enumerate(plays) if one is part.play)
-        for one in plays[place:]:
-            if one.episode is not None:
-                why = why or f"the env did not end the episode at row {one.steps}"
-                why = f"rows that are not stored lead elsewhere: {why}"
-                yield PlayedRows(part.chain, one, one.first_row, {}, End.NONE, True, why)
-                return
+
+def check_repeats(chain: Chain, maker: Maker, last: PlayedRows) -> None:
+    """Play a chain up to some rows twice, with new envs; Unprovable: they show other rows."""
+    segments: list[Segment] = []
+    for part in Player([chain], maker, 1, None).parts_of(chain):
+        segments.append(part.segment)
+        if part.play is last.play and part.row >= last.first_row:
+            break
+    lanes = open_lanes(maker.lane, _form_of(maker), 1, is_bounded=not maker.is_given)
+    try:
+        lanes.ask(0, segments, name="repeats")
+        if lanes.take(0):
+            return
+    finally:
+        lanes.close()
+    raise Unprovable(
+        f"the env ignores its seed: expected the same rows from two resets with seed {chain.seed} "
+        f"and the same actions, got others; this is no damage, and none of its episodes can be "
+        f"proved"
+    )
+
+
+def _form_of(maker: Maker) -> RowForm:
+    return RowForm.of(maker.spec, maker.missing, newest_only=maker.gives_newest_only)
 
 
 @dataclass(frozen=True, slots=True)

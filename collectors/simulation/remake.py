@@ -2,81 +2,68 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 import gymnasium
 import numpy as np
-from gymnasium.envs.registration import EnvSpec, WrapperSpec
+from gymnasium.envs.registration import EnvSpec
 
-from stepwell.buffers import Field, Spec
-from stepwell.buffers.space_json import space_to_json
-from stepwell.buffers.whole_numbers import is_whole
-from stepwell.collectors.session_facts import machine_facts
-from stepwell.collectors.simulation.lanes import AnyEnv
-from stepwell.collectors.step_result import info_of
-from stepwell.wrappers.atari_settings import AtariSettings, find_game
-from stepwell.wrappers.fixed_spaces import with_fixed_spaces
-from stepwell.wrappers.make_vector_env import find_spec
-from stepwell.wrappers.seeded_resets import SeededResets
+from ...buffers import Field, Spec, Unprovable
+from ...buffers.space_json import space_to_json
+from ...buffers.whole_numbers import is_whole
+from ...wrappers.atari_settings import AtariSettings, find_game
+from ...wrappers.fixed_spaces import with_fixed_spaces
+from ...wrappers.make_vector_env import find_spec
+from ...wrappers.seeded_resets import SeededResets
+from ..session_facts import machine_facts
+from ..step_result import info_of
+from .guard import (
+    CURE,
+    check_recipe,
+    checked_spec,
+    recorded_id,
+    shortened,
+)
+from .lanes import AnyEnv, call_in_bounds
 
 if TYPE_CHECKING:
-    from stepwell.wrappers.nes.env import Rom
+    from ...wrappers.nes.env import Rom
 
-__all__ = ["AtariBackend", "EnvMaker", "EnvSource", "maker_of"]
+__all__ = ["AtariBackend", "EnvMaker", "EnvSource", "checked_lane", "maker_of"]
 
 EnvSource: TypeAlias = "str | Callable[[], AnyEnv]"
 """An env id, or ``"module:callable"``, or a function that makes one env."""
 
 AtariBackend = Literal["native", "python"]
 
-# Wrappers that a store may name: all of these libraries but those that write files or open windows.
-_WRITERS = ("RecordVideo", "HumanRendering", "RenderCollection")
-# They go on with sums over all episodes, also those that were not recorded.
-_REMEMBERING = ("NormalizeObservation", "NormalizeReward")
-_SIZED = (
-    "FrameStackObservation",
-    "FrameStack",
-    "ResizeObservation",
-    "Resize",
-    "ReshapeObservation",
-)
-_LARGEST_SIZE = 1 << 14
 # What recipes may differ in: it does not change what an env shows.
 _FREE = ("versions", "maker")
+_LONGEST_KEY, _LONGEST_ERROR, _MOST_VERSIONS = 80, 500, 100
 
 
 @dataclass(frozen=True, slots=True)
 class EnvMaker:
-    """Makes the envs of a session again, without limit.
+    """Makes the envs of a session again, without limit."""
 
-    Args:
-        spec: The fields of the session's rows.
-        missing: The value that means "not there", for each info field by its name.
-        facts: The session.
-        make_single: Makes one env with all its wrappers.
-        make_lane: Makes the same env for `play`.
-        gives_newest_only: Envs of ``make_lane`` return newest frames, not stacks.
-        has_other_ends: The last observations of episodes differ from the stored ones, as those of
-            Atari's two backends do.
-        sets_noops: No-ops are those that the metadata of the episodes have.
-        is_given: The envs are the user's, not made from the session's facts.
-    """
-
-    spec: Spec
+    spec: Spec  # the fields of the session's rows
+    # The value that means "not there", for each info field by its name
     missing: Mapping[str, np.ndarray]
-    facts: Mapping[str, object]
-    make_single: Callable[[], AnyEnv]
-    make_lane: Callable[[], AnyEnv]
-    gives_newest_only: bool = False
+    facts: Mapping[str, object]  # of the session
+    make_single: Callable[[], AnyEnv]  # makes one env with all its wrappers
+    make_lane: Callable[[], AnyEnv]  # makes the same env for `play`
+    gives_newest_only: bool = False  # envs of ``make_lane`` return newest frames, not stacks
+    # The last observations of episodes differ from the stored ones, as those of Atari's two
+    # backends do
     has_other_ends: bool = False
-    sets_noops: bool = False
-    is_given: bool = False
+    sets_noops: bool = False  # no-ops are those that the metadata of the episodes have
+    is_given: bool = False  # the envs are the user's, not made from the session's facts
 
     def single(self) -> AnyEnv:
         """Make one env with all its wrappers."""
@@ -101,53 +88,36 @@ class EnvMaker:
 
 
 def maker_of(
-    facts: Mapping[str, object],
+    facts: Mapping[str, object],  # one of ``replay.sessions``
     spec: Spec,
     *,
+    # How to make one env, where the facts do not suffice: an id, "module:callable" or a function.
+    # "module:Id-v0" with the recorded id imports the module, and makes the env with its recorded
+    # arguments and wrappers.
     env: EnvSource | None = None,
-    rom: Rom | None = None,
-    backend: AtariBackend | None = None,
+    rom: Rom | None = None,  # the NES cartridge: a path, or the file's bytes
+    backend: AtariBackend | None = None,  # to play an Atari game on; None: the recorded one
+    # Make one, unless it is the facts that say how: then `checked_lane` does it.
+    is_checked: bool = True,
 ) -> EnvMaker:
-    """Find out how to make the envs of a session again; one is made, to compare it with the facts.
-
-    Facts come from a file: no module is imported that they name. Ids must be registered, and
-    wrappers be Gymnasium's or Stepwell's.
-
-    Args:
-        facts: The session, one of ``replay.sessions``.
-        spec: The fields of its rows.
-        env: How to make one env, where the facts do not suffice: an id, ``"module:callable"`` or a
-            function.
-        rom: The NES cartridge: a path, or the file's bytes.
-        backend: The backend of an Atari game to play on; None is the recorded one.
-
-    Returns:
-        The maker.
-
-    Raises:
-        ValueError: The envs cannot be made, or they differ from the recorded ones.
-        ImportError: A package that they need is missing.
-
-    Example:
-        >>> import stepwell as sw
-        >>> replay = sw.SequenceReplayBuffer()
-        >>> envs = sw.make_vec("CartPole-v1", 2, num_workers=0)
-        >>> with sw.Collector(envs, sw.RandomPolicy(), replay, seed=0) as collector:
-        ...     report = collector.collect(steps=10)
-        >>> maker = maker_of(replay.sessions[0], replay.spec)
-        >>> maker.single().spec.id
-        'CartPole-v1'
-    """
+    """Find out how to make a session's envs again; one is made, to compare it with the facts."""
+    # Facts come from a file: no module is imported that they name. Ids must be registered, and
+    # wrappers be Gymnasium's or Stepwell's, with arguments in the range of `guard`. An env that is
+    # made by them is made in a process with bounds.
     recipe = facts.get("recipe")
-    if env is None and not isinstance(recipe, Mapping):
+    if isinstance(env, str) and _names_recorded(env, facts):
+        env = None  # its module is imported now, and the facts say more than the id
+    if env is None and not (isinstance(recipe, Mapping) and set(recipe) - {"source"}):
+        source = recipe.get("source") if isinstance(recipe, Mapping) else None
+        origin = "" if source is None else f", as its rows were imported from {shortened(source)}"
         raise ValueError(
-            "the session has no recipe, from which its envs could be made: expected rows that a "
-            "Collector recorded; say how to make one env (env=..., --env module:callable)"
+            f"the session has no recipe, from which its envs could be made{origin}: expected rows "
+            f"that a Collector recorded; they cannot be played again unless you {CURE}"
         )
     if env is None and facts.get("vector_wrappers"):
         raise ValueError(
             f"the rows went through vector wrappers {facts['vector_wrappers']}: expected those of "
-            f"single envs; {_CURE}"
+            f"single envs; {CURE}"
         )
     known = cast("Mapping[str, Any]", recipe if isinstance(recipe, Mapping) else {})
     kind = known.get("maker")
@@ -173,8 +143,15 @@ def maker_of(
         )
     else:
         maker = _registered(base, facts, known)
-    _check(maker, known)
+    if is_checked or maker.is_given:
+        _check(maker, known)
     return maker
+
+
+def checked_lane(maker: EnvMaker) -> AnyEnv:
+    """Make one env to compare it with the facts, and another one for `play`."""
+    _check_made(maker, cast("Mapping[str, Any]", maker.facts["recipe"]))
+    return maker.lane()
 
 
 # Atari.
@@ -203,12 +180,14 @@ def _atari(
         make = partial(_native_env, settings)
         lane, newest_only = make, False
     else:
-        from stepwell.wrappers.atari import atari_env, check_buildable
+        from ...wrappers.atari import atari_env, check_buildable
 
         check_buildable(settings)
         make = partial(atari_env, settings)
         lane = partial(_fused_env, settings) if is_stacked else partial(_unseeded, make)
+        # Of a stack the newest frame is stored: a lane plays faster without stacking.
         newest_only = is_stacked
+    # A version of stepwell that reads the settings otherwise would play another game.
     _compare(settings.recipe(cast("AtariBackend", recorded)), recipe)
     return base(
         make,
@@ -225,6 +204,7 @@ def _atari_settings(recipe: Mapping[str, Any], spec: Spec) -> AtariSettings:
     lacking = [name for name in names if name not in recipe]
     if lacking:
         raise ValueError(f"recipe of make_atari: expected {lacking[0]!r} in it, got none")
+    check_recipe(recipe)
     values = {name: recipe[name] for name in names}
     size = values["size"]
     values["size"] = tuple(size) if isinstance(size, list) else size
@@ -237,11 +217,7 @@ def _atari_settings(recipe: Mapping[str, Any], spec: Spec) -> AtariSettings:
 
 
 def _check_picture(spec: Spec, frame_stack: object, size: object) -> None:
-    """Refuse to make pictures of other sizes than the stored ones, which may be enormous.
-
-    Raises:
-        ValueError: They are others.
-    """
+    """Refuse to make pictures of other sizes than the stored ones, which may be enormous."""
     fields = spec.of_kind("observation")
     shape: tuple[int | None, ...] = fields[0].source_shape if fields else ()
     if frame_stack is None:  # no axis
@@ -253,22 +229,21 @@ def _check_picture(spec: Spec, frame_stack: object, size: object) -> None:
 
 
 def _fused_env(settings: AtariSettings) -> AnyEnv:
-    from stepwell.wrappers.atari_python import FusedAtari  # loads ale-py
+    from ...wrappers.atari_python import FusedAtari  # loads ale-py
 
     return FusedAtari(settings)
 
 
 def _native_env(settings: AtariSettings) -> AnyEnv:
-    from stepwell.wrappers.atari_native import NativeAtari  # loads ale-py
+    from ...wrappers.atari_native import NativeAtari  # loads ale-py
 
     return _OneNative(NativeAtari(settings, 1, 1))
 
 
 class _OneNative(gymnasium.Env[Any, Any]):
-    """A vector env of one Atari game of the native backend, as an env.
+    """A vector env of one Atari game of the native backend, as an env."""
 
-    Its reset of all envs equals the automatic one at the end of an episode.
-    """
+    # Its reset of all envs equals the automatic one at the end of an episode.
 
     def __init__(self, envs: gymnasium.vector.VectorEnv[Any, Any, Any]) -> None:
         self._envs = envs
@@ -297,7 +272,7 @@ class _OneNative(gymnasium.Env[Any, Any]):
 def _nes(
     base: Callable[..., EnvMaker], recipe: Mapping[str, Any], spec: Spec, rom: Rom | None
 ) -> EnvMaker:
-    from stepwell.wrappers.nes.cartridge import Cartridge
+    from ...wrappers.nes.cartridge import Cartridge
 
     known = recipe.get("cartridge")
     cartridge = cast("Mapping[str, Any]", known if isinstance(known, Mapping) else {})
@@ -318,6 +293,7 @@ def _nes(
             "the episodes begin at snapshots, of which the store has only fingerprints: expected "
             "boot scripts; say how to make one env (env=..., --env module:callable)"
         )
+    check_recipe(recipe)
     size = None if recipe.get("ram_obs") else recipe.get("size")
     _check_picture(spec, recipe.get("frame_stack"), tuple(size) if isinstance(size, list) else size)
     make = partial(_nes_env, read, dict(recipe))
@@ -325,10 +301,11 @@ def _nes(
 
 
 def _nes_env(cartridge: Any, recipe: Mapping[str, Any]) -> AnyEnv:
-    from stepwell.wrappers.nes.env import NesEnv
-    from stepwell.wrappers.nes.ram_map.game import Game
-    from stepwell.wrappers.nes.vector import PictureSettings, with_wrappers
+    from ...wrappers.nes.env import NesEnv
+    from ...wrappers.nes.ram_map.game import Game
+    from ...wrappers.nes.vector import PictureSettings, with_wrappers
 
+    # JSON has lists where the settings are tuples.
     def pair(value: Any) -> Any:
         return tuple(value) if isinstance(value, list) else value
 
@@ -391,6 +368,15 @@ def _given(env: EnvSource) -> Callable[[], AnyEnv]:
     return cast("Callable[[], AnyEnv]", found)
 
 
+def _names_recorded(env: str, facts: Mapping[str, object]) -> bool:
+    """The user names the module that registers the env of the facts; it is imported."""
+    module, colon, name = env.rpartition(":")
+    if not (colon and module and name == recorded_id(facts)):
+        return False
+    find_spec(env)
+    return True
+
+
 def _registered(
     base: Callable[..., EnvMaker], facts: Mapping[str, object], recipe: Mapping[str, Any]
 ) -> EnvMaker:
@@ -403,12 +389,26 @@ def _registered(
             "vectorization_mode='sync'"
         )
     if not isinstance(text, str):
-        raise ValueError(f"{_why_no_spec(recipe)}; {_CURE}")
-    make = partial(gymnasium.make, _checked_spec(text))
+        raise ValueError(f"{_why_no_spec(recipe)}; {CURE}")
+    make = partial(_made_of, checked_spec(text, facts.get("env_module")))
     return base(make, partial(_unseeded, make))
 
 
-_CURE = "say how to make one env (env=..., --env module:callable)"
+def _made_of(spec: EnvSpec) -> AnyEnv:
+    """The env of a spec; stores of earlier versions have its tuples as lists."""
+    try:
+        return gymnasium.make(spec)
+    except Exception:
+        kwargs = {name: _as_tuple(value) for name, value in spec.kwargs.items()}
+        if kwargs == spec.kwargs:
+            raise
+        with contextlib.suppress(Exception):
+            return gymnasium.make(dataclasses.replace(spec, kwargs=kwargs))
+        raise
+
+
+def _as_tuple(value: object) -> object:
+    return tuple(map(_as_tuple, value)) if isinstance(value, list) else value
 
 
 def _why_no_spec(recipe: Mapping[str, Any]) -> str:
@@ -426,86 +426,6 @@ def _why_no_spec(recipe: Mapping[str, Any]) -> str:
     )
 
 
-def _checked_spec(text: str) -> EnvSpec:
-    """The env spec of a file, of which only registered ids and known wrappers are accepted.
-
-    Raises:
-        ValueError: It names something else.
-    """
-    try:
-        found = EnvSpec.from_json(text)
-    except Exception as error:  # of any kind, as the text is
-        raise ValueError(
-            f"env spec: expected one of gymnasium's, got {text[:80]!r} ({type(error).__name__}); "
-            f"{_CURE}"
-        ) from None
-    if ":" in found.id:
-        raise ValueError(f"env spec: expected a plain id, got {found.id!r}; {_CURE}")
-    try:
-        known = find_spec(found.id)
-    except ValueError as error:
-        raise ValueError(f"{error}; or import what registers it, or {_CURE}") from None
-    if known.entry_point != found.entry_point:
-        raise ValueError(
-            f"env {found.id}: expected the entry point {known.entry_point!r}, under which it is "
-            f"registered, got {found.entry_point!r}; {_CURE}"
-        )
-    if not isinstance(found.kwargs, dict):
-        raise ValueError(f"env {found.id}: expected arguments in a dict, got {found.kwargs!r}")
-    kwargs = {**found.kwargs}
-    if kwargs.get("render_mode") == "human":
-        del kwargs["render_mode"]
-    steps = found.max_episode_steps
-    if not (steps is None or isinstance(steps, int)):
-        raise ValueError(f"env {found.id}: expected whole max_episode_steps, got {steps!r}")
-    return dataclasses.replace(
-        known,
-        kwargs=kwargs,
-        max_episode_steps=steps,
-        order_enforce=bool(found.order_enforce),
-        disable_env_checker=True,
-        additional_wrappers=tuple(map(_checked_wrapper, found.additional_wrappers)),
-    )
-
-
-def _checked_wrapper(wrapper: WrapperSpec) -> WrapperSpec:
-    """The wrapper, if it is one of Gymnasium's or Stepwell's that only changes what envs return."""
-    from gymnasium import wrappers as gymnasiums
-
-    from stepwell import wrappers as ours
-
-    module, _, name = str(wrapper.entry_point).partition(":")
-    owner = {"gymnasium": gymnasiums, "stepwell": ours}.get(module.partition(".")[0])
-    known: Any = getattr(owner, name, None) if name in getattr(owner, "__all__", ()) else None
-    is_wrapper = isinstance(known, type) and issubclass(known, gymnasium.Wrapper)
-    places = (known.__module__, owner.__name__) if is_wrapper and owner is not None else ()
-    if module not in places or name in _WRITERS:
-        raise ValueError(
-            f"the store names the wrapper {wrapper.entry_point!r}: expected one of "
-            f"gymnasium.wrappers or stepwell.wrappers that neither writes nor draws; {_CURE}"
-        )
-    if name in _REMEMBERING:
-        raise ValueError(
-            f"the wrapper {name} goes on from episode to episode, also over those that were not "
-            f"recorded: expected wrappers that begin anew at a reset; {_CURE}"
-        )
-    if not isinstance(wrapper.kwargs, dict):
-        raise ValueError(
-            f"the wrapper {name} did not record its arguments: expected them in a dict; {_CURE}"
-        )
-    numbers = [one for value in wrapper.kwargs.values() for one in _numbers(value)]
-    if name in _SIZED and max(numbers, default=0) > _LARGEST_SIZE:
-        raise ValueError(
-            f"the wrapper {name}: expected sizes up to {_LARGEST_SIZE}, got {max(numbers)}; {_CURE}"
-        )
-    return wrapper
-
-
-def _numbers(value: object) -> Sequence[float]:
-    parts = value if isinstance(value, list | tuple) else (value,)
-    return [one for one in parts if isinstance(one, int | float)]
-
-
 def _unseeded(make: Callable[[], AnyEnv]) -> AnyEnv:
     """An env whose resets draw no seed of their own: episodes begin with the seeds of the store."""
     env = make()
@@ -518,11 +438,17 @@ def _unseeded(make: Callable[[], AnyEnv]) -> AnyEnv:
 
 
 def _check(maker: EnvMaker, recipe: Mapping[str, Any]) -> None:
-    """Make an env, and compare it with the facts.
+    """Make an env, and compare it with the facts."""
+    if maker.is_given:
+        _check_made(maker, recipe)
+        return
+    try:
+        call_in_bounds(partial(_check_made, maker, recipe))
+    except Unprovable as error:
+        raise ValueError(f"the env cannot be made again: {error}") from None
 
-    Raises:
-        ValueError: It cannot be made, or differs.
-    """
+
+def _check_made(maker: EnvMaker, recipe: Mapping[str, Any]) -> None:
     env = _made(maker)
     try:
         _check_spaces(maker, env)
@@ -539,9 +465,9 @@ def _made(maker: EnvMaker) -> AnyEnv:
     except ImportError:
         raise
     except Exception as error:
-        what = " ".join(f"{type(error).__name__}: {error}".split())
+        what = " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST_ERROR]
         raise ValueError(
-            f"the env cannot be made again: expected no error, got {what}; {_CURE}"
+            f"the env cannot be made again: expected no error, got {what}; {CURE}"
         ) from error
     if not isinstance(env, gymnasium.Env):
         raise ValueError(f"env: expected a function that makes an env, got {type(env).__name__}")
@@ -553,7 +479,7 @@ def _check_recipe(env: AnyEnv, stored: Mapping[str, Any]) -> None:
         now = dict(cast("Mapping[str, Any]", env.metadata["stepwell"]))
         now["cartridge"] = {**now["cartridge"], "name": stored["cartridge"].get("name")}
     elif stored.get("maker") == "make_vec":
-        from stepwell.wrappers.recipe import recipe_of  # loads all of gymnasium's wrappers
+        from ...wrappers.recipe import recipe_of  # loads all of gymnasium's wrappers
 
         now = recipe_of(env, None)
     else:
@@ -566,17 +492,14 @@ def _check_recipe(env: AnyEnv, stored: Mapping[str, Any]) -> None:
 
 
 def _compare(made: Mapping[str, Any], stored: Mapping[str, Any]) -> None:
-    """Refuse an env of another recipe than the recorded one.
-
-    Raises:
-        ValueError: With the first difference.
-    """
+    """Refuse an env of another recipe than the recorded one, with the first difference."""
     now = cast("dict[str, Any]", json.loads(json.dumps(made)))
     for key in sorted({*now, *stored} - {*_FREE}):
         if _plain(now.get(key)) != _plain(stored.get(key)):
             raise ValueError(
-                f"the env that can be made again differs from the recorded one: expected {key} "
-                f"{stored.get(key)!r}, got {now.get(key)!r}; {_CURE}"
+                f"the env that can be made again differs from the recorded one: expected "
+                f"{key[:_LONGEST_KEY]} {shortened(stored.get(key))}, got "
+                f"{shortened(now.get(key))}; {CURE}"
             )
 
 
@@ -605,22 +528,17 @@ def _check_spaces(maker: EnvMaker, env: AnyEnv) -> None:
         for name, space in pairs:
             stored_space, made = stored_spaces.get(name), space_to_json(space)
             if stored_space is not None and json.dumps(stored_space) != json.dumps(made):
-                raise _other(f"{name} space", _short(stored_space), _short(made))
+                raise _other(f"{name} space", shortened(stored_space), shortened(made))
 
 
 def _form(field: Field) -> tuple[str, tuple[int, ...]]:
     return field.dtype, field.source_shape
 
 
-def _short(value: object) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 200 else f"{text[:200]}..."
-
-
 def _other(name: str, expected: object, got: object) -> ValueError:
     return ValueError(
         f"the env that can be made again differs from the recorded one: expected {name} "
-        f"{expected}, got {got}; {_CURE}"
+        f"{expected}, got {got}; {CURE}"
     )
 
 
@@ -652,18 +570,19 @@ def _differences(facts: Mapping[str, object]) -> list[str]:
     from importlib.metadata import PackageNotFoundError, version  # loads in some 10 ms
 
     found: list[str] = []
-    versions = facts.get("versions")
-    for name, was in sorted(versions.items()) if isinstance(versions, Mapping) else ():
+    stored = facts.get("versions")
+    versions = cast("Mapping[str, Any]", stored if isinstance(stored, Mapping) else {})
+    for name, was in sorted(versions.items())[:_MOST_VERSIONS]:  # each is looked for on disk
         try:
             now = version(str(name))
         except (PackageNotFoundError, ValueError):
             now = "not installed"
         if was != now:
-            found.append(f"{name} {was}, now {now}")
+            found.append(f"{name} {was!s:.80}, now {now}")
     machine = facts.get("machine")
     if isinstance(machine, Mapping):
         for name, now in machine_facts().items():
             was = machine.get(name)
             if was is not None and was != now:
-                found.append(f"{name} {was}, now {now}")
+                found.append(f"{name} {was!s:.80}, now {now}")
     return found

@@ -10,17 +10,23 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 
-from stepwell.buffers import Chunk, End, SequenceReplayBuffer
-from stepwell.buffers.progress import Progress, check_progress, progress_function
-from stepwell.buffers.provenance.chains import Chain, Play, chains_of
-from stepwell.buffers.storage.joined import ID_BITS, JoinedStorage
-from stepwell.buffers.storage.protocol import Storage
-from stepwell.buffers.whole_numbers import check_whole, whole_number
-from stepwell.collectors.simulation.player import PlayedRows, Player, play, played_status
-from stepwell.collectors.simulation.remake import AtariBackend, EnvMaker, EnvSource, maker_of
+from ...buffers import Chunk, End, SequenceReplayBuffer, Unprovable
+from ...buffers.progress import Progress, check_progress, progress_function
+from ...buffers.provenance.chains import Chain, Play, chains_of
+from ...buffers.storage.joined import ID_BITS, JoinedStorage
+from ...buffers.storage.protocol import Storage
+from ...buffers.whole_numbers import check_whole, whole_number
+from .player import (
+    PlayedRows,
+    Player,
+    check_repeats,
+    play,
+    played_status,
+)
+from .remake import AtariBackend, EnvMaker, EnvSource, maker_of
 
 if TYPE_CHECKING:
-    from stepwell.wrappers.nes.env import Rom
+    from ...wrappers.nes.env import Rom
 
 __all__ = ["Comparison", "EpisodeProof", "Resimulation", "resimulate"]
 
@@ -37,7 +43,8 @@ class EpisodeProof:
         episode: Id of the episode.
         rows: Number of its stored rows.
         reason: ``"equal"``: every row is what the env showed; ``"differs"``: a row is not;
-            ``"unreachable"``: it cannot be played again.
+            ``"unreachable"``: it cannot be played again, or the env ignores its seed, so that it
+            shows other rows each time.
         first_difference: Name of the field and index of the row in the episode, where it differs.
             The field is ``"end"`` where only the flags of an end do, and ``"env"`` where the env
             raised an error.
@@ -74,7 +81,7 @@ def resimulate(
     by bit; a NaN equals a NaN. Extras of the policy cannot be compared.
 
     Episodes without a seed of their own follow those before them in their env, which are played,
-    too. Where these are not stored, nor their actions, an episode is unreachable.
+    too. Where these are not stored, an episode is unreachable.
 
     Args:
         replay: The replay.
@@ -86,7 +93,7 @@ def resimulate(
         rom: The cartridge of NES games: a path, or the file's bytes.
         backend: Play Atari games on this backend, ``"native"`` or ``"python"``; None is the
             recorded one.
-        progress: True shows a line in a terminal, a bar in a notebook, or a line of text every 30
+        progress: True shows a line in a terminal or in a notebook, or a line of text every 30
             seconds where there is neither. Or a function that is called with the env steps played
             so far, and those of all episodes.
 
@@ -121,19 +128,7 @@ def resimulate(
 
 
 class Resimulation(Iterator[EpisodeProof]):
-    """The iterator of `resimulate`.
-
-    Args:
-        plan: The episodes.
-        jobs: Chains of the same envs, with the maker of these.
-        lanes: As in `resimulate`.
-        progress: As in `resimulate`.
-
-    Attributes:
-        makers: Makers of the envs that are played.
-        episodes: Number of episodes that are to be proved.
-        steps: Env steps that are played for them.
-    """
+    """The iterator of `resimulate`."""
 
     def __init__(
         self,
@@ -142,8 +137,9 @@ class Resimulation(Iterator[EpisodeProof]):
         lanes: int | None,
         progress: Progress[int, int],
     ) -> None:
-        self.makers = [maker for _, maker in jobs]
-        self.episodes = len(plan.wanted)
+        self.makers = [maker for _, maker in jobs]  # of the envs that are played
+        self.episodes = len(plan.wanted)  # number of them that are to be proved
+        # Env steps that are played for them
         self.steps = sum(chain.steps for chains, _ in jobs for chain in chains)
         self._proofs = self._run(plan, jobs, lanes, progress)
 
@@ -176,8 +172,14 @@ class Resimulation(Iterator[EpisodeProof]):
             for chains, maker in jobs:
                 report = None if function is None else partial(self._report, function, before)
                 playable = [one for one in map(partial(_playable, maker), chains) if one.plays]
-                with play(playable, maker, lanes, report) as player:
-                    yield from _proofs(player, maker, plan)
+                done: set[int] = set()
+                try:
+                    with play(playable, maker, lanes, report) as player:
+                        for proof in _proofs(player, maker, plan):
+                            done.add(proof.episode)
+                            yield proof
+                except Unprovable as error:
+                    yield from _left(playable, plan, done, str(error))
                 for chain in chains:
                     yield from _not_playable(chain, maker, plan)
                 before += sum(chain.steps for chain in chains)
@@ -201,7 +203,7 @@ class _Plan:
         for number, part in enumerate(parts):
             chains, unreachable = chains_of(part)
             self._chains += chains
-            found = [one.episode for chain in chains for one in chain.plays if one.episode]
+            found = [one.episode for chain in chains for one in chain.plays]
             for episode in [*found, *(one.episode for one in unreachable)]:
                 self._ids[id(episode)] = (number << ID_BITS) + episode.id
             lost += [
@@ -214,12 +216,12 @@ class _Plan:
         self.unreachable = [proof for proof in lost if proof.episode in self.wanted]
 
     def id_of(self, one: Play) -> int:
-        """Id of the episode of a play with stored rows."""
+        """Id of the episode of a play."""
         return self._ids[id(one.episode)]
 
     def is_wanted(self, one: Play) -> bool:
-        """The episode is stored, and to be proved."""
-        return one.episode is not None and self.id_of(one) in self.wanted
+        """The episode is to be proved."""
+        return self.id_of(one) in self.wanted
 
     def by_env(self) -> list[tuple[Mapping[str, object], list[Chain]]]:
         """Chains of the same envs, with the facts of one of their sessions."""
@@ -236,11 +238,7 @@ class _Plan:
 
 
 def _chosen(ids: set[int], episodes: Iterable[int] | None, sample: int | None) -> set[int]:
-    """The ids that are asked for.
-
-    Raises:
-        ValueError: There is no such episode, or ``sample`` is no whole number >= 1.
-    """
+    """The ids that are asked for, all of them stored."""
     if episodes is not None:
         asked = {whole_number("episodes", one, 0) for one in episodes}
         unknown = sorted(asked - ids)
@@ -266,22 +264,28 @@ def _playable(maker: EnvMaker, chain: Chain) -> Chain:
 def _not_playable(chain: Chain, maker: EnvMaker, plan: _Plan) -> Iterator[EpisodeProof]:
     why = "the no-ops before it, or before one that leads to it, were not counted"
     for one in chain.plays[len(_playable(maker, chain).plays) :]:
-        if plan.is_wanted(one) and one.episode is not None:
+        if plan.is_wanted(one):
+            yield EpisodeProof(plan.id_of(one), one.episode.rows, "unreachable", None, why)
+
+
+def _left(chains: Iterable[Chain], plan: _Plan, done: set[int], why: str) -> Iterator[EpisodeProof]:
+    """The episodes that were not done when their env turned out to be one that proves nothing."""
+    for one in (one for chain in chains for one in chain.plays if plan.is_wanted(one)):
+        if plan.id_of(one) not in done:
             yield EpisodeProof(plan.id_of(one), one.episode.rows, "unreachable", None, why)
 
 
 def _proofs(player: Player, maker: EnvMaker, plan: _Plan) -> Iterator[EpisodeProof]:
     """Compare all rows that the player hands out."""
+    is_checked = False
     comparisons: dict[int, Comparison] = {}
     for rows in player:
         one = rows.play
-        assert one.episode is not None
         comparison = comparisons.get(id(one))
         if comparison is None:
             comparison = comparisons[id(one)] = Comparison(one, maker, player.piece_rows)
         difference, why = comparison.compare(rows)
-        is_lost = difference is None and bool(rows.why)
-        if difference is None and not is_lost:
+        if difference is None:
             if rows.is_last:
                 del comparisons[id(one)]
                 if plan.is_wanted(one):
@@ -291,9 +295,11 @@ def _proofs(player: Player, maker: EnvMaker, plan: _Plan) -> Iterator[EpisodePro
             continue
         del comparisons[id(one)]
         player.skip(rows.chain)
+        if not is_checked:
+            check_repeats(rows.chain, maker, rows)
+            is_checked = True
         if plan.is_wanted(one):
-            reason: Reason = "unreachable" if is_lost else "differs"
-            yield EpisodeProof(plan.id_of(one), one.episode.rows, reason, difference, why)
+            yield EpisodeProof(plan.id_of(one), one.episode.rows, "differs", difference, why)
         yield from _after(rows, plan)
 
 
@@ -303,21 +309,16 @@ def _after(rows: PlayedRows, plan: _Plan) -> Iterator[EpisodeProof]:
     place = next(k for k, one in enumerate(plays) if one is rows.play)
     why = f"episode {plan.id_of(rows.play)}, which leads to it, differs"
     for one in plays[place + 1 :]:
-        if plan.is_wanted(one) and one.episode is not None:
+        if plan.is_wanted(one):
             yield EpisodeProof(plan.id_of(one), one.episode.rows, "unreachable", None, why)
 
 
 class Comparison:
-    """Compares the stored rows of an episode with those that were played, piece by piece.
+    """Compares the stored rows of an episode with those that were played, piece by piece."""
 
-    Args:
-        one: The episode.
-        maker: Makes its envs.
-        piece_rows: Rows of each piece but the last.
-    """
+    # All pieces have ``piece_rows`` rows, but the last.
 
     def __init__(self, one: Play, maker: EnvMaker, piece_rows: int) -> None:
-        assert one.episode is not None
         spec = maker.spec
         self._end = one.end
         self._last_row = one.steps
@@ -368,12 +369,7 @@ class Comparison:
 
 
 def first_difference(stored: np.ndarray, played: np.ndarray) -> int | None:
-    """Index of the first row [n, ...] that differs, None for none; a NaN equals a NaN.
-
-    Example:
-        >>> first_difference(np.array([1.0, np.nan, 0.0]), np.array([1.0, np.nan, -0.0]))
-        2
-    """
+    """Index of the first row [n, ...] that differs, or None; NaN equals NaN, 0.0 not -0.0."""
     if not len(stored):
         return None
     kind = stored.dtype.kind

@@ -33,7 +33,7 @@ def sections() -> Iterator[str]:
     group: Any = typer.main.get_command(commands)
     above = group.make_context("stepwell", [], resilient_parsing=True)
     for name in group.list_commands(above):
-        command = group.get_command(above, name)
+        command = group.resolve_command(above, [name])[1]
         context = type(above)(command, parent=above, info_name=name)
         yield f"## stepwell {name}\n"
         yield from described(command.help)

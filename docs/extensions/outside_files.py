@@ -73,9 +73,11 @@ def relinked(text: str, home: str, folder: str) -> str:
 def programs() -> Iterator[str]:
     """A table of the examples, with the first sentence of each."""
     yield from ("| program | |", "|---|---|")
-    for file in sorted(CHECKOUT.glob("examples/*.py")):
+    folder = CHECKOUT / "examples"
+    for file in [*sorted(folder.glob("*.py")), *sorted(folder.glob("exports/*.py"))]:
         text = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
-        yield f"| [{file.name}](../../examples/{file.name}) | {text.splitlines()[0]} |"
+        name = file.relative_to(folder).as_posix()
+        yield f"| [{name}](../../examples/{name}) | {text.splitlines()[0]} |"
 
 
 def read_notebook(text: str) -> nbformat.NotebookNode:

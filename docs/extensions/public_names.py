@@ -6,11 +6,13 @@ docstrings; each leads to the place that describes it.
 
 from __future__ import annotations
 
+import ast
 import builtins
 import re
 import sys
 from collections import Counter
 from functools import cache
+from pathlib import Path
 from typing import Any, ClassVar
 
 from command_line import PAGE as COMMANDS
@@ -22,7 +24,6 @@ from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util.nodes import make_refnode
 
 NAME = re.compile(r"(?P<name>[A-Za-z_]\w*(\.\w+)*)(?P<call>\(.*\))?", re.DOTALL)
-FOR_CHECKERS = ("DataLoader",)  # of PyTorch: imported for type checkers alone
 COMMAND = re.compile(r"stepwell (?P<name>[a-z]+)\b")
 
 
@@ -136,14 +137,25 @@ def resolve(
     if full:
         entry = objects(env)[full]
         return make_refnode(app.builder, node["refdoc"], entry.docname, entry.node_id, content)
-    known = loaded_names()
+    known = known_names()
     return content if {target.split(".")[0], target.split(".")[-1]} & known else None
 
 
 @cache
-def loaded_names() -> frozenset[str]:
-    """All names that Stepwell's modules define or import, and those of Python itself."""
+def known_names() -> frozenset[str]:
+    """All names that Stepwell's modules define or import, and those of Python itself.
+
+    An optional library may not be installed: what is imported when it is needed, or for type
+    checkers alone, is read from the source.
+    """
     modules = [module for name, module in sys.modules.items() if name.startswith("stepwell")]
     names = {name for module in modules for name in vars(module)}
+    files = [Path(module.__file__ or "") for module in modules]
+    for file in [file for file in files if file.suffix == ".py"]:  # the core is compiled
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                names.add(node.module.partition(".")[0])
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                names |= {(each.asname or each.name).partition(".")[0] for each in node.names}
     top_modules = {name.partition(".")[0] for name in sys.modules}
-    return frozenset(names | top_modules | set(vars(builtins)) | set(FOR_CHECKERS))
+    return frozenset(names | top_modules | set(vars(builtins)))

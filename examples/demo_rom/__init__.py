@@ -14,6 +14,6 @@ Program, pictures and map were written for this folder; none of them is derived 
 """
 
 from demo_rom.memory import RAM, STATE
-from demo_rom.rom import build_rom, game_map, write_demo
+from demo_rom.rom import build_rom, write_demo
 
-__all__ = ["RAM", "STATE", "build_rom", "game_map", "write_demo"]
+__all__ = ["RAM", "STATE", "build_rom", "write_demo"]

@@ -1,5 +1,6 @@
 """Assembly of program, pictures and header into the game's files."""
 
+import shutil
 from pathlib import Path
 from typing import Final
 
@@ -7,7 +8,7 @@ from demo_rom.assembler import assemble
 from demo_rom.memory import RAM
 from demo_rom.tiles import pattern_tables, screens
 
-__all__ = ["build_rom", "game_map", "write_demo"]
+__all__ = ["build_rom", "write_demo"]
 
 _HERE: Final = Path(__file__).parent
 _PRG_START, _PRG_BYTES = 0xC000, 0x4000  # address of the only bank of mapper 0
@@ -37,20 +38,14 @@ def build_rom() -> bytes:
     return header + bytes(prg) + pattern_tables()
 
 
-def game_map() -> str:
-    """Return the game's RAM map in TOML, from which an env computes rewards and episode ends."""
-    return (_HERE / "game.toml").read_text(encoding="utf-8")
-
-
 def write_demo(folder: str | Path) -> tuple[Path, Path]:
-    """Write `game.nes` and `game.toml` into a folder, which is created if necessary.
+    """Write `game.nes` and its RAM map, the folder `game`, into a folder, which is created.
 
     Returns:
-        The paths of the two files.
+        The paths of the two.
     """
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    rom, toml = folder / "game.nes", folder / "game.toml"
+    rom, game = folder / "game.nes", folder / "game"
+    shutil.copytree(_HERE / "game", game, dirs_exist_ok=True)
     rom.write_bytes(build_rom())
-    toml.write_text(game_map(), encoding="utf-8")
-    return rom, toml
+    return rom, game

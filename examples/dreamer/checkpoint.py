@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from .agent import Models
 
@@ -115,7 +116,10 @@ def _load(state: dict[str, Any], models: Models, include_optimizers: bool, where
             f"{where}: expected an agent with optimizers, got one without; give "
             f"include_optimizers=False, or save it with them"
         )
-    nets = {"world_model": models.world_model, "actor_critic_model": models.actor_critic}
+    nets: dict[str, nn.Module] = {
+        "world_model": models.world_model,
+        "actor_critic_model": models.actor_critic,
+    }
     for name, net in nets.items():  # check all of them before any is changed
         _check_sizes(net.state_dict(), state[name], where)
     for name, net in nets.items():

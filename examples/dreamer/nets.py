@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -46,8 +46,9 @@ def mlp(inputs: int, width: int, blocks: int, outputs: int | None = None) -> nn.
 
 def zero_last(layers: nn.Sequential) -> nn.Sequential:
     """Zero the last layer in place, so that the first predictions are 0, and return the layers."""
-    nn.init.zeros_(layers[-1].weight)  # type: ignore[arg-type]
-    nn.init.zeros_(layers[-1].bias)  # type: ignore[arg-type]
+    last: Any = layers[-1]
+    nn.init.zeros_(last.weight)
+    nn.init.zeros_(last.bias)
     return layers
 
 

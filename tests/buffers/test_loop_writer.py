@@ -277,6 +277,7 @@ def options() -> dict[str, Any]:
     return {"info": {"lives": -1}, "extras": {"value": np.float32(0)}}
 
 
+@pytest.mark.proof
 @settings(max_examples=60, deadline=None)
 @given(
     draw=st.data(),
@@ -357,6 +358,7 @@ def transitions(episodes: list[Episode]) -> list[tuple[float, int, float, float]
     return found
 
 
+@pytest.mark.proof
 @settings(max_examples=60, deadline=None)
 @given(draw=st.data(), on_disk=st.booleans(), chunk_rows=st.sampled_from((1, 2, 3, 16)))
 def test_no_step_is_lost_where_others_store_episodes_meanwhile(
@@ -539,6 +541,7 @@ def test_a_writer_that_is_dropped_stores_its_rows() -> None:
     replay.writer(PLAIN).close()  # nothing is open
 
 
+@pytest.mark.proof
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_process_leaves_the_rows_to_the_first_one() -> None:
     replay = SequenceReplayBuffer(seed=0)
@@ -557,6 +560,7 @@ def test_a_forked_process_leaves_the_rows_to_the_first_one() -> None:
     assert replay.steps == 3
 
 
+@pytest.mark.proof
 def test_the_end_of_the_process_stores_the_rows(tmp_path: Path) -> None:
     code = f"""
 import numpy as np, stepwell as sw
@@ -571,6 +575,7 @@ for t in range(5):
         assert replay.steps == 5
 
 
+@pytest.mark.proof
 def test_a_killed_process_keeps_what_was_flushed(tmp_path: Path) -> None:
     code = f"""
 import os, signal, numpy as np, stepwell as sw
@@ -705,6 +710,7 @@ def test_the_rows_may_be_those_of_an_env_a_vector_env_or_the_replay() -> None:
         ((PLAIN[:1],), TypeError, ["pair", "Box"]),
         ((None,), ValueError, ["empty"]),
         ((PLAIN, 0), ValueError, ["num_envs", "0"]),
+        ((PLAIN, 100_000_000), ValueError, ["num_envs", "100000000"]),
         ((PLAIN, 1, {"flush_seconds": -1}), ValueError, ["flush_seconds", "-1"]),
         ((PLAIN, 1, {"metadata": {"seed": 3}}), ValueError, ["seed"]),
         ((PLAIN, 1, {"metadata": {"arm": object()}}), TypeError, ["metadata", "object"]),
@@ -737,8 +743,8 @@ def zero(value: float = 0) -> np.ndarray:
         ({"next_observation": np.zeros(1)}, SpecMismatch, ["observation", "float64"]),
         ({"action": 0.5}, SpecMismatch, ["action", "int64", "float64"]),
         ({"reward": "much"}, SpecMismatch, ["reward", "numbers"]),
-        ({"reward": [1.0]}, SpecMismatch, ["reward", "()", "(1,)"]),
-        ({"terminated": 1}, ValueError, ["terminated", "bool"]),
+        ({"reward": [1.0, 2.0]}, SpecMismatch, ["reward", "()", "(2,)"]),
+        ({"terminated": 2}, ValueError, ["terminated", "bool"]),
         ({"terminated": True, "next_observation": None}, ValueError, ["env 0", OBSERVED.name]),
         ({"env_ids": 1}, ValueError, ["env_ids", "1"]),
         ({"env_ids": [0, 0]}, ValueError, ["env_ids", "[0, 0]"]),
@@ -927,3 +933,61 @@ def test_facts_of_an_episode_are_those_given_where_it_begins() -> None:
     found = {(e.stream, e.metadata["stream_episode"]): e.metadata for e in replay.iter_episodes()}
     facts = {key: (each["robot"], each.get("task")) for key, each in found.items()}
     assert facts == {(0, 0): ("arm", None), (1, 0): ("arm", "door"), (0, 1): ("leg", None)}
+
+
+def test_arrays_of_one_number_are_numbers() -> None:
+    replay = SequenceReplayBuffer()
+    start = np.zeros(1, np.float32)
+    with replay.writer(PLAIN) as writer:
+        writer.add(start, 0, np.array([1.5]), start + 1, 0, np.array([False]))
+        writer.add(start + 1, 0, np.array([[2.5]]), start + 2, np.array([1]), False)
+    (episode,) = replay.iter_episodes()
+    assert (episode.reward.tolist(), episode.end) == ([0, 1.5, 2.5], End.TERMINATED)
+
+
+MASKED = np.ma.array([0.0], mask=[True], dtype=np.float32)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"observation": MASKED}, "observation.*masked"),
+        ({"next_observation": MASKED}, "observation.*masked"),
+        ({"reward": MASKED}, "reward.*masked"),
+        ({"reward": None}, "reward.*object"),
+        ({"reward": "1.5"}, "reward.*<U3"),
+        ({"reward": [1.0, 2.0]}, r"reward.*\(2,\)"),
+        ({"terminated": [False, False]}, r"terminated.*\(2,\)"),
+        ({"terminated": 2}, "terminated.*int64"),
+        ({"truncated": "False"}, "truncated.*<U5"),
+        ({"truncated": None}, "truncated.*object"),
+        ({"info": {"speed": MASKED}}, "speed.*masked"),
+    ],
+)
+def test_values_that_would_be_stored_as_others_are_refused(
+    changed: dict[str, Any], words: str
+) -> None:
+    replay = SequenceReplayBuffer()
+    start = np.zeros(1, np.float32)
+    row = {
+        "observation": start,
+        "action": 0,
+        "reward": 1.0,
+        "next_observation": start + 1,
+        "terminated": False,
+        "truncated": False,
+        **changed,
+    }
+    with replay.writer(PLAIN, info={"speed": start}) as writer:
+        with pytest.raises((ValueError, SpecMismatch), match=words):
+            writer.add(**row)
+    assert replay.steps == 0
+
+
+def test_an_episode_with_masked_values_is_refused() -> None:
+    replay = SequenceReplayBuffer()
+    observation = np.ma.array(np.zeros((3, 1)), mask=[[False], [True], [False]], dtype=np.float32)
+    with replay.writer(PLAIN) as writer:
+        with pytest.raises(SpecMismatch, match=r"observation.*masked"):
+            writer.add_episode(observation, np.zeros(2, np.int64), np.ones(2), terminated=True)
+    assert replay.steps == 0

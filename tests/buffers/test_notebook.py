@@ -164,6 +164,7 @@ def test_returns_are_those_of_the_newest_episodes(
     assert (f"the newest {len(wanted)} episodes" if len(wanted) > 1 else "newest episode") in shown
 
 
+@pytest.mark.proof
 def test_few_rows_of_a_large_store_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     storage = MemoryStorage(SCREEN)
     for episode in range(20):
@@ -317,6 +318,7 @@ shapes = st.one_of(
 )
 
 
+@pytest.mark.proof
 @given(
     shapes=st.lists(shapes, min_size=1, max_size=4),
     dtype=st.sampled_from(["uint8", "bool", "float32", "int16"]),

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -422,3 +426,67 @@ def test_refresh_needs_a_read_only_store(tmp_path: Path) -> None:
     ):
         replay.refresh()
     assert not filled().refresh()
+
+
+# --- what a closed replay holds ---
+
+
+def held(folder: Path) -> list[str]:
+    """Files below a folder that this process has mapped or open."""
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    opened = []
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            opened.append(os.readlink(f"/proc/self/fd/{number}"))
+    return [name for name in (*maps, *opened) if str(folder) in name]
+
+
+def stored_pictures(path: Path, seed: int = 0) -> Path:
+    """A store of rows that are mapped when they are drawn."""
+    noise = np.random.default_rng(seed)
+    space = spaces.Box(0, 255, (16, 16), np.uint8)
+    with (
+        SequenceReplayBuffer(path, seed=0) as replay,
+        replay.writer((space, spaces.Discrete(2))) as writer,
+    ):
+        pictures = noise.integers(0, 256, (200, 16, 16), np.uint8)
+        for step in range(199):
+            writer.add(pictures[step], 0, 0.0, pictures[step + 1], step % 50 == 49, False)
+    return path
+
+
+OPENED: dict[str, Any] = {
+    "writing": SequenceReplayBuffer,
+    "read-only": lambda path: SequenceReplayBuffer.open(path, read_only=True),
+    "joined": lambda path: SequenceReplayBuffer.open([path, stored_pictures(path / "../b")]),
+}
+USES: dict[str, Any] = {
+    "sequences": lambda replay: replay.sample_sequences(4, 8).observation,
+    "transitions": lambda replay: replay.sample_transitions(4).observation,
+    "episodes": lambda replay: replay.sample_episodes(2).observation,
+    "where": lambda replay: replay.sample_transitions(4, where=lambda _: True).observation,
+    "epoch": lambda replay: next(iter(replay.epoch(Transitions(8)))).observation,
+    "loader": lambda replay: next(replay.loader(Transitions(8))).observation,
+    "read": lambda replay: next(iter(replay.iter_episodes())).observation,
+    "field": lambda replay: replay.field_rows("observation", np.arange(4)),
+}
+
+
+@pytest.mark.proof
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="no /proc")
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("way", OPENED)
+def test_a_closed_replay_holds_no_file_and_its_batches_stay_valid(
+    way: str, use: str, tmp_path: Path
+) -> None:
+    replay = OPENED[way](stored_pictures(tmp_path / "a"))
+    drawn = USES[use](replay)
+    before = drawn.copy()
+    assert held(tmp_path)
+    replay.close()
+    gc.collect()
+    assert not held(tmp_path)
+    shutil.rmtree(tmp_path / "a")
+    assert (drawn == before).all()
+    with pytest.raises(ValueError, match=r"closed"):
+        replay.sample_transitions(4)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import signal
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
 
+import stepwell as sw
 from stepwell.buffers.row_guard import RowGuard
 from stepwell.collectors.interrupt import InterruptGuard
 
@@ -155,3 +160,87 @@ def test_in_another_thread_nothing_is_installed() -> None:
     thread.join()
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     guard.remove()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_of_the_system_is_handled_as_ctrl_c(guard: RowGuard, number: int) -> None:
+    done: list[int] = []
+    with pytest.raises(KeyboardInterrupt, match=signal.Signals(number).name):  # noqa: PT012
+        with guard:
+            signal.raise_signal(number)
+            done.append(1)
+        done.append(2)
+    assert done == [1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_handler_of_the_program_for_it_stays(number: int) -> None:
+    came: list[int] = []
+    before = signal.signal(number, lambda number, frame: came.append(number))
+    guard = RowGuard()
+    try:
+        guard.install()
+        with guard, InterruptGuard():
+            signal.raise_signal(number)
+        guard.remove()
+        signal.raise_signal(number)
+    finally:
+        signal.signal(number, before)
+    assert came == [number, number]
+
+
+def test_a_forked_process_ends_when_it_is_told_to(guard: RowGuard) -> None:
+    fork = multiprocessing.get_context("fork")
+    with InterruptGuard():
+        process = fork.Process(target=time.sleep, args=(60,))
+        process.start()
+    process.terminate()
+    process.join(30)
+    assert process.exitcode == -signal.SIGTERM
+
+
+LOOPS = {
+    "record": """
+with sw.record(gym.make("CartPole-v1"), "a") as env:
+    env.reset(seed=0)
+    for step in range(7):
+        env.step(step % 2)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(60)
+""",
+    "writer": """
+with sw.SequenceReplayBuffer("a") as replay:
+    writer = replay.writer(gym.make("CartPole-v1"))
+    for step in range(7):
+        now, then = np.full((2, 4), [[step], [step + 1]], np.float32)
+        writer.add(now, 0, 1.0, then, False, False)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(60)
+""",
+    "sb3": """
+from stepwell.buffers.dropin.sb3 import ReplayBuffer
+space = gym.spaces.Box(0, 9, (1,))
+buffer = ReplayBuffer(100, space, space, "cpu", path="a")
+for step in range(7):
+    one = np.full((1, 1), step, np.float32)
+    buffer.add(one, one + 1, one, np.ones(1), np.zeros(1), [{}])
+os.kill(os.getpid(), signal.SIGTERM)
+time.sleep(60)
+""",
+}
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("name", LOOPS)
+def test_a_loop_that_is_told_to_end_keeps_its_rows(name: str) -> None:
+    if name == "sb3":
+        pytest.importorskip("stable_baselines3")
+    head = "import os, signal, time\nimport gymnasium as gym\nimport numpy as np\n"
+    code = f"{head}import stepwell as sw\n{LOOPS[name]}"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == -signal.SIGINT, done.stderr
+    assert "KeyboardInterrupt: SIGTERM" in done.stderr
+    with sw.SequenceReplayBuffer.open("a", read_only=True) as replay:
+        assert replay.steps == 7

@@ -149,6 +149,7 @@ def payload(storage: MemoryStorage, position: int) -> bytes:
     return np.asarray(buffer)[origin : origin + nbytes].tobytes()
 
 
+@pytest.mark.proof
 @given(
     st.data(),
     st.sampled_from(SPECS),
@@ -324,6 +325,7 @@ def test_replaced_rows_of_a_chunk_are_what_is_stored() -> None:
     assert storage._slabs[-1].memory is not None
 
 
+@pytest.mark.proof
 def test_memory_is_used_again_when_nothing_refers_to_it() -> None:
     spare = SpareMemory(1 << 20)
     first = memories.RowMemory(spare)
@@ -339,6 +341,7 @@ def test_memory_is_used_again_when_nothing_refers_to_it() -> None:
     assert memories.RowMemory(spare).address == address
 
 
+@pytest.mark.proof
 def test_little_memory_is_held_ready() -> None:
     spare = SpareMemory(30 << 20)
     held = [memories.RowMemory(spare) for _ in range(9)]
@@ -353,6 +356,7 @@ def test_little_memory_is_held_ready() -> None:
     assert memory.data.nbytes == 30 << 20
 
 
+@pytest.mark.proof
 def test_a_full_replay_fills_the_memory_that_it_evicts() -> None:
     storage = MemoryStorage(SPECS[0], capacity=640)
     buffer = EpisodeBuffer(SPECS[0], 1, chunk_rows=40)
@@ -396,6 +400,7 @@ def test_three_episodes_of_one_memory_stay_there(spec: Spec) -> None:
     loop.check()
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("which", [0, 2])
 def test_metadata_that_just_fits_and_that_does_not(which: int) -> None:
     """Of the first and of the last of three episodes in a memory."""

@@ -187,6 +187,7 @@ def test_flags_distinguish_the_four_kinds_of_ends(end: End) -> None:
     )
 
 
+@pytest.mark.proof
 @given(st.integers(1, 5), st.integers(17, 60), st.integers(0, 10**6))
 @settings(max_examples=examples(15))
 def test_no_window_crosses_the_write_head(length: int, capacity: int, seed: int) -> None:

@@ -17,6 +17,7 @@ from hypothesis.extra import numpy as hnp
 
 import stepwell as sw
 from stepwell.buffers.space_json import space_from_json, space_to_json
+from stepwell.wrappers.recipe import read_spec
 
 SHAPES = st.sampled_from([(), (1,), (3,), (2, 3)])
 
@@ -114,6 +115,7 @@ def test_spaces_larger_than_the_rows_are_left_out() -> None:
     assert "spaces" not in replay.sessions[0]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("backend", ["native", "python"])
 def test_an_atari_env_can_be_made_again_from_its_spec(backend: Any) -> None:
     envs = sw.make_atari("Pong", 1, backend=backend, size=(42, 42), frame_stack=2)
@@ -121,7 +123,7 @@ def test_an_atari_env_can_be_made_again_from_its_spec(backend: Any) -> None:
     with sw.Collector(envs, sw.RandomPolicy(), replay, seed=0) as collector:
         collector.collect(steps=5)
     text: Any = replay.sessions[0]["env_spec"]
-    with contextlib.closing(gym.make(EnvSpec.from_json(text))) as env:
+    with contextlib.closing(gym.make(read_spec(text))) as env:
         assert env.observation_space == envs.single_observation_space
         assert env.action_space == envs.single_action_space
         assert env.reset(seed=0)[0].shape == (2, 42, 42)

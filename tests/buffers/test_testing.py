@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
-from unittest.mock import patch
 
 import pytest
 
@@ -44,6 +43,7 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MakeStorage
         yield new
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("rule", STORAGE_RULES, ids=lambda rule: rule.__name__)
 def test_rule(rule: StorageRule, make: MakeStorage) -> None:
     rule(make)
@@ -104,14 +104,7 @@ class Unchecked(MemoryStorage):
         super().add_encoded([replace(chunk, checked=self.spec) for chunk in chunks])
 
 
-class NoNotice(MemoryStorage):
-    """Does not look for seeds in encoded chunks."""
-
-    def add_encoded(self, chunks: Sequence[EncodedChunk]) -> None:
-        with patch.object(self._ledger, "notice"):
-            super().add_encoded(chunks)
-
-
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("broken", "rule", "message"),
     [
@@ -120,7 +113,6 @@ class NoNotice(MemoryStorage):
             "encoded_chunks_are_stored_as_they_are",
             r"\bepisode \d+ begins with row\b",
         ),
-        (NoNotice, "encoded_chunks_keep_a_capacity", r"\bkept actions: "),
         (
             Unchecked,
             "a_refused_encoded_chunk_leaves_the_whole_call_unstored",
@@ -149,6 +141,7 @@ def test_a_storage_that_breaks_a_rule_is_found(
     assert rule in " ".join(getattr(caught.value, "__notes__", []))
 
 
+@pytest.mark.proof
 def test_the_module_imports_no_test_library() -> None:
     code = "import sys, stepwell.buffers.testing; print({'pytest', 'hypothesis'} & {*sys.modules})"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -45,6 +45,7 @@ def collected(envs: Any, seeds: Any, **options: Any) -> tuple[sw.SequenceReplayB
     return replay, report
 
 
+@pytest.mark.proof
 @ALL_MODES
 @pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
 @pytest.mark.parametrize("num_envs", [1, 2, 3, 7, 9])
@@ -111,6 +112,7 @@ def test_18_episodes_count_by_their_starts(mode: AutoresetMode) -> None:
     assert [numbers[number] for number in range(6)] == [1, 100, 1, 1, 1, 1]
 
 
+@pytest.mark.proof
 @given(
     st.lists(st.integers(0, 50), min_size=1, max_size=9),
     st.integers(1, 4),
@@ -171,6 +173,7 @@ def test_groups_give_the_same() -> None:
     assert report.episodes == 7
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("mode", [NEXT_STEP, SAME_STEP])
 def test_atari_plays_the_same_game_from_the_same_seed(mode: AutoresetMode) -> None:
     def games(num_envs: int) -> list[tuple[Any, bytes]]:

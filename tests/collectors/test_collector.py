@@ -17,11 +17,13 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers import FrameStackObservation
 
 import stepwell as sw
 from stepwell.buffers import SpecMismatch
 from stepwell.collectors.collector import Seeds
 from stepwell.collectors.step_loop import StepLoop
+from stepwell.wrappers.testing import assert_env
 from support.envs.fakes import CounterEnv, CrashEnv, FrameEnv, InfoEnv, SeededEnv
 
 
@@ -536,7 +538,7 @@ def test_a_space_that_cannot_be_stored_is_refused_at_once() -> None:
 def test_an_info_value_of_another_kind_is_refused(replay: sw.SequenceReplayBuffer) -> None:
     with (
         collector_of(SyncVectorEnv([InfoEnv]), replay=replay, info={"text": 0}) as collector,
-        pytest.raises(SpecMismatch, match=r"'text': .*int64 .*\(\), got "),
+        pytest.raises(SpecMismatch, match=r"'text': .*one int64, got .*step 1"),
     ):
         collector.collect(steps=5)
 
@@ -602,6 +604,7 @@ def test_episodes_under_way_at_a_reset_are_counted_as_cut(replay: sw.SequenceRep
     assert cuts == [True] * 2 + [False] * 4 + [True] * 2 + [False]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("capacity", [200, 1_000])
 def test_every_env_keeps_its_newest_steps_in_a_small_replay(capacity: int) -> None:
     """Regression: waiting rows were stored env by env, each over the newer rows of the others."""
@@ -657,3 +660,106 @@ def test_without_a_seed_one_is_drawn_and_can_be_used_again() -> None:
     drawn = Seeds(None, 0)
     assert drawn.seed != Seeds(None, 0).seed
     assert Seeds(drawn.seed, 0).next_envs_seed(2) == Seeds(drawn.seed, 0).next_envs_seed(2)
+
+
+class OutOfSpaceEnv(gym.Env[Any, np.int64]):
+    """Its observations 3, 5 and 6 of an episode are wrong; the space does not know them."""
+
+    def __init__(self, kind: str) -> None:
+        number = spaces.Box(-1, 1, (2,), np.float32)
+        self.observation_space: Any = {
+            "nan": spaces.Box(-np.inf, np.inf, (2,), np.float32),
+            "box": number,
+            "discrete": spaces.Discrete(5),
+            "multi": spaces.MultiDiscrete([5, 5]),
+            "dict": spaces.Dict({"a": number, "b": spaces.Box(0, 255, (2,), np.uint8)}),
+            "tuple": spaces.Tuple((number, spaces.MultiBinary(2))),
+            "stack": number,
+            "text": spaces.Dict({"a": number, "b": spaces.Text(5)}),
+            "sequence": spaces.Sequence(number),
+            "one of": spaces.OneOf((number, spaces.Box(3, 9, (1,), np.float32))),
+        }[kind]
+        self.action_space = spaces.Discrete(2)
+        self.kind, self.t = kind, 0
+
+    def observation(self) -> Any:
+        bad = self.t in (3, 5, 6)
+        number = np.array([0, 7 if bad else 1], np.float32)
+        return {
+            "nan": np.array([0, np.nan if bad else 1e30], np.float32),
+            "discrete": 7 if bad else 4,
+            "multi": np.array([0, 5 if bad else 4]),
+            "dict": {"a": number, "b": np.array([0, 255], np.uint8)},
+            "tuple": (number, np.array([1, 0], np.int8)),
+            "text": {"a": number, "b": "text"},
+            "sequence": (number, number),
+            "one of": (np.int64(0), number),
+        }.get(self.kind, number)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.t = 0
+        return self.observation(), {}
+
+    def step(self, action: np.int64) -> Any:
+        self.t += 1
+        return self.observation(), 1.0, self.t == 9, False, {}
+
+
+OUT_OF_SPACE = ["nan", "box", "discrete", "multi", "dict", "tuple", "stack"]
+OUT_OF_SPACE += ["text", "sequence", "one of"]
+
+
+def out_of_space(kind: str) -> gym.Env[Any, Any]:
+    env: Any = OutOfSpaceEnv(kind)
+    return FrameStackObservation(env, 3) if kind == "stack" else env
+
+
+@pytest.mark.parametrize("kind", OUT_OF_SPACE)
+def test_observations_outside_of_their_space_are_told_once_an_env_and_counted(
+    kind: str, replay: sw.SequenceReplayBuffer
+) -> None:
+    envs = SyncVectorEnv([partial(out_of_space, kind)] * 2)
+    collector = collector_of(envs, replay=replay)
+    with pytest.warns(UserWarning, match=r"env \d") as told:
+        report = collector.collect(steps=2 * 9)
+    again = collector.collect(steps=2 * 11)  # a warning here would be an error
+    assert sorted(str(one.message)[:5] for one in told) == ["env 0", "env 1"]
+    assert {"row 3" in str(one.message) for one in told} == {True}
+    collector.close()
+    assert (report.outside, again.outside) == (6, 6)
+    assert "6 outside" in str(report)
+    assert report.to_json()["outside"] == 6
+    env = sw.record(out_of_space(kind), sw.SequenceReplayBuffer())
+    env.reset()
+    for _ in range(5):
+        env.step(0)
+    with pytest.warns(UserWarning, match="env 0"):
+        env.close()
+    found = sw.check_vector_env(SyncVectorEnv([partial(out_of_space, kind)] * 2), steps=20)
+    assert "env 0" in found.outside
+    assert not found.is_fine
+    with pytest.raises(AssertionError, match="env 0"):
+        assert_env(partial(out_of_space, kind), steps=20, vectorization=["sync"])
+
+
+@pytest.mark.parametrize("kind", OUT_OF_SPACE)
+def test_a_rollout_without_a_replay_tells_of_observations_outside_of_their_space(
+    kind: str,
+) -> None:
+    with collector_of(SyncVectorEnv([partial(out_of_space, kind)] * 2)) as collector:
+        with pytest.warns(UserWarning, match=r"env \d") as told:
+            collector.rollout(steps=5)
+        outside = [collector.report.outside]
+        for _ in range(2):
+            collector.rollout(steps=5)  # a warning here would be an error
+            outside.append(collector.report.outside)
+    assert sorted(str(one.message)[:5] for one in told) == ["env 0", "env 1"]
+    assert {"row 3" in str(one.message) for one in told} == {True}
+    assert outside == [2, 4, 2]  # rows 3 and 5, 6; and 3 of the next episode
+
+
+def test_observations_in_their_space_are_not_told(replay: sw.SequenceReplayBuffer) -> None:
+    with collector_of(SyncVectorEnv([SeededEnv] * 2), replay=replay) as collector:
+        assert collector.collect(steps=50).outside == 0
+    assert sw.check_vector_env(SyncVectorEnv([SeededEnv] * 2), steps=20).outside == ""

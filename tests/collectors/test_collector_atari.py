@@ -147,6 +147,7 @@ def test_games_equal_those_of_a_plain_loop(mode: AutoresetMode) -> None:
     assert report.digest == replay.digest()
 
 
+@pytest.mark.proof
 def test_last_observations_of_both_modes_are_the_same() -> None:
     ends = []
     for mode in (NEXT_STEP, SAME_STEP):
@@ -158,6 +159,7 @@ def test_last_observations_of_both_modes_are_the_same() -> None:
     assert np.array_equal(ends[0], ends[1])
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("mode", [NEXT_STEP, SAME_STEP])
 def test_a_lost_life_that_does_not_reset_is_no_border(mode: AutoresetMode) -> None:
     """Trap 5: `life_loss_info=True` sets terminated, and the game continues."""
@@ -178,6 +180,7 @@ def test_a_lost_life_that_does_not_reset_is_no_border(mode: AutoresetMode) -> No
     assert report.steps == replay.steps
 
 
+@pytest.mark.proof
 def test_a_lost_life_is_no_border_when_it_is_the_last_row_of_a_call() -> None:
     """The call waits one more step, which shows if the episode ended."""
     replay, parts = sw.SequenceReplayBuffer(), sw.SequenceReplayBuffer()
@@ -194,6 +197,7 @@ def test_a_lost_life_is_no_border_when_it_is_the_last_row_of_a_call() -> None:
         assert one.end == other.end or not one.end.is_final
 
 
+@pytest.mark.proof
 def test_episodic_life_ends_episodes_at_lost_lives() -> None:
     replay, _ = collect(
         atari(2, episodic_life=True, noop_max=0, max_num_frames_per_episode=900),
@@ -205,6 +209,7 @@ def test_episodic_life_ends_episodes_at_lost_lives() -> None:
     assert any(e.fields["info/lives"][-1] > 0 for e in ended)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("mode", [NEXT_STEP, SAME_STEP])
 def test_rows_of_a_partial_batch_go_to_their_own_env(mode: AutoresetMode) -> None:
     """Trap 22: with batch_size < num_envs rows belong to info["env_id"]."""
@@ -220,6 +225,7 @@ def test_rows_of_a_partial_batch_go_to_their_own_env(mode: AutoresetMode) -> Non
     assert len(seeds) >= 2
 
 
+@pytest.mark.proof
 def test_a_second_reset_of_a_partial_batch_is_refused() -> None:
     replay = sw.SequenceReplayBuffer()
     with sw.Collector(atari(3, batch_size=2), sw.RandomPolicy(), replay, seed=0) as collector:
@@ -229,6 +235,7 @@ def test_a_second_reset_of_a_partial_batch_is_refused() -> None:
     assert replay.steps >= 10
 
 
+@pytest.mark.proof
 def test_lost_lives_in_a_partial_batch_are_refused() -> None:
     envs = atari(3, batch_size=2, **LIFE_LOSS)
     with (
@@ -238,6 +245,7 @@ def test_lost_lives_in_a_partial_batch_are_refused() -> None:
         collector.collect(steps=3000)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("mode", [NEXT_STEP, SAME_STEP])
 def test_stacks_rebuilt_from_single_frames_equal_those_of_the_env(mode: AutoresetMode) -> None:
     """Trap 8: ale-py pads with zeros; no stack reaches over an episode's start."""
@@ -258,6 +266,7 @@ def test_stacks_rebuilt_from_single_frames_equal_those_of_the_env(mode: Autorese
     assert firsts
 
 
+@pytest.mark.proof
 def test_the_mode_of_an_env_is_its_own() -> None:
     """ale-py notes the mode in a dict that all vector envs share: the last env made would win."""
     first, second = atari(1, NEXT_STEP), atari(1, SAME_STEP)
@@ -266,6 +275,7 @@ def test_the_mode_of_an_env_is_its_own() -> None:
     assert_games(replay, play(1, 150), least_over=1)
 
 
+@pytest.mark.proof
 def test_a_wrapped_env_is_known_as_ale_all_the_same() -> None:
     games = play(2, 200)
     replay, report = collect(RecordEpisodeStatistics(atari(2)), 300)
@@ -274,6 +284,7 @@ def test_a_wrapped_env_is_known_as_ale_all_the_same() -> None:
     assert report.digest == replay.digest()
 
 
+@pytest.mark.proof
 def test_rewards_are_stored_as_exact_numbers() -> None:
     """Trap 29: ale-py gives int32."""
     replay, report = collect(
@@ -296,6 +307,7 @@ def test_a_wrong_stack_padding_is_refused() -> None:
         collector.collect(steps=10)
 
 
+@pytest.mark.proof
 def test_a_policy_sees_each_first_observation_once() -> None:
     """Trap 16: its state must be reset exactly then."""
     for mode in (NEXT_STEP, SAME_STEP):
@@ -307,6 +319,7 @@ def test_a_policy_sees_each_first_observation_once() -> None:
         assert 4 <= len(episodes) <= policy.seen_first <= len(episodes) + 2
 
 
+@pytest.mark.proof
 def test_frames_are_steps_times_the_skip_that_make_atari_declares() -> None:
     envs = sw.make_atari("pong", 2, frame_skip=3)
     replay = sw.SequenceReplayBuffer()

@@ -93,6 +93,7 @@ def run(
     assert_stored(replay, model.episodes)
 
 
+@pytest.mark.proof
 @given(PLANS, MODES, CALLS, CHUNK_ROWS, FLUSH_SECONDS, RESEED_STEPS)
 @settings(max_examples=examples(150))
 def test_stored_rows_equal_those_of_single_envs(
@@ -110,6 +111,7 @@ def test_stored_rows_equal_those_of_single_envs(
         run(envs, plans, calls, flush_seconds, reseed_steps)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 @pytest.mark.parametrize("shared_memory", [True, False])
 def test_stored_rows_equal_those_of_single_envs_in_worker_processes(
@@ -137,6 +139,7 @@ def test_stored_rows_of_a_single_env_equal_its_own(
         run(TraceEnv(plans[0], 0), plans, calls, 1e9)
 
 
+@pytest.mark.proof
 @given(PLANS, st.lists(st.integers(1, 12), min_size=1, max_size=4), CHUNK_ROWS, CHUNK_ROWS)
 @settings(max_examples=examples(40))
 def test_calls_add_up_to_one_call_and_one_digest(

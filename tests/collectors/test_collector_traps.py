@@ -376,6 +376,7 @@ LAKES: dict[str, tuple[Callable[[], Any], AutoresetMode]] = {
 }
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("how", LAKES)
 def test_28_an_info_does_not_depend_on_what_the_other_envs_give(how: str) -> None:
     episodes, _ = collected(LAKES[how][0](), 60, info={"prob": 0.0})
@@ -412,7 +413,7 @@ def test_29_rewards_of_several_numbers_are_refused() -> None:
         sw.Collector(
             Two([CounterEnv] * 2), sw.RandomPolicy(), sw.SequenceReplayBuffer(), seed=0
         ) as collector,
-        pytest.raises(ValueError, match=r"rewards: .*2 envs, got .*\(2, \d"),
+        pytest.raises(ValueError, match=r"reward: .*2 envs, got .*\(2, \d"),
     ):
         collector.collect(steps=5)
 

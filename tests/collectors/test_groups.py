@@ -68,6 +68,7 @@ def zeros(observation: Any, is_first: Any) -> Any:
 # The same data
 
 
+@pytest.mark.proof
 @given(
     GROUPS,
     st.sampled_from(list(AutoresetMode)),
@@ -109,6 +110,7 @@ def assert_stored_by_stream(replay: sw.SequenceReplayBuffer, model: RolloutModel
     assert_stored(Sorted(), model_episodes)  # type: ignore[arg-type]
 
 
+@pytest.mark.proof
 @given(
     GROUPS,
     st.sampled_from(list(AutoresetMode)),
@@ -145,6 +147,7 @@ def test_every_kind_of_call_loses_no_row(
     assert collector.report.digest == replay.digest()
 
 
+@pytest.mark.proof
 @ALL_MODES
 @pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
 @pytest.mark.parametrize("sizes", [(1, 1), (2, 1), (1, 3), (1, 2, 1)])

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gymnasium import spaces
+from gymnasium import Env, spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 import stepwell as sw
@@ -63,6 +63,7 @@ def _head(tree: Any) -> Any:
     return tree[:-1]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("name", ENVS)
 def test_a_collector_stores_what_the_envs_gave_and_took(name: str, tmp_path: Path) -> None:
     with sw.SequenceReplayBuffer(tmp_path / "store") as replay:
@@ -85,6 +86,7 @@ def test_a_collector_stores_what_the_envs_gave_and_took(name: str, tmp_path: Pat
         np.testing.assert_array_equal(mask.sum(-1), length)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("name", ENVS)
 def test_a_recorded_loop_sees_its_own_values_and_they_are_stored(name: str) -> None:
     replay = sw.SequenceReplayBuffer()
@@ -168,6 +170,7 @@ def test_more_room_is_given_by_a_wrapper_and_a_longer_value_stops_the_run_with_i
     assert wide.decode("observation", episode.observation)[80] == (1,) * 80
 
 
+@pytest.mark.proof
 def test_padding_costs_almost_nothing_on_disk(tmp_path: Path) -> None:
     def size(space: Any, folder: str) -> int:
         with sw.SequenceReplayBuffer(tmp_path / folder) as replay:
@@ -180,6 +183,7 @@ def test_padding_costs_almost_nothing_on_disk(tmp_path: Path) -> None:
     assert wide - narrow < 2000  # less than a byte a row, of 3,960 bytes of padding
 
 
+@pytest.mark.proof
 def test_rollouts_and_evaluation_take_such_envs() -> None:
     with sw.Collector(sw.make_vec(OpenEnv, 2, num_workers=0), "random", seed=0) as collector:
         rollout = collector.rollout(steps=5)
@@ -188,6 +192,7 @@ def test_rollouts_and_evaluation_take_such_envs() -> None:
     assert len(result.returns) == 3
 
 
+@pytest.mark.proof
 def test_episodes_of_such_envs_are_played_again() -> None:
     for maker in (OpenEnv, lambda: SyncVectorEnv([OpenEnv, OpenEnv])):
         replay = sw.SequenceReplayBuffer()
@@ -205,3 +210,55 @@ def test_a_part_that_no_session_recorded_is_refused() -> None:
         writer.add(value_at(OBSERVATION, 0, 0), value_at(ACTION, 0, 0), 0.0, None, False, False)
     with pytest.raises(ValueError, match=r"observation/mision.*mission"):
         replay.decode("observation/mision", np.zeros(3))
+
+
+OPEN = {
+    "Text": spaces.Text(4),
+    "Sequence": spaces.Sequence(spaces.Tuple((spaces.Discrete(2), spaces.Text(3)))),
+    "Graph": spaces.Graph(spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(3)),
+    "OneOf": spaces.OneOf((spaces.Discrete(3), spaces.Tuple((spaces.Text(2), spaces.Discrete(2))))),
+}
+NESTED: dict[str, Callable[[Any], Any]] = {
+    "itself": lambda space: space,
+    "in a Tuple": lambda space: spaces.Tuple((spaces.Discrete(3), space)),
+    "two in a Tuple": lambda space: spaces.Tuple((space, space)),
+    "in a Tuple in a Dict": lambda space: spaces.Dict({"a": spaces.Tuple((space,))}),
+    "in a Dict in a Tuple": lambda space: spaces.Tuple((spaces.Dict({"a": space}),)),
+}
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("nesting", NESTED)
+@pytest.mark.parametrize("name", OPEN)
+def test_open_actions_reach_the_env_wherever_they_are(name: str, nesting: str) -> None:
+    space = NESTED[nesting](OPEN[name])
+
+    class Takes(Env[Any, Any]):
+        observation_space, action_space = space, space
+
+        def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+            super().reset(seed=seed)
+            self.t = 0
+            return space.sample(), {}
+
+        def step(self, action: Any) -> Any:
+            assert space.contains(action)
+            self.t += 1
+            return space.sample(), 1.0, self.t == 3, False, {}
+
+    given: list[Any] = [sw.make_vec(Takes, 2, num_workers=0), SyncVectorEnv([Takes] * 2), Takes()]
+    if nesting == "in a Tuple":
+        given.append(sw.make_vec(Takes, 2, num_workers=1))
+    for envs in given:
+        replay = sw.SequenceReplayBuffer()
+        with sw.Collector(envs, sw.RandomPolicy(), replay, seed=0) as collector:
+            collector.collect(steps=8)
+        for episode in replay.iter_episodes():
+            taken = replay.decode("action", episode.action)
+            assert all(space.contains(one) for one in taken[:-1])
+    env = sw.record(sw.make_vec(Takes, 2, num_workers=0), replay := sw.SequenceReplayBuffer())
+    env.reset(seed=0)
+    for _ in range(4):
+        env.step(env.action_space.sample())
+    env.close()
+    assert replay.steps == 6

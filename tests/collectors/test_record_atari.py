@@ -62,6 +62,7 @@ def looped(envs: Any, vector_steps: int, **options: Any) -> sw.SequenceReplayBuf
     return replay
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("lives", [False, True])
 @MODES
 def test_a_loop_over_ale_py_stores_what_a_collector_does(mode: AutoresetMode, lives: bool) -> None:
@@ -81,6 +82,7 @@ def test_a_loop_over_ale_py_stores_what_a_collector_does(mode: AutoresetMode, li
         assert any((each < 0).any() for each in lost)
 
 
+@pytest.mark.proof
 def test_unresolved_rows_are_stored_when_the_env_is_closed() -> None:
     """A lost life in the newest step: nothing shows whether the episode ended."""
     replay = sw.SequenceReplayBuffer()
@@ -100,6 +102,7 @@ def test_unresolved_rows_are_stored_when_the_env_is_closed() -> None:
     assert not any(one.terminated.any() for one in replay.iter_episodes())
 
 
+@pytest.mark.proof
 @MODES
 @pytest.mark.parametrize("halves", [False, True])
 def test_rows_of_a_partial_batch_go_to_their_own_env(mode: AutoresetMode, halves: bool) -> None:
@@ -132,6 +135,7 @@ def test_rows_of_a_partial_batch_go_to_their_own_env(mode: AutoresetMode, halves
         assert episode.metadata.get("seed") in (None, 5 + episode.stream)
 
 
+@pytest.mark.proof
 def test_a_second_reset_of_a_partial_batch_is_refused() -> None:
     env = sw.record(atari(num_envs=3, batch_size=2), sw.SequenceReplayBuffer())
     observation, _ = env.reset(seed=5)
@@ -157,6 +161,7 @@ def test_a_loop_over_make_atari_is_proved() -> None:
     assert {one.metadata["seed"] for one in replay.iter_episodes()} == {11, 12, 13}
 
 
+@pytest.mark.proof
 def test_a_seed_of_some_games_is_that_of_their_place_among_them() -> None:
     replay = sw.SequenceReplayBuffer()
     env = sw.record(atari(num_envs=3), replay)

@@ -149,6 +149,7 @@ def run_against_collector(
     assert [(one.id, one.stream) for one in found] == [(one.id, one.stream) for one in wanted]
 
 
+@pytest.mark.proof
 @given(
     PLANS, MODES, st.lists(st.integers(1, 25), min_size=1, max_size=4), CHUNK_ROWS, FLUSH_SECONDS
 )
@@ -164,6 +165,7 @@ def test_a_recorded_loop_stores_what_a_collector_does(
         run_against_collector(partial(vector, plans, mode), mode, counts, flush_seconds)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 @pytest.mark.parametrize("shared_memory", [True, False])
 def test_a_recorded_loop_of_worker_processes_does_too(
@@ -175,6 +177,7 @@ def test_a_recorded_loop_of_worker_processes_does_too(
         run_against_collector(make, mode, [7, 20, 9], 1e9)
 
 
+@pytest.mark.proof
 def test_a_recorded_loop_of_our_worker_envs_does_too() -> None:
     plans = [[(3, "terminated"), (1, "truncated")], [(5, "both")], [(2, "truncated")]]
     make = partial(vector, plans, AutoresetMode.NEXT_STEP, WorkerVectorEnv, num_workers=2)
@@ -182,6 +185,7 @@ def test_a_recorded_loop_of_our_worker_envs_does_too() -> None:
         run_against_collector(make, AutoresetMode.NEXT_STEP, [7, 20, 9], 1e9)
 
 
+@pytest.mark.proof
 @given(PLANS, MODES, CALLS, CHUNK_ROWS, FLUSH_SECONDS, st.booleans())
 @settings(max_examples=examples(150))
 def test_stored_rows_equal_those_of_single_envs(
@@ -222,6 +226,7 @@ def test_stored_rows_equal_those_of_single_envs(
         assert numbers == sorted(set(numbers))
 
 
+@pytest.mark.proof
 @given(PLANS.map(lambda plans: plans[:1]), CALLS, CHUNK_ROWS, FLUSH_SECONDS, st.booleans())
 @settings(max_examples=examples(100))
 def test_stored_rows_of_a_single_env_equal_its_own(

@@ -62,6 +62,7 @@ def counts_in(rollout: sw.Rollout) -> np.ndarray:
 # What the policy is given
 
 
+@pytest.mark.proof
 @ALL_MODES
 @pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
 @pytest.mark.parametrize("start", [0, 7])
@@ -111,6 +112,7 @@ def test_16_groups_have_states_of_their_own(mode: AutoresetMode) -> None:
         assert same(state["count"], observation[:, 1] + 1)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("mode", [NEXT_STEP, SAME_STEP])
 def test_16_rows_of_a_partial_batch_come_with_the_states_of_their_envs(mode: Any) -> None:
     envs = AtariVectorEnv(

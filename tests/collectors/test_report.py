@@ -17,6 +17,7 @@ REPORT = CollectReport(
     lengths=(10, 20),
     cut=0,
     restarts=0,
+    outside=0,
     seconds=2.0,
     env_seconds=1.0,
     policy_seconds=0.5,

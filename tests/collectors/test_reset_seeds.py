@@ -138,6 +138,7 @@ KINDS = [
 ]
 
 
+@pytest.mark.proof
 @STEPS
 @pytest.mark.parametrize(("kind", "mode"), KINDS)
 def test_every_episode_is_played_again_from_a_seed(
@@ -157,6 +158,7 @@ def test_every_episode_is_played_again_from_a_seed(
         assert 9 < len(seeds) < 0.8 * episodes
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("mode", "reseed_steps"), [(NEXT_STEP, 1), (NEXT_STEP, 60), (SAME_STEP, 60), (NEXT_STEP, None)]
 )
@@ -180,6 +182,7 @@ def test_every_atari_episode_is_played_again_from_a_seed(
     assert reseed_steps != 60 or 3 < seeds < episodes
 
 
+@pytest.mark.proof
 def test_atari_episodes_of_one_step_have_ended() -> None:
     """An end is known by frame counters, which a load sets back."""
     envs = AtariVectorEnv(
@@ -212,6 +215,7 @@ class OneGame(gym.Env[Any, Any]):
         return observation[0], reward[0], bool(terminated[0]), bool(truncated[0]), info
 
 
+@pytest.mark.proof
 def test_native_atari_counts_the_no_ops_of_seeded_resets() -> None:
     envs = sw.make_atari("Pong", 2, backend="native", max_frames=200, size=(21, 21))
     replay = collected(envs, 400, reseed_steps=60)
@@ -228,6 +232,7 @@ def test_native_atari_counts_the_no_ops_of_seeded_resets() -> None:
     alone.close()
 
 
+@pytest.mark.proof
 def test_groups_are_seeded_by_the_numbers_of_their_envs() -> None:
     groups = [vector("sync", NEXT_STEP, n=2), vector("async", SAME_STEP, n=1)]
     replay = collected(groups, 300, reseed_steps=5)
@@ -373,6 +378,7 @@ def unknown_envs() -> dict[str, Callable[[], Any]]:
     }
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("name", unknown_envs())
 def test_envs_that_may_not_take_a_seed_each_are_left_alone(name: str) -> None:
     def run(reseed_steps: int | None) -> sw.SequenceReplayBuffer:
@@ -422,6 +428,7 @@ def test_a_game_goes_on_after_a_lost_life(mode: AutoresetMode) -> None:
         assert [("seed" in e.metadata) for e in own] == [start == 0 for start in starts]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("kind", ["sync", "async"])
 def test_a_game_is_not_loaded_again_with_each_reset(kind: str) -> None:
     """A seeded reset of ale-py's takes 0.1 s."""

@@ -21,6 +21,8 @@ from stepwell.wrappers import WorkerVectorEnv
 from support.envs.fakes import CounterEnv, LiveBufferEnv, Memory, ReusingEnv
 from support.examples import examples
 
+pytestmark = pytest.mark.filterwarnings("ignore:env .* NaN")  # some envs show one
+
 NEXT_STEP, SAME_STEP = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP
 MISSING = {"prob": -1.0, "where": np.full(2, -1)}
 LENGTHS = [1, 4, 2, 3]
@@ -71,6 +73,7 @@ def check_truth(envs: Any, memory: Sequence[Memory], setups: Sequence[Setup]) ->
     assert sum(numbers) > len(setups)
 
 
+@pytest.mark.proof
 @given(MEMORY, SETUPS, st.sampled_from(list(AutoresetMode)), st.booleans(), st.booleans())
 @settings(max_examples=examples(80))
 def test_a_sync_vector_env_gives_what_its_envs_showed(
@@ -90,6 +93,7 @@ def check_async(
 ASYNC = (MEMORY, SETUPS, st.sampled_from(list(AutoresetMode)), st.booleans())
 
 
+@pytest.mark.proof
 @given(*ASYNC)
 @settings(max_examples=examples(15))
 def test_an_async_vector_env_gives_what_its_envs_showed(
@@ -107,6 +111,7 @@ def test_async_vector_envs_give_what_their_envs_showed(
     check_async(memory, setups, mode, shared_memory)
 
 
+@pytest.mark.proof
 @given(MEMORY, SETUPS, st.integers(1, 3))
 @settings(max_examples=examples(10))
 def test_our_workers_give_what_their_envs_showed(
@@ -116,6 +121,7 @@ def test_our_workers_give_what_their_envs_showed(
     check_truth(envs, memory, setups)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_workers_of_any_start_method_copy_last_observations(start: str) -> None:
     memory: list[Memory] = ["live", "fresh"]
@@ -130,6 +136,7 @@ def make_all(kind: str, env_fns: Sequence[Callable[[], Any]]) -> Any:
     return AsyncVectorEnv(env_fns, autoreset_mode=SAME_STEP, shared_memory=shared_memory)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("kind", ["sync", "async, shared memory", "async"])
 @pytest.mark.parametrize(
     ("memory", "setup"),
@@ -161,7 +168,7 @@ def test_the_envs_are_left_as_they_were(kind: str) -> None:
     with sw.Collector(envs, sw.RandomPolicy(), seed=0) as collector:
         collector.collect(steps=8)
         assert set(vars(envs)) == before
-        assert envs.call("has_wrapper_attr", "_stepwell_copy_last_observations") == (False,) * 2
+        assert envs.call("has_wrapper_attr", "_stepwell_exact_results") == (False,) * 2
         assert envs.call("peek") == ((2, 0),) * 2
         if kind == "sync":
             assert all("step" not in vars(env) for env in envs.envs)

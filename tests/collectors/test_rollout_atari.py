@@ -180,6 +180,7 @@ def test_4_rows_equal_those_of_a_plain_loop(mode: AutoresetMode) -> None:
     assert set(lengths) == {60}
 
 
+@pytest.mark.proof
 @BOTH_MODES
 def test_13_the_frames_behind_a_truncation_are_its_own(mode: AutoresetMode) -> None:
     games = play(2, 260)
@@ -191,6 +192,7 @@ def test_13_the_frames_behind_a_truncation_are_its_own(mode: AutoresetMode) -> N
         assert np.isclose(returns[row, env], expected)
 
 
+@pytest.mark.proof
 @BOTH_MODES
 def test_5_a_lost_life_that_does_not_reset_is_no_border(mode: AutoresetMode) -> None:
     """`life_loss_info=True` sets terminated, and the game continues: no real step is lost."""
@@ -210,6 +212,7 @@ def test_5_a_lost_life_that_does_not_reset_is_no_border(mode: AutoresetMode) -> 
     assert lost >= 2
 
 
+@pytest.mark.proof
 @BOTH_MODES
 def test_5_also_when_a_rollout_ends_with_the_row_of_the_lost_life(mode: AutoresetMode) -> None:
     """Only the next step shows if the episode ended; its row belongs to the next rollout."""
@@ -231,6 +234,7 @@ def test_5_also_when_a_rollout_ends_with_the_row_of_the_lost_life(mode: Autorese
         assert_column(whole, env, column(games[env], mode)[:330])
 
 
+@pytest.mark.proof
 @ONE_MODE_USUALLY
 def test_5_also_when_lives_are_lost_in_steps_that_follow_each_other(mode: AutoresetMode) -> None:
     """One rollout waits for the step after its last, which may leave another row in doubt."""
@@ -242,6 +246,7 @@ def test_5_also_when_lives_are_lost_in_steps_that_follow_each_other(mode: Autore
     assert sum((part.episode_lengths for part in parts), ()) == whole.episode_lengths
 
 
+@pytest.mark.proof
 @BOTH_MODES
 def test_5_a_lost_life_continues_the_state_and_is_no_end_for_callbacks(mode: AutoresetMode) -> None:
     """A policy that counts continues to count, and callbacks get real ends only."""
@@ -284,6 +289,7 @@ def test_5_a_lost_life_continues_the_state_and_is_no_end_for_callbacks(mode: Aut
     assert 0 <= sum(ended) - (sum(reset_rows) - 2) <= 2
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("changes", [{}, {"stack_num": 1}])
 @ONE_MODE_USUALLY
 def test_groups_of_games_give_what_one_vector_env_gives(
@@ -300,12 +306,14 @@ def test_groups_of_games_give_what_one_vector_env_gives(
         assert_equal_rollouts(one, other)
 
 
+@pytest.mark.proof
 def test_lost_lives_in_groups_are_refused() -> None:
     envs = [atari(1, **LIFE_LOSS), atari(1, **LIFE_LOSS)]
     with pytest.raises(ValueError, match=r"^life_loss_info=True: .*one vector env.*got several"):
         rolled(envs, 400)
 
 
+@pytest.mark.proof
 def test_22_partial_batches_in_groups_are_refused() -> None:
     groups = [atari(3, batch_size=2), atari(2)]
     with pytest.raises(ValueError, match=r"^envs: .*batch_size.*num_envs"):
@@ -314,6 +322,7 @@ def test_22_partial_batches_in_groups_are_refused() -> None:
         group.close()
 
 
+@pytest.mark.proof
 def test_22_seeds_of_episodes_need_envs_that_all_answer() -> None:
     with sw.Collector(atari(3, batch_size=2), Policy(), seed=7) as collector:
         with pytest.raises(ValueError, match=r"^seeds: .*batch_size.*num_envs"):
@@ -321,6 +330,7 @@ def test_22_seeds_of_episodes_need_envs_that_all_answer() -> None:
         assert collector.rollout(3).num_steps == 3
 
 
+@pytest.mark.proof
 @ONE_MODE_USUALLY
 @pytest.mark.parametrize("splits", [[40, 70, 40], [1] * 20 + [130]])
 def test_22_columns_of_a_partial_batch_hold_their_own_envs_rows(
@@ -339,6 +349,7 @@ def test_22_columns_of_a_partial_batch_hold_their_own_envs_rows(
             first += rollout.num_steps
 
 
+@pytest.mark.proof
 @ONE_MODE_USUALLY
 @pytest.mark.parametrize("batch_size", [1, 3])
 def test_22_whatever_the_batch_the_rows_are_the_same(mode: AutoresetMode, batch_size: int) -> None:
@@ -350,6 +361,7 @@ def test_22_whatever_the_batch_the_rows_are_the_same(mode: AutoresetMode, batch_
     assert_equal_rollouts(rollout, expected)
 
 
+@pytest.mark.proof
 @BOTH_MODES
 def test_22_a_partial_batch_is_stored_without_a_gap(mode: AutoresetMode) -> None:
     replay = sw.SequenceReplayBuffer()
@@ -381,6 +393,7 @@ def test_22_a_partial_batch_is_stored_without_a_gap(mode: AutoresetMode) -> None
             assert np.array_equal(np.asarray(episode.observation), newest)
 
 
+@pytest.mark.proof
 @BOTH_MODES
 def test_22_a_rollout_that_is_held_stays_what_it_was(mode: AutoresetMode) -> None:
     """Steps of an env after the last row begin the next rollout, in memory of their own."""
@@ -394,6 +407,7 @@ def test_22_a_rollout_that_is_held_stays_what_it_was(mode: AutoresetMode) -> Non
     assert all(same(kept, before) for kept, before in held)
 
 
+@pytest.mark.proof
 @BOTH_MODES
 def test_22_writing_into_an_earlier_rollout_loses_no_row(mode: AutoresetMode) -> None:
     games = play(4, 260)
@@ -406,6 +420,7 @@ def test_22_writing_into_an_earlier_rollout_loses_no_row(mode: AutoresetMode) ->
             rollout, first = collector.rollout(25, out=rollout), first + 25
 
 
+@pytest.mark.proof
 @BOTH_MODES
 def test_8_stacks_are_whole_and_stored_once(mode: AutoresetMode) -> None:
     replay = sw.SequenceReplayBuffer()
@@ -418,6 +433,7 @@ def test_8_stacks_are_whole_and_stored_once(mode: AutoresetMode) -> None:
     assert first[:, 3].any()
 
 
+@pytest.mark.proof
 def test_29_rewards_are_those_of_the_game() -> None:
     envs = atari(2, game="riverraid", reward_clipping=False, max_num_frames_per_episode=9000)
     (rollout,), _ = rolled(envs, 200, policy=sw.RandomPolicy())
@@ -430,6 +446,7 @@ def frames_by_choice(observation: np.ndarray, is_first: np.ndarray) -> Any:
     return choose(observation) % 3, {"value": worth(observation)}
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("changes", [{}, {"sticky": 0.0, "clip_rewards": True}])
 def test_both_backends_give_equal_rollouts(
     changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
@@ -467,6 +484,7 @@ def test_both_backends_give_equal_rollouts(
     assert any((~rollout.mask).any() for rollout in found[0])
 
 
+@pytest.mark.proof
 def test_python_and_native_games_end_rollouts_with_lost_lives() -> None:
     """`life_loss="end"`: a lost life ends the episode; the game continues."""
     envs = sw.make_atari(

@@ -116,6 +116,7 @@ def run(
         assert_stored(replay, model.episodes)
 
 
+@pytest.mark.proof
 @given(
     PLANS, MODES, RULES, CALLS, CHUNK_ROWS, FLUSH_SECONDS, WITH_REPLAY, st.booleans(), RESEED_STEPS
 )
@@ -139,6 +140,7 @@ def test_rollouts_equal_the_rows_of_single_envs(
         run(envs, model, calls, replay, reseed_steps=reseed_steps, **options)
 
 
+@pytest.mark.proof
 @given(
     PLANS,
     st.sampled_from([NEXT_STEP, SAME_STEP]),
@@ -170,6 +172,7 @@ FIXED_CALLS: dict[str, Call] = {
 }
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 @pytest.mark.parametrize("second", FIXED_CALLS)
 @pytest.mark.parametrize("first", FIXED_CALLS)
@@ -181,6 +184,7 @@ def test_any_call_may_follow_any_other(mode: AutoresetMode, first: str, second: 
         run(envs, model_of(FIXED_PLANS, CountingRule(2), mode), calls, replay)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 @pytest.mark.parametrize("shared_memory", [True, False])
 def test_rollouts_equal_the_rows_of_single_envs_in_worker_processes(
@@ -194,6 +198,7 @@ def test_rollouts_equal_the_rows_of_single_envs_in_worker_processes(
     run(envs, model_of(plans, CountingRule(2), mode), calls, sw.SequenceReplayBuffer())
 
 
+@pytest.mark.proof
 @given(PLANS.map(lambda plans: plans[:1]), RULES, CALLS)
 @settings(max_examples=examples(30))
 def test_rollouts_of_a_single_env_equal_its_own_rows(
@@ -204,6 +209,7 @@ def test_rollouts_of_a_single_env_equal_its_own_rows(
     run(TraceEnv(plans[0], 0), model, calls, sw.SequenceReplayBuffer())
 
 
+@pytest.mark.proof
 @given(
     PLANS,
     MODES,
@@ -245,6 +251,7 @@ def test_14_rollouts_add_up_to_one_rollout(
     assert sum((part.episode_lengths for part in parts), ()) == whole.episode_lengths
 
 
+@pytest.mark.proof
 @given(PLANS, MODES, RULES, st.lists(st.integers(1, 12), min_size=1, max_size=4), CHUNK_ROWS)
 @settings(max_examples=examples(60))
 def test_a_replay_gets_the_same_rows_as_from_a_plain_collect(
@@ -267,6 +274,7 @@ def test_a_replay_gets_the_same_rows_as_from_a_plain_collect(
     ]
 
 
+@pytest.mark.proof
 @given(
     PLANS,
     st.sampled_from([NEXT_STEP, SAME_STEP]),
@@ -293,6 +301,7 @@ def test_a_replay_gets_the_same_rows_as_from_a_plain_collect_where_a_worker_died
     assert digests[0] == digests[1]
 
 
+@pytest.mark.proof
 @given(PLANS, MODES, RULES, st.integers(1, 12), st.integers(1, 4))
 @settings(max_examples=examples(40))
 def test_writing_into_an_earlier_rollout_gives_what_a_new_one_holds(

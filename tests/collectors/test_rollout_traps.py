@@ -526,6 +526,7 @@ def played(
     return [model.rollout(each) for each in steps]
 
 
+@pytest.mark.proof
 @ALL_MODES
 @pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
 def test_all_kinds_of_spaces_come_as_trees_of_arrays(kind: type[Any], mode: AutoresetMode) -> None:

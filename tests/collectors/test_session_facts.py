@@ -83,6 +83,7 @@ def test_versions_and_machine_are_those_that_run() -> None:
     }
 
 
+@pytest.mark.proof
 def test_versions_of_given_envs_are_those_of_their_packages() -> None:
     pong = lambda: gym.make("ALE/Pong-v5")  # noqa: E731
     for envs in (SyncVectorEnv([pong]), gym.make_vec("ALE/Pong-v5", 1)):
@@ -133,6 +134,8 @@ def test_the_spec_of_a_single_env_has_its_wrappers() -> None:
     assert inner.spec.kwargs["is_slippery"] is False
 
 
+@pytest.mark.proof
+@pytest.mark.filterwarnings("ignore:env .* expected observations")  # a wrapper scales them
 def test_an_env_spec_is_left_out_where_it_would_make_other_envs() -> None:
     make = lambda: gym.make("MountainCar-v0")  # noqa: E731
     wrapped = lambda: TransformObservation(make(), lambda x: x + 1, None)  # type: ignore[no-untyped-call]  # noqa: E731
@@ -151,6 +154,7 @@ def test_an_env_spec_is_left_out_where_it_would_make_other_envs() -> None:
     assert "env_spec" not in facts_of(SyncVectorEnv([make]), SyncVectorEnv([other]))
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("is_game", [False, True])
 def test_rows_that_went_through_vector_wrappers_are_not_played_again(is_game: bool) -> None:
     made = sw.make_atari("Pong", 2) if is_game else sw.make_vec("MountainCar-v0", 2)

@@ -102,6 +102,7 @@ ENVS: dict[str, Callable[[], Any]] = {
 }
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("name", ENVS)
 def test_all_seeds_of_a_shard_are_in_its_class(name: str) -> None:
     found: list[set[int]] = []
@@ -135,6 +136,7 @@ def test_every_seed_that_reaches_an_env_is_in_the_class(mode: AutoresetMode) -> 
     assert {seed % 7 for seed in given} == {5}
 
 
+@pytest.mark.proof
 def test_a_restarted_worker_goes_on_in_the_class() -> None:
     envs = WorkerVectorEnv([lambda: SeededResets(DieEnv(40, 5))], num_workers=1, max_restarts=50)
     replay = collected(envs, (2, 5))
@@ -144,6 +146,7 @@ def test_a_restarted_worker_goes_on_in_the_class() -> None:
     assert {seed % 5 for seed in seeds} == {2}
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("backend", ["native", "python"])
 def test_atari_games_take_the_seeds_of_a_shard(backend: Any) -> None:
     envs = sw.make_atari("Pong", 2, backend=backend, num_workers=0 if backend == "python" else None)
@@ -238,6 +241,7 @@ def test_what_is_no_shard_is_refused(wrong: Any) -> None:
     assert repr(wrong) in str(caught.value)
 
 
+@pytest.mark.proof
 def test_merged_shards_keep_their_sessions_and_are_not_compared() -> None:
     sources = [collected(seeded(NEXT_STEP), (part, 3)) for part in (1, 2, 3)]
     merged = sw.SequenceReplayBuffer()
@@ -260,6 +264,7 @@ _NO_SAMPLE = property(lambda self: 0, lambda self, value: None)
 _OLD_KEY = property(lambda self: (self.session,), lambda self, value: None)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("owner", "name", "bug"),
     [
@@ -283,6 +288,7 @@ def _all_checks() -> None:
     test_shards_have_other_actions_too()
 
 
+@pytest.mark.proof
 def test_a_bug_in_restarts_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "in_shard_of", lambda given, drawn: drawn)
     with pytest.raises(AssertionError):

@@ -109,6 +109,7 @@ def rows_of(episodes: list[ModelEpisode], numbers: dict[int, int]) -> list[tuple
     return found
 
 
+@pytest.mark.proof
 @given(
     PLANS,
     st.sampled_from(list(AutoresetMode)),
@@ -426,6 +427,7 @@ def test_a_restarted_worker_is_shown_as_a_new_episode(mode: AutoresetMode) -> No
     assert watch.steps[-1].total_steps == rollout.steps
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("mode", [NEXT_STEP, SAME_STEP])
 def test_22_a_partial_batch_is_shown_with_the_envs_that_it_is_of(mode: AutoresetMode) -> None:
     watch = Watch()

@@ -65,14 +65,14 @@ def test_lists_and_objects_are_read_too() -> None:
 @pytest.mark.parametrize(
     ("missing", "infos", "got"),
     [
-        (0, [{"x": 1.5}], r"float64 of shape \(\)"),
-        (np.int8(0), [{"x": 300}], r"int64 of shape \(\)"),
-        (np.uint8(0), [{"x": -1}], r"int64 of shape \(\)"),
-        (0, [{"x": "text"}], r"<U4 of shape \(\)"),
-        (0, [{"x": np.ones(2, np.int64)}], r"int64 of shape \(2,\)"),
-        (np.zeros(3), [{"x": np.ones(2)}], r"float64 of shape \(2,\)"),
-        (0, [{"x": {"nested": 1}}], r"object of shape \(\)"),
-        (0, [{"x": None}], r"object of shape \(\)"),
+        (0, [{"x": 1.5}], "one float64 .*1.5"),
+        (np.int8(0), [{"x": 300}], "300 of int64"),
+        (np.uint8(0), [{"x": -1}], "-1 of int64"),
+        (0, [{"x": "text"}], ".*text"),
+        (0, [{"x": np.ones(2, np.int64)}], r"int64 \(2,\)"),
+        (np.zeros(3), [{"x": np.ones(2)}], r"float64 \(2,\)"),
+        (0, [{"x": {"nested": 1}}], ".*nested"),
+        (0, [{"x": None}], "None"),
     ],
 )
 def test_values_that_do_not_fit_are_refused(missing: Any, infos: Any, got: str) -> None:

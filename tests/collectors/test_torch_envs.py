@@ -126,20 +126,27 @@ class TorchDrift:
         self.is_closed = True
 
 
-class Net(torch.nn.Module):  # type: ignore[misc]
+class Net(torch.nn.Module):
     """Logits of three actions."""
+
+    writes = False
 
     def __init__(self) -> None:
         super().__init__()
         self.scale = torch.nn.Parameter(torch.tensor([0.1, -0.2, 0.05]))
 
     def forward(self, observation: Any) -> Any:
-        return observation["place"][:, :1].float() * self.scale
+        logits = observation["place"][:, :1].float() * self.scale
+        if self.writes:
+            for part in observation.values():
+                part.sub_(50)
+        return logits
 
 
-def collected(envs: Any, device: str, *, hides_policy: bool = False) -> Any:
+def collected(envs: Any, device: str, *, hides_policy: bool = False, writes: bool = False) -> Any:
     """Everything that a Collector makes of these envs."""
     net = Net().to(device)
+    net.writes = writes
     policy: Any = sw.bridges.torch_policy(net, value=lambda seen: seen["age"])
     if hides_policy:
         inner = policy
@@ -186,6 +193,25 @@ def test_the_rows_are_those_of_the_same_envs_in_numpy(
     assert found == collected(Drift(mode), device)
     assert len(found) > 20
     assert given.is_closed
+
+
+@pytest.mark.parametrize("mode", [NEXT_STEP, SAME_STEP])
+@pytest.mark.parametrize("hides_policy", [False, True])
+def test_what_the_policy_and_the_envs_write_changes_no_row(
+    mode: AutoresetMode, hides_policy: bool
+) -> None:
+    given = TorchDrift(mode, "cpu")
+    step = given.step
+
+    def writing(actions: Any) -> Any:
+        results = step(actions.clone())
+        actions.sub_(9)
+        return results
+
+    given.step = writing  # type: ignore[method-assign]
+    envs = sw.TorchEnvs(given)
+    found = collected(envs, "cpu", hides_policy=hides_policy, writes=True)
+    assert found == collected(Drift(mode), "cpu")
 
 
 def test_many_steps_are_brought_over_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

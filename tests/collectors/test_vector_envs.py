@@ -102,6 +102,7 @@ def test_copies_are_left_out_only_for_envs_known_to_copy() -> None:
     envs.close()
 
 
+@pytest.mark.proof
 def test_ale_py_gives_arrays_of_its_own_each_step() -> None:
     """The property that `returns_copies` relies on."""
     envs = AtariVectorEnv("pong", 2, img_height=8, img_width=8)
@@ -164,6 +165,7 @@ def changed_outside(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
     return TransformObservation(env, np.negative, env.observation_space)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv, partial(vectorize, num_workers=2)])
 def test_size_and_padding_of_gymnasiums_own_stack_are_found(kind: Any) -> None:
     def seen(make: Any) -> tuple[int, str]:

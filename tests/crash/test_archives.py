@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+import shutil
+import struct
+import tarfile
 import tracemalloc
 from collections import Counter
 from functools import partial
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
+import zstandard
 
 import stepwell as sw
 from stepwell.buffers import (
@@ -18,13 +25,13 @@ from stepwell.buffers import (
     StoreCorrupt,
     StoreTooNew,
     Unprovable,
-    copy_episodes,
 )
-from stepwell.buffers.provenance.archive_file import ArchiveFile
-from support.archived import Section, contents_of, files_of, opened, record, repacked
+from support.archived import contents_of, read_all, record, repacked
 from support.crash.killed_calls import killed_at
 from support.envs.scrambled import ScrambledEnv
 from support.examples import by_tier
+from support.forged.folders import Store
+from support.forged.forgeries import FORGERIES
 
 REFUSALS = (ValueError, SpecMismatch, StoreCorrupt, StoreTooNew, Unprovable, RowsDiffer)
 MOST_MEMORY = 64 << 20
@@ -32,54 +39,50 @@ MOST_MEMORY = 64 << 20
 
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An archive with every kind of section, beside the store ``a``."""
+    """An archive beside its store."""
     folder = tmp_path_factory.mktemp("archives")
-    with record(None, [[200]], has_info=True) as replay:
-        with sw.SequenceReplayBuffer(folder / "a") as some:
-            copy_episodes(replay, some, keep=lambda episode: episode.id % 3 == 2)
-            sw.archive(some, folder / "a.swa", env=ScrambledEnv, lanes=1)
-    assert {kind for kind, _ in sections_of(folder / "a.swa")} == {
-        *("facts", "chunks", "folder", "rows", "checks", "ledger", "actions")
-    }
+    with record(folder / "a", [[200]], has_info=True, reseed_steps=1) as replay:
+        sw.archive(replay, folder / "a.swa", env=ScrambledEnv, lanes=1)
     return folder / "a.swa"
 
 
-def sections_of(path: Path) -> list[Section]:
-    with ArchiveFile(path) as file:
-        return file.sections
+def stored_rows(path: Path) -> Any:
+    with sw.SequenceReplayBuffer.open(path, read_only=True) as replay:
+        return contents_of(replay)
 
 
 def test_every_changed_byte_is_found(archive: Path, tmp_path: Path) -> None:
     data, rng = archive.read_bytes(), np.random.default_rng(1)
-    places = rng.integers(0, len(data), by_tier(300, 1_000, 10_000)).tolist()
+    places = rng.integers(0, len(data), by_tier(100, 1_000, 10_000)).tolist()
     for place in {*places, *range(16), *range(len(data) - 40, len(data))}:
         changed = bytearray(data)
         changed[place] ^= int(rng.integers(1, 256))
         (tmp_path / "b.swa").write_bytes(changed)
         with pytest.raises((StoreCorrupt, StoreTooNew, ValueError), match=r"b\.swa"):
-            opened(tmp_path / "b.swa")
+            read_all(tmp_path / "b.swa")
 
 
 def test_a_file_that_is_cut_or_longer_is_refused(archive: Path, tmp_path: Path) -> None:
     data, path = archive.read_bytes(), tmp_path / "b.swa"
-    lengths = np.random.default_rng(2).integers(0, len(data), by_tier(100, 300, 2_000)).tolist()
+    lengths = np.random.default_rng(2).integers(0, len(data), by_tier(30, 300, 2_000)).tolist()
     others = [data[:length] for length in {*lengths, *range(60), len(data) - 1}]
     for other in [*others, data + b"\0", data + data[-36:], data[:500] + data]:
         path.write_bytes(other)
         with pytest.raises((StoreCorrupt, ValueError), match=r"b\.swa"):
-            opened(path)
+            read_all(path)
 
 
+@pytest.mark.proof
 def test_forged_contents_are_refused_or_are_what_the_env_shows(
     archive: Path, tmp_path: Path
 ) -> None:
     """With the right checksums, as whoever writes an archive can make them."""
-    sections, seen = sections_of(archive), Counter[str]()
+    seen = Counter[str]()
     rng = np.random.default_rng(3)
     tracemalloc.start()
     for number in range(by_tier(150, 600, 5_000)):
-        forged, section = tmp_path / f"{number}.swa", sections[number % len(sections)]
-        repacked(archive, forged, partial(change, section=section, rng=rng))
+        forged = tmp_path / f"{number}.swa"
+        repacked(archive, forged, partial(change, rng=rng))
         tracemalloc.reset_peak()
         target = tmp_path / str(number)
         again = sw.SequenceReplayBuffer(target if number % 2 else None)
@@ -102,41 +105,73 @@ def test_forged_contents_are_refused_or_are_what_the_env_shows(
     assert seen["restored"] > 0
 
 
-def change(sections: dict[Section, bytes], section: Section, rng: Any) -> None:
-    """Change some bytes of the contents of a section."""
-    data = bytearray(sections[section])
-    for _ in range(int(rng.integers(1, 4))):
-        place = int(rng.integers(len(data)))
-        match int(rng.integers(4)):
-            case 0:
-                del data[place : place + int(rng.integers(1, 9))]
-            case 1:
-                data[place:place] = rng.bytes(int(rng.integers(1, 9)))
-            case 2:
-                data[place : place + 8] = b"\xff" * 8
-            case _:
-                data[place] = int(rng.integers(256))
-        data = data or bytearray(1)
-    sections[section] = bytes(data)
+def change(folder: Path, rng: Any) -> None:
+    """Forge the store in a folder, under the right checksums."""
+    names = [name for name in FORGERIES if not name.startswith("file")]
+    store = Store.parse("an archive", folder)
+    FORGERIES[names[int(rng.integers(len(names)))]].forge(store, Random(int(rng.integers(1 << 30))))
+    store.acts.clear()
+    shutil.rmtree(folder)
+    store.write(folder)
 
 
-def test_a_section_that_declares_more_than_it_can_hold_is_refused(
-    archive: Path, tmp_path: Path
-) -> None:
-    def grow(sections: dict[Section, bytes]) -> None:
-        sections["rows", 2] = b"\0" * (63 << 20)  # 2 kB of zstd
-
-    repacked(archive, tmp_path / "b.swa", grow)
-    with pytest.raises(StoreCorrupt, match="more bytes"):
-        opened(tmp_path / "b.swa")
-
-    def bomb(sections: dict[Section, bytes]) -> None:
-        sections["rows", 2] = b"\0" * (80 << 20)
-
-    with pytest.raises(ValueError, match="67,108,864"):
-        repacked(archive, tmp_path / "c.swa", bomb)
+def tar_of(*entries: tarfile.TarInfo, end: bytes = bytes(1024)) -> bytes:
+    parts = [
+        each.tobuf(tarfile.USTAR_FORMAT) + bytes(-(-each.size // 512) * 512) for each in entries
+    ]
+    return b"".join(parts) + end
 
 
+def entry(name: str, size: int = 3, **changes: Any) -> tarfile.TarInfo:
+    found = tarfile.TarInfo(name)
+    found.size = size
+    for key, value in changes.items():
+        setattr(found, key, value)
+    return found
+
+
+TARS: dict[str, bytes] = {
+    "a path out of the folder": tar_of(entry("../manifest.json")),
+    "an absolute path": tar_of(entry("/tmp/manifest.json")),
+    "another file": tar_of(entry("LOCK")),
+    "a folder": tar_of(entry("manifest.json", 0, type=tarfile.DIRTYPE)),
+    "a link": tar_of(entry("manifest.json", 0, type=tarfile.SYMTYPE, linkname="/etc/passwd")),
+    "a hard link": tar_of(entry("manifest.json", 0, type=tarfile.LNKTYPE, linkname="/etc/passwd")),
+    "a long name": tar_of(entry("@LongLink", 500, type=tarfile.GNUTYPE_LONGNAME)),
+    "a file twice": tar_of(entry("manifest.json"), entry("manifest.json")),
+    "a file that is cut": tar_of(entry("manifest.json", 3000), end=b"")[:2000],
+    "more than there is": entry("manifest.json", 1 << 32).tobuf(tarfile.USTAR_FORMAT),
+    "no end": tar_of(entry("manifest.json"), end=b""),
+    "no tar file": bytes(range(256)) * 4,
+    "nothing": b"",
+    "no manifest": tar_of(entry("segment-00000000.bin", 4096)),
+}
+
+
+@pytest.mark.parametrize("kind", TARS)
+def test_another_content_is_refused(tmp_path: Path, kind: str) -> None:
+    packed = zstandard.ZstdCompressor().compress(TARS[kind])
+    digest = hashlib.sha256(packed).digest()
+    path = tmp_path / "b.swa"
+    path.write_bytes(packed + struct.pack("<II", 0x184D2A50, 32) + digest)
+    with pytest.raises(StoreCorrupt, match=r"b\.swa is damaged"):
+        read_all(path)
+    assert os.listdir(tmp_path) == ["b.swa"]
+
+
+def test_a_file_that_is_unpacked_to_very_many_bytes_is_refused(tmp_path: Path) -> None:
+    size = (64 << 20) + (1 << 10) * 10_000
+    contents = tar_of(entry("segment-00000000.bin", size))
+    packed = zstandard.ZstdCompressor().compress(contents)
+    assert len(packed) < 10_000
+    digest = hashlib.sha256(packed).digest()
+    path = tmp_path / "b.swa"
+    path.write_bytes(packed + struct.pack("<II", 0x184D2A50, 32) + digest)
+    with pytest.raises(StoreCorrupt, match="bytes"):
+        read_all(path)
+
+
+@pytest.mark.proof
 def test_a_killed_restore_leaves_no_store_or_a_whole_one(archive: Path, tmp_path: Path) -> None:
     def work(target: Path) -> None:
         with sw.SequenceReplayBuffer(target) as again:
@@ -144,20 +179,21 @@ def test_a_killed_restore_leaves_no_store_or_a_whole_one(archive: Path, tmp_path
 
     calls = killed_at(None, partial(work, tmp_path / "whole"))
     assert calls > 10
-    assert files_of(tmp_path / "whole") == files_of(archive.with_suffix(""))
+    assert stored_rows(tmp_path / "whole") == stored_rows(archive.with_suffix(""))
     is_there = 0
     for number in range(0, calls, by_tier(3, 1, 1)):
         target = tmp_path / f"{number}"
         assert killed_at(number, partial(work, target), number) == -1
         if target.exists():
             is_there += 1
-            assert files_of(target) == files_of(archive.with_suffix(""))
+            assert stored_rows(target) == stored_rows(archive.with_suffix(""))
             continue
         work(target)  # what is left over is in nobody's way
-        assert files_of(target) == files_of(archive.with_suffix(""))
+        assert stored_rows(target) == stored_rows(archive.with_suffix(""))
     assert 0 < is_there < calls
 
 
+@pytest.mark.proof
 def test_a_killed_archive_leaves_no_file_or_a_whole_one(tmp_path: Path) -> None:
     with record(tmp_path / "a", [[40]]) as replay:
         before = contents_of(replay)
@@ -171,7 +207,7 @@ def test_a_killed_archive_leaves_no_file_or_a_whole_one(tmp_path: Path) -> None:
             assert killed_at(number, partial(work, target), number) == -1
             if not target.exists():
                 work(target)
-            assert target.read_bytes() == (tmp_path / "whole.swa").read_bytes()
+            read_all(target)
     with sw.SequenceReplayBuffer() as again:
         sw.restore(tmp_path / "whole.swa", again, env=ScrambledEnv, lanes=1)
         assert contents_of(again) == before

@@ -21,6 +21,7 @@ SHAPES = {"append-only": APPEND, "ring": RING_SMALL}
 RARE = [name for name in FAILURES if name != "no room"]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_call_that_finds_no_room_is_raised_and_loses_nothing(tmp_path: Path, shape: str) -> None:
     got = fail_every_call(SHAPES[shape], FAILURES["no room"], tmp_path)
@@ -29,6 +30,7 @@ def test_a_call_that_finds_no_room_is_raised_and_loses_nothing(tmp_path: Path, s
     assert got["nothing"] == 1  # the last session, in which no call failed
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("failure", RARE)
 def test_every_fourth_call_that_fails_otherwise_is_raised_and_loses_nothing(

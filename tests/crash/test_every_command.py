@@ -33,6 +33,7 @@ def commands_with_torch(tmp_path_factory: pytest.TempPathFactory) -> Generator[C
         yield commands
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("name", PLAIN)
 def test_a_fault_at_a_random_call(commands: Commands, tmp_path: Path, name: str) -> None:
     rare = RARE[PLAIN.index(name) % len(RARE)]
@@ -45,6 +46,7 @@ def ends(calls: int) -> list[int]:
     return sorted(number for number in few if 0 <= number < calls)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("name", ["merge", "import npz", "export npz", "export d3rlpy"])
 def test_a_kill_at_the_first_and_the_last_calls(
     commands: Commands, tmp_path: Path, name: str
@@ -52,6 +54,20 @@ def test_a_kill_at_the_first_and_the_last_calls(
     counts = check(commands, tmp_path, needed(name), (KILL,), chosen=ends)
     assert counts["absent"] >= counts["cases"] // 2
     assert counts["present"] >= 2
+
+
+@pytest.mark.parametrize("name", ["merge", "import npz", "export npz", "export d3rlpy"])
+def test_a_failure_at_the_last_calls_leaves_nothing_or_is_none(
+    commands: Commands, tmp_path: Path, name: str
+) -> None:
+    counts = check(
+        commands,
+        tmp_path,
+        needed(name),
+        (IO_ERROR, FULL_DISK),
+        chosen=lambda calls: range(calls - 8, calls),
+    )
+    assert counts["absent"] >= 2
 
 
 @pytest.mark.full
@@ -107,6 +123,7 @@ def check(
     return counts
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("name", ["collect", "export npz"])
 def test_a_fork_makes_the_calls_of_a_process_of_its_own(
     commands: Commands, tmp_path: Path, name: str
@@ -143,6 +160,7 @@ def test_a_planted_bug_is_found(commands: Commands, tmp_path: Path, name: str) -
     print(*wrong)
 
 
+@pytest.mark.proof
 def test_calls_elsewhere_are_not_counted(commands: Commands, tmp_path: Path) -> None:
     (tmp_path / "here").mkdir()
     done = commands.run(

@@ -49,6 +49,7 @@ def assert_judged(found: list[Verdict], formats: list[str]) -> None:
         assert min(ends["done"], ends["refused"]) > 0, (name, ends)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("part", range(by_tier(1, 2, 66)))
 @pytest.mark.parametrize("name", formats_here())
 def test_a_forged_data_set_becomes_a_whole_store_or_one_sentence(name: str, part: int) -> None:
@@ -70,6 +71,6 @@ def test_the_judge_sees_what_is_wrong(tmp_path: Path, monkeypatch: pytest.Monkey
         with pytest.raises(Fault, match=fault):
             forged(0)
     monkeypatch.undo()
-    monkeypatch.setattr("stepwell.collectors.cli.exchange.LiveLine", None)
+    monkeypatch.setattr("stepwell.collectors.cli.output.LiveLine", None)
     with pytest.raises(Fault, match="not callable"):  # an error that is no sentence
         forged(0)

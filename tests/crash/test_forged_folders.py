@@ -25,6 +25,7 @@ CASES = 500  # in each part
 ENOUGH = 20  # faults, after which no more are looked for
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("part", range(by_tier(1, 4, 40)))
 def test_a_forged_folder_is_read_or_refused_and_nothing_else_is_touched(part: int) -> None:
     numbers = range(part * CASES, (part + 1) * CASES)
@@ -121,6 +122,7 @@ def plant(name: str) -> None:
 IN_EVERY_RUN = ("the head of a chunk is believed", "verify does not decode")
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     "name",
     [name if name in IN_EVERY_RUN else pytest.param(name, marks=pytest.mark.full) for name in BUGS],

@@ -64,6 +64,7 @@ def make(folder: Path) -> Callable[[int], Mapping[str, str]]:
     return work
 
 
+@pytest.mark.proof
 def test_a_bad_end_is_told_and_the_next_case_runs() -> None:
     with fast_folder() as folder, Runner(partial(make, folder), folder, LIMITS) as runner:
         for number, (end, signature) in enumerate(ENDS.items()):

@@ -29,6 +29,7 @@ SCENARIOS: dict[str, Callable[[int, Path], object]] = {
 SEEDS = 6
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_planted_bug_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     bug = MUTANTS[name]
@@ -44,6 +45,7 @@ def test_a_planted_bug_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     pytest.fail(f"{bug.found_by}: {name}: not found")
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_without_a_bug_nothing_is_found(tmp_path: Path, scenario: str) -> None:
     SCENARIOS[scenario](1, tmp_path)

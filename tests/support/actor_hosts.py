@@ -128,4 +128,12 @@ def descendants(pid: int) -> list[int]:
         children = [one for one, its in parents.items() if its == parent]
         found += children
         rest_ += children
-    return [one for one in found if is_running(one)]
+    return [one for one in found if is_running(one) and not is_tracker(one)]
+
+
+def is_tracker(pid: int) -> bool:
+    """True for the standard library's helper, which lives as long as the interpreter."""
+    try:
+        return b"multiprocessing.resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False

@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import stepwell as sw
-from stepwell.buffers.provenance.archive_file import ArchiveFile, SectionWriter
-from stepwell.buffers.provenance.archived_store import ArchivedStore, is_kept
+from stepwell.buffers.curation.stored_episode import stored_episodes
+from stepwell.buffers.provenance.archive_file import (
+    _pack,  # pyright: ignore[reportPrivateUsage]
+    _unpack,  # pyright: ignore[reportPrivateUsage]
+    opened,
+)
 from stepwell.collectors import RandomPolicy
 from support.envs.scrambled import ScrambledEnv
-
-Section: TypeAlias = "tuple[str, int]"
 
 
 class WithExtras:
@@ -48,8 +51,12 @@ def record(
     has_info: bool = False,
     capacity: int | None = None,
     length: int = 7,
+    reseed_steps: int | None = 50_000,
 ) -> sw.SequenceReplayBuffer:
-    """A closed store (or one in RAM) of several runs, each of several calls of `collect`."""
+    """A closed store (or one in RAM) of several runs, each of several calls of `collect`.
+
+    With ``reseed_steps=1`` each episode has a seed; else most go on with that of the first one.
+    """
     make = partial(ScrambledEnv, actions, length)
     replay = sw.SequenceReplayBuffer(folder, capacity=capacity)
     for run, calls in enumerate(runs):
@@ -58,7 +65,9 @@ def record(
         vector = SyncVectorEnv([make] * envs, autoreset_mode=AutoresetMode.SAME_STEP)
         policy = WithExtras(run) if has_extras else RandomPolicy()
         info = {"level": -1} if has_info else None
-        with sw.Collector(vector, policy, replay, seed=run, info=info) as collector:
+        with sw.Collector(
+            vector, policy, replay, seed=run, info=info, reseed_steps=reseed_steps
+        ) as collector:
             for steps in calls:
                 collector.collect(steps=steps)
         if folder is not None:
@@ -66,16 +75,6 @@ def record(
     if folder is None:
         return replay
     return sw.SequenceReplayBuffer.open(folder, read_only=True)
-
-
-def files_of(folder: Path) -> dict[str, bytes]:
-    """The files of a store.
-
-    But for its lock, which names the last writer, and its ledger, which may hold the same actions
-    in other records.
-    """
-    names = {path.name for path in folder.iterdir()} - {"LOCK", "ledger.bin"}
-    return {name: (folder / name).read_bytes() for name in sorted(names)}
 
 
 def contents_of(replay: sw.SequenceReplayBuffer) -> list[Any]:
@@ -93,31 +92,24 @@ def contents_of(replay: sw.SequenceReplayBuffer) -> list[Any]:
     ]
 
 
-def repacked(source: Path, target: Path, change: Callable[[dict[Section, bytes]], None]) -> None:
-    """Write an archive again with other contents, and with the right checksums.
+def repacked(source: Path, target: Path, change: Callable[[Path], None]) -> None:
+    """Write an archive again with other files, and with the right digest.
 
     Args:
         source: The archive.
         target: The new file.
-        change: Changes the contents of the sections, by kind and number.
+        change: Changes the folder of the store in it.
     """
-    with ArchiveFile(source) as file:
-        sections = {section: file.read(*section) for section in file.sections}
-    change(sections)
-    with target.open("wb") as new:
-        writer = SectionWriter(new)
-        for (kind, number), contents in sections.items():
-            writer.add(kind, contents, number)
-        writer.finish()
+    with TemporaryDirectory() as name:
+        _unpack(source, Path(name))
+        change(Path(name))
+        with target.open("w+b") as new:
+            _pack(Path(name), new)
 
 
-def opened(path: Path) -> ArchivedStore:
-    """The contents of an archive, all of which were read."""
-    with ArchivedStore(ArchiveFile(path)) as archived:
-        storage = archived.actions()
-        for position in range(len(storage.index)):
-            storage.payload(position)
-        for field in archived.spec.fields:
-            if is_kept(field):
-                archived.rows(field.name, 0, int(archived.table.rows.sum()))
-        return archived
+def read_all(path: Path) -> None:
+    """Open an archive, and read all that is in it."""
+    with opened(path) as archived:
+        for episode in stored_episodes(archived.storage):
+            archived.checksums(episode)
+            list(episode.chunks(1 << 10))

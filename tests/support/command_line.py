@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import sys
@@ -10,8 +11,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import typer.main
 
 from stepwell.collectors.cli.app import main
+
+# Typer makes all commands anew for each call, which takes longer than most calls do.
+cast("Any", typer.main).get_command = functools.cache(typer.main.get_command)
 
 MODULE = """
 import numpy as np

@@ -16,6 +16,6 @@ def by_tier(default: int, proofs: int, full: int) -> int:
 def examples(number: int) -> int:
     """The number of examples of a property test that does not take the run's own.
 
-    It is `number` with ``--proofs`` and ``--full``; a quarter of it, at least five, by default.
+    It is `number` with ``--proofs`` and ``--full``; a tenth of it, at least ten, by default.
     """
-    return by_tier(max(5, number // 4), number, number)
+    return by_tier(min(number, max(10, number // 10)), number, number)

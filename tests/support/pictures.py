@@ -43,12 +43,13 @@ def read_gif(data: bytes) -> Shown:
         shared = _table(data, place, flags)
         place += shared.size
     canvas = np.zeros((height, width, 3), np.uint8)
-    frames, durations, ticks = [], [], 0
+    frames: list[np.ndarray] = []
+    durations, ticks, hidden = [], 0, -1
     while data[place] != 0x3B:
         if data[place] == 0x21:
             if data[place + 1] == 0xF9:
                 assert data[place + 2] == 4
-                assert not data[place + 3] & 1  # no transparent colour
+                hidden = data[place + 6] if data[place + 3] & 1 else -1
                 ticks = struct.unpack_from("<H", data, place + 4)[0]
             place += 2
             while data[place]:
@@ -76,7 +77,10 @@ def read_gif(data: bytes) -> Shown:
         assert len(indices) == w * h
         assert left + w <= width
         assert top + h <= height
-        canvas[top : top + h, left : left + w] = table[indices].reshape(h, w, 3)
+        shown = np.array(indices).reshape(h, w, 1) != hidden
+        assert frames or shown.all()
+        before = canvas[top : top + h, left : left + w]
+        before[:] = np.where(shown, table[indices].reshape(h, w, 3), before)
         frames.append(canvas.copy())
         durations.append(ticks / 100)
     assert place == len(data) - 1
@@ -120,7 +124,7 @@ def _unpacked(data: bytes, bits: int) -> list[int]:
 
 
 def read_webp(data: bytes) -> Shown:
-    """The frames of an animated WebP file; each frame's pixels by OpenCV."""
+    """The frames of a WebP file, animated or not; each frame's pixels by OpenCV."""
     assert data[:4] == b"RIFF"
     assert struct.unpack_from("<I", data, 4)[0] == len(data) - 8
     assert data[8:12] == b"WEBP"
@@ -131,27 +135,54 @@ def read_webp(data: bytes) -> Shown:
         chunks.append((name, data[place + 8 : place + 8 + size]))
         place += 8 + size + size % 2
     assert place == len(data)
+    if [name for name, _ in chunks] == [b"VP8L"]:  # nothing moves
+        return Shown(decoded(data)[None], [0])
     assert [name for name, _ in chunks[:2]] == [b"VP8X", b"ANIM"]
     head = chunks[0][1]
-    assert (head[0], len(head)) == (2, 10)  # an animation without alpha
+    assert (head[0] & ~0x10, len(head)) == (2, 10)  # an animation, perhaps with alpha
     width, height = 1 + _number(head[4:7]), 1 + _number(head[7:10])
+    assert chunks[1][1][4:] == bytes(2)  # for ever
     canvas = np.zeros((height, width, 3), np.uint8)
-    frames, durations = [], []
+    frames: list[np.ndarray] = []
+    durations = []
     for name, body in chunks[2:]:
         assert name == b"ANMF"
         left, top, w, h, milliseconds = (_number(body[at : at + 3]) for at in range(0, 15, 3))
         left, top, w, h = 2 * left, 2 * top, w + 1, h + 1
-        assert body[15] == 2  # replaces the pixels, and stays
-        assert body[16:20] == b"VP8L"
+        replaces, is_removed = body[15] & 2, body[15] & 1
+        assert not is_removed
+        assert body[16:20] == b"VP8L"  # without loss
         inner = body[16:]
-        part = decoded(b"RIFF" + struct.pack("<I", len(inner) + 4) + b"WEBP" + inner)
-        assert part.shape == (h, w, 3)
+        part = _with_alpha(b"RIFF" + struct.pack("<I", len(inner) + 4) + b"WEBP" + inner)
+        assert part.shape == (h, w, 4)
         assert left + w <= width
         assert top + h <= height
-        canvas[top : top + h, left : left + w] = part
+        shown = part[..., 3:] == 255
+        assert (shown | (part[..., 3:] == 0)).all()
+        assert shown.all() or (frames and not replaces)
+        before = canvas[top : top + h, left : left + w]
+        before[:] = np.where(shown, part[..., :3], before)
         frames.append(canvas.copy())
         durations.append(milliseconds / 1000)
     return Shown(np.array(frames), durations)
+
+
+def _with_alpha(data: bytes) -> np.ndarray:
+    """A picture as RGBA, uint8 [H, W, 4]."""
+    # OpenCV reads no file of less than 32 bytes, as that of one pixel may be.
+    padded = np.frombuffer(data.ljust(64, b"\0"), np.uint8)
+    pixels = cv2.imdecode(padded, cv2.IMREAD_UNCHANGED)
+    assert pixels is not None
+    codes = cv2.COLOR_BGRA2RGBA if pixels.shape[2] == 4 else cv2.COLOR_BGR2RGBA
+    return np.asarray(cv2.cvtColor(pixels, codes))
+
+
+def of_rows(shown: Shown, count: int, fps: float) -> np.ndarray:
+    """The frame that is seen at each row of a clip, [T, H, W, 3]: equal neighbours may be one."""
+    ends = np.cumsum(shown.durations)
+    middles = (np.arange(count) + 0.5) / fps
+    places = np.searchsorted(ends, middles)
+    return shown.frames[np.minimum(places, len(shown.frames) - 1)]
 
 
 def _number(data: bytes) -> int:

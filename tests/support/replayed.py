@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -133,3 +136,68 @@ class TinyEnv(gym.Env[Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         return np.int64(action), 0.0, False, False, {}
+
+
+class MoodyEnv(gym.Env[Any, Any]):
+    """An env that does what its argument says, within limits that do no harm.
+
+    Args:
+        mood: "calm", or what to do in a step: "sleep" for a while, "hoard" memory, "abort" the
+            process, or draw from a generator that no seed reaches: "global", or its "own". With
+            "init " before it, when it is made.
+        pair: Must be a tuple.
+    """
+
+    observation_space = gym.spaces.Box(0, 1, (2,), np.float64)
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, mood: str = "calm", pair: tuple[int, ...] = (1, 2)) -> None:
+        if not isinstance(pair, tuple):
+            raise TypeError("pair must be a tuple")
+        self.mood = mood
+        self.own = np.random.default_rng()
+        if mood.startswith("init "):
+            self._do(mood.removeprefix("init "))
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
+        super().reset(seed=seed)
+        return self._observation(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._do(self.mood)
+        return self._observation(), 0.0, bool(self.np_random.random() < 0.2), False, {}
+
+    def _do(self, mood: str) -> None:
+        if mood == "sleep":
+            time.sleep(5)
+        elif mood == "hoard":
+            self.hoard = np.empty(1 << 28)
+        elif mood == "abort":
+            os.abort()
+
+    def _observation(self) -> np.ndarray:
+        if self.mood == "global":
+            return np.random.random(2)  # noqa: NPY002  # which no seed of the env reaches
+        return (self.own if self.mood == "own" else self.np_random).random(2)
+
+
+def register_moody() -> str:
+    """Register the env, and return its id."""
+    if "Moody-v0" not in gym.registry:
+        gym.register("Moody-v0", "support.replayed:MoodyEnv")
+    return "Moody-v0"
+
+
+def moody(mood: str, replay: SequenceReplayBuffer | None = None) -> SequenceReplayBuffer:
+    """A store of a calm env, whose facts were changed to name another mood."""
+    if replay is None:
+        replay = recorded(sw.make_vec(register_moody(), 2, num_workers=0), 30)
+
+    def changed(facts: Mapping[str, object]) -> Mapping[str, object]:
+        found = json.loads(str(facts["env_spec"]))
+        found["kwargs"]["mood"] = mood
+        recipe: Any = facts["recipe"]
+        kwargs = {**recipe["kwargs"], "mood": mood}
+        return {**facts, "env_spec": json.dumps(found), "recipe": {**recipe, "kwargs": kwargs}}
+
+    return rewritten(replay, sessions=changed)

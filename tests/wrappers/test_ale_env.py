@@ -40,6 +40,7 @@ def assert_same(left: list[tuple[Any, ...]], right: list[tuple[Any, ...]]) -> in
     return sum(len(row) == 2 for row in left) - 1
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("obs_type", ["grayscale", "rgb"])
 @pytest.mark.parametrize(
     ("skip", "pool", "max_frames"),
@@ -55,6 +56,7 @@ def test_it_equals_frame_skip_over_time_limit(
     assert assert_same(plain, fast) >= 1
 
 
+@pytest.mark.proof
 def test_it_ends_a_game_with_the_true_screen_wherever_in_a_step_that_is() -> None:
     frames = Recorder(bare())
     plain, fast = FrameSkip(frames, 4), AleFrameSkip(bare(), 4)
@@ -74,6 +76,7 @@ def test_it_ends_a_game_with_the_true_screen_wherever_in_a_step_that_is() -> Non
     assert 3 in lengths, "no game ended on a frame whose predecessor is usually not looked at"
 
 
+@pytest.mark.proof
 def test_a_game_that_ends_on_its_last_allowed_frame_is_terminated_only() -> None:
     rng, actions = np.random.default_rng(0), list[int]()
     env = AleFrameSkip(bare(), 1)
@@ -88,6 +91,7 @@ def test_a_game_that_ends_on_its_last_allowed_frame_is_terminated_only() -> None
     assert ends[-1] == (True, False)
 
 
+@pytest.mark.proof
 def test_frames_are_counted_from_the_first_observation() -> None:
     env = AleFrameSkip(bare(), 4, max_frames=10)
     for _ in range(2):
@@ -97,6 +101,7 @@ def test_frames_are_counted_from_the_first_observation() -> None:
         assert steps[-1][4]["episode_frame_number"] == 10
 
 
+@pytest.mark.proof
 def test_observations_are_never_the_same_memory() -> None:
     env = AleFrameSkip(bare(), 1, pool="none")
     first, _ = env.reset(seed=0)
@@ -133,12 +138,14 @@ def test_the_emulator_gets_exactly_the_seed() -> None:
     assert sticky_play(11)[0] == 11
 
 
+@pytest.mark.proof
 def test_sticky_actions_follow_the_seed() -> None:
     first, again, other = sticky_play(1)[1], sticky_play(1)[1], sticky_play(2)[1]
     np.testing.assert_array_equal(first, again)
     assert any((a != b).any() for a, b in zip(first, other, strict=True))
 
 
+@pytest.mark.proof
 def test_the_env_draws_from_the_seed_too() -> None:
     def draw(seed: int) -> int:
         env = EmulatorSeed(bare())
@@ -148,6 +155,7 @@ def test_the_env_draws_from_the_seed_too() -> None:
     assert draw(3) == draw(3) != draw(4)
 
 
+@pytest.mark.proof
 def test_a_reset_without_a_seed_goes_on_with_the_same_generator() -> None:
     env = EmulatorSeed(bare())
     env.reset(seed=3)

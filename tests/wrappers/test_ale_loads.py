@@ -101,16 +101,19 @@ def compare(game: str, frames: int, mode: int | None = None, difficulty: int | N
     return quick.loads.are_quick
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("game", GAMES)
 def test_a_load_from_a_state_is_a_load_from_the_file(game: str) -> None:
     assert compare(game, 200)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("game", DRAW_WHEN_LOADED)
 def test_a_game_that_draws_while_it_is_loaded_is_loaded_from_its_file(game: str) -> None:
     assert not compare(game, 100)
 
 
+@pytest.mark.proof
 def test_modes_and_difficulties_are_part_of_the_load() -> None:
     assert compare("breakout", 200, mode=12, difficulty=1)
 

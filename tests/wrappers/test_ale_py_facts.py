@@ -64,6 +64,7 @@ def last_step(seed: int, skip: int = 4, **changes: Any) -> tuple[list[Image], Im
     return screens, before[0, 0], observation[0, 0]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("played", [1, 2, 3, 4])
 def test_an_episode_ends_with_the_observation_before_or_a_mixture(played: int) -> None:
     """The frame on which it ends is never read; what was read before stays in the buffers."""
@@ -73,17 +74,20 @@ def test_an_episode_ends_with_the_observation_before_or_a_mixture(played: int) -
     assert (last != np.maximum.reduce(screens[-2:])).any()
 
 
+@pytest.mark.proof
 def test_a_game_that_is_over_shows_the_observation_before_or_a_mixture() -> None:
     screens, before, last = last_step(0)
     np.testing.assert_array_equal(last, np.maximum.reduce([before, *screens[2:-1]]))
     assert (last != np.maximum.reduce(screens[-2:])).any()
 
 
+@pytest.mark.proof
 def test_without_pooling_the_last_observation_is_the_one_before() -> None:
     _, before, last = last_step(0, maxpool=False)
     np.testing.assert_array_equal(last, before)
 
 
+@pytest.mark.proof
 def test_noop_max_leaves_the_greatest_number_out() -> None:
     def numbers(envs: VectorEnv[Any, Any, Any]) -> set[int]:
         return {int(envs.reset()[1]["episode_frame_number"][0]) for _ in range(40)}
@@ -93,6 +97,7 @@ def test_noop_max_leaves_the_greatest_number_out() -> None:
     assert numbers(NativeAtari(settings(noop_max=0), 1, 1)) == {0}
 
 
+@pytest.mark.proof
 def test_some_games_play_frames_inside_their_reset() -> None:
     """They are counted as frames of the episode, and their number may be random."""
 
@@ -107,6 +112,7 @@ def test_some_games_play_frames_inside_their_reset() -> None:
     assert len(set(frames("double_dunk"))) > 1
 
 
+@pytest.mark.proof
 def test_the_number_of_noops_is_drawn_from_the_seed_whatever_the_game() -> None:
     """So the numbers of a game whose resets are random are those of a plain game."""
 
@@ -118,6 +124,7 @@ def test_the_number_of_noops_is_drawn_from_the_seed_whatever_the_game() -> None:
     assert numbers("pong") == numbers("breakout")
 
 
+@pytest.mark.proof
 def test_without_a_seed_all_envs_draw_the_same_sticky_actions() -> None:
     """They are seeded with the clock in seconds; ours get fresh entropy."""
 
@@ -136,6 +143,7 @@ def test_without_a_seed_all_envs_draw_the_same_sticky_actions() -> None:
     assert not are_equal(NativeAtari(settings(sticky=0.5), 2, 1))
 
 
+@pytest.mark.proof
 def test_episodic_life_resets_the_whole_game() -> None:
     envs = plain(episodic_life=True)
     envs.reset(seed=0)
@@ -147,6 +155,7 @@ def test_episodic_life_resets_the_whole_game() -> None:
     assert (info["lives"][0], info["episode_frame_number"][0]) == (5, 0)
 
 
+@pytest.mark.proof
 def test_life_loss_info_says_terminated_and_goes_on_without_a_reset() -> None:
     envs = plain(life_loss_info=True)
     envs.reset(seed=0)
@@ -158,6 +167,7 @@ def test_life_loss_info_says_terminated_and_goes_on_without_a_reset() -> None:
     assert after["lives"][0] == 4
 
 
+@pytest.mark.proof
 def test_metadata_is_one_dict_for_all_vector_envs() -> None:
     first = plain()
     plain(autoreset_mode=AutoresetMode.SAME_STEP)
@@ -169,6 +179,7 @@ def test_metadata_is_one_dict_for_all_vector_envs() -> None:
     assert not VectorEnv.metadata
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("actions", "got"),
     [

@@ -29,6 +29,7 @@ def make(backend: Any, **changes: Any) -> VectorEnv[Any, Any, Any]:
     return make_atari("Breakout", 2, backend=backend, num_workers=workers, **changes)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("backend", ["native", "python"])
 def test_the_defaults_are_the_same_on_both_backends(backend: Any) -> None:
     envs = make(backend)
@@ -43,6 +44,7 @@ def test_the_defaults_are_the_same_on_both_backends(backend: Any) -> None:
     envs.close()
 
 
+@pytest.mark.proof
 def test_the_recipes_differ_in_the_backend_alone() -> None:
     native, python = (make(backend).metadata["stepwell"] for backend in ("native", "python"))
     assert json.loads(json.dumps(native)) == native
@@ -55,12 +57,14 @@ def test_the_recipes_differ_in_the_backend_alone() -> None:
     assert set(native["versions"]) == {"gymnasium", "ale-py", "numpy"}
 
 
+@pytest.mark.proof
 def test_every_setting_is_in_the_recipe() -> None:
     recipe = make("native").metadata["stepwell"]
     settings = set(inspect.signature(make_atari).parameters)
     assert settings - set(recipe) == {"num_envs", "num_workers", "snapshots"}
 
 
+@pytest.mark.proof
 def test_metadata_belongs_to_the_object() -> None:
     first = make("native", sticky=0.0)
     make("native", sticky=0.5)
@@ -107,6 +111,7 @@ def test_values_out_of_range_are_refused(
         make_atari("Breakout", 1, backend=backend, **changes)
 
 
+@pytest.mark.proof
 def test_other_bad_arguments_are_refused() -> None:
     with pytest.raises(ValueError, match=r"backend.*'native'.*'envpool'"):
         make_atari("Breakout", backend=cast(Any, "envpool"))
@@ -120,11 +125,13 @@ def test_other_bad_arguments_are_refused() -> None:
         make_atari("Breakout", backend="python", difficulty=9)
 
 
+@pytest.mark.proof
 def test_another_mode_is_another_game() -> None:
     plain, other = make("python", noop_max=0), make("python", noop_max=0, mode=12)
     assert (plain.reset(seed=0)[0] != other.reset(seed=0)[0]).any()
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("backend", ["native", "python"])
 def test_clipped_rewards_keep_the_raw_ones(backend: Any) -> None:
     clipped, plain = make(backend, clip_rewards=True), make(backend)
@@ -142,6 +149,7 @@ def test_clipped_rewards_keep_the_raw_ones(backend: Any) -> None:
     assert total > 0
 
 
+@pytest.mark.proof
 def test_episodic_life_keeps_the_game_going_under_the_python_backend() -> None:
     envs = make("python", life_loss="end")
     _, info = envs.reset(seed=0)
@@ -157,6 +165,7 @@ def test_episodic_life_keeps_the_game_going_under_the_python_backend() -> None:
     assert ends == [(4, False), (3, False), (2, False), (1, False), (0, True), (4, False)]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("backend", ["native", "python"])
 def test_unseeded_envs_differ(backend: Any) -> None:
     envs = make(backend, sticky=0.5, noop_max=0)
@@ -165,6 +174,7 @@ def test_unseeded_envs_differ(backend: Any) -> None:
     assert any((one != other).any() for one, other in steps)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("backend", ["native", "python"])
 def test_the_same_seed_gives_the_same_data_and_envs_differ_from_each_other(backend: Any) -> None:
     def play(seed: Any) -> np.ndarray:
@@ -178,6 +188,7 @@ def test_the_same_seed_gives_the_same_data_and_envs_differ_from_each_other(backe
     assert (data != play(6)).any()
 
 
+@pytest.mark.proof
 def test_workers_and_threads_change_nothing() -> None:
     def play(backend: Any, workers: int) -> list[Any]:
         envs = make_atari("Breakout", 3, backend=backend, num_workers=workers, max_frames=60)
@@ -192,6 +203,7 @@ def test_workers_and_threads_change_nothing() -> None:
             np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.proof
 def test_the_python_backends_last_observation_is_the_emulators_screen() -> None:
     envs = make("python", size=None, frame_stack=1, max_frames=402, noop_max=0, sticky=0.0)
     envs.reset(seed=0)
@@ -210,11 +222,13 @@ def backend_of(**changes: Any) -> object:
         return envs.metadata["stepwell"]["backend"]
 
 
+@pytest.mark.proof
 def test_auto_takes_the_backend_with_true_last_observations() -> None:
     assert backend_of() == "python"
     assert backend_of(backend="auto", mode=12) == "python"
 
 
+@pytest.mark.proof
 def test_auto_says_when_it_takes_the_other_one(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> None:
         raise ImportError("cv2: libGL.so.1 is missing")
@@ -232,6 +246,7 @@ def test_auto_says_when_it_takes_the_other_one(monkeypatch: pytest.MonkeyPatch) 
             backend_of(**changes)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("found", ["0.12.2", "0.13.0rc1", "1.0"])
 def test_an_ale_py_that_is_newer_than_the_tested_one_gives_a_warning(
     found: str, monkeypatch: pytest.MonkeyPatch
@@ -262,6 +277,7 @@ def newer_ale_py(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
     ale_facts.unlike_facts.cache_clear()
 
 
+@pytest.mark.proof
 def test_the_check_of_a_newer_ale_py_leaves_the_metadata_of_all_envs(newer_ale_py: None) -> None:
     before = dict(VectorEnv.metadata)
     for backend in ("native", "python"):
@@ -296,6 +312,7 @@ def showing_the_end(made: Callable[..., Any]) -> Callable[..., Any]:
     return lambda **changes: Shown(made(**changes))
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("change", "fact"),
     [
@@ -316,6 +333,7 @@ def test_a_newer_ale_py_that_differs_is_an_error_of_the_native_backend(
         make("python")
 
 
+@pytest.mark.proof
 def test_a_newer_ale_py_that_differs_is_an_error_of_the_python_backend(
     newer_ale_py: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -328,6 +346,7 @@ def test_a_newer_ale_py_that_differs_is_an_error_of_the_python_backend(
         make("python")
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("found", [TESTED_ALE_PY, f"{TESTED_ALE_PY}.post1", "0.12", "0.9.1"])
 def test_the_tested_ale_py_and_older_ones_give_no_warning(
     found: str, monkeypatch: pytest.MonkeyPatch
@@ -368,6 +387,7 @@ def json_like(value: object) -> str:
     return f'"{value}"' if isinstance(value, str) else str(value).replace(",", "")
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("backend", "num_workers"), [("native", None), ("python", 0), ("python", 2)]
 )
@@ -403,6 +423,7 @@ def test_without_a_frame_stack_observations_have_no_axis_of_frames(
         envs.close()
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("backend", ["native", "python"])
 def test_rows_without_a_frame_stack_are_stored_resumed_and_played_again(
     backend: Any, tmp_path: Path

@@ -76,17 +76,20 @@ def compare(chosen: AtariSettings, steps: int, num_envs: int = 2) -> tuple[int, 
     return ends, differ
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("game", ["pong", "breakout", "pacman"])
 def test_both_backends_give_the_same_frames_rewards_and_ends(game: str) -> None:
     compare(settings(game=game), steps=250)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("changes", CHANGES, ids=lambda changes: ",".join(changes))
 def test_both_backends_mean_the_same_by_each_setting(changes: dict[str, Any]) -> None:
     ends, _ = compare(settings(**changes), steps=250, num_envs=1)
     assert ends >= 1
 
 
+@pytest.mark.proof
 def test_only_the_native_backends_last_observations_are_stale() -> None:
     ends, differ = compare(settings(max_frames=404), steps=300)
     assert ends >= 4
@@ -108,6 +111,7 @@ def test_each_setting_agrees_on_more_games(game: str, changes: dict[str, Any]) -
     compare(settings(game=game, **changes), steps=800)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("fire_reset", [False, True])
 def test_the_recorded_noops_lead_to_the_first_observation(fire_reset: bool) -> None:
     chosen = settings(noop_max=30, fire_reset=fire_reset, frame_stack=1, sticky=0.0, size=None)
@@ -125,6 +129,7 @@ def test_the_recorded_noops_lead_to_the_first_observation(fire_reset: bool) -> N
         assert info["_noops"].all()
 
 
+@pytest.mark.proof
 def test_noops_are_recorded_at_each_reset_and_only_there() -> None:
     chosen = settings(noop_max=30, max_frames=20)
     native = NativeAtari(chosen, 2, 1)

@@ -93,17 +93,20 @@ def played_again(backend: str, game: str, episodes: int = 3, **changes: Any) -> 
         observation, *_, info = envs.step(np.zeros(1, np.int64))
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("game", LONG_RESETS)
 def test_frames_that_a_game_plays_inside_its_reset_are_no_noops(game: str) -> None:
     played_again("native", game, episodes=4)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("backend", ["native", "python"])
 def test_a_game_without_a_noop_of_its_own_has_noops(backend: str) -> None:
     assert max(played_again(backend, "backgammon")) > 0
     assert make_atari("video_checkers", backend=cast(Any, backend), num_workers=1).num_envs == 1
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("game", ["double_dunk", "surround"])
 def test_envs_that_are_reset_alone_have_their_own_noops(game: str) -> None:
     chosen = settings(game=game, noop_max=30, size=None, frame_stack=1)
@@ -122,10 +125,12 @@ def test_envs_that_are_reset_alone_have_their_own_noops(game: str) -> None:
         assert info["noops"][0] == 0
 
 
+@pytest.mark.proof
 def test_a_game_may_end_while_nothing_is_pressed() -> None:
     assert played_again("native", "assault", episodes=1, noop_max=8000)[0] > 2 * IDLE_FRAMES
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("seed", [-1, 2**31, [3, -1], 2**31 - 1])
 def test_a_seed_that_an_emulator_cannot_have_is_refused(seed: Any) -> None:
     envs = NativeAtari(settings(), 2, 1)

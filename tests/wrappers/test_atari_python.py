@@ -69,6 +69,7 @@ def compare(chosen: AtariSettings, steps: int, seed: int = 3, seeds_resets: bool
     return ends
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("game", GAMES)
 def test_one_class_equals_the_wrappers(game: str) -> None:
     assert compare(settings(game=game, noop_max=30, max_frames=500), 300) >= 2
@@ -87,6 +88,7 @@ def test_one_class_equals_the_wrappers_briefly_on_every_game(game: str) -> None:
     compare(settings(game=game, noop_max=30, max_frames=700), 200)
 
 
+@pytest.mark.proof
 @hypothesis.settings(max_examples=examples(15))
 @hypothesis.given(
     chosen=st.builds(
@@ -118,12 +120,14 @@ def test_one_class_equals_the_wrappers_in_every_setting(
     compare(chosen, 120, seed, seeds_resets)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("mode", [None, 12])
 def test_lives_and_modes_are_those_of_the_wrappers(mode: int | None) -> None:
     chosen = settings(life_loss="end", clip_rewards=True, mode=mode, noop_max=9)
     assert compare(chosen, 500) >= 4
 
 
+@pytest.mark.proof
 def test_the_emulator_is_read_by_color_numbers_only_where_they_are_known() -> None:
     def kind(game: str, **changes: Any) -> type:
         env = FusedAtari(settings(game=game, **changes))
@@ -139,6 +143,7 @@ def test_the_emulator_is_read_by_color_numbers_only_where_they_are_known() -> No
     assert kind("pong", grayscale=False) is direct
 
 
+@pytest.mark.proof
 def test_a_table_of_other_gray_levels_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     other = module._NTSC_GRAYS.copy()
     other[2:] ^= 1
@@ -146,6 +151,7 @@ def test_a_table_of_other_gray_levels_is_not_used(monkeypatch: pytest.MonkeyPatc
     compare(settings(game="pong"), 30)
 
 
+@pytest.mark.proof
 def test_wrong_use_is_refused_as_by_the_wrappers() -> None:
     for env in (FusedAtari(settings()), atari_env(settings())):
         for seed in (-1, 2**31):
@@ -170,6 +176,7 @@ def sync(chosen: AtariSettings, num_envs: int) -> SyncVectorEnv[Any, Any]:
     )
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     "changes",
     [
@@ -218,6 +225,7 @@ def assert_same_infos(info: dict[str, Any], expected: dict[str, Any]) -> None:
         assert info[key].dtype == expected[key].dtype, key
 
 
+@pytest.mark.proof
 def test_writing_into_a_returned_observation_changes_no_later_one() -> None:
     chosen = settings(max_frames=60)
     with workers(chosen, 2, 1) as envs:
@@ -230,6 +238,7 @@ def test_writing_into_a_returned_observation_changes_no_later_one() -> None:
             observation[:] = 255
 
 
+@pytest.mark.proof
 def test_an_env_that_raises_leaves_the_stacks_of_the_others_right() -> None:
     chosen = settings(sticky=0.0)
     with workers(chosen, 4) as envs:
@@ -257,6 +266,7 @@ def test_an_env_that_raises_leaves_the_stacks_of_the_others_right() -> None:
             np.testing.assert_array_equal(observation[env], expected)
 
 
+@pytest.mark.proof
 def test_a_pending_step_counts_when_only_some_envs_are_reset() -> None:
     chosen = settings(sticky=0.0)
     with workers(chosen, 2) as envs:
@@ -274,6 +284,7 @@ def test_a_pending_step_counts_when_only_some_envs_are_reset() -> None:
         np.testing.assert_array_equal(envs.step(np.zeros(2, np.int64))[0][1], model[1].step(0)[0])
 
 
+@pytest.mark.proof
 def test_a_worker_that_is_killed_begins_new_episodes() -> None:
     with workers(settings(), 4) as envs:
         envs.reset(seed=0)
@@ -293,11 +304,13 @@ def test_a_worker_that_is_killed_begins_new_episodes() -> None:
         np.testing.assert_array_equal(after[:, :-1], observation[:, 1:])
 
 
+@pytest.mark.proof
 def test_the_vector_env_has_no_problem() -> None:
     report = assert_vector_env(lambda: AtariWorkers(settings(max_frames=40), 3, 2), steps=60)
     assert report.autoreset == "next_step"
 
 
+@pytest.mark.proof
 def test_make_atari_chooses_it_for_workers() -> None:
     for number, kind in ((0, SyncVectorEnv), (1, AtariWorkers)):
         with contextlib.closing(make_atari("pong", backend="python", num_workers=number)) as envs:
@@ -316,6 +329,7 @@ envs.close()
 """
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("context", ["spawn", "forkserver"])
 def test_a_script_needs_no_main_guard(context: str, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
@@ -327,6 +341,7 @@ def test_a_script_needs_no_main_guard(context: str, tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, expected), done.stderr
 
 
+@pytest.mark.proof
 def test_other_processes_still_get_the_main_module() -> None:
     prepare = multiprocessing.spawn.get_preparation_data
     with workers(settings(), 2, 1, "spawn") as envs:
@@ -344,6 +359,7 @@ def make_in_a_daemon(pipe: Any) -> None:
     pipe.send(found)
 
 
+@pytest.mark.proof
 def test_a_daemonic_process_steps_the_envs_itself() -> None:
     context = multiprocessing.get_context("fork")
     here, there = context.Pipe()
@@ -357,6 +373,7 @@ def test_a_daemonic_process_steps_the_envs_itself() -> None:
     assert "num_workers=0" in message
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("fire_reset", [False, True])
 @pytest.mark.parametrize("make", [atari_env, fused])
 def test_a_reset_plays_the_given_number_of_noops(make: Any, fire_reset: bool) -> None:
@@ -374,6 +391,7 @@ def test_a_reset_plays_the_given_number_of_noops(make: Any, fire_reset: bool) ->
         assert again.env.reset()[1]["noops"] == env.env.reset()[1]["noops"]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("make", [atari_env, fused])
 @pytest.mark.parametrize("wrong", [-1, 31, 2.5, True, "3", None])
 def test_a_wrong_number_of_noops_changes_nothing(make: Any, wrong: Any) -> None:

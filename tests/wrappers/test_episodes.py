@@ -16,6 +16,7 @@ def frame_skipped() -> gymnasium.Env[Any, Any]:
     return bare("Breakout", frameskip=4)
 
 
+@pytest.mark.proof
 def test_no_frame_of_the_game_is_lost_when_lives_are() -> None:
     """The same actions on the bare game give the same screens, rewards and frame numbers."""
     actions = np.random.default_rng(0).integers(4, size=400)
@@ -42,6 +43,7 @@ def test_no_frame_of_the_game_is_lost_when_lives_are() -> None:
     assert game_over
 
 
+@pytest.mark.proof
 def test_the_reset_after_the_last_life_resets_the_game() -> None:
     env = EpisodicLife(frame_skipped())
     env.reset(seed=0)
@@ -56,6 +58,7 @@ def test_the_reset_after_the_last_life_resets_the_game() -> None:
     assert ends == [(4, False), (3, False), (2, False), (1, False), (0, True), (4, False)]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("arguments", [{"seed": 0}, {"options": {"anything": 1}}])
 def test_a_reset_with_a_seed_or_options_is_a_real_one(arguments: dict[str, Any]) -> None:
     env = EpisodicLife(frame_skipped())
@@ -66,6 +69,7 @@ def test_a_reset_with_a_seed_or_options_is_a_real_one(arguments: dict[str, Any])
     assert env.reset(**arguments)[1]["lives"] == 5
 
 
+@pytest.mark.proof
 def test_a_reset_in_the_middle_of_an_episode_is_a_real_one() -> None:
     env = EpisodicLife(frame_skipped())
     env.reset(seed=0)
@@ -73,6 +77,7 @@ def test_a_reset_in_the_middle_of_an_episode_is_a_real_one() -> None:
     assert env.reset()[1]["episode_frame_number"] == 0
 
 
+@pytest.mark.proof
 def test_a_stack_restarts_with_the_current_screen() -> None:
     env = FrameStack(EpisodicLife(frame_skipped()), 4)
     env.reset(seed=0)
@@ -85,6 +90,7 @@ def test_a_stack_restarts_with_the_current_screen() -> None:
     assert not first[:3].any()
 
 
+@pytest.mark.proof
 def test_under_a_vector_env_the_episode_goes_on_from_where_it_ended() -> None:
     envs = SyncVectorEnv([lambda: EpisodicLife(frame_skipped())])
     envs.reset(seed=0)
@@ -137,6 +143,7 @@ def test_an_env_that_counts_no_lives_is_refused() -> None:
 # pyright: reportUnknownArgumentType=false, reportUnknownVariableType=false
 
 
+@pytest.mark.proof
 def test_the_first_observation_is_the_screen_after_the_recorded_number_of_noops() -> None:
     for seed in range(3):
         env = NoopStart(bare("Pong"), 30)
@@ -178,6 +185,7 @@ def test_a_game_that_ends_meanwhile_is_reset_and_the_rest_follows() -> None:
     assert observation.max() == noops % 3
 
 
+@pytest.mark.proof
 def test_0_does_nothing() -> None:
     frames = Recorder(bare())
     assert NoopStart(frames, 0).reset(seed=0)[1]["noops"] == 0
@@ -196,6 +204,7 @@ def test_bad_arguments_are_refused(arguments: dict[str, Any], message: str) -> N
         NoopStart(bare(), **arguments)
 
 
+@pytest.mark.proof
 def test_a_game_without_a_noop_shows_its_own_screens_or_is_refused() -> None:
     env = NoopStart(bare("Backgammon", obs_type="rgb"), 9)
     observation, info = env.reset(seed=1)
@@ -208,6 +217,7 @@ def test_a_game_without_a_noop_shows_its_own_screens_or_is_refused() -> None:
         NoopStart(bare("Backgammon"), noop_action=1)
 
 
+@pytest.mark.proof
 def test_breakout_begins_with_the_frame_on_which_fire_was_pressed() -> None:
     env = FireReset(bare("Breakout"))
     observation, info = env.reset(seed=0)
@@ -218,6 +228,7 @@ def test_breakout_begins_with_the_frame_on_which_fire_was_pressed() -> None:
     assert info["episode_frame_number"] == 1
 
 
+@pytest.mark.proof
 def test_the_ball_is_in_play_without_the_learner_pressing_fire() -> None:
     def moves(env: FireReset[np.ndarray, int]) -> bool:
         env.reset(seed=0)

@@ -61,6 +61,7 @@ def nested(inner: st.SearchStrategy[spaces.Space[Any]]) -> st.SearchStrategy[spa
 SPACES = st.recursive(LEAVES, nested, max_leaves=3)
 
 
+@pytest.mark.proof
 @settings(max_examples=100, deadline=None)
 @given(SPACES, st.integers(0, 1000))
 def test_a_value_comes_back_as_it_was(space: spaces.Space[Any], seed: int) -> None:
@@ -173,6 +174,22 @@ def test_code_points_take_the_smallest_dtype_that_learners_know(space: Any, dtyp
         (spaces.Sequence(spaces.Discrete(3)), 5, "tuple.*int"),
         (spaces.Sequence(spaces.Box(0, 1, (2,))), (np.zeros(3),), r"\(2,\)"),
         (spaces.Sequence(spaces.Discrete(3)), (0.5,), "int64.*0.5"),
+        (spaces.Sequence(spaces.Discrete(3)), (2**70,), "int64.*11805"),
+        (spaces.Sequence(spaces.Box(0, 1, (1,))), ([1e39],), "float32.*1e\\+39"),
+        (
+            spaces.Sequence(spaces.Box(0, 1, (2,))),
+            (np.ma.array([0.5, 0.5], mask=[False, True]),),
+            "masked",
+        ),
+        (
+            spaces.Graph(spaces.Box(0, 1, (1,)), None),
+            spaces.GraphInstance(np.ma.array([[0.5]], mask=[[True]]), None, None),
+            "masked",
+        ),
+        (spaces.Sequence(spaces.Dict(a=spaces.Discrete(3))), ({"b": 1},), "'a'.*'b'"),
+        (spaces.Sequence(spaces.Tuple([spaces.Discrete(3)] * 2)), ((1,),), "tuple of 2.*1"),
+        (spaces.Sequence(spaces.Tuple([spaces.Discrete(3)] * 2)), ((1,) * 3,), "tuple of 2.*1"),
+        (spaces.OneOf([spaces.Discrete(3)] * 2), (1.7, 0), "int64.*1.7"),
         (spaces.OneOf([spaces.Discrete(3)]), (1, 0), "0 to 0.*1"),
         (spaces.OneOf([spaces.Discrete(3)]), 0, "pair.*0"),
         (spaces.Graph(spaces.Discrete(3), None), 5, "GraphInstance.*int"),

@@ -65,6 +65,7 @@ def test_what_was_returned_does_not_change_with_the_next_step() -> None:
     assert (first == 4).all()
 
 
+@pytest.mark.proof
 def test_pong_shows_the_maximum_of_the_last_two_screens() -> None:
     frames = Recorder(bare("Pong"))
     env = FrameSkip(frames, 4)
@@ -77,6 +78,7 @@ def test_pong_shows_the_maximum_of_the_last_two_screens() -> None:
         assert reward == sum(frames.rewards)
 
 
+@pytest.mark.proof
 def test_the_observation_that_ends_a_game_shows_the_emulators_last_screen() -> None:
     frames = Recorder(bare("Breakout"))
     env = FrameSkip(frames, 4)

@@ -151,6 +151,7 @@ print(stack_of_vector(stacked))
 """
 
 
+@pytest.mark.proof
 def test_a_file_runs_as_its_user_would_start_it(tmp_path: Path) -> None:
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "main.py").write_text(FILE)
@@ -161,12 +162,14 @@ def test_a_file_runs_as_its_user_would_start_it(tmp_path: Path) -> None:
     assert done.stdout.splitlines()[-3:] == ["(4,) 7", "50", "(3, 'repeat')"]
 
 
+@pytest.mark.proof
 def test_help_says_what_is_patched(tmp_path: Path) -> None:
     done = run("-m", "stepwell.wrappers.gymnasium_0_29", "--help", folder=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert all(word in done.stdout for word in ("usage", "FILE", "SyncVectorEnv", "CleanRL"))
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("arguments", [[], ["nowhere.py"]])
 def test_a_missing_file_is_named(arguments: list[str], tmp_path: Path) -> None:
     done = run("-m", "stepwell.wrappers.gymnasium_0_29", *arguments, folder=tmp_path)
@@ -176,6 +179,7 @@ def test_a_missing_file_is_named(arguments: list[str], tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.proof
 def test_importing_the_patch_changes_nothing(tmp_path: Path) -> None:
     code = "import gymnasium as g; old = vars(g.vector) | vars(g.wrappers); "
     code += "old = dict(old); from stepwell.wrappers import patch_gymnasium; "

@@ -30,6 +30,7 @@ def end_of_game(env: Env, seed: int) -> tuple[Any, Any]:
     return before, observation
 
 
+@pytest.mark.proof
 def test_atari_preprocessing_ends_a_game_with_the_screen_before() -> None:
     theirs = AtariPreprocessing(bare(), noop_max=0)
     ours = Resize(AleFrameSkip(bare(), 4), (84, 84))
@@ -75,12 +76,14 @@ def test_gray_levels_of_rgb_are_not_the_emulators() -> None:
     assert 0 < difference.max() <= 16
 
 
+@pytest.mark.proof
 def test_obs_type_grayscale_is_the_emulators_screen() -> None:
     env = bare("Pong")
     observation, _ = env.reset(seed=0)
     np.testing.assert_array_equal(observation, screen(env))
 
 
+@pytest.mark.proof
 def test_the_emulators_sticky_actions_repeat_the_last_one_frame_by_frame() -> None:
     """After FIRE, NOOP: with probability p the emulator still fires, which starts the ball."""
 
@@ -109,6 +112,7 @@ def test_sticky_action_of_gymnasium_repeats_with_its_probability() -> None:
     assert abs(repeated - 0.25) < 0.06
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("limit", [1, 7])
 def test_time_limit_truncates_at_its_last_step(limit: int) -> None:
     frames = Recorder(bare("Pong"))
@@ -121,6 +125,7 @@ def test_time_limit_truncates_at_its_last_step(limit: int) -> None:
         np.testing.assert_array_equal(env.step(0)[0], screen(env))
 
 
+@pytest.mark.proof
 def test_a_wrapped_env_can_be_rebuilt_from_its_spec() -> None:
     env = Resize(AleFrameSkip(bare(), 4, max_frames=100), (84, 84))
     assert env.spec is not None

@@ -84,6 +84,7 @@ def test_the_recipe_of_another_maker_is_kept() -> None:
     envs.close()
 
 
+@pytest.mark.proof
 def test_ale_py_vector_envs_get_their_own_metadata_back() -> None:
     """ale-py 0.12.1 writes the autoreset mode into a dict that all its vector envs share."""
     from ale_py.vector_env import AtariVectorEnv
@@ -96,6 +97,7 @@ def test_ale_py_vector_envs_get_their_own_metadata_back() -> None:
     second.close()
 
 
+@pytest.mark.proof
 def test_an_atari_id_gives_what_gymnasium_make_gives() -> None:
     """Trap 7: gymnasium's own make_vec of this id gives (4, 84, 84)."""
     envs = make_vec("ALE/Pong-v5", 2, num_workers=0)

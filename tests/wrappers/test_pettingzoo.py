@@ -60,6 +60,7 @@ VECTORS: dict[str, Callable[[], Any]] = {
 }
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("kind", VECTORS)
 def test_every_row_is_that_of_a_bare_env(kind: str) -> None:
     @settings(max_examples=4 if kind == "workers" else 15, deadline=None)
@@ -90,6 +91,7 @@ def test_a_recorded_env_stores_the_same_fields_without_being_asked() -> None:
     assert_as_logged(episode)
 
 
+@pytest.mark.proof
 def test_groups_in_processes_store_the_same_fields() -> None:
     replay = sw.SequenceReplayBuffer(seed=0)
     with sw.LocalCollector(
@@ -110,6 +112,7 @@ def test_a_field_that_the_user_declares_replaces_that_of_the_env() -> None:
     assert missing["agent_truncated"] is False
 
 
+@pytest.mark.proof
 def test_what_was_stored_is_proven_by_playing_it_again() -> None:
     replay = sw.SequenceReplayBuffer()
     envs = sw.make_vec(joint_env, 2, num_workers=0)

@@ -1,5 +1,6 @@
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from gymnasium.wrappers import ResizeObservation
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepwell.wrappers import Crop, FrameStack, Resize
+from stepwell.wrappers import Crop, FrameStack, Grayscale, Resize
 from stepwell.wrappers.pixels import BandResize
 from support.models.atari_reference import Image, bare, screen
 
@@ -25,6 +26,7 @@ def whole(image: Image, size: tuple[int, int]) -> Image:
     return np.asarray(small, np.uint8).reshape((*size, *image.shape[2:]))
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("game", ["Pong", "Breakout", "Seaquest", "JourneyEscape"])
 def test_it_shows_the_emulators_screen_resized_by_area(game: str) -> None:
     env = Resize(bare(game, frameskip=4), (84, 84))
@@ -36,6 +38,7 @@ def test_it_shows_the_emulators_screen_resized_by_area(game: str) -> None:
         observation = env.step(rng.integers(3))[0]
 
 
+@pytest.mark.proof
 def test_it_equals_gymnasiums_resize_observation() -> None:
     ours = Resize(bare("Pong", obs_type="rgb", frameskip=4), (64, 96))
     theirs = ResizeObservation(bare("Pong", obs_type="rgb", frameskip=4), (64, 96))
@@ -157,6 +160,45 @@ def broken_cv2(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delitem(sys.modules, "cv2")
 
 
+class Picture(gymnasium.Env[Any, Any]):
+    """Shows an image of one shape."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.shape = shape
+        self.observation_space = gymnasium.spaces.Box(0, 255, shape, np.uint8)
+        self.action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return np.zeros(self.shape, np.uint8), {}
+
+
+WRAPS: dict[str, Callable[[Any], Any]] = {
+    "Resize": lambda env: Resize(env, (10, 15)),
+    "Crop": lambda env: Crop(env, left=2, right=2),
+    "Grayscale": Grayscale,
+}
+
+
+@pytest.mark.parametrize("name", WRAPS)
+@pytest.mark.parametrize(
+    "shape", [(3, 20, 30), (1, 20, 30), (4, 84, 84), (12, 84, 84), (2, 20, 300), (16, 20, 30)]
+)
+def test_an_axis_of_channels_or_of_frames_that_comes_first_is_refused(
+    name: str, shape: tuple[int, ...]
+) -> None:
+    with pytest.raises(ValueError, match=f"^{name}: .*{re.escape(str(shape))}"):
+        WRAPS[name](Picture(shape))
+
+
+@pytest.mark.parametrize(
+    "shape", [(20, 30), (20, 30, 1), (20, 30, 3), (20, 30, 4), (30, 20, 12), (84, 84, 12)]
+)
+def test_an_axis_of_channels_at_the_end_stays_there(shape: tuple[int, ...]) -> None:
+    assert WRAPS["Resize"](Picture(shape)).reset()[0].shape == (10, 15, *shape[2:])
+    cropped = WRAPS["Crop"](Picture(shape)).reset()[0]
+    assert cropped.shape == (shape[0], shape[1] - 4, *shape[2:])
+
+
 @pytest.mark.usefixtures("broken_cv2")
 def test_without_libgl_the_error_names_both_fixes() -> None:
     with pytest.raises(
@@ -167,12 +209,14 @@ def test_without_libgl_the_error_names_both_fixes() -> None:
         Resize(bare(), (84, 84))
 
 
+@pytest.mark.proof
 @pytest.mark.usefixtures("broken_cv2")
 def test_without_libgl_what_does_not_resize_still_works() -> None:
     observation, _ = FrameStack(bare(), 4).reset(seed=0)
     assert observation.shape == (4, 210, 160)
 
 
+@pytest.mark.proof
 def test_pongs_field_is_that_part_of_the_screen() -> None:
     env = Crop(bare("Pong"), top=34, bottom=16, left=4, right=6)
     env.reset(seed=0)
@@ -182,11 +226,13 @@ def test_pongs_field_is_that_part_of_the_screen() -> None:
         assert env.observation_space.contains(observation)
 
 
+@pytest.mark.proof
 def test_colour_stays() -> None:
     env = Crop(bare("Pong", obs_type="rgb"), top=34)
     assert env.reset(seed=0)[0].shape == env.observation_space.shape == (176, 160, 3)
 
 
+@pytest.mark.proof
 def test_the_rest_of_the_screen_is_not_kept_alive() -> None:
     observation, _ = Crop(bare("Pong"), top=1).reset(seed=0)
     assert observation.base is None

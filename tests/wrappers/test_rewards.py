@@ -3,7 +3,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stepwell.wrappers import FrameSkip, SignReward
+import stepwell as sw
+from stepwell.wrappers import FrameSkip, SignReward, VectorReward
 from support.models.atari_reference import Script, bare
 
 
@@ -36,6 +37,7 @@ def test_outside_frame_skip_it_clips_the_sum_of_a_step() -> None:
     assert (sign, info["raw_reward"]) == (1.0, 2.0)
 
 
+@pytest.mark.proof
 def test_breakouts_raw_score_is_kept() -> None:
     env, plain = SignReward(bare("Breakout", frameskip=4)), bare("Breakout", frameskip=4)
     env.reset(seed=0)
@@ -45,3 +47,53 @@ def test_breakouts_raw_score_is_kept() -> None:
         raw += env.step(action)[4]["raw_reward"]
         score += float(plain.step(action)[1])
     assert raw == score > 0
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize("kind", [list, tuple, np.array, np.float32])
+def test_several_rewards_are_stored_and_one_number_made_of_them(
+    kind: Any, num_workers: int
+) -> None:
+    rewards = [kind(two) for two in ([1, -0.5], [2, 0.25])]
+
+    def make() -> Any:
+        return VectorReward(Rewards(rewards), [1, 4])
+
+    replay = sw.SequenceReplayBuffer()
+    envs = sw.make_vec(make, num_workers=num_workers)
+    with sw.Collector(envs, "random", replay, seed=0, info={"rewards": [0.0, 0.0]}) as collector:
+        collector.collect(steps=2)
+    (episode,) = replay.iter_episodes()
+    assert episode.reward.tolist() == [0, -1, 3]
+    assert episode.fields["info/rewards"].tolist() == [[0, 0], [1, -0.5], [2, 0.25]]
+
+
+def test_the_one_number_may_be_any_function_of_the_rewards() -> None:
+    env = VectorReward(Rewards([[3, 1, 2]]), np.min)
+    env.reset()
+    _, reward, _, _, info = env.step(0)
+    assert (reward, type(reward), info["rewards"].tolist()) == (1.0, float, [3, 1, 2])
+
+
+@pytest.mark.parametrize(
+    ("reward", "weights", "message"),
+    [
+        ([1, 2, 3], [1, 1], "reward.*2 numbers.*3"),
+        (1.0, [1], "reward.*1 numbers"),
+        ([1, None], [1, 1], "reward.*None"),
+        ([1, 2], lambda rewards: rewards, "weights.*one number"),
+    ],
+)
+def test_rewards_that_the_weights_do_not_fit_are_refused(
+    reward: Any, weights: Any, message: str
+) -> None:
+    env = VectorReward(Rewards([reward]), weights)
+    env.reset()
+    with pytest.raises(ValueError, match=message):
+        env.step(0)
+
+
+@pytest.mark.parametrize("weights", ["one", None, [[1, 2]], [1, "2"]])
+def test_weights_are_numbers_or_a_function(weights: Any) -> None:
+    with pytest.raises(ValueError, match="weights"):
+        VectorReward(Rewards([]), weights)

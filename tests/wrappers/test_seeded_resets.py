@@ -270,6 +270,7 @@ def test_an_env_with_it_can_be_made_again() -> None:
     assert again.reset()[1] == {"reset_seed": derived_seed(3, 1)}
 
 
+@pytest.mark.proof
 def test_ale_pys_own_env_is_left_alone_but_for_an_emulator_seed() -> None:
     make_atari("pong").close()  # registers the games
     bare = gym.make("ALE/Pong-v5")
@@ -279,6 +280,7 @@ def test_ale_pys_own_env_is_left_alone_but_for_an_emulator_seed() -> None:
     assert [env.reset(seed=seed)[1]["reset_seed"] for seed in (3, None)] == [3, derived_seed(3, 1)]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("num_workers", [0, 1])
 @pytest.mark.parametrize("game", ["pong", "berzerk"])
 def test_atari_games_are_seeded_where_it_costs_little(game: str, num_workers: int) -> None:

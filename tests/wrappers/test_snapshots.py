@@ -80,6 +80,7 @@ def compare(
     return continued
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(
     ("changes", "continues"),
@@ -107,6 +108,7 @@ def test_an_atari_env_goes_on_from_a_snapshot(
     assert (found > 0) is continues
 
 
+@pytest.mark.proof
 def test_the_action_that_is_held_belongs_to_the_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sticky actions repeat it, and the emulator's own state lacks it."""
     chosen = settings(game="breakout", life_loss="end", fire_reset=True, noop_max=0, sticky=0.95)
@@ -124,6 +126,7 @@ def test_the_action_that_is_held_belongs_to_the_snapshot(monkeypatch: pytest.Mon
     assert any(held)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("form", FORMS)
 def test_the_option_changes_no_row(form: Any) -> None:
     chosen = settings(game="breakout", life_loss="end", sticky=0.25, noop_max=30)
@@ -145,6 +148,7 @@ def test_the_option_changes_no_row(form: Any) -> None:
     assert resets > 3
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_vector_envs_have_snapshots_in_their_infos(num_workers: int) -> None:
     envs = make_atari("Pong", 2, backend="python", num_workers=num_workers, snapshots=True)
@@ -223,6 +227,7 @@ def test_an_nes_env_goes_on_from_a_snapshot(
 
 
 def test_make_nes_has_snapshots_in_its_infos(tmp_path: Path) -> None:
+    pytest.importorskip("cynes", reason="needs cynes")
     rom, game = write_demo(tmp_path / "demo")
     envs = make_nes(rom, 2, game=game, num_workers=0, snapshots=True)
     try:
@@ -274,6 +279,7 @@ def test_a_forged_content_is_refused(facts: dict[str, Any], size: int) -> None:
         unpack("pong", pack("pong", facts, bytes(size), BASE), BASE)
 
 
+@pytest.mark.proof
 def test_a_snapshot_of_another_game_is_refused() -> None:
     chosen = settings(game="pong")
     env = fused(settings(game="breakout"))
@@ -282,6 +288,7 @@ def test_a_snapshot_of_another_game_is_refused() -> None:
         resume(env, snapshot, np.zeros((84, 84), np.uint8))
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     "change",
     [
@@ -320,6 +327,7 @@ def test_forged_facts_of_an_atari_game_are_refused(change: dict[str, Any]) -> No
     ],
 )
 def test_forged_facts_of_an_nes_game_are_refused(tmp_path: Path, change: dict[str, Any]) -> None:
+    pytest.importorskip("cynes", reason="needs cynes")
     env = nes_env(tmp_path / "demo", "cynes", snapshots=True)
     inner: Any = env.unwrapped
     facts, state = inner.unpack_snapshot(env.reset(seed=0)[1]["snapshot"])
@@ -329,6 +337,7 @@ def test_forged_facts_of_an_nes_game_are_refused(tmp_path: Path, change: dict[st
     env.close()
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("kept", [0, 10, 1000, 7000])
 def test_a_state_without_its_end_is_refused(kept: int) -> None:
     env = fused(settings(game="pong"))

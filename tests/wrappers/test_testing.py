@@ -21,6 +21,7 @@ from support.envs.fakes import (
 )
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("env", [CounterEnv, DictEnv, InfoEnv, SeededEnv, LiveBufferEnv, FrameEnv])
 def test_a_sound_env_passes_in_every_vector_env(env: Any) -> None:
     assert_env(env, steps=40)
@@ -33,6 +34,7 @@ class PidEnv(CounterEnv):
         return np.full(3, os.getpid())
 
 
+@pytest.mark.proof
 def test_an_env_that_depends_on_its_process_is_found() -> None:
     with pytest.raises(AssertionError, match=r"WorkerVectorEnv.*SyncVectorEnv.*step 0"):
         assert_env(PidEnv, steps=20, vectorization=["sync", "workers"])

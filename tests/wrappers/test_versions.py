@@ -75,6 +75,7 @@ def test_a_module_without_a_package_has_its_own_version_or_none(
     module_versions.__globals__["_version"].cache_clear()
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("backend", "more", "resizes"),
     [("native", {}, False), ("python", {}, True), ("python", {"size": None}, False)],

@@ -14,7 +14,7 @@ def cart_pole() -> gym.Env[Any, Any]:
     return gym.make("CartPole-v1")
 
 
-@pytest.mark.parametrize("num_envs", ["2", 1.5, 0, True])
+@pytest.mark.parametrize("num_envs", ["2", 1.5, 0, True, 100_000_000])
 @pytest.mark.parametrize("make", [sw.make_vec, sw.make_atari])
 def test_the_number_of_envs_is_whole(make: Callable[..., object], num_envs: Any) -> None:
     with pytest.raises(ValueError, match=f"num_envs.*{num_envs!r}"):

@@ -62,6 +62,13 @@ class VectorEnvReport:
         declared_info: Info fields that the envs declare.
         tensor_device: Device of the tensors of PyTorch that the envs return; None for arrays.
         rewards_are_arrays: Each reward is an array of one number.
+        global_random: Libraries from whose global random generators the envs draw ("python" for the
+            module `random`), or which they seed; no seed of a reset determines that.
+        shares_random: These generators are the same in several processes, so that several envs
+            draw the same numbers.
+        outside: What was seen of an observation outside of its space; empty for nothing.
+        is_atari: The envs are Atari games.
+        stands_still: Envs do not move in a step in which another one is reset.
         problems: Violations of the declared spaces, one sentence each.
     """
 
@@ -84,6 +91,11 @@ class VectorEnvReport:
     declared_info: tuple[str, ...]
     tensor_device: str | None
     rewards_are_arrays: bool
+    global_random: tuple[str, ...]
+    shares_random: bool
+    outside: str
+    is_atari: bool
+    stands_still: bool
     problems: tuple[str, ...]
 
     @property
@@ -123,6 +135,8 @@ class VectorEnvReport:
 
     def _final_finding(self) -> Finding:
         found, collector = FINALS[self.final_observation]
+        if self.final_observation == "repeats" and not self.is_atari:
+            found, collector = "mostly equals the previous one", "stores it unchanged"
         is_bad = self.final_observation in ("overwritten", "lost")
         return Finding("final observation", found, collector, is_bad)
 
@@ -169,6 +183,20 @@ class VectorEnvReport:
             found.append(Finding("info", f"the envs declare {names}", "stores them"))
         if self.rewards_are_arrays:
             found.append(Finding("rewards", "arrays of one number", "stores the numbers"))
+        if self.global_random:
+            drawn = f"from the global generator of {', '.join(self.global_random)}"
+            handles = "cannot play them again from a seed: draw from self.np_random"
+            if self.shares_random:
+                drawn += ", the same numbers in several processes"
+                handles = "stores the same for several envs: use stepwell.make_vec or np_random"
+            found.append(Finding("random numbers", drawn, handles, self.shares_random))
+        if self.outside:
+            found.append(Finding("spaces", self.outside, "stores it, and warns once an env", True))
+        if self.stands_still:
+            stores = "would store rows that no action led to: use another vector env"
+            still = "when one env is reset, the others do not move"
+            found.append(Finding("steps", still, stores, True))
+        # Arrays share the CPU's memory; from a device, each step would wait for a copy.
         if self.tensor_device == "cpu":
             reads = "reads them as arrays; stepwell.TorchEnvs brings many steps over at once"
             found.append(Finding("arrays", "tensors of PyTorch in the CPU's memory", reads))

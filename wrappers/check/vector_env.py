@@ -9,23 +9,28 @@ import numpy.typing as npt
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space, create_empty_array
 
-from stepwell.wrappers.check.report import Autoreset, FinalObservation, VectorEnvReport
-from stepwell.wrappers.check.watch import (
+from ..envpool import from_envpool, is_pool
+from ..exact_values import BadValue, flags_of, rewards_of
+from ..final_observations import ExactInfos, OverwriteDetector
+from ..fixed_spaces import lengths_of, with_fixed_vector_spaces
+from ..make_vector_env import declared_mode, require_spaces
+from ..number_checks import check_whole
+from .report import Autoreset, FinalObservation, VectorEnvReport
+from .watch import (
     Leaves,
     MemoryWatch,
+    RandomWatch,
     ResetWatch,
     StackWatch,
     StepCopy,
+    StillWatch,
+    all_limits_of,
     copied,
     device_of,
     leaves_of,
+    outside_of,
     rows_equal,
 )
-from stepwell.wrappers.envpool import from_envpool, is_pool
-from stepwell.wrappers.final_observations import ExactInfos, OverwriteDetector
-from stepwell.wrappers.fixed_spaces import lengths_of, with_fixed_vector_spaces
-from stepwell.wrappers.make_vector_env import declared_mode, require_spaces
-from stepwell.wrappers.number_checks import check_whole
 
 AnyVectorEnv = VectorEnv[Any, Any, Any]
 
@@ -81,6 +86,8 @@ class _Check:
         envs = from_envpool(envs) if is_pool(envs) else with_fixed_vector_spaces(envs)
         self._envs, self._seed = envs, seed
         self._memory = MemoryWatch()
+        self._limits = all_limits_of(envs.single_observation_space)
+        self._outside = ""
         self._exact_infos, self._overwrites = (
             ExactInfos(envs),
             OverwriteDetector(),
@@ -88,6 +95,7 @@ class _Check:
         self._is_overwritten = False
         self._stack = StackWatch(envs.single_observation_space)
         self._resets = ResetWatch(self._stack.newest)
+        self._random, self._still = RandomWatch(envs), StillWatch()
         self._problems: dict[str, None] = {}
         self._single = leaves_of(create_empty_array(envs.single_observation_space, 1))
         if not self._single:
@@ -111,6 +119,13 @@ class _Check:
             self._exact_infos.prepare()
         except ValueError as error:
             self._problem(str(error))
+        try:
+            self._observe(steps)
+        except BadValue as error:
+            self._problem(str(error))
+        return self._summary()
+
+    def _observe(self, steps: int) -> None:
         first = self._reset(self._seed)
         self._is_asynchronous = len(first[0]) < self._envs.num_envs
         if self._is_asynchronous:
@@ -121,8 +136,8 @@ class _Check:
         else:
             self._check_seeds(first)
             self._run(steps)
+            self._random.end()
             self._reset(self._seed)
-        return self._summary()
 
     def _reset(self, seed: int) -> Leaves:
         with self._exact_infos:
@@ -155,6 +170,7 @@ class _Check:
 
     def _run(self, steps: int) -> None:
         last = self._reset(self._seed)
+        self._random.begin()
         self._resets.forget(last)
         ended = np.zeros(self._envs.num_envs, np.bool_)
         for _ in range(steps):
@@ -167,6 +183,8 @@ class _Check:
                 return  # rows of wrong shapes cannot be compared
             self._resets.see(seen)
             inner = ~ended & ~seen.ended
+            has_reset = seen.ended if self._declared == AutoresetMode.SAME_STEP else ended
+            self._still.see(bool(has_reset.any()), rows_equal(last, seen.leaves)[inner])
             if len(last) == 1:
                 self._stack.see(last[0][inner], seen.leaves[0][inner])
             last, ended = seen.leaves, seen.ended
@@ -208,19 +226,12 @@ class _Check:
         leaves = leaves_of(observation)
         self._check_observation(observation)
         rows = len(leaves[0])
-        flags: dict[str, npt.NDArray[Any]] = {"terminated": terminated, "truncated": truncated}
-        for name, array in flags.items():
-            if np.shape(array) != (rows,) or np.asarray(array).dtype != np.bool_:
-                self._problem(f"{name} is {_form(array)} where bool ({rows},) is expected")
-        is_one_each = np.size(reward) == rows and np.shape(reward)[:1] == (rows,)
-        self._rewards_are_arrays |= is_one_each and np.ndim(reward) > 1
-        if not is_one_each or np.asarray(reward).dtype.kind not in "fiub":
-            self._problem(f"reward is {_form(reward)} where numbers ({rows},) are expected")
+        self._rewards_are_arrays |= np.shape(reward) == (rows, 1)
         return StepCopy(
             copied(leaves),
-            np.array(reward, np.float64).reshape(-1),
-            np.array(terminated, np.bool_),
-            np.array(truncated, np.bool_),
+            rewards_of(reward, rows),
+            flags_of(terminated, rows, "terminated").copy(),
+            flags_of(truncated, rows, "truncated").copy(),
             {key: copy.deepcopy(value) for key, value in info.items() if key in INFO_KEYS},
         )
 
@@ -237,6 +248,15 @@ class _Check:
                     f"an observation is {_form(have)} where {want.dtype} (N, "
                     f"{', '.join(map(str, want.shape[1:]))}) is declared"
                 )
+                return
+        for rows, limits in zip(got, self._limits, strict=True):
+            if limits is not None and not self._outside:
+                outside = outside_of(rows, limits)
+                if np.count_nonzero(outside):
+                    self._outside = (
+                        f"env {int(outside.argmax())} gave a value that is NaN or outside of "
+                        f"{self._envs.single_observation_space}"
+                    )
 
     def _check_spaces(self) -> None:
         envs = self._envs
@@ -277,8 +297,22 @@ class _Check:
             declared_info=self._declared_info(),
             tensor_device=self._tensor_device,
             rewards_are_arrays=self._rewards_are_arrays,
+            global_random=self._random.drawn,
+            shares_random=self._random.is_shared,
+            outside=self._outside,
+            is_atari=self._is_atari(),
+            stands_still=self._still.is_found,
             problems=tuple(self._problems),
         )
+
+    def _is_atari(self) -> bool:
+        kinds = [kind.__name__ for kind in type(self._envs.unwrapped).__mro__]
+        recipe = self._envs.metadata.get("stepwell", {})
+        own = recipe.get("env") if isinstance(recipe.get("env"), dict) else recipe
+        words = " ".join(str(one.get(k)) for one in (recipe, own) for k in ("maker", "id", "game"))
+        spec = getattr(self._envs, "spec", None)
+        is_named = "ALE/" in f"{words} {spec and spec.id}" or "make_atari" in words
+        return is_named or self._resets.has_frame_counters or "AtariVectorEnv" in kinds
 
     def _padded(self) -> tuple[str, ...]:
         single = self._envs.single_observation_space, self._envs.single_action_space

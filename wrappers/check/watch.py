@@ -1,5 +1,8 @@
 """Observers of the steps of a vector env: memory, frame stacks, and resets."""
 
+import hashlib
+import random
+import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple, cast
@@ -7,6 +10,10 @@ from typing import Any, Literal, NamedTuple, cast
 import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
+from gymnasium.vector import AsyncVectorEnv
+
+from ..fixed_spaces import FixedSpace
+from ..workers.vector_env import WorkerVectorEnv
 
 Array = npt.NDArray[Any]
 Leaves = list[Array]
@@ -27,6 +34,121 @@ def leaves_of(value: Any) -> Leaves:
     if device_of(value) not in (None, "cpu"):
         value = parts.cpu()
     return [np.asarray(value)]
+
+
+def global_states() -> dict[str, str]:
+    """Fingerprints of the random generators of this process that all code shares, by library."""
+    found: dict[str, object] = {"python": random.getstate()}
+    found["numpy"] = {**np.random.get_state(legacy=False)}  # noqa: NPY002
+    torch: Any = sys.modules.get("torch")
+    if hasattr(torch, "get_rng_state"):
+        found["torch"] = torch.get_rng_state().numpy().tobytes()
+    with np.printoptions(threshold=sys.maxsize):
+        return {k: hashlib.md5(repr(one).encode()).hexdigest() for k, one in found.items()}
+
+
+class RandomWatch:
+    """Sees whether envs draw from random generators that all code of their process shares."""
+
+    _NAME = "_stepwell_global_states"
+
+    def __init__(self, envs: Any) -> None:
+        self._inner: Any = envs.unwrapped
+        self._is_elsewhere = isinstance(self._inner, AsyncVectorEnv | WorkerVectorEnv)
+        self._before: list[dict[str, str]] = []
+        self.drawn: tuple[str, ...] = ()
+        """Libraries from whose generators was drawn."""
+        self.is_shared = False
+        """Several processes drew the same numbers."""
+
+    def begin(self) -> None:
+        """Note the generators, after all envs were reset with different seeds."""
+        self._before = self._states()
+
+    def end(self) -> None:
+        """Compare them, before any env is given a seed again."""
+        pairs = list(zip(self._before, self._states(), strict=True))
+        names = dict.fromkeys(name for before, _ in pairs for name in before)
+        moved = [k for k in names if any(old.get(k) != new[k] for old, new in pairs)]
+        self.drawn = tuple(moved)
+        if isinstance(self._inner, AsyncVectorEnv):  # a process for each env
+            each = [[before.get(name) for before in self._before] for name in moved]
+            self.is_shared = any(len(set(states)) < len(states) for states in each)
+
+    def _states(self) -> list[dict[str, str]]:
+        """Those of each env's process."""
+        if not self._is_elsewhere:
+            return [global_states()]
+        # Their workers know no other way to run a function of ours.
+        self._inner.set_attr(self._NAME, global_states)
+        try:
+            return list(self._inner.call(self._NAME))
+        finally:
+            self._inner.set_attr(self._NAME, None)
+
+
+def all_limits_of(space: spaces.Space[Any], padded: bool = False) -> list[tuple[Any, Any] | None]:
+    """The limits of the plain spaces of a nested one, in the order of `leaves_of`."""
+    # ``padded``: zeros may stand where there is no value, as in the arrays of a `FixedSpace`.
+    padded |= isinstance(space, FixedSpace)
+    parts: Any = None
+    if isinstance(space, spaces.Dict):
+        parts = [space[key] for key in sorted(space.spaces)]
+    elif isinstance(space, spaces.Tuple):
+        parts = space.spaces
+    if parts is not None:
+        return [limits for part in parts for limits in all_limits_of(part, padded)]
+    limits = limits_of(space)
+    if limits is None or not padded:
+        return [limits]
+    return [(np.minimum(limits[0], 0), np.maximum(limits[1], 0))]
+
+
+def limits_of(space: spaces.Space[Any]) -> tuple[Any, Any] | None:
+    """The lowest and the highest values of a plain space; None where its dtype holds no others."""
+    if isinstance(space, spaces.Discrete):
+        return space.start, space.start + space.n - 1
+    if isinstance(space, spaces.MultiDiscrete):
+        return space.start, space.start + space.nvec - 1
+    if isinstance(space, spaces.MultiBinary):
+        return 0, 1
+    if not isinstance(space, spaces.Box) or space.dtype.kind not in "iuf" or not space.low.size:
+        return None
+    # One number where all are equal, with which arrays are compared faster.
+    low, high = (
+        one.flat[0] if (one == one.flat[0]).all() else one for one in (space.low, space.high)
+    )
+    if space.dtype.kind != "f":  # else there is NaN
+        dtype = np.iinfo(space.dtype)
+        if np.all(low <= dtype.min) and np.all(high >= dtype.max):
+            return None
+    return low, high
+
+
+def outside_of(rows: Array, limits: tuple[Any, Any]) -> npt.NDArray[np.bool_]:
+    """[n] bool: rows with a value that is not within the limits; NaN never is."""
+    inside: Any = (rows >= limits[0]) & (rows <= limits[1])
+    outside: npt.NDArray[np.bool_] = ~inside.all(axis=tuple(range(1, inside.ndim)))
+    return outside
+
+
+class StillWatch:
+    """Sees whether envs stand still in steps in which another one is reset."""
+
+    def __init__(self) -> None:
+        self._rows = np.zeros(2, np.int64)  # without a reset, and with one of another env
+        self._repeats = np.zeros(2, np.int64)
+
+    def see(self, has_reset: bool, repeats: npt.NDArray[np.bool_]) -> None:
+        """Compare ordinary rows of a step: those that equal the row before are marked."""
+        self._rows[int(has_reset)] += len(repeats)
+        self._repeats[int(has_reset)] += int(np.count_nonzero(repeats))
+
+    @property
+    def is_found(self) -> bool:
+        """True if envs hardly ever move in such steps, and mostly do in others."""
+        usual, still = (self._repeats / np.maximum(self._rows, 1)).tolist()
+        return bool(self._rows[1] > 2 and still > 0.9 and usual < 0.5)
 
 
 def device_of(value: Any) -> str | None:
@@ -137,11 +259,9 @@ class StackWatch:
 
 
 class ResetWatch:
-    """Classifies each end of an episode by the steps after it.
+    """Classifies each end of an episode by the steps after it."""
 
-    Args:
-        newest: Returns the newest frames of frame stacks.
-    """
+    # ``newest`` returns the newest frames of frame stacks.
 
     def __init__(self, newest: Callable[[Leaves], Leaves]) -> None:
         self._newest = newest

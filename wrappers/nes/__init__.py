@@ -2,16 +2,16 @@
 
 from typing import TYPE_CHECKING
 
-from stepwell import lazy_names
+from ... import lazy_names
 
 if TYPE_CHECKING:  # imported on first use
-    from stepwell.wrappers.nes.cartridge import Cartridge
-    from stepwell.wrappers.nes.emulators import installed_backends
-    from stepwell.wrappers.nes.env import NesEnv
-    from stepwell.wrappers.nes.ram_map.game import Game
-    from stepwell.wrappers.nes.retro_env import from_retro
-    from stepwell.wrappers.nes.snapshot import Snapshot
-    from stepwell.wrappers.nes.vector import make_nes
+    from .cartridge import Cartridge
+    from .emulators import installed_backends
+    from .env import NesEnv
+    from .ram_map.game import Game
+    from .retro_env import from_retro
+    from .snapshot import Snapshot
+    from .vector import make_nes
 
 __all__ = [
     "Cartridge",

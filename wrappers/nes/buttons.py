@@ -14,12 +14,7 @@ import numpy as np
 
 
 class Button(enum.IntFlag):
-    """The buttons of a joypad, as bits in the order of the console's register $4016.
-
-    Example:
-        >>> Button.RIGHT | Button.A
-        <Button.RIGHT|A: 129>
-    """
+    """The buttons of a joypad, as bits in the order of the console's register $4016."""
 
     RIGHT = 0x01
     LEFT = 0x02
@@ -73,19 +68,12 @@ _OPPOSITES = (Button.LEFT | Button.RIGHT, Button.UP | Button.DOWN)
 
 @dataclass(frozen=True, slots=True)
 class ActionSet:
-    """The actions of an env.
+    """The actions of an env."""
 
-    Args:
-        meanings: Text of each action, or of each element of a bit vector.
-        buttons: `Button` bits of each.
-        is_vector: Actions are bit vectors [8] instead of indices.
-        allow_opposites: Left and right, or up and down, may be pressed at the same time.
-    """
-
-    meanings: tuple[str, ...]
-    buttons: tuple[int, ...]
-    is_vector: bool = False
-    allow_opposites: bool = False
+    meanings: tuple[str, ...]  # text of each action, or of each element of a bit vector
+    buttons: tuple[int, ...]  # `Button` bits of each
+    is_vector: bool = False  # actions are bit vectors [8] instead of indices
+    allow_opposites: bool = False  # left and right, or up and down, may be pressed at the same time
 
     @property
     def space(self) -> gymnasium.Space[np.int64] | gymnasium.Space[np.ndarray]:
@@ -95,13 +83,8 @@ class ActionSet:
         return gymnasium.spaces.Discrete(len(self.buttons))
 
     def pressed(self, action: object) -> int:
-        """Return the `Button` bits of an action.
-
-        In a bit vector opposite directions cancel each other unless they are allowed.
-
-        Raises:
-            ValueError: The action is not in the space.
-        """
+        """Return the `Button` bits of an action."""
+        # In a bit vector opposite directions cancel each other unless they are allowed.
         if self.is_vector:
             return self._of_vector(action)
         try:
@@ -145,25 +128,11 @@ class ActionSet:
 def action_set(
     actions: Actions, *, allow_opposites: bool = False, game_actions: Sequence[str] | None = None
 ) -> ActionSet:
-    """Return the action set with a name, or make one from a list.
-
-    Args:
-        actions: "right_only" (5 actions), "simple" (7), "complex" (12), "all" (36: each direction
-            with A, B, both or neither), "game" (the RAM map's list), "multibinary" (a bit for each
-            button), or a list of texts such as "RIGHT+A" or of lists of buttons' names.
-        allow_opposites: Accept actions that press opposite directions at the same time.
-        game_actions: The list for "game".
-
-    Raises:
-        ValueError: A set or button is unknown, an action occurs twice, or it presses opposite
-            directions, which a real joypad cannot do and games do not handle.
-
-    Example:
-        >>> action_set("right_only").meanings
-        ('NOOP', 'RIGHT', 'RIGHT+A', 'RIGHT+B', 'RIGHT+A+B')
-        >>> action_set([[], ["RIGHT", "A"]]).buttons
-        (0, 129)
-    """
+    """Return the action set with a name, or make one from a list."""
+    # "right_only" has 5 actions, "simple" 7, "complex" 12, "all" 36: each direction with A, B, both
+    # or neither; "game" is ``game_actions``, the RAM map's list; "multibinary" has a bit for each
+    # button. A list has texts such as "RIGHT+A" or lists of buttons' names. Opposite directions,
+    # which a real joypad cannot press and games do not handle, are refused unless they are allowed.
     if isinstance(actions, str):
         if actions == MULTIBINARY:
             names = tuple(str(button.name) for button in VECTOR)
@@ -213,18 +182,7 @@ def _check_masks(masks: Sequence[int], allow_opposites: bool) -> None:
 
 
 def parse_buttons(text: str | Sequence[str]) -> int:
-    """Parse buttons that are held together: "RIGHT+A", ["RIGHT", "A"], or "NOOP" for none.
-
-    Returns:
-        `Button` bits.
-
-    Raises:
-        ValueError: A button is unknown, or occurs twice.
-
-    Example:
-        >>> parse_buttons("right+a"), parse_buttons("NOOP"), parse_buttons([])
-        (129, 0, 0)
-    """
+    """Return the `Button` bits of "RIGHT+A", ["RIGHT", "A"], or "NOOP" for none."""
     if isinstance(text, str):
         is_noop = text.strip().upper() in ("", "NOOP")
         names: Sequence[str] = () if is_noop else text.split("+")
@@ -249,23 +207,13 @@ def parse_buttons(text: str | Sequence[str]) -> int:
 
 
 def text_of(mask: int) -> str:
-    """Format buttons as text for `parse_buttons`, directions first.
-
-    Example:
-        >>> text_of(129), text_of(0)
-        ('RIGHT+A', 'NOOP')
-    """
+    """Format buttons as text for `parse_buttons`, directions first."""
     order = (*VECTOR[7:3:-1], *VECTOR[:4])
     return "+".join(str(button.name) for button in order if mask & button) or "NOOP"
 
 
 def keys_of(mask: int) -> tuple[int, ...]:
-    """Return the codes of the keys for some buttons, in the order of `KEYS`.
-
-    Example:
-        >>> keys_of(Button.A | Button.B) == (ord("x"), ord("z"))
-        True
-    """
+    """Return the codes of the keys for some buttons, in the order of `KEYS`."""
     return tuple(code for button, code in KEYS.items() if mask & button)
 
 
@@ -276,22 +224,8 @@ LONGEST = 100_000  # frames of a script: almost half an hour
 
 
 def parse_boot(script: str) -> Boot:
-    """Parse a boot script such as "NOOP 20, START 3, NOOP 5".
-
-    Args:
-        script: Parts separated by commas or line ends; each is buttons ("START", "RIGHT+A",
-            "NOOP") and a number of frames.
-
-    Returns:
-        (`Button` bits, frames) of each part.
-
-    Raises:
-        ValueError: A part has another form.
-
-    Example:
-        >>> parse_boot("NOOP 20, START 3")
-        ((0, 20), (16, 3))
-    """
+    """Parse a boot script such as "NOOP 20, START 3": (`Button` bits, frames) of each part."""
+    # Parts are separated by commas or line ends.
     boot = tuple(map(_held, parse_script(script)))
     total = sum(frames for _, frames in boot)
     if total > LONGEST:
@@ -300,20 +234,9 @@ def parse_boot(script: str) -> Boot:
 
 
 def parse_script(script: str, name: str = "boot", unit: str = "frames") -> list[tuple[str, int]]:
-    """Split a script such as "NOOP 20, START 3" into buttons and counts.
-
-    Args:
-        script: Parts separated by commas or line ends; each is a text without spaces and a number.
-        name: Name of the script in errors.
-        unit: Things that the numbers count.
-
-    Raises:
-        ValueError: A part has another form.
-
-    Example:
-        >>> parse_script("NOOP 20, RIGHT+A 3")
-        [('NOOP', 20), ('RIGHT+A', 3)]
-    """
+    """Split a script such as "NOOP 20, START 3" into buttons and counts."""
+    # Parts are separated by commas or line ends; each is a text without spaces and a number.
+    # ``name`` and ``unit``, what the numbers count, are for errors.
     found: list[tuple[str, int]] = []
     for part in script.replace("\n", ",").split(","):
         fields = part.split()

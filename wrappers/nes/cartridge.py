@@ -238,45 +238,21 @@ REGIONS = {1: "PAL", 3: "Dendy"}
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The content of the header.
-
-    Args:
-        kind: Format of the header.
-        mapper: Number of the board.
-        submapper: Variant of the board; 0 in iNES, which has none.
-        prg_bytes: Size of the program.
-        chr_bytes: Size of the tiles.
-        has_battery: The RAM is battery-backed.
-        has_four_screens: The board has RAM for two more screens.
-        region: Television standard.
-        clean: The header without garbage in its unused bytes.
-    """
+    """The content of the header."""
 
     kind: Literal["iNES", "NES 2.0"]
-    mapper: int
-    submapper: int
-    prg_bytes: int
-    chr_bytes: int
-    has_battery: bool
-    has_four_screens: bool
-    region: Literal["NTSC", "multi"]
-    clean: bytes
+    mapper: int  # number of the board
+    submapper: int  # variant of the board; 0 in iNES, which has none
+    prg_bytes: int  # of the program
+    chr_bytes: int  # of the tiles
+    has_battery: bool  # the RAM is battery-backed
+    has_four_screens: bool  # the board has RAM for two more screens
+    region: Literal["NTSC", "multi"]  # television standard
+    clean: bytes  # the header without garbage in its unused bytes
 
 
 def parse_header(data: bytes, name: str) -> Header:
-    r"""Parse the header of a ROM file, and check the length of the file.
-
-    Args:
-        data: The whole file.
-        name: Name of the file in error messages.
-
-    Raises:
-        ValueError: It is not a ROM file, is truncated, or needs hardware that no backend emulates.
-
-    Example:
-        >>> parse_header(b"NES\x1a\2\0\x10" + bytes(9) + bytes(0x8000), "game.nes").mapper
-        1
-    """
+    """Parse the header of a whole ROM file, and check the length of the file."""
     if not data.startswith(MAGIC):
         raise ValueError(
             f"{name} is no cartridge image: expected it to begin with 'NES' and 0x1A, got "
@@ -307,6 +283,7 @@ def parse_header(data: bytes, name: str) -> Header:
         clean=clean,
     )
     expected = HEADER_BYTES + header.prg_bytes + header.chr_bytes
+    # A longer file has all that the header names.
     if len(data) < expected:
         sizes = f"for {prg_banks} x 16 KB of program and {chr_banks} x 8 KB of tiles"
         _refuse_short(name, expected, len(data), sizes)
@@ -314,12 +291,10 @@ def parse_header(data: bytes, name: str) -> Header:
 
 
 def _clean(header: bytes) -> bytes:
-    """Return the header with zeros in the bytes that iNES does not define.
-
-    Bytes 12 to 15 must be zero. If they are not, an old dumping tool has written its name over
-    the bytes from 7 on, so the high nibble of the mapper in byte 7 is invalid too. The same holds
-    if bits 2 and 3 of byte 7, which mark NES 2.0, have another value.
-    """
+    """Return the header with zeros in the bytes that iNES does not define."""
+    # Bytes 12 to 15 must be zero. If they are not, an old dumping tool has written its name over
+    # the bytes from 7 on, so the high nibble of the mapper in byte 7 is invalid too. The same holds
+    # if bits 2 and 3 of byte 7, which mark NES 2.0, have another value.
     mark = header[7] & 0x0C
     if mark == 0x08:
         return header

@@ -24,31 +24,21 @@ class ClosedEmulator:
 
 
 class Console(Protocol):
-    """A running console with a cartridge.
+    """A running console with a cartridge."""
 
-    Emulators differ in the picture (palette, edges, one frame of phase), in the order of the
-    buttons' bits, and in whether they reuse the array of the screen, but not in the RAM. With this
-    protocol screens are copies and buttons are `Button` bits.
+    # Emulators differ in the picture (palette, edges, one frame of phase), in the order of the
+    # buttons' bits, and in whether they reuse the array of the screen, but not in the RAM. With
+    # this protocol screens are copies and buttons are `Button` bits.
 
-    Attributes:
-        name: Name of the backend, as in `make_nes`.
-        version: Version of its package.
-        screen_shape: Shape [H, W, 3] of its screens.
-        hidden: Rows and columns of the console's 240 x 256 picture that its screens omit:
-            top, bottom, left, right.
-    """
-
-    name: str
-    version: str
-    screen_shape: tuple[int, int, int]
+    name: str  # of the backend, as in `make_nes`
+    version: str  # of its package
+    screen_shape: tuple[int, int, int]  # [H, W, 3]
+    # Rows and columns of the console's 240 x 256 picture that its screens omit: top, bottom, left,
+    # right
     hidden: tuple[int, int, int, int]
 
     def frame(self, buttons: int) -> None:
-        """Play one frame with these buttons (`Button` bits) held.
-
-        Raises:
-            RuntimeError: The game has crashed the console's processor.
-        """
+        """Play one frame with these `Button` bits held; RuntimeError: the game has crashed."""
         ...
 
     def screen(self) -> Image:
@@ -68,11 +58,7 @@ class Console(Protocol):
         ...
 
     def load(self, state: object) -> None:
-        """Restore a state of the same backend and cartridge.
-
-        Raises:
-            ValueError: It is not such a state.
-        """
+        """Restore a state of the same backend and cartridge."""
         ...
 
     def close(self) -> None:

@@ -12,23 +12,18 @@ from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from stepwell.wrappers.nes.buttons import Button
-from stepwell.wrappers.nes.cartridge import Cartridge
-from stepwell.wrappers.nes.console import PICTURE, RAM_BYTES, ClosedEmulator, Console, Image
-from stepwell.wrappers.pixels import rgb_of_bgrx
+from ..pixels import rgb_of_bgrx
+from .buttons import Button
+from .cartridge import Cartridge
+from .console import PICTURE, RAM_BYTES, ClosedEmulator, Console, Image
 
 
 class _CynesConsole:
-    """A `Console` on cynes, whose bits of the buttons are those of `Button`.
+    """A `Console` on cynes, whose bits of the buttons are those of `Button`."""
 
-    It corrects cynes 0.1.2: its first step may play no frame, since a flag of the emulator is not
-    initialized; `load` accepts arrays of any length; the screen is a view of the emulator's memory.
-
-    Args:
-        cartridge: The cartridge, for error messages.
-        path: The ROM file; it is read immediately.
-        version: Version of cynes.
-    """
+    # It corrects cynes 0.1.2: its first step may play no frame, since a flag of the emulator is not
+    # initialized; `load` accepts arrays of any length; the screen is a view of the emulator's
+    # memory.
 
     name = "cynes"
     screen_shape = (*PICTURE, 3)
@@ -96,17 +91,11 @@ _MIRRORED = tuple(int(f"{bits:08b}"[::-1], 2) for bits in range(256))
 
 
 class _NesPyConsole:
-    """A `Console` on nes-py.
+    """A `Console` on nes-py."""
 
-    It corrects nes-py 9.0.1: screens and RAM are views of the emulator's memory, screens with
-    negative strides; an emulator must be reset before its first frame. Its states cannot be pickled
-    or written to a file.
-
-    Args:
-        cartridge: The cartridge, for error messages.
-        path: The ROM file; it is read immediately.
-        version: Version of nes-py.
-    """
+    # It corrects nes-py 9.0.1: screens and RAM are views of the emulator's memory, screens with
+    # negative strides; an emulator must be reset before its first frame. Its states cannot be
+    # pickled or written to a file.
 
     name = "nes-py"
     screen_shape = (*PICTURE, 3)
@@ -177,12 +166,7 @@ _MASKS = tuple(
 
 
 class _SharedEmulator:
-    """The one emulator that stable-retro allows in a process.
-
-    Args:
-        cartridge: The cartridge.
-        path: The ROM file; it is read immediately.
-    """
+    """The one emulator that stable-retro allows in a process."""
 
     def __init__(self, cartridge: Cartridge, path: str) -> None:
         stable_retro: Any = importlib.import_module("stable_retro")
@@ -215,20 +199,11 @@ class _SharedEmulator:
 
 
 class _RetroConsole:
-    """A `Console` on stable-retro's FCEUmm.
+    """A `Console` on stable-retro's FCEUmm."""
 
-    It corrects stable-retro 1.0.1: a process may hold one emulator, so consoles of one cartridge
-    share it, each with its own state; the screen is not part of the state; the RAM is a dict of
-    copies.
-
-    Args:
-        cartridge: The cartridge.
-        path: The ROM file; it is read immediately.
-        version: Version of stable-retro.
-
-    Raises:
-        RuntimeError: Consoles with another cartridge are open in this process.
-    """
+    # It corrects stable-retro 1.0.1: a process may hold one emulator, so consoles of one cartridge
+    # share it, each with its own state (another cartridge is a RuntimeError); the screen is not
+    # part of the state; the RAM is a dict of copies.
 
     name = "stable-retro"
     screen_shape = (PICTURE[0] - 2 * EDGE, PICTURE[1] - 2 * EDGE, 3)
@@ -333,22 +308,13 @@ NesBackend: TypeAlias = Literal["cynes", "nes-py", "stable-retro"]
 
 @dataclass(frozen=True, slots=True)
 class _Emulator:
-    """Properties of an emulator package.
-
-    Args:
-        package: Name of the package.
-        extra: Name of Stepwell's extra.
-        needs: Other requirements, for error messages.
-        least: Minimum version.
-        mappers: Supported cartridge boards (mappers).
-        console: Class of its console.
-    """
+    """Properties of an emulator package."""
 
     package: str
-    extra: str
-    needs: str
-    least: tuple[int, ...]
-    mappers: frozenset[int]
+    extra: str  # Stepwell's
+    needs: str  # other requirements, for error messages
+    least: tuple[int, ...]  # version
+    mappers: frozenset[int]  # supported cartridge boards
     console: Callable[[Cartridge, str, str], Console]
 
 
@@ -402,24 +368,14 @@ def installed_backends() -> dict[NesBackend, str]:
 
 
 def how_to_install(backend: NesBackend) -> str:
-    """Return the command that installs a backend, for error messages.
-
-    Example:
-        >>> how_to_install("cynes")
-        "pip install 'stepwell[nes]'"
-    """
+    """Return the command that installs a backend, for error messages."""
     emulator = BACKENDS[backend]
     needs = f" ({emulator.needs})" if emulator.needs else ""
     return f"pip install 'stepwell[{emulator.extra}]'{needs}"
 
 
 def check_backend(backend: NesBackend) -> None:
-    """Check that a backend is installed, without loading it.
-
-    Raises:
-        ValueError: The backend is unknown.
-        ImportError: Its package is not installed, or is too old.
-    """
+    """Check that a backend is installed, without loading it."""
     if backend not in get_args(NesBackend):
         raise ValueError(
             f"backend: expected {', '.join(map(repr, BACKENDS))}, got {backend!r}; cynes is the "
@@ -442,35 +398,14 @@ def check_backend(backend: NesBackend) -> None:
 
 
 def missing_backends() -> dict[NesBackend, str]:
-    """Return the backends that cannot be used, each with the command that installs it.
-
-    Example:
-        >>> "cynes" in missing_backends()
-        False
-    """
+    """Return the backends that cannot be used, each with the command that installs it."""
     return {name: how_to_install(name) for name in BACKENDS if name not in installed_backends()}
 
 
 def open_console(cartridge: Cartridge, backend: NesBackend) -> Console:
-    """Start a console with a cartridge.
-
-    It is at the start of the game's program: after the number of frames of the emulator from which
-    the same buttons give the same RAM on every backend.
-
-    Args:
-        cartridge: The cartridge.
-        backend: "cynes", "nes-py" or "stable-retro".
-
-    Raises:
-        ValueError: The backend is unknown, or does not support the cartridge's board.
-        ImportError: Its package is not installed, or is too old.
-
-    Example:
-        >>> console = open_console(Cartridge.read("game.nes"), "cynes")
-        >>> console.frame(0)
-        >>> console.screen().shape, console.peek(0x10)
-        ((240, 256, 3), 0)
-    """
+    """Start a console with a cartridge, on "cynes", "nes-py" or "stable-retro"."""
+    # It is at the start of the game's program: after the number of frames of the emulator from
+    # which the same buttons give the same RAM on every backend.
     check_backend(backend)
     emulator = BACKENDS[backend]
     cartridge.check_playable(backend, emulator.mappers)

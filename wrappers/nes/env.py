@@ -12,22 +12,7 @@ import gymnasium
 import numpy as np
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 
-from stepwell.wrappers.nes.buttons import Actions, ActionSet, action_set
-from stepwell.wrappers.nes.cartridge import Cartridge
-from stepwell.wrappers.nes.console import RAM_BYTES, Console, Image
-from stepwell.wrappers.nes.emulators import NesBackend, open_console
-from stepwell.wrappers.nes.play import FramePlayer, PlaySettings, Pool
-from stepwell.wrappers.nes.ram_map.game import Game, GameSource
-from stepwell.wrappers.nes.snapshot import Snapshot, check_play
-from stepwell.wrappers.nes.starts import (
-    Boots,
-    SnapshotSource,
-    StartRule,
-    StartState,
-    StartStates,
-    prepare_starts,
-)
-from stepwell.wrappers.snapshots import (
+from ..snapshots import (
     SavedGame,
     check_fact,
     pack,
@@ -35,7 +20,22 @@ from stepwell.wrappers.snapshots import (
     saved_info,
     unpack,
 )
-from stepwell.wrappers.versions import module_versions
+from ..versions import module_versions
+from .buttons import Actions, ActionSet, action_set
+from .cartridge import Cartridge
+from .console import RAM_BYTES, Console, Image
+from .emulators import NesBackend, open_console
+from .play import FramePlayer, PlaySettings, Pool
+from .ram_map.game import Game, GameSource
+from .snapshot import Snapshot, check_play
+from .starts import (
+    Boots,
+    SnapshotSource,
+    StartRule,
+    StartState,
+    StartStates,
+    prepare_starts,
+)
 
 Rom: TypeAlias = str | os.PathLike[str] | bytes | Cartridge
 InfoKind: TypeAlias = Literal["vars", "all", "none"]
@@ -55,7 +55,7 @@ class NesEnv(gymnasium.Env[Image, Any]):
         rom: The cartridge: a path or the file's bytes. Stepwell contains none.
         backend: "cynes", "nes-py" (Python 3.13 or newer) or "stable-retro". They agree on the RAM;
             colours and edges of the picture differ.
-        game: The RAM map: a path of a .toml or of a stable-retro integration's folder, or
+        game: The RAM map: a path of a folder with stable-retro's data.json and scenario.json, or
             "retro:Name-Nes-v0" for an installed one; see `Game`. None: rewards are 0 and the game
             never ends.
         actions: "right_only" (5), "simple" (7), "complex" (12), "all" (36), "game" (the map's),
@@ -84,7 +84,7 @@ class NesEnv(gymnasium.Env[Image, Any]):
         FileNotFoundError: There is no such file.
 
     Example:
-        >>> env = NesEnv("game.nes", game="game.toml", actions=["NOOP", "RIGHT", "RIGHT+A"])
+        >>> env = NesEnv("game.nes", game="game", actions=["NOOP", "RIGHT", "RIGHT+A"])
         >>> observation, info = env.reset(seed=0)
         >>> observation.shape, info["lives"]
         ((240, 256, 3), 3)
@@ -430,7 +430,7 @@ class NesEnv(gymnasium.Env[Image, Any]):
                 self.close()
                 raise ValueError(
                     f"the game is over when episodes begin: expected start{number} to lead into "
-                    f"the game, got the map's [terminated] condition with {values};"
+                    f"the game, got the map's condition for the end with {values};"
                     " correct the boot script (START may have to be pressed later, or longer), or "
                     "the condition"
                 )
@@ -446,8 +446,8 @@ def _check_kinds(info: str, render_mode: str | None) -> None:
 def _check_watched(game: Game, stuck_frames: int | None) -> None:
     if stuck_frames is not None and not game.watched:
         raise ValueError(
-            "stuck_frames: expected a RAM map with variables to watch, got none; add a [stuck] "
-            "table with vars = [...] to the map, or use max_frames"
+            "stuck_frames: expected a RAM map with variables to watch, got none; add "
+            '"stuck": [...] to its scenario.json, or use max_frames'
         )
 
 
@@ -465,28 +465,12 @@ def _recipe(
     rules: PlaySettings,
     *,
     boot: Boots | None,
-    places: Sequence[StartState] | None,
-    starts: int,
-    start_rule: str,
-    ram_obs: bool,
+    places: Sequence[StartState] | None,  # where episodes begin; None with scripts
+    starts: int,  # number of them
+    start_rule: str,  # which selects one of several
+    ram_obs: bool,  # the RAM is observed
 ) -> dict[str, Any]:
-    """Return JSON data that identifies the env, with the versions of the packages.
-
-    Args:
-        cartridge: The cartridge.
-        console: The console.
-        game: The RAM map.
-        actions: The actions.
-        rules: How frames are played.
-        boot: The boot scripts, or None.
-        places: The snapshots at which episodes begin; None with scripts.
-        starts: Number of starts.
-        start_rule: Rule that selects one of several starts.
-        ram_obs: The RAM is observed.
-
-    Returns:
-        The recipe; `make_nes` adds its own settings.
-    """
+    """Return JSON data that identifies the env, with versions; `make_nes` adds its own settings."""
     return {
         "maker": "NesEnv",
         "backend": console.name,

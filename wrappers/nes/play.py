@@ -8,20 +8,16 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from stepwell.wrappers.nes.console import Console, Image
-from stepwell.wrappers.nes.ram_map.game import GameTracker
-from stepwell.wrappers.number_checks import check_sticky, check_whole
+from ..number_checks import check_sticky, check_whole
+from .console import Console, Image
+from .ram_map.game import GameTracker
 
 Pool: TypeAlias = Literal["max", "none"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaySettings:
-    """The arguments of `NesEnv` that determine how frames are played.
-
-    Raises:
-        ValueError: A number is out of range.
-    """
+    """The arguments of `NesEnv` that determine how frames are played."""
 
     frame_skip: int
     pool: Pool
@@ -43,21 +39,9 @@ class PlaySettings:
 
 
 class FramePlayer:
-    """Plays frames on a console and counts them.
+    """Plays frames on a console and counts them."""
 
-    Args:
-        console: The console.
-        tracker: Reads the game's variables from the RAM.
-        rules: How frames are played.
-        shows_screens: Steps return screens.
-
-    Attributes:
-        frames: Frames since the episode's first observation.
-        truncated: The episode has reached a limit, and the game is not over.
-        on_frame: Called after each frame of a step; None calls nothing.
-    """
-
-    on_frame: Callable[[], None] | None = None
+    on_frame: Callable[[], None] | None = None  # called after each frame of a step
 
     def __init__(
         self, console: Console, tracker: GameTracker, rules: PlaySettings, *, shows_screens: bool
@@ -66,8 +50,8 @@ class FramePlayer:
         self._pools = shows_screens and rules.pool == "max" and rules.frame_skip > 1
         self._shows_screens = shows_screens
         self._held = 0
-        self.frames = 0
-        self.truncated = False
+        self.frames = 0  # since the episode's first observation
+        self.truncated = False  # the episode has reached a limit, and the game is not over
 
     def begin(self) -> None:
         """Start an episode at the current state of the console."""
@@ -83,16 +67,9 @@ class FramePlayer:
         return not self._tracker.terminated
 
     def step(self, buttons: int, generator: np.random.Generator) -> tuple[Image | None, float]:
-        """Play the frames of one step, up to the end of the game or a limit.
-
-        Args:
-            buttons: `Button` bits to hold.
-            generator: Draws the frames in which the previous buttons stay held.
-
-        Returns:
-            The pooled or last screen [H, W, 3], or None without screens, and the sum of the
-            rewards.
-        """
+        """Play the frames of one step, up to the end of the game or a limit."""
+        # Returns the pooled or last screen [H, W, 3], or None without screens, and the sum of the
+        # rewards. The generator draws the frames in which the previous buttons stay held.
         console, tracker, sticky = self._console, self._tracker, self._rules.sticky
         tracker.begin_step()
         reward, most = 0.0, self._frames_left()
@@ -118,12 +95,10 @@ class FramePlayer:
         return self._picture(before), reward
 
     def _last_but_one(self, state: object, held: Sequence[int]) -> Image:
-        """Return the screen before the last frame of a step that ended early.
-
-        Any frame can be the second to last. Reading the screen of each of them is slower (by 4 % of
-        a step on stable-retro) than saving the state at the start of each step and replaying the
-        few steps that end early.
-        """
+        """Return the screen before the last frame of a step that ended early."""
+        # Any frame can be the second to last. Reading the screen of each of them is slower (by 4 %
+        # of a step on stable-retro) than saving the state at the start of each step and replaying
+        # the few steps that end early.
         console = self._console
         console.load(state)
         for buttons in held[:-1]:

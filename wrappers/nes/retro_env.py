@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 
-from stepwell.wrappers.owned_copies import owned_array, owned_info, owned_observation
+from ..owned_copies import owned_array, owned_info, owned_observation
 
 
 def from_retro(env: gymnasium.Env[Any, Any]) -> StableRetroEnv:
@@ -28,8 +28,8 @@ def from_retro(env: gymnasium.Env[Any, Any]) -> StableRetroEnv:
     a MultiBinary with an unused bit, without START and SELECT for most games, and the env renders
     into a window unless `render_mode` was "rgb_array" or None.
 
-    stable-retro allows one emulator per process, so each env of a vector env needs a worker:
-    `make_vec(lambda: from_retro(stable_retro.make("Name-Nes-v0")), 4, num_workers=4)`.
+    stable-retro allows one emulator per process, so `make_vec` gives each env a worker:
+    `make_vec(lambda: from_retro(stable_retro.make("Name-Nes-v0")), 4)`.
 
     Args:
         env: An env of stable-retro, with or without wrappers. Without a start state it must not
@@ -70,11 +70,7 @@ class StableRetroEnv(gymnasium.Env[Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Load the start state and play one frame without buttons.
-
-        Raises:
-            ClosedEnvironmentError: The env is closed.
-        """
+        """Load the start state and play one frame without buttons."""
         self._check_open()
         super().reset(seed=seed)
         observation, info = self.retro_env.reset(seed=seed, options=options)
@@ -82,12 +78,7 @@ class StableRetroEnv(gymnasium.Env[Any, Any]):
         return self._owned(observation), {**self._base.data.lookup_all(), **owned_info(info)}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Play one frame.
-
-        Raises:
-            ResetNeeded: Before the first reset, and after the end of an episode.
-            ClosedEnvironmentError: The env is closed.
-        """
+        """Play one frame."""
         self._check_open()
         if self._is_over is not False:
             when = "before the first reset" if self._is_over is None else "after the episode's end"
@@ -102,11 +93,7 @@ class StableRetroEnv(gymnasium.Env[Any, Any]):
         return self._owned(observation), total, bool(terminated), bool(truncated), owned_info(info)
 
     def render(self) -> Any:
-        """Return a copy of the last frame, or show it in a window with render mode "human".
-
-        Raises:
-            ClosedEnvironmentError: The env is closed.
-        """
+        """Return a copy of the last frame, or show it in a window with render mode "human"."""
         self._check_open()
         picture = self.retro_env.render()
         return owned_array(picture) if isinstance(picture, np.ndarray) else None

@@ -12,9 +12,9 @@ from typing import Any, cast
 
 import numpy as np
 
-from stepwell.wrappers.nes.cartridge import Cartridge
-from stepwell.wrappers.nes.console import Console, Image
-from stepwell.wrappers.snapshots import damaged
+from ..snapshots import damaged
+from .cartridge import Cartridge
+from .console import Console, Image
 
 FORMAT = 1
 MOST_BYTES = 64 << 20  # a console's state has some hundred thousand
@@ -39,7 +39,7 @@ class Snapshot:
 
     Example:
         >>> from stepwell.wrappers.nes.env import NesEnv
-        >>> env = NesEnv("game.nes", game="game.toml")
+        >>> env = NesEnv("game.nes", game="game")
         >>> _ = env.reset(seed=0)
         >>> snapshot = env.snapshot()
         >>> snapshot.save("start.state")
@@ -188,11 +188,7 @@ def _check_episode(episode: Mapping[str, Any]) -> None:
 
 
 def check_play(play: object) -> None:
-    """Check a state of the frame player, which may come from anywhere.
-
-    Raises:
-        ValueError: It is something else.
-    """
+    """Check a state of the frame player, which may come from anywhere."""
     table = cast("dict[str, object]", play) if isinstance(play, dict) else {}
     held, frames = table.get("held"), table.get("frames")
     is_play = type(held) is int and 0 <= held <= 255 and type(frames) is int and frames >= 0

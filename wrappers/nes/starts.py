@@ -9,10 +9,10 @@ from typing import Literal, TypeAlias, cast, get_args
 
 import numpy as np
 
-from stepwell.wrappers.nes.buttons import Boot, parse_boot
-from stepwell.wrappers.nes.cartridge import Cartridge
-from stepwell.wrappers.nes.console import Console, Image
-from stepwell.wrappers.nes.snapshot import Snapshot
+from .buttons import Boot, parse_boot
+from .cartridge import Cartridge
+from .console import Console, Image
+from .snapshot import Snapshot
 
 StartRule: TypeAlias = Literal["random", "cycle"]
 Boots: TypeAlias = str | Sequence[str]
@@ -28,18 +28,10 @@ class StartState:
 
 
 class StartStates:
-    """The places where episodes may begin, and the rule that selects one.
+    """The places where episodes may begin, at least one, and the rule that selects one."""
 
-    Args:
-        places: At least one.
-        rule: "random" draws uniformly with the env's generator; "cycle" takes them in turn.
-
-    Attributes:
-        following: Of "cycle", the index of the place where the next episode begins.
-
-    Raises:
-        ValueError: The rule is unknown.
-    """
+    # "random" draws uniformly with the env's generator; "cycle" takes them in turn: then
+    # ``following`` is the index of the place where the next episode begins.
 
     def __init__(self, places: Sequence[StartState], rule: StartRule) -> None:
         if rule not in get_args(StartRule):
@@ -54,15 +46,7 @@ class StartStates:
         return self._rule == "random" or len(self.places) == 1
 
     def choose(self, generator: np.random.Generator, index: object = None) -> int:
-        """Return the index of the place where the next episode begins.
-
-        Args:
-            generator: The env's generator.
-            index: The index from the reset options; None applies the rule.
-
-        Raises:
-            ValueError: There is no such place.
-        """
+        """Return the index of the place where the next episode begins: the options' if given."""
         count = len(self.places)
         if index is not None:
             if isinstance(index, bool) or index not in range(count):
@@ -80,25 +64,13 @@ class StartStates:
 
 def prepare_starts(
     cartridge: Cartridge,
-    console: Console,
+    console: Console,  # just started, with the cartridge
     *,
-    boot: Boots | None,
-    start: SnapshotSource | Sequence[SnapshotSource] | None,
-    game_boot: str | None,
+    boot: Boots | None,  # one or several scripts; None takes the game's
+    start: SnapshotSource | Sequence[SnapshotSource] | None,  # or their files, instead of scripts
+    game_boot: str | None,  # of the RAM map; without one, episodes begin at power-on
 ) -> list[StartState]:
-    """Play the boot scripts from power-on, or load the snapshots.
-
-    Args:
-        cartridge: The cartridge in the console.
-        console: A console that was just started.
-        boot: One or several scripts; None takes the game's.
-        start: One or several snapshots, or their files, instead of scripts.
-        game_boot: The script of the RAM map; without one, episodes begin at power-on.
-
-    Raises:
-        ValueError: Both `boot` and `start` are set, or a script or a snapshot is invalid.
-        FileNotFoundError: There is no such file.
-    """
+    """Play the boot scripts from power-on, or load the snapshots."""
     if start is not None:
         if boot is not None:
             raise ValueError(

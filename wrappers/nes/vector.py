@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
 
 import gymnasium
 
-from stepwell.wrappers.episodes import EpisodicLife
-from stepwell.wrappers.frames import FrameStack
-from stepwell.wrappers.make_vector_env import vectorize
-from stepwell.wrappers.nes.buttons import Actions
-from stepwell.wrappers.nes.cartridge import Cartridge
-from stepwell.wrappers.nes.console import PICTURE, Image
-from stepwell.wrappers.nes.emulators import NesBackend
-from stepwell.wrappers.nes.env import InfoKind, NesEnv, Rom
-from stepwell.wrappers.nes.play import Pool
-from stepwell.wrappers.nes.ram_map.game import Game, GameSource
-from stepwell.wrappers.nes.starts import Boots, SnapshotSource, StartRule
-from stepwell.wrappers.number_checks import check_size, check_whole, is_real, is_whole
-from stepwell.wrappers.pixels import Crop, Grayscale, Resize, require_opencv
-from stepwell.wrappers.rewards import ClipReward
-from stepwell.wrappers.seeded_resets import SeededResets
-from stepwell.wrappers.versions import module_versions
+from ..episodes import EpisodicLife
+from ..frames import FrameStack
+from ..make_vector_env import vectorize
+from ..number_checks import MOST_ENVS, check_size, check_whole, is_real, is_whole
+from ..pixels import Crop, Grayscale, Resize, require_opencv
+from ..rewards import ClipReward
+from ..seeded_resets import SeededResets
+from ..versions import module_versions
+from .buttons import Actions
+from .cartridge import Cartridge
+from .console import PICTURE, Image
+from .emulators import NesBackend
+from .env import InfoKind, NesEnv, Rom
+from .play import Pool
+from .ram_map.game import Game, GameSource
+from .starts import Boots, SnapshotSource, StartRule
 
 if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv
@@ -141,13 +141,13 @@ def make_nes(
         FileNotFoundError: There is no such file.
 
     Example:
-        >>> envs = make_nes("game.nes", num_envs=2, game="game.toml")
+        >>> envs = make_nes("game.nes", num_envs=2, game="game")
         >>> observation, info = envs.reset(seed=0)
         >>> observation.shape, observation.dtype, info["lives"].tolist()
         ((2, 4, 84, 84), dtype('uint8'), [3, 3])
         >>> envs.close()
     """
-    check_whole("num_envs", num_envs, 1)
+    check_whole("num_envs", num_envs, 1, most=MOST_ENVS)
     cartridge, known = Cartridge.read(rom), Game.load(game)
     picture = PictureSettings(
         crop=None if crop is None else crop_sides(crop, known),
@@ -181,6 +181,7 @@ def make_nes(
     make = partial(with_wrappers, bare, picture, snapshots=snapshots)
     envs = vectorize([make] * num_envs, num_workers=num_workers)
     recipe = {**_recipe_of(envs), **picture.recipe()}
+    # OpenCV's version counts where it computes pixels, and only there.
     if not ram_obs and (size is not None or grayscale):
         recipe["versions"] = {**recipe["versions"], **module_versions(["cv2"])}
     envs.metadata = {**envs.metadata, "stepwell": recipe}
@@ -207,7 +208,7 @@ class PictureSettings:
         if self.life_loss not in get_args(LifeLoss):
             raise ValueError(f"life_loss: expected 'ignore' or 'end', got {self.life_loss!r}")
         if self.life_loss == "end" and (game.life is None or not has_info):
-            lacks = "a RAM map with a [life] table" if game.life is None else "info='vars' or 'all'"
+            lacks = "a RAM map with lives" if game.life is None else "info='vars' or 'all'"
             raise ValueError(
                 f"life_loss='end': expected {lacks}, got none; lives are counted by the map's "
                 "life variable and shown in the info"
@@ -328,7 +329,7 @@ def crop_sides(crop: CropChoice, game: Game) -> tuple[int, int, int, int]:
         if crop not in named:
             raise ValueError(
                 f"crop: expected {', '.join(map(repr, named))} or (top, bottom, left, right), got "
-                f"{crop!r}; the RAM map's [crop] table can name more"
+                f"{crop!r}; the RAM map can name more"
             )
         return named[crop]
     sides = crop if isinstance(crop, tuple | list) else ()

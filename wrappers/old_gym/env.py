@@ -11,8 +11,8 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded, UnsupportedMode
 
-from stepwell.wrappers.owned_copies import owned_array, owned_info, owned_observation
-from stepwell.wrappers.versions import versions_of
+from ..owned_copies import owned_array, owned_info, owned_observation
+from ..versions import versions_of
 
 AnyInfo = dict[str, Any]
 RENAMED = ("render.modes", "video.frames_per_second")
@@ -20,6 +20,8 @@ RENAMED = ("render.modes", "video.frames_per_second")
 
 def from_gym(env: object, *, max_episode_steps: int | None = None) -> gymnasium.Env[Any, Any]:
     """Adapt an env object of the old `gym` API to Gymnasium's API.
+
+    It may be half migrated: a subclass of `gymnasium.Env` with the old `reset` or `step`.
 
     `gym` is not imported; the object is inspected instead. The adapted env passes
     `gymnasium.utils.env_checker.check_env`, and differs from the old env as follows:
@@ -49,8 +51,8 @@ def from_gym(env: object, *, max_episode_steps: int | None = None) -> gymnasium.
         the wrappers and the versions.
 
     Raises:
-        TypeError: `env` is a Gymnasium env, a vector env or a class, or has a space that
-            Gymnasium lacks.
+        TypeError: `env` is in a wrapper of Gymnasium's, a vector env or a class, or has a space
+            that Gymnasium lacks.
         ValueError: `max_episode_steps` is below 1.
 
     Example:
@@ -103,12 +105,7 @@ class OldGymEnv(gymnasium.Env[Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: AnyInfo | None = None
     ) -> tuple[Any, AnyInfo]:
-        """Reset; with a seed, seed the old env and its action space first.
-
-        Raises:
-            ValueError: The env does not accept options, or the observation does not fit its space.
-            ClosedEnvironmentError: The env is closed.
-        """
+        """Reset; with a seed, seed the old env and its action space first."""
         self._check_open()
         if options and "options" not in self._reset_keywords:
             raise ValueError(
@@ -124,13 +121,7 @@ class OldGymEnv(gymnasium.Env[Any, Any]):
         return observation, info
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, AnyInfo]:
-        """Step the old env; a Discrete action is passed as a Python int.
-
-        Raises:
-            ResetNeeded: Before the first reset, and after the end of an episode.
-            ValueError: The old env returned no valid step, or one that does not fit its space.
-            ClosedEnvironmentError: The env is closed.
-        """
+        """Step the old env; a Discrete action is passed as a Python int."""
         self._check_open()
         if self._is_over is not False:
             when = "before the first reset" if self._is_over is None else "after the episode's end"
@@ -146,12 +137,7 @@ class OldGymEnv(gymnasium.Env[Any, Any]):
         return copy, reward, terminated, truncated, info
 
     def render(self) -> Any:
-        """Render the old env in `render_mode`; returns a copy of an array, or None for "human".
-
-        Raises:
-            UnsupportedMode: The env has no render mode without a display.
-            ClosedEnvironmentError: The env is closed.
-        """
+        """Render the old env in `render_mode`; returns a copy of an array, or None for "human"."""
         self._check_open()
         if self.render_mode is None:
             raise UnsupportedMode(
@@ -297,15 +283,12 @@ def layers(env: object) -> Iterator[Any]:
 
 
 def check_old_env(env: object) -> None:
-    """Check that this is an env object of the old API.
-
-    Raises:
-        TypeError: It is another object, or has gym's own checker among its wrappers.
-    """
-    if isinstance(env, gymnasium.Env):
+    """Check that this is an env object of the old API, without gym's own checker around it."""
+    if isinstance(env, gymnasium.Wrapper | OldGymEnv):
         raise TypeError(
-            f"{type(env).__qualname__} needs no adapter: expected an env of the old gym, got a "
-            "gymnasium env; use it directly"
+            f"{type(env).__qualname__} needs no adapter: expected an env of the old gym, got one "
+            f"of gymnasium's; use it directly, or adapt its innermost env if that one still has "
+            f"the old reset or step: from_gym(env.unwrapped)"
         )
     if hasattr(env, "num_envs"):
         raise TypeError(
@@ -331,10 +314,8 @@ def check_old_env(env: object) -> None:
 
 
 def accepts(env: object, method: str, keyword: str) -> bool:
-    """Return True if a method accepts a keyword in every layer down to the one that names it.
-
-    A wrapper that accepts any keyword passes it on, so the wrapped layer is checked next.
-    """
+    """Return True if a method accepts a keyword in every layer down to the one that names it."""
+    # A wrapper that accepts any keyword passes it on, so the wrapped layer is checked next.
     for layer in layers(env):
         try:
             parameters = inspect.signature(getattr(layer, method)).parameters
@@ -352,10 +333,8 @@ def accepts(env: object, method: str, keyword: str) -> bool:
 
 
 def seed_method(env: object) -> Any:
-    """Return the env's `seed` method, or None; gym's default only if `reset` accepts no seed.
-
-    The default does the same as `reset(seed=)`, and warns at each call that it is deprecated.
-    """
+    """Return the env's `seed` method, or None; gym's default only if `reset` accepts no seed."""
+    # The default does the same as `reset(seed=)`, and warns at each call that it is deprecated.
     method: Any = getattr(env, "seed", None)
     if not callable(method):
         return None
@@ -382,28 +361,15 @@ AnySpace = spaces.Space[Any]
 
 
 def modern_space(space: object, where: str) -> AnySpace:
-    """Convert a space of the old `gym` to the equal Gymnasium space.
-
-    A space is recognized by the name of its class or of a base class, so `gym` is not imported. It
-    may also be a Gymnasium space.
-
-    Args:
-        space: Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of them.
-        where: Name in error messages.
-
-    Raises:
-        TypeError: The space has another class, or lacks an attribute.
-
-    Example:
-        >>> class Discrete:
-        ...     n = 7
-        >>> modern_space(Discrete(), "action_space")
-        Discrete(7)
-    """
+    """Convert a space of the old `gym` to the equal Gymnasium space; one of Gymnasium stays."""
+    # A space is recognized by the name of its class or of a base class, so `gym` is not imported.
+    # ``where`` is its name in error messages.
     for kind in type(space).__mro__:
         make = _MAKERS.get(kind.__name__)
         if make is not None:
             return _made(make, space, where)
+    if isinstance(space, spaces.Space):  # of texts, sequences, graphs
+        return space
     raise TypeError(
         f"{where} cannot be turned into gymnasium's: expected {', '.join(_MAKERS)}, got "
         f"{type(space).__module__}.{type(space).__qualname__}; set it to one of them first"

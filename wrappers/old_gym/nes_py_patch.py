@@ -14,19 +14,11 @@ _ROM_SIZES = {"prg_rom_size": (4, 16), "chr_rom_size": (5, 8)}
 
 
 class RamView(RamArray):
-    """A view of RAM bytes that returns single bytes as Python ints.
+    """A view of RAM bytes that returns single bytes as Python ints."""
 
-    With NumPy 2 arithmetic on a byte gives a byte: `ram[0x6D] * 256` raises and `ram[0x10] - 1`
-    may overflow. With Python ints it does not, and assigned values wrap to a byte, as with NumPy 1.
-    Slices are views of the same type.
-
-    Example:
-        >>> ram = np.zeros(4, np.uint8)
-        >>> view = ram.view(RamView)
-        >>> view[1] = -1
-        >>> view[1] * 256 + view[0], ram
-        (65280, array([  0, 255,   0,   0], dtype=uint8))
-    """
+    # With NumPy 2 arithmetic on a byte gives a byte: `ram[0x6D] * 256` raises and `ram[0x10] - 1`
+    # may overflow. With Python ints it does not, and assigned values wrap to a byte, as with NumPy
+    # 1. Slices are views of the same type.
 
     def __getitem__(self, key: Any) -> Any:
         found = super().__getitem__(key)

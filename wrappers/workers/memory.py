@@ -11,7 +11,9 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
-from stepwell.wrappers.workers.infos import MOST_NUMBERS
+from ..env_results import part_of
+from ..exact_values import exactly
+from .infos import MOST_NUMBERS
 
 # The batched form of a space: an array [N, ...], or a dict or a tuple of such.
 Arrays: TypeAlias = "npt.NDArray[Any] | dict[str, Arrays] | tuple[Arrays, ...]"
@@ -19,15 +21,7 @@ ALIGNMENT = 64  # bytes: each array begins on a new cache line
 
 
 class SharedRows:
-    """Observations, actions, rewards and flags of N envs, and the workers' control words.
-
-    Args:
-        observation_space: Space of one env's observation.
-        action_space: Space of one env's action.
-        num_envs: Number of envs, N.
-        num_workers: Number of worker processes.
-        context: Context of the start method, which allocates memory that can be shared.
-    """
+    """Observations, actions, rewards and flags of N envs, and the workers' control words."""
 
     def __init__(
         self,
@@ -101,15 +95,7 @@ def _tuple_parts(space: Any) -> tuple[spaces.Space[Any], ...]:
 
 
 def check_space(space: spaces.Space[Any], what: str) -> None:
-    """Check that the values of a space have a fixed shape.
-
-    Args:
-        space: Space of one env.
-        what: Name in the error message, such as "observation space".
-
-    Raises:
-        ValueError: The space, or a part of it, cannot be batched.
-    """
+    """Check that the values of a space have a fixed shape; ``what`` it is stands in the error."""
     if isinstance(space, spaces.Dict):
         for key, part in _dict_parts(space):
             check_space(part, f"{what}[{key!r}]")
@@ -126,54 +112,28 @@ def check_space(space: spaces.Space[Any], what: str) -> None:
         )
 
 
-def write_row(arrays: Arrays, index: int, value: Any, what: str = "observation") -> None:
-    """Copy one env's value into row `index`.
-
-    Args:
-        arrays: Arrays [N, ...].
-        index: The env's index.
-        value: A value of the single env's space; it is copied, so the env may reuse its array.
-        what: Name in the error message.
-
-    Raises:
-        ValueError: The shape of an array differs from its space.
-        TypeError: A dtype cannot be cast to the dtype of its space.
-    """
+def write_row(arrays: Arrays, index: int, value: Any) -> None:
+    """Copy one env's value, checked by `EnvResults`, into row `index` of arrays [N, ...]."""
     if isinstance(arrays, dict):
         for key, part in arrays.items():
-            write_row(part, index, value[key], f"{what}[{key!r}]")
+            write_row(part, index, value[key])
     elif isinstance(arrays, tuple):
         for place, part in enumerate(arrays):
-            write_row(part, index, value[place], f"{what}[{place}]")
+            write_row(part, index, value[place])
     else:
-        _copy(arrays[index, ...], value, what)
+        arrays[index, ...] = value
 
 
 def write_rows(arrays: Arrays, values: Any, what: str = "actions") -> None:
-    """Copy a batch `[N, ...]` into all rows; errors as for `write_row`."""
+    """Copy a batch `[N, ...]` into all rows, whose dtypes must hold its values."""
     if isinstance(arrays, dict):
         for key, part in arrays.items():
-            write_rows(part, values[key], f"{what}[{key!r}]")
+            write_rows(part, part_of(values, key, what), f"{what}[{key!r}]")
     elif isinstance(arrays, tuple):
         for place, part in enumerate(arrays):
-            write_rows(part, values[place], f"{what}[{place}]")
+            write_rows(part, part_of(values, place, what), f"{what}[{place}]")
     else:
-        _copy(arrays, values, what)
-
-
-def _copy(target: npt.NDArray[Any], value: Any, what: str) -> None:
-    if np.shape(value) != target.shape:  # NumPy alone would broadcast
-        raise ValueError(
-            f"{what} has the wrong shape: expected {target.shape}, got {np.shape(value)}; "
-            f"give values of the declared space"
-        )
-    try:
-        np.copyto(target, value, casting="same_kind")
-    except TypeError:
-        raise TypeError(
-            f"{what} has the wrong dtype: expected {target.dtype}, got "
-            f"{np.asarray(value).dtype}; give values of the declared space"
-        ) from None
+        arrays[...] = exactly(values, arrays.dtype, arrays.shape, what)
 
 
 def read_row(arrays: Arrays, index: int) -> Any:

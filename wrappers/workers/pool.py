@@ -22,10 +22,10 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
-from stepwell.wrappers.shard_seeds import in_shard_of
-from stepwell.wrappers.workers.infos import InfoReader, Infos, Schema
-from stepwell.wrappers.workers.memory import SharedRows
-from stepwell.wrappers.workers.worker import (
+from ..shard_seeds import in_shard_of
+from .infos import InfoReader, Infos, Schema
+from .memory import SharedRows
+from .worker import (
     ANSWERED,
     ASKED,
     BUILD,
@@ -59,12 +59,7 @@ def no_main_guard(start_method: str) -> str:
 
 
 def exit_in_words(code: int | None) -> str:
-    """Describe the exit code of a process, which is below 0 after a signal.
-
-    Example:
-        >>> exit_in_words(3), exit_in_words(-11)
-        ('exit code 3', 'signal 11, SIGSEGV')
-    """
+    """Describe the exit code of a process, which is below 0 after a signal."""
     if code is None or code >= 0:
         return f"exit code {code}"
     names = {one.value: f", {one.name}" for one in signal.Signals}
@@ -83,26 +78,25 @@ class WorkerDied(Exception):
     """The process ended or was killed before it replied."""
 
 
-class WorkerProcess:
-    """One worker process, with its pipe and semaphores.
+class WorkerLost(RuntimeError):
+    """A worker died during a call of its envs, with this exit code."""
 
-    Args:
-        number: The worker's number, from 0.
-        envs: Indices of its envs.
-        env_fns: Factories of its envs, cloudpickled unless the start method is fork.
-        rows: The shared rows.
-        start_method: "fork", "spawn" or "forkserver".
-        needs_main: The factories may need the script that runs, as the main module.
-    """
+    def __init__(self, message: str, exit_code: int | None) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+class WorkerProcess:
+    """One worker process, with its pipe and semaphores."""
 
     def __init__(
         self,
-        number: int,
-        envs: range,
-        env_fns: Sequence[EnvFn] | bytes,
+        number: int,  # from 0
+        envs: range,  # indices
+        env_fns: Sequence[EnvFn] | bytes,  # cloudpickled unless the start method is fork
         rows: SharedRows,
         start_method: str,
-        needs_main: bool,
+        needs_main: bool,  # the factories may need the script that runs, as the main module
     ) -> None:
         self.number, self.envs = number, envs
         self._env_fns, self._rows = env_fns, rows
@@ -183,14 +177,8 @@ class WorkerProcess:
                 pass  # dead; `take` raises
 
     def take(self, timeout: float | None = None) -> Reply:
-        """Wait for the reply to the last command.
-
-        Args:
-            timeout: Seconds after which a silent worker is killed; None waits while it is alive.
-
-        Raises:
-            WorkerDied: The process ended without a reply; `exit_code` has its exit code.
-        """
+        """Wait for the reply to the last command; WorkerDied: the process ended without one."""
+        # A silent worker is killed after so many seconds; None waits while it is alive.
         if not self._wait(timeout):
             was_alive = self._process is not None and self._process.is_alive()
             self.kill()
@@ -264,10 +252,8 @@ class WorkerProcess:
 
 @contextlib.contextmanager
 def _without_main() -> Iterator[None]:
-    """Start processes that do not run the script again, so that it needs no main guard.
-
-    The context is for processes that need nothing from the script.
-    """
+    """Start processes that do not run the script again, so that it needs no main guard."""
+    # The context is for processes that need nothing from the script.
     spawn: Any = multiprocessing.spawn
     prepare = spawn.get_preparation_data
 
@@ -290,29 +276,18 @@ Columns = dict[str, Any]
 
 
 class WorkerPool:
-    """Worker processes, each with a contiguous block of envs.
-
-    Args:
-        env_fns: Factories, one for each env.
-        num_workers: Number of processes, at most the number of envs.
-        start_method: "fork", "spawn" or "forkserver".
-        rows: The shared rows.
-        space_pair: One env's observation and action space.
-        max_restarts: Number of worker deaths to survive in total.
-        timeout: Seconds that a step or a reset may take; None for no limit.
-        needs_main: The factories may need the script that runs, as the main module.
-    """
+    """Worker processes, each with a contiguous block of envs."""
 
     def __init__(
         self,
         env_fns: Sequence[EnvFn],
-        num_workers: int,
+        num_workers: int,  # at most the number of envs
         start_method: str,
         rows: SharedRows,
-        space_pair: tuple[Space, Space],
-        max_restarts: int,
-        timeout: float | None,
-        needs_main: bool = True,
+        space_pair: tuple[Space, Space],  # one env's observation and action space
+        max_restarts: int,  # worker deaths to survive in total
+        timeout: float | None,  # seconds that a step or a reset may take
+        needs_main: bool = True,  # see `WorkerProcess`
     ) -> None:
         self.num_envs, self._start_method = len(env_fns), start_method
         self._space_pair, self._max_restarts, self._timeout = space_pair, max_restarts, timeout
@@ -331,11 +306,8 @@ class WorkerPool:
         self.close = weakref.finalize(self, _end_all, self.workers, os.getpid())
 
     def start(self) -> None:
-        """Start all processes; they build their envs in parallel.
-
-        Raises:
-            RuntimeError: A process died. An exception of a factory is re-raised unchanged.
-        """
+        """Start all processes; they build their envs in parallel."""
+        # An exception of a factory is raised again unchanged.
         try:
             for worker in self.workers:
                 self._start(worker)
@@ -380,19 +352,11 @@ class WorkerPool:
     def take(
         self, seeds: Sequence[int | None], options: dict[str, Any] | None
     ) -> tuple[Infos | Columns, Bools]:
-        """Receive all replies to a step or a reset, and replace dead workers.
-
-        Args:
-            seeds: Seeds for envs that are reset after a restart; None derives one.
-            options: Options for such a reset.
-
-        Returns:
-            The infos, one by one or as columns, and a mask [N] of the envs that were restarted.
-
-        Raises:
-            Exception: Raised by an env; all replies are received first.
-            RuntimeError: More deaths than `max_restarts`; everything is closed first.
-        """
+        """Receive all replies to a step or a reset, and replace dead workers."""
+        # Seeds, None to derive one, and options are for envs that are reset after a restart.
+        # Returns the infos, one by one or as columns, and a mask [N] of the envs that were
+        # restarted. An env's exception is raised after all replies are received; for more deaths
+        # than `max_restarts` everything is closed first.
         payloads: list[Infos | None] = []
         restarted = np.zeros(self.num_envs, np.bool_)
         error: Exception | None = None
@@ -468,12 +432,9 @@ class WorkerPool:
         return in_shard_of(seed, int(state[0]) >> 1)  # some emulators take seeds of 31 bits
 
     def ask_each(self, command: int, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Send each worker a command with its own arguments, and join the lists in the replies.
-
-        Raises:
-            Exception: Raised by an env.
-            RuntimeError: A worker is dead; the next step or reset replaces it.
-        """
+        """Send each worker a command with its own arguments, and join the lists in the replies."""
+        # RuntimeError: a worker is dead; the next step or reset replaces it. So it is in
+        # `take_one`.
         for worker, worker_arguments in zip(self.workers, arguments, strict=True):
             worker.ask(command, *worker_arguments)
         results: list[Any] = []
@@ -494,19 +455,14 @@ class WorkerPool:
                 f"the worker process of {_label(worker.envs)} died: expected a reply, got "
                 f"{death}; the next step or reset replaces it"
             )
-            return Reply(error=RuntimeError(text))
+            return Reply(error=WorkerLost(text, worker.exit_code))
 
     def ask_one(self, worker: int, command: int, *arguments: Any) -> None:
         """Send one worker a command."""
         self.workers[worker].ask(command, *arguments)
 
     def take_one(self, worker: int) -> Any:
-        """Receive the reply of one worker.
-
-        Raises:
-            Exception: Raised by an env.
-            RuntimeError: The worker is dead; the next step or reset replaces it.
-        """
+        """Receive the reply of one worker."""
         reply = self._take_or_error(self.workers[worker])
         if reply.error is not None:
             raise reply.error

@@ -14,18 +14,18 @@ from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoA
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from stepwell.wrappers.number_checks import check_whole
-from stepwell.wrappers.shard_seeds import ShardSeed
-from stepwell.wrappers.workers.infos import Infos, add_info, plain_columns
-from stepwell.wrappers.workers.memory import SharedRows, check_space, copy_rows, write_rows
-from stepwell.wrappers.workers.pool import (
+from ..number_checks import check_whole
+from ..shard_seeds import ShardSeed
+from .infos import Infos, add_info, plain_columns
+from .memory import SharedRows, check_space, copy_rows, write_rows
+from .pool import (
     NO_MAIN_GUARD,
     PROCESS_NAME,
     Bools,
     WorkerPool,
     no_main_guard,
 )
-from stepwell.wrappers.workers.worker import CALL, SET, STEP, EnvFn
+from .worker import CALL, SET, STEP, EnvFn
 
 Array = npt.NDArray[Any]
 Info = dict[str, Any]
@@ -99,9 +99,12 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Array]):
         if max_restarts < 0:
             raise ValueError(f"max_restarts is invalid: expected 0 or more, got {max_restarts}")
         self.num_envs = len(env_fns)
+        # As of Gymnasium's SyncVectorEnv.
+        self.autoreset_mode = AutoresetMode.NEXT_STEP
+        self.env_fns, self.copy, self.observation_mode = env_fns, True, "same"
         self._is_stepping = False
         self._failure = ""
-        self._set_spaces(env_fns[0])
+        self._set_spaces(env_fns[0], num_workers)
         if start_method == "fork":
             _refuse_fork(self.metadata)
         space_pair = self.single_observation_space, self.single_action_space
@@ -120,7 +123,7 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Array]):
         self._pool.start()
         self.closed = False
 
-    def _set_spaces(self, env_fn: EnvFn) -> None:
+    def _set_spaces(self, env_fn: EnvFn, num_workers: int) -> None:
         """Take spaces and metadata from an env that is built and closed here."""
         env = checked_env(env_fn())
         try:
@@ -132,8 +135,21 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Array]):
             self.action_space = batch_space(env.action_space, self.num_envs)
             self.metadata = {**env.metadata, "autoreset_mode": AutoresetMode.NEXT_STEP}
             self.render_mode = env.render_mode
+            is_alone = _is_alone_in_its_process(env)
         finally:
             env.close()
+        if is_alone and num_workers < self.num_envs:
+            raise OneEnvEach(one_env_each(self.num_envs, num_workers))
+
+    @property  # type: ignore[misc] # they live in the workers
+    def np_random(self) -> Any:
+        """The generator of each env, a copy."""
+        return self.get_attr("np_random")
+
+    @property
+    def np_random_seed(self) -> Any:
+        """The seed of each env's generator."""
+        return self.get_attr("np_random_seed")
 
     @property
     def num_workers(self) -> int:
@@ -196,8 +212,7 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Array]):
         Raises:
             AlreadyPendingCallError: The previous step was not received yet.
             RuntimeError: An env raised in the previous step, and `reset` was not called since.
-            ValueError: The actions have the wrong shape.
-            TypeError: The actions have a dtype that cannot be cast.
+            ValueError: The actions have the wrong shape, or values that their dtype cannot hold.
         """
         self._require_idle("send")
         if self._failure:
@@ -351,11 +366,7 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Array]):
 
 
 def checked_env(env: Any) -> Any:
-    """Return the result of a factory if it has the methods and spaces of an env.
-
-    Raises:
-        TypeError: It lacks one.
-    """
+    """Return the result of a factory if it has the methods and spaces of an env."""
     missing = [
         name
         for name in ("observation_space", "action_space", "metadata", "reset", "step", "close")
@@ -364,9 +375,32 @@ def checked_env(env: Any) -> Any:
     if missing:
         raise TypeError(
             f"env: expected a gymnasium env from the factory or wrapper, got {type(env).__name__} "
-            f"without {', '.join(missing)}; return the env from it"
+            f"without {', '.join(missing)}; return the env from it, or stepwell.from_gym(env) if "
+            f"it has the API of the old gym"
         )
     return env
+
+
+class OneEnvEach(ValueError):
+    """Each env needs a process of its own."""
+
+
+def one_env_each(num_envs: int, num_workers: int) -> str:
+    """Return the error message for too few processes."""
+    return (
+        f"num_workers: expected {num_envs}, a process for each env, as stable-retro allows one "
+        f"emulator in a process, got {num_workers}; give num_workers={num_envs}"
+    )
+
+
+def _is_alone_in_its_process(env: Any) -> bool:
+    inner = getattr(env, "unwrapped", env)
+    inner = getattr(inner, "retro_env", inner)  # of `from_retro`
+    kinds = type(getattr(inner, "unwrapped", inner)).__mro__
+    # By name, so that stable-retro need not be imported.
+    return ("stable_retro", "RetroEnv") in {
+        (kind.__module__.partition(".")[0], kind.__name__) for kind in kinds
+    }
 
 
 class CannotFork(ValueError):
@@ -456,12 +490,7 @@ def _one_per_env(values: Any, num_envs: int) -> list[Any]:
 
 
 def available_cores() -> int:
-    """Return the number of cores available to this process, by affinity and container quota.
-
-    Example:
-        >>> available_cores() >= 1
-        True
-    """
+    """Return the number of cores available to this process, by affinity and container quota."""
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
     else:

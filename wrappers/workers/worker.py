@@ -3,20 +3,22 @@
 import gc
 import os
 import pickle
+import random
 import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Semaphore
+from types import FrameType
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
-import numpy.typing as npt
 
-from stepwell.wrappers.workers.infos import Infos, InfoWriter, Schema
-from stepwell.wrappers.workers.memory import SharedRows, read_row, write_row
+from ..env_results import EnvResults
+from .infos import Infos, InfoWriter, Schema
+from .memory import SharedRows, read_row, write_row
 
 # Columns of a worker's row of control words.
 ASKED, ANSWERED, COMMAND, STATUS = 0, 1, 2, 3
@@ -38,6 +40,7 @@ class EnvBlock:
     def __init__(self, env_fns: Sequence[EnvFn], first: int, rows: SharedRows) -> None:
         self._env_fns, self._first, self._rows = env_fns, first, rows
         self._envs: list[gym.Env[Any, Any]] = []
+        self._results: list[EnvResults] = []
         self._ended = [False] * len(env_fns)
         envs = range(first, first + len(env_fns))
         arrays = rows.observation
@@ -57,6 +60,7 @@ class EnvBlock:
             self._envs.append(env)
             _check_same("observation", observation_space, env.observation_space)
             _check_same("action", action_space, env.action_space)
+            self._results.append(EnvResults(observation_space, f"env {self.current}"))
 
     def reset(
         self, seeds: list[int | None], options: dict[str, Any] | None, chosen: list[bool]
@@ -66,26 +70,26 @@ class EnvBlock:
         for k, index, env in self._each():
             if chosen[k]:
                 self.current = index
-                observation, info = env.reset(seed=seeds[k], options=options)
+                if seeds[k] is not None:
+                    seed_global_generators(seeds[k])
+                results = self._results[k]
+                result = results.call_reset(env.reset, seed=seeds[k], options=options)
+                observation, info = results.reset(result)
                 self._write(k, observation, 0.0, False, False, is_first=True)
                 infos.append((index, info))
         return infos
 
     def step(self) -> Infos | None:
-        """Step all envs with the actions in the shared rows, and write their rows.
-
-        Returns:
-            The infos, or None if they are in the shared rows.
-        """
+        """Step all envs with the shared actions; returns the infos, None if they are shared."""
         infos: Infos = []
         for k, index, env in self._each():
             self.current = index
             if self._ended[k]:  # NEXT_STEP: the step after an episode's end resets
-                observation, info = env.reset()
+                observation, info = self._results[k].reset(env.reset())
                 self._write(k, observation, 0.0, False, False, is_first=True)
             else:
-                observation, reward, terminated, truncated, info = env.step(
-                    read_row(self._rows.action, index)
+                observation, reward, terminated, truncated, info = self._results[k].step(
+                    env.step(read_row(self._rows.action, index))
                 )
                 self._write(k, observation, reward, terminated, truncated)
             if info:
@@ -97,7 +101,7 @@ class EnvBlock:
         self,
         k: int,
         observation: Any,
-        reward: Any,
+        reward: float,
         terminated: bool,
         truncated: bool,
         *,
@@ -105,22 +109,16 @@ class EnvBlock:
     ) -> None:
         """Copy the results now: the env may write its next observation into the same array."""
         rows, index = self._rows, self._first + k
-        target = None if self._arrays is None else self._arrays[k]
-        if (
-            target is not None
-            and type(observation) is np.ndarray
-            and observation.shape == target.shape
-            and observation.dtype == target.dtype
-        ):
-            target[...] = observation
+        if self._arrays is not None:
+            self._arrays[k][...] = observation
         else:
             write_row(rows.observation, index, observation)
         rows.is_first[index] = is_first
         rows.writes[index] += 1
-        rows.reward[index] = scalar(reward)
+        rows.reward[index] = reward
         rows.terminated[index] = terminated
         rows.truncated[index] = truncated
-        self._ended[k] = bool(terminated or truncated)
+        self._ended[k] = terminated or truncated
 
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """Call a method of each env, or read an attribute that is no method."""
@@ -144,19 +142,6 @@ class EnvBlock:
             env.close()
 
 
-def scalar(reward: Any) -> float:
-    """Convert a reward to float: a number, a 0-d array or an array with one element."""
-    if isinstance(reward, float | int):  # np.float64 too
-        return float(reward)
-    array: npt.NDArray[Any] = np.asarray(reward)
-    if array.size != 1:
-        raise ValueError(
-            f"reward has the wrong shape: expected one number, got {array.shape}; "
-            f"turn it into one number with a wrapper"
-        )
-    return float(array.item())
-
-
 def _check_same(what: str, expected: Any, got: Any) -> None:
     if expected != got:
         raise ValueError(
@@ -166,30 +151,21 @@ def _check_same(what: str, expected: Any, got: Any) -> None:
 
 
 def run_worker(
-    number: int,
-    first: int,
-    env_fns: Sequence[EnvFn] | bytes,
+    number: int,  # of the worker
+    first: int,  # index of its first env
+    env_fns: Sequence[EnvFn] | bytes,  # cloudpickled unless the process was forked
     rows: SharedRows,
-    wake: Semaphore,
-    done: Semaphore,
-    pipe: Connection,
+    wake: Semaphore,  # released by the parent for each command
+    done: Semaphore,  # released by the worker for each reply
+    pipe: Connection,  # carries the payloads
 ) -> None:
-    """Serve the parent until it sends CLOSE or has exited.
-
-    Args:
-        number: The worker's number.
-        first: Index of its first env.
-        env_fns: Factories of its envs, cloudpickled unless the process was forked.
-        rows: The shared rows.
-        wake: Released by the parent for each command.
-        done: Released by the worker for each reply.
-        pipe: Carries the payloads.
-    """
+    """Serve the parent until it sends CLOSE or has exited."""
     # Objects inherited by the fork are not collected here: finalizers of some (ale-py's vector
     # envs) join threads that do not exist in this process, and crash.
     gc.freeze()
-    # Ctrl-C reaches the whole process group: only the parent handles it.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    leave_signals_to_parent()
+    # A forked process has a copy of the parent's generators, as has each of the others.
+    seed_global_generators(None)
     # One thread for each library loaded from here on, since the workers use all cores.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -204,6 +180,25 @@ def run_worker(
                 break
     except (EOFError, BrokenPipeError, ConnectionResetError):
         pass  # the parent has exited
+
+
+def leave_signals_to_parent() -> None:
+    """Go on after Ctrl-C, SIGTERM and SIGHUP: terminals and job schedulers send them to all."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # By a handler, and not for forked processes: what an env starts ends when the env tells it to.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _ignore)
+    os.register_at_fork(after_in_child=_restore_in_child)
+
+
+def _ignore(number: int, frame: FrameType | None) -> None:
+    pass
+
+
+def _restore_in_child() -> None:
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is _ignore:
+            signal.signal(number, signal.SIG_DFL)
 
 
 class ParentConnection:
@@ -301,6 +296,18 @@ def pickled_error(index: int, error: Exception) -> bytes:
     except Exception:  # its class cannot be pickled: send its text
         data = pickled((index, RuntimeError(f"{type(error).__name__}: {error}"), text))
     return data
+
+
+def seed_global_generators(*numbers: int | None) -> None:
+    """Seed the generators of this process that all code shares: of Python, NumPy and PyTorch."""
+    # The same numbers give the same seeds; None alone draws them from the system.
+    given = None if numbers[0] is None else [int(one or 0) % 2**64 for one in numbers]
+    words = np.random.SeedSequence(given, spawn_key=(1,)).generate_state(4)
+    np.random.seed(words)  # noqa: NPY002
+    random.seed(words.tobytes())
+    torch: Any = sys.modules.get("torch")
+    if hasattr(torch, "manual_seed"):  # it may be about to be loaded
+        torch.manual_seed(int(words[0]) << 31 | int(words[1]) >> 1)
 
 
 def limit_threads() -> None:

@@ -5,12 +5,12 @@ A format of your own implements `Format`, `Writer` and `Reader`; ``docs/feeding.
 
 from typing import TYPE_CHECKING
 
-from stepwell import lazy_names
+from .... import lazy_names
 
 if TYPE_CHECKING:  # loaded on first use
-    from stepwell.buffers.bridges.formats.format import Format, Reader, Source, Writer
-    from stepwell.buffers.bridges.formats.options import NoOptions
-    from stepwell.buffers.given_files import GivenFiles
+    from ...given_files import GivenFiles
+    from .format import Format, Reader, Source, Writer
+    from .options import NoOptions
 
 __all__ = ["Format", "GivenFiles", "NoOptions", "Reader", "Source", "Writer"]
 

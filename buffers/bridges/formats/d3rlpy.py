@@ -8,21 +8,23 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from gymnasium import spaces
 
-from stepwell.buffers.bridges.formats.format import Format, Reader, Source, Writer
-from stepwell.buffers.bridges.formats.hdf5_columns import (
+from ...episode import End, Episode
+from ...given_files import GivenFiles, MemoryBudget
+from ...optional_libraries import load_library
+from ...space_json import space_of
+from ...spec import Field, Layout, Spec
+from ...step_columns import Rounded, inferred_spec, joined, split
+from .flat_hdf5 import FlatHdf5Import, FlatHdf5Reader, is_flat
+from .format import Format, Reader, Source, Writer
+from .hdf5_columns import (
     NewHdf5,
     check_group,
     open_given,
     put_column,
     read_column,
 )
-from stepwell.buffers.bridges.formats.options import NoOptions
-from stepwell.buffers.episode import End, Episode
-from stepwell.buffers.given_files import GivenFiles, MemoryBudget
-from stepwell.buffers.optional_libraries import load_library
-from stepwell.buffers.spec import Field, Layout, Spec
-from stepwell.buffers.step_columns import inferred_spec, joined, split
 
 __all__ = ["COLUMNS", "D3rlpyDecoder", "D3rlpyEncoder", "D3rlpyExport", "D3rlpyFormat"]
 
@@ -49,24 +51,26 @@ class D3rlpyExport:
 
 
 class D3rlpyFormat(Format):
-    """An HDF5 file of version 2.1: ``observations_0``, ``actions_0``, ``rewards_0``, ...
+    """An HDF5 file of version 2.1: ``observations_0``, ``actions_0``, ``rewards_0``, ..."""
 
-    d3rlpy has no place for the last observations of terminated episodes, infos, extras, streams and
-    metadata; rewards are float32.
-    """
+    # d3rlpy has no place for the last observations of terminated episodes, infos, extras, streams
+    # and metadata; rewards are float32.
 
     name = "d3rlpy"
     about = "a file that d3rlpy's ReplayBuffer.load reads, for offline learning"
     install = _INSTALL
     kind = "file"
     export_options = D3rlpyExport
+    import_options = FlatHdf5Import
 
     def writer(self, source: Source, options: D3rlpyExport) -> Writer:
         """A writer of one file."""
         return _D3rlpyWriter(source, options)
 
-    def reader(self, files: GivenFiles, options: NoOptions) -> Reader:
-        """Open a data set."""
+    def reader(self, files: GivenFiles, options: FlatHdf5Import) -> Reader:
+        """Open a data set; one of flat columns, as d3rlpy 1 and D4RL wrote it, is read too."""
+        if files.path.is_file() and is_flat(files):
+            return FlatHdf5Reader(files, options)
         return _D3rlpyReader(files)
 
     def loading(self, path: Path, out: str) -> str:
@@ -80,16 +84,7 @@ class D3rlpyFormat(Format):
 
 
 class D3rlpyEncoder:
-    """Makes d3rlpy's columns from episodes.
-
-    Args:
-        spec: The fields of every row.
-        stack: Give frame-stacked observations in full; else single frames.
-        channels_first: Give images (H, W, C) of bytes as (C, H, W).
-
-    Raises:
-        ValueError: d3rlpy does not support such actions.
-    """
+    """Makes d3rlpy's columns from episodes; with ``channels_first`` images are (C, H, W)."""
 
     def __init__(self, spec: Spec, stack: bool, channels_first: bool) -> None:
         self.spec = spec
@@ -99,6 +94,7 @@ class D3rlpyEncoder:
         """The fields of the observation, in d3rlpy's order."""
         self.action = _checked_action(spec)
         """The field of the action."""
+        self.rewards = Rounded("rewards", "float32")
 
     @property
     def is_single(self) -> bool:
@@ -106,20 +102,14 @@ class D3rlpyEncoder:
         return isinstance(self.spec.observation, str)
 
     def columns(self, episode: Episode) -> dict[str, Any]:
-        """The four parts of d3rlpy's ``Episode``; views where possible.
-
-        A terminated episode of T steps has N = T rows. Another one has N = T + 1: the last row
-        holds the final observation, for which d3rlpy has no other place, with an action and a
-        reward of 0. It is the next observation of the last transition, and does not begin one.
-
-        Returns:
-            ``observations`` [N, ...], or a list of such arrays where the observation has several
-            parts; ``actions`` [N, 1] whole numbers, or [N, A] floats; ``rewards`` [N, 1] float32;
-            and ``terminated``: the MDP ended with the last row.
-
-        Raises:
-            ValueError: An action lies below 0, or stacks are wanted and not known.
-        """
+        """The four parts of d3rlpy's ``Episode``, N rows each; views where possible."""
+        # `observations` [N, ...], or a list of such arrays where the observation has several parts;
+        # `actions` [N, 1] whole numbers, or [N, A] floats; `rewards` [N, 1] float32; and
+        # `terminated`: the MDP ended with the last row.
+        #
+        # A terminated episode of T steps has N = T rows. Another one has N = T + 1: the last row
+        # holds the final observation, for which d3rlpy has no other place, with an action and a
+        # reward of 0. It is the next observation of the last transition, and does not begin one.
         columns = split(episode, stack=self._stack)
         terminated = bool(episode.end & End.TERMINATED) and episode.steps > 0
         pad = int(not terminated)
@@ -132,17 +122,16 @@ class D3rlpyEncoder:
                 f"{action.min()}; leave such episodes out, or record with a wrapper that shifts "
                 f"them"
             )
-        with np.errstate(over="ignore"):
-            reward = columns["reward"].astype(np.float32)
+        reward = self.rewards.cast(columns["reward"]).reshape(-1, 1)
         return {
             "observations": observations[0] if self.is_single else observations,
             "actions": _padded(action.reshape(len(action), *(self.action.shape or (1,))), pad),
-            "rewards": _padded(reward.reshape(-1, 1), pad),
+            "rewards": _padded(reward, pad),
             "terminated": terminated,
         }
 
     def notes(self) -> list[str]:
-        """Notes about the observations, one clause each."""
+        """Notes about the observations and the rewards so far, one clause each."""
         found: list[str] = []
         for field in self.parts:
             if field.stack > 1 and not self._stack:
@@ -160,7 +149,7 @@ class D3rlpyEncoder:
         if not self.is_single:
             names = ", ".join(field.name for field in self.parts)
             found.append(f"observations are lists of arrays: {names}")
-        return found
+        return [*found, *self.rewards.notes]
 
     def _is_image(self, field: Field) -> bool:
         """True if its channels are last, and are moved."""
@@ -182,25 +171,18 @@ class D3rlpyEncoder:
 
 
 class D3rlpyDecoder:
-    """Makes Stepwell's episodes of d3rlpy's four columns.
+    """Makes Stepwell's episodes of d3rlpy's four columns; those of ``first`` determine the Spec."""
 
-    Of N rows that end with a termination N steps are made, with an observation of zeros behind
-    them, which is what d3rlpy's own transitions have there. Of N other rows N - 1 steps are made:
-    what the last action led to is not known.
-
-    Args:
-        first: Columns of the first episode, which determines the Spec; empty for none.
-        where: Name of the source, for error messages.
-
-    Raises:
-        ValueError: They are not an episode.
-    """
+    # Of N rows that end with a termination N steps are made, with an observation of zeros behind
+    # them, which is what d3rlpy's own transitions have there. Of N other rows N - 1 steps are made:
+    # what the last action led to is not known.
 
     def __init__(self, first: Mapping[str, Any], where: str) -> None:
         if not first:
             raise ValueError(f"{where}: expected at least one episode, got none")
         self._where = where
         self._terminated = self._open = 0
+        self._rewards = Rounded("rewards", "float64")
         named = self._named(0, first)
         spec = inferred_spec(named, where)
         if isinstance(first["observations"], list | tuple):
@@ -223,20 +205,12 @@ class D3rlpyDecoder:
                 f"without the action and the reward of the last row: d3rlpy makes no transition "
                 f"of it"
             )
-        return found
+        return [*found, *self._rewards.notes]
 
     def episode(self, number: int, columns: Mapping[str, Any]) -> Episode:
-        """An episode.
-
-        Args:
-            number: Its place.
-            columns: ``observations``, ``actions``, ``rewards`` and ``terminated``.
-
-        Raises:
-            ValueError: Its rows are not like the first one's.
-        """
+        """An episode of columns ``observations``, ``actions``, ``rewards`` and ``terminated``."""
         named = self._checked(number, columns)
-        named["reward"] = named["reward"].astype(np.float64)
+        named["reward"] = self._rewards.cast(named["reward"])
         is_terminated = bool(columns["terminated"])
         self._terminated += is_terminated
         self._open += not is_terminated
@@ -263,11 +237,7 @@ class D3rlpyDecoder:
         return named
 
     def _named(self, number: int, columns: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """T + 1 observations, and T of all other fields, by name.
-
-        Raises:
-            ValueError: The columns have other shapes.
-        """
+        """T + 1 observations, and T of all other fields, by name."""
         shown = columns["observations"]
         is_several = isinstance(shown, list | tuple)
         parts = [np.asarray(part) for part in (shown if is_several else [shown])]
@@ -300,15 +270,16 @@ class _D3rlpyWriter:
         self._new: NewHdf5 | None = None
         self._file: Any = None
         self._number = 0
-        self._rounded, self._largest = 0, 0.0
-        self._lost = 0
+        self._lost = self._taken = 0
 
     @property
     def notes(self) -> Sequence[str]:
         found = self._encoder.notes()
-        if self._rounded:
+        declared = self._declared()
+        if declared > self._taken > 0:
             found.append(
-                f"rewards rounded to float32: {self._rounded:,}, by {self._largest:.3g} at most"
+                f"d3rlpy counts the actions up to the largest one taken, {self._taken:,}, of "
+                f"{declared:,} that the env has: give its ReplayBuffer action_size={declared}"
             )
         if self._lost:
             found.append(
@@ -334,8 +305,9 @@ class _D3rlpyWriter:
             else:
                 self._put(f"{name}_{number}", rows)
         self._file[f"terminated_{number}"] = terminated
+        if columns["actions"].dtype.kind in "iu":
+            self._taken = max(self._taken, int(columns["actions"].max()) + 1)
         self._lost += terminated
-        self._count_rounded(episode.reward[1:])
         self._number += 1
         if self._new is not None:
             self._new.check()
@@ -348,30 +320,20 @@ class _D3rlpyWriter:
         if self._new is not None:
             self._new.close()
 
+    def _declared(self) -> int:
+        """The number of actions that the env has; 0 if it is unknown, or not counted."""
+        try:
+            space = space_of(self._source.sessions, "action")
+        except ValueError:
+            return 0
+        return int(space.start + space.n) if isinstance(space, spaces.Discrete) else 0
+
     def _put(self, name: str, rows: np.ndarray) -> None:
         put_column(self._file, name, rows, self._options.compress)
 
-    def _count_rounded(self, rewards: np.ndarray) -> None:
-        with np.errstate(over="ignore", invalid="ignore"):
-            rounded = rewards.astype(np.float32).astype(np.float64)
-            differs = rounded.view(np.uint64) != rewards.view(np.uint64)
-            if differs.any():
-                self._rounded += int(differs.sum())
-                largest = np.abs(rounded - rewards)[differs].max()
-                self._largest = max(self._largest, float(largest))
-
 
 class _D3rlpyReader:
-    """Reads one file; see `Reader`.
-
-    Args:
-        files: The file.
-
-    Raises:
-        FileNotFoundError: There is no file.
-        ValueError: It is something else.
-        ImportError: h5py is not installed.
-    """
+    """Reads one file; see `Reader`."""
 
     def __init__(self, files: GivenFiles) -> None:
         h5py = load_library("h5py", "format d3rlpy", install=_INSTALL)
@@ -404,16 +366,13 @@ class _D3rlpyReader:
         self._file.close()
 
     def _open(self) -> None:
-        """Read the structure of the file.
-
-        Raises:
-            ValueError: It is another file.
-        """
+        """Read the structure of the file."""
         file, path = self._file, self._path
         if "version" not in file or "num_episodes" not in file:
-            advice = "load it by d3rlpy.dataset.MDPDataset or load_v1, and dump it again"
             raise ValueError(
-                f"{path}: expected a file that d3rlpy 2 has dumped, got another; {advice}"
+                f"{path}: expected a file that d3rlpy 2 has dumped, or flat columns observations, "
+                f"actions, rewards and terminals, got {', '.join(list(file)[:8]) or 'none'}; read "
+                f"it with h5py, and write episodes with stepwell.buffers.EpisodeWriter.add_arrays"
             )
         budget = self._files.budget(path)
         version = _text(read_column(file["version"], budget))
@@ -435,11 +394,7 @@ class _D3rlpyReader:
         self.sessions: Sequence[Mapping[str, object]] = ()
 
     def _columns(self, number: int, budget: MemoryBudget) -> dict[str, Any]:
-        """An episode as d3rlpy would load it.
-
-        Raises:
-            ValueError: Something of it is missing.
-        """
+        """An episode as d3rlpy would load it."""
         found: dict[str, Any] = {}
         for name in COLUMNS:
             key = f"{name}_{number}"
@@ -463,11 +418,7 @@ def _leaves(layout: Layout) -> list[str]:
 
 
 def _checked_action(spec: Spec) -> Field:
-    """The one field of the action.
-
-    Raises:
-        ValueError: There are several, or d3rlpy does not support it.
-    """
+    """The one field of the action."""
     if isinstance(spec.action, str):
         field = spec[spec.action]
         kind = field.numpy_dtype.kind

@@ -8,6 +8,7 @@ import json
 import re
 import string
 import zipfile
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,19 +16,20 @@ from typing import Final
 
 import numpy as np
 
-from stepwell.buffers.bridges.formats.format import Format, Reader, Source
-from stepwell.buffers.bridges.formats.pixels import (
+from ...episode import End, Episode
+from ...given_files import GivenFiles
+from ...spec import Field, Spec
+from ...step_columns import has_final_row, inferred_spec
+from ...whole_numbers import check_whole
+from .file_columns import as_rewards
+from .format import Format, Reader, Source
+from .pixels import (
     Channels,
     Rounding,
     channels_of,
     frame_of,
     to_channels_first,
 )
-from stepwell.buffers.episode import End, Episode
-from stepwell.buffers.given_files import GivenFiles
-from stepwell.buffers.spec import Field, Spec
-from stepwell.buffers.step_columns import has_final_row, inferred_spec
-from stepwell.buffers.whole_numbers import check_whole
 
 __all__ = ["DreamerV3Export", "DreamerV3Format", "DreamerV3Import", "base62", "from_base62"]
 
@@ -74,12 +76,11 @@ class DreamerV3Import:
 
 
 class DreamerV3Format(Format):
-    """``<time>-<chunk>-<next chunk>-<rows>.npz``: each row has an observation and its reward.
+    """``<time>-<chunk>-<next chunk>-<rows>.npz``: each row has an observation and its reward."""
 
-    Each row has ``image`` (or ``vector``, or the keys of a Dict), ``reward`` float32, ``is_first``,
-    ``is_last``, ``is_terminal``, ``stepid`` uint8 [20], and the ``action`` that was chosen from it;
-    the last observation of an episode has a row, too. Each stream is a chain of files.
-    """
+    # Each row has `image` (or `vector`, or the keys of a Dict), `reward` float32, `is_first`,
+    # `is_last`, `is_terminal`, `stepid` uint8 [20], and the `action` that was chosen from it; the
+    # last observation of an episode has a row, too. Each stream is a chain of files.
 
     name = "dreamerv3"
     about = "the replay chunks that DreamerV3 loads; needs only numpy"
@@ -151,11 +152,7 @@ class _DreamerV3Writer:
         self._chains = _Chains(path, self._options.chunk, json.dumps(facts))
 
     def write(self, episode: Episode) -> None:
-        """Write an episode.
-
-        Raises:
-            ValueError: A number is too large, or an action is below 0.
-        """
+        """Write an episode."""
         rows = {name: self._converted(field, episode) for name, field in self._fields.items()}
         rows["reward"] = self._rounding.float32("reward", episode.reward)
         flags = np.zeros((3, episode.rows), np.bool_)
@@ -203,16 +200,7 @@ class _DreamerV3Writer:
 
 
 def _array_fields(spec: Spec, observation: str | None) -> dict[str, Field]:
-    """The fields that a chunk holds, by the names of its arrays.
-
-    Args:
-        spec: The fields of every row.
-        observation: The array's name where the observation is not a Dict; None: ``image`` for
-            pictures, else ``vector``.
-
-    Raises:
-        ValueError: DreamerV3 uses a name for something else.
-    """
+    """The fields of a chunk by array name: ``image`` or ``vector``, if neither a Dict nor named."""
     if observation is not None and not isinstance(spec.observation, str):
         raise ValueError(
             f"option observation: expected none, as the parts of this observation have names, "
@@ -249,14 +237,7 @@ def _chunk_dtype(field: Field) -> np.dtype[np.generic]:
 
 
 def base62(uuid: bytes) -> str:
-    """The form that the 16 bytes of a chunk's id have in its name.
-
-    Example:
-        >>> base62(_NO_CHUNK), base62(bytes(15) + bytes([63]))
-        ('0000000000000000000000', '0000000000000000000011')
-        >>> from_base62(base62(bytes(range(16)))) == bytes(range(16))
-        True
-    """
+    """The form that the 16 bytes of a chunk's id have in its name: 22 characters."""
     number = int.from_bytes(uuid)
     digits = ""
     for _ in range(22):
@@ -266,11 +247,7 @@ def base62(uuid: bytes) -> str:
 
 
 def from_base62(text: str) -> bytes:
-    """The 16 bytes of an id in a name.
-
-    Raises:
-        ValueError: They are not 16 bytes.
-    """
+    """The 16 bytes of an id in a name."""
     number = 0
     for char in text:
         number = number * 62 + _DIGITS.index(char)
@@ -282,27 +259,16 @@ def from_base62(text: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    """A file of consecutive rows of one stream, as its name describes it.
-
-    Args:
-        file: The file.
-        uuid: 16 bytes that no other chunk has.
-        follows: Those of the next chunk; `_NO_CHUNK` at the end.
-        rows: Number of rows.
-    """
+    """A file of consecutive rows of one stream, as its name describes it."""
 
     file: Path
-    uuid: bytes
-    follows: bytes
+    uuid: bytes  # 16 bytes that no other chunk has
+    follows: bytes  # those of the next chunk; `_NO_CHUNK` at the end
     rows: int
 
     @classmethod
     def named(cls, file: Path) -> _Chunk:
-        """The chunk that a file's name describes.
-
-        Raises:
-            ValueError: It is not a chunk's name.
-        """
+        """The chunk that a file's name describes."""
         match = _NAME.fullmatch(file.name)
         if match is None:
             raise ValueError(
@@ -314,15 +280,10 @@ class _Chunk:
 
 
 class _Chains:
-    """Writes rows of several streams, each as a chain of chunks.
+    """Writes rows of several streams, each as a chain of chunks; the last one is shorter."""
 
-    Names and bytes follow from the source and the rows: the same export writes the same files.
-
-    Args:
-        folder: The folder to write to.
-        rows: Rows of a chunk; the last one of a stream has the rest.
-        source: Name of the source of the rows; chunks of another source have other numbers.
-    """
+    # Names and bytes follow from `source` and the rows: the same export writes the same files, and
+    # chunks of another source have other numbers.
 
     def __init__(self, folder: Path, rows: int, source: str) -> None:
         self._folder = folder
@@ -390,11 +351,7 @@ def write_arrays(file: Path, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def _read_chunk(given: GivenFiles, chunk: _Chunk) -> dict[str, np.ndarray]:
-    """All arrays of a chunk, without ``stepid``.
-
-    Raises:
-        ValueError: It is damaged, or contradicts its name.
-    """
+    """All arrays of a chunk, without ``stepid``."""
     file = chunk.file
     arrays = given.read_arrays(file)
     ids = arrays.pop("stepid", None)
@@ -418,11 +375,7 @@ def _read_chunk(given: GivenFiles, chunk: _Chunk) -> dict[str, np.ndarray]:
 
 
 def _chains_of(folder: Path) -> list[list[_Chunk]]:
-    """The chunks of a folder in the order of their rows: one list for each stream.
-
-    Raises:
-        ValueError: There is no chunk, or names contradict each other.
-    """
+    """The chunks of a folder in the order of their rows: one list for each stream."""
     chunks = [_Chunk.named(file) for file in sorted(folder.glob("*.npz"))]
     if not chunks:
         raise ValueError(f"{folder}: expected chunks of DreamerV3's named *.npz, got none")
@@ -477,21 +430,14 @@ def _step_ids(uuid: bytes, rows: int) -> np.ndarray:
 
 
 class _DreamerV3Reader:
-    """Reads DreamerV3's chunks.
-
-    Args:
-        given: The files of the data set.
-        actions: Names of the arrays that are actions, with commas between them.
-
-    Raises:
-        ValueError: There are none, or arrays are missing.
-    """
+    """Reads DreamerV3's chunks; ``actions`` are names of arrays, with commas between them."""
 
     def __init__(self, given: GivenFiles, actions: str) -> None:
         self._given = given
         self._chains = _chains_of(given.path)
         self._actions = [name.strip() for name in actions.split(",")]
         self._terminal = 0
+        self._headless = Counter[bytes]()
         first = self._chains[0][0]
         arrays = _read_chunk(given, first)
         _check_keys(arrays, [*_FLAGS, "reward", *self._actions], first)
@@ -510,6 +456,12 @@ class _DreamerV3Reader:
     def notes(self) -> Sequence[str]:
         """Facts that the chunks do not hold, one clause each."""
         found = ["metadata are not recorded; each chain of chunks becomes a separate stream"]
+        headless = [rows for rows in self._headless.values() if rows]
+        if headless:
+            found.append(
+                f"{len(headless):,} chains begin within an episode, whose first chunk is not here: "
+                f"{sum(headless):,} rows before their first reset are left out"
+            )
         if self._terminal:
             found.append(
                 f"is_terminal was set in {self._terminal:,} rows in the middle of episodes (a lost "
@@ -520,20 +472,22 @@ class _DreamerV3Reader:
     def __iter__(self) -> Iterator[Episode]:
         """The episodes, one stream after the other."""
         number = 0
+        self._headless.clear()
         for stream, chain in enumerate(self._chains):
             for rows in self._episodes(chain):
                 yield self._episode(number, stream, rows)
                 number += 1
+        if not number:
+            raise ValueError(
+                f"{self._chains[0][0].file}: expected a reset (is_first) in one row of the chunks, "
+                f"got none: the chunk before is missing; put it back"
+            )
 
     def close(self) -> None:
         """Do nothing: no file stays open between episodes."""
 
     def _episodes(self, chain: Sequence[_Chunk]) -> Iterator[_Rows]:
-        """Rows from each reset to the next one.
-
-        Raises:
-            ValueError: A chunk is missing, or has other arrays than the first one.
-        """
+        """Rows from each reset to the next one; rows before the first reset are left out."""
         blocks: list[_Rows] = []
         budget = self._given.budget(chain[0].file)
         for chunk in chain:
@@ -549,28 +503,20 @@ class _DreamerV3Reader:
                     f"import it separately"
                 )
             resets = np.flatnonzero(arrays["is_first"])
-            if not blocks and (not len(resets) or resets[0]):
-                raise ValueError(
-                    f"{chunk.file}: expected a chain of chunks to begin with a reset (is_first), "
-                    f"got the middle of an episode: the chunk before is missing; put it back, or "
-                    f"remove this one"
-                )
+            if not blocks:  # what comes before a chain's first reset is of a chunk that is gone
+                self._headless[chain[0].uuid] += int(resets[0]) if len(resets) else chunk.rows
             for start, stop in zip([0, *resets], [*resets, chunk.rows], strict=True):
                 if start in resets and blocks:
                     yield _concatenated(blocks)
                     blocks, budget = [], self._given.budget(chunk.file)
-                if stop > start:
+                if stop > start and (blocks or start in resets):
                     blocks.append({name: array[start:stop] for name, array in arrays.items()})
                     budget.take(sum(array.nbytes for array in blocks[-1].values()))
         if blocks:
             yield _concatenated(blocks)
 
     def _episode(self, number: int, stream: int, rows: _Rows) -> Episode:
-        """An episode of rows.
-
-        Raises:
-            ValueError: It has rows after its end.
-        """
+        """An episode of rows."""
         last, terminal = rows["is_last"], rows["is_terminal"]
         if last[:-1].any():
             raise ValueError(
@@ -582,7 +528,7 @@ class _DreamerV3Reader:
         if last[-1]:
             end = End.TERMINATED if terminal[-1] else End.TRUNCATED
         fields = self._renamed(rows)
-        fields["reward"] = fields["reward"].astype(np.float64)
+        fields["reward"] = as_rewards(fields["reward"], f"stream {stream}, episode {number}")
         ordered = {field.name: fields[field.name] for field in self.spec.fields}
         return Episode(self.spec, number, stream, 0, end, ordered, {})
 
@@ -613,11 +559,7 @@ def _form_of(array: np.ndarray) -> str:
 
 
 def _check_keys(arrays: _Rows, expected: Sequence[str], chunk: _Chunk) -> None:
-    """Reject chunks that lack an array.
-
-    Raises:
-        ValueError: One is missing, or a flag is not bool.
-    """
+    """Reject chunks that lack an array."""
     for name in expected:
         if name not in arrays:
             raise ValueError(

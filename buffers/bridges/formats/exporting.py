@@ -10,22 +10,22 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from stepwell.buffers.bridges.card import CARD, FormatFacts, check_license, export_card
-from stepwell.buffers.bridges.formats.format import Format, Source, Writer, format_of
-from stepwell.buffers.bridges.formats.options import parse_options
-from stepwell.buffers.curation.selection import choose
-from stepwell.buffers.curation.stored_episode import StoredEpisode, stored_episodes
-from stepwell.buffers.episode import Episode
-from stepwell.buffers.errors import NotEnoughData
-from stepwell.buffers.progress import (
+from ...curation.selection import choose
+from ...curation.stored_episode import StoredEpisode, stored_episodes
+from ...episode import Episode
+from ...errors import NotEnoughData
+from ...progress import (
     Progress,
     Status,
     check_progress,
     episodes_status,
     progress_function,
 )
-from stepwell.buffers.replay import SequenceReplayBuffer
-from stepwell.buffers.storage.disk.publish import check_unused, disk_bytes, publish
+from ...replay import SequenceReplayBuffer
+from ...storage.disk.publish import check_unused, disk_bytes, publish
+from ..card import CARD, FormatFacts, check_license, export_card
+from .format import Format, Source, Writer, format_of
+from .options import parse_options
 
 __all__ = ["ExportReport", "export_episodes", "export_status"]
 
@@ -93,7 +93,7 @@ def export_episodes(
             it: contents, returns, fields, how it was made and how it is loaded.
         license: The licence of the data for the card, in the Hub's word: ``"cc-by-4.0"``.
         dry_run: Check everything, write nothing, and report what would be written.
-        progress: True shows a line in a terminal, a bar in a notebook, or a line of text every 30
+        progress: True shows a line in a terminal or in a notebook, or a line of text every 30
             seconds where there is neither. Or a function that is called after every episode with
             the report so far.
 
@@ -145,6 +145,8 @@ def export_episodes(
     place = format_.place(os.fspath(out), chosen_options)
     check_unused(place, format_.kind)
     chosen, source, not_ranked = _chosen(replay, keep)
+    # A writer refuses what the format cannot hold, but makes no file until it begins: a dry run
+    # stops between the two, and refuses what the run would.
     writer = format_.writer(source, chosen_options)
     report = ExportReport(
         format=format_.name,
@@ -256,12 +258,7 @@ def _write_card(
 
 
 def _without_folders(loading: str, path: Path) -> str:
-    """Lines of Python in which the data set lies in the current folder: others have no such path.
-
-    Example:
-        >>> _without_folders('np.load("/home/me/pong/0.npz")', Path("/home/me/pong"))
-        'np.load("pong/0.npz")'
-    """
+    """Lines of Python with the data set in the current folder: others have no such path."""
     for parent in [*path.parents, *path.absolute().parents]:
         if parent.name:
             loading = loading.replace(f'"{parent}/', '"').replace(f'"{parent}"', '"."')
@@ -271,12 +268,7 @@ def _without_folders(loading: str, path: Path) -> str:
 def _chosen(
     replay: SequenceReplayBuffer, keep: Callable[[StoredEpisode], bool] | None
 ) -> tuple[frozenset[tuple[int, int]], Source, list[str]]:
-    """The chosen episodes by id and first row, the writer's source, and a note on the choice.
-
-    Raises:
-        ValueError: There is no such episode.
-        NotEnoughData: The replay is empty.
-    """
+    """The chosen episodes by id and first row, the writer's source, and a note on the choice."""
     storage = replay.storage
     chosen: set[tuple[int, int]] = set()
     steps = left_out = 0

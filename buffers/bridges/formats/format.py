@@ -9,19 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final, Protocol
 
-from stepwell.buffers.bridges.formats.options import NoOptions
-from stepwell.buffers.episode import Episode
-from stepwell.buffers.given_files import GivenFiles
-from stepwell.buffers.spec import Spec
-from stepwell.buffers.storage.disk.publish import Kind
+from ...episode import Episode
+from ...given_files import GivenFiles
+from ...spec import Spec
+from ...storage.disk.publish import Kind
+from .options import NoOptions
 
 __all__ = ["Format", "Reader", "Source", "Writer", "format_names", "format_of"]
 
 _FORMATS: Final = {
     "minari": "minari.format:MinariFormat",
     "d3rlpy": "d3rlpy:D3rlpyFormat",
-    "iris": "iris:IrisFormat",
-    "diamond": "diamond:DiamondFormat",
+    "hdf5": "flat_hdf5:FlatHdf5Format",
     "dreamerv3": "dreamer_v3:DreamerV3Format",
     "npz": "npz:NpzFormat",
     "parquet": "parquet:ParquetFormat",
@@ -185,19 +184,7 @@ def format_names() -> list[str]:
 
 
 def format_of(name: str | Format) -> Format:
-    """The format of that name; the libraries that it needs are not imported yet.
-
-    Args:
-        name: The name, or a format, which is returned.
-
-    Raises:
-        TypeError: It is neither.
-        ValueError: There is no such format.
-
-    Example:
-        >>> format_of("npz").kind
-        'folder'
-    """
+    """The format of that name, or the one given; the libraries that it needs are not imported."""
     if not isinstance(name, str):
         if not hasattr(name, "name"):
             raise TypeError(f"format: expected a name or a Format, got {type(name).__name__}")
@@ -205,6 +192,8 @@ def format_of(name: str | Format) -> Format:
     if name not in _FORMATS:
         near = difflib.get_close_matches(name.lower(), _FORMATS, 1)
         hint = f"did you mean {near[0]!r}?" if near else "see `stepwell formats`"
+        if name in ("iris", "diamond"):
+            hint = f"examples/exports/{name}.py writes it"
         raise ValueError(f"format: expected one of {', '.join(_FORMATS)}, got {name!r}; {hint}")
     module, _, made = _FORMATS[name].partition(":")
     found = importlib.import_module(f"stepwell.buffers.bridges.formats.{module}")

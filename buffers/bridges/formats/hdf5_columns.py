@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from stepwell.buffers.bridges.formats.png import picture_bytes
-from stepwell.buffers.given_files import GivenFiles, MemoryBudget
+from ...given_files import GivenFiles, MemoryBudget
+from .png import picture_bytes
 
 __all__ = [
     "NewHdf5",
@@ -19,6 +19,7 @@ __all__ = [
     "open_given",
     "put_column",
     "read_column",
+    "read_rows",
     "take_column",
 ]
 
@@ -28,17 +29,11 @@ _SMALL_BYTES: Final = 512  # less is not worth compressing
 
 
 class NewHdf5:
-    """A file that HDF5 writes: the Python file that h5py uses, and the h5py file.
+    """A file that HDF5 writes: the Python file that h5py uses, and the h5py file."""
 
-    HDF5 delays writes until a file is closed. If one fails then, HDF5 keeps half of the file's
-    state and crashes the process when it ends. So errors are hidden from HDF5: data that cannot be
-    written is kept in memory, `check` and `close` raise the error, and the file is abandoned.
-
-    Args:
-        h5py: The library.
-        path: Path of the file: an empty one, or a new one.
-        track_order: Keep the order in which groups and datasets were created.
-    """
+    # HDF5 delays writes until a file is closed. If one fails then, HDF5 keeps half of the file's
+    # state and crashes the process when it ends. So errors are hidden from HDF5: data that cannot
+    # be written is kept in memory, `check` and `close` raise the error, and the file is abandoned.
 
     def __init__(self, h5py: Any, path: Path, *, track_order: bool = False) -> None:
         self._raw = path.open("w+b", buffering=0)
@@ -47,20 +42,12 @@ class NewHdf5:
         self.file: Any = h5py.File(self, "w", track_order=track_order)
 
     def check(self) -> None:
-        """Raise the first error of a write.
-
-        Raises:
-            OSError: It could not.
-        """
+        """Raise the first error of a write."""
         if self._error is not None:
             raise self._error
 
     def close(self) -> None:
-        """Write buffered data. Can be called twice.
-
-        Raises:
-            OSError: It could not be written.
-        """
+        """Write buffered data. Can be called twice."""
         if self.file is not None:
             file, self.file = self.file, None
             file.close()
@@ -119,14 +106,9 @@ class NewHdf5:
 
 
 def put_column(group: Any, name: str, rows: np.ndarray, compress: bool) -> None:
-    """Write an array of h5py's.
-
-    Args:
-        group: An ``h5py.Group``.
-        name: Name of the new ``h5py.Dataset``; each ``/`` in it makes a group.
-        rows: [T, ...]; may be a view that takes more memory when it is copied.
-        compress: Deflate it, unless it is small; HDF5 decompresses transparently.
-    """
+    """Write rows [T, ...] as a new ``h5py.Dataset``; each ``/`` in its name makes a group."""
+    # The rows may be a view that takes more memory when it is copied. HDF5 decompresses
+    # transparently; small columns are never deflated.
     if not compress or rows.nbytes < _SMALL_BYTES:
         group.create_dataset(name, data=rows)
         return
@@ -148,14 +130,9 @@ def put_column(group: Any, name: str, rows: np.ndarray, compress: bool) -> None:
 
 
 def open_given(h5py: Any, files: GivenFiles, path: Path) -> Any:
-    """Open an untrusted ``h5py.File`` for reading.
-
-    HDF5 follows links within a file into other files of the user, and reads the rows of a dataset
-    from any file that it names: read only groups that `check_group` has accepted.
-
-    Raises:
-        ValueError: It is not an HDF5 file.
-    """
+    """Open an untrusted ``h5py.File`` for reading."""
+    # HDF5 follows links within a file into other files of the user, and reads the rows of a dataset
+    # from any file that it names: read only groups that `check_group` has accepted.
     try:
         return h5py.File(files.file(path), "r")
     except OSError as error:
@@ -163,17 +140,7 @@ def open_given(h5py: Any, files: GivenFiles, path: Path) -> Any:
 
 
 def check_group(h5py: Any, group: Any, where: str, *, texts: bool = False) -> None:
-    """Raise unless everything below a group is in this file and a column of numbers.
-
-    Args:
-        h5py: The library.
-        group: An ``h5py.Group``.
-        where: Name of the source, for error messages.
-        texts: Texts, and pictures as bytes, may be there too.
-
-    Raises:
-        ValueError: An object is not; the message has its name.
-    """
+    """Raise unless all below an ``h5py.Group`` is in this file and numbers (or texts, pictures)."""
     seen: set[int] = set()
     left = [group]
     while left:
@@ -211,21 +178,20 @@ def datasets_of(h5py: Any, group: Any) -> Iterator[Any]:
 
 
 def read_column(node: Any, budget: MemoryBudget) -> Any:
-    """All rows of a dataset that `check_group` has accepted, if there is memory for it.
-
-    Raises:
-        ValueError: The memory is not enough.
-    """
+    """All rows of a dataset that `check_group` has accepted, if there is memory for it."""
     take_column(node, budget)
     return node[()]
 
 
-def take_column(node: Any, budget: MemoryBudget) -> None:
-    """Count the memory of a dataset that `check_group` has accepted.
+def read_rows(node: Any, start: int, stop: int, budget: MemoryBudget) -> Any:
+    """Some rows of a dataset of numbers that `check_group` has accepted, if there is memory."""
+    numbers = (stop - start) * math.prod(node.shape[1:]) + math.prod(node.chunks or ())
+    budget.take(numbers * node.dtype.itemsize)
+    return node[start:stop]
 
-    Raises:
-        ValueError: The memory is not enough.
-    """
+
+def take_column(node: Any, budget: MemoryBudget) -> None:
+    """Count the memory of a dataset that `check_group` has accepted."""
     count = math.prod(node.shape)
     # HDF5 allocates memory for a whole chunk, even for a few rows.
     chunk = math.prod(node.chunks or ()) * node.dtype.itemsize

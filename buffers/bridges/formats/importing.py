@@ -12,21 +12,21 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from stepwell.buffers.bridges.formats.format import Format, Reader, format_of
-from stepwell.buffers.bridges.formats.options import parse_options
-from stepwell.buffers.curation.episode_writer import EpisodeWriter, check_new
-from stepwell.buffers.episode import Episode
-from stepwell.buffers.errors import StepwellError
-from stepwell.buffers.given_files import GivenFiles
-from stepwell.buffers.progress import (
+from ...curation.episode_writer import EpisodeWriter, check_new
+from ...episode import Episode
+from ...errors import StepwellError
+from ...given_files import GivenFiles
+from ...progress import (
     Progress,
     Status,
     check_progress,
     episodes_status,
     progress_function,
 )
-from stepwell.buffers.replay import SequenceReplayBuffer
-from stepwell.buffers.spec import Spec
+from ...replay import SequenceReplayBuffer
+from ...spec import Spec
+from .format import Format, Reader, format_of
+from .options import parse_options
 
 __all__ = ["ImportReport", "import_episodes", "import_status"]
 
@@ -98,7 +98,7 @@ def import_episodes(
         max_bytes: Memory that one episode of the data set may unpack to; None for half of the
             free memory. Larger episodes are rejected before they are unpacked.
         dry_run: Read and check all episodes, store nothing, and report.
-        progress: True shows a line in a terminal, a bar in a notebook, or a line of text every 30
+        progress: True shows a line in a terminal or in a notebook, or a line of text every 30
             seconds where there is neither. Or a function that is called after every episode with
             the report so far.
 
@@ -146,6 +146,7 @@ def import_episodes(
         opened = format_.reader(files, chosen_options)
         _check_spec(opened.spec, place)
         rows = [field.row_bytes * field.stack for field in opened.spec.fields]
+        # An episode has two rows at least: that of the reset, and that of a step.
         files.budget(place).take(2 * sum(rows))
     with contextlib.closing(opened) as reader:
         report = ImportReport(
@@ -260,12 +261,10 @@ class _Job:
 
 @contextlib.contextmanager
 def _damage_as_value_error(format_: str, place: Path) -> Generator[None]:
-    """Convert the errors of readers and their libraries for a damaged data set to one sentence.
-
-    Errors that Stepwell raises on purpose are passed on, and so are errors of the file system.
-    All others come from damaged or forged files: h5py, pyarrow, PyTorch, OpenCV, Minari and
-    numpy have no common class of errors for them.
-    """
+    """Convert errors of readers and their libraries for a damaged data set to one sentence."""
+    # Errors that Stepwell raises on purpose are passed on, and so are errors of the file system.
+    # All others come from damaged or forged files: h5py, pyarrow, PyTorch, OpenCV, Minari and numpy
+    # have no common class of errors for them.
     try:
         yield
     except (StepwellError, ImportError):
@@ -293,20 +292,17 @@ def _is_own(error: Exception) -> bool:
 
 
 def _check_spec(spec: Spec, where: Path) -> None:
-    """Reject a Spec that is not valid for a store.
-
-    Args:
-        spec: As a file describes it.
-        where: The data set, for error messages.
-
-    Raises:
-        ValueError: A name cannot be printed, or there is no reward.
-    """
+    """Reject a Spec, as a file describes it, that is not valid for a store."""
     for field in spec.fields:
         if not (field.name.isprintable() and field.name):
             raise ValueError(
                 f"{where}: expected fields with names that can be printed, got "
                 f"{field.name[:60]!r}; put it back from a copy"
             )
-    if "reward" not in spec.names or spec["reward"].shape:
+    if "reward" not in spec.names:
         raise ValueError(f"{where}: expected a field 'reward', got {spec.names}; put it back")
+    if spec["reward"].shape:
+        raise ValueError(
+            f"{where}: expected one number a step as reward, got the shape {spec['reward'].shape}; "
+            f"write the data set with one number, and the others as an info"
+        )

@@ -1,9 +1,11 @@
-"""LeRobot's data sets, version 3.0, written and read without LeRobot."""
+"""LeRobot's data sets, written in version 3.0 and read from 2.0 on, without LeRobot."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
+import math
+import re
+import string
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,21 +13,22 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from stepwell.buffers.bridges.formats.file_columns import FileColumn
-from stepwell.buffers.bridges.formats.format import Format, Reader, Source, Writer
-from stepwell.buffers.bridges.formats.parquet import ParquetImport, ParquetReader
-from stepwell.buffers.bridges.formats.parquet_columns import column_of, listed, load_arrow
-from stepwell.buffers.bridges.formats.parquet_files import (
+from ...episode import Episode
+from ...given_files import GivenFiles, in_order, parse_object
+from ...json_values import items, mapping, whole
+from ...spec import Field, Spec, kind_of
+from ...step_columns import split
+from .file_columns import FileColumn, newest_spaces, sessions_of
+from .format import Format, Reader, Source, Writer
+from .parquet import ParquetImport, ParquetReader
+from .parquet_columns import column_of, listed, load_arrow
+from .parquet_files import (
     TableWriter,
     batches_of,
     open_file,
 )
-from stepwell.buffers.bridges.formats.png import picture_axes
-from stepwell.buffers.episode import Episode
-from stepwell.buffers.given_files import GivenFiles
-from stepwell.buffers.json_values import whole
-from stepwell.buffers.spec import Field, Spec
-from stepwell.buffers.step_columns import split
+from .pixels import Rounding
+from .png import picture_axes
 
 __all__ = [
     "EpisodeIndex",
@@ -70,14 +73,13 @@ class LeRobotImport:
 
 
 class LeRobotFormat(Format):
-    """``meta/`` and ``data/`` of LeRobot's v3.0: a frame for each env step.
+    """``meta/`` and ``data/`` of LeRobot's v3.0: a frame for each env step; v2.0, v2.1 are read."""
 
-    A frame has the ``observation.*`` that a step began with (``observation.state``,
-    ``observation.image`` or ``observation.images.key`` for pictures), the ``action``, and as
-    ``next.reward``, ``next.done``, ``next.terminated`` and ``next.truncated`` its result.
-    Pictures are PNG, bit for bit; videos are lossy and not supported. LeRobot has no place
-    for an episode's final observation.
-    """
+    # A frame has the `observation.*` that a step began with (`observation.state`,
+    # `observation.image` or `observation.images.key` for pictures), the `action`, and as
+    # `next.reward`, `next.done`, `next.terminated` and `next.truncated` its result. Pictures are
+    # PNG, bit for bit; videos are lossy and not supported. LeRobot has no place for an episode's
+    # final observation.
 
     name = "lerobot"
     about = "LeRobot's data sets v3.0, with pictures as PNG; needs no LeRobot"
@@ -125,8 +127,19 @@ class _LeRobotWriter:
             *(FileColumn(name, "int64") for name in _COUNTS),
         ]
         self._file_bytes = options.file_mb * 1_000_000
+        # The features have other names and shapes than the fields: an import reads these again. The
+        # reward is next.reward in all data sets.
+        fields = {
+            self._names[f.name]: {"field": f.name, "shape": list(f.shape)}
+            for f in source.spec.fields
+            if f.name != "reward"
+        }
         self._data = TableWriter(
-            self._modules, self._columns, level=_LEVEL, file_bytes=self._file_bytes
+            self._modules,
+            self._columns,
+            level=_LEVEL,
+            file_bytes=self._file_bytes,
+            facts={"fields": fields, **newest_spaces(source.sessions)},
         )
         self._index = EpisodeIndex(self._modules)
         self._stats = {column.name: RunningStats() for column in self._columns}
@@ -134,6 +147,7 @@ class _LeRobotWriter:
         self._file = -1
         self._stepless = self._episodes = self._frames = 0
         self._is_rounded = False
+        self._rounding = Rounding()
 
     @property
     def notes(self) -> Sequence[str]:
@@ -149,6 +163,7 @@ class _LeRobotWriter:
                 for f in stacked
             ),
             *(rounded if self._is_rounded else []),
+            *(f"{note}, by LeRobot as it reads the float64" for note in self._rounding.notes),
             *(
                 [f"{self._stepless:,} episodes without a step are left out"]
                 if self._stepless
@@ -172,6 +187,9 @@ class _LeRobotWriter:
             self._file += 1
             self._data.open(self._folder / _file_path(DATA_PATH, self._file))
         rows = self._rows(episode)
+        for column in self._columns:
+            if column.dtype == "float64":
+                self._rounding.float32(column.name, rows[column.name])
         self._data.write(rows, together=True)
         stats = {c.name: episode_stats(c, rows[c.name]) for c in self._columns}
         for name, found in stats.items():
@@ -236,11 +254,7 @@ _COUNTS: Final = ("frame_index", "episode_index", "index", "task_index")
 
 
 def _feature_names(spec: Spec) -> dict[str, str]:
-    """Feature names by field name.
-
-    Raises:
-        ValueError: Two fields have the same.
-    """
+    """Feature names by field name."""
     names = {field.name: _name(field) for field in spec.fields}
     twice = {name: field for field, name in names.items()}
     for field, name in names.items():
@@ -253,11 +267,7 @@ def _feature_names(spec: Spec) -> dict[str, str]:
 
 
 def _column_of(field: Field, name: str) -> FileColumn:
-    """The column of a field.
-
-    Raises:
-        ValueError: LeRobot cannot hold it.
-    """
+    """The column of a field."""
     if field.name == "reward":
         return FileColumn(name, "float32")
     if 0 in field.shape:
@@ -311,11 +321,7 @@ def _file_path(template: str, number: int) -> str:
 
 
 class EpisodeIndex:
-    """Writes ``meta/episodes``: a row for each episode, with its place and statistics.
-
-    Args:
-        modules: ``pyarrow`` and ``pyarrow.parquet``.
-    """
+    """Writes ``meta/episodes``: a row for each episode, with its place and statistics."""
 
     def __init__(self, modules: tuple[Any, Any]) -> None:
         self._arrow, self._parquet = modules
@@ -338,16 +344,7 @@ class EpisodeIndex:
         file: int,
         stats: dict[str, dict[str, np.ndarray]],
     ) -> None:
-        """Add the next episode.
-
-        Args:
-            number: Its number.
-            first: Number of its first frame in the data set.
-            steps: Its frames.
-            task: The task in words.
-            file: Number of the file that holds it.
-            stats: Statistics of each feature.
-        """
+        """Add the next episode, whose first frame and file are counted over the whole data set."""
         self._rows.append(
             {
                 "episode_index": number,
@@ -366,6 +363,7 @@ class EpisodeIndex:
                 "meta/episodes/file_index": 0,
             }
         )
+        # A wide feature has thousands of statistics an episode, so numbers are counted, not rows.
         self._numbers += sum(values.size for found in stats.values() for values in found.values())
         if self._numbers >= _GROUP:
             self._flush()
@@ -397,6 +395,8 @@ class EpisodeIndex:
 def write_tasks(modules: tuple[Any, Any], folder: Path, tasks: list[str]) -> None:
     """Write ``meta/tasks.parquet``: task numbers, with the tasks as pandas' index."""
     arrow, parquet = modules
+    # LeRobot reads the file by pandas and looks tasks up by their words: what pandas itself would
+    # write says that the column of words is the index.
     described = [
         {
             "name": name,
@@ -460,22 +460,9 @@ _NUMBERS: Final = 10_000_000
 
 
 def episode_stats(column: FileColumn, rows: np.ndarray) -> Stats:
-    """Statistics over one episode: of each number of a row, or of each channel of pictures.
-
-    Args:
-        column: The column of the rows.
-        rows: [T, ...], T >= 1.
-
-    Returns:
-        ``min``, ``max``, ``mean``, ``std`` and quantiles, float64: of the shape of a row ((1,) for
-        a single number), or (C, 1, 1) for pictures, with values scaled to 0 to 1. ``count`` (1,)
-        int64.
-
-    Example:
-        >>> stats = episode_stats(FileColumn("x", "float32"), np.array([1.0, 3.0], np.float32))
-        >>> stats["mean"], stats["q50"], stats["count"]
-        (array([2.]), array([2.]), array([2]))
-    """
+    """Statistics over rows [T, ...] of one episode: of each number of a row, or each channel."""
+    # `min`, `max`, `mean`, `std` and quantiles, float64: of the shape of a row ((1,) for a single
+    # number), or (C, 1, 1) for pictures, with values scaled to 0 to 1. `count` (1,) int64.
     if column.encoding == "png":
         return _picture_stats(column, rows)
     values = rows.reshape(len(rows), *(column.shape or (1,)))
@@ -493,11 +480,9 @@ class RunningStats:
         self._now: Stats | None = None
 
     def add(self, stats: Stats) -> None:
-        """Add the statistics of an episode.
-
-        Quantiles of all rows cannot be computed from those of episodes: the lowest of the lower
-        ones and the highest of the upper ones are kept, as LeRobot does.
-        """
+        """Add the statistics of an episode."""
+        # Quantiles of all rows cannot be computed from those of episodes: the lowest of the lower
+        # ones and the highest of the upper ones are kept, as LeRobot does.
         old = self._now
         if old is None:
             self._now = stats
@@ -564,18 +549,20 @@ def _combined(old: Stats, new: Stats) -> Stats:
 
 _BATCH_ROWS: Final = 1024
 _MOST: Final = 2**31
+_FACT_CHARS: Final = 1 << 16
 _OPTIONAL: Final = ("next_observation", "reward", "terminated", "truncated")
+_PATHS: Final = {
+    "v2": "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet",
+    "v3": DATA_PATH,
+}
+"""Where the files of a version are if ``meta/info.json`` does not say."""
+_PLACES: Final = ("episode_chunk", "episode_index", "chunk_index", "file_index")
+_LONE: Final = ("observation.state", "observation.image")
+"""LeRobot's names of an observation that is not a Dict."""
 
 
 def checked_info(given: GivenFiles) -> dict[str, Any]:
-    """Read and check ``meta/info.json``.
-
-    Files are read at LeRobot's usual paths: paths in its metadata are not followed.
-
-    Raises:
-        FileNotFoundError: There is no folder.
-        ValueError: It is not a LeRobot data set of version 3.
-    """
+    """Read and check ``meta/info.json``."""
     path = given.path
     if not path.is_dir():
         raise FileNotFoundError(f"{path}: expected a folder of a LeRobot data set, got none")
@@ -598,26 +585,50 @@ def checked_info(given: GivenFiles) -> dict[str, Any]:
             f"{str(info)[:200]}; fetch the data set again"
         )
     whole(info.get("total_episodes"), f"{file}: total_episodes", 0, _MOST)
-    if version.partition(".")[0] != VERSION.partition(".")[0]:
+    if version.partition(".")[0] not in _PATHS:
         raise ValueError(
-            f"{path}: expected a LeRobot data set of version {VERSION}, got {version}; convert it "
-            f"with lerobot.datasets.v30.convert_dataset_v21_to_v30, or update Stepwell"
+            f"{path}: expected a LeRobot data set of version v2.0, v2.1 or {VERSION}, got "
+            f"{version[:60]}; earlier ones are not read, and later ones by a newer Stepwell, if any"
         )
     return info
 
 
+def data_files(given: GivenFiles, info: Mapping[str, Any]) -> list[Path]:
+    """The files of frames, in order: those below the folder whose paths fit the template."""
+    # The template is compared with the names that are there; it is not filled in, nor followed.
+    file = given.path / "meta" / "info.json"
+    template = info.get("data_path") or _PATHS[info["codebase_version"].partition(".")[0]]
+    pattern, seen = "", set[str]()
+    try:
+        for text, name, form, conversion in string.Formatter().parse(template):
+            pattern += re.escape(text)
+            if name is not None:
+                is_plain = not conversion and re.fullmatch("0?[0-9]?d?", form or "")
+                if name not in _PLACES or name in seen or not is_plain:
+                    raise ValueError(f"{{{name}}} of the form {form!r}")
+                seen.add(name)
+                pattern += "[0-9]+"
+    except (ValueError, TypeError) as error:
+        raise ValueError(
+            f"{file}: expected a data_path of names and {', '.join(_PLACES)}, each once, got "
+            f"{str(template)[:200]!r} ({str(error)[:100]}); fetch the data set again"
+        ) from error
+    found = re.compile(pattern)
+    files = in_order(
+        each
+        for each in given.path.rglob("*.parquet")
+        if found.fullmatch(each.relative_to(given.path).as_posix())
+    )
+    if not files:
+        raise ValueError(
+            f"{given.path}: expected files named {str(template)[:200]}, as meta/info.json says, "
+            f"got none; fetch the data set again"
+        )
+    return files
+
+
 class _LeRobotReader(ParquetReader):
-    """Reads a data set that LeRobot recorded.
-
-    Args:
-        modules: ``pyarrow`` and ``pyarrow.parquet``.
-        given: The folder.
-        info: The result of `checked_info`.
-        options: Options of the import.
-
-    Raises:
-        ValueError: All observations are videos.
-    """
+    """Reads a data set that LeRobot recorded, described by what `checked_info` returned."""
 
     def __init__(
         self,
@@ -627,9 +638,13 @@ class _LeRobotReader(ParquetReader):
         options: LeRobotImport,
     ) -> None:
         path = given.path
-        features: Mapping[str, Any] = info["features"]
-        videos = [name for name, f in features.items() if f["dtype"] == "video"]
-        seen = [n for n in features if n.startswith("observation") and n not in videos]
+        self._info = info
+        self._features: Mapping[str, Any] = info["features"]
+        self._odd: dict[str, str] = {}
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._count: int | None = None
+        videos = [name for name, f in self._features.items() if f["dtype"] == "video"]
+        seen = [n for n in self._features if n.startswith("observation") and n not in videos]
         if not seen:
             raise ValueError(
                 f"{path}: expected a feature observation.*, got {', '.join(videos) or 'none'}; "
@@ -637,10 +652,10 @@ class _LeRobotReader(ParquetReader):
             )
         terminated, truncated = "next.terminated", "next.truncated"
         notes = [f"videos are not read: {', '.join(videos)}"] if videos else []
-        if "next.terminated" not in features and "next.done" in features:
+        if "next.terminated" not in self._features and "next.done" in self._features:
             if options.done == "terminated":
                 terminated = "next.done"
-            elif options.done == "truncated" and "next.truncated" not in features:
+            elif options.done == "truncated" and "next.truncated" not in self._features:
                 truncated = "next.done"
             notes.append(
                 f"next.done is read as {options.done}: it covers both terminated and truncated"
@@ -652,26 +667,136 @@ class _LeRobotReader(ParquetReader):
             truncated=truncated,
             episode="episode_index",
         )
-        super().__init__(modules, given, columns, _OPTIONAL)
+        # The default may be missing, then rewards are 0; a feature that the user names must be
+        # there.
+        is_named = options.reward != LeRobotImport().reward
+        optional = [name for name in _OPTIONAL if not is_named or name != "reward"]
+        super().__init__(modules, given, columns, optional, data_files(given, info))
         self._notes = [*notes, *self._notes]
-        self._tasks = _tasks(modules, given)
+        self._index = _index_of(modules, given)
+        self.sessions = sessions_of("lerobot", {**self._known, **self._about()})
         self.episodes = int(info["total_episodes"])
 
     def __iter__(self) -> Iterator[Episode]:
         """The episodes, in the order of the frames; their metadata has ``tasks``."""
+        count = 0
         for episode in super().__iter__():
-            tasks = self._tasks[episode.id] if episode.id < len(self._tasks) else []
-            yield dataclasses.replace(episode, metadata={"tasks": tasks})
+            yield episode
+            count += 1
+        self._count = count
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Facts that the data set does not hold, one clause each."""
+        found = [*super().notes, *self._odd.values()]
+        if self._count not in (None, self.episodes):
+            found.append(
+                f"meta/info.json tells of {self.episodes:,} episodes: {self._count:,} are here"
+            )
+        return found
+
+    def _about(self) -> Mapping[str, object]:
+        """The facts about the robot, if they are short."""
+        names = {n: f["names"] for n, f in self._features.items() if f.get("names") is not None}
+        facts = {
+            "version": self._info["codebase_version"],
+            "fps": self._info["fps"],
+            "robot_type": self._info.get("robot_type"),
+            "names": names,
+        }
+        try:
+            is_small = len(json.dumps(facts, allow_nan=False)) <= _FACT_CHARS
+        except ValueError:
+            is_small = False
+        return {"lerobot": facts} if is_small else {}
+
+    def _metadata(self, label: object, steps: int) -> dict[str, object]:
+        tasks, length = self._index.get(label, ([], None))
+        if length not in (None, steps):
+            raise ValueError(
+                f"{self._where}: expected {length} frames of episode {label}, as meta/ says, got "
+                f"{steps}; fetch the data set again"
+            )
+        return {"tasks": list(tasks)}
+
+    def _counter(self, columns: set[str]) -> str | None:
+        """LeRobot's own."""
+        return "frame_index" if "frame_index" in columns else None
+
+    def _rename(self, found: dict[str, str]) -> None:
+        """Restore the names of an export; a lone state or picture is no Dict."""
+        roles, own = list(found.items()), self._own_fields()
+        self._shapes = {column: shape for column, (_, shape) in own.items()}
+        found.clear()
+        for role, column in roles:
+            is_lone = column in _LONE and not any(
+                name.startswith("observation") and name != column for name in self._features
+            )
+            name = "observation" if is_lone and not own else own.get(column, (role, ()))[0]
+            if name in found or kind_of(name) != kind_of(role):
+                raise ValueError(
+                    f"{self._where}: expected each feature to be a field of its own, got "
+                    f"{column!r} as {name!r}; the data set was changed since it was exported"
+                )
+            found[name] = column
+
+    def _own_fields(self) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """The field and its shape of each feature, as an export of Stepwell names them."""
+        found: dict[str, tuple[str, tuple[int, ...]]] = {}
+        where = f"{self._where}: 'stepwell' in the schema of its files: fields"
+        for feature, each in mapping(self._facts.get("fields", {}), where).items():
+            facts = mapping(each, where)
+            shape = items(facts.get("shape"), where)
+            sizes = tuple(whole(size, where, 0, _MOST) for size in shape)
+            found[feature] = str(facts.get("field")), sizes
+        return found
+
+    def _shaped(self, column: str, rows: np.ndarray) -> np.ndarray:
+        """Rows of the declared shape: LeRobot keeps a feature of shape [1] as a number."""
+        feature = self._features.get(column, {})
+        shape = self._shapes.get(column, feature.get("shape"))
+        if feature.get("dtype") == "image" or not isinstance(shape, list | tuple):
+            return rows
+        is_right = all(isinstance(size, int) and 0 <= size < _MOST for size in shape)
+        if is_right and math.prod(shape) == math.prod(rows.shape[1:]):
+            return rows.reshape(len(rows), *shape)
+        self._odd[column] = (
+            f"{column} is {str(shape)[:60]} in meta/info.json and {list(rows.shape[1:])} in the "
+            f"files, which count"
+        )
+        return rows
 
 
-def _tasks(modules: tuple[Any, Any], given: GivenFiles) -> list[list[str]]:
-    """The tasks of each episode, in words; empty where they are not recorded."""
-    found: list[list[str]] = []
+def _index_of(
+    modules: tuple[Any, Any], given: GivenFiles
+) -> dict[object, tuple[list[str], int | None]]:
+    """The tasks of each episode in words, and its length, as far as ``meta/`` has them."""
+    found: dict[object, tuple[list[str], int | None]] = {}
+
+    def add(row: Mapping[str, Any]) -> None:
+        tasks, length = row.get("tasks"), row.get("length")
+        number = row.get("episode_index")
+        if isinstance(number, int):
+            words = [str(task) for task in tasks] if isinstance(tasks, list) else []
+            found[number] = words, length if isinstance(length, int) else None
+
+    # Version 2 has a line for each episode, version 3 Parquet files.
+    lines = given.path / "meta" / "episodes.jsonl"
+    if lines.exists():
+        for number, line in enumerate(given.read_bytes(lines).splitlines(), 1):
+            if line.strip():
+                add(parse_object(line, f"{lines}: line {number}"))
+        return found
     budget = given.budget(given.path / "meta" / "episodes")
-    for file in sorted((given.path / "meta" / "episodes").glob("*/*.parquet")):
+    for file in in_order((given.path / "meta" / "episodes").glob("*/*.parquet")):
         with open_file(modules, given, file) as opened:
-            if "tasks" in opened.schema_arrow.names:
-                for batch in batches_of(opened, given, _BATCH_ROWS, ["tasks"]):
-                    rows = listed(batch.column("tasks"), budget)
-                    found += [[str(task) for task in row or []] for row in rows]
+            names = [
+                name
+                for name in ("episode_index", "tasks", "length")
+                if name in opened.schema_arrow.names
+            ]
+            for batch in batches_of(opened, given, _BATCH_ROWS, names):
+                columns = [listed(batch.column(name), budget) for name in names]
+                for values in zip(*columns, strict=True):
+                    add(dict(zip(names, values, strict=True)))
     return found

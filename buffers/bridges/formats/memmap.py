@@ -9,16 +9,16 @@ from typing import Any, Final
 
 import numpy as np
 
-from stepwell.buffers.bridges.formats.format import Format, Source, Writer
-from stepwell.buffers.dropin.memmap.config import MemmapField, to_plain
-from stepwell.buffers.dropin.memmap.original import OriginalEpisode, OriginalFolder
-from stepwell.buffers.episode import End, Episode
-from stepwell.buffers.episode_buffer import OBSERVED
-from stepwell.buffers.given_files import GivenFiles
-from stepwell.buffers.spec import Field, Spec, field_of
-from stepwell.buffers.step_columns import joined
+from ...dropin.memmap.config import MemmapField, to_plain
+from ...dropin.memmap.original import OriginalEpisode, OriginalFolder
+from ...episode import End, Episode
+from ...episode_buffer import OBSERVED
+from ...given_files import GivenFiles
+from ...spec import Field, Spec, field_of
+from ...step_columns import joined
+from .format import Format, Source, Writer
 
-__all__ = ["MemmapFormat", "MemmapImport", "left_out_notes"]
+__all__ = ["MemmapFormat", "MemmapImport"]
 
 _SCALAR: Final = ((), (1,))
 
@@ -28,8 +28,7 @@ class MemmapImport:
     """Options of memmap-replay-buffer: the names of its fields, which each user chose.
 
     Args:
-        observation: Field that actions are chosen from. Without the first three the command makes
-            a folder for stepwell.buffers.dropin.memmap instead of a store.
+        observation: Field that actions are chosen from. The first three must be given.
         action: Field that is chosen.
         reward: Field that follows from the action.
         terminated: Field with 1 where the action ended the MDP; without it and truncated every
@@ -45,11 +44,10 @@ class MemmapImport:
 
 
 class MemmapFormat(Format):
-    """``metadata.pkl`` and one array of [slots, steps] for each field, as `OriginalFolder` reads.
+    """``metadata.pkl`` and an array of [slots, steps] for each field, as `OriginalFolder` reads."""
 
-    A step's reward and flags go with the next row. An episode's final observation is not in the
-    folder: its last row repeats the one before, and ``info/observed`` is False there.
-    """
+    # A step's reward and flags go with the next row. An episode's final observation is not in the
+    # folder: its last row repeats the one before, and `info/observed` is False there.
 
     name = "memmap-replay-buffer"
     about = "a folder of memmap-replay-buffer 0.1 or 0.2; import only"
@@ -70,20 +68,12 @@ class MemmapFormat(Format):
 
 
 class _MemmapReader:
-    """Converts the episodes of the folder to rows like those of a Collector.
+    """Converts the episodes of the folder to rows like those of a Collector."""
 
-    Rewards and flags move to the row after their step. The original has no observation after an
-    episode's last step: the last row repeats the one before, and its ``info/observed`` is False.
-    Other fields of steps become ``extra/<name>``, fields of episodes become the metadata. A step
-    with a flag ends an episode; the steps after it start another one.
-
-    Args:
-        original: The folder.
-        options: The fields by purpose.
-
-    Raises:
-        ValueError: A field is missing or unknown, has two purposes, or a wrong shape.
-    """
+    # Rewards and flags move to the row after their step. The original has no observation after an
+    # episode's last step: the last row repeats the one before, and its `info/observed` is False.
+    # Other fields of steps become `extra/<name>`, fields of episodes become the metadata. A step
+    # with a flag ends an episode; the steps after it start another one.
 
     def __init__(self, original: OriginalFolder, options: MemmapImport) -> None:
         self._original = original
@@ -100,6 +90,7 @@ class _MemmapReader:
                 f"{missing[0]}: expected the options observation, action and reward together, got "
                 f"none for {missing[0]}; name all three out of the fields {', '.join(fields)}"
             )
+        # Flags may be missing, unlike these three: then every episode ends with a cut.
         flags = {"terminated": options.terminated, "truncated": options.truncated}
         self._flags = {flag: name for flag, name in flags.items() if name is not None}
         self._main = {purpose: name for purpose, name in main.items() if name is not None}
@@ -124,7 +115,10 @@ class _MemmapReader:
 
     @property
     def notes(self) -> Sequence[str]:
-        notes = left_out_notes(self._original.left_out)
+        notes = [
+            note if note.startswith("not left out") else f"left out: {note}"
+            for note in self._original.left_out
+        ]
         stored = len(self._original)
         if self._episodes not in (0, stored):
             notes.append(
@@ -155,11 +149,7 @@ class _MemmapReader:
         """Do nothing."""
 
     def _converted(self, episode: OriginalEpisode) -> Iterator[Episode]:
-        """Convert an episode: to one, or to more if flags end it before its last step.
-
-        Raises:
-            ValueError: A flag is neither 0 nor 1.
-        """
+        """Convert an episode: to one, or to more if flags end it before its last step."""
         flags = {flag: _as_bools(flag, name, episode) for flag, name in self._flags.items()}
         is_last = np.zeros(episode.steps, np.bool_)
         for values in flags.values():
@@ -187,11 +177,6 @@ class _MemmapReader:
             **{f"extra/{name}": fields[name][steps] for name in self._extras},
         }
         return joined(self.spec, columns)
-
-
-def left_out_notes(left_out: Sequence[str]) -> list[str]:
-    """Return notes about episodes that are not read."""
-    return [note if note.startswith("not left out") else f"left out: {note}" for note in left_out]
 
 
 def _check_purposes(fields: Mapping[str, MemmapField], purposes: Mapping[str, str]) -> None:

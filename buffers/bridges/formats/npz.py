@@ -10,19 +10,20 @@ from typing import Any, Final
 
 import numpy as np
 
-from stepwell.buffers.bridges.formats.format import Format, Source
-from stepwell.buffers.bridges.formats.options import NoOptions
-from stepwell.buffers.episode import End, Episode
-from stepwell.buffers.given_files import GivenFiles, MemoryBudget, parse_object
-from stepwell.buffers.json_values import items, mapping, whole
-from stepwell.buffers.spec import FieldKind, Spec, key_of, kind_of
-from stepwell.buffers.step_columns import (
+from ...episode import End, Episode
+from ...given_files import GivenFiles, MemoryBudget, in_order, parse_object
+from ...json_values import items, mapping, whole
+from ...spec import FieldKind, Spec, key_of, kind_of
+from ...step_columns import (
+    Rounded,
     edges_of,
     frames_of,
     inferred_spec,
     joined,
     split,
 )
+from .format import Format, Source
+from .options import NoOptions
 
 __all__ = ["NpzExport", "NpzFormat"]
 
@@ -55,13 +56,12 @@ class NpzExport:
 
 
 class NpzFormat(Format):
-    """``000000.npz``, ``000001.npz``, ...: T + 1 ``observations``, T rows of all others.
+    """``000000.npz``, ``000001.npz``, ...: T + 1 ``observations``, T rows of all others."""
 
-    ``observations`` (or ``observations/key``), ``actions``, ``rewards`` [T] float64,
-    ``terminations`` and ``truncations`` [T] bool, ``infos/name`` [T + 1], ``extras/name`` [T].
-    The folder ``stepwell/`` next to the files holds what they lack, so that an import gives the
-    same store again, bit for bit. Without it the files are read on their own.
-    """
+    # `observations` (or `observations/key`), `actions`, `rewards` [T] float64, `terminations` and
+    # `truncations` [T] bool, `infos/name` [T + 1], `extras/name` [T]. The folder `stepwell/` next
+    # to the files holds what they lack, so that an import gives the same store again, bit for bit.
+    # Without it the files are read on their own.
 
     name = "npz"
     about = "a file of numpy arrays for each episode; needs only numpy"
@@ -119,14 +119,18 @@ class _NpzReader:
     def __init__(self, given: GivenFiles) -> None:
         path = given.path
         if not path.is_dir():
-            raise FileNotFoundError(f"{path}: expected a folder of npz files, got no folder")
+            raise FileNotFoundError(
+                f"{path}: expected a folder of npz files, got no folder; name the folder that has "
+                f"the files, or import an HDF5 file from the format hdf5"
+            )
         self._given = given
-        self._files = sorted(path.glob("*.npz"))
+        self._files = in_order(path.glob("*.npz"))
         if not self._files:
             raise ValueError(f"{path}: expected files named *.npz, got none")
         self.episodes: int | None = len(self._files)
         self.steps: int | None = None
-        self.notes: Sequence[str] = ()
+        self._notes: tuple[str, ...] = ()
+        self._rewards = Rounded("rewards", "float64")
         self.sessions: Sequence[Mapping[str, object]] = ()
         self._sidecar: _Sidecar | None = None
         if (path / _SIDECAR / "store.json").exists():
@@ -139,9 +143,14 @@ class _NpzReader:
                     f"{len(self._files):,}; {self._sidecar.changed}"
                 )
         else:
+            # Another program made the files: the first one tells the fields of all.
             first = self._files[0]
-            self.notes = ("streams and metadata are not recorded: all episodes are of stream 0",)
+            self._notes = ("streams and metadata are not recorded: all episodes are of stream 0",)
             self.spec = _spec_of(_columns_of(given, first, given.budget(first)), first)
+
+    @property
+    def notes(self) -> Sequence[str]:
+        return *self._notes, *self._rewards.notes
 
     def __iter__(self) -> Iterator[Episode]:
         for number, file in enumerate(self._files):
@@ -173,6 +182,7 @@ class _NpzReader:
                     f"{columns[name].argmax()}; write each episode to a separate file"
                 )
             end |= flag if columns[name][-1:].any() else End.NONE
+        columns["rewards"] = self._rewards.cast(columns["rewards"])
         rows = self._rows(columns, {}, file)
         return Episode(self.spec, number, 0, 0, end, rows, {})
 
@@ -193,11 +203,7 @@ class _NpzReader:
 
 
 def _columns_of(given: GivenFiles, file: Path, budget: MemoryBudget) -> dict[str, np.ndarray]:
-    """All arrays of a file.
-
-    Raises:
-        ValueError: It is not an npz file of plain arrays, or lacks some.
-    """
+    """All arrays of a file."""
     columns = given.read_arrays(file, budget)
     missing = [name for name in _NEEDED if name not in columns]
     if missing:
@@ -241,14 +247,9 @@ class _Store:
 
 
 class _Sidecar:
-    """A folder ``stepwell/`` next to the files, for the data that they cannot hold.
+    """A folder ``stepwell/`` next to the files, for the data that they cannot hold."""
 
-    ``store.json`` describes the store; ``000017.npz`` holds arrays and facts of episode 17.
-
-    Args:
-        path: Folder of the data set.
-        files: Access to it, for reading.
-    """
+    # `store.json` describes the store; `000017.npz` holds arrays and facts of episode 17.
 
     def __init__(self, path: Path, files: GivenFiles | None = None) -> None:
         self._folder = path / _SIDECAR
@@ -272,11 +273,7 @@ class _Sidecar:
         (self._folder / "store.json").write_text(json.dumps(store), encoding="utf-8")
 
     def store(self) -> _Store:
-        """Read ``store.json``.
-
-        Raises:
-            ValueError: It is something else, or of a newer Stepwell.
-        """
+        """Read ``store.json``."""
         file = self._folder / "store.json"
         data = self._files.read_json(file)
         version = data.get("version") if data.get("made_by") == _MADE_BY else None
@@ -320,15 +317,7 @@ class _Sidecar:
     def read(
         self, number: int, budget: MemoryBudget
     ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """The facts and the arrays of an episode.
-
-        Args:
-            number: Its place in the data set.
-            budget: Memory that the episode may still take.
-
-        Raises:
-            ValueError: They are missing or damaged.
-        """
+        """The facts and the arrays of an episode."""
         file = self._folder / f"{number:06d}.npz"
         if not file.exists():
             raise ValueError(
@@ -355,11 +344,7 @@ class _Sidecar:
 def _exact_episode(
     spec: Spec, number: int, rows: Mapping[str, np.ndarray], facts: Mapping[str, Any]
 ) -> Episode:
-    """The episode that was exported.
-
-    Raises:
-        ValueError: Fields have other shapes or dtypes than the Spec and the facts say.
-    """
+    """The episode that was exported."""
     for field in spec.fields:
         found, shape = rows[field.name], (facts["rows"], *field.shape)
         if found.shape != shape or found.dtype != field.numpy_dtype:

@@ -18,25 +18,9 @@ class NoOptions:
 
 
 def parse_options(options: type[Any], given: Mapping[str, object], owner: str) -> Any:
-    """The options, with the given values in place of defaults.
-
-    Args:
-        options: A dataclass whose fields all have defaults, of types bool, int, float, str, a
-            Literal of texts, or one of them or None.
-        given: Values by name; text is read where another type is wanted: ``"3"``, ``"false"``.
-        owner: Name of the options' owner, for error messages.
-
-    Raises:
-        ValueError: There is no such option, or the value is not valid for it.
-
-    Example:
-        >>> @dataclass(frozen=True)
-        ... class Options:
-        ...     chunk: int = 1024
-        ...     key: str | None = None
-        >>> parse_options(Options, {"chunk": "512"}, "format x")
-        Options(chunk=512, key=None)
-    """
+    """The options with given values, where "3" and "false" are read as the type that is wanted."""
+    # The fields of the dataclass `options` all have defaults. They are of types bool, int, float,
+    # str, a Literal of texts, or one of them or None.
     hints = get_type_hints(options)
     names = [field.name for field in fields(options)]
     unknown = [name for name in given if name not in names]
@@ -53,13 +37,7 @@ def parse_options(options: type[Any], given: Mapping[str, object], owner: str) -
 
 
 class OptionHelp(NamedTuple):
-    """The help for an option.
-
-    Args:
-        values: The valid values.
-        default: The default, as text.
-        about: Its purpose.
-    """
+    """The valid values of an option, its default as text, and its purpose."""
 
     values: str
     default: str
@@ -67,21 +45,7 @@ class OptionHelp(NamedTuple):
 
 
 def option_help(options: type[Any]) -> dict[str, OptionHelp]:
-    """The help of each option.
-
-    Example:
-        >>> @dataclass(frozen=True)
-        ... class Options:
-        ...     '''Options of x.
-        ...
-        ...     Args:
-        ...         chunk: Rows of a file,
-        ...             at most.
-        ...     '''
-        ...     chunk: int = 1024
-        >>> option_help(Options)
-        {'chunk': OptionHelp(values='int', default='1024', about='Rows of a file, at most.')}
-    """
+    """The help of each option, which stands in the ``Args:`` of its dataclass."""
     hints = get_type_hints(options)
     about = _arguments(options.__doc__ or "")
     return {
@@ -93,11 +57,7 @@ def option_help(options: type[Any]) -> dict[str, OptionHelp]:
 
 
 def _converted(value: object, hint: Any, what: str) -> object:
-    """A value converted to the type of its option.
-
-    Raises:
-        ValueError: The value is not valid.
-    """
+    """A value converted to the type of its option."""
     wanted = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
     if value is None or value == "none":
         if type(None) in wanted:

@@ -5,27 +5,44 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NoReturn, TypeAlias
 
 import numpy as np
 
-from stepwell.buffers.bridges.formats.file_columns import FileColumn
-from stepwell.buffers.bridges.formats.format import Format, Reader, Source, Writer
-from stepwell.buffers.bridges.formats.parquet_columns import (
+from ...episode import End, Episode
+from ...given_files import GivenFiles, in_order, is_next
+from ...spec import Spec, kind_of
+from ...step_columns import has_final_row, inferred_spec, joined, split
+from .file_columns import (
+    FileColumn,
+    are_equal,
+    as_flags,
+    as_rewards,
+    check_classes,
+    declared_spaces,
+    laid_out_as,
+    newest_spaces,
+    sessions_of,
+)
+from .format import Format, Reader, Source, Writer
+from .parquet_columns import (
     Images,
+    MissingValue,
     array_rows,
+    classes_of,
     column_of,
+    extensions_of,
+    facts_of,
+    has_value,
+    leaf_array,
+    leaves_of,
     listed,
     load_arrow,
 )
-from stepwell.buffers.bridges.formats.parquet_files import TableWriter, batches_of, open_file
-from stepwell.buffers.episode import End, Episode
-from stepwell.buffers.given_files import GivenFiles
-from stepwell.buffers.spec import Spec, kind_of
-from stepwell.buffers.step_columns import has_final_row, inferred_spec, joined, split
+from .parquet_files import TableWriter, batches_of, open_file
 
 __all__ = ["ParquetExport", "ParquetFormat", "ParquetImport", "ParquetReader"]
 
@@ -81,15 +98,14 @@ class ParquetImport:
 
 
 class ParquetFormat(Format):
-    """``data/train-00000.parquet``, ...: a row for each *step*; ``episodes.parquet``: one each.
+    """``data/train-00000.parquet``, ...: a row for each *step*; ``episodes.parquet``: one each."""
 
-    A row of ``data/`` is a transition, as a loop over ``env.step`` has it in hand: ``observation``,
-    the ``action`` chosen from it, and the ``reward``, ``terminated`` and ``truncated`` that it
-    led to; ``info/name`` came with the observation, ``extra/name`` with the action;
-    ``episode``, ``stream`` (the env), ``step`` and ``is_first`` locate it. An
-    episode's *final* observation is not a step: it is in ``episodes.parquet`` as
-    ``final/observation``, with ``steps``, ``return``, how the episode ended, and its metadata.
-    """
+    # A row of `data/` is a transition, as a loop over `env.step` has it in hand: `observation`, the
+    # `action` chosen from it, and the `reward`, `terminated` and `truncated` that it led to;
+    # `info/name` came with the observation, `extra/name` with the action; `episode`, `stream` (the
+    # env), `step` and `is_first` locate it. An episode's *final* observation is not a step: it is
+    # in `episodes.parquet` as `final/observation`, with `steps`, `return`, how the episode ended,
+    # and its metadata.
 
     name = "parquet"
     about = "tables of steps and episodes for HuggingFace datasets, pandas, DuckDB"
@@ -106,7 +122,9 @@ class ParquetFormat(Format):
         modules = load_arrow("reading Parquet files", _INSTALL)
         if not files.path.exists():
             raise FileNotFoundError(f"{files.path}: expected Parquet files there, got none")
-        return ParquetReader(modules, files, options)
+        plain = ParquetImport()
+        optional = [n for n in _OPTIONAL if getattr(options, n) == getattr(plain, n)]
+        return ParquetReader(modules, files, options, [*optional, "episode"])
 
     def loading(self, path: Path, out: str) -> str:
         """The lines that load the steps."""
@@ -135,7 +153,13 @@ class _ParquetWriter:
         self._finals = [field for field in source.spec.fields if field.name != "reward"]
         self._file_bytes = options.file_mb * 1_000_000
         self._steps, self._episodes = (
-            TableWriter(modules, columns, level=options.level, file_bytes=self._file_bytes)
+            TableWriter(
+                modules,
+                columns,
+                level=options.level,
+                file_bytes=self._file_bytes,
+                facts=newest_spaces(source.sessions),
+            )
             for columns in (self._step_columns(), self._episode_columns())
         )
         self._folder = Path()
@@ -180,11 +204,7 @@ class _ParquetWriter:
         ]
 
     def _step_rows(self, episode: Episode) -> dict[str, np.ndarray]:
-        """The rows of an episode's steps, [T, ...] by column name.
-
-        Raises:
-            ValueError: Stacks are wanted of an episode without its first rows.
-        """
+        """The rows of an episode's steps, [T, ...] by column name."""
         steps, first_row = episode.steps, episode.first_row
         columns = split(episode, stack=self._options.stack)
         return {
@@ -276,28 +296,23 @@ episode. An episode that is neither terminated nor truncated was cut: only its r
 _BATCH_ROWS: Final = 1024
 _MAX_LABEL: Final = 1000
 _KEPT: Final = ("info", "extra")
+_OPTIONAL: Final = ("next_observation", "truncated")
+_ENDED: Final = np.ones(1, np.bool_)
 _Rows: TypeAlias = "dict[str, np.ndarray]"
 
 
 class ParquetReader:
-    """Reads a file or a folder of files, one episode after the other.
+    """Reads a file or a folder of files, one episode after the other; of a folder its ``data``."""
 
-    Args:
-        modules: ``pyarrow`` and ``pyarrow.parquet``.
-        given: A file, or a folder; if it has a folder ``data``, only that is read.
-        options: Names of the columns.
-        optional: Options whose columns may be missing; a missing reward is 0.
-
-    Raises:
-        ValueError: There is no file, or a column is missing.
-    """
+    # Columns of `optional` options may be missing; a missing reward is 0.
 
     def __init__(
         self,
         modules: tuple[Any, Any],
         given: GivenFiles,
         options: ParquetImport,
-        optional: Sequence[str] = ("next_observation", "truncated", "episode"),
+        optional: Sequence[str],
+        files: Sequence[Path] | None = None,
     ) -> None:
         path = given.path
         self._modules = modules
@@ -305,20 +320,42 @@ class ParquetReader:
         self._given = given
         self._options = options
         self._optional = optional
-        self._files = _parquet_files(path)
+        self._files = _parquet_files(path) if files is None else files
         if not self._files:
             raise ValueError(f"{path}: expected files named *.parquet, got none")
         self._where = str(path)
         self._repeated = self._lost = 0
+        self._border: tuple[Path, Path] | None = None
         with open_file(modules, given, self._files[0]) as first:
-            self._names, unread = self._named(first.schema_arrow.names, self._files[0])
+            schema = first.schema_arrow
+            self._facts = facts_of(schema, self._files[0])
+            self._names, unread = self._named(_leaves(schema, self._files[0]), self._files[0])
+            classes = classes_of(schema, self._files[0])
+            extensions = extensions_of(schema)
+        self._has_labels = "episode" in self._names or _label(self._files[0], path, options) != ""
+        if not self._has_labels and options.episode != ParquetImport().episode:
+            self._refuse_column("episode", options.episode, unread, self._files[0])
+        self._classes = {
+            name: classes[column] for name, column in self._names.items() if column in classes
+        }
         self._is_lossy = False
-        self._notes = _notes_of(self._names, unread, options)
-        first_rows = next(self._batches(rows=1), None)
+        self._notes = _notes_of(self._names, unread, options, has_labels=self._has_labels)
+        self._notes += [
+            f"{column} is of the type {extensions[column]}, which pyarrow does not know: its "
+            f"stored values are read"
+            for column in self._names.values()
+            if column in extensions
+        ]
+        # A schema does not say the lengths of lists, nor the sizes of pictures: a row does.
+        first_rows, _ = next(self._batches(rows=1), (None, True))
         if first_rows is None:
             raise ValueError(f"{path}: expected at least one row, got none")
-        self.spec = _step_spec(_fields_of(first_rows), self._where)
-        self.sessions: Sequence[Mapping[str, object]] = ()
+        self.spec, self._known = declared_spaces(
+            _step_spec(_fields_of(first_rows), self._where),
+            self._classes,
+            self._facts.get("spaces"),
+        )
+        self.sessions = sessions_of("parquet", self._known)
         self.episodes: int | None = None
         self.steps: int | None = None
 
@@ -345,8 +382,11 @@ class ParquetReader:
         seen: set[object] = set()
         number = 0
         budget = self._given.budget(f"{self._where}: episode 0")
-        for rows in self._batches(_BATCH_ROWS):
-            for part, continues in _split_batch(rows, waiting[-1] if waiting else None):
+        for rows, is_joined in self._batches(_BATCH_ROWS):
+            last = waiting[-1] if waiting else None
+            for place, (part, continues) in enumerate(_split_batch(rows, last)):
+                if continues and not (is_joined or place):
+                    self._refuse_to_join(number)
                 if not continues:
                     yield self._episode(number, waiting, seen)
                     waiting, number = [], number + 1
@@ -354,28 +394,27 @@ class ParquetReader:
                 budget.take(sum(array.nbytes for array in part.values()))
                 waiting.append(part)
         if waiting:
+            # Of files in any order, one that ends within an episode may not be the last.
+            if self._border is not None and not waiting[-1].get("/ended", _ENDED)[-1]:
+                self._refuse_to_join(number)
             yield self._episode(number, waiting, seen)
 
     def close(self) -> None:
         """Do nothing: only the iterator holds open files."""
 
     def _episode(self, number: int, parts: list[_Rows], seen: set[object]) -> Episode:
-        """An episode of T >= 1 steps.
-
-        The last step needs a final observation. If the episode terminated and there is none, the
-        last observation is repeated: the value after a termination is 0 in any case. Otherwise the
-        episode is cut there: its last row has the action, and the result of it is unknown, as after
-        the death of a worker.
-
-        Raises:
-            ValueError: A flag is set before its last step, or rewards cannot be float64.
-        """
+        """An episode of T >= 1 steps."""
+        # The last step needs a final observation. If the episode terminated and there is none, the
+        # last observation is repeated: the value after a termination is 0 in any case. Otherwise
+        # the episode is cut there: its last row has the action, and the result of it is unknown, as
+        # after the death of a worker.
         rows = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         label = rows["episode"][0].item()
-        if "episode" in self._names and label in seen:
+        if self._has_labels and label in seen:
             raise ValueError(
                 f"{self._where}: expected each episode's rows one after the other, got rows of "
-                f"episode {label} in two places; sort them by {self._options.episode!r}"
+                f"episode {label} in two places; sort them by {self._options.episode!r}, and "
+                f"number the files in order"
             )
         seen.add(label)
         final = {
@@ -383,10 +422,11 @@ class ParquetReader:
             for name, part in rows.items()
             if name.startswith(f"{_NEXT}observation")
         }
-        if not final and "episode" in self._names:
+        if not final and self._has_labels:
             final = self._finals.of(label, self.spec)
         columns = _fields_of(rows)
-        spec = _step_spec(columns, self._where)
+        self._check_order(number, rows)
+        spec = laid_out_as(self.spec, _step_spec(columns, self._where))
         if self.spec != spec:
             raise ValueError(
                 f"{self._where}: expected the same columns everywhere, got others: "
@@ -401,59 +441,134 @@ class ParquetReader:
                     f"the column that identifies episodes in the option episode"
                 )
             end |= flag if rows[name][-1] else End.NONE
-        columns["reward"] = _as_rewards(columns["reward"], self._where)
+        facts = self._metadata(label, len(rows["reward"]))
         if not final and not end & End.TERMINATED:
             self._lost += 1
             columns["reward"] = np.concatenate([[0.0], columns["reward"][:-1]])
-            return Episode(spec, number, 0, 0, End.NONE, columns, {})
+            return Episode(spec, number, 0, 0, End.NONE, columns, facts)
         self._repeated += not final
         for name in columns:
             if has_final_row(name):
                 last = final.get(name, columns[name][-1:])
                 columns[name] = np.concatenate([columns[name], last])
-        return Episode(spec, number, 0, 0, end, joined(spec, columns), {})
+        return Episode(spec, number, 0, 0, end, joined(spec, columns), facts)
 
-    def _batches(self, rows: int) -> Iterator[_Rows]:
-        """Rows [n, ...] by role, one file after the other."""
+    def _check_order(self, number: int, rows: _Rows) -> None:
+        """Refuse rows whose step numbers or observations do not follow from one another."""
+        if "/step" in rows:
+            steps = rows["/step"].reshape(-1)
+            wrong = np.flatnonzero(steps[1:] != steps[:-1] + 1)
+            if wrong.size:
+                last, step = steps[wrong[0]], steps[wrong[0] + 1]
+                raise ValueError(
+                    f"{self._where}: expected the rows of an episode in order, and all of them, "
+                    f"got {self._names['/step']} {step} after {last} in episode {number}; sort "
+                    f"them by it, and leave none out"
+                )
+        for name, after in rows.items():
+            shown = rows.get(name.removeprefix(_NEXT), after)
+            if not name.startswith(f"{_NEXT}observation") or shown.shape != after.shape:
+                continue
+            wrong = np.flatnonzero(~are_equal(shown[1:], after[:-1]))
+            if wrong.size and not self._is_lossy:
+                raise ValueError(
+                    f"{self._where}: expected {self._names[name]!r} to be the observation of the "
+                    f"row after it, up to the end of an episode, got another one in step "
+                    f"{wrong[0]} of episode {number}; sort the rows, mark the end of episodes, or "
+                    f"give that column another name"
+                )
+
+    def _batches(self, rows: int) -> Iterator[tuple[_Rows, bool]]:
+        """Rows [n, ...] by role; False where they begin a file that need not continue another."""
+        before, is_joined = None, True
+        self._border = None
         for file in self._files:
+            if before is not None and not is_next(file, before):
+                is_joined, self._border = False, (before, file)
+            before = file
             with open_file(self._modules, self._given, file) as opened:
-                names, _ = self._named(opened.schema_arrow.names, file)
+                leaves = _leaves(opened.schema_arrow, file)
+                names, _ = self._named(leaves, file)
                 if names != self._names:
                     raise ValueError(
                         f"{file}: expected the columns of {self._files[0].name}, "
                         f"{', '.join(self._names.values())}, got {', '.join(names.values())}; "
                         f"import it separately"
                     )
-                try:
-                    for batch in batches_of(opened, self._given, rows):
-                        if batch.num_rows:
-                            yield self._read(batch, str(file))
-                except (self._modules[0].ArrowException, OSError) as error:
-                    if isinstance(error, ValueError) and not isinstance(
-                        error, self._modules[0].ArrowException
-                    ):
-                        raise
-                    raise ValueError(
-                        f"{file}: expected a whole Parquet file, got a damaged one ({error})"
-                    ) from error
+                paths = {name: leaves[column] for name, column in names.items()}
+                batches = batches_of(opened, self._given, rows)
+                while (batch := self._next_batch(batches, file)) is not None:
+                    if batch.num_rows:
+                        try:
+                            found = self._read(batch, paths, file)
+                        except MissingValue as error:
+                            self._refuse_nulls(opened, leaves, error.args[1], file)
+                        yield found, is_joined
+                        is_joined = True
 
-    def _read(self, batch: Any, where: str) -> _Rows:
+    def _next_batch(self, batches: Iterator[Any], file: Path) -> Any:
+        """The next batch of a file; None at its end."""
+        try:
+            return next(batches, None)
+        except (self._modules[0].ArrowException, OSError) as error:
+            raise ValueError(
+                f"{file}: expected a whole Parquet file, got a damaged one ({error})"
+            ) from error
+
+    def _refuse_nulls(
+        self, opened: Any, leaves: Mapping[str, tuple[int, ...]], column: str, file: Path
+    ) -> NoReturn:
+        """Raise for a column without a value in some rows of a file, which are counted."""
+        parts = [
+            has_value(leaf_array(batch, leaves[column]))
+            for batch in batches_of(opened, self._given, _BATCH_ROWS)
+        ]
+        there = np.concatenate(parts)
+        raise ValueError(
+            f"{file}: column {column!r}: expected a value in each row, got none in "
+            f"{int((~there).sum()):,} of {len(there):,} rows, the first of them in row "
+            f"{int(there.argmin())}; fill or leave them out"
+        )
+
+    def _refuse_to_join(self, number: int) -> NoReturn:
+        """Raise for an episode in two files that need not follow one another."""
+        assert self._border is not None
+        before, file = self._border
+        raise ValueError(
+            f"{self._where}: expected names that say in which order the rows of episode {number} "
+            f"are, as part-1 and part-2 do, got {before.name} and {file.name}"
+            f"{'' if file.parent == before.parent else ' in two folders'}; number the files, or "
+            f"import each file by itself"
+        )
+
+    def _read(self, batch: Any, paths: Mapping[str, tuple[int, ...]], file: Path) -> _Rows:
         found: _Rows = {}
+        where = str(file)
         budget = self._given.budget(where)
         for name, column in self._names.items():
-            array = batch.column(batch.schema.names.index(column))
+            array = leaf_array(batch, paths[name])
             if name == "episode":
                 found[name] = _labels(listed(array, budget), column, where)
-            else:
-                found[name], is_lossy = array_rows(array, column, budget)
-                self._is_lossy |= is_lossy
+                continue
+            try:
+                rows, is_lossy = array_rows(array, column, budget)
+            except self._modules[0].ArrowException as error:
+                raise ValueError(
+                    f"{file}: column {column!r}: expected numbers, lists of numbers or pictures, "
+                    f"got {array.type} ({error}); write it as numbers"
+                ) from error
+            self._is_lossy |= is_lossy
+            found[name] = self._shaped(column, rows)
+            if name in self._classes:
+                check_classes(rows, len(self._classes[name]), column, where)
         for name in ("terminated", "truncated"):
             if name in found:
                 found[name] = as_flags(found[name], self._names[name], where)
             else:
                 found[name] = np.zeros(batch.num_rows, np.bool_)
-        if "reward" not in found:
-            found["reward"] = np.zeros(batch.num_rows)
+        found["reward"] = as_rewards(found.get("reward", np.zeros(batch.num_rows)), where)
+        if label := _label(file, self._given.path, self._options):
+            found.setdefault("episode", np.full(batch.num_rows, label))
         if "episode" not in found:
             ended = found["terminated"] | found["truncated"]
             before = np.concatenate([[False], ended[:-1]])
@@ -462,42 +577,61 @@ class ParquetReader:
             found["/ended"] = ended
         return found
 
-    def _named(self, columns: Sequence[str], file: Path) -> tuple[dict[str, str], list[str]]:
-        """Column names by role, and columns without a role.
+    def _metadata(self, label: object, steps: int) -> dict[str, object]:
+        """The facts about an episode of that label; here, none."""
+        return {}
 
-        Raises:
-            ValueError: One is missing.
-        """
+    def _shaped(self, column: str, rows: np.ndarray) -> np.ndarray:
+        """Rows in the shape that the data set declares for a column; here, those of the file."""
+        return rows
+
+    def _named(self, columns: Iterable[str], file: Path) -> tuple[dict[str, str], list[str]]:
+        """Column names by role, and columns without a role."""
         found: dict[str, str] = {}
         for field in fields(self._options):
             wanted = getattr(self._options, field.name)
             matches = [name for name in columns if _has_role(name, wanted)]
             if not matches and field.name not in self._optional:
-                raise ValueError(
-                    f"{file}: expected a column {wanted!r}, got {', '.join(columns)}; name yours "
-                    f"in the option {field.name}"
-                )
+                self._refuse_column(field.name, wanted, columns, file)
             for name in matches:
-                rest = name[len(wanted) + 1 :].replace(".", "/")
+                rest = _nested(name)[len(wanted) + 1 :]
                 if not rest:
                     found[field.name] = name
                 elif field.name.endswith(("observation", "action")):
                     found[f"{field.name}/{rest}"] = name
         for name in columns:
-            first, _, rest = name.replace(".", "/").partition("/")
+            first, _, rest = _nested(name).partition("/")
             if first in _KEPT and rest:
                 found[f"{first}/{rest}"] = name
+        if (counter := self._counter(set(columns))) is not None:
+            found["/step"] = counter
+        self._rename(found)
         used = set(found.values())
         return found, [name for name in columns if name not in used]
 
+    def _refuse_column(
+        self, option: str, wanted: str, columns: Iterable[str], file: Path
+    ) -> NoReturn:
+        raise ValueError(
+            f"{file}: expected a column {wanted!r}, got {', '.join(columns)}; name yours in the "
+            f"option {option}"
+        )
+
+    def _counter(self, columns: set[str]) -> str | None:
+        """The column that counts the steps of an episode, as an export of Stepwell has it."""
+        return "step" if {"step", "stream", "is_first"} <= columns else None
+
+    def _rename(self, found: dict[str, str]) -> None:
+        """Change the roles of columns that the data set has other names for; here, none."""
+
+
+def _nested(name: str) -> str:
+    """The name with slashes between its parts, which other libraries separate by dots."""
+    return name if "/" in name else name.replace(".", "/")
+
 
 class _FinalObservations:
-    """The final observations in ``episodes.parquet``, which an export writes next to the steps.
-
-    Args:
-        modules: ``pyarrow`` and ``pyarrow.parquet``.
-        given: The data set; there may be no such file in it.
-    """
+    """The final observations in ``episodes.parquet``, which an export writes next to the steps."""
 
     def __init__(self, modules: tuple[Any, Any], given: GivenFiles) -> None:
         self._modules = modules
@@ -507,12 +641,9 @@ class _FinalObservations:
         self._read_ahead: list[tuple[object, _Rows]] = []
 
     def of(self, label: object, spec: Spec) -> _Rows:
-        """The final observation of an episode, [1, ...] by field name; empty where there is none.
-
-        Args:
-            label: The episode's value in the column ``episode``; later ones follow.
-            spec: The fields of its rows; other shapes and dtypes are not a final observation.
-        """
+        """The final observation of an episode, [1, ...] by field name; empty if there is none."""
+        # Labels come in the order of the column `episode`. Other shapes and dtypes than the Spec's
+        # are not a final observation.
         for found, rows in itertools.chain(self._read_ahead, self._rows):
             self._read_ahead = [(found, rows)]
             if found == label:
@@ -538,7 +669,11 @@ class _FinalObservations:
                     if batch.num_rows:
                         budget = self._given.budget(self._file)
                         (label,) = listed(batch.column("episode"), budget)
-                        rows = {n: array_rows(batch.column(n), n, budget)[0] for n in finals}
+                        try:
+                            rows = {n: array_rows(batch.column(n), n, budget)[0] for n in finals}
+                        except MissingValue:  # this episode has none
+                            yield label, {}
+                            continue
                         yield label, {name.removeprefix(_FINAL): rows[name] for name in finals}
             except arrow.ArrowException as error:
                 raise ValueError(
@@ -553,11 +688,7 @@ def _fields_of(rows: _Rows) -> _Rows:
 
 
 def _step_spec(columns: _Rows, where: str) -> Spec:
-    """The Spec of columns with a row for each step.
-
-    Raises:
-        ValueError: They make no Spec.
-    """
+    """The Spec of columns with a row for each step."""
     sample = {
         name: np.concatenate([rows[:1], rows[:1]]) if has_final_row(name) else rows[:1]
         for name, rows in columns.items()
@@ -566,11 +697,7 @@ def _step_spec(columns: _Rows, where: str) -> Spec:
 
 
 def _labels(values: list[object], column: str, where: str) -> np.ndarray:
-    """The labels of episodes, [T].
-
-    Raises:
-        ValueError: It is neither numbers nor short texts.
-    """
+    """The labels of episodes, [T]."""
     is_good = all(
         isinstance(value, bool | int | float)
         or (isinstance(value, str) and len(value) <= _MAX_LABEL)
@@ -586,12 +713,7 @@ def _labels(values: list[object], column: str, where: str) -> np.ndarray:
 
 
 def _split_batch(rows: _Rows, last: _Rows | None) -> Iterator[tuple[_Rows, bool]]:
-    """The rows of each episode, and True if they continue the one before.
-
-    Args:
-        rows: A batch.
-        last: The rows before it, of one episode.
-    """
+    """The rows of each episode of a batch, and True if they continue ``last``, of one episode."""
     labels = rows["episode"]
     borders = [0, *(np.nonzero(labels[1:] != labels[:-1])[0] + 1).tolist(), len(labels)]
     for start, stop in itertools.pairwise(borders):
@@ -605,10 +727,41 @@ def _split_batch(rows: _Rows, last: _Rows | None) -> Iterator[tuple[_Rows, bool]
 
 
 def _parquet_files(path: Path) -> list[Path]:
+    """The files of a data set, in order, but for those that pyarrow ignores, too."""
     if path.is_file():
         return [path]
+    if (path / "_delta_log").exists():
+        raise ValueError(
+            f"{path}: expected plain Parquet files, got a table of Delta Lake, whose log says "
+            f"which of them count; write it as plain files"
+        )
     folder = path / "data" if (path / "data").is_dir() else path
-    return sorted(folder.rglob("*.parquet"))
+    return in_order(
+        file
+        for file in folder.rglob("*.parquet")
+        if not any(part.startswith((".", "_")) for part in file.relative_to(folder).parts)
+    )
+
+
+def _leaves(schema: Any, file: Path) -> dict[str, tuple[int, ...]]:
+    try:
+        return leaves_of(schema)
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}; rename one") from error
+
+
+def _label(file: Path, path: Path, options: ParquetImport) -> str:
+    """The episode that a folder's name gives all rows in it, ``episode=3``; empty for none."""
+    if not path.is_dir():
+        return ""
+    named = [part for part in file.relative_to(path).parts[:-1] if "=" in part]
+    if named and not any(part.startswith(f"{options.episode}=") for part in named):
+        raise ValueError(
+            f"{file}: expected rows in their order, got them divided by {named[0]!r}, which says "
+            f"nothing of it; write them without partitions, or by episode (the option episode "
+            f"names the key)"
+        )
+    return "/".join(named)
 
 
 def _has_role(name: str, wanted: str) -> bool:
@@ -616,7 +769,9 @@ def _has_role(name: str, wanted: str) -> bool:
     return name == wanted or name.startswith((f"{wanted}/", f"{wanted}."))
 
 
-def _notes_of(names: Mapping[str, str], unread: Sequence[str], options: ParquetImport) -> list[str]:
+def _notes_of(
+    names: Mapping[str, str], unread: Sequence[str], options: ParquetImport, *, has_labels: bool
+) -> list[str]:
     notes = ["streams and metadata are not recorded: all episodes are of stream 0"]
     if "reward" not in names:
         notes.append(f"no column {options.reward!r}: rewards are 0")
@@ -624,42 +779,10 @@ def _notes_of(names: Mapping[str, str], unread: Sequence[str], options: ParquetI
         notes.append(f"no column {options.terminated!r}: no episode is terminated")
     if "truncated" not in names:
         notes.append(f"no column {options.truncated!r}: no episode is truncated")
-    if "episode" not in names:
+    if not has_labels:
         notes.append(
             f"no column {options.episode!r}: episodes begin behind terminated and truncated"
         )
     if unread:
         notes.append(f"not read: columns {', '.join(unread)}")
     return notes
-
-
-def as_flags(rows: np.ndarray, name: str, where: str) -> np.ndarray:
-    """Flags [T], bool, of booleans or of zeros and ones.
-
-    Raises:
-        ValueError: They are something else.
-    """
-    if rows.ndim == 2 and rows.shape[1] == 1:
-        rows = rows[:, 0]
-    if rows.ndim != 1 or not np.isin(rows, (0, 1)).all():
-        raise ValueError(
-            f"{where}: expected column {name!r} to hold true and false, or 0 and 1, got "
-            f"{rows.dtype} of shape {rows.shape}; name another column"
-        )
-    return rows.astype(np.bool_)
-
-
-def _as_rewards(rows: np.ndarray, where: str) -> np.ndarray:
-    """Rewards [T] as float64, exactly.
-
-    Raises:
-        ValueError: They do not fit.
-    """
-    if rows.ndim == 2 and rows.shape[1] == 1:
-        rows = rows[:, 0]
-    if rows.dtype.kind in "iu" and rows.size and abs(rows.astype(object)).max() > 2**53:
-        raise ValueError(
-            f"{where}: expected rewards that float64 holds exactly, got integers beyond 2**53; "
-            f"scale them"
-        )
-    return rows.astype(np.float64)

@@ -6,24 +6,32 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, Literal
 
 import numpy as np
 
-from stepwell.buffers.bridges.formats.file_columns import FileColumn
-from stepwell.buffers.bridges.formats.png import decoded_rows, encoded_rows, is_lossy
-from stepwell.buffers.given_files import MemoryBudget
-from stepwell.buffers.optional_libraries import load_library
-from stepwell.buffers.spec import Field
+from ...given_files import MemoryBudget, parse_object
+from ...optional_libraries import load_library
+from ...spec import Field
+from .file_columns import FileColumn
+from .png import decoded_rows, encoded_rows, is_lossy
 
 __all__ = [
     "SLICE_BYTES",
     "Images",
+    "MissingValue",
     "array_rows",
     "as_table",
+    "classes_of",
     "column_of",
+    "extensions_of",
+    "facts_of",
+    "has_value",
+    "leaf_array",
     "leaf_of",
+    "leaves_of",
     "listed",
     "load_arrow",
     "schema_of",
@@ -39,31 +47,13 @@ _MAX_DIMS: Final = 5  # of HuggingFace's arrays
 
 
 def load_arrow(wanted_for: str, install: str) -> tuple[ModuleType, ModuleType]:
-    """``pyarrow`` and ``pyarrow.parquet``.
-
-    Args:
-        wanted_for: The feature that needs them; begins the error message.
-        install: Arguments of ``pip install``.
-
-    Raises:
-        ImportError: They are not installed, or too old: before 16 a float16 cannot be written.
-    """
+    """``pyarrow`` and ``pyarrow.parquet``; before version 16 a float16 cannot be written."""
     arrow = load_library("pyarrow", wanted_for, install=install, at_least="16")
     return arrow, load_library("pyarrow.parquet", wanted_for, install=install)
 
 
 def column_of(name: str, field: Field, images: Images, *, stack: bool = False) -> FileColumn:
-    """The column of a field.
-
-    Args:
-        name: The column's name.
-        field: The field.
-        images: Encoding of pictures.
-        stack: Whole stacks of frames instead of single ones; they are not pictures.
-
-    Raises:
-        ValueError: Parquet has no such dtype, or a row has too many dimensions.
-    """
+    """The column of a field; whole stacks of frames are no pictures."""
     column = FileColumn.of(name, field, "Parquet table", stack=stack)
     if len(column.shape) > _MAX_DIMS:
         raise ValueError(
@@ -97,10 +87,17 @@ def as_table(arrow: Any, columns: Sequence[FileColumn], rows: Mapping[str, np.nd
     return arrow.table(arrays, schema=schema_of(arrow, columns))
 
 
-def schema_of(arrow: Any, columns: Sequence[FileColumn]) -> Any:
-    """The schema of a file, with the metadata for HuggingFace's `datasets`."""
+_OWN: Final = "stepwell"
+
+
+def schema_of(
+    arrow: Any, columns: Sequence[FileColumn], facts: Mapping[str, object] | None = None
+) -> Any:
+    """The schema of a file, with metadata for HuggingFace's `datasets` and facts for `facts_of`."""
     features = {column.name: _feature(column) for column in columns}
     texts = {"huggingface": json.dumps({"info": {"features": features}})}
+    if facts:
+        texts[_OWN] = json.dumps(facts)
     return arrow.schema([_arrow_field(arrow, column) for column in columns], metadata=texts)
 
 
@@ -168,66 +165,155 @@ def _array(arrow: Any, column: FileColumn, rows: np.ndarray) -> Any:
 
 
 def listed(array: Any, budget: MemoryBudget) -> list[Any]:
-    """The bytes or texts of an Arrow array.
-
-    Args:
-        array: One without chunks.
-        budget: The memory that is left for the values.
-
-    Raises:
-        ValueError: The memory is not enough.
-    """
+    """The bytes or texts of an Arrow array without chunks."""
     budget.take(array.nbytes + 64 * len(array))
     found: list[Any] = array.to_pylist()
     return found
 
 
+def facts_of(schema: Any, file: Path) -> dict[str, Any]:
+    """The facts about its rows that Stepwell wrote into a schema; empty for other files."""
+    text = (schema.metadata or {}).get(_OWN.encode())
+    return {} if text is None else parse_object(text, f"{file}: {_OWN!r} in its schema")
+
+
+def classes_of(schema: Any, file: Path) -> dict[str, list[str]]:
+    """The names of the classes of each column that HuggingFace's `datasets` calls a ClassLabel."""
+    text = (schema.metadata or {}).get(b"huggingface")
+    facts = {} if text is None else parse_object(text, f"{file}: 'huggingface' in its schema")
+    found: dict[str, list[str]] = {}
+
+    def add(name: str, feature: Any) -> None:
+        if not isinstance(feature, dict):
+            return
+        names = feature.get("names")
+        if feature.get("_type") == "ClassLabel":
+            if isinstance(names, list) and names and all(isinstance(each, str) for each in names):
+                found[name] = names
+        elif "_type" not in feature:
+            for key, part in feature.items():
+                add(f"{name}/{key}", part)
+
+    info = facts.get("info")
+    features = info.get("features") if isinstance(info, dict) else None
+    for name, feature in (features if isinstance(features, dict) else {}).items():
+        add(name, feature)
+    return found
+
+
+def leaves_of(schema: Any) -> dict[str, tuple[int, ...]]:
+    """The columns of a schema by name, as the places of their field and of fields in it."""
+    # A struct is a Dict of columns, as HuggingFace's `datasets` holds one: `observation/state`.
+    found: dict[str, tuple[int, ...]] = {}
+
+    def add(name: str, kind: Any, path: tuple[int, ...]) -> None:
+        if str(kind).startswith("struct<") and kind.num_fields and not _is_picture(kind):
+            for place in range(kind.num_fields):
+                part = kind.field(place)
+                add(f"{name}/{part.name}", part.type, (*path, place))
+        elif found.setdefault(name, path) != path:
+            raise ValueError(f"expected columns of different names, got two named {name!r}")
+
+    for place, name in enumerate(schema.names):
+        add(name, schema.field(place).type, (place,))
+    return found
+
+
+def extensions_of(schema: Any) -> dict[str, str]:
+    """The extension types that pyarrow does not know, by column: their stored values are read."""
+    key, known = b"ARROW:extension:name", b"datasets.features."
+    names = {field.name: (field.metadata or {}).get(key, known) for field in schema}
+    return {
+        column: name[:60].decode(errors="replace")
+        for column, name in names.items()
+        if not name.startswith(known)
+    }
+
+
+def leaf_array(batch: Any, path: tuple[int, ...]) -> Any:
+    """The values of one of `leaves_of`: null where the struct around it is."""
+    place, *inner = path
+    array = batch.column(place)
+    for place in inner:
+        array = array.flatten()[place]
+    return array
+
+
+def _is_picture(kind: Any) -> bool:
+    """True for what HuggingFace calls Image: a struct of a file's bytes and its path."""
+    if not str(kind).startswith("struct<"):
+        return False
+    types = {
+        kind.field(place).name: str(kind.field(place).type) for place in range(kind.num_fields)
+    }
+    return set(types) <= {"bytes", "path"} and types.get("bytes") in ("binary", "large_binary")
+
+
 def array_rows(array: Any, name: str, budget: MemoryBudget) -> tuple[np.ndarray, bool]:
-    """Rows [T, ...] of any Arrow array that holds numbers, in lists of equal lengths, or pictures.
-
-    Args:
-        array: One without chunks.
-        name: The column's, for error messages.
-        budget: The memory that is left for them.
-
-    Returns:
-        The rows, and whether they were pictures that lost something (JPEG).
-
-    Raises:
-        ValueError: It holds something else, rows of different shapes, or nulls.
-    """
+    """Rows [T, ...] of an Arrow array without chunks; True if they are lossy pictures (JPEG)."""
+    # It may hold numbers, in lists of equal lengths, or pictures.
     length = len(array)
+    if array.null_count:
+        raise MissingValue(name)
     if hasattr(array, "to_numpy_ndarray"):  # Arrow's tensor type
+        if array.storage.flatten().null_count:
+            raise MissingValue(name)
         return array.to_numpy_ndarray(), False
+    if getattr(array.type, "extension_name", "") == "arrow.bool8":
+        return array.storage.to_numpy(zero_copy_only=False) != 0, False
     if hasattr(array, "storage"):  # HuggingFace's type, where its `datasets` is loaded
         array = array.storage
     kind = str(array.type)
-    is_picture = kind.startswith("struct<") and "bytes: binary" in kind
-    if is_picture or kind in ("binary", "large_binary"):
-        files = array.field("bytes") if is_picture else array
+    if _is_picture(array.type) or kind in ("binary", "large_binary"):
+        files = array.field("bytes") if _is_picture(array.type) else array
         if files.null_count:
             raise ValueError(f"column {name!r}: expected pictures as bytes in it, got paths only")
         return _pictures(listed(files, budget), name, budget)
     shape: list[int] = []
     while "list" in str(array.type).partition("<")[0]:
         if array.null_count:
-            break
+            raise MissingValue(name)
         lengths = array.value_lengths() if hasattr(array, "value_lengths") else None
         size = array.type.list_size if lengths is None else _common_length(lengths.to_numpy(), name)
         shape.append(size)
         array = array.flatten()
-    if array.null_count:
-        raise ValueError(
-            f"column {name!r}: expected a value in each row, got none in {array.null_count:,} of "
-            f"{length:,}; fill or leave them out"
-        )
+    is_coded = str(array.type).startswith("dictionary<")
+    if array.null_count or (is_coded and array.dictionary.null_count):
+        raise MissingValue(name)
     rows = array.to_numpy(zero_copy_only=False)
     if rows.dtype.kind not in "biuf":
         raise ValueError(
-            f"column {name!r}: expected numbers, lists of numbers or pictures, got {kind}; leave "
-            f"the column out"
+            f"column {name!r}: expected numbers, lists of numbers or pictures, got {kind}; write "
+            f"it as numbers, name another column for it, or leave it out if it may be missing"
         )
     return rows.reshape(length, *shape), False
+
+
+class MissingValue(ValueError):
+    """A row of the named column holds no value, or a list with a gap."""
+
+    def __init__(self, name: str) -> None:
+        text = f"column {name!r}: expected a value in each row, got rows without one; fill them"
+        super().__init__(text, name)
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+def has_value(array: Any) -> np.ndarray:
+    """For each row of an Arrow array, whether it and all that is in it is there: [T], bool."""
+    found = np.asarray(array.is_valid())
+    if hasattr(array, "storage"):
+        array = array.storage
+    if str(array.type).startswith("dictionary<"):
+        array = array.dictionary_decode()
+        found = np.asarray(array.is_valid())
+    if "list" in str(array.type).partition("<")[0]:
+        import pyarrow.compute
+
+        rows = np.asarray(pyarrow.compute.list_parent_indices(array))
+        found[rows[~has_value(array.flatten())]] = False
+    return found
 
 
 def _pictures(files: list[bytes], name: str, budget: MemoryBudget) -> tuple[np.ndarray, bool]:
@@ -238,11 +324,7 @@ def _pictures(files: list[bytes], name: str, budget: MemoryBudget) -> tuple[np.n
 
 
 def _common_length(lengths: np.ndarray, name: str) -> int:
-    """The length of all lists.
-
-    Raises:
-        ValueError: They differ.
-    """
+    """The length of all lists."""
     if len(lengths) and (lengths != lengths[0]).any():
         other = lengths[lengths != lengths[0]][0]
         raise ValueError(

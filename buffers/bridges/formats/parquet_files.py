@@ -9,14 +9,14 @@ from typing import Any, BinaryIO, Final
 
 import numpy as np
 
-from stepwell.buffers.bridges.formats.file_columns import FileColumn
-from stepwell.buffers.bridges.formats.parquet_columns import (
+from ...given_files import GivenFiles, MemoryBudget
+from .file_columns import FileColumn
+from .parquet_columns import (
     SLICE_BYTES,
     as_table,
     leaf_of,
     schema_of,
 )
-from stepwell.buffers.given_files import GivenFiles, MemoryBudget
 
 __all__ = ["TableWriter", "batches_of", "open_file"]
 
@@ -25,14 +25,7 @@ _FIXED_BYTES: Final = 16
 
 
 class TableWriter:
-    """Writes rows into files of about a given size.
-
-    Args:
-        modules: ``pyarrow`` and ``pyarrow.parquet``.
-        columns: The columns of every file.
-        level: Compression level of zstd.
-        file_bytes: Approximate size of a file; row groups are not larger.
-    """
+    """Writes rows into files of about ``file_bytes``, whose row groups are not larger."""
 
     def __init__(
         self,
@@ -41,12 +34,13 @@ class TableWriter:
         *,
         level: int,
         file_bytes: int,
+        facts: Mapping[str, object] | None = None,
     ) -> None:
         self._arrow, self._parquet = modules
         self._columns = columns
         self._level = level
         self._group_bytes = min(2 * SLICE_BYTES, file_bytes)
-        self._schema = schema_of(self._arrow, columns)
+        self._schema = schema_of(self._arrow, columns, facts)
         self._file: BinaryIO | None = None
         self._writer: Any = None
         self._waiting: list[Any] = []
@@ -72,12 +66,7 @@ class TableWriter:
         )
 
     def write(self, rows: Mapping[str, np.ndarray], *, together: bool = False) -> None:
-        """Write rows [T, ...] by column name.
-
-        Args:
-            rows: The same number of rows for each column.
-            together: Write them as one row group; else rows are collected into larger groups.
-        """
+        """Write rows [T, ...] by column name, ``together`` as one row group, else collected."""
         table = as_table(self._arrow, self._columns, rows)
         if not table.num_rows:
             return
@@ -118,16 +107,7 @@ class TableWriter:
 
 
 def open_file(modules: tuple[Any, Any], given: GivenFiles, file: Path) -> Any:
-    """A `pyarrow.parquet.ParquetFile`, whose rows `batches_of` gives.
-
-    Args:
-        modules: ``pyarrow`` and ``pyarrow.parquet``.
-        given: The data set that it is of.
-        file: The file.
-
-    Raises:
-        ValueError: It is not a Parquet file, or damaged, or a row group is too large.
-    """
+    """A `pyarrow.parquet.ParquetFile`, whose rows `batches_of` gives."""
     arrow, parquet = modules
     given.file(file)
     try:
@@ -146,16 +126,8 @@ def open_file(modules: tuple[Any, Any], given: GivenFiles, file: Path) -> Any:
 def batches_of(
     opened: Any, given: GivenFiles, rows: int, columns: list[str] | None = None
 ) -> Iterator[Any]:
-    """Iterate over the rows of a file that `open_file` opened, in batches of a given size.
-
-    A value that a row group stores once may be repeated in each of its rows.
-
-    Args:
-        opened: The file.
-        given: The data set that it is of.
-        rows: Rows of a batch, at most.
-        columns: Names of those to read, which have no dots; None for all.
-    """
+    """Iterate over the rows of a file of `open_file`, in batches; column names have no dots."""
+    # A value that a row group stores once may be repeated in each of its rows.
     metadata, largest = opened.metadata, 1
     for number in range(metadata.num_row_groups):
         for chunk in _chunks(metadata.row_group(number)):
@@ -166,11 +138,7 @@ def batches_of(
 
 
 def _check_groups(metadata: Any, budget: MemoryBudget) -> None:
-    """Raise for a file whose row groups take more memory than an episode may.
-
-    Raises:
-        ValueError: There is such a group, or a column of long rows of bytes.
-    """
+    """Raise for a file whose row groups take more memory than an episode may."""
     largest = 0
     leaves = [metadata.schema.column(place) for place in range(metadata.num_columns)]
     for number in range(metadata.num_row_groups):

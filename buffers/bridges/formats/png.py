@@ -9,8 +9,8 @@ from typing import Final, Literal
 
 import numpy as np
 
-from stepwell.buffers.given_files import MemoryBudget
-from stepwell.buffers.spec import Field
+from ...given_files import MemoryBudget
+from ...spec import Field
 
 __all__ = [
     "Axes",
@@ -39,14 +39,7 @@ _LEVEL: Final = 3  # of 9; four times faster than 9 on frames of games, and a te
 
 
 def picture_axes(field: Field) -> Axes | None:
-    """The axes of a field whose rows are pictures that PNG can hold exactly; None for other fields.
-
-    Example:
-        >>> picture_axes(Field("observation", "uint8", (84, 84), "zstd"))
-        'hw'
-        >>> picture_axes(Field("observation", "uint8", (7, 7, 3), "zstd")) is None
-        True
-    """
+    """The axes of a field whose rows are pictures that PNG can hold exactly; else None."""
     shape = field.shape
     if field.dtype != "uint8":
         return None
@@ -60,20 +53,7 @@ def picture_axes(field: Field) -> Axes | None:
 
 
 def encoded_rows(rows: np.ndarray, axes: Axes) -> list[bytes]:
-    """Each row as a PNG file.
-
-    Args:
-        rows: [T, ...] uint8, with the axes that `picture_axes` returned.
-        axes: Axes of a picture.
-
-    Returns:
-        T files. RGB is RGB in them, and one channel is gray.
-
-    Example:
-        >>> rows = np.arange(512, dtype=np.uint8).reshape(2, 16, 16)
-        >>> np.array_equal(decoded_rows(encoded_rows(rows, "hw"), (16, 16), "hw"), rows)
-        True
-    """
+    """Each row of [T, ...] uint8 as a PNG file: RGB is RGB in it, and one channel is gray."""
     import cv2  # imported on first use
 
     files: list[bytes] = []
@@ -92,20 +72,8 @@ def decoded_rows(
     axes: Axes = "hwc",
     budget: MemoryBudget | None = None,
 ) -> np.ndarray:
-    """Decode the rows of `encoded_rows`, or foreign pictures.
-
-    Args:
-        files: T PNG files, or JPEG files.
-        shape: Shape of a row; None: H W in gray, else H W C.
-        axes: Axes of a picture; unused without a shape.
-        budget: Memory that is left for them; the size of each is read from its header.
-
-    Returns:
-        [T, ...] uint8 or uint16.
-
-    Raises:
-        ValueError: One is not a picture, or of another size, or there is no memory for it.
-    """
+    """Rows [T, ...] uint8 or uint16 of PNG or JPEG files; H W if gray, else H W C, by default."""
+    # The size of each is read from its header, before memory is taken for it.
     import cv2  # imported on first use
 
     rows: list[np.ndarray] = []
@@ -145,12 +113,7 @@ def is_picture(file: bytes) -> bool:
 
 
 def picture_bytes(file: bytes) -> int:
-    """Bytes of a decoded picture, from its header; for other data its own size.
-
-    Example:
-        >>> picture_bytes(encoded_rows(np.zeros((1, 16, 20, 3), np.uint8), "hwc")[0])
-        960
-    """
+    """Bytes of a decoded picture, from its header; for other data its own size."""
     if file[:8] == _PNG and len(file) >= 26:
         width, height, depth, color = struct.unpack_from(">IIBB", file, 16)
         return int(width * height * ((depth + 7) // 8) * _CHANNELS.get(color, 4))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,10 +13,27 @@ from typing import Any, BinaryIO, Final
 
 import numpy as np
 
-from stepwell.buffers.bridges.formats.file_columns import Encoding, FileColumn
-from stepwell.buffers.bridges.formats.format import Format, Reader, Source, Writer
-from stepwell.buffers.bridges.formats.png import decoded_rows, encoded_rows
-from stepwell.buffers.bridges.formats.tfrecord import (
+from ...episode import RUN_FACTS, End, Episode
+from ...given_files import GivenFiles, MemoryBudget, in_order
+from ...json_values import mapping, parse, whole
+from ...spec import Field, Spec, kind_of
+from ...step_columns import has_final_row, inferred_spec, joined
+from ..rlds_steps import episode_metadata, step_arrays
+from .file_columns import (
+    Encoding,
+    FileColumn,
+    as_flags,
+    as_rewards,
+    as_values,
+    check_classes,
+    declared_spaces,
+    laid_out_as,
+    newest_spaces,
+    sessions_of,
+)
+from .format import Format, Reader, Source, Writer
+from .png import decoded_rows, encoded_rows
+from .tfrecord import (
     Value,
     decoded,
     encoded,
@@ -23,11 +41,6 @@ from stepwell.buffers.bridges.formats.tfrecord import (
     read_records,
     write_record,
 )
-from stepwell.buffers.bridges.rlds_steps import episode_metadata, step_arrays
-from stepwell.buffers.episode import End, Episode
-from stepwell.buffers.given_files import GivenFiles, MemoryBudget
-from stepwell.buffers.spec import Field, kind_of
-from stepwell.buffers.step_columns import has_final_row, inferred_spec, joined
 
 __all__ = [
     "RldsExport",
@@ -70,14 +83,13 @@ class RldsImport:
 
 
 class RldsFormat(Format):
-    """TFRecord files, ``features.json`` and ``dataset_info.json``: an example for each episode.
+    """TFRecord files, ``features.json`` and ``dataset_info.json``: an example for each episode."""
 
-    An episode of T env steps has T + 1 ``steps``: ``observation``, the ``action`` chosen from it,
-    the ``reward`` and ``discount`` that followed it, ``is_first``, ``is_last`` and
-    ``is_terminal``; ``info/name`` came with the observation, ``extra/name`` with the action. The
-    last step holds the *final* observation; its action, reward and discount are 0 and unused.
-    ``episode_metadata`` has the stream, how the episode ended, and its metadata as JSON.
-    """
+    # An episode of T env steps has T + 1 `steps`: `observation`, the `action` chosen from it, the
+    # `reward` and `discount` that followed it, `is_first`, `is_last` and `is_terminal`; `info/name`
+    # came with the observation, `extra/name` with the action. The last step holds the *final*
+    # observation; its action, reward and discount are 0 and unused. `episode_metadata` has the
+    # stream, how the episode ended, and its metadata as JSON.
 
     name = "rlds"
     about = "RLDS episodes of steps as TFDS reads them; needs no TensorFlow"
@@ -144,6 +156,8 @@ class _RldsWriter:
         self._folder = path
         features = [*self._features.values(), *_EPISODE_FEATURES.values()]
         self._put("features.json", features_json(features))
+        if spaces := newest_spaces(self._source.sessions):
+            self._put(_OWN_FACTS, {"stepwell": spaces})
         self._open()
 
     def write(self, episode: Episode) -> None:
@@ -201,6 +215,8 @@ class _RldsWriter:
         (self._folder / name).write_text(text, encoding="utf-8")
 
 
+_OWN_FACTS: Final = "metadata.json"
+"""The file for facts that TFDS does not check."""
 _ENCODINGS: Final[Mapping[str, Encoding]] = {"none": "array", "bytes": "raw", "zlib": "zlib"}
 """Encodings of tensors by TFDS's words."""
 _PACKAGE: Final = "tensorflow_datasets.core.features"
@@ -220,16 +236,7 @@ _ARRAY_DTYPES: Final = ("uint32", "uint64")
 
 
 def feature_of(name: str, field: Field, *, stack: bool = False) -> FileColumn:
-    """The feature of a field, encoded exactly.
-
-    Args:
-        name: Its path, such as ``steps/observation/image``.
-        field: The field.
-        stack: Whole stacks of frames instead of single ones.
-
-    Raises:
-        ValueError: TFDS has no such dtype.
-    """
+    """The feature of a field, encoded exactly, under a path such as ``steps/observation/image``."""
     column = FileColumn.of(name, field, "TFDS data set", stack=stack)
     size, dtype = column.row_bytes, field.numpy_dtype
     if column.axes == "hwc":
@@ -260,17 +267,7 @@ def encode_feature(column: FileColumn, rows: np.ndarray) -> Value:
 def decode_feature(
     column: FileColumn, value: Value | None, count: int, budget: MemoryBudget | None = None
 ) -> np.ndarray:
-    """The rows [count, ...] that a list of an Example holds.
-
-    Args:
-        column: Their feature.
-        value: The list.
-        count: Number of rows.
-        budget: Memory that is left for them; None for any.
-
-    Raises:
-        ValueError: It holds something else, or more than there is memory for.
-    """
+    """The rows [count, ...] that a list of an Example holds; any memory without a budget."""
     shape, dtype = column.shape, np.dtype(column.dtype)
     budget = budget or MemoryBudget(column.name, 1 << 62)
     budget.take(count * column.row_bytes)
@@ -279,12 +276,12 @@ def decode_feature(
             return np.array([part.decode() for part in _bytes(value)], np.str_)
         if column.encoding in ("png", "jpeg"):
             pictures = decoded_rows(_bytes(value), None if -1 in shape else shape, budget=budget)
-            return pictures.astype(dtype, copy=False)
+            return as_values(pictures, dtype, column.name)
         if column.encoding == "array":
             flat = np.zeros(0) if value is None or isinstance(value, list) else value
             if dtype == np.uint64:
                 flat = flat.astype(np.int64).view(np.uint64)
-            return flat.astype(dtype).reshape(count, *shape)
+            return as_values(flat, dtype, column.name).reshape(count, *shape)
         parts = _bytes(value)
         if column.encoding == "zlib":
             parts = [_inflated(column, part, budget) for part in parts]
@@ -298,11 +295,7 @@ def decode_feature(
 
 
 def _inflated(column: FileColumn, part: bytes, budget: MemoryBudget) -> bytes:
-    """Decompress a value that is not longer than its feature allows.
-
-    Raises:
-        ValueError: It is.
-    """
+    """Decompress a value that is not longer than its feature allows."""
     is_unknown = -1 in column.shape
     size = budget.left if is_unknown else column.row_bytes
     unpacker = zlib.decompressobj()
@@ -328,11 +321,7 @@ def _feature_json(column: FileColumn) -> dict[str, Any]:
 
 
 def features_json(features: Iterable[FileColumn]) -> dict[str, Any]:
-    """The content of ``features.json``, for features whose paths begin with ``steps`` or do not.
-
-    Raises:
-        ValueError: One lies within another.
-    """
+    """The content of ``features.json``, for features whose paths begin with ``steps`` or do not."""
     tree: dict[str, Any] = {}
     for feature in features:
         *path, last = feature.name.split("/")
@@ -350,15 +339,16 @@ def features_json(features: Iterable[FileColumn]) -> dict[str, Any]:
     return _node(tree)
 
 
-def read_features(node: Mapping[str, Any]) -> tuple[dict[str, FileColumn], list[str]]:
-    """The features in ``features.json`` by path, and the unsupported ones.
-
-    Raises:
-        KeyError: The file is malformed.
-    """
+def read_features(
+    node: Mapping[str, Any], *, texts: bool = False
+) -> tuple[dict[str, FileColumn], list[str]]:
+    """The features in ``features.json`` by path, and the unsupported ones."""
     found: dict[str, FileColumn] = {}
     unknown: list[str] = []
     _read(node, "", found, unknown)
+    if not texts:
+        unknown += [name for name, feature in found.items() if feature.encoding == "text"]
+        found = {name: feature for name, feature in found.items() if name not in unknown}
     return found, unknown
 
 
@@ -387,21 +377,26 @@ def _read(
         if "tensor" not in node:
             encoding = "jpeg" if facts.get("encodingFormat") == "jpeg" else "png"
         dtype = facts.get("dtype") or "uint8"
+        if dtype in ("string", "object") and not shape and encoding == "array":
+            found[name] = FileColumn(name, "str", (), "text")
+            return
+        # The file is untrusted: numpy must accept these axes, and their sizes as int64.
         is_known = dtype in _DTYPES and len(shape) <= 32 and all(-1 <= n < 2**40 for n in shape)
         if encoding is None or not is_known:
             unknown.append(name)
         else:
             found[name] = FileColumn(name, dtype, shape, encoding)
+    elif "text" in node:
+        found[name] = FileColumn(name, "str", (), "text")
+    elif "classLabel" in node:
+        classes = int(node["classLabel"].get("numClasses", 0))
+        found[name] = FileColumn(name, "int64", classes=min(max(0, classes), _MOST_CLASSES))
     else:
         unknown.append(name)
 
 
 def _bytes(value: Value | None) -> list[bytes]:
-    """A list of bytes.
-
-    Raises:
-        ValueError: It is a list of numbers.
-    """
+    """A list of bytes."""
     if value is None or not isinstance(value, list):
         if value is not None and len(value):
             raise ValueError("expected bytes, got numbers")
@@ -412,6 +407,9 @@ def _bytes(value: Value | None) -> list[bytes]:
 _NAME: Final = re.compile(r"[\w.-]+")
 _STEPS: Final = "steps/"
 _ABOUT: Final = "episode_metadata/"
+_MOST_CLASSES: Final = 2**31
+_MOST_VALUES: Final = 1000
+_MOST_CHARACTERS: Final = 10_000
 _FLAGS: Final = ("is_first", "is_last", "is_terminal")
 _PARTS: Final = ("observation", "action", "reward", "info", "extra")
 _EPISODE_FEATURES: Final = {
@@ -422,12 +420,7 @@ _EPISODE_FEATURES: Final = {
 
 
 def dataset_info(given: GivenFiles) -> dict[str, Any]:
-    """Read ``dataset_info.json``, and ``features.json`` under "features".
-
-    Raises:
-        FileNotFoundError: There is no folder.
-        ValueError: It is not a data set of TFDS in TFRecord files.
-    """
+    """Read ``dataset_info.json``, and ``features.json`` under "features"."""
     path = given.path
     if not path.is_dir():
         raise FileNotFoundError(f"{path}: expected a folder of a TFDS data set, got none")
@@ -454,29 +447,39 @@ def dataset_info(given: GivenFiles) -> dict[str, Any]:
 
 
 class _RldsReader:
-    """Reads a foreign data set.
-
-    Args:
-        given: The folder.
-        info: The result of `dataset_info`.
-        options: Options of the import.
-
-    Raises:
-        ValueError: It lacks steps with observations, actions, rewards and flags.
-    """
+    """Reads a foreign data set, described by what `dataset_info` returned."""
 
     def __init__(self, given: GivenFiles, info: Mapping[str, Any], options: RldsImport) -> None:
         self._given = given
         self._path = path = given.path
         self._files, self.episodes = _files(given, info, options.split)
-        found, unknown = read_features(info["features"])
+        found, unknown = read_features(info["features"], texts=True)
+        # As Stepwell writes it, an episode's metadata say all that its steps do not.
+        self._is_own = {feature.name for feature in _EPISODE_FEATURES.values()} <= set(found)
         self._features = {
             name.removeprefix(_STEPS): feature
             for name, feature in found.items()
-            if name.startswith(_STEPS) and kind_of(name.removeprefix(_STEPS)) in _PARTS + _FLAGS
+            if feature.encoding != "text" and _is_part(name)
         }
-        used = {feature.name for feature in self._features.values()}
-        self._unread = [*(name for name in found if name not in used), *unknown]
+        for name, feature in found.items():
+            is_more = name.startswith(_STEPS) and not _is_part(name) and -1 not in feature.shape
+            if is_more and feature.encoding != "text" and not self._is_known(name):
+                self._features.setdefault(_more_name(name), feature)
+        self._texts = {
+            name.removeprefix(_STEPS): feature
+            for name, feature in found.items()
+            if name.startswith(_STEPS) and feature.encoding == "text"
+        }
+        self._about = {
+            name.removeprefix(_ABOUT): feature
+            for name, feature in found.items()
+            if name.startswith(_ABOUT) and _is_short(feature)
+        }
+        kept = [*self._features.values(), *self._texts.values(), *self._about.values()]
+        used = {feature.name for feature in kept}
+        is_left = [name for name in found if name not in used and not self._is_known(name)]
+        self._unread = [*is_left, *unknown]
+        self._changing: set[str] = set()
         kinds = set(map(kind_of, self._features))
         missing = [name for name in (*_PARTS[:3], "is_last") if name not in kinds]
         if missing:
@@ -489,27 +492,43 @@ class _RldsReader:
         first = next(iter(_examples(given, self._files, self.episodes)), None)
         if first is None:
             raise ValueError(f"{path}: expected at least one episode, got none")
-        self.spec = self._episode(*first).spec
+        self._like: Spec | None = None
+        self.spec, known = self._declared(self._episode(*first).spec)
+        self._like = self.spec
         self._lost = 0
-        self.sessions: Sequence[Mapping[str, object]] = ()
+        self.sessions = sessions_of("rlds", known)
         self.steps: int | None = None
+
+    def _declared(self, spec: Spec) -> tuple[Spec, Mapping[str, object]]:
+        """The classes of actions and observations, and the spaces of an export of Stepwell."""
+        file, recorded = self._path / _OWN_FACTS, None
+        if self._is_own and file.exists():
+            recorded = mapping(self._given.read_json(file).get("stepwell", {}), f"{file}: stepwell")
+        classes = {
+            name: self._names_of(feature) or feature.classes
+            for name, feature in self._features.items()
+            if feature.classes
+        }
+        return declared_spaces(spec, classes, (recorded or {}).get("spaces"))
 
     @property
     def notes(self) -> Sequence[str]:
         """Facts that the data set does not hold, one clause each."""
+        found = [] if self._is_own else ["streams are not recorded: all episodes are of stream 0"]
         lossy = [name for name, f in self._features.items() if f.encoding == "jpeg"]
-        jpeg = [f"{', '.join(lossy)}: JPEG, which is lossy"] if lossy else []
-        unread = [f"not read: {', '.join(self._unread)}"] if self._unread else []
-        lost = [
-            f"{self._lost:,} episodes have a reward in their last step, which RLDS does not define "
-            f"and which was left out"
-        ]
-        return (
-            "streams and metadata are not recorded: all episodes are of stream 0",
-            *jpeg,
-            *unread,
-            *(lost if self._lost else []),
-        )
+        if lossy:
+            found.append(f"{', '.join(lossy)}: JPEG, which is lossy")
+        if self._unread:
+            found.append(f"not read: {', '.join(self._unread)}")
+        if self._changing:
+            changing = ", ".join(sorted(self._changing))
+            found.append(f"not read where it is not one text an episode: {changing}")
+        if self._lost:
+            found.append(
+                f"{self._lost:,} episodes have a reward in their last step, which RLDS does not "
+                f"define and which was left out"
+            )
+        return found
 
     def __iter__(self) -> Iterator[Episode]:
         """The episodes, in the order of the files."""
@@ -533,14 +552,17 @@ class _RldsReader:
             name: decode_feature(f, values.get(f.name), count, budget)
             for name, f in self._features.items()
         }
+        where = f"{self._path}: episode {number}"
         flags = {
-            name: rows.pop(name, np.zeros(count, np.bool_)).astype(np.bool_) for name in _FLAGS
+            name: as_flags(rows.pop(name, np.zeros(count, np.bool_)), name, where)
+            for name in _FLAGS
         }
         if flags["is_last"][:-1].any() or flags["is_terminal"][:-1].any():
             raise ValueError(
                 f"{self._path}: expected is_last and is_terminal in the last step alone, got one "
                 f"before it in episode {number}; this is not an RLDS data set"
             )
+        rows["reward"] = as_rewards(rows["reward"], where)
         self._lost += bool(rows["reward"][-1])
         end = End.NONE
         if flags["is_last"][-1]:
@@ -548,17 +570,82 @@ class _RldsReader:
         if count == 1:
             end = End.NONE  # without a step it cannot have ended
         columns = {name: part if has_final_row(name) else part[:-1] for name, part in rows.items()}
-        columns["reward"] = columns["reward"].astype(np.float64)
-        spec = inferred_spec(columns, f"{self._path}: episode {number}")
-        return Episode(spec, number, 0, 0, end, joined(spec, columns), {})
+        for name, feature in self._features.items():
+            if feature.classes and name in columns:
+                check_classes(columns[name], feature.classes, feature.name, where)
+        spec = laid_out_as(self._like, inferred_spec(columns, where))
+        facts = self._metadata(values, count, budget)
+        stream = 0
+        if self._is_own:
+            stream = whole(facts["stream"], f"{where}: stream", 0, _MOST_CLASSES)
+            if count > 1:
+                end &= End.NONE if facts["cut"] else ~End.TRUNCATED
+                end |= End.TRUNCATED if facts["truncated"] else End.NONE
+            try:
+                facts = parse(str(facts["metadata"]).encode())
+            except ValueError as error:
+                raise ValueError(f"{where}: metadata: {error}; fetch the data set again") from error
+        known = {
+            (f"{_ABOUT}{name}" if name in RUN_FACTS and not self._is_own else name): fact
+            for name, fact in facts.items()
+            if not (self._is_own and name in RUN_FACTS)
+        }
+        return Episode(spec, number, stream, 0, end, joined(spec, columns), known)
+
+    def _metadata(
+        self, values: Mapping[str, Value], count: int, budget: MemoryBudget
+    ) -> dict[str, object]:
+        """An episode's metadata in the file, and the texts that all of its steps share."""
+        found: dict[str, object] = {}
+        for name, feature in self._about.items():
+            value: Any = decode_feature(feature, values.get(feature.name), 1, budget)[0].tolist()
+            is_finite = feature.encoding == "text" or np.isfinite(value).all()
+            if is_finite and (self._is_own or len(str(value)) <= _MOST_CHARACTERS):
+                found[name] = value
+        for name, feature in self._texts.items():
+            texts = set(_bytes(values.get(feature.name)))
+            try:
+                (text,) = (each.decode() for each in texts)
+            except ValueError:  # several, or no text
+                self._changing.add(name)
+            else:
+                if len(text) <= _MOST_CHARACTERS:
+                    found.setdefault(name, text)
+        return found
+
+    def _is_known(self, name: str) -> bool:
+        """True for a feature that follows from the others, as Stepwell writes it."""
+        return self._is_own and name == f"{_STEPS}discount"
+
+    def _names_of(self, feature: FileColumn) -> list[str]:
+        """The names of a feature's classes, from TFDS's file; empty if there is none that fits."""
+        file = self._path / f"{feature.name.replace('/', '-')}.labels.txt"
+        if not file.exists():
+            return []
+        names = self._given.read_bytes(file).decode(errors="replace").split("\n")
+        names = names[:-1] if names[-1] == "" else names
+        return names if len(names) == feature.classes else []
+
+
+def _is_part(name: str) -> bool:
+    """True for a feature of steps that RLDS defines, or Stepwell writes."""
+    return name.startswith(_STEPS) and kind_of(name.removeprefix(_STEPS)) in _PARTS + _FLAGS
+
+
+def _more_name(name: str) -> str:
+    """The field of another feature of steps: ``extra/discount``, or ``info/`` and its name."""
+    name = name.removeprefix(_STEPS)
+    return f"{'extra' if name == 'discount' else 'info'}/{name}"
+
+
+def _is_short(feature: FileColumn) -> bool:
+    """True for a text, a number or a few."""
+    is_few = -1 not in feature.shape and math.prod(feature.shape) <= _MOST_VALUES
+    return feature.encoding in ("text", "array") and is_few
 
 
 def _files(given: GivenFiles, info: Mapping[str, Any], split: str) -> tuple[list[Path], int]:
-    """The files of a split, and its episodes.
-
-    Raises:
-        ValueError: There is no such split, or files are missing.
-    """
+    """The files of a split, and its episodes."""
     path = given.path
     splits = {str(each["name"]): each for each in info["splits"]}
     if split not in splits:
@@ -568,7 +655,7 @@ def _files(given: GivenFiles, info: Mapping[str, Any], split: str) -> tuple[list
         )
     lengths = [int(length) for length in splits[split].get("shardLengths", [])]
     prefix = f"{info['name']}-{split}.tfrecord"  # the split may be a pattern
-    files = sorted(file for file in path.iterdir() if file.name.startswith(prefix))
+    files = in_order(file for file in path.iterdir() if file.name.startswith(prefix))
     if len(files) != len(lengths) or not files:
         raise ValueError(
             f"{path}: expected {len(lengths)} files named {info['name']}-{split}.tfrecord-*, got "
@@ -580,11 +667,7 @@ def _files(given: GivenFiles, info: Mapping[str, Any], split: str) -> tuple[list
 def _examples(
     given: GivenFiles, files: Sequence[Path], expected: int | None
 ) -> Iterator[tuple[int, dict[str, Value], MemoryBudget]]:
-    """Each episode's number and lists, and the memory that is left for their content.
-
-    Raises:
-        ValueError: The number of records is not as expected.
-    """
+    """Each episode's number and lists, and the memory that is left for their content."""
     number = 0
     for file in files:
         for record in read_records(given.file(file)):

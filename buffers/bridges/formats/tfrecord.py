@@ -9,8 +9,8 @@ from typing import Any, BinaryIO, Final, TypeAlias
 
 import numpy as np
 
-from stepwell.buffers.given_files import MemoryBudget
-from stepwell.buffers.optional_libraries import load_library
+from ...given_files import MemoryBudget
+from ...optional_libraries import load_library
 
 __all__ = [
     "Value",
@@ -28,11 +28,7 @@ _FOOT: Final = struct.Struct("<I")
 
 
 def load_crc32c() -> Any:
-    """Return a function that computes the CRC-32C of bytes.
-
-    Raises:
-        ImportError: ``google-crc32c`` is not installed.
-    """
+    """Return a function that computes the CRC-32C of bytes."""
     library = load_library(
         "google_crc32c", "format rlds", install="'stepwell[rlds]'", package="google-crc32c"
     )
@@ -40,12 +36,7 @@ def load_crc32c() -> Any:
 
 
 def masked_crc32c(data: bytes) -> int:
-    """The checksum of TFRecord files.
-
-    Example:
-        >>> hex(masked_crc32c(b"123456789"))
-        '0xc78ab0e5'
-    """
+    """The checksum of TFRecord files."""
     crc: int = load_crc32c()(data)
     return ((crc >> 15 | crc << 17) + _MASK) & 0xFFFFFFFF
 
@@ -59,11 +50,7 @@ def write_record(file: BinaryIO, record: bytes) -> None:
 
 
 def read_records(path: Path) -> Iterator[bytes]:
-    """All records of a file.
-
-    Raises:
-        ValueError: It is not a TFRecord file, or damaged.
-    """
+    """All records of a file."""
     with path.open("rb") as file:
         size = path.stat().st_size
         while head := file.read(_HEAD.size):
@@ -188,11 +175,7 @@ def _varints(values: np.ndarray) -> bytes:
 
 
 def _read_varints(data: memoryview) -> np.ndarray:
-    """The integers that `_varints` wrote, [n] int64.
-
-    Raises:
-        IndexError: They break off.
-    """
+    """The integers that `_varints` wrote, [n] int64."""
     values = np.frombuffer(data, np.uint8)
     ends = np.nonzero(values < 128)[0] + 1
     if len(values) and (not len(ends) or ends[-1] != len(values)):
@@ -226,11 +209,7 @@ def _list(feature: memoryview, budget: MemoryBudget) -> Value:
 
 
 def _fields(message: memoryview, wanted: int) -> Iterator[memoryview]:
-    """The bytes of each field of that number.
-
-    Raises:
-        IndexError: The message breaks off.
-    """
+    """The bytes of each field of that number."""
     place = 0
     while place < len(message):
         tag, place = _read_varint(message, place)

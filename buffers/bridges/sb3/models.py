@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import time
 from collections import deque
@@ -12,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium import spaces
 
-from stepwell.buffers.optional_libraries import load_library
-from stepwell.buffers.sampling.tensors import ToTensors
-from stepwell.buffers.whole_numbers import whole_number
+from ...optional_libraries import load_library
+from ...sampling.tensors import ToTensors
+from ...whole_numbers import whole_number
 
 __all__ = [
     "ActionForm",
@@ -33,15 +34,7 @@ _NEEDS_STATE = ("lstm_actor", "lstm_critic")
 
 
 def load_sb3(part: str, wanted_for: str) -> ModuleType:
-    """A module of Stable-Baselines3.
-
-    Args:
-        part: Its dotted name behind ``stable_baselines3``.
-        wanted_for: The feature that needs it.
-
-    Raises:
-        ImportError: It is not installed, or older than 2.9.
-    """
+    """The module of that name behind ``stable_baselines3``, 2.9 or newer."""
     return load_library(
         f"stable_baselines3.{part}",
         wanted_for,
@@ -52,11 +45,7 @@ def load_sb3(part: str, wanted_for: str) -> ModuleType:
 
 
 def is_on_policy(model: Any, wanted_for: str) -> bool:
-    """True if a model learns from rollouts (PPO, A2C), False if from a replay.
-
-    Raises:
-        TypeError: It is not a model of Stable-Baselines3, or one with a recurrent state.
-    """
+    """True if a model learns from rollouts (PPO, A2C), False if from a replay."""
     on_policy = load_sb3("common.on_policy_algorithm", wanted_for).OnPolicyAlgorithm
     off_policy = load_sb3("common.off_policy_algorithm", wanted_for).OffPolicyAlgorithm
     if not isinstance(model, (on_policy, off_policy)):
@@ -69,7 +58,18 @@ def is_on_policy(model: Any, wanted_for: str) -> bool:
             f"{wanted_for}: expected a model without a recurrent state, got "
             f"{type(model).__name__}; train one with a recurrent policy by its own learn()"
         )
+    if any(_takes_masks(part.predict) for part in (model, model.policy)):
+        raise TypeError(
+            f"{wanted_for}: expected a model that chooses from all actions, got "
+            f"{type(model).__name__}, which needs a mask of the valid ones at each step; train it "
+            f"by its own learn(), or give a Collector a function of the observation that knows the "
+            f"mask and calls its predict(observation, action_masks=mask)"
+        )
     return isinstance(model, on_policy)
+
+
+def _takes_masks(predict: Any) -> bool:
+    return "action_masks" in inspect.signature(predict).parameters
 
 
 def check_on_policy(model: Any, wanted_for: str) -> None:
@@ -93,12 +93,7 @@ def check_not_normalised(model: Any, wanted_for: str) -> None:
 
 
 def check_off_policy(model: Any, wanted_for: str) -> None:
-    """Raise unless the model learns from a replay buffer that can be replaced.
-
-    Raises:
-        TypeError: It learns from rollouts, or with hindsight.
-        ValueError: It was made with ``optimize_memory_usage``.
-    """
+    """Raise unless the model learns from a replay buffer that can be replaced."""
     if is_on_policy(model, wanted_for):
         raise TypeError(
             f"{wanted_for}: expected a model that learns from a replay, such as DQN or SAC, got "
@@ -120,13 +115,9 @@ def check_off_policy(model: Any, wanted_for: str) -> None:
 
 
 class DeviceTensors:
-    """Turns arrays, and dicts of them, into tensors; on the CPU they share the arrays' memory.
+    """Turns arrays, and dicts of them, into tensors; on the CPU they share the arrays' memory."""
 
-    That is what `ToTensors` does for batches of any form, in a tenth of the time.
-
-    Args:
-        device: The model's device.
-    """
+    # That is what `ToTensors` does for batches of any form, in a tenth of the time.
 
     def __init__(self, device: Any) -> None:
         self._from_numpy: Any = load_sb3("common.buffers", "a bridge").th.from_numpy
@@ -146,17 +137,10 @@ class DeviceTensors:
 
 
 class ObservationForm:
-    """The observations of a model: an array, or a dict of arrays.
+    """The observations of a model: an array, or a dict of arrays."""
 
-    Images ``[H, W, C]`` are passed as ``[C, H, W]``, where the model was made with an env that
-    `VecTransposeImage` stands before, as a view.
-
-    Args:
-        space: The model's observation space.
-
-    Raises:
-        ImportError: Stable-Baselines3 is not installed, or too old.
-    """
+    # Images [H, W, C] are passed as [C, H, W], where the model was made with an env that
+    # `VecTransposeImage` stands before, as a view.
 
     def __init__(self, space: spaces.Space[Any]) -> None:
         self._space: Any = space
@@ -174,23 +158,10 @@ class ObservationForm:
         }
 
     def fit(self, observation: object, lead: int, *, for_buffer: bool = False) -> Any:
-        """The observations as the model takes them, views where they can be.
-
-        Args:
-            observation: Arrays ``[..., *]``, nested like the env's space.
-            lead: Number of axes before those of the space.
-            for_buffer: As SB3's buffers keep them: numbers of a Discrete space have an axis more.
-
-        Raises:
-            ValueError: They are other observations than the model's.
-        """
+        """Observations ``[..., *]`` with ``lead`` axes before ``*`` as the model takes them."""
+        # They are views where they can be. Numbers of a Discrete space have an axis more in SB3's
+        # buffers.
         if not self._is_dict:
-            if type(observation) is not np.ndarray and isinstance(observation, Mapping | tuple):
-                raise ValueError(
-                    f"observation: expected an array, as the model's observation space is "
-                    f"{self._space}, got {_kind(observation)}; make the model with an env that "
-                    f"gives the same observations"
-                )
             return self._fit("", observation, lead, for_buffer)
         if not isinstance(observation, Mapping) or observation.keys() != self._space.spaces.keys():
             raise ValueError(
@@ -201,13 +172,19 @@ class ObservationForm:
         return {key: self._fit(key, observation[key], lead, for_buffer) for key in self._parts}
 
     def _fit(self, key: str, given: object, lead: int, for_buffer: bool) -> np.ndarray:
+        name = f"observation/{key}" if key else "observation"
+        if type(given) is not np.ndarray and isinstance(given, Mapping | tuple):
+            raise ValueError(
+                f"{name}: expected an array, as the model's observation space is {self._space}, "
+                f"got {_kind(given)}; make the model with an env that gives the same observations, "
+                f"without a space in a space"
+            )
         array, part = np.asarray(given), self._parts[key]
         found = array.shape[lead:]
         if part.is_image and len(found) == 3 and found != part.shape:
             if (found[2], *found[:2]) == part.shape:
                 array, found = np.moveaxis(array, -1, lead), part.shape
         if array.dtype != part.dtype or found != part.shape:
-            name = f"observation/{key}" if key else "observation"
             raise ValueError(
                 f"{name}: expected {part.dtype} {part.shape} as in the model's observation space, "
                 f"got {array.dtype} {found}; make the model with an env that gives the same "
@@ -226,15 +203,7 @@ class _Part(NamedTuple):
 
 
 class ActionForm:
-    """The actions of a model.
-
-    Args:
-        space: The model's action space.
-
-    Raises:
-        ValueError: It is a Discrete or MultiDiscrete space that does not begin with 0, whose
-            actions no model of Stable-Baselines3 chooses.
-    """
+    """The actions of a model; no model of SB3 chooses in a space that does not begin with 0."""
 
     def __init__(self, space: spaces.Space[Any]) -> None:
         if isinstance(space, spaces.Discrete | spaces.MultiDiscrete) and np.any(space.start):
@@ -256,16 +225,7 @@ class ActionForm:
             self._count = space.nvec
 
     def fit(self, action: object, lead: int, *, name: str = "action") -> np.ndarray:
-        """The actions as SB3's buffers keep them, ``[..., A]``: one axis behind the first ones.
-
-        Args:
-            action: An array ``[..., *]``.
-            lead: Number of axes before those of the space.
-            name: Its name in error messages.
-
-        Raises:
-            ValueError: They are actions of another space.
-        """
+        """Actions ``[..., *]`` as SB3's buffers keep them: one axis, A, behind the lead."""
         if type(action) is not np.ndarray and isinstance(action, Mapping | tuple):
             raise ValueError(self._refusal(name, _kind(action)))
         array = np.asarray(action)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from stepwell.buffers.bridges.sb3.models import (
+from .models import (
     ActionForm,
     DeviceTensors,
     ObservationForm,
@@ -35,7 +35,7 @@ def sb3_policy(model: Any, *, deterministic: bool = False) -> SB3Actor | SB3Expl
 
     Raises:
         ImportError: Stable-Baselines3 is not installed, or too old.
-        TypeError: It is not such a model, or has a recurrent state.
+        TypeError: It is not such a model, or has a recurrent state, or takes masks of actions.
         ValueError: Its action space is not supported, or an on-policy model has an env in
             VecNormalize.
 
@@ -80,15 +80,7 @@ class SB3Actor:
     def __call__(
         self, observation: Any, is_first: np.ndarray, /
     ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Actions ``[N, ...]`` for the envs, and the extras that SB3 keeps with them.
-
-        Args:
-            observation: Observations ``[N, ...]``.
-            is_first: [N] bool: ignored.
-
-        Raises:
-            ValueError: They are not the model's observations.
-        """
+        """Actions ``[N, ...]`` for the envs, and the extras that SB3 keeps with them."""
         model = self._model
         seen = self._to_tensors(self._observations.fit(observation, 1))
         self._stop_training()
@@ -105,11 +97,7 @@ class SB3Actor:
         return self._actions.for_envs(self._bounded(raw)), {**extras, "raw_action": raw}
 
     def value(self, observation: Any, /) -> np.ndarray:
-        """Values [K] float32 of K observations ``[K, ...]``.
-
-        Raises:
-            ValueError: They are not the model's observations.
-        """
+        """Values [K] float32 of K observations ``[K, ...]``."""
         seen = self._to_tensors(self._observations.fit(observation, 1))
         self._stop_training()
         with self._torch.no_grad():
@@ -159,15 +147,7 @@ class SB3Explorer:
         self._rng = rng
 
     def __call__(self, observation: Any, is_first: np.ndarray, /) -> np.ndarray:
-        """Actions ``[N, ...]`` for the envs.
-
-        Args:
-            observation: Observations ``[N, ...]``.
-            is_first: [N] bool: action noise with a memory is reset there.
-
-        Raises:
-            ValueError: They are not the model's observations.
-        """
+        """Actions ``[N, ...]`` for the envs; noise with a memory is reset where ``is_first``."""
         n, model = len(is_first), self._model
         seen = self._observations.fit(observation, 1)
         if self._is_deterministic:
@@ -233,17 +213,12 @@ class SB3Explorer:
 
 
 class _Noise:
-    """Draws new matrices of state-dependent exploration as often as SB3 does.
-
-    Args:
-        model: The model.
-        rows: Calls in one of the model's rollouts.
-    """
+    """Draws new matrices of state-dependent exploration as often as SB3 does."""
 
     def __init__(self, model: Any, rows: int) -> None:
         self._is_used = bool(model.use_sde)
         self._every = int(model.sde_sample_freq)
-        self._rows = rows
+        self._rows = rows  # calls in one of the model's rollouts
         self._calls = self._envs = 0
 
     def renew(self, policy: Any, num_envs: int) -> None:

@@ -10,18 +10,18 @@ from typing import Any, Literal, NoReturn
 import numpy as np
 from gymnasium import spaces
 
-from stepwell.buffers.bridges.sb3.models import (
+from ...episode_buffer import EpisodeBuffer
+from ...replay import SequenceReplayBuffer
+from ...sampling.batch import TransitionBatch
+from ...sampling.requests import Sequences, Transitions
+from ...spec import Spec, unflatten
+from .models import (
     ActionForm,
     DeviceTensors,
     ObservationForm,
     check_off_policy,
     load_sb3,
 )
-from stepwell.buffers.episode_buffer import EpisodeBuffer
-from stepwell.buffers.replay import SequenceReplayBuffer
-from stepwell.buffers.sampling.batch import TransitionBatch
-from stepwell.buffers.sampling.requests import Sequences, Transitions
-from stepwell.buffers.spec import Spec, unflatten
 
 __all__ = ["SB3Replay", "as_sb3_replay"]
 

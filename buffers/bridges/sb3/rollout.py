@@ -7,7 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stepwell.buffers.bridges.sb3.models import (
+from ...rollout.advantages import RowFlags, bootstrap_values, check_finite
+from ...rollout.rollout import Rollout
+from ...sampling.batch import map_tree
+from .models import (
     ActionForm,
     DeviceTensors,
     ObservationForm,
@@ -16,9 +19,6 @@ from stepwell.buffers.bridges.sb3.models import (
     load_sb3,
     note_episodes,
 )
-from stepwell.buffers.rollout.advantages import RowFlags, bootstrap_values, check_finite
-from stepwell.buffers.rollout.rollout import Rollout
-from stepwell.buffers.sampling.batch import map_tree
 
 __all__ = ["to_sb3_rollout"]
 
@@ -161,10 +161,8 @@ def _rows_of(rollout: Rollout, model: Any, ask_model: bool) -> _Rows:
 def _bootstrapped(
     rollout: Rollout, flags: RowFlags, found: _RowValues, gamma: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Rewards [T, N] with the values of true last observations, and values behind the last row.
-
-    An env's open end at the rollout's end is not a reward yet: SB3 takes its value apart.
-    """
+    """Rewards [T, N] with the values of true last observations, and values behind the last row."""
+    # An env's open end at the rollout's end is not a reward yet: SB3 takes its value apart.
     reward = np.where(rollout.mask, rollout.reward, 0).astype(np.float32)
     last_value = np.zeros(rollout.num_envs, np.float32)
     step, env = rollout.bootstrap.step, rollout.bootstrap.env
@@ -176,11 +174,7 @@ def _bootstrapped(
 
 
 def _kind_of_buffer(model: Any, buffers: Any) -> Any:
-    """SB3's class of the model's buffer.
-
-    Raises:
-        TypeError: It is one that keeps more than a rollout has.
-    """
+    """SB3's class of the model's buffer."""
     buffer = model.rollout_buffer
     kinds = buffers.RolloutBuffer, buffers.DictRolloutBuffer
     for kind in kinds:
@@ -220,10 +214,8 @@ def _fill(buffer: Any, rows: _Rows) -> None:
 
 
 def _leave_out(buffer: Any, is_kept: np.ndarray) -> None:
-    """Keep the selected rows of [T, N] only, as one column, env by env.
-
-    No advantage depends on the others: the row before one without a step ended its episode.
-    """
+    """Keep the selected rows of [T, N] only, as one column, env by env."""
+    # No advantage depends on the others: the row before one without a step ended its episode.
     env, step = np.nonzero(is_kept.T)
 
     def kept(array: np.ndarray) -> np.ndarray:
@@ -243,25 +235,15 @@ def _leave_out(buffer: Any, is_kept: np.ndarray) -> None:
 
 
 class _RowValues(NamedTuple):
-    """A model's values and log-probabilities of a rollout.
+    """A model's values and log-probabilities of a rollout, float32."""
 
-    Args:
-        value: [T, N] float32: V of each row's observation.
-        log_prob: [T, N] float32: of each row's action.
-        behind: [K] float32: V of what followed on each open end.
-    """
-
-    value: np.ndarray
-    log_prob: np.ndarray
-    behind: np.ndarray
+    value: np.ndarray  # [T, N]: V of each row's observation
+    log_prob: np.ndarray  # [T, N]: of each row's action
+    behind: np.ndarray  # [K]: V of what followed on each open end
 
 
 def _values_by_policy(rollout: Rollout) -> _RowValues:
-    """Values and log-probabilities from the policy's extras.
-
-    Raises:
-        ValueError: Something is missing, not float32, or not finite.
-    """
+    """Values and log-probabilities from the policy's extras."""
     found: list[np.ndarray] = []
     for name in ("value", "log_prob"):
         array = rollout.extras.get(name)
@@ -288,13 +270,7 @@ def _values_by_policy(rollout: Rollout) -> _RowValues:
 
 
 def _values_by_model(rollout: Rollout, model: Any, action: np.ndarray) -> _RowValues:
-    """Values and log-probabilities of the present model, one row of all envs at a time.
-
-    Args:
-        rollout: The rows.
-        model: An on-policy model.
-        action: [T, N, A] the actions of which the probabilities are wanted.
-    """
+    """The present model's values and log-probabilities of actions [T, N, A], one row at a time."""
     torch = load_sb3("common.buffers", _NAME).th
     form, to_tensors = ObservationForm(model.observation_space), DeviceTensors(model.device)
     observation = form.fit(rollout.observation, 2)

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from stepwell.buffers.bridges.transitions import episode_steps, leaves_below, nested, rollout_steps
-from stepwell.buffers.curation.episode_writer import TransitionColumns
-from stepwell.buffers.episode import Episode
-from stepwell.buffers.optional_libraries import load_library
-from stepwell.buffers.replay import SequenceReplayBuffer
-from stepwell.buffers.rollout.rollout import Rollout
-from stepwell.buffers.sampling.batch import Batch, TransitionBatch
-from stepwell.buffers.spec import kind_of
+from ...curation.episode_writer import TransitionColumns
+from ...episode import Episode
+from ...optional_libraries import load_library
+from ...replay import SequenceReplayBuffer
+from ...rollout.rollout import Rollout
+from ...sampling.batch import Batch, TransitionBatch
+from ...spec import kind_of
+from ..transitions import episode_steps, leaves_below, nested, rollout_steps
 
 __all__ = [
     "as_batch",
@@ -128,21 +128,13 @@ def to_tianshou_buffer(
 
 @cache
 def load_tianshou(wanted_for: str) -> Any:
-    """The module ``tianshou.data``, imported once.
-
-    Raises:
-        ImportError: It is not installed, or too old.
-    """
+    """The module ``tianshou.data``, imported once."""
     install = "'stepwell[tianshou]'"
     return load_library("tianshou.data", wanted_for, install=install, at_least="2.0")
 
 
 def drawn_as_batch(drawn: Batch | TransitionBatch) -> dict[str, Any]:
-    """Drawn steps, aligned as transitions, by Tianshou's names.
-
-    Args:
-        drawn: Transitions [B, ...], or sequences [B, T, ...] drawn with ``align="transition"``.
-    """
+    """Transitions [B, ...], or sequences [B, T, ...] aligned as such, by Tianshou's names."""
     columns = TransitionColumns(
         {"observation": drawn.observation, "action": drawn.action, "reward": drawn.reward}
         | {f"extra/{name}": array for name, array in drawn.extras.items()}

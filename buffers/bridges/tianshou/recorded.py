@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from stepwell.buffers.bridges.tianshou.batches import load_tianshou
-from stepwell.buffers.bridges.transitions import leaves_below
-from stepwell.buffers.curation.episode_writer import EpisodeWriter, TransitionColumns
-from stepwell.buffers.replay import SequenceReplayBuffer
-from stepwell.buffers.spec import key_of, kind_of
+from ...curation.episode_writer import EpisodeWriter, TransitionColumns
+from ...replay import SequenceReplayBuffer
+from ...spec import key_of, kind_of
+from ..transitions import leaves_below
+from .batches import load_tianshou
 
 __all__ = ["from_tianshou"]
 
@@ -83,6 +83,8 @@ def from_tianshou(
     cut = _plain(getattr(buffer, "info", {})).get("cut", np.zeros(len(buffer.done), bool))
     streams: dict[int, TransitionColumns] = {}
     for number, (rows, is_full) in enumerate(_parts(buffer)):
+        if not len(rows):
+            continue  # an env that has not stepped yet
         ends = np.asarray(buffer.done)[rows].astype(bool)
         is_first = np.r_[not is_full, ends[:-1]]
         is_cut = cut[rows].astype(bool)

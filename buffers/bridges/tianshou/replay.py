@@ -6,11 +6,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stepwell.buffers.bridges.tianshou.batches import drawn_as_batch, load_tianshou
-from stepwell.buffers.replay import SequenceReplayBuffer
-from stepwell.buffers.sampling.batch import map_tree
-from stepwell.buffers.sampling.requests import Draw, Sequences
-from stepwell.buffers.whole_numbers import check_whole, is_whole
+from ...replay import SequenceReplayBuffer
+from ...sampling.batch import map_tree
+from ...sampling.requests import Draw, Sequences
+from ...sampling.tensors import as_array
+from ...whole_numbers import check_whole, is_whole
+from .batches import drawn_as_batch, load_tianshou
 
 __all__ = ["PrioritizedTianshouReplay", "TianshouReplay", "as_tianshou_replay"]
 
@@ -65,21 +66,13 @@ def as_tianshou_replay(
 
 
 class _Drawn(NamedTuple):
-    """The last draw: the steps of all sequences, one after the other.
+    """The last draw: the steps of all sequences, one after the other."""
 
-    Args:
-        rows: Arrays ``[B * n, ...]`` by Tianshou's names.
-        mask: [B * n] bool: it is a step, not padding.
-        ids: [B] int64: where each sequence begins.
-        weights: [B] float32.
-        length: Steps n of a sequence.
-    """
-
-    rows: dict[str, Any]
-    mask: np.ndarray
-    ids: np.ndarray
-    weights: np.ndarray
-    length: int
+    rows: dict[str, Any]  # arrays [B * n, ...] by Tianshou's names
+    mask: np.ndarray  # [B * n] bool: it is a step, not padding
+    ids: np.ndarray  # [B] int64: where each sequence begins
+    weights: np.ndarray  # [B] float32
+    length: int  # steps n of a sequence
 
 
 class TianshouReplay:
@@ -236,8 +229,7 @@ class PrioritizedTianshouReplay(TianshouReplay):
             new_weight: [B] TD errors, an array or a tensor.
         """
         newest, places = self._places(index)
-        is_tensor = hasattr(new_weight, "detach")
-        values = np.asarray(new_weight.detach().cpu().numpy() if is_tensor else new_weight)
+        values = as_array(new_weight)
         if (places % newest.length).any() or values.shape != places.shape:
             raise ValueError(
                 f"update_weight: expected one number for each index that sample gave, got "

@@ -9,13 +9,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from stepwell.buffers.bridges.transitions import following_rows, leaves_below, nested
-from stepwell.buffers.optional_libraries import load_library
-from stepwell.buffers.rollout.advantages import RowFlags
-from stepwell.buffers.rollout.minibatches import Minibatch
-from stepwell.buffers.rollout.rollout import Rollout
-from stepwell.buffers.sampling.batch import Batch, TransitionBatch
-from stepwell.buffers.sampling.tensors import ToTensors, load_torch
+from ...optional_libraries import load_library
+from ...rollout.advantages import RowFlags
+from ...rollout.minibatches import Minibatch
+from ...rollout.rollout import Rollout
+from ...sampling.batch import Batch, TransitionBatch
+from ...sampling.tensors import ToTensors, load_torch
+from ..transitions import following_rows, leaves_below, nested
 
 __all__ = [
     "FLAGS",
@@ -116,12 +116,7 @@ def to_tensordict(
 def as_tensordict(
     columns: Keyed, shape: tuple[int, ...], *, one_hot: int | None, device: object = None
 ) -> Any:
-    """A TensorDict of some batch size; numbers of a row get an axis where TorchRL wants one.
-
-    Raises:
-        ImportError: TensorDict is not installed, or too old.
-        ValueError: An action cannot be one-hot.
-    """
+    """A TensorDict of some batch size; numbers of a row get an axis where TorchRL wants one."""
     shaped = {key: _shaped(key, array, len(shape), one_hot) for key, array in columns.items()}
     tensors: Mapping[Key, Any] = _shared(shaped) if device is None else shaped
     tree = nested(tensors)
@@ -132,11 +127,7 @@ def as_tensordict(
 
 @cache
 def load_tensordict(wanted_for: str) -> ModuleType:
-    """The library ``tensordict``, after checking TorchRL's version once.
-
-    Raises:
-        ImportError: One of them is not installed, or too old.
-    """
+    """The library ``tensordict``, after checking TorchRL's version once."""
     install = "'stepwell[torchrl]'"
     load_library("torchrl", wanted_for, install=install, at_least="0.14")
     return load_library("tensordict", wanted_for, install=install)
@@ -190,11 +181,7 @@ def _transition_columns(batch: TransitionBatch) -> Keyed:
 
 
 def sequence_columns(batch: Batch, time_major: bool) -> Keyed:
-    """Sequences ``[B, T]`` by key.
-
-    Raises:
-        ValueError: A key is missing, or has another axis order.
-    """
+    """Sequences ``[B, T]`` by key."""
     if batch.state:
         raise ValueError(
             f"state: expected none, as TorchRL wants a state in each row, got "
@@ -278,42 +265,23 @@ _NAMES = {key: name for name, key in _EXTRAS.items()}
 
 
 def _extra_key(name: str) -> Key:
-    """The key of an extra: ``log_prob`` is ``action_log_prob``, ``value`` is ``state_value``.
-
-    Example:
-        >>> _extra_key("log_prob"), _extra_key("state/age")
-        (('action_log_prob',), ('state', 'age'))
-    """
+    """The key of an extra: ``log_prob`` is ``action_log_prob``, ``value`` is ``state_value``."""
     return _EXTRAS.get(name, tuple(name.split("/")))
 
 
 def extra_name(key: Key) -> str:
-    """The extra of a key.
-
-    Example:
-        >>> extra_name(("action_log_prob",)), extra_name(("state", "age"))
-        ('log_prob', 'state/age')
-    """
+    """The extra of a key: of ``action_log_prob`` it is ``log_prob``."""
     return _NAMES.get(key, "/".join(key))
 
 
 def key_text(key: Key) -> str:
-    """A key in Python notation.
-
-    Example:
-        >>> key_text(("next", "reward")), key_text(("action",))
-        ("('next', 'reward')", "'action'")
-    """
+    """A key in Python notation: a tuple, or just the text of a key of one part."""
     first, *others = key
     return repr(key) if others else repr(first)
 
 
 def _keyed(*groups: Iterable[tuple[Key, np.ndarray]]) -> Keyed:
-    """Arrays by their keys.
-
-    Raises:
-        ValueError: Two of them have the same key, or one the key of what others lie below.
-    """
+    """Arrays by their keys."""
     found: Keyed = {}
     for key, array in (pair for group in groups for pair in group):
         if key in found:
@@ -333,11 +301,7 @@ def _taken(key: Key) -> str:
 
 
 def _rollout_columns(rollout: Rollout, rows: str) -> tuple[Keyed, tuple[int, ...]]:
-    """The rows by key, and their batch size: ``[M]`` rows with a step, or all ``[N, T]``.
-
-    Raises:
-        ValueError: ``rows`` is neither, or an end is marked wrongly.
-    """
+    """The rows by key, and their batch size: ``[M]`` rows with a step, or all ``[N, T]``."""
     if rows not in ("steps", "grid"):
         raise ValueError(f"rows: expected 'steps' or 'grid', got {rows!r}; take one of them")
     flags = rollout.is_first, rollout.terminated, rollout.truncated, rollout.cut, rollout.mask

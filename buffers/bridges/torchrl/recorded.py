@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from stepwell.buffers.bridges.torchrl.batches import FLAGS, Key, Keyed, extra_name, key_text
-from stepwell.buffers.curation.episode_writer import EpisodeWriter, TransitionColumns
-from stepwell.buffers.optional_libraries import load_library
-from stepwell.buffers.replay import SequenceReplayBuffer
+from ...curation.episode_writer import EpisodeWriter, TransitionColumns
+from ...optional_libraries import load_library
+from ...replay import SequenceReplayBuffer
+from .batches import FLAGS, Key, Keyed, extra_name, key_text
 
 __all__ = ["from_tensordict", "streams_of"]
 
@@ -29,7 +29,9 @@ def from_tensordict(
     """Store a rollout of TorchRL as episodes, the inverse of `to_tensordict`.
 
     A key both at the root and below ``"next"`` is an observation, one at the root alone the
-    action or an extra, one below ``"next"`` alone the reward, a flag or an info field. Keys that
+    action or an extra, one below ``"next"`` alone the reward, a flag or an info field. Where there
+    is a plain ``"observation"``, another key in both places, such as those of ``StepCounter``,
+    ``RewardSum``, ``TargetReturn`` and primers, is an extra and an info field. Keys that
     belong to a buffer (``index``, ``("collector", "traj_ids")``) are not stored. The next
     observation of every row must be the observation of the row after it, or an episode's last
     one.
@@ -73,13 +75,7 @@ def from_tensordict(
 def streams_of(
     recorded: Any, replay: SequenceReplayBuffer, one_hot_action: bool
 ) -> dict[int, TransitionColumns]:
-    """The transitions of each env.
-
-    Raises:
-        ImportError: TensorDict is not installed, or too old.
-        ValueError: A key is missing, or unknown.
-        TypeError: It is not a TensorDict of plain tensors.
-    """
+    """The transitions of each env."""
     tensordict = load_library("tensordict", _SOURCE, install="'stepwell[torchrl]'")
     if not isinstance(recorded, tensordict.TensorDictBase):
         raise TypeError(
@@ -96,6 +92,7 @@ def streams_of(
     _check_whole(table)
     named = _named(table, one_hot_action)
     flags = _flags(table)
+    # TensorDicts have an axis of length 1 where a replay of another source may have none.
     if replay.is_bound:
         named = {part: _as_bound(replay, columns) for part, columns in named.items()}
 
@@ -168,6 +165,8 @@ def _named(table: Keyed, one_hot_action: bool) -> dict[str, dict[str, np.ndarray
             f"{_SOURCE}: expected an observation, a key that stands both at the root and below "
             f"'next', got none of {', '.join(map(key_text, root))}; give both"
         )
+    if ("observation",) in observed:  # what transforms add: as it was before, and after the step
+        observed = [("observation",)]
     names = {key: _observation_name(key) for key in observed}
     fields = {names[key]: root[key] for key in observed}
     following = {names[key]: below[key] for key in observed}
@@ -176,7 +175,9 @@ def _named(table: Keyed, one_hot_action: bool) -> dict[str, dict[str, np.ndarray
             fields["/".join(key)] = _number(array) if one_hot_action else array
         elif key not in names:
             fields[f"extra/{extra_name(key)}"] = array
-    fields["reward"] = below["reward",]
+    reward = below["reward",]
+    is_exact = reward.dtype.kind in "iu" and np.can_cast(reward.dtype, np.float64)
+    fields["reward"] = reward.astype(np.float64) if is_exact and reward.itemsize < 8 else reward
     for key, array in below.items():
         is_flag = key in {(name,) for name in (*FLAGS, "cut", "is_init", "reward", "state_value")}
         if key not in names and not is_flag:

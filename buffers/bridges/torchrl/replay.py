@@ -2,24 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from stepwell.buffers.bridges.torchrl.batches import (
+from ... import json_values
+from ...curation.episode_writer import EpisodeWriter
+from ...errors import StoreNotFound
+from ...replay import SequenceReplayBuffer
+from ...sampling.requests import Draw, Hindsight, Sequences, Transitions
+from ...sampling.tensors import as_array, load_torch
+from ...spec import Spec
+from ...storage.checkpoint import pack, unpack
+from ...storage.encoded_chunk import pack_chunks, unpack_chunks
+from ...storage.memory import MemoryStorage
+from .batches import (
     Keyed,
     as_tensordict,
     load_tensordict,
     sequence_columns,
     to_tensordict,
 )
-from stepwell.buffers.bridges.torchrl.recorded import streams_of
-from stepwell.buffers.curation.episode_writer import EpisodeWriter
-from stepwell.buffers.replay import SequenceReplayBuffer
-from stepwell.buffers.sampling.requests import Draw, Hindsight, Sequences, Transitions
+from .recorded import streams_of
 
 __all__ = ["TorchRLReplay", "as_torchrl_replay"]
+
+_STATE = "stepwell"
+_DRAWS = "as_torchrl_replay(replay, draw=, slice_len=, n_step=, batch_size=)"
+_ELSEWHERE = {
+    **dict.fromkeys(("sampler", "set_sampler"), _DRAWS),
+    **dict.fromkeys(("storage", "set_storage", "writer", "set_writer"), "the replay's own storage"),
+    **dict.fromkeys(
+        ("transform", "append_transform", "insert_transform"),
+        "a call of the transform on the batch that sample gives",
+    ),
+    **dict.fromkeys(("set_rng",), "SequenceReplayBuffer(seed=)"),
+}
 
 
 def as_torchrl_replay(
@@ -73,6 +94,7 @@ def as_torchrl_replay(
         torch.Size([12])
     """
     load_tensordict("as_torchrl_replay")
+    # The batch size of 1 stands for that of the draw, which `sample` knows.
     if slice_len is None:
         request: Transitions | Sequences = Transitions(
             1, n_step, gamma, draw, stack=stack, beta=beta, relabel=relabel
@@ -165,8 +187,8 @@ class TorchRLReplay:
         Returns:
             How many were ignored, because their rows were evicted meanwhile.
         """
-        ids = _numbers(index).reshape(-1)
-        values = np.abs(_numbers(priority).reshape(-1))
+        ids = as_array(index).reshape(-1)
+        values = np.abs(as_array(priority).reshape(-1))
         if len(ids) != len(values):
             raise ValueError(
                 f"priority: expected one number for each of {len(ids)} rows, got {len(values)}; "
@@ -213,6 +235,133 @@ class TorchRLReplay:
         """`extend` by one step of one env, a TensorDict without batch size."""
         return self.extend(data.unsqueeze(0))
 
+    def next(self) -> Any:
+        """The next batch of the iteration."""
+        return self.sample()
+
+    @property
+    def write_count(self) -> int:
+        """Env steps ever stored."""
+        return self.replay.steps
+
+    def empty(self, empty_write_count: bool = True) -> None:
+        """Forget all rows; only in RAM.
+
+        Args:
+            empty_write_count: Begin to count again, too: it must be True.
+
+        Raises:
+            ValueError: The replay has a folder, or the count is to be kept.
+        """
+        if not empty_write_count:
+            raise ValueError("empty_write_count: expected True, as a new replay has, got False")
+        self.replay.clear()
+        self._writer = EpisodeWriter(self.replay, source="extend")
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that `load_state_dict` needs to draw the same batches again.
+
+        The rows of a replay in RAM are in it; those of a folder stay in the folder.
+
+        Returns:
+            One tensor of bytes, for ``torch.save``, a ``Trainer`` or a ``Checkpoint``.
+        """
+        replay = self.replay
+        state: dict[str, Any] = {"replay": replay.state_dict(), "rows": None}
+        if replay.is_bound and replay.path is None and isinstance(replay.storage, MemoryStorage):
+            with replay.storage.lock:
+                index, spec = replay.storage.index, replay.spec
+                places = range(index.base, index.base + len(index))
+                packed = pack_chunks([replay.storage.encoded(place) for place in places])
+                state["rows"] = {
+                    "spec": spec.to_json(),
+                    "session": dict(replay.sessions[-1]) if replay.sessions else {},
+                    "first": int(index.records["row_id"][0]) if len(index) else 0,
+                    "chunks": np.frombuffer(packed, np.uint8),
+                }
+        whole = np.frombuffer(bytearray(pack(state)), np.uint8)
+        return {_STATE: load_torch("state_dict").from_numpy(whole)}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Continue as the replay of `state_dict` would have.
+
+        Rows that were stored since stay, as with `SequenceReplayBuffer.load_state_dict`. An empty
+        replay in RAM gets the rows of one in RAM.
+
+        Raises:
+            ValueError: It is no such state, or that of another replay; nothing has changed.
+        """
+        if not isinstance(state_dict, Mapping) or set(state_dict) != {_STATE}:
+            keys = list(state_dict) if isinstance(state_dict, Mapping) else []
+            raise ValueError(
+                f"state_dict: expected what as_torchrl_replay(...).state_dict() gave, got a "
+                f"{type(state_dict).__name__} with {str(keys)[:100]}; a ReplayBuffer's own state "
+                f"has no episodes: store the data with from_tensordict"
+            )
+        state = unpack(as_array(state_dict[_STATE]).astype(np.uint8).tobytes(), "state_dict")
+        rows, told = json_values.member(state, "rows"), json_values.member(state, "replay")
+        told = json_values.mapping(told, "replay")
+        if rows is None or self.replay.path is not None or self.replay.steps:
+            self.replay.load_state_dict(told)
+            return
+        try:
+            self.replay.load_state_dict(self._take_up(json_values.mapping(rows, "rows"), told))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            self.replay.clear()
+            raise ValueError(f"state_dict: expected a state of a replay, got {error}") from error
+
+    def dumps(self, path: str | os.PathLike[str]) -> None:
+        """Write `state_dict` into a folder."""
+        folder = Path(path)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{_STATE}.bin").write_bytes(as_array(self.state_dict()[_STATE]).tobytes())
+
+    def loads(self, path: str | os.PathLike[str]) -> None:
+        """Read what `dumps` wrote, and continue with it; see `load_state_dict`.
+
+        Raises:
+            StoreNotFound: There is no such file.
+        """
+        file = Path(path) / f"{_STATE}.bin"
+        if not file.is_file():
+            raise StoreNotFound(
+                f"{file}: expected what dumps wrote, got no file; give the folder that dumps was "
+                f"given"
+            )
+        self.load_state_dict({_STATE: np.frombuffer(file.read_bytes(), np.uint8)})
+
+    dump = save = dumps
+    load = loads
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            cure = _ELSEWHERE.get(name)
+            raise AttributeError(
+                f"TorchRLReplay has no {name!r}{(cure and f': expected {cure}') or ''}",
+                name=name,
+                obj=self,
+            )
+
+    def _take_up(self, rows: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, Any]:
+        """Store the rows of a state; returns the replay's state with the ids that they have now."""
+        spec = Spec.from_json(json_values.mapping(json_values.member(rows, "spec"), "spec"))
+        first = json_values.whole(json_values.member(rows, "first"), "first")
+        packed = json_values.member(rows, "chunks")
+        chunks = unpack_chunks(memoryview(as_array(packed).tobytes()), spec)
+        session = json_values.mapping(json_values.member(rows, "session"), "session")
+        told = {**told, "pieces": len(chunks)}
+        sampler = told.get("sampler")
+        if isinstance(sampler, Mapping):
+            newest = [[kind, row - first, *rest] for kind, row, *rest in sampler["newest"]]
+            priorities = sampler["priorities"]
+            if priorities is not None:
+                priorities = {**priorities, "ids": priorities["ids"] - first}
+            told["sampler"] = {"newest": newest, "priorities": priorities}
+        self.replay.bind(spec, session)
+        self.replay.add_encoded(chunks)
+        return told
+
     def _request_of(self, count: int) -> Transitions | Sequences:
         """A request for ``count`` items; only now it is known if frames are stacked."""
         if isinstance(self._request, Transitions):
@@ -248,9 +397,3 @@ def _flat(slices: Keyed) -> Keyed:
         key: array.reshape(array.shape[0] * array.shape[1], *array.shape[2:])
         for key, array in slices.items()
     }
-
-
-def _numbers(value: Any) -> np.ndarray:
-    """A tensor, or another object converted by numpy."""
-    is_tensor = hasattr(value, "detach")
-    return np.asarray(value.detach().cpu().numpy() if is_tensor else value)

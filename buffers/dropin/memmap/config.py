@@ -10,17 +10,13 @@ from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
-from stepwell.buffers.errors import StoreCorrupt, StoreTooNew
-from stepwell.buffers.spec import Codec
-from stepwell.buffers.storage.disk.files import Files, replace_file
+from ...errors import StoreCorrupt, StoreTooNew
+from ...storage.disk.files import Files, replace_file
 
 __all__ = [
-    "Codecs",
     "Config",
     "Marker",
     "MemmapField",
-    "as_array",
-    "as_numpy",
     "check_names",
     "has_marker",
     "missing_marker",
@@ -31,7 +27,6 @@ __all__ = [
 ]
 
 FieldType: TypeAlias = Literal["float", "int", "bool", "uint8"]
-Codecs: TypeAlias = Codec | Mapping[str, Codec] | None
 
 DTYPES: dict[str, np.dtype[Any]] = {
     "float": np.dtype(np.float32),
@@ -48,31 +43,16 @@ _FILE_BYTES = 1 << 20
 
 
 class MemmapField(NamedTuple):
-    """A field of steps, or of episodes ("meta field").
-
-    Args:
-        name: Its name.
-        type: ``"float"`` (float32), ``"int"`` (int32), ``"bool"`` or ``"uint8"``.
-        shape: Shape of one value.
-        default: Fills every element of a missing value.
-    """
+    """A field of steps, or of episodes ("meta field")."""
 
     name: str
-    type: FieldType
-    shape: tuple[int, ...]
-    default: float | int | bool
+    type: FieldType  # "int" is int32, "float" is float32
+    shape: tuple[int, ...]  # of one value
+    default: float | int | bool  # fills every element of a missing value
 
     @classmethod
     def parse(cls, name: str, info: object) -> MemmapField:
-        """Create a field from the original's notation.
-
-        Args:
-            name: Its name.
-            info: A type, a tuple (type, shape), or (type, shape, default).
-
-        Raises:
-            ValueError: The name or the notation is invalid.
-        """
+        """Create a field from the original's notation: a type, (type, shape) or with a default."""
         parts = info if isinstance(info, tuple | list) else (info,)
         if not isinstance(name, str) or not name.isidentifier() or name.startswith("_"):
             raise ValueError(
@@ -92,15 +72,10 @@ class MemmapField(NamedTuple):
         field = cls(name, type_, tuple(int(n) for n in shape), DTYPES[type_].type(0).item())
         if len(parts) < 3 or parts[2] is None:
             return field
-        default = as_array(f"default of field {name!r}", parts[2], field.dtype)
+        default = _as_array(f"default of field {name!r}", parts[2], field.dtype)
         if default.shape != ():
             raise ValueError(f"default of field {name!r}: expected one number, got {parts[2]!r}")
         return field._replace(default=default.item())
-
-    @property
-    def info(self) -> tuple[FieldType, tuple[int, ...], float | int | bool]:
-        """The field in the original's notation; `parse` reads it."""
-        return self.type, self.shape, self.default
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -117,19 +92,15 @@ class MemmapField(NamedTuple):
         return np.full((*lead, *self.shape), self.default, self.dtype)
 
     def convert(self, value: object, lead: tuple[int, ...] = ()) -> np.ndarray:
-        """A value as an array ``[*lead, *shape]`` of the field's dtype, without a copy if possible.
-
-        A trailing axis of length 1 is added or removed if that makes the shape fit.
-
-        Args:
-            value: Numbers, arrays, tensors, or lists of them.
-            lead: Expected axes before the field's own; -1 means any length.
-
-        Raises:
-            ValueError: The shape does not fit, or a number would change.
-        """
-        array = as_array(f"field {self.name!r}", value, self.dtype)
-        fitting = self.fit_trailing(array, len(lead))
+        """A value as an array ``[*lead, *shape]`` of the field's dtype; -1 is any length."""
+        # It is not copied if possible. A trailing axis of length 1 is added or removed if that
+        # makes the shape fit.
+        array = _as_array(f"field {self.name!r}", value, self.dtype)
+        fitting, own = array, array.shape[len(lead) :]
+        if self.shape == () and own == (1,):
+            fitting = array[..., 0]
+        elif self.shape == (1,) and own == () and array.ndim >= len(lead):
+            fitting = array[..., None]
         ahead = fitting.shape[: len(lead)]
         is_right = len(ahead) == len(lead) and all(
             n in (-1, got) for n, got in zip(lead, ahead, strict=True)
@@ -141,20 +112,6 @@ class MemmapField(NamedTuple):
                 f"{array.shape}; reshape it, or choose another shape for the field"
             )
         return fitting
-
-    def fit_trailing(self, array: np.ndarray, lead: int) -> np.ndarray:
-        """Add or remove a trailing axis of length 1 if that makes the shape fit.
-
-        Args:
-            array: Values with ``lead`` axes before the field's own.
-            lead: Number of those axes.
-        """
-        own = array.shape[lead:]
-        if self.shape == () and own == (1,):
-            return array[..., 0]
-        if self.shape == (1,) and own == () and array.ndim >= lead:
-            return array[..., None]
-        return array
 
     def to_json(self) -> list[object]:
         """Plain data for a JSON file; `from_json` reads it."""
@@ -171,31 +128,14 @@ class MemmapField(NamedTuple):
 
 
 def parse_fields(what: str, fields: Mapping[str, object]) -> dict[str, MemmapField]:
-    """Create fields from the original's notation, by name.
-
-    Args:
-        what: Name of the argument, for errors.
-        fields: Types by name.
-
-    Raises:
-        ValueError: It is not a dict, or a field is invalid.
-    """
+    """Create fields from the original's notation, by name."""
     if not isinstance(fields, Mapping):
         raise ValueError(f"{what}: expected a dict of names and types, got {fields!r}")
     return {name: MemmapField.parse(name, info) for name, info in fields.items()}
 
 
 def check_names(what: str, data: Mapping[str, object], known: Mapping[str, object]) -> None:
-    """Reject empty data and unknown field names.
-
-    Args:
-        what: Name of the call, for errors.
-        data: Values by name.
-        known: The fields by name.
-
-    Raises:
-        ValueError: There is no value, or a name is unknown.
-    """
+    """Reject empty data and unknown field names, in a call named ``what``."""
     if not data:
         raise ValueError(f"{what}: no data, expected some of the fields {', '.join(known)}")
     for name in data:
@@ -206,37 +146,22 @@ def check_names(what: str, data: Mapping[str, object], known: Mapping[str, objec
             )
 
 
-def as_numpy(value: object) -> np.ndarray:
-    """A value as an array: arrays and CPU tensors share their memory.
-
-    Example:
-        >>> as_numpy([1, 2])
-        array([1, 2])
-    """
+def _as_numpy(value: object) -> np.ndarray:
+    """A value as an array: arrays and CPU tensors share their memory."""
     if isinstance(value, np.ndarray):
         return value
     detach: Any = getattr(value, "detach", None)
     if detach is not None:  # a tensor; recognized without importing torch
         return np.asarray(detach().cpu().numpy())
     if isinstance(value, list | tuple) and any(hasattr(each, "detach") for each in value):
-        return np.stack([as_numpy(each) for each in value])
+        return np.stack([_as_numpy(each) for each in value])
     return np.asarray(value)
 
 
-def as_array(what: str, value: object, dtype: np.dtype[Any]) -> np.ndarray:
-    """A value as an array of a dtype that holds all of its numbers.
-
-    Only float64 to float32 may round.
-
-    Args:
-        what: Name of the value, for errors.
-        value: A number, an array, a tensor on any device, or a list of them.
-        dtype: The dtype of the result.
-
-    Raises:
-        ValueError: A number would change, or the value is not numeric.
-    """
-    array = as_numpy(value)
+def _as_array(what: str, value: object, dtype: np.dtype[Any]) -> np.ndarray:
+    """A number, an array, a tensor on any device, or a list, in a dtype that holds all of it."""
+    # Only float64 to float32 may round.
+    array = _as_numpy(value)
     if array.dtype == dtype:
         return array
     if array.dtype.kind not in "biuf":
@@ -268,31 +193,21 @@ def to_plain(array: np.ndarray) -> Any:
 
 
 class Config(NamedTuple):
-    """The configuration of a buffer.
+    """The configuration of a buffer."""
 
-    Args:
-        max_episodes: Number of slots for episodes.
-        max_timesteps: Steps of the longest episode.
-        fields: Fields of every step, by name.
-        meta_fields: Fields of every episode, by name.
-        circular: True if a new episode replaces the oldest one when the buffer is full.
-    """
-
-    max_episodes: int
-    max_timesteps: int
-    fields: Mapping[str, MemmapField]
-    meta_fields: Mapping[str, MemmapField]
-    circular: bool
+    max_episodes: int  # slots for episodes
+    max_timesteps: int  # of the longest episode
+    fields: Mapping[str, MemmapField]  # of every step, by name
+    meta_fields: Mapping[str, MemmapField]  # of every episode, by name
+    circular: bool  # a new episode replaces the oldest one in a full buffer
 
     @property
     def capacity(self) -> int | None:
-        """Capacity of the store in steps, large enough that it never evicts a live episode.
-
-        The store evicts whole files. A file holds up to a sixteenth of the capacity plus the
-        episode that crosses that limit, and an episode of up to a sixteenth is stored as one
-        chunk, so completely or not at all. Files of less than a MiB would cost more than they
-        save. Episodes older than the oldest slot are dropped explicitly as well.
-        """
+        """Capacity of the store in steps, large enough that it never evicts a live episode."""
+        # The store evicts whole files. A file holds up to a sixteenth of the capacity plus the
+        # episode that crosses that limit, and an episode of up to a sixteenth is stored as one
+        # chunk, so completely or not at all. Files of less than a MiB would cost more than they
+        # save. Episodes older than the oldest slot are dropped explicitly as well.
         if not self.circular:
             return None
         longest = self.max_timesteps
@@ -335,15 +250,10 @@ class Config(NamedTuple):
 
 
 class Marker(NamedTuple):
-    """The contents of the marker file, which makes a folder a buffer.
-
-    Args:
-        config: The buffer's configuration.
-        store: Number of the current store folder; `clear` starts the next one.
-    """
+    """The contents of the marker file, which makes a folder a buffer."""
 
     config: Config
-    store: int
+    store: int  # the current store folder; `clear` starts the next one
 
 
 def has_marker(folder: Path) -> bool:
@@ -352,13 +262,7 @@ def has_marker(folder: Path) -> bool:
 
 
 def read_marker(folder: Path) -> Marker:
-    """Read the marker file of a folder.
-
-    Raises:
-        ValueError: There is no marker file.
-        StoreTooNew: A later version wrote it.
-        StoreCorrupt: It is damaged.
-    """
+    """Read the marker file of a folder."""
     path = folder / _FILE
     try:
         text = path.read_text(encoding="utf-8")
@@ -387,14 +291,13 @@ def write_marker(folder: Path, marker: Marker) -> None:
 
 
 def missing_marker(folder: Path) -> ValueError:
-    """The error for a folder without a marker file; it names how to convert an original one."""
+    """The error for a folder without a marker file; it names how to read an original one."""
     if (folder / "metadata.pkl").exists():
         return ValueError(
             f"{folder} was written by memmap-replay-buffer (metadata.pkl), expected a folder of "
-            f"this class: convert it with `stepwell import {folder} --from memmap-replay-buffer "
-            f"--out NEW`"
+            f"this class: read its episodes with OriginalFolder, and store them in a new one"
         )
     return ValueError(
-        f"{folder} holds no buffer, expected a folder with a {_FILE}, or with the metadata.pkl of "
-        f"memmap-replay-buffer to convert: make one, or give another folder"
+        f"{folder} holds no buffer, expected a folder with a {_FILE}: make one, or give another "
+        f"folder"
     )

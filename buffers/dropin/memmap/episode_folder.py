@@ -6,16 +6,23 @@ import contextlib
 import os
 import shutil
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from io import FileIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from stepwell.buffers.dropin.memmap.config import (
-    Codecs,
+from ...episode import Chunk, End
+from ...errors import NotEnoughData, StepwellError, StoreNotFound
+from ...replay import SequenceReplayBuffer
+from ...sampling.requests import Episodes, Sequences
+from ...spec import Field, Spec, field_of
+from ...storage.disk.files import Files
+from ...storage.disk.folder import StoreFolder
+from ...storage.disk.storage import DiskStorage, closing_on_error
+from .config import (
     Config,
     Marker,
     MemmapField,
@@ -25,55 +32,24 @@ from stepwell.buffers.dropin.memmap.config import (
     to_plain,
     write_marker,
 )
-from stepwell.buffers.dropin.memmap.updates import Changes, Updates
-from stepwell.buffers.episode import Chunk, End
-from stepwell.buffers.errors import NotEnoughData, StepwellError, StoreNotFound
-from stepwell.buffers.replay import SequenceReplayBuffer
-from stepwell.buffers.sampling.requests import Episodes, Sequences
-from stepwell.buffers.spec import Field, Spec, field_of
-from stepwell.buffers.storage.disk.files import Files
-from stepwell.buffers.storage.disk.folder import StoreFolder
-from stepwell.buffers.storage.disk.storage import DiskStorage, closing_on_error
 
-__all__ = ["EpisodeFolder", "NewEpisode", "SlotReader"]
-
-_VALUES_PER_READ = 1 << 22
+__all__ = ["EpisodeFolder", "SlotReader"]
 
 _WRITERS: weakref.WeakValueDictionary[Path, EpisodeFolder] = weakref.WeakValueDictionary()
 """The folders open for writing in this process; opening one again returns the same object."""
 
 
-class NewEpisode(NamedTuple):
-    """An episode to store.
-
-    Args:
-        steps: Arrays [T, ...], one per field of steps.
-        metas: Arrays [...], one per field of episodes.
-    """
-
-    steps: Mapping[str, np.ndarray]
-    metas: Mapping[str, np.ndarray]
-
-
 class EpisodeFolder:
-    """The episodes in a folder, numbered 0, 1, 2, ... in the order in which they were stored.
+    """The episodes in a folder, numbered 0, 1, 2, ... in the order in which they were stored."""
 
-    Create one with `write` or `read`.
+    # Create one with `write`, which holds the folder's lock, or with `read`.
 
-    Args:
-        path: The folder.
-        lock: Its lock, held; None to read.
-        marker: Its marker file.
-        codecs: Codecs of new fields.
-    """
-
-    def __init__(self, path: Path, lock: FileIO | None, marker: Marker, codecs: Codecs) -> None:
+    def __init__(self, path: Path, lock: FileIO | None, marker: Marker) -> None:
         self.path = path
         self.users: weakref.WeakSet[object] = weakref.WeakSet()
         """The buffers that share this object: closing the last one closes the folder."""
         self._process = os.getpid()
         self._lock = lock
-        self._codecs: Codecs = codecs
         self._resources = contextlib.ExitStack()
         if lock is not None:
             self._resources.callback(lock.close)
@@ -82,21 +58,8 @@ class EpisodeFolder:
         self._load(marker)
 
     @classmethod
-    def write(
-        cls, path: Path, config: Config | None, codecs: Codecs, *, overwrite: bool
-    ) -> EpisodeFolder:
-        """Open a folder for writing, and create it if needed.
-
-        Args:
-            path: The folder.
-            config: The expected configuration; None accepts the stored one.
-            codecs: Codecs of new fields.
-            overwrite: Remove the stored episodes.
-
-        Raises:
-            ValueError: It holds something else, or has another configuration.
-            StoreLocked: Another process writes into it.
-        """
+    def write(cls, path: Path, config: Config | None, *, overwrite: bool) -> EpisodeFolder:
+        """Open a folder for writing, and create it if needed; None accepts the stored config."""
         path = path.absolute().resolve()
         before = _WRITERS.get(path)
         if before is not None and before.is_open and before._process == os.getpid():
@@ -110,30 +73,19 @@ class EpisodeFolder:
         path.mkdir(parents=True, exist_ok=True)
         lock = StoreFolder(path, Files()).lock()
         with closing_on_error(lock):
-            folder = cls(path, lock, _current_marker(path, config, overwrite), codecs)
+            folder = cls(path, lock, _current_marker(path, config, overwrite))
         _WRITERS[path] = folder
         return folder
 
     @classmethod
-    def read(cls, path: Path, config: Config | None) -> EpisodeFolder:
-        """Open a folder for reading, also while another process writes into it.
-
-        Raises:
-            ValueError: It holds something else, or has another configuration.
-        """
-        marker = read_marker(path)
-        _check_same(path, marker.config, config)
-        return cls(path.absolute(), None, marker, None)
+    def read(cls, path: Path) -> EpisodeFolder:
+        """Open a folder for reading, also while another process writes into it."""
+        return cls(path.absolute(), None, read_marker(path))
 
     @property
     def config(self) -> Config:
         """The configuration."""
         return self._marker.config
-
-    @property
-    def store(self) -> int:
-        """Number of the current store folder; `clear` starts the next one."""
-        return self._marker.store
 
     @property
     def is_read_only(self) -> bool:
@@ -161,11 +113,6 @@ class EpisodeFolder:
         self.check_open()
         return self._replay
 
-    @property
-    def updates(self) -> Updates:
-        """The changes of stored episodes."""
-        return self._updates
-
     def lengths(self) -> tuple[np.ndarray, np.ndarray]:
         """Numbers [E] of the live episodes, and their steps [E]."""
         if not self.total:
@@ -188,102 +135,41 @@ class EpisodeFolder:
         self._read_metas()
         return self._metas.take(name, numbers)
 
-    def add(self, episodes: Sequence[NewEpisode]) -> None:
-        """Store whole episodes; they are durable when this returns.
-
-        Raises:
-            ValueError: There is no room.
-        """
-        self.check_room(len(episodes))
+    def add(self, steps: Mapping[str, np.ndarray], metas: Mapping[str, np.ndarray]) -> None:
+        """Store an episode, [T, ...] and [...] by field; it is durable when this returns."""
+        self.check_room()
         self._read_metas()
-        first = self.total
-        zeros = np.zeros(max(len(next(iter(e.steps.values()))) for e in episodes))
-        chunks: list[Chunk] = []
-        for place, (steps, metas) in enumerate(episodes):
-            fields = {f"observation/{name}": rows for name, rows in steps.items()}
-            fields["reward"] = zeros[: len(next(iter(steps.values())))]
-            plain = {name: to_plain(value) for name, value in metas.items()}
-            chunks.append(Chunk(first + place, 0, 0, End.NONE, fields, plain))
-        self.replay.add(chunks)
+        number = self.total
+        fields = {f"observation/{name}": rows for name, rows in steps.items()}
+        fields["reward"] = np.zeros(len(next(iter(steps.values()))))
+        plain = {name: to_plain(value) for name, value in metas.items()}
+        self.replay.add([Chunk(number, 0, 0, End.NONE, fields, plain)])
         if self.oldest > 0:
             self.replay.drop_before(int(self.row_ids(np.array([self.oldest]))[0]))
-        for place, episode in enumerate(episodes):
-            self._updates.forget(first + place - self.config.max_episodes)
-            self._metas.append(first + place, episode.metas)
+        self._metas.add(number, metas)
 
-    def check_room(self, count: int) -> None:
-        """Raise ValueError if there is no room for a number of new episodes."""
+    def check_room(self) -> None:
+        """Raise ValueError if there is no room for a new episode."""
         most = self.config.max_episodes
-        if count > most:
+        if not self.config.circular and self.total >= most:
             raise ValueError(
-                f"episodes that end together: expected at most max_episodes={most}, got {count}; "
-                f"some would replace others: make max_episodes larger"
+                f"the replay buffer is full: expected fewer episodes than max_episodes={most}, got "
+                f"{self.total}; set circular=True, or overwrite=True, which removes them"
             )
-        room = most - self.total
-        if not self.config.circular and count > room:
-            raise ValueError(
-                f"the replay buffer is full: expected room for {count} more of max_episodes="
-                f"{most}, got {room}; set circular=True, or clear() it"
-            )
-
-    def change(self, changes: Changes) -> None:
-        """Change stored episodes, all or none; the changes are durable when this returns."""
-        self.check_open()
-        self._read_metas()
-        self._updates.add(changes)
-        self._apply_meta_changes()
-
-    def clear(self) -> None:
-        """Remove all episodes: now, or, after a crash in here, when the folder is next opened."""
-        self.check_open()
-        marker = Marker(self.config, self.store + 1)
-        write_marker(self.path, marker)
-        self._stores.close()
-        self._load(marker)
-
-    def refresh(self) -> bool:
-        """Read what the writer has stored since.
-
-        Returns:
-            Whether there was anything new.
-        """
-        marker = read_marker(self.path)
-        if marker != self._marker or not self._replay.is_bound:
-            before = self._marker, self.total
-            self._stores.close()
-            self._load(marker)
-            return before != (self._marker, self.total)
-        is_changed = self._replay.refresh()
-        is_changed |= self._updates.refresh()
-        if is_changed:
-            self._metas.known = 0  # changed values may be among those in memory
-        return is_changed
 
     def leave(self, user: object) -> None:
-        """Close the folder if no other buffer uses it.
-
-        Raises:
-            StoreFailed: The disk failed; episodes stored before are kept.
-        """
+        """Close the folder if no other buffer uses it."""
         self.users.discard(user)
         if not self.users:
             self.close()
 
     def close(self) -> None:
-        """Release files and lock; closing twice is harmless.
-
-        Raises:
-            StoreFailed: The disk failed; episodes stored before are kept.
-        """
+        """Release files and lock; closing twice is harmless."""
         if self._finalizer.detach() is not None:
             self._resources.close()
 
     def check_writable(self, call: str) -> None:
-        """Raise ValueError if the folder is closed or read-only.
-
-        Args:
-            call: Name of the call, for the error.
-        """
+        """Raise ValueError, which names the call, if the folder is closed or read-only."""
         self.check_open()
         if self.is_read_only:
             raise ValueError(
@@ -303,6 +189,7 @@ class EpisodeFolder:
         """Open the current store."""
         while True:
             self._marker = marker
+            self._check_unchanged()
             try:
                 self._replay = self._open_replay()
             except (StoreNotFound, FileNotFoundError):
@@ -312,20 +199,22 @@ class EpisodeFolder:
                     raise
             else:
                 break
-        self._stores = self._resources.enter_context(contextlib.ExitStack())
-        self._stores.callback(self._replay.close)
-        self._updates = Updates(
-            self.path / f"updates-{self.store}",
-            self._stores,
-            _oldest_of(weakref.ref(self)),
-            is_read_only=self.is_read_only,
-        )
+        self._resources.callback(self._replay.close)
         self._metas = _MetaValues(self.config.meta_fields, self.config.max_episodes)
         if not self.is_read_only:
-            _remove_leftovers(self.path, self.store)
+            _remove_leftovers(self.path, marker.store)
+
+    def _check_unchanged(self) -> None:
+        """Raise ValueError for stored steps that an earlier version changed in place."""
+        changes = self.path / f"updates-{self._marker.store}"
+        if changes.exists():
+            raise ValueError(
+                f"{changes}: expected no changes of stored steps, got some of `update` of an "
+                f"earlier version of Stepwell; read the folder with that version"
+            )
 
     def _open_replay(self) -> SequenceReplayBuffer:
-        path = self.path / f"store-{self.store}"
+        path = self.path / f"store-{self._marker.store}"
         if self.is_read_only:
             if DiskStorage.exists(path):
                 return SequenceReplayBuffer.open(path, read_only=True)
@@ -333,7 +222,7 @@ class EpisodeFolder:
         replay = SequenceReplayBuffer(path, capacity=self.config.capacity)
         if not replay.is_bound:
             try:
-                replay.bind(_spec(self.config, self._codecs), {"source": "memmap drop-in"})
+                replay.bind(_spec(self.config), {"source": "memmap drop-in"})
             except BaseException:
                 replay.close()
                 raise
@@ -350,29 +239,16 @@ class EpisodeFolder:
             shift = index.base - int(index.records["episode"][0])
             for number in range(max(self._metas.known, self.oldest), total):
                 self._metas.read(number, storage.metadata(number + shift))
-            self._metas.known = total
-        self._apply_meta_changes()
-
-    def _apply_meta_changes(self) -> None:
-        for name, values in self._updates.metas.items():
-            for number, value in values.items():
-                if self.oldest <= number < self.total:
-                    self._metas.set(name, number, value)
 
 
 class SlotReader:
-    """Reads the episodes that were stored when it was made, in the order of their slots.
+    """Reads the episodes that were stored when it was made, in the order of their slots."""
 
-    Slots fill up from 0. Episodes that were overwritten since are refused.
-
-    Args:
-        folder: The folder of the episodes.
-    """
+    # Slots fill up from 0. Episodes that were overwritten since are refused.
 
     def __init__(self, folder: EpisodeFolder) -> None:
         self._source: EpisodeFolder | None = folder
         self._slots = folder.config.max_episodes
-        self._store = folder.store
         numbers, lengths = folder.lengths()
         by_slot = np.argsort(numbers % self._slots)
         self.numbers, self.lengths = numbers[by_slot], lengths[by_slot]
@@ -394,34 +270,16 @@ class SlotReader:
         assert self._source is not None
         return self._source
 
-    @property
-    def slots(self) -> np.ndarray:
-        """Slots of the episodes, [E]."""
-        return self.numbers % self._slots
-
     def steps(
         self, names: Sequence[str], numbers: np.ndarray, steps: np.ndarray
     ) -> dict[str, np.ndarray]:
-        """Single steps, [B, ...] by field.
-
-        Args:
-            names: The fields.
-            numbers: [B] numbers of the episodes.
-            steps: [B] positions in the episodes.
-        """
+        """Single steps, [B, ...] by field, at the positions [B] of episodes ``numbers`` [B]."""
         return {name: rows[:, 0] for name, rows in self.windows(names, numbers, steps, 1).items()}
 
     def windows(
         self, names: Sequence[str], numbers: np.ndarray, first: np.ndarray, length: int
     ) -> dict[str, np.ndarray]:
-        """Consecutive steps, [B, length, ...] by field, zero padded after an episode's end.
-
-        Args:
-            names: The fields.
-            numbers: [B] numbers of the episodes.
-            first: [B] positions of the first steps.
-            length: Number of steps.
-        """
+        """Steps from ``first`` [B] on, [B, length, ...] by field, zeros behind an episode's end."""
         borders: Any = "pad_after" if length > 1 else "inside"
         request = Sequences(len(numbers), length, borders, fields=_full_names(names))
         return self._take(request, names, numbers, first)
@@ -434,22 +292,6 @@ class SlotReader:
             # The usual case, and cheaper: the plan for a shape is cached, and there is no padding.
             request = Sequences(len(numbers), int(lengths[0]), fields=fields)
         return self._take(request, names, numbers, np.zeros(len(numbers), np.int64))
-
-    def all_steps(self, name: str, places: np.ndarray) -> np.ndarray:
-        """A scalar field of many episodes, concatenated.
-
-        Args:
-            name: The field.
-            places: [E] positions of the episodes in `numbers`.
-        """
-        parts = [np.zeros(0, self._folder.config.fields[name].dtype)]
-        longest = int(self.lengths.max(initial=1))
-        count = max(1, _VALUES_PER_READ // longest)
-        for begin in range(0, len(places), count):
-            some = places[begin : begin + count]
-            rows = self.episodes([name], self.numbers[some])[name]
-            parts.append(rows[np.arange(rows.shape[1]) < self.lengths[some][:, None]])
-        return np.concatenate(parts)
 
     def metas(self, names: Sequence[str], numbers: np.ndarray) -> dict[str, np.ndarray]:
         """Values of fields of episodes, [B, ...] by field."""
@@ -467,36 +309,24 @@ class SlotReader:
         folder = self._folder
         batch = folder.replay.take(request, folder.row_ids(numbers) + first)
         rows: dict[str, np.ndarray] = {name: batch.observation[name] for name in names}
-        for name, values in rows.items():
-            folder.updates.apply(name, numbers, first, values)
         self._check(numbers)  # another thread may have overwritten one meanwhile
         return rows
 
     def _check(self, numbers: np.ndarray) -> None:
-        """Raise NotEnoughData if an episode was overwritten or removed."""
+        """Raise NotEnoughData if an episode was overwritten."""
         folder = self._folder
         folder.check_open()
-        if folder.store != self._store:
-            raise NotEnoughData(
-                f"{folder.path} was cleared since the dataset was made: expected the episodes of "
-                f"store-{self._store}, got store-{folder.store}; make a new dataset"
-            )
         oldest = folder.oldest
         if len(numbers) and int(numbers.min()) < oldest:
             gone = int((numbers < oldest).sum())
             raise NotEnoughData(
                 f"{folder.path}: expected all {len(numbers)} episodes that were asked for, got "
-                f"{gone} that were overwritten since the dataset was made; make a new dataset"
+                f"{gone} that were overwritten since the loader was made; make a new one"
             )
 
 
 class _MetaValues:
-    """Values of fields of episodes in memory: episode k is in slot ``k % max_episodes``.
-
-    Args:
-        fields: The fields of episodes.
-        max_episodes: Number of slots; the arrays grow up to it.
-    """
+    """Values of fields of episodes in memory: episode k is in slot ``k % max_episodes``."""
 
     def __init__(self, fields: Mapping[str, MemmapField], max_episodes: int) -> None:
         self._fields = fields
@@ -510,40 +340,28 @@ class _MetaValues:
         values: np.ndarray = self._columns[name][numbers % self._slots]
         return values
 
-    def append(self, number: int, values: Mapping[str, np.ndarray]) -> None:
-        """Add the next episode."""
-        for name, value in values.items():
-            self.set(name, number, value)
-        self.known = number + 1
-
     def read(self, number: int, metadata: Mapping[str, Any]) -> None:
-        """Add an episode from its stored metadata."""
-        for name, field in self._fields.items():
-            value = np.asarray(metadata[name]).astype(field.dtype).reshape(field.shape)
-            self.set(name, number, value)
+        """Add the next episode from its stored metadata."""
+        plain = {name: np.asarray(metadata[name]) for name in self._fields}
+        self.add(
+            number,
+            {n: plain[n].astype(f.dtype).reshape(f.shape) for n, f in self._fields.items()},
+        )
 
-    def set(self, name: str, number: int, value: np.ndarray) -> None:
-        """Set the value of an episode."""
+    def add(self, number: int, values: Mapping[str, np.ndarray]) -> None:
+        """Add the next episode."""
         slot = number % self._slots
-        if slot >= len(self._columns[name]):
-            rows = min(self._slots, max(64, 2 * (slot + 1)))
-            more = self._fields[name].full((rows - len(self._columns[name]),))
-            self._columns[name] = np.concatenate([self._columns[name], more])
-        self._columns[name][slot] = value
+        for name, field in self._fields.items():
+            if slot >= len(self._columns[name]):
+                rows = min(self._slots, max(64, 2 * (slot + 1)))
+                more = field.full((rows - len(self._columns[name]),))
+                self._columns[name] = np.concatenate([self._columns[name], more])
+            self._columns[name][slot] = values[name]
+        self.known = number + 1
 
 
 def _full_names(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(f"observation/{name}" for name in names)
-
-
-def _oldest_of(folder: weakref.ref[EpisodeFolder]) -> Callable[[], int]:
-    """A function that returns `EpisodeFolder.oldest` without keeping the folder alive."""
-
-    def oldest() -> int:
-        alive = folder()
-        return 0 if alive is None else alive.oldest
-
-    return oldest
 
 
 def _release(resources: contextlib.ExitStack) -> None:
@@ -593,7 +411,7 @@ def _check_same(path: Path, stored: Config, config: Config | None) -> None:
 
 
 def _remove_leftovers(path: Path, store: int) -> None:
-    """Remove the stores that an earlier `clear`, an overwrite, or a crash left behind."""
+    """Remove the stores that an overwrite or a crash left behind."""
     (path / "replay_buffer.json.tmp").unlink(missing_ok=True)
     for each in path.iterdir():
         kind, _, number = each.name.partition("-")
@@ -601,13 +419,8 @@ def _remove_leftovers(path: Path, store: int) -> None:
             shutil.rmtree(each)
 
 
-def _spec(config: Config, codecs: Codecs) -> Spec:
+def _spec(config: Config) -> Spec:
     """The Spec of the store: one observation field per field of steps."""
     names = {name: f"observation/{name}" for name in config.fields}
     fields = [field_of(names[f.name], f.dtype, f.shape) for f in config.fields.values()]
-    spec = Spec((*fields, Field("reward", "float64", (), "narrow")), names, [])
-    if codecs is None:
-        return spec
-    if isinstance(codecs, str):
-        return spec.with_codecs({"observation": codecs})
-    return spec.with_codecs({f"observation/{name}": codec for name, codec in codecs.items()})
+    return Spec((*fields, Field("reward", "float64", (), "narrow")), names, [])

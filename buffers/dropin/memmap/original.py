@@ -16,10 +16,10 @@ from typing import Any, Final, Literal, cast
 import numpy as np
 from numpy.lib.format import open_memmap
 
-from stepwell.buffers.dropin.memmap.config import DTYPES, Config, MemmapField
-from stepwell.buffers.dropin.memmap.plain_pickle import MOST_BYTES, read_plain_pickle
-from stepwell.buffers.errors import StoreCorrupt, StoreNotFound
-from stepwell.buffers.given_files import GivenFiles
+from ...errors import StoreCorrupt, StoreNotFound
+from ...given_files import GivenFiles
+from .config import DTYPES, Config, MemmapField
+from .plain_pickle import MOST_BYTES, read_plain_pickle
 
 __all__ = ["OriginalEpisode", "OriginalFolder", "parse_config"]
 
@@ -115,11 +115,6 @@ ReplayBuffer was given
         self._slots, self._left_out = self._finished()
 
     @property
-    def path(self) -> Path:
-        """The folder."""
-        return self._folder
-
-    @property
     def config(self) -> Config:
         """The arguments of the original buffer."""
         return self._config
@@ -133,16 +128,6 @@ ReplayBuffer was given
     def left_out(self) -> tuple[str, ...]:
         """Episodes that are left out or doubtful, and why; one clause each."""
         return self._left_out
-
-    @property
-    def nbytes(self) -> int:
-        """Apparent bytes of its files."""
-        return sum(file.stat().st_size for file in self._all_files())
-
-    @property
-    def disk_bytes(self) -> int:
-        """Bytes of disk that its files take: sparse files take fewer."""
-        return sum(getattr(file.stat(), "st_blocks", 0) * 512 for file in self._all_files())
 
     def __len__(self) -> int:
         """Number of finished episodes."""
@@ -160,9 +145,6 @@ ReplayBuffer was given
                 {name: np.array(array[slot, :steps]) for name, array in self._data.items()},
                 {name: np.array(array[slot]) for name, array in self._metadata.items()},
             )
-
-    def _all_files(self) -> list[Path]:
-        return [file for file in self._folder.iterdir() if file.is_file()]
 
     def _array(self, file: str, field: MemmapField, leading: tuple[int, ...]) -> np.ndarray:
         """Map a file as an array."""
@@ -305,6 +287,7 @@ def _config_of(files: GivenFiles, config: Mapping[str, object] | None) -> Config
             f"without; name the folder that its ReplayBuffer was given"
         )
     with files.file(path).open("rb") as file:
+        # One byte too many tells `read_plain_pickle` that the file is too long, however long it is.
         data = file.read(MOST_BYTES + 1)
     try:
         plain = read_plain_pickle(str(path), data)
@@ -316,29 +299,7 @@ def _config_of(files: GivenFiles, config: Mapping[str, object] | None) -> Config
 
 
 def parse_config(what: str, config: object) -> Config:
-    """Check the original's arguments.
-
-    Args:
-        what: Name of the config, for errors.
-        config: The arguments by name.
-
-    Raises:
-        ValueError: An argument is missing, unknown, or invalid.
-
-    Example:
-        >>> config = parse_config(
-        ...     "config",
-        ...     dict(
-        ...         max_episodes=10,
-        ...         max_timesteps=50,
-        ...         fields=dict(state=("uint8", (2, 2)), reward="float"),
-        ...         meta_fields={},
-        ...         circular=False,
-        ...     ),
-        ... )
-        >>> [(field.name, str(field.dtype), field.shape) for field in config.fields.values()]
-        [('state', 'uint8', (2, 2)), ('reward', 'float32', ())]
-    """
+    """Check the original's arguments, in a config named ``what``."""
     arguments = _named(what, "the config", config)
     odd = sorted(arguments.keys() ^ set(_KEYS))
     if odd:
@@ -382,34 +343,17 @@ def _fields(what: str, part: str, value: object) -> tuple[MemmapField, ...]:
 
 def _field(what: str, part: str, name: str, info: object) -> MemmapField:
     items = list(cast("tuple[object, ...]", info)) if isinstance(info, tuple | list) else [info]
-    type_, shape, default = [*items, *(None, (), None)[len(items) :]][:3]
+    type_, shape = [*items, *(None, ())[len(items) :]][:2]
     if isinstance(shape, int) and not isinstance(shape, bool):
         shape = (shape,)
     is_known = isinstance(type_, str) and type_ in DTYPES and 1 <= len(items) <= 3
-    if not (is_known and _is_shape(shape) and isinstance(default, int | float | None)):
+    if not (is_known and _is_shape(shape)):
         raise ValueError(
-            f"{what}: expected each of {part} to have a type ({', '.join(DTYPES)}), a shape of "
-            f"whole numbers and a default number, got something else for {name[:80]!r}; it is not "
-            f"a config of memmap-replay-buffer"
+            f"{what}: expected each of {part} to have a type ({', '.join(DTYPES)}) and a shape of "
+            f"whole numbers, got something else for {name[:80]!r}; it is not a config of "
+            f"memmap-replay-buffer"
         )
-    sizes = tuple(cast("tuple[int, ...]", shape))
-    field = MemmapField(name, cast("Any", type_), sizes, 0)
-    return field._replace(default=_stored_default(what, field, default))
-
-
-def _stored_default(what: str, field: MemmapField, default: float | None) -> int | float | bool:
-    """The default as the original stored it: 0 if an int field's default was 0.5."""
-    if field.type == "float":
-        return 0.0 if default is None else default
-    try:
-        with np.errstate(invalid="ignore"):
-            stored: int | bool = np.asarray(default or 0).astype(field.dtype).item()
-    except OverflowError:
-        raise ValueError(
-            f"{what}: expected a default of {field.name[:80]!r} that fits {field.dtype}, got "
-            f"{_describe(default)}; it is not a config of memmap-replay-buffer"
-        ) from None
-    return stored
+    return MemmapField(name, cast("Any", type_), tuple(cast("tuple[int, ...]", shape)), 0)
 
 
 def _is_shape(shape: object) -> bool:

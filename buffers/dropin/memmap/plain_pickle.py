@@ -1,198 +1,101 @@
-"""Reads plain values from a pickle without executing it."""
+"""Reads the plain values of a pickle without unpickling it."""
 
 from __future__ import annotations
 
 import pickletools  # only lists the opcodes of a pickle; executes none
-from collections.abc import Callable
 from typing import Any, Final
 
-__all__ = ["read_plain_pickle"]
+__all__ = ["MOST_BYTES", "read_plain_pickle"]
 
-MOST_BYTES: Final = 1 << 20
-_MOST_OPCODES: Final = 200_000
-
-_MARK: Final = object()
-
-_Stack = list[Any]
-
-
-class _NotPlain(ValueError):
-    """The opcodes do not form a value."""
-
-
-def read_plain_pickle(name: str, data: bytes) -> object:
-    r"""Read a pickle of dicts, lists, tuples, strings, numbers, bools and None.
-
-    A pickle is a program that may call anything. Only the opcodes that build these values are
-    executed, by this module, so nothing in the pickle is ever called.
-
-    Args:
-        name: Name of the pickle, for errors.
-        data: The pickle, of any protocol.
-
-    Raises:
-        ValueError: It is larger than a MiB, damaged, or holds something else; the message names the
-            opcode.
-
-    Example:
-        >>> read_plain_pickle("mail", b"(I1\nV2\nt.")
-        (1, '2')
-        >>> read_plain_pickle("mail", b"cos\nsystem\n(Vls\ntR.")  # doctest: +ELLIPSIS
-        Traceback (most recent call last):
-        ...
-        ValueError: mail: expected plain values, got the pickle opcode GLOBAL ('os system'), ...
-    """
-    if len(data) > MOST_BYTES:
-        raise ValueError(
-            f"{name}: expected a pickle of at most {MOST_BYTES:,} bytes, got {len(data):,}; it is "
-            f"not the config of a replay buffer"
-        )
-    machine = _Machine(name)
-    position = 0
-    try:
-        for count, (opcode, argument, found) in enumerate(pickletools.genops(data)):
-            position = int(found or 0)
-            if opcode.name == "STOP":
-                return machine.result()
-            if count >= _MOST_OPCODES:
-                raise _NotPlain(f"more than {_MOST_OPCODES:,} opcodes")
-            machine.step(opcode.name, argument)
-    except _Refused as error:
-        raise ValueError(str(error)) from None
-    # A damaged file can raise any of these, in genops or in an opcode.
-    except (ValueError, IndexError, KeyError, TypeError, OverflowError, MemoryError) as error:
-        problem = " ".join(str(error).split())[:200] or type(error).__name__
-        raise ValueError(
-            f"{name}: expected a whole pickle, got one that is damaged at or after byte {position} "
-            f"({problem}); copy the file again from where it was written"
-        ) from None
-    raise AssertionError  # genops ends with STOP, or raises
+MOST_BYTES: Final = 1 << 16  # the original's configs have some hundred
+_VALUES: Final = frozenset(
+    "BININT BININT1 BININT2 LONG1 BINFLOAT SHORT_BINUNICODE BINUNICODE".split()
+)
+_CONSTANTS: Final = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
 
 
 class _Refused(Exception):
     """An opcode that builds anything but a plain value."""
 
 
-class _Machine:
-    """The stack and the memo of a pickle.
+def read_plain_pickle(name: str, data: bytes) -> object:
+    """Read a pickle of dicts, lists, tuples, strings, numbers, bools and None, at most 64 KiB."""
+    # A pickle is a program that may call anything. Only the opcodes that build these values are
+    # executed, by this function, so nothing in the pickle is ever called.
+    if len(data) > MOST_BYTES:
+        raise ValueError(
+            f"{name}: expected a pickle of at most {MOST_BYTES:,} bytes, got {len(data):,}; it is "
+            f"not the config of a replay buffer"
+        )
+    try:
+        return _value(data)
+    except _Refused as refused:
+        raise ValueError(
+            f"{name}: expected plain values as Python 3.8 and newer write them, got the pickle "
+            f"opcode {refused}; nothing of it was run"
+        ) from None
+    # A damaged file can raise any of these, in genops or in an opcode.
+    except (ValueError, IndexError, TypeError) as error:
+        problem = " ".join(str(error).split())[:200] or type(error).__name__
+        raise ValueError(
+            f"{name}: expected a whole pickle, got one that is damaged ({problem}); copy the file "
+            f"again from where it was written"
+        ) from None
 
-    Args:
-        name: Name of the pickle, for errors.
-    """
 
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._stack: _Stack = []
-        self._memo: dict[int, Any] = {}
-
-    def step(self, opcode: str, argument: Any) -> None:
-        """Execute an opcode.
-
-        Raises:
-            _Refused: Plain values do not need it.
-        """
-        if opcode in _VALUES:
-            self._stack.append(argument)
-        elif opcode in _CONSTANTS:
-            self._stack.append(_CONSTANTS[opcode]())
-        elif opcode in _STACKED:
-            _STACKED[opcode](self._stack)
-        elif opcode in _PUTS:
-            self._put(int(argument))
-        elif opcode in _GETS:
-            self._stack.append(self._memo[int(argument)])
-        elif opcode == "MEMOIZE":
-            self._put(len(self._memo))
-        elif opcode not in _NOTHING:
+def _value(data: bytes) -> object:
+    stack: list[Any] = []
+    below: list[list[Any]] = []  # the stacks below each mark
+    memo: list[Any] = []
+    argument: Any
+    for opcode, argument, _ in pickletools.genops(data):
+        name = opcode.name
+        if name in _VALUES:
+            stack.append(argument)
+        elif name in _CONSTANTS:
+            stack.append(_CONSTANTS[name])
+        elif name in ("EMPTY_DICT", "EMPTY_LIST"):
+            stack.append({} if name == "EMPTY_DICT" else [])
+        elif name == "MEMOIZE":
+            memo.append(stack[-1])
+        elif name in ("BINGET", "LONG_BINGET"):
+            stack.append(memo[argument])
+        elif name == "MARK":
+            below.append(stack)
+            stack = []
+        elif name in ("TUPLE", "APPENDS", "SETITEMS"):
+            items, stack = stack, below.pop()
+            _build(name, stack, items)
+        elif name in _TAKEN:
+            if len(stack) < _TAKEN[name]:
+                raise IndexError("a value is missing")
+            items = stack[-_TAKEN[name] :]
+            del stack[-_TAKEN[name] :]
+            _build(name, stack, items)
+        elif name == "STOP":
+            if below or len(stack) != 1:
+                raise IndexError("it ends within a value")
+            return stack[0]
+        elif name not in ("PROTO", "FRAME"):
             shown = "" if argument is None else f" ({str(argument)[:80]!r})"
-            raise _Refused(
-                f"{self._name}: expected plain values, got the pickle opcode {opcode}{shown}, "
-                f"which could run anything; nothing of it was run"
-            )
-
-    def result(self) -> object:
-        """The value on the stack after STOP."""
-        value = self._stack.pop()
-        if value is _MARK or self._stack:
-            raise _NotPlain("it ends within a value")
-        return value
-
-    def _put(self, place: int) -> None:
-        self._memo[place] = self._stack[-1]
+            raise _Refused(f"{name}{shown}")
+    raise AssertionError  # genops ends with STOP, or raises
 
 
-def _after_mark(stack: _Stack) -> list[Any]:
-    """Pop the values above the newest mark, and the mark."""
-    for place in range(len(stack) - 1, -1, -1):
-        if stack[place] is _MARK:
-            items = stack[place + 1 :]
-            del stack[place:]
-            return items
-    raise _NotPlain("a mark is missing")
+_TAKEN: Final = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3, "APPEND": 1, "SETITEM": 2}
+"""Opcodes that take some values, and how many."""
 
 
-def _last(stack: _Stack, count: int) -> list[Any]:
-    """Pop the topmost values."""
-    items = stack[len(stack) - count :] if len(stack) >= count else [_MARK]
-    if any(item is _MARK for item in items):
-        raise _NotPlain("a value is missing")
-    del stack[len(stack) - count :]
-    return items
-
-
-def _tuple(stack: _Stack, count: int) -> None:
-    stack.append(tuple(_last(stack, count)))
-
-
-def _append(stack: _Stack) -> None:
-    _extend(stack, _last(stack, 1))
-
-
-def _extend(stack: _Stack, items: list[Any]) -> None:
-    if not isinstance(stack[-1], list):
-        raise _NotPlain("it appends to something that is not a list")
-    stack[-1].extend(items)
-
-
-def _set_items(stack: _Stack, items: list[Any]) -> None:
-    if not isinstance(stack[-1], dict):
-        raise _NotPlain("it sets items of something that is not a dict")
-    stack[-1].update(_pairs(items))
-
-
-def _pairs(items: list[Any]) -> dict[Any, Any]:
-    keys, values = items[::2], items[1::2]
-    # Strings only: a deeply nested tuple can take exponential time to hash.
-    if not all(isinstance(key, str) for key in keys):
-        raise _NotPlain("it holds a dict whose keys are not all text")
-    return dict(zip(keys, values, strict=True))
-
-
-_VALUES = frozenset(
-    "INT BININT BININT1 BININT2 LONG LONG1 LONG4 FLOAT BINFLOAT UNICODE SHORT_BINUNICODE "
-    "BINUNICODE BINUNICODE8".split()
-)
-_CONSTANTS: dict[str, Callable[[], Any]] = {
-    "NONE": lambda: None,
-    "NEWTRUE": lambda: True,
-    "NEWFALSE": lambda: False,
-    "EMPTY_DICT": dict,
-    "EMPTY_LIST": list,
-    "EMPTY_TUPLE": tuple,
-    "MARK": lambda: _MARK,
-}
-_STACKED: dict[str, Callable[[_Stack], None]] = {
-    "TUPLE1": lambda stack: _tuple(stack, 1),
-    "TUPLE2": lambda stack: _tuple(stack, 2),
-    "TUPLE3": lambda stack: _tuple(stack, 3),
-    "TUPLE": lambda stack: stack.append(tuple(_after_mark(stack))),
-    "LIST": lambda stack: stack.append(_after_mark(stack)),
-    "DICT": lambda stack: stack.append(_pairs(_after_mark(stack))),
-    "APPEND": _append,
-    "APPENDS": lambda stack: _extend(stack, _after_mark(stack)),
-    "SETITEM": lambda stack: _set_items(stack, _last(stack, 2)),
-    "SETITEMS": lambda stack: _set_items(stack, _after_mark(stack)),
-}
-_PUTS = frozenset(("PUT", "BINPUT", "LONG_BINPUT"))
-_GETS = frozenset(("GET", "BINGET", "LONG_BINGET"))
-_NOTHING = frozenset(("PROTO", "FRAME"))
+def _build(name: str, stack: list[Any], items: list[Any]) -> None:
+    """Make a tuple of items, or add them to the list or dict on the stack."""
+    if name.startswith("TUPLE"):
+        stack.append(tuple(items))
+    elif name.startswith("APPEND") and type(stack[-1]) is list:
+        stack[-1].extend(items)
+    elif name.startswith("SETITEM") and type(stack[-1]) is dict:
+        # Strings only: a deeply nested tuple can take exponential time to hash.
+        if not all(isinstance(key, str) for key in items[::2]):
+            raise TypeError("it holds a dict whose keys are not all text")
+        stack[-1].update(zip(items[::2], items[1::2], strict=True))
+    else:
+        raise TypeError("it adds to something that is neither a list nor a dict")

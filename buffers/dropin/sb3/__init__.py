@@ -9,15 +9,15 @@ They have the constructors, methods, attributes and random draws of the original
 them as ``replay_buffer_class``. In addition `ReplayBuffer.replay` keeps the same rows as episodes.
 """
 
-from stepwell.buffers.dropin.sb3.hindsight import HerReplayBuffer
-from stepwell.buffers.dropin.sb3.originals import (
+from .hindsight import HerReplayBuffer
+from .originals import (
     DictReplayBufferSamples,
     DictRolloutBufferSamples,
     ReplayBufferSamples,
     RolloutBufferSamples,
 )
-from stepwell.buffers.dropin.sb3.replay import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
-from stepwell.buffers.dropin.sb3.rollout import DictRolloutBuffer, RolloutBuffer
+from .replay import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
+from .rollout import DictRolloutBuffer, RolloutBuffer
 
 __all__ = [
     "DictReplayBuffer",

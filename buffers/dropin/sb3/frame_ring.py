@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from stepwell.buffers.errors import SpecMismatch
-from stepwell.buffers.spare_memory import SpareMemory
+from ...errors import SpecMismatch
+from ...spare_memory import SpareMemory
 
 __all__ = ["FrameRing"]
 
@@ -18,30 +18,12 @@ _PROBES = 16
 
 
 class FrameRing:
-    """The observations before and after the newest steps of N envs.
+    """The observations before and after the newest steps of N envs, each ``[N, k, ...]``."""
 
-    A frame that is both, or part of several stacks, is kept once. An env's episode continues where
-    an observation is the next one before. Of stacks the newest frames are compared at every step;
-    whole stacks are wherever it could be the stack of a reset, where episodes begin, and at every
-    17th step.
-
-    Args:
-        size: Steps to keep.
-        num_envs: Number of envs N.
-        dtype: Of a frame.
-        shape: Of a frame.
-        stack: Frames k of a stack, which observations ``[N, k, ...]`` have on their second axis;
-            1 where they are single frames ``[N, ...]``.
-        padding: Frames before an episode's first one.
-
-    Example:
-        >>> ring = FrameRing(10, 1, np.dtype(np.uint8), (2,), 2, "zero")
-        >>> frames = np.array([[0, 0], [1, 1], [2, 2]], np.uint8)
-        >>> ring.write(frames[None, :2], frames[None, 1:])
-        >>> before, after = ring.read(np.array([0]), np.array([0]))
-        >>> before[0].tolist(), after[0].tolist()
-        ([[0, 0], [1, 1]], [[1, 1], [2, 2]])
-    """
+    # Without stacks (k = 1) they are single frames [N, ...]. A frame that is both before and after,
+    # or part of several stacks, is kept once. An env's episode continues where an observation is
+    # the next one before. Of stacks the newest frames are compared at every step; whole stacks are
+    # wherever it could be the stack of a reset, where episodes begin, and at every 17th step.
 
     def __init__(
         self,
@@ -91,18 +73,9 @@ class FrameRing:
     def write(
         self, observation: Any, next_observation: Any, over: np.ndarray | None = None
     ) -> None:
-        """Add a step.
-
-        Args:
-            observation: ``[N, k, ...]``, or ``[N, ...]`` without stacks.
-            next_observation: The same.
-            over: [N] bool: an episode ended with the step before; None if none did.
-
-        Raises:
-            ValueError: An observation has another shape.
-            SpecMismatch: A stack is not the one before, moved on by a frame, nor padded as that of
-                a reset. Nothing was added.
-        """
+        """Add a step of observations ``[N, k, ...]``; ``over`` [N]: an episode ended before it."""
+        # Without k they are [N, ...]. A stack must be the one before, moved on by a frame, or
+        # padded as that of a reset; else nothing is added.
         count, n, k = self._count, self._num_envs, self._stack
         slot, following = count % self._slots, (count + 1) % self._slots
         shape, dtype = self._shape, self._dtype
@@ -122,6 +95,7 @@ class FrameRing:
             if begins is not None or self._until_compared < 0:
                 self._check(words, np.ndarray(self._shape_in_words, self._word, then), begins, slot)
         place, before = count % self._size, (count - 1) % self._size
+        # The oldest step is written over, so its final observation goes, too.
         if place in self._final_places:
             self._final_places.discard(place)
             for env in np.flatnonzero(self._has_final[place]).tolist():
@@ -135,6 +109,8 @@ class FrameRing:
         if begins is not None:
             self._young = self._oldest_age
             for env in np.flatnonzero(begins).tolist():
+                # The final observation of the episode before lies where the frame of the reset
+                # must be: it is kept apart.
                 if count and self._size > 1:
                     self._finals[before * n + env] = self._frames[slot, env].copy()
                     self._has_final[before, env] = True
@@ -151,15 +127,9 @@ class FrameRing:
         return found
 
     def read(self, first: np.ndarray, last: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Observations before some steps, and those after others.
-
-        Args:
-            first: [B] step * N + env, with steps counted in the ring.
-            last: The same. For ``first`` itself both results are views of the same frames.
-
-        Returns:
-            ``[B, k, ...]`` each, or ``[B, ...]``, in memory that the caller owns.
-        """
+        """Observations ``[B, k, ...]`` before steps ``first`` and after ``last``, [B]."""
+        # A step is step * N + env, with steps counted in the ring. The caller owns the memory;
+        # where `last` is `first` itself both results are views of the same frames.
         k = self._stack
         if first is last and k > 1:  # the frames that both have are copied once
             found = self._gathered(first, 1, k + 1)
@@ -167,11 +137,7 @@ class FrameRing:
         return self._gathered(first, 0, k), self._gathered(last, 1, k)
 
     def rows(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-        """Steps ``start .. stop`` of the ring.
-
-        Returns:
-            The newest frames before and after them, ``[T, N, ...]`` each.
-        """
+        """The newest frames before and after steps ``start .. stop``, ``[T, N, ...]`` each."""
         steps = self._steps_of(np.arange(start, stop))
         now = self._frames.take(steps % self._slots, 0)
         then = self._frames.take((steps + 1) % self._slots, 0)
@@ -291,13 +257,7 @@ class FrameRing:
             )
 
     def _is_next(self, now: np.ndarray, env: int, slot: int) -> bool:
-        """True if a stack is the next observation of the env's newest step, whose frame is there.
-
-        Args:
-            now: [N, k, words].
-            env: Index of the env.
-            slot: Of the frame.
-        """
+        """True if a stack [N, k, words] follows the env's newest step; its frame is at ``slot``."""
         k, frames = self._stack, self._words
         there = min(k, 2 + int(self._age[(self._count - 1) % self._size, env]))
         for back in range(k):

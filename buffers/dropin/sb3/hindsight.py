@@ -5,24 +5,26 @@ from __future__ import annotations
 import copy
 import os
 import warnings
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 from gymnasium import spaces
 
-from stepwell.buffers.dropin.sb3.episode_ring import EpisodeRing, Strategy, strategy_of
-from stepwell.buffers.dropin.sb3.originals import SB3HerReplayBuffer, registered
-from stepwell.buffers.dropin.sb3.replay import DictReplayBuffer
-from stepwell.buffers.dropin.sb3.step_ring import observation_shape, random_numbers
-from stepwell.buffers.dropin.transition_writer import check_whole
-from stepwell.buffers.errors import NotEnoughData
-from stepwell.buffers.replay import SequenceReplayBuffer
+from ...errors import NotEnoughData
+from ...replay import SequenceReplayBuffer
+from ..transition_writer import check_whole
+from .originals import SB3HerReplayBuffer, registered
+from .replay import DictReplayBuffer
+from .step_ring import observation_shape, random_numbers
 
 if TYPE_CHECKING:
     import torch
 
 __all__ = ["HerReplayBuffer"]
+
+_Strategy: TypeAlias = Literal["future", "final", "episode"]
+_Numbers: TypeAlias = "Callable[[np.ndarray | int, np.ndarray], np.ndarray]"
 
 
 @registered
@@ -97,7 +99,7 @@ class HerReplayBuffer(DictReplayBuffer, SB3HerReplayBuffer):
     ) -> None:
         check_whole("n_sampled_goal", n_sampled_goal, 0)
         _check_goals(observation_space)
-        self._strategy: Strategy = strategy_of(goal_selection_strategy)
+        self._strategy: _Strategy = _strategy_of(goal_selection_strategy)
         super().__init__(
             buffer_size,
             observation_space,
@@ -109,6 +111,7 @@ class HerReplayBuffer(DictReplayBuffer, SB3HerReplayBuffer):
             path=path,
             replay=replay,
         )
+        # Attributes of SB3's class, which its users read.
         self.env = env
         self.copy_info_dict = copy_info_dict
         self.goal_selection_strategy = goal_selection_strategy
@@ -117,7 +120,7 @@ class HerReplayBuffer(DictReplayBuffer, SB3HerReplayBuffer):
         self._begin_episodes()
 
     def _begin_episodes(self) -> None:
-        self._episodes = EpisodeRing(self.buffer_size, self.n_envs)
+        self._episodes = _EpisodeRing(self.buffer_size, self.n_envs)
         shape = self.buffer_size, self.n_envs
         self.infos = np.empty(shape, object) if self.copy_info_dict else None
 
@@ -170,8 +173,8 @@ class HerReplayBuffer(DictReplayBuffer, SB3HerReplayBuffer):
                 f"{type(infos).__name__}; make the buffer with copy_info_dict=False to leave them "
                 f"out"
             )
-        self._episodes.begin(pos)
         super().add(obs, next_obs, action, reward, done, infos)
+        self._episodes.begin(pos)
         if self.infos is not None:
             self.infos[pos] = infos
         for env in self.dones[pos].nonzero()[0].tolist():
@@ -251,8 +254,8 @@ class HerReplayBuffer(DictReplayBuffer, SB3HerReplayBuffer):
         if not open_envs:
             return
         warnings.warn(
-            f"the open episodes of {len(open_envs)} envs are truncated: expected a load between "
-            f"two episodes; to go on in the same ones pass truncate_last_traj=False",
+            f"The last trajectory in the replay buffer will be truncated: the episodes of "
+            f"{len(open_envs)} envs are open; to go on in them pass truncate_last_traj=False",
             stacklevel=2,
         )
         self.flush()
@@ -285,3 +288,69 @@ def _check_goals(space: Any) -> None:
             f"observation_space: expected a Dict with an achieved_goal and a desired_goal of one "
             f"shape, got shapes {shapes}; use the class without Her in its name"
         )
+
+
+class _EpisodeRing:
+    """Which places of a ring of steps of N envs belong to an ended episode that is still whole."""
+
+    # A place is `step * N + env`. Where the first step of an ended episode is overwritten, none of
+    # its steps is drawn any more, as in SB3's `HerReplayBuffer`.
+
+    def __init__(self, size: int, num_envs: int) -> None:
+        # [size, N]: step at which the episode of each step begins
+        self.start = np.zeros((size, num_envs), np.int64)
+        # [size, N]: steps of its episode; 0 unless that has ended
+        self.length = np.zeros((size, num_envs), np.int64)
+        # [N]: step at which each env's open episode begins
+        self.begun = np.zeros(num_envs, np.int64)
+        self._drawable: np.ndarray | None = None
+
+    def begin(self, step: int) -> None:
+        """A step of all envs is written: leave out the episodes that it overwrites."""
+        for env in self.length[step].nonzero()[0].tolist():
+            steps = step + np.arange(self.length[step, env])
+            self.length[steps % len(self.length), env] = 0
+            self._drawable = None
+        self.start[step] = self.begun
+
+    def end(self, env: int, step: int) -> None:
+        """An env's episode has ended before a step, with which its next one begins."""
+        begun = self.begun.item(env)
+        # Of an episode that is longer than the ring this leaves the last steps, as in SB3.
+        length = (step - begun) % len(self.length)
+        self.length[(begun + np.arange(length)) % len(self.length), env] = length
+        self.begun[env] = step
+        self._drawable = None
+
+    def drawable(self) -> np.ndarray:
+        """[n] int64: the places of all steps of ended episodes, in order."""
+        if self._drawable is None:
+            self._drawable = np.flatnonzero(self.length)
+        return self._drawable
+
+    def goals(self, places: np.ndarray, strategy: _Strategy, draw: _Numbers) -> np.ndarray:
+        """The places [n] int64 of steps after which the goals of steps ``places`` were achieved."""
+        # "future" draws uniformly from the step itself to the last one of its episode, "final"
+        # takes that last one, "episode" draws from all its episode; `draw` gives whole numbers [n],
+        # each from a lowest one up to below another.
+        size, num_envs = self.start.shape
+        start, length = self.start.ravel().take(places), self.length.ravel().take(places)
+        step, env = np.divmod(places, num_envs)
+        if strategy == "final":
+            number = length - 1
+        elif strategy == "future":
+            number = draw((step - start) % size, length)
+        else:
+            number = draw(0, length)
+        found: np.ndarray = (start + number) % size * num_envs + env
+        return found
+
+
+def _strategy_of(value: object) -> _Strategy:
+    """The name of a strategy, or of a member of SB3's ``GoalSelectionStrategy``, in lower case."""
+    found = str(getattr(value, "name", value)).lower()
+    names: tuple[_Strategy, ...] = get_args(_Strategy)
+    for name in names:
+        if name == found:
+            return name
+    raise ValueError(f"goal_selection_strategy: expected one of {', '.join(names)}, got {value!r}")

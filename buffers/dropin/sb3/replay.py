@@ -12,8 +12,14 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 import numpy as np
 from gymnasium import spaces
 
-from stepwell.buffers.dropin.sb3.frame_ring import FrameRing
-from stepwell.buffers.dropin.sb3.originals import (
+from ...episode import Chunk, End
+from ...errors import NotEnoughData
+from ...replay import SequenceReplayBuffer
+from ...spec import Layout, Spec
+from ...storage.disk.folder import folder_path
+from ..transition_writer import check_whole, new_replay
+from .frame_ring import FrameRing
+from .originals import (
     DictReplayBufferSamples,
     ReplayBufferSamples,
     SB3DictReplayBuffer,
@@ -22,19 +28,16 @@ from stepwell.buffers.dropin.sb3.originals import (
     registered,
     samples_class,
 )
-from stepwell.buffers.dropin.sb3.step_ring import (
+from .step_ring import (
     MAKER,
     StepRing,
     check_kind,
     check_replay,
+    fitted,
+    flags,
     random_numbers,
 )
-from stepwell.buffers.dropin.sb3.transition_blocks import BlockWriter, differing
-from stepwell.buffers.dropin.transition_writer import check_whole, new_replay
-from stepwell.buffers.episode import Chunk, End
-from stepwell.buffers.errors import NotEnoughData, SpecMismatch
-from stepwell.buffers.replay import SequenceReplayBuffer
-from stepwell.buffers.spec import Layout, Spec
+from .transition_blocks import BlockWriter, differing
 
 if TYPE_CHECKING:
     import torch
@@ -44,6 +47,8 @@ __all__ = ["DictReplayBuffer", "NStepReplayBuffer", "ReplayBuffer"]
 _MOST_STEPS, _MOST_BYTES = 1024, 32 << 20
 _LARGE_ROW_BYTES = 1 << 10  # from here on it takes longer to write them twice than to compare them
 _FINAL = ("_final_observation", "_final_obs")  # of gymnasium before and since version 1.0
+_BY_CLOCK = "TimeLimit.truncated"
+_FLOAT32 = np.dtype(np.float32)
 _ENDS = int(End.TERMINATED), int(End.TRUNCATED)
 
 
@@ -53,10 +58,13 @@ class _Part(NamedTuple):
     key: str | None
     name: str
     field_shape: tuple[int, ...]
-    shape: tuple[int, ...]
-    is_discrete: bool
     now: np.ndarray
     then: np.ndarray
+
+    def row(self, observation: Any, name: str) -> np.ndarray:
+        """This part of the observations of all envs."""
+        part = observation[self.key]
+        return fitted(f"{name}/{self.key}", part, self.now.dtype, self.now.shape[1:])
 
 
 @registered
@@ -80,8 +88,8 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
             learn from.
         n_steps: Steps of the returns, as in SB3's ``NStepReplayBuffer``.
         gamma: Discount of n-step returns.
-        path: Folder of the replay; None keeps it in RAM. A store there is continued, while the
-            ring begins empty: SB3's ``save_replay_buffer`` keeps the ring too.
+        path: Folder of the replay, opened by the first step; None keeps it in RAM. A store there is
+            continued, while the ring begins empty: SB3's ``save_replay_buffer`` keeps the ring too.
         replay: A replay of your own in place of a path, with a capacity of your own.
         frame_stack: Frames that the envs stack on the first axis, as ``VecFrameStack(envs, 4)``
             does with gray images ``[4, H, W]``: the replay stores one in each row.
@@ -90,7 +98,7 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
 
     Raises:
         ValueError: A number is out of range, or ``frame_stack`` does not fit the space.
-        SpecMismatch: The folder or the replay holds other rows.
+        SpecMismatch: The replay holds other rows.
 
     Example:
         >>> import gymnasium as gym
@@ -147,7 +155,6 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
         )
         self._ring: FrameRing | None = None
         self._over: np.ndarray | None = None  # envs whose newest step ended an episode, in a ring
-        self._is_reshaped = isinstance(observation_space, spaces.Discrete)
         is_large = self._spec.row_bytes >= _LARGE_ROW_BYTES
         if frame_stack > 1 or ((optimize_memory_usage or is_large) and not self._is_dict):
             self._ring = FrameRing(
@@ -190,29 +197,26 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
         if isinstance(space, spaces.Dict):
             assert isinstance(layout, Mapping)
             entries: list[tuple[Any, ...]] = [
-                (key, str(layout[key]), part, self.observations[key], self.next_observations[key])
-                for key, part in space.spaces.items()
+                (key, str(layout[key]), self.observations[key], self.next_observations[key])
+                for key in space.spaces
             ]
         elif self._ring is not None:
             entries = []
         else:
-            entries = [(None, str(layout), space, self.observations, self.next_observations)]
+            entries = [(None, str(layout), self.observations, self.next_observations)]
         self._parts = [
             _Part(
                 key,
                 name,
                 self._spec[name].source_shape,
-                now.shape[2:],
-                isinstance(part, spaces.Discrete),
                 now,
                 then,
             )
-            for key, name, part, now, then in entries
+            for key, name, now, then in entries
         ]
-        self._plain = None
-        if not self._is_dict and self._ring is None and not self._parts[0].is_discrete:
-            part = self._parts[0]
-            self._plain = part.now, part.then, part.now[0].size
+        self._form = None
+        if not self._is_dict:
+            self._form = np.dtype(space.dtype), (self.n_envs, *self.obs_shape)
         # Last observations of episodes of which the newest infos did not tell the end, by env.
         self._unmarked_ends: dict[int, list[bytes]] = {}
         self._has_timeouts = bool(self.timeouts.any())
@@ -222,21 +226,38 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
     def _start_replay(
         self, path: str | os.PathLike[str] | None, replay: SequenceReplayBuffer | None
     ) -> None:
-        self.is_closed = False
+        """Begin to write to a replay; a folder is only noted."""
+        self.is_closed = self._is_bound = False
         self._most = self.buffer_size if self._is_on_demand else self._block
-        held = (self.buffer_size + self._block) * self.n_envs
-        self._replay = new_replay(held, path) if replay is None else replay
+        self._writer = BlockWriter(self.n_envs)
+        self._path = None if path is None else folder_path(path).absolute()
+        self._replay = replay
+        if self._is_on_demand or (replay is not None and replay.is_bound):
+            self._bind()
+
+    def _opened(self) -> SequenceReplayBuffer:
+        """The replay. A folder is opened now: a model that is loaded to play has a buffer, too."""
+        if self._replay is None:
+            held = (self.buffer_size + self._block) * self.n_envs
+            self._replay = new_replay(held, self._path)
+        return self._replay
+
+    def _bind(self) -> None:
+        """Let the replay hold the steps; it is opened, and a new folder is made."""
+        replay, is_own = self._opened(), self._path is not None
         is_box = isinstance(self.action_space, spaces.Box)
         facts = {"maker": MAKER, "actions": "scaled" if is_box else "given"}
         try:
-            self._writer = BlockWriter(self._replay, self._spec, self.n_envs, facts)
+            replay.bind(self._spec, {"recipe": facts, "num_envs": self.n_envs})
         except BaseException:
-            if replay is None:
-                self._replay.close()  # otherwise the folder stays locked
+            if is_own:
+                replay.close()  # otherwise the folder stays locked
+                self._replay = None
             raise
         if not self._is_on_demand:
-            self._replay.call_before_close(self.flush)
+            replay.call_before_close(self.flush)
             atexit.register(_flush, weakref.ref(self))
+        self._is_bound, self.is_closed = True, False
 
     @staticmethod
     def _maybe_cast_dtype(dtype: Any) -> Any:
@@ -251,9 +272,10 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
         own also by themselves, 1024 at a time. A look stores those that are new if they are a
         thousandth of all for each env (a hundredth at most); `flush` does so always.
         """
-        if self._waiting * self.n_envs * 1000 >= len(self._replay) * min(10, self.n_envs):
+        replay = self._opened()
+        if self._waiting * self.n_envs * 1000 >= len(replay) * min(10, self.n_envs):
             self.flush()
-        return self._replay
+        return replay
 
     def add(
         self,
@@ -282,51 +304,54 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
                 there: CleanRL's loops give the first of the next episode as ``next_obs``.
 
         Raises:
+            StoreLocked: Another process writes into the folder, which the first step opens.
             ValueError: An array does not fit the spaces, or an env without such a mark goes on
                 from the last observation of an episode that is done, with reward 0: that is a reset
                 of gymnasium's NEXT_STEP mode. The step was not added.
-            SpecMismatch: Observations are not stacks of ``frame_stack`` frames.
+            SpecMismatch: Observations are not stacks of ``frame_stack`` frames, or the folder holds
+                other rows.
         """
         pos, n, waiting = self.pos, self.n_envs, self._waiting
+        if not self._is_bound:
+            self._bind()
         if isinstance(infos, dict):
             self._refuse_resets(obs, reward, done)
             next_obs = self._with_last_observations(next_obs, done, infos)
         marked: np.ndarray | None = None
+        rows: list[tuple[np.ndarray, np.ndarray]] = []
+        # All that can fail comes before anything is written, as the oldest step is in that place.
         try:
-            if self._plain is not None:
-                now, then, size = self._plain
-                # Before anything is written, as the oldest step is in that place.
-                first = obs.size if type(obs) is np.ndarray else np.size(obs)
-                second = next_obs.size if type(next_obs) is np.ndarray else np.size(next_obs)
-                if first != size or second != size:
-                    raise ValueError("another number of values")
-            self.actions[pos] = action.reshape(n, self.action_dim)
-            self.rewards[pos] = reward
-            self.dones[pos] = done
+            chosen = fitted("action", action, self.actions.dtype, np.shape(action))
+            if chosen.size != n * self.action_dim:
+                raise TypeError("another number of values")
+            gains = fitted("reward", reward, _FLOAT32, (n,))
+            over = flags("done", done, (n,))
             if isinstance(infos, dict):
-                marked = self._marked(infos)
-            elif self.handle_timeout_termination:
-                each: Any = infos
-                flags = [info.get("TimeLimit.truncated", False) for info in each]
-                if self._has_timeouts or True in flags:
-                    self.timeouts[pos] = flags
-                    self._has_timeouts = True
-            if self._plain is not None:
-                now, then, _ = self._plain
-                now[pos] = obs
-                then[pos] = next_obs
-            elif self._ring is None:
-                self._write(obs, next_obs)
+                marked = self._marked(infos, over)
+            by_clock = self._by_clock(infos)
+            if self._form is not None:
+                obs = fitted("obs", obs, *self._form)
+                next_obs = fitted("next_obs", next_obs, *self._form)
+                if self._ring is not None:
+                    self._ring.write(obs, next_obs, self._over)
+                    self._over = over != 0 if np.count_nonzero(over) else None
+                else:
+                    rows = [(obs, next_obs)]
             else:
-                if self._is_reshaped:
-                    obs, next_obs = self._reshaped(obs), self._reshaped(next_obs)
-                self._ring.write(obs, next_obs, self._over)
-                dones = self.dones[pos]
-                self._over = dones != 0 if np.count_nonzero(dones) else None
-        except SpecMismatch:
-            raise
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+                rows = [
+                    (part.row(obs, "obs"), part.row(next_obs, "next_obs")) for part in self._parts
+                ]
+        except (AttributeError, IndexError, KeyError, TypeError) as error:
             raise self._refusal(obs, next_obs, action, error) from error
+        self.actions[pos] = chosen.reshape(n, self.action_dim)
+        self.rewards[pos] = gains
+        self.dones[pos] = over
+        if by_clock is not None:
+            self.timeouts[pos] = by_clock
+            self._has_timeouts = True
+        for part, (now, then) in zip(self._parts, rows, strict=False):
+            part.now[pos] = now
+            part.then[pos] = then
         if marked is not None:
             self._limits.append((waiting, marked))
         self.pos = pos = pos + 1
@@ -339,20 +364,6 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
                 self._scan()
             else:
                 self.flush()
-
-    def _write(self, obs: Any, next_obs: Any) -> None:
-        """Write observations that are no array of the ring's shape to its newest step."""
-        for part in self._parts:
-            now = obs if part.key is None else obs[part.key]
-            then = next_obs if part.key is None else next_obs[part.key]
-            if part.is_discrete:
-                now, then = self._reshaped(now), self._reshaped(then)
-            part.now[self.pos] = now
-            part.then[self.pos] = then
-
-    def _reshaped(self, numbers: Any) -> np.ndarray:
-        """Numbers of a Discrete space as [N, 1]."""
-        return np.asarray(numbers).reshape(self.n_envs, 1)
 
     def _refuse_resets(self, obs: Any, reward: Any, done: Any) -> None:
         """Raise if a step goes on behind an end, as gymnasium's NEXT_STEP mode does."""
@@ -390,15 +401,24 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
         parts = [obs if part.key is None else obs[part.key] for part in self._parts]
         return [np.asarray(rows[env]).tobytes() for rows in parts]
 
-    def _marked(self, infos: Mapping[str, Any]) -> np.ndarray | None:
+    def _by_clock(self, infos: Any) -> np.ndarray | None:
+        """[N] float32: infos mark ends that are no terminations; None where nothing is to note."""
+        if not self.handle_timeout_termination:
+            return None
+        if isinstance(infos, dict):
+            return flags(_BY_CLOCK, infos.get(_BY_CLOCK, False), (self.n_envs,))
+        each = [info.get(_BY_CLOCK, False) for info in infos]
+        if len(each) != self.n_envs:
+            raise ValueError(f"infos: expected one for each of {self.n_envs} envs, got {len(each)}")
+        if not self._has_timeouts and all(flag is False for flag in each):
+            return None
+        return np.array([flags(_BY_CLOCK, flag, ()) for flag in each])
+
+    def _marked(self, infos: Mapping[str, Any], over: np.ndarray) -> np.ndarray | None:
         """[N] bool: the infos of a vector env mark an end that is no termination."""
-        if self.handle_timeout_termination:
-            self.timeouts[self.pos] = infos.get("TimeLimit.truncated", False)
-            self._has_timeouts = True
         for name in _FINAL:
             if name in infos:
-                is_over: np.ndarray = np.asarray(infos[name], np.bool_)
-                is_over = is_over & (self.dones[self.pos] == 0)
+                is_over: np.ndarray = np.asarray(infos[name], np.bool_) & (over == 0)
                 return is_over
         return None
 
@@ -441,13 +461,12 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
         action = self._spec[str(self._spec.action)]
         taken = self.actions[rows].reshape(*lead, *action.shape)
         chosen = {action.name: taken.astype(action.numpy_dtype, copy=False)}
-        self._writer.add(now, then, chosen, self.rewards[rows], ends=ends, begins=begins)
+        arrays = now, then, chosen, self.rewards[rows]
+        self._writer.add(self._opened(), *arrays, ends=ends, begins=begins)
 
     def _scan(self) -> None:
-        """Note how the oldest waiting steps begin and end, before others are written over them.
-
-        They can be stored until then; afterwards only their number matters.
-        """
+        """Note how the oldest waiting steps begin and end, before others are written over them."""
+        # They can be stored until then; afterwards only their number matters.
         if self._scanned is not None:
             _, ends, begins, rewards = self._scanned
             self._writer.leave_out(rewards, ends=ends, begins=begins)
@@ -464,9 +483,9 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
         terminated, truncated = _ENDS
         ends = np.where(self.timeouts[rows] != 0, truncated, terminated).astype(np.uint8)
         ends[self.dones[rows] == 0] = 0
-        for step, flags in self._limits:
+        for step, marked in self._limits:
             if step < steps:
-                ends[step][flags] = truncated
+                ends[step][marked] = truncated
         return rows, ends, begins
 
     def _begins(self, rows: slice) -> np.ndarray:
@@ -487,7 +506,7 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
         """Note that the oldest waiting steps wait no longer."""
         steps = rows.stop - rows.start
         self._waiting -= steps
-        self._limits = deque((step - steps, flags) for step, flags in self._limits if step >= steps)
+        self._limits = deque((step - steps, envs) for step, envs in self._limits if step >= steps)
         self._before = [part.then[rows.stop - 1].copy() for part in self._parts]
 
     def reset(self) -> None:
@@ -504,7 +523,8 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
         """Store waiting steps, and release files and locks; closing twice is harmless."""
         if not self.is_closed:
             self.flush()
-            self._replay.close()
+            if self._replay is not None:
+                self._replay.close()
             self.is_closed = True
 
     def __del__(self) -> None:
@@ -613,22 +633,23 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
         if not self._is_on_demand:
             self.flush()
         state = self.__dict__.copy()
-        for name in ("_parts", "_plain", "_writer", "_replay"):
+        for name in ("_parts", "_writer", "_replay"):
             del state[name]
         state["_open"] = self._writer.state()
-        if self._replay.path is not None:
-            state["_path"] = self._replay.path
-        else:
+        replay = self._replay
+        if replay is not None and replay.path is not None:
+            state["_path"] = replay.path
+        elif replay is not None:
             going = self._writer.open_episodes()
             state["_rows"] = (
-                self._replay.capacity,
+                replay.capacity,
                 [
                     (
                         *(each.id, each.stream, each.first_row),
                         int(End.PENDING if each.id in going else each.end),
                         *(dict(each.fields), dict(each.metadata)),
                     )
-                    for each in self._replay.iter_episodes()
+                    for each in replay.iter_episodes()
                 ],
             )
         return state
@@ -646,11 +667,14 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
             self._before = None
         else:
             capacity, episodes = rows
-            self._start_replay(None, SequenceReplayBuffer(capacity=capacity))
+            replay = SequenceReplayBuffer(capacity=capacity)
+            self._start_replay(None, replay)
+            if not self._is_bound:
+                self._bind()
             for episode, stream, first_row, end, fields, metadata in episodes:
                 place = episode, stream, first_row, End(end)
                 chunk = Chunk(*place, fields, metadata, starts_late=first_row > 0)
-                self._replay.add([chunk])
+                replay.add([chunk])
             self._writer.restore(going)
 
 

@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gymnasium import spaces
 
-from stepwell.buffers.dropin.sb3.originals import (
+from ...episode_buffer import OBSERVED, EpisodeBuffer
+from ...errors import NotEnoughData
+from ...replay import SequenceReplayBuffer
+from ...spec import Field, Spec
+from .originals import (
     DictRolloutBufferSamples,
     RolloutBufferSamples,
     SB3DictRolloutBuffer,
@@ -16,11 +20,7 @@ from stepwell.buffers.dropin.sb3.originals import (
     registered,
     samples_class,
 )
-from stepwell.buffers.dropin.sb3.step_ring import MAKER, StepRing, check_kind, check_replay
-from stepwell.buffers.episode_buffer import OBSERVED, EpisodeBuffer
-from stepwell.buffers.errors import NotEnoughData
-from stepwell.buffers.replay import SequenceReplayBuffer
-from stepwell.buffers.spec import Field, Spec
+from .step_ring import MAKER, StepRing, check_kind, check_replay
 
 if TYPE_CHECKING:
     import torch
@@ -91,21 +91,26 @@ class RolloutBuffer(StepRing, SB3RolloutBuffer):
         self.generator_ready = False
         self.replay = replay
         self._rows: EpisodeBuffer | None = None
-        if replay is not None:
-            more = (
-                Field("extra/value", "float32", (), "raw"),
-                Field("extra/log_prob", "float32", (), "raw"),
-            )
-            spec = Spec.from_spaces(observation_space, action_space, more=(*more, OBSERVED))
-            replay.bind(spec, {"recipe": {"maker": MAKER, "actions": "given"}, "num_envs": n_envs})
-            self._rows = EpisodeBuffer(
-                replay.spec,
-                self.n_envs,
-                capacity=replay.capacity,
-                next_episode=replay.storage.index.next_episode,
-                store=replay.add,
-            )
+        if replay is not None and (replay.is_bound or replay.path is None):
+            self._rows = self._bind(replay)  # a folder is made by the first step
         self.reset()
+
+    def _bind(self, replay: SequenceReplayBuffer) -> EpisodeBuffer:
+        """Let the replay hold the steps."""
+        more = (
+            Field("extra/value", "float32", (), "raw"),
+            Field("extra/log_prob", "float32", (), "raw"),
+        )
+        spec = Spec.from_spaces(self.observation_space, self.action_space, more=(*more, OBSERVED))
+        facts = {"maker": MAKER, "actions": "given"}
+        replay.bind(spec, {"recipe": facts, "num_envs": self.n_envs})
+        return EpisodeBuffer(
+            replay.spec,
+            self.n_envs,
+            capacity=replay.capacity,
+            next_episode=replay.storage.index.next_episode,
+            store=replay.add,
+        )
 
     def reset(self) -> None:
         """Begin an empty rollout; stored steps stay in the replay, where episodes continue."""
@@ -169,6 +174,8 @@ class RolloutBuffer(StepRing, SB3RolloutBuffer):
                 f"add: expected at most {self.buffer_size} steps of a rollout, got one more; call "
                 f"reset() first"
             )
+        if self.replay is not None and self._rows is None:
+            self._rows = self._bind(self.replay)
         if isinstance(space, spaces.Dict):
             for key, ring in self.observations.items():
                 ring[pos] = _in_columns(space.spaces[key], obs[key], n)
@@ -179,6 +186,7 @@ class RolloutBuffer(StepRing, SB3RolloutBuffer):
         self.episode_starts[pos] = episode_start
         self.values[pos] = value.detach().cpu().numpy().flatten()
         self.log_probs[pos] = log_prob.detach().cpu().numpy().reshape(-1)
+        # The replay gets each step at once: these arrays are overwritten by the next rollout.
         if self._rows is not None:
             self._record(self._rows)
         self.pos += 1

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import math
+import os
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium import spaces
 
-from stepwell.buffers.dropin.transition_writer import check_whole
-from stepwell.buffers.replay import SequenceReplayBuffer
+from ...replay import SequenceReplayBuffer
+from ..transition_writer import check_whole
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["MAKER", "StepRing", "check_kind", "check_replay", "observation_shape", "random_numbers"]
+__all__ = [
+    "MAKER",
+    "StepRing",
+    "check_kind",
+    "check_replay",
+    "fitted",
+    "flags",
+    "observation_shape",
+    "random_numbers",
+]
 
 MAKER = "stable-baselines3"
 
@@ -43,6 +54,7 @@ class StepRing:
         self.full = False
         self.device = _device(device)
         self.n_envs = int(n_envs)
+        _part_forks()
 
     @staticmethod
     def swap_and_flatten(arr: np.ndarray) -> np.ndarray:
@@ -148,9 +160,93 @@ def _action_size(space: Any) -> int:
     )
 
 
+def fitted(name: str, value: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
+    """A value of all envs as an array of a dtype and shape, not copied where it is one."""
+    # As in SB3, lists and tensors are valid, axes of length 1 at an end may be more or fewer, and
+    # one number may stand for all envs. Floats are rounded to the dtype.
+    if type(value) is np.ndarray and value.dtype == dtype and value.shape == shape:
+        return value
+    try:
+        array = np.asarray(value)
+    except Exception as error:  # of any library whose object it is
+        raise ValueError(
+            f"{name}: expected {dtype} {shape}, got a {type(value).__name__} that is no array of "
+            f"numbers ({error}); convert it first"
+        ) from error
+    if array.dtype.kind not in "biuf" or np.ma.is_masked(value):
+        got = "masked entries" if array.dtype.kind in "biuf" else f"{array.dtype} {array.shape}"
+        raise ValueError(
+            f"{name}: expected numbers for {dtype} {shape}, got {got}; convert them first"
+        )
+    if array.shape != shape:
+        if array.ndim == 0 < len(shape) < 2:
+            array = np.broadcast_to(array, shape)
+        elif _trimmed(array.shape) != _trimmed(shape):
+            back = _trimmed(array.shape[::-1]), _trimmed(shape[::-1])
+            if back[0] != back[1]:
+                raise ValueError(
+                    f"{name}: expected shape {shape} for one step of all envs, got {array.shape}; "
+                    f"give a value for each env"
+                )
+        array = array.reshape(shape)
+    if array.dtype == dtype or array.dtype.kind == "b":
+        return array.astype(dtype, copy=False)
+    with np.errstate(all="ignore"):
+        found = array.astype(dtype)
+    if dtype.kind != "f":
+        is_wrong = found != array
+    elif np.count_nonzero(np.isfinite(found)) == found.size:
+        return found
+    else:
+        is_wrong = ~np.isfinite(found) & np.isfinite(array)
+    if np.count_nonzero(is_wrong):
+        raise ValueError(
+            f"{name}: expected values that {dtype} holds, got {array[is_wrong][0]}; declare "
+            f"another space, or convert them first"
+        )
+    return found
+
+
+def _trimmed(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape without the axes of length 1 before all others."""
+    return next((shape[axis:] for axis, size in enumerate(shape) if size != 1), ())
+
+
+def flags(name: str, value: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """Flags as SB3 keeps them: float32, 0 or 1."""
+    found = fitted(name, value, np.dtype(np.float32), shape)
+    if getattr(value, "dtype", None) != np.bool_:
+        is_wrong = (found != 0) & (found != 1)
+        if np.count_nonzero(is_wrong):
+            raise ValueError(
+                f"{name}: expected flags, True or False, 1 or 0, got {found[is_wrong][0]}; give "
+                f"one for each env"
+            )
+    return found
+
+
 def random_numbers(low: int, stop: int, count: int) -> np.ndarray:
     """Whole numbers of NumPy's global generator: a model's seed determines its batches by that."""
     return np.random.randint(low, stop, size=count)  # noqa: NPY002
+
+
+@cache
+def _part_forks() -> None:
+    """Let forked processes draw batches of their own, as Python's own ``random`` does."""
+    # NumPy's global generator goes on in each as in the others. From now on it continues there from
+    # its state at the fork and the number of forks before; in this process it changes nothing.
+    if not hasattr(os, "register_at_fork"):
+        return
+    forks = [0]
+
+    def count() -> None:
+        forks[0] += 1
+
+    def reseed() -> None:
+        drawn = np.random.randint(2**32, size=8, dtype=np.uint32)  # noqa: NPY002
+        np.random.seed([*drawn, *forks])  # noqa: NPY002
+
+    os.register_at_fork(before=count, after_in_child=reseed)
 
 
 def _device(device: Any) -> Any:

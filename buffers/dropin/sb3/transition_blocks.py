@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from stepwell.buffers.episode import Chunk, End
-from stepwell.buffers.replay import SequenceReplayBuffer
-from stepwell.buffers.spec import Spec
+from ...episode import Chunk, End
+from ...replay import SequenceReplayBuffer
 
 __all__ = ["BlockWriter", "differing"]
 
@@ -23,64 +22,27 @@ _ENDS = {
 
 @dataclass(slots=True, eq=False)
 class _Open:
-    """The open episode of an env: its id, the number of its newest row, and that row's reward.
+    """The open episode of an env: its id, the number of its newest row, and that row's reward."""
 
-    The id is None where no row of it was stored after those that were left out.
-    """
-
-    episode: int | None
+    episode: int | None  # None where no row of it was stored behind those left out
     row: int
     reward: float
     metadata: Mapping[str, object]
 
 
 class BlockWriter:
-    """Writes the transitions of N envs many steps at a time.
+    """Writes the transitions of N envs many steps at a time; env i writes stream i."""
 
-    The rows are those that `EpisodeBuffer.add` makes of the same transitions, one by one; that one
-    asks for each step what this one asks for each episode.
+    # The rows are those that `EpisodeBuffer.add` makes of the same transitions, one by one; that
+    # one asks for each step what this one asks for each episode.
 
-    Args:
-        replay: The replay to write to; bound here.
-        spec: The fields of a row: observations, actions and the reward.
-        num_envs: Number of envs N; env i writes stream i.
-        facts: JSON-able facts about what the rows are, which must not change.
-
-    Raises:
-        SpecMismatch: The replay holds other rows.
-
-    Example:
-        >>> from gymnasium import spaces
-        >>> replay = SequenceReplayBuffer(seed=0)
-        >>> spec = Spec.from_spaces(spaces.Box(0, 9, (1,)), spaces.Discrete(2))
-        >>> writer = BlockWriter(replay, spec, 1, {})
-        >>> seen = np.arange(4, dtype=np.float32).reshape(4, 1, 1)
-        >>> ids = writer.add(
-        ...     {"observation": seen[:3]},
-        ...     {"observation": seen[1:]},
-        ...     {"action": np.ones((3, 1), np.int64)},
-        ...     np.ones((3, 1)),
-        ...     ends=np.array([[0], [0], [1]], np.uint8),
-        ...     begins=np.array([[True], [False], [False]]),
-        ... )
-        >>> ids.ravel(), replay.sample_episodes(1).observation.ravel()
-        (array([0, 1, 2]), array([0., 1., 2., 3.], dtype=float32))
-    """
-
-    def __init__(
-        self,
-        replay: SequenceReplayBuffer,
-        spec: Spec,
-        num_envs: int,
-        facts: Mapping[str, object],
-    ) -> None:
-        replay.bind(spec, {"recipe": dict(facts), "num_envs": num_envs})
-        self._replay = replay
+    def __init__(self, num_envs: int) -> None:
         self._open: list[_Open | None] = [None] * num_envs
         self._begun = [0] * num_envs  # episodes of each stream
 
     def add(
         self,
+        replay: SequenceReplayBuffer,
         observation: Mapping[str, np.ndarray],
         next_observation: Mapping[str, np.ndarray],
         action: Mapping[str, np.ndarray],
@@ -89,21 +51,11 @@ class BlockWriter:
         ends: np.ndarray,
         begins: np.ndarray,
     ) -> np.ndarray:
-        """Store T transitions of each env.
-
-        Args:
-            observation: Arrays ``[T, N, ...]`` by field name, of the Spec's dtypes; single frames
-                of stacked observations.
-            next_observation: The same of the observations that followed.
-            action: Arrays ``[T, N, ...]`` by field name.
-            reward: [T, N].
-            ends: [T, N] uint8: `End.TERMINATED`, `End.TRUNCATED`, or 0.
-            begins: [T, N] bool: an episode begins with the observation. Elsewhere it is the next
-                observation before. An env without an open episode begins one in any case.
-
-        Returns:
-            [T, N] int64: ids of the rows of the observations.
-        """
+        """Store T transitions ``[T, N, ...]`` by field: ids [T, N] of their observations' rows."""
+        # Observations are of the Spec's dtypes, and single frames where they are stacked. `ends`
+        # [T, N] uint8 is `End.TERMINATED`, `End.TRUNCATED` or 0; `begins` [T, N] bool: an episode
+        # begins with the observation. Elsewhere it is the next observation before. An env without
+        # an open episode begins one in any case.
         steps, num_envs = reward.shape
         count = steps * num_envs
         # From here on the transitions of an env follow one after the other, then the next env's.
@@ -127,7 +79,7 @@ class BlockWriter:
             made[place] = _by_env(taken)
         gains = fields["reward"] = np.zeros(rows)
         gains[place + 1] = _by_env(reward)
-        index = self._replay.storage.index
+        index = replay.storage.index
         row_id, episode = index.next_row_id, index.next_episode
         first = place[starts].tolist()
         behind = (final + 1).tolist()
@@ -154,7 +106,7 @@ class BlockWriter:
                 run.row += stop - start - 1
                 run.reward = gains.item(stop - 1)
                 self._open[env] = run
-        self._replay.add(chunks)
+        replay.add(chunks)
         ids: np.ndarray = (place + row_id).reshape(num_envs, steps).T
         return ids
 

@@ -10,16 +10,16 @@ from io import FileIO
 from threading import RLock
 from typing import NamedTuple
 
-import numpy as np
-
-from stepwell.buffers.episode import Chunk
-from stepwell.buffers.errors import StoreCorrupt, StoreFailed, StoreLocked
-from stepwell.buffers.json_values import MOST
-from stepwell.buffers.spec import Spec
-from stepwell.buffers.storage.chunk_codec import Buffer, ChunkDecoder, ChunkEncoder
-from stepwell.buffers.storage.chunk_index import ChunkIndex, Counters
-from stepwell.buffers.storage.disk.folder import StoreFolder
-from stepwell.buffers.storage.disk.format import (
+from ...episode import Chunk
+from ...errors import StoreCorrupt, StoreFailed, StoreLocked
+from ...json_values import MOST
+from ...spec import Spec
+from ..chunk_codec import Buffer, ChunkDecoder, ChunkEncoder
+from ..chunk_index import ChunkIndex, Counters
+from ..encoded_chunk import EncodedChunk, fitting_chunks
+from ..memory import check_chunk_bytes, max_chunk_rows
+from .folder import StoreFolder
+from .format import (
     MOST_SEGMENTS,
     MOST_STREAM,
     Header,
@@ -28,18 +28,14 @@ from stepwell.buffers.storage.disk.format import (
     StoreFacts,
     align,
 )
-from stepwell.buffers.storage.disk.ledger_file import DiskLedger
-from stepwell.buffers.storage.disk.segment import LoadedSegment, SegmentMaps
-from stepwell.buffers.storage.disk.view import StoreView, load_all
-from stepwell.buffers.storage.disk.writer import (
+from .segment import LoadedSegment, SegmentMaps
+from .view import StoreView, load_all
+from .writer import (
     SegmentSizes,
     SegmentWriter,
     truncate,
     write_missing_copies,
 )
-from stepwell.buffers.storage.encoded_chunk import EncodedChunk, fitting_chunks
-from stepwell.buffers.storage.ledger import widened
-from stepwell.buffers.storage.memory import check_chunk_bytes, max_chunk_rows
 
 __all__ = ["SEGMENTS", "Appender"]
 
@@ -53,17 +49,14 @@ _SPARE_SEGMENTS = 1 << 20  # that a writer can still begin, at least
 
 
 class Appender:
-    """Changes a store, as its only writer.
-
-    Args:
-        folder: The store's folder.
-        lock: The lock, held.
-        maps: The mapped segments, of which evicted ones are dropped.
-        index_lock: Held while the index changes.
-    """
+    """Changes a store, as its only writer."""
 
     def __init__(
-        self, folder: StoreFolder, lock: FileIO, maps: SegmentMaps, index_lock: RLock
+        self,
+        folder: StoreFolder,
+        lock: FileIO,  # held
+        maps: SegmentMaps,  # of which those of evicted segments are dropped
+        index_lock: RLock,  # held while the index changes
     ) -> None:
         self._folder = folder
         self._lock = lock
@@ -76,8 +69,6 @@ class Appender:
         loaded = load_all(folder, manifest)
         self.view = StoreView(manifest, loaded)
         self._check_room()
-        self._ledger = self._open_ledger()
-        self._ledger.has_chains |= len(self.index) > 0
         self._recover(loaded)
         self._encoder = ChunkEncoder(manifest.facts.spec)
         self._decoder = ChunkDecoder(manifest.facts.spec)
@@ -107,22 +98,6 @@ class Appender:
         memory, segment, record = self.view.find(self._maps, position)
         return segment.metadata(memory, position, record)
 
-    @property
-    def ledger(self) -> Sequence[Chunk]:
-        """See `DiskStorage.ledger`."""
-        with self._index_lock:
-            # An eviction that failed may have left out what the rows need that it did not remove.
-            return self._ledger.chunks if self._failure is None else self._open_ledger().chunks
-
-    def keep_actions(self, chunks: Sequence[Chunk]) -> None:
-        """See `DiskStorage.keep_actions`."""
-        self._check()
-        _check_streams(chunks)
-        records = self._ledger.records(chunks)
-        with self._poisoning(), self._index_lock:
-            self._ledger.add(records)
-            self._ledger.doubt(chunks)
-
     def add(self, chunks: Sequence[Chunk]) -> None:
         """See `DiskStorage.add`."""
         self._check()
@@ -132,7 +107,6 @@ class Appender:
         self.view.index.check(parts)
         encoded = [EncodedChunk.of(self._encoder, part) for part in parts]
         self._check_sizes(encoded)
-        self._ledger.notice(chunks)
         self._store(encoded)
 
     def add_encoded(self, chunks: Sequence[EncodedChunk]) -> None:
@@ -143,7 +117,6 @@ class Appender:
         encoded = fitting_chunks(chunks, max_rows, self._decoder, self._encoder)
         self.view.index.check(encoded)
         self._check_sizes(encoded)
-        self._ledger.notice(encoded)
         self._store(encoded)
 
     def _check_sizes(self, encoded: Sequence[EncodedChunk]) -> None:
@@ -195,12 +168,11 @@ class Appender:
         """See `DiskStorage.replace_spec`."""
         self._check()
         # Every segment repeats the Spec, so one of them, even without a chunk, settles it.
-        if self._manifest.numbers or self.view.next != NextNumbers() or self._ledger.kept:
+        if self._manifest.numbers or self.view.next != NextNumbers():
             return False
         with self._poisoning():
             self._write_facts(replace(self._facts, spec=spec, sessions=()))
         self._encoder, self._decoder = ChunkEncoder(spec), ChunkDecoder(spec)
-        self._ledger = self._open_ledger()
         return True
 
     def save_checkpoint(self, name: str, data: bytes) -> None:
@@ -234,7 +206,6 @@ class Appender:
         finally:
             if self._writer is not None:
                 self._writer.close()
-            self._ledger.close()
             self._lock.close()
 
     def _check_room(self) -> None:
@@ -260,15 +231,7 @@ class Appender:
             self._write_manifest(replace(manifest, sealed=sealed, open=None))
         for each in loaded:
             truncate(files, each)
-        self._ledger.recover()
         self._folder.sweep(self._manifest)
-
-    def _open_ledger(self) -> DiskLedger:
-        manifest = self._manifest
-        folder, spec = self._folder, manifest.facts.spec
-        ledger = DiskLedger(folder.files, folder.path, manifest.store, spec)
-        ledger.load()
-        return ledger
 
     def _next_header(self, sizes: SegmentSizes) -> Header:
         """The header of a new segment."""
@@ -328,14 +291,7 @@ class Appender:
         """Evict the oldest segment; readers that have it mapped can still read it."""
         entry, *rest = self._manifest.sealed
         index = self.view.index
-        # Needed actions are durable before their rows go, needless ones go after.
-        with self._index_lock:
-            count = int(np.searchsorted(index.records["segment"], entry.number, side="right"))
-            newest = len(self._facts.sessions) - 1
-            kept, gone = self._ledger.evict(self, count, newest)
-            self._ledger.add(
-                self._ledger.records([widened(self._facts.spec, each) for each in kept])
-            )
+        before = len(index)
         self._write_manifest(replace(self._manifest, sealed=tuple(rest)))
         with self._index_lock:
             while len(index) and int(index.records["segment"][0]) <= entry.number:
@@ -343,9 +299,12 @@ class Appender:
             self._maps.forget(entry.number)
             evicted = self.view.segments.pop(entry.number)
         self._folder.files.unlink(evicted.path)
-        with self._index_lock:
-            self._ledger.forget(gone)
-        _LOG.debug("%s: evicted segment %d, %d chunks", self._folder.path, entry.number, count)
+        _LOG.debug(
+            "%s: evicted segment %d, %d chunks",
+            self._folder.path,
+            entry.number,
+            before - len(index),
+        )
 
     def _write_facts(self, facts: StoreFacts) -> None:
         self._write_manifest(replace(self._manifest, facts=facts))

@@ -17,7 +17,7 @@ from typing import cast
 
 import numpy as np
 
-from stepwell.buffers.errors import StoreCorrupt
+from ...errors import StoreCorrupt
 
 __all__ = [
     "Files",
@@ -35,34 +35,21 @@ _LOCKS: weakref.WeakSet[io.FileIO] = weakref.WeakSet()
 
 
 class Files:
-    """The system calls that a disk store makes, one method each.
+    """The system calls that a disk store makes, one method each."""
 
-    Only `pwrite` may write less than all bytes, as the system call may; all others raise OSError. A
-    folder is not trusted: no link in it is followed, and only regular files are opened.
-    """
+    # Only `pwrite` may write less than all bytes, as the system call may; all others raise OSError.
+    # A folder is not trusted: no link in it is followed, and only regular files are opened.
 
     def open(self, path: Path) -> io.FileIO:
-        """Open an existing file for reading.
-
-        Raises:
-            StoreCorrupt: It is a link, a folder, or anything else that is no file.
-        """
+        """Open an existing file for reading."""
         return _opened(path, "rb", 0)
 
     def open_to_write(self, path: Path) -> io.FileIO:
-        """Open a file for reading and writing; an empty one is made where there is none.
-
-        Raises:
-            StoreCorrupt: It is a link, a folder, or anything else that is no file.
-        """
+        """Open a file for reading and writing; an empty one is made where there is none."""
         return _opened(path, "rb+", os.O_CREAT)
 
     def create(self, path: Path) -> io.FileIO:
-        """Open a new, empty file for reading and writing, replacing any file of that name.
-
-        Raises:
-            StoreCorrupt: A folder has its name.
-        """
+        """Open a new, empty file for reading and writing, replacing any file of that name."""
         try:
             return _opened(path, "rb+", os.O_CREAT | os.O_EXCL)
         except FileExistsError:
@@ -146,11 +133,7 @@ class Files:
         os.link(old, new, follow_symlinks=False)
 
     def unlink(self, path: Path) -> None:
-        """Remove a file; its bytes stay for those who have it mapped.
-
-        Raises:
-            StoreCorrupt: It is a folder.
-        """
+        """Remove a file; its bytes stay for those who have it mapped."""
         _remove_name(path)
 
     def has_other_name(self, file: io.FileIO) -> bool:
@@ -167,10 +150,8 @@ class Files:
         return np.frombuffer(memory, np.uint8)
 
     def lock(self, file: io.FileIO) -> bool:
-        """Take the lock of a file, or return False if another process holds it.
-
-        The kernel frees it when the file is closed, and when the process ends in any way.
-        """
+        """Take the lock of a file, or return False if another process holds it."""
+        # The kernel frees it when the file is closed, and when the process ends in any way.
         try:
             _fcntl().flock(file.fileno(), _fcntl().LOCK_EX | _fcntl().LOCK_NB)
         except BlockingIOError:
@@ -179,10 +160,8 @@ class Files:
         return True
 
     def is_locked(self, file: io.FileIO) -> bool:
-        """True if a process holds the lock of a file, which must be closed at once.
-
-        If none does, this holds a shared lock until then.
-        """
+        """True if a process holds the lock of a file, which must be closed at once."""
+        # If none does, this holds a shared lock until then.
         _LOCKS.add(file)
         try:
             _fcntl().flock(file.fileno(), _fcntl().LOCK_SH | _fcntl().LOCK_NB)
@@ -192,11 +171,10 @@ class Files:
 
 
 class LateFiles(Files):
-    """The system calls for a folder that `publish` makes: it is durable only as a whole.
+    """The system calls for a folder that `publish` makes: it is durable only as a whole."""
 
-    A crash leaves nothing of the folder, so that the order of its writes does not matter. `publish`
-    waits for every file and folder before it gives the folder its name.
-    """
+    # A crash leaves nothing of the folder, so that the order of its writes does not matter.
+    # `publish` waits for every file and folder before it gives the folder its name.
 
     def fsync(self, file: io.FileIO) -> None:
         """Do not wait: `publish` does."""
@@ -208,10 +186,8 @@ class LateFiles(Files):
         """Do not wait: `truncate` and `publish` do."""
 
     def truncate(self, file: io.FileIO, nbytes: int) -> None:
-        """Give a file another length, once its bytes are on the medium.
-
-        Its last writer sees all errors of the disk, another one perhaps not.
-        """
+        """Give a file another length, once its bytes are on the medium."""
+        # Its last writer sees all errors of the disk, another one perhaps not.
         super().fdatasync(file)
         super().truncate(file, nbytes)
 
@@ -269,11 +245,7 @@ def not_a_file(path: Path, kind: str) -> StoreCorrupt:
 
 
 def _remove_name(path: Path) -> None:
-    """Remove a name of anything but a folder.
-
-    Raises:
-        StoreCorrupt: It is a folder.
-    """
+    """Remove a name of anything but a folder."""
     if path_kind(path) == "folder":
         raise not_a_file(path, "folder")
     path.unlink()

@@ -13,9 +13,10 @@ import time
 from io import FileIO
 from pathlib import Path
 
-from stepwell.buffers.errors import StoreCorrupt, StoreLocked, StoreNotFound
-from stepwell.buffers.free_memory import check_free_memory
-from stepwell.buffers.storage.disk.files import (
+from ...errors import StoreCorrupt, StoreLocked, StoreNotFound
+from ...free_memory import check_free_memory
+from ..urls import url_of
+from .files import (
     Files,
     check_platform,
     not_a_file,
@@ -23,57 +24,54 @@ from stepwell.buffers.storage.disk.files import (
     replace_file,
     write_at,
 )
-from stepwell.buffers.storage.disk.format import (
+from .format import (
     MOST_FACTS_BYTES,
     Manifest,
     TableCopy,
     repair_advice,
 )
-from stepwell.buffers.storage.disk.segment import read_header
-from stepwell.buffers.storage.urls import url_of
+from .segment import read_header
 
-__all__ = ["LEDGER", "StoreFolder", "folder_path"]
-
-LEDGER = "ledger.bin"
-"""The file of kept actions."""
+__all__ = ["StoreFolder", "folder_path", "ignored_file"]
 
 _MANIFEST = "manifest.json"
 _LOCK = "LOCK"
+_LEDGER = "ledger.bin"  # of earlier versions
 _SEGMENT = re.compile(r"segment-([0-9]{8})\.bin")
 _TEMPORARY = (
     *("segment-*.bin.tmp", "checkpoint-*.bin.tmp"),
-    *(f"{_MANIFEST}.tmp", f"{LEDGER}.tmp"),
+    *(f"{_MANIFEST}.tmp", f"{_LEDGER}.tmp"),
 )
 _LOCK_TRIES, _LOCK_PAUSE_SECONDS = 5, 0.005
 _NO_WRITING = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
-def folder_path(path: object) -> Path:
-    """The path, if it is text or a path.
+def ignored_file(folder: Path) -> str:
+    """A sentence about a file of an earlier version that is not read any more; empty without."""
+    if path_kind(folder / _LEDGER) is None:
+        return ""
+    return (
+        f"{_LEDGER} is ignored: an earlier version kept actions of rows that are gone in it; you "
+        f"may delete it"
+    )
 
-    Raises:
-        TypeError: It is something else.
-        ValueError: It is a URL.
-    """
+
+def folder_path(path: object) -> Path:
+    """The path, if it is text or a path, and no URL."""
     if not isinstance(path, str | os.PathLike):
         raise TypeError(f"path: expected the path of a folder, got {path!r}")
     url = url_of(path)
     if url is not None:
         raise ValueError(
-            f"{url} is a URL, expected a folder here: the store at a URL is only read; copy it to "
-            f"a folder first (stepwell copy {url} --out DIR), or upload a folder (stepwell upload "
-            f"DIR {url})"
+            f"{url} is a URL, expected a folder: fetch the store (stepwell pull {url} FOLDER), "
+            f"then open that folder; or write into a folder, then push it (stepwell push FOLDER "
+            f"{url})"
         )
     return Path(path)
 
 
 class StoreFolder:
-    """Reads and writes the files of a store's folder other than its segments.
-
-    Args:
-        path: The folder.
-        files: The system calls.
-    """
+    """Reads and writes the files of a store's folder other than its segments."""
 
     def __init__(self, path: str | os.PathLike[str], files: Files) -> None:
         check_platform()
@@ -81,11 +79,7 @@ class StoreFolder:
         self.files = files
 
     def make(self) -> None:
-        """Create the folder, or use an empty one.
-
-        Raises:
-            ValueError: There is a file, a store, or a folder that is not empty.
-        """
+        """Create the folder, or use an empty one."""
         self.check_unused()
         if self.path.is_dir():
             # The process that created it may have been killed before the name was durable.
@@ -94,11 +88,7 @@ class StoreFolder:
         self._make_with_parents(self.path)
 
     def check_unused(self) -> None:
-        """Refuse a path that is in use.
-
-        Raises:
-            ValueError: There is a file, a store, or a folder that is not empty.
-        """
+        """Refuse a path of a file, a store, or a folder that is not empty."""
         if self.is_store:
             raise ValueError(
                 f"{self.path} holds a store already, expected a new or empty folder: "
@@ -118,11 +108,7 @@ class StoreFolder:
         return os.path.lexists(self.path / _MANIFEST)
 
     def check(self) -> None:
-        """Refuse a folder without a store.
-
-        Raises:
-            StoreNotFound: There is none.
-        """
+        """Refuse a folder without a store."""
         if not self.is_store:
             below = sorted(str(each.parent) for each in self.path.glob(f"*/{_MANIFEST}"))
             advice = "give the folder of a store, or make one"
@@ -135,12 +121,7 @@ class StoreFolder:
             )
 
     def lock(self) -> FileIO:
-        """Become the only writer, until the file is closed or the process ends.
-
-        Raises:
-            StoreLocked: Another process writes.
-            PermissionError: This process may not write here.
-        """
+        """Become the only writer, until the file is closed or the process ends."""
         message = (
             f"{self.path} cannot be written, expected a folder that can: change its permissions, "
             f"or open the store with read_only=True"
@@ -171,13 +152,7 @@ class StoreFolder:
             return False  # a copy of a store may lack it
 
     def read_manifest(self) -> Manifest:
-        """Read the manifest.
-
-        Raises:
-            StoreNotFound: There is none.
-            StoreCorrupt: The manifest is damaged.
-            StoreTooNew: A later version wrote it.
-        """
+        """Read the manifest."""
         self.check()
         with self.files.open(self.path / _MANIFEST) as file:
             size = self.files.size(file)
@@ -197,16 +172,9 @@ class StoreFolder:
         return {int(name[1]): self.path / name[0] for name in names if name is not None}
 
     def read_newest_manifest(self) -> Manifest:
-        """Read the manifest, and refuse one that is older than the segments.
-
-        A writer may create a segment between the reads of manifest and folder. So only a problem
-        that is found twice is an error.
-
-        Raises:
-            StoreNotFound: There is none.
-            StoreCorrupt: It is damaged, or older than a segment that holds chunks.
-            StoreTooNew: A later version wrote it.
-        """
+        """Read the manifest, and refuse one that is older than the segments."""
+        # A writer may create a segment between the reads of manifest and folder. So only a problem
+        # that is found twice is an error.
         seen = ""
         while True:
             manifest = self.read_manifest()
@@ -228,11 +196,7 @@ class StoreFolder:
         replace_file(self.files, self._checkpoint(name), data)
 
     def read_checkpoint(self, name: str) -> bytes:
-        """The bytes of a checkpoint.
-
-        Raises:
-            StoreNotFound: There is none of that name.
-        """
+        """The bytes of a checkpoint."""
         path = self._checkpoint(name)
         try:
             with self.files.open(path) as file:
@@ -262,11 +226,7 @@ class StoreFolder:
                 self._check_stray(path)
 
     def sweep(self, manifest: Manifest) -> None:
-        """Remove the traces of a crash: temporary files, and segments that are not listed.
-
-        Raises:
-            StoreCorrupt: A folder has the name of a file.
-        """
+        """Remove the traces of a crash: temporary files, and segments that are not listed."""
         live = set(manifest.numbers)
         gone = [path for number, path in self.segments().items() if number not in live]
         names = os.listdir(self.path)

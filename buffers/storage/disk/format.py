@@ -18,8 +18,8 @@ from zlib import crc32
 
 import numpy as np
 
-from stepwell.buffers.errors import StoreCorrupt, StoreTooNew
-from stepwell.buffers.json_values import (
+from ...errors import StoreCorrupt, StoreTooNew
+from ...json_values import (
     check_extent,
     items,
     mapping,
@@ -28,9 +28,9 @@ from stepwell.buffers.json_values import (
     text,
     whole,
 )
-from stepwell.buffers.spec import Spec
-from stepwell.buffers.storage.chunk_codec import ChunkDecoder
-from stepwell.buffers.storage.chunk_index import Counters
+from ...spec import Spec
+from ..chunk_codec import ChunkDecoder
+from ..chunk_index import Counters
 
 __all__ = [
     "FORMAT",
@@ -110,25 +110,16 @@ def align(nbytes: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The first part of a segment: its number, facts, and the offsets of its parts.
+    """The first part of a segment: its number, facts, and the offsets of its parts."""
 
-    Args:
-        store: The store's 16 random bytes.
-        number: The segment's own number.
-        slots: Places in each slot table.
-        data_bytes: Room for chunks, a multiple of 4096.
-        position: Position of its first chunk.
-        counters: The counters of the index when the segment was opened.
-        facts_text: The store's facts in the manifest, as JSON: with them a segment can be read, and
-            a lost manifest be made again.
-    """
-
-    store: bytes
-    number: int
-    slots: int
-    data_bytes: int
-    position: int
-    counters: Counters
+    store: bytes  # the store's 16 random bytes
+    number: int  # the segment's own
+    slots: int  # places in each slot table
+    data_bytes: int  # room for chunks, a multiple of 4096
+    position: int  # of its first chunk
+    counters: Counters  # of the index when the segment was opened
+    # the store's facts in the manifest, as JSON: with them a segment can be read, and a lost
+    # manifest be made again
     facts_text: bytes = field(repr=False)
 
     @property
@@ -182,12 +173,7 @@ class Header:
 
     @staticmethod
     def length(start: bytes, where: str) -> int:
-        """The length of a header whose first bytes are given.
-
-        Raises:
-            StoreCorrupt: This is no header.
-            StoreTooNew: A later version wrote it.
-        """
+        """The length of a header whose first bytes are given."""
         if len(start) < _HEADER.size or not start.startswith(_MAGIC):
             raise StoreCorrupt(
                 f"{where} does not begin like a segment: expected {_HEADER.size} bytes or more "
@@ -202,11 +188,7 @@ class Header:
 
     @classmethod
     def unpack(cls, data: bytes, where: str) -> Header:
-        """The header in ``data``, which is as long as `length` says.
-
-        Raises:
-            StoreCorrupt: The checksum is wrong, or no writer has made this.
-        """
+        """The checked header in ``data``, which is as long as `length` says."""
         body, crc = data[: -_CRC.size], data[-_CRC.size :]
         if len(data) < _HEADER.size + _CRC.size or crc != _CRC.pack(crc32(body)):
             raise StoreCorrupt(f"{where}: its header is damaged; {repair_advice(where)}")
@@ -254,7 +236,7 @@ def _reading(where: str) -> Generator[None]:
 def repair_advice(where: object) -> str:
     """The advice for a damaged file or object, for messages."""
     if "://" in str(where):
-        return "upload its store again, or open it with on_corrupt='skip'"
+        return "push the store again"
     return f"restore it from a copy, or run: stepwell repair {str(where).rpartition('/')[0]}"
 
 
@@ -346,25 +328,14 @@ NOTHING_USED = NextNumbers()
 
 @dataclass(frozen=True, slots=True)
 class StoreFacts:
-    """Facts about the store as a whole.
-
-    Args:
-        spec: The fields of every row.
-        capacity: Steps to keep at most.
-        capacity_bytes: Bytes to take at most.
-        segment_bytes: Largest file, unless a single chunk needs more.
-        provenance: JSON-able facts about the data.
-        sessions: JSON-able facts about each run that wrote, the oldest first.
-
-    Raises:
-        ValueError: The rows have no reward.
-    """
+    """Facts about the store as a whole."""
 
     spec: Spec
-    capacity: int | None
-    capacity_bytes: int | None
-    segment_bytes: int
-    provenance: Mapping[str, object]
+    capacity: int | None  # steps to keep at most
+    capacity_bytes: int | None  # to take at most
+    segment_bytes: int  # largest file, unless a single chunk needs more
+    provenance: Mapping[str, object]  # JSON-able facts about the data
+    # JSON-able facts about each run that wrote, the oldest first
     sessions: Sequence[Mapping[str, object]] = ()
 
     def __post_init__(self) -> None:
@@ -388,11 +359,7 @@ class StoreFacts:
 
     @classmethod
     def from_json(cls, data: Mapping[str, object]) -> StoreFacts:
-        """The facts that `to_json` described.
-
-        Raises:
-            ValueError: It described none.
-        """
+        """The facts that `to_json` described."""
         sessions = items(member(data, "sessions"), "sessions")
         return cls(
             spec=Spec.from_json(mapping(member(data, "spec"), "spec")),
@@ -410,29 +377,20 @@ class StoreFacts:
 
     @property
     def short_text(self) -> bytes:
-        """JSON for a segment's header: only the first session, which describes the envs.
-
-        A store that is resumed often would else write all of them into every segment.
-        """
+        """JSON for a segment's header: only the first session, which describes the envs."""
+        # A store that is resumed often would else write all of them into every segment.
         return json_text(replace(self, sessions=self.sessions[:1]).to_json())
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The facts of a store, and its live segments.
+    """The facts of a store, and its live segments."""
 
-    Args:
-        store: The store's 16 random bytes.
-        facts: Facts about the store as a whole.
-        sealed: The segments that are complete, the oldest first.
-        open: Number of the segment that is being written, after all sealed ones.
-        next: Lower bounds of the next segment's numbers, used if no segment is live.
-    """
-
-    store: bytes
+    store: bytes  # the store's 16 random bytes
     facts: StoreFacts
-    sealed: tuple[SealedSegment, ...] = ()
-    open: int | None = None
+    sealed: tuple[SealedSegment, ...] = ()  # complete ones, the oldest first
+    open: int | None = None  # number of the segment that is being written, after all sealed ones
+    # lower bounds of the next segment's numbers, used if no segment is live
     next: NextNumbers = NOTHING_USED
 
     @property
@@ -457,17 +415,13 @@ class Manifest:
 
     @classmethod
     def unpack(cls, data: bytes, where: str) -> Manifest:
-        """The manifest in a file.
-
-        Raises:
-            StoreCorrupt: The checksum is wrong, or no writer has made this.
-            StoreTooNew: A later version wrote it.
-        """
+        """The manifest in a file."""
         facts = data[len(b'{"body":') : -len(b',"crc":"00000000"}\n')]
         if data != b'{"body":%b,"crc":"%08x"}\n' % (facts, crc32(facts)):
             raise StoreCorrupt(f"{where} is damaged: wrong checksum; {repair_advice(where)}")
         with _reading(where):
             body = parse(facts)
+            # First, as in a manifest of a later version everything else may differ.
             least_reader = whole(member(body, "least_reader"), "least_reader")
             if least_reader > FORMAT:
                 raise too_new_error(where.rpartition("/")[0], least_reader)
@@ -497,18 +451,12 @@ class Manifest:
         return found
 
 
-def json_text(value: object, most_depth: int = 100, name: str = "value") -> bytes:
-    """Compact JSON.
-
-    Args:
-        value: The JSON value.
-        most_depth: How deeply lists and objects may be nested: as far as it can be read again.
-        name: Name of the value, for the message.
-
-    Raises:
-        TypeError: The value is not made of dicts, lists, strings, numbers, booleans and None, or
-            there is too much of it.
-    """
+def json_text(
+    value: object,
+    most_depth: int = 100,  # of nested lists and objects, as far as it can be read again
+    name: str = "value",  # for the message
+) -> bytes:
+    """Compact JSON."""
     try:
         data = json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
         check_extent(data, value, most_depth)

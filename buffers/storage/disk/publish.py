@@ -21,8 +21,8 @@ from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Literal
 
-from stepwell.buffers.errors import StoreFailed, StoreLocked, StoreNotFound
-from stepwell.buffers.storage.disk.files import Files, check_platform
+from ...errors import StoreFailed, StoreLocked, StoreNotFound
+from .files import Files, check_platform
 
 __all__ = ["Kind", "check_complete", "check_unused", "disk_bytes", "is_inside", "publish"]
 
@@ -128,11 +128,7 @@ def is_inside(path: Path, folder: Path) -> bool:
 
 
 def check_unused(target: Path, kind: Kind = "folder") -> None:
-    """Refuse a path that is in use.
-
-    Raises:
-        ValueError: It is in use; an empty folder, or a link to one, is accepted for a folder.
-    """
+    """Refuse a path that is in use; a folder may be empty, or a link to an empty one."""
     try:  # a single call, as another process may create the target now
         found = os.stat(target, follow_symlinks=kind == "folder")
     except OSError as error:
@@ -152,11 +148,7 @@ def check_unused(target: Path, kind: Kind = "folder") -> None:
 
 
 def check_complete(path: Path) -> None:
-    """Refuse a folder that `publish` has not completed.
-
-    Raises:
-        StoreNotFound: It is not complete.
-    """
+    """Refuse a folder that `publish` has not completed."""
     path = path.absolute()
     part = path.parent if path.name == _NEW else path
     if part.suffix != _SUFFIX:
@@ -192,28 +184,24 @@ def disk_bytes(path: Path) -> int:
 
 
 class _Part:
-    """The folder ``<target>.part``, locked against other processes.
+    """The folder ``<target>.part``, locked against other processes."""
 
-    Its contents are removed through an open descriptor, as another folder may get its name.
+    # Its contents are removed through an open descriptor, as another folder may get its name.
 
-    Args:
-        place: The target.
-        doing: A name for the work.
-        kind: A folder or a file.
-        goes_on: Leftovers are not removed.
-
-    Raises:
-        ValueError: The folder's name is in use by something else.
-        StoreLocked: Another process creates the target.
-    """
-
-    def __init__(self, place: Path, doing: str, kind: Kind, *, goes_on: bool = False) -> None:
+    def __init__(
+        self,
+        place: Path,  # the target
+        doing: str,  # a name for the work
+        kind: Kind,
+        *,
+        goes_on: bool = False,  # leftovers are not removed
+    ) -> None:
         self.path = place.with_name(place.name + _SUFFIX)
         self.new = self.path / _NEW
         self._place = place
         self._doing = doing
         self._kind = kind
-        self._is_publishing = False
+        self._is_publishing = self._had_folder = False
         self._folder = -1
         self._lock: io.FileIO | None = None
         try:
@@ -253,15 +241,35 @@ class _Part:
         except FileExistsError:  # leftovers to go on with
             if not stat.S_ISDIR(os.lstat(self.new).st_mode):
                 raise self._in_the_way(f"a file or a link {_NEW}") from None
-        if self._place.is_dir():  # which may be there to be shared
+        self._had_folder = self._place.is_dir()
+        if self._had_folder:  # which may be there to be shared
             self.new.chmod(stat.S_IMODE(self._place.stat().st_mode))
 
     def publish(self) -> None:
-        """Give the new folder or file its name, durably."""
+        """Give the new folder or file its name, durably, or take it back."""
         self._is_publishing = True
         # In place of an empty folder, but never of another one.
         os.rename(self.new, self._place)
-        Files().fsync_folder(self._place.parent)
+        try:
+            Files().fsync_folder(self._place.parent)
+        except OSError as error:
+            self._take_back()
+            raise StoreFailed(f"{self._place} is not on the disk") from error
+
+    def _take_back(self) -> None:
+        """Remove the folder or file that was given its name."""
+        mode = stat.S_IMODE(self._place.stat().st_mode)
+        try:
+            os.rename(self._place, self.new)
+        except OSError:  # a full disk may have no room for a name
+            if self._kind == "file":
+                self._place.unlink()
+            else:
+                shutil.rmtree(self._place)
+        self._is_publishing = False
+        if self._had_folder:
+            self._place.mkdir()
+            self._place.chmod(mode)
 
     def pause(self) -> None:
         """Let the folder be, for a process that goes on with it."""

@@ -7,11 +7,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from stepwell.buffers.errors import StoreCorrupt
-from stepwell.buffers.storage.chunk_index import Counters
-from stepwell.buffers.storage.disk.files import path_kind
-from stepwell.buffers.storage.disk.folder import StoreFolder
-from stepwell.buffers.storage.disk.format import (
+from ...errors import StoreCorrupt
+from ..chunk_index import Counters
+from .files import path_kind
+from .folder import StoreFolder
+from .format import (
     MOST_SLOTS,
     SLOT,
     Header,
@@ -21,7 +21,7 @@ from stepwell.buffers.storage.disk.format import (
     TableCopy,
     align,
 )
-from stepwell.buffers.storage.disk.segment import (
+from .segment import (
     LoadedSegment,
     load,
     open_segment,
@@ -33,11 +33,9 @@ __all__ = ["rebuild_header", "rebuild_manifest"]
 
 
 def rebuild_manifest(folder: StoreFolder) -> Manifest | None:
-    """Rebuild the manifest from the headers of the segments; None if there is no header.
-
-    Headers contain only the first of the sessions. Segments that were evicted, but not yet removed,
-    are listed again.
-    """
+    """Rebuild the manifest from the headers of the segments; None if there is no header."""
+    # Headers contain only the first of the sessions. Segments that were evicted, but not yet
+    # removed, are listed again.
     found = _read_headers(folder)
     known = [header for header in found.values() if header is not None]
     if not known:
@@ -60,16 +58,12 @@ def rebuild_manifest(folder: StoreFolder) -> Manifest | None:
 
 
 def rebuild_header(
-    folder: StoreFolder, manifest: Manifest, number: int, before: LoadedSegment | None = None
+    folder: StoreFolder,
+    manifest: Manifest,
+    number: int,
+    before: LoadedSegment | None = None,  # the segment before it, if there is one
 ) -> Header | None:
-    """Rebuild a damaged header from the offset of the second slot table.
-
-    Args:
-        folder: The store's folder.
-        manifest: Its manifest.
-        number: Number of the segment.
-        before: The segment before it, if there is one.
-    """
+    """Rebuild a damaged header from the offset of the second slot table."""
     path = segment_path(folder.path, number)
     if path_kind(path) != "file":
         return None

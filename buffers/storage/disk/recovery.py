@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stepwell.buffers.episode import End
-from stepwell.buffers.errors import StoreCorrupt
-from stepwell.buffers.json_values import MOST
-from stepwell.buffers.storage.disk.format import (
+from ...episode import End
+from ...errors import StoreCorrupt
+from ...json_values import MOST
+from .format import (
     MOST_STREAM,
     SLOT,
     Header,
@@ -37,22 +37,14 @@ _LOST = int(End.LOST)
 
 
 class CommittedSlots(NamedTuple):
-    """The committed slots of a segment, as found in its two slot tables.
+    """The committed slots of a segment, as found in its two slot tables."""
 
-    Args:
-        slots: The committed slots [n], dtype `SLOT`; of a lost one only the number is known, and
-            its end is ``End.LOST``.
-        missing_a: Numbers of slots whose copy A must be written again.
-        missing_b: The same for copy B.
-        lost: Numbers of slots of which no copy is left, or two that differ.
-        torn: Slots found of a flush that never returned.
-    """
-
+    # [n], dtype `SLOT`; of a lost one only the number is known, its end is End.LOST
     slots: np.ndarray
-    missing_a: np.ndarray
-    missing_b: np.ndarray
-    lost: np.ndarray
-    torn: int = 0
+    missing_a: np.ndarray  # numbers of slots whose copy A must be written again
+    missing_b: np.ndarray  # the same for copy B
+    lost: np.ndarray  # numbers of slots of which no copy is left, or two that differ
+    torn: int = 0  # slots found of a flush that never returned
 
 
 def sealed_slots(a: TableCopy, b: TableCopy) -> CommittedSlots:
@@ -61,19 +53,13 @@ def sealed_slots(a: TableCopy, b: TableCopy) -> CommittedSlots:
 
 
 def open_slots(
-    a: TableCopy, b: TableCopy, where: str, is_data_right: Callable[[np.ndarray], bool]
+    a: TableCopy,
+    b: TableCopy,
+    where: str,  # the file's name, for the message
+    # the bytes of a slot's chunk have the right checksum
+    is_data_right: Callable[[np.ndarray], bool],
 ) -> CommittedSlots:
-    """The committed slots of the segment that was, or still is, being written.
-
-    Args:
-        a: Copy A of all slots.
-        b: Copy B of all slots.
-        where: The file's name, for the message.
-        is_data_right: Returns True if the bytes of a slot's chunk have the right checksum.
-
-    Raises:
-        StoreCorrupt: The slots cannot come from one writer.
-    """
+    """The committed slots of the segment that was, or still is, being written."""
     found = np.flatnonzero(a.is_valid | b.is_valid)
     if not len(found):
         return _committed(a, b, 0, 0)
@@ -95,18 +81,13 @@ def open_slots(
     return _committed(a, b, end, 0)
 
 
-def check_slots(committed: CommittedSlots, header: Header, data_end: int, where: str) -> None:
-    """Refuse slots that no writer has written, whatever their checksums say.
-
-    Args:
-        committed: The committed slots.
-        header: The segment's header.
-        data_end: Where its data may end at the latest.
-        where: The file's name, for the message.
-
-    Raises:
-        StoreCorrupt: A number is out of range, or two contradict each other.
-    """
+def check_slots(
+    committed: CommittedSlots,
+    header: Header,
+    data_end: int,  # where its data may end at the latest
+    where: str,  # the file's name, for the message
+) -> None:
+    """Refuse slots that no writer has written, whatever their checksums say."""
     slots = committed.slots
     if not len(slots):
         return

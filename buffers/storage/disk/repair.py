@@ -11,26 +11,23 @@ from pathlib import Path
 
 import numpy as np
 
-from stepwell.buffers.episode import End
-from stepwell.buffers.errors import StoreCorrupt, StoreNotFound
-from stepwell.buffers.progress import Progress, check_progress
-from stepwell.buffers.storage.disk.files import Files, path_kind, write_at
-from stepwell.buffers.storage.disk.folder import LEDGER, StoreFolder
-from stepwell.buffers.storage.disk.format import Header, Manifest, SealedSegment, pack_slots
-from stepwell.buffers.storage.disk.ledger_file import DiskLedger
-from stepwell.buffers.storage.disk.rebuild import rebuild_header
-from stepwell.buffers.storage.disk.segment import LoadedSegment, segment_path
-from stepwell.buffers.storage.disk.storage import DiskStorage
-from stepwell.buffers.storage.disk.verify import (
+from ...episode import End
+from ...errors import StoreCorrupt, StoreNotFound
+from ...progress import Progress, check_progress
+from .files import Files, path_kind, write_at
+from .folder import StoreFolder
+from .format import Header, Manifest, SealedSegment, pack_slots
+from .rebuild import rebuild_header
+from .segment import LoadedSegment, segment_path
+from .storage import DiskStorage
+from .verify import (
     Damage,
-    LedgerSurvey,
     SegmentSurvey,
     compared_bytes,
     read_or_rebuild,
     survey,
-    survey_ledger,
 )
-from stepwell.buffers.storage.disk.view import Recovery
+from .view import Recovery
 
 __all__ = ["RepairReport", "repair"]
 
@@ -96,12 +93,10 @@ def repair(
         manifest, damages = read_or_rebuild(folder)
         with compared_bytes(folder, progress) as on_bytes:
             found = list(survey(folder, manifest, on_bytes))
-            ledger = survey_ledger(folder, manifest, on_bytes)
         damages += [damage for each in found for damage in each.damages]
-        damages += ledger.damages
         if damages and not yes:
             return RepairReport(folder.path, tuple(damages), False, Recovery(), ())
-        kept = _Repair(folder, manifest, found, ledger).run() if damages else []
+        kept = _Repair(folder, manifest, found).run() if damages else []
         for damage in damages:
             _LOG.warning("%s: repaired: %s", folder.path, damage.what)
     with DiskStorage.open(path, files=folder.files) as storage:  # recovers it
@@ -109,27 +104,18 @@ def repair(
 
 
 class _Repair:
-    """Replaces damaged segments one by one; can be run again after a crash.
-
-    Args:
-        folder: The store's folder, locked.
-        manifest: Its manifest, as read or rebuilt.
-        found: The live segments.
-        ledger: The kept actions.
-    """
+    """Replaces damaged segments one by one; can be run again after a crash."""
 
     def __init__(
         self,
-        folder: StoreFolder,
-        manifest: Manifest,
-        found: list[SegmentSurvey],
-        ledger: LedgerSurvey,
+        folder: StoreFolder,  # locked
+        manifest: Manifest,  # as read or rebuilt
+        found: list[SegmentSurvey],  # the live segments
     ) -> None:
         self._folder = folder
         self._files = folder.files
         self._manifest = manifest
         self._found = found
-        self._ledger = ledger
         self._kept: list[Path] = []
         self._gone: list[SegmentSurvey] = []
 
@@ -143,8 +129,6 @@ class _Repair:
             )
         with contextlib.suppress(StoreNotFound):
             self._keep_manifest()
-        if self._ledger.damages:
-            self._replace_ledger()
         before: LoadedSegment | None = None
         entries: dict[int, SealedSegment] = {entry.number: entry for entry in self._manifest.sealed}
         for each in self._found:
@@ -190,14 +174,6 @@ class _Repair:
         self._keep(loaded.segment.path)
         packed = pack_slots(header, slots)
         self._rewrite(loaded.segment.path, header, packed, *header.table_offsets)
-
-    def _replace_ledger(self) -> None:
-        """Rewrite the ledger with its undamaged chunks."""
-        self._keep(self._folder.path / LEDGER)
-        manifest, path = self._manifest, self._folder.path
-        ledger = DiskLedger(self._files, path, manifest.store, manifest.facts.spec)
-        with contextlib.closing(ledger):
-            ledger.replace_file(self._ledger.chunks)
 
     def _keep_manifest(self) -> None:
         """Keep a manifest that is damaged, or older than the segments."""

@@ -11,11 +11,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stepwell.buffers.errors import StoreCorrupt
-from stepwell.buffers.native import crc32
-from stepwell.buffers.storage.chunk_index import CHUNK, ChunkIndex, ChunkInfo, Counters
-from stepwell.buffers.storage.disk.files import Files, as_bytes
-from stepwell.buffers.storage.disk.format import (
+from ...errors import StoreCorrupt
+from ...native import crc32
+from ..chunk_index import CHUNK, ChunkIndex, ChunkInfo, Counters
+from ..encoded_chunk import EncodedChunk
+from .files import Files, as_bytes
+from .format import (
     SLOT,
     Header,
     Manifest,
@@ -25,13 +26,12 @@ from stepwell.buffers.storage.disk.format import (
     align,
     repair_advice,
 )
-from stepwell.buffers.storage.disk.recovery import (
+from .recovery import (
     CommittedSlots,
     check_slots,
     open_slots,
     sealed_slots,
 )
-from stepwell.buffers.storage.encoded_chunk import EncodedChunk
 
 _RUN_BYTES = 8 << 20
 
@@ -55,13 +55,7 @@ def segment_path(folder: Path, number: int) -> Path:
 
 
 class Segment:
-    """The checksums of a segment's chunks, in RAM: thirteen bytes for each.
-
-    Args:
-        path: The file.
-        header: Its header.
-        nbytes: Its length.
-    """
+    """The checksums of a segment's chunks, in RAM: thirteen bytes for each."""
 
     def __init__(self, path: Path, header: Header, nbytes: int) -> None:
         self.path = path
@@ -106,102 +100,56 @@ class Segment:
         self._is_proved.append(False)
 
     def prove(self, memory: np.ndarray, position: int, record: ChunkInfo) -> None:
-        """Check a chunk's bytes and fields when it is first used.
-
-        Raises:
-            StoreCorrupt: The bytes are damaged.
-        """
+        """Check a chunk's bytes and fields when it is first used."""
         number = position - self.header.position
         if self._is_proved[number]:
-            self._check_length(memory, record, record.nbytes, record.offset)
+            self._check_length(memory, record, record.nbytes)
             return
-        self.check(memory, position, record, record.offset)
-        self._is_proved[number] = True
-
-    def check(self, memory: np.ndarray, position: int, record: ChunkInfo, begin: int) -> None:
-        """Check a chunk's bytes and fields.
-
-        Args:
-            memory: Memory that holds the chunk.
-            position: Its position.
-            record: Its record.
-            begin: Offset of the chunk in the memory.
-
-        Raises:
-            StoreCorrupt: The bytes are damaged.
-        """
-        number = position - self.header.position
-        self._compare(memory, record, record.nbytes, self._crcs[number], begin)
+        self._compare(memory, record, record.nbytes, self._crcs[number])
         try:
-            self._check_fields(memory, number, record, begin)
+            self._check_fields(memory, number, record)
         except StoreCorrupt as error:
             raise self._placed(record, error) from error
-
-    @property
-    def head_lengths(self) -> np.ndarray:
-        """Length of each chunk's head [chunks]."""
-        return np.array(self._head_bytes, np.int64)
+        self._is_proved[number] = True
 
     def metadata(
-        self, memory: np.ndarray, position: int, record: ChunkInfo, begin: int | None = None
+        self, memory: np.ndarray, position: int, record: ChunkInfo
     ) -> Mapping[str, object]:
         """The metadata of a chunk; only its head is checked, not its rows.
 
-        Args:
-            memory: Memory that holds the chunk, or at least its head.
-            position: Its position.
-            record: Its record.
-            begin: Offset of the chunk in the memory; None is its offset in the file.
-
         Raises:
             StoreCorrupt: The bytes are damaged.
         """
         number = position - self.header.position
-        at = record.offset if begin is None else begin
-        self._compare(memory, record, self._head_bytes[number], self._head_crcs[number], at)
+        self._compare(memory, record, self._head_bytes[number], self._head_crcs[number])
         chunks = self.header.chunks
         try:
-            chunks.check_head(memory, at, self._head_bytes[number])
-            return chunks.metadata(memory, at)
+            chunks.check_head(memory, record.offset, self._head_bytes[number])
+            return chunks.metadata(memory, record.offset)
         except StoreCorrupt as error:
             raise self._placed(record, error) from error
 
-    def encoded(
-        self, memory: np.ndarray, position: int, record: ChunkInfo, begin: int | None = None
-    ) -> EncodedChunk:
+    def encoded(self, memory: np.ndarray, position: int, record: ChunkInfo) -> EncodedChunk:
         """A chunk in its bytes, which are those that were written.
-
-        Args:
-            memory: Memory that holds the chunk.
-            position: Its position.
-            record: Its record.
-            begin: Offset of the chunk in the memory, where its bytes are known to be right; None is
-                its offset in the file, and they are checked when it is first used.
 
         Raises:
             StoreCorrupt: The bytes are damaged, or the chunk is left out.
         """
         chunks, number = self.header.chunks, position - self.header.position
-        at = record.offset if begin is None else begin
-        chunk = EncodedChunk.stored(record, chunks.spec, memory, at, self._crcs[number])
-        if begin is None:
-            self.prove(memory, position, record)
+        chunk = EncodedChunk.stored(record, chunks.spec, memory, record.offset, self._crcs[number])
+        self.prove(memory, position, record)
         try:
-            chunks.check_codecs(memory, at)
-            chunks.check_metadata(memory, at)
+            chunks.check_codecs(memory, record.offset)
+            chunks.check_metadata(memory, record.offset)
         except StoreCorrupt as error:
             raise self._placed(record, error) from error
         return chunk
 
     def check_all(self, memory: np.ndarray, position: int, record: ChunkInfo) -> None:
-        """Check a chunk with the right checksum completely, and decode its rows.
-
-        Raises:
-            StoreCorrupt: No writer can have made it.
-        """
+        """Check a chunk with the right checksum completely, and decode its rows."""
         self.metadata(memory, position, record)
         try:
-            self._check_fields(memory, position - self.header.position, record, record.offset)
+            self._check_fields(memory, position - self.header.position, record)
             self.header.chunks.check_rows(memory, record.offset, record.stored_rows)
         except StoreCorrupt as error:
             raise self._placed(record, error) from error
@@ -210,53 +158,39 @@ class Segment:
         """The error, with the place of the chunk."""
         return StoreCorrupt(damage_message(self.path, record, str(error)))
 
-    def _check_fields(self, memory: np.ndarray, number: int, record: ChunkInfo, begin: int) -> None:
+    def _check_fields(self, memory: np.ndarray, number: int, record: ChunkInfo) -> None:
         """Refuse a chunk whose fields do not fit in its bytes."""
-        chunks, place = self.header.chunks, (begin, record.nbytes, record.stored_rows)
-        chunks.check_head(memory, begin, self._head_bytes[number])
-        chunks.check(memory, *place)
+        chunks = self.header.chunks
+        chunks.check_head(memory, record.offset, self._head_bytes[number])
+        chunks.check(memory, record.offset, record.nbytes, record.stored_rows)
 
-    def _compare(
-        self, memory: np.ndarray, record: ChunkInfo, nbytes: int, crc: int, begin: int
-    ) -> None:
-        end = self._check_length(memory, record, nbytes, begin)
-        if crc32(as_bytes(memory[begin:end])) != crc:
+    def _compare(self, memory: np.ndarray, record: ChunkInfo, nbytes: int, crc: int) -> None:
+        end = self._check_length(memory, record, nbytes)
+        if crc32(as_bytes(memory[record.offset : end])) != crc:
             raise StoreCorrupt(damage_message(self.path, record))
 
-    def _check_length(self, memory: np.ndarray, record: ChunkInfo, nbytes: int, begin: int) -> int:
+    def _check_length(self, memory: np.ndarray, record: ChunkInfo, nbytes: int) -> int:
         """Refuse memory that ends before a chunk does; it may have been mapped again."""
-        end = begin + nbytes
+        end = record.offset + nbytes
         if len(memory) < end:
-            # The memory of a file begins where the file does.
-            there, expected = (shift + record.offset - begin for shift in (len(memory), end))
             raise StoreCorrupt(
-                wrong_size_message(self.path, there, str(max(self.nbytes, expected)))
+                wrong_size_message(self.path, len(memory), str(max(self.nbytes, end)))
             )
         return end
 
 
 class LoadedSegment(NamedTuple):
-    """A segment read from its file.
+    """A segment read from its file."""
 
-    Args:
-        segment: Its checksums.
-        entry: Its entry in the manifest, or the entry it would have if it were sealed now.
-        committed: Its committed slots.
-        records: The records of its chunks.
-        counters: The counters of the index after its last chunk.
-    """
-
-    segment: Segment
-    entry: SealedSegment
+    segment: Segment  # its checksums
+    entry: SealedSegment  # in the manifest, or the one it would have if it were sealed now
     committed: CommittedSlots
-    records: np.ndarray
-    counters: Counters
+    records: np.ndarray  # of its chunks
+    counters: Counters  # of the index after its last chunk
 
     def kept(self, index: ChunkIndex) -> LoadedSegment:
-        """The same in less memory: without slots, and with the records that an index has of it.
-
-        The slots are needed only to write missing copies.
-        """
+        """The same in less memory: without slots, and with the records that an index has of it."""
+        # The slots are needed only to write missing copies.
         begin = self.segment.header.position - index.base
         return self._replace(
             committed=self.committed._replace(slots=self.committed.slots[:0].copy()),
@@ -319,26 +253,17 @@ def open_segment(files: Files, path: Path) -> FileIO:
 
 
 class SegmentMaps:
-    """Maps segments into memory when they are first used, a bounded number at a time.
+    """Maps segments into memory when they are first used, a bounded number at a time."""
 
-    A returned array stays valid when its map is dropped, or its file is evicted.
-
-    Args:
-        files: The system calls.
-        limit: Most maps to hold: each one holds a file descriptor.
-    """
+    # A returned array stays valid when its map is dropped, or its file is evicted.
 
     def __init__(self, files: Files, limit: int = 512) -> None:
         self._files = files
-        self._limit = limit
+        self._limit = limit  # each map holds a file descriptor
         self._maps: dict[int, np.ndarray] = {}
 
     def of(self, segment: Segment) -> np.ndarray:
-        """The bytes of a segment's file.
-
-        Raises:
-            StoreCorrupt: The file is gone.
-        """
+        """The bytes of a segment's file."""
         memory = self._maps.get(segment.header.number)
         return self._map(segment) if memory is None else memory
 
@@ -376,11 +301,7 @@ class SegmentMaps:
 
 
 def read_header(files: Files, file: FileIO, path: Path) -> Header:
-    """Read the header of a segment.
-
-    Raises:
-        StoreCorrupt: It is damaged, or the file is no segment.
-    """
+    """Read the header of a segment."""
     start = files.pread(file, 4096, 0)
     header_bytes = Header.length(start, str(path))
     rest = files.pread(file, header_bytes - len(start), len(start))

@@ -14,24 +14,22 @@ from typing import Any, Literal, Self, cast
 
 import numpy as np
 
-from stepwell.buffers.episode import Chunk
-from stepwell.buffers.errors import SpecMismatch, StoreCorrupt
-from stepwell.buffers.spec import Spec
-from stepwell.buffers.storage.checkpoint import pack, unpack
-from stepwell.buffers.storage.chunk_codec import Buffer
-from stepwell.buffers.storage.chunk_index import ChunkIndex, ChunkInfo
-from stepwell.buffers.storage.disk.appender import SEGMENTS, Appender
-from stepwell.buffers.storage.disk.files import Files
-from stepwell.buffers.storage.disk.folder import LEDGER, StoreFolder
-from stepwell.buffers.storage.disk.format import Manifest, StoreFacts, json_text
-from stepwell.buffers.storage.disk.layout import FolderLayout, read_layout
-from stepwell.buffers.storage.disk.ledger_file import LedgerReader
-from stepwell.buffers.storage.disk.segment import LoadedSegment, Segment, SegmentMaps
-from stepwell.buffers.storage.disk.view import Recovery, StoreView, read_view
-from stepwell.buffers.storage.encoded_chunk import EncodedChunk, check_position
-from stepwell.buffers.storage.memory import check_capacity
+from ...episode import Chunk
+from ...errors import SpecMismatch, StoreCorrupt
+from ...spec import Spec
+from ..checkpoint import pack, unpack
+from ..chunk_codec import Buffer
+from ..chunk_index import ChunkIndex, ChunkInfo
+from ..encoded_chunk import EncodedChunk, check_position
+from ..memory import check_capacity
+from .appender import SEGMENTS, Appender
+from .files import Files
+from .folder import StoreFolder
+from .format import Manifest, StoreFacts, json_text
+from .segment import LoadedSegment, Segment, SegmentMaps
+from .view import Recovery, StoreView, read_view
 
-__all__ = ["DiskStorage", "OnCorrupt", "Recovery", "check_on_corrupt", "closing_on_error"]
+__all__ = ["DiskStorage", "OnCorrupt", "Recovery", "closing_on_error"]
 
 OnCorrupt = Literal["raise", "skip"]
 """Treatment of damaged chunks in a store that is opened for reading."""
@@ -73,7 +71,6 @@ class DiskStorage:
         self._lost: set[int] = set()
         self._generation = 0
         self._lock = RLock()
-        self._ledger = LedgerReader(folder)
         self._appender = None if lock is None else Appender(folder, lock, self._maps, self._lock)
         self._view = self._look(None) if self._appender is None else self._appender.view
 
@@ -155,7 +152,7 @@ class DiskStorage:
                 is out of range.
         """
         _check_limits(capacity, capacity_bytes)
-        skip = check_on_corrupt(on_corrupt, read_only=read_only)
+        skip = _check_on_corrupt(on_corrupt, read_only=read_only)
         folder = StoreFolder(path, files or Files())
         folder.check()
         if read_only:
@@ -230,15 +227,6 @@ class DiskStorage:
     def facts(self) -> StoreFacts:
         """Facts about the store as a whole."""
         return self._view.manifest.facts
-
-    def layout(self) -> FolderLayout:
-        """All that the folder's files are made of besides the bytes of the chunks.
-
-        Raises:
-            StoreCorrupt: A segment is damaged.
-            ValueError: Chunks are missing.
-        """
-        return read_layout(self._folder, self._view.manifest, self.index)
 
     @property
     def recovery(self) -> Recovery:
@@ -327,41 +315,6 @@ class DiskStorage:
         index = self._require_appender().index
         with self._lock:
             index.continue_episodes()
-
-    @property
-    def ledger(self) -> Sequence[Chunk]:
-        """Actions of rows that are gone, which stored episodes need to be played again.
-
-        Raises:
-            StoreCorrupt: The file is damaged; with ``on_corrupt="skip"`` the damaged parts are left
-                out.
-            StoreTooNew: A later version wrote it.
-        """
-        self._check_open()
-        if self._appender is not None:
-            return self._appender.ledger
-        with self._lock:
-            manifest = self._view.manifest
-            return self._ledger.chunks(manifest.store, manifest.facts.spec, skip=self._skip)
-
-    @property
-    def ledger_bytes(self) -> int:
-        """Bytes of disk that the ledger takes; `nbytes` does not include them."""
-        try:
-            return os.lstat(self.path / LEDGER).st_size
-        except FileNotFoundError:
-            return 0
-
-    def keep_actions(self, chunks: Sequence[Chunk]) -> None:
-        """Add actions to the `ledger`; when it returns they are durable.
-
-        Raises:
-            ValueError: A chunk has no rows or a stream below -2^32 or above 2^32, or its metadata
-                do not say its place in a chain; nothing was added.
-            SpecMismatch: A field is missing or has another dtype or shape; nothing was added.
-            StoreFailed: The disk is full or failed, now or before; open the store again.
-        """
-        self._require_appender().keep_actions(chunks)
 
     def payload(self, position: int) -> tuple[Buffer, int]:
         """The memory that holds the chunk at a position, and the chunk's offset in it.
@@ -490,7 +443,6 @@ class DiskStorage:
             return
         self._is_closed = True
         self._maps.clear()
-        self._ledger.close()
         if self._appender is not None:
             self._appender.close()
 
@@ -509,7 +461,6 @@ class DiskStorage:
         """Read the current state of the store; the view before is returned if nothing changed."""
         seen = ""
         while True:
-            self._ledger.look()
             view = read_view(self._folder, self._known, before, skip=self._skip)
             try:
                 self._hold(view)
@@ -519,9 +470,7 @@ class DiskStorage:
                     raise
                 seen = str(error)
             else:
-                # A new ledger may lack what the rows of this view need.
-                if self._ledger.is_current:
-                    break
+                break
         if self._lost and view is not before:
             view.index.lose(lost for lost in self._lost if lost >= view.index.base)
         return view
@@ -576,7 +525,7 @@ def _plain_json(name: str, value: Mapping[str, object]) -> dict[str, object]:
     return cast("dict[str, object]", json.loads(json_text(dict(value), _MOST_DEPTH, name)))
 
 
-def check_on_corrupt(on_corrupt: str, *, read_only: bool) -> bool:
+def _check_on_corrupt(on_corrupt: str, *, read_only: bool) -> bool:
     """True for ``"skip"``.
 
     Raises:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -12,16 +12,15 @@ from zlib import crc32
 
 import numpy as np
 
-from stepwell.buffers.episode import Chunk, End
-from stepwell.buffers.errors import StoreCorrupt, StoreNotFound
-from stepwell.buffers.progress import Progress, bytes_status, check_progress, progress_function
-from stepwell.buffers.storage.chunk_index import ChunkInfo
-from stepwell.buffers.storage.disk.files import Files
-from stepwell.buffers.storage.disk.folder import LEDGER, StoreFolder
-from stepwell.buffers.storage.disk.format import SLOT, Manifest, repair_advice
-from stepwell.buffers.storage.disk.ledger_file import KeptChunks, LedgerFile, LedgerPlace
-from stepwell.buffers.storage.disk.rebuild import rebuild_manifest
-from stepwell.buffers.storage.disk.segment import (
+from ...episode import End
+from ...errors import StoreCorrupt, StoreNotFound
+from ...progress import Progress, bytes_status, check_progress, progress_function
+from ..chunk_index import ChunkInfo
+from .files import Files
+from .folder import StoreFolder, ignored_file
+from .format import SLOT, Manifest, repair_advice
+from .rebuild import rebuild_manifest
+from .segment import (
     LoadedSegment,
     check_size,
     damage_message,
@@ -30,17 +29,15 @@ from stepwell.buffers.storage.disk.segment import (
     open_segment,
     segment_path,
 )
-from stepwell.buffers.storage.disk.view import Recovery, StoreView
+from .view import Recovery, StoreView
 
 __all__ = [
     "Damage",
-    "LedgerSurvey",
     "SegmentSurvey",
     "VerifyReport",
     "compared_bytes",
     "read_or_rebuild",
     "survey",
-    "survey_ledger",
     "verify",
 ]
 
@@ -66,38 +63,17 @@ class Damage(NamedTuple):
 
 
 class SegmentSurvey(NamedTuple):
-    """The chunks and damages found in a segment's file.
+    """The chunks and damages found in a segment's file."""
 
-    Args:
-        number: Number of the segment.
-        loaded: Its slots; None if they cannot be read.
-        damages: Its damaged parts.
-        nbytes: Bytes whose checksums were compared.
-    """
-
-    number: int
-    loaded: LoadedSegment | None
+    number: int  # of the segment
+    loaded: LoadedSegment | None  # None if its slots cannot be read
     damages: list[Damage]
-    nbytes: int
+    nbytes: int  # whose checksums were compared
 
     @property
     def lost(self) -> list[int]:
         """Slots whose chunks are lost."""
         return [each.slot for each in self.damages if each.slot is not None]
-
-
-class LedgerSurvey(NamedTuple):
-    """The kept actions and damages found in the ledger's file.
-
-    Args:
-        chunks: Undamaged chunks.
-        damages: The damaged parts.
-        nbytes: Bytes whose checksums were compared.
-    """
-
-    chunks: Sequence[Chunk]
-    damages: list[Damage]
-    nbytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +90,7 @@ class VerifyReport:
         episodes: Episodes with such rows.
         nbytes: Bytes whose checksums were compared.
         lost_chunks: Chunks that an earlier repair removed.
+        ignored: A sentence about a file that only earlier versions read; empty without one.
     """
 
     path: Path
@@ -125,6 +102,7 @@ class VerifyReport:
     episodes: int
     nbytes: int
     lost_chunks: int
+    ignored: str = ""
 
     @property
     def is_whole(self) -> bool:
@@ -145,7 +123,7 @@ def verify(
 
     Args:
         path: The folder.
-        progress: True shows a line in a terminal, a bar in a notebook, or a line of text every 30
+        progress: True shows a line in a terminal or in a notebook, or a line of text every 30
             seconds where there is neither. Or a function that is called with the bytes that were
             compared so far, and those of all files.
         files: The system calls; tests inject faults here.
@@ -172,11 +150,10 @@ def verify(
     manifest, damages = read_or_rebuild(folder)
     with compared_bytes(folder, progress) as on_bytes:
         found = list(survey(folder, manifest, on_bytes))
-        ledger = survey_ledger(folder, manifest, on_bytes)
     live = set(read_or_rebuild(folder)[0].numbers)
     # A segment that a writer has evicted meanwhile is not missing.
     found = [each for each in found if each.number in live]
-    return _report(folder, manifest, [*damages, *ledger.damages], found, ledger.nbytes)
+    return _report(folder, manifest, damages, found)
 
 
 @contextlib.contextmanager
@@ -185,7 +162,7 @@ def compared_bytes(
 ) -> Generator[Callable[[int], None]]:
     """Report the progress of a survey, by a function that is called with each number of bytes."""
     done = total = 0
-    for path in (*folder.path.glob("segment-*.bin"), folder.path / LEDGER):
+    for path in folder.path.glob("segment-*.bin"):
         with contextlib.suppress(FileNotFoundError):  # a writer may have removed it since
             total += os.lstat(path).st_size
     with progress_function(progress, bytes_status(str(folder.path))) as report:
@@ -200,12 +177,7 @@ def compared_bytes(
 
 
 def read_or_rebuild(folder: StoreFolder) -> tuple[Manifest, list[Damage]]:
-    """Read the manifest, or rebuild it from the segments.
-
-    Raises:
-        StoreNotFound: There is no store in the folder.
-        StoreCorrupt: There is a manifest that is damaged, and no segment to make it from.
-    """
+    """Read the manifest, or rebuild it from the segments."""
     path = folder.path / "manifest.json"
     try:
         return folder.read_newest_manifest(), []
@@ -227,13 +199,13 @@ def _report(
     manifest: Manifest,
     damages: list[Damage],
     found: list[SegmentSurvey],
-    nbytes: int,
 ) -> VerifyReport:
     damages = damages + [damage for each in found for damage in each.damages]
     loaded = [each.loaded for each in found if each.loaded is not None]
     try:
         view = StoreView(manifest, loaded)
     except StoreCorrupt as error:
+        # segments that are whole one by one, and contradict each other
         damages.append(Damage(folder.path, str(error)))
         view = StoreView(manifest, [])
     taken_out = view.lost_chunks - sum(len(each.committed.lost) for each in loaded)
@@ -253,21 +225,19 @@ def _report(
         chunks=len(whole),
         rows=index.rows,
         episodes=index.episodes,
-        nbytes=nbytes + sum(each.nbytes for each in found),
+        nbytes=sum(each.nbytes for each in found),
         lost_chunks=taken_out,
+        ignored=ignored_file(folder.path),
     )
 
 
 def survey(
-    folder: StoreFolder, manifest: Manifest, on_bytes: Callable[[int], None]
+    folder: StoreFolder,
+    manifest: Manifest,
+    # called with the number of bytes that were compared since the last call
+    on_bytes: Callable[[int], None],
 ) -> Iterator[SegmentSurvey]:
-    """Compare every checksum of the live segments, segment by segment.
-
-    Args:
-        folder: The store's folder.
-        manifest: Its manifest.
-        on_bytes: Called with the number of bytes that were compared since the last call.
-    """
+    """Compare every checksum of the live segments, segment by segment."""
     sealed = {entry.number: entry for entry in manifest.sealed}
     for number in manifest.numbers:
         path = segment_path(folder.path, number)
@@ -287,38 +257,6 @@ def survey(
         yield SegmentSurvey(number, loaded, damages + chunks, nbytes)
 
 
-def survey_ledger(
-    folder: StoreFolder, manifest: Manifest, on_bytes: Callable[[int], None]
-) -> LedgerSurvey:
-    """Compare every checksum of the kept actions, and decode them.
-
-    Args:
-        folder: The store's folder.
-        manifest: Its manifest.
-        on_bytes: Called with the number of bytes that were compared since the last call.
-    """
-    path, spec = folder.path / LEDGER, manifest.facts.spec
-    try:
-        file = LedgerFile.open(folder.files, path, manifest.store, spec)
-    except FileNotFoundError:
-        return LedgerSurvey([], [], 0)
-    except (StoreCorrupt, OSError) as error:
-        return LedgerSurvey([], [Damage(path, _sentence(path, error), rows=0)], 0)
-    places: list[LedgerPlace] = []
-    try:
-        scan = file.scan(on_bytes)
-    except OSError as error:
-        return LedgerSurvey([], [Damage(path, _sentence(path, error), rows=0)], 0)
-    damages = [Damage(path, what, rows=0) for what in scan.damages]
-    for place, _ in scan.places:
-        try:
-            file.check_rows(place)
-            places.append(place)
-        except (StoreCorrupt, OSError) as error:
-            damages.append(Damage(path, _sentence(path, error), rows=0))
-    return LedgerSurvey(KeptChunks(file, places), damages, scan.nbytes)
-
-
 def _wrong_length(manifest: Manifest, loaded: LoadedSegment) -> list[Damage]:
     segment = loaded.segment
     number = segment.header.number
@@ -333,11 +271,9 @@ def _wrong_length(manifest: Manifest, loaded: LoadedSegment) -> list[Damage]:
 def _damaged_chunks(
     files: Files, loaded: LoadedSegment, on_bytes: Callable[[int], None]
 ) -> tuple[list[Damage], int]:
-    """The damaged chunks, and the number of bytes compared.
-
-    Chunks are read before they are mapped: a sector that cannot be read is then an error, not the
-    end of the process.
-    """
+    """The damaged chunks, and the number of bytes compared."""
+    # Chunks are read before they are mapped: a sector that cannot be read is then an error, not the
+    # end of the process.
     path, header = loaded.segment.path, loaded.segment.header
     found = list[Damage]()
     nbytes = header.header_bytes + 2 * SLOT.itemsize * len(loaded.records)

@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stepwell.buffers.episode import End
-from stepwell.buffers.errors import StoreCorrupt
-from stepwell.buffers.storage.chunk_index import CHUNK, ChunkIndex, ChunkInfo, Counters
-from stepwell.buffers.storage.disk.folder import StoreFolder
-from stepwell.buffers.storage.disk.format import Manifest, NextNumbers
-from stepwell.buffers.storage.disk.segment import LoadedSegment, Segment, SegmentMaps, load
+from ...episode import End
+from ...errors import StoreCorrupt
+from ..chunk_index import CHUNK, ChunkIndex, ChunkInfo, Counters
+from .folder import StoreFolder
+from .format import Manifest, NextNumbers
+from .segment import LoadedSegment, Segment, SegmentMaps, load
 
 __all__ = ["Recovery", "StoreView", "load_all", "read_view"]
 
@@ -46,20 +46,14 @@ class Recovery(NamedTuple):
 
 
 class StoreView:
-    """Manifest, chunk index and segments of a store.
-
-    Args:
-        manifest: The manifest.
-        loaded: The live segments as found in their files; where one is missing, its chunks are
-            lost.
-        before: An earlier view, whose index may be continued.
-    """
+    """Manifest, chunk index and segments of a store."""
 
     def __init__(
         self,
         manifest: Manifest,
+        # live segments as found in their files; the chunks of a missing one are lost
         loaded: Sequence[LoadedSegment],
-        before: StoreView | None = None,
+        before: StoreView | None = None,  # an earlier view, whose index may be continued
     ) -> None:
         self.manifest = manifest
         self.segments: dict[int, Segment] = {each.entry.number: each.segment for each in loaded}
@@ -112,21 +106,12 @@ class StoreView:
 def load_all(
     folder: StoreFolder,
     manifest: Manifest,
-    known: dict[int, LoadedSegment] | None = None,
+    known: dict[int, LoadedSegment] | None = None,  # from an earlier call
+    # receives the messages about segments that cannot be read, which are then left out; None raises
+    # at the first
     faults: list[str] | None = None,
 ) -> list[LoadedSegment]:
-    """Read the live segments, except for known ones that did not change.
-
-    Args:
-        folder: The store's folder.
-        manifest: Its manifest.
-        known: Segments from an earlier call.
-        faults: Receives the messages about segments that cannot be read, which are then left out;
-            None raises at the first.
-
-    Raises:
-        StoreCorrupt: A segment is damaged.
-    """
+    """Read the live segments, except for known ones that did not change."""
     sealed = {entry.number: entry for entry in manifest.sealed}
     loaded: list[LoadedSegment] = []
     for number in manifest.numbers:
@@ -145,23 +130,14 @@ def load_all(
 
 def read_view(
     folder: StoreFolder,
+    # sealed ones from an earlier call; replaced by those of this one
     known: dict[int, LoadedSegment],
+    # the view of an earlier call, which is returned again if nothing changed
     before: StoreView | None = None,
     *,
-    skip: bool = False,
+    skip: bool = False,  # leave out damaged segments
 ) -> StoreView:
-    """Read the store while a writer may change it: only a problem found twice is an error.
-
-    Args:
-        folder: The store's folder.
-        known: Sealed segments from an earlier call; replaced by those of this one.
-        before: The view of an earlier call, which is returned again if nothing changed.
-        skip: Leave out damaged segments.
-
-    Raises:
-        StoreCorrupt: Something in the store is damaged, or its manifest is older than
-            its segments.
-    """
+    """Read the store while a writer may change it: only a problem found twice is an error."""
     seen = ""
     while True:
         manifest = folder.read_newest_manifest()
@@ -217,11 +193,9 @@ def _index_of(
 def _added(
     earlier: StoreView, loaded: Sequence[LoadedSegment], parts: Sequence[np.ndarray]
 ) -> np.ndarray | None:
-    """The records of the chunks that were added to those of an earlier view.
-
-    Returns None if something else changed, too, or if they are so many that linking them one by
-    one takes longer than linking all.
-    """
+    """The records of the chunks that were added to those of an earlier view."""
+    # None if something else changed, too, or if they are so many that linking them one by one takes
+    # longer than linking all.
     known, segments = len(earlier.index), [*earlier.segments.values()]
     added = sum(map(len, parts)) - known
     if (

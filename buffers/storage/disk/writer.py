@@ -13,13 +13,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stepwell.buffers.native import crc32
-from stepwell.buffers.storage.chunk_codec import Part
-from stepwell.buffers.storage.chunk_index import ChunkIndex
-from stepwell.buffers.storage.disk.files import Files, write_at
-from stepwell.buffers.storage.disk.format import SLOT, Header, SealedSegment, Slot, align
-from stepwell.buffers.storage.disk.segment import LoadedSegment, Segment, segment_path
-from stepwell.buffers.storage.encoded_chunk import EncodedChunk
+from ...native import crc32
+from ..chunk_codec import Part
+from ..chunk_index import ChunkIndex
+from ..encoded_chunk import EncodedChunk
+from .files import Files, write_at
+from .format import SLOT, Header, SealedSegment, Slot, align
+from .segment import LoadedSegment, Segment, segment_path
 
 __all__ = ["SegmentSizes", "SegmentWriter", "write_missing_copies"]
 
@@ -31,12 +31,11 @@ _RUN_BYTES = 1 << 20
 
 
 class SegmentSizes(NamedTuple):
-    """The space in a segment.
+    """The space in a segment."""
 
-    A run begins with a small segment, and the resource that ran out is doubled in the next one. So
-    neither a short run nor one with few large chunks leaves much space unused. Chunks that are
-    added together get a segment of their size.
-    """
+    # A run begins with a small segment, and the resource that ran out is doubled in the next one.
+    # So neither a short run nor one with few large chunks leaves much space unused. Chunks that are
+    # added together get a segment of their size.
 
     slots: int
     data_bytes: int
@@ -58,13 +57,8 @@ class SegmentSizes(NamedTuple):
     def with_room_for(
         self, chunks: Sequence[EncodedChunk], segment_bytes: int = 0, max_rows: int = 0
     ) -> SegmentSizes:
-        """At least these sizes, with room for the first chunk, and for more within the limits.
-
-        Args:
-            chunks: The chunks that wait.
-            segment_bytes: Bytes of a segment.
-            max_rows: Rows of a segment.
-        """
+        """At least these sizes, with room for the first chunk, and for more within the limits."""
+        # The limits are those of a segment.
         slots, data_bytes, rows = 0, 0, 0
         most_slots = _most_slots(segment_bytes)
         for chunk in chunks:
@@ -82,19 +76,15 @@ def _most_slots(segment_bytes: int) -> int:
 
 
 class SegmentWriter:
-    """Appends chunks to a new segment, which belongs to the store once the manifest lists it.
+    """Appends chunks to a new segment, which belongs to the store once the manifest lists it."""
 
-    Args:
-        files: The system calls.
-        folder: The store's folder.
-        header: The segment's header.
-        index_lock: Held while the index changes.
-
-    Raises:
-        OSError: The disk is full.
-    """
-
-    def __init__(self, files: Files, folder: Path, header: Header, index_lock: RLock) -> None:
+    def __init__(
+        self,
+        files: Files,
+        folder: Path,
+        header: Header,
+        index_lock: RLock,  # held while the index changes
+    ) -> None:
         self._files = files
         self._index_lock = index_lock
         self._header = header
@@ -209,13 +199,7 @@ def _in_few_parts(parts: Iterable[Part]) -> Iterator[Part]:
 
 
 def write_missing_copies(files: Files, loaded: LoadedSegment, *, is_open: bool) -> None:
-    """Write the missing copies of committed slots again.
-
-    Args:
-        files: The system calls.
-        loaded: The segment.
-        is_open: Its writer ended without sealing it.
-    """
+    """Write the missing copies of committed slots again; `is_open`: the writer did not seal it."""
     segment, committed = loaded.segment, loaded.committed
     with files.open_to_write(segment.path) as file:
         if is_open:

@@ -1,5 +1,7 @@
 // Requests to the server. A refusal is an Error with a plain sentence.
 
+export const isReport = false;
+
 export class Refused extends Error {}
 
 // The server does not answer: the page says so by itself, until it answers again.
@@ -75,6 +77,13 @@ export async function getText(path, parts = {}) {
 
 export async function getBlob(path, parts = {}, signal = undefined) {
   return (await request(path + query(parts), { signal })).blob();
+}
+
+// All values of one row of the episode STORE/ID.
+export async function readValues(path, row, parts) {
+  const near = { name: "return so far", begin: row, stop: row + 1, ...parts };
+  const [values, sums] = await Promise.all([getJson(`/api/values/${path}/${row}`, parts), getJson(`/api/curves/${path}`, near)]);
+  return { ...values, "return so far": sums.curves["return so far"].values[0] ?? "not finite" };
 }
 
 export async function postJson(path, value) {

@@ -1,5 +1,5 @@
 // Puts the page together: stores, filter, histograms, table, episode, and the state in the address.
-import { follow, getJson, Gone, onTrouble } from "./api.js";
+import { follow, getJson, Gone, isReport, onTrouble } from "./api.js";
 import { byId, calmly, counted, later, say, whole } from "./dom.js";
 import { EpisodeView } from "./episode.js";
 import { Exports } from "./exports.js";
@@ -155,7 +155,7 @@ async function readStores() {
   const episodes = app.stores.reduce((sum, store) => sum + store.episodes, 0);
   const steps = app.stores.reduce((sum, store) => sum + store.steps, 0);
   byId("totals").textContent = `${counted(app.stores.length, "store")} · ${counted(episodes, "episode")} · ${counted(steps, "step")}`;
-  document.title = `${app.stores.map((store) => store.name).join(", ").slice(0, 80)} · Stepwell`;
+  if (!isReport) document.title = `${app.stores.map((store) => store.name).join(", ").slice(0, 80)} · Stepwell`;
 }
 
 function drawStoreList() {

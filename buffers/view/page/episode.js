@@ -1,5 +1,5 @@
 // An episode: frames, values and curves under one cursor; a pinned one beside it.
-import { getBlob, getJson } from "./api.js";
+import { getBlob, getJson, isReport, readValues } from "./api.js";
 import { Curves, shortNumber } from "./curves.js";
 import { badge, byId, calmly, chip, counted, h, later, plain, say } from "./dom.js";
 import { FramePlayer } from "./frames.js";
@@ -91,7 +91,8 @@ class Panel {
 
   buildImage(image) {
     const { field, height, width, columns, rows, name } = image;
-    const stack = this.store.fields.find((one) => one.name === name)?.stack ?? 1;
+    const isThinned = this.info.step > 1; // the frames before are not there
+    const stack = (!isThinned && this.store.fields.find((one) => one.name === name)?.stack) || 1;
     const make = (label, more) => h("canvas", { class: "frame", role: "img", "aria-label": `${name}: ${label}`, ...more });
     const canvas = make("frame", { id: `${this.prefix}frame-${field}` });
     const older = Array.from({ length: stack - 1 }, (_, back) => make(`frame ${back + 1} before`, { width, height, hidden: true, "data-back": back + 1 }));
@@ -105,7 +106,7 @@ class Panel {
       const blob = await getBlob(`/frames/${this.path}/${field}/${block}.webp`, parts, signal);
       return createImageBitmap(blob, { premultiplyAlpha: "none", colorSpaceConversion: "none" });
     };
-    const player = new FramePlayer(canvas, { height, width, columns, rows, count: this.info.rows, firstRow: this.first, source });
+    const player = new FramePlayer(canvas, { height, width, columns, rows, count: this.info.rows, firstRow: this.first, step: this.info.step, source });
     player.onError = this.view.fail;
     this.images.push({ image, canvas, older, player, zoom });
   }
@@ -127,7 +128,8 @@ class Panel {
     const { info } = this;
     const own = Object.entries(info.metadata).filter(([name]) => !BOOKKEEPING.includes(name));
     const more = own.map(([name, value]) => `${plain(name, 40)} ${plain(value, 60)}`);
-    return [`return ${valueText(info.return)}`, counted(info.steps, "step"), `env ${info.stream}`, ...more];
+    const notes = info.note ? [info.note] : [];
+    return [`return ${valueText(info.return)}`, counted(info.steps, "step"), `env ${info.stream}`, ...more, ...notes];
   }
 
   setStack(isShown) {
@@ -182,6 +184,14 @@ class Panel {
     this.drawValues(row);
   }
 
+  // The row itself, or the next one of those that a report has frames of: each step-th, and the last.
+  nearest(row, isOn) {
+    const { step = 1 } = this.info;
+    const past = (row - this.first) % step;
+    if (!past || row >= this.last || row < this.first) return row;
+    return Math.min(this.last, isOn ? row - past + step : row - past);
+  }
+
   phase(row) {
     const { info } = this;
     if (row === this.last && (info.terminated || info.truncated)) return "final observation";
@@ -226,12 +236,7 @@ class Panel {
     try {
       while (!this.values.has(this.shownRow) && !this.isClosed) {
         const wanted = this.shownRow;
-        const near = { name: "return so far", begin: wanted, stop: wanted + 1, ...originOf(this.info) };
-        const [values, sums] = await Promise.all([
-          getJson(`/api/values/${this.path}/${wanted}`, originOf(this.info)),
-          getJson(`/api/curves/${this.path}`, near),
-        ]);
-        this.values.set(wanted, { ...values, "return so far": sums.curves["return so far"].values[0] ?? "not finite" });
+        this.values.set(wanted, await readValues(this.path, wanted, originOf(this.info)));
         if (this.values.size > KEPT_VALUES) this.values.delete(this.values.keys().next().value);
         // The row moves: frames come first.
         if (this.shownRow !== wanted) await new Promise((resolve) => setTimeout(resolve, 100));
@@ -301,7 +306,8 @@ class Panel {
       if (reading !== this.reading || this.isClosed) return;
       this.curves.setData(answer);
       const isExact = Object.values(answer.curves).every((curve) => curve.values);
-      this.note.textContent = isExact ? "" : "Each column shows the least and the greatest value of several rows. Zoom in for every row.";
+      const zoom = isReport ? "" : " Zoom in for every row.";
+      this.note.textContent = isExact ? "" : `Each column shows the least and the greatest value of several rows.${zoom}`;
       if (this.shownRow !== null) this.fillValues(this.shownRow);
       this.view.describeRow();
     } catch (error) {
@@ -504,7 +510,7 @@ export class EpisodeView {
 
   goTo(row, isForced = false) {
     if (!this.main) return;
-    row = between(this.first, Math.round(row), this.last);
+    row = this.main.nearest(between(this.first, Math.round(row), this.last), row > this.row);
     if (this.isPlaying && !this.isTicking) this.startClock(row);
     if (row === this.row && !isForced) return;
     this.row = row;

@@ -111,7 +111,7 @@ export class Exports {
   openClip(panel) {
     const { info, store, curves } = panel;
     const error = h("p", { class: "error", id: "clip-error", role: "alert" });
-    const kind = h("select", { id: "clip-kind" }, [["mp4", "MP4 video"], ["gif", "GIF"], ["webp", "WebP, every pixel exact"], ["png", "PNG, a film strip"]].map(([value, text]) => h("option", { value }, text)));
+    const kind = h("select", { id: "clip-kind" }, [["mp4", "MP4 video"], ["gif", "GIF, colours rounded"], ["webp", "WebP, every pixel exact"], ["png", "PNG, a film strip"]].map(([value, text]) => h("option", { value }, text)));
     const field = h("select", { id: "clip-field" }, info.images.map((image) => h("option", { value: image.field }, image.name)));
     const number = (id, value, more) => h("input", { id, type: "number", value, step: 1, required: true, ...more });
     const limits = { min: panel.first, max: panel.last };

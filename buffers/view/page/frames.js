@@ -4,9 +4,11 @@
 export class FramePlayer {
   // canvas: shows the wanted row. Its data-row is the row whose pixels it holds.
   // count, firstRow: the episode has the rows firstRow .. firstRow + count - 1.
+  // step: 0 where blocks hold absolute rows; else they hold each step-th row and the last one,
+  // counted from firstRow.
   // source: async (block, signal) => ImageBitmap or HTMLImageElement.
-  constructor(canvas, { height, width, columns, rows, count, firstRow = 0, source }) {
-    Object.assign(this, { canvas, height, width, columns, rows, count, firstRow, source });
+  constructor(canvas, { height, width, columns, rows, count, firstRow = 0, step = 0, source }) {
+    Object.assign(this, { canvas, height, width, columns, rows, count, firstRow, step, source });
     this.size = columns * rows;
     // About 16 megapixels (64 MB) of decoded sprites, and never fewer than three.
     this.capacity = Math.max(3, Math.min(64, Math.floor(16e6 / (this.size * height * width))));
@@ -35,7 +37,7 @@ export class FramePlayer {
   // The episode has grown: the last block has more frames now.
   setCount(count) {
     if (count === this.count) return;
-    this.drop(Math.floor((this.firstRow + this.count - 1) / this.size));
+    this.drop(this.block(this.firstRow + this.count - 1));
     this.count = count;
     if (this.canvas.dataset.wanted !== undefined) this.loadWanted();
   }
@@ -44,8 +46,14 @@ export class FramePlayer {
     return Math.max(this.firstRow, Math.min(this.firstRow + this.count - 1, row));
   }
 
+  index(row) {
+    if (!this.step) return row;
+    const isLast = row === this.firstRow + this.count - 1;
+    return Math[isLast ? "ceil" : "floor"]((row - this.firstRow) / this.step);
+  }
+
   block(row) {
-    return Math.floor(row / this.size);
+    return Math.floor(this.index(row) / this.size);
   }
 
   has(row) {
@@ -97,7 +105,7 @@ export class FramePlayer {
     const image = this.blocks.get(block);
     this.blocks.delete(block);
     this.blocks.set(block, image);
-    const place = row - block * this.size;
+    const place = this.index(row) - block * this.size;
     const x = (place % this.columns) * this.width;
     const y = Math.floor(place / this.columns) * this.height;
     const context = canvas.getContext("2d", { alpha: false });

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import heapq
+import json
+import math
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import islice, repeat
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from stepwell.buffers.curation.selection import EpisodeSelection, number_of
-from stepwell.buffers.curation.selection_text import format_ids
-from stepwell.buffers.episode import End
-from stepwell.buffers.pictures.encode import block_size, sprite
-from stepwell.buffers.view.curves import curve_names, curves, values_at
-from stepwell.buffers.view.episode_table import EpisodeTable, end_word, shown
-from stepwell.buffers.view.histograms import action_counts, histogram
-from stepwell.buffers.view.server.clips import MOST_FRAMES, MOST_PIXELS, MOST_SCALE, ClipWish
-from stepwell.buffers.view.server.export import Exports, Wish
-from stepwell.buffers.view.server.query import (
+from ...curation.selection import EpisodeSelection, number_of
+from ...curation.selection_text import format_ids
+from ...episode import End
+from ...pictures.encode import block_size, sprite
+from ..curves import curve_names, curves, values_at
+from ..episode_table import EpisodeTable, end_word, shown
+from ..histograms import action_counts, histogram
+from .clips import MOST_FRAMES, MOST_PIXELS, MOST_SCALE, ClipWish
+from .export import Exports, Wish
+from .query import (
     FILTER_WORDS,
     BadRequest,
     Words,
@@ -28,9 +30,9 @@ from stepwell.buffers.view.server.query import (
     selection_of,
     whole,
 )
-from stepwell.buffers.view.server.stores import OpenStore, ServedStore, Stores
+from .stores import OpenStore, ServedStore, Stores
 
-__all__ = ["Answers", "Missing"]
+__all__ = ["Answers", "Missing", "json_bytes"]
 
 _FIXED = ("store", "id", "first_row", "stream", "steps", "return", "end")
 _MOST_KEYS, _MOST_SESSIONS = 24, 50
@@ -80,19 +82,21 @@ class _Chosen:
 
 
 class Answers:
-    """Answers questions about the stores; each method takes checked words.
-
-    Args:
-        stores: The stores.
-    """
+    """Answers questions about the stores; each method takes checked words."""
 
     def __init__(self, stores: Stores) -> None:
         self._stores = stores
 
-    def stores(self) -> dict[str, object]:
+    def stores(self) -> list[dict[str, object]]:
         """All stores: what they hold, and what the page needs to show it."""
-        version = self._stores.version
-        return {"version": version, "stores": [_store(each) for each in self._stores.stores]}
+        return [_store(each) for each in self._stores.stores]
+
+    def rows(self, episodes: Sequence[tuple[int, int]]) -> tuple[list[str], list[list[object]]]:
+        """Columns, and lines of the table of episodes by the number of a store and a place."""
+        with self._chosen(Words((), ())) as chosen:
+            keys = _keys(chosen)
+            lines = [_row(chosen[number], place, keys) for number, place in episodes]
+            return [*_FIXED, *keys], lines
 
     def episodes(self, words: Words) -> dict[str, object]:
         """One page of the table of episodes."""
@@ -115,10 +119,8 @@ class Answers:
             }
 
     def histograms(self, words: Words) -> dict[str, object]:
-        """Counts of returns, lengths and actions of the episodes that a filter chooses.
-
-        There is a list of counts for each store of the page; it is empty of those left out.
-        """
+        """Counts of returns, lengths and actions of the episodes that a filter chooses."""
+        # There is a list of counts for each store of the page; it is empty of those left out.
         with self._chosen(words) as chosen:
             found: dict[str, object] = {}
             for name, column in (("return", "returns"), ("steps", "steps")):
@@ -293,10 +295,8 @@ class Answers:
 
     @contextmanager
     def _chosen(self, words: Words) -> Generator[list[_Chosen]]:
-        """The episodes that a filter chooses, which stay the same until the end of the block.
-
-        Stores that cannot be read are left out.
-        """
+        """The episodes that a filter chooses, which stay the same until the end of the block."""
+        # Stores that cannot be read are left out.
         selection = selection_of(words)
         numbers = [
             whole("store", text, 0, len(self._stores.stores) - 1) for text in words.all("store")
@@ -320,11 +320,7 @@ def _select(store: ServedStore, opened: OpenStore, selection: EpisodeSelection) 
 
 
 def _place(opened: OpenStore, episode_id: int, words: Words) -> int:
-    """The place of an episode in the table.
-
-    Raises:
-        Missing: It is not stored.
-    """
+    """The place of an episode in the table."""
     row = words.whole("first_row", -1, 0, _MOST_ROW)
     try:
         return opened.table.find(episode_id, None if row < 0 else row)
@@ -386,10 +382,8 @@ def _row(chosen: _Chosen, place: int, keys: Sequence[str]) -> list[object]:
 def _page(
     chosen: Sequence[_Chosen], sort: str, descending: bool, start: int, count: int
 ) -> list[tuple[int, int]]:
-    """A part of the sorted episodes: the number of a store in the list, and a place in its table.
-
-    Equal ones stay in the order of the stores, and of their tables.
-    """
+    """A part of the sorted episodes: the number of a store in the list, and a place there."""
+    # Equal ones stay in the order of the stores, and of their tables.
     if not chosen:
         return []
     if sort == "store":
@@ -452,3 +446,23 @@ def _key(value: object, descending: bool) -> tuple[int, Any]:
     text = value[:_SORTED_LENGTH]
     # The end is above every character, so that the longer of two comes first.
     return 1, (*(-ord(one) for one in text), 1) if descending else text
+
+
+def json_bytes(value: object) -> bytes:
+    """The value as JSON; numbers that are not finite become the texts "nan", "inf" and "-inf"."""
+    # All characters are ASCII, and no "<" is among them, so that no reader takes it for HTML.
+    try:
+        text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    except ValueError:
+        text = json.dumps(_finite(value), separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").encode("ascii")
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in cast("dict[str, object]", value).items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in cast("Sequence[object]", value)]
+    return value

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import math
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar, cast
@@ -22,13 +21,13 @@ from starlette.responses import FileResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from stepwell.buffers.errors import StepwellError
-from stepwell.buffers.view.server.answers import Answers, Missing
-from stepwell.buffers.view.server.clips import Clips
-from stepwell.buffers.view.server.export import Exports
-from stepwell.buffers.view.server.guard import Access, Guard
-from stepwell.buffers.view.server.query import FILTER_WORDS, BadRequest, Words, whole
-from stepwell.buffers.view.server.stores import Stores
+from ...errors import StepwellError
+from .answers import Answers, Missing, json_bytes
+from .clips import Clips
+from .export import Exports
+from .guard import Access, Guard
+from .query import FILTER_WORDS, BadRequest, Words, whole
+from .stores import Stores
 
 __all__ = ["App"]
 
@@ -54,17 +53,7 @@ _Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class App:
-    """The server's app, for any ASGI server.
-
-    Args:
-        stores: The stores to show; `Stores.close` is left to the caller.
-        access: The token and the names of this machine.
-        exports: Writes new stores, if the user gave a folder for them.
-        on_bug: Called with an error that is no user's, after the request has failed.
-
-    Attributes:
-        asgi: The app, behind its guard.
-    """
+    """The server's app, for any ASGI server; closing the stores is left to the caller."""
 
     def __init__(
         self,
@@ -113,7 +102,7 @@ class App:
             exception_handlers={HTTPException: _refused, Exception: self._bug},
         )
         app.router.redirect_slashes = False
-        self.asgi: ASGIApp = Guard(app, access, _EXPORTS)
+        self.asgi: ASGIApp = Guard(app, access, _EXPORTS)  # the app, behind its guard
 
     def close_streams(self) -> None:
         """End the streams of events, so that the server can end; call it in the event loop."""
@@ -127,11 +116,7 @@ class App:
         self._exports.close()
 
     async def _read(self, function: Callable[..., ResultT], *arguments: object) -> ResultT:
-        """Call a function in one of a few threads.
-
-        Raises:
-            HTTPException: The server ends, so that nothing is read any more.
-        """
+        """Call a function in one of a few threads."""
         if self._is_closed:
             raise HTTPException(503, "the server ends: start stepwell view again")
 
@@ -160,8 +145,10 @@ class App:
 
     async def _all_stores(self, request: Request) -> Response:
         Words.of_query(request.scope["query_string"], ())
+        version = self._stores.version
         found = await self._read(self._answers.stores)
-        return _json({**found, "exports": self._exports.folder_text})
+        exports = self._exports.folder_text
+        return _json({"version": version, "stores": found, "exports": exports})
 
     async def _episodes(self, request: Request) -> Response:
         words = self._words(request, "sort", "order", "start", "count", "store", *FILTER_WORDS)
@@ -274,11 +261,7 @@ class App:
 
 
 class _Stream(Response):
-    """A response that goes on until its client or the server leaves.
-
-    Args:
-        send_parts: Sends the parts of its body.
-    """
+    """A response that goes on until its client or the server leaves."""
 
     media_type = _EVENTS
 
@@ -323,7 +306,7 @@ def _guarded(endpoint: _Endpoint) -> _Endpoint:
 
 
 def _json(value: object, status: int = 200) -> Response:
-    return Response(_json_bytes(value), status, media_type="application/json")
+    return Response(json_bytes(value), status, media_type="application/json")
 
 
 def _error(status: int, sentence: str) -> Response:
@@ -344,11 +327,7 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 
 def _numbers(request: Request, *names: str) -> list[int]:
-    """The numbers in the path of a request.
-
-    Raises:
-        HTTPException: One is no number.
-    """
+    """The numbers in the path of a request."""
     try:
         return [whole(name, request.path_params[name], 0, _MOST_NUMBER) for name in names]
     except ValueError:
@@ -356,11 +335,7 @@ def _numbers(request: Request, *names: str) -> list[int]:
 
 
 async def _body(request: Request) -> object:
-    """The JSON in the body of a request, of a bounded size and within a bounded time.
-
-    Raises:
-        BadRequest: It is something else.
-    """
+    """The JSON in the body of a request, of a bounded size and within a bounded time."""
     data = b""
     try:
         async with asyncio.timeout(_BODY_SECONDS):
@@ -375,30 +350,3 @@ async def _body(request: Request) -> object:
         raise
     except (ValueError, RecursionError):
         raise BadRequest("expected JSON, got something else") from None
-
-
-def _json_bytes(value: object) -> bytes:
-    r"""The value as JSON.
-
-    Numbers that are not finite become the texts ``"nan"``, ``"inf"`` and ``"-inf"``.
-    All characters are ASCII, and no ``<`` is among them, so that no reader takes it for HTML.
-
-    Example:
-        >>> _json_bytes({"return": float("nan"), "task": "</script>"})
-        b'{"return":"nan","task":"\\u003c/script>"}'
-    """
-    try:
-        text = json.dumps(value, separators=(",", ":"), allow_nan=False)
-    except ValueError:
-        text = json.dumps(_finite(value), separators=(",", ":"), allow_nan=False)
-    return text.replace("<", "\\u003c").encode("ascii")
-
-
-def _finite(value: object) -> object:
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, dict):
-        return {key: _finite(one) for key, one in cast("dict[str, object]", value).items()}
-    if isinstance(value, list | tuple):
-        return [_finite(one) for one in cast("Sequence[object]", value)]
-    return value

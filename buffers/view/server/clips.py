@@ -11,8 +11,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from stepwell.buffers.view.render import render
-from stepwell.buffers.view.server.query import BadRequest
+from ..render import render
+from .query import BadRequest
 
 __all__ = ["MOST_FRAMES", "MOST_PIXELS", "MOST_SCALE", "ClipWish", "Clips"]
 
@@ -31,35 +31,19 @@ _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
 
 @dataclass(frozen=True, slots=True)
 class ClipWish:
-    """The rows that a clip is to show; all numbers are checked.
+    """The rows that a clip is to show; all numbers are checked."""
 
-    Args:
-        name: Name of the store.
-        path: Its folder.
-        episode: Id of the episode.
-        begin: First row, counted from the reset.
-        stop: Row after the last.
-        field: Name of the field of images.
-        fps: Rows a second; None plays in real time.
-        scale: Pixels on each side of a stored pixel.
-    """
-
-    name: str
+    name: str  # of the store
     path: Path
-    episode: int
-    begin: int
-    stop: int
+    episode: int  # its id
+    begin: int  # first row, counted from the reset
+    stop: int  # row after the last
     field: str
-    fps: float | None
-    scale: int
+    fps: float | None  # rows a second; None plays in real time
+    scale: int  # pixels on each side of a stored pixel
 
     def file_name(self, kind: str) -> str:
-        r"""The name under which a browser saves it, made of harmless characters.
-
-        Example:
-            >>> ClipWish("a\nb", Path("x"), 5, 0, 9, "observation", None, 1).file_name("gif")
-            'a-b-episode-5.gif'
-        """
+        """The name under which a browser saves it, made of harmless characters."""
         name = _NOT_IN_NAMES.sub("-", self.name).strip(".-")[:80] or "store"
         return f"{name}-episode-{self.episode}.{kind}"
 
@@ -74,16 +58,9 @@ class Clips:
         self._is_closing = False
 
     def begin(self, wish: ClipWish, kind: str, is_gone: threading.Event) -> Future[Path]:
-        """Begin to write a clip; the caller removes the file.
-
-        Args:
-            wish: What to show.
-            kind: The ending of its name.
-            is_gone: Set when nobody waits for it any more.
-
-        Raises:
-            BadRequest: Too many are waiting. The future raises it if the clip cannot be made.
-        """
+        """Begin to write a clip of that file ending; the caller removes the file."""
+        # `is_gone` is set when nobody waits for it any more. If the clip cannot be made, the future
+        # raises BadRequest.
         self._waiting = {each for each in self._waiting if not each.done()}
         if len(self._waiting) >= _MOST_WAITING or self._is_closing:
             raise BadRequest("other clips are being made: try again when they are done")

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import numpy as np
 
-from stepwell.buffers.curation.copy import CopyReport, copy_episodes
-from stepwell.buffers.curation.selection import EpisodeSelection
-from stepwell.buffers.curation.stored_episode import StoredEpisode
-from stepwell.buffers.errors import StepwellError, StoreNotFound
-from stepwell.buffers.replay import SequenceReplayBuffer
-from stepwell.buffers.storage.disk.storage import DiskStorage
-from stepwell.buffers.view.server.query import BadRequest
-from stepwell.buffers.view.server.stores import OpenStore, ServedStore
+from ...curation.copy import CopyReport, copy_episodes
+from ...curation.selection import EpisodeSelection
+from ...curation.stored_episode import StoredEpisode
+from ...errors import StepwellError, StoreNotFound
+from ...replay import SequenceReplayBuffer
+from ...storage.disk.storage import DiskStorage
+from .query import BadRequest
+from .stores import OpenStore, ServedStore
 
 __all__ = ["Exports", "Wish"]
 
@@ -31,21 +31,13 @@ _STOP_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """The episodes that a user wants in a new store.
+    """The episodes that a user wants in a new store."""
 
-    Args:
-        name: Name of the new store, unchecked.
-        store: The store to read.
-        opened: What is open of it.
-        places: Places of the episodes in its table.
-        selection: The filter that chose them, which is noted in the new store.
-    """
-
-    name: object
+    name: object  # of the new store, unchecked
     store: ServedStore
     opened: OpenStore
-    places: np.ndarray
-    selection: EpisodeSelection
+    places: np.ndarray  # in the table
+    selection: EpisodeSelection  # the filter that chose them, noted in the new store
 
 
 class _Stopped(Exception):
@@ -86,12 +78,9 @@ class _Job:
 
 
 class Exports:
-    """Writes stores below one folder, one at a time; it never overwrites anything.
+    """Writes stores below one folder, one at a time; it never overwrites anything."""
 
-    Args:
-        folder: The folder, which is made when it is first needed; None refuses all exports.
-        on_bug: Called with an error that is no user's.
-    """
+    # The folder is made when it is first needed; None refuses all exports.
 
     def __init__(self, folder: Path | None, on_bug: Callable[[Exception], None]) -> None:
         self._on_bug = on_bug
@@ -114,15 +103,13 @@ class Exports:
             return [job.to_json() for job in reversed(self._jobs)]
 
     def begin(self, wish: Wish) -> dict[str, object]:
-        """Begin an export, or let it wait for the one before.
-
-        Raises:
-            BadRequest: It cannot be done; nothing was written.
-        """
+        """Begin an export, or let it wait for the one before."""
         name, target = self._target(wish.name)
         table = wish.opened.table
         if not len(wish.places):
             raise BadRequest("filter: expected at least one episode, got none: choose others")
+        # Places change when the table follows the writer, and the copy may have to wait: it knows
+        # its episodes by their ids and first rows.
         chosen = frozenset(
             zip(
                 table.ids[wish.places].tolist(), table.first_rows[wish.places].tolist(), strict=True
@@ -168,11 +155,7 @@ class Exports:
             self._thread.join(_STOP_SECONDS)
 
     def _target(self, name: object) -> tuple[str, Path]:
-        """The checked name and the path of a new store.
-
-        Raises:
-            BadRequest: There is no folder for exports, or the name is not allowed or in use.
-        """
+        """The checked name and the path of a new store."""
         if self._folder is None:
             raise BadRequest(
                 "stepwell view was started without a folder for exports: --exports DIR"
@@ -218,11 +201,7 @@ class Exports:
             job.state = "done"
 
     def _copy(self, job: _Job) -> None:
-        """Copy the episodes.
-
-        Raises:
-            _Stopped: The server ends; nothing is left of the copy.
-        """
+        """Copy the episodes; if the server ends meanwhile nothing is left of the copy."""
 
         def is_chosen(episode: StoredEpisode) -> bool:
             self._check()

@@ -48,20 +48,10 @@ _ASK_AGAIN = "open the address that stepwell has printed, which ends with the to
 
 
 class Access:
-    """The secrets and names that open the server.
+    """The secrets and names that open the server, besides the names of this machine's loopback."""
 
-    Args:
-        hosts: Names by which the server may be called, besides those of this machine's loopback.
-        any_address: Accept every IP address as a name, too: the server listens on all of them. An
-            address cannot be made to lead elsewhere, as a name can.
-
-    Example:
-        >>> access = Access()
-        >>> access.is_token(access.token), access.is_token("guess")
-        (True, False)
-        >>> access.is_host("localhost:8000"), access.is_host("evil.example")
-        (True, False)
-    """
+    # With `any_address` every IP address is accepted as a name, too: the server listens on all of
+    # them. An address cannot be made to lead elsewhere, as a name can.
 
     def __init__(self, hosts: Iterable[str] = (), *, any_address: bool = False) -> None:
         self.token = secrets.token_urlsafe(_TOKEN_BYTES)
@@ -73,10 +63,8 @@ class Access:
         self._launch_until = 0.0
 
     def launch_code(self) -> str:
-        """A code that opens the server in place of the token: once, and within a minute.
-
-        A browser is started with it, as other users can see the command lines of processes.
-        """
+        """A code that opens the server in place of the token: once, and within a minute."""
+        # A browser is started with it, as other users can see the command lines of processes.
         self._launch = secrets.token_urlsafe(_TOKEN_BYTES)
         self._launch_until = time.monotonic() + _LAUNCH_SECONDS
         return self._launch
@@ -108,15 +96,9 @@ class Access:
 
 
 class Guard:
-    """Lets the requests of the server's user through to an app, and refuses all others.
+    """Lets the requests of the server's user through to an app, and refuses all others."""
 
-    It adds the headers of security to every response.
-
-    Args:
-        app: The app.
-        access: The token and the names of this machine.
-        writing_path: The only path that accepts POST.
-    """
+    # It adds the headers of security to every response, and only `writing_path` accepts POST.
 
     def __init__(self, app: ASGIApp, access: Access, writing_path: str) -> None:
         self._app = app

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import parse_qsl
 
-from stepwell.buffers.curation.selection import EpisodeSelection
-from stepwell.buffers.curation.selection_text import parse_selection
+from ...curation.selection import EpisodeSelection
+from ...curation.selection_text import parse_selection
 
 __all__ = ["FILTER_WORDS", "BadRequest", "Words", "filter_command", "selection_of", "whole"]
 
@@ -41,20 +41,7 @@ class BadRequest(ValueError):
 
 
 class Words:
-    """The words of a request's query, each with its values.
-
-    Args:
-        pairs: Names and values.
-        known: Names that the request may have; others are refused.
-
-    Raises:
-        BadRequest: A name is unknown or there twice, or a value is too long.
-
-    Example:
-        >>> words = Words.of_query(b"start=20&where=task=door", ("start", "where"))
-        >>> words.whole("start", 0, 0, 1000), words.all("where")
-        (20, ['task=door'])
-    """
+    """The words of a request's query, each with its values; others than ``known`` are refused."""
 
     def __init__(self, pairs: Iterable[tuple[str, str]], known: Sequence[str]) -> None:
         self._values: dict[str, list[str]] = {}
@@ -87,11 +74,7 @@ class Words:
 
     @classmethod
     def of_json(cls, value: object, known: Sequence[str]) -> Words:
-        """The words of an object of JSON, whose values are texts, numbers, bools or lists of them.
-
-        Raises:
-            BadRequest: It is something else.
-        """
+        """The words of an object of JSON, whose values are texts, numbers, bools or lists."""
         if not isinstance(value, Mapping):
             raise BadRequest("filter: expected an object of words and values, got something else")
         pairs = [
@@ -113,20 +96,12 @@ class Words:
         return self._values.get(name, [None])[0]
 
     def whole(self, name: str, default: int, least: int, most: int) -> int:
-        """A whole number.
-
-        Raises:
-            BadRequest: It is something else, or out of range.
-        """
+        """A whole number within bounds."""
         text = self.text(name)
         return default if text is None else whole(name, text, least, most)
 
     def real(self, name: str, least: float, most: float) -> float | None:
-        """A number that may have a fraction; None where it is not there.
-
-        Raises:
-            BadRequest: It is something else, or out of range.
-        """
+        """A number that may have a fraction; None where it is not there."""
         text = self.text(name)
         if text is None:
             return None
@@ -136,11 +111,7 @@ class Words:
         return number
 
     def choice(self, name: str, default: str, choices: Sequence[str]) -> str:
-        """One of a few words.
-
-        Raises:
-            BadRequest: It is another one.
-        """
+        """One of a few words."""
         text = self.text(name) or default
         if text not in choices:
             raise BadRequest(f"{name}: expected {' or '.join(choices)}, got {text[:40]!r}")
@@ -148,15 +119,7 @@ class Words:
 
 
 def whole(name: str, text: str, least: int, most: int) -> int:
-    """Parse a whole number within bounds.
-
-    Raises:
-        BadRequest: It is something else.
-
-    Example:
-        >>> whole("row", "20", 0, 100)
-        20
-    """
+    """Parse a whole number within bounds."""
     number = int(text) if _WHOLE.fullmatch(text) else None
     if number is None or not least <= number <= most:
         raise BadRequest(
@@ -166,18 +129,12 @@ def whole(name: str, text: str, least: int, most: int) -> int:
 
 
 def selection_of(words: Words) -> EpisodeSelection:
-    """The selection that the words of a filter describe, as ``stepwell filter`` reads them.
-
-    Raises:
-        BadRequest: A value cannot be understood.
-
-    Example:
-        >>> selection_of(Words.of_query(b"min_return=18&ended=true", FILTER_WORDS)).to_json()
-        {'min_return': 18.0, 'has_ended': True}
-    """
+    """The selection that the words of a filter describe, as ``stepwell filter`` reads them."""
     where = words.all("where")
     if len(where) > _MOST_WHERE:
         raise BadRequest(f"where: expected at most {_MOST_WHERE} of them, got {len(where)}")
+    # `parse_selection` is that of the command line, whose user may give numbers of any size and
+    # form. A request may not: what is expensive to read is refused before it is read.
     for name in ("min_return", "max_return"):
         _check_form(words, name, _REAL, "a number such as 1.5")
     for name in ("min_steps", "max_steps"):
@@ -213,13 +170,7 @@ def selection_of(words: Words) -> EpisodeSelection:
 
 
 def filter_command(path: Path, words: Words) -> str:
-    r"""The command that copies the episodes of a filter to a new store, for a shell such as Bash.
-
-    Example:
-        >>> words = Words.of_query(b"min_return=18&ended=true&where=task=a+door", FILTER_WORDS)
-        >>> print(filter_command(Path("runs/pong"), words))
-        stepwell filter runs/pong --min-return 18 --ended --where 'task=a door' --out NEW
-    """
+    """The command that copies the episodes of a filter to a new store, for a shell such as Bash."""
     parts = ["stepwell", "filter", str(path)]
     for name in FILTER_WORDS:
         option = f"--{_OPTIONS.get(name, name).replace('_', '-')}"
@@ -236,12 +187,7 @@ def filter_command(path: Path, words: Words) -> str:
 
 
 def _quoted(text: str) -> str:
-    r"""The text as a shell reads it: without characters that a terminal may act on.
-
-    Example:
-        >>> print(_quoted("a b"), _quoted("a\x1bb"))
-        'a b' $'a\x1bb'
-    """
+    """The text as a shell reads it: without characters that a terminal may act on."""
     if not _CONTROL.search(text):
         return shlex.quote(text)
     safe = text.replace("\\", "\\\\").replace("'", "\\'")

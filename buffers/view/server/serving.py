@@ -9,7 +9,7 @@ from collections.abc import Callable
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
-from stepwell.buffers.view.server.app import App
+from .app import App
 
 __all__ = ["listen", "serve"]
 
@@ -20,13 +20,8 @@ _STOP_SECONDS = 2
 
 
 def serve(app: App, listening: socket.socket, on_ready: Callable[[], None]) -> None:
-    """Answer requests until SIGINT or SIGTERM, which are raised again afterwards.
-
-    Args:
-        app: The app; it is closed at the end.
-        listening: A bound socket.
-        on_ready: Called when requests are answered.
-    """
+    """Answer requests on a bound socket until SIGINT or SIGTERM, raised again at the end."""
+    # The app is closed before that.
     config = uvicorn.Config(
         app.asgi,
         http=_Protocol,
@@ -46,11 +41,7 @@ def serve(app: App, listening: socket.socket, on_ready: Callable[[], None]) -> N
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens.
-
-    Raises:
-        ValueError: The address is not one of this machine, or the port is in use.
-    """
+    """A socket that listens."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

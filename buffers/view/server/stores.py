@@ -11,16 +11,16 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 
-from stepwell.buffers.episode import End
-from stepwell.buffers.errors import StepwellError, StoreCorrupt, StoreNotFound
-from stepwell.buffers.pictures.encode import block_size
-from stepwell.buffers.pictures.image_fields import image_fields
-from stepwell.buffers.replay import SequenceReplayBuffer
-from stepwell.buffers.storage.disk.storage import DiskStorage
-from stepwell.buffers.storage.field_locator import DamagedChunk
-from stepwell.buffers.view.curves import action_names, curve_names, left_out, text_names
-from stepwell.buffers.view.episode_table import EpisodeTable, shown
-from stepwell.buffers.view.summary import (
+from ...episode import End
+from ...errors import StepwellError, StoreCorrupt, StoreNotFound
+from ...pictures.encode import block_size
+from ...pictures.image_fields import image_fields
+from ...replay import SequenceReplayBuffer
+from ...storage.disk.storage import DiskStorage
+from ...storage.field_locator import DamagedChunk
+from ..curves import action_names, curve_names, left_out, text_names
+from ..episode_table import EpisodeTable, shown
+from ..summary import (
     describe_env,
     describe_maker,
     describe_seed,
@@ -38,15 +38,7 @@ _LONGEST_PAUSE = 0.1  # for requests that are being answered
 
 
 class OpenStore:
-    """A store that could be opened.
-
-    Args:
-        path: Its folder.
-
-    Raises:
-        StepwellError: There is no store, or it is damaged.
-        OSError: It cannot be read.
-    """
+    """A store that could be opened."""
 
     def __init__(self, path: Path) -> None:
         self._replay = SequenceReplayBuffer.open(path, read_only=True, on_corrupt="skip")
@@ -68,11 +60,7 @@ class OpenStore:
         self._describe()
 
     def refresh(self) -> bool:
-        """Follow the writer; True if anything changed that the page shows.
-
-        Raises:
-            StepwellError: The store is gone, or damaged, or another one is in its place.
-        """
+        """Follow the writer; True if anything changed that the page shows."""
         with self.lock:
             sessions = len(self.storage.sessions)
             self.storage.refresh()
@@ -90,12 +78,7 @@ class OpenStore:
 
     @contextlib.contextmanager
     def reading(self) -> Generator[None]:
-        """Nothing changes in the block.
-
-        Raises:
-            StoreNotFound: It was closed meanwhile.
-            StoreCorrupt: A chunk is damaged; it is left out from now on.
-        """
+        """Nothing changes in the block; a chunk found damaged in it is left out from then on."""
         with self.lock:
             if self.is_closed:
                 raise StoreNotFound(f"{self.storage.path} has just changed: ask again")
@@ -120,6 +103,8 @@ class OpenStore:
         """Release its files, when nobody reads them."""
         with self.lock:
             self.is_closed = True
+            if hasattr(self, "table"):  # else it could not be made
+                self.table.close()
             self._replay.close()
 
     def _describe(self) -> None:
@@ -180,13 +165,7 @@ def _cut(text: str) -> str:
 
 
 class ServedStore:
-    """One of the folders that were given, with the store in it or the reason why there is none.
-
-    Args:
-        index: Its number on the page.
-        path: The folder.
-        name: Its name on the page.
-    """
+    """One of the folders that were given, with the store in it or the reason why there is none."""
 
     def __init__(self, index: int, path: Path, name: str) -> None:
         self.index = index
@@ -197,11 +176,7 @@ class ServedStore:
 
     @property
     def opened(self) -> OpenStore:
-        """The store.
-
-        Raises:
-            StoreNotFound: It cannot be read now; the message says why.
-        """
+        """The store; if it cannot be read now StoreNotFound says why."""
         opened = self._open
         if opened is None:
             raise StoreNotFound(self.error or f"{self.path} is not open")
@@ -236,12 +211,10 @@ class ServedStore:
 
 
 class Stores:
-    """All stores that are shown, followed by one thread.
+    """All stores that are shown, followed by one thread."""
 
-    Args:
-        paths: Their folders; the same one may be there twice, and a folder may be empty still.
-        on_bug: Called with an error that is no user's; the stores are followed all the same.
-    """
+    # A folder may be there twice, or be empty still. The stores are followed after a bug, too, with
+    # which `on_bug` is called.
 
     def __init__(self, paths: Sequence[Path], on_bug: Callable[[Exception], None]) -> None:
         self._on_bug = on_bug

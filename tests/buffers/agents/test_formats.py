@@ -11,6 +11,7 @@ import stepwell as sw
 from stepwell.buffers.bridges import export_episodes, import_episodes
 from stepwell.buffers.testing import assert_same_steps
 from support.envs.coming_agents import ORDER, ComingAndGoing
+from support.needed import skip_without
 
 HOLDING = {
     "lerobot": ("pyarrow",),
@@ -19,7 +20,7 @@ HOLDING = {
     "parquet": ("pyarrow",),
     "rlds": ("google_crc32c",),
 }
-REFUSING = {"d3rlpy": "action", "diamond": "picture", "iris": "picture"}
+REFUSING = {"d3rlpy": "action"}
 
 
 @pytest.fixture(scope="module")
@@ -56,8 +57,7 @@ def test_a_format_with_nested_dicts_gives_joint_rows_back(
 def test_a_format_without_is_refused_before_anything_is_written(
     name: str, joint: sw.SequenceReplayBuffer, tmp_path: Path
 ) -> None:
-    if name == "d3rlpy":
-        pytest.importorskip("h5py", reason="needs h5py")
+    skip_without(["h5py"])
     with pytest.raises(ValueError, match=REFUSING[name]):
         export_episodes(joint, name, tmp_path / name)
     assert not (tmp_path / name).exists()

@@ -80,6 +80,7 @@ def rows_of(lives: Mapping[Any, Life]) -> dict[tuple[int, ...], tuple[Life, int]
 any_seed = st.integers(0, 2**30)
 
 
+@pytest.mark.proof
 @settings(max_examples=20, deadline=None)
 @given(seed=any_seed, steps=st.integers(1, 150), agents=CHOICES)
 def test_each_life_is_an_episode(seed: int, steps: int, agents: list[str] | None) -> None:
@@ -107,6 +108,7 @@ def test_each_life_is_an_episode(seed: int, steps: int, agents: list[str] | None
     assert not expected
 
 
+@pytest.mark.proof
 @settings(max_examples=20, deadline=None)
 @given(
     seed=any_seed, steps=st.integers(10, 150), agents=CHOICES, n=st.integers(1, 6),
@@ -142,6 +144,7 @@ def test_transitions_are_those_of_single_lives(
         assert batch.extras["value"][b] == value_of(life.seen[t]["place"])
 
 
+@pytest.mark.proof
 @settings(max_examples=20, deadline=None)
 @given(seed=any_seed, steps=st.integers(10, 150), agents=CHOICES, length=st.integers(1, 6))
 def test_sequences_are_parts_of_single_lives(
@@ -172,6 +175,7 @@ def test_sequences_are_parts_of_single_lives(
             assert batch.info["agent"][b, i] == ORDER.index(life.agent)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("agents", [None, ["c10", "a"]])
 def test_pairs_of_row_and_agent_are_equally_likely(agents: list[str] | None) -> None:
     replay = collected(7, 60)
@@ -192,6 +196,7 @@ def test_draws_follow_from_the_seed_of_the_replay() -> None:
     np.testing.assert_array_equal(first, again)
 
 
+@pytest.mark.proof
 def test_evicted_rows_do_not_come() -> None:
     replay = collected(5, 400, capacity=60)
     each = sw.per_agent(replay)
@@ -202,6 +207,7 @@ def test_evicted_rows_do_not_come() -> None:
     assert {one.metadata["seed"] for one in partial} <= {one.metadata["seed"] for one in joint}
 
 
+@pytest.mark.proof
 @settings(max_examples=25, deadline=None)
 @given(
     seed=any_seed,

@@ -109,6 +109,16 @@ def test_a_data_set_is_accepted_and_added_to_a_used_replay() -> None:
     assert (back.steps, before) == (2 * before, replay.steps)
 
 
+def test_episodes_without_a_row_are_not_stored() -> None:
+    some = to_d3rlpy(recorded(traces())[0])[:2]
+    of_none = FakeEpisode(np.zeros((0, 5)), np.zeros((0, 1)), np.zeros((0, 1)), True)
+    back = SequenceReplayBuffer()
+    from_d3rlpy([of_none, some[0], of_none, some[1]], back)
+    assert back.episodes == 2
+    with pytest.raises(ValueError, match=r"from_d3rlpy.*got none"):
+        from_d3rlpy([of_none], SequenceReplayBuffer())
+
+
 def test_mismatched_rows_are_refused_and_nothing_is_stored() -> None:
     replay, _ = recorded(traces())
     some = to_d3rlpy(replay)

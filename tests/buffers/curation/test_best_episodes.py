@@ -190,6 +190,7 @@ def _last_of_equal(original: Callable[..., Choice]) -> Callable[..., Choice]:
     return choose
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("name", "bug"),
     [

@@ -80,6 +80,7 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
     monkeypatch.setattr(episode_writer, "_ENCODED_BYTES", rows * SPEC.row_bytes)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     "codecs",
     [{}, {"observation": "raw", "info/picture": "raw"}, {"info/picture": "delta"}],
@@ -105,6 +106,7 @@ def test_a_copy_has_every_row_bit_by_bit(
     json.dumps(report.to_json())
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("rows", [1, 2, 3, 7, 50])
 def test_an_episode_longer_than_a_chunk_stays_one_episode(
     rows: int, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
@@ -173,6 +175,7 @@ def in_chains(
     return made
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("seed", "capacity", "path"),
     [
@@ -192,7 +195,7 @@ def test_a_merge_of_chunks_as_they_are_is_the_same_as_of_decoded_ones(
         in_chains(stack, f"{seed}{number}", path and f"source{number}", capacity)
         for number in range(2)
     ]
-    assert capacity is None or all(len(source.storage.ledger) > 0 for source in sources)
+    assert capacity is None or all(source.storage.index.base > 0 for source in sources)
     target = stack.enter_context(SequenceReplayBuffer(path))
     model = SequenceReplayBuffer(codecs={"observation": "raw"})
     reports = [

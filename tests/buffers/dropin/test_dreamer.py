@@ -59,6 +59,7 @@ def firsts(buffer: ReplayBuffer, play: Play, times: int) -> Counter[tuple[int, i
 SIZES = st.sampled_from([1, 2, 5, 9, 16, 17, 40, 400])
 
 
+@pytest.mark.proof
 @given(plays(3), SIZES, st.integers(1, 5), st.booleans())
 def test_drawn_sequences_are_those_of_the_episodes(
     script: list[list[Step]], size: int, length: int, is_zstd: bool
@@ -89,6 +90,7 @@ def test_drawn_sequences_are_those_of_the_episodes(
     assert buffer.episodes == sum(played.ends > 0 for played in play.episodes)
 
 
+@pytest.mark.proof
 @given(st.lists(st.lists(st.integers(1, 30), min_size=1, max_size=4), max_size=8), SIZES)
 def test_the_newest_steps_can_always_be_drawn(script: list[list[int]], size: int) -> None:
     buffer, play = make_buffer(size, 1, 1)
@@ -216,6 +218,7 @@ def test_a_full_buffer_shorter_than_two_sequences_can_be_drawn_from() -> None:
     assert set(firsts(buffer, play, 5)) <= play.windows(50, newest=True)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(("size", "steps"), [(100, 100), (100, 150), (100, 20)])
 def test_every_start_is_as_likely_as_any_other(size: int, steps: int) -> None:
     """D5: the last start, and all windows over the array's end, were never drawn."""
@@ -228,6 +231,7 @@ def test_every_start_is_as_likely_as_any_other(size: int, steps: int) -> None:
     assert_shares(counts, shares)
 
 
+@pytest.mark.proof
 def test_windows_are_drawn_uniformly_over_all_episodes() -> None:
     """D5: uniform over windows, for any episode length and over all envs."""
     buffer, play = make_buffer(1000, 4, 100, num_envs=2)

@@ -220,6 +220,7 @@ def play(player: Player, call: Call) -> None:
         player.add(*call)
 
 
+@pytest.mark.proof
 @given(
     CALLS,
     st.sampled_from([NEXT, SAME, DISABLED]),
@@ -250,6 +251,7 @@ def test_windows_equal_the_records(
                 buffer.sample(64, length, borders=borders)
 
 
+@pytest.mark.proof
 @given(st.lists(ADDS, min_size=40, max_size=120), st.integers(5, 25), st.integers(1, 5))
 @settings(max_examples=examples(40))
 def test_a_full_buffer_returns_correct_windows_of_the_newest_rows(
@@ -559,6 +561,7 @@ def arrays(value: object) -> Iterator[np.ndarray]:
         assert value is None or isinstance(value, str | int | float | bool)
 
 
+@pytest.mark.proof
 def test_a_state_has_the_size_of_the_stored_rows_and_does_not_change() -> None:
     """F6: it had the full-capacity arrays, not copied. F9: only arrays and plain data."""
     player = filled(1, 100, capacity=100_000)
@@ -578,6 +581,7 @@ def test_the_state_of_a_folder_is_small_and_plain(tmp_path: Path) -> None:
     player.buffer.close()
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("is_on_disk", [False, True])
 def test_a_restored_buffer_draws_the_same_samples(tmp_path: Path, is_on_disk: bool) -> None:
     path = tmp_path / "a" if is_on_disk else None

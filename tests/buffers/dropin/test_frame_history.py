@@ -237,6 +237,7 @@ class Player:
             drawn(self.buffer, self.model, 3)
 
 
+@pytest.mark.proof
 @given(CALLS, FRAMES, st.integers(1, 4), st.booleans())
 @settings(max_examples=examples(100))
 def test_every_transition_of_the_model_can_be_drawn_once(
@@ -256,6 +257,7 @@ def test_every_transition_of_the_model_can_be_drawn_once(
         buffer.sample(count + 1)
 
 
+@pytest.mark.proof
 @given(st.lists(STEPS, min_size=60, max_size=200), st.integers(1, 4), st.integers(20, 40))
 @settings(max_examples=examples(60))
 def test_a_full_ring_returns_correct_transitions_of_the_newest_steps(
@@ -304,6 +306,7 @@ def test_done_flags_do_not_use_a_removed_numpy_name() -> None:
     assert sorted(buffer.sample(20)[4].tolist()) == [0.0] * 16 + [1.0] * 4
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("steps", [100, 107, 130, 150, 199, 200, 1000])
 def test_no_stack_crosses_the_write_head(steps: int) -> None:
     """N2, N3: stacks [98, 99, 100, 1] and [129, 130, 31, 32]."""
@@ -343,6 +346,7 @@ def test_can_sample_counts_what_sample_can_draw() -> None:
         buffer.sample(4)
 
 
+@pytest.mark.proof
 def test_a_batch_that_needs_unstored_steps_stores_them() -> None:
     """N5: a few new steps usually wait until more are added."""
     buffer, model = filled(2_500, 40, size=5_000, k=2)
@@ -357,6 +361,7 @@ def test_a_batch_that_needs_unstored_steps_stores_them() -> None:
     assert drawn(buffer, model, 2_501) == set(range(2_501))
 
 
+@pytest.mark.proof
 def test_every_env_keeps_its_newest_steps() -> None:
     """N10: also if nothing is drawn."""
     player = Player(ReplayBuffer(150, 2, num_envs=3, seed=0), Model(2, (2, 3, 1), "uint8"))

@@ -86,6 +86,7 @@ def newest(play: Play, size: int) -> list[tuple[Played, int]]:
 SIZES = st.sampled_from([1, 2, 5, 9, 16, 17, 40, 400])
 
 
+@pytest.mark.proof
 @given(plays(3), SIZES, st.integers(1, 5), st.booleans())
 def test_drawn_sequences_are_those_of_the_episodes(
     script: list[list[Step]], size: int, length: int, is_zstd: bool
@@ -135,6 +136,7 @@ def assert_observations_are_distinct(buffer: IRISReplayBuffer, play: Play) -> No
         assert places == sorted(set(places))
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("size", [8, 16, 33, 100])
 def test_a_ring_of_many_envs_has_as_many_observations_as_one_env(size: int) -> None:
     """The final observation of an episode whose first rows were evicted is not counted."""
@@ -146,6 +148,7 @@ def test_a_ring_of_many_envs_has_as_many_observations_as_one_env(size: int) -> N
             assert_observations_are_distinct(buffer, play)
 
 
+@pytest.mark.proof
 @given(st.lists(st.lists(st.integers(1, 30), min_size=1, max_size=4), max_size=8), SIZES)
 def test_observations_are_the_newest_ones_in_order(script: list[list[int]], size: int) -> None:
     buffer, play = make_buffer(size, 1, 1)
@@ -162,6 +165,7 @@ def test_observations_are_the_newest_ones_in_order(script: list[list[int]], size
         assert (np.stack(list(buffer.observations)) == np.array(expected)).all()
 
 
+@pytest.mark.proof
 def test_observations_can_be_read_while_steps_are_added() -> None:
     """Most reads do not store waiting steps first; the results must still be correct."""
     buffer, play = make_buffer(2000)
@@ -207,6 +211,7 @@ def test_sequences_are_inside_one_episode() -> None:
     assert set(firsts(buffer, play, 5)) <= play.windows(20, newest=False)
 
 
+@pytest.mark.proof
 def test_short_episodes_are_padded_only_with_pad_after() -> None:
     """I1: no window of 20 was valid in episodes of 10, without an error."""
     buffer, play = make_buffer(1000, 20, 100)
@@ -227,6 +232,7 @@ def make_padding_buffer(play: Play) -> IRISReplayBuffer:
     return buffer
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(("size", "length"), [(100, 10), (100, 100)])
 def test_no_sequence_reaches_over_the_write_head(size: int, length: int) -> None:
     """I2."""
@@ -297,6 +303,7 @@ def test_a_window_over_the_end_of_the_ring_is_correct() -> None:
     assert {(0, 6), (0, 7), (0, 8), (0, 9), (0, 10)} <= set(firsts(buffer, play, 8))
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(("size", "steps"), [(100, 100), (100, 150), (100, 20)])
 def test_every_start_is_as_likely_as_any_other(size: int, steps: int) -> None:
     """I2, D5."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +18,7 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepwell.buffers import NotEnoughData, SequenceReplayBuffer, SpecMismatch
+from stepwell.buffers import NotEnoughData, SequenceReplayBuffer, SpecMismatch, StoreLocked
 from stepwell.buffers.episode_buffer import EpisodeBuffer
 
 pytest.importorskip("stable_baselines3", reason="needs stable_baselines3")
@@ -619,6 +621,236 @@ def test_it_says_what_is_wrong(tmp_path: Path) -> None:
         our.flush()
     with pytest.raises(NotEnoughData, match="full"):
         rollouts(space, acts, 4, 1)[1].get(2)
+
+
+@pytest.mark.parametrize("kind", [ours.ReplayBuffer, ours.NStepReplayBuffer])
+def test_a_folder_in_use_is_opened_by_a_step_not_by_a_model_that_is_loaded(
+    kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = {"path": "runs/a"}
+    model = DQN(
+        *("MlpPolicy", "CartPole-v1"),
+        buffer_size=99,
+        learning_starts=90,
+        replay_buffer_class=kind,
+        replay_buffer_kwargs=options,
+        policy_kwargs={"net_arch": [8]},
+    )
+    model.learn(8)  # whole rounds of four steps
+    model.save("model")
+    model.save_replay_buffer("buffer")
+    found = sorted(tmp_path.rglob("*"))
+    loaded: Any = DQN.load("model", env=gym.make("CartPole-v1"))
+    loaded.load_replay_buffer("buffer")
+    assert loaded.replay_buffer.size() == 8
+    assert sorted(tmp_path.rglob("*")) == found
+    with pytest.raises(StoreLocked, match="runs/a"):
+        loaded.learn(1)
+    with pytest.raises(StoreLocked, match="runs/a"):
+        len(loaded.replay_buffer.replay)
+    assert loaded.replay_buffer.size() == 8
+    held: Any = model.replay_buffer
+    held.close()
+    loaded.learn(4)
+    loaded.replay_buffer.flush()
+    assert loaded.replay_buffer.replay.steps == 12
+    loaded.replay_buffer.close()
+
+
+def test_a_folder_of_other_rows_is_refused_by_the_first_step(tmp_path: Path) -> None:
+    for space, steps in ((SEEN["vector"], 3), (spaces.Box(-1, 1, (2,)), 0)):
+        our = ours.ReplayBuffer(9, space, ACTS["number"], "cpu", path=tmp_path / "a")
+        for step in played(SEEN["vector"], ACTS["number"], 1, steps, 0):
+            our.add(*step)
+        if steps:
+            our.close()
+    now = np.zeros((1, 2), np.float32)
+    for _ in range(2):  # it is not left locked
+        with pytest.raises(SpecMismatch, match=r"observation.*\(3,\).*\(2,\)"):
+            our.add(now, now, np.zeros(1, int), [0.0], [False], [{}])
+    assert our.size() == 0
+    for wrong in (5, "s3://a/b"):
+        with pytest.raises((TypeError, ValueError), match=str(wrong)):
+            ours.ReplayBuffer(9, SEEN["vector"], ACTS["number"], "cpu", path=wrong)  # type: ignore[arg-type]
+
+
+_ZERO = np.zeros((1, 3), np.float32)
+_FITTING: dict[str, dict[str, Any]] = {
+    **{
+        f"TimeLimit.truncated {type(flag).__name__} {np.shape(flag)}": {
+            "infos": [{"TimeLimit.truncated": flag}]
+        }
+        for flag in (
+            *(True, 1, 1.0, np.bool_(True), np.array(True), np.ones(1), np.ones((1, 1)), [True]),
+            *(torch.tensor(True), torch.ones(1)),
+        )
+    },
+    **{
+        f"done {type(flag).__name__} {np.shape(flag)}": {"done": flag}
+        for flag in (
+            *(True, 1, [True], [1], [np.bool_(True)], [np.ones(1)], np.ones(1, int)),
+            *(np.ones((1, 1)), torch.ones(1, dtype=torch.bool)),
+        )
+    },
+    "reward list": {"reward": [1]},
+    "reward number": {"reward": 1.5},
+    "reward column": {"reward": np.ones((1, 1))},
+    "reward tensor": {"reward": torch.ones(1)},
+    "obs list": {"obs": _ZERO.tolist()},
+    "obs tensor": {"obs": torch.ones(1, 3)},
+    "obs float64": {"obs": np.full((1, 3), 0.1)},
+    "action tensor": {"action": torch.ones(1, 1, dtype=torch.int64)},
+    "action [N]": {"action": np.ones(1, np.int8)},
+    "infos tuple": {"infos": ({"episode": 3},)},
+    "infos array": {"infos": np.array([{}])},
+}
+_STEP: dict[str, Any] = {
+    **{"obs": _ZERO, "next_obs": _ZERO, "action": np.zeros((1, 1), int)},
+    **{"reward": np.zeros(1), "done": np.zeros(1), "infos": [{}]},
+}
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # SB3, tensors
+@pytest.mark.parametrize("name", _FITTING)
+def test_it_takes_what_sb3_takes(name: str) -> None:
+    their, our = both(SEEN["vector"], ACTS["number"], 4, 1)
+    for buffer in their, our:
+        buffer.add(**_STEP | _FITTING[name])
+    for part in ("observations", "actions", "rewards", "dones", "timeouts"):
+        assert (getattr(our, part) == getattr(their, part)).all()
+    assert name.partition(" ")[0] in ("obs", "infos") or any(
+        getattr(our, part)[0].any() for part in ("actions", "rewards", "dones", "timeouts")
+    )
+
+
+def test_one_observation_is_not_that_of_all_envs() -> None:
+    their, our = both(SEEN["vector"], ACTS["number"], 4, 2)
+    two = {"next_obs": np.zeros((2, 3)), "action": np.zeros((2, 1), int), "infos": [{}, {}]}
+    step: dict[str, Any] = {
+        "reward": np.zeros(2),
+        "done": np.zeros(2),
+        "obs": np.arange(3.0),
+        **two,
+    }
+    their.add(**step)
+    assert (their.observations[0] == np.arange(3)).all()
+    with pytest.raises(ValueError, match=r"obs.*\(2, 3\).*\(3,\)"):
+        our.add(**step)
+    flags = [{"TimeLimit.truncated": np.ones(1)}, {"TimeLimit.truncated": np.zeros(1)}]
+    marked = {**step, "obs": np.zeros((2, 3)), "infos": flags}
+    with pytest.raises(ValueError, match="broadcast"):
+        their.add(**marked)
+    our.add(**marked)
+    assert our.timeouts[0].tolist() == [1, 0]
+
+
+_UNFIT: dict[str, tuple[Any, str]] = {
+    f"{name} {value!r:.40}": ({name: value}, match)
+    for name, value, match in (
+        *(
+            (name, [value], rf"{name}\b.*{shown}")
+            for name in ("done",)
+            for value, shown in (
+                (2, "2"),
+                (0.5, "0.5"),
+                (np.nan, "nan"),
+                (None, "object"),
+                ("1", "U1"),
+            )
+        ),
+        ("done", np.zeros(2), r"done\b.*\(1,\).*\(2,\)"),
+        ("infos", [{"TimeLimit.truncated": None}], r"TimeLimit\.truncated.*object"),
+        ("infos", [{"TimeLimit.truncated": 2}], r"TimeLimit\.truncated.*2"),
+        ("infos", [{"TimeLimit.truncated": "no"}], r"TimeLimit\.truncated.*U2"),
+        ("infos", [{"TimeLimit.truncated": np.ones(2)}], r"TimeLimit\.truncated.*\(2,\)"),
+        ("infos", [], r"infos.*\b1\b.*\b0\b"),
+        ("infos", [{}, {}], r"infos.*\b1\b.*\b2\b"),
+        ("infos", None, "NoneType"),
+        ("reward", [None], "reward.*object"),
+        ("reward", ["1.5"], "reward.*U3"),
+        ("reward", [1e39], r"reward.*1e\+39"),
+        ("reward", [1j], "reward.*complex"),
+        ("reward", np.ma.masked_array([1.0], [True]), "reward.*masked"),
+        ("reward", torch.ones(1, requires_grad=True), "reward.*Tensor.*grad"),
+        ("reward", torch.ones(1, dtype=torch.bfloat16), "reward.*Tensor.*BFloat16"),
+        ("obs", np.full((1, 3), 1e39), r"obs.*1e\+39"),
+        ("next_obs", np.zeros((1, 4)), r"next_obs.*\(1, 3\).*\(1, 4\)"),
+        ("next_obs", None, "next_obs.*object"),
+        ("action", np.full((1, 1), 0.7), r"action.*int64.*0\.7"),
+        ("action", np.zeros((1, 2), int), r"\(1, 2\)"),
+    )
+}
+
+
+@pytest.mark.parametrize("name", _UNFIT)
+@pytest.mark.parametrize("optimized", [False, True])
+def test_what_does_not_fit_is_refused_before_a_step_is_overwritten(
+    name: str, optimized: bool
+) -> None:
+    space = SEEN["vector"]
+    our = ours.ReplayBuffer(2, space, ACTS["number"], "cpu", optimize_memory_usage=optimized)
+    one: dict[str, Any] = {
+        **_STEP,
+        "obs": _ZERO + 1,
+        "reward": [3.0],
+        "action": np.ones((1, 1), int),
+    }
+    one["infos"] = [{"TimeLimit.truncated": True}]
+    for _ in range(3):
+        our.add(**one)
+
+    def kept() -> list[Any]:
+        places = np.arange(2)
+        rows = our.actions, our.rewards, our.dones, our.timeouts, *our._observed(places, places)
+        return [our.pos, *(np.array(part).tolist() for part in rows)]
+
+    before = kept()
+    wrong, match = _UNFIT[name]
+    with pytest.raises(ValueError, match=match):
+        our.add(**_STEP | wrong)
+    assert kept() == before
+
+
+def in_child(work: Callable[[], bytes]) -> bytes:
+    """The result of a call in a forked process."""
+    ends = os.pipe()
+    child = os.fork()
+    if not child:
+        os.write(ends[1], work())
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(ends[1])
+    with os.fdopen(ends[0], "rb") as end:
+        return end.read()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+@pytest.mark.parametrize("kind", ["buffer", "rollout"])
+def test_forked_processes_draw_batches_of_their_own(kind: str) -> None:
+    their, our = both(SEEN["vector"], ACTS["number"], 50, 1)
+    for step in played(SEEN["vector"], ACTS["number"], 1, 50, 0):
+        for buffer in their, our:
+            buffer.add(*copy.deepcopy(step))
+    if kind == "rollout":
+        our = rollouts(SEEN["vector"], ACTS["number"], 50, 1)[1]
+        one = torch.zeros(1)
+        for number in range(50):
+            our.add(np.zeros((1, 3)), np.full((1, 1), number), [0.0], [False], one, one)
+
+    def drawn() -> bytes:
+        if kind == "rollout":
+            actions: bytes = next(our.get(16)).actions.numpy().tobytes()
+            return actions
+        return b"".join(part.numpy().tobytes() for part in our.sample(16)[:5])
+
+    np.random.seed(0)  # noqa: NPY002
+    children = [in_child(drawn) for _ in range(3)]
+    mine = drawn()
+    assert len({mine, *children}) == 4
+    np.random.seed(0)  # noqa: NPY002
+    if kind == "buffer":  # the forks have changed nothing here
+        assert b"".join(part.numpy().tobytes() for part in their.sample(16)[:5]) == mine
 
 
 def test_a_process_that_ends_stores_what_waits(tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from stepwell.buffers.dropin.sb3 import ReplayBuffer
 from stepwell.wrappers.gymnasium_0_29 import SameStepVectorEnv
 
+pytest.importorskip("torch", reason="needs PyTorch: pip install 'stepwell[torch]'")
+
 STEPS = 40
 
 

@@ -158,6 +158,7 @@ def test_flush_stores_the_newest_transition_only_with_newest_true() -> None:
         assert len(replay) == number + 1
 
 
+@pytest.mark.proof
 def test_catch_up_leaves_at_most_a_thousandth_unstored() -> None:
     replay = SequenceReplayBuffer(seed=0)
     writer, chunks = TransitionWriter(replay, *FIELDS, facts={}), list[int]()
@@ -172,6 +173,7 @@ def test_catch_up_leaves_at_most_a_thousandth_unstored() -> None:
     assert len(replay) == 5_000
 
 
+@pytest.mark.proof
 def test_catch_up_leaves_more_unstored_with_more_envs() -> None:
     replay = SequenceReplayBuffer(seed=0)
     writer = TransitionWriter(replay, *FIELDS, num_envs=20, facts={})
@@ -301,6 +303,7 @@ def test_a_cut_can_drop_the_transition_without_a_next_observation(
     assert replay.count(Sequences(1, 3, align="transition")) == 0
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("num_envs", [1, 3, 8])
 @pytest.mark.parametrize("capacity", [100, 1_000])
 def test_every_env_keeps_its_newest_steps_in_a_small_ring(num_envs: int, capacity: int) -> None:

@@ -5,21 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from io import BytesIO
-from typing import Literal
 
-import cv2
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from stepwell.buffers.pictures.encode import animation, block_size, png, sprite, webp
+from stepwell.buffers.pictures.encode import (
+    Animated,
+    animation,
+    block_size,
+    most_frames,
+    png,
+    sprite,
+    webp,
+)
 from support.examples import examples
-from support.pictures import Shown, as_rgb, decoded, read_gif, read_webp
+from support.pictures import Shown, as_rgb, decoded, of_rows, read_gif, read_webp
 
-Kind = Literal["webp", "gif"]
-READERS: dict[Kind, Callable[[bytes], Shown]] = {"gif": read_gif, "webp": read_webp}
+READERS: dict[Animated, Callable[[bytes], Shown]] = {"gif": read_gif, "webp": read_webp}
 sides = st.integers(1, 20)
 pictures = arrays.arrays(np.uint8, st.tuples(sides, sides) | st.tuples(sides, sides, st.just(3)))
 # Few colours, so that parts of frames stay as they were.
@@ -131,28 +136,35 @@ def test_a_sprite_of_no_frames_or_too_many_is_refused(count: int) -> None:
 
 @settings(max_examples=examples(60))
 @given(clips)
-@pytest.mark.parametrize("kind", ["webp", "gif"])
-def test_the_frames_of_a_clip_come_back_pixel_by_pixel(kind: Kind, frames: np.ndarray) -> None:
-    shown = READERS[kind](animation(frames, 15, kind))
-    assert (shown.frames == as_rgb(frames, 3)).all()
+def test_each_row_of_a_webp_is_seen_pixel_by_pixel(frames: np.ndarray) -> None:
+    shown = read_webp(animation(frames, 15))
+    assert (of_rows(shown, len(frames), 15) == as_rgb(frames, 3)).all()
+
+
+@settings(max_examples=examples(60))
+@given(clips)
+def test_a_gif_has_each_row_and_nearly_its_colours(frames: np.ndarray) -> None:
+    shown = read_gif(animation(frames, 15, "gif"))
+    assert np.abs(shown.frames.astype(int) - as_rgb(frames, 3)).max() <= 1
     assert len(shown.durations) == len(frames)
 
 
-@pytest.mark.parametrize("kind", ["webp", "gif"])
-@pytest.mark.parametrize("shape", [(67, 95), (84, 84), (1, 300), (300, 1)])
-def test_a_clip_of_grey_noise_is_exact(kind: Kind, shape: tuple[int, int]) -> None:
-    for frames in (noise(3, *shape), moving(9, 40, 50)):
-        shown = READERS[kind](animation(frames, 15, kind))
-        assert (shown.frames == as_rgb(frames, 3)).all()
+@pytest.mark.parametrize("shape", [(67, 95), (84, 84), (1, 300), (300, 1), (40, 51, 3)])
+def test_a_webp_of_noise_is_exact(shape: tuple[int, ...]) -> None:
+    frames = noise(3, *shape)
+    shown = read_webp(animation(frames, 15))
+    assert (shown.frames == as_rgb(frames, 3)).all()
+    assert len(shown.durations) == 3
 
 
-@pytest.mark.parametrize("colours", [1, 2, 3, 4, 5, 16, 17, 255, 256])
-def test_a_gif_of_up_to_256_colours_a_frame_is_exact(colours: int) -> None:
+@pytest.mark.parametrize("colours", [1, 2, 3, 4, 5, 16, 17, 254, 255])
+def test_a_gif_of_up_to_255_colours_a_frame_is_off_by_one_at_most(colours: int) -> None:
     palettes = noise(3, colours, 3)
     places = np.random.default_rng(0).integers(0, colours, (3, 60, 70))
     places[:, 0, 0] = colours - 1
     frames = np.stack([palette[place] for palette, place in zip(palettes, places, strict=True)])
-    assert (read_gif(animation(frames, 15, "gif")).frames == frames).all()
+    shown = read_gif(animation(frames, 15, "gif")).frames
+    assert np.abs(shown.astype(int) - frames).max() <= 1
 
 
 def test_a_gif_of_more_colours_is_near() -> None:
@@ -165,28 +177,30 @@ def test_a_gif_of_more_colours_is_near() -> None:
         assert len(np.unique(shown[0].reshape(-1, 3), axis=0)) > 100
 
 
-def test_the_codes_of_a_gif_are_right_wherever_the_data_end() -> None:
-    # No two neighbours come twice, so each pixel is a code. The ends are around the numbers of
-    # codes at which they get longer, and at which the table is full.
-    values = np.cumsum(np.arange(1, 41, 2).repeat(256)).astype(np.uint8)[None, None]
-    for count in (1, 245, 757, 1_781, 3_829):
-        for more in range(20):
-            frames = values[..., : count + more]
-            assert (read_gif(animation(frames, 15, "gif")).frames == as_rgb(frames, 3)).all()
-    values = noise(1, 1, 200)
-    for more in range(1, 200):
-        frames = values[..., :more] % 3
-        assert (read_gif(animation(frames, 15, "gif")).frames == as_rgb(frames, 3)).all()
-
-
 @pytest.mark.parametrize("kind", ["webp", "gif"])
 @pytest.mark.parametrize("fps", [Fraction(15), Fraction(50, 3), 24.0, 50, 7])
-def test_a_clip_takes_the_right_time(kind: Kind, fps: float | Fraction) -> None:
+def test_a_clip_takes_the_right_time(kind: Animated, fps: float | Fraction) -> None:
     data = animation(moving(60, 20, 20), fps, kind)
     durations = READERS[kind](data).durations
+    assert len(durations) == 60
     assert abs(sum(durations) - 60 / fps) <= (0.01 if kind == "gif" else 0.001)
     assert max(durations) - min(durations) < 0.0101
     assert min(durations) >= 0.02
+
+
+def test_rows_in_which_nothing_moves_are_shown_as_long_as_they_take() -> None:
+    frames = moving(3, 20, 20).repeat([4, 1, 3], 0)
+    for kind, read in READERS.items():
+        shown = read(animation(frames, 7, kind))
+        assert sum(shown.durations) == pytest.approx(8 / 7, abs=0.01)
+        assert np.abs(of_rows(shown, 8, 7).astype(int) - as_rgb(frames, 3)).max() <= (kind == "gif")
+
+
+def test_a_frame_of_a_webp_may_last_for_hours() -> None:
+    frames = moving(2, 20, 20).repeat([2000, 1], 0)
+    shown = read_webp(animation(frames, 0.1))
+    assert sum(shown.durations) == 20_010
+    assert (of_rows(shown, 2001, 0.1)[[0, 1999, 2000]] == as_rgb(frames[[0, 1999, 2000]], 3)).all()
 
 
 def test_a_gif_is_never_faster_than_browsers_show() -> None:
@@ -194,42 +208,38 @@ def test_a_gif_is_never_faster_than_browsers_show() -> None:
     assert durations == [0.02] * 10
 
 
-@pytest.mark.parametrize("kind", ["webp", "gif"])
-def test_frames_that_are_alike_take_few_bytes(kind: Kind) -> None:
+def test_frames_that_are_alike_take_few_bytes() -> None:
     still = np.repeat(noise(1, 60, 60), 20, 0)
-    alone = len(animation(still[:1], 15, kind))
-    assert len(animation(still, 15, kind)) < alone + 19 * 80
+    assert animation(still, 15) == animation(still[:1], 15) == webp(still[0])
 
 
 @pytest.mark.parametrize("kind", ["webp", "gif"])
-def test_opencv_reads_the_same_frames(kind: Kind) -> None:
-    if not hasattr(cv2, "imdecodeanimation"):
-        pytest.skip("OpenCV reads animations from 4.12 on")
-    for frames in (moving(9, 40, 51), as_rgb(moving(9, 41, 50), 3)):
-        data = animation(frames, 25, kind)
-        _, found = cv2.imdecodeanimation(np.frombuffer(data, np.uint8))
-        shown = np.stack([frame[..., 2::-1] for frame in found.frames])
-        assert (shown == as_rgb(frames, 3)).all()
-        assert list(found.durations) == [40] * 9
-
-
-@pytest.mark.parametrize("kind", ["webp", "gif"])
-def test_pillow_reads_the_same_frames_which_repeat_for_ever(kind: Kind) -> None:
+def test_pillow_reads_the_same_frames_which_repeat_for_ever(kind: Animated) -> None:
     image = pytest.importorskip("PIL.Image", reason="needs pillow")
     coloured = np.stack([moving(9, 41, 50) // part for part in (1, 2, 3)], -1)
     for frames in (moving(9, 40, 51), noise(2, 100, 90), coloured):
-        with image.open(BytesIO(animation(frames, 25, kind))) as file:
+        data = animation(frames, 25, kind)
+        with image.open(BytesIO(data)) as file:
             assert (file.n_frames, file.info["loop"]) == (len(frames), 0)
-            for place, frame in enumerate(as_rgb(frames, 3)):
+            for place, frame in enumerate(READERS[kind](data).frames):
                 file.seek(place)
                 assert (np.asarray(file.convert("RGB")) == frame).all()
 
 
 @pytest.mark.parametrize("kind", ["webp", "gif"])
-def test_frames_of_two_shapes_are_refused(kind: Kind) -> None:
+def test_frames_of_two_shapes_are_refused(kind: Animated) -> None:
     frames = [np.zeros((8, 8), np.uint8), np.zeros((8, 9), np.uint8)]
     with pytest.raises(ValueError, match=r"\(8, 8\).*\(8, 9\)"):
         animation(frames, 15, kind)
+    with pytest.raises(ValueError, match=r"float64 .8, 8"):
+        animation(np.zeros((1, 8, 8)), 15, kind)
+
+
+def test_the_frames_of_an_animation_are_bounded() -> None:
+    assert most_frames("webp", 1000, 1000, 1) == 134
+    assert most_frames("webp", 1000, 1000, 3) == 44
+    assert most_frames("gif", 1000, 1000, 1) == most_frames("gif", 1000, 1000, 3) == 44
+    assert most_frames("gif", 8000, 8000, 3) == 1
 
 
 @pytest.mark.parametrize("fps", [0, -1, 0.09, 1001, float("nan"), float("inf")])
@@ -242,7 +252,7 @@ def test_frames_a_second_are_a_number_that_formats_can_hold(fps: float) -> None:
 def test_the_slowest_and_the_fastest_clip_can_be_written() -> None:
     for kind, read in READERS.items():
         for fps in (0.1, 1000):
-            data = animation(np.zeros((2, 8, 8), np.uint8), fps, kind)
+            data = animation(moving(2, 8, 8), fps, kind)
             assert read(data).durations == [max(1 / fps, 0.02 if kind == "gif" else 0)] * 2
 
 
@@ -252,12 +262,12 @@ def test_a_clip_without_frames_is_refused() -> None:
 
 
 @pytest.mark.parametrize("kind", ["webp", "gif"])
-def test_a_frame_may_be_overwritten_after_it_was_given(kind: Kind) -> None:
+def test_a_frame_may_be_overwritten_after_it_was_given(kind: Animated) -> None:
     frame = np.zeros((8, 8), np.uint8)
 
     def levels() -> Iterator[np.ndarray]:
-        for level in (1, 2):
+        for level in (10, 20):
             frame[:] = level
             yield frame
 
-    assert READERS[kind](animation(levels(), 15, kind)).frames[:, 7, 7, 0].tolist() == [1, 2]
+    assert READERS[kind](animation(levels(), 15, kind)).frames[:, 7, 7, 0].tolist() == [10, 20]

@@ -33,6 +33,7 @@ def boxes(data: bytes) -> Iterator[tuple[str, int]]:
         place += size
 
 
+@pytest.mark.proof
 @needs_av
 @pytest.mark.parametrize("size", [(210, 160), (33, 47), (64, 31), (31, 64)])
 @pytest.mark.parametrize("fps", [Fraction(15), Fraction(50, 3), Fraction(60)])

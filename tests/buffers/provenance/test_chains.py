@@ -133,13 +133,12 @@ def check(storage: MemoryStorage, played: list[Played], reached: set[int]) -> No
     chains, unreachable = chains_of(storage)
     found: list[int] = []
     for chain in chains:
-        keys = [play.episode.id for play in chain.plays if play.episode is not None]
+        keys = [play.episode.id for play in chain.plays]
         found += keys
         first = played[keys[0]]
         assert (chain.seed, chain.stream) == (SEED + first.id, first.stream)
         assert chain.facts["number"] == first.session
         for play in chain.plays:
-            assert play.episode is not None
             one = played[play.episode.id]
             pieces = [piece["action"] for piece in play.actions()]
             actions = np.concatenate([np.zeros(0, np.int64), *pieces])
@@ -212,44 +211,8 @@ def test_an_episode_with_rows_lost_in_its_middle_leads_nowhere() -> None:
     assert "lost" in unreachable[0].why
 
 
-def test_kept_actions_lead_to_rows_and_episodes_that_are_stored() -> None:
-    played = chain_of([3, 6, 4])
-    storage = MemoryStorage(SPEC)
-    storage.append_session({"recipe": {}, "number": 0})
-    one, two, three = (chunks_of(each, True, 0, False)[0] for each in played)
-
-    def part(chunk: Chunk, first: int, stop: int, end: End = End.NONE) -> Chunk:
-        fields = {name: rows[first:stop].copy() for name, rows in chunk.fields.items()}
-        if end is End.PENDING:
-            fields["action"][-1] = 0
-        late = first > 0
-        return Chunk(chunk.episode, 0, first, end, fields, chunk.metadata, late)
-
-    def actions(chunk: Chunk) -> Chunk:
-        fields = {"action": chunk.fields["action"]}
-        return Chunk(77, 0, chunk.first_row, chunk.end, fields, chunk.metadata)
-
-    storage.add([part(two, 4, 6, End.TERMINATED)])
-    storage.add([three])
-    storage.keep_actions([actions(one)])
-    assert set(whys(storage)) == {1, 2}
-    storage.keep_actions([actions(part(two, 0, 2))])
-    assert set(whys(storage)) == {1, 2}
-    # A row whose action was not known yet, and then rows that are stored, too.
-    storage.keep_actions([actions(part(two, 2, 4, End.PENDING))])
-    assert set(whys(storage)) == {1, 2}
-    storage.keep_actions([actions(part(two, 3, 6, End.TERMINATED))])
-    chains, unreachable = chains_of(storage)
-    assert unreachable == []
-    (chain,) = chains
-    assert [play.first_row for play in chain.plays] == [3, 4, 0]
-    for play, each in zip(chain.plays, played, strict=True):
-        found = np.concatenate([piece["action"] for piece in play.actions()])
-        np.testing.assert_array_equal(found, each.actions[:-1])
-
-
 def reached_ids(chains: list[Chain]) -> list[int]:
-    return [play.episode.id for chain in chains for play in chain.plays if play.episode]
+    return [play.episode.id for chain in chains for play in chain.plays]
 
 
 @pytest.mark.parametrize(

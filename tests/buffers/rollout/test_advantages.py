@@ -309,6 +309,7 @@ def test_numbers_that_are_not_finite_are_refused_with_their_place(number: float)
         one_env(reward=reward).advantages(0.9, 0.9)
 
 
+@pytest.mark.proof
 @given(rollouts(), st.data())
 def test_an_open_end_that_is_not_listed_once_is_refused(
     columns: Sequence[Column], data: st.DataObject

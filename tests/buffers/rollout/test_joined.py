@@ -84,6 +84,7 @@ def assert_is_join(found: Rollout, groups: Sequence[Rollout]) -> None:
     assert seen == len(ends) == len(set(ends))
 
 
+@pytest.mark.proof
 @given(rollouts(most_envs=6), st.lists(st.integers(1, 5), max_size=3), st.booleans())
 def test_each_group_has_its_columns(
     columns: Sequence[Column], borders: Sequence[int], lists_terminated: bool
@@ -118,6 +119,7 @@ PLANS = st.lists(
 )
 
 
+@pytest.mark.proof
 @given(
     PLANS,
     st.lists(st.integers(1, 4), max_size=3),

@@ -105,6 +105,7 @@ def test_the_global_generator_is_neither_used_nor_touched() -> None:
     assert rows_of(plain().minibatches(4)) == one
 
 
+@pytest.mark.proof
 def test_all_orders_of_rows_are_equally_likely() -> None:
     # 6,000 draws of 6 orders: a deviation of six standard deviations fails.
     rollout = plain(3, 1)

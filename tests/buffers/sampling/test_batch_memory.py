@@ -50,6 +50,7 @@ def test_memory_is_used_again_when_the_batch_is_gone(replay: SequenceReplayBuffe
     assert len(found) == 2
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("part", ["batch", "view", "memoryview", "item", "memory"])
 def test_memory_that_is_referred_to_keeps_its_values(
     replay: SequenceReplayBuffer, part: str

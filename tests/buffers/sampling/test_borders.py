@@ -63,6 +63,7 @@ def test_a_sequence_has_one_episode(borders: Any, align: Any) -> None:
             assert (then == episodes)[batch.mask].all()
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("steps", range(10, 201, 19))
 def test_no_sequence_crosses_the_write_head(steps: int) -> None:
     """Trap 10, D6, I2: a full ring whose newest row is stored before its oldest one."""

@@ -45,6 +45,7 @@ def test_count_agrees_with_the_model(
             assert replay.count(Episodes(1, align=request.align)) == len(long)
 
 
+@pytest.mark.proof
 @given(KINDS, HISTORIES, st.sampled_from([Sequences(1, 3), Transitions(1)]))
 def test_a_batch_of_all_items_has_each_once(kind: Kind, history: list[Step], request: Any) -> None:
     request = request._replace(draw="distinct")

@@ -66,6 +66,7 @@ def counts_of(
     return list(items.values()), counts
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("draw", MODES)
 @pytest.mark.parametrize("borders", ["inside", "cross", "pad_after", "pad_before"])
 @pytest.mark.parametrize("align", ["arrival", "transition"])
@@ -84,6 +85,7 @@ def test_frequencies_of_sequences_match_their_mode(draw: Any, borders: Any, alig
         assert_shares(counts, shares_of(items, draw))
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(("batch_size", "batches"), [(1, 600), (7, 200)])
 @pytest.mark.parametrize("draw", ["steps", "recent", "episodes"])
 def test_small_batches_have_the_same_frequencies_as_large_ones(
@@ -96,6 +98,7 @@ def test_small_batches_have_the_same_frequencies_as_large_ones(
         assert_shares(counts, shares_of(items, draw))
 
 
+@pytest.mark.proof
 def test_the_draws_of_a_batch_are_independent() -> None:
     with a_replay(Kind()) as played:
         whole_episodes(played, [5, 4, 3])
@@ -159,6 +162,7 @@ def test_whole_episodes_are_equally_likely_whatever_their_lengths() -> None:
         assert_shares(Counter(ids), dict.fromkeys(firsts, 1.0))
 
 
+@pytest.mark.proof
 def test_a_condition_keeps_the_shares_of_the_chosen_episodes() -> None:
     with a_replay(Kind()) as played:
         long_and_short(played)
@@ -189,6 +193,7 @@ def two_stores(stack: ExitStack) -> list[Path]:
     return paths
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("weights", [None, (1.0, 1.0), (1.0, 9.0), (1.0, 0.0)])
 @pytest.mark.parametrize("draw", MODES)
 def test_weights_are_the_shares_of_the_stores_in_all_modes(weights: Any, draw: Any) -> None:

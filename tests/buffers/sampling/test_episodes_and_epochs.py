@@ -62,6 +62,7 @@ def check_episodes(played: Played, request: Episodes, stack: int) -> None:
     assert_sequences(played.spec, contents, batch, items, request)
 
 
+@pytest.mark.proof
 @given(KINDS, HISTORIES, st.integers(1, 20), st.sampled_from(["arrival", "transition"]))
 def test_drawn_episodes_are_those_of_the_model(
     kind: Kind, history: list[Step], batch_size: int, align: Any
@@ -106,6 +107,7 @@ def test_every_episode_is_drawn() -> None:
         assert set(batch.ids.tolist()) == set(known)
 
 
+@pytest.mark.proof
 def test_a_continued_episode_is_drawn_as_one_episode() -> None:
     """It was drawn once for each of its chunks, as if it had ended with each of them."""
     with a_replay(Kind()) as played:
@@ -194,6 +196,7 @@ def test_an_epoch_has_each_item_once(
         assert (again != found) == shuffle
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("request_", REQUESTS[:1] + REQUESTS[6:], ids=str)
 @pytest.mark.parametrize("shards", [1, 2, 3, 7])
 def test_shards_together_have_each_item_of_an_epoch_once(request_: Request, shards: int) -> None:
@@ -333,6 +336,7 @@ def test_an_epoch_of_an_empty_replay_has_no_batches(request_: Request) -> None:
         assert list(epoch) == []
 
 
+@pytest.mark.proof
 @given(KINDS, HISTORIES, st.sampled_from(REQUESTS), st.integers(1, 4))
 def test_epochs_over_any_history_have_each_item_once(
     kind: Kind, history: list[Step], request: Request, shards: int

@@ -96,6 +96,7 @@ def check(
     return batch, goals
 
 
+@pytest.mark.proof
 @given(
     KINDS, HISTORIES, st.lists(REQUESTS, min_size=3, max_size=6), st.sampled_from([SMALL, LARGE])
 )
@@ -112,6 +113,7 @@ def test_relabelled_transitions_are_those_of_the_model(
                 check(played, request, width, kind.stack)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("width", [SMALL, LARGE])
 @pytest.mark.parametrize("n_step", [1, 3])
 @pytest.mark.parametrize("kind", [Kind(False, 150), Kind(True, 150, 3)])
@@ -159,6 +161,7 @@ def in_chunks(played: Played) -> None:
     played.add(Step(1, 5, End.PENDING))
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("n_step", [1, 3])
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_goals_are_uniform_over_what_their_strategy_allows(strategy: Goals, n_step: int) -> None:
@@ -169,6 +172,7 @@ def test_goals_are_uniform_over_what_their_strategy_allows(strategy: Goals, n_st
         assert_frequencies(played, request)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_goals_are_uniform_over_what_a_ring_has_kept(strategy: Goals) -> None:
     request = Transitions(12_000, relabel=Hindsight(compute_reward, strategy, math.inf))
@@ -179,6 +183,7 @@ def test_goals_are_uniform_over_what_a_ring_has_kept(strategy: Goals) -> None:
         assert_frequencies(played, request)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(("size", "number"), [(1, 4.0), (7, 4.0), (5, 1.0), (6, 2.5)])
 def test_each_transition_is_relabelled_with_the_same_probability(size: int, number: float) -> None:
     """Also in batches whose size is no multiple: rounding down would never relabel one of one."""
@@ -350,8 +355,13 @@ def test_no_lock_is_held_while_rewards_are_computed() -> None:
         in_chunks(played)
 
         def compute(achieved: Any, desired: Any, infos: Any) -> Any:
-            lock = played.replay.storage.lock
-            thread = threading.Thread(target=lambda: free.append(lock.acquire(timeout=5)))
+            def ask() -> None:
+                lock = played.replay.storage.lock
+                free.append(lock.acquire(timeout=5))
+                if free[-1]:
+                    lock.release()
+
+            thread = threading.Thread(target=ask)
             thread.start()
             thread.join()
             return compute_reward(achieved, desired, infos)

@@ -367,6 +367,7 @@ def test_closing_waits_for_the_running_draw() -> None:
     assert ended.is_set()
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     "use",
     [
@@ -399,6 +400,7 @@ def draw(out):
     assert run.stdout == f"{learned}threads at the end: 1\n"
 
 
+@pytest.mark.proof
 def test_a_loader_refuses_to_work_in_a_forked_child() -> None:
     # In a process of its own: a fork of this one would inherit other tests' threads.
     program = """
@@ -485,6 +487,7 @@ def test_a_prefetched_epoch_is_resumed_after_the_last_batch_taken() -> None:
     assert len(ids) == len(set(ids.tolist())) == replay.steps
 
 
+@pytest.mark.proof
 def test_threads_draw_consistent_batches_while_another_writes_and_evicts() -> None:
     replay = a_replay()
     stop = threading.Event()

@@ -159,6 +159,7 @@ def seconds(request: pytest.FixtureRequest) -> float:
     return value
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("is_on_disk", [False, True])
 @pytest.mark.parametrize("capacity", [None, 560])
 def test_batches_are_consistent_while_another_thread_writes(
@@ -170,6 +171,7 @@ def test_batches_are_consistent_while_another_thread_writes(
         assert (played.replay.storage.index.base > 0) == (capacity is not None)
 
 
+@pytest.mark.proof
 def test_priorities_are_drawn_and_updated_while_another_thread_writes(
     seconds: float, tmp_path: Path
 ) -> None:

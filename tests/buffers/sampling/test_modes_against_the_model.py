@@ -49,6 +49,7 @@ def check(played: Played, request: Sequences, stack: int, batches: int = 1) -> N
         assert_sequences(played.spec, contents, batch, drawn(batch, items), request)
 
 
+@pytest.mark.proof
 @given(KINDS, HISTORIES, st.lists(requests(), min_size=3, max_size=6))
 def test_drawn_sequences_are_those_of_the_model(
     kind: Kind, history: list[Step], wanted: list[Sequences]
@@ -71,6 +72,7 @@ def test_drawn_sequences_are_those_of_the_model_in_long_histories(
                 check(played, request, kind.stack)
 
 
+@pytest.mark.proof
 @given(KINDS, HISTORIES, requests())
 def test_every_sequence_of_the_model_is_drawn(
     kind: Kind, history: list[Step], request: Sequences
@@ -88,6 +90,7 @@ def test_every_sequence_of_the_model_is_drawn(
         assert set(found) == set(items.values())
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("borders", get_args(Borders))
 @pytest.mark.parametrize("align", get_args(Align))
 @pytest.mark.parametrize("burn_in", [0, 2])
@@ -108,6 +111,7 @@ def test_a_ring_that_was_filled_many_times_agrees_with_the_model(
         played.assert_follows()
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("length", [1, 50, 1_000])
 @pytest.mark.parametrize("borders", get_args(Borders))
 def test_blocks_and_chunks_of_long_episodes_are_joined(borders: Borders, length: int) -> None:

@@ -84,6 +84,7 @@ def draw_next(played: Played, request: Sequences, count: int, stack: int = 1) ->
     return ids
 
 
+@pytest.mark.proof
 @given(KINDS, HISTORIES, st.sampled_from(REQUESTS), st.integers(1, 9))
 def test_each_tile_is_drawn_once_and_in_order(
     kind: Kind, history: list[Step], request: Sequences, most: int
@@ -109,6 +110,7 @@ def test_each_tile_is_drawn_once_and_in_order(
             seen |= set(new)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("request_", REQUESTS, ids=str)
 @pytest.mark.parametrize("batch_size", [1, 4, 500])
 def test_sequences_are_drawn_uniformly_when_the_queue_is_empty(
@@ -170,6 +172,7 @@ def test_the_queue_is_restored_with_the_state(is_on_disk: bool, tmp_path: Path) 
         assert draw_next(played, request, 9) == expected == tiles(played.episodes, request)[7:16]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("n_step", [1, 3])
 def test_each_transition_is_drawn_once_and_in_order(n_step: int) -> None:
     """A transition is complete when its next row is stored with an action."""

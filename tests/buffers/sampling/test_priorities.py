@@ -58,6 +58,7 @@ def drawn(priorities: Priorities, seed: int = 0, size: int = 4_000) -> set[int]:
 # --- draws ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(("alpha", "first"), [(0.0, 0), (0.6, 1_000_003), (1.0, 61), (2.0, 0)])
 def test_ids_are_drawn_in_proportion_to_priority_to_the_power_of_alpha(
     alpha: float, first: int
@@ -142,7 +143,7 @@ def test_weights_are_those_of_the_paper(values: list[float], alpha: float, beta:
 # --- priorities -----------------------------------------------------------------------------------
 
 
-def test_new_items_have_the_largest_priority_of_all_updates() -> None:
+def test_new_items_have_the_largest_priority_that_an_item_has_then() -> None:
     priorities = Priorities(1.0)
     enter(priorities, (0, 2))
     assert masses(priorities) == {0: 1.0, 1: 1.0}
@@ -152,8 +153,27 @@ def test_new_items_have_the_largest_priority_of_all_updates() -> None:
     priorities.update(np.array([1]), np.array([2.0]))
     enter(priorities, (3, 2))
     assert masses(priorities) == pytest.approx(
-        {0: 3 + EPSILON, 1: 2 + EPSILON, 2: 1.0, 3: 8 + EPSILON, 4: 8 + EPSILON}, rel=1e-14
+        {0: 3 + EPSILON, 1: 2 + EPSILON, 2: 1.0, 3: 3 + EPSILON, 4: 3 + EPSILON}, rel=1e-14
     )
+
+
+@pytest.mark.parametrize("forget", ["update", "leave", "leave_before", "clear"])
+def test_an_outlier_counts_for_new_items_until_it_is_gone(forget: str) -> None:
+    priorities = some(1.0, [1e6, 0.1, 0.2])
+    enter(priorities, (3, 1))
+    assert masses(priorities)[3] == 1e6 + EPSILON
+    ids = np.array([0, 3])
+    if forget == "update":
+        priorities.update(ids, np.array([0.1, 0.1]))
+    elif forget == "leave":
+        leave(priorities, (0, 1), (3, 1))
+    elif forget == "leave_before":
+        priorities.update(ids[1:], np.array([0.1]))
+        priorities.leave_before(1)
+    else:
+        priorities.clear()
+    enter(priorities, (9, 1))
+    assert masses(priorities)[9] == (1.0 if forget == "clear" else 0.2 + EPSILON)
 
 
 def test_an_ignored_priority_does_not_count_as_the_largest() -> None:
@@ -324,6 +344,7 @@ def test_ids_that_left_may_enter_again_and_live_ids_keep_their_priority() -> Non
     assert alive[5] == 4 + EPSILON
 
 
+@pytest.mark.proof
 @given(
     st.lists(
         st.tuples(
@@ -441,26 +462,29 @@ class AgainstADictionary(RuleBasedStateMachine):
         super().__init__()
         self.priorities = Priorities(0.5)
         self.model: dict[int, float] = {}
-        self.largest = 1.0
         self.gone = 0
         self.newest = 0
         self.rng = np.random.default_rng(0)
 
+    @property
+    def largest(self) -> float:
+        return max(self.model.values(), default=1.0)
+
     @rule(gap=st.integers(0, 70), counts=st.lists(st.integers(0, 70), max_size=4))
     def enter_new(self, gap: int, counts: list[int]) -> None:
-        ranges = []
+        ranges, largest = [], self.largest
         for count in counts:
             ranges.append((self.newest, count))
-            self.model |= dict.fromkeys(range(self.newest, self.newest + count), self.largest)
+            self.model |= dict.fromkeys(range(self.newest, self.newest + count), largest)
             self.newest += count + gap
         enter(self.priorities, *ranges)
 
     @rule(back=st.integers(0, 300), count=st.integers(0, 100))
     def enter_again(self, back: int, count: int) -> None:
-        first = max(0, self.newest - back)
+        first, largest = max(0, self.newest - back), self.largest
         enter(self.priorities, (first, count))
         for id in range(max(first, self.gone), first + count):
-            self.model.setdefault(id, self.largest)
+            self.model.setdefault(id, largest)
         self.newest = max(self.newest, first + count)
 
     @rule(back=st.integers(0, 300), count=st.integers(0, 100))
@@ -496,7 +520,6 @@ class AgainstADictionary(RuleBasedStateMachine):
         for id, each in zip(ids, values, strict=True):
             if id in self.model:
                 self.model[id] = (abs(each) + EPSILON) ** 0.5
-                self.largest = max(self.largest, self.model[id])
 
     @rule()
     def restore_a_state(self) -> None:
@@ -565,9 +588,13 @@ def test_many_masses_at_once_find_the_same_leaves_as_single_ones(capacity: int) 
         max_size=12,
     ),
     parts=st.lists(st.floats(0, 1, exclude_max=True), min_size=1, max_size=10),
+    asked=st.booleans(),
 )
-def test_leaves_total_and_search_agree_with_a_plain_list_after_any_changes(
-    capacity: int, changes: list[tuple[bool, list[tuple[int, int]]]], parts: list[float]
+def test_leaves_sums_and_search_agree_with_a_plain_list_after_any_changes(
+    capacity: int,
+    changes: list[tuple[bool, list[tuple[int, int]]]],
+    parts: list[float],
+    asked: bool,
 ) -> None:
     tree = SumTree(capacity)
     model = [0.0] * tree.capacity
@@ -583,6 +610,9 @@ def test_leaves_total_and_search_agree_with_a_plain_list_after_any_changes(
             for index, (_, mass) in zip(indices, entries, strict=True):
                 model[index] = float(mass)
         assert tree.total == sum(model)
+        if asked:
+            assert tree.largest == max(model)
+    assert tree.largest == max(model)
     assert tree.leaves.tolist() == model
     if tree.total:
         tried = np.array(parts) * tree.total

@@ -37,15 +37,20 @@ ALPHA = 0.6  # what a replay raises them to
 
 
 class PriorityModel:
-    """Priorities by id: new ids get the largest priority of all updates."""
+    """Priorities by id: new ids get the largest priority of the ids that are still there.
 
-    def __init__(self) -> None:
+    Or a given one.
+    """
+
+    def __init__(self, new: float | None = None) -> None:
+        self.new = new
         self.priorities: dict[int, float] = {}
-        self.largest = 1.0
 
     def follow(self, ids: Sequence[int]) -> None:
         """Set the ids that can be drawn now."""
-        self.priorities = {row: self.priorities.get(row, self.largest) for row in ids}
+        there = {row: self.priorities[row] for row in ids if row in self.priorities}
+        new = max(there.values(), default=1.0) if self.new is None else self.new + EPSILON
+        self.priorities = {row: there.get(row, new) for row in ids}
 
     def update(self, ids: Sequence[int], values: Sequence[float]) -> int:
         """Update priorities and return the number of ignored ids."""
@@ -55,7 +60,6 @@ class PriorityModel:
                 ignored += 1
                 continue
             self.priorities[row] = abs(value) + EPSILON
-            self.largest = max(self.largest, self.priorities[row])
         return ignored
 
     def shares(self, alpha: float = ALPHA) -> dict[Any, float]:
@@ -104,6 +108,7 @@ KINDS_OF_ITEM: list[Sequences | Transitions] = [
 ]
 
 
+@pytest.mark.proof
 @given(
     KINDS,
     HISTORIES,
@@ -117,7 +122,7 @@ def test_priorities_agree_with_a_dictionary(
     request = request._replace(stack=kind.stack > 1)
     history = [step._replace(then=step.then.replace("restart", "")) for step in history]  # type: ignore[arg-type]
     with a_replay(kind) as played:
-        model, seen = PriorityModel(), [7_000_000]
+        model, seen = PriorityModel(kind.new_priority), [7_000_000]
         for step in history:
             played.add(step)
             model.follow(ids_of(played, request, kind.stack))
@@ -161,20 +166,62 @@ def test_items_are_drawn_in_proportion_to_their_priorities(
         assert_shares(counts, model.shares())
 
 
-def test_new_rows_get_the_largest_priority_of_all_updates() -> None:
+def test_new_rows_get_the_largest_priority_that_a_row_has_then() -> None:
     request = Transitions(400, draw="priorities", beta=1.0)
     with a_replay(Kind()) as played:
         played.add(Step(0, 11))
         ids = played.replay.sample(request).ids
         played.replay.update_priorities(np.unique(ids), np.full(10, 0.25))
+        played.replay.update_priorities(ids[:1], np.array([1e6]))
         played.replay.update_priorities(ids[:1], np.array([50.0]))
-        played.replay.update_priorities(ids[:1], np.array([0.25]))
         played.add(Step(0, 4))
         batch = played.replay.sample(request)
         is_new = batch.observation["place"][:, 2] >= 10
         assert set(batch.weights[is_new].tolist()) == {batch.weights.min()}
         ratio = batch.weights.max() / batch.weights.min()
         assert ratio == pytest.approx((50.0 / 0.25) ** ALPHA, rel=1e-3)
+
+
+def test_new_rows_get_the_priority_that_is_given() -> None:
+    request = Transitions(400, draw="priorities", beta=1.0)
+    with a_replay(Kind(new_priority=2)) as played:
+        played.add(Step(0, 11))
+        ids = np.unique(played.replay.sample(request).ids)
+        played.replay.update_priorities(ids, np.full(10, 50.0))
+        played.add(Step(0, 4))
+        batch = played.replay.sample(request)
+        is_new = batch.observation["place"][:, 2] >= 10
+        assert set(batch.weights[is_new].tolist()) == {1.0}
+        assert batch.weights.min() == pytest.approx((50.0 / 2.0) ** -ALPHA, rel=1e-3)
+
+
+def test_a_checkpoint_keeps_the_priority_of_new_rows(tmp_path: Path) -> None:
+    request = Transitions(400, draw="priorities", beta=1.0)
+
+    def weights(played: Played) -> dict[int, float]:
+        batch = played.replay.sample(request)
+        return dict(zip(batch.ids.tolist(), batch.weights.tolist(), strict=True))
+
+    with Played(path=tmp_path / "store", new_priority=2.0) as played:
+        played.add(Step(0, 11))
+        played.replay.update_priorities(np.array(list(weights(played))), np.full(10, 50.0))
+        state = played.replay.state_dict()
+        assert state["sampler"]["priorities"]["new"] == 2.0
+        played.replay.save_checkpoint()
+        played.add(Step(0, 4))
+        expected = weights(played)
+        played.restart()
+        played.replay.load_checkpoint()  # rows that were stored after it are new ones
+        assert weights(played) == expected
+        assert set(expected.values()) == {1.0, min(expected.values())}
+        del state["sampler"]["priorities"]["new"]  # as earlier versions have it
+        played.replay.load_state_dict(state)
+        assert weights(played) == expected
+        for other in (None, 1.0):
+            played.options["new_priority"] = other
+            played.restart()
+            with pytest.raises(ValueError, match=rf"^new_priority: .*\b2\.0\b.*\b{other}\b"):
+                played.replay.load_checkpoint()
 
 
 def test_a_replaced_pending_row_is_not_drawn_twice_as_often() -> None:
@@ -225,6 +272,7 @@ def test_only_ids_without_items_are_ignored_and_counted() -> None:
         assert relative[3] / relative[4] == pytest.approx((9 / 7) ** ALPHA, rel=1e-3)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("request_", KINDS_OF_ITEM, ids=str)
 def test_a_checkpoint_restores_the_priorities(
     request_: Sequences | Transitions, tmp_path: Path

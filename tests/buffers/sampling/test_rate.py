@@ -63,6 +63,7 @@ def test_the_sum_is_the_integer_part_of_ratio_times_steps(
         assert done == math.floor(exact * (steps - first))
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("value", [0.1, 0.3, 0.7, 1 / 3, 0.015625])
 def test_the_sum_does_not_drift_over_many_calls(value: float) -> None:
     ratio, done = ReplayRatio(value, start=0), 0

@@ -67,6 +67,7 @@ def test_a_table_that_follows_is_the_one_of_a_new_reader(kind: Kind, history: li
                 assert known[-2:].all()
 
 
+@pytest.mark.proof
 @given(KINDS, HISTORIES, SEEDS)
 def test_runs_are_the_rows_of_a_walk(kind: Kind, history: list[Step], seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -156,6 +157,7 @@ REQUESTS: list[Sequences | Transitions] = [
 ]
 
 
+@pytest.mark.proof
 @given(KINDS, HISTORIES, SEEDS)
 def test_exact_draws_name_the_chunk_of_the_last_row(
     kind: Kind, history: list[Step], seed: int
@@ -211,6 +213,7 @@ def _assert_places(replay: SequenceReplayBuffer, played: Played) -> None:
     assert [tuple(place) for place in batch.observation["place"][:, 0].tolist()] == expected
 
 
+@pytest.mark.proof
 def test_rows_are_right_when_the_columns_move() -> None:
     """With the evicted rows, after more than a thousand others."""
     with Played(capacity=300) as played:

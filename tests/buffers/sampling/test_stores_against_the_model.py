@@ -57,6 +57,7 @@ def check(replay: SequenceReplayBuffer, spec: Spec, episodes: Sequence[ModelEpis
             assert_sequences(spec, contents, batch, drawn(batch, items), request)
 
 
+@pytest.mark.proof
 def test_a_reader_follows_a_writer_from_refresh_to_refresh(stack: ExitStack) -> None:
     """Cached data of chunks is dropped when they are evicted, superseded or renumbered."""
     written = stack.enter_context(Played(SPEC, Path("store"), 150))
@@ -92,6 +93,7 @@ def of_store(number: int, episodes: Sequence[ModelEpisode]) -> list[ModelEpisode
     ]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("weights", [None, [1.0, 3.0, 0.5]])
 def test_joined_stores_are_drawn_from_like_single_ones(weights: Any, stack: ExitStack) -> None:
     specs = [SPEC, SPEC.with_codecs({"info": "raw", "observation": "raw"}), SPEC]

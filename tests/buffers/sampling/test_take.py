@@ -64,6 +64,7 @@ def some_of(known: Collection[int], random: Random) -> list[int]:
     return random.choices(sorted(known), k=random.randint(1, 20))
 
 
+@pytest.mark.proof
 @given(KINDS, HISTORIES, SEQUENCES, st.randoms())
 def test_taken_sequences_are_those_of_the_model(
     kind: Kind, history: list[Step], request: Sequences, random: Random
@@ -80,6 +81,7 @@ def test_taken_sequences_are_those_of_the_model(
                 assert_sequences(played.spec, contents, batch, [items[i] for i in ids], request)
 
 
+@pytest.mark.proof
 @given(KINDS, HISTORIES, TRANSITIONS, st.randoms())
 def test_taken_transitions_are_those_of_the_model(
     kind: Kind, history: list[Step], request: Transitions, random: Random
@@ -96,6 +98,7 @@ def test_taken_transitions_are_those_of_the_model(
                 assert_transitions(played.spec, contents, batch, [known[i] for i in ids], request)
 
 
+@pytest.mark.proof
 @given(KINDS, HISTORIES, st.randoms())
 def test_rows_of_a_field_are_those_of_the_model(
     kind: Kind, history: list[Step], random: Random
@@ -135,6 +138,7 @@ def test_unknown_fields_and_float_ids_are_refused() -> None:
             played.replay.field_rows("reward", np.array([0.5]))
 
 
+@pytest.mark.proof
 @given(KINDS, HISTORIES, EPISODES, st.randoms())
 def test_an_episode_can_be_taken_from_any_of_its_rows(
     kind: Kind, history: list[Step], request: Episodes, random: Random

@@ -57,6 +57,7 @@ def check(played: Played, request: Transitions, stack: int) -> None:
     assert_transitions(played.spec, contents, batch, drawn(batch, steps), request)
 
 
+@pytest.mark.proof
 @given(KINDS, HISTORIES, st.lists(REQUESTS, min_size=3, max_size=6))
 def test_drawn_transitions_are_those_of_the_model(
     kind: Kind, history: list[Step], wanted: list[Transitions]
@@ -94,6 +95,7 @@ def test_every_transition_of_the_model_is_drawn(
             assert set(batch.ids.tolist()) == set(steps)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("n_step", [1, 3])
 @pytest.mark.parametrize("kind", [Kind(False, 150, 4, "repeat"), Kind(True, 150, 4)])
 def test_a_ring_that_was_filled_many_times_agrees_with_the_model(n_step: int, kind: Kind) -> None:

@@ -127,6 +127,7 @@ def test_a_state_of_another_store_or_of_more_chunks_is_refused(tmp_path: Path) -
         assert old.state_dict() == before
 
 
+@pytest.mark.proof
 def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
     with filled(tmp_path / "a") as replay:
         replay.save_checkpoint({"weights": np.arange(40)})

@@ -24,7 +24,7 @@ CODECS: list[Codec] = ["raw", "narrow", "zstd", "delta"]
 
 
 def spec_of(*fields: Field) -> Spec:
-    return Spec(fields, observation=fields[0].name, action=fields[0].name)
+    return Spec(fields, {}, {})
 
 
 def encoded(spec: Spec, fields: Mapping[str, np.ndarray], **metadata: object) -> bytes:
@@ -74,6 +74,7 @@ def small_values(dtype: str) -> st.SearchStrategy[object] | None:
     return st.integers(-100, 100) if np.dtype(dtype).kind == "i" else None
 
 
+@pytest.mark.proof
 @given(columns(), st.data())
 def test_every_codec_restores_every_bit_of_every_dtype(
     column: tuple[Field, np.ndarray], data: st.DataObject
@@ -144,7 +145,7 @@ def test_any_range_of_rows_is_read_from_its_blocks() -> None:
     """All windows of a chunk of 2.5 blocks, incompressible rows in the middle block."""
     spec = spec_of(Field("info/x", "uint8", (64, 64), "zstd"))
     array = np.repeat(np.arange(40, dtype=np.uint8), 64 * 64).reshape(40, 64, 64)
-    array[17:30] = np.random.default_rng(0).integers(0, 256, (13, 64, 64))
+    array[16:32] = np.random.default_rng(0).integers(0, 256, (16, 64, 64))
     data = encoded(spec, {"info/x": array})
     for start in range(40):
         for stop in range(start + 1, 41):

@@ -196,6 +196,7 @@ ANY_CHUNKS = st.lists(
 KINDS = (Windows(2), Windows(3, 1, 2, is_across=True), EpisodeTails(2, 1))
 
 
+@pytest.mark.proof
 @given(ANY_CHUNKS, ANY_CHUNKS)
 @example([(0, 0, 0, 3, End.PENDING)], [(0, 0, 2, 2, End.NONE)])  # counts of the first change
 @settings(max_examples=examples(400))

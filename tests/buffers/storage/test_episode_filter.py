@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+import functools
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -99,6 +101,170 @@ def test_a_function_is_called_once_for_each_episode() -> None:
     replay.add([with_task(recording.chunk(0, 5, End.TERMINATED))])
     replay.sample_sequences(4, 3, where=is_late)
     assert seeds == [0, 1, 2, 3, 4, 5, 6]
+
+
+def called(make: Any, draws: int = 3) -> tuple[int, list[set[object]]]:
+    """How many episodes ``make(counted)`` was asked about, and which each draw chose.
+
+    Args:
+        make: Makes a condition that calls ``counted`` for each episode; called for each draw.
+        draws: Number of draws.
+    """
+    replay, recording, calls = filled(), Recording(), 0
+    for _ in range(6):
+        replay.add([with_task(recording.chunk(0, 5, End.TERMINATED))])
+
+    class Counted(dict[str, object]):
+        def __getitem__(self, key: str) -> object:
+            nonlocal calls
+            calls += 1
+            return super().__getitem__(key)
+
+    sampler = replay._require_sampler()
+    metadata = sampler._filters._metadata
+    sampler._filters._metadata = lambda position: Counted(metadata(position))
+    chosen = []
+    for number in range(draws):
+        chosen.append({e.metadata["seed"] for e in replay.iter_episodes(where=make(number))})
+    return calls, chosen
+
+
+LIMIT = 3
+
+
+def below(seed: int, limit: int = 2) -> bool:
+    return seed < limit
+
+
+def below_limit(seed: int) -> bool:
+    return seed < LIMIT
+
+
+def closing_over(value: Any) -> Any:
+    return lambda facts: facts["seed"] in value
+
+
+ALIKE: dict[str, Any] = {
+    "nothing": lambda _: lambda facts: facts["seed"] > 3,
+    "number": lambda _: (lambda limit: lambda facts: facts["seed"] > limit)(3),
+    "set": lambda _: closing_over({1, 2}),
+    "list": lambda _: closing_over([1, 2]),
+    "dict": lambda _: closing_over({1: "a", 2: (3.0, None)}),
+    "array": lambda _: closing_over(np.arange(3)),
+    "numpy": lambda _: lambda facts: bool(np.isin(facts["seed"], [1, 2])),
+    "default": lambda _: lambda facts, limit=3: facts["seed"] > limit,
+    "partial": lambda _: functools.partial(lambda limit, facts: facts["seed"] > limit, 3),
+    "global": lambda _: lambda facts: facts["seed"] > LIMIT,
+    "function": lambda _: lambda facts: below(facts["seed"]),
+    "nested": lambda _: lambda facts: any(facts["seed"] == each for each in range(3)),
+}
+
+
+@pytest.mark.parametrize("name", ALIKE)
+def test_functions_of_equal_code_and_values_are_one_condition(name: str) -> None:
+    calls, chosen = called(ALIKE[name])
+    assert calls == called(ALIKE[name], draws=1)[0]
+    assert chosen[0] == chosen[1] == chosen[2]
+
+
+class Task:
+    """An object whose attribute may change."""
+
+    seed = 0
+
+
+TASK, SEEDS = Task(), [0]
+
+
+def changing_attribute(number: int) -> Any:
+    TASK.seed = number
+    return lambda facts: facts["seed"] == TASK.seed
+
+
+def changing_list(number: int) -> Any:
+    SEEDS[:] = [number]
+    return lambda facts: facts["seed"] in SEEDS
+
+
+def changing_global(number: int) -> Any:
+    globals()["LIMIT"] = number + 1
+    return lambda facts: facts["seed"] < LIMIT and facts["seed"] >= LIMIT - 1
+
+
+def changing_global_of_a_function(number: int) -> Any:
+    globals()["LIMIT"] = number + 1
+    return lambda facts: below_limit(facts["seed"]) and facts["seed"] >= number
+
+
+OTHERS: dict[str, Any] = {
+    "number": lambda number: lambda facts: facts["seed"] == number,
+    "float": lambda number: closing_over([float(number)]),
+    "default": lambda number: lambda facts, seed=number: facts["seed"] == seed,
+    "keyword": lambda number: lambda facts, *, seed=number: facts["seed"] == seed,
+    "partial": lambda number: functools.partial(lambda s, facts: facts["seed"] == s, number),
+    "array": lambda number: closing_over(np.array([number])),
+    "method": lambda number: closing_over([number]).__call__,
+    "attribute": changing_attribute,
+    "list": changing_list,
+    "global": changing_global,
+    "global of a function": changing_global_of_a_function,
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_function_that_refers_to_another_value_is_another_condition(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "LIMIT", LIMIT)
+    _, chosen = called(OTHERS[name])
+    assert chosen == [{0}, {1}, {2}]
+
+
+def test_one_function_whose_variable_changes_is_another_condition() -> None:
+    seed = 0
+
+    def is_it(facts: Mapping[str, object]) -> bool:
+        return facts["seed"] == seed
+
+    def make(number: int) -> Any:
+        nonlocal seed
+        seed = number
+        return is_it
+
+    assert called(make)[1] == [{0}, {1}, {2}]
+
+
+def test_new_episodes_are_asked_about_by_the_newest_function() -> None:
+    replay, recording = filled(), Recording()
+
+    def add() -> None:
+        replay.add([with_task(recording.chunk(0, 5, End.TERMINATED))])
+
+    add()
+
+    def loop(first: str) -> Iterator[set[object]]:
+        for task in (first, "nothing"):
+            where = lambda facts: facts["task"] == task  # noqa: B023, E731
+            yield {e.metadata["seed"] for e in replay.iter_episodes(where=where)}
+
+    before = loop("key")
+    assert next(before) == {0}
+    assert next(before) == set()  # now the first function means "nothing", too
+    for _ in range(3):
+        add()
+    assert next(loop("key")) == {0, 3}
+
+
+@pytest.mark.parametrize("is_frozen", [False, True])
+def test_an_object_that_is_called_is_a_condition_whether_it_has_a_hash(is_frozen: bool) -> None:
+    @dataclasses.dataclass(frozen=is_frozen)  # type: ignore[literal-required]
+    class Is:
+        seed: int
+
+        def __call__(self, facts: Mapping[str, object]) -> bool:
+            return facts["seed"] == self.seed
+
+    assert called(Is)[1] == [{0}, {1}, {2}]
 
 
 def test_later_chunks_of_a_chosen_episode_stay_chosen_after_its_first_are_evicted() -> None:

@@ -47,6 +47,7 @@ def test_all_memory_of_a_storage_in_ram_is_remembered(monkeypatch: pytest.Monkey
     assert len(segments) > 3
 
 
+@pytest.mark.proof
 def test_evicted_chunks_are_dropped_and_refused(tmp_path: Path) -> None:
     with DiskStorage.create(
         tmp_path / "a", SPEC, capacity=160, segment_bytes=4_000, files=NoSyncFiles()

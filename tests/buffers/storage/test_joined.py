@@ -103,6 +103,7 @@ def surprise(counts: Counter[Any], expected: dict[Any, float]) -> float:
     return float((sum(found) - freedom) / np.sqrt(2 * max(1, freedom)))
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("seed", range(4))
 def test_the_episodes_are_those_of_each_storage_in_turn(seed: int, stack: ExitStack) -> None:
     storages = three_kinds(stack, seed)
@@ -121,6 +122,7 @@ def test_the_episodes_are_those_of_each_storage_in_turn(seed: int, stack: ExitSt
     assert many.nbytes == sum(storage.nbytes for storage in storages)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("weights", [None, [1.0, 2.0, 0.0, 3.0]])
 @pytest.mark.parametrize("seed", range(4))
 def test_every_drawn_window_is_one_of_its_storages_episode(
@@ -142,6 +144,7 @@ def test_every_drawn_window_is_one_of_its_storages_episode(
         assert flags(batch, b) == flags(episode, rows)
 
 
+@pytest.mark.proof
 def test_without_weights_all_windows_are_equally_likely(stack: ExitStack) -> None:
     storages = three_kinds(stack, 0)
     windows = windows_of(storages, 4)
@@ -152,6 +155,7 @@ def test_without_weights_all_windows_are_equally_likely(stack: ExitStack) -> Non
     assert surprise(counts, dict.fromkeys(windows, 30.0)) < 5
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("weights", [[1, 1, 0, 1], [8, 0, 0, 1], [0.02, 0.01, 0, 0.5]])
 def test_weights_are_the_shares_of_the_storages_in_the_draws(
     weights: list[float], stack: ExitStack
@@ -242,6 +246,7 @@ def test_the_generation_grows_when_positions_are_renumbered(stack: ExitStack) ->
     assert seen == [(True, 0), (True, 0), (True, 1), (True, 1), (True, 2)]
 
 
+@pytest.mark.proof
 def test_one_reader_follows_refreshes_and_evictions(stack: ExitStack) -> None:
     """Cached positions must be dropped when they are renumbered."""
     written = [disk(stack, "a", capacity=120), disk(stack, "b", capacity=90)]
@@ -265,6 +270,7 @@ def test_one_reader_follows_refreshes_and_evictions(stack: ExitStack) -> None:
     assert all(storage.index.base > 0 for storage in storages)
 
 
+@pytest.mark.proof
 def test_the_view_does_not_change_until_the_refresh(stack: ExitStack) -> None:
     written = disk(stack, "a", capacity=60)
     written.add([whole(0, 0, 5)])

@@ -11,7 +11,7 @@ from stepwell.buffers.testing import SPEC, assert_holds, chunk_of, play
 
 def test_a_capacity_that_does_not_fit_in_memory_is_refused() -> None:
     fields = Field("observation", "float64", (1_000, 1_000), "raw"), SPEC["reward"]
-    raw = Spec(fields, "observation", "observation")
+    raw = Spec(fields, "observation", {})
     message = r"^capacity=10000000 .*\d+\.\d GB .*\d+\.\d GB"
     with pytest.raises(ValueError, match=message):
         MemoryStorage(raw, capacity=10_000_000)
@@ -24,6 +24,7 @@ def test_rows_without_a_reward_are_refused() -> None:
         MemoryStorage(Spec(fields, "observation", "action"))
 
 
+@pytest.mark.proof
 def test_memory_of_evicted_chunks_is_freed() -> None:
     storage = MemoryStorage(SPEC, capacity=320, capacity_bytes=1 << 20)
     most = 0
@@ -33,6 +34,7 @@ def test_memory_of_evicted_chunks_is_freed() -> None:
     assert storage.nbytes <= most <= 1 << 20
 
 
+@pytest.mark.proof
 def test_a_payload_stays_valid_after_its_eviction() -> None:
     storage = MemoryStorage(SPEC, capacity=32)
     storage.add([chunk_of(0, 0, 2)])

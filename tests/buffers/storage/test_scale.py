@@ -92,6 +92,7 @@ def added(storage: Any) -> Callable[[], None]:
     return add
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("kind", ["memory", "disk"])
 def test_a_chunk_is_added_to_a_large_store_as_to_a_small_one(kind: str, tmp_path: Path) -> None:
     works: list[Work] = []
@@ -107,6 +108,7 @@ def test_a_chunk_is_added_to_a_large_store_as_to_a_small_one(kind: str, tmp_path
     expect_equal(*works)
 
 
+@pytest.mark.proof
 def test_a_refresh_without_news_reads_no_chunk_again(tmp_path: Path) -> None:
     works: list[Work] = []
     for chunks in (FEW, MANY):
@@ -134,6 +136,7 @@ def placed(place: int) -> Chunk:
     return chunk_of(place // 12 * 4 + env, 3 * part, 3, END[part], stream=env)
 
 
+@pytest.mark.proof
 def test_an_id_that_was_passed_over_is_found_without_a_search() -> None:
     works: list[Work] = []
     for chunks in (FEW, MANY):
@@ -147,6 +150,7 @@ def test_an_id_that_was_passed_over_is_found_without_a_search() -> None:
     expect_equal(*works)
 
 
+@pytest.mark.proof
 def test_eviction_does_not_search_for_each_episode() -> None:
     calls: list[int] = []
     for chunks in (FEW, MANY):
@@ -171,6 +175,7 @@ def followed(kind: Windows, chunks: int) -> Callable[[], None]:
     return follow
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_priorities_follow_an_added_chunk_of_a_large_store_as_of_a_small_one(kind: Windows) -> None:
     works = [
@@ -180,6 +185,7 @@ def test_priorities_follow_an_added_chunk_of_a_large_store_as_of_a_small_one(kin
     expect_equal(*works)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_the_first_draw_by_priorities_calls_nothing_for_each_chunk(kind: Windows) -> None:
     calls: list[int] = []

@@ -155,6 +155,7 @@ def plus_zero(value: Any) -> Any:
     return 0.0 if value == 0 and isinstance(value, float) else value
 
 
+@pytest.mark.proof
 @given(
     st.integers(1, 40),
     st.integers(0, 9),
@@ -172,6 +173,7 @@ def test_curves_are_those_of_the_model(
     check(rows_of(count, seed), end, first_row, begin, stop, points)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("rows", [1, 2, 3, 7])
 def test_blocks_of_any_size_give_the_same_curves(
     rows: int, monkeypatch: pytest.MonkeyPatch
@@ -206,6 +208,7 @@ _ADD: Callable[..., None] = module._Line.add
 _VALUES: Callable[..., np.ndarray] = module._Curve.values
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("owner", "name", "bug"),
     [
@@ -469,6 +472,7 @@ def test_names_of_ataris_actions_are_those_of_ale_py(
     assert action_names([session(recipe, n)], spec_of_action()) == names
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("full_actions", [False, True])
 def test_names_of_a_game_are_those_that_its_env_has(full_actions: bool) -> None:
     pytest.importorskip("ale_py")

@@ -197,6 +197,7 @@ def check_selection(table: EpisodeTable, selection: EpisodeSelection) -> None:
     assert found.sentence == choice.sentence
 
 
+@pytest.mark.proof
 @given(
     st.lists(EVENTS, max_size=40),
     REWARDS,
@@ -274,6 +275,7 @@ def _orders_by_id(records: np.ndarray, chunks: np.ndarray) -> np.ndarray:
     return np.argsort(records["episode"][chunks], kind="stable")[::1][np.arange(len(chunks))[::-1]]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("name", "bug"),
     [
@@ -358,6 +360,7 @@ HISTORIES = [
 TABLES = [EpisodeTable(storage) for storage in HISTORIES]  # keep what they have read
 
 
+@pytest.mark.proof
 @given(SELECTIONS, st.integers(0, len(TABLES) - 1))
 @settings(max_examples=200)
 def test_a_selection_is_that_of_the_model(wish: dict[str, Any], number: int) -> None:
@@ -510,6 +513,7 @@ def test_nan_returns_come_last_in_both_directions() -> None:
 # Storages that change, or are damaged
 
 
+@pytest.mark.proof
 def test_a_table_follows_another_process_and_keeps_what_it_knows(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     with DiskStorage.create(tmp_path / "a", spec_of(), capacity=300, segment_bytes=4096) as writer:
@@ -736,6 +740,7 @@ FLOATS = st.one_of(
 )
 
 
+@pytest.mark.proof
 @given(st.lists(st.lists(FLOATS, max_size=30), max_size=3), st.integers(1, 20))
 @settings(max_examples=150)
 def test_a_histogram_counts_each_finite_value_once(values: list[list[float]], bins: int) -> None:

@@ -1,12 +1,28 @@
-"""The command as a whole: the version and the help."""
+"""The command as a whole: the version, the help, the table of commands, and a Tab."""
 
 from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
 
 import pytest
 
 import stepwell as sw
 from stepwell.buffers import native
+from stepwell.collectors.cli.app import COMMANDS
 from support.command_line import CommandLine
+
+LOADED = """
+import sys
+from stepwell.collectors.cli import main
+try:
+    main()
+finally:
+    large = {"numpy", "gymnasium", "stepwell.buffers"} & set(sys.modules)
+    print(large or "", end="", file=sys.stderr)
+"""
 
 
 def test_the_version_is_printed(stepwell: CommandLine) -> None:
@@ -31,3 +47,60 @@ def test_the_help_shows_what_is_in_brackets(stepwell: CommandLine, command: str)
 
 def test_help_teaches_by_examples(stepwell: CommandLine) -> None:
     assert "stepwell collect Pong --steps 100_000 --out runs/pong" in stepwell("collect --help").out
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_table_has_the_first_sentence_of_each_command(name: str) -> None:
+    (module, function), sentence = COMMANDS[name][0].split(":"), COMMANDS[name][1]
+    command = getattr(importlib.import_module(f"stepwell.collectors.cli.{module}"), function)
+    assert (command.__doc__ or "").splitlines()[0] == sentence
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("drop", "filter --invert"), ("upload", "push"), ("colect", "'collect'")]
+)
+def test_an_unknown_command_gets_a_hint(name: str, hint: str, stepwell: CommandLine) -> None:
+    result = stepwell(f"{name} runs/pong")
+    assert (result.code, result.out) == (2, "")
+    assert hint in result.err
+
+
+def completed(*words: str) -> tuple[set[str], str]:
+    """What bash is offered for the last word, and the large modules that were loaded."""
+    asked = {"COMP_WORDS": "\n".join(words), "COMP_CWORD": str(len(words) - 1)}
+    run = subprocess.run(
+        [sys.executable, "-c", LOADED],
+        env={**os.environ, **asked, "_STEPWELL_COMPLETE": "complete_bash"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return set(run.stdout.split()), run.stderr
+
+
+def test_a_tab_names_commands_and_loads_nothing_large() -> None:
+    assert completed("stepwell", "") == (set(COMMANDS), "")
+    assert completed("stepwell", "ex") == ({"export"}, "")
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (("filter", "--m"), {"--min-return", "--max-return", "--min-steps", "--max-steps"}),
+        (("collect", "Pon"), {"Pong"}),
+        (("collect", "CartPole-v"), {"CartPole-v0", "CartPole-v1"}),
+        (("export", "runs/pong", "--to", "min"), {"minari"}),
+        (("filter", "runs/pong", "--sort", "r"), {"return"}),
+        (("collect", "Pong", "--pool", ""), {"max", "none"}),
+    ],
+)
+def test_a_tab_names_options_and_values(words: tuple[str, ...], found: set[str]) -> None:
+    assert completed("stepwell", *words)[0] == found
+
+
+def test_the_help_loads_nothing_large() -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", LOADED, "--help"], capture_output=True, text=True, check=True
+    )
+    assert "collect" in run.stdout
+    assert run.stderr == ""

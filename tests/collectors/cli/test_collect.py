@@ -65,6 +65,7 @@ def test_the_seed_that_was_drawn_makes_the_same_data(stepwell: CommandLine) -> N
     assert other["digest"] != drawn["digest"]
 
 
+@pytest.mark.proof
 def test_the_number_of_workers_does_not_change_the_data(stepwell: CommandLine) -> None:
     digests = {
         stepwell.json(f"{CARTPOLE} --out {n} --seed 1 --workers {n}")["digest"] for n in (0, 1, 2)
@@ -72,6 +73,7 @@ def test_the_number_of_workers_does_not_change_the_data(stepwell: CommandLine) -
     assert len(digests) == 1
 
 
+@pytest.mark.proof
 def test_the_number_of_threads_does_not_change_the_data_of_a_game(stepwell: CommandLine) -> None:
     digests = {
         stepwell.json(f"collect Pong --num-envs 2 --steps 80 --seed 1 --workers {n} --out {n}")[
@@ -152,6 +154,7 @@ def test_an_id_without_version_means_the_newest(stepwell: CommandLine) -> None:
     assert said["session"]["recipe"]["id"] == "CartPole-v1"
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("name", ["Pong", "ALE/Pong-v5"])
 def test_a_game_is_made_with_the_given_options(stepwell: CommandLine, name: str) -> None:
     knobs = "--size 42x36 --frame-stack 2 --frame-skip 3 --sticky 0 --rgb --noop-max 0 --pool none"
@@ -163,11 +166,13 @@ def test_a_game_is_made_with_the_given_options(stepwell: CommandLine, name: str)
     assert said["frames"] == 9
 
 
+@pytest.mark.proof
 def test_an_option_that_needs_the_python_backend_selects_it(stepwell: CommandLine) -> None:
     command = "collect Breakout --num-envs 1 --workers 0 --steps 3 --out a --life-loss end"
     assert stepwell.json(command)["session"]["recipe"]["backend"] == "python"
 
 
+@pytest.mark.proof
 def test_snapshots_are_stored_with_the_episodes(stepwell: CommandLine) -> None:
     command = "collect Pong --num-envs 1 --workers 0 --steps 3"
     plain = stepwell.json(f"{command} --out plain")["session"]["recipe"]
@@ -181,6 +186,7 @@ def test_snapshots_are_stored_with_the_episodes(stepwell: CommandLine) -> None:
     assert "snapshots: " in result.err
 
 
+@pytest.mark.proof
 def test_info_fields_are_stored_in_the_kind_that_they_have(stepwell: CommandLine) -> None:
     stepwell.json("collect Breakout --num-envs 1 --steps 3 --out a --info lives --info x=nan")
     with sw.SequenceReplayBuffer.open("a", read_only=True) as replay:
@@ -334,6 +340,7 @@ def test_ctrl_c_after_the_last_step_reports_that_all_is_stored(
     assert int(re.findall("kept: ([0-9]+) steps", result.err)[0]) >= 200
 
 
+@pytest.mark.proof
 def test_dropped_steps_of_a_ring_are_not_reported_as_kept(
     stepwell: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -382,6 +389,7 @@ def test_an_info_field_without_name_or_number_is_refused(text: str) -> None:
         parse_info("--info", text)
 
 
+@pytest.mark.proof
 def test_merged_shards_are_proved_by_playing_them_again(stepwell: CommandLine) -> None:
     for part in (1, 2, 3):
         said = stepwell.json(f"{CARTPOLE} --out s{part} --seed 7 --shard {part}/3")

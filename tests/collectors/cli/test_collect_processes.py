@@ -40,6 +40,7 @@ def rows_by_env(path: str) -> list[bytes]:
     return [found[key] for key in sorted(found, key=str)]
 
 
+@pytest.mark.proof
 def test_any_number_of_processes_gives_the_data_of_merged_shards(stepwell: CommandLine) -> None:
     said = [
         stepwell.json(f"{POLE} --groups 3 --processes {processes} --out p{processes}")
@@ -58,6 +59,7 @@ def test_any_number_of_processes_gives_the_data_of_merged_shards(stepwell: Comma
     assert (proof.code, "episodes proved" in proof.out) == (0, True)
 
 
+@pytest.mark.proof
 def test_a_store_goes_on_with_its_groups(stepwell: CommandLine) -> None:
     first = stepwell(f"{POLE} --groups 2 --out a")  # in one process
     assert has_parts(first.out, "2 groups|1 process")
@@ -78,6 +80,7 @@ def test_a_store_goes_on_with_its_groups(stepwell: CommandLine) -> None:
     assert len(other["groups"]) == 1
 
 
+@pytest.mark.proof
 def test_one_group_is_the_data_without_groups(stepwell: CommandLine) -> None:
     one = stepwell.json(f"{POLE} --processes 1 --out a")
     none = stepwell.json(f"{POLE} --workers 0 --out b")
@@ -105,6 +108,7 @@ def test_what_does_not_go_together_is_refused(
     assert not Path("new").exists()
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("env", "parts"),
     [
@@ -133,6 +137,7 @@ def test_facts_about_groups_that_are_none_are_refused(stepwell: CommandLine) -> 
         assert (result.code, has_parts(result.err, f"s{number}|{groups!r}")) == (2, True)
 
 
+@pytest.mark.proof
 def test_options_of_the_run_reach_the_processes(stepwell: CommandLine) -> None:
     said = stepwell.json(
         "collect Pong --processes 2 --num-envs 1 --steps 60 --frame-stack 2 --size 20 --out a "
@@ -206,6 +211,7 @@ def test_a_killed_process_is_told_and_changes_nothing(stepwell: CommandLine) -> 
     assert f"digest {quiet['digest']}" in out
 
 
+@pytest.mark.proof
 def test_ctrl_c_keeps_what_came_in_and_ends_all_processes() -> None:
     command = [sys.executable, "-m", "stepwell.collectors.cli", "collect", "CartPole-v1"]
     options = "--steps 10M --processes 2 --seed 0 --out a".split()
@@ -230,6 +236,7 @@ def test_ctrl_c_keeps_what_came_in_and_ends_all_processes() -> None:
         assert replay.steps == int(kept[1].replace(",", "")) > 0
 
 
+@pytest.mark.proof
 def test_help_and_a_config_file_know_the_options(stepwell: CommandLine) -> None:
     text = stepwell("collect --help").out
     assert has_parts(" ".join(text.split()), "--num-envs|group|--processes|--groups|--workers")

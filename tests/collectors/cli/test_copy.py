@@ -90,7 +90,10 @@ def test_copy_gives_the_same_rows_and_the_same_digest(pole: CommandLine) -> None
     assert files("a") == before
 
 
-@pytest.mark.parametrize("command", ["copy a", "merge a b", "filter a --ended", "drop a --ended"])
+@pytest.mark.proof
+@pytest.mark.parametrize(
+    "command", ["copy a", "merge a b", "filter a --ended", "filter a --ended --invert"]
+)
 def test_the_digest_is_computed_only_if_it_is_asked_for(command: str, pole: CommandLine) -> None:
     facts = pole.json(f"{command} --out new --digest")
     assert facts["digest"] == digest_of(Path("new"))
@@ -126,7 +129,7 @@ def test_merge_puts_one_store_after_the_other(pole: CommandLine) -> None:
         assert [one.get("seed") for one in both.sessions] == ["1", "2", None]
 
 
-@pytest.mark.parametrize("command", ["filter", "drop"])
+@pytest.mark.parametrize("invert", ["", "--invert"])
 @pytest.mark.parametrize(
     ("conditions", "rule"),
     [
@@ -139,16 +142,16 @@ def test_merge_puts_one_store_after_the_other(pole: CommandLine) -> None:
         ("--where stream_episode=1 --max-steps 30", None),
     ],
 )
-def test_filter_keeps_what_matches_and_drop_the_rest(
-    command: str, conditions: str, rule: Callable[[Episode], bool] | None, pole: CommandLine
+def test_filter_keeps_what_matches_or_the_rest(
+    invert: str, conditions: str, rule: Callable[[Episode], bool] | None, pole: CommandLine
 ) -> None:
     all_of = episodes_of("a")
     rule = rule or (lambda e: e.metadata["stream_episode"] == 1 and e.steps <= 30)
-    kept = [one for one in all_of if rule(one) == (command == "filter")]
-    dropped = [one for one in all_of if rule(one) != (command == "filter")]
+    kept = [one for one in all_of if rule(one) == (not invert)]
+    dropped = [one for one in all_of if rule(one) != (not invert)]
     assert kept, "the test needs both"
     assert dropped, "the test needs both"
-    dry = pole.json(f"{command} a {conditions} --dry-run")
+    dry = pole.json(f"filter a {invert} {conditions} --dry-run")
     assert dry["kept"]["episodes"] == [one.id for one in kept]
     assert dry["dropped"]["episodes"] == [one.id for one in dropped]
     for fate, pile in (("kept", kept), ("dropped", dropped)):
@@ -156,7 +159,7 @@ def test_filter_keeps_what_matches_and_drop_the_rest(
         returns = [one.total_reward for one in pile]
         assert dry[fate]["returns"]["mean"] == pytest.approx(sum(returns) / len(returns))
     before = files("a")
-    result = pole(f"{command} a {conditions} --out new")
+    result = pole(f"filter a {invert} {conditions} --out new")
     assert (result.code, result.err) == (0, "")
     assert result.out.startswith(f"{len(kept)} of {len(all_of)} episodes  ")
     assert [one[:-1] for one in contents("new")] == [contents_of(one)[:-1] for one in kept]
@@ -183,7 +186,10 @@ def test_a_dry_run_in_which_nothing_is_kept_is_no_error(pole: CommandLine) -> No
     assert result.out.splitlines()[2].split() == ["kept", "0", "0"]
 
 
-@pytest.mark.parametrize("command", ["copy a", "merge a b", "filter a --ended", "drop a --cut"])
+@pytest.mark.proof
+@pytest.mark.parametrize(
+    "command", ["copy a", "merge a b", "filter a --ended", "filter a --cut --invert"]
+)
 def test_quiet_says_nothing(command: str, pole: CommandLine) -> None:
     result = pole(f"{command} --out new --quiet")
     assert (result.code, result.out, result.err) == (0, "", "")
@@ -204,11 +210,12 @@ def test_info_shows_the_copy(pole: CommandLine) -> None:
 
 
 def test_the_command_is_recorded_in_the_copy(pole: CommandLine) -> None:
-    pole("drop a --min-steps 20 --where stream_episode=1 --out new")
+    pole("filter a --min-steps 20 --where stream_episode=1 --invert --out new")
     with SequenceReplayBuffer.open("new", read_only=True) as new:
         facts = new.sessions[-1]
-    assert facts["command"] == "drop"
-    assert facts["conditions"] == {"where": {"stream_episode": 1}, "min_steps": 20}
+    assert facts["command"] == "filter"
+    conditions = {"where": {"stream_episode": 1}, "min_steps": 20, "others": True}
+    assert facts["conditions"] == conditions
 
 
 def labelled(path: str, spec: Any = SPEC, store: int = 0, **recipe: object) -> None:
@@ -276,7 +283,7 @@ BAD_COMMANDS = [
     ("copy a --out new --codec raw", "--codec: |FIELD=CODEC|got 'raw'"),
     ("copy a --out new --codec colour=raw", "codecs |'colour'|action, observation, reward"),
     ("filter a --out new", "condition|got none|--min-return"),
-    ("drop a --dry-run", "condition|got none|--where"),
+    ("filter a --invert --dry-run", "condition|got none|--where"),
     ("filter a --ended", "--out |--dry-run, got neither"),
     ("filter a --ended --cut --out new", "--ended or --cut, got both"),
     ("filter a --min-return x --out new", "--min-return: |got 'x'"),
@@ -285,10 +292,10 @@ BAD_COMMANDS = [
     ("filter a --min-steps 9 --max-steps 8 --out new", "min_steps: |max_steps=8, got 9"),
     ("filter a --min-steps few --out new", "--min-steps: |>= 0|got 'few'"),
     ("filter a --min-steps 9999 --out new", "none of 15 episodes|copied"),
-    ("drop a --max-steps 9999 --out new", "none of 15 episodes|copied"),
+    ("filter a --invert --max-steps 9999 --out new", "none of 15 episodes|copied"),
     ("filter a --episodes 5-3 --out new", "--episodes: |3,10-20, got '5-3'"),
     ("filter a --episodes 1,,2 --out new", "--episodes: |3,10-20, got ''"),
-    ("drop a --episodes 0,999 --out new", "--episodes: | a |999|0-14"),
+    ("filter a --episodes 0,999 --out new", "--episodes: | a |999|0-14"),
     ("filter a --where task --out new", "--where: |key=value|got 'task'"),
     ("filter a --where =3 --out new", "--where: |key=value|got '=3'"),
     ("filter a --where task=3 --out new", "--where: | a |'task'|seed, session, stream_episode"),
@@ -340,6 +347,7 @@ def test_damage_in_a_source_is_named_and_nothing_is_left(stepwell: CommandLine) 
     assert not Path("new.part").exists()
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("was_there", ["", "folder", "link"])
 @pytest.mark.parametrize("when", [1, 2])
 @pytest.mark.parametrize("command", ["copy a", "filter a --ended"])
@@ -365,6 +373,7 @@ def test_ctrl_c_leaves_nothing(
     assert sorted(Path().rglob("*")) == before
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("more", range(3))
 @pytest.mark.parametrize("command", ["copy a", "merge a b"])
 def test_ctrl_c_twice_in_the_midst_of_a_write_leaves_nothing(
@@ -393,6 +402,7 @@ def test_ctrl_c_twice_in_the_midst_of_a_write_leaves_nothing(
     assert sorted(Path().rglob("*")) == before
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("command", ["copy a", "export a --to npz", "import arrays --from npz"])
 def test_ctrl_c_that_comes_too_late_does_not_say_that_nothing_is_kept(
     command: str, pole: CommandLine, monkeypatch: pytest.MonkeyPatch
@@ -448,6 +458,7 @@ def killed(command: str) -> None:
     assert done.returncode == -signal.SIGKILL
 
 
+@pytest.mark.proof
 def test_what_a_killed_merge_left_is_not_taken_for_a_store(pole: CommandLine) -> None:
     killed("merge a b --out new --quiet")
     assert not Path("new").exists()
@@ -468,6 +479,7 @@ def test_what_a_killed_merge_left_is_not_taken_for_a_store(pole: CommandLine) ->
     assert not Path("new.part").exists()
 
 
+@pytest.mark.proof
 def test_the_same_run_in_two_stores_is_not_merged_unasked(pole: CommandLine) -> None:
     assert pole(f"{POLE} --seed 1 --out again --quiet").code == 0
     assert digest_of(Path("again")) == digest_of(Path("a"))
@@ -490,6 +502,7 @@ def test_the_same_run_in_two_stores_is_not_merged_unasked(pole: CommandLine) -> 
     assert contents("more") == contents("a") + contents("b")
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     "command",
     [
@@ -520,9 +533,10 @@ def test_a_folder_that_was_copied_by_hand_is_the_same_store(pole: CommandLine) -
     assert has_parts(pole("merge a link --out new").err, "merge: |got a and link")
 
 
+@pytest.mark.proof
 def test_what_was_kept_and_what_was_dropped_make_the_whole_again(pole: CommandLine) -> None:
     assert pole("filter a --min-steps 20 --out kept").code == 0
-    assert pole("drop a --min-steps 20 --out dropped").code == 0
+    assert pole("filter a --min-steps 20 --invert --out dropped").code == 0
     assert pole("merge kept dropped --out new").code == 0
     assert sorted(contents("new"), key=repr) == sorted(contents("a"), key=repr)
 
@@ -531,7 +545,6 @@ def test_help_teaches_by_examples(stepwell: CommandLine) -> None:
     for command, example in (
         ("merge", "stepwell merge runs/a runs/b --out runs/both"),
         ("filter", "stepwell filter runs/pong --min-return 18 --ended --dry-run"),
-        ("drop", "stepwell drop runs/pong --episodes 3,10-20 --dry-run"),
         ("copy", "stepwell copy runs/pong --out runs/fast --codec observation=raw"),
     ):
         result = stepwell(f"{command} --help")
@@ -562,16 +575,17 @@ def test_the_best_are_whole_episodes_and_the_others_are_named(pole: CommandLine)
     assert "--include-cut" in result.out
     found = [e.total_reward for e in episodes_of("best")]
     assert found == [e.total_reward for e in sorted(best, key=lambda e: e.id)]
-    facts = pole.json("drop a --top 10% --out rest")
+    facts = pole.json("filter a --top 10% --invert --out rest")
     assert facts["episodes"] + len(best) == len(cut) + len(ended)
     assert facts["not_whole_episodes"] == len(cut)
     with SequenceReplayBuffer.open("best", read_only=True) as store:
         assert store.sessions[-1]["conditions"] == {"top": "10%", "sort": "return"}
     with SequenceReplayBuffer.open("rest", read_only=True) as store:
-        assert store.sessions[-1]["conditions"] == {"top": "10%", "sort": "return"}
-        assert store.sessions[-1]["command"] == "drop"
+        conditions = {"top": "10%", "sort": "return", "others": True}
+        assert store.sessions[-1]["conditions"] == conditions
 
 
+@pytest.mark.proof
 def test_a_dry_run_shows_the_best_and_what_was_not_ranked(pole: CommandLine) -> None:
     cut, ended = cut_and_whole("a")
     seen = pole.json("filter a --bottom 2 --sort steps --dry-run")
@@ -607,8 +621,7 @@ def test_an_export_takes_the_best(pole: CommandLine) -> None:
     ],
 )
 def test_a_wrong_ranking_is_refused(options: str, parts: str, pole: CommandLine) -> None:
-    for command in ("filter", "drop"):
-        result = pole(f"{command} a {options} --out new")
-        assert (result.code, result.out) == (2, "")
-        assert has_parts(result.err, parts)
-        assert not Path("new").exists()
+    result = pole(f"filter a {options} --out new")
+    assert (result.code, result.out) == (2, "")
+    assert has_parts(result.err, parts)
+    assert not Path("new").exists()

@@ -14,6 +14,7 @@ from stepwell.collectors.cli import doctor as doctor_file
 from support.command_line import CommandLine
 
 
+@pytest.mark.proof
 def test_it_shows_what_a_report_of_a_bug_needs(stepwell: CommandLine, tmp_path: Path) -> None:
     before = sorted(tmp_path.iterdir())
     found = stepwell.json(f"doctor {tmp_path}")

@@ -16,7 +16,7 @@ COMMANDS = [
     *(
         f"{name} --help"
         for name in (
-            "collect info envs formats verify repair copy merge filter drop export import convert"
+            "collect info envs formats verify repair copy merge filter export import convert"
         ).split()
     ),
     "info a",
@@ -29,7 +29,7 @@ COMMANDS = [
     "merge a --out mérged",
     "filter a --min-return 20 --dry-run",
     "filter a --min-return 20 --out filtered",
-    "drop a --max-return 9 --out dropped",
+    "filter a --max-return 9 --invert --out dropped",
     "export a --to npz --out exported",
     "import exported --from npz --out imported",
     "collect CartPole-v1 --steps 40 --workers 0 --out öther",
@@ -39,6 +39,7 @@ COMMANDS = [
 ]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252", "utf-8"])
 def test_every_command_prints_whatever_the_encoding_is(
     encoding: str, monkeypatch: pytest.MonkeyPatch

@@ -36,6 +36,7 @@ def test_the_json_of_envs_names_what_is_missing_for_which_env(stepwell: CommandL
     assert "Ant-v2" not in report["ready"]
 
 
+@pytest.mark.proof
 def test_envs_listed_as_ready_can_be_made() -> None:
     program = """
 import gymnasium
@@ -73,6 +74,7 @@ def test_ids_of_known_packages_need_their_module(name: str, full: str) -> None:
 
 def test_nothing_is_suggested_where_nothing_is_near() -> None:
     assert nearest("zzzzzzzz") == []
+    assert nearest("CartPole-v9")[0] == "CartPole-v1"
 
 
 def test_envs_lists_emulators_with_versions_and_what_to_install(stepwell: CommandLine) -> None:
@@ -128,5 +130,5 @@ def test_the_help_has_a_panel_for_each_kind_of_game(stepwell: CommandLine, panel
 
 def test_the_help_teaches_cartridges_by_an_example(stepwell: CommandLine) -> None:
     text = stepwell("collect --help").out
-    assert "stepwell collect game.nes --game map.toml --episodes 50 --out runs/game" in text
+    assert "stepwell collect game.nes --game map --episodes 50 --out runs/game" in text
     assert "stepwell collect game.nes" in stepwell("--help").out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import linecache
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -115,6 +116,16 @@ def test_the_sentence_says_what_was_kept(capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().err == (
         "stepwell: gone; kept: 12 steps, 3 ended episodes, in runs/a\n"
     )
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_warning_of_stepwell_is_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    own = Path(stepwell.collectors.__file__).parent / "collector.py"
+    with exit_on_error(debug=False):
+        warnings.warn_explicit("env 0 is odd", UserWarning, str(own), 1)
+        with pytest.warns(UserWarning, match="another"):
+            warnings.warn_explicit("another", UserWarning, "/another/library.py", 1)
+    assert capsys.readouterr().err == "stepwell: warning: env 0 is odd\n"
 
 
 def test_debug_lets_every_error_through() -> None:

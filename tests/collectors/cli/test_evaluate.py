@@ -33,6 +33,7 @@ def scores(said: dict[str, Any]) -> list[float]:
     return [one["total_reward"] for one in said["episodes"]]
 
 
+@pytest.mark.proof
 def test_the_scores_are_those_of_python(stepwell: CommandLine) -> None:
     said = stepwell.json(f"{POLE} --policy random --episodes 12 --seed 3 --num-envs 5")
     found = sw.evaluate("CartPole-v1", "random", episodes=12, seed=3, num_envs=5)
@@ -44,6 +45,7 @@ def test_the_scores_are_those_of_python(stepwell: CommandLine) -> None:
     assert (default["num_envs"], default["seed"]) == (8, 0)
 
 
+@pytest.mark.proof
 def test_seeds_play_an_episode_each_with_any_number_of_envs(stepwell: CommandLine) -> None:
     one = stepwell.json(f"{POLE} --policy pusher:push --seeds 7,20-22 --num-envs 1")
     assert [each["seed"] for each in one["episodes"]] == [7, 20, 21, 22]
@@ -72,6 +74,7 @@ def test_quiet_says_nothing(stepwell: CommandLine) -> None:
     assert (result.code, result.out, result.err) == (0, "", "")
 
 
+@pytest.mark.proof
 def test_an_atari_game_is_played_as_in_python_with_its_options(stepwell: CommandLine) -> None:
     short = "evaluate Pong --policy random --episodes 2 --workers 0 --max-frames 400"
     said = stepwell.json(short)
@@ -89,7 +92,7 @@ def test_an_evaluated_cartridge_has_the_rewards_of_its_map(stepwell: CommandLine
     write_demo(".")
     backend = next(iter(installed_backends()))
     said = stepwell.json(
-        f"evaluate game.nes --game game.toml --backend {backend} --actions game --workers 0 "
+        f"evaluate game.nes --game game --backend {backend} --actions game --workers 0 "
         f"--max-frames 80 --policy mine:zeros --episodes 2"
     )
     assert [one["steps"] for one in said["episodes"]] == [20, 20]
@@ -102,6 +105,7 @@ def test_an_evaluated_cartridge_has_the_rewards_of_its_map(stepwell: CommandLine
     assert "--steps" not in endless.err
 
 
+@pytest.mark.proof
 @pytest.mark.skipif(importlib.util.find_spec("av") is None, reason="needs PyAV")
 def test_a_video_is_written_and_changes_no_score(stepwell: CommandLine) -> None:
     command = f"{POLE} --policy pusher:push --seeds 3-5"

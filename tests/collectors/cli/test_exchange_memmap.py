@@ -1,17 +1,13 @@
-"""`stepwell import --from memmap-replay-buffer`: its folders become Stepwell's, value by value."""
+"""`stepwell import --from memmap-replay-buffer`: its folders become rows, value by value."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
 import os
-import pickle
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +19,11 @@ from hypothesis import strategies as st
 from stepwell.buffers import End, Episode, SequenceReplayBuffer, Spec
 from stepwell.buffers.bridges import import_episodes
 from stepwell.buffers.bridges.formats.importing import ImportReport
-from stepwell.buffers.dropin.memmap.conversion import convert
 from stepwell.buffers.dropin.memmap.original import OriginalFolder
-from stepwell.buffers.dropin.memmap.replay_buffer import ReplayBuffer
 from stepwell.buffers.dropin.transition_writer import TransitionWriter
-from stepwell.buffers.storage.disk.files import Files
-from stepwell.collectors.interrupt import InterruptGuard
 from support.command_line import CommandLine, has_parts
 from support.examples import examples
-from support.libraries.original_memmap import FIELDS, META, OriginalWriter, tagged
+from support.libraries.original_memmap import OriginalWriter, tagged
 
 FROM = "--from memmap-replay-buffer"
 NAMES = {"observation": "state", "action": "action", "reward": "reward"}
@@ -96,22 +88,6 @@ def import_rows(
         import_episodes("memmap-replay-buffer", "old", replay, options=options, progress=progress)
 
 
-def assert_buffer(folder: str, expected: Numbered) -> None:
-    """The drop-in buffer in a folder holds exactly these episodes, by age."""
-    with closing(ReplayBuffer.from_folder(folder, read_only=True)) as buffer:
-        assert buffer.num_episodes == len(buffer) == len(expected)
-        assert buffer.episode_lens[: len(expected)].tolist() == [steps for _, steps in expected]
-        metas = buffer.meta_data
-        for slot, (number, steps) in enumerate(expected):
-            fields, meta = tagged(number, steps)
-            for name, values in fields.items():
-                found = np.asarray(buffer.data[name][slot, :steps])
-                assert found.dtype == values.dtype
-                assert found.tobytes() == values.tobytes(), (slot, name)
-            for name, value in meta.items():
-                assert (np.asarray(metas[name][slot]) == value).all(), (slot, name)
-
-
 def expected_rows(expected: Numbered, flags: dict[str, str]) -> Iterator[dict[str, Any]]:
     """The rows of these episodes, built step by step."""
     for number, steps in expected:
@@ -153,73 +129,40 @@ def assert_rows(folder: str, expected: Numbered, flags: dict[str, str]) -> None:
             assert (one.fields[name] == values).all(), name
 
 
-def test_import_makes_a_buffer_with_every_value(stepwell: CommandLine) -> None:
+def test_what_import_wrote_is_a_sound_store_and_the_folder_is_unchanged(
+    stepwell: CommandLine,
+) -> None:
     before = tree("old")
-    result = stepwell(f"import old {FROM} --out new")
-    assert (result.code, result.err) == (0, "")
-    assert_buffer("new", [(0, 3), (1, 1), (2, 6)])
-    assert tree("old") == before
-    first, *_, where, use, look = result.out.splitlines()
-    assert first.startswith("3 episodes  10 steps  ")
-    assert " kB -> " in first
-    assert where == "in new"
-    assert 'ReplayBuffer.from_folder("new")' in use
-    assert look == "  look at its rows: stepwell info new/store-0"
-    assert not Path("new.part").exists()
-
-
-def test_the_new_buffer_is_made_as_the_old_one_was(stepwell: CommandLine) -> None:
-    write("ring", [(n, 1 + n % 6) for n in range(6)], circular=True)
-    for folder in ("old", "ring"):
-        stepwell(f"import {folder} {FROM} --out new-{folder} --quiet")
-        with closing(ReplayBuffer.from_folder(f"new-{folder}")) as buffer:
-            assert (buffer.max_episodes, buffer.max_timesteps) == (4, 6)
-            assert buffer.circular == (folder == "ring")
-            assert buffer.shapes == {"state": (2, 3), "action": (2,), "reward": (), "done": ()}
-            assert set(buffer.meta_shapes) == {"task", "goal", "episode_lens"}
-            buffer.store_episode(reward=[1.0, 2.0])  # the defaults of the rest are the old ones
-            slot = 3 if folder == "old" else 0
-            assert np.asarray(buffer.data["action"][slot, :2]).tolist() == [[7, 7], [7, 7]]
-            assert buffer.meta_data["goal"][slot].tolist() == [0.5, 0.5]
-
-
-def test_what_import_wrote_is_a_sound_store(stepwell: CommandLine) -> None:
-    stepwell(f"import old {FROM} --out new")
     stepwell(f"import old {FROM} --out rows {ROWS} --option terminated=done")
-    for folder in ("new/store-0", "rows"):
-        verified = stepwell.json(f"verify {folder}")
-        assert (verified["is_whole"], verified["episodes"]) == (True, 3)
-        assert stepwell(f"info {folder}").code == 0
+    assert tree("old") == before
+    verified = stepwell.json("verify rows")
+    assert (verified["is_whole"], verified["episodes"]) == (True, 3)
     text = stepwell("info rows").out
     assert "import of old" in text
     assert "source=memmap-replay-buffer" in text
     assert "stepwell " in text.split("made by")[1].splitlines()[0]
 
 
+@pytest.mark.proof
 @settings(max_examples=examples(25))
 @given(
     st.lists(st.integers(1, 6), max_size=9),
     st.booleans(),
     st.integers(0, 6),
     st.sampled_from([{}, {"done": "terminated"}, {"done": "truncated"}]),
-    st.integers(1, 3),
 )
-def test_whatever_the_folder_holds_is_converted_by_age_without_the_unfinished(
-    lengths: list[int], circular: bool, unfinished: int, flags: dict[str, str], batch: int
+def test_whatever_the_folder_holds_is_imported_by_age_without_the_unfinished(
+    lengths: list[int], circular: bool, unfinished: int, flags: dict[str, str]
 ) -> None:
     before = os.getcwd()
     with tempfile.TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
-        patch.setattr("stepwell.buffers.dropin.memmap.conversion._BATCH_EPISODES", batch)
         numbered = list(enumerate(lengths))
         write("old", numbered, circular, unfinished)
         kept = numbered[-4:] if circular else numbered
         if unfinished and len(kept) >= 4:
             kept = kept[1:]
-        original = OriginalFolder("old")
-        made = convert(original, "new")
-        assert (made.episodes, made.steps) == (len(kept), sum(steps for _, steps in kept))
-        assert_buffer("new", kept)
+        assert OriginalFolder("old").steps == sum(steps for _, steps in kept)
         options = {**NAMES, **{flag: name for name, flag in flags.items()}}
         if kept:
             import_rows(options)
@@ -345,84 +288,11 @@ def test_fields_of_other_types_and_shapes_become_rows_exactly(stepwell: CommandL
         "extra/pixels",
         "extra/safe",
     ]
-    assert stepwell(f"import odd {FROM} --out new --quiet").code == 0
-    with closing(ReplayBuffer.from_folder("new", read_only=True)) as buffer:
-        for name, values in steps.items():
-            assert np.asarray(buffer.data[name][0, :2]).tobytes() == values.tobytes(), name
-        assert np.isnan(buffer.meta_data["score"][0])
-
-
-@needs_torch
-def test_the_new_buffers_loader_gives_the_same_items(stepwell: CommandLine) -> None:
-    stepwell(f"import old {FROM} --out new --quiet")
-    with closing(ReplayBuffer.from_folder("new", read_only=True)) as buffer:
-        for item, (number, steps) in zip(buffer.dataset(), ((0, 3), (1, 1), (2, 6)), strict=True):
-            fields, meta = tagged(number, steps)
-            assert int(item["_lens"]) == steps
-            for name, values in {**fields, **meta}.items():
-                assert (item[name].numpy() == values).all(), name
-
-
-@needs_original
-@needs_torch
-@pytest.mark.parametrize("circular", [False, True])
-def test_both_classes_read_the_same_before_and_after(circular: bool, stepwell: CommandLine) -> None:
-    original: Any = importlib.import_module("memmap_replay_buffer")
-    theirs = original.ReplayBuffer(
-        "theirs",
-        max_episodes=5,
-        max_timesteps=9,
-        fields={"state": ("uint8", (3, 4)), "action": ("int", 2), "reward": "float"},
-        meta_fields={"task": ("int", (), 4), "goal": ("float", 2)},
-        circular=circular,
-    )
-    rng = np.random.default_rng(int(circular))
-    for number in range(8 if circular else 5):
-        steps = int(rng.integers(1, 10))
-        with theirs.one_episode(goal=rng.random(2, np.float32)) as later:
-            for _ in range(steps):
-                theirs.store(
-                    state=rng.integers(0, 256, (3, 4)).astype(np.uint8),
-                    action=rng.integers(-9, 9, 2).astype(np.int32),
-                    reward=float(rng.random()),
-                )
-            if number % 2:
-                later["task"] = number
-    items = list(iter(theirs.dataset()))
-    oldest = theirs.episode_index if circular else 0
-    del theirs
-    stepwell(f"import theirs {FROM} --out new --quiet")
-    with closing(ReplayBuffer.from_folder("new", read_only=True)) as ours:
-        for found, wanted in zip(
-            iter(ours.dataset()), items[oldest:] + items[:oldest], strict=True
-        ):
-            assert found.keys() == wanted.keys()
-            for name, value in wanted.items():
-                assert found[name].dtype == value.dtype, name
-                assert found[name].numpy().tobytes() == value.numpy().tobytes(), name
-
-
-@pytest.mark.parametrize("limit", ["_BATCH_BYTES", "_BATCH_EPISODES"])
-def test_few_episodes_are_in_memory_at_a_time(
-    limit: str, stepwell: CommandLine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(f"stepwell.buffers.dropin.memmap.conversion.{limit}", 1)
-    steps: list[int] = []
-    original = OriginalFolder("old")
-    convert(original, "new", progress=lambda report: steps.append(report.steps))
-    assert steps == [3, 4, 10]
-    import_rows(NAMES, progress=lambda report: steps.append(report.episodes))
-    assert steps[3:] == [1, 2, 3]
+    assert one.metadata == {"score": "nan"}
 
 
 def test_what_is_left_out_is_reported(stepwell: CommandLine) -> None:
     write("ring", [(n, 3) for n in range(5)], circular=True, unfinished=2)
-    result = stepwell(f"import ring {FROM} --out new")
-    assert (
-        "\n  note: left out: the episode that was being written in slot 1, 2 steps so far\n"
-        in result.out
-    )
-    assert_buffer("new", [(n, 3) for n in range(2, 5)])
     facts = stepwell.json(f"import ring {FROM} --out rows {ROWS}")
     left_out, cut = facts["notes"]
     assert left_out == "left out: the episode that was being written in slot 1, 2 steps so far"
@@ -430,51 +300,16 @@ def test_what_is_left_out_is_reported(stepwell: CommandLine) -> None:
 
 
 def test_json_reports_what_was_done(stepwell: CommandLine) -> None:
-    facts = stepwell.json(f"import old {FROM} --out new")
-    assert (facts["source"], facts["path"], facts["store"]) == ("old", "new", "new/store-0")
-    assert (facts["episodes"], facts["steps"], facts["left_out"]) == (3, 10, [])
-    assert (facts["source_episodes"], facts["source_steps"]) == (3, 10)
-    sizes = sum(path.stat().st_size for path in Path("old").iterdir())
-    assert facts["source_bytes"] == sizes
-    assert facts["disk_bytes"] > 0
+    facts = stepwell.json(f"import old {FROM} --out rows {ROWS}")
+    assert (facts["path"], facts["episodes"], facts["steps"]) == ("rows", 3, 10)
 
 
-def test_quiet_says_nothing(stepwell: CommandLine) -> None:
-    for command in (f"import old {FROM} --out new", f"import old {FROM} --out rows {ROWS}"):
-        result = stepwell(f"{command} --quiet")
-        assert (result.code, result.out, result.err) == (0, "", "")
-
-
-def test_a_folder_without_episodes_becomes_one_without(stepwell: CommandLine) -> None:
+def test_a_folder_without_episodes_is_refused(stepwell: CommandLine) -> None:
     write("none", [])
-    result = stepwell(f"import none {FROM} --out new")
-    assert (result.code, result.err) == (0, "")
-    assert result.out.startswith("0 episodes  0 steps  ")
-    assert "stepwell info" not in result.out
-    assert_buffer("new", [])
     result = stepwell(f"import none {FROM} --out rows {ROWS}")
     assert result.code == 2
     assert has_parts(result.err, "none: |one episode, got none"), result.err
     assert not Path("rows").exists()
-
-
-def test_an_empty_folder_may_be_the_target(stepwell: CommandLine) -> None:
-    for command in (f"import old {FROM} --out new", f"import old {FROM} --out rows {ROWS}"):
-        Path(command.split("--out ")[1].split()[0]).mkdir()
-        assert stepwell(f"{command} --quiet").code == 0
-    assert_buffer("new", [(0, 3), (1, 1), (2, 6)])
-    assert len(episodes_of("rows")) == 3
-
-
-def test_folders_above_the_target_are_made(stepwell: CommandLine) -> None:
-    assert stepwell(f"import old {FROM} --out runs/a/new --quiet").code == 0
-    assert_buffer("runs/a/new", [(0, 3), (1, 1), (2, 6)])
-
-
-def test_the_target_can_be_moved(stepwell: CommandLine) -> None:
-    stepwell(f"import old {FROM} --out new --quiet")
-    os.rename("new", "moved")
-    assert_buffer("moved", [(0, 3), (1, 1), (2, 6)])
 
 
 def trap() -> None:
@@ -504,16 +339,9 @@ BAD_COMMANDS = [
     (f"import full {FROM} --out new", "full: |metadata.pkl, got one without"),
     (f"import trap {FROM} --out new", "trap/metadata.pkl: |GLOBAL ('os mkdir')"),
     (f"import lying {FROM} --out new", "lying/num_episodes.state.npy |0 to 4, got 99"),
-    (f"import old {FROM} --out full", "full is not empty"),
-    (f"import old {FROM} --out old", " old: |outside of old"),
-    (f"import old {FROM} --out old/new", " old/new: |outside of old"),
-    (f"import old {FROM} --out full/../old/a/b", " full/../old/a/b: |outside of old"),
-    (f"import old {FROM} --out .", " .: |outside of old"),
-    (f"import old {FROM} --out full/..", " full/..: |outside of old"),
-    (f"import old {FROM} --out file", "file is a file"),
-    (f"import old {FROM} --out link", "link is a file or a link"),
-    (f"import old {FROM} --out file/new", "File exists (file)"),
-    (f"import old {FROM} --out half", "half.part |got a folder with notes.txt"),
+    (f"import old {FROM} --out old {ROWS}", " old: |outside of old"),
+    (f"import old {FROM} --out full/../old/a/b {ROWS}", " full/../old/a/b: |outside of old"),
+    (f"import old {FROM} --out . {ROWS}", "is not empty, expected a new or empty folder"),
     (f"import old {FROM}", "--out |--dry-run, got neither"),
     (f"import old {FROM} --dry-run", "observation: |got none|state, action, reward, done"),
     (f"import old {FROM} --out new --codec reward=raw", "observation: |got none for observation"),
@@ -552,9 +380,6 @@ def test_a_bad_command_gets_one_sentence_and_writes_nothing(
 ) -> None:
     for make in (trap, lying, odd_flag):
         make()
-    Path("half.part").mkdir()
-    Path("half.part/notes.txt").write_text("precious")
-    Path("link").symlink_to("nothing")
     before = tree()
     result = stepwell(command)
     assert (result.code, result.out) == (2, "")
@@ -563,118 +388,11 @@ def test_a_bad_command_gets_one_sentence_and_writes_nothing(
     assert tree() == before
 
 
-@pytest.mark.parametrize("options", ["", ROWS])
-@pytest.mark.parametrize("when", [1, 2])
-@pytest.mark.parametrize("was_there", [False, True])
-def test_ctrl_c_leaves_nothing(
-    options: str, when: int, was_there: bool, stepwell: CommandLine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if was_there:
-        Path("new").mkdir()
-    before = tree()
-    calls: list[InterruptGuard] = []
-
-    def check(self: InterruptGuard) -> None:
-        calls.append(self)
-        if len(calls) == when:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr("stepwell.buffers.dropin.memmap.conversion._BATCH_EPISODES", 1)
-    monkeypatch.setattr(InterruptGuard, "check", check)
-    result = stepwell(f"import old {FROM} --out new {options}")
-    assert (result.code, result.out) == (130, "")
-    assert result.err == "stepwell: interrupted; nothing kept\n"
-    assert tree() == before
-
-
-@pytest.mark.parametrize(
-    ("options", "call"),
-    [("", "fdatasync"), ("", "allocate"), (ROWS, "fsync"), (ROWS, "allocate")],
-)
-def test_an_error_of_the_disk_leaves_nothing(
-    options: str, call: str, stepwell: CommandLine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = tree()
-
-    def full(self: Files, *arguments: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Files, call, full)
-    result = stepwell(f"import old {FROM} --out new {options}")
-    assert result.code == 2
-    assert "No space left on device" in result.err or call == "allocate"
-    assert has_parts(result.err, "stepwell: new |not made|(|)|nothing"), result.err
-    assert tree() == before
-
-
-KILLED = """
-import os, sys
-from stepwell.collectors.cli.app import main
-os.rename = lambda *names: os._exit(9)
-main(sys.argv[1:])
-"""
-
-
-@pytest.mark.parametrize("options", ["", ROWS])
-def test_a_conversion_that_is_killed_at_its_end_leaves_nothing_that_looks_finished(
-    options: str, stepwell: CommandLine
-) -> None:
-    command = [sys.executable, "-c", KILLED, *f"import old {FROM} --out new {options}".split()]
-    assert subprocess.run(command, check=False).returncode == 9
-    assert not Path("new").exists()
-    assert Path("new.part").is_dir()
-    assert stepwell(f"import old {FROM} --out new {options} --quiet").code == 0
-    assert os.path.isdir("new")
-    assert not Path("new.part").exists()
-
-
-def test_the_folder_gets_its_name_after_all_is_on_the_medium(
-    stepwell: CommandLine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls: list[str] = []
-    real_sync, real_rename = Files.fsync_folder, os.rename
-
-    def sync(self: Files, path: Path) -> None:
-        calls.append(f"sync {os.path.relpath(path)}")
-        real_sync(self, path)
-
-    def rename(old: Any, new: Any) -> None:
-        calls.append(f"rename {os.path.relpath(new)}")
-        real_rename(old, new)
-
-    monkeypatch.setattr(Files, "fsync_folder", sync)
-    monkeypatch.setattr(os, "rename", rename)
-    stepwell(f"import old {FROM} --out new --quiet")
-    assert calls[-4:-2] == ["sync new.part/.new", "sync new.part/.new/store-0"]
-    assert calls[-2:] == ["rename new", "sync ."]
-
-
-def test_an_episode_that_the_buffer_would_not_take_is_reported(stepwell: CommandLine) -> None:
-    fields = {**FIELDS, "empty": ("float", (0,))}
-    config = {
-        "max_episodes": 4,
-        "max_timesteps": 6,
-        "fields": fields,
-        "meta_fields": META,
-        "circular": False,
-    }
-    Path("old/metadata.pkl").write_bytes(pickle.dumps(config))
-    np.save("old/empty.data.npy", np.zeros((4, 6, 0), np.float32))
-    before = tree()
-    result = stepwell(f"import old {FROM} --out new")
-    assert result.code == 2
-    assert result.err.count("\n") == 1
-    assert tree() == before
-
-
 def test_help_teaches_by_examples(stepwell: CommandLine) -> None:
     result = stepwell("import --help")
     assert (result.code, result.err) == (0, "")
-    for line in (
-        f"stepwell import old {FROM} --out new",
-        "--option observation=obs --option action=act --option reward=rew",
-    ):
-        assert line in result.out
+    assert f"stepwell import old {FROM} --out rows" in result.out
+    assert "--option observation=obs --option action=act --option reward=rew" in result.out
     listed = stepwell("formats memmap-replay-buffer")
     assert (listed.code, listed.err) == (0, "")
     assert "stepwell export" not in listed.out

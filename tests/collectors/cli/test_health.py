@@ -30,6 +30,21 @@ def damage(file: Path, places: tuple[int, ...] = (600,)) -> None:
     file.write_bytes(data)
 
 
+def test_the_file_of_an_earlier_version_is_ignored(stepwell: CommandLine) -> None:
+    file = make_store(stepwell).with_name("ledger.bin")
+    file.write_bytes(b"\x93SWLED\r\n, and what nobody reads")
+    for command in ("verify a", "verify --replay a --episodes 1 --lanes 1", "info a", "repair a"):
+        said = stepwell(command)
+        assert (said.code, said.err) == (0, "")
+        said_so = "ledger.bin is ignored" in " ".join(said.out.split())
+        assert said_so == (command != "repair a")
+    with sw.SequenceReplayBuffer("a") as replay:
+        assert replay.steps == 400
+    assert file.exists()
+    assert "ledger.bin" in json.loads(stepwell("info a --json").out)["ignored"]
+    assert "ledger.bin" in json.loads(stepwell("verify a --json").out)["ignored"]
+
+
 def test_a_sound_store_is_reported_in_one_line(stepwell: CommandLine) -> None:
     make_store(stepwell)
     said = stepwell("verify a")

@@ -15,10 +15,11 @@ import stepwell as sw
 from stepwell.buffers import Chunk, End
 from stepwell.buffers.curation.stored_episode import stored_episodes
 from stepwell.buffers.view.summary import describe_recipe, describe_size, seeds_of, summary_of
-from stepwell.collectors.cli.info import histogram
+from stepwell.collectors.cli.info import bars
 from stepwell.collectors.report import format_bytes
 from support.command_line import CommandLine, has_parts
 from support.forged.stores import forge_manifest
+from support.served import Played, write_store
 
 
 def test_info_shows_what_reading_every_episode_shows(stepwell: CommandLine) -> None:
@@ -221,13 +222,13 @@ def test_info_reads_a_folder_that_cannot_be_written(stepwell: CommandLine) -> No
     "numbers", [[3.0, 4.0, 9.0], [-21.0] * 9 + [-18.0], [0.5, 0.75, 1e6], [1.0, 2.0]]
 )
 def test_every_number_is_in_one_range_of_the_histogram(numbers: list[float]) -> None:
-    lines = histogram("return", np.array(numbers), 60)[1:]
+    lines = bars("return", np.array(numbers), 60)[1:]
     assert sum(int(line.split()[-1]) for line in lines) == len(numbers)
     assert all(len(line) <= 60 for line in lines)
 
 
 def test_equal_numbers_need_no_histogram() -> None:
-    assert histogram("return", np.full(5, 2.0), 60) == []
+    assert bars("return", np.full(5, 2.0), 60) == []
 
 
 def test_a_recipe_is_described_without_internal_details() -> None:
@@ -266,3 +267,22 @@ def test_rows_of_no_env_have_a_source(stepwell: CommandLine) -> None:
     with sw.SequenceReplayBuffer("own") as replay:
         replay.bind(replay.spec, {"recipe": {"id": "Arm-v0"}})
     assert has_parts(stepwell("info own").out, "env |Arm-v0")
+
+
+@pytest.mark.parametrize("odd", [[np.nan], [np.inf, -np.inf], [np.nan, np.inf]])
+@pytest.mark.parametrize("finite", [[], [1.0], [1.0, 2.5, 9.0]])
+def test_a_histogram_counts_what_is_not_finite_apart(odd: list[float], finite: list[float]) -> None:
+    numbers = np.array(odd + finite)
+    if len(numbers) > 1:
+        head, *lines = bars("return", numbers, 60)
+        assert str(len(odd)) in head
+        assert sum(int(line.split()[-1]) for line in lines) == len(finite)
+
+
+def test_a_store_whose_returns_are_not_finite_is_shown(
+    stepwell: CommandLine, tmp_path: Path
+) -> None:
+    write_store(
+        tmp_path / "odd", [Played([1.0, reward]) for reward in (np.nan, np.inf, 1e308, 2.0)]
+    )
+    assert stepwell(f"info {tmp_path / 'odd'}").code == 0

@@ -21,16 +21,18 @@ class Interrupts:
     def find_spec(name, path=None, target=None):
         if name == {module!r}:
             sys.meta_path.remove(Interrupts)
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.{number})
 
 sys.meta_path.insert(0, Interrupts)
 """
 
 
-def started(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def started(
+    module: str, *arguments: str, number: str = "SIGINT"
+) -> subprocess.CompletedProcess[str]:
     """The installed command, interrupted where a module is about to be loaded."""
     Path("hooks").mkdir()
-    Path("hooks/sitecustomize.py").write_text(INTERRUPTS.format(module=module))
+    Path("hooks/sitecustomize.py").write_text(INTERRUPTS.format(module=module, number=number))
     project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))
     home, name = project["project"]["scripts"]["stepwell"].split(":")
     code = f"import sys; from {home} import {name}; sys.exit({name}())"
@@ -44,6 +46,7 @@ def started(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     "module",
     [
@@ -53,7 +56,7 @@ def started(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         "gymnasium",
         "typer",
         "rich.console",
-        "stepwell.collectors.cli.health",
+        "stepwell.collectors.cli.options",
     ],
 )
 def test_ctrl_c_while_modules_are_loaded_is_one_sentence(module: str) -> None:
@@ -61,6 +64,13 @@ def test_ctrl_c_while_modules_are_loaded_is_one_sentence(module: str) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (130, "", SENTENCE)
 
 
+@pytest.mark.parametrize(("number", "code"), [("SIGTERM", 143), ("SIGHUP", 129)])
+def test_so_is_the_end_of_a_job_or_a_terminal(number: str, code: int) -> None:
+    done = started("numpy", "envs", number=number)
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", SENTENCE)
+
+
+@pytest.mark.proof
 def test_ctrl_c_while_arguments_are_read_is_one_sentence() -> None:
     code = (
         "import os, signal, sys\n"
@@ -78,6 +88,7 @@ def test_ctrl_c_while_arguments_are_read_is_one_sentence() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (130, "", SENTENCE)
 
 
+@pytest.mark.proof
 def test_the_command_runs_where_ctrl_c_is_ignored() -> None:
     code = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN);"
     code += "from stepwell.collectors.cli import main; main()"

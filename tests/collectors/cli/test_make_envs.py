@@ -47,7 +47,7 @@ BAD_COMMANDS = [
     (f"{PLAY} --ram --pool none --crop overscan", "--ram: |--pool and |--crop"),
     (f"{PLAY} --crop 8,8", "--crop: |overscan|8,8,0,0|got '8,8'"),
     (f"{PLAY} --crop 8,8,-1,0", "--crop: |overscan|8,8,0,0|got '8,8,-1,0'"),
-    (f"{PLAY} --crop status", "crop: |'overscan'|got 'status'|[crop]"),
+    (f"{PLAY} --crop status", "crop: |'overscan'|got 'status'|RAM map"),
     (f"{PLAY} --crop 200,100,0,0", "crop: |240|256|got (200, 100, 0, 0)"),
     (f"{PLAY} --actions wiggle", "actions: |'right_only'|got 'wiggle'"),
     (f"{PLAY} --actions LEFT+RIGHT", "actions: |got 'RIGHT+LEFT'|allow_opposites=True"),
@@ -55,11 +55,11 @@ BAD_COMMANDS = [
     (f"{PLAY} --boot START", "boot: |'START 3'|got 'START'"),
     (f"{PLAY} --start none.state", "snapshot: |got 'none.state'"),
     (f"{PLAY} --start-rule often", "'--start-rule'|'often'|'cycle'"),
-    (f"{PLAY} --stuck-frames 60", "stuck_frames: |got none|[stuck]"),
+    (f"{PLAY} --stuck-frames 60", "stuck_frames: |got none|stuck"),
     (f"{PLAY} --stuck-frames 0", "--stuck-frames: |>= 1|got '0'"),
     (f"{PLAY} --reward-clip 0", "reward_clip: |above 0|got 0"),
-    (f"{PLAY} --life-loss end", "life_loss='end': |[life]|got none"),
-    (f"{PLAY} --game none.toml", "map: |got 'none.toml'"),
+    (f"{PLAY} --life-loss end", "life_loss='end': |lives|got none"),
+    (f"{PLAY} --game none", "game: |got 'none'"),
     (f"{PLAY} --info score", "--info score: |got episode_frame_number, noops|score=-1"),
     ("collect nothere.nes --episodes 9 --out new", "nothere.nes: |.nes file"),
     (
@@ -70,7 +70,7 @@ BAD_COMMANDS = [
         "collect Pong --backend stable-retro --steps 8 --out new",
         "--backend: |Atari|got 'stable-retro'|native and python",
     ),
-    ("collect Pong --game game.toml --steps 8 --out new", "--game |NES|Pong"),
+    ("collect Pong --game game --steps 8 --out new", "--game |NES|Pong"),
     (
         "collect CartPole-v1 --ram --boot A --steps 8 --out new",
         "--boot, --ram |NES|CartPole-v1|module:callable",
@@ -89,7 +89,9 @@ BAD_COMMANDS = [
 @pytest.fixture
 def stepwell(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
     write_demo(".")
-    Path("endless.toml").write_text('[vars]\nx = { address = 0x17, type = "|u1" }\n')
+    Path("endless").mkdir()
+    Path("endless/data.json").write_text('{"info": {"x": {"address": 23, "type": "|u1"}}}')
+    Path("endless/scenario.json").write_text("{}")
     Path("text.NES").write_text("hello")
     Path("cut").write_bytes(b"NES\x1a")
     return CommandLine(monkeypatch, capsys)
@@ -134,7 +136,7 @@ def test_options_not_given_are_left_to_make_nes(asked: dict[str, Any]) -> None:
     [
         (["--backend", "stable-retro"], {"backend": "stable-retro"}),
         (["--workers", "0"], {"num_workers": 0}),
-        (["--game", "game.toml"], {"game": "game.toml"}),
+        (["--game", "game"], {"game": "game"}),
         (["--actions", "complex"], {"actions": "complex"}),
         (["--actions", "NOOP,RIGHT,RIGHT+A"], {"actions": ["NOOP", "RIGHT", "RIGHT+A"]}),
         (["--actions", "A+B"], {"actions": ["A+B"]}),
@@ -172,15 +174,15 @@ def test_an_option_is_the_setting_of_make_nes_with_its_meaning(
     assert asked == {**usual, **meant}
 
 
-@pytest.mark.parametrize("said", ["", "--game endless.toml"])
+@pytest.mark.parametrize("said", ["", "--game endless"])
 def test_episodes_that_cannot_end_are_not_waited_for(
     stepwell: CommandLine, asked: dict[str, Any], said: str
 ) -> None:
     result = stepwell(f"collect game.nes --episodes 9 --out new {said}")
     assert (result.code, asked) == (2, {})
     assert result.err == (
-        "stepwell: --episodes: expected episodes of game.nes that end, got no map with "
-        "[terminated], no --max-frames and no --stuck-frames; give one of them, or count with "
+        "stepwell: --episodes: expected episodes of game.nes that end, got no map "
+        "that ends them, no --max-frames and no --stuck-frames; give one of them, or count with "
         "--steps\n"
     )
     assert not Path("new").exists()
@@ -192,7 +194,7 @@ def test_episodes_that_cannot_end_are_not_waited_for(
 def test_episodes_are_counted_where_something_ends_them(
     stepwell: CommandLine, asked: dict[str, Any], said: list[str]
 ) -> None:
-    game = "endless.toml" if said else "game.toml"
+    game = "endless" if said else "game"
     command = f"collect game.nes --game {game} --episodes 2 --out a {' '.join(said)}"
     assert stepwell(command).code == 0
     assert asked["game"] == game

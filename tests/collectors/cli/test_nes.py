@@ -15,7 +15,7 @@ from stepwell.wrappers.nes import installed_backends
 from stepwell.wrappers.nes.emulators import NesBackend
 from support.command_line import CommandLine, has_parts
 
-PLAY = "collect game.nes --game game.toml --actions game --num-envs 2"
+PLAY = "collect game.nes --game game --actions game --num-envs 2"
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def test_info_says_game_file_hash_and_emulator_and_no_more_of_the_map(
 ) -> None:
     stepwell.json(f"{PLAY} --backend {fastest} --workers 0 --steps 8 --out a")
     text = " ".join(stepwell("info a").out.split())
-    assert "env Stepwell Test (game.nes, sha256 ecd0b80eb430), " in text
+    assert "env game (game.nes, sha256 ecd0b80eb430), " in text
     assert f"backend={fastest}, actions=NOOP RIGHT RIGHT+A LEFT" in text
     assert "boot='NOOP 20, START 3, NOOP 5'" in text
     assert f"{fastest} {version_of(fastest)}" in text
@@ -151,13 +151,13 @@ def test_lost_lives_end_episodes_when_asked_to(stepwell: CommandLine, fastest: N
 
 def test_episodes_begin_at_a_saved_snapshot(stepwell: CommandLine) -> None:
     backend = first_of("stable-retro", "cynes")  # the states of nes-py cannot be saved
-    env = sw.NesEnv("game.nes", backend=backend, game="game.toml", actions=["NOOP", "SELECT"])
+    env = sw.NesEnv("game.nes", backend=backend, game="game", actions=["NOOP", "SELECT"])
     env.reset()
     for action in (1, 0, 0):
         _, _, _, _, report = env.step(action)
     env.snapshot().save("later.state")
     env.close()
-    command = f"collect game.nes --game game.toml --backend {backend} --workers 0 --steps 8"
+    command = f"collect game.nes --game game --backend {backend} --workers 0 --steps 8"
     stepwell.json(f"{command} --start later.state --info lives --out a")
     with sw.SequenceReplayBuffer.open("a", read_only=True) as replay:
         lives = next(replay.iter_episodes()).fields["info/lives"]
@@ -188,6 +188,7 @@ def test_an_emulator_that_is_not_installed_names_the_package_to_install(
     assert not Path("a").exists()
 
 
+@pytest.mark.proof
 def test_the_command_starts_without_looking_at_emulators() -> None:
     code = (
         "import sys; from stepwell.collectors.cli import app; app.main(['--version']); "

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from stepwell.buffers.curation.selection import EpisodeSelection
 from stepwell.collectors.cli.options import (
+    GivenSelection,
     format_ids,
     number_of_bytes,
     parse_ids,
     parse_metadata,
-    parse_selection,
     whole_number,
 )
 
@@ -98,7 +98,7 @@ def test_formatted_ids_fit_into_the_given_length(ids: set[int], length: int) -> 
 
 
 def test_all_conditions_are_read() -> None:
-    found = parse_selection(
+    found = GivenSelection(
         where=["task=door", "level=3"],
         episodes="3,10-20",
         min_return="-1.5",
@@ -106,7 +106,7 @@ def test_all_conditions_are_read() -> None:
         min_steps="5",
         max_steps="1k",
         ended=True,
-    )
+    ).parsed()
     assert found == EpisodeSelection(
         where={"task": "door", "level": 3},
         ids=(range(3, 4), range(10, 21)),
@@ -116,13 +116,13 @@ def test_all_conditions_are_read() -> None:
         max_steps=1000,
         has_ended=True,
     )
-    assert parse_selection(cut=True) == EpisodeSelection(has_ended=False)
+    assert GivenSelection(cut=True).parsed() == EpisodeSelection(has_ended=False)
 
 
 def test_a_condition_of_zero_is_a_condition() -> None:
-    assert parse_selection(min_return="0").min_return == 0
-    assert parse_selection(max_steps="0").max_steps == 0
+    assert GivenSelection(min_return="0").parsed().min_return == 0
+    assert GivenSelection(max_steps="0").parsed().max_steps == 0
 
 
 def test_no_condition_is_an_empty_selection() -> None:
-    assert parse_selection().is_empty
+    assert GivenSelection().parsed().is_empty

@@ -27,6 +27,7 @@ def report(steps: int = 50_000, episodes: int = 61, skip: int = 4) -> CollectRep
         lengths=(800,) * episodes,
         cut=0,
         restarts=0,
+        outside=0,
         seconds=10.0,
         env_seconds=9.0,
         policy_seconds=0.5,
@@ -74,11 +75,13 @@ def test_a_narrow_terminal_keeps_how_far_and_drops_whole_parts(width: int) -> No
     assert width < 70 or "left" in text
 
 
+@pytest.mark.proof
 @given(parts, st.integers(1, 120))
 def test_a_fitted_line_is_never_longer_than_the_terminal(some: list[Part], width: int) -> None:
     assert fitted(some, width).cell_len <= width
 
 
+@pytest.mark.proof
 @given(parts, st.integers(30, 120))
 def test_packed_lines_hold_every_part_and_break_between_parts(some: list[Part], width: int) -> None:
     lines = [one.plain for one in packed(some, width)]

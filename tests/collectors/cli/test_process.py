@@ -35,12 +35,14 @@ def test_bad_input_goes_to_stderr_with_exit_code_2() -> None:
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.proof
 def test_debug_shows_the_traceback_of_bad_input() -> None:
     done = run("collect", "Pnog", "--steps", "9", "--out", "a", "--debug")
     assert done.returncode == 1
     assert "Traceback (most recent call last)" in done.stderr
 
 
+@pytest.mark.proof
 def test_a_bug_in_stepwell_shows_its_traceback() -> None:
     # What an EpisodeCounter that lost its list would do.
     code = (
@@ -63,7 +65,9 @@ def test_a_bug_in_stepwell_shows_its_traceback() -> None:
     assert "TypeError: 'NoneType' object is not iterable" in done.stderr
 
 
-def test_ctrl_c_keeps_what_there_is_says_so_and_exits_with_130() -> None:
+@pytest.mark.proof
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_keeps_what_there_is_says_so_and_exits_with_its_code(number: int) -> None:
     process = subprocess.Popen(
         [*STEPWELL, *FOREVER],
         stdout=subprocess.PIPE,
@@ -74,11 +78,15 @@ def test_ctrl_c_keeps_what_there_is_says_so_and_exits_with_130() -> None:
     deadline = time.monotonic() + 60
     while not list(Path("a").glob("segment*")) and time.monotonic() < deadline:
         time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGINT)  # to the workers too, as a terminal does
-    out, err = process.communicate(timeout=60)
-    assert (process.returncode, out) == (130, "")
+    os.killpg(process.pid, number)  # to the workers too, as a terminal does
+    try:
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert (process.returncode, out) == (128 + number, "")
+    by = "" if number == signal.SIGINT else f" by {signal.Signals(number).name}"
     kept = re.fullmatch(
-        r"stepwell: interrupted; kept: ([\d,]+) steps, [\d,]+ ended episodes, in a; "
+        rf"stepwell: interrupted{by}; kept: ([\d,]+) steps, [\d,]+ ended episodes, in a; "
         r"--resume goes on\n",
         err,
     )
@@ -87,6 +95,7 @@ def test_ctrl_c_keeps_what_there_is_says_so_and_exits_with_130() -> None:
         assert replay.steps == int(kept[1].replace(",", ""))
 
 
+@pytest.mark.proof
 def test_a_reader_that_stops_reading_is_no_error() -> None:
     with subprocess.Popen(
         [*STEPWELL, "envs", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -97,6 +106,7 @@ def test_a_reader_that_stops_reading_is_no_error() -> None:
         assert "Traceback" not in process.stderr.read()
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("columns", [50, 80])
 def test_in_a_terminal_no_line_is_wider_than_it(columns: int) -> None:
     shown = in_terminal(
@@ -108,6 +118,7 @@ def test_in_a_terminal_no_line_is_wider_than_it(columns: int) -> None:
     assert max(map(len, frames)) <= columns
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("option", ["--json", "--quiet"])
 def test_for_scripts_there_is_no_progress_in_a_terminal_either(option: str) -> None:
     shown = in_terminal(

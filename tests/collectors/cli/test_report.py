@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -25,20 +26,20 @@ def test_a_report_is_written(stores: CommandLine) -> None:
         assert part in shown
     page = Path("a.html").read_text()
     assert "<h1>a</h1>" in page
-    assert page.count("<article") <= 7
+    assert 1 <= page.count('"starts_late":') <= 7
 
 
 def test_its_options(stores: CommandLine) -> None:
     made = stores(
-        "report a b -o a.html --title Both --episodes best:2,3 --max-size 300kB --digest --json"
+        "report a b -o a.html --title Both --episodes best:2,3 --max-size 400kB --digest --json"
     )
     facts = json.loads(made.out)
     assert facts["stores"] == 2
     assert 4 <= facts["playable"] <= 6
-    assert facts["nbytes"] == Path("a.html").stat().st_size <= 300_000
+    assert facts["nbytes"] == Path("a.html").stat().st_size <= 400_000
     page = Path("a.html").read_text()
     assert "<h1>Both</h1>" in page
-    assert page.count("<dt>digest</dt>") == 2
+    assert re.search("digest(</?t[hd][^>]*>)+[0-9a-f]{16}(</?t[hd][^>]*>)+[0-9a-f]{16}<", page)
 
 
 def test_it_is_quiet_and_replaces_a_file_only_if_told(stores: CommandLine) -> None:
@@ -53,15 +54,17 @@ def test_it_is_quiet_and_replaces_a_file_only_if_told(stores: CommandLine) -> No
     assert "<h1>b</h1>" in Path("a.html").read_text()
 
 
+@pytest.mark.proof
 def test_what_is_left_out_is_said(stores: CommandLine) -> None:
     stores("collect ALE/Pong-v5 --num-envs 1 --workers 0 --steps 200 --out pong --seed 0")
     whole = json.loads(stores("report pong -o a.html --json").out)
     assert whole["notes"] == []
-    small = stores("report pong -o b.html --max-size 56kB")
+    small = stores("report pong -o b.html --max-size 150kB")
     assert "episode 0: " in small.out
     assert "keep the file small" in small.out
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("command", "parts"),
     [

@@ -95,6 +95,7 @@ def test_info_is_a_list_or_a_table(info: str, stepwell: CommandLine) -> None:
         assert "info/prob" in replay.spec.names
 
 
+@pytest.mark.proof
 def test_flags_are_true_or_false(stepwell: CommandLine) -> None:
     games = 'env = "Pong"\nsteps = 8\nnum_envs = 1\nframe_stack = 1\n'
     for name, flag, shape in (("a", "true", (84, 84, 3)), ("b", "false", (84, 84))):
@@ -198,7 +199,8 @@ def test_a_printed_file_plays_the_same_run(stepwell: CommandLine) -> None:
     assert (wrong.code, wrong.out) == (2, "")
 
 
-COLLECT: Any = get_command(app).commands["collect"]  # type: ignore[attr-defined]
+GROUP: Any = get_command(app)
+COLLECT: Any = GROUP.resolve_command(None, ["collect"])[1]
 
 
 def printed(arguments: list[str]) -> str:

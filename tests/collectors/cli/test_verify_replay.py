@@ -42,6 +42,7 @@ def lie_in(*episodes: int) -> Any:
     return lambda c: with_lie(c, "reward", 2, rng) if c.episode in episodes else c
 
 
+@pytest.mark.proof
 def test_a_proved_store_is_told_in_two_lines(stepwell: CommandLine, store: Path) -> None:
     said = stepwell("verify --replay a --lanes 1")
     assert said.code == 0
@@ -55,6 +56,7 @@ def test_without_replay_nothing_is_played(stepwell: CommandLine, store: Path) ->
     assert stepwell("verify a").out.count("\n") == 1
 
 
+@pytest.mark.proof
 def test_each_difference_is_told_with_its_place(stepwell: CommandLine, store: Path) -> None:
     rewrite(store, lie_in(3, 5), "b")
     said = stepwell("verify --replay b --lanes 1")
@@ -69,6 +71,7 @@ def test_each_difference_is_told_with_its_place(stepwell: CommandLine, store: Pa
     assert "episode 5" in stepwell("verify --replay b --quiet --episodes 4-6").out
 
 
+@pytest.mark.proof
 def test_many_differences_are_counted(stepwell: CommandLine) -> None:
     stepwell("collect Blackjack-v1 --workers 0 --steps 100 --out a --seed 7 --quiet")
 
@@ -82,6 +85,7 @@ def test_many_differences_are_counted(stepwell: CommandLine) -> None:
     assert has_parts(said.out, "- and | more that differ")
 
 
+@pytest.mark.proof
 def test_versions_are_told_where_something_differs(stepwell: CommandLine, store: Path) -> None:
     def older(facts: Any) -> Any:
         return {**facts, "versions": {**facts["versions"], "numpy": "0.1"}}
@@ -92,6 +96,7 @@ def test_versions_are_told_where_something_differs(stepwell: CommandLine, store:
     assert "numpy" not in stepwell("verify --replay c").out
 
 
+@pytest.mark.proof
 def test_unreachable_episodes_are_told_with_the_reason(stepwell: CommandLine, store: Path) -> None:
     def change(chunk: Chunk) -> Chunk:
         facts = {k: v for k, v in chunk.metadata.items() if k != "seed"}
@@ -100,11 +105,17 @@ def test_unreachable_episodes_are_told_with_the_reason(stepwell: CommandLine, st
     rewrite(store, change, "b")
     said = stepwell("verify --replay b --lanes 1")
     assert said.code == 3
-    assert has_parts(said.out, "- 1 episode unreachable (0): no seeded reset leads to it")
+    assert has_parts(said.out, "- 1 episode unreachable (0): no stored seeded reset leads to it")
+    with SequenceReplayBuffer.open("b", read_only=True) as replay:
+        rows = next(replay.iter_episodes()).rows
+    assert f"1 unreachable ({rows} rows)" in said.out
+    found = json.loads(stepwell("verify --replay b --lanes 1 --json").out)["replay"]
+    assert found["unreachable_rows"] == rows
     rewrite(store, lambda c: change(lie_in(5)(c)), "c")
     assert stepwell("verify --replay c").code == 1  # a difference counts for more
 
 
+@pytest.mark.proof
 def test_the_report_as_json(stepwell: CommandLine, store: Path) -> None:
     rewrite(store, lie_in(3), "b")
     said = stepwell("verify --replay a b --json --lanes 1")
@@ -170,6 +181,7 @@ def test_an_env_is_named_where_the_store_does_not_say_how(stepwell: CommandLine)
     assert stepwell("verify --replay a --env mine:counter").code == 1
 
 
+@pytest.mark.proof
 def test_another_backend_of_atari(stepwell: CommandLine) -> None:
     pytest.importorskip("cv2")
     options = "--backend native --num-envs 2 --steps 80 --max-frames 100 --size 20"

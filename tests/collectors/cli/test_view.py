@@ -125,14 +125,17 @@ def test_it_serves_until_ctrl_c(started: Any, store: Path, tmp_path: Path) -> No
     assert not (tmp_path / "exports").exists()
 
 
+@pytest.mark.proof
 def test_a_signal_of_the_system_ends_it(started: Any, store: Path) -> None:
     viewer: Process = started(store, "--no-browser")
     viewer.log_in()
     with viewer.asked("/events") as events:
         assert events.readline()
-        assert viewer.end(signal.SIGTERM) == -signal.SIGTERM
+        assert viewer.end(signal.SIGTERM) == 128 + signal.SIGTERM
+    assert viewer.said.splitlines()[1:] == ["stepwell: interrupted by SIGTERM"]
 
 
+@pytest.mark.proof
 def test_the_token_is_printed_once_and_logged_never(started: Any, store: Path) -> None:
     viewer: Process = started(store)
     viewer.log_in()
@@ -145,6 +148,7 @@ def test_the_token_is_printed_once_and_logged_never(started: Any, store: Path) -
     assert viewer.said.count(viewer.token) == 1
 
 
+@pytest.mark.proof
 def test_connections_that_say_nothing_are_closed(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,6 +196,7 @@ def test_connections_that_say_nothing_are_closed(
     assert not asyncio.run(closed([request, *[b""] * 10], 0.05))[-1]  # kept alive by uvicorn
 
 
+@pytest.mark.proof
 def test_a_server_for_others_warns_and_accepts_its_names(started: Any, store: Path) -> None:
     viewer: Process = started(store, "--host", "0.0.0.0")
     assert "not encrypted" in viewer.said

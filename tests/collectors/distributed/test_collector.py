@@ -19,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import stepwell as sw
 from stepwell.buffers import SpecMismatch, episode_buffer
+from stepwell.buffers.bridges.publish import pull
 from stepwell.collectors.distributed import collector as collector_file
 from stepwell.collectors.distributed import host as host_file
 from stepwell.collectors.distributed.collector import DistributedCollector, GroupLost
@@ -31,7 +32,6 @@ from stepwell.collectors.distributed.engine import (
 from stepwell.collectors.distributed.folders import Folders
 from stepwell.collectors.distributed.host import GroupHost
 from stepwell.collectors.distributed.report import distributed_status
-from stepwell.collectors.distributed.shards import ShardedReplay, Shards
 from support.groups import Asked, Careless, Weighted, one_process, uniform, walks
 from support.inline_engine import Faults, InlineActor, InlineEngine
 
@@ -135,6 +135,7 @@ def test_the_rows_of_a_mirror_can_be_played_again() -> None:
 
 
 # An actor that dies here leaves its files to the garbage collector.
+@pytest.mark.proof
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.parametrize("seed", range(4))
@@ -155,28 +156,6 @@ def test_folders_have_the_rows_of_each_group(tmp_path: Path, seed: int) -> None:
         collector.collect(steps=12)
     with sw.SequenceReplayBuffer.open(Folders(folder).stores(), read_only=True) as joined:
         assert len(joined.sessions) == 6
-
-
-def test_shards_have_all_rows() -> None:
-    model = one_process(walks, uniform, 7, 3, [Asked("steps", 40)])
-    with make(Shards(2)) as collector:
-        report = collector.collect(steps=40)
-        replay = collector.replay
-        assert isinstance(replay, ShardedReplay)
-        assert replay.digest() == report.digest == model.digest
-        assert replay.sample_sequences(4, length=1).reward.shape == (4, 1)
-        assert report.total_steps == replay.steps == 42
-
-
-def test_shards_that_are_closed_say_so() -> None:
-    with make(Shards(2)) as collector:
-        collector.collect(steps=30)
-    replay = collector.replay
-    assert isinstance(replay, ShardedReplay)
-    with pytest.raises(ValueError, match="2 shards are closed"):
-        replay.sample_transitions(2)
-    with pytest.raises(ValueError, match="2 shards are closed"):
-        replay.digest()
 
 
 def test_without_a_replay_rollouts_are_the_same_and_nothing_is_stored() -> None:
@@ -522,15 +501,6 @@ def test_what_is_no_env_is_told_as_a_collector_tells_it(wrong: Any) -> None:
         collector.collect(steps=1)
 
 
-def test_rows_of_shards_in_ram_are_not_said_to_be_kept() -> None:
-    with (
-        make(Shards(2), make_envs=lambda: None) as collector,
-        pytest.raises(RemoteError) as caught,
-    ):
-        collector.collect(steps=1)
-    assert "kept: nothing" in "\n".join(caught.value.__notes__)
-
-
 def test_wrong_calls_are_refused_and_change_nothing() -> None:
     engine = InlineEngine()
     with make(engine=engine, shard=(2, 3)) as collector:
@@ -552,6 +522,7 @@ def test_wrong_calls_are_refused_and_change_nothing() -> None:
 # Bounds
 
 
+@pytest.mark.proof
 def test_a_slow_group_lets_only_so_many_pieces_wait() -> None:
     replay, engine = sw.SequenceReplayBuffer(), InlineEngine(2)
     most, window = [0, 0], 6_000
@@ -606,6 +577,7 @@ def in_order_of_places(
             room -= nbytes
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("is_planted", [False, True])
 @pytest.mark.parametrize("actors", [30, 6])
 def test_room_for_few_pieces_goes_to_all_groups_in_turns(actors: int, is_planted: bool) -> None:
@@ -772,5 +744,6 @@ def test_stores_at_a_url_are_complete_when_the_collector_is_closed(tmp_path: Pat
     stores = folders.stores()
     assert len(stores) == 3
     for group, store in enumerate(stores):
-        with sw.SequenceReplayBuffer.open(store, read_only=True) as stored:
+        pulled = pull(store, tmp_path / f"{group}").path
+        with sw.SequenceReplayBuffer.open(pulled, read_only=True) as stored:
             assert stored.digest() == model.groups[group].digest()

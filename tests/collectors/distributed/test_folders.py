@@ -19,12 +19,13 @@ from stepwell.buffers import (
     StoreLocked,
     StoreNotFound,
 )
-from stepwell.buffers.storage.cloud.objects import Objects
-from stepwell.buffers.storage.cloud.upload_thread import UploadThread, next_pause
-from stepwell.buffers.storage.cloud.uploader import Uploader
+from stepwell.buffers.bridges.publish import pull
+from stepwell.buffers.bridges.publish.objects import Objects
+from stepwell.buffers.bridges.publish.uploader import Uploader
 from stepwell.buffers.testing import Recording, assert_holds, play
 from stepwell.collectors.distributed import folders as folders_file
-from stepwell.collectors.distributed.folders import Folders, GroupFolder
+from stepwell.collectors.distributed.folders import Folders, GroupFolder, sessions_in
+from stepwell.collectors.distributed.upload_thread import UploadThread, next_pause
 from support.cloud.faulty_objects import Place
 from support.disk_stores import create, filled
 
@@ -79,16 +80,16 @@ def test_groups_upload_their_stores_and_leave_nothing_behind(url: str, tmp_path:
     assert not [*(tmp_path / "cache").rglob("*.bin")]
     stores = Folders(url).stores()
     assert stores == [f"{url}/group-0000{group}/attempt-0" for group in range(2)]
-    for store, digest in zip(stores, digests, strict=True):
-        with SequenceReplayBuffer.open(store, read_only=True) as replay:
+    assert sessions_in(Folders(url)) == 0
+    for number, (store, digest) in enumerate(zip(stores, digests, strict=True)):
+        pull(store, tmp_path / f"{number}")
+        with SequenceReplayBuffer.open(tmp_path / f"{number}", read_only=True) as replay:
             assert replay.digest() == digest
-    with SequenceReplayBuffer.open(stores, read_only=True) as both:
-        assert both.sample_sequences(4, length=8).reward.shape == (4, 8)
-    with pytest.raises(StoreNotFound, match=re.escape(f"such as {stores[0]};")):
-        SequenceReplayBuffer.open(url, read_only=True)
+    with pytest.raises(StoreNotFound, match=re.escape(f"Folders({url!r}).stores()")):
+        pull(url, tmp_path / "all")
 
 
-def test_rows_are_uploaded_while_a_group_writes(url: str) -> None:
+def test_rows_are_uploaded_while_a_group_writes(url: str, tmp_path: Path) -> None:
     folder = GroupFolder(folders(url), 0, 0)
     with create(folder.path) as storage:
         chunks = play(storage, 3)
@@ -96,12 +97,13 @@ def test_rows_are_uploaded_while_a_group_writes(url: str) -> None:
         assert folder._thread is not None
         while not Folders(url).stores():
             folder._thread.wait(0.01)
-        with SequenceReplayBuffer.open(Folders(url).stores()[0], read_only=True) as replay:
-            assert_holds(replay.storage, chunks)
+        pull(Folders(url).stores()[0], tmp_path / "pulled")
+        with DiskStorage.open(tmp_path / "pulled", read_only=True) as pulled:
+            assert_holds(pulled, chunks)
     folder.close()
 
 
-def test_uploaded_rows_make_room_on_the_local_disk(url: str) -> None:
+def test_uploaded_rows_make_room_on_the_local_disk(url: str, tmp_path: Path) -> None:
     folder = GroupFolder(folders(url, most_local_bytes=60_000), 0, 0)
     with create(folder.path) as storage:
         rows = Recording()
@@ -112,7 +114,8 @@ def test_uploaded_rows_make_room_on_the_local_disk(url: str) -> None:
         total = storage.index.total_steps
         assert storage.index.steps < total
     folder.close()
-    with SequenceReplayBuffer.open(Folders(url).stores()[0], read_only=True) as replay:
+    pull(Folders(url).stores()[0], tmp_path / "pulled")
+    with SequenceReplayBuffer.open(tmp_path / "pulled", read_only=True) as replay:
         assert len(replay) == total
         assert replay.lost_chunks == 0
 
@@ -182,8 +185,9 @@ def test_what_a_dead_attempt_has_not_uploaded_is_uploaded_by_the_next(
     assert not dead.path.exists()
     stores = Folders(url).stores()
     assert stores == [f"{url}/group-00000/attempt-{attempt}" for attempt in range(2)]
-    with SequenceReplayBuffer.open(stores[0], read_only=True) as replay:
-        assert_holds(replay.storage, chunks)
+    pull(stores[0], tmp_path / "pulled")
+    with DiskStorage.open(tmp_path / "pulled", read_only=True) as pulled:
+        assert_holds(pulled, chunks)
 
 
 @pytest.mark.parametrize(
@@ -296,7 +300,7 @@ def test_rows_that_cannot_be_uploaded_stay_and_the_error_says_where(
     with create(folder.path) as storage:
         chunks = play(storage, 2)
         folder.after_add(storage)
-    with pytest.raises(ConnectionError, match=rf"stepwell upload {folder.path} {url}/group-00000"):
+    with pytest.raises(ConnectionError, match=rf"stepwell push {folder.path} {url}/group-00000"):
         folder.close(seconds=0.1)
     with DiskStorage.open(folder.path, read_only=True) as kept:
         assert_holds(kept, chunks)

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import stepwell as sw
 from stepwell.buffers import EncodedChunk, SpecMismatch
+from stepwell.buffers.bridges.publish import pull
 from stepwell.buffers.digest import DigestState
 from stepwell.buffers.errors import StoreLocked
 from stepwell.buffers.storage.encoded_chunk import unpack_chunks
@@ -251,6 +252,7 @@ CALLS = st.lists(
 )
 
 
+@pytest.mark.proof
 @given(
     data=st.data(),
     mode=st.sampled_from(MODES),
@@ -328,6 +330,7 @@ def pong() -> Any:
     return sw.make_atari("Pong", num_envs=2, backend="native", noop_max=4)
 
 
+@pytest.mark.proof
 def test_pong_is_the_same_after_a_death_and_can_be_played_again(tmp_path: Path) -> None:
     groups = groups_of(pong, capacity=800)
     groups.play([Asked("steps", 120), Asked("rollout", 7)], in_turns)
@@ -346,6 +349,7 @@ def test_pong_is_the_same_after_a_death_and_can_be_played_again(tmp_path: Path) 
     assert restored.digest() == replay.digest()
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("mode", MODES)
 def test_episodes_of_a_mirror_can_be_played_again(mode: Any) -> None:
     make_envs = partial(walks, 2, mode, "box", 40)
@@ -479,6 +483,7 @@ def pieces_of(call: Call, count: int = 1) -> list[tuple[Piece, Payload]]:
     return groups.pieces[0]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("limit", ["rows", "bytes"])
 def test_a_piece_has_whole_chunks_until_it_is_full(
     limit: str, monkeypatch: pytest.MonkeyPatch
@@ -502,6 +507,7 @@ def test_a_piece_has_whole_chunks_until_it_is_full(
     assert [piece.is_last for piece, _ in pieces].count(True) == 1
 
 
+@pytest.mark.proof
 def test_pieces_of_a_call_do_not_depend_on_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_file, "_PIECE_ROWS", 700)
     call = Call(0, "steps", 6_000)
@@ -515,6 +521,7 @@ def test_pieces_of_a_call_do_not_depend_on_time(monkeypatch: pytest.MonkeyPatch)
     assert [load.chunks for _, load in found] == [load.chunks for _, load in expected]
 
 
+@pytest.mark.proof
 def test_a_piece_of_a_run_waits_for_no_more_rows_than_come_in_a_second(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -526,6 +533,7 @@ def test_a_piece_of_a_run_waits_for_no_more_rows_than_come_in_a_second(
     assert [piece.number for piece in pieces] == list(range(1_000))
 
 
+@pytest.mark.proof
 def test_no_store_needs_no_chunks() -> None:
     groups = groups_of(destination="none")
     groups.play([Asked("steps", 3000), Asked("rollout", 5)], in_turns)
@@ -603,6 +611,7 @@ def test_a_group_goes_on_with_other_data() -> None:
 # What cannot be played again
 
 
+@pytest.mark.proof
 def test_a_policy_that_is_no_function_of_the_seed_is_found_by_the_digest() -> None:
     groups = groups_of(walks, Careless, 1)
     groups.play([Asked("steps", 2000)], in_turns)
@@ -762,6 +771,7 @@ def steps_in(folder: Path, group: int) -> int:
 
 
 def test_an_attempt_at_a_url_replaces_the_one_before(tmp_path: Path) -> None:
+    pytest.importorskip("obstore", reason="needs obstore")
     folders = Folders((tmp_path / "there").as_uri(), scratch=tmp_path / "scratch")
     groups = groups_of(walks, count=2, destination=folders)
     groups.play([Asked("steps", 1200)], in_turns)
@@ -773,11 +783,13 @@ def test_an_attempt_at_a_url_replaces_the_one_before(tmp_path: Path) -> None:
     stores = folders.stores()
     assert [Path(each).name for each in stores] == ["attempt-0", "attempt-1"]
     model = one_process(walks, uniform, 3, 2, groups.calls)
-    for path, expected in zip(stores, model.groups, strict=True):
-        with sw.SequenceReplayBuffer.open(path, read_only=True) as replay:
+    for number, (store, expected) in enumerate(zip(stores, model.groups, strict=True)):
+        pulled = pull(store, tmp_path / f"{number}").path
+        with sw.SequenceReplayBuffer.open(pulled, read_only=True) as replay:
             assert replay.digest() == expected.digest()
 
 
+@pytest.mark.proof
 @given(
     data=st.data(),
     mode=st.sampled_from(MODES),
@@ -915,6 +927,7 @@ def _repeat_without_history(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(GroupHost, "begin", wrong)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     "plant",
     [

@@ -29,6 +29,7 @@ from stepwell.collectors.distributed.local_collector import LocalCollector
 from stepwell.collectors.distributed.mirror import Mirror
 from support.actor_hosts import descendants, left_of
 from support.crash.other_processes import line_of, python
+from support.envs.fakes import GlobalRandomEnv
 from support.groups import Asked, Walk, Weighted, one_process
 from support.local_groups import (
     NUM_ENVS,
@@ -70,6 +71,7 @@ def truth(*calls: Asked) -> str:
     return one_process(slow_walks, sw.RandomPolicy, SEED, GROUPS, calls).digest
 
 
+@pytest.mark.proof
 def test_any_number_of_processes_collects_what_one_process_does() -> None:
     digests = set[str]()
     for processes in (1, 2, 3):
@@ -125,6 +127,7 @@ def test_what_cannot_be_sent_is_named_in_one_sentence(name: str) -> None:
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.proof
 def test_what_make_envs_raises_comes_with_its_traceback() -> None:
     with pytest.raises(RemoteError, match="KeyError: 'no such world'") as raised:
         with local(SequenceReplayBuffer(), failing_envs) as collector:
@@ -137,6 +140,7 @@ def test_what_make_envs_raises_comes_with_its_traceback() -> None:
 # Faults at a place that the env chooses.
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("fault", "cause"),
     [
@@ -225,6 +229,7 @@ KILLS = [pytest.param(0, id="0")] + [
 ]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("seed", KILLS)
 def test_kills_at_any_time_of_synchronous_calls_change_nothing(seed: int) -> None:
     replay = SequenceReplayBuffer()
@@ -258,6 +263,7 @@ def test_rollouts_are_the_same_after_kills(seed: int) -> None:
     assert found[0] == found[1]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("seed", KILLS)
 def test_rows_of_a_run_are_true_and_stay_after_kills(seed: int) -> None:
     replay = SequenceReplayBuffer()
@@ -315,6 +321,7 @@ with replay, sw.LocalCollector(
 """
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("seed", KILLS)
 @pytest.mark.parametrize("kind", ["collect", pytest.param("run", marks=pytest.mark.proof)])
 def test_a_driver_that_is_killed_leaves_no_process_and_what_was_stored(
@@ -348,6 +355,7 @@ def test_a_driver_that_is_killed_leaves_no_process_and_what_was_stored(
         assert acknowledged == 0
 
 
+@pytest.mark.proof
 def test_a_collector_that_is_dropped_ends_its_processes() -> None:
     collector = local(SequenceReplayBuffer())
     collector.collect(steps=10)
@@ -374,6 +382,7 @@ with sw.LocalCollector(make_envs, lambda: Left(), groups=2, processes=2, seed=0)
 """
 
 
+@pytest.mark.proof
 def test_a_script_needs_no_main_guard() -> None:
     Path("script.py").write_text(SCRIPT)
     command = [sys.executable, "-W", "error", "script.py"]
@@ -384,6 +393,7 @@ def test_a_script_needs_no_main_guard() -> None:
 # Back-pressure.
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     "pieces",
     [pytest.param(60, marks=pytest.mark.proof), pytest.param(2000, marks=pytest.mark.full)],
@@ -410,3 +420,21 @@ def test_a_slow_mirror_holds_the_actors_back(pieces: int, monkeypatch: pytest.Mo
     if pieces > 100:  # memory of the process: it takes what it needs, and then no more
         half = pieces // 2
         assert max(used[half:]) - max(used[:half]) < 16_000_000
+
+
+def globally_random_envs() -> Any:
+    return sw.make_vec(partial(GlobalRandomEnv, "torch"), 1, num_workers=0)
+
+
+def test_each_group_draws_its_own_numbers_from_global_generators() -> None:
+    pytest.importorskip("torch", reason="needs torch")  # its generator begins alike everywhere
+
+    def observations() -> np.ndarray:
+        replay = SequenceReplayBuffer()
+        with local(replay, globally_random_envs, groups=2) as collector:
+            collector.collect(steps=40)
+        return np.concatenate([one.observation for one in replay.iter_episodes()])
+
+    first = observations()
+    np.testing.assert_array_equal(observations(), first)
+    assert len(np.unique(first, axis=0)) == len(first)

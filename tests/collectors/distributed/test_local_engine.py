@@ -38,6 +38,7 @@ def engine_fixture() -> Generator[LocalEngine]:
         yield engine
 
 
+@pytest.mark.proof
 def test_calls_of_an_actor_are_answered_in_order_and_actors_work_side_by_side(
     engine: LocalEngine,
 ) -> None:
@@ -50,6 +51,7 @@ def test_calls_of_an_actor_are_answered_in_order_and_actors_work_side_by_side(
     assert [actor.name for actor in actors] == ["actor-0", "actor-1"]
 
 
+@pytest.mark.proof
 def test_arrays_come_back_writable_and_apart_from_the_value(engine: LocalEngine) -> None:
     actor = engine.start("a", Host)
     value, reference = engine.result(engine.call(actor, "arrays", 300_000, parts=2))
@@ -62,6 +64,7 @@ def test_arrays_come_back_writable_and_apart_from_the_value(engine: LocalEngine)
     engine.forget(reference)
 
 
+@pytest.mark.proof
 def test_a_shared_value_is_the_one_of_its_time_and_is_sent_once(engine: LocalEngine) -> None:
     actor = engine.start("a", Host)
     weights = np.ones(1_000_000)
@@ -76,6 +79,7 @@ def test_a_shared_value_is_the_one_of_its_time_and_is_sent_once(engine: LocalEng
         engine.result(engine.call(actor, "sum", made))
 
 
+@pytest.mark.proof
 def test_arguments_may_change_after_the_call(engine: LocalEngine) -> None:
     actor = engine.start("a", Host)
     values = np.ones(3_000_000)  # more than a socket takes
@@ -84,6 +88,7 @@ def test_arguments_may_change_after_the_call(engine: LocalEngine) -> None:
     assert engine.result(answer) == 3e6
 
 
+@pytest.mark.proof
 def test_wait_returns_nothing_in_time_and_only_what_was_asked_for(engine: LocalEngine) -> None:
     slow, fast = engine.start("slow", Host), engine.start("fast", Host)
     asleep, added = engine.call(slow, "sleep"), engine.call(fast, "add", 1)
@@ -93,6 +98,7 @@ def test_wait_returns_nothing_in_time_and_only_what_was_asked_for(engine: LocalE
     assert engine.wait([asleep, added], 60) == [added]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("method", "kind", "text"),
     [
@@ -112,6 +118,7 @@ def test_what_a_method_raises_is_an_error_here_and_the_actor_lives_on(
     assert engine.result(engine.call(actor, "add", 2)) == 2
 
 
+@pytest.mark.proof
 def test_what_make_raises_every_call_raises_with_the_traceback(engine: LocalEngine) -> None:
     actor = engine.start("a", failing_make)
     for _ in range(2):
@@ -127,6 +134,7 @@ def test_what_cannot_be_pickled_is_refused_in_one_sentence(engine: LocalEngine) 
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("method", "argument", "words"),
     [
@@ -151,6 +159,7 @@ def test_a_death_is_told_in_words_and_answers_before_it_count(
         engine.result(engine.call(actor, "add", 1))
 
 
+@pytest.mark.proof
 def test_too_much_memory_is_an_error_of_the_call(engine: LocalEngine) -> None:
     actor = engine.start("a", partial(Host, 1 << 29))
     with pytest.raises(RemoteError) as raised:
@@ -159,6 +168,7 @@ def test_too_much_memory_is_an_error_of_the_call(engine: LocalEngine) -> None:
     assert engine.result(engine.call(actor, "allocate", 1 << 20)) == 1 << 20
 
 
+@pytest.mark.proof
 def test_a_process_that_the_system_does_not_start_is_a_lack_of_resources(
     engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,6 +199,7 @@ def busy_actor(engine: LocalEngine, state: str) -> tuple[Any, tuple[int, ...]]:
     return actor, pids
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("state", ["sleep_in_c", "stop"])
 def test_kill_leaves_no_process_whatever_the_actor_does(state: str, engine: LocalEngine) -> None:
     actor, pids = busy_actor(engine, state)
@@ -200,6 +211,7 @@ def test_kill_leaves_no_process_whatever_the_actor_does(state: str, engine: Loca
         engine.result(answer)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("victim", "state"),
     [
@@ -221,6 +233,7 @@ def test_a_killed_process_of_an_actor_takes_the_others_with_it(
     assert left_of(pids) == []
 
 
+@pytest.mark.proof
 def test_an_actor_that_was_stopped_for_a_while_answers(engine: LocalEngine) -> None:
     actor, pids = busy_actor(engine, "stop")
     answer = engine.call(actor, "add", 5)
@@ -229,6 +242,7 @@ def test_an_actor_that_was_stopped_for_a_while_answers(engine: LocalEngine) -> N
     assert engine.result(answer) == 6
 
 
+@pytest.mark.proof
 def test_a_call_with_much_data_does_not_wait_for_a_stopped_actor(engine: LocalEngine) -> None:
     actor, pids = busy_actor(engine, "stop")
     values = np.ones(3_000_000)
@@ -238,6 +252,7 @@ def test_a_call_with_much_data_does_not_wait_for_a_stopped_actor(engine: LocalEn
     assert [engine.result(answer) for answer in answers] == [3e6, 3e6]
 
 
+@pytest.mark.proof
 def test_neither_side_waits_for_the_other_when_both_send_much(engine: LocalEngine) -> None:
     actor = engine.start("a", Host)
     values = np.ones(2_000_000)
@@ -248,6 +263,7 @@ def test_neither_side_waits_for_the_other_when_both_send_much(engine: LocalEngin
     assert [engine.result(answer) for answer in answers[1::2]] == [2e6] * 5
 
 
+@pytest.mark.proof
 def test_an_engine_that_is_closed_or_dropped_leaves_nothing() -> None:
     with opened() as engine:
         _, pids = busy_actor(engine, "sleep")
@@ -259,17 +275,20 @@ def test_an_engine_that_is_closed_or_dropped_leaves_nothing() -> None:
     assert not any(map(is_running, pids))
 
 
+@pytest.mark.proof
 def test_an_actor_inherits_no_socket_of_the_driver(engine: LocalEngine) -> None:
     actors = [engine.start(f"{k}", Host) for k in range(3)]
     for actor in actors:
         assert not engine.result(engine.call(actor, "sockets")) & sockets_of("self")
 
 
+@pytest.mark.proof
 def test_libraries_have_one_thread_each(engine: LocalEngine) -> None:
     actor = engine.start("a", Host)
     assert engine.result(engine.call(actor, "environment", "OPENBLAS_NUM_THREADS")) == "1"
 
 
+@pytest.mark.proof
 def test_what_actors_print_goes_where_the_driver_prints(
     engine: LocalEngine, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -278,6 +297,7 @@ def test_what_actors_print_goes_where_the_driver_prints(
     assert capfd.readouterr() == ("out hello\n", "err hello\n")
 
 
+@pytest.mark.proof
 def test_ctrl_c_while_an_answer_arrives_ends_the_actor(
     engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -334,6 +354,7 @@ def path_of_tests_fixture(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     "state",
     ["sleep_in_c", "stop"]
@@ -349,6 +370,7 @@ def test_no_process_outlives_a_driver_that_was_killed(state: str) -> None:
         assert left_of(pids) == []
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("end", ["exit", "raise", "fork"])
 @pytest.mark.usefixtures("path_of_tests")
 def test_no_process_outlives_a_driver_that_ends_otherwise(
@@ -387,11 +409,13 @@ def run_script(text: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
 
+@pytest.mark.proof
 def test_a_script_needs_no_main_guard_and_its_functions_are_sent() -> None:
     run = run_script(SCRIPT)
     assert (run.returncode, run.stdout, run.stderr) == (0, "top level\n42\n", "")
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("send", [os.kill, os.killpg], ids=["process", "terminal"])
 def test_ctrl_c_ends_a_waiting_driver_and_its_actors_without_a_word_of_theirs(
     send: Callable[[int, int], None],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import importlib.util
 import logging
 import os
@@ -26,7 +25,6 @@ import pytest
 
 import stepwell as sw
 from stepwell.collectors.distributed.engine import ActorDied, NotEnoughResources, RemoteError
-from stepwell.collectors.distributed.shards import Shards
 from support.examples import by_tier
 from support.groups import Asked, Weighted, one_process, walks
 from support.ray_cluster import (
@@ -552,32 +550,6 @@ def test_a_run_goes_on_after_a_death(cluster: RayNodes, tmp_path: Path) -> None:
         assert found[-1] == 4
 
 
-def test_shards_are_drawn_from_also_after_a_death(cluster: RayNodes, tmp_path: Path) -> None:
-    state: Any = importlib.import_module("ray._private.state")
-    model = one_process(walks, Weighted, SEED, GROUPS, [Asked("steps", 300)] * 2)
-    with sw.RayCollector(
-        walks,
-        Weighted,
-        Shards(2, path=tmp_path),
-        groups=GROUPS,
-        actors=2,
-        seed=SEED,
-        address=cluster.address,
-    ) as collector:
-        collector.collect(steps=300)
-        replay: Any = collector.replay
-        shard = replay._shards[0].actor
-        pid = state.actors(shard.handle._actor_id.hex())["Pid"]
-        os.kill(pid, signal.SIGKILL)
-        report = collector.collect(steps=300)
-        batch = replay.sample_sequences(8, length=3)
-        assert batch.observation.shape == (8, 3, 3)
-        batch.observation[:] = 0
-        assert replay.steps == model.replay.steps
-        assert report.digest == replay.digest() == model.digest
-    assert eventually(lambda: not is_running(pid))
-
-
 def test_an_error_of_make_envs_is_raised_here(cluster: RayNodes) -> None:
     replay = sw.SequenceReplayBuffer()
     with (
@@ -673,32 +645,3 @@ def by_stream(replay: sw.SequenceReplayBuffer) -> dict[int, np.ndarray]:
     for episode in replay.iter_episodes():
         parts.setdefault(episode.stream, []).append(episode.fields["observation"])
     return {stream: np.concatenate(found) for stream, found in parts.items()}
-
-
-def test_rows_in_shards_are_those_of_one_process_and_a_killed_shard_is_opened_again(
-    cluster: RayNodes, tmp_path: Path
-) -> None:
-    calls = [Asked("steps", 120), Asked("episodes", 6)]
-    expected = one_process(walks, Weighted, 3, 3, calls)
-    for number in range(DEATHS):
-        killed = (number + 1) % 2
-        with sw.RayCollector(
-            walks,
-            Weighted,
-            sw.Shards(2, path=tmp_path / str(number)),
-            groups=3,
-            actors=2,
-            seed=3,
-            address=cluster.address,
-        ) as collector:
-            replay: Any = collector.replay
-            collector.collect(steps=120)
-            before = replay.summary()[killed]
-            os.kill(before["pid"], signal.SIGKILL)
-            collector.collect(episodes=6)
-            assert replay.digest() == expected.digest
-            after = replay.summary()[killed]
-            assert (before["actor"], after["actor"]) == (f"shard-{killed}", f"shard-{killed}.1")
-            assert before["pid"] != after["pid"]
-            ids = replay.sample_transitions(200).ids
-            assert set((ids >> 48).tolist()) == {0, 1}

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 import numpy as np
+import pytest
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
@@ -31,7 +32,7 @@ SEED = 7
 NUM_ENVS = 2
 WEIGHTS = {version: {"w": version / 8} for version in range(1, 9)}
 KINDS: tuple[CallKind, ...] = ("steps", "steps", "episodes", "seeds", "rollout")
-SCHEDULES = by_tier(50, 300, 10_000)
+SCHEDULES = by_tier(10, 300, 10_000)
 
 
 class Plan(NamedTuple):
@@ -161,6 +162,7 @@ def collect_all(
     return collector.report, rollouts
 
 
+@pytest.mark.proof
 @given(st.integers(0, 29), st.integers(0, 2**48))
 @settings(max_examples=SCHEDULES, phases=[Phase.generate])  # shrinking a seed says nothing
 def test_synchronous_calls_store_what_one_process_stores(number: int, seed: int) -> None:
@@ -236,6 +238,7 @@ class Recorder:
         )
 
 
+@pytest.mark.proof
 @given(st.integers(0, 2**48))
 @example(196_695_624_848)  # an actor dies while its run ends, and answers after that
 @settings(max_examples=SCHEDULES, phases=[Phase.explicit, Phase.generate])  # seeds do not shrink

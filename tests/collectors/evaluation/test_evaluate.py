@@ -107,6 +107,7 @@ def test_the_episodes_are_the_first_ones_to_start(lengths: list[list[int]], coun
     ]
 
 
+@pytest.mark.proof
 def test_long_episodes_have_the_share_that_they_start_with() -> None:
     counts: Counter[int] = Counter()
     for seed in range(60):
@@ -269,6 +270,7 @@ def paddle(observation: Any, is_first: np.ndarray) -> Any:
     return observation[:, -1].reshape(len(observation), -1).astype(np.int64).sum(1) % 4
 
 
+@pytest.mark.proof
 def test_an_atari_game_scores_as_in_a_plain_loop_filmed_or_not() -> None:
     seeds = [4, 9]
     found = sw.evaluate("Qbert", paddle, seeds=seeds)
@@ -280,6 +282,7 @@ def test_an_atari_game_scores_as_in_a_plain_loop_filmed_or_not() -> None:
     assert video.shape == (found.episodes[1].steps + 1, 210, 160, 3)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("backend", ["native", "python"])
 def test_where_rewards_are_clipped_the_raw_ones_count(backend: Any) -> None:
     def returns(clip: bool) -> tuple[float, ...]:
@@ -355,6 +358,7 @@ UNFIT: list[tuple[Callable[[], Any], str]] = [
 ]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(("make", "message"), UNFIT, ids=range(len(UNFIT)))
 def test_envs_whose_scores_are_not_the_games_are_refused(
     make: Callable[[], Any], message: str
@@ -365,6 +369,7 @@ def test_envs_whose_scores_are_not_the_games_are_refused(
     envs.close()
 
 
+@pytest.mark.proof
 def test_ale_pys_own_envs_are_played_where_they_are_said_not_to_clip() -> None:
     envs = gym.make_vec("ALE/Pong-v5", 2, reward_clipping=False, max_num_frames_per_episode=400)
     envs.metadata = {**envs.metadata, "stepwell": {"clip_rewards": False}}
@@ -463,6 +468,7 @@ def test_an_interrupted_run_keeps_only_complete_films(error: Any) -> None:
     assert sorted(os.listdir("v")) == ["episode-0.mp4", "episode-2.mp4"]
 
 
+@pytest.mark.proof
 def test_an_env_that_cannot_be_rendered_is_named_before_it_is_played() -> None:
     def never(observation: Any, is_first: np.ndarray) -> Any:
         return pytest.fail("played")
@@ -532,6 +538,7 @@ def test_what_is_no_env_is_refused() -> None:
         sw.evaluate(SeededEnv(), first_action, episodes=1, num_envs=2)
 
 
+@pytest.mark.proof
 def test_box_actions_and_noise_are_evaluated_too() -> None:
     def still(observation: Any, is_first: np.ndarray) -> Any:
         return np.zeros((len(is_first), 1), np.float32)

@@ -38,6 +38,7 @@ def test_between_the_quantiles_lie_95_percent(freedom: int) -> None:
     assert mass_within(student_quantile(freedom), freedom) == pytest.approx(0.95, abs=5e-6)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("count", [2, 5, 30])
 def test_the_interval_holds_the_true_mean_in_95_percent_of_evaluations(count: int) -> None:
     rng = np.random.default_rng(count)

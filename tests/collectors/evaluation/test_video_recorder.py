@@ -141,6 +141,7 @@ def test_what_was_not_filmed_to_the_end_leaves_no_file() -> None:
     assert [video.episode for video in recorder.videos] == [0]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("backend", ["make_atari", "gymnasium"])
 def test_a_film_of_an_atari_game_shows_the_screens_of_the_emulator(backend: str) -> None:
     envs = (
@@ -226,6 +227,7 @@ def test_envs_that_are_reset_before_they_can_be_rendered_are_refused(mode: Autor
     assert_refused(screens([3], autoreset_mode=mode), f"NEXT_STEP, got {mode.name}")
 
 
+@pytest.mark.proof
 def test_envs_in_other_processes_or_in_native_code_are_refused() -> None:
     for envs in (
         AsyncVectorEnv([ScreenEnv]),

@@ -227,7 +227,7 @@ def nets() -> types.SimpleNamespace:
     torch = pytest.importorskip("torch")
     nn = torch.nn
 
-    class Net(nn.Module):  # type: ignore[misc,name-defined]
+    class Net(nn.Module):  # type: ignore[name-defined]
         def __init__(self) -> None:
             super().__init__()
             self.layer = nn.Linear(4, 2)
@@ -302,7 +302,7 @@ def test_a_module_of_a_box_returns_the_actions_first(nets: types.SimpleNamespace
     def expected(observation: np.ndarray) -> np.ndarray:
         return observation[:, 2:] / np.float32(8)
 
-    class Mean(nets.nn.Module):  # type: ignore[misc,name-defined]
+    class Mean(nets.nn.Module):  # type: ignore[name-defined]
         def forward(self, observation: Any) -> Any:
             return observation[:, 2:] / 8, observation[:, :1]
 
@@ -353,7 +353,7 @@ def test_a_module_that_was_not_begun_is_refused(nets: types.SimpleNamespace) -> 
 
 
 def test_a_module_of_another_library_is_refused_with_its_name(nets: types.SimpleNamespace) -> None:
-    class Theirs(nets.Net):  # type: ignore[misc,name-defined]
+    class Theirs(nets.Net):  # type: ignore[name-defined]
         pass
 
     Theirs.__module__ = "tensordict.nn.common"
@@ -408,6 +408,7 @@ def test_parts_of_a_model_are_refused() -> None:
             assert got in str(caught.value)
 
 
+@pytest.mark.proof
 def test_no_library_is_imported_for_a_policy() -> None:
     code = (
         "import sys, stepwell.collectors.policies.as_policy as a\n"

@@ -34,6 +34,7 @@ def expected_action(script: Sequence[tuple[int, int]], then: Then, step: int) ->
 scripts = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4)), min_size=1, max_size=5)
 
 
+@pytest.mark.proof
 @settings(deadline=None, max_examples=60)
 @given(
     script=scripts,
@@ -127,6 +128,7 @@ def test_a_text_without_names_has_numbers() -> None:
     assert first_actions(CounterEnv(9), policy, 5) == [1, 1, 0, 3, 3]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("backend", ["native", "python"])
 def test_the_names_of_atari_games_come_from_the_envs(backend: Any) -> None:
     envs = sw.make_atari("Pong", 1, backend=backend, num_workers=1, noop_max=0)
@@ -151,9 +153,7 @@ def test_a_cartridge_plays_the_buttons_of_a_script() -> None:
         pytest.skip("needs an emulator")
     write_demo(".")
     backend: Any = next(iter(installed_backends()))
-    envs = sw.make_nes(
-        "game.nes", 2, game="game.toml", actions="simple", backend=backend, num_workers=0
-    )
+    envs = sw.make_nes("game.nes", 2, game="game", actions="simple", backend=backend, num_workers=0)
     policy = sw.ScriptedPolicy("NOOP 2, A+RIGHT 3, LEFT 1", actions=envs)
     with sw.Collector(envs, policy, info={"player_x": -1}) as collector:
         rollout = collector.rollout(8)

@@ -108,15 +108,16 @@ def check_some(replay: SequenceReplayBuffer, rows: int = 2, **settings: Any) -> 
             check_rest(live, episode, row, 40)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: recorded(sw.make_vec("CartPole-v1", 3, num_workers=0), 120),
-        lambda: recorded(sw.make_vec("FrozenLake-v1", 2, num_workers=0), 60),
-        lambda: recorded(sw.make_vec("Taxi-v4", 1, num_workers=0), 20),
+        lambda: recorded(sw.make_vec("CartPole-v1", 3, num_workers=0), 40),
+        lambda: recorded(sw.make_vec("FrozenLake-v1", 2, num_workers=0), 30),
+        lambda: recorded(sw.make_vec("Taxi-v4", 1, num_workers=0), 10),
         # Seeded for its first episode only.
-        lambda: recorded(gym.make_vec("CartPole-v1", 1, vectorization_mode="sync"), 80),
-        lambda: recorded(sw.make_vec("FrozenLake-v1", 1, num_workers=0), 60, reseed_steps=None),
+        lambda: recorded(gym.make_vec("CartPole-v1", 1, vectorization_mode="sync"), 40),
+        lambda: recorded(sw.make_vec("FrozenLake-v1", 1, num_workers=0), 30, reseed_steps=None),
     ],
     ids=["cartpole", "frozenlake", "taxi", "chain", "never reseeded"],
 )
@@ -127,6 +128,7 @@ def test_every_row_of_short_episodes(make: Callable[[], SequenceReplayBuffer]) -
             check_rest(sw.env_at(replay, episode.id, row), episode, row)
 
 
+@pytest.mark.proof
 def test_the_generator_of_the_env_is_in_the_same_state() -> None:
     """FrozenLake draws in each step."""
     replay = recorded(sw.make_vec("FrozenLake-v1", 1, num_workers=0), 30)
@@ -140,20 +142,24 @@ def test_the_generator_of_the_env_is_in_the_same_state() -> None:
             reference.step(int(episode.action[row]))
 
 
+@pytest.mark.proof
 def test_rows_of_an_atari_game(saved_pong: SequenceReplayBuffer) -> None:
     check_some(saved_pong)
     check_some(saved_pong, use_snapshots=True)
 
 
+@pytest.mark.proof
 def test_rows_of_an_atari_game_from_a_worker_process() -> None:
     check_some(pong(1, snapshots=True), use_snapshots=True)
 
 
+@pytest.mark.proof
 def test_rows_of_the_native_backend() -> None:
     envs = sw.make_atari("Seaquest", 2, backend="native", max_frames=160)
     check_some(recorded(envs, 150))
 
 
+@pytest.mark.proof
 def test_a_snapshot_begins_after_a_lost_life(breakout: SequenceReplayBuffer) -> None:
     replay = breakout
     episodes = list(replay.iter_episodes())
@@ -166,6 +172,7 @@ def test_a_snapshot_begins_after_a_lost_life(breakout: SequenceReplayBuffer) -> 
             check_rest(live, episode, row)
 
 
+@pytest.mark.proof
 def test_both_ways_lead_to_one_state_of_the_emulator(breakout: SequenceReplayBuffer) -> None:
     """With what it draws and with what sticky actions repeat, as the next states show."""
     replay = breakout
@@ -199,6 +206,7 @@ def test_rows_of_a_cartridge(tmp_path: Path) -> None:
     check_some(replay, rom=rom, use_snapshots=True)
 
 
+@pytest.mark.proof
 def test_a_stack_of_frames_is_whole() -> None:
     """The observation is what the policy saw, not only the newest frame."""
     seen: list[np.ndarray] = []
@@ -284,6 +292,7 @@ def without(replay: SequenceReplayBuffer, count: int) -> SequenceReplayBuffer:
     )
 
 
+@pytest.mark.proof
 def test_a_snapshot_reaches_an_episode_that_no_seed_leads_to(
     breakout: SequenceReplayBuffer,
 ) -> None:
@@ -300,6 +309,7 @@ def test_an_episode_without_a_snapshot_names_the_option() -> None:
         replay.env_at(0, use_snapshots=True)
 
 
+@pytest.mark.proof
 def test_episodes_of_stores_that_are_read_as_one(
     breakout: SequenceReplayBuffer, tmp_path: Path
 ) -> None:
@@ -314,6 +324,7 @@ def test_episodes_of_stores_that_are_read_as_one(
             check_rest(live, episode, 2)
 
 
+@pytest.mark.proof
 def test_snapshots_survive_copies_and_rings(
     saved_pong: SequenceReplayBuffer, tmp_path: Path
 ) -> None:
@@ -340,6 +351,7 @@ def test_snapshots_survive_copies_and_rings(
             ring.env_at(one.id, one.first_row + 1, use_snapshots=True)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     "text",
     ["", "?", "AAAA", "c3dzAQ==", base64.b64encode(b"sws\x01" + bytes(300)).decode(), "x" * 999],
@@ -358,6 +370,7 @@ def test_a_hostile_snapshot_is_refused_in_one_sentence(
     env.close()
 
 
+@pytest.mark.proof
 def test_a_snapshot_of_another_episode_is_found_out(breakout: SequenceReplayBuffer) -> None:
     texts = [chunk.metadata["snapshot"] for _, chunk in whole_episodes(breakout)][::-1]
 

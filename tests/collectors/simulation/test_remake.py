@@ -199,6 +199,12 @@ def test_facts_without_a_recipe_need_an_env(cartpole: tuple[Facts, Spec]) -> Non
         assert maker_of(facts, cartpole[1], env="CartPole-v1").single().spec is not None
 
 
+def test_imported_rows_are_told_as_such(cartpole: tuple[Facts, Spec]) -> None:
+    facts = {**cartpole[0], "recipe": {"source": "minari"}}  # which keeps the env spec
+    check_refused(facts, cartpole[1], "minari", "--env")
+    assert maker_of(facts, cartpole[1], env="CartPole-v1").single().spec is not None
+
+
 def test_vector_envs_that_share_a_generator_are_refused() -> None:
     envs = gym.make_vec("CartPole-v1", 2, vectorization_mode="vector_entry_point")
     check_refused(*facts_of(envs), "one generator", "make_vec")
@@ -239,6 +245,7 @@ def test_a_recipe_of_atari_that_lacks_a_setting_is_refused(pong: tuple[Facts, Sp
         check_refused({**pong[0], "recipe": recipe}, pong[1], name)
 
 
+@pytest.mark.proof
 def test_the_other_backend_of_atari_is_refused_where_it_cannot_do_the_same() -> None:
     envs = sw.make_atari("Pong", 1, backend="python", num_workers=0)
     check_refused(*facts_of(envs), "noop_max", backend="native")
@@ -269,7 +276,7 @@ def test_a_cartridge_needs_its_own_file() -> None:
     [
         ({"start": ["abc"]}, ["snapshots", "--env"]),
         ({"game": {"name": 3}}, ["cannot be made"]),
-        ({"game": "game.toml"}, ["cannot be made"]),
+        ({"game": "game"}, ["cannot be made"]),
         ({"size": [1 << 20, 1 << 20]}, ["size"]),
         ({"frame_stack": 1 << 30}, ["frame_stack"]),
         ({"backend": "none"}, ["cannot be made", "none"]),

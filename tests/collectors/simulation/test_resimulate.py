@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from time import sleep as wait
 from typing import Any, cast
 
 import gymnasium as gym
@@ -15,18 +16,24 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 import stepwell as sw
 from demo_rom import write_demo
-from stepwell.buffers import Chunk, SequenceReplayBuffer
+from stepwell.buffers import Chunk, SequenceReplayBuffer, copy_episodes
+from stepwell.buffers.storage.joined import ID_BITS
 from stepwell.collectors import resimulate
+from stepwell.collectors.simulation import lanes as lanes_module
 from stepwell.collectors.simulation.resimulate import first_difference
 from stepwell.wrappers import ClipReward
+from stepwell.wrappers.recipe import read_spec
 from support.envs.nes_backends import needs_a_backend
 from support.replayed import (
+    MoodyEnv,
     RandomBoxes,
     as_recorded_before,
     changed_chunk,
     check_all_equal,
+    moody,
     proofs,
     recorded,
+    register_moody,
     rewritten,
     whole_episodes,
     with_lie,
@@ -131,6 +138,7 @@ ZOO: dict[str, Callable[[], SequenceReplayBuffer]] = {
 }
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("name", ZOO)
 def test_what_was_recorded_is_proved(name: str) -> None:
     check_all_equal(ZOO[name](), lanes=1 if "CartPole" in name else 2)
@@ -166,6 +174,7 @@ MODES = [
 ]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("reseed_steps", [None, 1, 50])
 @pytest.mark.parametrize(("vector", "mode"), MODES)
 def test_envs_of_every_autoreset_mode_are_proved(
@@ -176,6 +185,7 @@ def test_envs_of_every_autoreset_mode_are_proved(
     check_all_equal(replay, env=env)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("reseed_steps", [None, 60])
 def test_a_native_chain_is_proved_with_and_without_seeds_in_it(reseed_steps: int | None) -> None:
     envs = sw.make_atari("Pong", 3, backend="native", max_frames=120, size=(20, 20))
@@ -185,6 +195,7 @@ def test_a_native_chain_is_proved_with_and_without_seeds_in_it(reseed_steps: int
     check_all_equal(replay)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("lanes", [2, 3, 5, pytest.param(16, marks=pytest.mark.proof)])
 def test_any_number_of_lanes_gives_the_same_proofs(lanes: int) -> None:
     replay = recorded(SyncVectorEnv([plain] * 6), 600, reseed_steps=100)
@@ -240,6 +251,7 @@ OLD: dict[str, Callable[[], SequenceReplayBuffer]] = {
 }
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("name", OLD)
 def test_stores_of_version_0_1_are_proved(name: str) -> None:
     replay = as_recorded_before(OLD[name]())
@@ -249,6 +261,7 @@ def test_stores_of_version_0_1_are_proved(name: str) -> None:
     check_all_equal(replay)
 
 
+@pytest.mark.proof
 def test_a_filtered_old_store_is_proved_as_far_as_it_goes() -> None:
     replay = as_recorded_before(old_vec())
     kept = [episode.id for episode, _ in whole_episodes(replay) if episode.id % 7]
@@ -266,7 +279,7 @@ def test_a_filtered_old_store_is_proved_as_far_as_it_goes() -> None:
 
 
 def copied(source: SequenceReplayBuffer, target: SequenceReplayBuffer, ids: set[int]) -> None:
-    """Copy some episodes, without a ledger."""
+    """Copy some episodes."""
     facts = source.sessions[0]
     target.bind(source.spec, facts)
     for new, (_, chunk) in enumerate(pair for pair in whole_episodes(source) if pair[0].id in ids):
@@ -276,6 +289,7 @@ def copied(source: SequenceReplayBuffer, target: SequenceReplayBuffer, ids: set[
 # The other backend of Atari.
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("game", "recorded_on", "settings"),
     [
@@ -300,6 +314,7 @@ def test_one_backend_proves_what_the_other_one_showed(
         assert proofs(lie, backend=other)[0].first_difference == (name, row)
 
 
+@pytest.mark.proof
 def test_no_ops_that_were_not_counted_are_not_guessed() -> None:
     envs = sw.make_atari("Pong", 2, backend="native", max_frames=100, size=(20, 20))
     replay = recorded(envs, 120)
@@ -339,6 +354,7 @@ def lied_about(replay: SequenceReplayBuffer, count: int, seed: int) -> Iterator[
         yield rewritten(replay, change), name, episode, row, rows
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("kind", ["CartPole", "native", "python"])
 @pytest.mark.parametrize("count", [20, pytest.param(350, marks=pytest.mark.full)])
 def test_every_lie_is_found_in_its_episode_and_row(kind: Any, count: int) -> None:
@@ -483,19 +499,7 @@ def test_an_episode_that_was_left_out_makes_its_followers_unreachable() -> None:
     assert "episode 3 of env 0" in found[4].why
 
 
-def test_kept_actions_lead_to_episodes_behind_one_that_was_left_out() -> None:
-    replay = recorded(SyncVectorEnv([plain]), 200, reseed_steps=None)
-    (gone,) = (chunk for _, chunk in whole_episodes(replay) if chunk.episode == 3)
-    lost = rewritten(replay, lambda chunk: None if chunk.episode == 3 else chunk)
-    actions = {"action": gone.fields["action"]}
-    lost.storage.keep_actions([changed_chunk(gone, fields=actions)])
-    check_all_equal(lost)
-    actions["action"] = 1 - actions["action"]
-    wrong = rewritten(replay, lambda chunk: None if chunk.episode == 3 else chunk)
-    wrong.storage.keep_actions([changed_chunk(gone, fields=actions)])
-    assert {one.reason for one in proofs(wrong).values() if one.episode > 3} != {"equal"}
-
-
+@pytest.mark.proof
 def test_a_recipe_with_other_sticky_actions_is_found() -> None:
     replay = recorded(sw.make_atari("Pong", 2, backend="native", max_frames=300), 150)
 
@@ -549,6 +553,7 @@ def test_an_error_of_an_env_is_a_difference_of_its_row_alone(lanes: int) -> None
 # The rest of the interface.
 
 
+@pytest.mark.proof
 def test_some_episodes_are_proved_with_those_that_lead_to_them() -> None:
     replay = recorded(SyncVectorEnv([plain] * 2), 300, reseed_steps=None)
     whole = proofs(replay)
@@ -556,6 +561,7 @@ def test_some_episodes_are_proved_with_those_that_lead_to_them() -> None:
     assert found == {number: whole[number] for number in (5, 9)}
 
 
+@pytest.mark.proof
 def test_a_sample_is_the_same_each_time() -> None:
     replay = recorded(cartpole(2), 800)
     found = proofs(replay, sample=5)
@@ -592,11 +598,13 @@ def test_wrong_arguments_are_refused_before_a_step(settings: Any, names: list[st
         resimulate(recorded(cartpole(1), 50), **settings)
 
 
+@pytest.mark.proof
 def test_a_proof_that_is_left_early_stops_its_processes() -> None:
     with resimulate(recorded(cartpole(2), 500), lanes=2) as proving:
         assert next(proving).is_equal
 
 
+@pytest.mark.proof
 def test_stores_that_are_read_as_one_are_proved() -> None:
     for name in "ab":
         with SequenceReplayBuffer(name) as replay:
@@ -629,3 +637,103 @@ def test_first_difference_finds_every_bit(dtype: Any, shape: tuple[int, ...]) ->
             assert first_difference(nans, -nans) is None
         zeros = np.zeros_like(rows)
         assert first_difference(zeros, -zeros) == 0
+
+
+# Bounds of what a store can ask for, and envs that prove nothing.
+
+
+@pytest.fixture
+def small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    if lanes_module._has_jax_or_windows():
+        pytest.skip("a test before this one loaded JAX: a spawned process has the usual bounds")
+    monkeypatch.setattr(lanes_module, "MOST_BYTES", 300 << 20)
+    monkeypatch.setattr(lanes_module, "MOST_SECONDS", 0.6)
+    monkeypatch.setattr(lanes_module, "SECONDS_A_STEP", 0.1)
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+@pytest.mark.parametrize(
+    ("mood", "parts"),
+    [
+        ("sleep", ["too long", "0.6 s", "--env"]),
+        ("hoard", ["300 MB", "MemoryError", "--env"]),
+        ("abort", ["SIGABRT", "--env"]),
+    ],
+)
+def test_steps_without_bounds_end_the_proof_of_the_session(
+    mood: str, parts: list[str], lanes: int, small_bounds: None
+) -> None:
+    found = proofs(moody(mood), lanes=lanes)
+    assert {proof.reason for proof in found.values()} == {"unreachable"}
+    (why,) = {proof.why for proof in found.values()}
+    assert all(part in why for part in parts)
+
+
+@pytest.mark.parametrize(
+    ("mood", "part"), [("sleep", "too long"), ("hoard", "MemoryError"), ("abort", "SIGABRT")]
+)
+def test_an_env_that_is_made_without_bounds_is_refused(
+    mood: str, part: str, small_bounds: None
+) -> None:
+    with pytest.raises(ValueError, match=f"(?s)cannot be made again.*{part}.*--env"):
+        sw.resimulate(moody(f"init {mood}"))
+
+
+@pytest.mark.proof
+def test_the_other_sessions_are_proved(small_bounds: None) -> None:
+    calm = recorded(sw.make_vec(register_moody(), 2, num_workers=0), 30)
+    folders = [Path("sleeps"), Path("calm")]
+    for folder, source in zip(folders, (moody("sleep", calm), calm), strict=True):
+        with SequenceReplayBuffer(folder) as target:
+            copy_episodes(source, target)
+    with SequenceReplayBuffer.open(folders, read_only=True) as both:
+        found = proofs(both)
+        of_calm = {proof.reason for key, proof in found.items() if key >> ID_BITS}
+        assert of_calm == {"equal"}
+        assert {proof.reason for proof in found.values()} == {"unreachable", "equal"}
+
+
+def test_the_users_own_env_has_no_bounds(small_bounds: None) -> None:
+    def make() -> gym.Env[Any, Any]:
+        return MoodyEnv("init hoard")
+
+    check_all_equal(moody("abort"), env=make)
+
+
+def test_a_slow_mean_step_is_too_long_too(
+    monkeypatch: pytest.MonkeyPatch, small_bounds: None
+) -> None:
+    monkeypatch.setattr("support.replayed.time.sleep", lambda seconds: wait(0.2))
+    (why,) = {proof.why for proof in proofs(moody("sleep")).values()}
+    assert "too long" in why
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("mood", ["global", "own"])
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_an_env_that_ignores_its_seed_is_no_damage(mood: str, lanes: int) -> None:
+    kwargs = {"mood": mood}
+    replay = recorded(sw.make_vec(register_moody(), 2, num_workers=0, env_kwargs=kwargs), 30)
+    for source in (None, lambda: MoodyEnv(mood)):
+        found = proofs(replay, lanes=lanes, env=source)
+        assert {proof.reason for proof in found.values()} == {"unreachable"}
+        assert all("ignores its seed" in proof.why for proof in found.values())
+
+
+def test_a_lie_about_an_env_with_seeds_is_a_difference(small_bounds: None) -> None:
+    replay = recorded(sw.make_vec(register_moody(), 2, num_workers=0), 30)
+    rng = np.random.default_rng(0)
+    found = proofs(rewritten(replay, lambda c: with_lie(c, "observation", 0, rng)))
+    assert {proof.reason for proof in found.values()} == {"differs"}
+
+
+@pytest.mark.proof
+def test_tuples_among_the_arguments_are_tuples_again() -> None:
+    kwargs = {"pair": (3, 4)}
+    replay = recorded(sw.make_vec(register_moody(), 1, num_workers=0, env_kwargs=kwargs), 30)
+    check_all_equal(replay)
+
+    def older(facts: Any) -> Any:  # stores of earlier versions have lists
+        return {**facts, "env_spec": read_spec(facts["env_spec"]).to_json()}
+
+    check_all_equal(rewritten(replay, sessions=older))

@@ -4,11 +4,24 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
-from stepwell.buffers.storage.cloud.objects import ObjectFacts, Objects
+from stepwell.buffers.bridges.publish.objects import ObjectFacts, Objects
+from stepwell.buffers.bridges.publish.remote import differs
+from stepwell.buffers.bridges.publish.uploader import StoreAtUrl
 
 _T = TypeVar("_T")
+
+
+def fetch_all(objects: Objects, folder: Path) -> Path:
+    """Fetch the store that is there into a folder, and return that."""
+    remote = StoreAtUrl(objects)
+    listing = remote.listing()
+    for file in listing.files.values():
+        path = remote.fetch(file, listing, folder, None)
+        assert differs(path, file) is None
+    return folder
 
 
 class Killed(BaseException):
@@ -40,7 +53,6 @@ class FaultyObjects(Objects):
         self.happens = False
         self.error: Callable[[], BaseException] = Killed
         self.is_down = False
-        self.fetched_bytes = 0
         self.calls: list[str] = []
 
     def _do(self, what: str, effect: Callable[[], _T]) -> _T:
@@ -65,20 +77,20 @@ class FaultyObjects(Objects):
 
         return self._do(f"create {name}", effect)
 
-    def get_range(self, name: str, offset: int, nbytes: int) -> bytes:
+    def get(self, name: str, most_bytes: int) -> bytes:
         def effect() -> bytes:
             if name not in self.at.objects:
-                raise FileNotFoundError(name)
-            data = self.at.objects[name][offset : offset + nbytes]
-            self.fetched_bytes += len(data)
-            return data
+                raise FileNotFoundError(f"{self.place(name)} is missing")
+            return self.at.objects[name]
 
-        return self._do(f"get {name}", effect)
+        data = self._do(f"get {name}", effect)
+        assert len(data) <= most_bytes
+        return data
 
-    def get(self, name: str, most_bytes: int, *, may_be_longer: bool = False) -> bytes:
-        data = self.get_range(name, 0, most_bytes + 1)
-        assert len(data) <= most_bytes or may_be_longer
-        return data[:most_bytes]
+    def download(
+        self, name: str, path: Path, nbytes: int, tell: Callable[[int], None] | None = None
+    ) -> None:
+        path.write_bytes(self.get(name, 1 << 30))
 
     def listing(self, folder: str, after: str | None = None) -> list[ObjectFacts]:
         now = datetime.datetime.now(datetime.UTC) - self.at.age

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from stepwell.buffers import DiskStorage, StoreCorrupt, StoreTooNew
-from stepwell.buffers.storage.disk.folder import LEDGER, StoreFolder
+from stepwell.buffers.storage.disk.folder import StoreFolder
 from stepwell.buffers.storage.disk.format import SLOT, Header
 from stepwell.buffers.storage.disk.segment import load
 from support.crash.crash_truth import (
@@ -33,7 +33,6 @@ from support.crash.disk_faults import NoSyncFiles
 KINDS = ("bit", "byte", "run", "sector", "cut", "longer")
 _WEIGHTS = (8, 4, 4, 4, 1, 1)
 _FILES = NoSyncFiles()
-_UNMEASURED = ("LOCK", "ledger.bin")  # of these the manifest knows no length
 
 
 class Region(NamedTuple):
@@ -77,8 +76,7 @@ def flip_bits(seed: int, changes: int, folder: Path) -> Outcomes:
         try:
             with _changed(change):
                 found = store.look(change)
-                # Kept actions may be left of an append that never returned.
-                is_noticed = found == "refused" or change.data or region.part in _UNMEASURED
+                is_noticed = found == "refused" or change.data or region.part == "LOCK"
                 require(bool(is_noticed), "a wrong length went unnoticed")
                 if number % 10 == 0:
                     store.look_as_writer(change, region)
@@ -220,9 +218,6 @@ def _parts(path: Path) -> Iterator[Region]:
     text = (path / "manifest.json").read_bytes()
     for digits in re.finditer(rb"(?<=[:,\[])\d+|(?<=\")[0-9a-f]{32}(?=\")", text):
         yield Region(path / "manifest.json", "manifest.json", *digits.span())
-    length = (path / LEDGER).stat().st_size if (path / LEDGER).exists() else 0
-    for start in range(0, length, 64):  # as one part it would be chosen once in a thousand
-        yield Region(path / LEDGER, LEDGER, start, min(start + 64, length))
     for number in manifest.numbers:
         found = load(_FILES, path, manifest, number)
         header, file, slots = found.segment.header, found.segment.path, found.segment.chunks

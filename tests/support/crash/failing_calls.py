@@ -42,14 +42,17 @@ _NEVER, _KILL, _FAIL_ONCE, _FAIL_FROM_THEN_ON, _INTERRUPT = range(5)
 _MOST_SECONDS = 120.0
 _GRACE_SECONDS = 10.0
 _IMPORTED_LATE = (
-    "stepwell.collectors.cli.app",
+    *(
+        f"stepwell.collectors.cli.{name}"
+        for name in ("app", "archive", "collect", "copy", "exchange", "health", "info", "upload")
+    ),
     *(
         f"stepwell.buffers.bridges.formats.{name}"
         for name in ("exporting", "importing", "d3rlpy", "lerobot", "minari", "npz", "parquet")
     ),
-    *(f"stepwell.buffers.bridges.formats.{name}" for name in ("rlds", "iris", "diamond")),
+    "stepwell.buffers.bridges.formats.rlds",
     "stepwell.buffers.bridges.formats.dreamer_v3",
-    "stepwell.buffers.dropin.memmap.conversion",
+    "stepwell.buffers.bridges.formats.memmap",
     "gymnasium.envs.classic_control",
     "h5py",
     "pandas",  # of pyarrow, where it is installed

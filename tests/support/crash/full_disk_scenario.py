@@ -22,8 +22,6 @@ FORMATS = {
     "d3rlpy": {},
     "minari": {},
     "minari arrow": {"data_format": "arrow"},
-    "iris": {},
-    "diamond": {},
     "dreamerv3": {},
     "parquet": {},
     "lerobot": {},

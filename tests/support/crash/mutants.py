@@ -17,7 +17,6 @@ from stepwell.buffers.storage.disk.appender import Appender
 from stepwell.buffers.storage.disk.files import Files, write_at
 from stepwell.buffers.storage.disk.folder import StoreFolder
 from stepwell.buffers.storage.disk.format import SLOT, Header, Manifest, SealedSegment, TableCopy
-from stepwell.buffers.storage.disk.ledger_file import DiskLedger, LedgerFile, LedgerRecord
 from stepwell.buffers.storage.disk.segment import LoadedSegment, Segment
 from stepwell.buffers.storage.disk.writer import SegmentWriter, write_missing_copies
 from stepwell.buffers.storage.encoded_chunk import EncodedChunk
@@ -363,39 +362,3 @@ def _(patch: Patch) -> None:
 @mutant("lengths of files are not checked", "flips")
 def _(patch: Patch) -> None:
     patch.setattr(segment, "check_size", nothing)
-
-
-# --- kept actions ---------------------------------------------------------------------------------
-
-
-@mutant("kept actions are not synced", "power loss")
-def _(patch: Patch) -> None:
-    with_calls(patch, DiskLedger, "add", "_files", {"fdatasync": nothing})
-
-
-@mutant("a new ledger is not synced before it is renamed", "power loss")
-def _(patch: Patch) -> None:
-    with_calls(patch, DiskLedger, "replace_file", "_files", {"fsync": nothing})
-
-
-@mutant("rows go before their actions are kept", "failures")
-def _(patch: Patch) -> None:
-    evict, add = Appender._evict, DiskLedger.add
-    late: list[Sequence[LedgerRecord]] = []
-
-    def evict_first(self: Appender) -> None:
-        evict(self)
-        while late:
-            add(self._ledger, late.pop())
-
-    patch.setattr(Appender, "_evict", evict_first)
-    patch.setattr(DiskLedger, "add", lambda self, records: late.append(records))
-
-
-@mutant("kept actions are not checked", "flips")
-def _(patch: Patch) -> None:
-    def body(self: LedgerFile, head: bytes, offset: int, size: int) -> bytes | None:
-        nbytes = int.from_bytes(head[4:8], "little")
-        return self._files.pread(self.file, nbytes, offset + len(head)) if nbytes else None
-
-    patch.setattr(LedgerFile, "_body", body)

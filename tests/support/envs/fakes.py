@@ -1,6 +1,9 @@
 """Small Gymnasium envs, each of which shows one trap; shared by all tests."""
 
+import importlib
 import os
+import random
+import sys
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -215,6 +218,33 @@ class SeededEnv(gym.Env[npt.NDArray[np.float64], np.int64]):
         self.state = self.state + float(action) + self.np_random.random(2)
         over = self.t >= length_of(self.length, self.episode)
         return self.state.copy(), float(self.state[0]), over, False, {}
+
+
+class GlobalRandomEnv(SeededEnv):
+    """Shows a draw from the global generator of "python", "numpy" or "torch"; knows its process."""
+
+    def __init__(self, library: str = "numpy", length: int | Sequence[int] = 4) -> None:
+        super().__init__(length)
+        self.library = library
+        if library == "torch":
+            importlib.import_module("torch")
+
+    def worker_pid(self) -> int:
+        return os.getpid()
+
+    def _drawn(self) -> npt.NDArray[np.float64]:
+        if self.library == "torch":
+            return np.asarray(sys.modules["torch"].rand(2).numpy(), np.float64)
+        if self.library == "numpy":
+            return np.random.rand(2)  # noqa: NPY002
+        return np.array([random.random(), random.random()])
+
+    def reset(self, **options: Any) -> tuple[npt.NDArray[np.float64], Info]:
+        super().reset(**options)
+        return self._drawn(), {}
+
+    def step(self, action: np.int64) -> tuple[npt.NDArray[np.float64], float, bool, bool, Info]:
+        return self._drawn(), *super().step(action)[1:]
 
 
 class FrameEnv(gym.Env[npt.NDArray[np.uint8], np.int64]):

@@ -22,8 +22,6 @@ import numpy as np
 from stepwell.buffers import Field, SequenceReplayBuffer
 from stepwell.buffers.bridges import export_episodes
 from stepwell.buffers.bridges.formats.tfrecord import decoded, encoded, read_records, write_record
-from stepwell.buffers.dropin.memmap.conversion import convert
-from stepwell.buffers.dropin.memmap.original import OriginalFolder
 from stepwell.buffers.storage.disk.verify import verify
 from stepwell.collectors.cli.errors import sentence_of
 from stepwell.collectors.cli.exchange import import_data
@@ -38,16 +36,15 @@ NEEDS = {
     "d3rlpy": "h5py",
     "minari": "minari",
     "minari-arrow": "minari",
-    "iris": "torch",
-    "diamond": "torch",
     "parquet": "pyarrow",
     "lerobot": "pyarrow",
     "rlds": "google_crc32c",
 }
 NAMES = (
-    *("npz", "d3rlpy", "minari", "minari-arrow", "iris", "diamond", "dreamerv3", "parquet"),
-    *("lerobot", "rlds", "memmap"),
+    *("npz", "d3rlpy", "minari", "minari-arrow", "dreamerv3", "parquet"),
+    *("lerobot", "rlds", "memmap-replay-buffer"),
 )
+FIELDS = {"observation": "state", "action": "action", "reward": "reward", "terminated": "done"}
 NUMBERS = (-1, 0, 1, 2, 7, 255, 2**31 - 1, 2**31, 2**62, 2**63 - 1, 2**63, 10**30)
 ODD: tuple[Any, ...] = (
     *(None, True, -0.5, 1e308, float("nan"), float("inf"), "", "x", "../../secret", "/etc/passwd"),
@@ -94,14 +91,15 @@ class ForgedImports:
         return {"format": name, "forged": forged.split(":")[0], "import": said}
 
     def _imported(self, name: str, given: Path, out: Path, what: str) -> str:
-        store = out
+        format_ = name if name == "memmap-replay-buffer" else name.partition("-")[0]
+        options = FIELDS if name == "memmap-replay-buffer" else {}
         try:
-            if name == "memmap":  # what `stepwell import --from memmap-replay-buffer` does
-                original = OriginalFolder(given, max_bytes=MAX_BYTES)
-                store = convert(original, out).store
-            else:
-                format_ = name.partition("-")[0]
-                import_data(str(given), format_, out, max_bytes=MAX_BYTES, quiet=True)
+            import_data(
+                *(str(given), format_, out),
+                options=options,
+                max_bytes=MAX_BYTES,
+                quiet=True,
+            )
         except Exception as error:
             said = sentence_of(error)
             if said is None or isinstance(error, MemoryError):
@@ -110,7 +108,7 @@ class ForgedImports:
             if left:
                 raise Fault("something is left", f"{what}: {left} after {said}") from error
             return "refused"
-        report = verify(store)
+        report = verify(out)
         if not report.is_whole:
             raise Fault("not whole", f"{what}: {report}")
         return "done"
@@ -130,7 +128,7 @@ def _template(folder: Path, name: str) -> Path:
     here = folder / name
     here.mkdir(parents=True)
     out = here / "given-v0"
-    if name == "memmap":
+    if name == "memmap-replay-buffer":
         writer = OriginalWriter(out)
         for number in range(3):
             writer.store(*tagged(number, number + 2))
@@ -570,43 +568,6 @@ def _bomb() -> bytes:
     return zlib.compress(bytes(MAX_BYTES + 1))
 
 
-def _torch(file: Path, rng: random.Random, secret: Path) -> str:
-    import torch
-
-    kind = rng.choice(["tensor", "tensor", "stride", "dtype", "gone", "object", "pickle", "old"])
-    if kind == "pickle":
-        with zipfile.ZipFile(file) as archive:
-            entries = {info.filename: archive.read(info) for info in archive.infolist()}
-        name = next(n for n in entries if n.endswith("data.pkl"))
-        data = bytearray(entries[name])
-        for _ in range(rng.choice([1, 4])):
-            data[rng.randrange(len(data))] = rng.randrange(256)
-        entries[name] = bytes(data)
-        with zipfile.ZipFile(file, "w") as archive:
-            for entry, text in entries.items():
-                archive.writestr(entry, text)
-        return "torch pickle"
-    found: dict[str, Any] = torch.load(file, weights_only=True)
-    name = rng.choice(sorted(found))
-    old = found[name]
-    if not isinstance(old, torch.Tensor):
-        found[name] = rng.choice([None, -1, 2**63, "x", [], {"final_observation": 3}])
-    elif kind == "stride":
-        found[name] = torch.zeros(1, dtype=old.dtype).expand(2**33, *old.shape[1:])
-    elif kind == "dtype":
-        found[name] = old.to(rng.choice([torch.uint8, torch.int32, torch.float64, torch.bool]))
-    elif kind == "gone":
-        del found[name]
-    elif kind == "object":
-        found[name] = Path("x")
-    elif kind == "tensor":
-        found[name] = rng.choice(
-            [old[:0], old[:1], torch.cat([old, old]), old * 0 + 1, old[..., None], old.to_sparse()]
-        )
-    torch.save(found, file, _use_new_zipfile_serialization=kind != "old")
-    return f"torch {kind}"
-
-
 _Change = Callable[[Path, random.Random, Path], str]
 _ANY: tuple[_Change, ...] = (
     *(_flip, _flip, _number, _number, _cut, _grown, _gone, _swapped, _twice, _link_out, _switch),
@@ -617,7 +578,6 @@ _BY_SUFFIX: dict[str, tuple[_Change, ...]] = {
     ".hdf5": (_hdf5,),
     ".parquet": (_parquet,),
     ".arrow": (_arrow,),
-    ".pt": (_torch,),
     ".npy": (_npy_file,),
     ".pkl": (_pickle,),
     "": (_hdf5,),  # d3rlpy's file has no ending here

@@ -333,7 +333,7 @@ def _ring_of_bytes(path: Path) -> list[bytes]:
 
 @_kind
 def _chains(path: Path) -> list[bytes]:
-    """A ring whose ledger keeps actions of evicted rows, in several records."""
+    """A ring with episodes that must be played again after others, and actions in two parts."""
     older = list[bytes]()
     fields = (
         *(Field("observation", "uint8", (12, 8), "zstd"), Field("action/a", "int64", (), "narrow")),

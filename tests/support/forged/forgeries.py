@@ -947,7 +947,7 @@ def _file_node(store: Store, rng: random.Random) -> str:
             *(f"{following}.tmp", f"{following}.tmp", following, "checkpoint-latest.bin"),
             *("checkpoint-latest.bin.tmp", "checkpoint-latest.bin.tmp", "damaged"),
             *(f"{each}.tmp" for each in list(store.segments)[:1]),
-            *("ledger.bin", "ledger.bin", "ledger.bin.tmp"),
+            *("ledger.bin", "ledger.bin.tmp"),
             *(
                 "segment-00000000.bin.tmp",
                 "damaged/manifest.json.0",
@@ -1083,97 +1083,6 @@ def _checkpoint_text(store: Store, rng: random.Random) -> str:
     changed = bytes(_change_text(rng, text))
     _put_checkpoint(store, changed, arrays)
     return _short(changed)
-
-
-# --- kept actions ---------------------------------------------------------------------------------
-
-_LEDGER, _RECORD, _KEPT = 32, struct.Struct("<4sII12s"), struct.Struct("<qqqII")
-
-
-def _records(store: Store) -> tuple[bytes, list[bytearray]] | None:
-    """The header and the records of a ledger, without their heads."""
-    data, found = store.files.get("ledger.bin"), list[bytearray]()
-    if data is None:
-        return None
-    place = _LEDGER
-    while place < len(data):
-        length = _RECORD.unpack_from(data, place)[1]
-        found.append(bytearray(data[place + _RECORD.size : place + _RECORD.size + length]))
-        place += _RECORD.size + length
-    return (data[:_LEDGER], found) if found else None
-
-
-def _put_records(
-    store: Store, header: bytes, records: list[bytearray], lengths: dict[int, int] | None = None
-) -> None:
-    parts = [header]
-    for number, body in enumerate(records):
-        length = (lengths or {}).get(number, len(body)) % (1 << 32)
-        begin = struct.pack("<4sI", b"KEPT", length)
-        crc = crc32(body, crc32(begin, crc32(header[12:28])))
-        parts += [_RECORD.pack(b"KEPT", length, crc, b"DONE" * 3), bytes(body)]
-    store.files["ledger.bin"] = b"".join(parts)
-
-
-@forgery("ledger: a number of a chunk", 6)
-def _ledger_number(store: Store, rng: random.Random) -> str:
-    found = _records(store)
-    if found is None:
-        return ""
-    header, records = found
-    body = rng.choice(records)
-    values = list(_KEPT.unpack_from(body))
-    place = rng.randrange(len(values))
-    before, values[place] = values[place], whole_number(rng, values[place])
-    sizes = [63, 63, 63, 32, 32]
-    values[place] = max(-(1 << 63) if place < 3 else 0, min(values[place], (1 << sizes[place]) - 1))
-    _KEPT.pack_into(body, 0, *values)
-    _put_records(store, header, records)
-    name = ("stream", "first row", "rows", "end", "length")[place]
-    return f"{name}: {before} -> {values[place]}"
-
-
-@forgery("ledger: bytes of a chunk", 6)
-def _ledger_bytes(store: Store, rng: random.Random) -> str:
-    found = _records(store)
-    if found is None:
-        return ""
-    header, records = found
-    body = rng.choice(records)
-    begin = _KEPT.size if rng.random() < 0.5 else 0
-    place = rng.randrange(begin, min(len(body), begin + rng.choice((16, 100, 1 << 20))))
-    new = rng.randbytes(rng.choice((1, 1, 4, 8)))
-    body[place : place + len(new)] = new
-    _put_records(store, header, records)
-    return f"{new.hex()} at {place}"
-
-
-@forgery("ledger: its records", 4)
-def _ledger_records(store: Store, rng: random.Random) -> str:
-    found = _records(store)
-    if found is None:
-        return ""
-    header, records = found
-    number = rng.randrange(len(records))
-    kind = rng.choice(("length", "twice", "mixed", "empty", "header", "many heads"))
-    lengths = dict[int, int]()
-    if kind == "length":
-        lengths[number] = whole_number(rng, len(records[number]))
-    elif kind == "twice":
-        records.insert(number, records[number])
-    elif kind == "mixed":
-        rng.shuffle(records)
-    elif kind == "empty":
-        records[number] = bytearray()
-    elif kind == "header":
-        changed = bytearray(header)
-        changed[rng.randrange(8, 12)] = rng.randrange(256)
-        header = bytes(changed[:28]) + struct.pack("<I", crc32(changed[:28]))
-    _put_records(store, header, records, lengths)
-    if kind == "many heads":  # each claims all that follows
-        head = _RECORD.pack(b"KEPT", 1 << 20, 0, b"DONE" * 3)
-        store.files["ledger.bin"] = header + head * (1 << 16)
-    return f"{kind}, record {number}"
 
 
 @forgery("nothing at all", 1)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-import d3rlpy  # pyright: ignore[reportMissingImports]
+import d3rlpy
 import numpy as np
 
 PARTS = ("observation", "action", "reward", "next_observation", "next_action", "terminal")

@@ -26,6 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.envs import functional_jax_env
 from gymnasium.envs.phys2d.cartpole import CartPoleFunctional
 from gymnasium.envs.phys2d.pendulum import PendulumFunctional
 from gymnasium.vector import AutoresetMode
@@ -57,7 +58,7 @@ class Walker:
     """
 
     observation_space = spaces.Dict(
-        {"place": spaces.Box(-99, 99, (2,), np.int32), "steps": spaces.Box(0, 99, (), np.int32)}
+        {"place": spaces.Box(-999, 999, (2,), np.int32), "steps": spaces.Box(0, 999, (), np.int32)}
     )
     action_space = spaces.Discrete(5, dtype=np.int32)
 
@@ -345,30 +346,24 @@ def check_functions_of_the_user_see_what_they_see_step_by_step() -> None:
 def check_an_error_of_the_users_function_keeps_the_rows_that_were_counted() -> None:
     kept: list[Any] = []
     for wrap in (lambda policy: policy, Stepped):
+        raised: list[int] = []
 
-        def on_step(step: Any) -> None:
-            if step.total_steps == 12:
+        def on_step(step: Any, raised: list[int] = raised) -> None:
+            if step.total_steps >= 12 and not raised:
+                raised.append(step.total_steps)
                 raise RuntimeError("enough")
 
         replay = SequenceReplayBuffer(seed=0)
-        with (
-            sw.Collector(
-                WALK.envs(2), wrap(constant()), replay, seed=2, on_step=on_step
-            ) as collector,
-            pytest.raises(RuntimeError, match="enough") as caught,
-        ):
-            collector.collect(steps=60)
-        assert any("kept: 12 steps" in note for note in caught.value.__notes__), (
-            caught.value.__notes__
-        )
+        with sw.Collector(
+            WALK.envs(2), wrap(WALK.policy()), replay, seed=2, on_step=on_step
+        ) as collector:
+            with pytest.raises(RuntimeError, match="enough") as caught:
+                collector.collect(steps=60)
+            notes = caught.value.__notes__
+            assert any(f"kept: {raised[0]} steps" in note for note in notes), notes
+            collector.collect(steps=60)  # what the policy draws goes on behind the last step seen
         kept.append(rows_of(replay))
     assert kept[0] == kept[1]
-
-
-@cache
-def constant() -> JaxPolicy:
-    """Always the action 1."""
-    return sw.bridges.jax_policy(lambda params, key, seen, first: jnp.ones(first.shape, jnp.int32))
 
 
 def check_an_action_outside_of_the_space_is_refused_before_a_row_is_stored() -> None:
@@ -491,6 +486,11 @@ def wrong_envs() -> Iterator[tuple[type[Exception], str, Callable[[], Any]]]:
     yield TypeError, "observation_space", lambda: object()
     yield TypeError, "action_space.*5", lambda: Wrong(action_space=5)
     yield TypeError, "instance", lambda: Walker
+    # As envs of other libraries with gymnax's interface, of which a new gymnax would not help.
+    theirs = {"step_env": None, "reset_env": None, "__module__": "craftax.envs"}
+    yield TypeError, r"is_truncated.*Crafting of craftax(?!.*gymnax)", type("Crafting", (), theirs)
+    old = {**theirs, "__module__": "gymnax.environments"}
+    yield TypeError, r"is_truncated.*Old of gymnax.*pip install -U gymnax", type("Old", (), old)
     box = spaces.Box(0, 1, (3,))
     yield ValueError, "observation.*Tuple", lambda: Wrong(observation_space=spaces.Tuple([box]))
     float_steps = {"place": right.observation_space["place"], "steps": box}
@@ -517,6 +517,33 @@ def check_wrong_envs_are_refused_before_the_first_step() -> None:
         sw.JaxEnvs(Walker(), 2, params=3)
     with pytest.raises(TypeError, match="function"):
         sw.bridges.jax_policy(5)  # type: ignore[arg-type]
+
+
+def check_gymnasiums_own_vector_env_which_drops_steps_is_refused() -> None:
+    def made(num_envs: int) -> Any:
+        return functional_jax_env.FunctionalJaxVectorEnv(
+            CartPoleFunctional(), num_envs, metadata={"autoreset_mode": AutoresetMode.NEXT_STEP}
+        )
+
+    move = jax.jit(jax.vmap(lambda state, action: CartPoleFunctional().transition(state, action)))
+    envs = made(4)
+    envs.reset(seed=0)
+    dropped = 0
+    for _ in range(60):
+        has_reset, before, action = envs.prev_done, envs.state, jnp.ones(4, jnp.int32)
+        envs.step(action)
+        others = ~np.asarray(has_reset)
+        moved = np.isclose(move(before, action), envs.state, atol=1e-4).all(axis=1)
+        assert np.asarray(has_reset).any() or moved.all()
+        dropped += int((others & ~moved).sum())
+    assert dropped > 0  # else it is mended, and need not be refused
+    replay = SequenceReplayBuffer()
+    for refuse in (lambda: sw.Collector(envs, "random"), lambda: sw.record(envs, replay)):
+        with pytest.raises(ValueError, match=r"FunctionalJaxVectorEnv.*JaxEnvs.*make_vec"):
+            refuse()
+    with sw.Collector(made(1), "random", replay, seed=0) as collector:
+        collector.collect(steps=30)  # of one env there are no others
+    assert sw.check_vector_env(made(4), steps=100).stands_still
 
 
 def needs(module: str) -> Any:

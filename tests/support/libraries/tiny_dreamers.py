@@ -1,41 +1,32 @@
-"""Tiny networks of the Dreamer example, an env whose observations contain its state, and rows."""
+"""A DreamerV3 of a handful of numbers, and an env for it whose observations count its steps."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 from unittest.mock import patch
 
 import gymnasium as gym
 import numpy as np
 import torch
-from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from torch import Tensor, nn
 
 import stepwell as sw
 from dreamer.agent import Models, construct_models
 from dreamer.config import Config
 
-TINY = Config(
-    num_envs=3,
-    batch_size=4,
-    length=6,
-    embedded=12,
-    channels=2,
-    dense=16,
-    blocks=1,
-    agent_blocks=1,
-    deterministic=10,
-    stochastic=3,
-    categories=4,
-    bins=15,
-    bin_limit=5.0,
-    horizon=4,
-)
+Net = TypeVar("Net", bound=nn.Module)
+COUNTER = "stepwell/Counter-v0"
+SIZES: dict[str, Any] = {
+    **{"num_envs": 2, "steps": 120, "pretrain_steps": 40, "collect_steps": 4, "replay_ratio": 0.25},
+    **{"eval_every": 30, "eval_episodes": 2, "save_every": 20, "batch_size": 4, "length": 6},
+    **{"embedded": 12, "channels": 2, "dense": 16, "agent_blocks": 1, "deterministic": 10},
+    **{"stochastic": 3, "categories": 4, "bins": 15, "bin_limit": 5.0, "horizon": 4, "starts": 4},
+}
+TINY = replace(Config.small(), **SIZES)
 
 
 def tiny(**numbers: Any) -> Config:
@@ -43,32 +34,13 @@ def tiny(**numbers: Any) -> Config:
     return replace(TINY, **numbers)
 
 
-def stir(net: nn.Module, seed: int = 0, much: float = 0.3) -> None:
-    """Noise on all parameters: heads and states that begin at 0 could hide a mistake."""
+def stir(net: Net, seed: int = 0) -> Net:
+    """Noise on all parameters, in place: heads and states that begin at 0 could hide a mistake."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in net.parameters():
-            noise = torch.randn(parameter.shape, generator=generator)
-            parameter.add_(much * noise.to(parameter.device))
-
-
-def agent(
-    observation: spaces.Space[Any],
-    action: spaces.Space[Any],
-    config: Config = TINY,
-    replay: sw.SequenceReplayBuffer | None = None,
-    *,
-    stirred: bool = True,
-    device: str = "cpu",
-) -> Models:
-    """An agent for envs of these spaces."""
-    torch.manual_seed(0)
-    replay = sw.SequenceReplayBuffer(seed=0) if replay is None else replay
-    models = construct_models(observation, action, replay, config, device)
-    if stirred:
-        for seed, net in enumerate(models[:2]):
-            stir(net, seed)
-    return models
+            parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator))
+    return net
 
 
 @contextmanager
@@ -92,67 +64,34 @@ def changed(net: nn.Module, before: dict[str, Tensor]) -> set[str]:
     return {name for name, part in net.named_parameters() if not torch.equal(part, before[name])}
 
 
-class NumberedEnv(gym.Env[dict[str, Any], tuple[Any, ...]]):
-    """Observes time, the action that led here and a draw; episodes as `plan` says, in turn.
+class Counter(gym.Env[np.ndarray, np.int64]):
+    """Observes a number drawn at the reset, and the steps since; ends after 25 of them."""
 
-    Two actions at once: a stick with two axes and one of three buttons, 1 to 3.
-    """
-
-    def __init__(self, plan: Sequence[tuple[int, str]], tag: int = 0) -> None:
-        self.plan, self.tag = plan, tag
-        self.observation_space = spaces.Dict(
-            {
-                "numbers": spaces.Box(-np.inf, np.inf, (6,)),
-                "parity": spaces.Discrete(2, start=5),
-                "screen": spaces.Box(0, 255, (9, 8, 1), np.uint8),
-            }
-        )
-        self.action_space = spaces.Tuple((spaces.Box(-2, 3, (2,)), spaces.Discrete(3, start=1)))
-        self.episode, self.t = -1, 0
-
-    def observation(self, stick: Any = (0, 0), button: float = 0) -> dict[str, Any]:
-        numbers = [self.tag, self.t, *stick, button, self.np_random.normal()]
-        return {
-            "numbers": np.array(numbers, np.float32),
-            "parity": np.int64(5 + self.t % 2),
-            "screen": self.np_random.integers(0, 256, (9, 8, 1), np.uint8),
-        }
+    observation_space = gym.spaces.Box(0, 1e6, (2,), np.float32)
+    action_space = gym.spaces.Discrete(2)
 
     def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        self, *, seed: int | None = None, options: Any = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
         super().reset(seed=seed)
-        self.episode, self.t = self.episode + 1, 0
-        return self.observation(), {}
+        self._seen = np.array([self.np_random.integers(1_000), 0], np.float32)
+        return self._seen, {}
 
-    def step(
-        self, action: tuple[Any, ...]
-    ) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
-        self.t += 1
-        stick, button = action
-        length, end = self.plan[self.episode % len(self.plan)]
-        over = self.t >= length
-        reward = float(stick.sum()) + float(button)
-        seen = self.observation(stick, float(button))
-        return seen, reward, over and end == "terminated", over and end == "truncated", {}
+    def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self._seen = self._seen + np.array([0, 1], np.float32)
+        return self._seen, float(action), bool(self._seen[1] >= 25), False, {}
 
 
-PLANS = [
-    [(3, "terminated"), (5, "truncated"), (1, "terminated")],
-    [(4, "truncated"), (2, "truncated")],
-    [(60, "terminated")],
-]
+if COUNTER not in gym.registry:
+    gym.register(COUNTER, entry_point="support.libraries.tiny_dreamers:Counter")
 
 
-def labelled_envs(mode: AutoresetMode = AutoresetMode.NEXT_STEP) -> Any:
-    """Three of them, whose episodes end at different times."""
-    make = [partial(NumberedEnv, plan, tag) for tag, plan in enumerate(PLANS)]
-    return SyncVectorEnv(make, autoreset_mode=mode)
-
-
-def random_rows(steps: int = 150) -> sw.SequenceReplayBuffer:
-    """Rows of random actions in these envs."""
-    replay = sw.SequenceReplayBuffer(seed=0)
-    with sw.Collector(labelled_envs(), sw.RandomPolicy(), replay, seed=0) as collector:
-        collector.collect(steps=steps)
-    return replay
+def agent(envs: Any, folder: Path | None = None, config: Config = TINY, seed: int = 0) -> Models:
+    """An agent for the envs, stirred; its replay lies in the folder, or in RAM."""
+    torch.manual_seed(seed)
+    replay = sw.SequenceReplayBuffer(folder, capacity=config.capacity, seed=seed)
+    spaces = envs.single_observation_space, envs.single_action_space
+    models = construct_models(*spaces, replay, config)
+    for net in models[:2]:
+        stir(net, seed)
+    return models

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from stepwell.buffers import Chunk, End, Field, Spec, Storage
 from stepwell.buffers.curation.stored_episode import stored_episodes
 from stepwell.buffers.provenance.chains import chains_of
 
-# Actions in all codecs; the observation is what a ledger must not hold.
+# Actions in all codecs.
 SPEC = Spec(
     (
         Field("observation", "uint8", (16, 16), "zstd"),
@@ -164,11 +164,11 @@ class ChainModel:
         return found
 
     def check_chains(self, storage: Storage) -> None:
-        """Every stored episode whose chain was recorded is played with the right actions."""
-        heads: dict[Key, int] = {}
-        for episode in stored_episodes(storage):
-            key = key_of(episode.stream, episode.metadata)
-            heads[key] = min(episode.first_row, heads.get(key, episode.first_row))
+        """Every episode whose chain is stored is played with the right actions, and no other."""
+        heads = {
+            key_of(episode.stream, episode.metadata): episode.first_row
+            for episode in stored_episodes(storage)
+        }
         chains, unreachable = chains_of(storage)
         reached: dict[Key, tuple[Key, ...]] = {}
         for chain in chains:
@@ -184,55 +184,17 @@ class ChainModel:
                 for name in ACTIONS:
                     rows = np.concatenate([piece[name] for piece in pieces] or [expected[name][:0]])
                     assert_same(rows, expected[name], (name, key))
-                if play.episode is not None:
-                    assert key not in reached
-                    reached[key] = tuple(keys[: number + 1])
+                assert key not in reached
+                reached[key] = tuple(keys[: number + 1])
         for key in heads:
             expected_chain = self.chain(key)
             found = reached.pop(key, None)
-            if expected_chain is None:
+            if expected_chain is None or any(heads.get(each) != 0 for each in expected_chain):
                 assert found is None, f"{key} is reached, though its chain was cut"
             else:
                 assert found is not None, (key, [u.why for u in unreachable])
                 assert len(found) == len(expected_chain), (found, expected_chain)
         assert not reached
-
-    def needed(self, storage: Storage, *, live_session: int | None = None) -> set[tuple[Key, int]]:
-        """Episodes and rows whose actions a stored episode needs, and which are not stored.
-
-        Args:
-            storage: The storage.
-            live_session: Session whose streams may continue, also if nothing of them is stored.
-        """
-        stored: dict[Key, tuple[int, int]] = {}
-        for episode in stored_episodes(storage):
-            rows = episode.first_row, episode.first_row + episode.rows
-            stored.setdefault(key_of(episode.stream, episode.metadata), rows)
-        ends = set(stored)
-        for key in self.played:
-            is_newest = key._replace(number=key.number + 1) not in self.played
-            if key.session == live_session and is_newest:
-                if not any(each[:2] == key[:2] for each in stored):
-                    ends.add(key)
-        found: set[tuple[Key, int]] = set()
-        for end in ends:
-            for key in self.chain(end) or ():
-                begin, _ = stored.get(key, (self.played[key].rows, 0))
-                found |= {(key, row) for row in range(self.played[key].rows) if row < begin}
-        return found
-
-    def kept_rows(self, chunks: Iterable[Chunk]) -> set[tuple[Key, int]]:
-        """Episodes and rows of kept actions, which are compared with those that were played."""
-        found: set[tuple[Key, int]] = set()
-        for chunk in chunks:
-            key = key_of(chunk.stream, chunk.metadata)
-            assert set(chunk.fields) == set(ACTIONS)
-            assert ("seed" in chunk.metadata) == self.played[key].is_seeded
-            expected = actions_of(self.played[key].label, chunk.first_row, chunk.rows)
-            for name in ACTIONS:
-                assert_same(chunk.fields[name], expected[name], (name, key))
-            found |= {(key, chunk.first_row + row) for row in range(chunk.rows)}
-        return found
 
 
 class Rows(NamedTuple):

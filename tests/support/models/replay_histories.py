@@ -22,6 +22,7 @@ class Kind(NamedTuple):
     capacity: int | None = None
     stack: int = 1
     padding: Literal["zero", "repeat"] = "zero"
+    new_priority: float | None = None
 
 
 KINDS = st.builds(
@@ -30,6 +31,7 @@ KINDS = st.builds(
     st.sampled_from([None, None, 40, 100]),
     st.sampled_from([1, 2, 3]),
     st.sampled_from(["zero", "repeat"]),
+    st.sampled_from([None, 0.0, 0.5, 20]),
 )
 _ENDS = st.sampled_from([End.NONE, End.PENDING, End.PENDING, *ENDINGS])
 _NEW_ROWS = st.one_of(st.integers(0, 3), st.integers(0, 3), st.integers(4, 25))
@@ -54,7 +56,7 @@ def a_replay(kind: Kind) -> Iterator[Played]:
         path = None
         if kind.is_on_disk:
             path = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "store"
-        yield stack.enter_context(Played(spec, path, kind.capacity))
+        yield stack.enter_context(Played(spec, path, kind.capacity, new_priority=kind.new_priority))
 
 
 def moments(played: Played, history: Sequence[Step], count: int = 2) -> Iterator[None]:

@@ -124,6 +124,7 @@ KINDS = {
 }
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("name", KINDS)
 def test_the_report_says_what_the_collector_does(name: str) -> None:
     kind = KINDS[name]

@@ -11,7 +11,7 @@ from demo_rom import write_demo
 
 @pytest.fixture
 def demo(tmp_path: Path) -> tuple[Path, Path]:
-    """Paths of game.nes and game.toml."""
+    """Paths of game.nes and of its map, the folder game."""
     return write_demo(tmp_path / "demo")
 
 

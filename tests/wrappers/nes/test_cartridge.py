@@ -239,6 +239,7 @@ def test_what_is_neither_path_nor_bytes_is_refused(rom: object) -> None:
         Cartridge.read(rom)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
+@pytest.mark.proof
 def test_a_file_larger_than_any_cartridge_is_not_read_whole(tmp_path: Path) -> None:
     path = tmp_path / "film.nes"
     with path.open("wb") as file:

@@ -317,3 +317,21 @@ def test_each_env_of_a_vector_has_a_worker(integrations: Path) -> None:
         assert envs.metadata["stepwell"]["env"]["id"] == NAME
     finally:
         envs.close()
+
+
+@pytest.mark.usefixtures("integrations")
+@pytest.mark.parametrize("is_adapted", [True, False])
+def test_each_env_gets_a_process_of_its_own(
+    is_adapted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def one() -> AnyEnv:
+        return from_retro(make_retro()) if is_adapted else make_retro()
+
+    monkeypatch.setattr("stepwell.wrappers.make_vector_env.available_cores", lambda: 2)
+    envs: Any = make_vec(one, 3)
+    assert envs.num_workers == 3
+    envs.close()
+    for num_workers in (0, 2):
+        with pytest.raises(ValueError, match=rf"expected 3.*got {num_workers}.*num_workers=3"):
+            make_vec(one, 3, num_workers=num_workers)
+        gc.collect()  # the emulator that was made before the refusal

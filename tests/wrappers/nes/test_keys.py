@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 
 from stepwell.wrappers.nes.buttons import VECTOR, keys_of
+from support.envs.nes_backends import needs_a_backend
 from support.envs.nes_envs import env_of
 
 CODES = {"x": 120, "z": 122, "right": 0x4000004F}
 
 
+@needs_a_backend
 def test_each_action_is_on_the_keys_of_its_buttons(demo: tuple[Path, Path]) -> None:
     with env_of(demo, actions=["NOOP", "RIGHT", "RIGHT+A", "A+B"]) as env:
         assert env.get_keys_to_action() == {
@@ -24,6 +26,7 @@ def test_each_action_is_on_the_keys_of_its_buttons(demo: tuple[Path, Path]) -> N
         }
 
 
+@needs_a_backend
 @pytest.mark.parametrize("allow_opposites", [False, True])
 def test_bit_vectors_are_on_all_combinations_that_the_console_takes(
     demo: tuple[Path, Path], allow_opposites: bool
@@ -45,6 +48,7 @@ def test_the_codes_of_the_keys_are_those_of_pygame() -> None:
     assert keys_of(0xFF) == codes
 
 
+@needs_a_backend
 def test_gymnasium_plays_a_cartridge_with_these_keys(
     demo: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -70,6 +74,7 @@ def test_gymnasium_plays_a_cartridge_with_these_keys(
     assert seen == [0] * 3 + [1] * 2 + [2] * 3
 
 
+@needs_a_backend
 def test_each_frame_of_a_step_is_shown_once_in_order(demo: tuple[Path, Path]) -> None:
     with env_of(demo, frame_skip=4) as env, env_of(demo, render_mode="rgb_array") as single:
         frames: list[Any] = []

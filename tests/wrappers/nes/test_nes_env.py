@@ -214,7 +214,7 @@ NONSENSE: list[tuple[dict[str, Any], str]] = [
     ({"sticky": float("nan")}, "sticky: .*got nan"),
     ({"max_frames": 0}, "max_frames: .*1.*got 0"),
     ({"stuck_frames": 0}, "stuck_frames: .*1.*got 0"),
-    ({"stuck_frames": 5, "game": None}, r"stuck_frames: .*got none; .*\[stuck\]"),
+    ({"stuck_frames": 5, "game": None}, r"stuck_frames: .*got none; .*stuck"),
     ({"info": "some"}, "info: .*'vars'.*'all'.*'none'.*got 'some'"),
     ({"render_mode": "human"}, "render_mode: .*'rgb_array'.*got 'human'"),
     ({"actions": "many"}, "actions: .*'simple'.*got 'many'"),
@@ -232,7 +232,7 @@ NONSENSE: list[tuple[dict[str, Any], str]] = [
     ({"start_rule": "best"}, "start_rule: .*'random'.*'cycle'.*got 'best'"),
     (
         {"game": {"vars": {"x": {"address": 9999, "type": "|u1"}}}},
-        r"\[vars\], x, address: .*0x7FF.*got 0x270f",
+        r"vars, x, address: .*0x7FF.*got 0x270f",
     ),
     ({"game": {"rom": {"sha256": "0" * 64}}}, "game.nes.*SHA-256 0{64}.*got [0-9a-f]{64}"),
 ]
@@ -322,9 +322,8 @@ def test_a_crash_is_reported_in_one_sentence_and_a_reset_recovers(demo: tuple[Pa
     rom = build_rom()
     jam = rom.index(b"\xc6\x13")  # where a life is lost: DEC lives
     broken = rom[:jam] + b"\x02" + rom[jam + 1 :]
-    game = demo[0].parent / "any.toml"  # the demonstration's map without its [rom]
-    game.write_text(re.sub(r"(?m)^(\[rom\]|sha256 = .*)$", "", demo[1].read_text()))
-    with NesEnv(broken, backend="cynes", game=game, actions=ACTIONS) as env:
+    (demo[1] / "rom.sha").unlink()
+    with NesEnv(broken, backend="cynes", game=demo[1], actions=ACTIONS) as env:
         first = env.reset()[0]
         env.step(1)
         for _ in range(2):

@@ -538,7 +538,6 @@ def test_a_space_that_inherits_from_gyms_counts_as_that() -> None:
             r"observation_space\['a'\]\[0\] .*old_gym_fakes\.Graph",
         ),
         (None, "observation_space .*NoneType"),
-        (spaces.Text(3), "observation_space .*Text"),
         (type("Box", (), {"low": 0, "dtype": "uint8"})(), "'high'"),
         (old.Box(0, 1, (2,), None), "observation_space .*dtype"),
     ],
@@ -727,3 +726,21 @@ def test_the_vector_envs_recipe_names_the_old_env(num_workers: int) -> None:
     assert recipe["env"]["maker"] == "from_gym"
     assert recipe["env"]["id"] == "support.libraries.old_gym_fakes:OldEnv"
     assert "versions" not in recipe["env"]
+
+
+@pytest.mark.parametrize("values", [4, 5])
+def test_a_half_migrated_env_of_any_space_is_adapted(values: int) -> None:
+    """Its class is gymnasium's, its `reset` or `step` still old."""
+
+    class Half(gymnasium.Env[Any, Any]):
+        observation_space, action_space = spaces.Text(3), spaces.Discrete(2)
+
+        def reset(self) -> Any:  # type: ignore[override]
+            return "new"
+
+        def step(self, action: Any) -> Any:
+            return ("end", 1, True, {}) if values == 4 else ("end", 1, True, False, {})
+
+    env = from_gym(Half())
+    assert env.reset(seed=0) == ("new", {})
+    assert env.step(1) == ("end", 1.0, True, False, {})

@@ -1,6 +1,7 @@
 """WorkerVectorEnv: same rows as gymnasium's for any workers; dead workers; no orphans."""
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoA
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from numpy.testing import assert_equal
 
+import stepwell as sw
 from stepwell.wrappers.seeded_resets import SeededResets, derived_seed
 from stepwell.wrappers.workers.vector_env import WorkerVectorEnv
 from support.envs.fakes import (
@@ -28,6 +30,7 @@ from support.envs.fakes import (
     CrashEnv,
     DictEnv,
     DieEnv,
+    GlobalRandomEnv,
     InfoEnv,
     LiveBufferEnv,
     RewardKind,
@@ -134,6 +137,7 @@ ENV_FNS: dict[str, list[Callable[[], Any]]] = {
 }
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("name", ENV_FNS)
 def test_rows_are_the_same_for_any_number_of_workers_and_as_gymnasiums(
     name: str, make: Make
@@ -202,6 +206,7 @@ def test_there_are_never_more_workers_than_envs(make: Make) -> None:
     assert make([CounterEnv] * 2, num_workers=5).num_workers == 2
 
 
+@pytest.mark.proof
 def test_seeds_differ_between_envs_and_repeat_between_runs(make: Make) -> None:
     """Trap 20."""
     runs = [make([SeededEnv] * 6, num_workers=w).reset(seed=3)[0] for w in (1, 3, 3)]
@@ -210,6 +215,7 @@ def test_seeds_differ_between_envs_and_repeat_between_runs(make: Make) -> None:
     assert_equal(runs[2], runs[0])
 
 
+@pytest.mark.proof
 def test_seeds_may_be_given_one_by_one(make: Make) -> None:
     envs = make([SeededEnv] * 3, num_workers=2)
     one_by_one, _ = envs.reset(seed=[9, None, 4])
@@ -268,6 +274,7 @@ def test_attributes_and_methods_are_reached_in_the_workers(make: Make) -> None:
     assert_equal(envs.step(np.zeros(3, np.int64))[0][:, 1], [1, 1, 1])
 
 
+@pytest.mark.proof
 def test_render_returns_each_envs_frame(make: Make) -> None:
     envs = make([RenderEnv] * 2, num_workers=2)
     assert_equal(envs.render(), [[[7]], [[7]]])
@@ -341,6 +348,7 @@ class BigInfoEnv(CounterEnv):
         return *super().step(action)[:4], {"big": np.full(300_000, self.t)}
 
 
+@pytest.mark.proof
 def test_infos_larger_than_a_pipe_arrive(make: Make) -> None:
     envs = make([BigInfoEnv] * 2, num_workers=2)
     envs.reset()
@@ -370,7 +378,7 @@ class WrongDtypeEnv(CounterEnv):
             ValueError,
             r"observation.*\(3,\).*\(1,\)",
         ),
-        (WrongDtypeEnv, TypeError, r"observation.*int64.*float64"),
+        (WrongDtypeEnv, ValueError, r"observation.*int64.*float64"),
     ],
 )
 def test_an_observation_that_does_not_fit_its_space_is_refused(
@@ -385,7 +393,7 @@ def test_actions_that_do_not_fit_are_refused_before_anything_moves(make: Make) -
     envs.reset()
     with pytest.raises(ValueError, match=r"actions.*\(2,\).*\(3,\)"):
         envs.step(np.zeros(3, np.int64))
-    with pytest.raises(TypeError, match=r"actions.*int64.*float64"):
+    with pytest.raises(ValueError, match=r"actions.*int64.*float64"):
         envs.step(np.zeros(2))
     assert_equal(envs.step(np.zeros(2, np.int32))[0][:, 1], [1, 1])
 
@@ -425,6 +433,7 @@ def test_a_dead_worker_is_replaced_and_its_rows_are_marked(make: Make) -> None:
     assert envs.restarts == 1
 
 
+@pytest.mark.proof
 def test_a_worker_killed_between_steps_is_replaced(make: Make) -> None:
     envs = make([PidEnv] * 4, num_workers=2)
     envs.reset(seed=0)
@@ -437,6 +446,7 @@ def test_a_worker_killed_between_steps_is_replaced(make: Make) -> None:
     assert after[1] == before[1]
 
 
+@pytest.mark.proof
 def test_a_worker_killed_before_a_reset_is_replaced_with_the_wanted_seeds(make: Make) -> None:
     class SeededPidEnv(SeededEnv):
         def worker_pid(self) -> int:
@@ -450,6 +460,7 @@ def test_a_worker_killed_before_a_reset_is_replaced_with_the_wanted_seeds(make: 
     assert "worker_restarted" not in info
 
 
+@pytest.mark.proof
 def test_the_seeds_of_a_replaced_worker_are_in_the_info(make: Make) -> None:
     class SeededPidEnv(SeededEnv):
         def worker_pid(self) -> int:
@@ -472,6 +483,7 @@ def test_the_seeds_of_a_replaced_worker_are_in_the_info(make: Make) -> None:
     assert_equal(info["reset_seed"][2:], [3, 4])  # env 3 begins anew with the given seed too
 
 
+@pytest.mark.proof
 def test_envs_without_a_seed_have_none_after_a_restart(make: Make) -> None:
     envs = make([PidEnv] * 2, num_workers=2)
     envs.reset()
@@ -479,6 +491,7 @@ def test_envs_without_a_seed_have_none_after_a_restart(make: Make) -> None:
     assert "reset_seed" not in envs.step(np.zeros(2, np.int64))[4]
 
 
+@pytest.mark.proof
 def test_seeded_resets_go_on_from_the_seed_after_a_restart(make: Make) -> None:
     class SeededPidEnv(SeededEnv):
         def worker_pid(self) -> int:
@@ -500,6 +513,7 @@ def test_seeded_resets_go_on_from_the_seed_after_a_restart(make: Make) -> None:
     assert len(found) == len(set(found)) == 8
 
 
+@pytest.mark.proof
 def test_a_call_on_a_dead_worker_raises_and_the_next_step_replaces_it(make: Make) -> None:
     envs = make([PidEnv] * 2, num_workers=2)
     envs.reset()
@@ -510,6 +524,7 @@ def test_a_call_on_a_dead_worker_raises_and_the_next_step_replaces_it(make: Make
     assert_equal(info["worker_restarted"], [False, True])
 
 
+@pytest.mark.proof
 def test_the_seeds_after_a_restart_are_new_and_repeat_between_runs(make: Make) -> None:
     class SeededDieEnv(SeededEnv):
         def step(self, action: np.int64) -> Any:
@@ -527,6 +542,66 @@ def test_the_seeds_after_a_restart_are_new_and_repeat_between_runs(make: Make) -
     assert_equal(runs[0], runs[1])
 
 
+def rows_of_global_generators(envs: Any, seed: int | None, kills: bool = False) -> Any:
+    found = [envs.reset(seed=seed)[0]]
+    for step in range(12):
+        if kills and step == 6:
+            os.kill(worker_pids(envs)[0], signal.SIGKILL)
+        found.append(envs.step(np.zeros(4, np.int64))[0])
+    return np.concatenate(found)
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("library", ["python", "numpy", "torch"])
+@pytest.mark.parametrize("num_workers", [2, 4])
+def test_each_worker_draws_its_own_numbers_from_global_generators(
+    make: Make, library: str, num_workers: int
+) -> None:
+    if library == "torch":
+        pytest.importorskip("torch", reason="needs torch")
+
+    def draws(seed: int | None, kills: bool = False) -> Any:
+        envs = make([partial(GlobalRandomEnv, library)] * 4, num_workers=num_workers)
+        return rows_of_global_generators(envs, seed, kills)
+
+    first, killed = draws(5), draws(5, kills=True)
+    assert_equal(draws(5), first)
+    assert_equal(killed[:28], first[:28])
+    new = killed.reshape(13, 4, 2)[7:, : 4 // num_workers].reshape(-1, 2)  # of the new worker
+    rows = np.concatenate([first, draws(100), draws(None), draws(None), new])
+    assert len(np.unique(rows, axis=0)) == len(rows)
+
+
+def test_public_attributes_are_those_of_gymnasiums_vector_env(make: Make) -> None:
+    env_fns = [SeededEnv] * 3
+    ours, theirs = make(env_fns, num_workers=2), SyncVectorEnv(env_fns)
+    for envs in (ours, theirs):
+        envs.reset(seed=5)
+    in_this_process = {"envs"}
+    for name in {name for name in dir(theirs) if not name.startswith("_")} - in_this_process:
+        wanted, got = getattr(theirs, name), getattr(ours, name)
+        if name in ("unwrapped", "np_random") or callable(wanted):
+            assert callable(got) == callable(wanted), name
+        else:
+            assert got == wanted, name
+    drawn = [[one.random() for one in envs.np_random] for envs in (ours, theirs)]
+    assert drawn[0] == drawn[1]
+    assert ours.np_random_seed == (5, 6, 7)
+
+
+def test_the_global_generators_of_the_process_of_the_user_stay_as_they_are(make: Make) -> None:
+    for seed in (np.random.seed, random.seed):
+        seed(3)
+    wanted = np.random.rand(), random.random()  # noqa: NPY002
+    for seed in (np.random.seed, random.seed):
+        seed(3)
+    envs = make([GlobalRandomEnv] * 2, num_workers=2)
+    envs.reset(seed=0)
+    sw.make_vec(CounterEnv, 2, num_workers=0).reset(seed=0)
+    assert (np.random.rand(), random.random()) == wanted  # noqa: NPY002
+
+
+@pytest.mark.proof
 def test_more_restarts_than_allowed_close_everything_with_a_clear_error(make: Make) -> None:
     envs = make([PidEnv, lambda: PidDieEnv(2)], num_workers=2, max_restarts=1)
     envs.reset()
@@ -542,6 +617,7 @@ def test_more_restarts_than_allowed_close_everything_with_a_clear_error(make: Ma
         envs.reset()
 
 
+@pytest.mark.proof
 def test_a_worker_that_hangs_is_replaced_after_the_timeout(make: Make) -> None:
     envs = make([PidEnv, SlowEnv], num_workers=2, step_timeout=0.3)
     envs.reset()
@@ -550,6 +626,7 @@ def test_a_worker_that_hangs_is_replaced_after_the_timeout(make: Make) -> None:
     assert_equal(info["worker_restarted"], [False, True])
 
 
+@pytest.mark.proof
 def test_a_dead_worker_is_noticed_though_a_child_of_it_holds_the_pipe(make: Make) -> None:
     class ForkAndDieEnv(ForkInStepEnv):
         def step(self, action: np.int64) -> Any:
@@ -587,6 +664,7 @@ def test_close_ends_the_workers_also_in_the_middle_of_a_step(make: Make) -> None
         envs.step(np.zeros(4, np.int64))
 
 
+@pytest.mark.proof
 def test_workers_end_when_the_vector_env_is_garbage_collected(make: Make) -> None:
     envs = WorkerVectorEnv([PidEnv] * 2, num_workers=2)
     pids = worker_pids(envs)
@@ -621,6 +699,7 @@ def read_pids(process: subprocess.Popen[str]) -> list[int]:
     return [int(pid) for pid in process.stdout.readline().split()]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("how", ["killed", "raises", "exits"])
 def test_no_worker_outlives_its_parent(how: str, tmp_path: Path) -> None:
     body = """
@@ -641,6 +720,7 @@ def test_no_worker_outlives_its_parent(how: str, tmp_path: Path) -> None:
     wait_until_gone(pids)
 
 
+@pytest.mark.proof
 def test_ctrl_c_reaches_only_the_parent(tmp_path: Path) -> None:
     body = """
     envs = WorkerVectorEnv([SlowEnv] * 4, num_workers=2)
@@ -671,6 +751,7 @@ def test_ctrl_c_reaches_only_the_parent(tmp_path: Path) -> None:
 # Start methods
 
 
+@pytest.mark.proof
 def test_spawned_workers_give_the_same_rows(make: Make) -> None:
     expected = played(make(ENV_FNS["counter"], num_workers=2), steps=5)
     spawned = make(ENV_FNS["counter"], num_workers=2, context="spawn")
@@ -688,6 +769,7 @@ def test_a_factory_that_cannot_be_pickled_is_named() -> None:
         WorkerVectorEnv([CounterEnv, build], num_workers=1, context="spawn")
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("context", ["spawn", "forkserver"])
 def test_a_missing_main_guard_is_reported_in_one_sentence(context: str, tmp_path: Path) -> None:
     process = start_script(f"WorkerVectorEnv([PidEnv], context={context!r})", tmp_path)
@@ -738,6 +820,7 @@ def test_seeds_and_masks_of_a_wrong_length_are_refused(make: Make) -> None:
         envs.reset(options={"reset_mask": np.array([1, 0])})
 
 
+@pytest.mark.proof
 def test_a_worker_leaves_its_parents_garbage_alone(tmp_path: Path) -> None:
     """ale-py's vector envs join threads when they are collected, which a fork does not have."""
     program = tmp_path / "garbage.py"

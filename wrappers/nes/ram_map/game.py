@@ -10,12 +10,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from stepwell.wrappers.nes.ram_map.retro_files import integration, read_retro
-from stepwell.wrappers.nes.ram_map.toml_map import RamMap, read_map, read_toml
-from stepwell.wrappers.nes.ram_map.variables import Condition, RewardTerm, Variable
+from .retro_files import integration, read_retro
+from .tables import RamMap, read_tables
+from .variables import Condition, RewardTerm, Variable
 
 if TYPE_CHECKING:
-    from stepwell.wrappers.nes.cartridge import Cartridge
+    from ..cartridge import Cartridge
 
 GameSource: TypeAlias = "Game | str | os.PathLike[str] | Mapping[str, Any]"
 
@@ -81,10 +81,9 @@ class Game:
             source: One of:
 
                 - None: no variables, reward 0, no end;
-                - the path of a RAM map, a .toml file;
                 - the path of a folder with stable-retro's data.json and scenario.json;
                 - "retro:Name-Nes-v0": an integration of the installed stable-retro;
-                - the tables of a RAM map, as from `tomllib` or `Game.recipe`;
+                - the tables of a RAM map, as from `Game.recipe`;
                 - a `Game`, which is returned unchanged.
 
         Raises:
@@ -98,7 +97,7 @@ class Game:
         if source is None:
             return cls(name="unknown")
         if isinstance(source, Mapping):
-            return cls(**read_map(source, "game", "unknown"))
+            return cls(**read_tables(source, "game", "unknown"))
         if not isinstance(source, str | os.PathLike):
             raise TypeError(
                 "game: expected None, a Game, a path, 'retro:Name-Nes-v0' or the tables of a RAM "
@@ -132,7 +131,7 @@ class Game:
                 raise ValueError(
                     f"cartridge {cartridge.name!r}: expected one with the {kind} "
                     f"{' or '.join(expected)}, for which the RAM map {self.name!r} was made, got "
-                    f"{got}; use that dump, or remove the digest from the map's [rom] if its "
+                    f"{got}; use that dump, or remove the digest from the map's rom.sha if its "
                     "addresses are valid for this one too"
                 )
 
@@ -180,50 +179,33 @@ def _read(text: str) -> RamMap:
     path = Path(text)
     if path.is_dir():
         return read_retro(path)
-    if path.suffix.lower() == ".toml":
-        return read_toml(path)
+    expected = "a folder with data.json and scenario.json, or 'retro:Name-Nes-v0'"
     if not path.exists():
         raise FileNotFoundError(
-            f"game: expected a .toml file, a folder with data.json and scenario.json, or "
-            f"'retro:Name-Nes-v0', got {text!r}, which does not exist; check the path"
+            f"game: expected {expected}, got {text!r}, which does not exist; check the path"
         )
     raise ValueError(
-        f"game: expected a .toml file, a folder with data.json and scenario.json, or "
-        f"'retro:Name-Nes-v0', got the file {text!r}; "
-        "rename it to .toml if it is one, or give its folder if it is stable-retro's"
+        f"game: expected {expected}, got the file {text!r}; give its folder if it is one of "
+        "these, and write a map in TOML as such files (docs/nes.md)"
     )
 
 
 class GameTracker:
-    """Computes rewards and ends from the RAM, frame by frame; made by `Game.tracker`.
+    """Computes rewards and ends from the RAM, frame by frame; made by `Game.tracker`."""
 
-    Call `begin` on the first frame of an episode, `begin_step` before each step of the env, and
-    `advance` after every frame. Only the variables of the reward, the end and the stuck detector
-    are read in every frame; the others are read by `values`.
-
-    Args:
-        peek: Returns the byte at an address of the RAM as a Python int.
-        variables: All variables by name.
-        reward: The terms of the reward.
-        terminated: Condition for the end of the game; None: it never ends.
-        watched: Variables that show progress.
-        life: The variable that counts lives, or None.
-
-    Attributes:
-        terminated: The game is over in the last frame.
-        still_frames: Frames since a watched variable changed; 0 if there are none.
-        reward_terms: Sum of each term since `begin_step`; a new dict for each step.
-    """
+    # Call `begin` on the first frame of an episode, `begin_step` before each step of the env, and
+    # `advance` after every frame. Only the variables of the reward, the end and the stuck detector
+    # are read in every frame; the others are read by `values`.
 
     def __init__(
         self,
-        peek: Callable[[int], int],
+        peek: Callable[[int], int],  # the byte at an address of the RAM as a Python int
         variables: Mapping[str, Variable],
         *,
         reward: Sequence[RewardTerm] = (),
-        terminated: Condition | None = None,
-        watched: Sequence[str] = (),
-        life: str | None = None,
+        terminated: Condition | None = None,  # the end of the game; None: it never ends
+        watched: Sequence[str] = (),  # variables that show progress
+        life: str | None = None,  # the variable that counts lives, or None
     ) -> None:
         ended = [] if terminated is None else list(terminated.variables())
         paid = [term.measured.var for term in reward]
@@ -241,8 +223,9 @@ class GameTracker:
         self._is_over = None if terminated is None else terminated.test(indices, variables)
         self._life = None if life is None else self._readers[life]
         self._values: list[int] = [0] * len(names)
-        self.terminated = False
-        self.still_frames = 0
+        self.terminated = False  # the game is over in the last frame
+        self.still_frames = 0  # since a watched variable changed; 0 if there are none
+        # Sum of each term since `begin_step`; a new dict for each step.
         self.reward_terms: dict[str, float] = {}
         self.begin_step()
 
@@ -259,11 +242,7 @@ class GameTracker:
         self.reward_terms = {name: 0.0 for name, _ in self._pays}
 
     def advance(self) -> float:
-        """Process a frame.
-
-        Returns:
-            The reward of the frame.
-        """
+        """Process a frame, and return its reward."""
         old, new = self._values, [read() for read in self._read_each_frame]
         self._values = new
         total = 0.0
@@ -297,11 +276,7 @@ class GameTracker:
         }
 
     def load(self, state: object) -> None:
-        """Restore a state that `save` returned.
-
-        Raises:
-            ValueError: It is the state of another RAM map, or no state.
-        """
+        """Restore a state that `save` returned, of the same RAM map."""
         values, terms = _part(state, "values"), _part(state, "reward_terms")
         if not isinstance(values, Mapping) or not isinstance(terms, Mapping):
             raise _no_state(state)

@@ -1,4 +1,4 @@
-"""Read an integration of stable-retro: a folder with data.json, scenario.json and rom.sha."""
+"""Read a RAM map: a folder of stable-retro's with data.json, scenario.json and rom.sha."""
 
 from __future__ import annotations
 
@@ -10,34 +10,27 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import cast
 
-from stepwell.wrappers.nes.ram_map.toml_map import (
+from .tables import (
     MOST_DEPTH,
     MapTable,
     RamMap,
     map_text,
     nearest,
-    read_map,
+    read_tables,
 )
-from stepwell.wrappers.nes.ram_map.variables import COMPARING
+from .variables import COMPARING
 
 COLLECTIONS = ("stable", "contrib", "experimental")
 # Buttons in the order of stable-retro's bits, lowest first, which determines that of actions.
 BITS = ("B", None, "SELECT", "START", "UP", "DOWN", "LEFT", "RIGHT", "A")
 WRITTEN = ("UP", "DOWN", "LEFT", "RIGHT", "A", "B", "SELECT", "START")
+_SCENARIO = ("actions", "boot", "crop", "done", "reward", "rewards", "scripts", "stuck")
 # stable-retro omits 8 pixels on each side of the 240x256 picture.
 HIDDEN, SHOWN_ROWS, SHOWN_COLUMNS = 8, 224, 240
 
 
 def integration(name: str) -> Path:
-    """Return the folder of an NES integration of the installed stable-retro.
-
-    Args:
-        name: Its name in stable-retro, "Name-Nes-v0".
-
-    Raises:
-        ImportError: stable-retro is not installed.
-        ValueError: There is no such integration.
-    """
+    """Return the folder of an integration, "Name-Nes-v0", of the installed stable-retro."""
     found = {folder.name: folder for folder in reversed(_integrations())}
     if name not in found:
         raise ValueError(
@@ -66,35 +59,33 @@ def _integrations() -> list[Path]:
 
 
 def read_retro(folder: Path) -> RamMap:
-    """Read the files of an integration as a RAM map.
-
-    Rewards, ends, actions and the order of the discrete actions are the same as in stable-retro.
-    Its crop is named "scenario"; a variable "lives" is the life variable. States of the emulator
-    are not read.
-
-    Args:
-        folder: Folder with data.json, scenario.json and, to check the ROM, rom.sha.
-
-    Raises:
-        FileNotFoundError: There is no data.json or no scenario.json.
-        ValueError: The scenario uses Lua scripts, is for several players, or is invalid.
-    """
+    """Read an integration as a RAM map: data.json, scenario.json, and rom.sha to check the ROM."""
+    # Rewards, ends, actions and the order of the discrete actions are the same as in stable-retro.
+    # Its crop is named "scenario"; a variable "lives" is the life variable. States of the emulator
+    # are not read. Lua scripts and several players are refused. Keys of Stepwell's own, which
+    # stable-retro does not look at: ``boot`` and ``stuck`` of the scenario, ``limit`` of a reward,
+    # ``wrap`` of a variable; and ``actions`` may be a list of texts such as "RIGHT+A".
+    folder = folder.resolve()  # messages have its name, also of "."
     data, scenario = _read_json(folder / "data.json"), _read_json(folder / "scenario.json")
-    reward = _reward_table(scenario)
-    done = scenario.table("done")
+    data.only(("info",))
+    scenario.only(_SCENARIO)
+    reward, done = _reward_table(scenario), scenario.table("done")
+    reward.only(("variables", "time", "script"))
     _refuse_scripts(scenario, reward, done)
-    info = data.table("info").entries
+    info, stuck = data.table("info").entries, scenario.entries.get("stuck")
     tables: dict[str, object] = {
+        "boot": scenario.entries.get("boot"),
         "vars": info,
         "life": {"var": "lives"} if "lives" in info else None,
         "reward": {name: _measuring(entry) for name, entry in _variables(reward).items()},
         "terminated": _condition(done),
+        "stuck": None if stuck is None else {"vars": stuck},
         "actions": _actions(scenario),
         "crop": _crop(scenario),
         "rom": _digests(folder / "rom.sha"),
     }
-    present = {key: table for key, table in tables.items() if table}
-    return read_map(present, folder.name, folder.resolve().name)
+    present = {key: table for key, table in tables.items() if table is not None and table != {}}
+    return read_tables(present, folder.name, folder.name)
 
 
 def _read_json(path: Path) -> MapTable:
@@ -104,7 +95,7 @@ def _read_json(path: Path) -> MapTable:
     except FileNotFoundError:
         raise FileNotFoundError(
             f"game: expected data.json and scenario.json in the folder {str(path.parent)!r}, got "
-            f"no {path.name}; give the folder of one of stable-retro's integrations"
+            f"no {path.name}; give a folder with both"
         ) from None
     except (ValueError, RecursionError) as error:  # not JSON, or nested too deeply
         raise ValueError(
@@ -119,8 +110,7 @@ def _refuse_scripts(scenario: MapTable, reward: MapTable, done: MapTable) -> Non
             raise table.error(
                 key,
                 f"expected a reward and an end made of variables, got {table.entries[key]!r:.60}, "
-                "which is Lua code that only stable-retro runs; write them into a RAM map, a .toml "
-                "file",
+                "which is Lua code that only stable-retro runs; write variables instead",
             )
 
 
@@ -159,6 +149,7 @@ def _measuring(entry: MapTable) -> dict[str, object]:
 
 def _condition(table: MapTable, depth: int = 0) -> dict[str, object]:
     """Convert a node of a scenario's "done", with its subnodes, to a condition of a RAM map."""
+    table.only(("variables", "nodes", "condition", "script"))
     found: dict[str, object] = {}
     for name, entry in table.table("variables").tables().items():
         # In a RAM map these two keys are in the same table as the variables.
@@ -169,16 +160,18 @@ def _condition(table: MapTable, depth: int = 0) -> dict[str, object]:
         raise table.error("nodes", f"expected at most {MOST_DEPTH} levels, got more; join some")
     if nodes:
         found["nodes"] = {name: _condition(node, depth + 1) for name, node in nodes.items()}
-    if table.entries.get("condition") == "all":
+    if table.choice("condition", ("any", "all")) == "all":
         found["condition"] = "all"
     return found
 
 
-def _actions(scenario: MapTable) -> list[str]:
+def _actions(scenario: MapTable) -> list[str] | None:
     """Return all combinations of one entry of each group, in stable-retro's order."""
     groups = scenario.entries.get("actions")
     if groups is None:
-        return []
+        return None
+    if isinstance(groups, list) and groups and all(isinstance(one, str) for one in groups):
+        return groups
     by_mask: dict[int, list[int]] = {}
     for group in _groups(scenario, groups):
         held = [sum(1 << BITS.index(button) for button in set(entry)) for entry in group]
@@ -195,7 +188,7 @@ def _groups(scenario: MapTable, groups: object) -> list[list[list[str]]]:
         raise scenario.error(
             "actions",
             f"expected groups of lists of the buttons {', '.join(WRITTEN)}, got {groups!r:.60}; "
-            "write it as in [[[], ['LEFT'], ['RIGHT']], [[], ['A']]]",
+            "write it as in [[[], ['LEFT'], ['RIGHT']], [[], ['A']]], or ['NOOP', 'RIGHT+A']",
         )
     return cast("list[list[list[str]]]", groups)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from stepwell.wrappers.nes.console import RAM_BYTES
+from ..console import RAM_BYTES
 
 LARGEST = 2**63 - 1  # stable-retro computes in signed 64-bit integers
 TYPE = re.compile(r"(<>|><|<=|>=|[<>=|])([uidn])([1-8])")
@@ -20,48 +20,23 @@ Peek = Callable[[int], int]
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    r"""A number in the console's RAM, decoded like stable-retro.
+    """A number in the console's RAM, decoded like stable-retro."""
 
-    The type is text of three parts: byte order, kind and number of bytes, as in `"<u2"`.
+    # The type is text of three parts: byte order, kind and number of bytes, as in "<u2".
+    # Orders, from the lowest address: "<", "=", "<=" and "|" have the least significant byte first,
+    # ">" the most significant one. "<>" is two halves, the less significant one first, with the
+    # most significant byte first in each; "><" and ">=" are the reverse.
+    # Kinds: a byte of "u" is 8 bits of an unsigned number (a set top bit of "u8" makes it
+    # negative), of "i" 8 bits of one in two's complement, of "d" two decimal digits, the high one
+    # in the high four bits, of "n" one decimal digit in the low four bits; the high four bits do
+    # not matter. Four bits above 9 count modulo 10.
 
-    | order | the bytes are, from the lowest address |
-    |---|---|
-    | `<`, `=`, `<=`, `\|` | least significant first |
-    | `>` | most significant first |
-    | `<>` | two halves, the less significant one first; most significant first in each |
-    | `><`, `>=` | two halves, the more significant one first; least significant first in each |
-
-    | kind | a byte holds |
-    |---|---|
-    | `u` | 8 bits of an unsigned number (a set top bit of `u8` makes it negative) |
-    | `i` | 8 bits of a number in two's complement |
-    | `d` | two decimal digits, the high one in the high four bits |
-    | `n` | one decimal digit in the low four bits; the high four bits do not matter |
-
-    Four bits above 9 count modulo 10.
-
-    Args:
-        address: Address of the first byte, 0 to 0x7FF.
-        type: See above.
-        wrap: The value counts modulo this, and changes are the shortest distance: with 65,536 a
-            `"<u2"` that goes from 65,535 to 0 changes by 1. None: a plain difference.
-        mask: The value is ANDed with this, for games that pack flags into a byte.
-
-    Raises:
-        ValueError: The type is invalid, the bytes are outside the RAM, or `wrap` or `mask` is
-            below 1.
-
-    Example:
-        >>> Variable(0x10, "<u2").decode(bytes(16) + b"\x34\x12" + bytes(2030)) == 0x1234
-        True
-        >>> Variable(0x10, "<u2", wrap=65536).change(3, 65535)
-        4
-    """
-
-    address: int
+    address: int  # of the first byte, 0 to 0x7FF
     type: str
+    # The value counts modulo this, and changes are the shortest distance: with 65,536 a "<u2" that
+    # goes from 65,535 to 0 changes by 1. None: a plain difference.
     wrap: int | None = None
-    mask: int | None = None
+    mask: int | None = None  # the value is ANDed with this, for games that pack flags into a byte
 
     def __post_init__(self) -> None:
         """Check every value."""
@@ -84,19 +59,12 @@ class Variable:
         return int(self.type[-1])
 
     def decode(self, ram: Sequence[int]) -> int:
-        """Return the value in a copy of the RAM.
-
-        Args:
-            ram: The console's 2,048 bytes: `bytes`, or an array uint8 [2048].
-        """
+        """Return the value in a copy of the RAM: `bytes`, or an array uint8, of 2,048."""
         return self.reader(lambda address: int(ram[address]))()
 
     def reader(self, peek: Peek) -> Callable[[], int]:
-        """Return a function that reads the current value, to be called in every frame.
-
-        Args:
-            peek: Returns the byte at an address as a Python int.
-        """
+        """Return a function that reads the current value, to be called in every frame."""
+        # ``peek`` returns the byte at an address as a Python int.
         mask = self.mask
         read = _reader(self.address, _tables(self.type), peek)
         return read if mask is None else lambda: read() & mask
@@ -210,31 +178,16 @@ OPERATIONS: dict[str, Callable[[int, int], int]] = {
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A value or its change since the previous frame, with or without an operation.
-
-    Args:
-        var: Name of the variable.
-        measurement: "absolute" is the value, "delta" the change (0 in the first frame).
-        op: One of `OPERATIONS`, or None for the number itself.
-        reference: Second operand of the comparing operations.
-
-    Example:
-        >>> Measured("lives", "delta", "negative").measure(0, Variable(0x13, "|u1"))([2], [3])
-        True
-    """
+    """A value or its change since the previous frame, with or without an operation."""
 
     var: str
-    measurement: Measurement
-    op: str | None = None
-    reference: int = 0
+    measurement: Measurement  # "absolute" is the value, "delta" the change (0 in the first frame)
+    op: str | None = None  # of `OPERATIONS`, or None for the number itself
+    reference: int = 0  # second operand of the comparing operations
 
     def number(self, index: int, variable: Variable) -> NumberReader:
-        """Return a function for the value or its change, without the operation.
-
-        Args:
-            index: Index of the variable in the arguments of the function.
-            variable: Defines how a change is computed.
-        """
+        """Return a function for the value or its change, without the operation."""
+        # ``index`` is that of the variable in the arguments of the function.
         if self.measurement == "absolute":
             return lambda new, _: new[index]
         if variable.wrap is None:
@@ -265,37 +218,21 @@ Pay = Callable[[Values, Values], float]
 
 @dataclass(frozen=True, slots=True)
 class RewardTerm:
-    """A term of the reward, computed in every frame by stable-retro's rule.
+    """A term of the reward, computed in every frame by stable-retro's rule."""
 
-    A number m above zero gives `m * reward`, one below zero `m * penalty`: a positive penalty makes
-    the reward of a loss negative, and with a weight of 0 one direction does not count.
-
-    Args:
-        name: Name of the term.
-        measured: The measured number.
-        reward: Weight of numbers above zero.
-        penalty: Weight of numbers below zero.
-        limit: A change with a larger absolute value gives 0; None: every change counts.
-
-    Example:
-        >>> term = RewardTerm("score", Measured("score", "delta"), reward=10.0)
-        >>> term.pay(0, Variable(0x15, ">n2"))([7], [5])
-        20.0
-    """
+    # A number m above zero gives `m * reward`, one below zero `m * penalty`: a positive penalty
+    # makes the reward of a loss negative, and with a weight of 0 one direction does not count.
 
     name: str
     measured: Measured
     reward: float = 0.0
     penalty: float = 0.0
+    # A change with a larger absolute value gives 0; None: every change counts
     limit: float | None = None
 
     def pay(self, index: int, variable: Variable) -> Pay:
-        """Return a function that computes the reward from the values of two frames.
-
-        Args:
-            index: Index of the variable in the arguments of the function.
-            variable: The variable.
-        """
+        """Return a function that computes the reward from the values of two frames."""
+        # ``index`` is that of the variable in the arguments of the function.
         measure, reward, penalty = self._measure(index, variable), self.reward, self.penalty
 
         def pay(new: Values, old: Values) -> float:
@@ -334,22 +271,12 @@ Test = Callable[[Values, Values], bool]
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A combination of tests; a test is true if its measured number is above zero.
+    """A combination of tests; a test is true if its measured number is above zero."""
 
-    Args:
-        combine: "any" is true if one part is, "all" if each part is.
-        tests: (name, test) of the parts that measure a variable.
-        nodes: (name, condition) of the nested conditions.
-
-    Example:
-        >>> over = Condition("any", (("lives", Measured("lives", "absolute", "zero")),))
-        >>> over.test({"lives": 0}, {"lives": Variable(0x13, "|u1")})([0], [1])
-        True
-    """
-
-    combine: Literal["any", "all"]
+    combine: Literal["any", "all"]  # true if one part is, or if each part is
+    # (name, test) of the parts that measure a variable
     tests: tuple[tuple[str, Measured], ...] = ()
-    nodes: tuple[tuple[str, Condition], ...] = ()
+    nodes: tuple[tuple[str, Condition], ...] = ()  # (name, condition) of the nested conditions
 
     def variables(self) -> Iterator[str]:
         """Yield the names of the measured variables, with repetitions."""
@@ -358,12 +285,8 @@ class Condition:
             yield from node.variables()
 
     def test(self, indices: Mapping[str, int], variables: Mapping[str, Variable]) -> Test:
-        """Return a function that evaluates the condition from the values of two frames.
-
-        Args:
-            indices: Indices of the variables in the arguments of the function.
-            variables: The variables by name.
-        """
+        """Return a function that evaluates the condition from the values of two frames."""
+        # ``indices`` are those of the variables in the arguments of the function.
         measures = [test.measure(indices[test.var], variables[test.var]) for _, test in self.tests]
         parts: list[Test] = [_above_zero(measure) for measure in measures]
         parts += [node.test(indices, variables) for _, node in self.nodes]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stepwell.buffers.bridges.formats.format import Format, Reader, Source, Writer
-from stepwell.buffers.bridges.formats.minari.names import (
+from ....given_files import GivenFiles
+from ..format import Format, Reader, Source, Writer
+from .names import (
     MinariExport,
     MinariImport,
     dataset_id,
@@ -13,20 +14,18 @@ from stepwell.buffers.bridges.formats.minari.names import (
     place_of,
     source_of,
 )
-from stepwell.buffers.bridges.formats.minari.reader import MinariReader
-from stepwell.buffers.bridges.formats.minari.writer import MinariWriter
-from stepwell.buffers.given_files import GivenFiles
+from .reader import MinariReader
+from .writer import MinariWriter
 
 __all__ = ["MinariFormat"]
 
 
 class MinariFormat(Format):
-    """A folder ``data`` of Minari's files.
+    """A folder ``data`` of Minari's files."""
 
-    An episode of T steps has T + 1 observations and infos, and T of all other fields. Policy
-    extras are stored under infos as ``extra/name``. An episode that was cut is marked as truncated
-    in its last step, as Minari's own DataCollector does it.
-    """
+    # An episode of T steps has T + 1 observations and infos, and T of all other fields. Policy
+    # extras are stored under infos as `extra/name`. An episode that was cut is marked as truncated
+    # in its last step, as Minari's own DataCollector does it.
 
     name = "minari"
     about = "a data set that minari.load_dataset finds by its id; frames exact"

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
+
+from gymnasium.envs.registration import EnvSpec
 
 __all__ = [
+    "FACTS",
     "MinariExport",
     "MinariImport",
     "dataset_id",
+    "declared",
     "default_root",
     "namespaces_of",
     "place_of",
@@ -31,7 +38,8 @@ class MinariExport:
         env: Source of the spaces and spec: "recorded" for the recorded env, as far as the store
             knows them, an id for those of an env that is made for that, or none for spaces made
             from the rows.
-        author: Author of the data.
+        author: Author of the data; this and the next ones are by default what a Minari data set
+            declared, if the episodes were imported from one.
         author_email: Email address of the author.
         code_permalink: Link to the code that made the data.
         algorithm_name: Algorithm that chose the actions.
@@ -65,6 +73,19 @@ class MinariImport:
     infos: bool = True
 
 
+FACTS: Final = "minari"
+"""Key of a session for what a data set declares about itself."""
+
+_TEXTS: Final = ("dataset_id", "minari_version", "algorithm_name", "code_permalink", "description")
+_LISTS: Final = ("author", "author_email", "combined_datasets", "requirements")
+_NUMBERS: Final = ("ref_min_score", "ref_max_score", "num_episodes_average_score")
+_ENVS: Final = ("env_spec", "eval_env_spec")
+_OF_DATA: Final = (
+    *("observation_space", "action_space", "data_format", "jpeg_encoding"),
+    *("total_episodes", "total_steps", "dataset_size"),
+)
+_MOST_CHARS: Final = 1 << 16
+
 _ID: Final = re.compile(r"(?:[-\w][-\w/]*[-\w]/)?[-\w]+-v\d+")
 _NAME: Final = re.compile(r"[-\w]+-v\d+")
 
@@ -76,26 +97,8 @@ def default_root() -> Path:
 
 
 def place_of(out: str, root: str | None) -> Path:
-    """The folder of a new data set.
-
-    Args:
-        out: An id, ``atari/pong/random-v0``, or a path that begins with ``/``, ``.`` or ``~`` and
-            ends with a name such as ``random-v0``.
-        root: The folder below which ids lie; None for Minari's own.
-
-    Raises:
-        ValueError: It is neither.
-
-    Example:
-        >>> place_of("cartpole/random-v0", "/data").as_posix()
-        '/data/cartpole/random-v0'
-        >>> place_of("cartpole", "/data")
-        Traceback (most recent call last):
-        ...
-        ValueError: 'cartpole': expected an id of a Minari data set such as atari/pong/random-v0,
-        or a path like ./random-v0, got neither; end it with a version, -v0, and give namespaces
-        two letters or more
-    """
+    """The folder of a new data set, by its id or a path that begins with ``/``, ``.`` or ``~``."""
+    # Either ends with a name such as random-v0. An id lies below the root, by default Minari's own.
     is_path = out.startswith(("/", ".", "~"))
     name = Path(out).name if is_path else out
     if not (_NAME if is_path else _ID).fullmatch(name) or "//" in name:
@@ -116,25 +119,56 @@ def source_of(source: str, root: str | None) -> Path:
 
 
 def dataset_id(place: Path, root: str | None) -> str:
-    """Minari's id of the data set in a folder: its path from the root.
-
-    Example:
-        >>> dataset_id(Path("/data/atari/random-v0"), "/data")
-        'atari/random-v0'
-        >>> dataset_id(Path("/elsewhere/random-v0"), "/data")
-        'random-v0'
-    """
+    """Minari's id of the data set in a folder: its path from the root, its name if not below it."""
     place, base = Path(os.path.abspath(place)), Path(os.path.abspath(_root(root)))
     return place.relative_to(base).as_posix() if place.is_relative_to(base) else place.name
 
 
-def namespaces_of(id_: str) -> list[str]:
-    """The namespaces of an id.
+def declared(metadata: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Facts that untrusted metadata declare of a data set, and the names of invalid ones."""
+    found: dict[str, Any] = {}
+    wrong: list[str] = []
+    for key, value in metadata.items():
+        if key in _OF_DATA or value is None:
+            continue
+        one = [value] if key in _LISTS and isinstance(value, str) else value
+        if not _is_valid(key, one) or len(json.dumps(one)) > _MOST_CHARS:
+            wrong.append(key)
+        else:
+            found[key] = one
+    return found, wrong
 
-    Example:
-        >>> namespaces_of("atari/pong/random-v0")
-        ['atari', 'atari/pong']
-    """
+
+def _is_valid(key: str, value: object) -> bool:
+    if key in _TEXTS:
+        return isinstance(value, str)
+    if key in _LISTS:
+        return isinstance(value, list) and all(isinstance(one, str) for one in value)
+    if key in _NUMBERS:
+        is_flag = isinstance(value, bool)
+        return isinstance(value, int | float) and not is_flag and math.isfinite(value)
+    if key in _ENVS:
+        return isinstance(value, str) and _is_spec(value)
+    try:
+        json.dumps(value, allow_nan=False)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_spec(text: str) -> bool:
+    """True for the JSON of an env's spec, which loads no code; Minari drops older keys too."""
+    for old in ('"order_enforce": true,', '"apply_api_compatibility": false,'):
+        text = text.replace(old, "")
+    try:
+        EnvSpec.from_json(text.replace('"autoreset": false, ', ""))
+    except Exception:  # whatever the constructors of gymnasium raise for other keys and types
+        return False
+    return True
+
+
+def namespaces_of(id_: str) -> list[str]:
+    """The namespaces of an id: ``atari`` and ``atari/pong`` for ``atari/pong/random-v0``."""
     parts = id_.split("/")[:-1]
     return ["/".join(parts[: end + 1]) for end in range(len(parts))]
 

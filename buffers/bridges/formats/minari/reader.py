@@ -14,24 +14,24 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from stepwell.buffers.bridges.formats.hdf5_columns import (
+from .....wrappers.fixed_spaces import FixedSpace, encode_batch, fixed_space
+from ....episode import End, Episode
+from ....given_files import GivenFiles, MemoryBudget, parse_object
+from ....json_values import whole
+from ....optional_libraries import load_library
+from ....space_json import spaces_facts
+from ....spec import Field, Spec, field_of, flatten
+from ....step_columns import Rounded, has_final_row, joined
+from ..hdf5_columns import (
     check_group,
     datasets_of,
     open_given,
     take_column,
 )
-from stepwell.buffers.bridges.formats.minari.names import MinariImport
-from stepwell.buffers.bridges.formats.minari.writer import HDF5_NAME, INSTALL
-from stepwell.buffers.bridges.formats.parquet_files import batches_of, open_file
-from stepwell.buffers.bridges.formats.png import picture_bytes
-from stepwell.buffers.episode import End, Episode
-from stepwell.buffers.given_files import GivenFiles, MemoryBudget, parse_object
-from stepwell.buffers.json_values import whole
-from stepwell.buffers.optional_libraries import load_library
-from stepwell.buffers.space_json import spaces_facts
-from stepwell.buffers.spec import Field, Spec, field_of, flatten
-from stepwell.buffers.step_columns import has_final_row, joined
-from stepwell.wrappers.fixed_spaces import FixedSpace, encode_batch, fixed_space
+from ..parquet_files import batches_of, open_file
+from ..png import picture_bytes
+from .names import FACTS, MinariImport, declared
+from .writer import HDF5_NAME, INSTALL
 
 __all__ = ["MinariReader"]
 
@@ -39,21 +39,16 @@ _GROUP = 64  # episodes of one file that are read at once
 
 
 class MinariReader:
-    """Reads one data set; see `Reader`.
-
-    Args:
-        files: The data set's folder, or its ``data``.
-        options: Options of the import.
-
-    Raises:
-        FileNotFoundError: There is no such path.
-        ValueError: It is not a Minari data set, or holds what Stepwell has no field for.
-        ImportError: Minari, or a library that these files need, is not installed.
-    """
+    """Reads one data set, given its folder or the ``data`` in it; see `Reader`."""
 
     def __init__(self, files: GivenFiles, options: MinariImport) -> None:
         path = files.path
         data = path if (path / "metadata.json").exists() else path / "data"
+        if path.is_file():
+            raise ValueError(
+                f"{path}: expected the folder of a Minari data set, got a file; one of flat "
+                f"columns, as D4RL's, is imported from the format hdf5"
+            )
         if not (data / "metadata.json").exists():
             raise FileNotFoundError(
                 f"{path}: expected a Minari data set, got none; one that is not on this machine is "
@@ -62,9 +57,9 @@ class MinariReader:
         given = files if data != path else files.at(data.absolute().parent)
         self._data = data
         self._checked = _CheckedData(given, data)
-        self.sessions: Sequence[Mapping[str, object]] = ()
         self.episodes: int | None = self._checked.episodes
         self.steps: int | None = self._checked.steps
+        self._rewards = Rounded("rewards", "float64")
         notes = ["streams are not recorded: all episodes are of stream 0"]
         storage = _storage_of(data)
         images = _image_places(storage)
@@ -82,16 +77,14 @@ class MinariReader:
             spec = Spec.from_spaces(self._observation, self._action)
         except (TypeError, ValueError) as error:
             raise ValueError(f"{data}: Stepwell has no field for such values: {error}") from error
-        pair = storage.observation_space, storage.action_space
-        if (self._observation, self._action) != pair:  # for `decode`
-            known = spaces_facts(self._observation, self._action)
-            self.sessions = ({"recipe": {"source": "minari"}, **known},)
         infos: dict[str, np.ndarray] = {}
         self._late: set[str] = set()
         """Infos without a row for the reset."""
         if self.episodes:
             self._checked.check(0)
             first = next(iter(storage.get_episodes([0])))
+            if storage.FORMAT != "hdf5":  # which reads several episodes only if all have the same
+                self._checked.reward_dtypes.add(np.asarray(first["rewards"]).dtype.name)
             spec, changes = _as_stored(spec, self._columns(spec, first, f"{data}: episode 0"))
             notes += changes
             if options.infos:
@@ -101,7 +94,14 @@ class MinariReader:
         self.spec: Spec = spec.with_more(
             [field_of(f"info/{name}", rows.dtype, rows.shape[1:]) for name, rows in infos.items()]
         )
-        self.notes: Sequence[str] = tuple(notes)
+        facts, own_notes = self._facts()
+        self.sessions: Sequence[Mapping[str, object]] = (facts,)
+        self._notes = [*notes, *own_notes]
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Facts that the data set does not hold, or not exactly."""
+        return [*self._notes, *self._rewards.notes]
 
     def __iter__(self) -> Iterator[Episode]:
         """All episodes."""
@@ -120,17 +120,32 @@ class MinariReader:
     def close(self) -> None:
         """Do nothing: Minari opens files for each read."""
 
+    def _facts(self) -> tuple[dict[str, object], list[str]]:
+        """The facts of a session that the data set declares, and notes on those left out."""
+        spaces_ = spaces_facts(self._observation, self._action)
+        notes = [] if spaces_ else ["the declared spaces are left out, as they are too large"]
+        found, wrong = declared(self._checked.about)
+        if wrong:
+            names = ", ".join(sorted(wrong)[:20])
+            notes.append(f"metadata left out, as they are too long or of another type: {names}")
+        env_spec = found.pop("env_spec", None)
+        dtypes = self._checked.reward_dtypes
+        return {
+            "recipe": {"source": "minari"},
+            **spaces_,
+            **({} if env_spec is None else {"env_spec": env_spec}),
+            **({"reward_dtype": dtypes.pop()} if len(dtypes) == 1 else {}),
+            **({FACTS: found} if found else {}),
+        }, notes
+
     def _episode(
         self, number: int, columns: Mapping[str, Any], facts: Mapping[str, Any]
     ) -> Episode:
-        """An episode of T steps as one of T + 1 rows.
-
-        Raises:
-            ValueError: Its columns do not fit each other, or the first episode's.
-        """
+        """An episode of T steps as one of T + 1 rows."""
         where = f"{self._data}: episode {number}"
         named = self._columns(self.spec, columns, where)
         steps = len(named["reward"])
+        named["reward"] = self._rewards.cast(named["reward"])
         infos = dict(_leaves(columns["infos"] or {}))
         for field in self.spec.of_kind("info"):
             rows = np.asarray(infos[field.key])
@@ -149,15 +164,16 @@ class MinariReader:
         return Episode(self.spec, number, 0, 0, end, joined(self.spec, named), _metadata(facts))
 
     def _columns(self, spec: Spec, columns: Mapping[str, Any], where: str) -> dict[str, np.ndarray]:
-        """Observations, actions and rewards by field name.
-
-        Raises:
-            ValueError: They are nested in another way than the spaces, or no values of them.
-        """
+        """Observations, actions and rewards by field name."""
         reward = np.asarray(columns["rewards"])
-        if reward.size == len(reward):
-            reward = reward.astype(np.float64).reshape(-1)
+        if reward.dtype.kind not in "biuf" or reward.ndim < 1 or reward.size != len(reward):
+            raise ValueError(
+                f"{where}: rewards: expected one number a step, which is what a reward is here, "
+                f"got {reward.dtype} {reward.shape}; write the data set with one number as the "
+                f"reward, and the others as an info"
+            )
         steps = len(reward)
+        reward = reward.reshape(-1)
         named = {"reward": reward}
         for layout, tree, space, count in (
             (spec.observation, "observations", self._observation, steps + 1),
@@ -185,11 +201,7 @@ def _encoded(space: Any, values: Any, rows: int) -> Any:
 
 
 def _storage_of(data: Path) -> Any:
-    """Minari's own reader of a folder.
-
-    Raises:
-        ValueError: The installed Minari cannot read it.
-    """
+    """Minari's own reader of a folder."""
     found = load_library(
         "minari.dataset.minari_storage",
         "format minari",
@@ -220,6 +232,9 @@ def _as_stored(spec: Spec, named: Mapping[str, np.ndarray]) -> tuple[Spec, list[
     fields: list[Field] = []
     notes: list[str] = []
     for field in spec.fields:
+        if field.name == "reward":
+            fields.append(field)
+            continue
         rows = named[field.name]
         dtype, shape = rows.dtype, rows.shape[1:]
         if (dtype.name, shape) != (field.dtype, field.shape):
@@ -233,11 +248,7 @@ def _as_stored(spec: Spec, named: Mapping[str, np.ndarray]) -> tuple[Spec, list[
 
 
 def _end_of(columns: Mapping[str, Any], steps: int, where: str) -> End:
-    """The end of an episode.
-
-    Raises:
-        ValueError: It ends in its middle.
-    """
+    """The end of an episode."""
     end = End.NONE
     for flag, name in ((End.TERMINATED, "terminations"), (End.TRUNCATED, "truncations")):
         marks = np.asarray(columns[name]).reshape(-1).astype(bool)
@@ -370,10 +381,8 @@ def _image_places(storage: Any) -> list[tuple[str, ...]]:
 
 
 def _is_jpeg(storage: Any, data: Path, place: tuple[str, ...]) -> bool:
-    """True if an image leaf of the first episode is bytes of JPEG, rather than an array.
-
-    Minari 0.5.2 and older wrote arrays, and the metadata does not say so.
-    """
+    """True if an image leaf of the first episode is bytes of JPEG, rather than an array."""
+    # Minari 0.5.2 and older wrote arrays, and the metadata does not say so.
     if not storage.total_episodes:
         return False
     if storage.FORMAT == "hdf5":
@@ -398,19 +407,11 @@ _IGNORED_PREFIXES: Final = ("_", ".", "metadata.json")
 
 
 class _CheckedData:
-    """An untrusted folder ``data``.
+    """An untrusted folder ``data``."""
 
-    Minari makes the env that a data set names, which may be any function of any module, where the
-    data set lacks its spaces; it follows HDF5's links into other files; and it unpacks all data.
-    So everything is checked first.
-
-    Args:
-        given: The data set.
-        data: Its folder.
-
-    Raises:
-        ValueError: Its metadata lack something.
-    """
+    # Minari makes the env that a data set names, which may be any function of any module, where the
+    # data set lacks its spaces; it follows HDF5's links into other files; and it unpacks all data.
+    # So everything is checked first.
 
     def __init__(self, given: GivenFiles, data: Path) -> None:
         self._given = given
@@ -420,8 +421,13 @@ class _CheckedData:
         given_spaces = [name for name in _SPACES if name in metadata]
         for name in given_spaces:
             parse_object(str(metadata[name]), f"{file}: {name}")
+        # Where a space is missing Minari will make the env to learn it.
         if given_spaces != list(_SPACES):
             _check_env(parse_object(str(metadata.get("env_spec")), f"{file}: env_spec"), file)
+        self.about: Mapping[str, Any] = metadata
+        """The content of ``metadata.json``."""
+        self.reward_dtypes: set[str] = set()
+        """The dtypes of all rewards, as far as they are known before the episodes are read."""
         self.format = metadata.get("data_format")
         if self.format not in _FORMATS:
             raise ValueError(
@@ -435,6 +441,8 @@ class _CheckedData:
         if self.format == "hdf5":
             self._check_file()
         else:
+            # Of the other formats only the files are checked here: each episode is, before it is
+            # read.
             for number in range(self.episodes):
                 for _ in self._files(number):
                     pass
@@ -444,11 +452,7 @@ class _CheckedData:
         return self._given.read_json(self._data / str(number) / "metadata.json")
 
     def check(self, number: int) -> None:
-        """Check that an episode can be read, and that there is memory for it.
-
-        Raises:
-            ValueError: Something is wrong with it.
-        """
+        """Check that an episode can be read, and that there is memory for it."""
         if self.format == "hdf5":  # its single file was checked already
             return
         self.metadata(number)
@@ -460,6 +464,7 @@ class _CheckedData:
                     # The offsets of lists are read from the file: they may point anywhere.
                     batch.validate(full=True)
                     budget.take(batch.nbytes)
+                    _check_flags(batch, file)
                     for column in batch.columns:
                         _take_pictures(column, budget)
             except (arrow.ArrowException, OSError) as error:
@@ -480,6 +485,8 @@ class _CheckedData:
                     raise ValueError(f"{path}: expected a group {name!r}, got a dataset; remove it")
                 for column in datasets_of(h5py, file[name]):
                     take_column(column, budget)
+                    if column.name == f"/{name}/rewards":
+                        self.reward_dtypes.add(column.dtype.name)
 
     def _files(self, number: int) -> Iterator[Path]:
         """The files of an episode that Minari reads."""
@@ -507,14 +514,19 @@ class _CheckedData:
                 yield opened.get_batch(place)
 
 
+def _check_flags(batch: Any, file: Path) -> None:
+    """Raise where a reward or a flag is missing, which Minari would read as NaN or False."""
+    for name in ("rewards", "terminations", "truncations"):
+        if name in batch.schema.names and batch.column(name)[: len(batch) - 1].null_count:
+            raise ValueError(
+                f"{file}: {name}: expected a value in each row but the last, got nulls; fix them, "
+                f"or leave that episode out"
+            )
+
+
 def _check_env(env: dict[str, Any], file: Path) -> None:
-    """Raise for an env whose description differs from gymnasium's registry.
-
-    Minari makes it to learn its spaces, which calls what it names as its entry point.
-
-    Raises:
-        ValueError: It is another one.
-    """
+    """Raise for an env whose description differs from gymnasium's registry."""
+    # Minari makes it to learn its spaces, which calls what it names as its entry point.
     id_ = str(env.get("id"))
     if id_.startswith("ALE/"):
         with contextlib.suppress(ImportError):

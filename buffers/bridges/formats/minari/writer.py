@@ -15,14 +15,21 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from stepwell.buffers.bridges.formats.format import Source
-from stepwell.buffers.bridges.formats.hdf5_columns import NewHdf5, put_column
-from stepwell.buffers.bridges.formats.minari.names import MinariExport, dataset_id, namespaces_of
-from stepwell.buffers.episode import Episode
-from stepwell.buffers.optional_libraries import load_library
-from stepwell.buffers.space_json import space_from_json
-from stepwell.buffers.spec import Field, Layout, Spec, Tree, unflatten
-from stepwell.buffers.step_columns import split
+from .....wrappers.fixed_spaces import AnyText, FixedSpace, decode_batch
+from ....episode import Episode
+from ....optional_libraries import load_library
+from ....space_json import space_from_json
+from ....spec import Field, Layout, Spec, Tree, unflatten
+from ....step_columns import split
+from ..format import Source
+from ..hdf5_columns import NewHdf5, put_column
+from .names import (
+    FACTS,
+    MinariExport,
+    dataset_id,
+    declared,
+    namespaces_of,
+)
 
 __all__ = ["MinariWriter"]
 
@@ -33,16 +40,7 @@ _NAMESPACE_FILE: Final = "namespace_metadata.json"
 
 
 class MinariWriter:
-    """Writes one data set; see `Writer`.
-
-    Args:
-        source: The episodes to write.
-        options: Options of the export.
-
-    Raises:
-        ValueError: Minari's files cannot hold such rows, or an option is invalid.
-        ImportError: Minari, or what the chosen files need, is not installed.
-    """
+    """Writes one data set; see `Writer`."""
 
     def __init__(self, source: Source, options: MinariExport) -> None:
         self._serialization = load_library(
@@ -61,6 +59,8 @@ class MinariWriter:
         if options.env is not None:
             self._known = _known_env(source.spec, source.sessions, options.env)
         self._spaces = _SeenSpaces(source.spec, options.stack)
+        self._declared, _ = declared(_newest(source.sessions, FACTS))
+        self._reward = _reward_dtype(source.sessions)
         self._path = Path()
         self._episodes = self._steps = 0  # written so far
         self._cuts = self._stepless = 0
@@ -96,6 +96,10 @@ class MinariWriter:
             seen = episode.spec.of_kind("observation", "action")
             self._spaces.look({field.name: columns[field.name] for field in seen})
             arrays = _arrays_of(episode, columns)
+            if self._known is not None:
+                pairs = ("observations", self._known.observation), ("actions", self._known.action)
+                arrays |= {name: _with_texts(space, arrays[name]) for name, space in pairs}
+            arrays["rewards"] = self._rewards(columns["reward"])
             self._files.put(self._episodes, arrays, episode.metadata)
             self._episodes += 1
             self._steps += episode.steps
@@ -108,9 +112,11 @@ class MinariWriter:
         part = self._path.parent
         target = part.with_name(part.name.removesuffix(".part"))
         id_ = dataset_id(target, self._options.root)
-        size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-        metadata = json.dumps(self._metadata(id_, size / 1e6))
-        (folder / "metadata.json").write_text(metadata, encoding="utf-8")
+        size = 0
+        for _ in range(2):  # Minari counts this file, and the folders
+            metadata = json.dumps(self._metadata(id_, size / 1e6))
+            (folder / "metadata.json").write_text(metadata, encoding="utf-8")
+            size = sum(each.stat().st_size for each in folder.rglob("*"))
         self._make_namespaces(target, id_)
         folder.rename(self._path / "data")
 
@@ -118,13 +124,25 @@ class MinariWriter:
         """Close the file."""
         self._files.close()
 
+    def _rewards(self, rewards: np.ndarray) -> np.ndarray:
+        """The rewards in the dtype that the data set had, so that Minari can extend this one."""
+        with np.errstate(invalid="ignore"):
+            found = rewards.astype(self._reward)
+            is_same = np.array_equal(found.astype(np.float64), rewards, equal_nan=True)
+        if is_same or self._options.data_format == "hdf5":
+            return found if is_same else rewards
+        raise ValueError(
+            f"reward: expected {self._reward}, as the data set declares that they were imported "
+            f"from, got others; choose data_format=hdf5"
+        )
+
     def _metadata(self, id_: str, megabytes: float) -> dict[str, object]:
         """The values of ``metadata.json``, under Minari's keys."""
         options, known = self._options, self._known
         observation = self._spaces.observation(None if known is None else known.observation)
         action = self._spaces.action(None if known is None else known.action)
         serialized = self._serialization.serialize_space
-        optional = {
+        given = {
             "env_spec": None if known is None else known.env_spec,
             "author": options.author and [options.author],
             "author_email": options.author_email and [options.author_email],
@@ -133,7 +151,7 @@ class MinariWriter:
             "description": options.description,
             "requirements": options.requirements and _parts(options.requirements),
         }
-        return {
+        own: dict[str, object] = {
             "dataset_id": id_,
             "minari_version": _MINARI_VERSION,
             "data_format": options.data_format,
@@ -141,10 +159,11 @@ class MinariWriter:
             "total_episodes": self._episodes,
             "total_steps": self._steps,
             "dataset_size": round(megabytes, 1),
-            "observation_space": serialized(observation),
-            "action_space": serialized(action),
-            **{key: value for key, value in optional.items() if value},
+            "observation_space": serialized(_written(observation)),
+            "action_space": serialized(_written(action)),
         }
+        optional = {**self._declared, **{key: value for key, value in given.items() if value}}
+        return {**optional, **own}
 
     def _make_namespaces(self, target: Path, id_: str) -> None:
         """Mark the folders between the root and the data set as Minari does."""
@@ -179,11 +198,7 @@ def _parts(words: str) -> list[str]:
 
 
 def _check_fields(spec: Spec, is_hdf5: bool) -> None:
-    """Reject rows that Minari's files cannot hold.
-
-    Raises:
-        ValueError: A field cannot be stored; the message has its name.
-    """
+    """Reject rows that Minari's files cannot hold."""
     for field in spec.fields:
         why = _why_not(field) or (_why_not_hdf5 if is_hdf5 else _why_not_arrow)(field, spec)
         if why:
@@ -233,17 +248,10 @@ _ARROW_ROWS: Final = 131_072
 
 
 def _arrays_of(episode: Episode, columns: Mapping[str, np.ndarray]) -> dict[str, Tree]:
-    """An episode of T steps in Minari's layout.
-
-    Args:
-        episode: The episode.
-        columns: Its rows, as `split` returns them.
-
-    Returns:
-        ``observations`` [T + 1, ...] and ``actions`` [T, ...], nested as the spaces are, stacks may
-        be views; ``rewards`` [T] float64, ``terminations`` and ``truncations`` [T] bool; ``infos``
-        [T + 1, ...] by name, with ``/`` between the parts of nested ones.
-    """
+    """An episode of T steps in Minari's layout, of its rows as `split` returns them."""
+    # `observations` [T + 1, ...] and `actions` [T, ...], nested as the spaces are, stacks may be
+    # views; `rewards` [T] float64, `terminations` and `truncations` [T] bool; `infos` [T + 1, ...]
+    # by name, with `/` between the parts of nested ones.
     spec, truncated = episode.spec, episode.truncated[1:]
     if not episode.end.is_final:
         truncated[-1] = True
@@ -267,16 +275,7 @@ class _MinariFiles(Protocol):
         ...
 
     def put(self, number: int, arrays: Mapping[str, Tree], facts: Mapping[str, Any]) -> None:
-        """Write an episode of one step or more.
-
-        Args:
-            number: Its number.
-            arrays: As `_arrays_of` returns them.
-            facts: JSON-able: what Minari shows as the episode's metadata.
-
-        Raises:
-            ValueError: Minari could not read it.
-        """
+        """Write an episode of one step or more; its JSON-able facts become Minari's metadata."""
         ...
 
     def close(self) -> None:
@@ -285,11 +284,7 @@ class _MinariFiles(Protocol):
 
 
 class _Hdf5File:
-    """``main_data.hdf5``: a group for each episode.
-
-    Args:
-        compress: Deflate columns, which HDF5 decompresses transparently.
-    """
+    """``main_data.hdf5``: a group for each episode."""
 
     def __init__(self, compress: bool) -> None:
         self._h5py = load_library("h5py", "Minari's format hdf5", install=INSTALL)
@@ -317,9 +312,17 @@ class _Hdf5File:
         if self._new is not None:
             self._new.close()
 
-    def _tree(self, group: Any, name: str, tree: Tree) -> None:
+    def _tree(self, group: Any, name: str, tree: Any) -> None:
         if isinstance(tree, np.ndarray):
             put_column(group, name, tree, self._compress)
+            return
+        if isinstance(tree, list):
+            if any("\0" in text for text in tree):
+                raise ValueError(
+                    f"{name}: expected texts without the character 0, which HDF5 cannot hold; "
+                    f"choose data_format=arrow"
+                )
+            group.create_dataset(name, data=tree, dtype=self._h5py.string_dtype("utf-8"))
             return
         inner = group.create_group(name)
         named = (
@@ -332,11 +335,7 @@ class _Hdf5File:
 
 
 class _ArrowFiles:
-    """A folder for each episode, with one file of one batch of T + 1 rows, and ``metadata.json``.
-
-    Args:
-        compress: Compress the batches by zstd, which Arrow decompresses transparently.
-    """
+    """A folder for each episode: a file of one batch of T + 1 rows, and ``metadata.json``."""
 
     def __init__(self, compress: bool) -> None:
         self._pa = load_library("pyarrow", "Minari's format arrow", install=INSTALL)
@@ -378,9 +377,11 @@ class _ArrowFiles:
     def close(self) -> None:
         """Do nothing: each file is closed already."""
 
-    def _tree(self, tree: Tree, pad: int) -> Any:
+    def _tree(self, tree: Any, pad: int) -> Any:
         if isinstance(tree, np.ndarray):
             return self._column(tree, pad)
+        if isinstance(tree, list):
+            return self._pa.array([*tree, *[None] * pad])
         named = (
             dict(tree)
             if isinstance(tree, Mapping)
@@ -417,12 +418,25 @@ def _attributes(facts: Mapping[str, Any], parent: str = "") -> dict[str, Any]:
         if isinstance(value, Mapping):
             found |= _attributes(value, f"{parent}{key}/")
         elif isinstance(value, list):
-            found[f"{parent}{key}"] = json.dumps(value)
+            found[f"{parent}{key}"] = _list_attribute(value)
         elif isinstance(value, int) and not -(2**63) <= value < 2**64:
             found[f"{parent}{key}"] = str(value)
         elif value is not None:
             found[f"{parent}{key}"] = value
     return {key: value for key, value in found.items() if not _is_too_much(value)}
+
+
+def _list_attribute(value: list[Any]) -> Any:
+    """Numbers of one kind as an array, as Minari's own recorder stores them; others as JSON."""
+    if (
+        value
+        and len({type(one) for one in value}) == 1
+        and isinstance(value[0], bool | int | float)
+    ):
+        array = np.array(value)
+        if array.dtype.kind in "bif" and array.nbytes < _ATTRIBUTE_TEXT:
+            return array
+    return json.dumps(value)
 
 
 def _is_too_much(value: object) -> bool:
@@ -433,49 +447,51 @@ def _is_too_much(value: object) -> bool:
 Space: TypeAlias = "spaces.Space[Any]"
 
 _WIDEST: Final = 2**62
+_REWARD_DTYPES: Final = (
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "float32", "float64"),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class _KnownEnv:
-    """The known facts about the env whose rows are stored.
+    """The known facts about the env whose rows are stored."""
 
-    Args:
-        observation: Its observation space, stacks in full.
-        action: Its action space.
-        env_spec: Gymnasium's `EnvSpec` as JSON, from which Minari makes the env again; or None.
-        note: A caveat for the user; empty if there is none.
-    """
-
-    observation: Space
+    observation: Space  # stacks in full
     action: Space
-    env_spec: str | None
-    note: str = ""
+    env_spec: str | None  # gymnasium's `EnvSpec` as JSON; Minari makes the env of it
+    note: str = ""  # a caveat for the user
+
+
+def _plain_spec(text: object) -> str | None:
+    """An env spec as gymnasium writes it: with lists for tuples, and without values of NumPy."""
+    if not isinstance(text, str) or "__dtype__" in text:
+        return None
+    if "__tuple__" not in text:
+        return text
+
+    def plain(pairs: dict[str, Any]) -> Any:
+        return pairs["__tuple__"] if pairs.keys() == {"__tuple__"} else pairs
+
+    return json.dumps(json.loads(text, object_hook=plain))
 
 
 def _known_env(
     spec: Spec, sessions: Sequence[Mapping[str, object]], wanted: str
 ) -> _KnownEnv | None:
-    """The env of the rows, as far as the store records it; None if it does not.
-
-    Args:
-        spec: The fields of every row. An env whose rows differ is ignored.
-        sessions: Facts about the runs.
-        wanted: ``"recorded"``, or the id of an env that the user knows it to be.
-
-    Raises:
-        ValueError: The user's env cannot be made, or makes other rows.
-    """
+    """The env of the rows, recorded or of the ``wanted`` id; None if the store does not say it."""
+    # A recorded env whose rows differ from the Spec is ignored.
     if wanted != "recorded":
         return _env_of_id(spec, wanted)
-    session = dict(sessions[-1]) if sessions else {}
+    session = next((one for one in reversed(sessions) if one.get("spaces")), {})
     recorded = cast("Mapping[str, Mapping[str, Any]]", session.get("spaces", {}))
     if not recorded:
         return None
     observation, action = (space_from_json(recorded[part]) for part in ("observation", "action"))
     if not _fits(spec, observation, action):  # not written by a Collector
         return None
-    env_spec = session.get("env_spec")
-    if isinstance(env_spec, str):
+    env_spec = _plain_spec(session.get("env_spec"))
+    if env_spec is not None:
         return _KnownEnv(observation, action, env_spec)
     recipe = cast("Mapping[str, Any]", session.get("recipe", {}))
     if recipe.get("maker") == "given" and recipe.get("env") in gym.registry:
@@ -486,11 +502,7 @@ def _known_env(
 
 
 def _env_of_id(spec: Spec, id_: str) -> _KnownEnv:
-    """The spaces and spec of the user's env, which is created and closed for that.
-
-    Raises:
-        ValueError: It cannot be made, or makes other rows.
-    """
+    """The spaces and spec of the user's env, which is created and closed for that."""
     try:
         if id_.startswith("ALE/"):
             importlib.import_module("ale_py")  # registers its envs
@@ -514,12 +526,7 @@ def _env_of_id(spec: Spec, id_: str) -> _KnownEnv:
 
 
 class _SeenSpaces:
-    """Spaces inferred from rows: dtypes, shapes and the integers seen.
-
-    Args:
-        spec: The fields of every row.
-        stack: Frame-stacked observations are written in full.
-    """
+    """Spaces inferred from rows: dtypes, shapes and the integers seen."""
 
     def __init__(self, spec: Spec, stack: bool) -> None:
         self._spec = spec
@@ -600,7 +607,49 @@ def _fits(spec: Spec, observation: Space, action: Space) -> bool:
         return False
     names = [f.name for f in other.fields if f.name != "reward"]
     return all(
-        (spec[name].dtype, spec[name].shape, spec[name].stack)
-        == (other[name].dtype, other[name].shape, other[name].stack)
+        (spec[name].shape, spec[name].stack) == (other[name].shape, other[name].stack)
+        # A Minari data set may hold, and so declare, int32 in a Discrete space.
+        and np.can_cast(spec[name].dtype, other[name].dtype, "same_kind")
         for name in names
     )
+
+
+def _newest(sessions: Sequence[Mapping[str, object]], key: str) -> Mapping[str, Any]:
+    """The newest fact of that name which has parts; empty if there is none."""
+    found = [one[key] for one in sessions if isinstance(one.get(key), Mapping)]
+    return cast("Mapping[str, Any]", found[-1]) if found else {}
+
+
+def _reward_dtype(sessions: Sequence[Mapping[str, object]]) -> np.dtype[Any]:
+    """The dtype of the rewards, if all runs that recorded rows declare the same one."""
+    dtypes = {one.get("reward_dtype") for one in sessions if "recipe" in one}
+    (found,) = dtypes if len(dtypes) == 1 else (None,)
+    return np.dtype(found if found in _REWARD_DTYPES else "float64")
+
+
+def _with_texts(space: Space, tree: Any) -> Any:
+    """Rows in which texts are texts, not arrays of their characters."""
+    if _is_text(space):
+        return decode_batch(space, tree)
+    if isinstance(tree, Mapping) and isinstance(space, spaces.Dict):
+        return {key: _with_texts(space.spaces[key], part) for key, part in tree.items()}
+    if isinstance(tree, tuple) and isinstance(space, spaces.Tuple):
+        return tuple(_with_texts(*pair) for pair in zip(space.spaces, tree, strict=True))
+    return tree
+
+
+def _written(space: Space) -> Space:
+    """The space of the rows that `_with_texts` returns."""
+    if _is_text(space):
+        return cast("FixedSpace", space).original
+    if isinstance(space, spaces.Dict):
+        return spaces.Dict({key: _written(part) for key, part in space.spaces.items()})
+    if isinstance(space, spaces.Tuple):
+        return spaces.Tuple([_written(part) for part in space.spaces])
+    return space
+
+
+def _is_text(space: Space) -> bool:
+    """True for texts of known characters, which are all that Minari has."""
+    original = getattr(space, "original", None)
+    return isinstance(original, spaces.Text) and not isinstance(original, AnyText)

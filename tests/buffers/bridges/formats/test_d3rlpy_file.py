@@ -26,7 +26,7 @@ from support.exchanged_stores import (
     stores,
     tagged_store,
 )
-from support.notes import assert_notes
+from support.notes import assert_notes, has_note
 
 h5py = pytest.importorskip("h5py", reason="needs h5py")
 
@@ -178,6 +178,24 @@ def test_notes_name_the_frame_picker_and_the_omitted_observations() -> None:
     assert re.search(rf"observation.*single frames.*{picker}.*zeros", report.notes[0])
     assert re.search(r"last observations.*terminated.*\b3\b", report.notes[-1])
     assert "d3rlpy.dataset.ReplayBuffer.load(file" in report.loading
+
+
+def test_actions_that_nobody_took_are_told() -> None:
+    six: dict[str, object] = {"type": "Discrete", "n": 6, "start": 0, "dtype": "int64"}
+    replay = SequenceReplayBuffer()
+    shown = {"type": "Box", "dtype": "float32", "shape": [3], "low": 0, "high": 1}
+    replay.bind(
+        Spec((VECTOR, DISCRETE, REWARD), "observation", "action"),
+        {"spaces": {"observation": shown, "action": six}},
+    )
+    rows = {f.name: np.ones((3, *f.shape), f.dtype) for f in replay.spec.fields}
+    replay.add([Chunk(0, 0, 0, End.TERMINATED, rows)])
+    report = export_episodes(replay, "d3rlpy", "some.h5")
+    assert has_note(report.notes, r"\b2, of 6\b.*action_size=6")
+    rows["action"] = np.array([5, 0, 0])
+    replay.add([Chunk(1, 0, 0, End.TERMINATED, rows)])
+    report = export_episodes(replay, "d3rlpy", "all.h5")
+    assert not has_note(report.notes, "action_size")
 
 
 @pytest.mark.parametrize(

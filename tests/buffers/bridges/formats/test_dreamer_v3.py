@@ -100,6 +100,7 @@ def by_env(played: Sequence[PlayedEpisode], env: int) -> list[PlayedEpisode]:
     return [one for one in played if one.env == env]
 
 
+@pytest.mark.proof
 @settings(
     max_examples=examples(40),
     deadline=None,
@@ -118,6 +119,7 @@ def test_the_same_steps_come_back(replay: SequenceReplayBuffer, chunk: int, tmp_
     )
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("chunk", [1, 7, 1024])
 def test_each_env_becomes_a_chain_of_its_rows(tmp_path: Path, chunk: int) -> None:
     replay, played = play()
@@ -489,10 +491,9 @@ def test_damaged_and_missing_chunks_are_named(tmp_path: Path) -> None:
         np.save(opened, np.zeros(9))
     refused(tmp_path, rf"{middle.name}.*npz file")
     middle.unlink()
+    first.rename(tmp_path / "aside")
     refused(tmp_path, rf"{last.name}.*is_first.*chunk before")
     middle.write_bytes(whole)
-    first.rename(tmp_path / "aside")
-    refused(tmp_path, rf"{middle.name}.*is_first.*chunk before")
     (tmp_path / "aside").rename(first)
     renamed = middle.rename(tmp_path / middle.name.replace("-3.npz", "-2.npz"))
     refused(tmp_path, rf"{renamed.name}.*'stepid'.*0 to 1")
@@ -511,6 +512,30 @@ def test_damaged_and_missing_chunks_are_named(tmp_path: Path) -> None:
     time, uuid, _, _ = last.name.split("-")
     last.rename(tmp_path / f"{time}-{uuid}-{text_of(1)}-{length}")
     refused(tmp_path, f"circle.*{first.name}")
+
+
+@pytest.mark.parametrize(
+    ("gone", "expected", "left_out"),
+    [
+        ((), [(0, 2), (3, 4), (5, 8)], None),
+        ((0,), [(5, 8)], r"\b1 chains.* 1 rows"),
+        ((1,), [(0, 2), (3, 3)], r"\b1 chains.* 2 rows"),
+        ((2,), [(0, 2), (3, 4), (5, 6)], None),
+        ((0, 2), [(5, 6)], r"\b1 chains.* 1 rows"),
+    ],
+)
+def test_whole_episodes_are_read_where_chunks_are_gone(
+    gone: tuple[int, ...], expected: list[tuple[int, int]], left_out: str | None, tmp_path: Path
+) -> None:
+    rows = foreign()  # of which episodes begin at 0, 3 and 5
+    files = write_chain(tmp_path, [4, 3, 2], rows)
+    for number in gone:
+        files[number].unlink()
+    replay = SequenceReplayBuffer()
+    report = import_episodes("dreamerv3", tmp_path, replay)
+    shown = [one.observation.reshape(one.rows, -1)[:, 0] // 12 for one in episodes_of(replay)]
+    assert [(row[0], row[-1]) for row in shown] == expected
+    assert has_note(report.notes, left_out or "chains begin") is (left_out is not None)
 
 
 def test_objects_in_a_chunk_are_not_unpickled(tmp_path: Path) -> None:

@@ -18,8 +18,6 @@ NEEDS = {
     "d3rlpy": "h5py",
     "minari": "minari",
     "minari arrow": "minari",
-    "iris": "torch",
-    "diamond": "torch",
     "parquet": "pyarrow",
     "lerobot": "pyarrow",
     "rlds": "google_crc32c",
@@ -54,6 +52,7 @@ def assert_all_reported(lines: list[list[str]]) -> None:
             assert "out-v0" in message, what
 
 
+@pytest.mark.proof
 def test_every_format_reports_a_full_disk_and_leaves_nothing(tmp_path: Path) -> None:
     lines = run(tmp_path, HERE, [0, 1000, 20_000, 1_000_000])
     assert len(lines) == 4 * len(HERE)

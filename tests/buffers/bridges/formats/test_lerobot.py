@@ -359,6 +359,21 @@ def test_demonstrations_without_rewards_and_ends_are_cut_episodes(tmp_path: Path
     assert has_note(report.notes, r"no column 'next\.terminated'")
 
 
+def test_frames_in_another_order_and_missing_ones_are_refused(tmp_path: Path) -> None:
+    foreign(tmp_path, frame_index=[0, 1, 2, 0, 1])
+    read(tmp_path)
+    for index in ([0, 2, 1, 0, 1], [0, 1, 2, 0, 2]):
+        foreign(tmp_path, frame_index=index)
+        with pytest.raises(ValueError, match=r"frame_index 2 after 0 in episode [01]\b"):
+            read(tmp_path)
+
+
+def test_a_feature_of_rewards_that_is_named_must_be_there(tmp_path: Path) -> None:
+    foreign(tmp_path)
+    with pytest.raises(ValueError, match=r"'rward'.*option reward\b"):
+        read(tmp_path, reward="rward")
+
+
 def test_an_export_is_read_by_lerobots_conventions(tmp_path: Path) -> None:
     replay = tagged_store(PICTURES[1])
     export_episodes(replay, "lerobot", tmp_path / "out")
@@ -367,7 +382,7 @@ def test_an_export_is_read_by_lerobots_conventions(tmp_path: Path) -> None:
         is_terminal = bool(episode.end & End.TERMINATED)
         steps = episode.steps
         assert bool(found.end & End.TERMINATED) == is_terminal
-        assert np.array_equal(found.observation["image"][:steps], episode.observation[:steps])
+        assert np.array_equal(found.observation[:steps], episode.observation[:steps])
         assert found.action[:steps].tolist() == episode.action[:steps].tolist()
         kept = steps + is_terminal
         assert found.reward.tolist() == episode.reward[:kept].tolist()
@@ -379,10 +394,11 @@ def test_invalid_data_sets_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"info\.json.*LeRobot"):
         read(tmp_path)
     info = foreign(tmp_path)
-    info["codebase_version"] = "v2.1"
-    (tmp_path / "meta" / "info.json").write_text(json.dumps(info), "utf-8")
-    with pytest.raises(ValueError, match=r"v3\.0.*v2\.1.*convert_dataset_v21_to_v30"):
-        read(tmp_path)
+    for version in ("v1.6", "v4.0", "2.1", "None"):
+        changed = json.dumps({**info, "codebase_version": version})
+        (tmp_path / "meta" / "info.json").write_text(changed, "utf-8")
+        with pytest.raises(ValueError, match=rf"v2\.0, v2\.1 or v3\.0, got {version}\b"):
+            read(tmp_path)
     only_video = {n: f for n, f in info["features"].items() if n != "observation.state"}
     info = {**info, "codebase_version": "v3.1", "features": only_video}
     (tmp_path / "meta" / "info.json").write_text(json.dumps(info), "utf-8")
@@ -403,3 +419,251 @@ def test_empty_rows_are_refused(tmp_path: Path) -> None:
     replay = store_of([Field("observation", "float32", (0,), "raw")], {"x": "observation"})
     with pytest.raises(ValueError, match=r"'observation'.*\(0,\).*LeRobot"):
         export_episodes(replay, "lerobot", tmp_path / "out")
+
+
+# Versions 2.0 and 2.1
+
+
+def data_set(folder: Path, version: str, episodes: int = 12, **changes: Any) -> dict[str, Any]:
+    """A data set of two-dimensional states and single actions, as LeRobot wrote it before 3.0."""
+    features = {
+        "observation.state": {"dtype": "float32", "shape": [2], "names": ["x", "y"]},
+        "action": {"dtype": "float32", "shape": [1], "names": ["push"]},
+        **{
+            name: {"dtype": dtype, "shape": [1], "names": None}
+            for name, dtype in {"next.reward": "float32", "next.done": "bool", **NUMBERS}.items()
+        },
+    }
+    info = {
+        "codebase_version": version,
+        "robot_type": "arm",
+        "total_episodes": episodes,
+        "fps": 30,
+        "chunks_size": 5,
+        "data_path": "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet",
+        "features": features,
+        **changes,
+    }
+    (folder / "meta").mkdir(parents=True)
+    (folder / "meta" / "info.json").write_text(json.dumps(info), "utf-8")
+    lines = [{"episode_index": n, "tasks": [f"task {n}"], "length": n + 2} for n in range(episodes)]
+    put_lines(folder / "meta" / "episodes.jsonl", lines)
+    first = 0
+    for number in range(episodes):
+        steps = np.arange(number + 2)
+        table = {
+            "observation.state": np.stack([steps + first, steps], 1).astype(np.float32).tolist(),
+            "action": steps.astype(np.float32),
+            "next.reward": np.ones(len(steps), np.float32),
+            "next.done": steps == steps[-1],
+            "frame_index": steps,
+            "episode_index": np.full(len(steps), number),
+            "index": steps + first,
+            "task_index": np.full(len(steps), number),
+        }
+        file = folder / f"data/chunk-{number // 5:03d}/episode_{number:06d}.parquet"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.table(table), file)
+        first += len(steps)
+    return info
+
+
+NUMBERS = dict.fromkeys(("frame_index", "episode_index", "index", "task_index"), "int64")
+
+
+def put_lines(file: Path, rows: list[dict[str, Any]]) -> None:
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+
+
+@pytest.mark.parametrize("version", ["v2.0", "v2.1"])
+def test_versions_before_3_are_read(version: str, tmp_path: Path) -> None:
+    data_set(tmp_path, version)
+    replay, report = read(tmp_path)
+    episodes = episodes_of(replay)
+    assert [episode.steps for episode in episodes] == list(range(2, 14))
+    first = 0
+    for number, episode in enumerate(episodes):
+        steps = number + 2
+        assert episode.end is End.TERMINATED
+        assert episode.metadata == {"tasks": [f"task {number}"]}
+        assert episode.observation[:steps, 0].tolist() == list(range(first, first + steps))
+        assert episode.action[:steps].tolist() == [[step] for step in range(steps)]
+        first += steps
+    facts = replay.sessions[0]["lerobot"]
+    assert facts == {
+        "version": version,
+        "fps": 30,
+        "robot_type": "arm",
+        "names": {"observation.state": ["x", "y"], "action": ["push"]},
+    }
+    assert not has_note(report.notes, "episodes: ")
+
+
+def test_a_data_set_of_which_some_episodes_were_fetched_is_read(tmp_path: Path) -> None:
+    data_set(tmp_path, "v2.1")
+    for number in (0, 3, 4, 11):
+        next(tmp_path.glob(f"data/*/episode_{number:06d}.parquet")).unlink()
+    replay, report = read(tmp_path)
+    tasks = [episode.metadata["tasks"] for episode in episodes_of(replay)]
+    assert tasks == [[f"task {number}"] for number in (1, 2, 5, 6, 7, 8, 9, 10)]
+    assert has_note(report.notes, r"\b12 episodes.*\b8\b")
+
+
+def test_an_episode_of_another_length_than_its_metadata_is_refused(tmp_path: Path) -> None:
+    data_set(tmp_path, "v2.0", 3)
+    put_lines(tmp_path / "meta" / "episodes.jsonl", [{"episode_index": 2, "length": 9}])
+    with pytest.raises(ValueError, match=r"\b9 frames of episode 2\b.*\b4\b"):
+        read(tmp_path)
+    (tmp_path / "meta" / "episodes.jsonl").write_text('{"episode_index": 0}\n[1]\n', "utf-8")
+    with pytest.raises(ValueError, match=r"episodes\.jsonl: line 2\b"):
+        read(tmp_path)
+    (tmp_path / "meta" / "episodes.jsonl").unlink()
+    assert read(tmp_path)[1].episodes == 3
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "data/{episode_index.__class__}.parquet",
+        "data/{episode_index!r}.parquet",
+        "data/{episode_index:999999999d}.parquet",
+        "data/{0}.parquet",
+        "data/{}.parquet",
+        "data/{episode_index:{chunk_index}}.parquet",
+        "data/{episode_index}{episode_index}.parquet",
+        "data/{episode_index",
+        7,
+        ["data"],
+    ],
+)
+def test_templates_of_paths_are_names_and_numbers_alone(template: Any, tmp_path: Path) -> None:
+    data_set(tmp_path, "v2.1", 2, data_path=template)
+    with pytest.raises(ValueError, match=r"info\.json.*data_path.*episode_index"):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "template",
+    ["../mine/data/chunk-{episode_chunk}/episode_{episode_index}.parquet", "/{episode_index}", "*"],
+)
+def test_templates_of_paths_lead_nowhere_else(template: str, tmp_path: Path) -> None:
+    data_set(tmp_path / "mine", "v2.1", 2)
+    data_set(tmp_path / "given", "v2.1", 2, data_path=template)
+    with pytest.raises(ValueError, match=r"given: expected files named .*none"):
+        read(tmp_path / "given")
+
+
+def test_a_template_of_another_folder_is_followed(tmp_path: Path) -> None:
+    data_set(tmp_path, "v2.1", 12, data_path="frames/{episode_chunk}/e{episode_index:04d}.parquet")
+    for file in sorted(tmp_path.glob("data/*/*.parquet")):
+        number = int(file.stem[-6:])
+        to = tmp_path / "frames" / str(number // 5) / f"e{number:04d}.parquet"
+        to.parent.mkdir(parents=True, exist_ok=True)
+        file.rename(to)
+    assert read(tmp_path)[1].episodes == 12
+
+
+# What a data set declares
+
+
+def gym_store(*names: str) -> SequenceReplayBuffer:
+    import gymnasium as gym
+
+    import stepwell as sw
+
+    replay = SequenceReplayBuffer(seed=0)
+    for name in names:
+        with sw.Collector(
+            gym.make_vec(name, num_envs=2), sw.RandomPolicy(), replay, seed=0
+        ) as collector:
+            collector.collect(episodes=3)
+    return replay
+
+
+@pytest.mark.parametrize("format_", ["lerobot", "parquet", "rlds"])
+@pytest.mark.parametrize("name", ["Pendulum-v1", "CartPole-v1", "FrozenLake-v1", "Blackjack-v1"])
+def test_an_export_of_an_env_comes_back_with_its_shapes_and_spaces(
+    format_: str, name: str, tmp_path: Path
+) -> None:
+    if format_ == "rlds":
+        pytest.importorskip("google_crc32c", reason="needs google-crc32c")
+    replay, back = gym_store(name), SequenceReplayBuffer()
+    export_episodes(replay, format_, tmp_path / "out")
+    import_episodes(format_, tmp_path / "out", back)
+    for field in replay.spec.fields:
+        if field.kind in ("observation", "action"):
+            assert (back.spec[field.name].dtype, back.spec[field.name].shape) == (
+                field.dtype,
+                field.shape,
+            )
+    assert back.spec.observation == replay.spec.observation  # a tuple of Blackjack's, too
+    assert back.sessions[0]["spaces"] == replay.sessions[0]["spaces"]
+
+
+def test_the_parts_of_an_export_keep_their_names(tmp_path: Path) -> None:
+    kinds: dict[str, tuple[str, tuple[int, ...]]] = {
+        "state": ("float32", (1,)),
+        "arm/joint": ("float64", ()),
+        "eye": ("uint8", (16, 16, 3)),
+        "a.b": ("int64", (1, 1)),
+    }
+    fields = [Field(f"observation/{name}", *kind, "raw") for name, kind in kinds.items()]
+    layout: dict[str, Any] = {
+        "state": "observation/state",
+        "arm": {"joint": "observation/arm/joint"},
+        "eye": "observation/eye",
+        "a.b": "observation/a.b",
+    }
+    for number, names in enumerate((layout, {"state": "observation/state"})):
+        chosen = fields if number == 0 else fields[:1]
+        replay = store_of(chosen, names)
+        export_episodes(replay, "lerobot", tmp_path / str(number))
+        back, _ = read(tmp_path / str(number))
+        assert back.spec.observation == names
+        for field in chosen:
+            assert back.spec[field.name].shape == field.shape
+
+
+def test_a_changed_table_of_names_is_refused(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    export_episodes(tagged_store(STATE), "lerobot", out)
+    (file,) = out.glob("data/*/*.parquet")
+    table = pq.read_table(file)
+    for fields, match in (
+        ({"action": {"field": "observation", "shape": []}}, "'action'.*'observation'"),
+        ({"action": {"field": "info/x", "shape": []}}, "'action'.*'info/x'"),
+        ({"action": {"field": "action", "shape": [-1]}}, "out.*fields"),
+        ({"action": 3}, "out.*fields"),
+        ([], "out.*fields"),
+    ):
+        forged = {"stepwell": json.dumps({"fields": fields})}
+        pq.write_table(table.replace_schema_metadata(forged), file)
+        with pytest.raises(ValueError, match=match):
+            read(out)
+
+
+def test_a_shape_that_differs_from_the_rows_is_noted(tmp_path: Path) -> None:
+    foreign(tmp_path)  # of which every feature has the shape [1]
+    replay, report = read(tmp_path)
+    assert replay.spec["observation/state"].shape == (2,)
+    assert has_note(report.notes, r"observation\.state.*\[1\].*\[2\]")
+
+
+def test_tasks_belong_to_the_episode_that_their_row_names(tmp_path: Path) -> None:
+    foreign(tmp_path, episode_index=[1, 1, 1, 0, 0])
+    replay, _ = read(tmp_path)
+    assert [episode.metadata for episode in episodes_of(replay)] == [
+        {"tasks": ["pull"]},
+        {"tasks": ["push"]},
+    ]
+
+
+def test_float64_that_lerobot_rounds_is_noted(tmp_path: Path) -> None:
+    fields = [Field("observation", "float64", (2,), "raw")]
+    for value, is_rounded in ((0.5, False), (0.1, True)):
+        rows = {"observation": np.full((4, 2), value)}
+        replay = store_of(fields, {"x": "observation"}, rows)
+        report = export_episodes(replay, "lerobot", tmp_path / str(value))
+        assert has_note(report.notes, r"observation\.state.*float32.*LeRobot") is is_rounded
+        back, _ = read(tmp_path / str(value))  # the file has them exactly
+        assert episodes_of(back)[0].fields["observation"][0].tolist() == [value, value]

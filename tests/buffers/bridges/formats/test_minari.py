@@ -264,6 +264,20 @@ def test_single_frames_have_the_space_of_one_of_the_stacks_frames() -> None:
     assert has_note(report.notes, r"observation.*single frames.*\b3\b")
 
 
+@pytest.mark.parametrize(("bound", "kwargs"), [(None, [{"shape": [2, 2]}]), (np.float32(2), None)])
+def test_arguments_of_the_env_are_as_gymnasium_writes_them(bound: Any, kwargs: Any) -> None:
+    def wrap(env: Any) -> Any:
+        env = gym.wrappers.ReshapeObservation(env, (2, 2))
+        return env if bound is None else gym.wrappers.ClipReward(env, -bound, bound)
+
+    replay = SequenceReplayBuffer()
+    envs = sw.make_vec("CartPole-v1", 1, wrappers=[wrap], num_workers=0)
+    with sw.Collector(envs, sw.RandomPolicy(), replay, seed=0) as collector:
+        collector.collect(episodes=2)
+    spec = exported(replay).env_spec
+    assert (spec and [one.kwargs for one in spec.additional_wrappers]) == kwargs
+
+
 def bare_vector() -> Any:
     return gym.make_vec("CartPole-v1", num_envs=1)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 import warnings
@@ -14,8 +15,13 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from stepwell.buffers import End, Episode, SequenceReplayBuffer
-from stepwell.buffers.bridges import ImportReport, import_episodes
+from stepwell.buffers import Chunk, End, Episode, SequenceReplayBuffer
+from stepwell.buffers.bridges import (
+    ImportReport,
+    as_sheeprl_replay,
+    export_episodes,
+    import_episodes,
+)
 from support.envs.fakes import CounterEnv, DictEnv, InfoEnv
 from support.envs.recorded_envs import ListedEnv
 from support.exchanged_stores import episodes_of
@@ -24,7 +30,8 @@ from support.notes import assert_notes, has_note
 minari = pytest.importorskip("minari", reason="needs minari")
 pytest.importorskip("h5py", reason="needs h5py")
 pytest.importorskip("pyarrow", reason="needs pyarrow")
-pytest.importorskip("jax", reason="needs jax")
+if importlib.util.find_spec("jax") is None:  # not imported: all tests behind this one would have it
+    pytest.skip("needs jax", allow_module_level=True)
 
 each_format = pytest.mark.parametrize("data_format", ["hdf5", "arrow", "parquet"])
 
@@ -308,3 +315,178 @@ def test_spaces_come_from_env_spec_when_not_recorded(root: Path) -> None:
     )
     _, (episode,) = read()
     assert episode.spec["observation"].shape == (4,)
+
+
+# --- what a data set declares
+
+
+def metadata_of(root: Path, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((root / f"tests/{name}-v0/data/metadata.json").read_text())
+    return found
+
+
+def again(replay: SequenceReplayBuffer, **options: object) -> Any:
+    export_episodes(replay, "minari", "tests/again-v0", options=options)
+    return minari.load_dataset("tests/again-v0")
+
+
+def imported() -> SequenceReplayBuffer:
+    replay = SequenceReplayBuffer()
+    import_episodes("minari", "tests/foreign-v0", replay)
+    return replay
+
+
+@each_format
+def test_what_a_data_set_declares_comes_back_from_import_and_export(
+    data_format: str, root: Path
+) -> None:
+    action = spaces.Discrete(6, start=-1)
+    about = {
+        "author": {"one", "two"},
+        "author_email": {"one@home"},
+        "algorithm_name": "PPO",
+        "code_permalink": "https://there",
+        "description": "some",
+        "requirements": ["numpy>=1"],
+        "ref_min_score": -2.5,
+        "ref_max_score": 200.0,
+        "num_episodes_average_score": 7,
+        "env": gym.make("CartPole-v1", max_episode_steps=7),
+        "eval_env": "CartPole-v0",
+    }
+    shown = spaces.Box(np.array([-3, -2]), np.array([1, 2]), (2,), np.float32)
+    written([buffer()], shown, action, data_format=data_format, **about)
+    replay = imported()
+    data = again(replay, data_format="hdf5" if data_format == "hdf5" else "arrow")
+    assert (data.spec.observation_space, data.spec.action_space) == (shown, action)
+    was, now = metadata_of(root, "foreign"), metadata_of(root, "again")
+    own = {"dataset_id", "dataset_size", "data_format", "minari_version"}
+    assert {k: v for k, v in now.items() if k not in own} == {
+        k: v for k, v in was.items() if k not in own
+    }
+    assert data.recover_environment().spec.max_episode_steps == 7
+    assert data.recover_environment(eval_env=True).spec.id == "CartPole-v0"
+    assert as_sheeprl_replay(replay).sample(1, sequence_length=2)["actions"].shape[-1] == 6
+
+
+def test_given_options_replace_what_was_declared() -> None:
+    written([buffer()], BOX, THREE, author="they", description="theirs")
+    metadata = again(imported(), author="me").storage.metadata
+    assert (metadata["author"], metadata["description"]) == ({"me"}, "theirs")
+
+
+def test_declared_facts_of_another_type_are_left_out_and_noted(root: Path) -> None:
+    written([buffer()], BOX, THREE, env=None)
+    file = root / "tests/foreign-v0/data/metadata.json"
+    wrong = {
+        "author": 5,
+        "ref_max_score": "high",
+        "ref_min_score": float("nan"),
+        "env_spec": '{"id": 7}',
+        "eval_env_spec": "CartPole-v1",
+        "description": ["x"],
+        "mine": "x" * 100_000,
+    }
+    file.write_text(json.dumps({**json.loads(file.read_text()), **wrong}))
+    replay = SequenceReplayBuffer()
+    report = import_episodes("minari", "tests/foreign-v0", replay)
+    (note,) = (note for note in report.notes if "metadata" in note)
+    assert all(name in note for name in wrong)
+    metadata = again(replay).storage.metadata
+    assert not any(name in metadata for name in wrong)
+
+
+@each_format
+def test_texts_come_back_as_texts(data_format: str) -> None:
+    space = spaces.Dict({"place": spaces.Discrete(9), "said": spaces.Tuple([spaces.Text(3)])})
+    said = ["a", "ab", "b", "abc"]
+    shown = {"place": np.arange(4), "said": (said,)}
+    written([buffer(observations=shown)], space, THREE, data_format=data_format)
+    data = again(imported(), data_format="hdf5" if data_format == "hdf5" else "arrow")
+    assert data.spec.observation_space == space
+    assert data[0].observations["said"] == (said,)
+    assert data[0].observations["place"].tolist() == [0, 1, 2, 3]
+
+
+def test_a_text_that_hdf5_cannot_hold_is_refused() -> None:
+    space = spaces.Text(3, charset="a\0")
+    written([buffer(observations=["a", "a\0", "a", "a"])], space, THREE, data_format="arrow")
+    with pytest.raises(ValueError, match=r"observations.*HDF5.*data_format=arrow"):
+        again(imported())
+    assert again(imported(), data_format="arrow")[0].observations == ["a", "a\0", "a", "a"]
+
+
+@pytest.mark.parametrize("data_format", ["hdf5", "arrow"])
+def test_the_size_is_what_minari_counts(data_format: str) -> None:
+    written([buffer()] * 40, BOX, THREE)
+    storage = again(imported(), data_format=data_format).storage
+    assert storage.metadata["dataset_size"] == storage.get_size()
+
+
+@each_format
+def test_a_data_set_of_whole_rewards_can_be_extended_by_such(data_format: str) -> None:
+    written([buffer(rewards=np.arange(3))] * 2, BOX, THREE, data_format=data_format)
+    theirs = minari.load_dataset("tests/foreign-v0")
+    ours = again(imported(), data_format="hdf5" if data_format == "hdf5" else "arrow")
+    ours.storage.update_from_storage(theirs.storage)
+    ours = minari.load_dataset("tests/again-v0")
+    assert [episode.rewards.tolist() for episode in ours] == [[0, 1, 2]] * 4
+    assert {episode.rewards.dtype for episode in ours} == {np.dtype(np.int64)}
+
+
+def test_rewards_of_other_values_than_the_declared_dtype_are_kept_or_refused() -> None:
+    mixed = [buffer(rewards=np.arange(3)), buffer(rewards=np.arange(3) / 2)]
+    written(mixed, BOX, THREE)
+    replay = imported()
+    assert [e.rewards.tolist() for e in again(replay)] == [[0, 1, 2], [0, 0.5, 1]]
+    other = SequenceReplayBuffer()
+    other.bind(replay.spec, {"recipe": {}, "reward_dtype": "int64"})
+    other.add([Chunk(0, 0, 0, e.end, e.fields) for e in list(replay.iter_episodes())[1:]])
+    with pytest.raises(ValueError, match=r"reward.*int64.*data_format=hdf5"):
+        export_episodes(other, "minari", "tests/more-v0", options={"data_format": "arrow"})
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64])
+@each_format
+def test_rewards_that_float64_rounds_are_reported(data_format: str, dtype: Any) -> None:
+    rewards = np.array([2**53 + 1, 3, np.iinfo(dtype).max], dtype)
+    written([buffer(rewards=rewards)], BOX, THREE, data_format=data_format)
+    report, (episode,) = read()
+    assert has_note(report.notes, r"^rewards rounded to float64: 2, by 1 ")
+    assert episode.reward.tolist() == [0.0, *rewards.astype(np.float64).tolist()]
+
+
+def test_rewards_of_several_numbers_are_refused_in_one_sentence() -> None:
+    written([buffer(rewards=np.zeros((3, 2)))], BOX, THREE)
+    with pytest.raises(ValueError, match=r"episode 0: rewards.*one number a step.*\(3, 2\).*info"):
+        read()
+
+
+@pytest.mark.parametrize("data_format", ["arrow", "parquet"])
+@pytest.mark.parametrize("name", ["rewards", "terminations", "truncations"])
+def test_a_missing_reward_or_flag_is_refused(data_format: str, name: str, root: Path) -> None:
+    written([buffer()], BOX, THREE, data_format=data_format)
+    dataset = pytest.importorskip("pyarrow.dataset", reason="needs pyarrow")
+    pa = pytest.importorskip("pyarrow", reason="needs pyarrow")
+    folder = root / "tests/foreign-v0/data/0"
+    (file,) = folder.glob(f"*.{data_format}")
+    table = dataset.dataset(file, format=data_format).to_table()
+    values = table.column(name).to_pylist()
+    values[1] = None
+    place = table.schema.get_field_index(name)
+    nulled = table.set_column(place, name, pa.array(values))
+    file.unlink()
+    dataset.write_dataset(
+        nulled, folder, format=data_format, existing_data_behavior="overwrite_or_ignore"
+    )
+    with pytest.raises(ValueError, match=rf"{name}.*nulls"):
+        read()
+
+
+def test_arrays_among_the_options_of_a_reset_come_back_as_arrays() -> None:
+    options = {"level": 3, "place": np.array([1.5, 2]), "flags": np.array([True])}
+    written([buffer(seed=5, options=options)], BOX, THREE)
+    (facts,) = again(imported()).storage.get_episode_metadata([0])
+    assert facts["seed"] == 5
+    assert (facts["options"]["level"], facts["options"]["place"].tolist()) == (3, [1.5, 2])
+    assert facts["options"]["flags"].tolist() == [True]

@@ -25,6 +25,7 @@ REUSED_FOLDER = settings(
 )
 
 
+@pytest.mark.proof
 @REUSED_FOLDER
 @given(replay=stores(), compress=st.booleans())
 def test_what_was_exported_comes_back_bit_for_bit(
@@ -98,6 +99,14 @@ def test_a_foreign_folder_is_read(tmp_path: Path) -> None:
     assert first.action.tolist() == [0, 1, 2, 0]
     assert first.reward.tolist() == [0, *[float(np.float32(1) / 3)] * 3]
     assert second.fields["info/lives"].tolist() == [0, 1, 2]
+
+
+def test_files_are_episodes_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    for number in range(12):
+        save(tmp_path / f"episode_{number}.npz", {**arrays(2), "actions": np.array([number, 0])})
+    replay = SequenceReplayBuffer()
+    import_episodes("npz", tmp_path, replay)
+    assert [episode.action[0] for episode in episodes_of(replay)] == list(range(12))
 
 
 def save(file: Path, columns: dict[str, np.ndarray]) -> None:

@@ -400,7 +400,7 @@ def test_final_observations_come_from_either_table(following: bool, tmp_path: Pa
         (tmp_path / "out" / "episodes.parquet").unlink()
     back = SequenceReplayBuffer()
     report = import_episodes("parquet", tmp_path / "out", back)
-    assert_notes(report.notes, "stream 0", "not read.*stream, step, is_first")
+    assert_notes(report.notes, "stream 0", "not read.*stream, is_first")
     for found, episode in zip(episodes_of(back), episodes_of(replay), strict=True):
         assert found.end == episode.end & ~End.PENDING
         for name in ("observation", "action", "reward"):

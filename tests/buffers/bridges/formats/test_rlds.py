@@ -6,14 +6,18 @@ import functools
 import json
 import shutil
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium import spaces
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import stepwell as sw
 from stepwell.buffers import Chunk, End, Episode, Field, SequenceReplayBuffer, Spec
 from stepwell.buffers.bridges import export_episodes, import_episodes
 from stepwell.buffers.bridges.formats.file_columns import FileColumn
@@ -26,6 +30,7 @@ from stepwell.buffers.bridges.formats.tfrecord import (
     read_records,
     write_record,
 )
+from stepwell.buffers.space_json import space_of
 from stepwell.buffers.testing import check_format
 from support.examples import examples
 from support.exchanged_stores import Wanted, episodes_of, stores, tagged_store
@@ -416,12 +421,9 @@ def test_a_foreign_data_set_is_read_by_rldss_conventions(tmp_path: Path) -> None
     assert first.action.dtype == np.float64
     assert first.reward.tolist() == [0, 1, 2, 3]
     assert second.reward.tolist() == [0, 1, 2]
-    assert_notes(
-        report.notes,
-        "stream 0",
-        "not read.*steps/discount, steps/language",
-        r"\b1 episodes.*reward.*last step",
-    )
+    assert first.metadata == {"language": "open the door"}
+    assert first.fields["extra/discount"].tolist() == [1, 1, 1, 0]
+    assert_notes(report.notes, "stream 0", r"\b1 episodes.*reward.*last step")
 
 
 def test_lossy_pictures_are_noted(tmp_path: Path) -> None:
@@ -473,3 +475,153 @@ def test_invalid_data_sets_are_refused(tmp_path: Path) -> None:
     (tmp_path / "x" / "dataset_info.json").write_text(json.dumps(info), "utf-8")
     with pytest.raises(ValueError, match=r"tfrecord.*array_record"):
         read()
+
+
+def label(name: str, classes: int) -> tuple[str, FileColumn]:
+    return name.removeprefix("steps/"), FileColumn(name, "int64", (), "array", None, classes)
+
+
+def put_labels(folder: Path, features: Mapping[str, FileColumn]) -> None:
+    """Make class labels of features, as TFDS describes them; `features_json` writes none."""
+    file = folder / "features.json"
+    tree = json.loads(file.read_text("utf-8"))
+    for feature in features.values():
+        if feature.classes:
+            node = tree
+            for key in feature.name.split("/"):
+                node = node["sequence"]["feature"] if "sequence" in node else node
+                node = node["featuresDict"]["features"][key]
+            node.clear()
+            node["pythonClassName"] = "tensorflow_datasets.core.features.ClassLabel"
+            node["classLabel"] = {"numClasses": str(feature.classes)}
+    file.write_text(json.dumps(tree), "utf-8")
+
+
+def test_class_labels_metadata_and_other_features_of_a_foreign_data_set_are_kept(
+    tmp_path: Path,
+) -> None:
+    features = {
+        **{name: feature for name, feature in THEIRS.items() if name != "action"},
+        **dict([label("steps/action", 4), label("steps/observation/place", 9)]),
+        "embedding": FileColumn("steps/embedding", "float32", (3,)),
+        "words": FileColumn("steps/observation/words", "str", (), "text"),
+        "path": FileColumn("episode_metadata/path", "str", (), "text"),
+        "seed": FileColumn("episode_metadata/seed", "int64"),
+        "weights": FileColumn("episode_metadata/weights", "float32", (2,)),
+        "is_expert": FileColumn("episode_metadata/is_expert", "bool"),
+    }
+    episode = {
+        **their_episode(4, is_terminal=True),
+        "steps/action": np.array([0, 1, 1, 9]),  # the last one has no meaning
+        "steps/observation/place": np.array([0, 1, 2, 3]),
+        "steps/embedding": np.arange(12, dtype=np.float32),
+        "steps/observation/words": [b"a", b"b", b"b", b"b"],
+        "episode_metadata/path": [b"/mnt/x"],
+        "episode_metadata/seed": np.array([7]),
+        "episode_metadata/weights": np.array([0.5, 0.25], np.float32),
+        "episode_metadata/is_expert": np.array([1]),
+    }
+    foreign(tmp_path, features, [episode])
+    put_labels(tmp_path, features)
+    (tmp_path / "steps-action.labels.txt").write_text("left\nright\nup\ndown\n", "utf-8")
+    replay = SequenceReplayBuffer()
+    report = import_episodes("rlds", tmp_path, replay)
+    (found,) = episodes_of(replay)
+    assert found.metadata == {
+        "path": "/mnt/x",
+        "episode_metadata/seed": 7,  # "seed" alone would say how to play it again
+        "weights": [0.5, 0.25],
+        "is_expert": True,
+    }
+    assert found.fields["info/embedding"].tolist() == np.arange(12).reshape(4, 3).tolist()
+    assert found.action.tolist() == [0, 1, 1, 0]
+    assert has_note(report.notes, "not read.*observation/words")
+    assert space_of(replay.sessions, "action") == spaces.Discrete(4)
+    assert space_of(replay.sessions, "observation/place") == spaces.Discrete(9)
+    assert replay.sessions[0]["classes"] == {"action": ["left", "right", "up", "down"]}
+    wrong = {**episode, "steps/action": np.array([0, 4, 1, 0])}
+    foreign(tmp_path, features, [wrong])
+    put_labels(tmp_path, features)
+    with pytest.raises(ValueError, match=r"'steps/action'.*4 classes.*got 4\b"):
+        import_episodes("rlds", tmp_path, SequenceReplayBuffer())
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "values", "got"),
+    [
+        ("observation/state", "uint8", np.array([0, 300] * 3), "300"),
+        ("observation/state", "uint64", np.array([0, 2**60] * 3), None),
+        ("observation/state", "float16", np.array([0, 0.1] * 3, np.float32), r"0\.1"),
+        ("reward", "int64", np.array([1, 2**53 + 1, 0]), r"2\*\*53"),
+        ("is_first", "int64", np.array([2, 0, 0]), "is_first"),
+        ("is_terminal", "bool", np.array([0, 0, 2]), "2"),
+    ],
+)
+def test_values_that_a_declared_dtype_does_not_hold_are_refused(
+    name: str, dtype: str, values: np.ndarray, got: str | None, tmp_path: Path
+) -> None:
+    shape = (2,) if name == "observation/state" else ()
+    features = {**THEIRS, name: FileColumn(f"steps/{name}", dtype, shape)}
+    episode = {**their_episode(3, is_terminal=False), f"steps/{name}": values}
+    foreign(tmp_path, features, [episode])
+    if got is None:
+        import_episodes("rlds", tmp_path, SequenceReplayBuffer())
+        return
+    with pytest.raises(ValueError, match=got):
+        import_episodes("rlds", tmp_path, SequenceReplayBuffer())
+
+
+def test_an_export_comes_back_with_its_streams_metadata_and_ends(tmp_path: Path) -> None:
+    replay, back = tagged_store(), SequenceReplayBuffer()
+    export_episodes(replay, "rlds", tmp_path / "out")
+    report = import_episodes("rlds", tmp_path / "out", back)
+    assert report.notes == ()
+    for found, episode in zip(episodes_of(back), episodes_of(replay), strict=True):
+        assert (found.stream, found.metadata) == (episode.stream, episode.metadata)
+        assert found.end == episode.end & ~End.PENDING
+        assert found.spec.names == episode.spec.names
+
+
+def test_forged_metadata_of_an_export_is_refused(tmp_path: Path) -> None:
+    export_episodes(tagged_store(episodes=1), "rlds", tmp_path / "out")
+    (file,) = (tmp_path / "out").glob("*.tfrecord*")
+    (record,) = read_records(file)
+    for name, value, match in (
+        ("stream", np.array([-1]), "stream.*-1"),
+        ("metadata", [b"[1]"], "metadata.*object"),
+        ("metadata", [b'{"a": NaN}'], "metadata"),
+        ("cut", np.array([3]), "cut.*3"),
+    ):
+        with file.open("wb") as opened:
+            write_record(opened, encoded({**decoded(record), f"episode_metadata/{name}": value}))
+        with pytest.raises(ValueError, match=match):
+            import_episodes("rlds", tmp_path / "out", SequenceReplayBuffer())
+
+
+def test_the_spaces_of_an_export_come_back(tmp_path: Path) -> None:
+    replay, back = SequenceReplayBuffer(), SequenceReplayBuffer()
+    with sw.Collector(
+        gym.make_vec("CartPole-v1", num_envs=2), sw.RandomPolicy(), replay, seed=0
+    ) as collector:
+        collector.collect(episodes=3)
+    export_episodes(replay, "rlds", tmp_path / "out")
+    import_episodes("rlds", tmp_path / "out", back)
+    assert back.sessions[0]["spaces"] == replay.sessions[-1]["spaces"]
+    assert not any({"seed", "session"} & set(one.metadata) for one in episodes_of(back))
+
+
+def test_shards_are_read_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    foreign(tmp_path, THEIRS, [])
+    (tmp_path / "theirs-train.tfrecord-00000-of-00001").unlink()
+    info = json.loads((tmp_path / "dataset_info.json").read_text("utf-8"))
+    info["splits"][0]["shardLengths"] = ["1"] * 12
+    (tmp_path / "dataset_info.json").write_text(json.dumps(info), "utf-8")
+    for number in range(12):
+        with (tmp_path / f"theirs-train.tfrecord-{number}-of-12").open("wb") as file:
+            episode = their_episode(3, is_terminal=True)
+            episode["steps/observation/state"] = np.full(6, number, np.float32)
+            write_record(file, encoded(episode))
+    replay = SequenceReplayBuffer()
+    import_episodes("rlds", tmp_path, replay)
+    shown = [one.observation["state"][0, 0] for one in episodes_of(replay)]
+    assert shown == list(range(12))

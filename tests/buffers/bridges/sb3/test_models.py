@@ -42,6 +42,7 @@ except ImportError as error:
 """
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("name", CALLS)
 def test_a_missing_library_is_named_with_the_command_that_installs_it(name: str) -> None:
     call = CALLS[name].replace("; ", "\n    ")
@@ -55,6 +56,7 @@ def test_a_missing_library_is_named_with_the_command_that_installs_it(name: str)
     assert re.search(rf"^{name} .*{library}.*pip install 'stepwell\[{extra}\]'$", run.stdout)
 
 
+@pytest.mark.proof
 def test_importing_bridges_loads_neither_torch_nor_sb3() -> None:
     modules = ", ".join(call.split()[1] for call in CALLS.values())
     code = f"import sys, {modules}; print({{'stable_baselines3', 'torch'}} & set(sys.modules))"

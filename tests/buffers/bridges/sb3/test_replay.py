@@ -56,7 +56,7 @@ NEXT_STEP, SAME_STEP = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP
 N, STEPS = 3, 60
 
 
-class Joined(BaseFeaturesExtractor):  # type: ignore[misc]
+class Joined(BaseFeaturesExtractor):
     """A network for dicts, without SB3's one for images, which needs larger ones."""
 
     def __init__(self, space: Any) -> None:
@@ -218,7 +218,7 @@ def test_box_actions_are_scaled_as_the_policy_scales_them() -> None:
         assert row["rewards"][0] == reward_of(tag, action)
 
 
-class NStepReference(NStepReplayBuffer):  # type: ignore[misc]
+class NStepReference(NStepReplayBuffer):
     """SB3's own n-step replay, whose transitions can be read by tag."""
 
     def by_tag(self, env: Any = None) -> dict[Tag, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import importlib
 from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
@@ -55,6 +56,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 from stepwell.buffers.bridges.sb3.policy import SB3Actor, sb3_policy
 from stepwell.buffers.bridges.sb3.rollout import to_sb3_rollout
+from stepwell.collectors.policies.as_policy import as_policy
 
 ALL_MODES = pytest.mark.parametrize("mode", list(AutoresetMode))
 NEXT_STEP, SAME_STEP = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP
@@ -92,7 +94,7 @@ def joined(space: Any) -> Any:
     from stable_baselines3.common.preprocessing import get_flattened_obs_dim
     from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 
-    class Joined(BaseFeaturesExtractor):  # type: ignore[misc]
+    class Joined(BaseFeaturesExtractor):
         def forward(self, seen: Any) -> Any:
             # In the space's order: SB3 passes last observations in the env's.
             return torch.cat([seen[key].flatten(1).float() for key in space.spaces], dim=1)
@@ -597,7 +599,7 @@ def test_unsupported_models_are_refused(rollout: Rollout) -> None:
     with pytest.raises(TypeError, match=r"PPO or DQN.*ActorCriticPolicy"):
         to_sb3_rollout(rollout, model_of().policy)
 
-    class Own(RolloutBuffer):  # type: ignore[misc]
+    class Own(RolloutBuffer):
         pass
 
     refused(
@@ -618,6 +620,44 @@ def test_recurrent_models_are_refused(rollout: Rollout) -> None:
     refused(rollout, model, TypeError, r"to_sb3_rollout.*recurrent.*PPO")
     with pytest.raises(TypeError, match=r"sb3_policy.*recurrent.*PPO"):
         sb3_policy(model)
+
+
+class _Masked(PPO):
+    """As sb3-contrib's MaskablePPO: its predict takes masks."""
+
+    def predict(self, *given: Any, action_masks: Any = None, **options: Any) -> Any:
+        raise AssertionError("played without masks")
+
+
+@pytest.mark.parametrize("place", ["model", "policy"])
+def test_models_that_need_masks_are_refused(place: str, rollout: Rollout) -> None:
+    model = model_of()
+    if place == "model":
+        model.__class__ = _Masked
+    else:
+        model.policy.predict = partial(_Masked.predict, model)
+    refused(rollout, model, TypeError, rf"to_sb3_rollout.*{type(model).__name__}.*mask")
+    for name, call in (
+        ("sb3_policy", sb3_policy),
+        ("sb3_policy", as_policy),
+        ("as_sb3_replay", lambda model: sw.bridges.as_sb3_replay(sw.SequenceReplayBuffer(), model)),
+        ("count_sb3_steps", lambda model: sw.bridges.count_sb3_steps(model, 1)),
+    ):
+        with pytest.raises(TypeError, match=rf"{name}.*{type(model).__name__}.*action_masks"):
+            call(model)
+
+
+def test_models_of_sb3_contrib_play_or_are_refused() -> None:
+    contrib = pytest.importorskip("sb3_contrib", reason="needs sb3_contrib")
+    envs = importlib.import_module("sb3_contrib.common.envs")
+
+    masked = contrib.MaskablePPO("MlpPolicy", envs.InvalidActionEnvDiscrete(dim=4), n_steps=8)
+    with pytest.raises(TypeError, match=r"sb3_policy.*MaskablePPO.*action_masks"):
+        sb3_policy(masked)
+    recurrent = contrib.RecurrentPPO("MlpLstmPolicy", "CartPole-v1", n_steps=8)
+    with pytest.raises(TypeError, match=r"sb3_policy.*recurrent.*RecurrentPPO"):
+        sb3_policy(recurrent)
+    sb3_policy(contrib.TRPO("MlpPolicy", "CartPole-v1", n_steps=8, batch_size=8))
 
 
 def test_the_envs_must_take_the_models_actions() -> None:

@@ -210,6 +210,23 @@ def test_a_full_ring_buffer_gives_its_newest_steps(
     assert [place_of(step.observation) for step in found] == [place_of(row.obs) for row in kept]
 
 
+@pytest.mark.parametrize("envs", [[0], [2], [0, 2], [1], []])
+@pytest.mark.parametrize("kind", ["VectorReplayBuffer", "PrioritizedVectorReplayBuffer"])
+def test_parts_of_envs_that_have_not_stepped_are_left_out(kind: str, envs: list[int]) -> None:
+    more = {"alpha": 0.6, "beta": 0.4} if kind.startswith("Prio") else {}
+    buffer = getattr(data(), kind)(30, 3, **more)
+    n = len(envs)
+    for step in range(4 if envs else 0):
+        seen = np.full((n, 2), step, np.float32)
+        ends = {"terminated": np.full(n, step == 3), "truncated": np.zeros(n, bool)}
+        rows = {"obs": seen, "act": np.zeros(n, int), "rew": np.ones(n), "obs_next": seen + 1}
+        buffer.add(data().Batch(**rows, **ends, info=data().Batch()), buffer_ids=envs)
+    replay = sw.SequenceReplayBuffer()
+    assert from_tianshou(buffer, replay, stream=5) == 4 * n
+    episodes = list(replay.iter_episodes()) if envs else []
+    assert [episode.stream for episode in episodes] == [5 + env for env in envs]
+
+
 def test_a_buffer_filled_by_tianshous_collector_is_stored_exactly() -> None:
     import gymnasium as gym
     from tianshou.algorithm.random import MARLRandomDiscreteMaskedOffPolicyAlgorithm  # noqa: F401
@@ -302,7 +319,7 @@ def test_buffers_that_cannot_be_stored_are_refused() -> None:
         from_tianshou(buffer, again)
     assert not again.is_bound
     other = sw.SequenceReplayBuffer()
-    other.bind(replace(first.spec, fields=first.spec.fields[1:], observation="action"), {})
+    other.bind(replace(first.spec, fields=first.spec.fields[1:], observation={}), {})
     with pytest.raises(
         SpecMismatch, match=r"expected .*lives, reward, .*got .*lives, observation, reward"
     ):

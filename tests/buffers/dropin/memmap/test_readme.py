@@ -1,88 +1,112 @@
-"""Every block of the original's README runs with only its import changed."""
+"""The code of the original's description runs with only its import changed."""
 
 from __future__ import annotations
 
-import importlib.metadata
-import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from stepwell.buffers.dropin.memmap import ReplayBuffer
+pytest.importorskip("torch", reason="needs PyTorch: pip install 'stepwell[torch]'")
 
-torch: Any = pytest.importorskip("torch", reason="needs PyTorch: pip install 'stepwell[torch]'")
-LATEST = "0.2.3"
+# From the description of memmap-replay-buffer 0.1.4.
+BLOCKS = (
+    """
+import torch
+from memmap_replay_buffer import ReplayBuffer
 
+buffer = ReplayBuffer(
+    './replay_data',
+    max_episodes = 1000,
+    max_timesteps = 500,
+    fields = dict(
+        state = ('float', (3, 16, 16), 0.),
+        action = ('int', 2),
+        reward = 'float'
+    ),
+    meta_fields = dict(
+        task_id = 'int'
+    ),
+    circular = True,
+    overwrite = True
+)
 
-def readme() -> str:
-    """The README of the installed package."""
-    try:
-        about: Any = importlib.metadata.metadata("memmap-replay-buffer")
-    except importlib.metadata.PackageNotFoundError:
-        pytest.skip("needs the original: pip install memmap-replay-buffer")
-    if about["Version"] != LATEST:
-        pytest.skip(f"needs memmap-replay-buffer {LATEST}, got {about['Version']}")
-    text: str = about.get_payload()
-    return text
+for _ in range(4):
+    with buffer.one_episode(task_id = 1):
+        for _ in range(100):
+            buffer.store(
+                state = torch.randn(3, 16, 16),
+                action = torch.randint(0, 4, (2,)).numpy(),
+                reward = 1.0
+            )
 
+buffer_rehydrated = ReplayBuffer.from_folder('./replay_data')
+assert buffer_rehydrated.num_episodes == 4
+""",
+    """
+dataloader = buffer.dataloader(
+    batch_size = 2,
+    return_mask = True,
+    to_named_tuple = ('state', 'action', 'reward', 'task_id', '_mask', '_lens')
+)
 
-def make_buffer_with_returns(folder: Path) -> dict[str, Any]:
-    """Variables that the block with `update` uses."""
-    buffer = ReplayBuffer(folder, 10, 100, {"returns": "float"})
-    for _ in range(3):
-        buffer.store_episode(returns=torch.zeros(100))
-    return {
-        "buffer": buffer,
-        "episode_ids": [0, 2],
-        "returns_for_ids": torch.ones(2, 100),
-        "returns_for_one": torch.ones(100),
+for state, action, reward, task_id, mask, lens in dataloader:
+    assert state.shape == (2, 100, 3, 16, 16)
+    assert action.shape == (2, 100, 2)
+    assert reward.shape == (2, 100)
+    assert task_id.shape == (2,)
+    assert lens.shape == (2,)
+    assert mask.shape == (2, 100)
+""",
+    """
+dataloader = buffer.dataloader(
+    batch_size = 8,
+    filter_meta = dict(
+        task_id = 1
+    ),
+    to_named_tuple = ('state', 'action', 'task_id'),
+    timestep_level = True,
+    drop_last = True
+)
+
+for state, action, task_id in dataloader:
+    assert state.shape == (8, 3, 16, 16)
+    assert action.shape == (8, 2)
+    assert task_id.shape == (8,)
+""",
+    """
+dataloader = buffer.dataloader(
+    batch_size = 4,
+    n_steps = 5,
+    current_fields = ('state',),
+    next_fields = ('state',),
+    sequence_fields = ('action', 'reward'),
+    to_named_tuple = ('state', 'next_state', 'action_chunk', 'rewards', 'n_step_lens'),
+    fieldname_map = {
+        'seq_action': 'action_chunk',
+        'seq_reward': 'rewards'
     }
+)
+
+for state, next_state, action_chunk, rewards, n_step_lens in dataloader:
+    assert state.shape == (4, 3, 16, 16)
+    assert next_state.shape == (4, 3, 16, 16)
+    assert action_chunk.shape == (4, 5, 2)
+    assert rewards.shape == (4, 5)
+    assert n_step_lens.shape == (4,)
+""",
+)
 
 
-def make_two_folders(folder: Path) -> dict[str, Any]:
-    """Create the folders that the block with `ConcatReplayBuffer` uses."""
-    for name in "ab":
-        buffer = ReplayBuffer(folder / f"replay_data_{name}", 4, 10, {"reward": "float"})
-        buffer.store_episode(reward=torch.ones(5))
-        buffer.close()
-    return {}
-
-
-PREPARED: dict[str, Callable[[Path], dict[str, Any]]] = {
-    "buffer.update(": make_buffer_with_returns,
-    "ConcatReplayBuffer": make_two_folders,
-}
-
-
-def test_readme_blocks_except_the_video_one_run_with_the_import_changed(
-    tmp_path: Path,
+def test_the_code_of_the_description_runs_with_the_import_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", readme(), re.DOTALL)
-    assert len(blocks) == 11
-    names: dict[str, Any] = {
-        "states": torch.randn(4, 3, 16, 16),
-        "actions": torch.randint(0, 4, (4, 2)),
-    }
-    ran: list[str] = []
-    for block in blocks:
-        if "save_video" in block:  # not offered: `stepwell.evaluate(video=...)` films episodes
-            continue
-        code = block.replace("from memmap_replay_buffer ", "from stepwell.buffers.dropin.memmap ")
-        more: dict[str, Any] = {}
-        for marker, prepare in PREPARED.items():
-            if marker in code:
-                is_concat = marker == "ConcatReplayBuffer"
-                folder = tmp_path if is_concat else tmp_path / marker.strip(".(")
-                more = prepare(folder)
-                ran.append(marker)
-        if more:
-            exec(code, names | more)  # `buffer` of this block replaces the earlier one
-        else:
-            exec(code, names)
-    assert ran == list(PREPARED)
-    # The result of all blocks except the concatenation.
-    assert names["buffer"].num_episodes == 0  # cleared
-    assert names["buffer_rehydrated"].num_episodes == 0  # same folder, same process
-    assert names["all_data"]["state"].shape == (9, 100, 3, 16, 16)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    batches = []
+    for block in BLOCKS:
+        names.pop("dataloader", None)
+        exec(block.replace("memmap_replay_buffer", "stepwell.buffers.dropin.memmap"), names)
+        batches.append(len(names.get("dataloader", ())))
+    assert batches == [0, 2, 50, 99]
+    names["buffer"].close()

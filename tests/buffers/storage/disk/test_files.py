@@ -113,6 +113,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.proof
 def test_forked_workers_of_a_killed_writer_do_not_keep_its_lock(tmp_path: Path) -> None:
     path = tmp_path / "LOCK"
     holder = subprocess.Popen(

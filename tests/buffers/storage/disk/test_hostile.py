@@ -530,6 +530,7 @@ def test_a_forged_chunk_is_skipped_and_repaired_like_damage(
         assert [episode.id for episode in replay.iter_episodes()] == [1]
 
 
+@pytest.mark.proof
 def test_objects_in_a_file_are_never_used_as_pointers(two_blocks: Path, tmp_path: Path) -> None:
     """In a process of its own: it used to end with a segmentation fault."""
     path = Path(shutil.copytree(two_blocks, tmp_path / "a"))
@@ -555,6 +556,7 @@ OVERSIZED: dict[str, Forge] = {
 }
 
 
+@pytest.mark.proof
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
 def test_no_memory_is_allocated_for_forged_sizes(store: Path) -> None:
     """In a process with little more memory than its libraries need."""

@@ -96,6 +96,7 @@ def test_a_refused_writer_changes_nothing(tmp_path: Path) -> None:
         assert contents(tmp_path / "a") == before
 
 
+@pytest.mark.proof
 def test_a_store_can_be_written_after_its_writer_has_ended(tmp_path: Path) -> None:
     path = tmp_path / "a"
     filled(path)
@@ -107,6 +108,7 @@ def test_a_store_can_be_written_after_its_writer_has_ended(tmp_path: Path) -> No
         reopen(path).close()
 
 
+@pytest.mark.proof
 def test_a_killed_writer_leaves_no_stale_lock(tmp_path: Path) -> None:
     path = tmp_path / "a"
     chunks = filled(path)
@@ -122,6 +124,7 @@ def test_a_killed_writer_leaves_no_stale_lock(tmp_path: Path) -> None:
                 reopen(path)
 
 
+@pytest.mark.proof
 def test_child_processes_of_a_killed_writer_do_not_keep_its_lock(tmp_path: Path) -> None:
     path = tmp_path / "a"
     filled(path)
@@ -188,6 +191,7 @@ def test_readers_take_no_lock(tmp_path: Path) -> None:
 # --- is_being_written -----------------------------------------------------------------------------
 
 
+@pytest.mark.proof
 def test_a_store_is_being_written_while_its_writer_runs(tmp_path: Path) -> None:
     path = tmp_path / "a"
     chunks = filled(path)

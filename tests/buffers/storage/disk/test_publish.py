@@ -263,6 +263,7 @@ with publish(Path(sys.argv[1]), "a test") as part:
 """
 
 
+@pytest.mark.proof
 def test_a_running_process_is_named_and_a_killed_one_replaced() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER, "x"],
@@ -286,6 +287,7 @@ def test_a_running_process_is_named_and_a_killed_one_replaced() -> None:
     assert tree() == whole("folder", "x")
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_target_is_complete_or_absent_after_a_kill_at_any_call(kind: Kind) -> None:
     yields = {"absent": 0, "whole": 0}
@@ -334,6 +336,7 @@ print(made, refused)
 """
 
 
+@pytest.mark.proof
 def test_of_several_processes_that_replace_the_remains_one_succeeds() -> None:
     for number in range(150):
         Path(f"x{number}.part").mkdir()

@@ -49,6 +49,7 @@ def noisy_chunk(episode: int, rows: int) -> Chunk:
     return Chunk(episode, 0, 0, End.TERMINATED, {**whole.fields, "observation": noise})
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("ring", RINGS)
 def test_a_snapshot_stays_bit_exact_while_60_episodes_evictions_and_a_close_pass(
     tmp_path: Path, ring: str
@@ -88,6 +89,7 @@ def test_a_snapshot_stays_bit_exact_while_60_episodes_evictions_and_a_close_pass
     other.close()
 
 
+@pytest.mark.proof
 def test_a_reader_follows_a_writer(tmp_path: Path) -> None:
     storage, added, recording = create(tmp_path / "a"), list[Chunk](), Recording()
     reader = reopen(tmp_path / "a", read_only=True)
@@ -105,6 +107,7 @@ def test_a_reader_follows_a_writer(tmp_path: Path) -> None:
     reader.close()
 
 
+@pytest.mark.proof
 def test_a_reader_follows_from_one_writer_to_the_next(tmp_path: Path) -> None:
     path = tmp_path / "a"
     create(path, capacity=320).close()
@@ -141,6 +144,7 @@ class Racing(NoSyncFiles):
         return super().open(path)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("use", ["open", "refresh"])
 def test_an_eviction_at_any_moment_of_a_refresh_repeats_it(
     tmp_path: Path, use: str, request: pytest.FixtureRequest
@@ -265,6 +269,7 @@ def test_a_segment_that_was_evicted_since_is_named_until_the_refresh(
 # --- drawing from a store that is being written ---------------------------------------------------
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("capacity", [None, 640])
 def test_every_drawn_row_is_right_across_refresh_and_eviction(
     tmp_path: Path, capacity: int | None
@@ -303,6 +308,7 @@ def test_every_drawn_row_is_right_across_refresh_and_eviction(
 PROCESSES = multiprocessing.get_context("spawn")
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("capacity", [None, 1_500])
 def test_processes_that_follow_a_writer_see_only_right_rows(
     tmp_path: Path, capacity: int | None, request: pytest.FixtureRequest

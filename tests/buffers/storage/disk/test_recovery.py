@@ -73,6 +73,7 @@ def number_of_calls(tmp_path: Path, flushes: Flushes) -> int:
     return len(files.calls)
 
 
+@pytest.mark.proof
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_kill_at_any_call_loses_no_flush_and_leaves_no_partial_one(tmp_path: Path) -> None:
@@ -419,6 +420,7 @@ def test_a_sealed_segment_that_was_not_truncated_yet_is_opened_and_truncated(
 # --- changed bytes --------------------------------------------------------------------------------
 
 
+@pytest.mark.proof
 def test_no_changed_byte_is_ever_read_as_data(tmp_path: Path) -> None:
     """Change a byte anywhere, open, read everything: the rows are right, or refused."""
     path = tmp_path / "a"

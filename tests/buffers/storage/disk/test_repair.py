@@ -187,6 +187,7 @@ DAMAGES: dict[str, tuple[Damage, int]] = {
 }
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("name", DAMAGES)
 @pytest.mark.parametrize("is_open", [False, True])
 def test_a_damaged_store_is_repaired(tmp_path: Path, name: str, is_open: bool) -> None:
@@ -232,6 +233,7 @@ def check_new_ids(storage: DiskStorage, true: Rows) -> None:
     assert storage.index.records["row_id"][-1] > ids.max()
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     "name", [name for name in DAMAGES if "manifest" not in name and name != "several files"]
 )
@@ -379,6 +381,7 @@ def test_verify_changes_nothing_and_needs_no_lock(tmp_path: Path) -> None:
         assert {each: each.read_bytes() for each in (tmp_path / "a").iterdir()} == before
 
 
+@pytest.mark.proof
 def test_random_damage_costs_only_the_damaged_chunks(tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
     true = make_store(tmp_path / "a")
@@ -399,6 +402,7 @@ def test_random_damage_costs_only_the_damaged_chunks(tmp_path: Path) -> None:
         shutil.rmtree(path)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("name", ["data", "a header", "a missing segment", "several files"])
 @pytest.mark.parametrize(
     ("is_open", "stop"),
@@ -430,6 +434,7 @@ def test_a_repair_that_is_stopped_at_any_call_can_be_repeated(
     assert fatal_call > 10
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("name", ["data", "a header", "an empty segment", "several files"])
 def test_a_repair_that_loses_power_can_be_repeated(
     tmp_path: Path, name: str, request: pytest.FixtureRequest

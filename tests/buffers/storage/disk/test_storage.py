@@ -56,6 +56,7 @@ CALLS = st.lists(
 )
 
 
+@pytest.mark.proof
 @given(CALLS, st.sampled_from([None, 60, 400]))
 @settings(max_examples=examples(60))
 def test_reopening_changes_nothing(
@@ -167,6 +168,7 @@ def test_a_small_closed_store_takes_little_disk_space(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path / "a")) == ["LOCK", "manifest.json", "segment-00000000.bin"]
 
 
+@pytest.mark.proof
 def test_segments_grow_up_to_their_limit(tmp_path: Path) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (2_000, 12, 8), np.uint8)
     with create(tmp_path / "a", segment_bytes=4 << 20) as storage:
@@ -218,6 +220,7 @@ def test_provenance_and_sessions_must_be_plain_json(
         storage.append_session({"x": 1})
 
 
+@pytest.mark.proof
 def test_a_capacity_stays_until_another_one_is_given(tmp_path: Path) -> None:
     path = tmp_path / "a"
     create(path, capacity=500).close()
@@ -394,6 +397,7 @@ def test_a_stream_that_no_store_can_hold_is_refused_before_anything_is_written(
         assert storage.index.record(0).stream == most
 
 
+@pytest.mark.proof
 def test_chunks_that_are_added_together_get_a_segment_of_their_size(tmp_path: Path) -> None:
     """Up to the largest size; later ones begin with small segments as ever."""
     many = [chunk_of(number, 0, 20, End.TERMINATED) for number in range(1_600)]
@@ -409,6 +413,7 @@ def test_chunks_that_are_added_together_get_a_segment_of_their_size(tmp_path: Pa
         assert storage.index.episodes == 1_601
 
 
+@pytest.mark.proof
 def test_a_segment_for_many_chunks_is_no_larger_than_others(tmp_path: Path) -> None:
     many = [chunk_of(number, 0, 20, End.TERMINATED) for number in range(200)]
     with create(tmp_path / "a") as storage:

@@ -39,7 +39,7 @@ def scrub(page: Page, row: int, canvas: str = "#frame-0") -> None:
 
 
 def mark(page: Page) -> str:
-    return page.locator("#mark").inner_text()
+    return str(page.locator("#mark").inner_text())
 
 
 PLACES = {
@@ -132,7 +132,7 @@ def test_values_are_those_of_the_row(serve: Serve, look: Look, store: Store) -> 
             if "return so far" not in found:  # the answer is on its way
                 return "", 0.0, 0.0
             numbers = [float(found[n].replace("\u2212", "-")) for n in ("reward", "return so far")]
-            return (found["action"].split(" ")[0], *numbers)  # type: ignore[return-value]
+            return found["action"].split(" ")[0], numbers[0], numbers[1]
 
         eventually(shown, wanted)
 
@@ -189,8 +189,8 @@ def test_everything_can_be_done_with_the_keyboard(serve: Serve, look: Look, stor
     frame = page.locator("#frame-0")
     frame.wait_for()
 
-    def row() -> str | None:
-        return frame.get_attribute("data-row")
+    def row() -> str:
+        return str(frame.get_attribute("data-row"))
 
     eventually(row, "0")
     for _ in range(100):  # in the table, Home and End go to its ends

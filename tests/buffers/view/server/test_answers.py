@@ -389,6 +389,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.proof
 @given(VALUES | st.dictionaries(st.sampled_from(FILTER_WORDS), VALUES))
 def test_a_filter_in_json_is_read_or_refused_with_a_sentence(value: Any) -> None:
     with suppress(BadRequest):

@@ -174,6 +174,7 @@ def test_a_locked_store_is_read_all_the_same(tmp_path: Path) -> None:
         assert viewer.get("/api/episodes/0/0")["return"] == 1.0
 
 
+@pytest.mark.proof
 def test_requests_go_on_while_a_store_is_opened_again_and_again(tmp_path: Path) -> None:
     folder = write_store(tmp_path / "store", [Played([0, 1])] * 5)
     with Viewer(folder) as viewer:

@@ -134,6 +134,16 @@ def test_a_folder_is_read_whole(folder: Path) -> None:
     }
 
 
+def test_keys_that_stable_retro_does_not_look_at_are_read(folder: Path) -> None:
+    info = {"x": {"address": 1, "type": "|u1", "wrap": 256}}
+    reward = {"variables": {"x": {"reward": 1, "limit": 5}}}
+    more = {"boot": "START 3", "stuck": ["x"], "actions": ["NOOP", "RIGHT+A"]}
+    write(folder, {"info": info}, {"reward": reward, **more})
+    game = Game.load(folder)
+    assert (game.boot, game.stuck, game.actions) == ("START 3", ("x",), ("NOOP", "RIGHT+A"))
+    assert (game.variables["x"].wrap, game.reward[0].limit) == (256, 5.0)
+
+
 def test_without_a_variable_lives_there_is_no_life_variable(folder: Path) -> None:
     write(folder, {"info": {"life": INFO["lives"]}}, {})
     assert Game.load(folder).life is None
@@ -178,25 +188,28 @@ def test_the_reward_of_the_only_player_is_the_reward(folder: Path) -> None:
 
 # A scenario, and the parts of the error message, in order.
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"scripts": ["script.lua"]}, "Small-Nes-v0/scenario.json, scripts|['script.lua']|Lua|.toml"),
+    (
+        {"scripts": ["script.lua"]},
+        "scenario.json, scripts|['script.lua']|Lua|variables",
+    ),
     ({"reward": {"script": "lua:pay"}}, "reward, script|'lua:pay'|Lua"),
     ({"done": {"script": "lua:over"}}, "done, script|'lua:over'|Lua"),
     ({"reward": {"time": {"penalty": 1}}}, "reward, time|{'penalty': 1}"),
     ({"rewards": [{}, {}]}, "rewards|one player|got [{}, {}]"),
     ({"rewards": [{}], "reward": {}}, "rewards|one player|got [{}]"),
     ({"rewards": 3}, "rewards|one player|got 3"),
-    ({"reward": {"variables": {"live": {"reward": 1}}}}, "[reward], live, var|'lives'"),
+    ({"reward": {"variables": {"live": {"reward": 1}}}}, "reward, live, var|'lives'"),
     ({"reward": {"variables": {"lives": {"rewrad": 1}}}}, "lives|got 'rewrad'|'reward'"),
-    ({"reward": {"variables": {"lives": {}}}}, "[reward], lives, reward|penalty"),
+    ({"reward": {"variables": {"lives": {}}}}, "reward, lives, reward|penalty"),
     ({"reward": {"variables": {"lives": 3}}}, "reward, variables, lives|table|got 3"),
     ({"reward": 3}, "reward|table|got 3"),
     (
         {"done": {"variables": {"lives": {"op": "equal", "reference": "2"}}}},
         "lives, reference|got '2'",
     ),
-    ({"done": {"variables": {"lives": {"op": "is"}}}}, "[terminated], lives, op|got 'is'"),
-    ({"done": {"nodes": {"a": {}}}}, "[terminated], nodes, a: |got none"),
-    ({"done": {"condition": "all"}}, "[terminated]: |got none"),
+    ({"done": {"variables": {"lives": {"op": "is"}}}}, "terminated, lives, op|got 'is'"),
+    ({"done": {"nodes": {"a": {}}}}, "terminated, nodes, a: |got none"),
+    ({"done": {"condition": "all"}}, "terminated: |got none"),
     ({"actions": [[["FIRE"]]]}, "actions|UP, DOWN|got [[['FIRE']]]"),
     ({"actions": [[None]]}, "actions|got [[None]]"),
     ({"actions": 3}, "actions|got 3"),
@@ -204,7 +217,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"actions": [[["A"]], []]}, "actions|got [[['A']], []]"),
     ({"crop": [1, 2, 3]}, "crop|[x, y, width, height]|got [1, 2, 3]"),
     ({"crop": [0.5, 2, 3, 1]}, "crop|got [0.5"),
-    ({"crop": [-20, 2, 3, 1]}, "[crop], scenario|240 rows"),
+    ({"crop": [-20, 2, 3, 1]}, "crop, scenario|240 rows"),
 ]
 
 
@@ -241,8 +254,33 @@ def test_a_file_that_is_no_json_table_is_refused(folder: Path, text: bytes, got:
 
 def test_a_type_that_stable_retro_would_skip_is_refused(folder: Path) -> None:
     write(folder, {"info": {"x": {"address": 1, "type": "u1"}}}, {})
-    with pytest.raises(ValueError, match=r"Small-Nes-v0, \[vars\], x, type: .*got 'u1'"):
+    with pytest.raises(ValueError, match=r"Small-Nes-v0, vars, x, type: .*got 'u1'"):
         Game.load(folder)
+
+
+@pytest.mark.parametrize(
+    ("data", "scenario", "key"),
+    [
+        ({"infos": INFO}, {}, "infos"),
+        ({}, {"dones": {}}, "dones"),
+        ({}, {"reward": {"variable": {}}}, "variable"),
+        ({}, {"done": {"variable": {}}}, "variable"),
+        ({}, {"done": {"nodes": {"a": {"variable": {}}}}}, "variable"),
+        ({}, {"done": {"condition": "every"}}, "condition"),
+    ],
+)
+def test_unknown_keys_and_conditions_are_refused(
+    folder: Path, data: dict[str, object], scenario: object, key: str
+) -> None:
+    """One that is misspelt would be an env without reward, or one that never ends."""
+    write(folder, {"info": INFO, **data}, scenario)
+    with pytest.raises(ValueError, match=rf"^Small-Nes-v0.*{key}"):
+        Game.load(folder)
+
+
+def test_a_number_beyond_all_floats_is_refused(folder: Path) -> None:
+    with pytest.raises(ValueError, match="expected a finite number"):
+        load(folder, {"reward": {"variables": {"time": {"reward": 10**400}}}})
 
 
 def test_deeply_nested_files_large_files_and_pipes_are_refused(folder: Path) -> None:
@@ -255,12 +293,9 @@ def test_deeply_nested_files_large_files_and_pipes_are_refused(folder: Path) -> 
             ValueError, match=r"Small-Nes-v0/scenario\.json.*(50 levels|JSON.*1,048,576 bytes)"
         ):
             Game.load(folder)
-    (folder / "map.toml").write_text("x = " + "[" * 10_000 + "]" * 10_000)
-    with pytest.raises(ValueError, match=r"map\.toml: .*TOML.*recursion"):
-        Game.load(folder / "map.toml")
-    (folder / "map.toml").write_text("#" * (2 << 20))
-    with pytest.raises(ValueError, match=r"map\.toml: .*1,048,576 bytes"):
-        Game.load(folder / "map.toml")
+    (folder / "scenario.json").write_text(" " * (2 << 20))
+    with pytest.raises(ValueError, match=r"scenario\.json: .*1,048,576 bytes"):
+        Game.load(folder)
     (folder / "data.json").unlink()
     os.mkfifo(folder / "data.json")
     with pytest.raises(ValueError, match=r"data\.json: .*regular file.*pipe"):

@@ -1,1 +1,0 @@
-"""Stores on an object store: uploaded segments, and their readers."""

@@ -1,0 +1,43 @@
+"""A run says what it left out; README, CONTRIBUTING, workflows and .ci/run agree on commands."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+
+import pytest
+
+from support.source_tree import CHECKOUT
+from support.tiers import LEFT_OUT, REASONS, left_out
+
+
+def test_each_kind_of_tests_has_a_line_with_its_number_and_its_option() -> None:
+    reasons = [REASONS["proof"]] * 3 + ["Skipped: needs torch", "Skipped: " + REASONS["full"]]
+    reasons += ["could not import 'obstore': No module named 'obstore'", "its envs give arrays"]
+    lines = left_out(reasons)
+    assert [line.split()[2] for line in lines] == ["3", "1", "2", "1"]
+    for line, how in zip(lines, ("--proofs", "--full", "'.[tests]'", "-rs"), strict=True):
+        assert how in line
+    assert left_out([]) == []
+
+
+def test_the_marks_are_those_of_pyproject(pytestconfig: pytest.Config) -> None:
+    declared = {line.partition(":")[0] for line in pytestconfig.getini("markers")}
+    assert set(REASONS) <= declared
+    assert {name for names in LEFT_OUT.values() for name in names} == set(REASONS)
+
+
+def test_the_extra_that_is_advised_is_there() -> None:
+    extras = tomllib.loads((CHECKOUT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert "tests" in extras["optional-dependencies"]
+
+
+def test_contributing_gives_the_command_of_the_readme() -> None:
+    if not (CHECKOUT / "CONTRIBUTING.md").is_file():
+        pytest.skip("no checkout")
+    commands = [
+        re.findall(r"python3 -m venv .*pytest[^`\n]*", (CHECKOUT / name).read_text("utf-8"))
+        for name in ("README.md", "CONTRIBUTING.md")
+    ]
+    assert len(commands[0]) == 1
+    assert commands[0] == commands[1]

@@ -1,0 +1,200 @@
+"""The results of one env, checked before anything is made of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from gymnasium import spaces
+
+from .exact_values import BadValue, exactly, one_flag, one_number, shown
+
+__all__ = ["EnvResults", "Reset", "Step", "part_of", "reset_of", "step_of"]
+
+Reset: TypeAlias = "tuple[Any, dict[str, Any]]"
+Step: TypeAlias = "tuple[Any, float, bool, bool, dict[str, Any]]"
+
+_ADAPT = "adapt an env of the old API with stepwell.from_gym"
+_NO_SUCH_KEYWORD = re.compile(r"\breset\(\) got an unexpected keyword argument")
+_NUMBERS = spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary
+
+
+class _Leaf(NamedTuple):
+    """An array of an observation."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    name: str
+
+
+_Plan: TypeAlias = "dict[str, _Plan] | tuple[_Plan, ...] | _Leaf | None"
+
+
+class EnvResults:
+    """Checks the results of one env: its form, and that each value is stored as it is."""
+
+    # A result that is as the space declares is passed on as it is; one of another dtype is cast,
+    # where that changes no value; see `exact_values`. Values without a fixed shape, as texts, are
+    # left to `FixedSpaces`. ``name`` says in errors which env it is: "env 3". What cannot be stored
+    # is a BadValue.
+
+    def __init__(self, space: spaces.Space[Any], name: str) -> None:
+        self._name = name
+        self._plan = _plan_of(space, f"{name}: observation")
+        is_plain = isinstance(self._plan, _Leaf)
+        self._dtype = self._plan.dtype if is_plain else None  # type: ignore[union-attr]
+        self._shape = self._plan.shape if is_plain else None  # type: ignore[union-attr]
+        self.step: Callable[[Any], Step] = self.stepping((_AsGiven(),), 0)
+        """Checks what a `step` returned."""
+
+    def call_reset(
+        self,
+        reset: Callable[..., Any],
+        seed: int | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> Any:
+        """Call a `reset`; what it returns is not checked. BadValue: it takes no seed."""
+        try:
+            return reset(seed=seed, options=options)
+        except TypeError as error:
+            if _NO_SUCH_KEYWORD.search(str(error)) is None:
+                raise
+            raise BadValue(
+                f"{self._name}: expected reset(seed=..., options=...), got a reset that does not "
+                f"take them ({error}); {_ADAPT}"
+            ) from error
+
+    def reset(self, result: Any) -> Reset:
+        """Check what a `reset` returned: observation and info."""
+        observation, info = reset_of(result, self._name)
+        return self.observation(observation), info
+
+    def stepping(self, envs: Sequence[Any], place: int) -> Callable[[Any], Step]:
+        """A function that takes a step of ``envs[place]``, as it is then, and checks the result."""
+        # It raises `BadValue` if they are no five values, or one cannot be stored as it is. Some
+        # envs take a microsecond a step: nearly all results pass in one call, without an attribute.
+        dtype, shape, others = self._dtype, self._shape, self._step
+
+        def step(action: Any) -> Step:
+            result = envs[place].step(action)
+            if type(result) is tuple and len(result) == 5:
+                observation, reward, terminated, truncated, info = result
+                if (
+                    type(observation) is np.ndarray
+                    and observation.dtype is dtype  # faster than ==, which is asked of the others
+                    and observation.shape == shape
+                    and type(reward) is float
+                    and type(terminated) is bool
+                    and type(truncated) is bool
+                    and type(info) is dict
+                ):
+                    return result
+            return others(result)
+
+        return step
+
+    def _step(self, result: Any) -> Step:
+        observation, reward, terminated, truncated, info = step_of(result, self._name)
+        if type(reward) is not float:
+            reward = one_number(reward, f"{self._name}: reward")
+        if type(terminated) is not bool:
+            terminated = one_flag(terminated, f"{self._name}: terminated")
+        if type(truncated) is not bool:
+            truncated = one_flag(truncated, f"{self._name}: truncated")
+        return self.observation(observation), reward, terminated, truncated, info
+
+    def observation(self, value: Any) -> Any:
+        """Check an observation: its structure and shape, and that its dtype can hold the values."""
+        return _fitted(self._plan, value, f"{self._name}: observation")
+
+
+class _AsGiven:
+    """An env whose action is the result of its step."""
+
+    @staticmethod
+    def step(result: Any) -> Any:
+        return result
+
+
+def reset_of(result: Any, name: str) -> Reset:
+    """Observation and info of what a `reset` returned; an info of None is an empty one."""
+    if isinstance(result, tuple | list) and len(result) == 2:
+        observation, info = result
+        if isinstance(info, Mapping | None):
+            return observation, info or {}  # type: ignore[return-value]
+    got = f"{len(result)} values" if isinstance(result, tuple) else shown(result)
+    if isinstance(result, tuple) and len(result) == 2:
+        got = f"two of which the second is {shown(result[1])}"
+    raise BadValue(
+        f"{name}: expected reset to return (observation, info), got {got}; correct it, or {_ADAPT}"
+    )
+
+
+def step_of(result: Any, name: str) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+    """The five values of what a `step` returned; an info of None is an empty one."""
+    if isinstance(result, tuple | list) and len(result) == 5:
+        info: Any = result[4]
+        if info is None or isinstance(info, Mapping):
+            observation, reward, terminated, truncated, _ = result
+            return observation, reward, terminated, truncated, info or {}  # type: ignore[return-value]
+        raise BadValue(f"{name}: expected an info that is a dict, got {shown(info)}; correct it")
+    got = f"{len(result)} values" if isinstance(result, tuple | list) else shown(result)
+    raise BadValue(
+        f"{name}: expected step to return (observation, reward, terminated, truncated, info), got "
+        f"{got}; correct it, or {_ADAPT}"
+    )
+
+
+def part_of(value: Any, key: str | int, name: str) -> Any:
+    """One part of a Dict's or a Tuple's value; BadValue where it is not there."""
+    try:
+        return value[key]
+    except (KeyError, IndexError, TypeError):
+        got = f"the keys {[*value]}" if isinstance(value, Mapping) else shown(value)
+        raise BadValue(
+            f"{name}: expected {key!r}, which the space declares, got {got}; give all parts"
+        ) from None
+
+
+def _plan_of(space: spaces.Space[Any], name: str) -> _Plan:
+    if isinstance(space, spaces.Dict):
+        return {key: _plan_of(part, f"{name}[{key!r}]") for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        parts = enumerate(space.spaces)
+        return tuple(_plan_of(part, f"{name}[{place}]") for place, part in parts)
+    if isinstance(space, _NUMBERS):
+        return _Leaf(np.dtype(space.dtype), space.shape or (), name)
+    return None
+
+
+def _fitted(plan: _Plan, value: Any, name: str) -> Any:
+    if type(plan) is _Leaf:
+        dtype, shape, name = plan
+        if type(value) is np.ndarray and value.dtype == dtype and value.shape == shape:
+            return value
+        if type(value) is int and shape == () and dtype == np.int64 and abs(value) < 2**63:
+            return value  # as most Discrete observations
+        return exactly(value, dtype, shape, name)
+    if type(plan) is dict:
+        more = [*value] if isinstance(value, Mapping) and len(value) > len(plan) else []
+        if more:
+            raise BadValue(
+                f"{name}: expected the keys {[*plan]}, which the space declares, got {more}; "
+                f"declare all, or leave the others out in a wrapper"
+            )
+        return {
+            key: _fitted(part, part_of(value, key, name), f"{name}[{key!r}]")
+            for key, part in plan.items()
+        }
+    if type(plan) is tuple:
+        if not hasattr(value, "__len__") or len(value) != len(plan):
+            raise BadValue(
+                f"{name}: expected a tuple of {len(plan)}, got {shown(value)}; correct the env"
+            )
+        return tuple(
+            _fitted(part, part_of(value, place, name), f"{name}[{place}]")  # type: ignore[arg-type]
+            for place, part in enumerate(plan)
+        )
+    return value

@@ -1,0 +1,379 @@
+"""Check the tables of a RAM map: of a recipe, or made of stable-retro's files."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import math
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Literal, TypedDict, TypeVar, cast, get_args
+
+from ..buttons import parse_boot, parse_buttons
+from .variables import (
+    COMPARING,
+    LARGEST,
+    OPERATIONS,
+    Condition,
+    Measured,
+    Measurement,
+    RewardTerm,
+    Variable,
+)
+
+_T = TypeVar("_T")
+
+TOP = (
+    "actions",
+    "boot",
+    "crop",
+    "life",
+    "name",
+    "reward",
+    "rom",
+    "stuck",
+    "terminated",
+    "vars",
+)
+PICTURE = {"top": 240, "bottom": 240, "left": 256, "right": 256}
+MEASURING = ("var", "measurement", "op", "reference")
+# Other keys of the info, set by the env, a wrapper or the vector env.
+RESERVED_NAMES = {
+    "episode",
+    "episode_frame_number",
+    "final_info",
+    "final_obs",
+    "game_over",
+    "noops",
+    "raw_reward",
+    "reward_terms",
+    "start",
+}
+DIGESTS = {"sha256": 64, "sha1": 40}
+
+
+class RamMap(TypedDict):
+    """A checked RAM map: the arguments of `Game`."""
+
+    name: str
+    boot: str | None
+    actions: tuple[str, ...] | None
+    variables: Mapping[str, Variable]
+    reward: tuple[RewardTerm, ...]
+    terminated: Condition | None
+    life: str | None
+    stuck: tuple[str, ...]
+    crops: Mapping[str, tuple[int, int, int, int]]
+    sha256: tuple[str, ...]
+    sha1: tuple[str, ...]
+
+
+def read_tables(tables: Mapping[str, object], where: str, name: str) -> RamMap:
+    """Check the tables of a RAM map."""
+    # ``where`` begins error messages; ``name`` is that of the game if the map has none.
+    top = MapTable(where, tables)
+    top.only(TOP)
+    variables = _variables(top.table("vars"))
+    return RamMap(
+        name=top.text("name") or name,
+        boot=_boot(top),
+        actions=_actions(top),
+        variables=variables,
+        reward=_reward(top.table("reward"), variables),
+        terminated=_terminated(top, variables),
+        life=_life(top, variables),
+        stuck=_stuck(top, variables),
+        crops=_crops(top.table("crop")),
+        sha256=_digests(top.table("rom"), "sha256"),
+        sha1=_digests(top.table("rom"), "sha1"),
+    )
+
+
+def _boot(top: MapTable) -> str | None:
+    boot = top.text("boot")
+    try:
+        parse_boot(boot or "")
+    except ValueError as error:
+        raise ValueError(f"{top.where}, {error}") from None
+    return boot
+
+
+def _actions(top: MapTable) -> tuple[str, ...] | None:
+    """Check the list here, as an env may not use it."""
+    actions = top.texts("actions")
+    try:
+        for action in actions or ():
+            parse_buttons(action)
+    except ValueError as error:
+        raise ValueError(f"{top.where}, actions, {error}") from None
+    return actions
+
+
+def _variables(table: MapTable) -> dict[str, Variable]:
+    return {name: _variable(name, entry) for name, entry in table.tables().items()}
+
+
+def _variable(name: str, entry: MapTable) -> Variable:
+    if not name or name.startswith("_") or name in RESERVED_NAMES:
+        raise ValueError(
+            f"{entry.where}: expected a name that begins with no underscore and is none of "
+            f"{', '.join(sorted(RESERVED_NAMES))}, which info already has, got {name!r}; rename it"
+        )
+    entry.only(("address", "type", "wrap", "mask"))
+    address, type_ = entry.needed("address", entry.whole), entry.needed("type", entry.text)
+    try:
+        return Variable(address, type_, entry.whole("wrap"), entry.whole("mask"))
+    except ValueError as error:
+        raise ValueError(f"{entry.where}, {error}") from None
+
+
+def _name(entry: MapTable, key: str, name: str, variables: Mapping[str, Variable]) -> str:
+    if name not in variables:
+        raise entry.error(
+            key, f"expected a variable of the map, got {name!r}; {nearest(name, variables)}"
+        )
+    return name
+
+
+def _measured(
+    key: str, entry: MapTable, usual: Measurement, variables: Mapping[str, Variable]
+) -> Measured:
+    measurement = entry.choice("measurement", get_args(Measurement)) or usual
+    op = entry.choice("op", tuple(OPERATIONS))
+    reference = entry.whole("reference")
+    if op in COMPARING:
+        entry.needed("reference", entry.whole)
+    elif reference is not None:
+        raise entry.error("reference", f"expected none with op {op!r}, got {reference}; remove it")
+    if reference is not None and abs(reference) > LARGEST:
+        raise entry.error(
+            "reference", f"expected at most {LARGEST} either way, got {reference}; make it smaller"
+        )
+    var = _name(entry, "var", entry.text("var") or key, variables)
+    return Measured(var, cast("Measurement", measurement), op, reference or 0)
+
+
+def _reward(table: MapTable, variables: Mapping[str, Variable]) -> tuple[RewardTerm, ...]:
+    return tuple(_term(name, entry, variables) for name, entry in table.tables().items())
+
+
+def _term(name: str, entry: MapTable, variables: Mapping[str, Variable]) -> RewardTerm:
+    entry.only((*MEASURING, "reward", "penalty", "limit"))
+    measured = _measured(name, entry, "delta", variables)
+    reward, penalty, limit = (entry.number(key) for key in ("reward", "penalty", "limit"))
+    if reward is None and penalty is None:
+        raise entry.error(
+            "reward", "expected reward or penalty, got neither; give one or take it out"
+        )
+    if limit is not None and (limit <= 0 or measured.measurement == "absolute"):
+        raise entry.error(
+            "limit",
+            f"expected a number above 0, for changes (measurement 'delta'), got {limit} for "
+            f"{measured.measurement!r}; leave it out to count everything",
+        )
+    return RewardTerm(name, measured, reward or 0.0, penalty or 0.0, limit)
+
+
+def _terminated(top: MapTable, variables: Mapping[str, Variable]) -> Condition | None:
+    if "terminated" not in top.entries:
+        return None
+    return _condition(top.table("terminated"), variables)
+
+
+def _condition(table: MapTable, variables: Mapping[str, Variable], depth: int = 0) -> Condition:
+    if depth > MOST_DEPTH:
+        raise table.error("nodes", f"expected at most {MOST_DEPTH} levels, got more; join some")
+    combine = table.choice("condition", ("any", "all")) or "any"
+    entries = table.tables(besides=("condition", "nodes"))
+    for entry in entries.values():
+        entry.only(MEASURING)
+    tests = [
+        (name, _measured(name, entry, "absolute", variables)) for name, entry in entries.items()
+    ]
+    nodes = table.table("nodes").tables()
+    if not tests and not nodes:
+        raise ValueError(
+            f"{table.where}: expected at least one test, got none; "
+            'write one as in {"lives": {"op": "zero"}}, or take the table out'
+        )
+    return Condition(
+        cast("Literal['any', 'all']", combine),
+        tuple(tests),
+        tuple((name, _condition(node, variables, depth + 1)) for name, node in nodes.items()),
+    )
+
+
+def _life(top: MapTable, variables: Mapping[str, Variable]) -> str | None:
+    if "life" not in top.entries:
+        return None
+    table = top.table("life")
+    table.only(("var",))
+    name = _name(table, "var", table.needed("var", table.text), variables)
+    if name != "lives" and "lives" in variables:
+        raise table.error(
+            "var",
+            f"expected 'lives', as there is a variable of that name, got {name!r}; "
+            "info has one entry 'lives': rename that variable, or name it here",
+        )
+    return name
+
+
+def _stuck(top: MapTable, variables: Mapping[str, Variable]) -> tuple[str, ...]:
+    if "stuck" not in top.entries:
+        return ()
+    table = top.table("stuck")
+    table.only(("vars",))
+    names = table.texts("vars")
+    if not names:
+        raise table.error("vars", "expected a list of variables, got none; name some")
+    return tuple(_name(table, "vars", name, variables) for name in dict.fromkeys(names))
+
+
+def _crops(table: MapTable) -> dict[str, tuple[int, int, int, int]]:
+    return {name: _crop(name, entry) for name, entry in table.tables().items()}
+
+
+def _crop(name: str, entry: MapTable) -> tuple[int, int, int, int]:
+    if name == "overscan":
+        raise ValueError(
+            f"{entry.where}: expected a name of your own, got 'overscan', which always means "
+            "8 pixels on each side; rename it"
+        )
+    entry.only(tuple(PICTURE))
+    top, bottom, left, right = (entry.whole(side) or 0 for side in PICTURE)
+    sides = (top, bottom, left, right)
+    if min(sides) < 0 or top + bottom >= 240 or left + right >= 256:
+        raise ValueError(
+            f"{entry.where}: expected pixels to cut from a picture of 240 rows and 256 columns, "
+            f"got top {top}, bottom {bottom}, left {left}, right {right}; leave a part of it"
+        )
+    return sides
+
+
+def _digests(table: MapTable, key: str) -> tuple[str, ...]:
+    table.only(tuple(DIGESTS))
+    found = table.texts(key, one=True) or ()
+    for digest in found:
+        if not re.fullmatch(rf"[0-9a-fA-F]{{{DIGESTS[key]}}}", digest):
+            raise table.error(
+                key,
+                f"expected {DIGESTS[key]} hexadecimal digits, got {digest!r}; "
+                f"{key}sum prints it, or leave it out",
+            )
+    return tuple(digest.lower() for digest in found)
+
+
+MOST_BYTES = 1 << 20
+MOST_DEPTH = 50
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return the closest known name, as the end of an error message."""
+    names = sorted(known)
+    if not names:
+        return "there are none"
+    found = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    return f"did you mean {found[0]!r}?" if found else f"known are {', '.join(names)}"
+
+
+class MapTable:
+    """One table of a RAM map."""
+
+    # ``where`` begins error messages: the map or file, then the table and the entry. Each method
+    # raises a ValueError where the entry has another type than that in the method's name.
+
+    def __init__(self, where: str, entries: object) -> None:
+        if not isinstance(entries, Mapping) or not all(isinstance(key, str) for key in entries):
+            raise ValueError(
+                f"{where}: expected a table with named entries, got {entries!r:.60}; "
+                'write {"key": value}'
+            )
+        self.where = where
+        self.entries: Mapping[str, object] = entries
+
+    def error(self, key: str, problem: str) -> ValueError:
+        """Return an error about the entry."""
+        return ValueError(f"{self.where}, {key}: {problem}")
+
+    def only(self, known: Collection[str]) -> None:
+        """Raise for unknown keys."""
+        for key in self.entries:
+            if key not in known:
+                raise ValueError(
+                    f"{self.where}: expected the keys {', '.join(sorted(known))}, "
+                    f"got {key!r}; {nearest(key, known)}"
+                )
+
+    def table(self, key: str) -> MapTable:
+        """Return the table under a key, or an empty one."""
+        return MapTable(f"{self.where}, {key}", self.entries.get(key, {}))
+
+    def tables(self, besides: Collection[str] = ()) -> dict[str, MapTable]:
+        """Return all entries as tables, except those of the keys in `besides`."""
+        return {key: self.table(key) for key in self.entries if key not in besides}
+
+    def text(self, key: str) -> str | None:
+        """Return a text, or None."""
+        found = self.entries.get(key)
+        if found is None or isinstance(found, str):
+            return found
+        raise self.error(key, f"expected a text, got {found!r:.60}; write it in quotes")
+
+    def texts(self, key: str, *, one: bool = False) -> tuple[str, ...] | None:
+        """Return a list of texts, or None; with `one`, a single text is a list of one."""
+        found = self.entries.get(key)
+        if found is None:
+            return None
+        if one and isinstance(found, str):
+            return (found,)
+        if isinstance(found, list | tuple) and all(isinstance(item, str) for item in found):
+            return tuple(found)
+        expected = "a text or a list of texts" if one else "a list of texts"
+        raise self.error(key, f'expected {expected}, got {found!r:.60}; write it as ["..."]')
+
+    def choice(self, key: str, choices: Collection[str]) -> str | None:
+        """Return one of the choices, or None."""
+        found = self.text(key)
+        if found is None or found in choices:
+            return found
+        raise self.error(
+            key, f"expected one of {', '.join(choices)}, got {found!r}; {nearest(found, choices)}"
+        )
+
+    def whole(self, key: str) -> int | None:
+        """Return a whole number, or None."""
+        found = self.entries.get(key)
+        if found is None or (isinstance(found, int) and not isinstance(found, bool)):
+            return found
+        raise self.error(key, f"expected a whole number, got {found!r:.60}; write it as in 2")
+
+    def needed(self, key: str, read: Callable[[str], _T | None]) -> _T:
+        """Return an entry that must be there, as one of the other methods reads it."""
+        found = read(key)
+        if found is None:
+            raise self.error(key, "expected a value, got none; give it")
+        return found
+
+    def number(self, key: str) -> float | None:
+        """Return a finite number, or None."""
+        found = self.entries.get(key)
+        if found is None:
+            return None
+        if isinstance(found, int | float) and not isinstance(found, bool):
+            with contextlib.suppress(OverflowError):  # a whole number beyond all floats
+                if math.isfinite(found):
+                    return float(found)
+        raise self.error(key, f"expected a finite number, got {found!r:.60}; write it as in 0.5")
+
+
+def map_text(path: Path) -> str:
+    """Return the text of a file with a map."""
+    # It must be a regular file (opening a pipe may block), not too long, in UTF-8.
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path.name}: expected a regular file, got a folder or a pipe")
+    with path.open("rb") as file:
+        data = file.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
+        raise ValueError(f"{path.name}: expected at most {MOST_BYTES:,} bytes, got more")
+    return data.decode()
