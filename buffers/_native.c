@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define INTERFACE 2     /* as in native.py: another number is an older build */
+#define INTERFACE 3     /* as in native.py: another number is an older build */
 #define SHIFT 4         /* as in priorities.py: */
 #define WIDTH 16        /* children of a node, 1 << SHIFT, */
 #define LARGEST_TOP 2048 /* nodes of the uppermost level, */
@@ -426,6 +426,358 @@ no_out:
     return result;
 }
 
+/* --- rows out of patches: storage/patches.py documents their bytes --- */
+
+#define ANCHOR_EVERY 16   /* as in patches.py: rows between those whose patch is against the first, */
+#define PATCHED_ROWS 4096 /* rows of a block, at most, */
+#define MOST_FETCHED 1024 /* words that are fetched ahead, */
+#define PATCHED_WORDS 65536 /* and words of a row, at most */
+
+static uint64_t word_at(const uint8_t *from, Py_ssize_t size)
+{
+    uint64_t word = 0;
+    memcpy(&word, from, (size_t)size);
+    return word;
+}
+
+/* Append the numbers of the words in which two rows differ; returns how many there are. */
+static Py_ssize_t differing_words(const uint8_t *row, const uint8_t *other, Py_ssize_t row_bytes,
+                                  uint16_t *found)
+{
+    Py_ssize_t count = 0, whole = row_bytes / 8, word = 0;
+    for (; word + 8 <= whole; word += 8) { /* most lines of the cache are equal */
+        uint64_t some = 0;
+        for (Py_ssize_t k = 0; k < 8; k++) {
+            some |= word_at(row + 8 * (word + k), 8) ^ word_at(other + 8 * (word + k), 8);
+        }
+        if (!some) continue;
+        for (Py_ssize_t k = word; k < word + 8; k++) {
+            found[count] = (uint16_t)k;
+            count += word_at(row + 8 * k, 8) != word_at(other + 8 * k, 8);
+        }
+    }
+    for (; word < whole; word++) {
+        found[count] = (uint16_t)word;
+        count += word_at(row + 8 * word, 8) != word_at(other + 8 * word, 8);
+    }
+    if (row_bytes % 8 && memcmp(row + 8 * whole, other + 8 * whole, (size_t)(row_bytes % 8))) {
+        found[count++] = (uint16_t)whole;
+    }
+    return count;
+}
+
+PyDoc_STRVAR(find_patches_doc,
+             "find_patches(rows, row_bytes, out): the length of their patches, which are in `out`\n\n"
+             "0 if they are longer than `out`.");
+
+static PyObject *find_patches(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    Py_buffer rows, out;
+    PyObject *result = NULL;
+    (void)self;
+    if (!count_is(nargs, 3, "find_patches")) return NULL;
+    Py_ssize_t row_bytes = PyLong_AsSsize_t(args[1]);
+    if (row_bytes == -1 && PyErr_Occurred()) return NULL;
+    if (PyObject_GetBuffer(args[0], &rows, PyBUF_SIMPLE) < 0) return NULL;
+    if (!get_out(args[2], &out)) goto no_out;
+    Py_ssize_t count = row_bytes > 0 ? rows.len / row_bytes : 0, words = (row_bytes + 7) / 8;
+    if (count < 1 || count > PATCHED_ROWS || count * row_bytes != rows.len || words > PATCHED_WORDS) {
+        PyErr_Format(PyExc_ValueError, "patches: %zd bytes are not up to %d rows of %zd bytes", rows.len,
+                     PATCHED_ROWS, row_bytes);
+        goto no_places;
+    }
+    Py_ssize_t least = 4 * (count - 1) + row_bytes, total = 0;
+    /* What fits into `out`, and those of one row more. */
+    Py_ssize_t most = out.len < least ? 0 : (out.len - least) / 10;
+    if (most > (count - 1) * words) most = (count - 1) * words;
+    uint16_t *places = PyMem_Malloc((size_t)(most + words + 1) * sizeof *places);
+    if (places == NULL) {
+        PyErr_NoMemory();
+        goto no_places;
+    }
+    int fits = out.len >= least;
+    uint8_t *ends = out.buf;
+    PyThreadState *others = rows.len >= LONG_BYTES ? PyEval_SaveThread() : NULL;
+    for (Py_ssize_t row = 1; fits && row < count; row++) {
+        const uint8_t *now = (const uint8_t *)rows.buf + row * row_bytes;
+        const uint8_t *other = row % ANCHOR_EVERY ? now - row_bytes : rows.buf;
+        total += differing_words(now, other, row_bytes, places + total);
+        uint32_t end = (uint32_t)total;
+        fits = total <= most;
+        memcpy(ends + 4 * (row - 1), &end, sizeof end);
+    }
+    if (fits) {
+        uint8_t *steps = ends + 4 * (count - 1), *values = steps + 2 * total;
+        Py_ssize_t k = 0, whole = row_bytes / 8;
+        for (Py_ssize_t row = 1; row < count; row++) {
+            const uint8_t *now = (const uint8_t *)rows.buf + row * row_bytes;
+            uint16_t before = 0;
+            for (Py_ssize_t end = (Py_ssize_t)count_at(ends, row - 1); k < end; k++) {
+                uint16_t place = places[k], step = (uint16_t)(place - before);
+                uint64_t word = word_at(now + 8 * place, place < whole ? 8 : row_bytes % 8);
+                memcpy(steps + 2 * k, &step, sizeof step);
+                memcpy(values + 8 * k, &word, sizeof word);
+                before = place;
+            }
+        }
+        memcpy(values + 8 * total, rows.buf, (size_t)row_bytes);
+    }
+    if (others != NULL) PyEval_RestoreThread(others);
+    result = PyLong_FromSsize_t(fits ? least + 10 * total : 0);
+    PyMem_Free(places);
+no_places:
+    PyBuffer_Release(&out);
+no_out:
+    PyBuffer_Release(&rows);
+    return result;
+}
+
+typedef struct {
+    const uint8_t *ends, *steps, *values, *first;
+    uint64_t total; /* words of all patches */
+    Py_ssize_t rows, row_bytes;
+} Patches;
+
+/* Lay out the patches of a block; false if its length cannot be right. */
+static int get_patches(Patches *of, const uint8_t *block, uint64_t size, Py_ssize_t rows,
+                       Py_ssize_t row_bytes)
+{
+    uint64_t least = 4 * ((uint64_t)rows - 1) + (uint64_t)row_bytes;
+    if (size < least || (size - least) % 10) return 0;
+    of->total = (size - least) / 10;
+    of->ends = block;
+    of->steps = block + 4 * (rows - 1);
+    of->values = of->steps + 2 * of->total;
+    of->first = of->values + 8 * of->total;
+    of->rows = rows;
+    of->row_bytes = row_bytes;
+    return (rows > 1 ? count_at(of->ends, rows - 2) : 0) == of->total;
+}
+
+/* Patch a row in place; false if a word lies outside of it. Any thread may write into the block. */
+static int apply_patch(const Patches *of, Py_ssize_t row, uint8_t *out)
+{
+    uint64_t k = row > 1 ? count_at(of->ends, row - 2) : 0, end = count_at(of->ends, row - 1);
+    uint64_t place = 0, whole = (uint64_t)of->row_bytes / 8, rest = (uint64_t)of->row_bytes % 8;
+    if (end > of->total) return 0;
+    for (; k < end; k++) {
+        uint16_t step;
+        memcpy(&step, of->steps + 2 * k, sizeof step);
+        place += step;
+        if (place < whole) {
+            memcpy(out + 8 * place, of->values + 8 * k, 8);
+        } else if (place == whole && rest) {
+            memcpy(out + 8 * place, of->values + 8 * k, (size_t)rest);
+        } else {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* Restore rows `start .. start + count`, the first one at `out`, the others `stride` bytes apart. */
+static int restore_patched(const Patches *of, Py_ssize_t start, Py_ssize_t count, uint8_t *out,
+                           Py_ssize_t stride)
+{
+    Py_ssize_t row = start / ANCHOR_EVERY * ANCHOR_EVERY;
+    size_t size = (size_t)of->row_bytes;
+    memcpy(out, of->first, size);
+    if (row && !apply_patch(of, row, out)) return 0;
+    while (row < start) {
+        if (!apply_patch(of, ++row, out)) return 0;
+    }
+    while (++row < start + count) {
+        memcpy(out + stride, row % ANCHOR_EVERY ? out : of->first, size);
+        out += stride;
+        if (!apply_patch(of, row, out)) return 0;
+    }
+    return 1;
+}
+
+typedef struct {
+    Py_buffer source;
+    Py_ssize_t place[5]; /* offset of the field, rows of the chunk, first row, rows, row of the output */
+} Item;
+
+/* One block of an item: where it lies in the field, and which of its rows are wanted. */
+typedef struct {
+    const uint8_t *data;
+    uint64_t size;
+    Py_ssize_t rows, low, count, next;
+} Block;
+
+static int get_block(Block *block, const Item *item, Py_ssize_t row, Py_ssize_t block_rows,
+                     Py_ssize_t row_bytes)
+{
+    Py_ssize_t offset = item->place[0], stored = item->place[1], stop = item->place[2] + item->place[3];
+    Py_ssize_t blocks = (stored - 1) / block_rows + 1, number = row / block_rows;
+    const uint8_t *ends = (const uint8_t *)item->source.buf + offset;
+    uint64_t room = (uint64_t)(item->source.len - offset), begin = 0, end, head = 4 * (uint64_t)blocks;
+    Py_ssize_t first = number * block_rows, last = first + block_rows;
+    if ((uint64_t)blocks > room / 4) return 0;
+    if (number) begin = count_at(ends, number - 1);
+    end = count_at(ends, number);
+    if (begin > end || end > room - head) return 0;
+    if (last > stored) last = stored;
+    block->data = ends + head + begin;
+    block->size = end - begin;
+    block->rows = last - first;
+    block->low = row - first;
+    block->next = last < stop ? last : stop;
+    block->count = block->next - row;
+    (void)row_bytes;
+    return 1;
+}
+
+static const uint8_t ZSTD_MAGIC[4] = {0x28, 0xB5, 0x2F, 0xFD}; /* more than any number of words */
+
+/* Restore an item; 1 if it is done, 0 if some block is a zstd frame, -1 if it is damaged. */
+static int restore_item(const Item *item, Py_ssize_t block_rows, Py_ssize_t row_bytes, uint8_t *out,
+                        Py_ssize_t stride)
+{
+    Py_ssize_t row = item->place[2], stop = row + item->place[3];
+    while (row < stop) {
+        Block block;
+        Patches patches;
+        if (!get_block(&block, item, row, block_rows, row_bytes)) return -1;
+        if (block.size == (uint64_t)block.rows * (uint64_t)row_bytes) { /* the rows themselves */
+            for (Py_ssize_t k = 0; k < block.count; k++) {
+                memcpy(out + k * stride, block.data + (block.low + k) * row_bytes, (size_t)row_bytes);
+            }
+        } else if (block.size >= 4 && !memcmp(block.data, ZSTD_MAGIC, 4)) {
+            return 0;
+        } else if (!get_patches(&patches, block.data, block.size, block.rows, row_bytes) ||
+                   !restore_patched(&patches, block.low, block.count, out, stride)) {
+            return -1;
+        }
+        out += block.count * stride;
+        row = block.next;
+    }
+    return 1;
+}
+
+/* What an item needs first; the processor would wait for each of these. */
+static void prefetch_item(const Item *item, Py_ssize_t block_rows, Py_ssize_t row_bytes)
+{
+    Block block;
+    Patches of;
+    if (!get_block(&block, item, item->place[2], block_rows, row_bytes)) return;
+    if (!get_patches(&of, block.data, block.size, block.rows, row_bytes)) return;
+    Py_ssize_t anchor = block.low / ANCHOR_EVERY * ANCHOR_EVERY;
+    Py_ssize_t last = block.low + block.count - 1;
+    uint64_t begin = anchor > 1 ? count_at(of.ends, anchor - 2) : 0;
+    uint64_t end = last > 0 ? count_at(of.ends, last - 1) : 0;
+    if (end > begin + MOST_FETCHED) end = begin + MOST_FETCHED;
+    if (end > of.total) return;
+    for (uint64_t k = begin; k < end; k += 32) PREFETCH(of.steps + 2 * k);
+    for (uint64_t k = begin; k < end; k += 8) PREFETCH(of.values + 8 * k);
+    for (Py_ssize_t at = 0; at < row_bytes; at += 128) PREFETCH(of.first + at);
+}
+
+/* The five numbers of an item, which must lie in its memory and in the output. */
+static int get_item(Item *item, PyObject *source, PyObject *place, Py_ssize_t row_bytes,
+                    Py_ssize_t out_rows, Py_ssize_t columns)
+{
+    if (!PyTuple_Check(place) || PyTuple_Size(place) != 5) {
+        PyErr_SetString(PyExc_TypeError, "places: expected tuples of five numbers");
+        return 0;
+    }
+    for (int i = 0; i < 5; i++) {
+        item->place[i] = PyLong_AsSsize_t(PyTuple_GetItem(place, i));
+        if (item->place[i] == -1 && PyErr_Occurred()) return 0;
+    }
+    Py_INCREF(source); /* asking it for its memory may run code that changes the list */
+    int is_found = PyObject_GetBuffer(source, &item->source, PyBUF_SIMPLE) == 0;
+    Py_DECREF(source);
+    if (!is_found) return 0;
+    Py_ssize_t offset = item->place[0], stored = item->place[1], start = item->place[2];
+    Py_ssize_t rows = item->place[3], target = item->place[4];
+    int is_right = offset >= 0 && offset <= item->source.len && stored >= 1 && start >= 0 &&
+                   lies_in(start, rows, stored) && lies_in(target, rows, out_rows) && row_bytes > 0;
+    if (is_right && columns) is_right = rows <= columns - target % columns;
+    if (!is_right) {
+        PyErr_Format(PyExc_ValueError, "place: expected rows of a chunk and of %zd rows, got %zd from %zd "
+                     "on of %zd at %zd, to row %zd", out_rows, rows, start, stored, offset, target);
+        PyBuffer_Release(&item->source);
+        return 0;
+    }
+    return 1;
+}
+
+PyDoc_STRVAR(apply_patches_doc,
+             "apply_patches(out, sources, places, block_rows, row_bytes, columns): rows out of patches\n\n"
+             "The places are as in CodedCopies. Returns the numbers of those that hold zstd frames,\n"
+             "which are left out; `ValueError` with the number of one that is damaged.");
+
+static PyObject *apply_patches(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    Py_buffer out;
+    PyObject *result = NULL;
+    Py_ssize_t taken = 0, number[3], total = 0, damaged = -1;
+    (void)self;
+    if (!count_is(nargs, 6, "apply_patches")) return NULL;
+    for (int i = 0; i < 3; i++) {
+        number[i] = PyLong_AsSsize_t(args[i + 3]);
+        if (number[i] == -1 && PyErr_Occurred()) return NULL;
+    }
+    Py_ssize_t block_rows = number[0], row_bytes = number[1], columns = number[2];
+    Py_ssize_t count = PyList_Check(args[1]) ? PyList_Size(args[1]) : -1;
+    if (count < 0 || !PyList_Check(args[2]) || PyList_Size(args[2]) != count) {
+        PyErr_SetString(PyExc_ValueError, "apply_patches: expected two lists of the same length");
+        return NULL;
+    }
+    if (!get_out(args[0], &out)) return NULL;
+    Py_ssize_t out_rows = row_bytes > 0 ? out.len / row_bytes : 0;
+    if (block_rows < 1 || row_bytes < 1 || columns < 0 || out_rows * row_bytes != out.len ||
+        (columns && out_rows % columns) || (row_bytes + 7) / 8 > PATCHED_WORDS) {
+        PyErr_Format(PyExc_ValueError, "apply_patches: %zd bytes, blocks of %zd rows of %zd, %zd columns",
+                     out.len, block_rows, row_bytes, columns);
+        goto no_items;
+    }
+    Item *items = PyMem_Calloc(count ? (size_t)count : 1, sizeof(Item));
+    char *is_left = PyMem_Calloc(count ? (size_t)count : 1, 1);
+    if (items == NULL || is_left == NULL) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    for (; taken < count; taken++) {
+        PyObject *source = PyList_GetItem(args[1], taken), *place = PyList_GetItem(args[2], taken);
+        if (source == NULL || place == NULL ||
+            !get_item(items + taken, source, place, row_bytes, out_rows, columns)) goto done;
+        total += items[taken].place[3];
+    }
+    PyThreadState *others = total >= LONG_BYTES / row_bytes ? PyEval_SaveThread() : NULL;
+    Py_ssize_t stride = columns ? out_rows / columns * row_bytes : row_bytes;
+    for (Py_ssize_t k = 0; k < count && damaged < 0; k++) {
+        Py_ssize_t target = items[k].place[4];
+        if (columns) target = target % columns * (out_rows / columns) + target / columns;
+        if (k + 1 < count) prefetch_item(items + k + 1, block_rows, row_bytes);
+        int found = restore_item(items + k, block_rows, row_bytes,
+                                 (uint8_t *)out.buf + target * row_bytes, stride);
+        is_left[k] = !found;
+        if (found < 0) damaged = k;
+    }
+    if (others != NULL) PyEval_RestoreThread(others);
+    if (damaged >= 0) {
+        PyErr_Format(PyExc_ValueError, "%zd", damaged);
+        goto done;
+    }
+    result = PyList_New(0);
+    for (Py_ssize_t k = 0; result != NULL && k < count; k++) {
+        if (!is_left[k]) continue;
+        PyObject *item = PyLong_FromSsize_t(k);
+        if (item == NULL || PyList_Append(result, item) < 0) Py_CLEAR(result);
+        Py_XDECREF(item);
+    }
+done:
+    while (taken > 0) PyBuffer_Release(&items[--taken].source);
+    PyMem_Free(items);
+    PyMem_Free(is_left);
+no_items:
+    PyBuffer_Release(&out);
+    return result;
+}
+
 /* --- the checksum of every chunk: CRC-32 as zlib computes it, several times as fast --- */
 
 static uint32_t crc_table[256];
@@ -650,6 +1002,8 @@ static PyMethodDef functions[] = {
     {"tree_draw", (PyCFunction)(void (*)(void))tree_draw, METH_FASTCALL, tree_draw_doc},
     {"copy_runs", (PyCFunction)(void (*)(void))copy_runs, METH_FASTCALL, copy_runs_doc},
     {"apply_deltas", (PyCFunction)(void (*)(void))apply_deltas, METH_FASTCALL, apply_deltas_doc},
+    {"find_patches", (PyCFunction)(void (*)(void))find_patches, METH_FASTCALL, find_patches_doc},
+    {"apply_patches", (PyCFunction)(void (*)(void))apply_patches, METH_FASTCALL, apply_patches_doc},
     {"crc32", (PyCFunction)(void (*)(void))crc32, METH_FASTCALL, crc32_doc},
     {"is_chunk", (PyCFunction)(void (*)(void))is_chunk, METH_FASTCALL, is_chunk_doc},
     {NULL, NULL, 0, NULL},

@@ -15,7 +15,7 @@ import numpy as np
 __all__ = ["Core", "core", "crc32", "path"]
 
 _NAME = "stepwell.buffers._native"
-_INTERFACE = 2  # as in _native.c
+_INTERFACE = 3  # as in _native.c
 _Memory: TypeAlias = np.ndarray | memoryview
 
 
@@ -58,6 +58,21 @@ class Core(Protocol):
         /,
     ) -> None:
         """As `storage.deltas.apply_deltas`."""
+
+    def find_patches(self, rows: _Memory, row_bytes: int, out: _Memory, /) -> int:
+        """As `storage.patches.patches_of`: the length of what is then in ``out``; 0: too long."""
+
+    def apply_patches(
+        self,
+        out: _Memory,
+        sources: list[memoryview],
+        places: list[tuple[int, int, int, int, int]],
+        block_rows: int,
+        row_bytes: int,
+        columns: int,
+        /,
+    ) -> list[int]:
+        """Restore rows of many chunks at once; see `CodedCopies`."""
 
     def crc32(self, data: _Memory | bytes | bytearray, value: int, /) -> int:
         """As `zlib.crc32`, several times as fast where ``HAS_FAST_CRC`` is 1."""

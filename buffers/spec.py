@@ -19,6 +19,7 @@ from .whole_numbers import check_whole
 __all__ = [
     "FIELD_KINDS",
     "IMAGE_BYTES",
+    "PATCHED_BYTES",
     "ArrayTree",
     "Codec",
     "Field",
@@ -36,10 +37,10 @@ FieldKind = Literal["observation", "action", "reward", "info", "extra"]
 FIELD_KINDS: tuple[FieldKind, ...] = get_args(FieldKind)
 """All kinds, in the order of a Collector's Spec."""
 
-Codec = Literal["zstd", "delta", "narrow", "raw"]
-"""The form in which rows are stored: zstd = compressed blocks of rows; delta = compressed changes
-from row to row, for images; narrow = the smallest dtype that holds the values exactly; raw = the
-rows unchanged."""
+Codec = Literal["patch", "zstd", "delta", "narrow", "raw"]
+"""The form in which rows are stored: patch = the words that change from row to row, for images;
+zstd = compressed blocks of rows; delta = compressed changes of bytes, for images; narrow = the
+smallest dtype that holds the values exactly; raw = the rows unchanged."""
 
 Layout: TypeAlias = "str | Mapping[str, Layout] | Sequence[Layout]"
 """The structure of a nested value: a field's name, a mapping (Dict) or a sequence (Tuple)."""
@@ -64,6 +65,9 @@ _MOST_ROW_BYTES, _MOST_AXES, _MOST_FIELDS = 1 << 32, 32, 4096
 IMAGE_BYTES = 64
 """From here on a row of bytes is worth compressing."""
 
+PATCHED_BYTES = 8 << 16
+"""Bytes of a row of patches at most: the places of its words are numbers of 16 bits."""
+
 
 @dataclass(frozen=True, slots=True)
 class Field:
@@ -74,7 +78,7 @@ class Field:
             parts of Dict and Tuple spaces are joined by ``/``.
         dtype: numpy's name of the dtype, for example ``"uint8"``.
         shape: Shape of one row. Under frame stacking the shape of one *frame*.
-        codec: Form in which the rows are stored; all four are exact.
+        codec: Form in which the rows are stored; all five are exact.
         stack: Frames in the env's observation, k >= 1. With k > 1 the env returns ``[k, *shape]``
             and one frame a row is stored.
         stack_padding: Frames before an episode's first one, ``"zero"`` or ``"repeat"``.
@@ -82,8 +86,8 @@ class Field:
     Raises:
         TypeError: The dtype is not one of numbers or bools.
         ValueError: The name is of no kind, the codec or the padding is unknown, the shape has a
-            length below 0, more than 32 axes, or more than 4 GiB a row, or the codec is delta and a
-            row has fewer than 64 bytes.
+            length below 0, more than 32 axes, or more than 4 GiB a row, or the codec is patch or
+            delta and a row has fewer than 64 bytes, or, for patch, more than 512 KiB.
 
     Example:
         >>> field = Field("observation/camera", "uint8", (84, 84), "zstd", stack=4)
@@ -124,10 +128,15 @@ class Field:
                 f"field {self.name!r}: expected at most {_MOST_ROW_BYTES} bytes a row, got the "
                 f"shape {self.source_shape} of {self.dtype}"
             )
-        if self.codec == "delta" and self.row_bytes < IMAGE_BYTES:
+        if self.codec in ("patch", "delta") and self.row_bytes < IMAGE_BYTES:
             raise ValueError(
                 f"codec of field {self.name!r}: expected at least {IMAGE_BYTES} bytes a row for "
-                f"delta, got {self.row_bytes}; choose zstd, narrow or raw"
+                f"{self.codec}, got {self.row_bytes}; choose zstd, narrow or raw"
+            )
+        if self.codec == "patch" and self.row_bytes > PATCHED_BYTES:
+            raise ValueError(
+                f"codec of field {self.name!r}: expected at most {PATCHED_BYTES} bytes a row for "
+                f"patch, got {self.row_bytes}; choose zstd"
             )
 
     @property
@@ -433,10 +442,10 @@ def field_of(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Field:
 
 
 def default_codec(dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> Codec:
-    """The codec for a dtype and shape: zstd for images, narrow for integers, raw for floats."""
+    """The codec for a dtype and shape: patch for images, narrow for integers, raw for floats."""
     row_bytes = math.prod(shape) * dtype.itemsize
     if dtype.itemsize == 1 and row_bytes >= IMAGE_BYTES:
-        return "zstd"
+        return "patch" if row_bytes <= PATCHED_BYTES else "zstd"
     return "narrow" if dtype.kind in "iub" else "raw"
 
 

@@ -6,7 +6,7 @@ A plan refers to the memory itself, so it stays valid when the chunks are evicte
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -100,6 +100,8 @@ class CodedCopies(NamedTuple):
     # [S] offset of the chunk's rows in the memory, number of its rows, first row wanted, rows
     # wanted, first row of the output
     places: list[tuple[int, int, int, int, int]]
+    number: int  # of the field
+    generation: int  # of the positions
     chunks: np.ndarray  # [S] index of the chunk of each
     base: int  # position of the first chunk
     columns: int = 0  # as in `PlainCopies`
@@ -117,16 +119,17 @@ class CodedCopies(NamedTuple):
         flat = _bytes_of(into)
 
         def copy(some: range) -> None:
-            for k in some:
+            for k in self._restore(some, flat, 0):
                 self._read(k, self.places[k][4], into, flat)
 
         return copy
 
     def _turning_copier(self, into: np.ndarray) -> Callable[[range], None]:
         turned = into.reshape(self.columns, -1, *self.field.shape)
+        flat = _bytes_of(into)
 
         def copy(some: range) -> None:
-            for k in some:
+            for k in self._restore(some, flat, self.columns):
                 *_, rows, target = self.places[k]
                 number, first = divmod(target, self.columns)
                 run = np.empty((rows, *self.field.shape), into.dtype)
@@ -134,6 +137,54 @@ class CodedCopies(NamedTuple):
                 turned[first : first + rows, number] = run
 
         return copy
+
+    def _restore(self, some: range, flat: memoryview, columns: int) -> Sequence[int]:
+        """Restore rows of patches, of many chunks in one call; returns what is left to read."""
+        core, coding = native.core, self.codings[some.start]
+        if core is None or coding.changes != "patches":
+            return some
+        of = [k for k in some if self.codings[k] == coding]
+        cache, base, chunks = self.reader.cache, self.base, self.chunks
+        keys = [(self.generation, base + chunk, self.number) for chunk in chunks.take(of).tolist()]
+        sources, places = [], []
+        for k, key in zip(of, keys, strict=True):
+            source, place = self.sources[k], self.places[k]
+            plain = cache.get(key)
+            sources.append(source if plain is None else plain)
+            places.append(place if plain is None else (0, *place[1:]))
+        packed = self._apply(core, of, flat, sources, places, columns)
+        if packed:  # of a store on disk
+            sources = [self._plain(of[each], keys[each]) for each in packed]
+            where = [(0, *self.places[of[each]][1:]) for each in packed]
+            self._apply(core, [of[each] for each in packed], flat, sources, where, columns)
+        return [] if len(of) == len(some) else sorted(set(some).difference(of))
+
+    def _apply(
+        self,
+        core: native.Core,
+        of: Sequence[int],
+        flat: memoryview,
+        sources: list[memoryview],
+        places: list[tuple[int, int, int, int, int]],
+        columns: int,
+    ) -> list[int]:
+        coding = self.codings[of[0]]
+        rows = coding.block_rows, coding.row_bytes, columns
+        try:
+            return core.apply_patches(flat, sources, places, *rows)
+        except ValueError as error:
+            damaged = StoreCorrupt("the patches of its rows are damaged")
+            raise self._damaged(of[int(str(error))], damaged) from error
+
+    def _plain(self, k: int, key: tuple[int, int, int]) -> memoryview:
+        """The field of a chunk, with patches that are not compressed."""
+        offset, stored, *_ = self.places[k]
+        try:
+            plain = self.reader.plain_patches(self.sources[k], self.codings[k], offset, stored)
+        except StoreCorrupt as error:
+            raise self._damaged(k, error) from error
+        self.reader.cache.put(key, plain)
+        return plain
 
     def _read(self, k: int, target: int, out: np.ndarray, flat: memoryview) -> None:
         """Read consecutive rows into the rows of ``out``, whose bytes are ``flat``."""

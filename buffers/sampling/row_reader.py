@@ -20,7 +20,7 @@ __all__ = ["FIRST_ROW", "LAST", "PREVIOUS", "ROW_ID", "SLOT", "RowReader", "Segm
 # for each row. Larger rows cost so much to copy that the difference does not matter.
 _SMALL_ROW_BYTES = 64
 _MAX_BYTES = 1 << 30
-_CACHE_BYTES = 64 << 20  # deltas of some 200,000 frames of Pong
+_CACHE_BYTES = 256 << 20  # patches of a million frames of Pong on disk
 
 # The columns of the table that has a row for each chunk. A row takes 64 bytes: in a large store it
 # is the memory that is read which takes time.
@@ -85,8 +85,9 @@ class RowReader:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of RAM that the rows of small fields take."""
-        return sum(column.nbytes for column in self._columns.values())
+        """Bytes of RAM that rows of small fields, and patches of stores on disk, take."""
+        cached = self._places.reader.cache.nbytes
+        return cached + sum(column.nbytes for column in self._columns.values())
 
     def follow(self) -> ChunkIndex:
         """Update for chunks that were added, evicted, lost or moved; returns the index."""
@@ -242,7 +243,8 @@ class RowReader:
         codings = [places.codings[kind] for kind in kinds.tolist()]
         where = list(zip(*(values.tolist() for values in found), strict=True))
         return CodedCopies(
-            field, places.reader, sources, codings, where, chunk, index.base, columns
+            *(field, places.reader, sources, codings, where),
+            *(number, places.generation, chunk, index.base, columns),
         )
 
     def _nearest(

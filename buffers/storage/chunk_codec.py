@@ -7,9 +7,10 @@
     metadata    JSON, UTF-8
     data        of each field, at a multiple of 8:
                   raw, narrow   the rows, in the stored dtype
-                  zstd, delta   u32 end of each block, then the blocks, each a zstd frame of
-                                consecutive rows, or the rows themselves where zstd gains nothing;
-                                in delta also a zstd frame of their deltas, which are shorter
+                  zstd, delta,  u32 end of each block, then the blocks, each a zstd frame of
+                  patch         consecutive rows, or the rows themselves where zstd gains nothing;
+                                in delta also a zstd frame of their deltas, which are shorter; in
+                                patch their patches, on disk as a zstd frame, in RAM as they are
 
 All numbers are little-endian; offsets count from the chunk's first byte.
 """
@@ -24,7 +25,7 @@ import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple, TypeAlias, cast
+from typing import Literal, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import zstandard
@@ -32,8 +33,8 @@ import zstandard
 from .. import json_values, native
 from ..episode import Chunk
 from ..errors import SpecMismatch, StoreCorrupt
-from ..spec import IMAGE_BYTES, Field, Spec
-from . import deltas
+from ..spec import IMAGE_BYTES, PATCHED_BYTES, Field, Spec
+from . import deltas, patches
 
 __all__ = [
     "BlockCache",
@@ -50,6 +51,7 @@ __all__ = [
 
 Buffer: TypeAlias = "bytes | bytearray | memoryview | np.ndarray"
 Part: TypeAlias = "bytes | memoryview"
+_Key: TypeAlias = "bytes | tuple[int, int, int]"
 
 _HEADER = struct.Struct("<II")
 _FIELD = struct.Struct("<B4s3xI4xQQ")
@@ -66,15 +68,21 @@ _ENTRY = np.dtype(
     }
 )
 _PADDINGS = [b"\0" * count for count in range(8)]
-_TAGS: dict[str, int] = {"raw": 0, "narrow": 1, "zstd": 2, "delta": 3}
+_TAGS: dict[str, int] = {"raw": 0, "narrow": 1, "zstd": 2, "delta": 3, "patch": 4}
 
 # 84x84 frames a block: measured best between ratio and rows decoded for nothing.
 _BLOCK_ROWS, _BLOCK_BYTES = {"zstd": 16, "delta": 32}, 1 << 16
+# Of patches a reader takes those alone that it needs, so that blocks may be long.
+_PATCHED_ROWS, _PATCHED_BYTES = 256, 2 << 20
+# Longer patches save too little: the rows are compressed as they are.
+_MOST_PATCHES = 3 / 4
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"  # more, as a number, than a block has patches
 _ZSTD_LEVEL = 3
 # Deltas are short, so more effort costs little. Where many bytes change, plain rows are smaller.
 _DELTA_LEVEL, _MOST_DELTAS = 6, 1 / 4
 _COPIED_BYTES = 1 << 13  # copying these takes less time than making a view
 _MOST_REMEMBERED = 1 << 12  # bytes of metadata
+_CHANGES: dict[str, Literal["deltas", "patches"]] = {"delta": "deltas", "patch": "patches"}
 _MAX_BLOCKS_BYTES = 2**32 - 1  # the largest end of a block
 # A zstd frame begins with 6 bytes at least, and 4 bytes hold 128 KiB at most.
 _FRAME_BYTES, _PART_BYTES, _PART_HOLDS = 6, 4, 1 << 17
@@ -93,13 +101,17 @@ _NARROWER = {
 class ChunkEncoder:
     """Encodes chunks as bytes. Not safe to share between threads."""
 
-    def __init__(self, spec: Spec) -> None:
+    # In RAM patches are not compressed: they are drawn from faster than plain rows.
+
+    def __init__(self, spec: Spec, *, packs_patches: bool = True) -> None:
+        self._packs_patches = packs_patches
+        self._tags = {_TAGS[field.codec] for field in spec.fields}
         self._fields = [
             (
                 field,
                 field.numpy_dtype.newbyteorder("<"),
                 _TAGS[field.codec],
-                _block_rows(field, field.codec) if field.codec in _BLOCK_ROWS else 0,
+                _block_rows(field, field.codec),
             )
             for field in spec.fields
         ]
@@ -131,7 +143,11 @@ class ChunkEncoder:
                 rows = self._silent.run(_narrowed, rows)
             nbytes = rows.nbytes
             if block_rows:
-                parts = self._compress(rows, block_rows, has_deltas=field.codec == "delta")
+                parts = self._patch(rows, block_rows) if field.codec == "patch" else None
+                if parts is None:
+                    if field.codec == "patch":
+                        tag, block_rows = _TAGS["zstd"], _block_rows(field, "zstd")
+                    parts = self._compress(rows, block_rows, has_deltas=field.codec == "delta")
                 nbytes = sum(map(len, parts))
                 data += parts
             else:
@@ -141,6 +157,27 @@ class ChunkEncoder:
             data.append(padding)
             offset += nbytes + len(padding)
         return [self._head.pack(*head) + metadata, *data]
+
+    def suits(self, data: Buffer, rows: int) -> bool:
+        """False if the patches of a chunk are compressed, and would not be here, or the reverse."""
+        if _TAGS["patch"] not in self._tags:
+            return True
+        values = self._head.unpack_from(cast("bytes", data))
+        for field, tag, block_rows, offset in zip(
+            self._fields, values[2::5], values[4::5], values[5::5], strict=True
+        ):
+            if tag != _TAGS["patch"]:
+                continue
+            row_bytes, begin = field[0].row_bytes, 0
+            count = -(-rows // block_rows)
+            for number in range(count):
+                (end,) = _END.unpack_from(cast("bytes", data), offset + 4 * number)
+                at = offset + 4 * count + begin
+                if end - begin != min(block_rows, rows - number * block_rows) * row_bytes:
+                    packed = bytes(memoryview(cast("bytes", data))[at : at + 4]) == _ZSTD_MAGIC
+                    return packed == self._packs_patches
+                begin = end
+        return True
 
     def _compress(self, rows: np.ndarray, block_rows: int, *, has_deltas: bool) -> list[Part]:
         blocks: list[Part] = []
@@ -154,6 +191,31 @@ class ChunkEncoder:
                 packed = self._delta_compressor.compress(_as_bytes(changes))
             # A block as long as its rows holds the rows themselves: readers rely on that.
             blocks.append(packed if len(packed) < block.nbytes else block)
+        return self._with_ends(blocks)
+
+    def _patch(self, rows: np.ndarray, block_rows: int) -> list[Part] | None:
+        """The blocks of patches; None where compressed rows are better."""
+        flat = np.frombuffer(_as_bytes(rows), np.uint8).reshape(len(rows), -1)
+        blocks: list[Part] = []
+        taken = 0
+        for start in range(0, len(rows), block_rows):
+            some = flat[start : start + block_rows]
+            found = patches.patches_of(some, int(some.size * _MOST_PATCHES))
+            taken += some.size if found is None else len(found)
+            block = _as_bytes(some if found is None else found)
+            if self._packs_patches:
+                packed = self._compressor.compress(block)
+                block = memoryview(packed) if len(packed) < len(block) else block
+            blocks.append(block)
+        # One row has no patch.
+        return (
+            self._with_ends(blocks)
+            if taken <= _MOST_PATCHES * flat.size or len(rows) == 1
+            else None
+        )
+
+    @staticmethod
+    def _with_ends(blocks: list[Part]) -> list[Part]:
         ends = np.cumsum([len(block) for block in blocks], dtype=np.int64)
         if ends[-1] > _MAX_BLOCKS_BYTES:
             raise ValueError(
@@ -169,7 +231,7 @@ class Coding(NamedTuple):
     dtype: np.dtype[np.generic]
     row_bytes: int
     block_rows: int
-    has_deltas: bool = False
+    changes: Literal["", "deltas", "patches"] = ""  # that a block may hold in place of its rows
 
 
 class ChunkDecoder:
@@ -272,7 +334,7 @@ class ChunkDecoder:
         if tags == self._tags:
             return
         for field, tag, expected in zip(self._fields, tags, self._tags, strict=True):
-            if tag != expected:
+            if tag != expected and (tag, expected) != (_TAGS["zstd"], _TAGS["patch"]):
                 codec = next(name for name, value in _TAGS.items() if value == tag)
                 raise SpecMismatch(
                     f"field {field.name!r} of an encoded chunk: expected the codec "
@@ -398,7 +460,11 @@ class ChunkDecoder:
         target: memoryview,  # receives their bytes
     ) -> None:
         """Decode the blocks that hold ``count`` rows of a compressed field."""
-        _, row_bytes, block_rows, has_deltas = coding
+        _, row_bytes, block_rows, changes = coding
+        if changes == "patches" and self._all_plain(
+            source, coding, offset, rows, start, count, target
+        ):
+            return
         data, stop = offset + 4 * -(-rows // block_rows), start + count
         for block in range(start // block_rows, (stop - 1) // block_rows + 1):
             begin = block * block_rows
@@ -414,41 +480,104 @@ class ChunkDecoder:
             if until - at == (end - begin) * row_bytes:
                 at += (low - begin) * row_bytes
                 part[:] = source[at : at + len(part)]
-            elif has_deltas:
-                self._decode_deltas(source, at, until, row_bytes, end - begin, low - begin, part)
+            elif changes:
+                self._decode_changes(source, at, until, coding, end - begin, low - begin, part)
             else:
                 size = (end - begin) * row_bytes
                 self._decode(source[at:until], size, (low - begin) * row_bytes, part)
 
-    def _decode_deltas(
+    def _all_plain(
+        self,
+        source: memoryview,
+        coding: Coding,
+        offset: int,
+        rows: int,
+        start: int,
+        count: int,
+        target: memoryview,
+    ) -> bool:
+        """Decode rows of patches that are not compressed in one call; False if some are."""
+        if native.core is None:
+            return False
+        where = [(offset, rows, start, count, 0)]
+        try:
+            return not native.core.apply_patches(
+                target, [source], where, coding.block_rows, coding.row_bytes, 0
+            )
+        except ValueError as error:
+            raise _unpatchable(coding, rows) from error
+
+    def _decode_changes(
         self,
         source: memoryview,
         begin: int,  # first byte of the block
         stop: int,  # the byte after its last one
-        row_bytes: int,
+        coding: Coding,
         rows: int,  # of the block
         start: int,
         target: memoryview,
     ) -> None:
-        """Fill ``target`` with rows of a compressed block, from ``start`` on."""
-        packed = source[begin:stop].tobytes()
-        changes = self.cache.get(packed)
+        """Fill ``target`` with rows of a block of deltas or patches, from ``start`` on."""
+        packed, row_bytes = source[begin:stop].tobytes(), coding.row_bytes
+        if coding.changes == "patches" and not packed.startswith(_ZSTD_MAGIC):
+            changes: bytes | None = packed
+        else:
+            changes = self.cache.get(packed)
+        size = rows * row_bytes
         if changes is None:
-            size = rows * row_bytes
             try:
-                holds = zstandard.frame_content_size(packed)
-                # No other frame is decompressed in one call: a frame to skip may ask for much.
-                if not deltas.least_bytes(rows, row_bytes) <= holds < size:
-                    self._decode(packed, size, start * row_bytes, target)
-                    return
-                changes = self._decompressor.decompress(packed)
+                changes = self._unpacked(packed, rows, row_bytes)
             except zstandard.ZstdError as error:
                 raise _undecodable(packed, size, error) from error
+            if changes is None:
+                self._decode(packed, size, start * row_bytes, target)
+                return
             self.cache.put(packed, changes)
         try:
-            deltas.apply_deltas(changes, rows, row_bytes, start, target)
+            if coding.changes == "deltas":
+                deltas.apply_deltas(changes, rows, row_bytes, start, target)
+            else:
+                out = np.frombuffer(target, np.uint8).reshape(-1, row_bytes)
+                patches.apply_patches(changes, rows, row_bytes, start, out)
         except ValueError as error:
-            raise _undecodable(packed, rows * row_bytes, error) from error
+            raise _undecodable(packed, size, error) from error
+
+    def _unpacked(self, packed: bytes, rows: int, row_bytes: int) -> bytes | None:
+        """The deltas or patches in a zstd frame; None where it holds the rows themselves."""
+        # No other frame is decompressed in one call: a frame to skip may ask for much.
+        if (
+            not deltas.least_bytes(rows, row_bytes)
+            <= zstandard.frame_content_size(packed)
+            < (rows * row_bytes)
+        ):
+            return None
+        return self._decompressor.decompress(packed)
+
+    def plain_patches(
+        self, source: memoryview, coding: Coding, offset: int, rows: int
+    ) -> memoryview:
+        """The field of a chunk, whose blocks are then not compressed, as in RAM."""
+        _, row_bytes, block_rows, _ = coding
+        count = -(-rows // block_rows)
+        ends = np.frombuffer(source, "<u4", count, offset).tolist()
+        begin, blocks = 0, list[bytes]()
+        for number, end in enumerate(ends):
+            block = source[offset + 4 * count + begin : offset + 4 * count + end].tobytes()
+            held = min(block_rows, rows - number * block_rows)
+            if len(block) != held * row_bytes and block.startswith(_ZSTD_MAGIC):
+                try:
+                    found = self._unpacked(block, held, row_bytes)
+                except zstandard.ZstdError as error:
+                    raise _undecodable(block, held * row_bytes, error) from error
+                if found is None:
+                    whole = memoryview(bytearray(held * row_bytes))
+                    self._decode(block, len(whole), 0, whole)
+                    found = bytes(whole)
+                block = found
+            blocks.append(block)
+            begin = end
+        lengths = np.cumsum([len(block) for block in blocks]).astype("<u4")
+        return memoryview(b"".join([lengths.tobytes(), *blocks]))
 
     def _decode(self, packed: bytes | memoryview, size: int, skip: int, target: memoryview) -> None:
         """Fill ``target`` with the bytes of a block of ``size`` bytes, from ``skip`` on."""
@@ -490,11 +619,12 @@ class ChunkDecoder:
 class BlockCache:
     """Contents of compressed blocks, up to a number of bytes; the oldest are forgotten first."""
 
-    # They are found by the compressed bytes themselves, so none can ever be out of date.
+    # They are found by the compressed bytes themselves, or by the generation and position of a
+    # chunk and the number of a field, so none can ever be out of date.
 
     def __init__(self, most: int) -> None:
         self._most = self._room = most
-        self._contents: OrderedDict[bytes, bytes] = OrderedDict()
+        self._contents: OrderedDict[_Key, bytes | memoryview] = OrderedDict()
         self._lock = threading.Lock()
         self.get = self._contents.get
 
@@ -503,7 +633,7 @@ class BlockCache:
         """Bytes of all contents, and of the blocks by which they are found."""
         return self._most - self._room
 
-    def put(self, packed: bytes, content: bytes) -> None:
+    def put(self, packed: _Key, content: bytes | memoryview) -> None:
         """Remember the content of a block."""
         with self._lock:
             if packed not in self._contents:  # by another thread
@@ -525,6 +655,13 @@ def _undecodable(packed: bytes | memoryview, size: int, error: Exception) -> Sto
     return StoreCorrupt(
         f"a compressed block of {len(packed)} bytes cannot be decoded, expected {size} bytes of "
         f"rows ({error})"
+    )
+
+
+def _unpatchable(coding: Coding, rows: int) -> StoreCorrupt:
+    return StoreCorrupt(
+        f"the patches of {rows} rows of {coding.row_bytes} bytes, {coding.block_rows} a block, are "
+        f"damaged"
     )
 
 
@@ -624,7 +761,11 @@ def _deltas_of(rows: np.ndarray) -> np.ndarray | None:
 
 
 def _block_rows(field: Field, codec: str) -> int:
-    """Rows of a compressed block."""
+    """Rows of a compressed block; 0 for a codec without blocks."""
+    if codec == "patch":
+        return max(16, min(_PATCHED_ROWS, _PATCHED_BYTES // max(1, field.row_bytes)))
+    if codec not in _BLOCK_ROWS:
+        return 0
     return max(_BLOCK_ROWS[codec], _BLOCK_BYTES // max(1, field.row_bytes))
 
 
@@ -642,21 +783,21 @@ def _codings(field: Field) -> Iterator[tuple[tuple[int, bytes, int], Coding]]:
     # Joined stores may use other codecs than the Spec of the first store, so all codecs are here.
     items = math.prod(field.shape)
     for codec, tag in _TAGS.items():
-        if codec == "delta" and field.row_bytes < IMAGE_BYTES:
+        if codec in ("delta", "patch") and field.row_bytes < IMAGE_BYTES:
             continue
-        has_deltas, block_rows = codec == "delta", 0
-        if codec in _BLOCK_ROWS:
-            block_rows = _block_rows(field, codec)
+        if codec == "patch" and field.row_bytes > PATCHED_BYTES:
+            continue
+        changes, block_rows = _CHANGES.get(codec, ""), _block_rows(field, codec)
         for dtype in _stored_dtypes(field, codec):
             name = dtype.str.encode().ljust(_DTYPE_CHARS, b"\0")
-            coding = Coding(dtype, items * dtype.itemsize, block_rows, has_deltas)
+            coding = Coding(dtype, items * dtype.itemsize, block_rows, changes)
             yield (tag, name, block_rows), coding
 
 
 def _forms(codings: Mapping[tuple[int, bytes, int], Coding]) -> bytes:
     """The codings of a field, as the compiled core takes them."""
     return _COUNT.pack(len(codings)) + b"".join(
-        _FORM.pack(tag, name, block_rows, coding.has_deltas, coding.row_bytes)
+        _FORM.pack(tag, name, block_rows, coding.changes != "", coding.row_bytes)
         for (tag, name, block_rows), coding in codings.items()
     )
 
@@ -695,7 +836,7 @@ def _check_blocks(
 def _least_block(coding: Coding, nbytes: int) -> int:
     """Least number of bytes of a compressed block of ``nbytes`` bytes of rows."""
     content = nbytes
-    if coding.has_deltas:
+    if coding.changes:
         rows = nbytes // coding.row_bytes
         content = min(nbytes, deltas.least_bytes(rows, coding.row_bytes))
     return min(nbytes, _FRAME_BYTES + _PART_BYTES * -(-content // _PART_HOLDS))

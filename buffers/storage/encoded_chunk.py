@@ -310,11 +310,11 @@ def check_position(index: ChunkIndex, position: int) -> None:
 
 def fitting_chunks(
     chunks: Iterable[EncodedChunk],
-    max_rows: int,  # chunks with more are decoded and encoded again
+    max_rows: int,  # chunks with more, or with patches of another form, are encoded again
     decoder: ChunkDecoder,  # of the storage's Spec
     encoder: ChunkEncoder,  # of the same Spec
 ) -> list[EncodedChunk]:
-    """Check chunks that are to be stored, and split those with too many rows."""
+    """Check chunks that are to be stored, and encode some again."""
     fitting: list[EncodedChunk] = []
     known = decoder.spec  # or an equal one: comparing two takes microseconds
     for chunk in chunks:
@@ -322,7 +322,7 @@ def fitting_chunks(
             chunk.check(decoder)
             if chunk.checked == decoder.spec:
                 known = chunk.checked
-        if chunk.rows <= max_rows:
+        if chunk.rows <= max_rows and encoder.suits(chunk.data, chunk.rows):
             fitting.append(chunk)
         else:
             parts = chunk.decoded(decoder).split(max_rows)

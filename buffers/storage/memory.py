@@ -72,7 +72,7 @@ class MemoryStorage:
         self._capacity_bytes = capacity_bytes
         self._slab_bytes = min(_SLAB_BYTES, (capacity_bytes or _SLABS * _SLAB_BYTES) // _SLABS)
         self._max_rows = max_chunk_rows(capacity)
-        self._writer = ChunkEncoder(spec)
+        self._writer = ChunkEncoder(spec, packs_patches=False)
         self._reader = ChunkDecoder(spec)
         self._index = ChunkIndex()
         self._slabs: deque[_Slab] = deque()

@@ -73,7 +73,7 @@ def replays(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[Codec, SequenceReplayBuffer]]:
     folder = tmp_path_factory.mktemp("codecs") if request.param == "folder" else None
-    codecs: tuple[Codec, ...] = ("raw", "zstd", "delta")
+    codecs: tuple[Codec, ...] = ("raw", "zstd", "delta", "patch")
     with ExitStack() as stack:
         yield {
             codec: stack.enter_context(
@@ -114,3 +114,4 @@ def test_codecs_compress_these_frames(replays: dict[Codec, SequenceReplayBuffer]
     """So the tests above read blocks of each kind."""
     sizes = {codec: replay.total_bytes for codec, replay in replays.items()}
     assert sizes["delta"] < sizes["zstd"] < 0.6 * sizes["raw"]
+    assert sizes["patch"] < 0.7 * sizes["raw"]

@@ -1,0 +1,101 @@
+"""A block of rows as its first row, and the words of eight bytes that differ from row to row.
+
+::
+
+    ends        u32 for each row but the first: how many words the patches up to it have together
+    steps       u16 for each word: from the row's word before, or from 0, to its place in the row
+    values      8 bytes for each word: what is there; zeros behind the end of a row
+    first row   its bytes
+
+The patch of every 16th row is against the first row, any other's against the row before: a row is
+reached by the first one, one patch, and 15 more at most. Of most images few words change, so that
+a restored row is a copy of the row before, which is in the processor's cache, and few words: that
+takes less time than to fetch the row itself from memory.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .. import native
+
+__all__ = ["apply_patches", "patches_of"]
+
+_ANCHOR_EVERY = 16  # as in _native.c
+_END_BYTES, _STEP_BYTES, _WORD_BYTES = 4, 2, 8
+_CHANGE_BYTES = _STEP_BYTES + _WORD_BYTES
+
+
+def patches_of(rows: np.ndarray, most_bytes: int) -> np.ndarray | None:
+    """The patches of rows [n, bytes of a row] uint8, as bytes; None above ``most_bytes``."""
+    count, row_bytes = rows.shape
+    least = _END_BYTES * (count - 1) + row_bytes
+    if most_bytes < least:
+        return None
+    if native.core is not None:
+        out = np.empty(most_bytes, np.uint8)
+        size = native.core.find_patches(rows, row_bytes, out)
+        return out[:size] if size else None
+    words = _words_of(rows)
+    row, place = np.nonzero(words[1:] != words[_references(count)])
+    total = len(row)
+    if least + _CHANGE_BYTES * total > most_bytes:
+        return None
+    out = np.empty(least + _CHANGE_BYTES * total, np.uint8)
+    head, middle = _END_BYTES * (count - 1), _END_BYTES * (count - 1) + _STEP_BYTES * total
+    out[:head].view("<u4")[:] = np.searchsorted(row, np.arange(count - 1), "right")
+    steps = np.diff(place, prepend=0)
+    begins = np.flatnonzero(np.diff(row, prepend=-1))
+    steps[begins] = place[begins]
+    out[head:middle] = steps.astype("<u2").view(np.uint8)
+    out[middle : middle + _WORD_BYTES * total] = words[row + 1, place].view(np.uint8)
+    out[middle + _WORD_BYTES * total :] = rows[0]
+    return out
+
+
+def _words_of(rows: np.ndarray) -> np.ndarray:
+    """Rows [n, bytes] as words of eight bytes [n, words], zeros behind the end of each."""
+    behind = -rows.shape[1] % _WORD_BYTES
+    if behind:
+        rows = np.pad(rows, ((0, 0), (0, behind)))
+    return rows.view(np.uint64)
+
+
+def _references(count: int) -> np.ndarray:
+    """[count - 1] the row against which the patch of each row but the first is."""
+    row = np.arange(1, count)
+    return np.where(row % _ANCHOR_EVERY, row - 1, 0)
+
+
+def apply_patches(patches: bytes, rows: int, row_bytes: int, start: int, out: np.ndarray) -> None:
+    """Restore rows of a block, as many as ``out`` [n, bytes of a row] has, from ``start`` on."""
+    least = _END_BYTES * (rows - 1) + row_bytes
+    total, rest = divmod(len(patches) - least, _CHANGE_BYTES)
+    ends = np.frombuffer(patches, "<u4", rows - 1 if total >= 0 else 0).astype(np.int64)
+    if (
+        total < 0
+        or rest
+        or (int(ends[-1]) if len(ends) else 0) != total
+        or (np.diff(ends) < 0).any()
+    ):
+        raise ValueError(
+            f"{len(patches)} bytes of patches are not of {rows} rows of {row_bytes} bytes"
+        )
+    head = _END_BYTES * (rows - 1)
+    steps = np.frombuffer(patches, "<u2", total, head)
+    values = np.frombuffer(patches, np.uint64, total, head + _STEP_BYTES * total)
+    first = np.zeros(-(-row_bytes // _WORD_BYTES) * _WORD_BYTES, np.uint8)
+    first[:row_bytes] = np.frombuffer(patches, np.uint8, row_bytes, head + _CHANGE_BYTES * total)
+    restored = first.view(np.uint64).copy()
+    borders = np.append(0, ends).tolist()
+    for row in range(start // _ANCHOR_EVERY * _ANCHOR_EVERY, start + len(out)):
+        if row % _ANCHOR_EVERY == 0:
+            restored[:] = first.view(np.uint64)
+        if row:
+            low, high = borders[row - 1], borders[row]
+            place = np.cumsum(steps[low:high], dtype=np.int64)
+            if len(place) and place[-1] >= len(restored):
+                raise ValueError(f"a patch of word {place[-1]} in rows of {row_bytes} bytes")
+            restored[place] = values[low:high]
+        if row >= start:
+            out[row - start] = restored.view(np.uint8)[:row_bytes]
