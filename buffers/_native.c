@@ -559,7 +559,7 @@ static int apply_patch(const Patches *of, Py_ssize_t row, uint8_t *out)
 {
     uint64_t k = row > 1 ? count_at(of->ends, row - 2) : 0, end = count_at(of->ends, row - 1);
     uint64_t place = 0, whole = (uint64_t)of->row_bytes / 8, rest = (uint64_t)of->row_bytes % 8;
-    if (end > of->total) return 0;
+    if (end > of->total || end < k) return 0;
     for (; k < end; k++) {
         uint16_t step;
         memcpy(&step, of->steps + 2 * k, sizeof step);

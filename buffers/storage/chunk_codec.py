@@ -73,7 +73,7 @@ _TAGS: dict[str, int] = {"raw": 0, "narrow": 1, "zstd": 2, "delta": 3, "patch": 
 # 84x84 frames a block: measured best between ratio and rows decoded for nothing.
 _BLOCK_ROWS, _BLOCK_BYTES = {"zstd": 16, "delta": 32}, 1 << 16
 # Of patches a reader takes those alone that it needs, so that blocks may be long.
-_PATCHED_ROWS, _PATCHED_BYTES = 256, 2 << 20
+_PATCHED_ROWS = 256
 # Longer patches save too little: the rows are compressed as they are.
 _MOST_PATCHES = 3 / 4
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"  # more, as a number, than a block has patches
@@ -197,22 +197,14 @@ class ChunkEncoder:
         """The blocks of patches; None where compressed rows are better."""
         flat = np.frombuffer(_as_bytes(rows), np.uint8).reshape(len(rows), -1)
         blocks: list[Part] = []
-        taken = 0
         for start in range(0, len(rows), block_rows):
             some = flat[start : start + block_rows]
             found = patches.patches_of(some, int(some.size * _MOST_PATCHES))
-            taken += some.size if found is None else len(found)
-            block = _as_bytes(some if found is None else found)
-            if self._packs_patches:
-                packed = self._compressor.compress(block)
-                block = memoryview(packed) if len(packed) < len(block) else block
-            blocks.append(block)
-        # One row has no patch.
-        return (
-            self._with_ends(blocks)
-            if taken <= _MOST_PATCHES * flat.size or len(rows) == 1
-            else None
-        )
+            if found is None:
+                return None
+            packed = self._compressor.compress(_as_bytes(found)) if self._packs_patches else b""
+            blocks.append(packed if 0 < len(packed) < len(found) else _as_bytes(found))
+        return self._with_ends(blocks)
 
     @staticmethod
     def _with_ends(blocks: list[Part]) -> list[Part]:
@@ -763,7 +755,7 @@ def _deltas_of(rows: np.ndarray) -> np.ndarray | None:
 def _block_rows(field: Field, codec: str) -> int:
     """Rows of a compressed block; 0 for a codec without blocks."""
     if codec == "patch":
-        return max(16, min(_PATCHED_ROWS, _PATCHED_BYTES // max(1, field.row_bytes)))
+        return _PATCHED_ROWS
     if codec not in _BLOCK_ROWS:
         return 0
     return max(_BLOCK_ROWS[codec], _BLOCK_BYTES // max(1, field.row_bytes))

@@ -69,33 +69,39 @@ def _references(count: int) -> np.ndarray:
 
 def apply_patches(patches: bytes, rows: int, row_bytes: int, start: int, out: np.ndarray) -> None:
     """Restore rows of a block, as many as ``out`` [n, bytes of a row] has, from ``start`` on."""
-    least = _END_BYTES * (rows - 1) + row_bytes
-    total, rest = divmod(len(patches) - least, _CHANGE_BYTES)
-    ends = np.frombuffer(patches, "<u4", rows - 1 if total >= 0 else 0).astype(np.int64)
-    if (
-        total < 0
-        or rest
-        or (int(ends[-1]) if len(ends) else 0) != total
-        or (np.diff(ends) < 0).any()
-    ):
+    head = _END_BYTES * (rows - 1)
+    total, rest = divmod(len(patches) - head - row_bytes, _CHANGE_BYTES)
+    ends = np.frombuffer(patches, "<u4", rows - 1 if total >= 0 else 0)
+    if total < 0 or rest or (int(ends[-1]) if rows > 1 else 0) != total:
         raise ValueError(
             f"{len(patches)} bytes of patches are not of {rows} rows of {row_bytes} bytes"
         )
-    head = _END_BYTES * (rows - 1)
-    steps = np.frombuffer(patches, "<u2", total, head)
-    values = np.frombuffer(patches, np.uint64, total, head + _STEP_BYTES * total)
-    first = np.zeros(-(-row_bytes // _WORD_BYTES) * _WORD_BYTES, np.uint8)
-    first[:row_bytes] = np.frombuffer(patches, np.uint8, row_bytes, head + _CHANGE_BYTES * total)
-    restored = first.view(np.uint64).copy()
-    borders = np.append(0, ends).tolist()
-    for row in range(start // _ANCHOR_EVERY * _ANCHOR_EVERY, start + len(out)):
-        if row % _ANCHOR_EVERY == 0:
-            restored[:] = first.view(np.uint64)
-        if row:
-            low, high = borders[row - 1], borders[row]
-            place = np.cumsum(steps[low:high], dtype=np.int64)
-            if len(place) and place[-1] >= len(restored):
-                raise ValueError(f"a patch of word {place[-1]} in rows of {row_bytes} bytes")
-            restored[place] = values[low:high]
-        if row >= start:
-            out[row - start] = restored.view(np.uint8)[:row_bytes]
+    words = np.zeros(-(-row_bytes // _WORD_BYTES), np.uint64)
+    row = words.view(np.uint8)[:row_bytes]
+    row[:] = np.frombuffer(patches, np.uint8, row_bytes, head + _CHANGE_BYTES * total)
+    first = words.copy()
+    # The patches from the anchor on. Of each row, the places are the sums of its own steps.
+    anchor, stop = start // _ANCHOR_EVERY * _ANCHOR_EVERY, start + len(out)
+    # In `borders` are the ends of patches, before that of each row and behind it.
+    borders = np.append(np.int64(0), ends[: stop - 1].astype(np.int64))[max(0, anchor - 1) :]
+    borders = borders if anchor else np.append(np.int64(0), borders)
+    counts, begin = np.diff(borders), int(borders[0])
+    count = int(borders[-1]) - begin
+    if counts.min() < 0 or borders[-1] > total:
+        raise ValueError(f"a patch of {counts.min()} words in rows of {row_bytes} bytes")
+    sums = np.zeros(count + 1, np.int64)
+    steps = np.frombuffer(patches, "<u2", count, head + _STEP_BYTES * begin)
+    np.add.accumulate(steps, out=sums[1:])
+    place = sums[1:] - np.repeat(sums[borders[:-1] - begin], counts)
+    if count and int(place.max()) >= len(words):
+        raise ValueError(f"a patch of word {place.max()} in rows of {row_bytes} bytes")
+    offset = head + _STEP_BYTES * total + _WORD_BYTES * begin
+    values = np.frombuffer(patches, np.uint64, count, offset)
+    low = 0
+    for number, high in enumerate((borders[1:] - begin).tolist(), anchor):
+        if number % _ANCHOR_EVERY == 0:
+            words[:] = first
+        words[place[low:high]] = values[low:high]
+        low = high
+        if number >= start:
+            out[number - start] = row
