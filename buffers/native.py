@@ -65,7 +65,7 @@ class Core(Protocol):
     def apply_patches(
         self,
         out: _Memory,
-        sources: list[memoryview],
+        sources: list[memoryview] | list[memoryview | bytes],
         places: list[tuple[int, int, int, int, int]],
         block_rows: int,
         row_bytes: int,

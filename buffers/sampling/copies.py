@@ -146,16 +146,17 @@ class CodedCopies(NamedTuple):
         of = [k for k in some if self.codings[k] == coding]
         cache, base, chunks = self.reader.cache, self.base, self.chunks
         keys = [(self.generation, base + chunk, self.number) for chunk in chunks.take(of).tolist()]
-        sources, places = [], []
+        sources: list[memoryview | bytes] = []
+        places: list[tuple[int, int, int, int, int]] = []
         for k, key in zip(of, keys, strict=True):
             source, place = self.sources[k], self.places[k]
             plain = cache.get(key)
             sources.append(source if plain is None else plain)
-            places.append(place if plain is None else (0, *place[1:]))
+            places.append(place if plain is None else _first(place))
         packed = self._apply(core, of, flat, sources, places, columns)
         if packed:  # of a store on disk
             sources = [self._plain(of[each], keys[each]) for each in packed]
-            where = [(0, *self.places[of[each]][1:]) for each in packed]
+            where = [_first(self.places[of[each]]) for each in packed]
             self._apply(core, [of[each] for each in packed], flat, sources, where, columns)
         return [] if len(of) == len(some) else sorted(set(some).difference(of))
 
@@ -164,7 +165,7 @@ class CodedCopies(NamedTuple):
         core: native.Core,
         of: Sequence[int],
         flat: memoryview,
-        sources: list[memoryview],
+        sources: list[memoryview | bytes],
         places: list[tuple[int, int, int, int, int]],
         columns: int,
     ) -> list[int]:
@@ -176,7 +177,7 @@ class CodedCopies(NamedTuple):
             damaged = StoreCorrupt("the patches of its rows are damaged")
             raise self._damaged(of[int(str(error))], damaged) from error
 
-    def _plain(self, k: int, key: tuple[int, int, int]) -> memoryview:
+    def _plain(self, k: int, key: tuple[int, int, int]) -> bytes:
         """The field of a chunk, with patches that are not compressed."""
         offset, stored, *_ = self.places[k]
         try:
@@ -203,6 +204,11 @@ class CodedCopies(NamedTuple):
     def _damaged(self, k: int, error: StoreCorrupt) -> DamagedChunk:
         what = f"a chunk of field {self.field.name!r} cannot be read: {error}; run stepwell verify"
         return DamagedChunk(self.base + int(self.chunks[k]), StoreCorrupt(what))
+
+
+def _first(place: tuple[int, int, int, int, int]) -> tuple[int, int, int, int, int]:
+    """The place of a field that lies at the beginning of its memory."""
+    return (0, *place[1:])
 
 
 def _bytes_of(rows: np.ndarray) -> memoryview:

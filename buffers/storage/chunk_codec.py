@@ -83,6 +83,7 @@ _DELTA_LEVEL, _MOST_DELTAS = 6, 1 / 4
 _COPIED_BYTES = 1 << 13  # copying these takes less time than making a view
 _MOST_REMEMBERED = 1 << 12  # bytes of metadata
 _CHANGES: dict[str, Literal["deltas", "patches"]] = {"delta": "deltas", "patch": "patches"}
+_NO_CHANGES: Literal[""] = ""
 _MAX_BLOCKS_BYTES = 2**32 - 1  # the largest end of a block
 # A zstd frame begins with 6 bytes at least, and 4 bytes hold 128 KiB at most.
 _FRAME_BYTES, _PART_BYTES, _PART_HOLDS = 6, 4, 1 << 17
@@ -545,9 +546,7 @@ class ChunkDecoder:
             return None
         return self._decompressor.decompress(packed)
 
-    def plain_patches(
-        self, source: memoryview, coding: Coding, offset: int, rows: int
-    ) -> memoryview:
+    def plain_patches(self, source: memoryview, coding: Coding, offset: int, rows: int) -> bytes:
         """The field of a chunk, whose blocks are then not compressed, as in RAM."""
         _, row_bytes, block_rows, _ = coding
         count = -(-rows // block_rows)
@@ -569,7 +568,7 @@ class ChunkDecoder:
             blocks.append(block)
             begin = end
         lengths = np.cumsum([len(block) for block in blocks]).astype("<u4")
-        return memoryview(b"".join([lengths.tobytes(), *blocks]))
+        return b"".join([lengths.tobytes(), *blocks])
 
     def _decode(self, packed: bytes | memoryview, size: int, skip: int, target: memoryview) -> None:
         """Fill ``target`` with the bytes of a block of ``size`` bytes, from ``skip`` on."""
@@ -616,7 +615,7 @@ class BlockCache:
 
     def __init__(self, most: int) -> None:
         self._most = self._room = most
-        self._contents: OrderedDict[_Key, bytes | memoryview] = OrderedDict()
+        self._contents: OrderedDict[_Key, bytes] = OrderedDict()
         self._lock = threading.Lock()
         self.get = self._contents.get
 
@@ -625,7 +624,7 @@ class BlockCache:
         """Bytes of all contents, and of the blocks by which they are found."""
         return self._most - self._room
 
-    def put(self, packed: _Key, content: bytes | memoryview) -> None:
+    def put(self, packed: _Key, content: bytes) -> None:
         """Remember the content of a block."""
         with self._lock:
             if packed not in self._contents:  # by another thread
@@ -779,7 +778,8 @@ def _codings(field: Field) -> Iterator[tuple[tuple[int, bytes, int], Coding]]:
             continue
         if codec == "patch" and field.row_bytes > PATCHED_BYTES:
             continue
-        changes, block_rows = _CHANGES.get(codec, ""), _block_rows(field, codec)
+        changes = _CHANGES.get(codec, _NO_CHANGES)
+        block_rows = _block_rows(field, codec)
         for dtype in _stored_dtypes(field, codec):
             name = dtype.str.encode().ljust(_DTYPE_CHARS, b"\0")
             coding = Coding(dtype, items * dtype.itemsize, block_rows, changes)
