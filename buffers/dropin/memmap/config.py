@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -206,7 +206,7 @@ class Config(NamedTuple):
     meta_fields: Mapping[str, MemmapField]  # of every episode, by name
     circular: bool  # a new episode replaces the oldest one in a full buffer
 
-    def checked(self) -> Self:
+    def checked(self) -> Config:
         """The configuration; ValueError without fields, with one twice, or with too much room."""
         if not self.fields:
             raise ValueError("fields: expected at least one, got none")
@@ -252,11 +252,11 @@ class Config(NamedTuple):
             }
             for key in ("fields", "meta_fields")
         )
-        limits = (whole(member(data, key), key, 1) for key in ("max_episodes", "max_timesteps"))
+        limits = [whole(member(data, key), key, 1) for key in ("max_episodes", "max_timesteps")]
         is_circular = member(data, "circular")
         if not isinstance(is_circular, bool):
             raise ValueError(f"circular: expected true or false, got {is_circular!r}")
-        return cls(*limits, fields, meta_fields, is_circular).checked()
+        return cls(limits[0], limits[1], fields, meta_fields, is_circular).checked()
 
     def difference(self, other: Config) -> str | None:
         """Describe the first difference from another configuration; None if they are equal."""
