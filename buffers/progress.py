@@ -50,7 +50,6 @@ Progress: TypeAlias = "Callable[[*_Args], None] | bool | None"
 GAP: Final = "  "
 _DELAY: Final = 1.0
 _TEXT_SECONDS: Final = 30.0
-_ROOT, _LOG = logging.getLogger(), logging.getLogger("stepwell")
 _BAR_WIDTH: Final = 20
 _LEAST_WITH_BAR: Final = 60
 """Columns of a terminal in which a line has a bar."""

@@ -6,6 +6,8 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
+from .json_values import MOST
+
 __all__ = ["check_whole", "is_whole", "whole_number"]
 
 
@@ -31,11 +33,13 @@ def whole_number(
     value: Any,
     least: int,
 ) -> int:
-    """The value as an int; a float without a fraction, such as 1e6, is accepted."""
+    """The value as an int up to MOST; a float without a fraction, such as 1e6, is accepted."""
     try:
         fits = not isinstance(value, bool) and value >= least and value % 1 == 0
     except TypeError:  # of something that is no number
         fits = False
     if not fits:
         raise ValueError(f"{name}: expected a whole number >= {least}, got {value!r}")
+    if value > MOST:
+        raise ValueError(f"{name}: expected a whole number up to {MOST}, got {value!r}")
     return int(value)

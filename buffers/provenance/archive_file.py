@@ -29,7 +29,7 @@ import zstandard
 from ..curation.episode_writer import EpisodeWriter
 from ..curation.stored_episode import StoredEpisode, stored_episodes
 from ..episode import Chunk
-from ..errors import StoreCorrupt, StoreNotFound
+from ..errors import StoreCorrupt, StoreNotFound, StoreTooNew
 from ..json_values import items, mapping, member, whole
 from ..replay import SequenceReplayBuffer
 from ..spec import Spec
@@ -51,6 +51,8 @@ _DIGEST = struct.Struct("<II32s")  # a frame that zstd skips
 _SKIPPED, _DIGEST_BYTES = 0x184D2A50, 32
 _BLOCK = tarfile.BLOCKSIZE
 _NAME = re.compile(r"manifest\.json|segment-[0-9]{8}\.bin")
+# What a message about a store's folder advises at its end: an archive has no folder to repair.
+_ADVICE = re.compile(r"[;:] (open it again, or restore|restore|give the folder) [^;]*$")
 # What is unpacked has at most so many bytes, so that none takes much room by surprise.
 _CONTENT_BYTES, _MOST_RATIO = 64 << 20, 1 << 10
 _WINDOW_BYTES = 1 << 27
@@ -75,7 +77,7 @@ class Archived:
             values = items(member(episode.metadata, CHECKSUMS), CHECKSUMS, count)
             return [whole(each, CHECKSUMS, 0, (1 << 32) - 1) for each in values]
         except ValueError as error:
-            raise StoreCorrupt(f"episode {episode.id}: {error}") from error
+            raise _damaged(self.path, f"episode {episode.id}: {error}") from error
 
 
 def check_archivable(storage: Storage) -> None:
@@ -139,8 +141,13 @@ def opened(path: str | os.PathLike[str]) -> Generator[Archived]:
             _unpack(path, folder)
             with DiskStorage.open(folder, read_only=True) as storage:
                 yield _checked(path, storage)
-        except (StoreCorrupt, StoreNotFound) as error:
-            raise _damaged(path, str(error).replace(f"{folder}{os.sep}", "")) from error
+        except (StoreCorrupt, StoreNotFound, StoreTooNew) as error:
+            if name not in str(error):  # of another store, or it names the archive
+                raise
+            if isinstance(error, StoreTooNew):
+                raise StoreTooNew(str(error).replace(name, str(path))) from error
+            what = str(error).replace(f"{name}{os.sep}", "").replace(name, "its folder")
+            raise _damaged(path, _ADVICE.sub("", what)) from error
 
 
 def archived_ids(path: str | os.PathLike[str]) -> list[int]:
@@ -182,7 +189,7 @@ def _checked(path: Path, storage: DiskStorage) -> Archived:
         if storage.spec != _archived_spec(spec) or storage.lost_chunks:
             raise ValueError("its fields are not those that the archive of such a store has")
     except (ValueError, TypeError) as error:
-        raise StoreCorrupt(f"manifest.json: {error}") from error
+        raise _damaged(path, f"manifest.json: {error}") from error
     return Archived(path, storage, spec, member(facts, "is_proved") is True, versions)
 
 
@@ -228,7 +235,7 @@ def _unpack(path: Path, folder: Path) -> None:
             ) as packed:
                 _unpack_files(packed, folder, _most_contents(nbytes))
         except (ValueError, tarfile.HeaderError, zstandard.ZstdError) as error:
-            raise StoreCorrupt(f"it cannot be unpacked: {error}") from error
+            raise _damaged(path, f"it cannot be unpacked: {error}") from error
 
 
 def _check_bytes(path: Path, file: IO[bytes]) -> int:
@@ -250,7 +257,7 @@ def _check_bytes(path: Path, file: IO[bytes]) -> int:
         digest.update(run)
         left -= len(run)
     if file.read() != _DIGEST.pack(_SKIPPED, _DIGEST_BYTES, digest.digest()):
-        raise StoreCorrupt("its bytes have another digest than its last 32 bytes say")
+        raise _damaged(path, "its bytes have another digest than its last 32 bytes say")
     file.seek(0)
     return nbytes
 

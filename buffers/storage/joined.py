@@ -108,10 +108,6 @@ class JoinedStorage:
         """The storages, in order."""
         return self._storages
 
-    def stream_of(self, number: int, stream: int) -> int:
-        """The stream here of a stream of the storage with this number."""
-        return (number << _NUMBER_BITS) + stream
-
     def part_of(self, episode: int, stream: int) -> tuple[int, int]:
         """The number of the storage that holds an episode, and the stream there of its stream."""
         number = episode >> ID_BITS

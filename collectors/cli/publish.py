@@ -104,6 +104,8 @@ def push_data(
                 ),
                 Part(f"{sent} {'to send' if dry_run else 'sent now'}"),
             ]
+            if report.is_new:
+                parts.append(Part("to a new place"))
             if report.removed:
                 parts.append(
                     Part(f"{len(report.removed):,} {'to remove' if dry_run else 'removed'}")

@@ -3,6 +3,7 @@
 import copy
 import math
 import pickle
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -111,6 +112,26 @@ def test_the_seed_of_a_replay(seed: Any) -> None:
 def test_the_capacity_of_a_replay_is_a_number() -> None:
     with pytest.raises(ValueError, match=r"capacity.*'10'"):
         SequenceReplayBuffer(capacity="10")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["capacity", "capacity_bytes"])
+@pytest.mark.parametrize("value", [10**20, 1e20, (1 << 62) + 1])
+def test_a_capacity_that_could_not_be_read_again_is_refused_before_any_file(
+    name: str, value: Any, tmp_path: Path
+) -> None:
+    limits: dict[str, Any] = {name: value}
+    message = rf"^{name}: expected a whole number up to {1 << 62}, got {re.escape(repr(value))}$"
+    with pytest.raises(ValueError, match=message):
+        SequenceReplayBuffer(tmp_path / "store", **limits)
+    with pytest.raises(ValueError, match=message):
+        DiskStorage.create(tmp_path / "store", SPEC, **limits)
+    assert not (tmp_path / "store").exists()
+
+
+def test_the_greatest_capacity_can_be_read_again(tmp_path: Path) -> None:
+    DiskStorage.create(tmp_path / "store", SPEC, capacity=1 << 62).close()
+    with DiskStorage.open(tmp_path / "store", read_only=True) as storage:
+        assert storage.capacity == 1 << 62
 
 
 @pytest.mark.parametrize(

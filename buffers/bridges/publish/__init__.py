@@ -1,4 +1,4 @@
-"""Data sets on the Hugging Face Hub: published with a card, and fetched with every byte checked."""
+"""Publishes data sets on the Hugging Face Hub and stores at URLs, and fetches and checks them."""
 
 from .pull import PullReport, pull
 from .push import PushReport, push

@@ -40,6 +40,11 @@ def repository_name(place: str) -> str | None:
         >>> repository_name("hf://user/pong"), repository_name("s3://bucket/pong")
         ('user/pong', None)
     """
+    if not isinstance(place, str | os.PathLike):
+        raise TypeError(
+            f"expected the name of a data set's repository, such as user/pong, or a URL, got "
+            f"{place!r}; correct it"
+        )
     url = url_of(place)
     if url is None:
         return place

@@ -11,7 +11,6 @@ import os
 from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import unquote, urlsplit
 
 from ...errors import StoreCorrupt
 from ...optional_libraries import load_library
@@ -38,10 +37,12 @@ class Objects:
     Args:
         url: Such as ``"s3://bucket/run"``, ``"gs://..."``, ``"az://..."`` or ``"file:///..."``.
             Credentials come from the environment: ``AWS_ACCESS_KEY_ID`` and so on.
-        is_writer: Make the folder of a ``file://`` URL where there is none.
+            The path of a ``file://`` URL is taken as typed: nothing in it is decoded.
+        is_writer: The folder of a ``file://`` URL may be missing: the first write makes it.
 
     Raises:
         ImportError: obstore is not installed.
+        FileNotFoundError: There is no folder at a ``file://`` URL.
         ValueError: The URL, or a setting in the environment, is invalid.
     """
 
@@ -53,6 +54,7 @@ class Objects:
         self._errors = load_library(
             "obstore.exceptions", "a store at a URL", install="'stepwell[cloud]'"
         )
+        self._missing: Path | None = None  # the folder that the first write makes
         self._store = self._connect(is_writer)
 
     def place(self, name: str) -> str:
@@ -61,6 +63,7 @@ class Objects:
 
     def put(self, name: str, data: bytes | memoryview) -> None:
         """Write an object, in place of one of that name."""
+        self._make_folder()
         with self._calling(name):
             self._obstore.put(self._store, name, data)
 
@@ -70,6 +73,7 @@ class Objects:
         True also if the object of that name has the same bytes: an earlier try may have written it,
         and its answer been lost.
         """
+        self._make_folder()
         try:
             with self._calling(name):
                 self._obstore.put(self._store, name, data, mode="create")
@@ -125,14 +129,15 @@ class Objects:
             self._obstore.delete(self._store, name)
 
     def _connect(self, is_writer: bool) -> Any:
-        scheme = urlsplit(self.url).scheme
-        if scheme == "file":
-            path = Path(unquote(urlsplit(self.url).path))
-            if is_writer:
-                path.mkdir(parents=True, exist_ok=True)
-            elif not path.is_dir():
-                raise FileNotFoundError(f"{self.url}: expected a folder there, got none")
-            return self._obstore.store.LocalStore(path)
+        if self.url.startswith("file:"):
+            path = Path(self.url.removeprefix("file://"))
+            if path.is_dir():
+                return self._obstore.store.LocalStore(path)
+            if path.exists() or not is_writer:
+                got = "a file" if path.exists() else "none"
+                raise FileNotFoundError(f"{self.url}: expected a folder there, got {got}")
+            self._missing = path
+            return self._obstore.store.MemoryStore()  # as empty as the folder will be
         retries = {
             "max_retries": _TRIES,
             "retry_timeout": datetime.timedelta(seconds=_TRY_SECONDS),
@@ -143,6 +148,12 @@ class Objects:
             )
         except self._errors.BaseError as error:
             raise ValueError(f"{self.url}: {_first_line(error)}; correct the URL") from error
+
+    def _make_folder(self) -> None:
+        """Make the folder that was missing, before something is written."""
+        if self._missing is not None:
+            self._missing.mkdir(parents=True, exist_ok=True)
+            self._store, self._missing = self._obstore.store.LocalStore(self._missing), None
 
     @contextlib.contextmanager
     def _calling(self, name: str) -> Generator[None]:

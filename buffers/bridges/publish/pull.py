@@ -139,11 +139,10 @@ def pull(
                 download.run()
             except (OSError, KeyboardInterrupt) as error:
                 kept = len(listing.files) - len(missing) + download.files
-                error.add_note(
-                    f"kept: {kept:,} of {len(listing.files):,} files, run it again to go on"
-                    if kept
-                    else "kept: nothing"
-                )
+                if kept:  # `publish` notes the contrary
+                    error.add_note(
+                        f"kept: {kept:,} of {len(listing.files):,} files, run it again to go on"
+                    )
                 raise
             finally:
                 shutil.rmtree(new / _DOWNLOADS, ignore_errors=True)

@@ -40,7 +40,8 @@ class PushReport:
             dry run.
         files: Number of files in it.
         nbytes: Their bytes.
-        sent: The files that were new or had changed, by path; sorted.
+        sent: The files that were new or had changed, by path; sorted. To a URL also those that the
+            store's writer evicted before the end of the push.
         sent_bytes: Their bytes.
         removed: The files that were removed there, by path; sorted.
         left_out: Files of the folder that are not of the data set, by path; sorted.
@@ -144,7 +145,7 @@ def push(
                     f"{option}: expected none with a URL, as it is for the Hub, got {value!r}; "
                     f"leave it out"
                 )
-        objects = Objects(target, is_writer=not dry_run)
+        objects = Objects(target, is_writer=True)
         data = _data_set(source, for_url=True)
         done = _to_url(data, objects, dry_run, progress)
     else:
@@ -159,7 +160,7 @@ def push(
         files=len(done.files),
         nbytes=sum(done.files.values()),
         sent=tuple(sorted(done.sent)),
-        sent_bytes=sum(done.files[name] for name in done.sent),
+        sent_bytes=sum(done.sent.values()),
         removed=tuple(sorted(done.removed)),
         left_out=data.left_out,
         is_new=done.is_new,
@@ -181,12 +182,12 @@ class _DataSet(NamedTuple):
 
 
 class _Done(NamedTuple):
-    """A push; `files` are the lengths of all files by their paths."""
+    """A push; `files` and `sent` are the lengths of files by their paths."""
 
     address: str
     commit: str
     files: Mapping[str, int]
-    sent: Collection[str]
+    sent: Mapping[str, int]
     removed: Collection[str]
     is_new: bool
     has_new_card: bool = False
@@ -238,7 +239,8 @@ def _to_hub(
         path: len(contents) if isinstance(contents, bytes) else contents.stat().st_size
         for path, contents in files.items()
     }
-    return _Done(address, upload.commit, lengths, changed, removed, upload.is_new, has_new_card)
+    sent = {path: lengths[path] for path in changed}
+    return _Done(address, upload.commit, lengths, sent, removed, upload.is_new, has_new_card)
 
 
 def _to_url(data: _DataSet, objects: Objects, dry_run: bool, progress: Progress[int, int]) -> _Done:

@@ -127,8 +127,8 @@ class Uploader:
         self._is_dry = dry_run
         self.is_new = False
         """Nothing was there."""
-        self.sent: list[str] = []
-        """The files that this object has sent, by their names in the folder."""
+        self.sent: dict[str, int] = {}
+        """Bytes of the files that this object has sent, also of those evicted since, by name."""
         self.removed: set[str] = set()
         """The files that are there no longer, by the same names."""
         self._writer = secrets.token_hex(8)
@@ -265,7 +265,7 @@ class Uploader:
             return
         if not self._is_dry:
             self._objects.put(name, data)
-        self.sent.append(path)
+        self.sent[path] = len(data)
         self._there[name] = len(data)
         if name in self._strays:
             self._strays.remove(name)
@@ -281,7 +281,7 @@ class Uploader:
             segments = [*before.segments[: len(kept)], *segments]
         new = UploadedStore(self._number + 1, self._writer, manifest, tuple(segments), is_finished)
         if before is None or before.store != manifest:
-            self.sent.append(MANIFEST_FILE)
+            self.sent[MANIFEST_FILE] = len(manifest.pack())
         self.removed = {each.path for each in before.files} if before is not None else set()
         self.removed -= {each.path for each in new.files}
         if self._is_dry:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias, cast
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from ...errors import StoreCorrupt, StoreTooNew
+from ...json_values import items, mapping, member, parse, whole
 from ...storage.disk.files import Files, replace_file
+from ...storage.disk.format import MOST_FACTS_BYTES
+from ...whole_numbers import whole_number
 
 __all__ = [
     "Config",
@@ -118,10 +121,12 @@ class MemmapField(NamedTuple):
         return [self.type, list(self.shape), to_plain(np.asarray(self.default))]
 
     @classmethod
-    def from_json(cls, name: str, data: Sequence[object]) -> MemmapField:
+    def from_json(cls, name: str, data: object) -> MemmapField:
         """Create a field from the data of `to_json`."""
-        field = cls.parse(name, tuple(data[:2]))
-        return field._replace(default=np.asarray(data[2]).astype(field.dtype).item())
+        type_, shape, default = items(data, name, 3)
+        # Strings are NaN and infinities.
+        number = float(default) if isinstance(default, str) else default
+        return cls.parse(name, (type_, tuple(items(shape, name)), number))
 
     def __str__(self) -> str:
         return f"{self.name}: {self.type} {self.shape}, default {self.default}"
@@ -201,6 +206,18 @@ class Config(NamedTuple):
     meta_fields: Mapping[str, MemmapField]  # of every episode, by name
     circular: bool  # a new episode replaces the oldest one in a full buffer
 
+    def checked(self) -> Config:
+        """The configuration; ValueError without fields, with one twice, or with too much room."""
+        if not self.fields:
+            raise ValueError("fields: expected at least one, got none")
+        twice = self.fields.keys() & self.meta_fields.keys()
+        if twice:
+            raise ValueError(
+                f"fields and meta_fields must be disjoint: got {min(twice)!r} twice; rename one"
+            )
+        whole_number("room for max_episodes * max_timesteps steps", self.capacity or 1, 1)
+        return self
+
     @property
     def capacity(self) -> int | None:
         """Capacity of the store in steps, large enough that it never evicts a live episode."""
@@ -226,14 +243,20 @@ class Config(NamedTuple):
         }
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Config:
+    def from_json(cls, data: Mapping[str, object]) -> Config:
         """Create a configuration from the data of `to_json`."""
         fields, meta_fields = (
-            {name: MemmapField.from_json(name, each) for name, each in data[key].items()}
+            {
+                name: MemmapField.from_json(name, each)
+                for name, each in mapping(member(data, key), key).items()
+            }
             for key in ("fields", "meta_fields")
         )
-        limits = int(data["max_episodes"]), int(data["max_timesteps"])
-        return cls(*limits, fields, meta_fields, bool(data["circular"]))
+        limits = [whole(member(data, key), key, 1) for key in ("max_episodes", "max_timesteps")]
+        is_circular = member(data, "circular")
+        if not isinstance(is_circular, bool):
+            raise ValueError(f"circular: expected true or false, got {is_circular!r}")
+        return cls(limits[0], limits[1], fields, meta_fields, is_circular).checked()
 
     def difference(self, other: Config) -> str | None:
         """Describe the first difference from another configuration; None if they are equal."""
@@ -265,20 +288,24 @@ def read_marker(folder: Path) -> Marker:
     """Read the marker file of a folder."""
     path = folder / _FILE
     try:
-        text = path.read_text(encoding="utf-8")
+        with Files().open(path) as file:
+            text = Files().pread(file, MOST_FACTS_BYTES, 0)
     except (FileNotFoundError, NotADirectoryError):
         raise missing_marker(folder) from None
     try:
-        data = cast("dict[str, Any]", json.loads(text))
-        if data["format"] == _FORMAT and data["version"] > _VERSION:
+        data = parse(text)
+        if member(data, "format") != _FORMAT:
+            raise ValueError(f"format: expected {_FORMAT!r}, got another")
+        version = whole(member(data, "version"), "version")
+        if version > _VERSION:
             raise StoreTooNew(
-                f"{path} has version {data['version']}, expected at most {_VERSION}: install a "
-                f"newer Stepwell"
+                f"{path} has version {version}, expected at most {_VERSION}: install a newer "
+                f"Stepwell"
             )
-        return Marker(Config.from_json(data), int(data["store"]))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        return Marker(Config.from_json(data), whole(member(data, "store"), "store"))
+    except (ValueError, TypeError) as error:
         raise StoreCorrupt(
-            f"{path} is damaged ({error!r}), expected a buffer's configuration: restore it from a "
+            f"{path} is damaged ({error}), expected a buffer's configuration: restore it from a "
             f"copy"
         ) from error
 

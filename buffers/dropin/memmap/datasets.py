@@ -90,6 +90,11 @@ class _Dataset(ABC):
     @abstractmethod
     def __len__(self) -> int: ...
 
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        """One item, as the original's data sets give it: tensors [...] by name."""
+        batch = self.__getitems__([range(len(self))[index]])
+        return {name: values[0] for name, values in batch.items()}
+
     def __getitems__(self, indices: Sequence[int]) -> dict[str, Any]:
         """A batch of tensors [B, ...] by name, read at once."""
         values = self._read(np.asarray(indices, np.int64))
@@ -227,6 +232,14 @@ class Transitions(_StepDataset):
 
 def make_loader(dataset: Any, to_named_tuple: Names, options: Mapping[str, Any]) -> Any:
     """A `torch.utils.data.DataLoader` of a data set: of named tuples, or of dicts without names."""
+    if options["batch_size"] is None:
+        raise ValueError(
+            "batch_size: expected a whole number >= 1, got None; single items are those of "
+            "loader.dataset"
+        )
+    for name in ("collate_fn", "dataset"):
+        if name in options:
+            raise ValueError(f"{name}: expected none, as the loader has its own; leave it out")
     if to_named_tuple is not None:
         _tuple_class(tuple(to_named_tuple))  # raises now, rather than after the first batch
     loader = _loader_class()(dataset, collate_fn=_as_it_is, **options)

@@ -84,8 +84,7 @@ class ReplayBuffer:
             parse_fields("fields", fields),
             parse_fields("meta_fields", meta_fields or {}),
             bool(circular),
-        )
-        _check_fields(config)
+        ).checked()
         self._begin(EpisodeFolder.write(Path(folder), config, overwrite=overwrite))
 
     @classmethod
@@ -240,14 +239,3 @@ class ReplayBuffer:
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-
-def _check_fields(config: Config) -> None:
-    """Raise ValueError if there is none, or one of steps and of episodes has the same name."""
-    if not config.fields:
-        raise ValueError("fields: expected at least one, got none")
-    twice = config.fields.keys() & config.meta_fields.keys()
-    if twice:
-        raise ValueError(
-            f"fields and meta_fields must be disjoint: got {min(twice)!r} twice; rename one"
-        )

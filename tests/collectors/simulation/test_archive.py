@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import stepwell as sw
-from stepwell.buffers import Chunk, End, RowsDiffer, Unprovable, copy_episodes, verify
+from stepwell.buffers import (
+    Chunk,
+    End,
+    RowsDiffer,
+    StoreCorrupt,
+    StoreNotFound,
+    StoreTooNew,
+    Unprovable,
+    copy_episodes,
+    verify,
+)
 from stepwell.buffers.provenance.archive_file import opened
 from stepwell.collectors.simulation import archive as archive_module
-from support.archived import contents_of, record
+from support.archived import contents_of, record, repacked
 from support.envs.scrambled import ACTION_SPACES, ScrambledEnv
 
 RUNS = st.lists(
@@ -181,6 +193,44 @@ def test_the_store_in_an_archive_is_not_archived_again(tmp_path: Path) -> None:
         unpacked = sw.SequenceReplayBuffer.of(archived.storage)
         with pytest.raises(ValueError, match="restore the archive first"):
             sw.archive(unpacked, tmp_path / "b.swa", is_proved=False)
+
+
+@pytest.mark.parametrize("change", ["bytes", "manifest", "version"])
+def test_what_is_wrong_with_an_archive_names_the_archive_alone(tmp_path: Path, change: str) -> None:
+    def changed(folder: Path) -> None:
+        if change == "manifest":
+            (folder / "manifest.json").unlink()
+            return
+        path = folder / ("manifest.json" if change == "version" else "segment-00000000.bin")
+        data = path.read_bytes()
+        if change == "version":
+            body = json.loads(data)["body"] | {"least_reader": 99}
+            packed = json.dumps(body, separators=(",", ":")).encode()
+            data = b'{"body":%b,"crc":"%08x"}\n' % (packed, crc32(packed))
+        path.write_bytes(data[:-1] if change == "bytes" else data)
+
+    with record(None, [[20]]) as replay:
+        sw.archive(replay, tmp_path / "a.swa", env=ScrambledEnv, lanes=1)
+    repacked(tmp_path / "a.swa", tmp_path / "b.swa", changed)
+    with pytest.raises((StoreCorrupt, StoreTooNew)) as caught, opened(tmp_path / "b.swa"):
+        pass
+    said = str(caught.value)
+    assert said.startswith(f"{tmp_path / 'b.swa'} is ")
+    assert "repair" not in said
+    assert "stepwell-" not in said
+    advice = "upgrade stepwell" if change == "version" else "restore it from a copy"
+    assert said.endswith(f"; {advice}")
+    assert said.count("restore it from a copy") == (change != "version")
+    assert isinstance(caught.value, StoreTooNew) == (change == "version")
+
+
+def test_the_damage_of_another_store_is_not_that_of_an_open_archive(tmp_path: Path) -> None:
+    with record(None, [[20]]) as replay:
+        sw.archive(replay, tmp_path / "a.swa", env=ScrambledEnv, lanes=1)
+    for error in (StoreCorrupt("x/y is damaged"), StoreNotFound("x holds no store")):
+        with pytest.raises(type(error)) as caught, opened(tmp_path / "a.swa"):
+            raise error
+        assert caught.value is error
 
 
 def test_an_archive_of_an_earlier_version_is_refused(tmp_path: Path) -> None:

@@ -255,7 +255,7 @@ def test_what_is_there_is_not_sent_again(place: Place, tmp_path: Path) -> None:
     again = place.connect()
     uploader = Uploader(tmp_path / "store", again)
     uploader.upload()
-    assert uploader.sent == []
+    assert not uploader.sent
     assert not any(call.startswith("put") for call in again.calls)
     name = next(name for name in sorted(place.objects) if name.endswith(".bin"))
     place.objects[name] = place.objects[name][:-1]  # no object store does so

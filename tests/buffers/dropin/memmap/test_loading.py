@@ -174,3 +174,20 @@ def overwriting(take: Any, buffer: ReplayBuffer) -> Any:
         return rows
 
     return slow_take
+
+
+@pytest.mark.parametrize("mode", ["episodes", "steps", "transitions"])
+def test_the_items_of_a_data_set_are_those_of_batches_of_one(
+    buffer: ReplayBuffer, mode: str
+) -> None:
+    loader = buffer.dataloader(1, **MODES[mode])
+    items = [plain(item) for item in loader.dataset]  # until an IndexError
+    batches = [{name: value[0] for name, value in batch.items()} for batch in loader]
+    assert items == [plain(batch) for batch in batches]
+    assert plain(loader.dataset[-1]) == items[-1]
+
+
+@pytest.mark.parametrize("options", [{"batch_size": None}, {"collate_fn": list}, {"dataset": [1]}])
+def test_what_a_loader_has_itself_is_refused(buffer: ReplayBuffer, options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"^{next(iter(options))}: expected "):
+        buffer.dataloader(**{"batch_size": 2, **options})

@@ -234,6 +234,56 @@ def test_nothing_in_the_folder_is_a_pickle(tmp_path: Path) -> None:
         ReplayBuffer.from_folder(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"fields": {}}, "fields: expected at least one"),
+        ({"fields": {"task": ["int", [], 0]}}, "'task' twice"),
+        ({"fields": {"x": ["int", [0], 0]}}, "numbers >= 1"),
+        ({"fields": {"x": ["uint8", [], 300]}}, "fit uint8, got 300"),
+        ({"fields": {"x": ["int", []]}}, "a list of 3 values"),
+        ({"fields": {"_x": ["int", [], 0]}}, "'_x'"),
+        ({"fields": ["x"]}, "fields: expected an object"),
+        ({"meta_fields": None}, "meta_fields: expected an object"),
+        ({"max_episodes": 0}, "max_episodes: expected a whole number from 1"),
+        ({"max_timesteps": 2.0}, "max_timesteps: expected a whole number from 1"),
+        ({"max_timesteps": 1 << 60, "circular": True}, r"room for max_episodes \* max_timesteps"),
+        ({"circular": 1}, "circular: expected true or false"),
+        ({"store": -1}, "store: expected a whole number from 0"),
+        ({"version": "1"}, "version: expected a whole number"),
+        ({"format": "mine"}, "format: expected"),
+    ],
+)
+def test_a_forged_configuration_is_refused(
+    tmp_path: Path, change: dict[str, object], words: str
+) -> None:
+    make(tmp_path, max_episodes=16, meta_fields={"task": ("float", (), np.nan)}).close()
+    path = tmp_path / "replay_buffer.json"
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps(config))
+    ReplayBuffer.from_folder(tmp_path, read_only=True).close()
+    path.write_text(json.dumps(config | change))
+    for read_only in (True, False):
+        with pytest.raises(StoreCorrupt, match=rf"replay_buffer\.json is damaged .*{words}"):
+            ReplayBuffer.from_folder(tmp_path, read_only=read_only)
+
+
+@pytest.mark.parametrize(
+    ("limits", "name"),
+    [
+        ({"max_episodes": 10**20}, "max_episodes"),
+        ({"max_timesteps": 10**20}, "max_timesteps"),
+        ({"max_episodes": 1 << 40, "max_timesteps": 1 << 40, "circular": True}, "room for"),
+    ],
+)
+def test_limits_that_could_not_be_read_again_are_refused_before_any_file(
+    tmp_path: Path, limits: dict[str, int], name: str
+) -> None:
+    with pytest.raises(ValueError, match=rf"^{name}.*: expected a whole number up to {1 << 62}"):
+        make(tmp_path / "new", **limits)
+    assert not (tmp_path / "new").exists()
+
+
 def test_a_loader_refuses_episodes_that_were_overwritten(tmp_path: Path) -> None:
     """M12: a loader never returns a newer episode in place of one of its own."""
     folder = re.escape(str(tmp_path))
