@@ -93,8 +93,9 @@ def test_a_broken_pull_goes_on(
     with pytest.raises(OSError, match=r"user/data|Consistency") as caught:
         pull("user/data", tmp_path / "out")
     assert not (tmp_path / "out").exists()
-    assert sum("kept: " in note for note in caught.value.__notes__) == 1
     kept = contents(tmp_path / "out.part" / ".new")
+    notes = getattr(caught.value, "__notes__", [])
+    assert sum("kept: " in note for note in notes) == bool(kept)
     whole = {path for path in FILES if kept.get(path) == FILES[path]}
     hub.faults.cut_downloads = None
     hub.downloads.clear()
