@@ -425,6 +425,25 @@ def _deltas(path: Path) -> list[bytes]:
 
 
 @_kind
+def _patches(path: Path) -> list[bytes]:
+    """Blocks of patches, and a chunk of noise that is kept as zstd."""
+    fields = (
+        Field("observation", "uint8", (15, 15), "patch"),
+        Field("action", "float32", (16,), "patch"),
+        Field("reward", "float64", (), "raw"),
+    )
+    with _opened(path, Spec(fields, "observation", "action")) as storage:
+        rows = np.arange(300)
+        shown = np.zeros((300, 15, 15), np.uint8)
+        shown[:, 3, 3] = shown[rows, rows % 15, 14] = rows % 251
+        acted = (rows[:, None] // np.arange(40, 56)).astype(np.float32)
+        storage.add([Chunk(0, 0, 0, End.TRUNCATED, _rows(shown, acted, rows / 4))])
+        noise = np.random.default_rng(0).integers(0, 256, (20, 15, 15), np.uint8)
+        storage.add([Chunk(1, 0, 0, End.TRUNCATED, _rows(noise, acted[:20], rows[:20] / 4))])
+    return []
+
+
+@_kind
 def _killed(path: Path) -> list[bytes]:
     """A writer was killed between two flushes: the newest segment is open."""
     storage = _opened(path, SPEC, segment_bytes=12_000)

@@ -306,7 +306,7 @@ def _spec_field(store: Store, rng: random.Random) -> str:
         "dtype": _DTYPES,
         "shape": _SHAPES,
         "name": (*_TEXTS, "observation/a", "observation/", "/", "extra/../x", "extra", "info/x"),
-        "codec": ("zstd", "raw", "narrow", "gzip", "", None, 0),
+        "codec": ("zstd", "raw", "narrow", "patch", "gzip", "", None, 0),
         "stack": (0, 1, 2, 12, -1, 1 << 31, 1 << 62, 1.5, "2", None, True),
         "stack_padding": ("zero", "repeat", "", None, 1),
     }

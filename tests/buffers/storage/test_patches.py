@@ -1,0 +1,163 @@
+"""Patches: the documented bytes, the same by both paths, and the form in which they are kept."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepwell.buffers import Chunk, End, Field, SequenceReplayBuffer, Spec, native
+from stepwell.buffers.storage.patches import apply_patches, patches_of
+
+CORES = [None] if native.core is None else [None, native.core]
+
+
+@st.composite
+def blocks(draw: st.DrawFn) -> np.ndarray:
+    """Rows [n, bytes of a row], of which some bytes change."""
+    count, row_bytes = draw(st.integers(1, 70)), draw(st.integers(64, 150))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    share = draw(st.sampled_from([0, 0.005, 0.05, 0.5]))
+    flickers = draw(st.booleans())
+    rows = np.repeat(rng.integers(0, 256, (1, row_bytes), np.uint8), count, 0)
+    for row in range(1, count):
+        rows[row] = rows[0 if flickers else row - 1]
+        of = rng.random(row_bytes) < share
+        rows[row, of] = rng.integers(0, 256, of.sum())
+    return rows
+
+
+def by_core(core: native.Core | None, rows: np.ndarray, most: int) -> bytes | None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(native, "core", core)
+        found = patches_of(rows, most)
+    return None if found is None else found.tobytes()
+
+
+def restored(block: bytes, count: int, row_bytes: int) -> np.ndarray:
+    """The rows as docs/disk-format.md describes their patches, word by word."""
+    ends = struct.unpack_from(f"<{count - 1}I", block)
+    total = ends[-1] if ends else 0
+    steps = struct.unpack_from(f"<{total}H", block, 4 * (count - 1))
+    at = 4 * (count - 1) + 2 * total
+    words = [block[at + 8 * k : at + 8 * k + 8] for k in range(total)]
+    rows = [bytearray(block[at + 8 * total :])]
+    for number in range(1, count):
+        row = bytearray(rows[number - 1 if number % 16 else 0])
+        place = 0
+        for k in range(ends[number - 2] if number > 1 else 0, ends[number - 1]):
+            place += steps[k]
+            room = min(8, row_bytes - 8 * place)
+            row[8 * place : 8 * place + room] = words[k][:room]
+        rows.append(row)
+    return np.array([list(row) for row in rows], np.uint8)
+
+
+@given(blocks())
+def test_both_paths_find_the_same_patches(rows: np.ndarray) -> None:
+    count, row_bytes = rows.shape
+    most = 4 * count + row_bytes + 10 * count * (row_bytes // 8 + 1)
+    blocks_ = {by_core(core, rows, most) for core in CORES}
+    assert len(blocks_) == 1
+    block = blocks_.pop()
+    assert block is not None
+    assert (restored(block, count, row_bytes) == rows).all()
+    for core in CORES:
+        assert by_core(core, rows, len(block)) == block
+        assert by_core(core, rows, len(block) - 1) is None
+
+
+@given(blocks(), st.data())
+def test_both_paths_restore_any_rows(rows: np.ndarray, data: st.DataObject) -> None:
+    count, row_bytes = rows.shape
+    block = by_core(None, rows, 1 << 20)
+    assert block is not None
+    start = data.draw(st.integers(0, count - 1))
+    wanted = data.draw(st.integers(1, count - start))
+    out = np.empty((wanted, row_bytes), np.uint8)
+    apply_patches(block, count, row_bytes, start, out)
+    assert (out == rows[start : start + wanted]).all()
+    if native.core is None:
+        return
+    field = memoryview(struct.pack("<I", len(block)) + block)
+    # Two items at once, the second one time first: row b * T + t goes to row t * B + b.
+    flat = np.zeros(2 * wanted * row_bytes, np.uint8)
+    where = [(0, count, start, wanted, 0), (0, count, start, wanted, wanted)]
+    assert native.core.apply_patches(flat, [field] * 2, where, 256, row_bytes, wanted) == []
+    both = flat.reshape(wanted, 2, row_bytes)
+    assert (both == rows[start : start + wanted, None]).all()
+
+
+def test_the_documented_bytes() -> None:
+    rows = np.zeros((3, 70), np.uint8)
+    rows[1:, 9] = 7
+    rows[2, 69] = 5
+    expected = (
+        struct.pack("<2I2H", 1, 2, 1, 8)
+        + (b"\0\x07" + bytes(6))
+        + (b"\0\0\0\0\0\x05" + bytes(2))
+        + bytes(70)
+    )
+    assert {by_core(core, rows, 200) for core in CORES} == {expected}
+
+
+@pytest.mark.skipif(native.core is None, reason="needs the compiled core")
+def test_items_out_of_their_memory_are_refused() -> None:
+    core = native.core
+    assert core is not None
+    block = by_core(None, np.zeros((4, 64), np.uint8), 1000)
+    assert block is not None
+    field, out = memoryview(struct.pack("<I", len(block)) + block), np.full(256, 9, np.uint8)
+    for place in [
+        (0, 4, 2, 3, 0),  # rows that the chunk does not have
+        (0, 4, 0, 4, 1),  # rows behind the output
+        (-1, 4, 0, 1, 0),
+        (1 << 40, 4, 0, 1, 0),
+        (0, 0, 0, 1, 0),
+        (0, 4, 0, -1, 0),
+        (0, 1 << 60, 0, 1, 0),  # as many blocks as the field has no room for
+        (8, 4, 0, 4, 0),
+    ]:
+        with pytest.raises(ValueError, match=r"place:|^0$"):
+            core.apply_patches(out, [field], [place], 256, 64, 0)
+        assert (out == 9).all()
+    with pytest.raises(ValueError, match=r"^1$"):
+        core.apply_patches(
+            out[:128], [field, field[:-1]], [(0, 4, 0, 1, 0), (0, 4, 0, 1, 1)], 256, 64, 0
+        )
+
+
+def test_a_storage_keeps_patches_in_its_own_form(tmp_path: Path) -> None:
+    """Plain in RAM, compressed in a folder, whichever way a chunk comes; drawn the same."""
+    fields = (
+        Field("observation", "uint8", (64, 64), "patch", stack=2),
+        Field("action", "int64", (), "narrow"),
+        Field("reward", "float64", (), "raw"),
+    )
+    shown = np.zeros((300, 64, 64), np.uint8)
+    shown[np.arange(300), np.arange(300) % 64] = np.arange(64, dtype=np.uint8)
+    values = {
+        "observation": shown,
+        "action": np.arange(300),
+        "reward": np.arange(300) / 4,
+    }
+    spec = Spec(fields, "observation", "action")
+    ram, folder, back = (
+        SequenceReplayBuffer(path, seed=1) for path in (None, tmp_path / "store", None)
+    )
+    for replay in (ram, folder, back):
+        replay.bind(spec, {})
+    ram.add([Chunk(0, 0, 0, End.TERMINATED, values)])
+    folder.add_encoded([ram.storage.encoded(0)])
+    back.add_encoded([folder.storage.encoded(0)])
+    sizes = [replay.storage.encoded(0).nbytes for replay in (ram, folder, back)]
+    assert sizes[1] < sizes[0] / 3
+    assert sizes[2] == sizes[0]
+    for _ in range(3):  # the first draw from the folder fills a cache
+        drawn = [replay.sample_transitions(20).observation for replay in (ram, folder, back)]
+        assert drawn[0].tobytes() == drawn[1].tobytes() == drawn[2].tobytes()
+    folder.close()
