@@ -19,7 +19,8 @@ CORES = [None] if native.core is None else [None, native.core]
 @st.composite
 def blocks(draw: st.DrawFn) -> np.ndarray:
     """Rows [n, bytes of a row], of which some bytes change."""
-    count, row_bytes = draw(st.integers(1, 70)), draw(st.integers(64, 150))
+    count = draw(st.sampled_from([1, 2, 16, 17, 40, 70]))
+    row_bytes = draw(st.integers(64, 150))
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     share = draw(st.sampled_from([0, 0.005, 0.05, 0.5]))
     flickers = draw(st.booleans())
@@ -78,9 +79,10 @@ def test_both_paths_restore_any_rows(rows: np.ndarray, data: st.DataObject) -> N
     assert block is not None
     start = data.draw(st.integers(0, count - 1))
     wanted = data.draw(st.integers(1, count - start))
-    out = np.empty((wanted, row_bytes), np.uint8)
-    apply_patches(block, count, row_bytes, start, out)
-    assert (out == rows[start : start + wanted]).all()
+    for begin, stop in ((start, start + wanted), (0, count)):
+        out = np.empty((stop - begin, row_bytes), np.uint8)
+        apply_patches(block, count, row_bytes, begin, out)
+        assert (out == rows[begin:stop]).all()
     if native.core is None:
         return
     field = memoryview(struct.pack("<I", len(block)) + block)
