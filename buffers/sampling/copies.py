@@ -143,22 +143,22 @@ class CodedCopies(NamedTuple):
         core, coding = native.core, self.codings[some.start]
         if core is None or coding.changes != "patches":
             return some
-        of = [k for k in some if self.codings[k] == coding]
-        cache, base, chunks = self.reader.cache, self.base, self.chunks
-        keys = [(self.generation, base + chunk, self.number) for chunk in chunks.take(of).tolist()]
-        sources: list[memoryview | bytes] = []
-        places: list[tuple[int, int, int, int, int]] = []
-        for k, key in zip(of, keys, strict=True):
-            source, place = self.sources[k], self.places[k]
-            plain = cache.get(key)
-            sources.append(source if plain is None else plain)
-            places.append(place if plain is None else _first(place))
+        codings = self.codings[some.start : some.stop]
+        is_alike = codings.count(coding) == len(codings)
+        of = list(some) if is_alike else [k for k in some if self.codings[k] == coding]
+        sources: list[memoryview | bytes] = [self.sources[k] for k in of]
+        places = [self.places[k] for k in of]
+        cache = self.reader.cache
+        if cache.nbytes:  # of a store on disk
+            for number, plain in enumerate(map(cache.get, map(self._key, of))):
+                if plain is not None:
+                    sources[number], places[number] = plain, _first(places[number])
         packed = self._apply(core, of, flat, sources, places, columns)
-        if packed:  # of a store on disk
-            sources = [self._plain(of[each], keys[each]) for each in packed]
+        if packed:
+            sources = [self._plain(of[each]) for each in packed]
             where = [_first(self.places[of[each]]) for each in packed]
             self._apply(core, [of[each] for each in packed], flat, sources, where, columns)
-        return [] if len(of) == len(some) else sorted(set(some).difference(of))
+        return [] if is_alike else sorted(set(some).difference(of))
 
     def _apply(
         self,
@@ -177,14 +177,18 @@ class CodedCopies(NamedTuple):
             damaged = StoreCorrupt("the patches of its rows are damaged")
             raise self._damaged(of[int(str(error))], damaged) from error
 
-    def _plain(self, k: int, key: tuple[int, int, int]) -> bytes:
+    def _key(self, k: int) -> tuple[int, int, int]:
+        """That of a field of a chunk in the cache."""
+        return self.generation, self.base + int(self.chunks[k]), self.number
+
+    def _plain(self, k: int) -> bytes:
         """The field of a chunk, with patches that are not compressed."""
         offset, stored, *_ = self.places[k]
         try:
             plain = self.reader.plain_patches(self.sources[k], self.codings[k], offset, stored)
         except StoreCorrupt as error:
             raise self._damaged(k, error) from error
-        self.reader.cache.put(key, plain)
+        self.reader.cache.put(self._key(k), plain)
         return plain
 
     def _read(self, k: int, target: int, out: np.ndarray, flat: memoryview) -> None:
