@@ -117,7 +117,7 @@ class LocalCollector(DistributedCollector):
                 f"give fewer, or more groups"
             )
         super().__init__(
-            LocalEngine(),
+            LocalEngine,
             make_envs,
             make_policy,
             replay,
