@@ -377,7 +377,7 @@ def measure_driver(count: int, groups: int, pieces: int) -> Rounds:
     replay = sw.SequenceReplayBuffer(capacity=1_000_000)
     found: Rounds = []
     with DistributedCollector(
-        engine, make_envs, sw.RandomPolicy, replay, groups=groups, actors=groups, seed=0
+        lambda: engine, make_envs, sw.RandomPolicy, replay, groups=groups, actors=groups, seed=0
     ) as collector:
         collector.collect(steps=groups * PIECE_ROWS)  # all actors are started then
         for _ in range(count):

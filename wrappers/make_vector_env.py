@@ -16,14 +16,12 @@ from .fixed_spaces import with_fixed_spaces
 from .number_checks import MOST_ENVS, check_whole
 from .recipe import recipe_of, spec_of
 from .seeded_resets import with_seeded_resets
+from .workers.processes import available_cores, checked_start_method, is_daemon
 from .workers.vector_env import (
     CannotFork,
     OneEnvEach,
     WorkerVectorEnv,
-    available_cores,
     checked_env,
-    checked_start_method,
-    is_daemon,
     one_env_each,
 )
 from .workers.worker import EnvFn

@@ -73,7 +73,7 @@ from .report import (
 if TYPE_CHECKING:
     from ...buffers import Rollout
 
-__all__ = ["DistributedCollector", "GivenEnvs", "GroupLost", "Run", "check_actors"]
+__all__ = ["DistributedCollector", "GivenEnvs", "GroupLost", "Run"]
 
 GivenEnvs: TypeAlias = "Vector | gymnasium.Env[Any, Any] | Sequence[Vector]"
 GivenReplay: TypeAlias = SequenceReplayBuffer | Folders | None
@@ -112,47 +112,21 @@ class _Arrived(NamedTuple):
 class DistributedCollector:
     """Steps groups of envs in actors, and stores what they record; the actors are an engine's.
 
-    `LocalCollector` and `RayCollector` are subclasses: their constructors make the engine and pass
-    everything else on. The collector closes the engine, also when this constructor raises.
+    `LocalCollector` and `RayCollector` are subclasses: their constructors say how to start the
+    engine, which the collector closes, and pass everything else on.
 
     Args:
-        engine: Starts, calls and kills the actors.
-        make_envs: Called in an actor, once for each group: returns its vector env, as `Collector`
-            takes it.
-        make_policy: Called in an actor, once for each group: returns its policy, as `Collector`
-            takes it. A method ``load(weights)`` of it gets the weights of ``collect``, ``rollout``
-            and `Run.publish`; every row then has the extra ``"policy_version"``.
-        replay: The mirror: stores the rows of all groups here. Or `Folders`: each group writes a
-            store of its own. None keeps no rows.
-        groups: Number of groups. The data is a function of the seed and this number.
+        start_engine: Returns what starts, calls and kills the actors: called once no argument is
+            refused any more.
         actors: Number of actors, at most as many as groups. They only place the groups.
-        seed: As in `Collector`: group g is the part g + 1 of ``groups`` of a data set.
-        shard: As in `Collector`, for several machines that collect parts of one data set.
-        info: As in `Collector`.
-        metadata: As in `Collector`; the index of the env is counted within its group.
-        frame_stack: As in `Collector`.
-        store_state: As in `Collector`.
-        reseed_steps: As in `Collector`.
-        flush_seconds: In `running`, no row waits longer than this to be sent. Other calls send
-            whole chunks, and the rest at their end.
-        in_flight: Pieces that an actor is asked for at once.
-        max_restarts: How often a group may begin anew since its actor died.
-        on_death: ``"repeat"``: a group whose actor died plays again from its seed what is stored
-            already, compares it, and goes on. ``"reseed"``: its open episodes are cut, and it goes
-            on with a new seed; so it does in `running`, and where the rows played again differ.
-        start_seconds: Seconds that ``make_envs`` and ``make_policy`` may take.
-        answer_seconds: Seconds after which an actor that does not answer is killed and replaced.
-        on_episode: Called here with each episode that counts, when its rows are stored.
         clock: Returns the time in seconds.
 
-    Raises:
-        ValueError: A number is out of range.
-        TypeError: ``make_envs`` or ``make_policy`` is no function, or the replay none of these.
+    The other arguments, and the errors, are those of these subclasses.
     """
 
     def __init__(
         self,
-        engine: Engine,
+        start_engine: Callable[[], Engine],
         make_envs: Callable[[], GivenEnvs],
         make_policy: Callable[[], GivenPolicy],
         replay: GivenReplay = None,
@@ -175,51 +149,45 @@ class DistributedCollector:
         on_episode: Callable[[EpisodeReport], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._engine = engine
         self._is_closed = False
         self._is_running = False
         self._replay = replay
-        # The engine is closed here, too, where an argument is refused: nobody else has it.
-        try:
-            self._check(make_envs, make_policy, groups, actors, shard, on_death)
-            for name, number, least in (
-                ("in_flight", in_flight, 1),
-                ("max_restarts", max_restarts, 0),
-            ):
-                check_whole(name, number, least)
-            check_flush_seconds(flush_seconds)
-            for name, seconds in (
-                ("start_seconds", start_seconds),
-                ("answer_seconds", answer_seconds),
-            ):
-                if not (isinstance(seconds, int | float) and seconds > 0):
-                    raise ValueError(f"{name}: expected a number above 0, got {seconds!r}")
-            destination: str | Folders = "ship"
-            session = 0
-            if isinstance(replay, SequenceReplayBuffer):
-                storage = replay.storage if replay.is_bound else None
-                if isinstance(storage, DiskStorage) and storage.is_read_only:
-                    raise ValueError(
-                        f"replay: {replay.path} was opened with read_only=True, expected a store "
-                        f"to write into: open it without"
-                    )
-                session = len(replay.sessions)
-            elif isinstance(replay, Folders):
-                destination, session = _as_found_elsewhere(replay), _begun_sessions(replay)
-            elif replay is None:
-                destination = "none"
-            else:
-                raise TypeError(
-                    f"replay: expected a SequenceReplayBuffer, Folders or None, got "
-                    f"{type(replay).__name__}"
+        self._check(make_envs, make_policy, groups, actors, shard, on_death)
+        for name, number, least in (
+            ("in_flight", in_flight, 1),
+            ("max_restarts", max_restarts, 0),
+        ):
+            check_whole(name, number, least)
+        check_flush_seconds(flush_seconds)
+        for name, seconds in (
+            ("start_seconds", start_seconds),
+            ("answer_seconds", answer_seconds),
+        ):
+            if not (isinstance(seconds, int | float) and seconds > 0):
+                raise ValueError(f"{name}: expected a number above 0, got {seconds!r}")
+        destination: str | Folders = "ship"
+        session = 0
+        if isinstance(replay, SequenceReplayBuffer):
+            storage = replay.storage if replay.is_bound else None
+            if isinstance(storage, DiskStorage) and storage.is_read_only:
+                raise ValueError(
+                    f"replay: {replay.path} was opened with read_only=True, expected a store "
+                    f"to write into: open it without"
                 )
-            self._seeds = Seeds(seed, session, shard)
-            self._mirror: Mirror | None = None
-            if isinstance(replay, SequenceReplayBuffer):
-                self._mirror = Mirror(replay, groups, self._seeds.seed, shard)
-        except BaseException:
-            engine.close()
-            raise
+            session = len(replay.sessions)
+        elif isinstance(replay, Folders):
+            destination, session = _as_found_elsewhere(replay), _begun_sessions(replay)
+        elif replay is None:
+            destination = "none"
+        else:
+            raise TypeError(
+                f"replay: expected a SequenceReplayBuffer, Folders or None, got "
+                f"{type(replay).__name__}"
+            )
+        self._seeds = Seeds(seed, session, shard)
+        self._mirror: Mirror | None = None
+        if isinstance(replay, SequenceReplayBuffer):
+            self._mirror = Mirror(replay, groups, self._seeds.seed, shard)
         self._minibatch_rng = self._seeds.minibatch_rng()
         self._on_death = on_death
         self._on_episode = on_episode
@@ -242,6 +210,7 @@ class DistributedCollector:
             flush_seconds=flush_seconds,
         )
         self._placement = Placement(groups, actors)
+        self._engine = start_engine()
         self._pool = ActorPool(
             self._engine,
             self._placement,
@@ -476,7 +445,13 @@ class DistributedCollector:
                     f"{name}: expected a function without arguments, which is called in each actor "
                     f"and returns what it makes, got {make!r}; give one, such as lambda: ..."
                 )
-        check_actors(groups, actors)
+        check_whole("groups", groups, 1)
+        check_whole("actors", actors, 1)
+        if actors > groups:
+            raise ValueError(
+                f"actors: expected at most {groups}, the number of groups, got {actors}; each "
+                f"group is in one actor"
+            )
         check_shard("shard", shard)
         check_shard("groups (with those of all shards)", (1, groups * (shard or (1, 1))[1]))
         if on_death not in ("repeat", "reseed"):
@@ -1119,17 +1094,6 @@ class Run:
 
     def _status(self, report: DistributedReport) -> Status:
         return distributed_status(report, lag=self.lag)
-
-
-def check_actors(groups: int, actors: int) -> None:
-    """Refuse numbers of groups and actors that are no whole numbers, or more actors than groups."""
-    check_whole("groups", groups, 1)
-    check_whole("actors", actors, 1)
-    if actors > groups:
-        raise ValueError(
-            f"actors: expected at most {groups}, the number of groups, got {actors}; each group "
-            f"is in one actor"
-        )
 
 
 def _takes_nothing(make: Callable[..., object]) -> bool:

@@ -175,7 +175,7 @@ def _serve(data: int) -> None:
     """Make the object, and call its methods, until the driver is gone."""
     import pickle
 
-    from ...wrappers.workers.worker import leave_signals_to_parent, limit_threads
+    from ...wrappers.workers.processes import leave_signals_to_parent, limit_threads
 
     leave_signals_to_parent()
     link = socket.socket(fileno=data)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Literal
 
 from ...buffers.whole_numbers import check_whole
-from ...wrappers.workers.vector_env import available_cores
+from ...wrappers.workers.processes import available_cores
 from ..policies.as_policy import GivenPolicy
 from ..report import EpisodeReport
 from ..step_result import MetadataOrFunction
@@ -117,7 +117,7 @@ class LocalCollector(DistributedCollector):
                 f"give fewer, or more groups"
             )
         super().__init__(
-            LocalEngine(),
+            LocalEngine,
             make_envs,
             make_policy,
             replay,

@@ -12,13 +12,19 @@ import socket
 import subprocess
 import sys
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import count
 from typing import Any, Literal, cast
 
-from ...wrappers.workers.pool import cloudpickle_dumps, exit_in_words
+from ...wrappers.workers.processes import (
+    CLOSE_SECONDS,
+    ONE_THREAD,
+    cloudpickle_dumps,
+    ends_with,
+    exit_in_words,
+)
 from .engine import (
     Actor,
     ActorDied,
@@ -40,15 +46,12 @@ from .local_actor import (
 
 __all__ = ["LocalEngine", "check_sendable", "pickled"]
 
-_CLOSE_SECONDS = 5.0
 _BUFFER_BYTES = 1 << 20  # of a socket: a host seldom waits until a piece is written
 _PROGRAM = (
     "import sys; sys.path[:] = {!r}; "
     "from stepwell.collectors.distributed.local_actor import run_keeper; run_keeper({}, {})"
 )
 _BY_DRIVER = "the driver ended it"
-# One thread for each library, since the actors use all cores.
-_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 def pickled(name: str, value: object) -> bytes:
@@ -137,7 +140,7 @@ class _Actor:
                 [multiprocessing.spawn.get_executable(), "-c", program, self.name],
                 stdin=subprocess.DEVNULL,
                 pass_fds=ends,  # the actor inherits nothing else: no driver's end of a sibling's
-                env={**_ENVIRONMENT, **os.environ},
+                env={**ONE_THREAD, **os.environ},
                 start_new_session=True,  # Ctrl-C in the terminal is for the driver
             )
             ours.pop_all()
@@ -165,7 +168,7 @@ class _Actor:
         """Description of the host's end, once the keeper has ended."""
         if self.status is None:  # the keeper was killed, and the host with it
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self.keeper.wait(_CLOSE_SECONDS)
+                self.keeper.wait(CLOSE_SECONDS)
             code = self.keeper.returncode
         else:
             code = os.waitstatus_to_exitcode(self.status)
@@ -219,7 +222,7 @@ class LocalEngine:
         self._selector = selectors.DefaultSelector()
         self._actors: list[_Actor] = []
         self._ended: list[tuple[_Actor, float]] = []  # with the deadlines of their keepers
-        self._finalizer = weakref.finalize(self, _end_all, self._actors, self._ended, os.getpid())
+        self._finalizer = ends_with(self, partial(_end_all, self._actors, self._ended))
 
     def start(self, name: str, make: Callable[[], object]) -> Actor:
         """Start a process and return at once; see `Engine.start`."""
@@ -404,17 +407,14 @@ class LocalEngine:
                 self._selector.unregister(one)
         actor.end(error)
         self._actors.remove(actor)
-        self._ended.append((actor, time.monotonic() + _CLOSE_SECONDS))
+        self._ended.append((actor, time.monotonic() + CLOSE_SECONDS))
 
     def _reap(self) -> None:
         self._ended[:] = [(actor, by) for actor, by in self._ended if not actor.reap(by)]
 
 
-def _end_all(actors: list[_Actor], ended: list[tuple[_Actor, float]], owner: int) -> None:
+def _end_all(actors: list[_Actor], ended: list[tuple[_Actor, float]], deadline: float) -> None:
     """End all actors, and wait for their processes."""
-    if os.getpid() != owner:
-        return  # a forked child's copy
-    deadline = time.monotonic() + _CLOSE_SECONDS
     for actor in actors:
         actor.end(ActorDied(_BY_DRIVER))
         ended.append((actor, deadline))

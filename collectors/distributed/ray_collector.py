@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from ..policies.as_policy import GivenPolicy
 from ..report import EpisodeReport
@@ -13,7 +14,6 @@ from .collector import (
     GivenEnvs,
     GivenReplay,
     OnDeath,
-    check_actors,
 )
 from .local_engine import check_sendable
 
@@ -116,9 +116,8 @@ class RayCollector(DistributedCollector):
         from .ray_engine import RayEngine
 
         check_sendable(make_envs=make_envs, make_policy=make_policy, metadata=metadata)
-        check_actors(groups, groups if actors is None else actors)  # before Ray starts
         super().__init__(
-            RayEngine(address=address, resources=resources),
+            partial(RayEngine, address=address, resources=resources),
             make_envs,
             make_policy,
             replay,

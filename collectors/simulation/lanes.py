@@ -12,6 +12,7 @@ import signal
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import gymnasium
@@ -21,8 +22,9 @@ from ...buffers import End, Layout, Spec, Unprovable
 from ...buffers.free_memory import bound_memory
 from ...buffers.spec import flatten, unflatten
 from ...wrappers.env_results import EnvResults
-from ...wrappers.workers.pool import WorkerLost, exit_in_words
-from ...wrappers.workers.vector_env import WorkerVectorEnv, is_daemon
+from ...wrappers.workers.pool import WorkerLost
+from ...wrappers.workers.processes import exit_in_words, has_open_window, is_daemon
+from ...wrappers.workers.vector_env import WorkerVectorEnv
 from ..policies.policy_caller import leaf_spaces, outside_of
 
 __all__ = [
@@ -350,7 +352,7 @@ class LanesInWorkers:
         self.count, self._is_bounded = count, is_bounded
         # Both wait forever, or break, in a process that is forked while they are in use.
         context = "spawn" if is_bounded and _has_jax_or_windows() else None
-        make = _MakeLane(make_env, form, is_bounded)
+        make = partial(Lane, make_env, form, is_bounded=is_bounded)
         kind = _WithoutMain if is_bounded and not _is_any_env_of_main() else WorkerVectorEnv
         self._envs = kind([make] * count, num_workers=count, context=context)
         self._asked: set[int] = set()
@@ -409,20 +411,7 @@ def _out_of_bounds(error: MemoryError | WorkerLost) -> Unprovable:
 
 
 def _has_jax_or_windows() -> bool:
-    window = getattr(sys.modules.get("pyglet.gl"), "current_context", None)
-    return "jax" in sys.modules or window is not None
-
-
-@dataclass(frozen=True)
-class _MakeLane:
-    """A factory of lanes, which can be sent to another process."""
-
-    make_env: Callable[[], AnyEnv]
-    form: RowForm | None
-    is_bounded: bool
-
-    def __call__(self) -> Lane:
-        return Lane(self.make_env, self.form, is_bounded=self.is_bounded)
+    return "jax" in sys.modules or has_open_window()
 
 
 def open_lanes(

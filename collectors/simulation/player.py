@@ -13,7 +13,7 @@ from ...buffers import End, Spec, Unprovable
 from ...buffers.progress import Part, Status, rate
 from ...buffers.provenance.chains import Chain, Play
 from ...buffers.whole_numbers import check_whole
-from ...wrappers.workers.vector_env import available_cores
+from ...wrappers.workers.processes import available_cores
 from .lanes import (
     AnyEnv,
     Lanes,

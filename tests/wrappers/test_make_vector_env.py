@@ -18,7 +18,8 @@ from stepwell.wrappers.frames import FrameStack
 from stepwell.wrappers.make_vector_env import make_vec, vectorize
 from stepwell.wrappers.recipe import jsonable, spec_of
 from stepwell.wrappers.seeded_resets import SeededResets
-from stepwell.wrappers.workers.vector_env import WorkerVectorEnv, available_cores
+from stepwell.wrappers.workers.processes import available_cores
+from stepwell.wrappers.workers.vector_env import WorkerVectorEnv
 from support.envs.fakes import CounterEnv, FrameEnv
 
 

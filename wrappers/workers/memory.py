@@ -39,7 +39,7 @@ class SharedRows:
 
     def _allocate(self, allocator: "_Allocator") -> None:
         observation_space, action_space, num_envs, num_workers = self._plan
-        # requests, replies, command, status: a row of int64 for each worker
+        # requests, replies, whether it is a step, status: a row of int64 for each worker
         self.control: npt.NDArray[np.int64] = allocator.array(np.int64, (num_workers, 8))
         self.reward: npt.NDArray[np.float64] = allocator.array(np.float64, (num_envs,))
         self.terminated: npt.NDArray[np.bool_] = allocator.array(np.bool_, (num_envs,))

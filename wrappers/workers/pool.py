@@ -1,22 +1,17 @@
-"""The parent's side: start worker processes, send commands, replace dead ones, shut down."""
+"""The parent's side: start worker processes, send requests, replace dead ones, shut down."""
 
 import contextlib
-import importlib
 import logging
 import multiprocessing
-import multiprocessing.spawn
-import os
 import pickle
-import signal
 import time
-import warnings
-import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,18 +20,23 @@ from gymnasium import spaces
 from ..shard_seeds import in_shard_of
 from .infos import InfoReader, Infos, Schema
 from .memory import SharedRows
+from .processes import (
+    NO_MAIN_GUARD,
+    PROCESS_NAME,
+    cloudpickle_dumps,
+    ends_with,
+    exit_in_words,
+    no_main_guard,
+    start,
+)
 from .worker import (
     ANSWERED,
     ASKED,
-    BUILD,
-    CLOSE,
-    COMMAND,
+    IS_STEP,
     PAYLOAD,
     QUIET,
     RAISED,
-    RESET,
     STATUS,
-    STEP,
     EnvFn,
     pickled,
     run_worker,
@@ -45,25 +45,6 @@ from .worker import (
 _LOG = logging.getLogger("stepwell.wrappers")
 # Interval of the checks that a silent worker is alive.
 LOOK_SECONDS = 0.1
-PROCESS_NAME = "stepwell-worker-"
-NO_MAIN_GUARD = 97  # exit code of a worker that ran the top level of the script again
-
-
-def no_main_guard(start_method: str) -> str:
-    """Return the error message for a script that starts itself again in each worker."""
-    return (
-        f"the script started itself again in a worker process: expected its top level to be under "
-        f'`if __name__ == "__main__":`, which start method {start_method!r} needs, got a call at '
-        f"top level; add that line, or use context='fork'"
-    )
-
-
-def exit_in_words(code: int | None) -> str:
-    """Describe the exit code of a process, which is below 0 after a signal."""
-    if code is None or code >= 0:
-        return f"exit code {code}"
-    names = {one.value: f", {one.name}" for one in signal.Signals}
-    return f"signal {-code}{names.get(-code, '')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +91,7 @@ class WorkerProcess:
         self.schemas: list[Schema] = []
 
     def start(self) -> None:
-        """Start the process; its first command must be BUILD."""
+        """Start the process; it must be asked to build its envs first."""
         context: Any = multiprocessing.get_context(self._start_method)
         self._control[:] = 0
         self.schemas = []
@@ -131,53 +112,32 @@ class WorkerProcess:
             ),
             daemon=True,
         )
-        with warnings.catch_warnings():
-            # Python 3.12 warns about any fork in a process with threads, NumPy's idle ones too; so
-            # does JAX once it runs, but envs that compute with it are not forked.
-            warnings.filterwarnings("ignore", ".*fork.*")
-            try:
-                with contextlib.nullcontext() if self._needs_main else _without_main():
-                    process.start()
-            except (EOFError, ConnectionError):  # the fork server failed on the script
-                raise RuntimeError(no_main_guard(self._start_method)) from None
+        start(process, self._start_method, needs_main=self._needs_main)
         far_end.close()
         self._process = process
-
-    @property
-    def pipe(self) -> Connection:
-        """The parent's end of the pipe."""
-        assert self._pipe is not None
-        return self._pipe
-
-    @property
-    def is_started(self) -> bool:
-        """True once the process was started, even if it has died since."""
-        return self._pipe is not None
 
     @property
     def ending(self) -> str:
         """Description of the exit code or signal."""
         return exit_in_words(self.exit_code)
 
-    def ask(self, command: int, *arguments: Any) -> None:
-        """Send a command; a dead worker is detected by `take`."""
-        if not self.is_started:
+    def ask(self, method: str, *arguments: Any) -> None:
+        """Let the process call a method of its `EnvBlock`; a dead one is detected by `take`."""
+        if self._pipe is None:
             self.is_pending = True
             return
         control = self._control
-        payload = None if command == STEP else pickled(arguments)
-        control[COMMAND] = command
+        payload = None if method == "step" else pickled((method, arguments))
+        control[IS_STEP] = payload is None
         control[ASKED] += 1
         self.is_pending = True
         self._wake.release()
         if payload is not None:
-            try:
-                self.pipe.send_bytes(payload)
-            except OSError:
-                pass  # dead; `take` raises
+            with contextlib.suppress(OSError):  # dead; `take` raises
+                self._pipe.send_bytes(payload)
 
     def take(self, timeout: float | None = None) -> Reply:
-        """Wait for the reply to the last command; WorkerDied: the process ended without one."""
+        """Wait for the reply to the last request; WorkerDied: the process ended without one."""
         # A silent worker is killed after so many seconds; None waits while it is alive.
         if not self._wait(timeout):
             was_alive = self._process is not None and self._process.is_alive()
@@ -189,7 +149,7 @@ class WorkerProcess:
             return Reply()
         payload = self._receive()
         if status == PAYLOAD:
-            if self._control[COMMAND] not in (STEP, RESET):
+            if not self._control[IS_STEP]:
                 return Reply(payload)
             infos, schemas = payload
             self.schemas = schemas or self.schemas
@@ -218,17 +178,13 @@ class WorkerProcess:
     def _receive(self) -> Any:
         self._is_reading = True  # remains True if interrupted: the pipe cannot be used any more
         try:
-            data = self.pipe.recv_bytes()
+            assert self._pipe is not None
+            data = self._pipe.recv_bytes()
         except (EOFError, OSError):
             self.kill()
             raise WorkerDied(self.ending) from None
         self._is_reading = False
         return pickle.loads(data)
-
-    def send_close(self) -> None:
-        """Send CLOSE: the process closes its envs and exits."""
-        if self.is_started:
-            self.ask(CLOSE)
 
     def end(self, deadline: float) -> None:
         """Wait for the process to end until `deadline` (time.monotonic), then kill it."""
@@ -249,26 +205,6 @@ class WorkerProcess:
             self._pipe = None
         self.is_pending = False
 
-
-@contextlib.contextmanager
-def _without_main() -> Iterator[None]:
-    """Start processes that do not run the script again, so that it needs no main guard."""
-    # The context is for processes that need nothing from the script.
-    spawn: Any = multiprocessing.spawn
-    prepare = spawn.get_preparation_data
-
-    def prepare_without_main(name: str) -> dict[str, Any]:
-        data: dict[str, Any] = prepare(name)
-        return {key: value for key, value in data.items() if not key.startswith("init_main")}
-
-    spawn.get_preparation_data = prepare_without_main
-    try:
-        yield
-    finally:
-        spawn.get_preparation_data = prepare
-
-
-CLOSE_SECONDS = 5.0
 
 Space = spaces.Space[Any]
 Bools = npt.NDArray[np.bool_]
@@ -303,7 +239,7 @@ class WorkerPool:
             self.workers.append(
                 WorkerProcess(number, envs, worker_fns, rows, start_method, needs_main)
             )
-        self.close = weakref.finalize(self, _end_all, self.workers, os.getpid())
+        self.close = ends_with(self, partial(_end_all, self.workers))
 
     def start(self) -> None:
         """Start all processes; they build their envs in parallel."""
@@ -319,7 +255,7 @@ class WorkerPool:
 
     def _start(self, worker: WorkerProcess) -> None:
         worker.start()
-        worker.ask(BUILD, *self._space_pair)
+        worker.ask("build", *self._space_pair)
 
     def _take_built(self, worker: WorkerProcess) -> None:
         try:
@@ -334,10 +270,10 @@ class WorkerPool:
         if reply.error is not None:
             raise reply.error
 
-    def ask(self, command: int) -> None:
-        """Send all workers a command without arguments."""
+    def ask_step(self) -> None:
+        """Let all workers step their envs."""
         for worker in self.workers:
-            worker.ask(command)
+            worker.ask("step")
 
     def ask_reset(
         self, seeds: list[int | None], options: dict[str, Any] | None, chosen: list[bool]
@@ -347,7 +283,7 @@ class WorkerPool:
         self._seeds = [old if new is None else new for old, new in pairs]
         for worker in self.workers:
             first, end = worker.envs.start, worker.envs.stop
-            worker.ask(RESET, seeds[first:end], options, chosen[first:end])
+            worker.ask("reset", seeds[first:end], options, chosen[first:end])
 
     def take(
         self, seeds: Sequence[int | None], options: dict[str, Any] | None
@@ -417,7 +353,7 @@ class WorkerPool:
                 self._start(worker)
                 reply = worker.take()
                 if reply.error is None:
-                    worker.ask(RESET, fresh, options, [True] * len(fresh))
+                    worker.ask("reset", fresh, options, [True] * len(fresh))
                     reply = worker.take(self._timeout)
                 return _with_seeds(reply, worker.envs, fresh)
             except WorkerDied as next_death:
@@ -431,39 +367,25 @@ class WorkerPool:
         state = np.random.SeedSequence([seed, self.restarts]).generate_state(1)
         return in_shard_of(seed, int(state[0]) >> 1)  # some emulators take seeds of 31 bits
 
-    def ask_each(self, command: int, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Send each worker a command with its own arguments, and join the lists in the replies."""
+    def ask_each(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Call a method in each worker with its own arguments, and join the replies' lists."""
         # RuntimeError: a worker is dead; the next step or reset replaces it. So it is in
         # `take_one`.
         for worker, worker_arguments in zip(self.workers, arguments, strict=True):
-            worker.ask(command, *worker_arguments)
+            worker.ask(method, *worker_arguments)
         results: list[Any] = []
         error: Exception | None = None
         for worker in self.workers:
-            reply = self._take_or_error(worker)
+            reply = _take_or_error(worker)
             error = error or reply.error
             results.extend(reply.payload or [])
         if error is not None:
             raise error
         return results
 
-    def _take_or_error(self, worker: WorkerProcess) -> Reply:
-        try:
-            return worker.take()
-        except WorkerDied as death:
-            text = (
-                f"the worker process of {_label(worker.envs)} died: expected a reply, got "
-                f"{death}; the next step or reset replaces it"
-            )
-            return Reply(error=WorkerLost(text, worker.exit_code))
-
-    def ask_one(self, worker: int, command: int, *arguments: Any) -> None:
-        """Send one worker a command."""
-        self.workers[worker].ask(command, *arguments)
-
     def take_one(self, worker: int) -> Any:
         """Receive the reply of one worker."""
-        reply = self._take_or_error(self.workers[worker])
+        reply = _take_or_error(self.workers[worker])
         if reply.error is not None:
             raise reply.error
         return reply.payload
@@ -476,6 +398,17 @@ class WorkerPool:
                     worker.take(self._timeout)
                 except WorkerDied:
                     pass
+
+
+def _take_or_error(worker: WorkerProcess) -> Reply:
+    try:
+        return worker.take()
+    except WorkerDied as death:
+        text = (
+            f"the worker process of {_label(worker.envs)} died: expected a reply, got "
+            f"{death}; the next step or reset replaces it"
+        )
+        return Reply(error=WorkerLost(text, worker.exit_code))
 
 
 def _with_seeds(reply: Reply, envs: range, seeds: Sequence[int | None]) -> Reply:
@@ -493,12 +426,9 @@ def _label(envs: range) -> str:
     return f"env {envs[0]}" if len(envs) == 1 else f"envs {envs[0]}-{envs[-1]}"
 
 
-def _end_all(workers: Sequence[WorkerProcess], owner: int) -> None:
-    if os.getpid() != owner:
-        return  # a forked child's copy of the pool
+def _end_all(workers: Sequence[WorkerProcess], deadline: float) -> None:
     for worker in workers:
-        worker.send_close()
-    deadline = time.monotonic() + CLOSE_SECONDS
+        worker.ask("close")
     for worker in workers:
         worker.end(deadline)
 
@@ -516,8 +446,3 @@ def _pickled(env_fns: Sequence[EnvFn], first: int) -> bytes:
                 f"or use context='fork'"
             ) from None
     return dumps(list(env_fns))
-
-
-def cloudpickle_dumps() -> Callable[[object], bytes]:
-    """The function that pickles lambdas and the like, too; gymnasium depends on its library."""
-    return cast("Callable[[object], bytes]", importlib.import_module("cloudpickle").dumps)

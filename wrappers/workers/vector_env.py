@@ -1,10 +1,7 @@
 """A vector env that runs several envs in each of a few worker processes."""
 
 import multiprocessing
-import os
-import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -18,14 +15,9 @@ from ..number_checks import check_whole
 from ..shard_seeds import ShardSeed
 from .infos import Infos, add_info, plain_columns
 from .memory import SharedRows, check_space, copy_rows, write_rows
-from .pool import (
-    NO_MAIN_GUARD,
-    PROCESS_NAME,
-    Bools,
-    WorkerPool,
-    no_main_guard,
-)
-from .worker import CALL, SET, STEP, EnvFn
+from .pool import Bools, WorkerPool
+from .processes import available_cores, check_can_start, checked_start_method, has_open_window
+from .worker import EnvFn
 
 Array = npt.NDArray[Any]
 Info = dict[str, Any]
@@ -92,8 +84,7 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Array]):
     ) -> None:
         self.closed = True  # until the workers are started
         start_method = checked_start_method(context)
-        _refuse_run_without_main_guard(start_method)
-        _refuse_daemon()
+        check_can_start(start_method)
         _check_autoreset_mode(autoreset_mode)
         num_workers = _checked_num_workers(num_workers, len(env_fns))
         if max_restarts < 0:
@@ -219,7 +210,7 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Array]):
             raise RuntimeError(f"the envs cannot step: {self._failure}; call reset() first")
         write_rows(self._rows.action, actions)
         self._is_stepping = True
-        self._pool.ask(STEP)
+        self._pool.ask_step()
 
     def recv(self) -> StepResult:
         """Wait for the step that `send` started; returns the same as `step`.
@@ -295,7 +286,7 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Array]):
             RuntimeError: A worker is dead; the next step or reset replaces it.
         """
         self._require_idle("call")
-        return tuple(self._pool.ask_each(CALL, [(name, args, kwargs)] * self.num_workers))
+        return tuple(self._pool.ask_each("call", [(name, args, kwargs)] * self.num_workers))
 
     def begin_call(self, worker: int, name: str, *args: Any) -> None:
         """Begin a call of a method of the envs of one worker; others may be called meanwhile.
@@ -308,7 +299,7 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Array]):
             *args: Its arguments.
         """
         self._require_idle("begin_call")
-        self._pool.ask_one(worker, CALL, name, args, {})
+        self._pool.workers[worker].ask("call", name, args, {})
 
     def end_call(self, worker: int) -> list[Any]:
         """Wait for the call that `begin_call` began; returns a result for each of its envs.
@@ -338,7 +329,7 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Array]):
         self._require_idle("set_attr")
         each = _one_per_env(values, self.num_envs)
         blocks = [each[w.envs.start : w.envs.stop] for w in self._pool.workers]
-        self._pool.ask_each(SET, [(name, block) for block in blocks])
+        self._pool.ask_each("set", [(name, block) for block in blocks])
 
     def render(self) -> tuple[Any, ...]:
         """Render each env, in its worker."""
@@ -415,35 +406,10 @@ def _refuse_fork(metadata: Mapping[str, Any]) -> None:
             "process: use num_workers=0 (--workers 0), or context='spawn'; stepwell.JaxEnvs is "
             "much faster"
         )
-    # MiniWorld's and other windows: the child would talk over the parent's connection to X.
-    if getattr(sys.modules.get("pyglet.gl"), "current_context", None) is not None:
+    if has_open_window():
         raise CannotFork(
             "pyglet has an open window in this process, whose connection a forked process breaks: "
             "use num_workers=0 (--workers 0), or context='spawn'"
-        )
-
-
-def _refuse_run_without_main_guard(start_method: str) -> None:
-    """Stop in a worker process that runs the top level of the script again."""
-    process = multiprocessing.current_process()
-    if getattr(process, "_inheriting", False):
-        if process.name.startswith(PROCESS_NAME):
-            # The parent raises the error; a fork server would swallow SystemExit.
-            os._exit(NO_MAIN_GUARD)
-        raise RuntimeError(no_main_guard(start_method))
-
-
-def is_daemon() -> bool:
-    """Return True in a daemonic process, which cannot start processes."""
-    return multiprocessing.current_process().daemon
-
-
-def _refuse_daemon() -> None:
-    if is_daemon():
-        name = multiprocessing.current_process().name
-        raise RuntimeError(
-            f"worker processes cannot be started: expected a process that may have children, got "
-            f"the daemonic process {name!r}; use num_workers=0, or start it with daemon=False"
         )
 
 
@@ -489,20 +455,6 @@ def _one_per_env(values: Any, num_envs: int) -> list[Any]:
     return listed  # pyright: ignore[reportUnknownVariableType]
 
 
-def available_cores() -> int:
-    """Return the number of cores available to this process, by affinity and container quota."""
-    if hasattr(os, "sched_getaffinity"):
-        cores = len(os.sched_getaffinity(0))
-    else:
-        cores = os.cpu_count() or 1
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        cores = min(cores, -(-int(quota) // int(period)))
-    except (OSError, ValueError):
-        pass  # no such file, or no limit ("max")
-    return max(1, cores)
-
-
 def _checked_num_workers(num_workers: int | None, num_envs: int) -> int:
     """Return the number of workers: at most one per env, by default one per available core."""
     if num_envs < 1:
@@ -511,16 +463,6 @@ def _checked_num_workers(num_workers: int | None, num_envs: int) -> int:
         return min(available_cores(), num_envs)
     check_whole("num_workers", num_workers, 1, "; gymnasium's SyncVectorEnv steps in this process")
     return min(num_workers, num_envs)
-
-
-def checked_start_method(context: str | None) -> str:
-    """Return the start method; the default is fork on Linux, else spawn."""
-    if context is None:
-        return "fork" if sys.platform == "linux" else "spawn"
-    methods = multiprocessing.get_all_start_methods()
-    if context not in methods:
-        raise ValueError(f"context is unknown: expected one of {methods}, got {context!r}")
-    return context
 
 
 def _check_autoreset_mode(autoreset_mode: AutoresetMode | str) -> None:

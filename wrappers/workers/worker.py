@@ -4,26 +4,24 @@ import gc
 import os
 import pickle
 import random
-import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Semaphore
-from types import FrameType
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
 from ..env_results import EnvResults
-from .infos import Infos, InfoWriter, Schema
+from .infos import Infos, InfoWriter
 from .memory import SharedRows, read_row, write_row
+from .processes import ONE_THREAD, leave_signals_to_parent, limit_threads
 
-# Columns of a worker's row of control words.
-ASKED, ANSWERED, COMMAND, STATUS = 0, 1, 2, 3
-# Commands; all but STEP have a pickled payload in the pipe.
-BUILD, RESET, STEP, CALL, SET, CLOSE = range(6)
+# Columns of a worker's row of control words. A request is a step, or the pickled name of another
+# method of `EnvBlock` and its arguments, in the pipe.
+ASKED, ANSWERED, IS_STEP, STATUS = range(4)
 # Statuses; all but QUIET have a pickled payload in the pipe.
 QUIET, PAYLOAD, RAISED = range(3)
 
@@ -48,6 +46,7 @@ class EnvBlock:
         self._arrays = [arrays[k, ...] for k in envs] if isinstance(arrays, np.ndarray) else None
         self.info_writer = InfoWriter(rows.info_schema, rows.info_words)
         self.current = first
+        self.is_closed = False
 
     def _each(self) -> "list[tuple[int, int, gym.Env[Any, Any]]]":
         return [(k, self._first + k, env) for k, env in enumerate(self._envs)]
@@ -137,6 +136,7 @@ class EnvBlock:
 
     def close(self) -> None:
         """Close the envs."""
+        self.is_closed = True  # also if one of them raises
         for _, index, env in self._each():
             self.current = index
             env.close()
@@ -159,46 +159,24 @@ def run_worker(
     done: Semaphore,  # released by the worker for each reply
     pipe: Connection,  # carries the payloads
 ) -> None:
-    """Serve the parent until it sends CLOSE or has exited."""
+    """Serve the parent until it closes the envs or has exited."""
     # Objects inherited by the fork are not collected here: finalizers of some (ale-py's vector
     # envs) join threads that do not exist in this process, and crash.
     gc.freeze()
     leave_signals_to_parent()
     # A forked process has a copy of the parent's generators, as has each of the others.
     seed_global_generators(None)
-    # One thread for each library loaded from here on, since the workers use all cores.
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    for name, threads in ONE_THREAD.items():  # of libraries loaded from here on
+        os.environ.setdefault(name, threads)
     fns: Sequence[EnvFn] = pickle.loads(env_fns) if isinstance(env_fns, bytes) else env_fns
     block = EnvBlock(fns, first, rows)
     link = ParentConnection(rows, number, wake, done, pipe)
     try:
-        while (command := link.wait()) is not None:
+        while not block.is_closed and link.wait():
             limit_threads()
-            link.reply(command, block)
-            if command == CLOSE:
-                break
+            link.reply(block)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         pass  # the parent has exited
-
-
-def leave_signals_to_parent() -> None:
-    """Go on after Ctrl-C, SIGTERM and SIGHUP: terminals and job schedulers send them to all."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # By a handler, and not for forked processes: what an env starts ends when the env tells it to.
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _ignore)
-    os.register_at_fork(after_in_child=_restore_in_child)
-
-
-def _ignore(number: int, frame: FrameType | None) -> None:
-    pass
-
-
-def _restore_in_child() -> None:
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is _ignore:
-            signal.signal(number, signal.SIG_DFL)
 
 
 class ParentConnection:
@@ -211,22 +189,22 @@ class ParentConnection:
         self._wake, self._done, self._pipe = wake, done, pipe
         self._parent = os.getppid()
 
-    def wait(self) -> int | None:
-        """Wait for the next command; None when the parent has exited."""
+    def wait(self) -> bool:
+        """Wait for the next request; return False when the parent has exited."""
         control = self._control
         while True:
             self._wake.acquire(timeout=ORPHAN_CHECK_SECONDS)
             if control[ASKED] != control[ANSWERED]:
-                return int(control[COMMAND])
+                return True
             if os.getppid() != self._parent:
-                return None
+                return False
 
-    def reply(self, command: int, block: EnvBlock) -> None:
-        """Execute the command and send the result."""
+    def reply(self, block: EnvBlock) -> None:
+        """Do what was asked, and send the result."""
         request = int(self._control[ASKED])
-        arguments = b"" if command == STEP else self._pipe.recv_bytes()
+        called = None if self._control[IS_STEP] else self._pipe.recv_bytes()
         try:
-            payload = _execute(command, arguments, block)
+            payload = _stepped(block) if called is None else _called(block, called)
             status = QUIET if payload is None else PAYLOAD
         except Exception as error:
             status, payload = RAISED, pickled_error(block.current, error)
@@ -239,26 +217,21 @@ class ParentConnection:
             self._pipe.send_bytes(payload)
 
 
-def _execute(command: int, packed_arguments: bytes, block: EnvBlock) -> bytes | None:
-    if command == STEP:
-        infos = block.step()
-        if infos is None:
-            return None
-        payload = pickled_infos(infos, block.info_writer.schemas)
-        block.info_writer.is_known = True
-        return payload
-    arguments: tuple[Any, ...] = pickle.loads(packed_arguments)
-    if command == RESET:
-        return pickled_infos(block.reset(*arguments), [])
-    if command == CALL:
-        return pickled(block.call(*arguments))
-    if command == BUILD:
-        block.build(*arguments)
-    elif command == SET:
-        block.set(*arguments)
-    elif command == CLOSE:
-        block.close()
-    return None
+def _stepped(block: EnvBlock) -> bytes | None:
+    infos = block.step()
+    if infos is None:
+        return None
+    payload = pickled_infos(infos, (infos, block.info_writer.schemas))
+    block.info_writer.is_known = True
+    return payload
+
+
+def _called(block: EnvBlock, packed: bytes) -> bytes | None:
+    name, arguments = pickle.loads(packed)
+    result = getattr(block, name)(*arguments)
+    if name == "reset":
+        return pickled_infos(result, result)
+    return None if result is None else pickled(result)
 
 
 def pickled(value: Any) -> bytes:
@@ -266,10 +239,10 @@ def pickled(value: Any) -> bytes:
     return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
 
 
-def pickled_infos(infos: Infos, schemas: list[Schema]) -> bytes:
-    """Pickle infos; on failure, raise an error that names the env and the key."""
+def pickled_infos(infos: Infos, value: Any) -> bytes:
+    """Pickle a value with infos; on failure, raise an error that names the env and the key."""
     try:
-        return pickled((infos, schemas))
+        return pickled(value)
     except Exception as error:
         for index, info in infos:
             for key, value in info.items():
@@ -308,14 +281,3 @@ def seed_global_generators(*numbers: int | None) -> None:
     torch: Any = sys.modules.get("torch")
     if hasattr(torch, "manual_seed"):  # it may be about to be loaded
         torch.manual_seed(int(words[0]) << 31 | int(words[1]) >> 1)
-
-
-def limit_threads() -> None:
-    """Limit loaded libraries to one thread, since the workers use all cores."""
-    cv2 = sys.modules.get("cv2")
-    if cv2 is not None and cv2.getNumThreads() > 1:
-        # 0 (not 1): run sequentially, without waiting for threads that are missing after a fork.
-        cv2.setNumThreads(0)
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.get_num_threads() > 1:
-        torch.set_num_threads(1)

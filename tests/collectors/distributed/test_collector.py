@@ -50,10 +50,13 @@ def make(
 ) -> DistributedCollector:
     engine = engine or InlineEngine()
     return DistributedCollector(
-        *(engine, make_envs, make_policy, replay),
         groups=groups,
         actors=actors,
+        make_envs=make_envs,
+        make_policy=make_policy,
+        replay=replay,
         **{
+            "start_engine": lambda: engine,
             "seed": 7,
             "answer_seconds": 10.0,
             "start_seconds": 10.0,
@@ -469,14 +472,13 @@ def test_ctrl_c_keeps_what_came_in() -> None:
         ({"replay": "folder"}, "replay"),
     ],
 )
-def test_wrong_arguments_are_refused_and_the_engine_is_closed(
+def test_wrong_arguments_are_refused_before_an_engine_starts(
     options: dict[str, Any], named: str
 ) -> None:
-    engine = InlineEngine()
+    start_engine = mock.Mock()
     with pytest.raises((ValueError, TypeError), match=named):
-        make(engine=engine, **options)
-    assert engine.is_closed
-    assert not engine.actors
+        make(start_engine=start_engine, **options)
+    start_engine.assert_not_called()
 
 
 def test_stores_that_take_no_rows_are_refused_before_any_actor_starts(tmp_path: Path) -> None:

@@ -176,7 +176,7 @@ def test_synchronous_calls_store_what_one_process_stores(number: int, seed: int)
         rows_in(plan.chunk_rows, plan.piece_rows),
         mock.patch.object(collector_file, "_WINDOW_BYTES", rng.choice((1, 2_000, 256_000_000))),
         DistributedCollector(
-            engine,
+            lambda: engine,
             walks,
             plan.policy,
             replay,
@@ -262,7 +262,7 @@ def test_a_run_stores_a_prefix_of_each_attempt_and_nothing_of_zombies(seed: int)
         recorder.patched(),
         mock.patch.object(DistributedCollector, "_store", noted_store),
         DistributedCollector(
-            engine,
+            lambda: engine,
             walks,
             Weighted,
             replay,
