@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
 import gymnasium
 import numpy as np
 
-from ..buffers import SequenceReplayBuffer, Spec, forks
+from ..buffers import SequenceReplayBuffer, forks
 from ..buffers.progress import Progress, progress_function
-from ..buffers.replay_writer import ReplayWriter, check_flush_seconds
+from ..buffers.replay_writer import check_flush_seconds
 from ..buffers.whole_numbers import check_whole, is_whole
 from ..wrappers.shard_seeds import ShardSeed, in_shard_of
 from .interrupt import InterruptGuard
@@ -29,16 +29,8 @@ from .report import (
     collect_status,
 )
 from .reset_seeds import Reseed
-from .session_facts import describe
-from .session_writer import (
-    SpaceWatch,
-    begin_session,
-    end_session,
-    note_kept,
-    spec_of_rows,
-    stacks_are_known,
-)
-from .step_loop import EpisodeCounter, StepLoop
+from .session_writer import Session, SpaceWatch, spec_of_rows
+from .step_loop import EpisodeCounter, StepLoop, StepMachine
 from .step_result import EpisodeMetadata, InfoReader, MetadataOrFunction
 from .steps_ahead import steps_ahead
 from .vector_envs import (
@@ -171,50 +163,31 @@ class Collector:
         self._minibatch_rng = self._seeds.minibatch_rng()
         self._counter = EpisodeCounter(num_envs)
         self._watch = SpaceWatch(self._spec, first.single_observation_space)
-        layout = self._spec.observation
-        make_replay_writer: Callable[[], ReplayWriter] | None = None
+        write_session: Session | None = None
         if replay is not None:
-            # Holds no reference to the Collector, so that dropping it closes the envs without
-            # waiting for the garbage collector.
-            facts = partial(
-                describe,
-                self._groups,
-                policy=actor if isinstance(policy, str) else policy,
-                seed=self._seeds.seed,
-                session=session,
-                shard=self._seeds.shard,
-                reseed_steps=reseed_steps,
-                missing=reader.missing,
-            )
-            make_replay_writer = partial(
-                _bind,
+            facts = {
+                "policy": actor if isinstance(policy, str) else policy,
+                "seed": self._seeds.seed,
+                "session": session,
+                "shard": self._seeds.shard,
+                "reseed_steps": reseed_steps,
+                "missing": reader.missing,
+            }
+            write_session = Session(
                 replay,
                 self._spec,
-                self._call,
+                self._groups,
+                self._call.checker,
                 facts,
                 flush_seconds,
                 self._watch,
-                known_stacks=stacks_are_known(self._groups, self._spec),
                 has_digest=self._has_digest,
             )
-        self._loop = StepLoop(
-            stepper_of(
-                self._groups,
-                layout,
-                reader,
-                episode_metadata,
-                None if reseed_steps is None else Reseed(reseed_steps, self._seeds.env_seed),
-                ahead,
-            ),
-            self._call,
-            self._counter,
-            layout,
-            on_step,
-            on_episode,
-            make_replay_writer,
-            ahead,
-        )
-        self._needs_reset = True
+        layout = self._spec.observation
+        self._machine = StepMachine(write_session, self._counter, layout, on_step, on_episode)
+        reseed = None if reseed_steps is None else Reseed(reseed_steps, self._seeds.env_seed)
+        stepper = stepper_of(self._groups, layout, reader, episode_metadata, reseed, ahead)
+        self._loop = StepLoop(stepper, self._call, self._counter, self._machine, ahead)
         self._is_closed = False
         self._start = _CallStart(0.0, 0, 0)
         self._report: CollectReport | None = None
@@ -324,7 +297,7 @@ class Collector:
         """
         self._check_open()
         check_whole("steps", steps, 1)
-        writer = self._loop.rollout_writer or self._new_rollout_writer()
+        writer = self._machine.rollout_writer or self._new_rollout_writer()
         if out is not None:
             writer.check_out(out, steps)
         with self._guarded() as guard:
@@ -341,10 +314,8 @@ class Collector:
             return
         self._is_closed = True
         try:
-            self._loop.flush()
+            self._machine.close()
         finally:
-            if self._replay is not None and self._loop.replay_writer is not None:
-                end_session(self._replay, self._loop.replay_writer)
             with contextlib.ExitStack() as stack:
                 for group in self._groups:
                     stack.callback(group.close)
@@ -391,31 +362,31 @@ class Collector:
     ) -> Generator[None, bool | None]:
         """Collect until the goal is reached; yields before each vector step and at the end."""
         # Then all rows are stored. Sent True, it ends before the next step.
-        loop = self._loop
-        loop.rollout_writer = None
+        machine = self._machine
+        machine.rollout_writer = None
         if seeds is None:
             self._begin(None if episodes is None else self._counter.reserve(episodes))
             yield from self._stepping(steps)
         else:
             yield from self._playing(seeds)
-        loop.receive_pending()
-        loop.flush()
-        self._needs_reset = steps is None
+        self._loop.receive_pending()
+        machine.finish()
+        machine.needs_reset = steps is None
 
     def _rolling(
         self, writer: RolloutWriter, steps: int, out: Rollout | None
     ) -> Generator[None, bool | None]:
         """Collect the rows of a rollout, with an item before each vector step."""
         # Then all rows are stored, and `_finished` returns the rollout.
-        loop = self._loop
-        loop.rollout_writer = writer
+        loop, machine = self._loop, self._machine
+        machine.rollout_writer = writer
         self._begin(None)
         writer.begin(steps, out)
         loop.begin_rollout(writer)
-        while loop.unresolved or not writer.is_complete:
+        while machine.unresolved or not writer.is_complete:
             yield
-            loop.step_rollout()
-        loop.flush()
+            loop.step_rollout(writer)
+        machine.finish()
 
     def _finished(self, writer: RolloutWriter) -> Rollout:
         """The rollout whose rows `_rolling` has collected."""
@@ -435,25 +406,25 @@ class Collector:
             try:
                 yield guard
             except BaseException as error:
-                self._flush_after_error(error)
+                self._machine.fail(error, self._loop.drain)
                 raise
 
     def _begin(self, numbers: Sequence[int] | None, seeds: Sequence[int] | None = None) -> None:
         """Reset the envs where that is due, and start to count the episodes of these numbers."""
         started = time.perf_counter()
-        loop, counter = self._loop, self._counter
+        loop, machine, counter = self._loop, self._machine, self._counter
         loop.restart_clock()
-        if loop.replay_writer is not None and loop.replay_writer.is_outdated:
+        if machine.replay_writer is not None and machine.replay_writer.is_outdated:
             # Another Collector has written to the replay since this one did.
-            loop.replay_writer.start_over()
-            self._needs_reset = True
-        if self._needs_reset or numbers is not None:
-            loop.flush()
+            machine.replay_writer.start_over()
+            machine.needs_reset = True
+        if machine.needs_reset or numbers is not None:
+            machine.finish()
             cut = counter.cut_all()
             counter.begin(numbers, replaces=seeds is None)
             counter.cut = cut
             loop.reset(self._seeds.next_resets(counter.num_envs) if seeds is None else seeds)
-            self._needs_reset = False
+            machine.needs_reset = False
         else:
             counter.begin()
         stored_bytes = 0 if self._replay is None else self._replay.total_bytes
@@ -473,7 +444,7 @@ class Collector:
                 self._begin(numbers, resets)
                 is_first = False
             else:
-                self._loop.flush()
+                self._machine.finish()
                 counter.cut_all()
                 counter.extend(numbers)
                 self._loop.reset(resets)
@@ -483,7 +454,7 @@ class Collector:
     def _stepping(self, steps: int | None) -> Generator[None, bool | None]:
         """Step until the goal of steps is reached, or all counted episodes have ended."""
         loop, counter = self._loop, self._counter
-        while loop.unresolved or not (
+        while self._machine.unresolved or not (
             counter.is_complete if steps is None else counter.steps >= steps
         ):
             if (yield):
@@ -493,15 +464,9 @@ class Collector:
             loop.step(max(1, -(-left // counter.num_envs)))
         yield
 
-    def _flush_after_error(self, error: BaseException) -> None:
-        """Flush the whole rows and add a note about them to the error."""
-        loop = self._loop
-        self._needs_reset, loop.rollout_writer = True, None
-        # Twice: where the newest rows cannot be stored, those before them can.
-        note_kept(error, [loop.flush, loop.flush, loop.drain], loop.replay_writer)
-
     def _reported(self) -> CollectReport:
         replay, counter, loop = self._replay, self._counter, self._loop
+        writer = self._machine.replay_writer
         path = None if replay is None or replay.path is None else str(replay.path)
         return CollectReport(
             steps=counter.steps,
@@ -518,7 +483,7 @@ class Collector:
             raw_bytes=0 if replay is None else counter.rows * self._spec.row_bytes,
             stored_bytes=0 if replay is None else replay.total_bytes - self._start.stored_bytes,
             total_steps=0 if replay is None else replay.steps,
-            digest="" if loop.replay_writer is None else loop.replay_writer.digest,
+            digest="" if writer is None else writer.digest,
             path=path,
         )
 
@@ -647,27 +612,3 @@ def _check_seeds(seeds: Sequence[int], groups: Sequence[Vector]) -> None:
             "seeds: expected envs that all answer at once, got ale-py's with a batch_size below "
             "num_envs, whose order of answers is the machine's; make them without batch_size"
         )
-
-
-def _bind(
-    replay: SequenceReplayBuffer,
-    spec: Spec,
-    call: PolicyCaller,
-    describe_run: Callable[[], dict[str, object]],
-    flush_seconds: float,
-    watch: SpaceWatch,
-    *,
-    known_stacks: bool,
-    has_digest: bool,
-) -> ReplayWriter:
-    """Bind the replay to the rows' Spec, now that the policy's extras are known."""
-    writer = begin_session(
-        replay,
-        spec.with_more(call.extra_fields),
-        describe_run(),
-        flush_seconds,
-        known_stacks=known_stacks,
-        has_digest=has_digest,
-    )
-    writer.watch = watch
-    return writer

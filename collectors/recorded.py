@@ -176,29 +176,22 @@ class RecordedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         """Reset the env, and record the first row of an episode."""
         recording = self._recording
         begun = recording.begin_reset(seed, options)
-        try:
+        with recording:
             result: _Reset = self._results.call_reset(self.env.reset, seed=seed, options=options)
             observation, info = self._results.reset(result)
-        except BaseException as error:
-            recording.fail(error)
-            raise
-        recording.finish_reset(begun, self._one(observation), add_info({}, info, 0, 1))
+            recording.finish_reset(begun, self._one(observation), add_info({}, info, 0, 1))
         return result
 
     def step(self, action: Any) -> _Result:
         """Step the env, and record the row."""
         recording = self._recording
         begun = recording.begin_step(self._one_action(action))
-        try:
+        with recording:
             result = self.env.step(action)
             observation, reward, terminated, truncated, info = self._results.step(result)
-        except BaseException as error:
-            recording.fail(error)
-            raise
-        read = add_info({}, info, 0, 1) if recording.reads_infos else {}
-        numbers = np.array([reward]), np.array([terminated]), np.array([truncated])
-        step = self._one(observation), *numbers, read
-        recording.finish_step(begun, step)
+            read = add_info({}, info, 0, 1) if recording.reads_infos else {}
+            numbers = np.array([reward]), np.array([terminated]), np.array([truncated])
+            recording.finish_step(begun, (self._one(observation), *numbers, read))
         return result
 
     def log_extras(self, **arrays: Any) -> None:
@@ -246,27 +239,21 @@ class RecordedVectorEnv(VectorWrapper[Any, Any, Any, Any, Any]):
         """Reset the envs, and record the first rows of episodes."""
         recording = self._recording
         begun = recording.begin_reset(seed, options)
-        try:
+        with recording:
             self._exact_infos.prepare()
             with self._exact_infos:
                 observation, info = result = self.env.reset(seed=seed, options=options)
-        except BaseException as error:
-            recording.fail(error)
-            raise
-        recording.finish_reset(begun, observation, info)
+            recording.finish_reset(begun, observation, info)
         return result
 
     def step(self, actions: Any) -> _Result:
         """Step the envs, and record the rows."""
         recording = self._recording
         begun = recording.begin_step(actions)
-        try:
+        with recording:
             with self._exact_infos:
                 result = self.env.step(actions)
-        except BaseException as error:
-            recording.fail(error)
-            raise
-        recording.finish_step(begun, result)
+            recording.finish_step(begun, result)
         return result
 
     def log_extras(self, **arrays: Any) -> None:
@@ -307,23 +294,17 @@ class _RecordedInHalves(RecordedVectorEnv):
 
     def _begin(self, begin: Any, actions: Any) -> None:
         begun = self._recording.begin_step(actions)
-        try:
+        with self._recording:
             begin(actions)
-        except BaseException as error:
-            self._recording.fail(error)
-            raise
         self._begun = begun
 
     def _finish(self, finish: Any) -> Any:
         begun, self._begun = self._begun, None
-        try:
+        with self._recording:
             with self._exact_infos:
                 result = finish()
-        except BaseException as error:
-            self._recording.fail(error)
-            raise
-        if begun is not None:  # else the env itself has refused
-            self._recording.finish_step(begun, result)
+            if begun is not None:  # else the env itself has refused
+                self._recording.finish_step(begun, result)
         return result
 
 
@@ -362,26 +343,20 @@ class _RecordedByStepAsync(_RecordedInHalves):
         """Begin a reset."""
         env: Any = self.env
         begun = self._recording.begin_reset(seed, options)
-        try:
+        with self._recording:
             self._exact_infos.prepare()
             env.reset_async(seed, options)
-        except BaseException as error:
-            self._recording.fail(error)
-            raise
         self._begun_reset = begun
 
     def reset_wait(self, timeout: float | None = None) -> _Reset:
         """Finish the reset, and record the rows."""
         env: Any = self.env
         begun, self._begun_reset = self._begun_reset, None
-        try:
+        with self._recording:
             with self._exact_infos:
                 result: _Reset = env.reset_wait(timeout)
-        except BaseException as error:
-            self._recording.fail(error)
-            raise
-        if begun is not None:
-            self._recording.finish_reset(begun, *result)
+            if begun is not None:
+                self._recording.finish_reset(begun, *result)
         return result
 
 

@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Mapping, Sequence
 from functools import partial
+from types import TracebackType
 from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
@@ -14,27 +15,14 @@ from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 from gymnasium.vector import AutoresetMode
 
 from ..buffers import SequenceReplayBuffer
-from ..buffers.replay_writer import ReplayWriter, check_flush_seconds
+from ..buffers.replay_writer import check_flush_seconds
 from ..buffers.whole_numbers import is_whole
 from ..wrappers.fixed_spaces import FixedVectorSpaces, with_fixed_vector_spaces
 from .policies.policy_caller import ChoiceChecker
 from .result_reader import RawStep, ResultReader
-from .session_facts import describe
-from .session_writer import (
-    RecordedWriter,
-    SpaceWatch,
-    begin_session,
-    end_session,
-    note_kept,
-    spec_of_rows,
-    stacks_are_known,
-)
-from .step_result import (
-    EpisodeMetadata,
-    InfoReader,
-    MetadataOrFunction,
-    StepResult,
-)
+from .session_writer import RecordedWriter, Session, SpaceWatch, spec_of_rows, stacks_are_known
+from .step_loop import StepMachine
+from .step_result import EpisodeMetadata, InfoReader, MetadataOrFunction
 from .vector_envs import Vector, declared_info, is_ale, refuse_bad_reset
 
 __all__ = ["BegunReset", "BegunStep", "Recording", "ReplayOrPath"]
@@ -61,11 +49,12 @@ class BegunReset(NamedTuple):
 
 
 class Recording:
-    """Writes what an env returns to the caller's loop; options not explained are `Collector`'s."""
+    """Checks what the caller's loop does with an env, and gives its rows to a `StepMachine`."""
 
     # Each step is two calls: `begin_step` checks the actions before the env gets them, and
-    # `finish_step` writes the rows, all or none of them. Whatever happens in between, the rows so
-    # far stay whole, and the next call must be a reset.
+    # `finish_step` writes the rows, all or none of them. What the env does between is a block of
+    # ``with recording``. Whatever happens there, the rows so far stay whole, and the next call must
+    # be a reset. Options not explained are `Collector`'s.
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
@@ -99,43 +88,59 @@ class Recording:
         self._fixed = fixed if isinstance(fixed, FixedVectorSpaces) else None
         """Converts what the caller's envs take and return, where a space of theirs needs it."""
         self._envs = envs = fixed
-        self._flush_seconds = flush_seconds
-        self._policy, self._held_bytes = policy, held_bytes
-        self._info = InfoReader.of(info, declared_info(envs))
-        facts = EpisodeMetadata(metadata)
+        reader = InfoReader.of(info, declared_info(envs))
+        self.reads_infos = bool(reader.missing)
+        """The infos of steps are needed."""
+        episode_metadata = EpisodeMetadata(metadata)
         with contextlib.ExitStack() as on_error:
             self._owns_replay = not isinstance(replay, SequenceReplayBuffer)
             if not isinstance(replay, SequenceReplayBuffer):
                 replay = SequenceReplayBuffer(replay)
                 on_error.callback(replay.close)
             self.replay = replay
-            self.spec = spec_of_rows(envs, replay, self._info, frame_stack)
-            self._known_stacks = stacks_are_known([envs], self.spec)
+            self.spec = spec_of_rows(envs, replay, reader, frame_stack)
             # Rows are written before the caller gets them, but stacks may be compared later.
-            keeps_stacks = not self._known_stacks and any(f.stack > 1 for f in self.spec.fields)
+            keeps_stacks = any(field.stack > 1 for field in self.spec.fields)
             self.reader = ResultReader(
-                envs, self.spec.observation, self._info, facts, copies=keeps_stacks
+                envs,
+                self.spec.observation,
+                reader,
+                episode_metadata,
+                copies=keeps_stacks and not stacks_are_known([envs], self.spec),
             )
             on_error.pop_all()
         self._checker = ChoiceChecker(
             envs.single_action_space, self.spec, "the loop gave", "the loop", is_single=is_single
         )
+        session = Session(
+            replay,
+            self.spec,
+            [envs],
+            self._checker,
+            {"policy": policy, "seed": None, "reseed_steps": None, "missing": reader.missing},
+            flush_seconds,
+            SpaceWatch(self.spec, envs.single_observation_space),
+            is_recorded=True,
+            held_bytes=held_bytes,
+        )
+        self._machine = StepMachine(session)
         self._extras: dict[str, np.ndarray] = {}
-        self._writer: ReplayWriter | None = None
         self._no_actions: dict[str, np.ndarray] = {}
-        self._waiting: list[StepResult] = []
-        """Rows of resets before the first step, which determines the fields of a row."""
-        self._unresolved: list[StepResult] = []
-        self._maybe_ended: np.ndarray | None = None
         self._was_reset = False
-        self._needs_reset = True
         self._is_closed = False
         self._process = os.getpid()
 
-    @property
-    def reads_infos(self) -> bool:
-        """The infos of steps are needed."""
-        return bool(self._info.missing)
+    def __enter__(self) -> None:
+        """The env steps, or is reset."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            self._machine.fail(error)
 
     def log_extras(self, arrays: Mapping[str, object]) -> None:
         """Note extras of the coming action, ``[n, ...]`` by name: all, or none on an error."""
@@ -147,47 +152,37 @@ class Recording:
     def begin_step(self, action: object) -> BegunStep:
         """Check the actions of a step; nothing has changed if they are refused."""
         reader = self.reader
-        if self._needs_reset or (reader.any_ended and reader.mode is AutoresetMode.DISABLED):
+        machine = self._machine
+        if machine.needs_reset or (reader.any_ended and reader.mode is AutoresetMode.DISABLED):
             raise self._reset_needed()
         if self._fixed is not None:
             action = self._fixed.encoded_actions(action)
         _, leaves = self._checker.check(action, self._extras, reader.rows)
-        if self._writer is None:
-            self._begin_session()
-        elif self._writer.is_closed:
+        if machine.replay_writer is None:
+            machine.begin()
+            self._no_actions = {name: rows[:0].copy() for name, rows in leaves.items()}
+        elif machine.replay_writer.is_closed:
             raise ClosedEnvironmentError(
                 "the replay is closed: expected an open one; close it behind the recorded env"
             )
         # Copied, as the envs may write into their actions.
         leaves = {name: rows.copy() for name, rows in leaves.items()}
         self._extras = {}
-        self._needs_reset = True  # until the step's rows are written
+        machine.needs_reset = True  # until the step's rows are written
         reader.begin_step()
         return BegunStep(leaves, reader.env_ids)
 
     def finish_step(self, begun: BegunStep, step: RawStep) -> None:
         """Write the rows of a step before the caller gets its results."""
-        writer = self._writer
-        assert writer is not None
-        try:
-            if self._fixed is not None:
-                step = self._fixed.encoded_step(step)
-            with writer.guard:
-                results = self.reader.of_step(step)
-                if self._unresolved:
-                    assert self._maybe_ended is not None
-                    self._resolve(writer, self.reader.continued(self._maybe_ended))
-                writer.act(begun.leaves, begun.env_ids)
-                if self.reader.maybe_ended is None:
-                    for result in results:
-                        result.write_to(writer)
-                else:
-                    self._maybe_ended = self.reader.maybe_ended
-                    self._unresolved = list(map(_copied, results))
-                self._needs_reset = False
-        except BaseException as error:
-            self.fail(error)
-            raise
+        machine, reader = self._machine, self.reader
+        if self._fixed is not None:
+            step = self._fixed.encoded_step(step)
+        with machine.guard:
+            results = reader.of_step(step)
+            machine.chosen(begun.leaves, begun.env_ids)
+            machine.stepped(results, reader)
+            machine.release()
+            machine.needs_reset = False
 
     def begin_reset(self, seed: object, options: Mapping[str, object] | None) -> BegunReset:
         """Check a reset; nothing has changed if it is refused."""
@@ -202,64 +197,60 @@ class Recording:
                 )
             if chosen.all():
                 chosen = None
-            elif self._needs_reset:
+            elif self._machine.needs_reset:
                 raise self._reset_needed()
         if chosen is None:
             refuse_bad_reset(self._envs, self._was_reset, bool(self.reader.ended.any()))
         seeds = _seeds_by_env(seed, num_envs, chosen, by_place=is_ale(self._envs))
         has_options = bool(set(options or ()) - {"reset_mask"})
         self._extras = {}
-        self._needs_reset = True
+        self._machine.needs_reset = True
         return BegunReset(chosen, seeds, has_options)
 
     def finish_reset(self, begun: BegunReset, observation: object, info: Any) -> None:
         """Write the rows of a reset before the caller gets its results."""
-        try:
-            if self._fixed is not None:
-                observation, info = self._fixed.encoded_reset((observation, info))
-            with contextlib.nullcontext() if self._writer is None else self._writer.guard:
-                self._finish_reset(begun, observation, info)
-                self._was_reset = True
-                self._needs_reset = False
-        except BaseException as error:
-            self.fail(error)
-            raise
-
-    def fail(self, error: BaseException) -> None:
-        """Store the whole rows after an error, and add a note about them to it."""
-        self._needs_reset = True
-        if self._writer is not None:
-            # Twice: where the newest rows cannot be stored, those before them can.
-            note_kept(error, [self._writer.flush, self._writer.flush], self._writer)
+        machine, (chosen, seeds, has_options) = self._machine, begun
+        if self._fixed is not None:
+            observation, info = self._fixed.encoded_reset((observation, info))
+        with machine.guard:
+            if chosen is None:
+                machine.reset()
+                read = partial(self.reader.of_reset, observation, info, seeds)
+            else:
+                machine.cut()
+                read = partial(self.reader.of_some_resets, observation, info, chosen, seeds)
+            result = read(has_options=has_options)
+            # Without the options nobody can play the episode again, nor those after it. A number
+            # that is left out in the stream says so: the row of a reset that no row follows takes
+            # one.
+            for _ in range(1 + has_options):
+                machine.chosen(self._no_actions, _NO_ENVS)  # stores what is due
+                machine.started([result])
+                machine.release()
+            self._was_reset = True
+            machine.needs_reset = False
 
     def flush(self) -> None:
         """Store all rows durably."""
-        if self._writer is not None:
-            self._writer.flush()
+        self._machine.flush()
 
     def discard(self) -> bool:
         """Drop all rows since the last flush; the next call must be a reset."""
         # False if there were too many to hold them back: then some are stored, and none is dropped.
-        if isinstance(self._writer, RecordedWriter) and not self._writer.discard():
+        writer = self._machine.replay_writer
+        if isinstance(writer, RecordedWriter) and not writer.discard():
             return False
-        self._waiting, self._unresolved = [], []
-        self._needs_reset = True
+        self._machine.forget()
         return True
 
     def close(self) -> None:
         """Store all rows, and end the session; closing twice has no effect."""
         if self._is_closed or os.getpid() != self._process:
             return
-        self._is_closed = self._needs_reset = True
-        writer, self._writer = self._writer, None
+        self._is_closed = self._machine.needs_reset = True
         try:
-            if writer is not None and not writer.is_closed:
-                with writer.guard:
-                    self._resolve(writer, self._maybe_ended)
-                writer.close()
+            self._machine.close()
         finally:
-            if writer is not None:
-                end_session(self.replay, writer)
             if self._owns_replay:
                 self.replay.close()
 
@@ -277,76 +268,10 @@ class Recording:
             return
         thread.join(_FINISH_SECONDS)
 
-    def _begin_session(self) -> None:
-        """Bind the replay to the rows' Spec, now that the extras are known."""
-        spec = self.spec.with_more(self._checker.extra_fields)
-        # Other sessions may begin at the same time: the number in the facts must stay this one's.
-        with self.replay.write_lock:
-            facts = describe(
-                [self._envs],
-                policy=self._policy,
-                seed=None,
-                session=len(self.replay.sessions),
-                reseed_steps=None,
-                missing=self._info.missing,
-            )
-            writer = begin_session(
-                self.replay,
-                spec,
-                facts,
-                self._flush_seconds,
-                known_stacks=self._known_stacks,
-                is_recorded=True,
-                held_bytes=self._held_bytes,
-            )
-            writer.watch = SpaceWatch(spec, self._envs.single_observation_space)
-            self.replay.attach(writer)
-        self._no_actions = {
-            field.name: np.empty((0, *field.source_shape), field.numpy_dtype)
-            for field in spec.fields
-            if field.is_chosen
-        }
-        with writer.guard:
-            # Rows of which the extras were not known yet have waited here.
-            waiting, self._waiting = self._waiting, []
-            self._writer = writer
-            for result in waiting:
-                result.write_to(writer)
-
-    def _finish_reset(self, begun: BegunReset, observation: object, info: Any) -> None:
-        chosen, seeds, has_options = begun
-        if self._writer is not None:
-            # It is not known whether they ended; they do not go on in any case.
-            self._resolve(self._writer, self._maybe_ended)
-        if chosen is None:
-            self._waiting = []
-            read = partial(self.reader.of_reset, observation, info, seeds)
-        else:
-            read = partial(self.reader.of_some_resets, observation, info, chosen, seeds)
-        result = read(has_options=has_options)
-        # Without the options nobody can play the episode again, nor those after it. A number that
-        # is left out in the stream says so: the row of a reset that no row follows takes one.
-        rows = [result] * (1 + has_options)
-        if self._writer is None:
-            self._waiting += map(_copied, rows)
-            return
-        for one in rows:
-            self._writer.act(self._no_actions, _NO_ENVS)  # stores what is due
-            one.write_to(self._writer)
-
-    def _resolve(self, writer: ReplayWriter, continued: np.ndarray | None) -> None:
-        """Write the rows of which it was not known whether they ended their episodes."""
-        # ``continued`` [n] bool marks the episodes that did not end with the newest of them.
-        results, self._unresolved = self._unresolved, []
-        if results and continued is not None:
-            results[-1] = results[-1].without_end(continued)
-        for result in results:
-            result.write_to(writer)
-
     def _reset_needed(self) -> Exception:
         if self._is_closed:
             return self._closed()
-        if self._needs_reset:
+        if self._machine.needs_reset:
             why = "the newest step or reset failed" if self._was_reset else "it was never reset"
             return ResetNeeded(f"the recorded env cannot step, as {why}: call reset() first")
         ended = np.flatnonzero(self.reader.ended).tolist()
@@ -359,11 +284,6 @@ class Recording:
         return ClosedEnvironmentError(
             "the recorded env is closed: expected an open one; record a new one"
         )
-
-
-def _copied(result: StepResult) -> StepResult:
-    """The same rows in memory that the caller does not have."""
-    return result._replace(leaves={name: rows.copy() for name, rows in result.leaves.items()})
 
 
 def _seeds_by_env(

@@ -1,13 +1,13 @@
-"""Begins the session of a Collector or a recorded env in a replay: its Spec, streams and writer."""
+"""The session of a Collector or a recorded env in a replay: its Spec, streams and writer."""
 
 from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -17,15 +17,15 @@ from ..buffers.replay_writer import ReplayWriter
 from ..buffers.spec import field_of
 from ..buffers.storage.protocol import Storage
 from ..wrappers.check.watch import all_limits_of, outside_of
+from .policies.policy_caller import ChoiceChecker
+from .session_facts import describe
 from .step_result import InfoReader
 from .vector_envs import Vector, frame_stack_of, has_known_stacks
 
 __all__ = [
     "RecordedWriter",
+    "Session",
     "SpaceWatch",
-    "begin_session",
-    "end_session",
-    "note_kept",
     "spec_of_rows",
     "stacks_are_known",
 ]
@@ -58,44 +58,75 @@ def stacks_are_known(groups: Sequence[Vector], spec: Spec) -> bool:
     return all(has_known_stacks(group, stack) for group in groups)
 
 
-def begin_session(
-    replay: SequenceReplayBuffer,
-    spec: Spec,
-    facts: Mapping[str, object],  # about the session, with ``num_envs``
-    flush_seconds: float,  # no row waits longer than this to be stored
-    *,
-    known_stacks: bool,  # the envs are known to stack frames right
-    is_recorded: bool = False,  # the envs are recorded, and write while other sessions may do so
-    has_digest: bool = True,  # compute that of the rows, unless the envs are recorded
-    # Of recorded envs: rows are stored by `flush` alone, so that `RecordedWriter` can discard them,
-    # until there are so many bytes of them.
-    held_bytes: int = 0,
-) -> ReplayWriter:
-    """Bind the replay to the rows' Spec, all fields of a row, and make the writer of a session."""
-    # Streams are numbered from 0 on. The envs of several sessions that write in turns get different
-    # numbers: those of recorded envs, of which each is a session, and a Collector beside them.
-    with replay.write_lock:
-        replay.bind(spec, facts)
-        num_envs = cast("int", facts["num_envs"])
-        beside = _sessions.setdefault(replay, weakref.WeakKeyDictionary())
-        taken = [one for one in beside.values() if is_recorded or one.is_recorded]
-        first = min(
-            number
-            for number in (0, *(one.stop for one in taken))
-            if all(number >= one.stop or number + num_envs <= one.first for one in taken)
-        )
-        target = _Streams(replay, first, num_envs, is_recorded=is_recorded, held_bytes=held_bytes)
-        written = target if is_recorded or first else replay
-        kind = RecordedWriter if is_recorded else ReplayWriter
-        writer = kind(
-            written,
-            num_envs,
-            flush_seconds,
-            known_stacks=known_stacks,
-            has_digest=has_digest and not is_recorded,
-        )
-        beside[writer] = target
+class Session:
+    """A session of a Collector or a recorded env in a replay; it begins with the first step."""
+
+    # It holds no reference to the Collector, so that dropping that closes the envs at once.
+
+    def __init__(
+        self,
+        replay: SequenceReplayBuffer,
+        spec: Spec,  # of the rows, without the extras
+        envs: Sequence[Vector],
+        checker: ChoiceChecker,  # knows the extras, once it has checked the first actions
+        facts: Mapping[str, Any],  # for `describe`; without a number, the session gets the next one
+        flush_seconds: float,  # no row waits longer than this to be stored
+        watch: SpaceWatch,
+        *,
+        is_recorded: bool = False,  # the envs are recorded, and write while others may do so
+        has_digest: bool = True,  # compute that of the rows, unless the envs are recorded
+        # Of recorded envs: rows are stored by `flush` alone, so that `RecordedWriter` can discard
+        # them, until there are so many bytes of them.
+        held_bytes: int = 0,
+    ) -> None:
+        self._replay, self._spec, self._envs, self._checker = replay, spec, envs, checker
+        self._facts, self._flush_seconds, self._watch = facts, flush_seconds, watch
+        self._is_recorded, self._has_digest = is_recorded, has_digest
+        self._held_bytes = held_bytes
+
+    def begin(self) -> ReplayWriter:
+        """Bind the replay to the rows' Spec, and make the writer."""
+        replay = self._replay
+        # Streams are numbered from 0 on. The envs of several sessions that write in turns get
+        # different numbers: those of recorded envs, of which each is a session, and a Collector
+        # beside them. Others may begin now, so that the numbers must stay these ones.
+        with replay.write_lock:
+            facts = {"session": len(replay.sessions), **self._facts}
+            replay.bind(
+                self._spec.with_more(self._checker.extra_fields), describe(self._envs, **facts)
+            )
+            num_envs = sum(one.num_envs for one in self._envs)
+            beside = _sessions.setdefault(replay, weakref.WeakKeyDictionary())
+            taken = [one for one in beside.values() if self._is_recorded or one.is_recorded]
+            first = min(
+                number
+                for number in (0, *(one.stop for one in taken))
+                if all(number >= one.stop or number + num_envs <= one.first for one in taken)
+            )
+            target = _Streams(
+                replay,
+                first,
+                num_envs,
+                is_recorded=self._is_recorded,
+                held_bytes=self._held_bytes,
+            )
+            kind = RecordedWriter if self._is_recorded else ReplayWriter
+            writer = kind(
+                target if self._is_recorded or first else replay,
+                num_envs,
+                self._flush_seconds,
+                known_stacks=stacks_are_known(self._envs, self._spec),
+                has_digest=self._has_digest and not self._is_recorded,
+            )
+            beside[writer] = target
+            writer.watch = self._watch
+            if self._is_recorded:
+                replay.attach(writer)
         return writer
+
+    def end(self, writer: ReplayWriter) -> None:
+        """Free the streams of the writer, which will not write again."""
+        _sessions[self._replay].pop(writer, None)
 
 
 class SpaceWatch:
@@ -205,34 +236,8 @@ class RecordedWriter(ReplayWriter):
             return True
 
 
-def end_session(replay: SequenceReplayBuffer, writer: ReplayWriter) -> None:
-    """Free the streams of a writer that will not write again."""
-    _sessions[replay].pop(writer, None)
-
-
-def note_kept(
-    error: BaseException, works: Sequence[Callable[[], None]], writer: ReplayWriter | None
-) -> None:
-    """Do what is to be done after an error, and add notes: what failed then, and what was kept."""
-    failures = [_failure_of(work) for work in works]
-    for failure in dict.fromkeys(failures):
-        if failure not in ("", str(error)):
-            error.add_note(f"then: {failure}")
-    if writer is not None:
-        error.add_note(f"kept: {writer.kept}")
-
-
-def _failure_of(work: Callable[[], None]) -> str:
-    """Run it; the message of the error that it raised, or nothing."""
-    try:
-        work()
-    except Exception as error:
-        return str(error) or type(error).__name__
-    return ""
-
-
 class _Streams:
-    """A replay as one of several sessions that write in turns sees it; see `begin_session`."""
+    """A replay as one of several sessions that write in turns sees it; see `Session`."""
 
     # The session numbers its streams from 0 on, and its episodes as if no other one wrote; both
     # numbers are replaced where they are taken.

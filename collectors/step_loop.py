@@ -9,7 +9,8 @@ One vector step is, in this order (`StepLoop.step`):
 5. *count*: of each result, steps, returns and ends; then the user's functions are called.
 
 A row is therefore counted at once, and written behind the next step, or by `flush`. Each row is
-counted once and written once, whatever happens in between.
+counted once and written once, whatever happens in between. `StepMachine` does this, without envs: a
+recorded env, which the caller's loop steps, tells it the same, and has each row written at once.
 
 Envs on a device take many steps at once, with the policy; then `StepsAhead` stands for both, and
 hands out one step after the other. Where an error is raised, or all episodes that count have ended,
@@ -42,18 +43,21 @@ error or Ctrl-C       whole rows are flushed, a step that was sent is dropped, a
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 import numpy as np
 
 from ..buffers import Layout
 from ..buffers.replay_writer import ReplayWriter
 from ..buffers.spec import kind_of, unflatten
-from .policies.policy_caller import Choice, PolicyCaller
+from .policies.policy_caller import PolicyCaller
 from .report import EpisodeReport, StepReport
+from .result_reader import ResultReader
+from .session_writer import Session
 from .step_result import StepResult
 from .steps_ahead import StepsAhead
 from .vector_stepper import Stepper, StepperGroups
@@ -61,148 +65,172 @@ from .vector_stepper import Stepper, StepperGroups
 if TYPE_CHECKING:
     from .rollout_writer import RolloutWriter
 
-__all__ = ["EpisodeCounter", "StepLoop"]
+__all__ = ["EpisodeCounter", "StepLoop", "StepMachine"]
 
 _LOG = logging.getLogger("stepwell.collectors")
+_NO_STATE: Mapping[str, np.ndarray] = {}
+_Choice: TypeAlias = "tuple[Mapping[str, np.ndarray], np.ndarray | None, Mapping[str, np.ndarray]]"
 
 
-class StepLoop:
-    """Steps the envs with the policy, counts the rows and passes them to the writers."""
+class StepMachine:
+    """Decides what becomes of the steps that others take; it knows neither envs nor policy."""
+
+    # A `StepLoop` takes the steps itself. For a recorded env the caller's loop does, whose arrays
+    # may change after each call: then `release` follows.
 
     def __init__(
         self,
-        stepper: Stepper | StepperGroups,
-        policy: PolicyCaller,
-        counter: EpisodeCounter,
-        layout: Layout,
+        session: Session | None,  # None: nothing is stored
+        counter: EpisodeCounter | None = None,  # None: nobody asks for counts, or gets reports
+        layout: Layout = "observation",  # of the observations in reports
         # Called with the rows of each step or reset
         on_step: Callable[[StepReport], None] | None = None,
         # Called with each that counts, when it ends
         on_episode: Callable[[EpisodeReport], None] | None = None,
-        # Called once the policy has chosen for the first time, before the envs are stepped; None
-        # where no replay is written
-        make_replay_writer: Callable[[], ReplayWriter] | None = None,
-        ahead: StepsAhead | None = None,  # of envs on a device; stepper and policy hand them out
     ) -> None:
         for name, function in (("on_step", on_step), ("on_episode", on_episode)):
             if function is not None and not callable(function):
                 raise TypeError(f"{name}: expected a function or None, got {function!r}")
-        self._stepper = stepper
-        self._policy = policy
+        self._session = session
         self._counter = counter
         self._layout = layout
         self._on_step = on_step
         self._on_episode = on_episode
-        self._make_replay_writer = make_replay_writer
-        self._ahead = ahead
-        self._maybe_ended: np.ndarray | None = None
         self._counted: list[StepResult] = []  # and not written yet
+        self._maybe_ended = np.empty(0, np.bool_)  # of the newest unresolved rows
+        self._choice: _Choice = {}, None, {}  # from the unresolved rows
         self.unresolved: list[StepResult] = []
         """Newest results of which only the next step shows whether an episode ended."""
+        self.needs_reset = True
+        """The next call must be a reset of all envs."""
         self.replay_writer: ReplayWriter | None = None
+        """None until the session begins, and once it has ended."""
         self.rollout_writer: RolloutWriter | None = None
         """Writer of rollouts that follow each other; None outside of them."""
-        self.restart_clock()
 
-    def restart_clock(self) -> None:
-        """Measure from now on where the time goes."""
-        self.env_seconds = self.policy_seconds = self.write_seconds = 0.0
+    @property
+    def waits(self) -> bool:
+        """Rows are counted and not written."""
+        return bool(self._counted)
 
-    def reset(self, seed: int | Sequence[int]) -> None:
-        """Reset all envs; env i gets ``seed + i``, or the i-th seed. Call `flush` before."""
-        began = time.perf_counter()
+    @property
+    def guard(self) -> contextlib.AbstractContextManager[None]:
+        """Held while rows are written, where others draw or Ctrl-C may come."""
+        return contextlib.nullcontext() if self.replay_writer is None else self.replay_writer.guard
+
+    def begin(self) -> None:
+        """Begin the session, as the first actions, which show the fields of a row, are known."""
+        if self._session is not None:
+            self.replay_writer = self._session.begin()
+
+    def reset(self) -> None:
+        """All envs are about to be reset: the open episodes end here."""
+        self.cut()
         if self.replay_writer is not None:
             self.replay_writer.cut()
         if self.rollout_writer is not None:
             self.rollout_writer.forget()
-        self._counted, self.unresolved, self._maybe_ended = [], [], None
-        self._count(self._stepper.reset(seed))
-        self.env_seconds += time.perf_counter() - began
+        self._counted = []
 
-    def step(self, most: int = 1) -> None:
-        """One vector step; of envs on a device up to ``most`` steps."""
-        ahead, counter = self._ahead, self._counter
-        if ahead is None:
-            self._step()
+    def started(self, results: list[StepResult]) -> None:
+        """Count the rows of a reset."""
+        self._count(results)
+
+    def chosen(
+        self,
+        leaves: Mapping[str, np.ndarray],  # [n, ...] of actions and extras by field name
+        env_ids: np.ndarray | None,  # [n] envs of these, all when None
+        state: Mapping[str, np.ndarray] = _NO_STATE,  # of a recurrent policy, before
+    ) -> None:
+        """Write the newest rows, and the actions chosen from them, once these rows are resolved."""
+        if self.unresolved:
+            self._choice = leaves, env_ids, state
             return
-        began = time.perf_counter()
-        ahead.take(most if counter.counts_all or ahead.may_drop else 1)
-        self.env_seconds += time.perf_counter() - began
-        try:
-            while ahead.left and not counter.is_complete:
-                self._step()
-        finally:
-            ahead.drop()
+        if self._counted:
+            self.write()
+        if self.rollout_writer is not None:
+            self.rollout_writer.act(leaves, state, env_ids)
+        if self.replay_writer is not None:
+            self.replay_writer.act(leaves, env_ids)
 
-    def _step(self) -> None:
-        """One vector step, in the order that the head of this file gives."""
-        stepper, maybe_ended = self._stepper, self._maybe_ended
-        env_ids = stepper.env_ids
-        began = time.perf_counter()
-        choice = self._policy(stepper.observation, stepper.is_first, env_ids)
-        if self.replay_writer is None and self._make_replay_writer is not None:
-            self.replay_writer = self._make_replay_writer()
-        decided = time.perf_counter()
-        stepper.send(choice.action)
-        sent = time.perf_counter()
-        if maybe_ended is None:
-            self._write(choice, env_ids)
-        written = time.perf_counter()
-        results = stepper.receive()
-        received = time.perf_counter()
-        if maybe_ended is not None:
-            self._resolve(stepper.continued(maybe_ended))
-            self._write(choice, env_ids)
-        self._take(results)
-        self.policy_seconds += decided - began
-        self.env_seconds += sent - decided + received - written
-        self.write_seconds += written - sent
+    def stepped(self, results: list[StepResult], reader: ResultReader | StepperGroups) -> None:
+        """Count the results of a step as soon as it is known which episodes ended."""
+        if not results:
+            return
+        if self.unresolved:
+            self._resolve(reader.continued(self._maybe_ended))
+            self.chosen(*self._choice)
+        if reader.maybe_ended is None:
+            self._count(results)
+        else:
+            self.unresolved, self._maybe_ended = results, reader.maybe_ended
 
-    def begin_rollout(self, writer: RolloutWriter) -> None:
-        """Give the writer the envs' newest rows, unless they are about to be written anyway."""
-        if writer.is_empty and not self._counted:
-            for result in self._stepper.newest:
-                writer.observe(result)
+    def write(self) -> None:
+        """Write the counted rows, each once, even on an error."""
+        rollout, replay = self.rollout_writer, self.replay_writer
+        if replay is None and self._session is not None:
+            return  # the fields of a row are not known yet
+        results, self._counted = self._counted, []
+        for result in results:
+            if rollout is not None:
+                rollout.observe(result)
+            if replay is not None:
+                result.write_to(replay)
 
-    def step_rollout(self) -> None:
-        """One vector step for the rollout, or only the pending results where those complete it."""
-        assert self.rollout_writer is not None
-        if not (self.rollout_writer.has_all_of(self._stepper.env_ids) and self.receive_pending()):
-            self.step(self.rollout_writer.steps_left)
-        # A policy's state belongs to the newest rows only until the policy is called again.
-        if self.rollout_writer.is_nearly_complete or self._policy.state is not None:
-            self._write()
+    def release(self) -> None:
+        """Write the counted rows, and copy those that must wait: the caller gets their arrays."""
+        self.write()
+        if self._counted or self.unresolved:
+            self._counted = list(map(_copied, self._counted))
+            self.unresolved = list(map(_copied, self.unresolved))
 
-    def receive_pending(self) -> bool:
-        """Receive pending results that need no further action; False where there were none."""
-        began = time.perf_counter()
-        results = self._stepper.receive_pending()
-        self._take(results)
-        self.env_seconds += time.perf_counter() - began
-        return bool(results)
+    def cut(self) -> None:
+        """Count unresolved rows as rows of episodes that continue, as no step will show more."""
+        with self.guard:
+            if self.unresolved:
+                self._resolve(self._maybe_ended)
+            self.write()
 
     def flush(self) -> None:
-        """Store all rows, including the newest ones, from which no action was chosen yet."""
-        # Unresolved rows are stored as rows of episodes that continue.
-        if self.unresolved and self._maybe_ended is not None:
-            self._resolve(self._maybe_ended)
-        self._write()
+        """Store all rows but unresolved ones."""
+        self.write()
         if self.replay_writer is not None:
             self.replay_writer.flush()
 
-    def drain(self) -> None:
-        """Finish a step that was sent and not received, and drop its result."""
-        self._stepper.drain()
+    def finish(self) -> None:
+        """Store all rows, including the newest ones, from which no action was chosen yet."""
+        self.cut()
+        self.flush()
 
-    def _take(self, results: list[StepResult]) -> None:
-        """Count the results as soon as it is known which episodes ended."""
-        if not results:
-            return
-        self._maybe_ended = self._stepper.maybe_ended
-        if self._maybe_ended is None:
-            self._count(results)
-        else:
-            self.unresolved = results
+    def forget(self) -> None:
+        """Drop the rows that were not written; a reset must follow."""
+        self._counted, self.unresolved, self.needs_reset = [], [], True
+
+    def fail(
+        self, error: BaseException, *works: Callable[[], None], says_what_is_kept: bool = True
+    ) -> None:
+        """Store the whole rows after an error, do these works, and add notes about both to it."""
+        self.needs_reset, self.rollout_writer = True, None
+        # Twice: where the newest rows cannot be stored, those before them can.
+        failures = dict.fromkeys(map(_failure_of, (self.finish, self.finish, *works)))
+        for failure in failures:
+            if failure not in ("", str(error)):
+                error.add_note(f"then: {failure}")
+        if says_what_is_kept and self.replay_writer is not None:
+            error.add_note(f"kept: {self.replay_writer.kept}")
+
+    def close(self) -> None:
+        """Store all rows, and end the session."""
+        writer = self.replay_writer
+        try:
+            if writer is None or not writer.is_closed:
+                self.finish()
+            if writer is not None:
+                writer.close()
+        finally:
+            self.replay_writer = None
+            if self._session is not None and writer is not None:
+                self._session.end(writer)
 
     def _resolve(self, continued: np.ndarray) -> None:
         """Count the unresolved results; the episodes of the marked rows [n] did not end."""
@@ -212,14 +240,17 @@ class StepLoop:
 
     def _count(self, results: list[StepResult]) -> None:
         """Count the results, keep the rows that are to be written, call the user's functions."""
-        # The functions see everything counted: first the steps, then the episodes that ended.
         counter = self._counter
+        if counter is None:
+            self._counted += results
+            return
+        # The functions see everything counted: first the steps, then the episodes that ended.
         lost, ended = len(counter.lost), len(counter.ended)
         reports: list[StepReport] = []
         for result in results:
             counted = counter.count(result)
             if self._on_step is not None:
-                reports.append(self._report_of(result))
+                reports.append(self._report_of(result, counter))
             if counted is not None:
                 self._counted.append(counted)
         if self.replay_writer is not None and len(counter.lost) > lost:
@@ -231,10 +262,9 @@ class StepLoop:
             for episode in counter.ended[ended:]:
                 self._on_episode(episode)
 
-    def _report_of(self, result: StepResult) -> StepReport:
+    def _report_of(self, result: StepResult, counter: EpisodeCounter) -> StepReport:
         """The result, just counted, for the user's function."""
         # Its arrays cannot be written to, and are copies, as torch writes all the same.
-        counter = self._counter
         envs = counter.envs_of(result)
         no_row = np.zeros(len(envs), np.bool_)
         leaves = {
@@ -257,21 +287,96 @@ class StepLoop:
             counter.total_steps,
         )
 
-    def _write(self, choice: Choice | None = None, env_ids: np.ndarray | None = None) -> None:
-        """Write the counted rows, each once, even on an error, and the newest ones' actions."""
-        # ``env_ids`` [n] are the envs of these, all when None.
-        results, self._counted = self._counted, []
-        rollout, replay = self.rollout_writer, self.replay_writer
-        for result in results:
-            if rollout is not None:
-                rollout.observe(result)
-            if replay is not None:
-                result.write_to(replay)
-        if choice is not None:
-            if rollout is not None:
-                rollout.act(choice.leaves, choice.state, env_ids)
-            if replay is not None:
-                replay.act(choice.leaves, env_ids)
+
+class StepLoop:
+    """Steps the envs with the policy, and tells the machine what they said."""
+
+    def __init__(
+        self,
+        stepper: Stepper | StepperGroups,
+        policy: PolicyCaller,
+        counter: EpisodeCounter,
+        machine: StepMachine,
+        ahead: StepsAhead | None = None,  # of envs on a device; stepper and policy hand them out
+    ) -> None:
+        self._stepper = stepper
+        self._policy = policy
+        self._counter = counter
+        self._machine = machine
+        self._ahead = ahead
+        self.restart_clock()
+
+    def restart_clock(self) -> None:
+        """Measure from now on where the time goes."""
+        self.env_seconds = self.policy_seconds = self.write_seconds = 0.0
+
+    def reset(self, seed: int | Sequence[int]) -> None:
+        """Reset all envs; env i gets ``seed + i``, or the i-th seed."""
+        began = time.perf_counter()
+        self._machine.reset()
+        self._machine.started(self._stepper.reset(seed))
+        self.env_seconds += time.perf_counter() - began
+
+    def step(self, most: int = 1) -> None:
+        """One vector step; of envs on a device up to ``most`` steps."""
+        ahead, counter = self._ahead, self._counter
+        if ahead is None:
+            self._step()
+            return
+        began = time.perf_counter()
+        ahead.take(most if counter.counts_all or ahead.may_drop else 1)
+        self.env_seconds += time.perf_counter() - began
+        try:
+            while ahead.left and not counter.is_complete:
+                self._step()
+        finally:
+            ahead.drop()
+
+    def _step(self) -> None:
+        """One vector step, in the order that the head of this file gives."""
+        stepper, machine = self._stepper, self._machine
+        env_ids = stepper.env_ids
+        began = time.perf_counter()
+        choice = self._policy(stepper.observation, stepper.is_first, env_ids)
+        if machine.replay_writer is None:
+            machine.begin()
+        decided = time.perf_counter()
+        stepper.send(choice.action)
+        sent = time.perf_counter()
+        machine.chosen(choice.leaves, env_ids, choice.state)
+        written = time.perf_counter()
+        results = stepper.receive()
+        received = time.perf_counter()
+        machine.stepped(results, stepper)
+        self.policy_seconds += decided - began
+        self.env_seconds += sent - decided + received - written
+        self.write_seconds += written - sent
+
+    def begin_rollout(self, writer: RolloutWriter) -> None:
+        """Give the writer the envs' newest rows, unless they are about to be written anyway."""
+        if writer.is_empty and not self._machine.waits:
+            for result in self._stepper.newest:
+                writer.observe(result)
+
+    def step_rollout(self, writer: RolloutWriter) -> None:
+        """One vector step for the rollout, or only the pending results where those complete it."""
+        if not (writer.has_all_of(self._stepper.env_ids) and self.receive_pending()):
+            self.step(writer.steps_left)
+        # A policy's state belongs to the newest rows only until the policy is called again.
+        if writer.is_nearly_complete or self._policy.state is not None:
+            self._machine.write()
+
+    def receive_pending(self) -> bool:
+        """Receive pending results that need no further action; False where there were none."""
+        began = time.perf_counter()
+        results = self._stepper.receive_pending()
+        self._machine.stepped(results, self._stepper)
+        self.env_seconds += time.perf_counter() - began
+        return bool(results)
+
+    def drain(self) -> None:
+        """Finish a step that was sent and not received, and drop its result."""
+        self._stepper.drain()
 
 
 class EpisodeCounter:
@@ -448,3 +553,17 @@ def _read_only(array: np.ndarray) -> np.ndarray:
     copy = array.copy()
     copy.flags.writeable = False
     return copy
+
+
+def _copied(result: StepResult) -> StepResult:
+    """The same rows in memory that the caller does not have."""
+    return result._replace(leaves={name: rows.copy() for name, rows in result.leaves.items()})
+
+
+def _failure_of(work: Callable[[], None]) -> str:
+    """Run it; the message of the error that it raised, or nothing."""
+    try:
+        work()
+    except Exception as error:
+        return str(error) or type(error).__name__
+    return ""

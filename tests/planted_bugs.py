@@ -293,8 +293,8 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         "an ended env may be stepped",
         "collectors/recording.py",
-        "if self._needs_reset or (reader.any_ended and reader.mode is AutoresetMode.DISABLED):",
-        "if self._needs_reset:",
+        "if machine.needs_reset or (reader.any_ended and reader.mode is AutoresetMode.DISABLED):",
+        "if machine.needs_reset:",
         ("tests/collectors/test_record.py::test_a_single_env_needs_a_reset_after_an_end",),
     ),
     Bug(

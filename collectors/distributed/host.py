@@ -31,7 +31,6 @@ from ...wrappers.workers.worker import seed_global_generators
 from ..collector import Collector
 from ..policies.as_policy import GivenPolicy
 from ..report import CollectReport
-from ..session_writer import note_kept
 from ..step_loop import EpisodeCounter
 from ..vector_envs import Vector
 from .folders import GroupFolder
@@ -150,7 +149,7 @@ class _Steps(Collector):
         # Then all rows are stored. Sent True, it ends before the next step, unless it is a rollout,
         # which the generator returns.
         if call.kind == "rollout":
-            writer = self._loop.rollout_writer or self._new_rollout_writer()
+            writer = self._machine.rollout_writer or self._new_rollout_writer()
             yield from self._rolling(writer, call.amount, None)
             # Without the memory of its arrays, which would be sent a second time.
             return replace(self._finished(writer), memory={})
@@ -184,13 +183,12 @@ class _Steps(Collector):
 
     def store_waiting(self) -> None:
         """Store the rows that wait for a chunk."""
-        if self._loop.replay_writer is not None:
-            self._loop.replay_writer.flush()
+        if self._machine.replay_writer is not None:
+            self._machine.replay_writer.flush()
 
     def store_whole_rows(self, error: BaseException) -> None:
         """After an error, store the whole rows before it; notes on it say what failed then."""
-        # Twice: where the newest rows cannot be stored, those before them can.
-        note_kept(error, [self._loop.flush, self._loop.flush, self._loop.drain], None)
+        self._machine.fail(error, self._loop.drain, says_what_is_kept=False)
 
 
 class _Group:

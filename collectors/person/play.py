@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -146,7 +147,7 @@ def play(
         policy=facts.source if actor is None else f"human and {type(actor).__qualname__}",
         held_bytes=_HELD_BYTES,
     )
-    try:
+    with contextlib.closing(recording), recording:
         # A store that is continued gets other seeds than its sessions before.
         seeds = Seeds(seed, len(recording.replay.sessions))
         caller: PolicyCaller | None = None
@@ -158,11 +159,6 @@ def play(
         game.hook = None if actor is None else override_hook_of(actor)
         game.most_episodes = episodes
         game.play(controls, caller, speed, scale)
-    except BaseException as error:
-        recording.fail(error)
-        raise
-    finally:
-        recording.close()
     return game.report()
 
 

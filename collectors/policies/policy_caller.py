@@ -61,12 +61,7 @@ class PolicyCaller:
         self.version: int | None = None
         """Number of the weights, stored as the extra ``policy_version``; None: not stored."""
         self._layout = spec.action
-        self._checker = ChoiceChecker(space, spec)
-
-    @property
-    def extra_fields(self) -> list[Field]:
-        """Fields for the extras of the first call."""
-        return self._checker.extra_fields
+        self.checker = ChoiceChecker(space, spec)
 
     def __call__(
         self, observation: Tree, is_first: np.ndarray, env_ids: np.ndarray | None = None
@@ -111,7 +106,7 @@ class PolicyCaller:
                     "with a method load; give it another name"
                 )
             extras = {**extras, "policy_version": np.full(n, self.version, np.int64)}
-        return Choice(*self._checker.check(action, extras, n), before)
+        return Choice(*self.checker.check(action, extras, n), before)
 
 
 class ChoiceChecker:

@@ -22,7 +22,7 @@ from gymnasium.wrappers import FrameStackObservation
 import stepwell as sw
 from stepwell.buffers import SpecMismatch
 from stepwell.collectors.collector import Seeds
-from stepwell.collectors.step_loop import StepLoop
+from stepwell.collectors.step_loop import StepMachine
 from stepwell.wrappers.testing import assert_env
 from support.envs.fakes import CounterEnv, CrashEnv, FrameEnv, InfoEnv, SeededEnv
 
@@ -386,7 +386,7 @@ def test_envs_are_closed_even_if_storing_the_rest_fails(
     envs = counters()
     collector = collector_of(envs, replay=replay)
     collector.collect(steps=3)
-    monkeypatch.setattr(StepLoop, "flush", lambda self: 1 / 0)
+    monkeypatch.setattr(StepMachine, "flush", lambda self: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         collector.close()
     assert envs.closed
@@ -395,7 +395,7 @@ def test_envs_are_closed_even_if_storing_the_rest_fails(
 def test_an_error_in_the_block_is_not_hidden_by_one_while_closing(
     replay: sw.SequenceReplayBuffer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(StepLoop, "flush", lambda self: 1 / 0)
+    monkeypatch.setattr(StepMachine, "flush", lambda self: 1 / 0)
     with pytest.raises(RuntimeError, match="mine") as caught, collector_of(replay=replay):
         raise RuntimeError("mine")
     assert caught.value.__notes__ == ["closing failed too: division by zero"]
