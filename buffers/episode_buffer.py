@@ -968,7 +968,8 @@ def _those(envs: Any, flags: Any) -> list[int]:
     """The envs with a flag; ``envs`` is an array or an int."""
     if type(envs) is int:
         return [envs] if flags else []
-    found: list[int] = envs[flags].tolist() if np.count_nonzero(flags) else []
+    # Mostly there is none, which bytes tell sooner than numpy.
+    found: list[int] = envs[flags].tolist() if True in flags.tobytes() else []
     return found
 
 
