@@ -268,7 +268,7 @@ class EpisodeBuffer:
             lead = envs.shape
         layout = self._spec.observation
         values = self._leaves(layout, observation, lead)
-        chosen = self._leaves(self._spec.action, action, lead)
+        chosen: dict[str, Any] = self._leaves(self._spec.action, action, lead)
         for name, key in self._extras:
             chosen[name] = self._entry(name, key, extras, "extras", lead)
         gain = reward if type(reward) is float and not lead else _rewards(reward, lead)

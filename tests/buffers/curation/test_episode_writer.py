@@ -65,7 +65,7 @@ def of_arrays(
 ) -> SequenceReplayBuffer:
     """A replay with one episode of arrays."""
     replay = SequenceReplayBuffer()
-    named = {name: columns[name] for name in ("observation", "action", "reward")}
+    named: dict[str, Any] = {name: columns[name] for name in ("observation", "action", "reward")}
     with replay.writer(SPEC, num_envs=stream + 1) as writer:
         writer.add_episode(
             **named,
