@@ -1,4 +1,35 @@
-"""The open episodes of N envs: rows in, chunks out."""
+"""The open episodes of N envs: rows in, chunks out.
+
+A row is an observation with the reward and infos that came with it, and the action that was chosen
+from it. So it is written in two halves, by one function (`_write`), at its *place*: env * room +
+row of the env. What each call writes, in an episode of two steps (o: observation, r: reward,
+a: action):
+
+===========================  =================  ===========================================
+call                         row of an env      state of the newest row afterwards
+===========================  =================  ===========================================
+`observe` o0, is_first       o0 r=0             pending: it awaits its action
+`act` a0                     o0 r=0 a0          none
+`observe` o1 r1              o1 r1              pending
+`act` a1                     o1 r1 a1           none
+`observe` o2 r2, terminated  o2 r2 a=0          none: the episode has ended
+`add` o0 a0 r1 o1            o0 r=0 a0; o1 r1   pending
+`add` o1 a1 r2 None          a1; r2             pending and late: its observation comes, too
+`add` o2 a2 r3 o3            o2 a2; o3 r3       pending
+===========================  =================  ===========================================
+
+`add` is therefore `act` on the newest row and `observe` of the next one, and the next call's
+observation is only compared with what is there. Where it is another one, the open episode is cut
+and a row is begun. A late row whose observation never comes repeats the one before, and `OBSERVED`
+is False in it.
+
+The rows of an env are some *runs*: parts of episodes that have ended, and of the open one. `take`
+hands out a chunk for each. A chunk may end with a pending row (``End.PENDING``), which the next
+chunk of the episode begins with, then with its action. Chunks are views: their rows are forgotten,
+and a pending one moved to the front, only when the next call comes (`_release`). Each call begins
+with that. All checks come before the first write, so that a call that is refused changes nothing;
+only a wrong stack of frames, which may be found some rows late, drops rows (`_drop_unproven`).
+"""
 
 from __future__ import annotations
 
@@ -120,13 +151,13 @@ class EpisodeBuffer:
         self._received = {k: each for k, each in self._expected.items() if k not in names}
         self._all_acted = _of_envs(self._acted, num_envs)
         self._all_received = _of_envs(self._received, num_envs)
-        self._info = {f.name: f.key for f in spec.of_kind("info") if f.name != OBSERVED.name}
-        self._extra = {f.name: f.key for f in spec.of_kind("extra")}
+        self._infos = [(f.name, f.key) for f in spec.of_kind("info") if f.name != OBSERVED.name]
+        self._extras = [(f.name, f.key) for f in spec.of_kind("extra")]
         self._chunk_rows = chunk_rows or _rows_by_size(spec, num_envs)
         if capacity is not None:
             self._chunk_rows = max(1, min(self._chunk_rows, capacity // (8 * num_envs)))
         # Room for two more: `add` may write the row of a reset and the one that follows it.
-        room = self._chunk_rows + 2
+        room = self._room = self._chunk_rows + 2
         # A large first field is written where it can stay, the others are arranged by the storage.
         first = spec.fields[0].name
         self._large = (
@@ -135,27 +166,18 @@ class EpisodeBuffer:
             else None
         )
         self._large_name = first if self._large is not None else None
-        # The rows of all envs by field, and for each env a view of its own.
-        self._rows = {
-            field.name: np.empty((num_envs * room, *field.shape), field.numpy_dtype)
-            for field in spec.fields
-            if field.name != self._large_name
-        }
-        self._of = {
-            name: [rows[env * room : (env + 1) * room] for env in range(num_envs)]
-            for name, rows in self._rows.items()
-        }
-        if self._large is not None:
-            self._of[first] = self._large.views
+        # By field the rows of all envs, to write to, and for each env a view of its own, to read.
+        self._rows: dict[str, Any] = {}
+        self._of: dict[str, list[np.ndarray]] = {}
+        for field in spec.fields:
+            if self._large is not None and field.name == first:
+                self._rows[first], self._of[first] = self._large, self._large.views
+            else:
+                rows = np.empty((num_envs * room, *field.shape), field.numpy_dtype)
+                self._rows[field.name] = rows
+                self._of[field.name] = np.split(rows, num_envs)
         # Written with each observation that was given.
         self._mark = {OBSERVED.name: True} if OBSERVED.name in spec.names else {}
-        # The arrays of a Spec with these four fields alone, and what they hold, for `add_next`.
-        self._plain: Any = None
-        four = (spec.observation, spec.action, "reward", OBSERVED.name)
-        if len(spec.fields) == len(four) and set(spec.names) == set(map(str, four)):
-            held = (spec[str(name)] for name in four[:2])
-            kinds = (kind for each in held for kind in (each.numpy_dtype, each.shape))
-            self._plain = *(self._of[str(name)] for name in four), *kinds
         self._stacks = [field for field in spec.fields if field.stack > 1]
         self._compares = bool(self._stacks) and not known_stacks
         self._until_compared = 0
@@ -167,11 +189,10 @@ class EpisodeBuffer:
         self._proven = [0] * num_envs
         self._all = np.arange(num_envs)
         self._base = self._all * room
+        self._base_of_newest = self._base - 1
         self._cursor = np.zeros(num_envs, np.int64)
         self._cursors: Any = memoryview(cast("bytes", self._cursor))  # the same, faster for one
         self._ones = np.ones(num_envs, np.int64)
-        # The places of the newest rows of all envs, from `observe` to `act`.
-        self._place: np.ndarray | None = None
         # The envs' chunks fall due one after the other: each is then stored behind one env step.
         self._due = self._chunk_rows - (self._all * self._chunk_rows) // num_envs
         self._until_due = 0  # never more than the rows that may come before one is due
@@ -220,27 +241,8 @@ class EpisodeBuffer:
     ) -> None:
         """Add one transition of each of n envs; everything is copied.
 
-        An env's episode continues where `observation` is, byte for byte, the `next_observation`
-        before; that one is stored once. Otherwise the open episode ends by a cut and another one
-        begins.
-
-        Args:
-            observation: ``[n, ...]``, nested like the Spec's observation. A stacked observation may
-                be given in full, ``[n, k, ...]``, or as its newest frame alone.
-            action: ``[n, ...]``, nested like the Spec's action.
-            reward: [n] numbers: the rewards of the actions.
-            next_observation: ``[n, ...]``: the result of the actions; where an episode ended, its
-                true last observation. None where it is not known yet: the env's next `observation`
-                is used.
-            terminated: [n] bool: the MDP ended with the transition.
-            truncated: [n] bool: a time limit ended the episode with the transition.
-            env_ids: [n] indices of the envs, each at most once; all N in order when None. An int is
-                one env, and then no value has the axis of envs.
-            extras: Values of the fields ``extra/...`` by the rest of their names.
-            info: Values of the fields ``info/...`` that came with `observation`, by the rest of
-                their names; other keys are ignored. They are stored where `observation` is.
-            next_info: The same for `next_observation`.
-            metadata: JSON-able facts of episodes that begin here, by env index.
+        The arguments are those of `ReplayWriter.add`, with ``metadata`` always by env index, and
+        all N envs where ``env_ids`` is None.
 
         Raises:
             SpecMismatch: A value has another dtype or shape, or a stack of frames is not the one
@@ -254,6 +256,8 @@ class EpisodeBuffer:
             self._release()
         if metadata is not None and not isinstance(metadata, Mapping):
             raise TypeError(f"metadata: expected a mapping by env index, got {metadata!r}")
+        # Everything is checked before the first value is written: a call that is refused adds
+        # nothing. Of one env, `envs` is an int and each flag a bool.
         lead: tuple[int, ...] = ()
         if type(env_ids) is int or isinstance(env_ids, np.integer):
             envs: Any = int(env_ids)
@@ -262,21 +266,19 @@ class EpisodeBuffer:
         else:
             envs = self._all if env_ids is None else self._checked_ids(env_ids)
             lead = envs.shape
-        # Everything is checked before the first value is written: a call that is refused adds
-        # nothing.
         layout = self._spec.observation
         values = self._leaves(layout, observation, lead)
-        chosen = self._leaves(self._spec.action, action, lead)
-        for name, key in self._extra.items():
+        chosen: dict[str, Any] = self._leaves(self._spec.action, action, lead)
+        for name, key in self._extras:
             chosen[name] = self._entry(name, key, extras, "extras", lead)
         gain = reward if type(reward) is float and not lead else _rewards(reward, lead)
         is_terminated = _flags("terminated", terminated, lead)
         is_truncated = _flags("truncated", truncated, lead)
         ended = _those(envs, is_terminated | is_truncated)
-        results: dict[str, np.ndarray] | None = None
+        results: dict[str, Any] = {}
         if next_observation is not None:
             results = self._leaves(layout, next_observation, lead)
-            for name, key in self._info.items():
+            for name, key in self._infos:
                 results[name] = self._entry(name, key, next_info, "next_info", lead)
         elif ended and not self._mark:
             raise ValueError(
@@ -286,135 +288,58 @@ class EpisodeBuffer:
         if self._until_due < 0:
             self._check_room(envs)
         first, late = self._new_rows(envs, values)
-        begun, late_ones = _those(envs, first), _those(envs, late)
-        facts = (
-            {env: plain_json(metadata[env]) for env in begun if env in metadata} if metadata else {}
-        )
-        if begun or late_ones:
-            for name, key in self._info.items():
+        is_new = first | late
+        begun, given = _those(envs, first), _those(envs, is_new)
+        facts: dict[int, dict[str, Any]] = {}
+        if begun and metadata:
+            facts = {env: plain_json(metadata[env]) for env in begun if env in metadata}
+        if given:
+            for name, key in self._infos:
                 values[name] = self._entry(name, key, info, "info", lead)
         if self._stacks:
             self._check_stacks(envs, values, results, first, late)
 
-        self._place = None
-        # Most observations are in the buffer as the next ones of the call before. Only after a
-        # reset, and after a call without a next observation, they are written here.
-        if begun or late_ones:
-            for env in begun:
-                self._begin(env, facts.get(env, {}))
+        for env in begun:
+            self._begin(env, facts.get(env, {}))
+            self._states[env] = _PENDING
+        if begun:
             if lead:
                 self._cursor[envs] += first
-                is_new = first | late
-                new = {name: rows[is_new] for name, rows in values.items()}
-                self._write(envs[is_new], {**new, **self._mark})
             else:
-                self._cursors[envs] += first
-                self._write(envs, {**values, **self._mark})
-            for env in late_ones:
-                self._states[env] &= ~_LATE
-            for env in begun:
-                self._of["reward"][env][self._cursor.item(env) - 1] = 0.0
-                self._states[env] = _PENDING
-            if begun:
-                self._until_due -= 1
-                self._store_due()
-        self._write(envs, chosen)
+                self._cursors[envs] += 1
+            self._until_due -= 1
+            self._store_due()  # may move the rows
+        # Most observations are there already, as the next ones of the call before.
+        place = self._newest(envs)
+        if given and lead:
+            new = {name: rows[is_new] for name, rows in values.items()}
+            self._write(place[is_new], {**new, **self._mark})
+        elif given:
+            chosen |= {**values, **self._mark}
+        if begun:
+            self._write(self._newest(begun), {"reward": 0.0})
+        self._write(place, chosen)
+        state = _PENDING if results else _PENDING | _LATE
+        if results:
+            results |= self._mark
+        results["reward"] = gain
+        self._write(place + 1, results)
         if lead:
             self._cursor[envs] += 1
+            self._state[envs] = state
         else:
             self._cursors[envs] += 1
+            self._states[envs] = state
         self._until_due -= 1
-        if results is None:
-            self._write(envs, {"reward": gain})
-        else:
-            self._write(envs, {"reward": gain, **results, **self._mark})
-        (self._state if lead else self._states)[envs] = (
-            _PENDING if results is not None else _PENDING | _LATE
-        )
         if ended:
-            for env in ended:
-                # The last observation is not known: the one before stands in for it, without the
-                # mark.
-                if results is None:
+            if state & _LATE:  # the last observation stays unknown
+                for env in ended:
                     self._repeat(env)
-                    self._states[env] = _PENDING
             for env in _those(envs, is_terminated):
                 self._end(env, End.TERMINATED)
             for env in _those(envs, is_truncated):
                 self._end(env, End.TRUNCATED)
         self._store_due()
-
-    def add_next(
-        self,
-        env: int,
-        observation: object,
-        action: object,
-        reward: object,
-        end: End = End.NONE,
-    ) -> bool:
-        """Add the most common kind of row of one env, in a fraction of the time of `add`.
-
-        That is a transition whose next observation is not known yet, as was that of the one before
-        unless it is the first one of an episode; in a Spec of an observation, an action, the reward
-        and `OBSERVED`, without a `store`; before the env has ``chunk_rows`` rows, or two fewer
-        where an episode begins or ends.
-
-        Args:
-            env: Index of the env.
-            observation: An array of exactly the Spec's dtype and shape, ``[...]``.
-            action: The same.
-            reward: A float.
-            end: Whether the episode ended with the transition.
-
-        Returns:
-            False, with nothing done, where it is any other case: call `add`.
-        """
-        if self._taken:
-            self._release()
-        plain = self._plain
-        if (
-            plain is None
-            or type(observation) is not np.ndarray
-            or type(action) is not np.ndarray
-            or type(reward) is not float
-            or not 0 <= env < self.num_envs
-        ):
-            return False
-        observations, actions, rewards, observed, dtype, shape, kind, size = plain
-        self._place = None
-        cursor = self._cursors[env]
-        is_late = self._states[env] & _LATE
-        if (
-            cursor >= self._chunk_rows
-            or observation.shape != shape
-            or action.shape != size
-            or (observation.dtype is not dtype and observation.dtype != dtype)
-            or (action.dtype is not kind and action.dtype != kind)
-        ):
-            return False
-        if end or not is_late:
-            if cursor + 2 - (is_late > 0) > self._chunk_rows:
-                return False
-            if not is_late:
-                # The newest row has an observation, with which this one has to be compared.
-                if self._open[env] is not None:
-                    return False
-                self._begin(env, {})
-                rewards[env][cursor] = 0.0
-                cursor += 1
-                self._until_due -= 1
-        newest = cursor - 1
-        observations[env][newest] = observation
-        observed[env][newest] = True
-        actions[env][newest] = action
-        rewards[env][cursor] = reward
-        self._cursors[env] = cursor + 1
-        self._states[env] = _PENDING | _LATE
-        self._until_due -= 1
-        if end:
-            self._repeat(env)
-            self._end(env, end)
-        return True
 
     def observe(
         self,
@@ -466,30 +391,15 @@ class EpisodeBuffer:
             self._compare(values, envs, first, ended + timed_out, owned)
         for env in first:
             self._begin(env, (metadata or {}).get(env, {}))
-        # `act` writes to the same places, if it is called for all envs, too.
+        if self._stacks:
+            values = {**values, **{f.name: values[f.name][:, -1] for f in self._stacks}}
         if env_ids is None:
-            cursor = self._cursor
-            place = self._place = self._base + cursor
-        else:
-            cursor = self._cursor[envs]
-            place, self._place = self._base[envs] + cursor, None
-        for name, rows in values.items():
-            newest = rows[:, -1] if name in self._unproven else rows
-            if name == self._large_name and self._large is not None:
-                # Rows of the large field are in a memory for each env, so one assignment cannot
-                # write them.
-                flat = self._large.flat
-                if env_ids is not None:
-                    flat = [flat[env] for env in envs.tolist()]
-                newest = newest.reshape(len(envs), -1)
-                for view, row, value in zip(flat, cursor.tolist(), newest, strict=True):
-                    view[row] = value
-            else:
-                self._rows[name][place] = newest
-        if env_ids is None:
+            self._write(self._base + self._cursor, values)
             np.add(self._cursor, self._ones, self._cursor)
             self._states[:] = self._all_pending
         else:
+            cursor = self._cursor[envs]
+            self._write(self._base[envs] + cursor, values)
             self._cursor[envs] = cursor + 1
             self._state[envs] = _PENDING
         self._until_due -= 1
@@ -514,22 +424,13 @@ class EpisodeBuffer:
             self._release()
         envs = self._all if env_ids is None else env_ids
         _check(values, self._all_acted if env_ids is None else _of_envs(self._acted, len(envs)))
-        place = self._place
-        if place is not None and env_ids is None:
-            for name, rows in values.items():
-                self._rows[name][place] = rows
-            if self._states != self._all_pending:  # some rows have ended their episode
-                ended = place[self._state & _PENDING == 0]
-                for name in values:
-                    self._rows[name][ended] = 0
+        if env_ids is None and self._states == self._all_pending:
+            self._write(self._base_of_newest + self._cursor, values)
             self._states[:] = self._none
-            self._place = None
             return
         waiting = self._state[envs] & _PENDING > 0
-        envs = envs[waiting]
-        place = self._base[envs] + self._cursor[envs] - 1
-        for name, rows in values.items():
-            self._rows[name][place] = rows[waiting]
+        some = {name: rows[waiting] for name, rows in values.items()}
+        self._write(self._newest(envs[waiting]), some)
         self._state[envs] &= ~_PENDING & 255
 
     def take(
@@ -718,9 +619,9 @@ class EpisodeBuffer:
                     before = self._frames_before(field, env, stop - keep)
                     self._before[field.name][env] = before.copy()
             if keep:
-                for name in self._rows:
-                    rows = self._of[name][env]
-                    rows[0] = rows[stop - 1]
+                for name, views in self._of.items():
+                    if name != self._large_name:
+                        views[env][0] = views[env][stop - 1]
             if self._large is not None:
                 # Of a late row the observation before: a storage may have kept the memory.
                 repeats = state & _LATE and run is not None and stop - 1 > run.start
@@ -734,7 +635,6 @@ class EpisodeBuffer:
             self._cursor[env] = self._proven[env] = keep
             self._due[env] = self._chunk_rows
         self._taken = []
-        self._place = None
 
     def _store_due(self) -> None:
         """Pass the chunks that are due to the function that stores them, if there is one."""
@@ -744,21 +644,16 @@ class EpisodeBuffer:
                 self._store(chunks)
             self._release()
 
-    def _write(self, envs: Any, values: Mapping[str, Any]) -> None:
-        """Write to the newest rows of envs, or of one env."""
+    def _newest(self, envs: Any) -> Any:
+        """The places of the newest rows of envs, or of one."""
         if type(envs) is int:
-            row, of = self._cursors[envs] - 1, self._of
-            for name, value in values.items():
-                of[name][envs][row] = value
-            return
-        place = self._base[envs] + self._cursor[envs] - 1
+            return envs * self._room + self._cursors[envs] - 1
+        return self._base_of_newest[envs] + self._cursor[envs]
+
+    def _write(self, place: Any, values: Mapping[str, Any]) -> None:
+        """Write the values of n rows, or of one where the place is an int: env * room + row."""
         for name, rows in values.items():
-            if name == self._large_name:
-                newest = (self._cursor[envs] - 1).tolist()
-                for env, row, value in zip(envs.tolist(), newest, rows, strict=True):
-                    self._of[name][env][row] = value
-            else:
-                self._rows[name][place] = rows
+            self._rows[name][place] = rows
 
     def _repeat(
         self,
@@ -876,15 +771,19 @@ class EpisodeBuffer:
 
     def _leaves(self, layout: Layout, value: Any, lead: tuple[int, ...]) -> dict[str, np.ndarray]:
         """The arrays of a nested value by field name, checked."""
+        if type(layout) is str and type(value) is np.ndarray:  # mostly
+            dtype, shape = self._expected[layout]
+            if value.dtype is dtype and value.shape == lead + shape:
+                return {layout: value}
         found: dict[str, np.ndarray] = {}
-        for name, leaf in ((layout, value),) if type(layout) is str else flatten(layout, value):
+        for name, leaf in flatten(layout, value):
             dtype, shape = self._expected[name]
-            rows = leaf if type(leaf) is np.ndarray else plain_array(name, leaf)
+            rows = plain_array(name, leaf)
             if rows.dtype != dtype or (
-                rows.shape != (*lead, *shape)
-                and (rows.shape != (*lead, *shape[1:]) or name not in self._unproven)
+                rows.shape != lead + shape
+                and (rows.shape != lead + shape[1:] or name not in self._unproven)
             ):
-                raise _mismatch(name, (dtype, (*lead, *shape)), rows)
+                raise _mismatch(name, (dtype, lead + shape), rows)
             found[name] = rows
         return found
 
@@ -922,7 +821,7 @@ class EpisodeBuffer:
         late, first = state & _LATE > 0, state & _PENDING == 0
         known = ~(late | first)
         if np.count_nonzero(known):
-            place = self._base[envs] + self._cursor[envs] - 1
+            place = self._newest(envs)
             for name, rows in values.items():
                 if name == self._large_name or rows.shape[1:] != self._rows[name].shape[1:]:
                     for k in np.flatnonzero(known).tolist():
@@ -945,7 +844,7 @@ class EpisodeBuffer:
         self,
         envs: Any,
         values: dict[str, np.ndarray],
-        results: dict[str, np.ndarray] | None,
+        results: dict[str, np.ndarray],  # empty where they are not known
         first: Any,
         late: Any,
     ) -> None:
@@ -969,7 +868,7 @@ class EpisodeBuffer:
                     continue
                 if not _is_same(stack[:-1], before):
                     raise _other_frames(field)
-            if results is not None:
+            if results:
                 after = results[name][None] if is_one else results[name]
                 if after.shape != rows.shape:
                     raise _mismatch(name, (field.numpy_dtype, (len(ids), *shape)), after)
@@ -977,7 +876,7 @@ class EpisodeBuffer:
                     raise _other_frames(field)
             found.append(name)
         for name in found:
-            for fields in (values, results or {}):
+            for fields in (values, results):
                 if name in fields:
                     fields[name] = fields[name][-1] if is_one else fields[name][:, -1]
 
@@ -1069,7 +968,8 @@ def _those(envs: Any, flags: Any) -> list[int]:
     """The envs with a flag; ``envs`` is an array or an int."""
     if type(envs) is int:
         return [envs] if flags else []
-    found: list[int] = envs[flags].tolist() if np.count_nonzero(flags) else []
+    # Mostly there is none, which bytes tell sooner than numpy.
+    found: list[int] = envs[flags].tolist() if True in flags.tobytes() else []
     return found
 
 

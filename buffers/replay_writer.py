@@ -383,32 +383,25 @@ class ReplayWriter:
                     observation, action, steps + (not self._is_marked), steps
                 )
             buffer = self._buffer
-            episode = whole_episode(
+            facts = checked_facts(metadata or {})
+            end, fields = whole_episode(
                 self._columns(observation, action, reward, extras, info or {}),
                 self._replay.spec,
                 "add_episode",
                 terminated=terminated,
                 truncated=truncated,
-                stream=env,
-                metadata=checked_facts(metadata or {}),
             )
             buffer.cut([env], newest=self._is_marked)
             if buffer.waiting_rows(env):
                 self._store(everything=True)  # the rows before it in the stream
             number = {"stream_episode": buffer.stream_episodes[env]}
-            chunk = Chunk(
-                buffer.next_episode,
-                env,
-                0,
-                episode.end,
-                episode.fields,
-                {**number, **self._facts, **episode.metadata},
-            )
+            all_facts = {**number, **self._facts, **facts}
+            chunk = Chunk(buffer.next_episode, env, 0, end, fields, all_facts)
             buffer.stream_episodes[env] += 1
             buffer.next_episode += 1
             self._whole += chunk.split(self._most_rows)
             self._whole_rows += chunk.rows
-            self._added += episode.steps
+            self._added += chunk.rows - 1
             is_late = time.monotonic() - self._flushed >= self._flush_seconds
             if is_late or self._whole_rows >= self._most_rows:
                 self._flush()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -75,7 +75,7 @@ class EnvRows:
         # for each env its rows, [room, ...], counted from the first one in its memory
         self.views: list[np.ndarray] = [np.empty(0)] * num_envs
         # the same as [room, numbers of a row], which numpy writes to sooner
-        self.flat: list[np.ndarray] = [np.empty(0)] * num_envs
+        self._flat: list[np.ndarray] = [np.empty(0)] * num_envs
         for env in range(num_envs):
             self._move(env, self._aligned(env, self._head_bytes))
 
@@ -86,6 +86,17 @@ class EnvRows:
         more = sum(other.row_bytes for other in others)
         is_large = field.row_bytes >= max(_LARGE_ROW_BYTES, 8 * more)
         return field.codec == "raw" and field.numpy_dtype.isnative and is_large
+
+    def __setitem__(self, place: Any, rows: np.ndarray) -> None:
+        """Write n rows, or one where the place is an int: env * room + row."""
+        if type(place) is int:
+            env, row = divmod(place, self._room)
+            self.views[env][row] = rows
+            return
+        envs, numbers = np.divmod(place, self._room)
+        values = rows.reshape(len(place), -1)
+        for env, row, value in zip(envs.tolist(), numbers.tolist(), values, strict=True):
+            self._flat[env][row] = value
 
     def begin(self, env: int, row: int) -> int:
         """Let an episode begin with a row, behind room for what else the chunk before has."""
@@ -130,7 +141,7 @@ class EnvRows:
     def _move(self, env: int, origin: int) -> None:
         self._origins[env] = origin
         self.views[env] = self.rows(env, origin, self._room)
-        self.flat[env] = self.views[env].reshape(self._room, -1)
+        self._flat[env] = self.views[env].reshape(self._room, -1)
 
     def _aligned(self, env: int, offset: int) -> int:
         """The first offset from one on at which rows may begin."""

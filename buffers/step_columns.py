@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from .episode import End, Episode, plain_json
+from .episode import End, Episode
 from .errors import SpecMismatch
 from .spec import FIELD_KINDS, Field, Layout, Spec, field_of, kind_of
-from .whole_numbers import is_whole
 
 __all__ = [
     "Rounded",
@@ -137,36 +136,26 @@ def joined(
 
 def whole_episode(
     columns: Mapping[str, np.ndarray],  # as `joined` takes them; `reward` in any dtype of floats
-    spec: Spec | None,  # None takes the fields of the columns
+    spec: Spec,
     where: str,  # name of the source, for error messages
     *,
     terminated: bool,
     truncated: bool,
-    stream: int,  # index of the env
-    metadata: Mapping[str, object] | None,
-) -> Episode:
-    """An episode of T steps, with id 0, of arrays by field name, checked."""
+) -> tuple[End, dict[str, np.ndarray]]:
+    """The end and all rows of an episode of T steps, of arrays by field name, checked."""
     for name, flag in (("terminated", terminated), ("truncated", truncated)):
         if not isinstance(flag, bool | np.bool_):
             raise TypeError(f"{name}: expected True or False for the last step, got {flag!r}")
-    if not is_whole(stream) or stream < 0:
-        raise TypeError(f"stream: expected a whole number >= 0, got {stream!r}")
-    facts = plain_json(metadata or {})
-    arrays = {name: np.asarray(column) for name, column in columns.items()}
-    inferred = inferred_spec(arrays, where)
-    if spec is not None:
-        shapes = {field.name: field.shape for field in spec.fields}
-        check_names(spec.names, arrays, where)
-        check_fields(spec, arrays, shapes, where)
-    if (terminated or truncated) and not len(arrays["reward"]):
+    inferred_spec(columns, where)  # refuses other names and lengths
+    check_names(spec.names, columns, where)
+    check_fields(spec, columns, {field.name: field.shape for field in spec.fields}, where)
+    if (terminated or truncated) and not len(columns["reward"]):
         raise ValueError(
             f"{where}: expected at least one step in an episode that terminated or was truncated, "
             f"got 0"
         )
-    arrays["reward"] = arrays["reward"].astype(np.float64)
     end = (End.TERMINATED if terminated else End.NONE) | (End.TRUNCATED if truncated else End.NONE)
-    spec = inferred if spec is None else spec
-    return Episode(spec, 0, stream, 0, end, joined(spec, arrays), facts)
+    return end, joined(spec, columns)
 
 
 def check_names(names: Sequence[str], columns: _Columns, where: str) -> None:

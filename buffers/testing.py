@@ -18,11 +18,10 @@ from .. import lazy_names
 from .bridges.formats.exporting import ExportReport, export_episodes
 from .bridges.formats.format import Format
 from .bridges.formats.importing import ImportReport, import_episodes
-from .curation.episode_writer import EpisodeWriter
 from .episode import Chunk, End, Episode
 from .errors import SpecMismatch, StoreCorrupt
 from .replay import SequenceReplayBuffer
-from .spec import Field, FieldKind, Spec
+from .spec import Field, FieldKind, Spec, field_of
 from .storage.chunk_codec import ChunkDecoder
 from .storage.protocol import MakeStorage, Storage
 
@@ -774,17 +773,19 @@ def _by_stream(episodes: list[Episode]) -> list[Episode]:
 def _small_replay() -> SequenceReplayBuffer:
     """Three episodes of pictures, of 1, 3 and 4 steps: terminated, truncated and cut."""
     replay = SequenceReplayBuffer()
-    writer = EpisodeWriter(replay, source="check_format")
+    fields = (
+        field_of("observation", np.dtype("uint8"), (16, 16, 3)),
+        field_of("action", np.dtype("int64"), ()),
+        Field("reward", "float64", (), "narrow"),
+    )
     rng = np.random.default_rng(0)
-    for number, steps in enumerate((1, 3, 4)):
-        writer.add_arrays(
-            {
-                "observation": rng.integers(0, 256, (steps + 1, 16, 16, 3), np.uint8),
-                "action": rng.integers(0, 4, steps),
-                "reward": rng.normal(size=steps).astype(np.float32),
-            },
-            terminated=number == 0,
-            truncated=number == 1,
-        )
-    writer.flush()
+    with replay.writer(Spec(fields, "observation", "action")) as writer:
+        for number, steps in enumerate((1, 3, 4)):
+            writer.add_episode(
+                rng.integers(0, 256, (steps + 1, 16, 16, 3), np.uint8),
+                rng.integers(0, 4, steps),
+                rng.normal(size=steps).astype(np.float32),
+                terminated=number == 0,
+                truncated=number == 1,
+            )
     return replay

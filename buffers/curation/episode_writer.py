@@ -1,4 +1,4 @@
-"""Writes whole episodes, and transitions recorded elsewhere, into a replay."""
+"""Writes stored episodes, and transitions recorded elsewhere, into a replay."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from ..step_columns import (
     check_names,
     has_final_row,
     inferred_spec,
-    whole_episode,
 )
 from ..storage.chunk_codec import ChunkDecoder, ChunkEncoder
 from ..storage.chunk_index import Counters
@@ -77,11 +76,11 @@ class TransitionColumns:
 
 
 class EpisodeWriter:
-    """Writes whole episodes, or consecutive transitions, into a replay.
+    """Writes stored episodes, or consecutive transitions, into a replay.
 
-    Episodes get new ids. `add_episode` and `add_arrays` collect chunks in memory and write them
-    together; call `flush` at the end. `add_transitions` writes at once. For rows that come step by
-    step, use `SequenceReplayBuffer.writer`.
+    Episodes get new ids. `add_episode` collects chunks in memory and writes them together; call
+    `flush` at the end. `add_transitions` writes at once. For rows that come step by step, and for
+    whole episodes given as arrays, use `SequenceReplayBuffer.writer`.
 
     Args:
         replay: A replay. If nothing is stored in it yet, the first rows determine its Spec.
@@ -92,22 +91,18 @@ class EpisodeWriter:
         with_digest: Compute the `digest`.
 
     Example:
-        >>> import numpy as np
         >>> import stepwell as sw
-        >>> replay = sw.SequenceReplayBuffer(seed=0)
-        >>> writer = sw.buffers.EpisodeWriter(replay, source="my data")
-        >>> for length in (3, 5):
-        ...     writer.add_arrays(
-        ...         {
-        ...             "observation": np.zeros((length + 1, 4), np.float32),
-        ...             "action": np.ones(length, np.int64),
-        ...             "reward": np.ones(length),
-        ...         },
-        ...         terminated=True,
-        ...     )
+        >>> played, copied = sw.SequenceReplayBuffer(seed=0), sw.SequenceReplayBuffer(seed=0)
+        >>> envs = sw.make_vec("CartPole-v1", num_envs=2, num_workers=0)
+        >>> with sw.Collector(envs, sw.RandomPolicy(), played, seed=0) as collector:
+        ...     report = collector.collect(episodes=4)
+        >>> writer = sw.buffers.EpisodeWriter(copied, source="long ones")
+        >>> for episode in played.iter_episodes():
+        ...     if episode.steps > 10:
+        ...         writer.add_episode(episode)
         >>> writer.flush()
-        >>> writer.episodes, writer.steps, replay.sample_transitions(16).reward.shape
-        (2, 8, (16,))
+        >>> writer.steps == copied.steps
+        True
     """
 
     def __init__(
@@ -208,50 +203,6 @@ class EpisodeWriter:
         self._next_id += 1
         if self._is_full():
             self.flush()
-
-    def add_arrays(
-        self,
-        columns: Mapping[str, np.ndarray],
-        *,
-        terminated: bool,
-        truncated: bool = False,
-        stream: int = 0,
-        metadata: Mapping[str, object] | None = None,
-    ) -> None:
-        """Add one whole episode of T steps, given as arrays by field name; everything is copied.
-
-        Args:
-            columns: ``observation`` or ``observation/key`` and ``info/name`` [T + 1, ...]: the
-                reset's and those that each action led to. ``action`` or ``action/key``, ``reward``
-                and ``extra/name`` [T, ...]. Under frame stacking single frames.
-            terminated: The MDP ended with the last step.
-            truncated: A time limit ended the episode with the last step. With neither, the
-                recording was cut there.
-            stream: Index of the env.
-            metadata: JSON-able facts about the episode.
-
-        Raises:
-            ValueError: A column is missing, unknown, or has another length, or the episode ended
-                without a step; nothing was added.
-            TypeError: A flag, the stream or the metadata have another type; nothing was added.
-            SpecMismatch: The replay holds other rows; nothing was added.
-        """
-        if not isinstance(columns, Mapping):
-            raise TypeError(
-                f"{self._source}: expected arrays by field name, got {type(columns).__name__}"
-            )
-        episode = whole_episode(
-            columns,
-            self._replay.spec if self._replay.is_bound else None,
-            self._source,
-            terminated=terminated,
-            truncated=truncated,
-            stream=stream,
-            metadata=metadata,
-        )
-        # The others got a row more, which has copied them.
-        own = {name: rows.copy() for name, rows in episode.fields.items() if has_final_row(name)}
-        self.add_episode(replace(episode, fields={**episode.fields, **own}))
 
     def add_transitions(self, streams: Mapping[int, TransitionColumns]) -> int:
         """Write transitions of some streams; they are durable when it returns.

@@ -27,12 +27,6 @@ __all__ = [
 ]
 
 _MAX_ROWS, _MIN_ROWS, _MAX_BYTES = 512, 16, 32 << 20
-_NONE = End.NONE
-_END = {
-    (True, False): End.TERMINATED,
-    (False, True): End.TRUNCATED,
-    (True, True): End.TERMINATED | End.TRUNCATED,
-}
 
 
 def spec_of(observation: Field, action: Field) -> Spec:
@@ -59,6 +53,7 @@ class TransitionWriter:
     ) -> None:
         if num_envs < 1:
             raise ValueError(f"num_envs: expected a whole number >= 1, got {num_envs}")
+        self.num_envs = num_envs
         self.spec = spec = spec_of(observation, action)
         self._replay, self._facts = replay, {"recipe": dict(facts)}
         self._is_bound = False
@@ -75,7 +70,6 @@ class TransitionWriter:
             chunk_rows=rows,
             next_episode=replay.storage.index.next_episode if replay.is_bound else 0,
         )
-        self._most_waiting = rows - 2
         self._is_on_disk = replay.path is not None
         self.steps = self._flushed = replay.steps
         self.episodes = 0
@@ -86,11 +80,6 @@ class TransitionWriter:
     def _bind(self) -> None:
         self._replay.bind(self.spec, self._facts)
         self._is_bound = True
-
-    @property
-    def num_envs(self) -> int:
-        """Number of envs N."""
-        return self._rows.num_envs
 
     def add(
         self,
@@ -105,40 +94,30 @@ class TransitionWriter:
     ) -> None:
         """Add a transition, its values as declared; everything is copied, or nothing is added."""
         # The final observation is the last one of the episode; None if unknown.
-        end = _END[bool(terminated), bool(truncated)] if terminated or truncated else _NONE
-        chosen, gain = action, reward
         if not self._is_bound:
             self._bind()
-        if type(gain) is not float:
-            gain = _number(reward)
-        image: object = observation
-        is_added = final_observation is None and self._rows.add_next(env, image, chosen, gain, end)
-        if not is_added:
-            if not 0 <= env < self.num_envs:
-                raise ValueError(
-                    f"env: expected an index from 0 to {self.num_envs - 1}, got {env}; give the "
-                    f"number of envs as num_envs"
-                )
-            image = as_declared("observation", observation, *self._observation)
-            chosen = as_declared("action", action, *self._action)
-            is_added = final_observation is None and self._rows.add_next(
-                env, image, chosen, gain, end
+        if not 0 <= env < self.num_envs:
+            raise ValueError(
+                f"env: expected an index from 0 to {self.num_envs - 1}, got {env}; give the "
+                f"number of envs as num_envs"
             )
-        if not is_added:
-            last = None
-            if final_observation is not None:
-                if not end:
-                    raise ValueError(
-                        "final observation: expected one only with the last step of an episode, "
-                        "got one with a step that does not end one; leave it out"
-                    )
-                last = as_declared("final observation", final_observation, *self._observation)
-            if self._rows.waiting_rows(env) > self._most_waiting:
-                self._store(self._rows.take([env]))
-            ends = bool(terminated), bool(truncated)
-            self._rows.add(image, chosen, gain, last, *ends, env_ids=env)
+        image = as_declared("observation", observation, *self._observation)
+        chosen = as_declared("action", action, *self._action)
+        gain = reward if type(reward) is float else _number(reward)
+        ends = bool(terminated), bool(truncated)
+        last = final_observation
+        if last is not None:
+            if True not in ends:
+                raise ValueError(
+                    "final observation: expected one only with the last step of an episode, got "
+                    "one with a step that does not end one; leave it out"
+                )
+            last = as_declared("final observation", last, *self._observation)
+        if self._rows.is_due:
+            self._store(self._rows.take())
+        self._rows.add(image, chosen, gain, last, *ends, env_ids=env)
         self.steps += 1
-        if end:
+        if True in ends:
             self.episodes += 1
             if self._is_on_disk:
                 self._store(self._rows.take([env]))
@@ -224,8 +203,9 @@ def as_declared(
     # Whole numbers and bools go into any dtype that keeps them all; floats only into floats, where
     # they may be rounded, because the original buffers declare float32. Something that is one
     # number fits () and (1,).
-    if type(value) is np.ndarray and value.dtype == dtype and value.shape == shape:
-        return value
+    if type(value) is np.ndarray and value.shape == shape:
+        if value.dtype is dtype or value.dtype == dtype:
+            return value
     if shape == () and dtype.kind in "iu" and isinstance(value, (int, np.integer)):
         try:
             return np.array(int(value), dtype)

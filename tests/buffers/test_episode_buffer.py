@@ -823,49 +823,6 @@ PLAIN = Spec(
 )
 
 
-def rows_of(chunks: list[Chunk]) -> list[Any]:
-    return [
-        (c.episode, c.stream, c.first_row, c.end, {n: v.tolist() for n, v in c.fields.items()})
-        for c in chunks
-    ]
-
-
-@given(st.data(), st.integers(1, 2), st.integers(3, 6))
-@settings(max_examples=examples(60))
-def test_the_short_way_to_add_writes_what_add_writes(
-    data: st.DataObject, num_envs: int, chunk_rows: int
-) -> None:
-    """And it is refused in the documented cases alone."""
-    short, long = (EpisodeBuffer(PLAIN, num_envs, chunk_rows=chunk_rows) for _ in range(2))
-    rows = [0] * num_envs
-    is_open = [False] * num_envs
-    for number in range(data.draw(st.integers(1, 25))):
-        env = data.draw(st.integers(0, num_envs - 1))
-        end = data.draw(st.sampled_from([End.NONE, End.NONE, End.TERMINATED, End.TRUNCATED]))
-        given_rows = np.array(number), np.array(number % 5)
-        fits = rows[env] + 1 + (not is_open[env]) <= chunk_rows
-        assert short.add_next(env, *given_rows, number * 0.5, end) == fits
-        if not fits:
-            for buffer in (short, long):
-                buffer.cut()
-            assert rows_of(short.take(everything=True)) == rows_of(long.take(everything=True))
-            rows, is_open = [0] * num_envs, [False] * num_envs
-            continue
-        flags = end == End.TERMINATED, end == End.TRUNCATED
-        long.add(*given_rows, number * 0.5, None, *flags, env_ids=env)
-        rows[env] += 1 + (not is_open[env])
-        is_open[env] = not end
-    assert rows_of(short.take(everything=True)) == rows_of(long.take(everything=True))
-
-
-def test_rows_that_are_added_the_short_way_fall_due() -> None:
-    buffer = EpisodeBuffer(PLAIN, 1, chunk_rows=8)
-    assert not buffer.is_due
-    for number in range(7):
-        assert buffer.add_next(0, np.array(number), np.array(0), 0.5)
-    assert buffer.is_due
-
-
 def test_an_action_belongs_to_the_newest_row_after_take_and_after_add() -> None:
     """Although `observe` noted where its rows were."""
     buffer = EpisodeBuffer(PLAIN, 1)
@@ -926,7 +883,7 @@ def test_an_action_is_written_to_rows_that_await_one_and_to_no_others(is_marked:
     buffer.act({"action": np.array([7, 7])})  # no row awaits it
     buffer.observe(begun, terminated=np.array([False, True]))
     if is_marked:
-        assert buffer.add_next(1, begun["observation"][1], np.array(5), 0.0)
+        buffer.add(begun["observation"][1], np.array(5), 0.0, None, False, False, env_ids=1)
     buffer.act({"action": np.array([3, 4])})
     actions = [chunk.fields["action"].tolist() for chunk in buffer.take(everything=True)]
     assert actions[:2] == [[1, 3], [2, 0]]

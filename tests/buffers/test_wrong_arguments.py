@@ -82,20 +82,15 @@ def test_metadata_of_a_transition_are_json(metadata: Any) -> None:
         ({"terminated": "yes"}, "terminated"),
         ({"terminated": np.array([False, False, True])}, "terminated"),
         ({"truncated": 1}, "truncated"),
-        ({"stream": -1}, "stream"),
-        ({"stream": "a"}, "stream"),
         ({"metadata": {"a": {1}}}, "metadata"),
         ({"metadata": {"a": float("nan")}}, "metadata"),
-        ({"columns": [1, 2]}, "list"),
     ],
 )
 def test_arguments_of_an_episode_of_arrays(changed: dict[str, Any], name: str) -> None:
     replay = SequenceReplayBuffer()
-    writer = EpisodeWriter(replay)
-    with pytest.raises(TypeError, match=name):
-        writer.add_arrays(**{"columns": COLUMNS, "terminated": True, **changed})
-    writer.flush()
-    assert not replay.is_bound
+    with replay.writer(SPEC) as writer, pytest.raises(TypeError, match=name):
+        writer.add_episode(**{**COLUMNS, "terminated": True, **changed})
+    assert replay.episodes == 0
 
 
 def test_a_writer_needs_a_replay() -> None:
@@ -181,7 +176,6 @@ def test_chunks_need_a_spec() -> None:
 @pytest.mark.parametrize("call", ["sample", "count", "loader", "epoch"])
 def test_a_request_is_a_request(call: str) -> None:
     replay = SequenceReplayBuffer(seed=0)
-    EpisodeWriter(replay).add_arrays(COLUMNS, terminated=True)
     replay.bind(SPEC, {})
     method: Callable[..., object] = getattr(replay, call)
     with pytest.raises(TypeError, match=r"request.*int"):
@@ -191,9 +185,8 @@ def test_a_request_is_a_request(call: str) -> None:
 @pytest.mark.parametrize("gamma", [2, -0.1, "a"])
 def test_gamma_is_a_share(gamma: Any) -> None:
     replay = SequenceReplayBuffer(seed=0)
-    writer = EpisodeWriter(replay)
-    writer.add_arrays(COLUMNS, terminated=True)
-    writer.flush()
+    with replay.writer(SPEC) as writer:
+        writer.add_episode(**COLUMNS, terminated=True)
     with pytest.raises(ValueError, match=rf"(?s)gamma.*{gamma!r}"):
         replay.sample(Transitions(2, gamma=gamma))
 

@@ -372,7 +372,7 @@ class _D3rlpyReader:
             raise ValueError(
                 f"{path}: expected a file that d3rlpy 2 has dumped, or flat columns observations, "
                 f"actions, rewards and terminals, got {', '.join(list(file)[:8]) or 'none'}; read "
-                f"it with h5py, and write episodes with stepwell.buffers.EpisodeWriter.add_arrays"
+                f"it with h5py, and write episodes with add_episode of a replay's writer()"
             )
         budget = self._files.budget(path)
         version = _text(read_column(file["version"], budget))

@@ -443,8 +443,7 @@ class FlatHdf5Reader:
 
 
 _ADVICE: Final = (
-    "read its columns with h5py, and write whole episodes with "
-    "stepwell.buffers.EpisodeWriter.add_arrays"
+    "read its columns with h5py, and write whole episodes with add_episode of a replay's writer()"
 )
 
 

@@ -1,4 +1,4 @@
-"""EpisodeWriter writes arrays, episodes and transitions into a replay, or refuses them."""
+"""EpisodeWriter writes episodes and transitions into a replay, or refuses them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from stepwell.buffers import (
-    End,
     Episode,
     EpisodeWriter,
     SequenceReplayBuffer,
     SpecMismatch,
     TransitionColumns,
 )
+from stepwell.buffers.step_columns import inferred_spec
 
 
 def columns_of(steps: int, start: float = 0) -> dict[str, np.ndarray]:
@@ -27,6 +27,9 @@ def columns_of(steps: int, start: float = 0) -> dict[str, np.ndarray]:
         "info/lives": np.full(steps + 1, 3),
         "extra/value": np.full(steps, 0.5, np.float32),
     }
+
+
+SPEC = inferred_spec(columns_of(0), "test")
 
 
 def transitions_of(columns: dict[str, np.ndarray], *, terminated: bool) -> TransitionColumns:
@@ -57,23 +60,27 @@ def only(replay: SequenceReplayBuffer) -> Episode:
     return episode
 
 
-@pytest.fixture
-def replay() -> SequenceReplayBuffer:
-    """A replay with one terminated episode of three steps."""
+def of_arrays(
+    columns: dict[str, np.ndarray], *, terminated: bool = True, stream: int = 0
+) -> SequenceReplayBuffer:
+    """A replay with one episode of arrays."""
     replay = SequenceReplayBuffer()
-    writer = EpisodeWriter(replay, source="test")
-    writer.add_arrays(columns_of(3), terminated=True, stream=2, metadata={"seed": 1})
-    writer.flush()
+    named: dict[str, Any] = {name: columns[name] for name in ("observation", "action", "reward")}
+    with replay.writer(SPEC, num_envs=stream + 1) as writer:
+        writer.add_episode(
+            **named,
+            terminated=terminated,
+            info={"lives": columns["info/lives"]},
+            extras={"value": columns["extra/value"]},
+            env=stream,
+        )
     return replay
 
 
-def test_arrays_are_stored_as_rows(replay: SequenceReplayBuffer) -> None:
-    episode = only(replay)
-    assert (episode.stream, episode.end, episode.metadata) == (2, End.TERMINATED, {"seed": 1})
-    assert episode.observation[:, 0].tolist() == [0, 1, 2, 3]
-    assert episode.action.tolist() == [1, 2, 3, 0]
-    assert episode.reward.tolist() == [0, 1, 1, 1]
-    assert replay.sessions[0]["source"] == "test"
+@pytest.fixture
+def replay() -> SequenceReplayBuffer:
+    """A replay with one terminated episode of three steps."""
+    return of_arrays(columns_of(3), stream=2)
 
 
 def test_an_episode_is_written_with_its_spec(replay: SequenceReplayBuffer) -> None:
@@ -82,10 +89,7 @@ def test_an_episode_is_written_with_its_spec(replay: SequenceReplayBuffer) -> No
 
 def test_transitions_are_stored_as_their_episode() -> None:
     columns = {**columns_of(3), "info/lives": np.array([0, 3, 3, 3])}  # the reset has no info
-    whole, stepwise = SequenceReplayBuffer(), SequenceReplayBuffer()
-    writer = EpisodeWriter(whole)
-    writer.add_arrays(columns, terminated=True)
-    writer.flush()
+    whole, stepwise = of_arrays(columns), SequenceReplayBuffer()
     assert (
         EpisodeWriter(stepwise).add_transitions({0: transitions_of(columns, terminated=True)}) == 3
     )
@@ -106,7 +110,7 @@ def test_transitions_continue_an_open_episode_and_count_it_when_it_ends() -> Non
 def test_buffered_episodes_are_written_before_transitions() -> None:
     replay = SequenceReplayBuffer()
     writer = EpisodeWriter(replay)
-    writer.add_arrays(columns_of(2), terminated=False, truncated=True)
+    writer.add_episode(only(of_arrays(columns_of(2))))
     writer.add_transitions({0: transitions_of(columns_of(3), terminated=True)})
     assert [episode.steps for episode in replay.iter_episodes()] == [2, 3]
     assert (writer.episodes, writer.digest) == (2, replay.digest())
@@ -121,24 +125,6 @@ def test_a_writer_counts_only_written_episodes(replay: SequenceReplayBuffer) -> 
     assert len(replay.sessions) == 1
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"action": np.zeros((3, 2), np.int64)}, r"\baction\b.*\bint64\b"),
-        ({"observation": np.zeros((4, 1))}, r"\bobservation\b.*\bfloat64\b"),
-        ({"info/score": np.zeros(4)}, r"\binfo/score\b"),
-    ],
-)
-def test_rows_of_another_spec_are_refused_before_they_are_added(
-    replay: SequenceReplayBuffer, change: dict[str, np.ndarray], message: str
-) -> None:
-    writer = EpisodeWriter(replay)
-    with pytest.raises(SpecMismatch, match=message):
-        writer.add_arrays({**columns_of(3), **change}, terminated=True)
-    writer.flush()
-    assert replay.episodes == 1
-
-
 def test_an_episode_of_another_spec_is_refused(replay: SequenceReplayBuffer) -> None:
     episode = only(replay)
     fields = tuple(
@@ -150,22 +136,8 @@ def test_an_episode_of_another_spec_is_refused(replay: SequenceReplayBuffer) -> 
         EpisodeWriter(replay).add_episode(other)
 
 
-def test_a_column_of_another_length_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"^mine\b.*'action'.*\(2,\)"):
-        EpisodeWriter(SequenceReplayBuffer(), source="mine").add_arrays(
-            {**columns_of(3), "action": np.zeros(2)}, terminated=True
-        )
-
-
-def test_an_episode_without_a_step_has_not_ended() -> None:
-    replay = SequenceReplayBuffer()
-    writer = EpisodeWriter(replay)
-    for terminated in (True, False):
-        with pytest.raises(ValueError, match=r"\bstep\b.*\b0$"):
-            writer.add_arrays(columns_of(0), terminated=terminated, truncated=not terminated)
-    writer.add_arrays(columns_of(0), terminated=False)
-    writer.flush()
-    assert replay.episodes == 1
+def test_an_episode_without_a_step_is_written() -> None:
+    assert written(only(of_arrays(columns_of(0), terminated=False))).episodes == 1
 
 
 @pytest.mark.parametrize("name", ["next observation", "truncated", "is_first", "info/lives"])
@@ -195,20 +167,3 @@ def test_transitions_without_a_next_observation_are_refused() -> None:
         EpisodeWriter(SequenceReplayBuffer()).add_transitions(
             {0: replace(transitions, next_observation={})}
         )
-
-
-def test_arrays_may_be_written_to_afterwards() -> None:
-    replay = SequenceReplayBuffer()
-    writer = EpisodeWriter(replay)
-    expected = columns_of(3)
-    given = {name: rows.copy() for name, rows in expected.items()}
-    writer.add_arrays(given, terminated=True)
-    for rows in given.values():
-        rows[:] = 9
-    writer.flush()
-    stored = only(replay).fields
-    for name in ("observation", "info/lives"):
-        assert stored[name].tolist() == expected[name].tolist()
-    for name in ("action", "extra/value"):
-        assert stored[name][:-1].tolist() == expected[name].tolist()
-    assert stored["reward"][1:].tolist() == expected["reward"].tolist()

@@ -279,7 +279,7 @@ def test_other_files_are_refused_with_advice() -> None:
         file["obs"] = np.zeros(3)
     for name in ("hdf5", "d3rlpy"):
         with pytest.raises(
-            ValueError, match=r"actions, rewards and terminals.*got obs.*add_arrays"
+            ValueError, match=r"actions, rewards and terminals.*got obs.*add_episode"
         ):
             import_episodes(name, PATH, SequenceReplayBuffer())
     with pytest.raises(FileNotFoundError, match=r"none\.hdf5"):
