@@ -860,7 +860,9 @@ BUGS: tuple[Bug, ...] = (
         "buffers/storage/disk/writer.py",
         "        files.fdatasync(file)\n\n\ndef truncate",
         "\n\ndef truncate",
-        ("tests/crash/test_power_loss.py::test_a_loss_of_power_leaves_every_flush_that_returned",),
+        (
+            "tests/crash/test_power_loss.py::test_what_was_healed_survives_when_the_sync_of_healing_fails",
+        ),
     ),
     Bug(
         "data that a failed sync left out are not written again",
@@ -900,11 +902,11 @@ BUGS: tuple[Bug, ...] = (
         ),
     ),
     Bug(
-        "the chunks of a flush are committed one by one",
-        "buffers/storage/disk/appender.py",
-        "                writer.commit(rest[:count], self.view.index)",
-        "                [writer.commit([each], self.view.index) for each in rest[:count]]",
-        ("tests/crash/test_kill.py::test_a_killed_writer_leaves_every_flush_that_returned",),
+        "each chunk of a flush is one of its own",
+        "buffers/storage/disk/writer.py",
+        "*(self._slots + place, self._slots, len(chunks), int(chunk.end)),",
+        "*(self._slots + place, self._slots + place, 1, int(chunk.end)),",
+        ("tests/buffers/storage/disk/test_recovery.py::test_the_recovery_table_opens",),
     ),
     Bug(
         "the writer goes on after a failure",
