@@ -851,6 +851,150 @@ BUGS: tuple[Bug, ...] = (
         "",
         ("tests/buffers/storage/disk/test_repair.py::test_a_damaged_store_is_repaired",),
     ),
+    Bug(
+        "add returns without a sync",
+        "buffers/storage/disk/writer.py",
+        "        self._files.fdatasync(self._file)\n        # Copy B proves",
+        "        # Copy B proves",
+        ("tests/crash/test_power_loss.py::test_a_loss_of_power_leaves_every_flush_that_returned",),
+    ),
+    Bug(
+        "a sealed segment is not synced",
+        "buffers/storage/disk/writer.py",
+        "        self._files.fdatasync(self._file)\n        return SealedSegment",
+        "        return SealedSegment",
+        (
+            "tests/buffers/storage/disk/test_recovery.py::test_the_order_of_the_calls_is_safe_against_a_loss_of_power",
+        ),
+    ),
+    Bug(
+        "copy A is never written",
+        "buffers/storage/disk/writer.py",
+        "        write_at(self._files, self._file, packed, in_a)\n",
+        "",
+        ("tests/crash/test_bit_flips.py::test_a_changed_byte_is_detected_healed_or_harmless",),
+    ),
+    Bug(
+        "a segment has its name before it is synced",
+        "buffers/storage/disk/writer.py",
+        "        files.fsync(file)\n        files.rename(temporary, path)",
+        "        files.rename(temporary, path)",
+        (
+            "tests/buffers/storage/disk/test_recovery.py::test_the_order_of_the_calls_is_safe_against_a_loss_of_power",
+        ),
+    ),
+    Bug(
+        "what is healed is not synced",
+        "buffers/storage/disk/writer.py",
+        "        files.fdatasync(file)\n\n\ndef truncate",
+        "\n\ndef truncate",
+        (
+            "tests/crash/test_power_loss.py::test_what_was_healed_survives_when_the_sync_of_healing_fails",
+        ),
+    ),
+    Bug(
+        "data that a failed sync left out are not written again",
+        "buffers/storage/disk/writer.py",
+        "        if is_open:\n            # The last flush",
+        "        if not is_open:\n            # The last flush",
+        (
+            "tests/crash/test_power_loss.py::test_what_was_healed_survives_when_the_sync_of_healing_fails",
+            "tests/crash/test_power_loss.py::test_a_loss_of_power_leaves_every_flush_that_returned",
+        ),
+    ),
+    Bug(
+        "a writer trusts a manifest that may not be durable",
+        "buffers/storage/disk/appender.py",
+        "        files.fsync_folder(self._folder.path)\n        for each in loaded:",
+        "        for each in loaded:",
+        (
+            "tests/crash/test_power_loss.py::test_a_manifest_whose_writer_was_killed_before_the_sync_of_the_folder_is_made_durable",
+        ),
+    ),
+    Bug(
+        "the folder of a new store is not synced",
+        "buffers/storage/disk/folder.py",
+        "                self.files.fsync_folder(self.path.parent)\n",
+        "                pass\n",
+        (
+            "tests/crash/test_power_loss.py::test_a_store_in_a_folder_that_a_killed_process_had_made_survives",
+        ),
+    ),
+    Bug(
+        "a replaced file has its name before it is synced",
+        "buffers/storage/disk/files.py",
+        "        files.fsync(file)\n    files.rename(temporary, path)",
+        "    files.rename(temporary, path)",
+        (
+            "tests/buffers/storage/disk/test_files.py::test_a_replaced_file_gets_its_name_when_it_is_complete",
+        ),
+    ),
+    Bug(
+        "each chunk of a flush is one of its own",
+        "buffers/storage/disk/writer.py",
+        "*(self._slots + place, self._slots, len(chunks), int(chunk.end)),",
+        "*(self._slots + place, self._slots + place, 1, int(chunk.end)),",
+        ("tests/buffers/storage/disk/test_recovery.py::test_the_recovery_table_opens",),
+    ),
+    Bug(
+        "the writer goes on after a failure",
+        "buffers/storage/disk/appender.py",
+        "        if self._failure is not None:\n            raise StoreFailed(self._failure)\n",
+        "",
+        (
+            "tests/buffers/storage/disk/test_recovery.py::test_after_a_failure_the_writer_refuses_more_rows",
+            "tests/crash/test_every_call.py::test_a_call_that_finds_no_room_is_raised_and_loses_nothing",
+        ),
+    ),
+    Bug(
+        "the data of a chunk are not checked",
+        "buffers/storage/disk/segment.py",
+        "        self._compare(memory, record, record.nbytes, self._crcs[number])\n",
+        "",
+        ("tests/crash/test_bit_flips.py::test_a_changed_byte_is_detected_healed_or_harmless",),
+    ),
+    Bug(
+        "the head of a chunk is believed",
+        "buffers/storage/disk/segment.py",
+        "        chunks.check(memory, record.offset, record.nbytes, record.stored_rows)\n",
+        "",
+        (
+            "tests/buffers/storage/disk/test_hostile.py::test_a_forged_chunk_is_refused",
+            "tests/crash/test_forged_folders.py::test_a_forged_folder_is_read_or_refused_and_nothing_else_is_touched",
+        ),
+    ),
+    Bug(
+        "verify does not decode",
+        "buffers/storage/disk/segment.py",
+        "            self.header.chunks.check_rows(memory, record.offset, record.stored_rows)\n",
+        "",
+        ("tests/buffers/storage/disk/test_hostile.py::test_a_forged_chunk_is_refused",),
+    ),
+    Bug(
+        "headers are not checked",
+        "buffers/storage/disk/format.py",
+        " or crc != _CRC.pack(crc32(body)):",
+        ":",
+        (
+            "tests/buffers/storage/disk/test_format.py::test_every_changed_byte_of_a_header_is_detected",
+        ),
+    ),
+    Bug(
+        "links are followed",
+        "buffers/storage/disk/files.py",
+        "flags | os.O_NOFOLLOW | os.O_NONBLOCK",
+        "flags | os.O_NONBLOCK",
+        ("tests/buffers/storage/disk/test_hostile.py::test_only_regular_files_are_opened_to_read",),
+    ),
+    Bug(
+        "a stale manifest is believed",
+        "buffers/storage/disk/folder.py",
+        "                self._check_strays(manifest)\n",
+        "                pass\n",
+        (
+            "tests/buffers/storage/disk/test_hostile.py::test_a_manifest_older_than_its_segments_is_refused",
+        ),
+    ),
     # --- draws, epochs, batches -------------------------------------------------------------------
     Bug(
         "recent draws are the oldest",

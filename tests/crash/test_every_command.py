@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Generator, Iterable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from support.crash.command_faults import SCENARIOS, Scenario, Yield, run_cases
-from support.crash.command_mutants import BUGS
 from support.crash.failing_calls import FAULTS, Commands, Fault, why_not_here
 
 pytestmark = pytest.mark.skipif(bool(why_not_here()), reason=why_not_here())
@@ -47,7 +45,9 @@ def ends(calls: int) -> list[int]:
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize("name", ["merge", "import npz", "export npz", "export d3rlpy"])
+@pytest.mark.parametrize(
+    "name", ["merge", "import npz", "export npz", "export d3rlpy", "archive", "restore"]
+)
 def test_a_kill_at_the_first_and_the_last_calls(
     commands: Commands, tmp_path: Path, name: str
 ) -> None:
@@ -121,43 +121,6 @@ def check(
         assert counts["kill: exit -9"] > 0
     assert counts["cases"] >= len(faults)
     return counts
-
-
-@pytest.mark.proof
-@pytest.mark.parametrize("name", ["collect", "export npz"])
-def test_a_fork_makes_the_calls_of_a_process_of_its_own(
-    commands: Commands, tmp_path: Path, name: str
-) -> None:
-    scenario, seen = needed(name), []
-    for in_fork in (True, False):
-        folder = tmp_path / f"{in_fork}"
-        folder.mkdir()
-        scenario.prepare(folder)
-        done = commands.run(scenario.arguments.split(), folder, in_fork=in_fork)
-        assert (done.code, done.err, done.left) == (0, "", ())
-        seen.append([call.text for call in done.calls])
-    assert seen[0] == seen[1]
-    folder = tmp_path / "killed"
-    folder.mkdir()
-    scenario.prepare(folder)
-    dead = commands.run(scenario.arguments.split(), folder, KILL, 20, in_fork=False)
-    assert (dead.code, len(dead.calls)) == (-9, 21)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("name", BUGS)
-def test_a_planted_bug_is_found(commands: Commands, tmp_path: Path, name: str) -> None:
-    bug = BUGS[name]
-    sound = SCENARIOS[bug.scenario]
-    scenario = replace(
-        sound, arguments=f"support.crash.command_mutants:planted {name} {sound.arguments}"
-    )
-    faults = [fault for fault in FAULTS if fault.name == bug.fault]
-    _, wrong = run_cases(
-        scenario, commands, tmp_path / "cases", every=1, faults=faults, until_wrong=True
-    )
-    assert wrong, f"{name}: not found"
-    print(*wrong)
 
 
 @pytest.mark.proof

@@ -8,13 +8,11 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 import pytest
 
 from stepwell.buffers import DiskStorage, StoreCorrupt, StoreNotFound
-from stepwell.buffers.spec import prefixes
 from support.crash.hostile_runner import Canaries, Fault, Limits, Runner, attempt, fast_folder
 
 LIMITS = Limits(cpu_seconds=1, idle_looks=3, memory_bytes=1 << 28, file_bytes=1 << 20)
@@ -73,12 +71,6 @@ def test_a_bad_end_is_told_and_the_next_case_runs() -> None:
             assert (bad.number, bad.labels) == (2 * number + 1, {})
             assert signature in bad.signature
             assert end.__name__ in bad.fault
-
-
-def test_the_place_of_a_fault_is_the_innermost_line_of_ours() -> None:
-    with pytest.raises(Fault) as found:
-        attempt("a name that is none", lambda: prefixes(cast("str", 3)))
-    assert found.value.signature == "AttributeError in buffers/spec.py:prefixes"
 
 
 def test_a_sentence_is_no_fault(tmp_path: Path) -> None:

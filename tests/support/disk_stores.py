@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 from stepwell.buffers import Chunk, DiskStorage
+from stepwell.buffers.storage.disk.segment import segment_path
 from stepwell.buffers.testing import SPEC, play
 from support.crash.disk_faults import NoSyncFiles
 from support.models.chunk_model import same_records
@@ -40,6 +41,21 @@ def copy_of(path: Path) -> Path:
 
 def contents(path: Path) -> dict[str, bytes]:
     return {each.name: each.read_bytes() for each in path.iterdir()}
+
+
+def poke(path: Path, offset: int, data: bytes = b"") -> None:
+    """Put bytes into a file; without any, change the one that is there."""
+    with path.open("r+b") as file:
+        file.seek(offset)
+        old = file.read(1)
+        file.seek(offset)
+        file.write(data or bytes([old[0] ^ 0x10]))
+
+
+def spoil(storage: DiskStorage, position: int) -> None:
+    """Change a byte in a chunk's rows."""
+    record = storage.index.record(position)
+    poke(segment_path(storage.path, record.segment), record.offset + record.nbytes - 9)
 
 
 def read_all(storage: DiskStorage) -> None:

@@ -366,25 +366,6 @@ def _write(folder: str, env: str) -> None:
             print(replay.episodes, flush=True)
 
 
-def many_rows(folder: Path, rows: int, episodes: int) -> Path:
-    """A store of so many rows in so many episodes of equal length: a bar on a picture."""
-    length = rows // episodes - 1
-    pictures = np.stack([_bar(t) for t in range(length + 1)])
-    fields = (spaces.Box(0, 255, pictures.shape[1:], np.uint8), spaces.Discrete(3))
-    generator = np.random.default_rng(0)
-    with sw.SequenceReplayBuffer(folder) as replay, replay.writer(fields) as made:
-        for number in range(episodes):
-            made.add_episode(
-                observation=pictures,
-                action=generator.integers(0, 3, length),
-                reward=generator.normal(size=length).astype(np.float32),
-                terminated=number % 3 > 0,
-                truncated=number % 3 == 0,
-                metadata={"level": number % 5},
-            )
-    return folder
-
-
 def _bar(t: int) -> Pixels:
     found = np.zeros((24, 32), np.uint8)
     found[:, t % 32] = 250

@@ -191,22 +191,6 @@ def test_pairs_of_row_and_agent_are_equally_likely(agents: list[str] | None) -> 
     assert_shares(counts, {key: 1 for key, (life, t) in rows if t + 3 <= len(life.seen)})
 
 
-def test_draws_follow_from_the_seed_of_the_replay() -> None:
-    first, again = (sw.per_agent(collected(3, 50)).sample_transitions(16).ids for _ in range(2))
-    np.testing.assert_array_equal(first, again)
-
-
-@pytest.mark.proof
-def test_evicted_rows_do_not_come() -> None:
-    replay = collected(5, 400, capacity=60)
-    each = sw.per_agent(replay)
-    assert len(each.sample_transitions(200, n_step=3).ids) == 200
-    partial = [episode for episode in each.iter_episodes() if episode.first_row > 0]
-    joint = [episode for episode in replay.iter_episodes() if episode.first_row > 0]
-    assert joint
-    assert {one.metadata["seed"] for one in partial} <= {one.metadata["seed"] for one in joint}
-
-
 @pytest.mark.proof
 @settings(max_examples=25, deadline=None)
 @given(
@@ -313,14 +297,6 @@ def test_an_agent_that_was_truncated_needs_the_observation_after_it() -> None:
     )
     with pytest.raises(ValueError, match=f"row {step} of env {env}"):
         sw.per_agent(rollout)
-
-
-def test_minibatches_have_each_row_of_each_agent_once() -> None:
-    with sw.Collector(envs_of(AutoresetMode.NEXT_STEP), Policy(1), seed=1) as collector:
-        own = sw.per_agent(collector.rollout(30))
-    batches: list[Any] = list(own.minibatches(16))
-    keys = [key_of(place) for batch in batches for place in batch.observation["place"]]
-    assert len(keys) == len(set(keys)) == own.steps
 
 
 @pytest.mark.parametrize("agents", [[], ["x"], ["a", "a"], "a"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +22,6 @@ from stepwell.buffers import (
     copy_episodes,
 )
 from stepwell.buffers.bridges.formats.exporting import export_episodes
-from stepwell.buffers.curation.selection import Choice
 from stepwell.buffers.curation.stored_episode import stored_episodes
 from support.rows.labelled_rows import SPEC, rows_of
 
@@ -140,77 +139,6 @@ def episodes(*returns: float, end: End = End.TERMINATED, first_row: int = 0) -> 
     return [Plan((one,), end, first_row, None) for one in returns]
 
 
-WHOLE = episodes(3, 1, 3, 2, 3, 1)
-CASES: list[tuple[list[Plan], str, int | str]] = [
-    (WHOLE, "top", 2),
-    (WHOLE, "bottom", 1),
-    ([*episodes(9, end=End.NONE), *WHOLE], "top", 2),
-    ([*episodes(9, first_row=4), *WHOLE], "top", 2),
-    (episodes(*range(24)), "top", "10%"),
-    (episodes(*range(100)), "top", "7%"),
-    (episodes(*range(3)), "top", "1%"),
-    (episodes(math.nan, 1, math.nan, 2), "top", 2),
-]
-
-
-def check_all() -> None:
-    for case in CASES:
-        check(*case)
-
-
-def _rounded_down(self: EpisodeSelection, ranked: int) -> int:
-    number = self.top or self.bottom or 0
-    return int(float(number[:-1]) * ranked / 100) if isinstance(number, str) else int(number)
-
-
-def _in_floats(self: EpisodeSelection, ranked: int) -> int:
-    number = self.top or self.bottom
-    if isinstance(number, str):
-        return math.ceil(float(number[:-1]) / 100 * ranked)
-    return int(number or 0)
-
-
-def _counts_cut(self: EpisodeSelection, episode: Any) -> bool:
-    return bool(episode.first_row == 0)
-
-
-def _counts_late(self: EpisodeSelection, episode: Any) -> bool:
-    return bool(episode.has_ended)
-
-
-def _ranks_nan(self: EpisodeSelection, episode: Any) -> float:
-    return float(episode.total_reward)
-
-
-def _last_of_equal(original: Callable[..., Choice]) -> Callable[..., Choice]:
-    def choose(self: EpisodeSelection, episodes: Any) -> Choice:
-        found = original(self, list(episodes)[::-1])
-        return Choice(found.is_chosen[::-1], found.not_whole, found.without_value)
-
-    return choose
-
-
-@pytest.mark.proof
-@pytest.mark.parametrize(
-    ("name", "bug"),
-    [
-        ("count", _rounded_down),
-        ("count", _in_floats),
-        ("_has_all_rewards", _counts_cut),
-        ("_has_all_rewards", _counts_late),
-        ("_value_of", _ranks_nan),
-        ("choose", _last_of_equal(EpisodeSelection.choose)),
-    ],
-)
-def test_planted_bugs_are_found(
-    name: str, bug: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    check_all()
-    monkeypatch.setattr(EpisodeSelection, name, bug)
-    with pytest.raises(AssertionError):
-        check_all()
-
-
 def replay_of(plans: Sequence[Plan]) -> SequenceReplayBuffer:
     replay = SequenceReplayBuffer(seed=0)
     replay.bind(SPEC, {})
@@ -281,14 +209,10 @@ def test_if_only_cut_episodes_match_the_error_says_how_to_take_them(tmp_path: Pa
     [
         ({"top": 0}, r"^top: .*\b0\b"),
         ({"top": True}, "^top: .*True"),
-        ({"top": 2.5}, r"^top: .*2\.5"),
         ({"top": "0%"}, "^top: .*'0%'"),
         ({"top": "101%"}, "^top: .*'101%'"),
         ({"bottom": "ten"}, "^bottom: .*'ten'"),
-        ({"bottom": "-1%"}, "^bottom: .*'-1%'"),
-        ({"top": "9" * 9999 + "%"}, "^top: "),
         ({"top": 1, "bottom": 1}, "top=1 and bottom=1"),
-        ({"top": 1, "sort": ""}, "^sort: .*''"),
         ({"top": 1, "sort": 3}, "^sort: .*3"),
         ({"sort": "return"}, "^sort='return': .*top"),
         ({"include_cut": True}, "^include_cut: .*top"),

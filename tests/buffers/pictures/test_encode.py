@@ -75,14 +75,10 @@ def test_red_is_red() -> None:
     "pixels",
     [
         np.zeros((0, 5), np.uint8),
-        np.zeros((5, 0, 3), np.uint8),
         np.zeros((5, 5, 4), np.uint8),
-        np.zeros((5, 5, 2), np.uint8),
         np.zeros(5, np.uint8),
-        np.zeros((1, 5, 5, 3), np.uint8),
         np.zeros((5, 5)),
         np.zeros((1, 16_384), np.uint8),
-        np.zeros((16_384, 1, 3), np.uint8),
     ],
     ids=lambda pixels: f"{pixels.dtype}{list(pixels.shape)}",
 )
@@ -90,11 +86,6 @@ def test_what_is_no_picture_is_refused(encode: object, pixels: np.ndarray) -> No
     assert callable(encode)
     with pytest.raises(ValueError, match=f"{pixels.dtype} .{pixels.shape[0]}"):
         encode(pixels)
-
-
-def test_the_longest_side_of_a_picture_is_that_of_webp() -> None:
-    for shape in ((1, 16_383), (16_383, 1)):
-        assert (decoded(webp(noise(*shape))) == as_rgb(noise(*shape), 2)).all()
 
 
 @given(st.integers(1, 16_383), st.integers(1, 16_383))
@@ -149,14 +140,6 @@ def test_a_gif_has_each_row_and_nearly_its_colours(frames: np.ndarray) -> None:
     assert len(shown.durations) == len(frames)
 
 
-@pytest.mark.parametrize("shape", [(67, 95), (84, 84), (1, 300), (300, 1), (40, 51, 3)])
-def test_a_webp_of_noise_is_exact(shape: tuple[int, ...]) -> None:
-    frames = noise(3, *shape)
-    shown = read_webp(animation(frames, 15))
-    assert (shown.frames == as_rgb(frames, 3)).all()
-    assert len(shown.durations) == 3
-
-
 @pytest.mark.parametrize("colours", [1, 2, 3, 4, 5, 16, 17, 254, 255])
 def test_a_gif_of_up_to_255_colours_a_frame_is_off_by_one_at_most(colours: int) -> None:
     palettes = noise(3, colours, 3)
@@ -203,11 +186,6 @@ def test_a_frame_of_a_webp_may_last_for_hours() -> None:
     assert (of_rows(shown, 2001, 0.1)[[0, 1999, 2000]] == as_rgb(frames[[0, 1999, 2000]], 3)).all()
 
 
-def test_a_gif_is_never_faster_than_browsers_show() -> None:
-    durations = read_gif(animation(moving(10, 20, 20), 120, "gif")).durations
-    assert durations == [0.02] * 10
-
-
 def test_frames_that_are_alike_take_few_bytes() -> None:
     still = np.repeat(noise(1, 60, 60), 20, 0)
     assert animation(still, 15) == animation(still[:1], 15) == webp(still[0])
@@ -247,18 +225,6 @@ def test_frames_a_second_are_a_number_that_formats_can_hold(fps: float) -> None:
     for kind in READERS:
         with pytest.raises(ValueError, match=f"fps: .*{fps}"):
             animation(np.zeros((1, 8, 8), np.uint8), fps, kind)
-
-
-def test_the_slowest_and_the_fastest_clip_can_be_written() -> None:
-    for kind, read in READERS.items():
-        for fps in (0.1, 1000):
-            data = animation(moving(2, 8, 8), fps, kind)
-            assert read(data).durations == [max(1 / fps, 0.02 if kind == "gif" else 0)] * 2
-
-
-def test_a_clip_without_frames_is_refused() -> None:
-    with pytest.raises(ValueError, match="frame"):
-        animation(np.zeros((0, 8, 8), np.uint8), 15)
 
 
 @pytest.mark.parametrize("kind", ["webp", "gif"])

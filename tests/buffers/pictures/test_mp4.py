@@ -80,49 +80,10 @@ def test_colours_come_out_as_they_went_in() -> None:
 
 
 @needs_av
-def test_the_column_that_is_missing_repeats_the_last_one() -> None:
-    write(Path("a.mp4"), np.full((3, 31, 33, 3), 200, np.uint8), Fraction(10))
-    _, decoded = read(Path("a.mp4"))
-    assert decoded.shape == (3, 32, 34, 3)
-    assert np.abs(decoded.astype(int) - 200).max() <= 2
-
-
-@needs_av
 def test_equal_frames_make_an_equal_file() -> None:
     for name in ("a.mp4", "b.mp4"):
         write(Path(name), scene(50, 64, 64), Fraction(30))
     assert Path("a.mp4").read_bytes() == Path("b.mp4").read_bytes()
-
-
-@needs_av
-def test_a_file_of_one_frame_is_whole() -> None:
-    write(Path("a.mp4"), scene(1, 40, 40), Fraction(30))
-    facts, decoded = read(Path("a.mp4"))
-    assert facts["frames"] == len(decoded) == 1
-
-
-@needs_av
-def test_a_file_has_its_name_only_when_it_is_whole() -> None:
-    Path("a.mp4").write_text("old")
-    writer = Mp4Writer(Path("a.mp4"), Fraction(30))
-    for frame in scene(60, 40, 40):
-        writer.add(frame)
-    assert Path("a.mp4").read_text() == "old"
-    writer.close()
-    assert read(Path("a.mp4"))[0]["frames"] == 60
-    assert os.listdir() == ["a.mp4"]
-
-
-@needs_av
-@pytest.mark.parametrize("count", [0, 1, 60])
-def test_a_file_that_is_given_up_leaves_nothing(count: int) -> None:
-    Path("a.mp4").write_text("old")
-    writer = Mp4Writer(Path("a.mp4"), Fraction(30))
-    for frame in scene(60, 40, 40)[:count]:
-        writer.add(frame)
-    writer.abort()
-    assert os.listdir() == ["a.mp4"]
-    assert Path("a.mp4").read_text() == "old"
 
 
 @needs_av

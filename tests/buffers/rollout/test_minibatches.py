@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -72,20 +72,6 @@ def test_each_step_occurs_once_an_epoch_with_all_its_arrays(
         assert len(seen) == sum(sizes)
 
 
-def test_each_epoch_has_another_order() -> None:
-    rows = rows_of(plain().minibatches(18, epochs=3))
-    assert len({tuple(each) for each in rows}) == 3
-    assert rows[0] != sorted(rows[0])
-
-
-def test_the_same_seed_gives_the_same_minibatches() -> None:
-    def rows(seed: int) -> list[list[tuple[int, int]]]:
-        return rows_of(plain().minibatches(4, epochs=2, rng=np.random.default_rng(seed)))
-
-    assert rows(1) == rows(1)
-    assert rows(1) != rows(2)
-
-
 def test_the_generator_of_the_rollout_shuffles_unless_another_is_given() -> None:
     column = Column(8, (Part(0, (0.0,) * 8, (0.0,) * 8, "open", 0.0, True),))
     own = rows_of(rollout_of([column], seed=5).minibatches(3))
@@ -96,15 +82,6 @@ def test_the_generator_of_the_rollout_shuffles_unless_another_is_given() -> None
     assert rows_of(rollout.minibatches(3)) == own
 
 
-def test_the_global_generator_is_neither_used_nor_touched() -> None:
-    np.random.seed(3)  # noqa: NPY002
-    before = np.random.get_state()[1].tolist()  # type: ignore[index]  # noqa: NPY002
-    one = rows_of(plain().minibatches(4))
-    assert np.random.get_state()[1].tolist() == before  # type: ignore[index]  # noqa: NPY002
-    np.random.seed(4)  # noqa: NPY002
-    assert rows_of(plain().minibatches(4)) == one
-
-
 @pytest.mark.proof
 def test_all_orders_of_rows_are_equally_likely() -> None:
     # 6,000 draws of 6 orders: a deviation of six standard deviations fails.
@@ -112,12 +89,6 @@ def test_all_orders_of_rows_are_equally_likely() -> None:
     orders = Counter(tuple(m.step.tolist()) for m in rollout.minibatches(3, epochs=6_000))
     assert len(orders) == 6
     assert all(abs(count - 1_000) < 6 * np.sqrt(1_000 * 5 / 6) for count in orders.values())
-
-
-def test_minibatches_have_no_advantages_before_they_are_computed() -> None:
-    minibatch = next(plain().minibatches(4))
-    assert minibatch.advantage is None
-    assert minibatch.returns is None
 
 
 def test_minibatches_have_changed_advantages() -> None:
@@ -153,21 +124,6 @@ def test_minibatches_share_no_memory_with_the_rollout_or_one_another() -> None:
     assert (other.reward == 99).all()
 
 
-def test_views_are_gathered() -> None:
-    rollout = plain()
-    straight = rows_of(rollout.minibatches(5)), plain()
-    turned = straight[1]
-    observation: Any = turned.observation
-    turned.observation = cast(
-        "Any",
-        {name: np.asfortranarray(array)[:, ::-1][:, ::-1] for name, array in observation.items()},
-    )
-    for minibatch, rows in zip(turned.minibatches(5), straight[0], strict=True):
-        number = [t * 3 + n for t, n in rows]
-        assert minibatch.observation["place"].tolist() == number
-        assert (minibatch.observation["frame"] == frames(np.array(number))).all()
-
-
 @pytest.mark.parametrize("number", [0, -1, 2.5, float("nan")])
 def test_batch_sizes_and_epochs_are_whole_numbers_of_at_least_1(number: Any) -> None:
     rollout = plain()
@@ -176,11 +132,6 @@ def test_batch_sizes_and_epochs_are_whole_numbers_of_at_least_1(number: Any) -> 
             draw(number)
         with pytest.raises(ValueError, match=rf"^epochs: .*>= 1.* {number}\b"):
             draw(2, number)
-
-
-def test_a_batch_size_may_be_a_float_without_a_fraction() -> None:
-    size: Any = 18 / 2
-    assert [len(m.step) for m in plain().minibatches(size)] == [9, 9]
 
 
 def test_drop_last_refuses_a_batch_size_above_the_number_of_rows() -> None:

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-import stepwell
 from stepwell.buffers import Bootstrap, Rollout
 from support.rows.rollout_rows import Column, Part, rollout_of, rollouts
 
@@ -29,15 +28,6 @@ def small() -> Rollout:
         ),
     ]
     return rollout_of(columns)
-
-
-def test_rollout_is_a_public_name() -> None:
-    assert stepwell.Rollout is Rollout
-
-
-def test_it_counts_rows_envs_and_steps() -> None:
-    rollout = small()
-    assert (rollout.num_steps, rollout.num_envs, rollout.steps) == (3, 2, 5)
 
 
 @given(rollouts())
@@ -81,10 +71,7 @@ def test_rewards_have_one_number_for_each_row_of_each_env(shape: tuple[int, ...]
     ("changes", "name", "got"),
     [
         ({"observation": {"a": (np.zeros((3, 2)), np.zeros((2, 2)))}}, "observation/a/1", (2, 2)),
-        ({"action": np.zeros(3)}, "action", (3,)),
         ({"info": {"lives": np.zeros((2, 3))}}, "info/lives", (2, 3)),
-        ({"extras": {"log_prob": np.zeros(())}}, "extras/log_prob", ()),
-        ({"state": (np.zeros((3, 2, 5)), np.zeros((2, 5)))}, "state/1", (2, 5)),
         ({"initial_state": [np.zeros((3, 5))]}, "initial_state/0", (3, 5)),
     ],
 )
@@ -100,10 +87,8 @@ def test_arrays_begin_with_the_axes_of_rows_and_envs(
     ("change", "match"),
     [
         ({"step": np.zeros(2)}, r"^bootstrap\.step: .*\[K\].*\bfloat64 \(2,\)"),
-        ({"step": np.zeros((), int)}, r"^bootstrap\.step: .*\[K\].*\bint64 \(\)"),
         ({"env": np.zeros(3, int)}, r"^bootstrap\.env: .*\[K\].*\bint64 \(3,\)"),
         ({"observation": np.zeros(1)}, r"^bootstrap\.observation: .*\[K\].*\(2,\).*\(1,\)"),
-        ({"state": {"h": np.zeros(1)}}, r"^bootstrap\.state/h: .*\[K\].*\(2,\).*\(1,\)"),
         ({"value": np.zeros(3)}, r"^bootstrap\.value: .*\[K\].*\(2,\).*\(3,\)"),
     ],
 )
@@ -111,10 +96,3 @@ def test_the_bootstrap_has_one_entry_for_each_open_end(change: dict[str, Any], m
     good = Bootstrap(np.array([2, 0]), np.array([0, 1]), np.zeros(2), None, None)
     with pytest.raises(ValueError, match=match):
         replace(small(), bootstrap=good._replace(**change))
-
-
-def test_the_values_of_the_arrays_are_not_checked() -> None:
-    rollout = small()
-    for array in (rollout.terminated, rollout.mask):
-        array[:] = True
-    replace(rollout)

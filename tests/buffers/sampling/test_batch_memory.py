@@ -83,19 +83,6 @@ def test_memory_that_is_referred_to_keeps_its_values(
             assert (rows == copy).all()
 
 
-def test_tensors_keep_the_memory_of_their_batch(replay: SequenceReplayBuffer) -> None:
-    torch = pytest.importorskip("torch")
-    tensors, copies = [], []
-    for _ in range(8):
-        batch = replay.sample_transitions(256)
-        tensors.append(torch.from_numpy(batch.memory["observation"]))
-        copies.append(batch.memory["observation"].copy())
-        del batch
-        replay.sample_transitions(256)
-    for tensor, copy in zip(tensors, copies, strict=True):
-        assert (tensor.numpy() == copy).all()
-
-
 def test_threads_do_not_share_the_memory_of_a_batch(replay: SequenceReplayBuffer) -> None:
     wrong: list[object] = []
 
@@ -114,16 +101,3 @@ def test_threads_do_not_share_the_memory_of_a_batch(replay: SequenceReplayBuffer
     for thread in threads:
         thread.join()
     assert not wrong
-
-
-def test_a_batch_outlives_its_replay(replay: SequenceReplayBuffer) -> None:
-    other = SequenceReplayBuffer(seed=0)
-    other.bind(replay.spec, {})
-    for episode in replay.iter_episodes():
-        other.add([Chunk(0, 0, 0, episode.end, episode.fields)])
-    batch = other.sample_transitions(256)
-    copy = batch.memory["observation"].copy()
-    del other
-    gc.collect()
-    replay.sample_transitions(256)
-    assert (batch.memory["observation"] == copy).all()

@@ -48,51 +48,6 @@ def test_stacks_are_padded_as_the_source_padded_them(padding: Any, borders: Any)
             assert (frames[at_reset][:, number] == filler).all()
 
 
-@pytest.mark.parametrize("borders", ["inside", "pad_after", "pad_before"])
-@pytest.mark.parametrize("align", ["arrival", "transition"])
-def test_a_sequence_has_one_episode(borders: Any, align: Any) -> None:
-    """Trap 9, D1, I1, I3: windows over an episode's end, E 3 to 12."""
-    with a_replay(Kind(False, None, 3)) as played:
-        whole_episodes(played, [3, 12, 2, 5, 9])
-        batch = checked(played, Sequences(600, 4, borders, align=align, stack=True), 3)
-        episodes = labels(batch)[..., 1]
-        for row, mask in zip(episodes, batch.mask, strict=True):
-            assert len(set(row[mask].tolist())) == 1
-        if align == "transition":
-            then = batch.next_observation["place"][..., 1]
-            assert (then == episodes)[batch.mask].all()
-
-
-@pytest.mark.proof
-@pytest.mark.parametrize("steps", range(10, 201, 19))
-def test_no_sequence_crosses_the_write_head(steps: int) -> None:
-    """Trap 10, D6, I2: a full ring whose newest row is stored before its oldest one."""
-    with a_replay(Kind(capacity=32)) as played:
-        for number in range(steps):
-            played.add(Step(0, 1, End.PENDING if number % 2 else End.NONE))
-        for length in (1, 2, 5, len(played.episodes[0].rows)):
-            numbers = labels(checked(played, Sequences(200, length)))[..., 2]
-            assert (np.diff(numbers, axis=1) == 1).all()
-            assert numbers.max() == steps - 1
-            assert numbers.min() == played.episodes[0].head
-
-
-@pytest.mark.parametrize("borders", ["inside", "cross", "pad_after", "pad_before"])
-def test_a_sequence_has_one_stream(borders: Any) -> None:
-    """Trap 11, N10: three envs with episodes of unequal lengths, written alternately."""
-    with a_replay(Kind()) as played:
-        for number in range(40):
-            played.add(
-                *(
-                    Step(s, 1 + s, End.TRUNCATED if number % (2 + s) == 1 else End.PENDING)
-                    for s in range(3)
-                )
-            )
-        batch = checked(played, Sequences(500, 6, borders))
-        for row, mask in zip(labels(batch)[..., 0], batch.mask, strict=True):
-            assert len(set(row[mask].tolist())) == 1
-
-
 @pytest.mark.parametrize("end", WAYS)
 @pytest.mark.parametrize("borders", ["inside", "cross", "pad_after", "pad_before"])
 @pytest.mark.parametrize("align", ["arrival", "transition"])
@@ -150,44 +105,6 @@ def test_the_border_of_a_chunk_is_no_border_of_an_episode() -> None:
     assert found[0] == found[1] == found[2] == found[3]
 
 
-def test_the_last_row_of_an_unfinished_episode_is_cut_until_the_next_row() -> None:
-    """Trap 14: the cut flag of an earlier last row must not stay."""
-    with a_replay(Kind()) as played:
-        for rows in range(2, 12):
-            played.add(Step(0, 1 if rows > 2 else 2, End.PENDING))
-            batch = checked(played, Sequences(100, 1))
-            assert (batch.cut[:, 0] == (labels(batch)[:, 0, 2] == rows - 1)).all()
-        played.add(Step(0, 1, End.TERMINATED))
-        assert not checked(played, Sequences(100, 2)).cut.any()
-
-
-def test_actions_shifted_within_a_batch_are_shifted_right() -> None:
-    """Trap 24: an overlapping copy in place, as world models make it."""
-    with a_replay(Kind()) as played:
-        whole_episodes(played, [50])
-        batch = checked(played, Sequences(16, 20))
-        action = np.asarray(batch.action)
-        before = action.copy()
-        action[:, 1:] = action[:, :-1]
-        assert (action[:, 1:] == before[:, :-1]).all()
-        again = checked(played, Sequences(200, 20))
-        assert again.action is not batch.action
-
-
-def test_crossing_sequences_mark_each_reset() -> None:
-    """D1: crossing is a mode of its own, in which the reset's row is marked."""
-    with a_replay(Kind()) as played:
-        whole_episodes(played, [3, 2, 4, 2, 2, 5])
-        batch = checked(played, Sequences(400, 7, "cross"))
-        place = labels(batch)
-        assert batch.mask.all()
-        assert (batch.is_first == (place[..., 2] == 0)).all()
-        jumps = np.diff(place[..., 1], axis=1) == 1
-        assert (jumps == batch.is_first[:, 1:]).all()
-        assert (jumps == batch.terminated[:, :-1]).all()
-        assert jumps.sum(axis=1).max() >= 3
-
-
 def test_the_pair_of_a_final_row_and_a_reset_is_no_transition() -> None:
     """Trap 3 in a batch: no transition goes from a final row to a reset."""
     with a_replay(Kind()) as played:
@@ -226,18 +143,6 @@ def test_burn_in_comes_before_the_rows_to_learn_from(borders: Any, burn_in: int)
         assert batch.reward.shape == (400, burn_in + 3)
         main = {row.tobytes() for row in labels(batch)[:, burn_in:]}
         assert main == {row.tobytes() for row in labels(checked(played, plain))}
-
-
-def test_burn_in_has_only_stored_rows() -> None:
-    with a_replay(Kind(capacity=64)) as played:
-        for _ in range(50):
-            played.add(Step(0, 3))
-        head = played.episodes[0].head
-        assert head > 0
-        for burn_in in (0, 3, 20):
-            batch = checked(played, Sequences(500, 2, burn_in=burn_in))
-            assert batch.mask.all()
-            assert labels(batch)[:, 0, 2].min() == head
 
 
 def test_a_stack_that_would_need_evicted_frames_is_not_drawn() -> None:

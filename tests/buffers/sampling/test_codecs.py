@@ -25,13 +25,10 @@ SPEC = Spec(
 FRAMES = ("observation", "info/depth")
 DRAWS: dict[str, Callable[[SequenceReplayBuffer], Any]] = {
     "transitions": lambda replay: replay.sample_transitions(40),
-    "transitions of two steps": lambda replay: replay.sample_transitions(9, n_step=2),
-    "sequences": lambda replay: replay.sample_sequences(12, length=9),
     "long sequences": lambda replay: replay.sample_sequences(2, length=150),
     "sequences across episodes": lambda replay: replay.sample_sequences(
         5, length=70, borders="cross"
     ),
-    "time first": lambda replay: replay.sample_sequences(7, length=40, time_major=True),
     "large": lambda replay: replay.sample_sequences(100, length=64),
 }
 

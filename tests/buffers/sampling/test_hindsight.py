@@ -35,7 +35,6 @@ from support.models.replay_histories import (
     HISTORIES,
     KINDS,
     Kind,
-    busy_history,
     moments,
     whole_episodes,
 )
@@ -113,24 +112,6 @@ def test_relabelled_transitions_are_those_of_the_model(
                 check(played, request, width, kind.stack)
 
 
-@pytest.mark.proof
-@pytest.mark.parametrize("width", [SMALL, LARGE])
-@pytest.mark.parametrize("n_step", [1, 3])
-@pytest.mark.parametrize("kind", [Kind(False, 150), Kind(True, 150, 3)])
-def test_a_ring_that_was_filled_many_times_agrees_with_the_model(
-    kind: Kind, n_step: int, width: int
-) -> None:
-    with a_goal_replay(kind, width) as played:
-        for number, step in enumerate(busy_history(100)):
-            played.add(step)
-            if number % 10 == 9:
-                for strategy in STRATEGIES:
-                    request = Transitions(60, n_step, relabel=Hindsight(compute_reward, strategy))
-                    check(played, request, width, kind.stack)
-        assert any(episode.head > 0 for episode in played.episodes)
-        assert played.replay.storage.index.base > 0
-
-
 # Frequencies
 
 
@@ -169,17 +150,6 @@ def test_goals_are_uniform_over_what_their_strategy_allows(strategy: Goals, n_st
     with a_goal_replay(Kind()) as played:
         in_chunks(played)
         assert len({len(episode.rows) for episode in played.episodes}) > 3
-        assert_frequencies(played, request)
-
-
-@pytest.mark.proof
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_goals_are_uniform_over_what_a_ring_has_kept(strategy: Goals) -> None:
-    request = Transitions(12_000, relabel=Hindsight(compute_reward, strategy, math.inf))
-    with a_goal_replay(Kind(capacity=60)) as played:
-        for step in busy_history(60):
-            played.add(step)
-        assert any(episode.head > 0 for episode in played.episodes)
         assert_frequencies(played, request)
 
 
@@ -288,23 +258,6 @@ def test_an_epoch_has_each_transition_once_and_continues_with_the_same_goals() -
         assert len(rest) == len(first) - 2 > 1
         for one, other in zip(first[2:], rest, strict=True):
             assert_equal(one, other)
-
-
-def test_given_transitions_get_goals_in_their_order() -> None:
-    with a_goal_replay(Kind()) as played:
-        in_chunks(played)
-        ids = draw_of(SOME, played).ids[::-1]
-        batch = played.replay.take(ALL, ids)
-        np.testing.assert_array_equal(batch.ids, ids)
-        assert (goals_of(batch)[:, 0] == places_of(batch)[:, 1]).all()
-
-
-def test_a_condition_chooses_episodes_not_goals() -> None:
-    with a_goal_replay(Kind()) as played:
-        in_chunks(played)
-        batch = draw_of(ALL._replace(where={"is_even": True}), played)
-        assert (places_of(batch)[:, 1] % 2 == 0).all()
-        assert (goals_of(batch)[:, 0] == places_of(batch)[:, 1]).all()
 
 
 def test_rows_behind_a_lost_chunk_are_no_goals() -> None:

@@ -18,12 +18,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gymnasium import spaces
 
-from stepwell.buffers import Batch, Chunk, End, SequenceReplayBuffer, Spec
-from stepwell.buffers.sampling.batch import TransitionBatch
 from stepwell.buffers.sampling.loader import Loader
-from stepwell.buffers.sampling.requests import Request, Sequences, Transitions
 
 SECONDS = 20.0  # nothing here takes that long, unless it hangs
 
@@ -82,21 +78,6 @@ class Resumable:
 
     def state_dict(self) -> dict[str, Any]:
         return {"next": self.next}
-
-
-def a_replay(episodes: int = 6) -> SequenceReplayBuffer:
-    """Episodes of rows that hold their episode and place."""
-    replay = SequenceReplayBuffer(seed=5, capacity=2_000)
-    replay.bind(Spec.from_spaces(spaces.Box(0, 2**40, (2,), np.int64), spaces.Discrete(9)), {})
-    for episode in range(episodes):
-        replay.add([an_episode(episode, 5 + 3 * episode)])
-    return replay
-
-
-def an_episode(number: int, rows: int) -> Chunk:
-    place = np.stack([np.full(rows, number), np.arange(rows)], 1)
-    fields = {"observation": place, "action": place[:, 1] % 9, "reward": place[:, 0] / 8}
-    return Chunk(number, 0, 0, End.TERMINATED, fields)
 
 
 def loader_threads() -> list[threading.Thread]:
@@ -161,13 +142,6 @@ def test_several_threads_call_a_function_at_once() -> None:
         meeting.abort()
 
 
-def test_several_threads_give_each_batch_once() -> None:
-    with Loader(Counting(0.0005), threads=4) as batches:
-        numbers = [next(batches).number for _ in range(100)]
-    assert len(set(numbers)) == 100
-    assert max(numbers) < 100 + 4 + 2
-
-
 def test_batches_are_drawn_while_the_caller_works() -> None:
     draw = Counting()
     with Loader(draw, prefetch=3) as batches:
@@ -187,12 +161,6 @@ def test_the_number_of_live_batches_is_bounded(prefetch: int, threads: int) -> N
             assert batch.rows[0] == batch.rows[-1] == batch.number
     assert draw.most_alive <= prefetch + threads + 1
     assert draw.made >= 300
-
-
-def test_by_default_a_batch_belongs_to_the_caller() -> None:
-    with Loader(Counting(), prefetch=1) as batches:
-        kept = [next(batches) for _ in range(20)]
-    assert [int(batch.rows[0]) for batch in kept] == list(range(20))
 
 
 @pytest.mark.parametrize(("prefetch", "threads"), [(1, 1), (3, 2)])
@@ -222,17 +190,6 @@ def test_an_error_is_raised_after_the_batches_before_it_with_its_traceback() -> 
     with pytest.raises(ValueError, match=r"\bloader\b.*\bclosed\b"):
         next(batches)
     assert next(count) == 4
-
-
-def test_an_error_of_an_iterable_is_raised() -> None:
-    def numbers() -> Iterator[int]:
-        yield 0
-        raise OSError("the disk is gone")
-
-    batches = Loader(numbers(), threads=3)
-    assert next(batches) == 0
-    with pytest.raises(OSError, match="the disk is gone"):
-        list(batches)
 
 
 def test_stop_iteration_in_a_function_is_an_error() -> None:
@@ -296,26 +253,6 @@ def test_no_thread_runs_before_the_first_batch_or_after_the_block() -> None:
         next(batches)
 
 
-def test_leaving_a_loop_ends_the_threads() -> None:
-    for batch in Loader(Counting(), threads=2):
-        assert len(loader_threads()) == 2
-        if batch.number == 3:
-            break
-    wait_until(lambda: not loader_threads())
-
-
-def test_an_unused_loader_in_a_cycle_is_collected() -> None:
-    batches = Loader(Counting(), threads=2)
-    next(batches)
-    cycle: list[Any] = [batches]
-    cycle.append(cycle)
-    seen = weakref.ref(batches)
-    del cycle, batches
-    gc.collect()
-    assert seen() is None
-    wait_until(lambda: not loader_threads())
-
-
 def test_a_closed_loader_holds_no_batch() -> None:
     draw = Counting()
     batches = Loader(draw, prefetch=3)
@@ -372,11 +309,9 @@ def test_closing_waits_for_the_running_draw() -> None:
     "use",
     [
         "batches = Loader(draw, threads=3); next(batches)",
-        "for batch in Loader(draw): break",
         "cycle = [Loader(draw)]; next(cycle[0]); cycle.append(cycle); del cycle",
         "learn = lambda: [next(batches) for _ in range(20)] and print('learned')\n"
         "batches = Loader(draw)\nthreading.Thread(target=learn).start()",
-        "batches = Loader(draw); next(batches); raise SystemExit",
     ],
 )
 def test_a_program_with_an_open_loader_ends(use: str) -> None:
@@ -456,60 +391,3 @@ def test_a_loader_refuses_to_work_in_a_forked_child() -> None:
 def test_invalid_arguments_are_refused(source: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Loader(source, **options)
-
-
-@pytest.mark.parametrize("reuse", [False, True])
-@pytest.mark.parametrize("request_", [Sequences(4, 3), Transitions(4)], ids=["rows", "transitions"])
-def test_a_replay_draws_the_same_batches_with_a_loader(request_: Request, reuse: bool) -> None:
-    replay, other = a_replay(), a_replay()
-
-    def draw(out: Any) -> Batch | TransitionBatch:
-        batch: Batch | TransitionBatch = replay.sample(request_, out=out)
-        return batch
-
-    with Loader(draw, reuse=reuse) as batches:
-        for batch in itertools.islice(batches, 30):
-            same = other.sample(request_)
-            np.testing.assert_array_equal(batch.observation, same.observation)
-            np.testing.assert_array_equal(batch.ids, same.ids)
-
-
-def test_a_prefetched_epoch_is_resumed_after_the_last_batch_taken() -> None:
-    replay = a_replay()
-    with Loader(replay.epoch(Transitions(4), seed=2), prefetch=3) as batches:
-        seen = [next(batches) for _ in range(5)]
-        time.sleep(0.02)  # three more are drawn
-        state = batches.state_dict()
-    again = replay.epoch(Transitions(4), seed=2)
-    again.load_state_dict(state)
-    seen += list(Loader(again, threads=2))
-    ids = np.concatenate([batch.ids for batch in seen])
-    assert len(ids) == len(set(ids.tolist())) == replay.steps
-
-
-@pytest.mark.proof
-def test_threads_draw_consistent_batches_while_another_writes_and_evicts() -> None:
-    replay = a_replay()
-    stop = threading.Event()
-
-    def write() -> None:
-        for number in itertools.count(6):
-            if stop.is_set():
-                break
-            replay.add([an_episode(number, 30)])
-
-    def draw(out: Batch | None) -> Batch:
-        return replay.sample(Sequences(8, 4), out=out)
-
-    writer = threading.Thread(target=write)
-    writer.start()
-    try:
-        with Loader(draw, threads=3, reuse=True) as batches:
-            for batch in itertools.islice(batches, 200):
-                episode, place = batch.observation[..., 0], batch.observation[..., 1]
-                assert (episode == episode[:, :1]).all()
-                assert (np.diff(place, axis=1) == 1).all()
-                np.testing.assert_array_equal(batch.reward, (episode / 8).astype(np.float32))
-    finally:
-        stop.set()
-        writer.join()

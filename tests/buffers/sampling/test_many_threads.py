@@ -185,17 +185,3 @@ def test_priorities_are_drawn_and_updated_while_another_thread_writes(
     for path in (None, tmp_path / "store"):
         with Played(numbered_spec(3, "zero"), path, 560) as played:
             write_and_draw(played, seconds / 2, samplers)
-
-
-def test_an_inconsistent_row_is_detected() -> None:
-    with Played(numbered_spec(3, "zero")) as played:
-        played.add(Step(0, 30))
-        for name, sampler in SAMPLERS.items():
-            batch = sampler(played.replay, np.random.default_rng(0))
-            assert_consistent(batch)
-            place = 0 if isinstance(batch, TransitionBatch) else np.argwhere(batch.mask)[-1]
-            scan: Any = batch.info["scan"][tuple(np.atleast_1d(place))]
-            scan[-1] += 1
-            with pytest.raises(AssertionError):
-                assert_consistent(batch)
-            assert name

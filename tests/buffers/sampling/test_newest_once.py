@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -140,19 +139,6 @@ def test_every_kind_of_sequence_has_its_own_queue() -> None:
             assert draw_next(played, request, 2) == tiles(played.episodes, request)[2:4]
 
 
-def test_tiles_that_were_evicted_are_skipped() -> None:
-    with a_replay(Kind(capacity=64)) as played:
-        played.add(Step(0, 12))
-        request = Sequences(1, 3, draw="newest")
-        assert draw_next(played, request, 2) == tiles(played.episodes, request)[:2]
-        for _ in range(40):
-            played.add(Step(0, 4))
-        head = played.episodes[0].head
-        assert head > 12
-        expected = tiles(played.episodes, request)
-        assert draw_next(played, request, len(expected)) == expected
-
-
 @pytest.mark.parametrize("is_on_disk", [False, True])
 def test_the_queue_is_restored_with_the_state(is_on_disk: bool, tmp_path: Path) -> None:
     with Played(path=tmp_path / "store" if is_on_disk else None) as played:
@@ -203,18 +189,6 @@ def test_padded_sequences_have_no_queue(borders: Any) -> None:
         played.add(Step(0, 10))
         with pytest.raises(ValueError, match=rf"draw=['\"]newest['\"].*{borders}"):
             played.replay.sample_sequences(2, 3, borders=borders, draw="newest")
-
-
-def test_all_rows_are_drawn_but_the_remainder_of_an_episode() -> None:
-    """An online queue: no row is skipped or repeated."""
-    with a_replay(Kind()) as played:
-        whole_episodes(played, [9, 4, 3, 2, 7])
-        batch = played.replay.sample_sequences(7, 3, draw="newest")
-        rows = np.asarray(batch.observation["place"]).reshape(-1, 3)[:, 1:].tolist()
-        assert len({tuple(row) for row in rows}) == len(rows) == 21
-        assert rows == [
-            [episode, row] for episode, count in enumerate([9, 3, 3, 0, 6]) for row in range(count)
-        ]
 
 
 def test_no_two_sequences_of_a_request_share_an_id() -> None:

@@ -166,35 +166,6 @@ def test_items_are_drawn_in_proportion_to_their_priorities(
         assert_shares(counts, model.shares())
 
 
-def test_new_rows_get_the_largest_priority_that_a_row_has_then() -> None:
-    request = Transitions(400, draw="priorities", beta=1.0)
-    with a_replay(Kind()) as played:
-        played.add(Step(0, 11))
-        ids = played.replay.sample(request).ids
-        played.replay.update_priorities(np.unique(ids), np.full(10, 0.25))
-        played.replay.update_priorities(ids[:1], np.array([1e6]))
-        played.replay.update_priorities(ids[:1], np.array([50.0]))
-        played.add(Step(0, 4))
-        batch = played.replay.sample(request)
-        is_new = batch.observation["place"][:, 2] >= 10
-        assert set(batch.weights[is_new].tolist()) == {batch.weights.min()}
-        ratio = batch.weights.max() / batch.weights.min()
-        assert ratio == pytest.approx((50.0 / 0.25) ** ALPHA, rel=1e-3)
-
-
-def test_new_rows_get_the_priority_that_is_given() -> None:
-    request = Transitions(400, draw="priorities", beta=1.0)
-    with a_replay(Kind(new_priority=2)) as played:
-        played.add(Step(0, 11))
-        ids = np.unique(played.replay.sample(request).ids)
-        played.replay.update_priorities(ids, np.full(10, 50.0))
-        played.add(Step(0, 4))
-        batch = played.replay.sample(request)
-        is_new = batch.observation["place"][:, 2] >= 10
-        assert set(batch.weights[is_new].tolist()) == {1.0}
-        assert batch.weights.min() == pytest.approx((50.0 / 2.0) ** -ALPHA, rel=1e-3)
-
-
 def test_a_checkpoint_keeps_the_priority_of_new_rows(tmp_path: Path) -> None:
     request = Transitions(400, draw="priorities", beta=1.0)
 
@@ -224,24 +195,6 @@ def test_a_checkpoint_keeps_the_priority_of_new_rows(tmp_path: Path) -> None:
                 played.replay.load_checkpoint()
 
 
-def test_a_replaced_pending_row_is_not_drawn_twice_as_often() -> None:
-    """It has another id; updates of the old one are ignored."""
-    request = Sequences(4_000, 1, draw="priorities", beta=1.0)
-    with a_replay(Kind()) as played:
-        old: list[int] = []
-        for _ in range(8):
-            played.add(Step(0, 2, End.PENDING))
-            played.replay.sample(request._replace(batch_size=1))
-            old.append(played.episodes[0].last.id)
-        played.add(Step(0, 0, End.NONE))
-        values = np.full(len(old), 99.0)
-        assert played.replay.update_priorities(np.array(old), values) == len(old)
-        batch = played.replay.sample(request)
-        assert (batch.weights == 1).all()
-        ids = [row.id for row in played.episodes[0].rows]
-        assert_shares(Counter(batch.ids.tolist()), dict.fromkeys(ids, 1.0))
-
-
 @pytest.mark.parametrize("is_on_disk", [False, True])
 def test_an_update_of_evicted_rows_changes_no_other_row(is_on_disk: bool) -> None:
     """Trap 23: sample, overwrite everything, update: new items keep their initial priority."""
@@ -257,19 +210,6 @@ def test_an_update_of_evicted_rows_changes_no_other_row(is_on_disk: bool) -> Non
         assert (batch.weights == 1).all()
         played.add(Step(0, 20, End.TERMINATED))
         assert (played.replay.sample(request).weights == 1).all()
-
-
-def test_only_ids_without_items_are_ignored_and_counted() -> None:
-    request = Transitions(400, draw="priorities", beta=1.0)
-    with a_replay(Kind()) as played:
-        played.add(Step(0, 11))
-        played.replay.sample(request)
-        ids = np.array([3, 10, 4, 4_000, 3])  # row 10 has no successor
-        assert played.replay.update_priorities(ids, np.array([1.0, 9, 9, 9, 7])) == 2
-        batch = played.replay.sample(request)
-        relative = dict(zip(batch.ids.tolist(), batch.weights.tolist(), strict=True))
-        assert len(relative) == 10
-        assert relative[3] / relative[4] == pytest.approx((9 / 7) ** ALPHA, rel=1e-3)
 
 
 @pytest.mark.proof
@@ -303,19 +243,6 @@ def test_a_checkpoint_restores_the_priorities(
         assert_batch(played, played.replay.sample(request_), request_, 1)
 
 
-def test_state_dict_restores_the_priorities_of_a_replay_in_ram() -> None:
-    request = Transitions(16, draw="priorities")
-    with a_replay(Kind()) as played:
-        played.add(Step(0, 30))
-        batch = played.replay.sample(request)
-        played.replay.update_priorities(batch.ids, np.linspace(0.1, 30, len(batch.ids)))
-        state = played.replay.state_dict()
-        expected = [played.replay.sample(request).ids.tolist() for _ in range(3)]
-        played.replay.update_priorities(batch.ids, np.ones(len(batch.ids)))
-        played.replay.load_state_dict(state)
-        assert [played.replay.sample(request).ids.tolist() for _ in range(3)] == expected
-
-
 @pytest.mark.parametrize("alpha", [0.0, 1.0])
 def test_alpha_is_the_exponent_of_the_priorities(alpha: float) -> None:
     request = Transitions(2_000, draw="priorities", beta=0.0, stack=False)
@@ -329,24 +256,3 @@ def test_alpha_is_the_exponent_of_the_priorities(alpha: float) -> None:
         assert (batch.weights == 1).all()
         shares = {row: (value + EPSILON) ** alpha for row, value in enumerate(values)}
         assert_shares(Counter(batch.ids.tolist()), shares)
-
-
-@pytest.mark.parametrize(
-    ("ids", "values", "message"),
-    [
-        ([1, 2], [1.0], r"^priorities: .*\b2 ids.*\(1,\)"),
-        ([1, 2], [1.0, float("nan")], r"^priorities: .*finite.*\bnan\b"),
-        ([1, 2], [1.0, float("inf")], r"^priorities: .*finite.*\binf\b"),
-        ([[1, 2]], [[1.0, 2.0]], r"^ids: .*\[B\].*\(1, 2\)"),
-    ],
-)
-def test_invalid_priorities_are_refused_and_change_nothing(
-    ids: Any, values: Any, message: str
-) -> None:
-    request = Transitions(100, draw="priorities", beta=1.0)
-    with a_replay(Kind()) as played:
-        played.add(Step(0, 11))
-        played.replay.sample(request)
-        with pytest.raises(ValueError, match=message):
-            played.replay.update_priorities(np.array(ids), np.array(values))
-        assert (played.replay.sample(request).weights == 1).all()

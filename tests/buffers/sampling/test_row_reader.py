@@ -211,14 +211,3 @@ def _assert_places(replay: SequenceReplayBuffer, played: Played) -> None:
     batch = replay.sample_sequences(500, 1)
     expected = [rows[row][:3] for row in batch.ids.tolist()]
     assert [tuple(place) for place in batch.observation["place"][:, 0].tolist()] == expected
-
-
-@pytest.mark.proof
-def test_rows_are_right_when_the_columns_move() -> None:
-    """With the evicted rows, after more than a thousand others."""
-    with Played(capacity=300) as played:
-        for number in range(80):
-            played.add(Step(number % 3, 40, End.TERMINATED))
-            if number % 5 == 4:
-                _assert_places(played.replay, played)
-        assert played.replay.storage.index.base > 0

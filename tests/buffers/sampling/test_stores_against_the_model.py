@@ -11,8 +11,9 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from stepwell.buffers import End, SequenceReplayBuffer, Spec
+from stepwell.buffers import DiskStorage, End, SequenceReplayBuffer, Spec
 from stepwell.buffers.sampling.requests import Borders, Sequences, Transitions
+from support.disk_stores import spoil
 from support.models.replay_histories import busy_history
 from support.models.replay_model import (
     Contents,
@@ -73,18 +74,6 @@ def test_a_reader_follows_a_writer_from_refresh_to_refresh(stack: ExitStack) -> 
     assert written.replay.storage.index.base > 0
 
 
-def test_a_reader_sees_nothing_of_a_writer_before_the_refresh(stack: ExitStack) -> None:
-    written = stack.enter_context(Played(SPEC, Path("store")))
-    for step in busy_history(20):
-        written.add(step)
-    before = [replace(each, rows=list(each.rows)) for each in written.episodes]
-    reader = stack.enter_context(SequenceReplayBuffer.open("store", read_only=True, seed=0))
-    for step in busy_history(6):
-        written.add(step._replace(stream=step.stream + 3))
-        written.add(step)
-        check(reader, SPEC, before)
-
-
 def of_store(number: int, episodes: Sequence[ModelEpisode]) -> list[ModelEpisode]:
     """The episodes with the ids that their rows have among several stores."""
     return [
@@ -125,8 +114,10 @@ def with_holes() -> SequenceReplayBuffer:
             written.add(Step(0, rows, End.PENDING))
         written.add(Step(0, 8, End.TERMINATED))
         written.add(Step(0, 8, End.TERMINATED))
+        storage = written.replay.storage
+        assert isinstance(storage, DiskStorage)
         for position in (1, 3):
-            _spoil(written, position)
+            spoil(storage, position)
     return SequenceReplayBuffer.open("store", read_only=True, on_corrupt="skip", seed=0)
 
 
@@ -169,12 +160,3 @@ def test_priorities_find_their_rows_after_a_damaged_chunk() -> None:
         lowered = set(batch.ids[batch.weights < 1].tolist())
         assert lowered == {3, 20, 36}
         assert batch.weights.min() == pytest.approx(9**-0.6, rel=1e-3)
-
-
-def _spoil(written: Played, position: int) -> None:
-    """Change a byte in a chunk's rows."""
-    record = written.replay.storage.index.record(position)
-    file = Path("store") / f"segment-{record.segment:08}.bin"
-    data = bytearray(file.read_bytes())
-    data[record.offset + record.nbytes - 9] ^= 1
-    file.write_bytes(data)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from stepwell.buffers import End, NotEnoughData
 from stepwell.buffers.sampling.batch import TransitionBatch
 from stepwell.buffers.sampling.requests import Transitions
-from support.examples import examples
 from support.models.replay_histories import (
     HISTORIES,
     KINDS,
@@ -64,18 +63,6 @@ def test_drawn_transitions_are_those_of_the_model(
 ) -> None:
     with a_replay(kind) as played:
         for _ in moments(played, history):
-            for request in wanted:
-                check(played, request, kind.stack)
-
-
-@pytest.mark.full
-@given(KINDS, HISTORIES, st.lists(REQUESTS, min_size=5, max_size=10))
-@settings(max_examples=examples(800))
-def test_drawn_transitions_are_those_of_the_model_in_long_histories(
-    kind: Kind, history: list[Step], wanted: list[Transitions]
-) -> None:
-    with a_replay(kind) as played:
-        for _ in moments(played, history, count=5):
             for request in wanted:
                 check(played, request, kind.stack)
 
@@ -156,60 +143,6 @@ def test_the_target_of_a_truncation_uses_the_true_final_observation() -> None:
         assert (batch.next_observation["place"][:, 1] == batch.observation["place"][:, 1]).all()
 
 
-@pytest.mark.parametrize("n_step", [1, 2, 3, 9])
-def test_no_transition_crosses_the_end_of_an_episode(n_step: int) -> None:
-    """Trap 9: the n-step return ends with the episode."""
-    with a_replay(Kind()) as played:
-        whole_episodes(played, [2, 5, 3, 7])
-        batch = played.replay.sample_transitions(500, n_step=n_step)
-        now, then = batch.observation["place"], batch.next_observation["place"]
-        assert (now[:, 1] == then[:, 1]).all()
-        assert (then[:, 2] - now[:, 2] == batch.steps).all()
-        last = np.array([1, 4, 2, 6])[now[:, 1]]
-        assert (then[:, 2] == np.minimum(now[:, 2] + n_step, last)).all()
-
-
-def test_streams_are_never_mixed() -> None:
-    """Trap 11, N10: three envs of unequal episode lengths."""
-    with a_replay(Kind()) as played:
-        for number in range(30):
-            end = End.TERMINATED if number % (3 + number % 3) == 0 else End.PENDING
-            played.add(*(Step(stream, 1 + stream, end) for stream in range(3)))
-        batch = played.replay.sample_transitions(2_000, n_step=2)
-        assert (batch.observation["place"][:, :2] == batch.next_observation["place"][:, :2]).all()
-        check(played, Transitions(2_000, 2), 1)
-
-
-def test_no_transition_begins_with_the_newest_row_of_an_unfinished_episode() -> None:
-    """N4, N5: it has no next observation yet; with one it can be drawn at once."""
-    with a_replay(Kind()) as played:
-        played.add(Step(0, 1, End.PENDING))
-        with pytest.raises(NotEnoughData):
-            played.replay.sample_transitions(1)
-        for rows in range(2, 9):
-            played.add(Step(0, 1, End.PENDING))
-            batch = played.replay.sample_transitions(200)
-            found = batch.observation["place"][:, 2]
-            assert set(found.tolist()) == set(range(rows - 1))
-            assert (batch.cut == (found == rows - 2)).all()
-            assert (batch.action > 0).all()
-            check(played, Transitions(50, 3), 1)
-
-
-def test_stacks_at_the_start_of_an_episode_are_padded() -> None:
-    """Traps 8 and 9, N6."""
-    for padding in ("zero", "repeat"):
-        with a_replay(Kind(False, None, 4, padding)) as played:
-            whole_episodes(played, [3, 6, 2])
-            check(played, Transitions(300), 4)
-            batch = played.replay.sample_transitions(300)
-            stacks, numbers = batch.observation["frame"], batch.observation["place"][:, 2]
-            first = stacks[numbers == 0]
-            filler = first[:, 3] if padding == "repeat" else np.zeros_like(first[:, 3])
-            for place in range(3):
-                assert (first[:, place] == filler).all()
-
-
 def test_both_observations_are_views_into_the_same_frames() -> None:
     """Five frames for two stacks of four."""
     with a_replay(Kind(False, None, 4, "zero")) as played:
@@ -219,11 +152,3 @@ def test_both_observations_are_views_into_the_same_frames() -> None:
         assert now.shape == then.shape == (8, 4, 4, 32)
         assert np.shares_memory(now, then)
         assert (now[:, 1:] == then[:, :-1]).all()
-
-
-def test_without_stacks_observations_are_single_frames() -> None:
-    with a_replay(Kind(False, None, 4, "zero")) as played:
-        whole_episodes(played, [20])
-        batch = played.replay.sample_transitions(8, stack=False)
-        assert batch.observation["frame"].shape == (8, 4, 32)
-        check(played, Transitions(80, stack=False), 4)

@@ -16,7 +16,6 @@ from stepwell.buffers import (
     DiskStorage,
     End,
     SequenceReplayBuffer,
-    StepwellError,
     StoreCorrupt,
     StoreNotFound,
 )
@@ -69,16 +68,6 @@ def test_it_draws_the_same_batches_after_a_crash_and_the_same_additions(tmp_path
         assert draw(replay) == expected
 
 
-def test_rows_stored_after_the_checkpoint_stay(tmp_path: Path) -> None:
-    with filled(tmp_path / "a") as replay:
-        replay.save_checkpoint()
-        add(replay, Recording(next_episode=6), 2)
-        steps = replay.steps
-    with SequenceReplayBuffer(tmp_path / "a") as replay:
-        replay.load_checkpoint()
-        assert replay.steps == steps
-
-
 def test_state_dict_restores_a_replay_in_ram() -> None:
     replay = filled(None)
     draw(replay)
@@ -104,11 +93,6 @@ def test_checkpoints_have_names_and_are_replaced(tmp_path: Path) -> None:
         assert replay.load_checkpoint("best-1") == {"updates": 77}
         with pytest.raises(ValueError, match="read_only=True"):
             replay.save_checkpoint()
-
-
-def test_a_replay_in_ram_has_no_checkpoints_and_names_state_dict() -> None:
-    with pytest.raises(ValueError, match=r"\bpath\b.*state_dict"):
-        filled(None).save_checkpoint()
 
 
 def test_a_state_of_another_store_or_of_more_chunks_is_refused(tmp_path: Path) -> None:
@@ -173,15 +157,6 @@ def test_saving_writes_the_state_and_no_rows(tmp_path: Path) -> None:
     replay.close()
 
 
-def test_a_crash_while_saving_leaves_the_previous_checkpoint(tmp_path: Path) -> None:
-    with filled(tmp_path / "a") as replay:
-        replay.save_checkpoint({"updates": 1})
-    (tmp_path / "a" / "checkpoint-latest.bin.tmp").write_bytes(b"half")
-    with SequenceReplayBuffer(tmp_path / "a") as replay:
-        assert replay.load_checkpoint() == {"updates": 1}
-    assert not (tmp_path / "a" / "checkpoint-latest.bin.tmp").exists()
-
-
 PLAIN: st.SearchStrategy[Any] = st.recursive(
     st.none()
     | st.booleans()
@@ -232,10 +207,6 @@ def test_unsupported_values_are_refused_before_anything_is_written(
             replay.save_checkpoint({"x": bad})
         assert not list((tmp_path / "a").glob("checkpoint*"))
         add(replay, Recording(next_episode=6), 1)  # the writer still works
-
-
-def test_a_missing_checkpoint_raises_a_stepwell_error() -> None:
-    assert issubclass(StoreNotFound, StepwellError)
 
 
 def test_a_forged_state_is_refused_and_nothing_changes(tmp_path: Path) -> None:

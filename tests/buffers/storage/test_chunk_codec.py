@@ -121,13 +121,9 @@ def test_payloads_of_nan_and_signs_of_zero_survive(codec: Codec, bits: int) -> N
     ("dtype", "values", "kept_as"),
     [
         ("int64", [0, 127], "|i1"),
-        ("int64", [-128, 127], "|i1"),
         ("int64", [0, 255], "|u1"),
         ("int64", [-1, 255], "<i2"),
-        ("int64", [0, 40_000], "<u2"),
-        ("int64", [0, 3_000_000_000], "<u4"),
         ("int64", [-3_000_000_000], "<i8"),
-        ("uint64", [255], "|u1"),
         ("uint64", [1 << 63], "<u8"),
         ("float64", [-3.0, 1.0], "|i1"),
         ("float64", [300.0], "<i2"),
@@ -353,24 +349,11 @@ def test_metadata_is_restored(metadata: dict[str, object]) -> None:
     assert decoded(spec, data, 3, 0).tolist() == [0, 0, 0]
 
 
-def test_metadata_may_be_any_mapping() -> None:
-    from types import MappingProxyType
-
-    spec = spec_of(Field("info/x", "uint8", (), "raw"))
-    chunk = Chunk(
-        0, 0, 0, End.NONE, {"info/x": np.zeros(1, np.uint8)}, MappingProxyType({"seed": 1})
-    )
-    data = b"".join(ChunkEncoder(spec).encode(chunk))
-    assert ChunkDecoder(spec).metadata(data, 0) == {"seed": 1}
-
-
 @pytest.mark.parametrize(
     ("array", "got"),
     [
         (np.zeros((3, 2), np.int16), r"int16 \(3, 2\)"),
-        (np.zeros((3, 2), np.float32), r"float32 \(3, 2\)"),
         (np.zeros((3, 3), np.int32), r"int32 \(3, 3\)"),
-        (np.zeros((3, 2, 1), np.int32), r"int32 \(3, 2, 1\)"),
         (None, "nothing"),
     ],
 )

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from stepwell.buffers import Chunk, End
-from stepwell.buffers.sampling.draws import draw_items
-from stepwell.buffers.sampling.sequences import Window
 from stepwell.buffers.storage.chunk_index import CHUNK, ChunkIndex, Counters
 from stepwell.buffers.storage.item_counts import EpisodeTails, ItemCounts, Windows
 from stepwell.buffers.testing import Recording, chunk_of
@@ -132,26 +128,6 @@ def all_windows(chunk_index: ChunkIndex, length: int, context: int = 0) -> list[
     return found
 
 
-def test_windows_are_drawn_uniformly() -> None:
-    """Chi-square over all windows of uneven chunks; the bound is passed once in 10^6 times."""
-    model = Model()
-    rng = np.random.default_rng(5)
-    for number in range(40):
-        end = End.TERMINATED if number % 4 == 3 else End.PENDING
-        model.append(model.recording.chunk(number % 3, int(rng.integers(1, 12)), end))
-    expected = windows_of(model.chunks, 4)
-    draws = 200 * len(expected)
-    kinds = Window("inside", 4, 0, 0, 0).kinds()
-    rng = np.random.default_rng(0)
-    index, starts, _ = draw_items(model.index, kinds, "steps", draws, None, rng)
-    episodes = model.index.records["episode"][index]
-    counts = Counter(zip(episodes.tolist(), starts.tolist(), strict=True))
-    assert set(counts) <= set(expected)
-    chi_square = sum((counts[each] - 200) ** 2 / 200 for each in expected)
-    freedom = len(expected) - 1
-    assert chi_square < freedom + 5 * np.sqrt(2 * freedom)
-
-
 @given(PROGRAMS)
 @settings(max_examples=examples(150))
 def test_a_restored_index_equals_the_one_that_grew(
@@ -255,17 +231,6 @@ def test_an_id_that_was_passed_over_can_be_used_once() -> None:
             index.check([chunk_of(used)])
 
 
-def test_row_ids_and_positions_are_never_used_twice() -> None:
-    model = Model()
-    for number in range(30):
-        model.segment = number // 3
-        model.append(chunk_of(number, 0, 5, End.TERMINATED))
-        if number % 5 == 4:
-            model.evict()
-    assert model.index.record(model.index.base).row_id == 5 * model.index.base
-    assert model.index.next_row_id == 150
-
-
 @pytest.mark.parametrize("first", [0, 2, 4, 6])
 def test_a_chunk_must_continue_its_episode(first: int) -> None:
     index = ChunkIndex()
@@ -281,14 +246,6 @@ def test_the_next_chunk_begins_with_the_pending_row() -> None:
     with pytest.raises(ValueError, match=r"episode 0 .*row 5\b.*row 4\b"):
         index.check([chunk_of(0, 5, 3)])
     assert index.check([chunk_of(0, 4, 3)]) == [2]
-
-
-def test_checking_changes_nothing() -> None:
-    index = ChunkIndex()
-    index.append(chunk_of(0, 0, 5), 0, 0, 8)
-    for _ in range(3):
-        assert index.check([chunk_of(0, 5, 5), chunk_of(1, 0, 3, stream=1)]) == [5, 2]
-    assert index.counters == (5, 1, 4)
 
 
 def test_a_stream_cannot_continue_an_earlier_episode() -> None:

@@ -95,15 +95,6 @@ def facts_of(storage: Storage) -> Any:
 # --- one chunk ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("end", [End.NONE, End.TERMINATED, End.PENDING])
-def test_a_chunk_comes_back(end: End) -> None:
-    chunk = replace(chunk_of(3, 7, 40, end, stream=2), starts_late=True, metadata={"seed": 3})
-    encoded = EncodedChunk.of(ChunkEncoder(SPEC), chunk)
-    assert same(encoded.decoded(SPEC), chunk)
-    assert (encoded.rows, encoded.metadata) == (40, {"seed": 3})
-    assert encoded.nbytes == len(encoded.data)
-
-
 @given(
     before=st.dictionaries(
         st.text(max_size=5), st.integers(0, 9) | st.text(max_size=9), max_size=4
@@ -123,15 +114,6 @@ def test_other_metadata_leave_the_rows_as_they_are(
     assert placed == EncodedChunk.of(encoder, expected)  # the very bytes of an encoder
     assert placed.crc == EncodedChunk.of(encoder, expected).crc
     assert same(placed.decoded(SPEC), expected)
-
-
-def test_a_place_alone_keeps_the_bytes() -> None:
-    storage = MemoryStorage(SPEC)
-    storage.add([chunk_of(0, 0, 40)])
-    encoded = storage.encoded(0)
-    placed = encoded.placed(episode=9, stream=4)
-    assert placed.parts is encoded.parts
-    assert (placed.episode, placed.stream, placed.metadata) == (9, 4, encoded.metadata)
 
 
 # --- against the slow model -----------------------------------------------------------------------
@@ -198,19 +180,6 @@ def _in_chain(chunk: Chunk, numbers: dict[int, int], *, is_seeded: bool) -> Chun
     if is_seeded and number % 3 == 0:
         metadata["seed"] = number
     return replace(chunk, metadata=metadata)
-
-
-@pytest.mark.parametrize("kind", ["RAM", "disk"])
-def test_a_chunk_longer_than_the_capacity_allows_is_split(
-    kind: str, stack: contextlib.ExitStack
-) -> None:
-    source = MemoryStorage(SPEC)
-    source.add([chunk_of(0, 0, 100, End.PENDING), chunk_of(0, 99, 30, End.TERMINATED)])
-    taken, model = (makers(stack)[kind](SPEC, capacity=160) for _ in range(2))
-    taken.add_encoded(all_of(source))
-    model.add([each.decoded(SPEC) for each in all_of(source)])
-    assert facts_of(taken) == facts_of(model)
-    assert taken.index.records["stored_rows"].max() == 10
 
 
 # --- joined storages ------------------------------------------------------------------------------
@@ -420,16 +389,11 @@ def forged(chunks: Sequence[EncodedChunk], **changes: int) -> bytes:
     ("name", "value"),
     [
         ("episode", -1),
-        ("episode", 1 << 62),
         ("stream", 1 << 62),
         ("first_row", -3),
-        ("rows", 0),
         ("rows", 4),
-        ("rows", 1 << 60),
         ("nbytes", 0),
-        ("nbytes", 1 << 63),
         ("crc", 7),
-        ("end", 8),
         ("end", 200),
         ("starts_late", 2),
     ],

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stepwell.buffers import DiskStorage, End, MemoryStorage, NotEnoughData
+from stepwell.buffers import DiskStorage, End, NotEnoughData
 from stepwell.buffers.storage import field_locator
 from stepwell.buffers.storage.field_locator import RowCopier
 from stepwell.buffers.testing import SPEC, chunk_of
@@ -29,22 +29,6 @@ def test_few_segments_are_mapped_at_a_time(tmp_path: Path, monkeypatch: pytest.M
             expected = chunk_of(position, 0, 20, End.TERMINATED).fields["reward"]
             assert rewards.tolist() == expected.tolist()
             assert len(copier._places._buffers) <= 3
-
-
-def test_all_memory_of_a_storage_in_ram_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It holds no descriptors, and a large replay has thousands."""
-    monkeypatch.setattr(field_locator, "_MAX_SEGMENTS", 3)
-    storage = MemoryStorage(SPEC, capacity=160)
-    for episode in range(40):
-        storage.add([chunk_of(episode, 0, 9, End.TERMINATED)])
-    index = storage.index
-    segments = set(index.records["segment"].tolist())
-    copier, rewards = RowCopier(storage), np.empty(9)
-    copier.follow()
-    for position in range(index.base, index.base + len(index)):
-        copier.copy(position, index.record(position), 0, 9, [(2, rewards)])
-    assert set(copier._places._buffers) == segments
-    assert len(segments) > 3
 
 
 @pytest.mark.proof

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from stepwell.buffers import End, Field, MemoryStorage, Spec
-from stepwell.buffers.testing import SPEC, assert_holds, chunk_of, play
+from stepwell.buffers.testing import SPEC, chunk_of
 
 
 def test_a_capacity_that_does_not_fit_in_memory_is_refused() -> None:
@@ -32,22 +31,3 @@ def test_memory_of_evicted_chunks_is_freed() -> None:
         storage.add([chunk_of(episode, 0, 20, End.TERMINATED)])
         most = max(most, storage.nbytes)
     assert storage.nbytes <= most <= 1 << 20
-
-
-@pytest.mark.proof
-def test_a_payload_stays_valid_after_its_eviction() -> None:
-    storage = MemoryStorage(SPEC, capacity=32)
-    storage.add([chunk_of(0, 0, 2)])
-    buffer, origin = storage.payload(0)
-    before = bytes(np.asarray(buffer)[origin : origin + 100])
-    for episode in range(1, 100):
-        storage.add([chunk_of(episode, 0, 20, End.TERMINATED)])
-    assert storage.index.base > 0
-    assert bytes(np.asarray(buffer)[origin : origin + 100]) == before
-
-
-def test_closing_keeps_the_data() -> None:
-    storage = MemoryStorage(SPEC)
-    added = play(storage, 3)
-    storage.close()
-    assert_holds(storage, added)

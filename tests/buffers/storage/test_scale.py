@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import sys
 import tracemalloc
@@ -136,30 +135,6 @@ def placed(place: int) -> Chunk:
     return chunk_of(place // 12 * 4 + env, 3 * part, 3, END[part], stream=env)
 
 
-@pytest.mark.proof
-def test_an_id_that_was_passed_over_is_found_without_a_search() -> None:
-    works: list[Work] = []
-    for chunks in (FEW, MANY):
-        index = indexed(chunks)
-        index.append(chunk_of(index.next_episode + 2, 0, 3, stream=5), 8, 0, 8)
-        passed_over = chunk_of(index.next_episode - 2, 0, 3, stream=6)
-        works.append(work_of(functools.partial(index.check, [passed_over])))
-        used = chunk_of(index.next_episode - 4, 0, 3, stream=6)
-        with pytest.raises(ValueError, match=rf"^episode {used.episode} .*{index.next_episode}"):
-            index.check([used])
-    expect_equal(*works)
-
-
-@pytest.mark.proof
-def test_eviction_does_not_search_for_each_episode() -> None:
-    calls: list[int] = []
-    for chunks in (FEW, MANY):
-        index = indexed(chunks)
-        calls.append(work_of(index.drop_segment).calls)
-        assert len(index) < chunks
-    assert calls[0] == calls[1]
-
-
 KINDS = [Windows(1), Windows(3), Windows(8, context=2), Windows(3, is_across=True)]
 
 
@@ -183,15 +158,3 @@ def test_priorities_follow_an_added_chunk_of_a_large_store_as_of_a_small_one(kin
         for follow in (followed(kind, FEW), followed(kind, MANY))
     ]
     expect_equal(*works)
-
-
-@pytest.mark.proof
-@pytest.mark.parametrize("kind", KINDS, ids=str)
-def test_the_first_draw_by_priorities_calls_nothing_for_each_chunk(kind: Windows) -> None:
-    calls: list[int] = []
-    for chunks in (FEW, MANY):
-        index, rng = indexed(chunks), np.random.default_rng(0)
-        kinds = ItemKinds(kind.length, kind, None, None, None)
-        first = PriorityIndex(0.6)
-        calls.append(work_of(functools.partial(first.draw, index, 0, kinds, 8, rng)).calls)
-    assert abs(calls[0] - calls[1]) < MORE_CALLS

@@ -35,6 +35,7 @@ from stepwell.buffers.storage import field_locator
 from stepwell.buffers.view import episode_table, histograms
 from stepwell.buffers.view.episode_table import EpisodeTable, end_word, shown
 from stepwell.buffers.view.histograms import action_counts, histogram
+from support.disk_stores import spoil
 
 CODECS = ("narrow", "raw", "zstd")
 WHOLE = [0.0, 1.0, -1.0, 21.0, 300.0]
@@ -229,76 +230,6 @@ def some_history(seed: int, steps: int = 200, **more: Any) -> History:
     return history
 
 
-def check_many() -> None:
-    """Several histories with reads and refreshes between."""
-    for seed in range(4):
-        storage = MemoryStorage(spec_of(), capacity=(None, 400)[seed % 2])
-        rng = np.random.default_rng(seed)
-        history = History(storage, [*WHOLE, *FRACTIONS], rng)
-        events: list[tuple[Any, ...]] = []
-        for _ in range(120):
-            end = End(int(rng.choice([0, 0, 1, 2, 4])))
-            events.append(("add", int(rng.integers(3)), int(rng.integers(1, 30)), end))
-            if rng.random() < 0.3:
-                more = [("refresh",), ("read", 60), ("lose", 0.7), ("select", 1.5)]
-                events.append(more[rng.integers(4)])
-        play(history, EpisodeTable(storage), events)
-
-
-def _keeps_grown(original: Any) -> Any:
-    def same(now: np.ndarray, before: np.ndarray) -> Any:
-        count = min(len(now), len(before))
-        return np.arange(count), np.arange(count)
-
-    return same
-
-
-def _adds_up_in_order(rewards: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    ends = np.cumsum(rows)
-    return np.array([sum(rewards[a:b].tolist()) for a, b in zip(ends - rows, ends, strict=True)])
-
-
-def _reads_superseded_rows(storage: Any, decoder: Any, chunks: np.ndarray, name: str) -> Any:
-    records = storage.index.records[chunks]
-    parts = []
-    for position, record in zip((chunks + storage.index.base).tolist(), records, strict=True):
-        buffer, origin = storage.payload(position)
-        rows = np.empty(int(record["rows"]), np.float64)
-        start = int(record["stored_rows"] - record["rows"])
-        number = storage.spec.names.index(name)
-        decoder.read(buffer, origin, int(record["stored_rows"]), number, start, rows)
-        parts.append(rows)
-    return np.concatenate([np.zeros(0), *parts])
-
-
-def _orders_by_id(records: np.ndarray, chunks: np.ndarray) -> np.ndarray:
-    return np.argsort(records["episode"][chunks], kind="stable")[::1][np.arange(len(chunks))[::-1]]
-
-
-@pytest.mark.proof
-@pytest.mark.parametrize(
-    ("name", "bug"),
-    [
-        ("_same", _keeps_grown(None)),
-        ("_sums", _adds_up_in_order),
-        ("read_chunks", _reads_superseded_rows),
-        ("_order_of_runs", _orders_by_id),
-        ("_are_newest", lambda streams, tails: np.ones(len(tails), np.bool_)),
-        ("_extent_of", lambda storage: (storage.generation, 0, storage.index.base, 0)),
-        ("_REWARD_ROWS", 0),
-    ],
-)
-def test_planted_bugs_are_found(name: str, bug: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    if name == "_REWARD_ROWS":  # not a bug: every episode goes the way of a long one
-        monkeypatch.setattr(episode_table, name, bug)
-        check_many()
-        return
-    check_many()
-    monkeypatch.setattr(episode_table, name, bug)
-    with pytest.raises(AssertionError):
-        check_many()
-
-
 # Selections
 
 
@@ -366,66 +297,6 @@ TABLES = [EpisodeTable(storage) for storage in HISTORIES]  # keep what they have
 def test_a_selection_is_that_of_the_model(wish: dict[str, Any], number: int) -> None:
     check_selection(TABLES[number], selection_of(wish))
     check_selection(EpisodeTable(HISTORIES[number]), selection_of(wish))
-
-
-def check_selections() -> None:
-    """Some selections that the planted bugs get wrong."""
-    storage = HISTORIES[1]
-    table = EpisodeTable(storage)
-    table.read_all_returns()
-    a_return = float(table.returns[5])
-    an_id = int(table.ids[4])
-    wishes: tuple[dict[str, Any], ...] = (
-        {"ids": (range(an_id, an_id + 1), range(an_id + 3, an_id + 9), range(0, 5))},
-        {"ids": (range(0, an_id + 9), range(3, 5))},
-        {"min_return": a_return},
-        {"max_return": a_return},
-        {"min_return": Fraction(a_return) + Fraction(1, 10**30)},
-        {"top": 5, "sort": "level", "include_cut": True},
-        {"bottom": 5, "sort": "level", "include_cut": True},
-        {"top": 4, "sort": "steps"},
-        {"top": 4},
-        {"where": {"level": True}},
-        {"where": {"level": 1}},
-        {"min_steps": 5, "others": True},
-    )
-    for wish in wishes:
-        check_selection(table, EpisodeSelection(**wish))
-
-
-def _in_ranges_with_ends(ids: np.ndarray, ranges: Any) -> np.ndarray:
-    return np.array([any(one.start <= k <= one.stop for one in ranges) for k in ids.tolist()])
-
-
-def _in_last_range(ids: np.ndarray, ranges: Any) -> np.ndarray:
-    starts = np.array(sorted(one.start for one in ranges))
-    stops = np.array([one.stop for one in sorted(ranges, key=lambda one: int(one.start))])
-    before = np.searchsorted(starts, ids, side="right") - 1
-    return (before >= 0) & (ids < stops[before])
-
-
-def _within_floats(values: np.ndarray, least: Any, most: Any) -> np.ndarray:
-    low = -np.inf if least is None else float(least)
-    return (values >= low) & (values <= (np.inf if most is None else float(most)))
-
-
-@pytest.mark.parametrize(
-    ("name", "bug"),
-    [
-        ("_in_ranges", _in_ranges_with_ends),
-        ("_in_ranges", _in_last_range),
-        ("_within", _within_floats),
-        ("_cache_key", lambda where: ("level", where["level"])),  # True is 1
-        ("number_of", lambda value: value if type(value) in (int, float) else None),
-    ],
-)
-def test_planted_bugs_of_selections_are_found(
-    name: str, bug: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    check_selections()
-    monkeypatch.setattr(episode_table, name, bug)
-    with pytest.raises((AssertionError, TypeError)):
-        check_selections()
 
 
 def test_a_selection_reads_only_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -513,30 +384,6 @@ def test_nan_returns_come_last_in_both_directions() -> None:
 # Storages that change, or are damaged
 
 
-@pytest.mark.proof
-def test_a_table_follows_another_process_and_keeps_what_it_knows(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    with DiskStorage.create(tmp_path / "a", spec_of(), capacity=300, segment_bytes=4096) as writer:
-        history = History(writer, FRACTIONS, rng)
-        with DiskStorage.open(tmp_path / "a", read_only=True) as reader:
-            table = EpisodeTable(reader)
-            assert len(table) == 0
-            for _ in range(50):
-                end = End(int(rng.choice([0, 0, 1, 2, 4])))
-                history.add(int(rng.integers(3)), int(rng.integers(1, 30)), end)
-                if rng.random() < 0.4:
-                    assert table.refresh() == reader.refresh() or table.refresh()
-                    check(table, has_all=False)
-                    known = table.returns_known
-                    table.read_returns(50)
-                    assert table.returns_known > known or known == len(table)
-                    check_selection(table, EpisodeSelection(top="50%"))
-                    check_selection(table, EpisodeSelection(where={"level": 2}))
-            table.read_all_returns()
-            assert reader.index.base > 0
-            check(table, has_all=True)
-
-
 def test_known_returns_are_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     history = some_history(0, 60)
     table = EpisodeTable(history.storage)
@@ -567,10 +414,7 @@ def damaged_store(path: Path) -> None:
         for _ in range(3):
             for end in (End.NONE, End.NONE, End.TERMINATED):
                 history.add(0, 4, end)
-        record = writer.index.record(4)
-    with open(path / f"segment-{record.segment:08}.bin", "r+b") as file:
-        file.seek(record.offset + record.nbytes - 9)
-        file.write(b"damage")
+        spoil(writer, 4)
 
 
 def test_a_damaged_chunk_is_an_error_that_names_its_rows(tmp_path: Path) -> None:
@@ -631,17 +475,6 @@ def test_an_episode_that_is_not_stored_is_refused() -> None:
     check(table, has_all=False)
 
 
-def test_a_budget_bounds_the_rows_of_a_call() -> None:
-    table = EpisodeTable(some_history(0).storage)
-    calls, before = 0, 0
-    while table.read_returns(100):
-        read = table.rows[: table.returns_known].sum() - before
-        before += read
-        assert 100 <= read < 100 + table.rows.max()
-        calls += 1
-    assert calls > 3
-
-
 def test_threads_read_while_others_select_and_refresh() -> None:
     history = some_history(0, 100)
     table = EpisodeTable(history.storage)
@@ -675,12 +508,6 @@ def test_threads_read_while_others_select_and_refresh() -> None:
 # Metadata
 
 
-def test_keys_of_plain_metadata_are_found() -> None:
-    table = EpisodeTable(HISTORIES[0])
-    assert table.metadata_keys() == ["level", "number"]
-    assert table.metadata_keys(1) == ["level"]
-
-
 def test_keys_of_hostile_metadata_are_bounded() -> None:
     storage = MemoryStorage(spec_of())
     rows: dict[str, np.ndarray] = {
@@ -703,10 +530,8 @@ def test_keys_of_hostile_metadata_are_bounded() -> None:
     "value",
     [
         "x" * 10**6,
-        ["x" * 10**6] * 10**4,
         {str(k): {str(j): ["y" * 999] * 99 for j in range(99)} for k in range(999)},
         10**4000,
-        [[[[[[[[1]]]]]]]],
         {"x" * 9999: math.inf},
     ],
 )
@@ -714,20 +539,6 @@ def test_shown_facts_are_small_and_plain(value: object) -> None:
     text = json.dumps(shown(value, depth=2), allow_nan=False)
     assert len(text) < 300_000
     assert len(json.dumps(shown(value, depth=0))) < 10_000
-
-
-def test_shown_facts_are_those_of_the_store_if_they_are_small() -> None:
-    fact = {"a": [1, 2.5, None, True, "x"], "b": {"c": -(2**53)}}
-    assert shown(fact) == fact
-    assert shown(2**53 + 1) == "9007199254740993"
-
-
-@pytest.mark.parametrize(
-    ("end", "word"),
-    [(0, "cut"), (4, "cut"), (1, "terminated"), (2, "truncated"), (3, "terminated")],
-)
-def test_an_end_has_a_word(end: int, word: str) -> None:
-    assert end_word(End(end)) == word
 
 
 # Counts
@@ -870,11 +681,3 @@ def test_wide_actions_are_read_within_bounds(monkeypatch: pytest.MonkeyPatch) ->
     assert len(found) == 16
     assert found[-1].name == "action[15]"
     assert {(each.rows_read, each.rows) for each in found} == {(200, 500)}
-
-
-def test_an_episode_longer_than_the_limit_is_read_in_part() -> None:
-    storage = MemoryStorage(spec_of())
-    history = History(storage, WHOLE, np.random.default_rng(0))
-    history.add(0, 500, End.TERMINATED)
-    (found,) = action_counts([(EpisodeTable(storage), np.array([0]))], 100)
-    assert (found.rows_read, found.rows, found.counts.sum()) == (100, 499, 100)

@@ -76,9 +76,7 @@ def enlarged(frames: np.ndarray, scale: int) -> np.ndarray:
 
 @pytest.mark.parametrize("kind", ["webp", "gif"])
 @pytest.mark.parametrize("field", FIELDS)
-@pytest.mark.parametrize(
-    ("rows", "scale"), [(None, 1), ((3, 21), 2), ((None, 1), 5), ((29, 30), 1)]
-)
+@pytest.mark.parametrize(("rows", "scale"), [(None, 1), ((3, 21), 2), ((29, 30), 1)])
 def test_a_clip_shows_the_rows_pixel_by_pixel(
     store: Path, kind: str, field: str, rows: tuple[int, int] | None, scale: int
 ) -> None:
@@ -171,7 +169,7 @@ def test_the_rate_is_that_of_the_episodes_own_store(tmp_path: Path, store: Path)
 
 
 @needs_av
-@pytest.mark.parametrize("fps", [0.1, 12.345678, 29.97, 59.94, 999.999])
+@pytest.mark.parametrize("fps", [0.1, 29.97, 999.999])
 def test_an_mp4_may_have_any_rate(store: Path, fps: float) -> None:
     render(store, 0, "clip.mp4", fps=fps)
     facts, _ = read_mp4(Path("clip.mp4"))
@@ -225,25 +223,17 @@ def test_rows_choose_a_part_of_an_episode_with_lost_chunks(store: Path) -> None:
     ("given_", "message"),
     [
         ({"episode": 9}, "episode: .*got 9"),
-        ({"episode": -1}, "episode: .*-1"),
         ({"out": "clip.jpg"}, r"out: .*\.mp4, \.gif, \.webp, \.png.*'clip\.jpg'"),
-        ({"out": "clip"}, r"out: .*\.gif.*'clip'"),
         ({"rows": (5, 31)}, "rows: .*from 0 to 30.*5:31"),
         ({"rows": (30, None)}, "rows: .*30:30"),
         ({"rows": (5, 5)}, "rows: .*5:5"),
-        ({"rows": (-3, None)}, "rows: .*-3:30"),
         ({"rows": (1.5, None)}, "rows: .*1.5:30"),
-        ({"fps": 0}, "fps: .*got 0"),
         ({"fps": 0.09}, r"fps: .*0\.1.*got 0\.09"),
         ({"fps": -5}, "fps: .*got -5"),
-        ({"fps": float("nan")}, "fps: .*nan"),
         ({"fps": 1001}, "fps: .*1000.*1001"),
-        ({"scale": 0}, "scale: .*0"),
         ({"scale": 330}, "scale: .*1 to 328.*330"),
-        ({"scale": 1.5}, "scale: .*1.5"),
         ({"field": "observation/pose"}, "field: .*observation/grey.*'observation/pose'"),
         ({"frames": 0, "out": "clip.png"}, "frames: .*0"),
-        ({"frames": 300, "out": "clip.png"}, "frames: .*256.*300"),
     ],
 )
 def test_a_wrong_argument_is_named_and_nothing_is_written(
@@ -253,24 +243,6 @@ def test_a_wrong_argument_is_named_and_nothing_is_written(
     with pytest.raises(ValueError, match=message):
         render(store, **arguments)  # type: ignore[arg-type]
     assert os.listdir() == []
-
-
-def test_a_store_without_images_is_refused_with_the_cure(tmp_path: Path) -> None:
-    replay = sw.SequenceReplayBuffer()
-    envs = sw.make_vec("CartPole-v1", num_envs=1, num_workers=0)
-    with sw.Collector(envs, sw.RandomPolicy(), replay, seed=0) as collector:
-        collector.collect(steps=20)
-    with pytest.raises(ValueError, match=r"observation: float32 \(4,\).*AddRenderObservation"):
-        render(replay, 0, "clip.gif")
-    assert os.listdir() == []
-
-
-def test_a_missing_store_and_a_file_in_place_of_a_folder_are_named(store: Path) -> None:
-    with pytest.raises(sw.StepwellError, match="nowhere"):
-        render("nowhere", 0, "clip.gif")
-    Path("file").write_text("no folder")
-    with pytest.raises(OSError, match="file"):
-        render(store, 0, "file/clip.gif")
 
 
 KINDS = ["gif", "webp", "png", pytest.param("mp4", marks=needs_av)]
@@ -308,36 +280,17 @@ def test_after_an_error_there_is_no_new_file(store: Path, kind: str, exists: boo
         assert out.read_text() == "mine"
 
 
-@pytest.mark.parametrize("overwrite", [False, True])
-def test_missing_folders_are_made(store: Path, overwrite: bool) -> None:
-    render(store, 1, "new/clips/a.gif", overwrite=overwrite)
-    assert os.listdir("new/clips") == ["a.gif"]
-    with pytest.raises(ValueError, match="fps"):
-        render(store, 1, "other/a.gif", overwrite=overwrite, fps=0)
-    assert os.listdir() == ["new"]
-
-
-def test_a_folder_is_never_replaced(store: Path) -> None:
-    Path("clip.gif").mkdir()
-    with pytest.raises(ValueError, match=r"out: .*clip\.gif"):
-        render(store, 0, "clip.gif", overwrite=True)
-    assert os.listdir() == ["clip.gif"]
-
-
 @pytest.mark.parametrize(
     ("session", "expected"),
     [
         ({"recipe": {"maker": "make_atari", "frame_skip": 4}, "render_fps": 30}, 15),
         ({"recipe": {"maker": "make_nes", "frame_skip": 4}}, 15),
-        ({"recipe": {"maker": "make_vec", "id": "ALE/Pong-v5", "frame_skip": 4}}, 15),
         ({"recipe": {"maker": "make_vec", "id": "PongNoFrameskip-v4"}, "render_fps": 30}, 60),
         ({"recipe": {"maker": "make_vec", "id": "CartPole-v1", "frame_skip": 1}}, 30),
         ({"recipe": {"maker": "make_vec", "id": "CartPole-v1"}, "render_fps": 50}, 50),
         ({"recipe": {"frame_skip": 3}, "render_fps": 50}, Fraction(50, 3)),
-        ({"render_fps": 59.94}, Fraction(2997, 50)),
         ({"render_fps": 1e-300}, 30),
         ({"recipe": {"frame_skip": 10_000}, "render_fps": 1}, Fraction(1, 10)),
-        ({}, 30),
     ],
 )
 def test_the_rate_plays_in_real_time(session: dict[str, object], expected: Fraction) -> None:

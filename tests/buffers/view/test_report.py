@@ -31,7 +31,6 @@ from stepwell.buffers.pictures.image_fields import image_fields
 from stepwell.buffers.pictures.markup import escape
 from stepwell.buffers.view.report import (
     EPISODES,
-    ReportFile,
     _short,  # the numbers of all curves go through it
     write_report,
 )
@@ -40,7 +39,6 @@ from support import viewed_stores
 from support.viewed_stores import HOSTILE, LongEnv
 
 VOID = {"meta", "img", "input", "br", "link", "base", "hr"}
-MAIN_JOB_BYTES = 1_000_000
 
 
 @dataclass
@@ -308,16 +306,13 @@ def chain(folder: Path, episodes: list[list[float]]) -> Path:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("best", [2]),
         ("best:3", [2, 4, 0]),  # of equal ones the smaller id first
-        ("worst:2", [1, 3]),
         ("longest:2", [3, 4]),
         ("shortest:2", [0, 1]),
         ("first:2", [0, 1]),
         ("last:2", [4, 3]),
         ("3,best:2,worst:9", [3, 2, 4, 1, 0]),
         (" 1-2 , best:1", [1, 2]),
-        ("4-2,1", None),
         ("none", []),
         ("best:0", []),
     ],
@@ -334,40 +329,14 @@ def test_which_episodes_are_shown(words: str, expected: list[int] | None, tmp_pa
     assert made.episodes == 5
 
 
-def test_an_episode_has_all_its_reasons(tmp_path: Path) -> None:
-    write_report(chain(tmp_path / "a", [[1.0], [2.0], [3.0, 1.0]]), tmp_path / "a.html")
-    table = answers_of(tmp_path / "a.html")
-    first = dict(zip(table["columns"], table["rows"][0], strict=True))
-    assert first["chosen for"] == "best, 3rd worst, longest"
-    assert (first["id"], first["return"], first["end"]) == (2, 4, "terminated")
-
-
-def test_cut_episodes_are_ranked_only_where_none_is_whole(tmp_path: Path) -> None:
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    for folder, lengths in ((whole, [2, 9]), (cut, [9])):
-        with (
-            sw.SequenceReplayBuffer(folder) as replay,
-            sw.Collector(
-                ChainEnv([[1.0] * length for length in lengths]), sw.RandomPolicy(), replay, seed=0
-            ) as collector,
-        ):
-            collector.collect(steps=6)
-        write_report(folder, tmp_path / "a.html", overwrite=True)
-        assert shown(tmp_path / "a.html") == [0]
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         ("bst:3", "'bst:3'"),
-        ("best:-1", "'best:-1'"),
         ("best:3,,worst", "''"),
-        ("", "''"),
         ("best:99999", "'best:99999'"),
         ("best:101", "100.*101"),
-        ("0-99999999999999999", "100.*100,000,000,000,000,000"),
         ("77", "77"),
-        ("best,7-9", "7-9"),
     ],
 )
 def test_other_words_are_refused_before_a_file_is_made(
@@ -408,7 +377,7 @@ def least(long: Path, tmp_path_factory: pytest.TempPathFactory) -> int:
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize("more", [0, 1, 500, 2_000, 6_000, 15_000, 40_000, 90_000, 5_000_000])
+@pytest.mark.parametrize("more", [0, 2_000, 15_000, 90_000, 5_000_000])
 def test_the_file_is_as_large_as_it_may_be_and_says_what_is_left_out(
     more: int, long: Path, least: int, tmp_path: Path
 ) -> None:
@@ -430,18 +399,6 @@ def test_the_file_is_as_large_as_it_may_be_and_says_what_is_left_out(
         assert check_frames(long, out) == 3 if len(steps) == 3 else True
     if more >= 90_000:
         assert made.notes == ()
-
-
-@pytest.mark.proof
-def test_more_room_never_shows_less(long: Path, least: int, tmp_path: Path) -> None:
-    shown_frames = []
-    for more in (3_000, 10_000, 30_000, 90_000):
-        out = tmp_path / f"{more}.html"
-        write_report(long, out, episodes=ALL, max_bytes=2 * least + more)
-        shown = episodes_of(out)
-        shown_frames.append(sum(len(rows_in(one)) for one in shown if one["info"]["images"]))
-    assert shown_frames == sorted(shown_frames)
-    assert shown_frames[-1] == 701 + 701 + 41
 
 
 @pytest.mark.proof
@@ -528,23 +485,6 @@ def test_the_same_store_gives_the_same_bytes_wherever_it_is(store: Store, tmp_pa
     assert str(store("cameras").parent).encode() not in data
 
 
-@pytest.mark.proof
-def test_the_provenance_is_that_of_the_store(store: Store, tmp_path: Path) -> None:
-    write_report(store("pong"), tmp_path / "a.html", with_digest=True)
-    (section,) = read(tmp_path / "a.html").all("section", id="summary")
-    with sw.SequenceReplayBuffer.open(store("pong"), read_only=True) as replay:
-        (session,) = replay.sessions
-    facts: Any = session
-    for text in (
-        str(facts["seed"]),
-        facts["began"][:10],
-        "RandomPolicy",
-        facts["versions"]["ale-py"],
-    ):
-        assert text in section.words
-    assert re.search("digest[0-9a-f]{16}", section.words)
-
-
 def test_a_file_that_is_there_is_kept(store: Store, tmp_path: Path) -> None:
     out = tmp_path / "a.html"
     out.write_text("mine")
@@ -568,20 +508,6 @@ def test_a_file_that_is_there_is_kept(store: Store, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [out]
 
 
-def test_progress_counts_the_episodes_with_frames(store: Store, tmp_path: Path) -> None:
-    calls: list[tuple[int, int]] = []
-    write_report(
-        store("cameras"), tmp_path / "a.html", progress=lambda done, of: calls.append((done, of))
-    )
-    assert calls == [(1, 3), (2, 3), (3, 3)]
-
-
-def test_the_answer_says_what_was_written(store: Store, tmp_path: Path) -> None:
-    out = tmp_path / "a.html"
-    made = write_report(str(store("cartpole")), str(out))
-    assert made == ReportFile(str(out), out.stat().st_size, 1, 6, len(shown(out)), ())
-
-
 @pytest.mark.parametrize("count", [0, 13])
 def test_the_number_of_stores_is_bounded(count: int, store: Store, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=f"1 to 12 stores, got {count}"):
@@ -597,32 +523,3 @@ def test_names_of_curves_cannot_end_the_data(tmp_path: Path) -> None:
     write_report(folder, tmp_path / "a.html")
     assert len(read(tmp_path / "a.html").all("script")) == 2
     assert f"extra/{HOSTILE[1]}" in episodes_of(tmp_path / "a.html")[0]["curves"]["curves"]
-
-
-class NamedEnv(LongEnv):
-    """A picture whose name takes much more bytes in HTML."""
-
-    name = "&" * 150
-
-    def __init__(self) -> None:
-        super().__init__(100)
-        self.observation_space: Any = spaces.Dict({self.name: self.observation_space})
-
-    def picture(self) -> Any:
-        return {self.name: super().picture()}
-
-
-@pytest.mark.proof
-def test_long_names_do_not_make_the_file_larger_than_it_may_be(tmp_path: Path) -> None:
-    with (
-        sw.SequenceReplayBuffer(tmp_path / "a") as replay,
-        sw.Collector(NamedEnv(), sw.RandomPolicy(), replay, seed=0) as collector,
-    ):
-        collector.collect(episodes=2)
-    whole = write_report(tmp_path / "a", tmp_path / "a.html")
-    assert whole.notes == ()
-    least = write_report(tmp_path / "a", tmp_path / "b.html", max_bytes=whole.nbytes - 1).nbytes
-    assert least < whole.nbytes
-    for most in (least, least + 1, (least + whole.nbytes) // 2):
-        made = write_report(tmp_path / "a", tmp_path / "b.html", max_bytes=most, overwrite=True)
-        assert made.nbytes <= most

@@ -150,7 +150,7 @@ def why_not_here() -> str:
 
 
 class Commands:
-    """Runs commands in forks of a process that has imported them, or each in a new process.
+    """Runs commands in forks of a process that has imported them.
 
     Args:
         scratch: A folder for the library, the shared numbers and the output.
@@ -191,7 +191,6 @@ class Commands:
         number: int = -1,
         *,
         seed: int = 0,
-        in_fork: bool = True,
     ) -> Outcome:
         """Run a command in a folder; the fault happens at its n-th call below that folder.
 
@@ -201,7 +200,6 @@ class Commands:
             fault: What happens.
             number: At which call, from 0 on.
             seed: How much of a write is done before it fails.
-            in_fork: Or else in a new process, as a shell starts it.
         """
         folder = folder.resolve()
         name = os.fsencode(folder)
@@ -210,8 +208,7 @@ class Commands:
         _NUMBERS.pack_into(self._memory, 0, 0, number, fault.how, fault.error, seed, 0, 0)
         self._memory[_NUMBERS.size : _NUMBERS.size + len(name)] = name
         streams = [self._scratch / "out", self._scratch / "err"]
-        run = self._fork if in_fork else self._start
-        pid, code = run(list(arguments), folder, streams)
+        pid, code = self._fork(list(arguments), folder, streams)
         left = _left_behind(pid)
         calls, *_, fired, stored = _NUMBERS.unpack_from(self._memory)
         out, err = (stream.read_text(errors="replace") for stream in streams)
@@ -241,14 +238,6 @@ class Commands:
         self._server.stdin.flush()
         pid, code = json.loads(self._server.stdout.readline())
         return pid, code
-
-    def _start(self, arguments: list[str], folder: Path, streams: list[Path]) -> tuple[int, int]:
-        command = [sys.executable, "-m", "stepwell.collectors.cli.app", *arguments]
-        with streams[0].open("w") as out, streams[1].open("w") as err:
-            process = subprocess.Popen(
-                command, cwd=folder, env=self._env, stdout=out, stderr=err, process_group=0
-            )
-            return process.pid, process.wait(_MOST_SECONDS)
 
 
 def _left_behind(group: int) -> tuple[str, ...]:

@@ -66,13 +66,9 @@ class ForgedCases:
 
     Args:
         folder: Where the stores are.
-        only: What the names of the forgeries begin with; all of them by default.
-        plant: Puts a bug into the code under test first.
     """
 
     folder: Path
-    only: str = ""
-    plant: Callable[[], None] | None = None
 
     def __call__(self) -> Callable[[int], Mapping[str, str]]:
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -81,22 +77,17 @@ class ForgedCases:
         warnings.simplefilter("ignore")  # of numpy, about numbers that overflow
         # Built once, not for every command: that takes longer than most of the commands.
         command_line.app = typer.main.get_command(command_line.app)  # type: ignore[assignment]
-        if self.plant is not None:
-            self.plant()
-        return lambda number: _Case(self.folder, stores, number, self.only).run()
+        return lambda number: _Case(self.folder, stores, number).run()
 
 
 class _Case:
     """A forged store, what was forged, and the uses that it is put to."""
 
-    def __init__(
-        self, folder: Path, stores: Mapping[str, Store], number: int, only: str = ""
-    ) -> None:
+    def __init__(self, folder: Path, stores: Mapping[str, Store], number: int) -> None:
         self.base = folder / "case"
         self.path, self._good = self.base / "store", folder / "good"
         self.number, self._rng = number, random.Random(number)
         self._stores = stores
-        self._names = [name for name in FORGERIES if name.startswith(only)]
         self.name, self.store, self.what = self._forged()
         self._labels = {"forgery": self.name, "store": self.store.kind}
 
@@ -121,9 +112,9 @@ class _Case:
         self.store.write(self.path)
 
     def _forged(self) -> tuple[str, Store, str]:
-        weights = [FORGERIES[name].weight for name in self._names]
+        names, weights = [*FORGERIES], [each.weight for each in FORGERIES.values()]
         while True:
-            chosen = self._rng.choices(self._names, weights, k=self._rng.choice((1, 1, 1, 2)))
+            chosen = self._rng.choices(names, weights, k=self._rng.choice((1, 1, 1, 2)))
             for kind in self._rng.sample(list(self._stores), len(self._stores)):
                 store = self._stores[kind].clone()
                 done = self._forge(store, chosen)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
 
@@ -70,37 +70,16 @@ def advantages_by_sums(part: Part, gamma: float, lam: float) -> list[float]:
     ]
 
 
-def advantages_by_looks_ahead(part: Part, gamma: float, lam: float) -> list[float]:
-    """The definition behind it: the mean, weighted by lambda, of looking 1, 2, ... steps ahead."""
-    following = [*part.values[1:], 0.0 if "terminated" in ends_of(part) else part.last_value]
-
-    def look(t: int, steps: int) -> float:
-        rewards = [gamma**i * part.rewards[t + i] for i in range(steps)]
-        return math.fsum([*rewards, gamma**steps * following[t + steps - 1]])
-
-    found: list[float] = []
-    for t in range(part.steps):
-        most = part.steps - t
-        shorter = [(1 - lam) * lam ** (n - 1) * look(t, n) for n in range(1, most)]
-        found.append(math.fsum([*shorter, lam ** (most - 1) * look(t, most), -part.values[t]]))
-    return found
-
-
 def ends_of(part: Part) -> tuple[str, ...]:
     return ("terminated", "truncated") if part.ending == "both" else (part.ending,)
 
 
-def expected_advantages(
-    columns: Sequence[Column],
-    gamma: float,
-    lam: float,
-    by: Callable[[Part, float, float], list[float]] = advantages_by_sums,
-) -> np.ndarray:
+def expected_advantages(columns: Sequence[Column], gamma: float, lam: float) -> np.ndarray:
     """[T, N], 0 where no step was taken."""
     found = np.zeros((columns[0].rows, len(columns)))
     for env, column in enumerate(columns):
         for part in column.parts:
-            found[part.row : part.row + part.steps, env] = by(part, gamma, lam)
+            found[part.row : part.row + part.steps, env] = advantages_by_sums(part, gamma, lam)
     return found
 
 

@@ -48,10 +48,6 @@ MANIFEST = Manifest(
 )
 
 
-def test_a_slot_takes_128_bytes() -> None:
-    assert SLOT.itemsize == 128
-
-
 def test_the_parts_of_a_segment_are_contiguous_and_aligned_to_pages() -> None:
     assert HEADER.header_bytes == 4096
     assert HEADER.table_bytes == 8192  # 40 slots of 128 bytes
@@ -117,15 +113,6 @@ def slots(count: int = 3) -> np.ndarray:
         made[name] = np.random.default_rng(0).integers(0, 1 << 62, count)
     made["number"], made["group_slots"] = np.arange(count), count
     return made
-
-
-def test_slots_are_restored() -> None:
-    made = slots()
-    found = TableCopy.parse(pack_slots(HEADER, made) + bytes(128), HEADER)
-    assert found.is_valid.tolist() == [True, True, True, False]
-    assert (
-        found.slots[:3][list(SLOT.names or ())[3:-1]] == made[list(SLOT.names or ())[3:-1]]
-    ).all()
 
 
 def test_a_slot_has_the_same_bytes_alone_as_in_an_array() -> None:

@@ -12,8 +12,6 @@ import re
 import shutil
 import socket
 import struct
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -25,7 +23,6 @@ from stepwell.buffers import (
     End,
     SequenceReplayBuffer,
     StoreCorrupt,
-    StoreLocked,
     free_memory,
     repair,
     verify,
@@ -33,7 +30,6 @@ from stepwell.buffers import (
 from stepwell.buffers.storage.checkpoint import pack
 from stepwell.buffers.storage.disk.segment import segment_path
 from stepwell.buffers.testing import chunk_of, play
-from stepwell.collectors.cli.info import info
 from support.crash.disk_faults import NoSyncFiles
 from support.disk_stores import copy_of, create, filled, read_all, reopen
 from support.forged.stores import (
@@ -121,48 +117,29 @@ def without(*keys: Any) -> Callable[[Json], None]:
 FIELD = "spec", "fields", MEMORY
 MANIFESTS: dict[str, tuple[Callable[[Json], None], str]] = {
     "no spec": (without("spec"), "spec: .*none"),
-    "a spec that is a list": (put("spec", value=[]), "spec: .*list"),
     "a field without a dtype": (without(*FIELD, "dtype"), "dtype: .*none"),
     "a dtype of objects": (put(*FIELD, "dtype", value="O"), r"'extra/memory': .*dtype.* O\b"),
-    "a dtype of structures": (put(*FIELD, "dtype", value="i4,O"), "dtype .*'i4,O'"),
-    "a dtype with a shape": (put(*FIELD, "dtype", value="(9,9)i4"), r"dtype .*'\(9,9\)i4'"),
     "an unknown dtype": (put(*FIELD, "dtype", value="float33"), "dtype .*'float33'"),
-    "a dtype of dates": (put(*FIELD, "dtype", value="M8"), r"'extra/memory': .*dtype.* M8\b"),
-    "a dtype that is a number": (put(*FIELD, "dtype", value=8), r"dtype .*\b8\b"),
     "a shape of a huge length": (put(*FIELD, "shape", value=[HUGE]), r"shape .*\b63 bits"),
     "a shape of many large lengths": (
         put(*FIELD, "shape", value=[1 << 20] * 4),
         r"'extra/memory': .*\(1048576, 1048576, 1048576, 1048576\)",
     ),
-    "a shape that is huge but for an empty axis": (
-        put(*FIELD, "shape", value=[0, 1 << 30, 1 << 30]),
-        r"'extra/memory': .*\(0, 1073741824, 1073741824\)",
-    ),
     "a shape of many axes": (
         put(*FIELD, "shape", value=[1] * 100),
         r"'extra/memory': .*\b32 axes.*\(1, 1",
     ),
-    "a shape below zero": (put(*FIELD, "shape", value=[-1]), "shape .* -1"),
     "a shape of a bool": (put(*FIELD, "shape", value=[True]), "shape .* True"),
-    "a shape of text": (put(*FIELD, "shape", value="33"), "shape .*'33'"),
-    "a stack of zero": (put(*FIELD, "stack", value=0), r"stack .*\b0\b"),
     "a huge stack": (put(*FIELD, "stack", value=1 << 31), r"'extra/memory': .*\(2147483648, 3\)"),
-    "an unknown padding": (put(*FIELD, "stack_padding", value="noise"), "stack_padding .*'noise'"),
     "an unknown codec": (put(*FIELD, "codec", value="pickle"), "codec .*'pickle'"),
     "a name twice": (put(*FIELD, "name", value="reward"), "'reward'"),
-    "a name that is a list": (put(*FIELD, "name", value=["x"]), "name .*list"),
     "an observation that is no field": (
         put("spec", "observation", value="x"),
         "observation: .*'x'",
     ),
-    "an action that is a number": (put("spec", "action", value=3), "action: .*'3'"),
     "a number of a segment that is a path": (
         put("sealed", 0, 0, value="/../../home/model"),
         "number of a segment: .*'/../../home/model'",
-    ),
-    "a number of a segment below zero": (
-        put("sealed", 0, 0, value=-1),
-        "number of a segment: .* -1",
     ),
     "a number of a segment that is a bool": (
         put("sealed", 1, 0, value=True),
@@ -173,22 +150,13 @@ MANIFESTS: dict[str, tuple[Callable[[Json], None], str]] = {
         r"number of a segment: .*\b100000000\b",
     ),
     "a segment twice": (put("sealed", 1, 0, value=0), r"segments: .*\b0 .*\b0\b"),
-    "a segment of two facts": (put("sealed", 0, value=[0, 1]), r"sealed: .*\b3 .*\b2\b"),
     "many slots": (put("sealed", 0, 2, value=1 << 40), rf"slots of a segment: .*\b{1 << 40}\b"),
-    "a length that is text": (put("sealed", 0, 1, value="x"), "length of a segment: .*'x'"),
-    "segments that are no list": (put("sealed", value={}), "sealed: .*object"),
     "an open segment before sealed ones": (put("open", value=0), r"segments: .*\b0 .*\b\d\b"),
-    "an open segment that is text": (put("open", value="5"), "open: .*'5'"),
     "four counters": (put("next", value=[0, 0, 0, 0]), r"next: .*\b5 .*\b4\b"),
     "a huge counter": (put("next", 2, value=1 << 70), r"next: .*\b71 bits"),
-    "a counter of 0.5": (put("next", 1, value=0.5), r"next: .*\b0\.5\b"),
     "a store of other characters": (put("store", value="../" * 10 + "zz"), r"store: .*'\.\./.*zz'"),
-    "a store that is a number": (put("store", value=5), r"store: .*\b5\b"),
     "a capacity of 0": (put("capacity", value=0), r"capacity: .*\b0\b"),
-    "a capacity that is text": (put("capacity", value="all"), "capacity: .*'all'"),
-    "no length of segments": (without("segment_bytes"), "segment_bytes: .*none"),
     "sessions that are text": (put("sessions", value="x"), "sessions: .*'x'"),
-    "a session that is a number": (put("sessions", value=[1]), r"session: .*\b1\b"),
     "a provenance that is a list": (put("provenance", value=[]), "provenance: .*list"),
     "a least reader that is text": (put("least_reader", value="1"), "least_reader: .*'1'"),
 }
@@ -205,16 +173,12 @@ def test_a_forged_manifest_is_refused(store: Path, name: str) -> None:
 
 BODIES = {
     "a list": b"[]",
-    "a number": b"7",
-    "nothing": b"",
     "no JSON": b"{x}",
     "other bytes": b'{"a":"\xff\xfe"}',
     "not a number": b'{"a":NaN}',
     "an infinite number": b'{"a":1e999}',
     "a number of many digits": b'{"a":' + b"9" * 5000 + b"}",
     "many levels": b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
-    "some levels too many": b'{"a":' + b"[" * 200 + b"]" * 200 + b"}",
-    "many levels of objects": b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
 }
 
 
@@ -245,16 +209,11 @@ HEADERS: dict[str, tuple[dict[int, bytes], str]] = {
         {12: struct.pack("<I", 0xFFFFF000)},
         r"length of the header: .*\b4294963200\b",
     ),
-    "another number": ({16: struct.pack("<I", 10**9)}, r"number of the segment: .*\b1000000000\b"),
-    "no slots": ({20: bytes(4)}, r"slots: .*\b0\b"),
     "many slots": ({20: struct.pack("<I", 0xFFFFFFFF)}, r"slots: .*\b4294967295\b"),
     "a huge data part": ({24: struct.pack("<Q", 1 << 60)}, rf"length of the data: .*\b{1 << 60}\b"),
     "a data part of odd length": ({24: struct.pack("<Q", 4097)}, r"\bdata\b.*\b4097\b"),
-    "a position below zero": ({48: struct.pack("<q", -1)}, "counters: .* -1"),
     "a huge position": ({48: struct.pack("<q", HUGE)}, r"counters: .*\b63 bits"),
-    "a huge row id": ({56: struct.pack("<q", HUGE)}, r"counters: .*\b63 bits"),
     "facts longer than the header": ({80: struct.pack("<I", 1 << 31)}, "JSON"),
-    "facts cut off": ({80: struct.pack("<I", 100)}, "JSON"),
     "facts that are a list": ({80: struct.pack("<I", 2), 84: b"[]"}, "JSON"),
 }
 
@@ -292,28 +251,19 @@ SLOTS: dict[str, tuple[dict[str, int], str]] = {  # the values, and the name of 
     "a huge number of rows": ({"rows": HUGE}, "rows"),
     "more rows than its bytes hold": ({"rows": 1 << 30}, "nbytes"),
     "no rows": ({"rows": 0}, "rows"),
-    "rows below zero": ({"rows": -1}, "rows"),
-    "a first row below zero": ({"first_row": -1}, "first_row"),
     "a huge first row": ({"first_row": HUGE}, "first_row"),
     "an episode below zero": ({"episode": -2}, "episode"),
-    "a huge episode": ({"episode": HUGE}, "episode"),
     "no episode, but rows": ({"episode": -1}, "episode"),
     "a huge stream": ({"stream": 1 << 40}, "stream"),
     "an unknown end": ({"end": 16}, "end"),
     "another position": ({"position": 7}, "position"),
-    "a huge position": ({"position": HUGE}, "position"),
     "another row id": ({"row_id": 1 << 20}, "row_id"),
     "fewer steps than before": ({"total_steps": 0}, "total_steps"),
-    "huge steps": ({"total_steps": HUGE}, "total_steps"),
     "bytes in the header": ({"offset": 0}, "offset"),
-    "bytes after the file": ({"offset": 1 << 40}, "offset"),
     "bytes that overflow": ({"offset": HUGE - 8}, "offset"),
     "bytes of the chunk before": ({"offset": -1}, "offset"),
-    "a huge length": ({"nbytes": 1 << 40}, "offset"),
-    "a length below zero": ({"nbytes": -8}, "nbytes"),
     "too few bytes": ({"nbytes": 8}, "nbytes"),
     "a head longer than the chunk": ({"head_bytes": 0xFFFFFFFF}, "head_bytes"),
-    "another chunk's bytes": ({"offset": 0x6000}, "offset"),
 }
 
 
@@ -341,29 +291,6 @@ def test_a_forged_slot_is_refused(forged: Path, name: str) -> None:
     assert_refused(forged, place=place, message=message)
     with pytest.raises(StoreCorrupt, match=message):
         reopen(forged)
-
-
-@pytest.mark.parametrize("name", ["row_id", "offset", "total_steps"])
-def test_a_forged_slot_after_a_lost_one_is_reported_with_the_right_limit(
-    store: Path, name: str
-) -> None:
-    """Found by forged folders: the limit was that of another slot, or of none."""
-    header, slots = header_of(store), slots_of(store)
-    last = len(slots) - 1
-    limits = {
-        "row_id": int(slots["row_id"][last - 2] + slots["rows"][last - 2]),
-        "offset": int(slots["offset"][last - 2] + slots["nbytes"][last - 2]),
-        "total_steps": int(slots["total_steps"][last - 2]),
-    }
-    got = limits[name] - 1
-    forge_slot(store, last, **{name: got})
-    with segment_path(store, 0).open("r+b") as file:
-        for offset in header.table_offsets:
-            file.seek(offset + 128 * (last - 1))
-            file.write(b"\xff" * 128)
-    message = rf"\bslot {last} .* {name}: .*\b{limits[name]}\b.*'{name}': {got}\b"
-    found = [str(damage.what) for damage in verify(store).damages]
-    assert any(re.search(message, what) for what in found), found
 
 
 @pytest.mark.parametrize(
@@ -447,31 +374,21 @@ def _frame_of_more(chunk: bytearray, begin: int, nbytes: int) -> None:
 
 CHUNKS: dict[str, tuple[Callable[[bytearray], None], str]] = {
     "objects": (entry(MEMORY, 1, b"|O\0\0"), "'extra/memory'"),
-    "objects, narrow": (entry(ACTION, 1, b"|O8\0"), "'action'"),
     "a wider dtype": (entry(MEMORY, 1, b"<f8\0"), "'extra/memory'"),
-    "another dtype of that length": (entry(MEMORY, 1, b"<i4\0"), "'extra/memory'"),
     "a big-endian dtype": (entry(MEMORY, 1, b">f4\0"), "'extra/memory'"),
     "no dtype": (entry(MEMORY, 1, bytes(4)), "'extra/memory'"),
-    "a dtype of other characters": (entry(MEMORY, 1, b"\xff\xfe()"), "'extra/memory'"),
     "an unknown codec": (entry(MEMORY, 0, b"\x09"), "'extra/memory'"),
     "raw bytes read as deltas": (entry(MEMORY, 0, b"\x03"), "'extra/memory'"),
-    "raw bytes read as zstd": (entry(MEMORY, 0, b"\x02"), "'extra/memory'"),
     "zstd read as raw": (entry(OBSERVATION, 0, b"\x00"), "'observation'"),
     "blocks of no rows": (entry(OBSERVATION, 8, bytes(4)), "'observation'"),
-    "blocks of many rows": (entry(OBSERVATION, 8, b"\xff" * 4), "'observation'"),
-    "a field after the chunk": (entry(REWARD, 16, u64(1 << 40)), "'reward'"),
     "a field that overflows": (entry(REWARD, 16, u64(HUGE)), "'reward'"),
-    "a field before the chunk": (entry(REWARD, 16, u64(1 << 63)), "'reward'"),
     "a field in the head": (entry(OBSERVATION, 16, u64(0)), "'observation'"),
-    "a field of no bytes": (entry(REWARD, 24, u64(0)), "'reward'"),
     "a field of too few bytes": (entry(MEMORY, 24, u64(12)), "'extra/memory'"),
-    "a field of huge length": (entry(MEMORY, 24, u64(HUGE)), "'extra/memory'"),
     "compressed rows of two bytes": (entry(OBSERVATION, 24, u64(2)), "'observation'"),
     "many fields": (
         lambda chunk: chunk.__setitem__(slice(0, 4), b"\xff" * 4),
         r"\b4294967295 fields",
     ),
-    "no fields": (lambda chunk: chunk.__setitem__(slice(0, 4), bytes(4)), r"\b0 fields"),
     "much metadata": (
         lambda chunk: chunk.__setitem__(slice(4, 8), b"\xff" * 4),
         r"\b4294967295 .*metadata",
@@ -480,11 +397,6 @@ CHUNKS: dict[str, tuple[Callable[[bytearray], None], str]] = {
         lambda chunk: chunk.__setitem__(slice(136, 146), b"[12345678]"),
         "metadata: .*list",
     ),
-    "metadata that is no JSON": (
-        lambda chunk: chunk.__setitem__(slice(136, 146), b"\xff{{{{{{{{{"),
-        "metadata: .*JSON",
-    ),
-    "a block that ends after its field": (ends({0: 1 << 31}), "'observation'"),
     "a block that ends before it begins": (ends({0: 0}), "'observation'"),
     "an invalid frame": (in_field(OBSERVATION, _broken_frame), r"\b65472 bytes"),
     "a frame of more bytes": (
@@ -530,57 +442,6 @@ def test_a_forged_chunk_is_skipped_and_repaired_like_damage(
         assert [episode.id for episode in replay.iter_episodes()] == [1]
 
 
-@pytest.mark.proof
-def test_objects_in_a_file_are_never_used_as_pointers(two_blocks: Path, tmp_path: Path) -> None:
-    """In a process of its own: it used to end with a segmentation fault."""
-    path = Path(shutil.copytree(two_blocks, tmp_path / "a"))
-    forge_chunk(path, entry(ACTION, 1, b"|O\0\0"))
-    code = (
-        "import sys, stepwell as sw\n"
-        "with sw.SequenceReplayBuffer.open(sys.argv[1], read_only=True) as replay:\n"
-        "    [episode.action.sum() for episode in replay.iter_episodes()]\n"
-    )
-    run = subprocess.run(
-        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=False
-    )
-    assert run.returncode == 1
-    assert "StoreCorrupt" in run.stderr
-
-
-OVERSIZED: dict[str, Forge] = {
-    "slots": lambda path: forge_header(path, HEADERS["many slots"][0]),
-    "rows": lambda path: forge_slot(path, 1, rows=1 << 30),
-    "a gap": lambda path: forge_manifest(path, put("next", 1, value=1 << 40)),
-    "a shape": lambda path: forge_manifest(path, put(*FIELD, "shape", value=[1 << 40])),
-    "a manifest": lambda path: os.truncate(path / "manifest.json", 1 << 40),
-}
-
-
-@pytest.mark.proof
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
-def test_no_memory_is_allocated_for_forged_sizes(store: Path) -> None:
-    """In a process with little more memory than its libraries need."""
-    paths = [Path(shutil.copytree(store, store.parent / name)) for name in OVERSIZED]
-    for path, forge in zip(paths, OVERSIZED.values(), strict=True):
-        forge(path)
-    code = (
-        "import resource, sys, stepwell as sw\n"
-        "from pathlib import Path\n"
-        "taken = int(Path('/proc/self/statm').read_text().split()[0]) * resource.getpagesize()\n"
-        "resource.setrlimit(resource.RLIMIT_AS, (taken + (512 << 20),) * 2)\n"
-        "for path in sys.argv[1:]:\n"
-        "    try:\n"
-        "        with sw.SequenceReplayBuffer.open(path, read_only=True) as replay:\n"
-        "            list(replay.iter_episodes())\n"
-        "    except sw.buffers.StoreCorrupt:\n"
-        "        print('refused')\n"
-    )
-    run = subprocess.run(
-        [sys.executable, "-c", code, *map(str, paths)], capture_output=True, text=True, check=False
-    )
-    assert run.stdout.split() == ["refused"] * len(paths), run.stderr
-
-
 # --- checkpoints ----------------------------------------------------------------------------------
 
 
@@ -597,17 +458,12 @@ def array(*values: object) -> bytes:
 
 CHECKPOINTS = {
     "objects": checkpoint(array("|O", [1], 0, 8), bytes(8)),
-    "a structure": checkpoint(array("i4,i4", [1], 0, 8), bytes(8)),
     "a huge shape": checkpoint(array("<f8", [1 << 40], 0, 8), bytes(8)),
-    "a huge length": checkpoint(array("<f8", [1], 0, 1 << 60), bytes(8)),
     "another place": checkpoint(array("<f8", [1], 1 << 40, 8), bytes(8)),
-    "two facts": checkpoint(array("<f8", [1]), bytes(8)),
     "no array": checkpoint(json.dumps({"replay": {"$array": 5}, "learner": {}}).encode()),
     "no JSON": checkpoint(b"{"),
-    "a list": checkpoint(b"[]"),
     "many levels": checkpoint(b'{"a":' + b"[" * 50_000 + b"]" * 50_000 + b"}"),
     "no state": checkpoint(b"{}"),
-    "another state": checkpoint(b'{"replay":5,"learner":{}}'),
     "JSON after the file": pack({})[:12] + struct.pack("<I", 1 << 31),
 }
 
@@ -739,16 +595,6 @@ def test_a_temporary_file_with_a_second_name_is_not_written_into(store: Path) ->
     assert own.read_bytes() == b"the user's own"
 
 
-def test_a_lock_with_a_second_name_is_held_but_not_written_into(store: Path) -> None:
-    own = store.parent / "model.bin"
-    own.write_bytes(b"the user's own")
-    (store / "LOCK").unlink()
-    os.link(own, store / "LOCK")
-    with reopen(store), pytest.raises(StoreLocked):
-        reopen(store)
-    assert own.read_bytes() == b"the user's own"
-
-
 def test_a_copy_by_hard_links_stays_readable_when_the_store_is_continued(tmp_path: Path) -> None:
     with create(tmp_path / "a", segment_bytes=1 << 20) as storage:
         play(storage, 4)
@@ -761,14 +607,6 @@ def test_a_copy_by_hard_links_stays_readable_when_the_store_is_continued(tmp_pat
         with reopen(path, read_only=True) as reader:
             read_all(reader)
         assert verify(path).is_whole
-
-
-def test_a_store_may_be_reached_by_a_link(store: Path) -> None:
-    link = store.with_name("link")
-    link.symlink_to(store)
-    with reopen(link) as storage:
-        storage.add([chunk_of(1000)])
-    assert verify(link).is_whole
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "folder"])
@@ -873,26 +711,6 @@ def test_an_unused_segment_that_is_not_listed_is_accepted(store: Path) -> None:
     forge_manifest(other, lambda body: body["sealed"].__delitem__(slice(number, None)))
     read_to_the_end(other)
     assert verify(other).is_whole
-
-
-# --- facts about runs -----------------------------------------------------------------------------
-
-FACTS: dict[str, Json] = {
-    "a recipe that is text": {"recipe": "x", "versions": 5},
-    "versions that are a list": {"recipe": [], "versions": [1]},
-    "a copy of numbers": {"copied_from": [1, 2]},
-    "a copy of a number": {"copied_from": 3},
-    "a cartridge that is text": {"recipe": {"cartridge": "x", "game": 7}},
-}
-
-
-@pytest.mark.parametrize("name", FACTS)
-def test_info_shows_facts_of_any_type(
-    store: Path, name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    forge_manifest(store, put("sessions", value=[FACTS[name]]))
-    info(store, debug=True)
-    assert str(store.name) in capsys.readouterr().out
 
 
 # --- large stores, and stores that are being written ----------------------------------------------

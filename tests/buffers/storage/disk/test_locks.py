@@ -30,24 +30,6 @@ with DiskStorage.open(sys.argv[1]) as storage:
 print("closed", flush=True)
 """
 
-FORKING_WRITER = """
-import os, sys, time
-from stepwell.buffers import DiskStorage
-storage = DiskStorage.open(sys.argv[1])
-if os.fork() == 0:
-    print(os.getpid(), flush=True)
-time.sleep(60)
-"""
-
-OPENER = """
-import sys
-from stepwell.buffers import DiskStorage, StoreLocked
-try:
-    DiskStorage.open(sys.argv[1])
-except StoreLocked as error:
-    print(error)
-"""
-
 
 def refusal(path: Path, pid: int) -> str:
     """A pattern of the error for a second writer."""
@@ -71,12 +53,6 @@ def test_a_second_writer_is_refused_in_the_same_process(tmp_path: Path) -> None:
         assert_holds(storage, [chunk_of(0)])
 
 
-def test_a_second_writer_is_refused_in_another_process(tmp_path: Path) -> None:
-    path = tmp_path / "a"
-    with create(path), python(OPENER, path) as opener:
-        assert re.search(refusal(path, os.getpid()), line_of(opener))
-
-
 def test_a_second_writer_is_refused_in_a_forked_child(tmp_path: Path) -> None:
     path = tmp_path / "a"
     with create(path) as storage:
@@ -85,60 +61,6 @@ def test_a_second_writer_is_refused_in_a_forked_child(tmp_path: Path) -> None:
         with pytest.raises(StoreLocked):
             reopen(path)
         storage.add([chunk_of(0)])
-
-
-def test_a_refused_writer_changes_nothing(tmp_path: Path) -> None:
-    with create(tmp_path / "a") as storage:
-        storage.add([chunk_of(0)])
-        before = contents(tmp_path / "a")
-        with pytest.raises(StoreLocked):
-            reopen(tmp_path / "a")
-        assert contents(tmp_path / "a") == before
-
-
-@pytest.mark.proof
-def test_a_store_can_be_written_after_its_writer_has_ended(tmp_path: Path) -> None:
-    path = tmp_path / "a"
-    filled(path)
-    with python(WRITER, path) as writer:
-        assert line_of(writer) == "open"
-        with pytest.raises(StoreLocked, match=refusal(path, writer.pid)):
-            reopen(path)
-        writer.communicate("end\n")
-        reopen(path).close()
-
-
-@pytest.mark.proof
-def test_a_killed_writer_leaves_no_stale_lock(tmp_path: Path) -> None:
-    path = tmp_path / "a"
-    chunks = filled(path)
-    with python(WRITER, path) as writer:
-        assert line_of(writer) == "open"
-        with pytest.raises(StoreLocked, match=refusal(path, writer.pid)):
-            reopen(path)
-        writer.send_signal(signal.SIGKILL)
-        assert writer.wait() == -signal.SIGKILL
-        with reopen(path) as storage:
-            assert_holds(storage, chunks)
-            with pytest.raises(StoreLocked, match=refusal(path, os.getpid())):
-                reopen(path)
-
-
-@pytest.mark.proof
-def test_child_processes_of_a_killed_writer_do_not_keep_its_lock(tmp_path: Path) -> None:
-    path = tmp_path / "a"
-    filled(path)
-    with python(FORKING_WRITER, path) as writer:
-        child = int(line_of(writer))
-        try:
-            with pytest.raises(StoreLocked, match=refusal(path, writer.pid)):
-                reopen(path)
-            writer.send_signal(signal.SIGKILL)
-            writer.wait()
-            os.kill(child, 0)  # it is still running
-            reopen(path).close()
-        finally:
-            os.kill(child, signal.SIGKILL)
 
 
 def test_a_forked_child_may_read_but_not_write(tmp_path: Path) -> None:
@@ -179,13 +101,6 @@ def test_an_open_that_fails_frees_the_lock(tmp_path: Path) -> None:
         reopen(path)
     (path / "manifest.json").write_bytes(manifest)
     reopen(path).close()
-
-
-def test_readers_take_no_lock(tmp_path: Path) -> None:
-    path = tmp_path / "a"
-    filled(path)
-    with reopen(path, read_only=True), reopen(path, read_only=True), reopen(path):
-        reopen(path, read_only=True).close()
 
 
 # --- is_being_written -----------------------------------------------------------------------------

@@ -21,25 +21,16 @@ from stepwell.buffers import (
     repair,
 )
 from stepwell.buffers.storage.disk import view
-from stepwell.buffers.testing import Recording, assert_holds, chunk_of, play
+from stepwell.buffers.testing import assert_holds, chunk_of, play
 from support.crash.disk_faults import NoSyncFiles
 from support.disk_stores import assert_same_index, create, read_all, reopen
-from support.rows.numbered_rows import (
-    NUMBERED,
-    assert_numbered_batch,
-    assert_numbered_episode,
-    follow,
-    numbered_chunk,
-    place_of,
-    write_fast,
-)
+from support.rows.numbered_rows import assert_right, follow, write_fast
 
 RINGS: dict[str, dict[str, int]] = {
     "dataset": {},
     "ring in steps": {"capacity": 320},
     "ring in bytes": {"capacity_bytes": 1 << 20},
 }
-EVICTS = [name for name in RINGS if name != "dataset"]
 
 
 def noisy_chunk(episode: int, rows: int) -> Chunk:
@@ -47,82 +38,6 @@ def noisy_chunk(episode: int, rows: int) -> Chunk:
     whole = chunk_of(episode, 0, rows, End.TERMINATED)
     noise = np.random.default_rng(episode).integers(0, 256, (rows, 12, 8), np.uint8)
     return Chunk(episode, 0, 0, End.TERMINATED, {**whole.fields, "observation": noise})
-
-
-@pytest.mark.proof
-@pytest.mark.parametrize("ring", RINGS)
-def test_a_snapshot_stays_bit_exact_while_60_episodes_evictions_and_a_close_pass(
-    tmp_path: Path, ring: str
-) -> None:
-    path = tmp_path / "a"
-    storage = create(path, **RINGS[ring])
-    before = play(storage, 6)
-    kept = before[storage.index.base :]
-    reader, other = (reopen(path, read_only=True) for _ in range(2))
-    assert_holds(other, kept)  # has read all rows before; the first reader has read none
-    index, records = reader.index, reader.index.records.copy()
-    segments = len(list(path.glob("*.bin")))
-
-    rows = 20 if ring == "ring in steps" else 600
-    for number in range(60):
-        storage.add([noisy_chunk(1_000 + number, rows)])
-    assert (storage.index.base > len(before)) == (
-        ring in EVICTS
-    )  # all chunks seen before are evicted
-    assert ring in EVICTS or len(list(path.glob("*.bin"))) > segments + 3
-    for each in (reader, other):
-        assert each.index is index or each is other
-        assert_holds(each, kept)
-    storage.close()
-    for each in (reader, other):
-        assert_holds(each, kept)
-        assert (each.index.records == records).all()
-
-    assert reader.refresh()
-    assert not reader.refresh()
-    with reopen(path, read_only=True) as fresh:
-        assert_same_index(reader, fresh)
-    assert reader.index.records["episode"].max() == 1_059
-    assert (index.records == records).all()
-    assert_holds(other, kept)
-    reader.close()
-    other.close()
-
-
-@pytest.mark.proof
-def test_a_reader_follows_a_writer(tmp_path: Path) -> None:
-    storage, added, recording = create(tmp_path / "a"), list[Chunk](), Recording()
-    reader = reopen(tmp_path / "a", read_only=True)
-    for number in range(60):
-        chunks = [recording.chunk(number % 3, 9, End(number % 6 == 5)) for _ in range(3)]
-        storage.add(chunks)
-        added += chunks
-        assert reader.refresh()
-        assert_same_index(reader, storage)
-    assert_holds(reader, added)
-    assert reader.recovery.torn == 0
-    storage.close()
-    assert not reader.refresh()
-    assert_same_index(reader, storage)
-    reader.close()
-
-
-@pytest.mark.proof
-def test_a_reader_follows_from_one_writer_to_the_next(tmp_path: Path) -> None:
-    path = tmp_path / "a"
-    create(path, capacity=320).close()
-    added, recording = list[Chunk](), Recording()
-    with reopen(path, read_only=True) as reader:
-        for number in range(12):
-            with reopen(path) as storage:
-                assert reader.refresh() is False  # opening a store adds no rows
-                for _ in range(3):
-                    added.append(recording.chunk(0, 20, End(number % 4 == 3)))
-                    storage.add(added[-1:])
-            assert reader.refresh()
-            assert_holds(reader, added[reader.index.base :])
-            recording.open.clear()
-        assert reader.index.base > 0
 
 
 class Racing(NoSyncFiles):
@@ -269,42 +184,6 @@ def test_a_segment_that_was_evicted_since_is_named_until_the_refresh(
 # --- drawing from a store that is being written ---------------------------------------------------
 
 
-@pytest.mark.proof
-@pytest.mark.parametrize("capacity", [None, 640])
-def test_every_drawn_row_is_right_across_refresh_and_eviction(
-    tmp_path: Path, capacity: int | None
-) -> None:
-    path = tmp_path / "a"
-    storage = DiskStorage.create(
-        path, NUMBERED, capacity=capacity, segment_bytes=1 << 14, files=NoSyncFiles()
-    )
-    storage.add([numbered_chunk(0, 0, 40, End.TERMINATED)])
-    seen = set[int]()
-    with SequenceReplayBuffer.open(path, read_only=True, seed=0) as replay:
-        iterated = replay.iter_episodes()
-        for number in range(1, 120):
-            storage.add(
-                [
-                    numbered_chunk(2 * number, 0, 30, End.TERMINATED),
-                    numbered_chunk(2 * number - 1, 0, 13, stream=number),
-                ]
-            )
-            batch = replay.sample_sequences(8, length=5)
-            assert_numbered_batch(batch)  # of the state before the refresh
-            assert max(place_of(frames[0])[0] for frames in batch.observation) < 2 * number - 1
-            assert replay.refresh()
-            batch = replay.sample_sequences(32, length=5)
-            assert_numbered_batch(batch)
-            seen.update(place_of(frames[0])[0] for frames in batch.observation)
-        for episode in replay.iter_episodes():
-            assert_numbered_episode(episode)
-        assert len(replay) == storage.index.steps
-        del iterated
-    assert len(seen) > 150
-    assert (storage.index.base > 0) == (capacity is not None)
-    storage.close()
-
-
 PROCESSES = multiprocessing.get_context("spawn")
 
 
@@ -327,4 +206,4 @@ def test_processes_that_follow_a_writer_see_only_right_rows(
         assert drawn > 500
     with SequenceReplayBuffer.open(path, read_only=True) as replay:
         for episode in replay.iter_episodes():
-            assert_numbered_episode(episode)
+            assert_right(episode)

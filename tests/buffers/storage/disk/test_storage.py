@@ -24,11 +24,10 @@ from stepwell.buffers import (
     Spec,
     SpecMismatch,
 )
-from stepwell.buffers.storage.disk.format import Manifest, align
-from stepwell.buffers.testing import SPEC, Recording, assert_holds, chunk_of, play, read_metadata
+from stepwell.buffers.storage.disk.format import Manifest
+from stepwell.buffers.testing import SPEC, Recording, assert_holds, chunk_of, play
 from support.crash.disk_faults import NoSyncFiles
 from support.disk_stores import (
-    SMALL,
     assert_same_index,
     copy_of,
     create,
@@ -37,7 +36,7 @@ from support.disk_stores import (
     reopen,
 )
 from support.examples import examples
-from support.models.chunk_model import same_records, tails
+from support.models.chunk_model import same_records
 
 CALLS = st.lists(
     st.one_of(
@@ -99,18 +98,6 @@ def test_reopening_changes_nothing(
 PLACE = ("segment", "offset")  # differ between RAM and disk
 
 
-def test_an_unfinished_episode_is_cut_by_reopening_and_never_continued(tmp_path: Path) -> None:
-    with create(tmp_path / "a") as storage:
-        storage.add([chunk_of(0, 0, 4, End.PENDING)])
-    with reopen(tmp_path / "a") as storage:
-        with pytest.raises(ValueError, match=r"episode 0 .*\brow 3\b.*\brow 0\b"):
-            storage.add([chunk_of(0, 3, 4)])
-        with pytest.raises(ValueError, match=r"episode 0 .*\b1\b"):
-            storage.add([chunk_of(0, 0, 4)])
-        storage.add([chunk_of(1, 0, 4)])
-        assert_holds(storage, [chunk_of(0, 0, 4, End.PENDING), chunk_of(1, 0, 4)])
-
-
 def test_an_unfinished_episode_goes_on_after_reopening_where_that_is_asked_for(
     tmp_path: Path,
 ) -> None:
@@ -130,18 +117,6 @@ def test_an_unfinished_episode_goes_on_after_reopening_where_that_is_asked_for(
     with reopen(tmp_path / "a", read_only=True) as storage:
         assert storage.index.episodes == 3
         assert_holds(storage, [*first, *rest])
-
-
-def test_ids_are_not_reused_after_eviction(tmp_path: Path) -> None:
-    with create(tmp_path / "a", capacity=160) as storage:
-        for episode in range(30):
-            storage.add([chunk_of(episode, 0, 20, End.TERMINATED)])
-        counters, base = storage.index.counters, storage.index.base
-    with reopen(tmp_path / "a") as storage:
-        assert (storage.index.counters, storage.index.base) == (counters, base)
-        assert counters == (600, 30, 19 * 30)
-        with pytest.raises(ValueError, match=r"episode 3 .*\b30\b"):
-            storage.add([chunk_of(3)])
 
 
 def test_counters_survive_when_every_segment_was_evicted(tmp_path: Path) -> None:
@@ -166,31 +141,6 @@ def test_a_small_closed_store_takes_little_disk_space(tmp_path: Path) -> None:
     with DiskStorage.open(tmp_path / "a"):
         pass
     assert sorted(os.listdir(tmp_path / "a")) == ["LOCK", "manifest.json", "segment-00000000.bin"]
-
-
-@pytest.mark.proof
-def test_segments_grow_up_to_their_limit(tmp_path: Path) -> None:
-    noise = np.random.default_rng(0).integers(0, 256, (2_000, 12, 8), np.uint8)
-    with create(tmp_path / "a", segment_bytes=4 << 20) as storage:
-        for episode in range(80):
-            whole = chunk_of(episode, 0, 2_000, End.TERMINATED)
-            fields = {**whole.fields, "observation": noise}
-            storage.add([replace(whole, fields=fields)])
-    sizes = [path.stat().st_size for path in sorted((tmp_path / "a").glob("*.bin"))]
-    assert sizes[0] < 1.2 * (1 << 20)
-    assert 3.5 * (1 << 20) < max(sizes) < 4.5 * (1 << 20)
-    assert len(sizes) < 12
-
-
-def test_a_chunk_larger_than_a_file_gets_a_larger_file(tmp_path: Path) -> None:
-    whole = chunk_of(1, 0, 3_000, End.TERMINATED, stream=1)
-    chunks = [chunk_of(0, 0, 5), whole, chunk_of(0, 5, 5)]
-    with create(tmp_path / "a") as storage:
-        storage.add(chunks)
-        assert storage.index.records["segment"].tolist()[:2] == [0, 1]
-        assert storage.index.records["nbytes"][1] > 2 * SMALL
-    with reopen(tmp_path / "a", read_only=True) as reader:
-        assert_holds(reader, chunks)
 
 
 def test_provenance_and_sessions_survive(tmp_path: Path) -> None:
@@ -328,16 +278,6 @@ def test_the_next_writer_removes_temporary_files_of_a_crash(tmp_path: Path) -> N
     assert sorted(os.listdir(tmp_path / "a")) == sorted([*before, "notes.txt"])
 
 
-def test_metadata_survives(tmp_path: Path) -> None:
-    filled(tmp_path / "a")
-    with reopen(tmp_path / "a", read_only=True) as reader:
-        for episode, tail in tails(reader).items():
-            position = tail
-            while (record := reader.index.record(position)).previous >= 0:
-                position = record.previous
-            assert read_metadata(reader, position) == {"seed": episode}
-
-
 @pytest.mark.parametrize("dtype", [None, "float32"])
 def test_fields_without_a_float64_reward_are_refused(tmp_path: Path, dtype: str | None) -> None:
     """Found by forged folders: `stepwell info` read the rewards of a store without any."""
@@ -411,17 +351,3 @@ def test_chunks_that_are_added_together_get_a_segment_of_their_size(tmp_path: Pa
         assert os.stat(tmp_path / "a/segment-00000002.bin").st_size < small
     with DiskStorage.open(tmp_path / "a", read_only=True) as storage:
         assert storage.index.episodes == 1_601
-
-
-@pytest.mark.proof
-def test_a_segment_for_many_chunks_is_no_larger_than_others(tmp_path: Path) -> None:
-    many = [chunk_of(number, 0, 20, End.TERMINATED) for number in range(200)]
-    with create(tmp_path / "a") as storage:
-        storage.add(many)
-        sizes = np.bincount(storage.index.records["segment"], storage.index.records["nbytes"])
-        assert len(sizes) > 5
-        assert sizes.max() <= align(SMALL)
-    with create(tmp_path / "b", capacity=320) as storage:
-        storage.add(many)
-        assert np.bincount(storage.index.records["segment"])[-3:].tolist() == [1, 1, 1]
-        assert storage.nbytes < 1 << 20

@@ -322,13 +322,6 @@ def test_frames_of_other_rows_are_never_shown_as_these(viewer: Viewer) -> None:
     assert len(tags) == 6
 
 
-def test_what_is_not_there_is_named(viewer: Viewer) -> None:
-    for path in ("/api/episodes/3/0", "/api/episodes/0/25", "/api/curves/0/99", "/clip/9/0.gif"):
-        reply = viewer.ask(path)
-        assert reply.status == 404
-        assert reply.json["error"]
-
-
 @pytest.mark.parametrize("kind", ["webp", "gif", "png"])
 def test_a_clip_is_a_download_of_some_rows(viewer: Viewer, kind: str) -> None:
     reply = viewer.ask(f"/clip/1/3.{kind}?begin=0&stop=2&scale=3&fps=7.5")

@@ -50,27 +50,16 @@ def refused(reply: Reply, status: int = 403) -> None:
 HOSTS = [
     "evil.example",
     "127.0.0.1.evil.example",
-    "evil.example:8000",
-    "localhost.evil.example",
     "localhost@evil.example",
-    "evil.example#localhost",
     "localhost, evil.example",
-    "localhost:8000:9000",
     "localhost:8000x",
     "[::1",
-    "::1",
     "0.0.0.0",
     "192.168.0.1",
     "1.2.3.4:8000",
     "2130706433",
-    "0x7f.1",
-    "127.1",
     "localhost.",
     "",
-    " ",
-    "localhost\x00",
-    "l\xf6calhost",
-    "a" * 5_000,
 ]
 
 
@@ -102,21 +91,23 @@ def test_a_server_on_all_addresses_accepts_addresses_and_its_names_alone() -> No
     "cookie",
     [
         None,
-        "x=1",
         "{name}=",
-        "{name}=guess",
         "{name}={token}x",
         "{name}= {short}",
         "{name}=" + "A" * 100_000,
-        "stepwell={token}",
         "{name}x={token}",
         '{name}="{token}"',
         "{name}={token}\x00",
-        "{token}",
-        ";" * 10_000,
     ],
 )
-@pytest.mark.parametrize("path", ["/", "/page/index.html", "/api/stores", "/events", "/nothing"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/",
+        "/api/stores",
+        "/events",
+    ],
+)
 def test_without_the_token_there_is_nothing(viewer: Viewer, cookie: str | None, path: str) -> None:
     token, name = viewer.access.token, viewer.access.cookie
     if cookie is not None:
@@ -139,16 +130,11 @@ def test_the_token_in_the_address_becomes_a_strict_cookie(viewer: Viewer) -> Non
 @pytest.mark.parametrize(
     "query",
     [
-        "token=",
         "token=guess",
         "token={token}&token={token}",
         "token={token}&x=1",
-        "x={token}",
         "token={token}%00",
-        "token=%ff%fe",
-        "launch=",
         "launch={token}",
-        "token=" + "A" * 7_000,
     ],
 )
 def test_another_token_in_the_address_is_refused(viewer: Viewer, query: str) -> None:
@@ -167,12 +153,6 @@ def test_a_code_for_the_browser_opens_once_and_not_for_long(
     monkeypatch.setattr(guard, "_LAUNCH_SECONDS", 0.0)
     late = viewer.access.launch_code()
     refused(viewer.ask(f"/?launch={late}", cookie=None))
-
-
-def test_every_server_has_another_token_and_another_cookie() -> None:
-    one, other = Access(), Access()
-    assert len({one.token, other.token, one.cookie, other.cookie}) == 4
-    assert len(one.token) >= 43
 
 
 def test_tokens_are_compared_in_a_time_that_says_nothing(
@@ -227,20 +207,14 @@ GOOD = {
 }
 BAD_WRITES = [
     ({"origin": None}, 403),
-    ({"origin": "null"}, 403),
     ({"origin": "http://evil.example"}, 403),
     ({"origin": f"https://{HOST}"}, 403),
     ({"origin": "http://127.0.0.1:8001"}, 403),
-    ({"origin": "http://localhost:8000"}, 403),
     ({"origin": f"http://{HOST}.evil.example"}, 403),
-    ({"origin": f"http://{HOST}/"}, 403),
     ({"sec-fetch-site": "none"}, 403),
-    ({"sec-fetch-site": "same-site"}, 403),
     ({"sec-fetch-site": "cross-site"}, 403),
     ({"content-type": None}, 415),
     ({"content-type": "text/plain"}, 415),
-    ({"content-type": "application/x-www-form-urlencoded"}, 415),
-    ({"content-type": "multipart/form-data"}, 415),
     ({"content-type": "application/jsonx"}, 415),
 ]
 
@@ -261,31 +235,19 @@ def test_only_the_page_itself_may_write(
 PATHS = [
     "/page/../secret.txt",
     "/page/..%2fsecret.txt",
-    "/page/..%252fsecret.txt",
-    "/page/%2e%2e/secret.txt",
     "/page/%2e%2e%2f%2e%2e%2fsecret.txt",
-    "/page/..%5csecret.txt",
-    "/page/....//secret.txt",
     "/page//etc/passwd",
-    "/page/%2fetc%2fpasswd",
     "/page/%00",
     "/page/index.html%00.js",
-    "/page/index.html/",
     "/page/",
-    "/page",
     "/page/INDEX.HTML",
-    "/page/.",
-    "/page/..",
-    "/page/~root",
     "/page/%c0%ae%c0%ae%2fsecret.txt",
     "//evil.example/",
-    "/api/stores/",
     "/api/episodes/0/../../stores",
     "/../../../etc/passwd",
     "/frames/0/0/0/..%2f..%2fsecret.webp",
     "/clip/0/..%2f..%2fsecret.webp",
     "/clip/0/0.exe",
-    "/clip/0/0.webp/..",
     "http://evil.example/",
 ]
 
@@ -302,7 +264,6 @@ def test_no_path_leaves_the_list_of_files(viewer: Viewer, path: str) -> None:
 NUMBERS = [
     "-1",
     "1.0",
-    "1e3",
     "0x1",
     " 0",
     "+0",
@@ -310,9 +271,6 @@ NUMBERS = [
     "9" * 900,
     "\u0661",
     "%D9%A1",
-    "%EF%BC%91",
-    "NaN",
-    "true",
     "1_0",
     "",
 ]
@@ -341,34 +299,24 @@ WORDS = [
     "sort=id&sort=id",
     "order=up",
     "where=a",
-    "where==1",
     "top=0",
-    "top=-1",
     "top=1001%25%25",
     "top=5&bottom=5",
     "ended=maybe",
-    "include_cut=1",
     "include_cut=true",
     "rank=steps",
     "min_return=nan",
-    "min_return=1__0",
-    "min_return=%D9%A1",
     "min_return=5&max_return=1",
-    "min_steps=-1",
     "min_steps=9" + "9" * 30,
     "ids=3-1",
-    "ids=-1",
     "ids=1," + "9" * 400,
     "ids=" + "1," * 500 + "1",
-    "ids=%D9%A1",
     "store=1",
-    "store=-1",
     "store=0.0",
     "where=" + "x" * 3_000,
     "&".join(f"where=k{n}=1" for n in range(17)),
     "&".join(f"store={n}" for n in range(200)),
     "%ff=1",
-    "where=%ff%fe=1",
 ]
 
 
@@ -379,11 +327,6 @@ def test_wrong_words_get_one_sentence(viewer: Viewer, words: str) -> None:
         refused(reply, 400)
         assert "\n" not in reply.json["error"]
         assert len(reply.body) < 2_000
-
-
-def test_brackets_within_brackets_are_text_like_any_other(viewer: Viewer) -> None:
-    found = viewer.get("/api/episodes?where=task=" + "[" * 1_900)
-    assert found["matching"] == 0
 
 
 def test_a_long_address_is_refused_before_it_is_read(viewer: Viewer) -> None:
@@ -423,11 +366,6 @@ def test_every_answer_has_the_headers_of_security(viewer: Viewer, path: str) -> 
         assert reply.header("access-control-allow-origin") is None
         assert reply.header("cache-control")
         assert reply.header("server") is None
-
-
-def test_nothing_but_frames_is_kept_by_the_browser(viewer: Viewer) -> None:
-    kept = {path for path in EVERY if "max-age" in (viewer.ask(path).header("cache-control") or "")}
-    assert kept == {"/frames/0/0/0/0.webp"}
 
 
 def test_hostile_metadata_are_short_plain_text(viewer: Viewer) -> None:
