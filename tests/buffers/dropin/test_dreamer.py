@@ -14,10 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepwell.buffers import NotEnoughData, Sequences, SpecMismatch
+from stepwell.buffers import NotEnoughData, Sequences
 from stepwell.buffers.dropin.dreamer import MISSING, Episode, Memory, ReplayBuffer
 from stepwell.buffers.dropin.iris import IRISReplayBuffer
-from support.chi_square import assert_shares
 from support.rows.tagged_transitions import OBS_SHAPE, Play, Step, plays
 
 
@@ -90,20 +89,6 @@ def test_drawn_sequences_are_those_of_the_episodes(
     assert buffer.episodes == sum(played.ends > 0 for played in play.episodes)
 
 
-@pytest.mark.proof
-@given(st.lists(st.lists(st.integers(1, 30), min_size=1, max_size=4), max_size=8), SIZES)
-def test_the_newest_steps_can_always_be_drawn(script: list[list[int]], size: int) -> None:
-    buffer, play = make_buffer(size, 1, 1)
-    for lengths in script:
-        play.run([*lengths[:-1], -lengths[-1]])
-        play.step(Step(0, 1, has_final=True))
-        buffer.sample()
-        least = play.windows(1, newest=True, since=play.count - size)
-        assert buffer.replay.count(Sequences(1, 1, align="transition")) >= len(least)
-        stored = {play.of(row) for e in buffer.replay.iter_episodes() for row in e.observation}
-        assert {(played.number, step) for played, step in stored} >= least
-
-
 @given(plays(2), st.integers(1, 6), st.booleans())
 def test_sequences_that_cross_episodes_follow_the_stream(
     script: list[list[Step]], length: int, is_zstd: bool
@@ -153,20 +138,6 @@ def assert_is_of_the_stream(play: Play, rows: Any, drawn: Any, b: int) -> None:
             assert terminals[place] == played.terminal(step)
 
 
-def test_sequences_are_inside_one_episode_unless_borders_is_cross() -> None:
-    """D1: half of all windows had a terminal before their last step."""
-    buffer, play = make_buffer(1000, 50, 50)
-    play.run([100] * 9 + [-50])
-    for _ in range(20):
-        terminals = buffer.sample()[3]
-        assert not terminals[:-1].any()
-    crossing = buffer.sample(borders="cross")
-    assert crossing[3][:-1].any()
-    assert not crossing.batch.mask.all()
-    with pytest.raises(ValueError, match=r"borders: .*inside.*cross.*'pad_after'"):
-        buffer.sample(borders="pad_after")  # type: ignore[arg-type]
-
-
 def test_too_few_steps_are_refused_with_both_numbers() -> None:
     """D2: the sixth row of the window had not been written."""
     buffer, play = make_buffer(10, 6)
@@ -177,14 +148,6 @@ def test_too_few_steps_are_refused_with_both_numbers() -> None:
         buffer.sample()
     play.step(Step(0, 0, has_final=False))
     assert set(firsts(buffer, play, 2)) == {(0, 0)}
-
-
-def test_short_episodes_are_not_joined() -> None:
-    """D2: the message has the length of the longest one."""
-    buffer, play = make_buffer(100, 6)
-    play.run([3, 5, 2])
-    with pytest.raises(NotEnoughData, match=r"\b6 steps.*\b10\b.*\b5\b"):
-        buffer.sample()
 
 
 def test_a_sequence_longer_than_the_buffer_is_refused(tmp_path: Path) -> None:
@@ -211,43 +174,6 @@ def test_invalid_numbers_are_refused(name: str, value: Any) -> None:
         ReplayBuffer(obs_shape=OBS_SHAPE, **given)
 
 
-def test_a_full_buffer_shorter_than_two_sequences_can_be_drawn_from() -> None:
-    """D4: with the write head in the middle no start was valid, and sample() did not return."""
-    buffer, play = make_buffer(60, 50)
-    play.run([-100])
-    assert set(firsts(buffer, play, 5)) <= play.windows(50, newest=True)
-
-
-@pytest.mark.proof
-@pytest.mark.parametrize(("size", "steps"), [(100, 100), (100, 150), (100, 20)])
-def test_every_start_is_as_likely_as_any_other(size: int, steps: int) -> None:
-    """D5: the last start, and all windows over the array's end, were never drawn."""
-    buffer, play = make_buffer(size, 10, 100)
-    play.run([-steps])
-    counts = firsts(buffer, play, 40)
-    oldest = min(first for _, first in counts)
-    assert oldest <= max(0, steps - size)
-    shares = {(0, first): 1.0 for first in range(oldest, steps - 9)}
-    assert_shares(counts, shares)
-
-
-@pytest.mark.proof
-def test_windows_are_drawn_uniformly_over_all_episodes() -> None:
-    """D5: uniform over windows, for any episode length and over all envs."""
-    buffer, play = make_buffer(1000, 4, 100, num_envs=2)
-    play.run([4, 9, 3, 20])
-    play.run([30, 5], env=1)
-    counts = firsts(buffer, play, 40)
-    assert_shares(counts, dict.fromkeys(play.windows(4, newest=True), 1.0))
-
-
-def test_a_sequence_as_long_as_the_buffer_has_no_jump() -> None:
-    """D6: window 50..149 had a jump of -99 at the write head."""
-    buffer, play = make_buffer(100, 100)
-    play.run([-150])
-    assert (0, 50) in firsts(buffer, play, 5)
-
-
 @pytest.mark.parametrize("value", [0.7, 300, -1])
 def test_images_that_uint8_does_not_hold_are_refused(value: float) -> None:
     """D7: 0.7 was stored as 0, and 300 as 44."""
@@ -257,16 +183,6 @@ def test_images_that_uint8_does_not_hold_are_refused(value: float) -> None:
     assert buffer.steps == 0
     play.run([3])
     assert set(firsts(buffer, play, 4)) == {(0, 0), (0, 1), (0, 2)}
-
-
-def test_observations_and_actions_are_not_broadcast() -> None:
-    """D8: an image of shape (1, 1, 4) filled (1, 4, 4), and action 2 became [2, 2, 2]."""
-    buffer, _ = make_buffer(10, 1)
-    with pytest.raises(ValueError, match=r"observation: .*\(4, 2, 12\).*\(1, 2, 12\)"):
-        buffer.add({"image": np.zeros((1, 2, 12), np.uint8)}, np.zeros(2), 0.0, False)
-    with pytest.raises(ValueError, match=r"action: .*\(2,\).*\(\)"):
-        buffer.add(image(), 2, 0.0, False)
-    assert buffer.steps == 0
 
 
 def test_discrete_actions_become_one_hot_vectors_only_with_one_hot() -> None:
@@ -301,17 +217,6 @@ def test_an_invalid_done_flag_is_refused(done: Any) -> None:
     assert (buffer.steps, buffer.episodes) == (0, 0)
 
 
-def test_truncated_and_terminated_are_separate_flags_of_the_batch() -> None:
-    buffer, play = make_buffer(100, 2, 64)
-    play.run([2])
-    play.run([2], ends=2)
-    drawn = buffer.sample()
-    assert drawn[3][1].all()
-    is_truncated = drawn[0][0, :, 0, 0, 1] == 1
-    assert (drawn.batch.truncated[1] == is_truncated).all()
-    assert (drawn.batch.terminated[1] == ~is_truncated).all()
-
-
 def test_a_batch_has_the_original_format_and_is_a_copy() -> None:
     buffer, play = make_buffer(100, 6, 8)
     play.run([20, -9])
@@ -325,42 +230,11 @@ def test_a_batch_has_the_original_format_and_is_a_copy() -> None:
     firsts(buffer, play, 10)
 
 
-def test_draws_depend_on_the_seed_and_not_on_the_global_generator() -> None:
-    np.random.seed(3)  # noqa: NPY002
-    batches: list[np.ndarray] = []
-    for seed in (1, 1, 2):
-        buffer, play = make_buffer(100, 3, seed=seed)
-        play.run([50])
-        batches.append(buffer.sample()[0])
-    assert np.random.random() == np.random.RandomState(3).random()  # noqa: NPY002
-    assert (batches[0] == batches[1]).all()
-    assert (batches[0] != batches[2]).any()
-
-
 def test_seq_len_and_batch_size_can_be_changed() -> None:
     buffer, play = make_buffer(100, 3, 4)
     play.run([20])
     buffer.seq_len, buffer.batch_size = 7, 2
     assert buffer.sample()[0].shape[:2] == (7, 2)
-
-
-@pytest.mark.parametrize("codec", [None, "raw"])
-def test_a_folder_is_continued_without_joining_episodes(tmp_path: Path, codec: Any) -> None:
-    """F2, M4: an episode that was open when the program ended is cut."""
-    options = {"path": tmp_path / "a", "codec": codec}
-    buffer, play = make_buffer(100, 4, **options)
-    with buffer:
-        play.run([10, -7])
-    buffer.close()
-    with make_buffer(100, 4, **options)[0] as again:
-        assert (again.steps, again.episodes, again.idx, again.full) == (17, 1, 17, False)
-        play._add, play._open = again.add, {}
-        play.run([6, -5])
-        assert set(firsts(again, play, 30)) == play.windows(4, newest=True)
-    with pytest.raises(SpecMismatch, match=r"action.*\(2,\).*\(3,\)"):
-        ReplayBuffer(100, OBS_SHAPE, 3, 4, 4, path=tmp_path / "a")
-    with make_buffer(100, 4, **options)[0] as again:
-        assert again.steps == 28
 
 
 def test_a_memory_draws_different_tuples() -> None:
@@ -382,15 +256,6 @@ def test_a_memory_draws_different_tuples() -> None:
         memory.sample(101)
     with pytest.raises(ValueError, match=r"capacity: .*>= 1.*\b0\b"):
         Memory(0)
-
-
-def test_a_memory_draws_uniformly() -> None:
-    """E4."""
-    memory = Memory(8, seed=3)
-    for number in range(13):
-        memory.append(number)
-    counts = Counter(number for _ in range(500) for (number,) in memory.sample(3))
-    assert_shares(counts, dict.fromkeys(range(5, 13), 1.0))
 
 
 def test_a_memory_keeps_copies() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AutoresetMode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -293,66 +292,6 @@ def extend(player: Player, steps: int, episode: int) -> None:
         player.add([True] * N, [step % episode == episode - 1] * N, [False] * N)
 
 
-class CountingEnv(gym.Env[np.ndarray, np.int64]):
-    """Observations are 100 * episode + step; episodes have three steps."""
-
-    observation_space = gym.spaces.Box(0, 1e6, (1,), np.float32)
-    action_space = gym.spaces.Discrete(2)
-
-    def __init__(self) -> None:
-        self.episode = self.time = 0
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.ndarray, dict[str, Any]]:
-        self.episode, self.time = self.episode + 1, 0
-        return self.observation(), {}
-
-    def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        self.time += 1
-        return self.observation(), self.time, self.time == 3, False, {}
-
-    def observation(self) -> np.ndarray:
-        return np.array([100 * self.episode + self.time], np.float32)
-
-
-def collected(mode: AutoresetMode) -> IndependentVectorizedBuffer:
-    """A buffer filled from two CountingEnvs as the loop of FishyRL does."""
-    envs = SyncVectorEnv([CountingEnv, CountingEnv], autoreset_mode=mode)
-    buffer = IndependentVectorizedBuffer(2, 100, seed=0, autoreset_mode=mode)
-    obs, _ = envs.reset()
-    rewards, terminated, truncated = np.zeros(2), np.zeros(2, bool), np.zeros(2, bool)
-    infos: dict[str, Any] = {}
-    for _ in range(9):
-        record = {"obs": obs, "rewards": rewards, "terminations": terminated}
-        record |= {"truncations": truncated, "actions": np.ones((2, 1), np.float32)}
-        buffer.add(record, final_obs=infos.get("final_obs"))
-        obs, rewards, terminated, truncated, infos = envs.step(np.zeros(2, np.int64))
-    envs.close()
-    return buffer
-
-
-@pytest.mark.parametrize("mode", [NEXT, SAME])
-def test_the_terminal_observation_has_its_own_row_in_both_modes(mode: AutoresetMode) -> None:
-    """F1: under SAME_STEP reward and flag were on the first row of the next episode."""
-    buffer = collected(mode)
-    batch = buffer.sample(200, 6, flags=["is_first"])
-    rows = {
-        (o, r, t, f)
-        for o, r, t, f in zip(
-            batch["obs"].ravel().tolist(),
-            batch["rewards"].ravel().tolist(),
-            batch["terminations"].ravel().tolist(),
-            batch["is_first"].ravel().tolist(),
-            strict=True,
-        )
-    }
-    episodes = [(e * 100 + t, t, t == 3, t == 0) for e in (1, 2) for t in range(4)]
-    assert rows >= set(episodes)
-    assert rows - set(episodes) <= {(300 + t, t, t == 3, t == 0) for t in range(4)}
-    assert (batch["obs"][:, 1:][batch["terminations"][:, :-1]] % 100 == 0).all()
-
-
 def test_final_obs_is_required_only_under_same_step() -> None:
     """F1."""
     ended = np.array([False, True, False])
@@ -462,29 +401,6 @@ def test_too_few_rows_are_refused_with_both_numbers() -> None:
     assert player.buffer.sample(16, sequence_length=32)["obs"].shape == (16, 32, 3)
 
 
-def test_a_full_buffer_stays_full() -> None:
-    """F5: False after the ring wrapped."""
-    player = filled(0, 1, capacity=10)
-    seen: list[bool] = []
-    for _ in range(40):
-        extend(player, 1, 100)
-        seen.append(player.buffer.is_full)
-        assert player.buffer.capacity == 10
-        assert player.buffer.size <= 10 * N
-    assert seen == [False] * 9 + [True] * 31
-
-
-@pytest.mark.parametrize("capacity", [5, 64, 1_000])
-def test_every_env_keeps_its_newest_rows(capacity: int) -> None:
-    player = filled(0, 1, capacity=capacity)
-    extend(player, 3 * capacity + 5, 50)
-    player.buffer.flush()
-    kept = {int(row[0]) for e in player.buffer.replay.iter_episodes() for row in e.observation}
-    for rows in player.model.rows:
-        newest = {row.number for row in rows[-capacity + capacity // 8 :]}
-        assert newest <= kept
-
-
 @pytest.mark.parametrize(
     ("key", "values", "message"),
     [
@@ -508,19 +424,6 @@ def test_values_unlike_the_first_are_refused_and_nothing_changes(
     extend(player, 5, 3)
     batch = player.buffer.sample(100, 4, flags=["is_first"])
     assert set(check_drawn(batch, player.model, 4)) <= player.model.windows(4)
-
-
-def test_dtypes_that_can_be_cast_safely_are_accepted() -> None:
-    """F5."""
-    buffer = IndependentVectorizedBuffer(N, 100, seed=0)
-    buffer.add(record_of(0))
-    rewards = np.array([0.1, -3, 2**24], np.float32)
-    buffer.add(record_of(1) | {"rewards": rewards, "lives": np.array([1, 2, 255], np.uint8)})
-    batch = buffer.sample(100, 2)
-    assert {
-        (float(r), int(n))
-        for r, n in zip(batch["rewards"][:, 1], batch["lives"][:, 1], strict=True)
-    } == {(float(rewards[0]), 1), (-3.0, 2), (2.0**24, 255)}
 
 
 @pytest.mark.parametrize(
@@ -572,13 +475,6 @@ def test_a_state_has_the_size_of_the_stored_rows_and_does_not_change() -> None:
     before = [array.copy() for array in arrays(state)]
     extend(player, 2_000, 7)
     assert all((a == b).all() for a, b in zip(arrays(state), before, strict=True))
-
-
-def test_the_state_of_a_folder_is_small_and_plain(tmp_path: Path) -> None:
-    """F6: every checkpoint wrote the whole buffer. F9."""
-    player = filled(500, 7, path=tmp_path / "a")
-    assert len(json.dumps(player.buffer.state_dict())) < 3_000
-    player.buffer.close()
 
 
 @pytest.mark.proof
@@ -647,41 +543,6 @@ def test_reset_removes_all_rows_and_joins_no_episodes() -> None:
     assert batch["is_first"][:, 0].all()
     player.buffer.reset()
     player.buffer.add({k: v.astype(np.float32) for k, v in record_of(0).items()})
-
-
-def test_windows_are_drawn_uniformly() -> None:
-    player = filled(20, 6)
-    player.add([True, False, False], [False] * N, [False] * N)
-    expected = player.model.windows(5)
-    counted: Counter[int] = Counter()
-    for _ in range(100):
-        counted.update(check_drawn(player.buffer.sample(32, 5), player.model, 5))
-    assert set(counted) == expected
-    mean = 3200 / len(expected)
-    chi = sum((seen - mean) ** 2 / mean for seen in counted.values())
-    assert chi < len(expected) + 5 * np.sqrt(2 * len(expected))
-
-
-def test_new_rows_are_stored_in_batches() -> None:
-    player = filled(1_000, 50, capacity=10_000)
-    player.buffer.sample(1, 1)
-    rows = player.buffer.replay.storage.index
-    before = rows.rows
-    assert before == 3_000
-    extend(player, 8, 50)
-    player.buffer.sample(1, 1)
-    assert rows.rows == before
-    extend(player, 2, 50)
-    player.buffer.sample(1, 1)
-    assert rows.rows == before + 30
-    player.buffer.add(record_of(9_999))
-    player.buffer.flush()
-    assert rows.rows == before + 33
-
-
-def test_the_seed_determines_the_draws() -> None:
-    first, second = (filled(50, 7).buffer.sample(16, 4)["obs"] for _ in range(2))
-    assert (first == second).all()
 
 
 def test_unknown_flags_are_refused() -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 from itertools import product
-from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -13,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepwell.buffers import NotEnoughData, SequenceReplayBuffer, SpecMismatch
+from stepwell.buffers import NotEnoughData
 from stepwell.buffers.dropin.frame_history import (
     ChannelStacks,
     RecentFrames,
@@ -299,117 +297,6 @@ def filled(
     return player.buffer, player.model
 
 
-def test_done_flags_do_not_use_a_removed_numpy_name() -> None:
-    """N1."""
-    buffer, model = filled(20, 5)
-    assert drawn(buffer, model, 20) == set(range(20))
-    assert sorted(buffer.sample(20)[4].tolist()) == [0.0] * 16 + [1.0] * 4
-
-
-@pytest.mark.proof
-@pytest.mark.parametrize("steps", [100, 107, 130, 150, 199, 200, 1000])
-def test_no_stack_crosses_the_write_head(steps: int) -> None:
-    """N2, N3: stacks [98, 99, 100, 1] and [129, 130, 31, 32]."""
-    buffer, model = filled(steps)
-    count = can_draw(buffer)
-    numbers = drawn(buffer, model, count)
-    assert numbers == set(range(steps - 1 - count, steps - 1))
-    # At least the newest 100 steps are kept; the stacks of the oldest ones are not complete.
-    assert count >= 100 - 1 - 3 if steps > 100 else count == 99
-
-
-def test_the_newest_step_is_drawn_once_its_next_frame_is_stored() -> None:
-    """N4: next_obs [128, 129, 130, 31], not done."""
-    buffer, model = filled(130)
-    before = drawn(buffer, model, can_draw(buffer))
-    assert max(before) == 128
-    player = Player(buffer, model)
-    player.number = 130
-    player.play(Step(0, False, False, False))
-    assert max(drawn(buffer, model, can_draw(buffer))) == 129
-
-
-def test_can_sample_counts_what_sample_can_draw() -> None:
-    """N5: can_sample returned True, and sample did not return."""
-    buffer = ReplayBuffer(10, 2, seed=0)
-    assert not buffer.can_sample(1)
-    with pytest.raises(NotEnoughData, match=r"\breplay\b.*\bstep"):
-        buffer.sample(1)
-    for number in range(4):
-        idx = buffer.store_frame(frame_of(number))
-        assert [buffer.can_sample(n) for n in (1, 2, 3)] == [number > n for n in (1, 2, 3)]
-        buffer.store_effect(idx, 0, 0.0, False)
-    assert buffer.can_sample(3)
-    assert not buffer.can_sample(4)
-    assert len(buffer.sample(3)[0]) == 3
-    with pytest.raises(NotEnoughData, match=r"\b4 items.*\b3\b"):
-        buffer.sample(4)
-
-
-@pytest.mark.proof
-def test_a_batch_that_needs_unstored_steps_stores_them() -> None:
-    """N5: a few new steps usually wait until more are added."""
-    buffer, model = filled(2_500, 40, size=5_000, k=2)
-    buffer.flush()
-    player = Player(buffer, model)
-    player.number = 2_500
-    for _ in range(2):
-        player.play(Step(0, False, False, False))
-    assert len(buffer.replay) == 2_499
-    assert buffer.can_sample(2_501)
-    assert not buffer.can_sample(2_502)
-    assert drawn(buffer, model, 2_501) == set(range(2_501))
-
-
-@pytest.mark.proof
-def test_every_env_keeps_its_newest_steps() -> None:
-    """N10: also if nothing is drawn."""
-    player = Player(ReplayBuffer(150, 2, num_envs=3, seed=0), Model(2, (2, 3, 1), "uint8"))
-    for _ in range(700):
-        for env in range(3):
-            player.play(Step(env, False, False, False))
-    numbers = drawn(player.buffer, player.model, can_draw(player.buffer))
-    for env in range(3):
-        of_env = [n for n in player.model.open_episode(env).frames if n in numbers]
-        assert len(of_env) >= 50 - 1 - 1 - 50 // 8
-
-
-def test_steps_are_drawn_uniformly() -> None:
-    """N5: the slots size - 2 and size - 1 were never drawn."""
-    buffer, model = filled(150, 40)
-    count = can_draw(buffer)
-    counted: Counter[int] = Counter()
-    draws = 600
-    for _ in range(draws):
-        counted.update(model.number_of(each) for each in buffer.sample(8)[0])
-    assert len(counted) == count
-    expected = draws * 8 / count
-    chi = sum((seen - expected) ** 2 / expected for seen in counted.values())
-    assert chi < count + 5 * np.sqrt(2 * count)
-
-
-def test_stacks_are_padded_with_zeros_at_an_episodes_start() -> None:
-    """N6."""
-    buffer = ReplayBuffer(100, 4, seed=0)
-    for number in range(1, 9):
-        idx = buffer.store_frame(np.full((1, 1, 1), number, np.uint8))
-        recent = buffer.encode_recent_observation().ravel().tolist()
-        first = 1 if number < 4 else 4
-        seen = [n if n >= first else 0 for n in range(number - 3, number + 1)]
-        assert recent == seen
-        buffer.store_effect(idx, 0, 0, number == 3)
-        assert buffer.encode_recent_observation().ravel().tolist() == seen
-    obs, _, _, next_obs, done = buffer.sample(7)
-    by_newest = {
-        row[-1]: (row, after)
-        for row, after in zip(obs[:, 0, 0].tolist(), next_obs[:, 0, 0].tolist(), strict=True)
-    }
-    assert by_newest[4] == ([0, 0, 0, 4], [0, 0, 4, 5])
-    assert by_newest[1] == ([0, 0, 0, 1], [0, 0, 1, 2])
-    assert by_newest[3] == ([0, 1, 2, 3], [1, 2, 3, 3])  # masked: the next frame is not known
-    assert done[obs[:, 0, 0, -1] == 3] == 1
-
-
 def test_a_step_without_an_effect_is_not_drawn() -> None:
     """N7: new frames with old effects, or with those of unwritten memory."""
     buffer, model = filled(250, 30)
@@ -488,17 +375,6 @@ def test_an_action_that_is_not_an_int32_is_refused(action: object, got: str) -> 
     assert drawn(buffer, model, can_draw(buffer)) == {0, 1, 2}
 
 
-def test_float_frames_and_vectors_keep_their_values() -> None:
-    """N8."""
-    for shape, dtype in (((2, 2, 1), "float32"), ((3,), "float64"), ((2, 2), "uint8")):
-        player = Player(ReplayBuffer(100, 3, seed=0), Model(3, shape, dtype))
-        for number in range(20):
-            player.play(Step(0, number % 6 == 5, False, False))
-        assert drawn(player.buffer, player.model, 19) <= set(range(20))
-        batch = player.buffer.sample(2)[0]
-        assert batch.shape == (2, 3) if len(shape) == 1 else (2, 2, 2, 3)
-
-
 def test_a_truncated_episode_needs_its_final_frame() -> None:
     """N9."""
     buffer = ReplayBuffer(100, 2, seed=0)
@@ -514,27 +390,6 @@ def test_a_truncated_episode_needs_its_final_frame() -> None:
     idx = buffer.store_frame(frame_of(2))
     recent = buffer.encode_recent_observation()
     assert (recent == np.concatenate([0 * frame_of(2), frame_of(2)], axis=2)).all()
-
-
-def test_each_env_has_its_own_stream() -> None:
-    """N10: the frames of all envs were one episode."""
-    player = Player(ReplayBuffer(200, 3, num_envs=3, seed=0), Model(3, (2, 3, 1), "uint8"))
-    for step in range(30):
-        for env in range(3):  # all frames first, then all effects
-            player.store_frame(env)
-        for env in (1, 0, 2):
-            player.play(Step(env, step % (5 + env) == 4, False, False))
-    assert drawn(player.buffer, player.model, can_draw(player.buffer)) == set(
-        player.model.transitions()
-    )
-    for env in (-1, 3):
-        problem = rf"^env: .*\b0 to 2\b.* {env}\b"
-        with pytest.raises(ValueError, match=problem):
-            player.buffer.store_frame(frame_of(0), env)
-        with pytest.raises(ValueError, match=problem):
-            player.buffer.encode_recent_observation(env)
-        with pytest.raises(ValueError, match=problem):
-            player.buffer.cut(env)
 
 
 def test_calls_in_the_wrong_order_are_refused_and_change_nothing() -> None:
@@ -580,54 +435,6 @@ def test_indices_and_counts_are_those_of_a_ring() -> None:
     assert (buffer.size, buffer.frame_history_len) == (5, 2)
     assert (buffer.next_idx, buffer.num_in_buffer) == (2, 5)
     assert buffer.store_frame(frame_of(7)) == 2
-
-
-def test_batches_are_copies() -> None:
-    for contiguous in (True, False):
-        player = Player(
-            ReplayBuffer(100, 2, seed=0, contiguous=contiguous), Model(2, (2, 3, 1), "uint8")
-        )
-        for _ in range(20):
-            player.play(Step(0, False, False, False))
-        for array in player.buffer.sample(19):
-            array[...] = 0
-        assert len(drawn(player.buffer, player.model, 19)) == 19
-
-
-def test_a_folder_is_continued_without_joining_episodes(tmp_path: Path) -> None:
-    """F2, M4, N10."""
-    model, number = Model(3, (2, 3, 1), "uint8"), 0
-    for run in range(3):
-        with ReplayBuffer(1_000, 3, path=tmp_path / "a", num_envs=2, seed=run) as buffer:
-            # A step without a next frame is not in the store.
-            assert buffer.num_in_buffer == buffer.next_idx == len(model.transitions())
-            if run:
-                assert drawn(buffer, model, can_draw(buffer)) == set(model.transitions())
-            player = Player(buffer, model)
-            player.number = number
-            for step in range(25):
-                player.play(Step(step % 2, step % 9 == 8, False, False))
-            player.store_frame(0)  # it never gets an effect
-            number = player.number
-        for episode in model.episodes:
-            if episode.is_open:
-                episode.is_open, episode.is_cut = False, True
-    with SequenceReplayBuffer.open(tmp_path / "a", read_only=True) as replay:
-        assert replay.spec["observation"].codec == "zstd"
-        assert replay.spec["observation"].stack == 3
-
-
-def test_a_folder_with_other_frames_is_refused(tmp_path: Path) -> None:
-    with ReplayBuffer(100, 3, path=tmp_path / "a") as buffer:
-        buffer.store_effect(buffer.store_frame(frame_of(0)), 0, 0.0, True)
-    with pytest.raises(SpecMismatch, match=r"observation.*stack of 3\b.*stack of 4\b"):
-        ReplayBuffer(100, 4, path=tmp_path / "a")
-    with ReplayBuffer(100, 3, path=tmp_path / "a") as buffer:  # it is not locked
-        with pytest.raises(ValueError, match=r"frame: .*\(2, 3, 1\).*\(2, 2, 1\)"):
-            buffer.store_frame(frame_of(0, (2, 2, 1)))
-        assert buffer.can_sample(1)
-        assert not buffer.can_sample(2)
-    buffer.close()
 
 
 @pytest.mark.parametrize(

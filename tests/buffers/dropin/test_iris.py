@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import re
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepwell.buffers import NotEnoughData, Sequences, SpecMismatch
+from stepwell.buffers import NotEnoughData, Sequences
 from stepwell.buffers.dropin.iris import IRISOnPolicyBuffer, IRISReplayBuffer
 from support.chi_square import assert_shares
 from support.rows.tagged_transitions import OBS_SHAPE, Play, Played, Step, image, plays
@@ -137,18 +136,6 @@ def assert_observations_are_distinct(buffer: IRISReplayBuffer, play: Play) -> No
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize("size", [8, 16, 33, 100])
-def test_a_ring_of_many_envs_has_as_many_observations_as_one_env(size: int) -> None:
-    """The final observation of an episode whose first rows were evicted is not counted."""
-    buffer, play = make_buffer(size, 1, num_envs=8)
-    rng = np.random.default_rng(0)
-    for number in range(240):
-        play.step(Step(int(rng.integers(8)), int(rng.random() < 0.4), has_final=False))
-        if number % 7 == 0:
-            assert_observations_are_distinct(buffer, play)
-
-
-@pytest.mark.proof
 @given(st.lists(st.lists(st.integers(1, 30), min_size=1, max_size=4), max_size=8), SIZES)
 def test_observations_are_the_newest_ones_in_order(script: list[list[int]], size: int) -> None:
     buffer, play = make_buffer(size, 1, 1)
@@ -163,23 +150,6 @@ def test_observations_are_the_newest_ones_in_order(script: list[list[int]], size
         assert (np.array([buffer.observations[i] for i in range(len(expected))]) == expected).all()
         assert (buffer.observations[:] == np.array(expected)).all()
         assert (np.stack(list(buffer.observations)) == np.array(expected)).all()
-
-
-@pytest.mark.proof
-def test_observations_can_be_read_while_steps_are_added() -> None:
-    """Most reads do not store waiting steps first; the results must still be correct."""
-    buffer, play = make_buffer(2000)
-    play.run([1500, -1])
-    for number in range(1600):
-        play.step(Step(0, int(number % 400 == 399), has_final=True))
-        if number % 3:
-            continue
-        expected = newest(play, 2000)
-        places = [0, number % 50, len(expected) - 800, *([-1, -2] if number % 750 == 0 else [])]
-        for place in places:
-            played, step = expected[place]
-            assert (buffer.observations[place] == image(0, played.number, step)).all()
-    assert len(buffer.replay.storage.index) < 40
 
 
 def test_observation_indices_are_checked_and_results_are_copies() -> None:
@@ -202,15 +172,6 @@ def test_observation_indices_are_checked_and_results_are_copies() -> None:
     assert buffer.observations[3:3].shape == (0, *OBS_SHAPE)
 
 
-def test_sequences_are_inside_one_episode() -> None:
-    """I1: 38.7 of 100 windows crossed episodes."""
-    buffer, play = make_buffer(1000, 20, 64)
-    play.run([30] * 30)
-    for _ in range(20):
-        assert not buffer.sample_sequence()[3][:, :-1].any()
-    assert set(firsts(buffer, play, 5)) <= play.windows(20, newest=False)
-
-
 @pytest.mark.proof
 def test_short_episodes_are_padded_only_with_pad_after() -> None:
     """I1: no window of 20 was valid in episodes of 10, without an error."""
@@ -230,32 +191,6 @@ def make_padding_buffer(play: Play) -> IRISReplayBuffer:
     buffer, other = make_buffer(1000, 20, 100, borders="pad_after")
     other.run([played.steps for played in play.episodes])
     return buffer
-
-
-@pytest.mark.proof
-@pytest.mark.parametrize(("size", "length"), [(100, 10), (100, 100)])
-def test_no_sequence_reaches_over_the_write_head(size: int, length: int) -> None:
-    """I2."""
-    buffer, play = make_buffer(size, length, 50)
-    play.run([-151])
-    assert set(firsts(buffer, play, 10)) <= play.windows(length, newest=False)
-
-
-def test_the_observation_after_a_last_step_belongs_to_its_episode() -> None:
-    """I3: it was the first one of the next episode."""
-    buffer, play = make_buffer(1000, 4, 100)
-    for has_final in (True, False):
-        for number in range(6):
-            play.step(Step(0, int(number == 5), has_final))
-    play.run([6])
-    ends = {True: 0, False: 0}
-    for _ in range(10):
-        drawn = buffer.sample_sequence()
-        for b in range(100):
-            number, first = assert_is_of_one_episode(play, drawn, b)
-            if first == 2:
-                ends[play.episodes[number].has_final] += 1
-    assert min(ends.values()) > 50
 
 
 def test_final_observations_can_be_required() -> None:
@@ -296,25 +231,6 @@ def test_a_sequence_longer_than_the_buffer_is_refused() -> None:
             buffer.sample_sequence(wrong)  # type: ignore[arg-type]
 
 
-def test_a_window_over_the_end_of_the_ring_is_correct() -> None:
-    """I6: correct in the original, too; start 6 of a full ring of 10, four steps."""
-    buffer, play = make_buffer(10, 4, 64)
-    play.run([-15])  # the newest step is in slot 4 of 10
-    assert {(0, 6), (0, 7), (0, 8), (0, 9), (0, 10)} <= set(firsts(buffer, play, 8))
-
-
-@pytest.mark.proof
-@pytest.mark.parametrize(("size", "steps"), [(100, 100), (100, 150), (100, 20)])
-def test_every_start_is_as_likely_as_any_other(size: int, steps: int) -> None:
-    """I2, D5."""
-    buffer, play = make_buffer(size, 10, 100)
-    play.run([-steps])
-    counts = firsts(buffer, play, 40)
-    oldest = min(first for _, first in counts)
-    assert oldest <= max(0, steps - size)
-    assert_shares(counts, {(0, first): 1.0 for first in range(oldest, steps - 10)})
-
-
 def test_a_single_step_is_a_copy() -> None:
     """I7: empty, the message was "high <= 0"; and writing into the result changed the buffer."""
     buffer, play = make_buffer(100)
@@ -333,15 +249,6 @@ def test_a_single_step_is_a_copy() -> None:
     assert_shares(seen, dict.fromkeys([(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)], 1.0))
 
 
-@pytest.mark.parametrize("value", [0.7, 300, -1])
-def test_images_that_uint8_does_not_hold_are_refused(value: float) -> None:
-    """I8, D7: the trainer of the original stored frame / 255, so that all frames were black."""
-    buffer, _ = make_buffer(100)
-    with pytest.raises(ValueError, match=rf"observation: .*uint8.*(float64|{value} to {value})"):
-        buffer.add(np.full(OBS_SHAPE, value), np.zeros(2), 0.0, False)
-    assert buffer.steps == 0
-
-
 def test_a_batch_has_the_original_format_and_is_a_copy() -> None:
     buffer, play = make_buffer(100, 6, 8)
     play.run([20, -9])
@@ -354,34 +261,6 @@ def test_a_batch_has_the_original_format_and_is_a_copy() -> None:
     firsts(buffer, play, 10)
     assert buffer.sample_sequence(3)[0].shape == (8, 4, *OBS_SHAPE)
     assert buffer.buffer_capacity == 100
-
-
-def test_frames_are_drawn_uniformly_over_all_envs() -> None:
-    buffer, play = make_buffer(1000, num_envs=2)
-    with pytest.raises(ValueError, match=r"\b1 step\b.*\b4 frames\b.*\b0\b"):
-        buffer.sample_frames(4)
-    play.run([4, -7])
-    play.run([9], env=1)
-    frames = buffer.sample_frames(2000)
-    assert (frames.shape, frames.dtype.name) == ((2000, *OBS_SHAPE), "uint8")
-    counts = Counter((played.number, step) for played, step in map(play.of, frames))
-    assert_shares(counts, {(p.number, k): 1.0 for p in play.episodes for k in range(p.steps)})
-    with pytest.raises(ValueError, match=r"^n: .*>= 1.*\b0\b"):
-        buffer.sample_frames(0)
-
-
-def test_a_folder_is_continued_without_joining_episodes(tmp_path: Path) -> None:
-    buffer, play = make_buffer(100, 4, path=tmp_path / "a")
-    with buffer:
-        play.run([10, -7])
-    with make_buffer(100, 4, path=tmp_path / "a")[0] as again:
-        assert (again.steps, again.episodes) == (16, 1)  # the 17th has no next observation
-        play._add, play._open = again.add, {}
-        play.run([6, -5])
-        assert set(firsts(again, play, 30)) == play.windows(4, newest=False)
-        assert play.of(again.observations[-1]) == (play.episodes[3], 4)
-    with pytest.raises(SpecMismatch, match=r"observation.*\(4, 2, 12\).*\(4, 2, 11\)"):
-        IRISReplayBuffer(100, (4, 2, 11), 2, path=tmp_path / "a")
 
 
 # The on-policy buffer
@@ -535,18 +414,3 @@ def test_steps_that_the_replay_refuses_stay_in_the_buffer() -> None:
             current.add(image(0, 1, 0), np.zeros(2), 0.0, False)
         with pytest.raises(ValueError, match=f"final_obs: .*terminal=True.*{newest}"):
             current.flush_into(replay, final_obs=image(0, 0, 3))
-
-
-def test_discrete_actions_become_one_hot_vectors_only_with_one_hot() -> None:
-    """D8."""
-    buffer, _ = make_buffer(10, 2, one_hot=True)
-    current = IRISOnPolicyBuffer()
-    for number in (0, 1, 1):
-        current.add(image(0, 0, number), number, 0.0, False)
-    current.flush_into(buffer)
-    assert buffer.sample_sequence()[1][0].tolist() == [[1, 0], [0, 1]]
-    current.add(image(0, 0, 3), 1, 0.0, False)
-    current.add(image(0, 0, 4), 2, 0.0, False)
-    with pytest.raises(ValueError, match=r"action: .*\b0 to 1\b.*\b2\b"):
-        current.flush_into(buffer)
-    assert (len(buffer), len(current)) == (3, 2)

@@ -129,10 +129,10 @@ def sampled(buffer: Any, count: int, seed: int = 0) -> Any:
     return buffer.sample(count)
 
 
-@pytest.mark.parametrize("acts", ACTS)
 @pytest.mark.parametrize("seen", SEEN)
-@settings(max_examples=8)
+@settings(max_examples=20)
 @given(
+    acts=st.sampled_from(list(ACTS)),
     n=st.integers(1, 3),
     size=st.integers(1, 25),
     steps=st.integers(1, 40),
@@ -192,10 +192,15 @@ def by_stream(replay: SequenceReplayBuffer) -> Any:
     )
 
 
-@pytest.mark.parametrize("acts", ACTS)
 @pytest.mark.parametrize("seen", SEEN)
-@settings(max_examples=5)
-@given(n=st.integers(1, 3), steps=st.integers(1, 40), every=st.integers(1, 9), seed=st.integers(0))
+@settings(max_examples=15)
+@given(
+    acts=st.sampled_from(list(ACTS)),
+    n=st.integers(1, 3),
+    steps=st.integers(1, 40),
+    every=st.integers(1, 9),
+    seed=st.integers(0),
+)
 def test_the_replay_has_the_rows_of_an_episode_buffer(
     seen: str, acts: str, n: int, steps: int, every: int, seed: int
 ) -> None:
@@ -261,10 +266,10 @@ def rollouts(seen: Any, acts: Any, size: int, n: int, **options: Any) -> tuple[A
     return made[0], made[1]
 
 
-@pytest.mark.parametrize("acts", ACTS)
 @pytest.mark.parametrize("seen", SEEN)
-@settings(max_examples=5)
+@settings(max_examples=15)
 @given(
+    acts=st.sampled_from(list(ACTS)),
     n=st.integers(1, 3),
     size=st.integers(1, 12),
     gae_lambda=st.sampled_from([0.0, 0.95, 1]),
@@ -294,32 +299,6 @@ def test_a_rollout_gives_what_sb3_gives(
             assert_equal(got, wanted)
         for buffer in their, our:
             buffer.reset()
-
-
-def test_a_rollout_fills_a_replay() -> None:
-    replay = SequenceReplayBuffer(seed=0)
-    our = rollouts_with(replay)
-    for start in range(3):
-        our.reset()
-        for step in range(4):
-            number = 4 * start + step
-            now = np.full((2, 3), number, np.float32)
-            first = np.array([number == 0, number in (0, 6)])
-            value = torch.full((2, 1), number / 2)
-            our.add(now, np.array([1, 2]), np.full(2, number), first, value, -value[:, 0])
-    our.flush()
-    episodes = list(replay.iter_episodes())
-    assert [(e.stream, e.steps) for e in episodes] == [(0, 12), (1, 6), (1, 6)]
-    assert all(e.cut[-1] for e in episodes)
-    assert episodes[2].observation[:, 0].tolist() == [6, 7, 8, 9, 10, 11, 11]
-    assert episodes[2].fields["extra/value"].tolist()[:2] == [3.0, 3.5]
-    assert episodes[2].fields["info/observed"].tolist() == [True] * 6 + [False]
-
-
-def rollouts_with(replay: SequenceReplayBuffer) -> Any:
-    return ours.RolloutBuffer(
-        4, SEEN["vector"], ACTS["number"], device="cpu", n_envs=2, replay=replay
-    )
 
 
 def weights(model: Any) -> torch.Tensor:
@@ -439,29 +418,6 @@ def test_it_is_saved_and_loaded(where: str, tmp_path: Path) -> None:
                 if name != "reward" or not each.first_row:
                     assert (each.fields[name] == whole[each.first_row :]).all()
     loaded.close()
-
-
-def test_sb3_saves_and_loads_it(tmp_path: Path) -> None:
-    model = DQN(
-        "MlpPolicy",
-        "CartPole-v1",
-        buffer_size=99,
-        learning_starts=10,
-        replay_buffer_class=ours.ReplayBuffer,
-        policy_kwargs={"net_arch": [8]},
-    )
-    model.learn(60)
-    model.save_replay_buffer(tmp_path / "buffer")
-    model.save(tmp_path / "model")
-    before = sampled(model.replay_buffer, 30)
-    other: Any = DQN.load(tmp_path / "model", env=gym.make("CartPole-v1"))
-    other.load_replay_buffer(tmp_path / "buffer")
-    assert_equal(sampled(other.replay_buffer, 30), before)
-    other.learn(60, reset_num_timesteps=False)
-    twin = copy.deepcopy(other.replay_buffer)
-    assert by_stream(twin.replay) == by_stream(other.replay_buffer.replay)
-    twin.reset()
-    assert (twin.size(), other.replay_buffer.size()) == (0, 99)
 
 
 @pytest.mark.parametrize("name", ["_final_observation", "_final_obs"])
@@ -917,21 +873,3 @@ def test_optimized_memory_keeps_true_last_observations(n: int) -> None:
             expected = their._get_samples(every)
             seed_global(0)
             assert_equal(our._get_samples(every), expected)
-
-
-def test_observations_of_another_size_are_refused_before_the_oldest_step_is_overwritten() -> None:
-    space = gym.spaces.Box(-9, 9, (4,), np.float32)
-    buffer = ours.ReplayBuffer(6, space, gym.spaces.Discrete(2), device="cpu", n_envs=2)
-    rows = np.ones((2, 4), np.float32)
-    for _ in range(3):
-        buffer.add(rows, rows, np.zeros(2, np.int64), np.zeros(2), np.zeros(2), [{}, {}])
-    before = buffer.actions.copy(), buffer.rewards.copy(), buffer.observations.copy()
-    bad: Any
-    for bad in (None, rows[0], rows[:, :1]):
-        for now, then in ((bad, rows), (rows, bad)):
-            with pytest.raises(ValueError, match="4"):
-                buffer.add(now, then, np.ones(2, np.int64), np.ones(2), np.zeros(2), [{}, {}])
-    for now, then in zip(
-        (buffer.actions, buffer.rewards, buffer.observations), before, strict=True
-    ):
-        assert np.array_equal(now, then)

@@ -25,7 +25,7 @@ from stable_baselines3.common import save_util
 from stable_baselines3.common.buffers import DictReplayBuffer as TheirDictBuffer
 from stable_baselines3.common.envs import BitFlippingEnv
 from stable_baselines3.common.monitor import Monitor
-from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+from stable_baselines3.common.vec_env import DummyVecEnv
 from stable_baselines3.her.goal_selection_strategy import GoalSelectionStrategy
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer as TheirBuffer
 
@@ -194,21 +194,6 @@ def filled(buffer: Any, n: int = 2, steps: int = 60, seed: int = 0) -> None:
         buffer.add(*copy.deepcopy(step))
 
 
-def test_batches_are_normalized_as_sb3_normalizes_them() -> None:
-    env = VecNormalize(line_envs(2))
-    env.reset()
-    for _ in range(20):
-        env.step(np.ones((2, 1)))
-    theirs, ours = both(100, 2)
-    for buffer in theirs, ours:
-        filled(buffer)
-    assert assert_same(ours, theirs, 50, 1, env)
-    assert not torch.equal(
-        sampled(ours, 50, 1, env).observations["desired_goal"],
-        sampled(ours, 50, 1).observations["desired_goal"],
-    )
-
-
 def test_the_replay_has_whole_episodes_with_the_given_goals() -> None:
     _, ours = both(200, 2)
     steps = played(2, 60, 0, 0.2)
@@ -254,18 +239,6 @@ def test_a_saved_buffer_goes_on_as_sb3s(tmp_path: Path, is_on_disk: bool, trunca
     ends = [bool(each.end) for each in loaded[1].replay.iter_episodes()]
     assert len(ends) > 5
     loaded[1].close()
-
-
-def test_an_emptied_buffer_forgets_its_episodes() -> None:
-    _, ours = both(64, 2)
-    filled(ours)
-    ours.reset()
-    with pytest.raises(NotEnoughData):
-        ours.sample(4)
-    filled(ours, steps=20, seed=9)
-    theirs, _ = both(64, 2)
-    filled(theirs, steps=20, seed=9)
-    assert assert_same(ours, theirs, 40, 0)
 
 
 # Refusals
@@ -351,35 +324,3 @@ def test_a_model_learns_the_same_as_with_sb3s_buffer(kind: Any, tmp_path: Path) 
     loaded: Any = ours.replay_buffer
     assert loaded.env is ours.env
     ours.learn(60, reset_num_timesteps=False)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("seed", [0, 1, 2])
-@pytest.mark.parametrize("kind", [DQN, SAC])
-def test_a_model_learns_to_flip_bits_as_well_as_with_sb3s_buffer(kind: Any, seed: int) -> None:
-    """Without relabelled goals a reward is next to never seen."""
-    options: dict[str, Any] = {
-        "learning_starts": 200,
-        "batch_size": 128,
-        "train_freq": 1,
-        "gradient_steps": 1,
-    }
-    if kind is DQN:
-        n_bits, steps = 10, 10_000
-        options |= {"learning_rate": 5e-4, "gamma": 0.95, "policy_kwargs": {"net_arch": [64]}}
-        options |= {"target_update_interval": 250, "exploration_fraction": 0.3}
-    else:
-        n_bits, steps = 4, 5_000
-        options |= {"learning_rate": 1e-3, "gamma": 0.9, "policy_kwargs": {"net_arch": [64, 64]}}
-        options |= {"ent_coef": 0.02}
-    theirs, ours = (
-        trained(kind, buffer, n_bits, steps, seed, **options) for buffer in (TheirBuffer, OurBuffer)
-    )
-    rates = []
-    for model in theirs, ours:
-        infos = list(model.ep_info_buffer)
-        rates.append(np.mean([info["r"] > -n_bits for info in infos]))
-    assert rates[0] == rates[1]
-    assert rates[1] > 0.8
-    for name, tensor in parameters(theirs).items():
-        assert torch.equal(parameters(ours)[name], tensor), name

@@ -145,19 +145,6 @@ def test_stored_rows_equal_a_list_of_episodes(
     assert_holds(replay, model, newest=True)
 
 
-def test_flush_stores_the_newest_transition_only_with_newest_true() -> None:
-    replay = SequenceReplayBuffer(seed=0)
-    writer, model = TransitionWriter(replay, *FIELDS, facts={}), list[ModelEpisode]()
-    for number in range(4):
-        add(writer, model, number, Transition(0, False, False, False))
-        writer.flush(newest=False)
-        assert_holds(replay, model, newest=False)
-        assert len(replay) == number
-        writer.flush(newest=True)
-        assert_holds(replay, model, newest=True)
-        assert len(replay) == number + 1
-
-
 @pytest.mark.proof
 def test_catch_up_leaves_at_most_a_thousandth_unstored() -> None:
     replay = SequenceReplayBuffer(seed=0)
@@ -171,32 +158,6 @@ def test_catch_up_leaves_at_most_a_thousandth_unstored() -> None:
     assert chunks[-1] < 3_500
     writer.flush(newest=True)
     assert len(replay) == 5_000
-
-
-@pytest.mark.proof
-def test_catch_up_leaves_more_unstored_with_more_envs() -> None:
-    replay = SequenceReplayBuffer(seed=0)
-    writer = TransitionWriter(replay, *FIELDS, num_envs=20, facts={})
-    for number in range(300):
-        for env in range(20):
-            add(writer, [], number, Transition(env, number % 50 == 49, False, False))
-            writer.catch_up(newest=True)
-            assert 0 <= writer.steps - len(replay) <= writer.steps / 100
-
-
-def test_an_episode_is_on_disk_when_it_ends(tmp_path: Path) -> None:
-    replay = SequenceReplayBuffer(tmp_path / "a", seed=0)
-    writer, model = TransitionWriter(replay, *FIELDS, facts={}), list[ModelEpisode]()
-    for number in range(9):
-        add(writer, model, number, Transition(0, number % 3 == 2, False, True))
-    with SequenceReplayBuffer.open(tmp_path / "a", read_only=True) as reader:
-        assert_holds(reader, model, newest=None)
-    replay.close()
-    with SequenceReplayBuffer(tmp_path / "a") as again:
-        writer = TransitionWriter(again, *FIELDS, facts={})
-        assert (writer.steps, writer.episodes) == (9, 3)
-        add(writer, model, 9, Transition(0, True, False, False))
-        assert_holds(again, model, newest=None)
 
 
 def test_a_new_run_does_not_continue_an_open_episode(tmp_path: Path) -> None:

@@ -36,19 +36,6 @@ def test_help_is_no_error(stepwell: CommandLine, command: str) -> None:
     assert "stepwell" in result.out
 
 
-@pytest.mark.parametrize("command", ["view", "report", "render"])
-def test_the_help_shows_what_is_in_brackets(stepwell: CommandLine, command: str) -> None:
-    said = " ".join(stepwell(f"{command} --help").out.split())
-    extra = {"view": "'stepwell[view]'", "render": "'stepwell[video]'"}.get(command, "")
-    folders = "{DIR}" if command == "render" else "{DIR}..."
-    assert f"stepwell {command} [OPTIONS] {folders} " in said
-    assert extra in said
-
-
-def test_help_teaches_by_examples(stepwell: CommandLine) -> None:
-    assert "stepwell collect Pong --steps 100_000 --out runs/pong" in stepwell("collect --help").out
-
-
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_table_has_the_first_sentence_of_each_command(name: str) -> None:
     (module, function), sentence = COMMANDS[name][0].split(":"), COMMANDS[name][1]

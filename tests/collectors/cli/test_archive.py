@@ -62,14 +62,6 @@ def test_some_episodes_are_archived_and_restored(stepwell: CommandLine) -> None:
         assert "999999-99999999999" in said.err
 
 
-def test_info_shows_an_archive(stepwell: CommandLine) -> None:
-    make_store(stepwell)
-    stepwell("archive a -o a.swa --lanes 1")
-    said = " ".join(stepwell("info a.swa").out.split())
-    assert has_parts(said, "CartPole-v1|steps 400|played again|bytes a step")
-    assert json.loads(stepwell("info a.swa --json").out)["steps"] == 400
-
-
 @pytest.mark.proof
 def test_a_difference_has_exit_code_1(stepwell: CommandLine) -> None:
     lie(make_store(stepwell))

@@ -9,7 +9,6 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
 
@@ -22,7 +21,6 @@ from stepwell.buffers.storage.disk.writer import SegmentWriter
 from stepwell.collectors.cli.collect import parse_info
 from stepwell.collectors.cli.make_envs import make_envs
 from support.command_line import CommandLine, has_parts
-from support.envs.fakes import CounterEnv
 
 CARTPOLE = "collect CartPole-v1 --num-envs 4 --workers 0 --steps 200"
 
@@ -65,30 +63,6 @@ def test_the_seed_that_was_drawn_makes_the_same_data(stepwell: CommandLine) -> N
     assert other["digest"] != drawn["digest"]
 
 
-@pytest.mark.proof
-def test_the_number_of_workers_does_not_change_the_data(stepwell: CommandLine) -> None:
-    digests = {
-        stepwell.json(f"{CARTPOLE} --out {n} --seed 1 --workers {n}")["digest"] for n in (0, 1, 2)
-    }
-    assert len(digests) == 1
-
-
-@pytest.mark.proof
-def test_the_number_of_threads_does_not_change_the_data_of_a_game(stepwell: CommandLine) -> None:
-    digests = {
-        stepwell.json(f"collect Pong --num-envs 2 --steps 80 --seed 1 --workers {n} --out {n}")[
-            "digest"
-        ]
-        for n in (1, 2)
-    }
-    assert len(digests) == 1
-
-
-def test_episodes_are_counted_exactly(stepwell: CommandLine) -> None:
-    said = stepwell.json("collect CartPole-v1 --workers 0 --episodes 5 --out a --seed 0")
-    assert said["episodes"] == 5
-
-
 def test_resume_goes_on_with_ids_seeds_and_number_of_envs(stepwell: CommandLine) -> None:
     first = stepwell.json(f"{CARTPOLE} --out a --seed 7")
     resumed = "collect CartPole-v1 --workers 0 --steps 100 --out a --resume"
@@ -103,19 +77,6 @@ def test_resume_goes_on_with_ids_seeds_and_number_of_envs(stepwell: CommandLine)
         seeds = [episode.metadata["seed"] for episode in episodes]
         assert len(set(begins)) == len(set(seeds)) == len(episodes) > 8
         assert [session["seed"] for session in replay.sessions] == ["7", "7"]
-
-
-def test_a_run_in_two_parts_can_be_made_again(stepwell: CommandLine) -> None:
-    digests: list[str] = []
-    for folder in ("a", "b"):
-        stepwell(f"{CARTPOLE} --out {folder} --seed 7")
-        digests.append(stepwell.json(f"{CARTPOLE} --out {folder} --resume")["digest"])
-    assert digests[0] == digests[1]
-
-
-def test_resume_of_nothing_begins(stepwell: CommandLine) -> None:
-    # So that a job's one command can be run again and again, whether or not it was killed before.
-    assert stepwell.json(f"{CARTPOLE} --out a --resume")["steps"] >= 200
 
 
 def test_a_store_is_not_added_to_by_accident(stepwell: CommandLine) -> None:
@@ -134,14 +95,6 @@ def test_a_policy_of_the_current_folder_is_used_and_its_extras_are_stored(
         episode = next(replay.iter_episodes())
         assert episode.fields["extra/calls"][:3].tolist() == [1, 2, 3]
         assert not np.any(episode.fields["action"])
-
-
-def test_a_policy_with_a_state_is_given_it(stepwell: CommandLine) -> None:
-    stepwell.json(f"{CARTPOLE} --out a --policy mine:Counting")
-    with sw.SequenceReplayBuffer.open("a", read_only=True) as replay:
-        for episode in replay.iter_episodes():
-            steps = episode.steps
-            assert episode.fields["extra/age"][:steps].tolist() == list(range(steps))
 
 
 def test_an_env_of_the_current_folder_can_be_collected_from(stepwell: CommandLine) -> None:
@@ -164,36 +117,6 @@ def test_a_game_is_made_with_the_given_options(stepwell: CommandLine, name: str)
     assert (recipe["size"], recipe["frame_stack"], recipe["frame_skip"]) == ([42, 36], 2, 3)
     assert (recipe["grayscale"], recipe["sticky"], recipe["pool"]) == (False, 0.0, "none")
     assert said["frames"] == 9
-
-
-@pytest.mark.proof
-def test_an_option_that_needs_the_python_backend_selects_it(stepwell: CommandLine) -> None:
-    command = "collect Breakout --num-envs 1 --workers 0 --steps 3 --out a --life-loss end"
-    assert stepwell.json(command)["session"]["recipe"]["backend"] == "python"
-
-
-@pytest.mark.proof
-def test_snapshots_are_stored_with_the_episodes(stepwell: CommandLine) -> None:
-    command = "collect Pong --num-envs 1 --workers 0 --steps 3"
-    plain = stepwell.json(f"{command} --out plain")["session"]["recipe"]
-    said = stepwell.json(f"{command} --out a --snapshots")["session"]["recipe"]
-    assert said == plain
-    with sw.SequenceReplayBuffer.open("a", read_only=True) as replay:
-        assert "snapshot" in next(replay.iter_episodes()).metadata
-        replay.env_at(0, 3, use_snapshots=True)[0].close()
-    result = stepwell(f"{command} --out b --snapshots --backend native")
-    assert result.code == 2
-    assert "snapshots: " in result.err
-
-
-@pytest.mark.proof
-def test_info_fields_are_stored_in_the_kind_that_they_have(stepwell: CommandLine) -> None:
-    stepwell.json("collect Breakout --num-envs 1 --steps 3 --out a --info lives --info x=nan")
-    with sw.SequenceReplayBuffer.open("a", read_only=True) as replay:
-        episode = next(replay.iter_episodes())
-        assert episode.fields["info/lives"].tolist() == [5, 5, 5, 5]
-        assert episode.fields["info/lives"].dtype == np.int64
-        assert np.isnan(episode.fields["info/x"]).all()
 
 
 def test_the_capacity_is_kept(stepwell: CommandLine) -> None:
@@ -324,22 +247,6 @@ def test_ctrl_c_twice_in_the_midst_of_a_write_reports_what_is_stored(
     assert stepwell(f"{CARTPOLE} --out a --resume").code == 0
 
 
-def test_ctrl_c_after_the_last_step_reports_that_all_is_stored(
-    stepwell: CommandLine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    close = sw.Collector.close
-
-    def interrupted(self: sw.Collector) -> None:
-        close(self)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(sw.Collector, "close", interrupted)
-    result = stepwell(f"{CARTPOLE} --out a --seed 1")
-    assert (result.code, result.out) == (130, "")
-    assert result.err == f"stepwell: interrupted; {on_disk()}; --resume goes on\n"
-    assert int(re.findall("kept: ([0-9]+) steps", result.err)[0]) >= 200
-
-
 @pytest.mark.proof
 def test_dropped_steps_of_a_ring_are_not_reported_as_kept(
     stepwell: CommandLine, monkeypatch: pytest.MonkeyPatch
@@ -352,18 +259,6 @@ def test_dropped_steps_of_a_ring_are_not_reported_as_kept(
     result = stepwell(command)
     assert result.err == f"stepwell: interrupted; {on_disk()}; --resume goes on\n"
     assert 0 < int(re.findall("kept: ([0-9,]+) steps", result.err)[0].replace(",", "")) < 1000
-
-
-def test_a_store_that_was_there_stays_even_if_it_is_empty(stepwell: CommandLine) -> None:
-    with DiskStorage.create("a", Spec.from_spaces(*spaces_of(CounterEnv()))):
-        pass
-    result = stepwell("collect mine:crash_at_once --workers 0 --steps 9 --out a --resume")
-    assert result.code == 2
-    assert DiskStorage.exists("a")
-
-
-def spaces_of(env: gym.Env[Any, Any]) -> tuple[gym.Space[Any], gym.Space[Any]]:
-    return env.observation_space, env.action_space
 
 
 def test_a_failed_resume_takes_nothing_away(stepwell: CommandLine) -> None:
@@ -387,36 +282,6 @@ def test_an_info_field_has_a_value_for_not_there() -> None:
 def test_an_info_field_without_name_or_number_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=rf"^--info: .*lives=-1.*got '{text}'"):
         parse_info("--info", text)
-
-
-@pytest.mark.proof
-def test_merged_shards_are_proved_by_playing_them_again(stepwell: CommandLine) -> None:
-    for part in (1, 2, 3):
-        said = stepwell.json(f"{CARTPOLE} --out s{part} --seed 7 --shard {part}/3")
-        assert said["session"]["shard"] == [part, 3]
-    again = stepwell.json(f"{CARTPOLE} --out s1 --resume")
-    assert again["session"]["shard"] == [1, 3]
-    assert stepwell("merge s1 s2 s3 --out all").code == 0
-    seeds: list[int] = []
-    with sw.SequenceReplayBuffer.open("all", read_only=True) as replay:
-        assert [one.get("shard") for one in replay.sessions] == [
-            [1, 3],
-            [1, 3],
-            [2, 3],
-            [3, 3],
-            None,
-        ]
-        for episode in replay.iter_episodes():
-            seed, session = episode.metadata["seed"], episode.metadata["session"]
-            assert isinstance(seed, int)
-            assert isinstance(session, int)
-            assert seed % 3 == (1, 1, 2, 0)[session]
-            seeds.append(seed)
-    assert len(set(seeds)) == len(seeds)
-    proved = stepwell("verify all --replay")
-    assert (proved.code, proved.err) == (0, "")
-    assert f"{len(seeds)} of {len(seeds)} episodes proved" in proved.out
-    assert "7, shard 2/3" in stepwell("info all").out
 
 
 def test_a_shard_is_continued_and_no_other_one(stepwell: CommandLine) -> None:

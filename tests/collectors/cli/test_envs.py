@@ -8,13 +8,7 @@ import sys
 import gymnasium
 import pytest
 
-from stepwell.collectors.cli.envs import (
-    Catalogue,
-    Emulators,
-    matching,
-    nearest,
-    suggestion,
-)
+from stepwell.collectors.cli.envs import nearest, suggestion
 from stepwell.wrappers.make_vector_env import make_vec
 from stepwell.wrappers.nes import installed_backends
 from support.command_line import CommandLine
@@ -84,21 +78,6 @@ def test_envs_lists_emulators_with_versions_and_what_to_install(stepwell: Comman
     assert all("pip install 'stepwell[" in cure for cure in report["missing"].values())
 
 
-def test_envs_nes_lists_the_emulators(stepwell: CommandLine) -> None:
-    lines = stepwell("envs nes").out.splitlines()
-    there = [f"{name} {version}" for name, version in installed_backends().items()]
-    assert lines[: len(there)] == there
-    assert len(lines) == 3
-    assert all(": pip install" in line for line in lines[len(there) :])
-
-
-def test_names_of_envs_for_other_programs_are_not_mixed_with_emulators(
-    stepwell: CommandLine,
-) -> None:
-    assert "cynes" not in stepwell("envs").out
-    assert "cynes" not in stepwell("envs pong").out
-
-
 @pytest.mark.parametrize("pattern", ["", " nes"])
 def test_a_terminal_shows_emulators_in_a_group_with_what_they_are_for(
     stepwell: CommandLine, monkeypatch: pytest.MonkeyPatch, pattern: str
@@ -112,23 +91,3 @@ def test_a_terminal_shows_emulators_in_a_group_with_what_they_are_for(
     assert [line.strip() for line in group[1 : 1 + len(there)]] == there
     assert sum(": pip install 'stepwell[" in line for line in group) == 3 - len(there)
     assert ("Gymnasium's" in text) == (not pattern)
-
-
-def test_an_emulator_is_found_by_part_of_its_name() -> None:
-    there = Catalogue((), (), (), {}, Emulators({"cynes": "1"}, {"stable-retro": "pip"}))
-    assert matching(there, "RETRO").nes == Emulators({}, {"stable-retro": "pip"})
-    assert matching(there, "NES").nes == there.nes
-    assert matching(there, "pong").nes == Emulators()
-
-
-@pytest.mark.parametrize(
-    "panel", ["Atari and NES games", "Atari games only", "NES cartridges only"]
-)
-def test_the_help_has_a_panel_for_each_kind_of_game(stepwell: CommandLine, panel: str) -> None:
-    assert f"─ {panel} ─" in stepwell("collect --help").out
-
-
-def test_the_help_teaches_cartridges_by_an_example(stepwell: CommandLine) -> None:
-    text = stepwell("collect --help").out
-    assert "stepwell collect game.nes --game map --episodes 50 --out runs/game" in text
-    assert "stepwell collect game.nes" in stepwell("--help").out

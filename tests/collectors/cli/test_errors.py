@@ -11,7 +11,6 @@ from pathlib import Path
 import gymnasium
 import numpy as np
 import pytest
-import typer
 
 import stepwell.collectors
 from stepwell.buffers import StoreNotFound
@@ -107,17 +106,6 @@ def in_stepwell_step(step: Callable[[np.ndarray], object]) -> None:
     run(step)  # type: ignore[arg-type]
 
 
-def test_the_sentence_says_what_was_kept(capsys: pytest.CaptureFixture[str]) -> None:
-    error = StoreNotFound("gone")
-    error.add_note("kept: 12 steps, 3 ended episodes, in runs/a")
-    with pytest.raises(typer.Exit) as caught, exit_on_error(debug=False):
-        raise error
-    assert caught.value.exit_code == 2
-    assert capsys.readouterr().err == (
-        "stepwell: gone; kept: 12 steps, 3 ended episodes, in runs/a\n"
-    )
-
-
 @pytest.mark.filterwarnings("default")
 def test_a_warning_of_stepwell_is_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     own = Path(stepwell.collectors.__file__).parent / "collector.py"
@@ -131,14 +119,6 @@ def test_a_warning_of_stepwell_is_a_sentence(capsys: pytest.CaptureFixture[str])
 def test_debug_lets_every_error_through() -> None:
     with pytest.raises(StoreNotFound, match="gone"), exit_on_error(debug=True):
         raise StoreNotFound("gone")
-
-
-def test_square_brackets_and_colons_are_shown_as_they_are(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    with pytest.raises(typer.Exit), exit_on_error(debug=False):
-        raise StoreNotFound("pip install 'gymnasium[box2d]' mine:one:")
-    assert "gymnasium[box2d]' mine:one:" in capsys.readouterr().err
 
 
 def test_a_terminal_is_given_no_commands_by_what_a_text_holds(

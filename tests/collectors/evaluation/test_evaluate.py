@@ -7,7 +7,6 @@ import importlib
 import os
 import sys
 import weakref
-from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -18,32 +17,20 @@ import ale_py
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import AtariPreprocessing, ClipReward
 from hypothesis import given
 from hypothesis import strategies as st
 
 import stepwell as sw
-from stepwell.collectors import CollectReport
 from stepwell.wrappers import EpisodicLife, SignReward
-from support.chi_square import assert_shares
-from support.envs.fakes import CounterEnv, RewardKindEnv, SeededEnv, TraceEnv
+from support.envs.fakes import CounterEnv, SeededEnv, TraceEnv
 from support.envs.screen_env import ScreenEnv
 from support.mp4_files import needs_av, read
 
 gym.register_envs(ale_py)
 
 PLAN = [(3, "terminated"), (5, "truncated"), (2, "both"), (7, "terminated")]
-
-
-class DrawnLengthEnv(CounterEnv):
-    """Episodes of 1 or 100 steps, as likely as not, drawn at each reset."""
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        first = super().reset(seed=seed)
-        self.length = int(self.np_random.choice([1, 100]))
-        return first
 
 
 def first_action(observation: Any, is_first: np.ndarray) -> np.ndarray:
@@ -107,16 +94,6 @@ def test_the_episodes_are_the_first_ones_to_start(lengths: list[list[int]], coun
     ]
 
 
-@pytest.mark.proof
-def test_long_episodes_have_the_share_that_they_start_with() -> None:
-    counts: Counter[int] = Counter()
-    for seed in range(60):
-        envs = sync([DrawnLengthEnv] * 8)
-        found = sw.evaluate(envs, first_action, episodes=12, seed=seed)
-        counts.update(one.steps for one in found.episodes)
-    assert_shares(counts, {1: 1, 100: 1})
-
-
 @pytest.mark.parametrize("num_envs", [1, 2, 3, 8])
 def test_with_seeds_the_scores_are_those_of_a_plain_loop(num_envs: int) -> None:
     seeds = [9, 2, 40, 2, 7]
@@ -125,26 +102,6 @@ def test_with_seeds_the_scores_are_those_of_a_plain_loop(num_envs: int) -> None:
     policy: Any = lambda observation, is_first: (observation[:, 0] * 4).astype(np.int64) % 4  # noqa: E731
     assert scores(sw.evaluate(envs, policy, seeds=seeds)) == [
         score_of(env, seed, policy) for seed in seeds
-    ]
-
-
-@pytest.mark.parametrize("num_envs", [None, 1, 2, 5])
-def test_an_id_is_played_side_by_side_as_it_is_alone(num_envs: int | None) -> None:
-    seeds = [3, 1, 4, 15, 9, 26]
-    env = gym.make("CartPole-v1")
-    found = sw.evaluate("CartPole-v1", push, seeds=seeds, num_envs=num_envs)
-    assert scores(found) == [score_of(env, seed, push) for seed in seeds]
-    assert 20 < found.mean < 500
-
-
-def test_scores_have_the_kind_of_end() -> None:
-    ends = ("terminated", "truncated", "both")
-    envs = sync([partial(TraceEnv, [(4, end)]) for end in ends])
-    found = sw.evaluate(envs, trace_policy, episodes=3).episodes
-    assert [(one.terminated, one.truncated) for one in found] == [
-        (True, False),
-        (False, True),
-        (True, True),
     ]
 
 
@@ -199,43 +156,6 @@ def test_envs_of_an_id_are_closed_whatever_happens(monkeypatch: pytest.MonkeyPat
     assert len(closed) == 3
 
 
-@pytest.mark.parametrize("kind", ["float", "0-d", "(1,)", "int32"])
-def test_a_single_env_may_give_any_kind_of_reward(kind: Any) -> None:
-    found = sw.evaluate(RewardKindEnv(kind, length=4), first_action, episodes=3)
-    assert found.returns == (10, 10, 10)
-
-
-def test_a_policy_with_a_state_is_evaluated() -> None:
-    class Counts:
-        def initial_state(self, num_envs: int) -> np.ndarray:
-            return np.zeros(num_envs, np.int64)
-
-        def __call__(self, observation: Any, is_first: np.ndarray, state: np.ndarray) -> Any:
-            assert (state == observation[:, 1]).all()
-            return np.zeros(len(is_first), np.int64), state + 1
-
-    found = sw.evaluate(sync([lambda: CounterEnv(3), lambda: CounterEnv(5)]), Counts(), episodes=5)
-    assert [one.steps for one in found.episodes] == steps_by_start([[3], [5]], 5)
-
-
-def test_a_policy_that_explores_goes_on_exploring() -> None:
-    asked: list[np.ndarray] = []
-
-    class Watched(CounterEnv):
-        def step(self, action: Any) -> Any:
-            asked.append(action)
-            return super().step(action)
-
-    sw.evaluate(sync([lambda: Watched(40)] * 2), sw.EpsilonGreedy(first_action, 0.5), episodes=4)
-    assert_shares(Counter(int(one) for one in asked), {0: 0.625, 1: 0.125, 2: 0.125, 3: 0.125})
-
-
-def test_progress_is_reported() -> None:
-    seen: list[CollectReport] = []
-    sw.evaluate(sync([SeededEnv] * 2), first_action, episodes=6, progress=seen.append)
-    assert seen[-1].episodes == 6
-
-
 def test_envs_that_were_evaluated_are_freed_with_the_last_reference() -> None:
     # Dead native Atari envs that wait for the garbage collector crash workers that are forked then.
     gc.collect()
@@ -280,21 +200,6 @@ def test_an_atari_game_scores_as_in_a_plain_loop_filmed_or_not() -> None:
     (video,) = filmed.videos
     assert (video.episode, video.fps, video.path) == (1, 15, None)
     assert video.shape == (found.episodes[1].steps + 1, 210, 160, 3)
-
-
-@pytest.mark.proof
-@pytest.mark.parametrize("backend", ["native", "python"])
-def test_where_rewards_are_clipped_the_raw_ones_count(backend: Any) -> None:
-    def returns(clip: bool) -> tuple[float, ...]:
-        envs = sw.make_atari(
-            "Qbert", 2, backend=backend, num_workers=1, max_frames=1000, clip_rewards=clip
-        )
-        found = sw.evaluate(envs, paddle, seeds=[1, 2])
-        envs.close()
-        return found.returns
-
-    assert returns(True) == returns(False)
-    assert max(returns(True)) >= 25
 
 
 class Points(CounterEnv):
@@ -423,15 +328,6 @@ def test_frames_alone_need_neither_a_file_nor_pyav(monkeypatch: pytest.MonkeyPat
     assert os.listdir() == []
 
 
-def test_without_episodes_to_film_nothing_is_rendered() -> None:
-    env = ScreenEnv(4)
-    for video in (None, False):
-        assert sw.evaluate(env, first_action, episodes=2, video=video).videos == ()
-    found = sw.evaluate(env, first_action, episodes=2, video=True, video_episodes=())
-    assert found.videos == ()
-    assert env.renders == 0
-
-
 def test_numbers_of_episodes_to_film_may_come_in_any_order() -> None:
     found = sw.evaluate(
         screen_envs(), first_action, episodes=3, video=True, video_episodes=[2, 0, 2]
@@ -439,16 +335,6 @@ def test_numbers_of_episodes_to_film_may_come_in_any_order() -> None:
     assert [video.episode for video in found.videos] == [0, 2]
     with pytest.raises(ValueError, match=r"^video_episodes: .*0 to 2.*got \[0, 1, 9\]"):
         sw.evaluate(screen_envs(), first_action, episodes=3, video=True, video_episodes=[0, 9, 1])
-
-
-def test_filming_does_not_change_the_scores() -> None:
-    def found(video: bool) -> list[Any]:
-        envs = sync([lambda: ScreenEnv([3, 1, 4])] * 3)
-        result = sw.evaluate(envs, sw.RandomPolicy(), episodes=7, video=video)
-        assert len(result.videos) == video
-        return scores(result)
-
-    assert found(True) == found(False)
 
 
 @needs_av
@@ -536,15 +422,3 @@ def test_what_is_no_env_is_refused() -> None:
         sw.evaluate(7, first_action, episodes=1)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"^num_envs: .*got 2"):
         sw.evaluate(SeededEnv(), first_action, episodes=1, num_envs=2)
-
-
-@pytest.mark.proof
-def test_box_actions_and_noise_are_evaluated_too() -> None:
-    def still(observation: Any, is_first: np.ndarray) -> Any:
-        return np.zeros((len(is_first), 1), np.float32)
-
-    calm = sw.evaluate("Pendulum-v1", still, seeds=[1, 2], num_envs=2)
-    noisy = sw.evaluate("Pendulum-v1", sw.GaussianNoise(still, 0.5), seeds=[1, 2], num_envs=2)
-    assert [one.truncated for one in calm.episodes] == [True, True]
-    assert calm.returns != noisy.returns
-    assert isinstance(gym.make("Pendulum-v1").action_space, spaces.Box)

@@ -33,16 +33,6 @@ def test_kept_frames_come_back_exactly(frames: np.ndarray) -> None:
     assert kept.unpack().tobytes() == frames.tobytes()
 
 
-def test_frames_larger_than_the_unpackers_blocks_come_back_exactly() -> None:
-    frames = np.random.default_rng(0).integers(0, 256, (5, 400, 600, 3)).astype(np.uint8)
-    keeper = FrameCompressor()
-    for frame in frames[:, ::-1]:  # not contiguous
-        keeper.add(frame)
-    unpacked = keeper.finish().unpack()
-    assert (unpacked == frames[:, ::-1]).all()
-    unpacked[:] = 0  # the caller's own
-
-
 def test_frames_of_a_drawn_scene_are_kept_in_little_memory() -> None:
     frames = scene(300, 210, 160)
     keeper = FrameCompressor()

@@ -21,7 +21,7 @@ from stepwell.collectors.evaluation.video_recorder import VideoRecorder, real_ti
 from stepwell.wrappers import FrameSkip
 from support.envs.fakes import CounterEnv, RestartVectorEnv
 from support.envs.screen_env import ScreenEnv
-from support.mp4_files import needs_av, read
+from support.mp4_files import needs_av
 
 SAME_STEP, DISABLED = AutoresetMode.SAME_STEP, AutoresetMode.DISABLED
 
@@ -85,18 +85,6 @@ def test_only_what_is_filmed_is_rendered_and_once_a_step() -> None:
     assert [env.unwrapped.renders for env in envs.envs] == [4, 6, 0]  # type: ignore[attr-defined]
 
 
-def test_with_seeds_the_films_are_in_the_order_of_the_seeds() -> None:
-    videos = film(screens([2, 3]), {2: None, 1: None}, seeds=[5, 6, 7])
-    assert [labels_of(video)[0][0] for video in videos] == [1, 0]
-    assert [video.shape[0] for video in videos] == [4, 3]
-
-
-def test_films_are_in_the_order_of_the_starts_whatever_ends_first() -> None:
-    videos = film(screens([9, 2]), {0: None, 1: None, 2: None}, episodes=3)
-    assert [video.episode for video in videos] == [0, 1, 2]
-    assert [video.shape[0] for video in videos] == [10, 3, 3]
-
-
 def test_under_vector_wrappers_the_envs_inside_are_filmed() -> None:
     envs = gym.wrappers.vector.RecordEpisodeStatistics(screens([3, 2]))
     (video,) = film(envs, {1: None}, episodes=2)
@@ -110,26 +98,6 @@ def test_an_episode_that_is_restarted_is_filmed_from_its_start() -> None:
 
 
 @needs_av
-def test_files_and_frames_of_several_episodes_at_once_agree() -> None:
-    files = {number: Path(f"{number}.mp4") for number in range(5)}
-    kinds = [
-        lambda: ScreenEnv([4, 2], 0, size=(33, 40)),
-        lambda: ScreenEnv(7, 60, size=(33, 40)),
-        lambda: ScreenEnv(3, 120, size=(33, 40)),
-    ]
-    videos = film(SyncVectorEnv(kinds), files, episodes=5)
-    assert len(videos) == 5
-    assert sorted(os.listdir()) == [f"{number}.mp4" for number in range(5)]
-    for video in videos:
-        assert video.path == files[video.episode]
-        assert video.to_json()["path"] == f"{video.episode}.mp4"
-        facts, decoded = read(Path(f"{video.episode}.mp4"))
-        assert facts["fps"] == video.fps == 24
-        assert facts["frames"] == video.shape[0]
-        assert np.abs(decoded[:, :33, :40].astype(int) - video.frames).mean() < 3
-
-
-@needs_av
 def test_what_was_not_filmed_to_the_end_leaves_no_file() -> None:
     envs = screens([[3, 9], 9])
     recorder = VideoRecorder(envs, {0: Path("0.mp4"), 1: Path("1.mp4"), 2: Path("2.mp4")})
@@ -139,37 +107,6 @@ def test_what_was_not_filmed_to_the_end_leaves_no_file() -> None:
     recorder.abort()
     assert os.listdir() == ["0.mp4"]
     assert [video.episode for video in recorder.videos] == [0]
-
-
-@pytest.mark.proof
-@pytest.mark.parametrize("backend", ["make_atari", "gymnasium"])
-def test_a_film_of_an_atari_game_shows_the_screens_of_the_emulator(backend: str) -> None:
-    envs = (
-        make_atari("breakout", 2, backend="python", num_workers=0, max_frames=400)
-        if backend == "make_atari"
-        else make_vec(
-            "ALE/Breakout-v5",
-            2,
-            num_workers=0,
-            env_kwargs={"render_mode": "rgb_array", "max_num_frames_per_episode": 400},
-        )
-    )
-    kept: list[np.ndarray] = []
-    inner: Any = envs.unwrapped
-    recorder = VideoRecorder(envs, {1: None})
-
-    def look(report: Any) -> None:
-        if (report.episode == 1).any():
-            kept.append(inner.envs[1].unwrapped.ale.getScreenRGB())
-        recorder.on_step(report)
-
-    with Collector(envs, RandomPolicy(), seed=3, on_step=look) as collector:
-        lengths = collector.collect(seeds=[11, 12]).lengths
-    (video,) = recorder.videos
-    assert video.shape[0] - 1 in lengths
-    assert (video.frames == np.stack(kept)).all()
-    assert (video.frames[-1] != video.frames[0]).any()
-    assert video.fps == 15
 
 
 FPS: list[tuple[Callable[[], Any], float]] = [

@@ -169,25 +169,6 @@ def played(policy: Any, env: Any = CounterEnv, **options: Any) -> list[Any]:
     return [episode.action.tolist() for episode in replay.iter_episodes()]
 
 
-def test_random_is_the_random_policy() -> None:
-    given, wrapped = played("random"), played(sw.RandomPolicy())
-    assert given == wrapped
-    assert len({one for episode in given for one in episode}) > 1
-    replay = sw.SequenceReplayBuffer()
-    with sw.Collector(CounterEnv(), "random", replay, seed=3) as collector:
-        collector.collect(steps=3)
-    assert replay.sessions[0]["policy"] == "stepwell.collectors.policies.policy.RandomPolicy"
-    assert played(sw.EpsilonGreedy("random", 0.5)) != played(sw.EpsilonGreedy(zeros, 0.5))
-
-
-def test_what_it_was_is_noted_with_the_session() -> None:
-    for policy, name in ((one, f"{__name__}.one"), (OneArgument(), f"{__name__}.OneArgument")):
-        replay = sw.SequenceReplayBuffer()
-        with sw.Collector(CounterEnv(), policy, replay) as collector:
-            collector.collect(steps=3)
-        assert replay.sessions[0]["policy"] == name
-
-
 class Full(OneArgument):
     """A policy of the observation alone with everything that a policy may have."""
 
@@ -211,11 +192,6 @@ def test_a_policy_of_the_observation_keeps_its_other_methods_and_extras() -> Non
     assert (rollout.extras["seen"] == rollout.observation[..., 0]).all()
     assert not hasattr(as_policy(one), "value")
     assert not isinstance(as_policy(one), SeededPolicy)
-
-
-def test_a_policy_stays_the_object_that_it_is() -> None:
-    for policy in (zeros, sw.RandomPolicy(), Calls(), as_policy(one)):
-        assert as_policy(policy) is policy
 
 
 # Modules of torch.
@@ -287,12 +263,6 @@ def test_a_module_takes_the_action_with_the_largest_number(nets: types.SimpleNam
     assert played(torch.compile(nets.Net(), backend="eager"), pole) == expected
     assert played(nets.nn.Sequential(nets.Net(), nets.nn.Softmax(dim=1)), pole) == expected
     assert sw.evaluate("CartPole-v1", net, episodes=2).mean > 400
-
-
-def test_a_module_within_a_policy_that_explores(nets: types.SimpleNamespace) -> None:
-    expected = played(sw.EpsilonGreedy(push, 0.3), pole)
-    assert played(sw.EpsilonGreedy(nets.Net(), 0.3), pole) == expected
-    assert expected != played(push, pole)
 
 
 def test_a_module_of_a_box_returns_the_actions_first(nets: types.SimpleNamespace) -> None:

@@ -7,11 +7,10 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import SyncVectorEnv
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,7 +25,7 @@ from stepwell import (
 from stepwell.collectors import SeededPolicy
 from stepwell.collectors.policies.policy import as_recurrent, value_of
 from support.chi_square import assert_shares
-from support.envs.fakes import CounterEnv, DictEnv
+from support.envs.fakes import CounterEnv
 
 FOUR = spaces.Discrete(4, start=3)
 STICK = spaces.Box(np.array([-1, -5], np.float32), np.array([1, 5], np.float32))
@@ -127,38 +126,12 @@ def test_epsilon_greedy_replaces_the_rows_that_it_marks_and_no_others(
     assert (inner.actions == 1000).all(), "the policy's own array was written into"
 
 
-def test_warm_up_draws_every_action_alike() -> None:
-    policy = begun(WarmUp(Constant(most=2000), 2000))
-    action, _ = actions_of(policy, 2000)
-    assert_shares(Counter(action.tolist()), dict.fromkeys([3, 4, 5, 6], 1))
-
-
 @pytest.mark.parametrize("epsilon", [0.1, 0.7])
 def test_epsilon_greedy_takes_the_policys_action_as_often_as_it_should(epsilon: float) -> None:
     policy = begun(EpsilonGreedy(Constant(5, most=20_000), epsilon))
     action, _ = actions_of(policy, 20_000)
     shares = {each: epsilon / 4 + (1 - epsilon) * (each == 5) for each in (3, 4, 5, 6)}
     assert_shares(Counter(action.tolist()), shares)
-
-
-def test_each_env_explores_for_itself() -> None:
-    policy = begun(EpsilonGreedy(Constant(1000), 0.3, mark=True))
-    pairs = [tuple(actions_of(policy, 2)[1]["explored"].tolist()) for _ in range(4000)]
-    share = {True: 0.3, False: 0.7}
-    assert_shares(Counter(pairs), {(a, b): share[a] * share[b] for a in share for b in share})
-
-
-def test_rows_that_follow_each_other_explore_independently() -> None:
-    policy = begun(EpsilonGreedy(Constant(1000), 0.5, mark=True))
-    flags = [bool(actions_of(policy, 1)[1]["explored"][0]) for _ in range(4000)]
-    pairs = Counter(zip(flags[::2], flags[1::2], strict=True))
-    assert_shares(pairs, {(a, b): 1 for a in (True, False) for b in (True, False)})
-
-
-def test_whether_a_row_explores_says_nothing_about_what_is_drawn() -> None:
-    policy = begun(EpsilonGreedy(Constant(1000, most=8000), 0.5))
-    action, _ = actions_of(policy, 8000)
-    assert_shares(Counter(action[action < 1000].tolist()), dict.fromkeys([3, 4, 5, 6], 1))
 
 
 def test_a_schedule_is_called_with_the_number_of_earlier_rows() -> None:
@@ -182,15 +155,6 @@ def test_a_run_that_goes_on_sets_the_count_of_rows() -> None:
     warm.rows, greedy.rows = 8, 99
     assert actions_of(begun(warm), 4)[1]["explored"].tolist() == [True, True, False, False]
     assert set(actions_of(begun(greedy), 60)[0].tolist()) == {3, 4, 5, 6}
-
-
-def test_a_new_collector_goes_on_with_the_count() -> None:
-    policy = WarmUp(lambda observation, is_first: np.zeros(len(is_first), np.int64), 20)
-    for _ in range(2):
-        with Collector(SyncVectorEnv([CounterEnv] * 2), policy, seed=0) as collector:
-            collector.collect(steps=10)
-    assert policy.rows == 20
-    assert not actions_of(policy, 8)[0].any()
 
 
 @each_replacing
@@ -233,19 +197,6 @@ def test_all_parts_of_a_nested_action_are_replaced_together(wrap: Wrap) -> None:
         assert bits.dtype == np.int8
         buttons += action["a"][explored].tolist()
     assert_shares(Counter(buttons), {0: 1, 1: 1, 2: 1})
-
-
-def test_the_collector_stores_nested_actions_as_they_were_taken() -> None:
-    envs = SyncVectorEnv([DictEnv] * 2, autoreset_mode=AutoresetMode.NEXT_STEP)
-    replay = SequenceReplayBuffer()
-    policy = WarmUp(EpsilonGreedy(RandomPolicy(), 0.5, mark=True), 8)
-    with Collector(envs, policy, replay, seed=0) as collector:
-        collector.collect(steps=40)
-        seen = [env.unwrapped.actions_seen for env in envs.envs]  # type: ignore[attr-defined]
-    stored = [episode for episode in replay.iter_episodes() if episode.stream == 1]
-    buttons = [one for episode in stored for one in episode.action["button"][: episode.steps]]
-    assert buttons == [action["button"] for action in seen[1]][: len(buttons)]
-    assert len(buttons) > 10
 
 
 def test_an_action_of_a_tuple_space_is_not_taken_for_action_and_extras() -> None:
@@ -386,18 +337,6 @@ def test_a_policy_inside_draws_the_same_whatever_is_replaced_around_it(wrap: Wra
     assert draws.tolist() == other.rng.random(160).tolist()
 
 
-def test_what_is_drawn_outside_is_independent_of_what_is_drawn_inside() -> None:
-    inner = Drawing()
-    policy = begun(EpsilonGreedy(inner, 0.5, mark=True))
-    flags, draws = [], []
-    for _ in range(500):
-        _, extras = actions_of(policy, 8)
-        flags += extras["explored"].tolist()
-        draws += (extras["draw"] < 0.5).tolist()
-    pairs = Counter(zip(flags, draws, strict=True))
-    assert_shares(pairs, {(a, b): 1 for a in (True, False) for b in (True, False)})
-
-
 @each
 def test_each_is_begun_by_the_collector(name: str) -> None:
     assert isinstance(ALL[name](Constant()), SeededPolicy)
@@ -439,30 +378,6 @@ def test_noise_stays_within_the_bounds_and_in_the_spaces_dtype() -> None:
     half = Counter((row == [1, -5]).tolist()[0] for row in action)
     assert_shares(half, {True: 1, False: 1})
     assert list(extras) == ["x"]
-
-
-def test_noise_of_scale_zero_leaves_the_action_as_it_is() -> None:
-    policy = begun(GaussianNoise(RandomPolicy(), 0), STICK, seed=3)
-    with_noise = begun(GaussianNoise(RandomPolicy(), 0.1), STICK, seed=3)
-    plain = actions_of(policy, 5)[0]
-    assert STICK.contains(plain[0])
-    assert not (plain == actions_of(with_noise, 5)[0]).any()
-    assert np.abs(plain - actions_of(begun(with_noise, STICK, seed=3), 5)[0]).max() < 1
-
-
-def test_pendulum_is_explored_with_noise_after_a_warm_up() -> None:
-    def still(observation: Any, is_first: np.ndarray) -> Any:
-        return np.zeros((len(is_first), 1), np.float32)
-
-    policy = WarmUp(GaussianNoise(still, 0.1), 40, mark=True)
-    replay = SequenceReplayBuffer()
-    with Collector(gym.make_vec("Pendulum-v1", 2), policy, replay, seed=0) as collector:
-        collector.collect(steps=100)
-    for episode in replay.iter_episodes():
-        action = episode.action[: episode.steps, 0]
-        assert np.abs(action[:20]).max() > 1.5
-        assert 0 < np.abs(action[20:]).max() < 0.6
-        assert episode.fields["extra/explored"][:25].tolist() == [True] * 20 + [False] * 5
 
 
 REFUSED: list[tuple[Callable[[], object], str]] = [

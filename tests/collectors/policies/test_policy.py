@@ -44,29 +44,6 @@ def test_actions_lie_in_the_space_and_follow_the_seed(space: Any) -> None:
     assert drawn(space, 1) != drawn(space, 2)
 
 
-def test_every_discrete_action_is_drawn_alike() -> None:
-    policy = RandomPolicy()
-    policy.begin(spaces.Discrete(4, start=-1), np.random.default_rng(0))
-    counts = np.bincount(np.asarray(policy(np.zeros(4000), np.zeros(4000, bool))) + 1)
-    assert len(counts) == 4
-    assert (abs(counts - 1000) < 150).all()
-
-
-def test_beginning_again_repeats_the_actions() -> None:
-    policy = RandomPolicy()
-    policy.begin(SPACES[-1], np.random.default_rng(0))
-    first = str(policy(np.zeros(4), np.zeros(4, bool)))
-    policy.begin(SPACES[-1], np.random.default_rng(0))
-    assert str(policy(np.zeros(4), np.zeros(4, bool))) == first
-
-
-def test_envs_get_actions_of_their_own() -> None:
-    policy = RandomPolicy()
-    policy.begin(SPACES[1], np.random.default_rng(0))
-    rows = [str(row) for row in np.asarray(policy(np.zeros(8), np.zeros(8, bool)))]
-    assert len(set(rows)) == 8
-
-
 def test_a_policy_without_a_space_names_begin() -> None:
     with pytest.raises(ValueError, match=r"^RandomPolicy .*begin\(action_space, rng\)"):
         RandomPolicy()(np.zeros(2), np.zeros(2, bool))

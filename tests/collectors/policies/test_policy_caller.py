@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -235,14 +234,3 @@ def test_a_policy_that_goes_wrong_leaves_whole_rows(result: Any, message: str) -
             collector.collect(steps=100)
     assert caught.value.__notes__ == ["kept: 8 steps, 0 ended episodes, in RAM"]
     assert [e.steps for e in replay.iter_episodes()] == [4, 4]
-
-
-def test_a_policy_that_is_wrong_from_the_start_leaves_nothing() -> None:
-    replay = sw.SequenceReplayBuffer()
-    policy = lambda observation, is_first: np.full(1, 9)  # noqa: E731
-    with (
-        pytest.raises(ValueError, match=r"^policy returned action 9 .*Discrete\(2\)"),
-        sw.Collector(gym.make("CartPole-v1"), policy, replay, seed=0) as collector,
-    ):
-        collector.collect(steps=5)
-    assert not replay.is_bound

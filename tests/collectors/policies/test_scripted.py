@@ -15,8 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import stepwell as sw
-from demo_rom import write_demo
-from stepwell.wrappers.nes import installed_backends
 from support.envs.fakes import CounterEnv
 
 LETTERS = ["NOOP", "b", "c", "d"]  # names of CounterEnv's actions
@@ -64,25 +62,9 @@ def test_each_episode_plays_the_script_from_its_beginning(
         assert actions == [expected_action(script, then, step) for step in range(len(actions))]
 
 
-def test_it_plays_within_policies_that_explore_and_in_groups() -> None:
-    script, plain = [(1, 2), (3, 2)], sw.ScriptedPolicy([(1, 2), (3, 2)], then="repeat")
-    for policy in (plain, sw.EpsilonGreedy(plain, 0.0), sw.WarmUp(plain, 0)):
-        groups = [SyncVectorEnv([CounterEnv, CounterEnv]), SyncVectorEnv([CounterEnv])]
-        with sw.Collector(groups, policy) as collector:
-            rollout = collector.rollout(4)
-        assert rollout.action.shape == (4, 3)
-        assert {tuple(one) for one in rollout.action.T.tolist()} == {(1, 1, 3, 3)}, script
-
-
 def first_actions(env: Any, policy: Any, steps: int) -> list[Any]:
     with sw.Collector(env, policy, seed=0) as collector:
         return cast("list[Any]", collector.rollout(steps).action[:, 0].tolist())
-
-
-def test_the_default_after_the_end_is_the_no_op() -> None:
-    names = ["b", "c", "noop", "d"]
-    policy = sw.ScriptedPolicy("d 1, b 1", actions=names)
-    assert first_actions(CounterEnv(9), policy, 4) == [3, 0, 2, 2]
 
 
 def test_numbers_of_a_space_that_begins_later_are_named_in_order() -> None:
@@ -112,22 +94,6 @@ def test_a_list_may_have_actions_of_any_space(space: Any, script: Any) -> None:
     assert found == [*wanted, wanted[0]]
 
 
-def test_nested_actions_keep_their_parts() -> None:
-    space = spaces.Dict({"move": spaces.Discrete(3), "aim": spaces.Box(-1, 1, (1,), np.float32)})
-    action = {"move": np.int64(2), "aim": np.array([0.5], np.float32)}
-    policy = sw.ScriptedPolicy([(action, 2)], then="repeat")
-    with sw.Collector(Spaced(space), policy) as collector:
-        rollout = collector.rollout(3)
-    found = cast("dict[str, np.ndarray]", rollout.action)
-    assert found["move"].tolist() == [[2]] * 3
-    assert found["aim"].tolist() == [[[0.5]]] * 3
-
-
-def test_a_text_without_names_has_numbers() -> None:
-    policy = sw.ScriptedPolicy("1 2\n0 1, 3 1", then="repeat")
-    assert first_actions(CounterEnv(9), policy, 5) == [1, 1, 0, 3, 3]
-
-
 @pytest.mark.proof
 @pytest.mark.parametrize("backend", ["native", "python"])
 def test_the_names_of_atari_games_come_from_the_envs(backend: Any) -> None:
@@ -146,21 +112,6 @@ def test_the_names_of_a_set_of_buttons_and_bits_of_them() -> None:
     policy = sw.ScriptedPolicy("right+a 2, START 1", actions="multibinary")
     found = first_actions(Spaced(spaces.MultiBinary(8)), policy, 4)
     assert found == [[1, 0, 0, 0, 0, 0, 0, 1]] * 2 + [[0, 0, 0, 1, 0, 0, 0, 0], [0] * 8]
-
-
-def test_a_cartridge_plays_the_buttons_of_a_script() -> None:
-    if not installed_backends():
-        pytest.skip("needs an emulator")
-    write_demo(".")
-    backend: Any = next(iter(installed_backends()))
-    envs = sw.make_nes("game.nes", 2, game="game", actions="simple", backend=backend, num_workers=0)
-    policy = sw.ScriptedPolicy("NOOP 2, A+RIGHT 3, LEFT 1", actions=envs)
-    with sw.Collector(envs, policy, info={"player_x": -1}) as collector:
-        rollout = collector.rollout(8)
-    assert rollout.action.tolist() == [[n, n] for n in (0, 0, 2, 2, 2, 6, 0, 0)]
-    x = rollout.info["player_x"][:, 0].tolist()
-    assert x[0] == x[1] < x[2] < x[3] < x[4]  # after each action
-    assert x[4] > x[5] == x[6] == x[7]
 
 
 @pytest.mark.parametrize(

@@ -94,22 +94,6 @@ def test_the_ram_of_envs_built_from_then_on_reads_ints_and_writes_through(
     assert env.memory[0x10] == 7
 
 
-def test_the_patch_twice_changes_nothing(installed: tuple[type[OldRom], type[OldNes]]) -> None:
-    patch_nes_py()
-    buffer = vars(installed[1])["_ram_buffer"]
-    patch_nes_py()
-    assert vars(installed[1])["_ram_buffer"] is buffer
-    assert type(installed[1]().ram) is RamView
-    assert type(installed[1]().ram.base) is np.ndarray
-
-
-def test_two_envs_have_rams_of_their_own(installed: tuple[type[OldRom], type[OldNes]]) -> None:
-    patch_nes_py()
-    one, other = installed[1](), installed[1]()
-    one.ram[5] = 9
-    assert (one.ram[5], other.ram[5]) == (9, 0)
-
-
 @pytest.mark.parametrize("version", ["9.0.1", "10.0", "9"])
 def test_a_nes_py_that_needs_no_patch_is_refused(
     monkeypatch: pytest.MonkeyPatch, version: str
@@ -154,17 +138,6 @@ def test_a_byte_reads_as_an_int_by_any_kind_of_index() -> None:
     assert view[3] + 10 == 260
 
 
-def test_slices_are_live_views_whose_bytes_are_ints_too() -> None:
-    memory, view = ram()
-    part = view[4:8]
-    memory[5] = 99
-    assert [type(byte) for byte in part] == [int] * 4
-    assert list(part) == [4, 99, 6, 7]
-    assert "".join(map(str, view[1:4])) == "123"
-    part[0] = 77
-    assert memory[4] == 77
-
-
 @pytest.mark.parametrize(("written", "byte"), [(0, 0), (255, 255), (256, 0), (-1, 255), (300, 44)])
 def test_an_int_is_written_as_a_byte_that_wraps(written: int, byte: int) -> None:
     memory, view = ram()
@@ -178,21 +151,6 @@ def test_counting_in_place_wraps_as_the_consoles_bytes_do() -> None:
     view[15] = 255
     view[15] += 1
     assert (memory[0], memory[15]) == (255, 0)
-
-
-def test_arrays_are_written_as_numpy_does_it() -> None:
-    memory, view = ram()
-    view[0:3] = [9, 8, 7]
-    view[3:5] = np.array([1, 2], np.uint8)
-    assert memory[:5].tolist() == [9, 8, 7, 1, 2]
-
-
-def test_the_view_is_an_array_still() -> None:
-    memory, view = ram()
-    assert view.tobytes() == memory.tobytes()
-    assert np.asarray(view).sum() == memory.sum()
-    assert view.dtype == np.uint8
-    assert view.shape == (len(view),) == (16,)
 
 
 # The real ones

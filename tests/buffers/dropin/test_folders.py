@@ -1,0 +1,98 @@
+"""The folder of a drop-in buffer is made by its first step, where it was named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from stepwell.buffers import SequenceReplayBuffer
+from stepwell.buffers.dropin.dreamer import ReplayBuffer as DreamerBuffer
+from stepwell.buffers.dropin.fishyrl import IndependentVectorizedBuffer
+from stepwell.buffers.dropin.frame_history import ReplayBuffer as FrameBuffer
+from stepwell.buffers.dropin.iris import IRISReplayBuffer
+
+
+def _sb3(name: str, path: str, **more: Any) -> tuple[Any, Any]:
+    pytest.importorskip("torch", reason="needs PyTorch")
+    from stepwell.buffers.dropin import sb3
+
+    space, goal = spaces.Box(-1, 1, (2,)), spaces.Box(-1, 1, (3,))
+    is_dict = name in ("DictReplayBuffer", "HerReplayBuffer")
+    whole: Any = spaces.Dict(achieved_goal=goal, desired_goal=goal) if is_dict else space
+    if name == "RolloutBuffer":
+        import torch
+
+        given: dict[str, Any] = {"replay": SequenceReplayBuffer(path)}
+        ends: tuple[Any, ...] = ([0.0], [False], torch.zeros(1), torch.zeros(1))
+    else:
+        given, ends = {"path": path}, ([0.0], [False], [{}])
+    env = (None,) if name == "HerReplayBuffer" else ()
+    buffer = getattr(sb3, name)(9, whole, spaces.Discrete(2), *env, device="cpu", **given, **more)
+    seen: Any = (
+        {key: np.zeros((1, 3), np.float32) for key in whole} if is_dict else np.zeros((1, 2))
+    )
+    steps = (seen,) if name == "RolloutBuffer" else (seen, seen)
+    return buffer, lambda: buffer.add(*steps, np.zeros(1, int), *ends)
+
+
+def _fishyrl(path: str) -> tuple[Any, Any]:
+    buffer = IndependentVectorizedBuffer(1, 9, path=path)
+    row = {"obs": np.zeros((1, 2)), "actions": np.zeros((1, 2)), "rewards": np.zeros(1)}
+    flags = {name: np.zeros(1, bool) for name in ("terminations", "truncations")}
+    return buffer, lambda: buffer.add({**row, **flags})
+
+
+def _imaged(kind: Any, path: str) -> tuple[Any, Any]:
+    buffer, image = kind(9, (3, 8, 8), 2, 2, 2, path=path), np.zeros((3, 8, 8), np.uint8)
+    seen = image if kind is IRISReplayBuffer else {"image": image}
+    return buffer, lambda: buffer.add(seen, np.zeros(2), 0.0, False)
+
+
+def _frames(path: str) -> tuple[Any, Any]:
+    buffer = FrameBuffer(9, 2, path=path)
+
+    def step() -> None:
+        buffer.store_effect(buffer.store_frame(np.zeros((4, 4, 1), np.uint8)), 0, 0.0, False)
+
+    return buffer, step
+
+
+MADE_WITH_A_PATH: dict[str, Callable[[str], tuple[Any, Any]]] = {
+    "dreamer": partial(_imaged, DreamerBuffer),
+    "iris": partial(_imaged, IRISReplayBuffer),
+    "fishyrl": _fishyrl,
+    "frame_history": _frames,
+    "sb3": partial(_sb3, "ReplayBuffer"),
+    "sb3 n-step": partial(_sb3, "NStepReplayBuffer"),
+    "sb3 dict": partial(_sb3, "DictReplayBuffer"),
+    "sb3 her": partial(_sb3, "HerReplayBuffer"),
+    "sb3 rollout": partial(_sb3, "RolloutBuffer"),
+}
+
+
+@pytest.mark.parametrize("name", MADE_WITH_A_PATH)
+def test_a_folder_is_made_by_the_first_step_where_it_was_named(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("first", "other"):
+        (tmp_path / folder).mkdir()
+    monkeypatch.chdir(tmp_path / "first")
+    for is_used in (False, True):
+        buffer, step = MADE_WITH_A_PATH[name]("runs/a")
+        repr(buffer)
+        assert not list(tmp_path.glob("*/*"))
+        if is_used:
+            if name in ("sb3", "sb3 her"):
+                monkeypatch.chdir(tmp_path / "other")
+            step()
+        if name == "sb3 rollout":
+            buffer.flush()
+        (buffer.replay if name == "sb3 rollout" else buffer).close()
+    assert [path.name for path in tmp_path.glob("*/*")] == ["runs"]
+    assert (tmp_path / "first" / "runs" / "a").is_dir()
