@@ -884,15 +884,6 @@ BUGS: tuple[Bug, ...] = (
         ),
     ),
     Bug(
-        "what is healed is not synced",
-        "buffers/storage/disk/writer.py",
-        "        files.fdatasync(file)\n\n\ndef truncate",
-        "\n\ndef truncate",
-        (
-            "tests/crash/test_power_loss.py::test_what_was_healed_survives_when_the_sync_of_healing_fails",
-        ),
-    ),
-    Bug(
         "data that a failed sync left out are not written again",
         "buffers/storage/disk/writer.py",
         "        if is_open:\n            # The last flush",
@@ -935,16 +926,6 @@ BUGS: tuple[Bug, ...] = (
         "*(self._slots + place, self._slots, len(chunks), int(chunk.end)),",
         "*(self._slots + place, self._slots + place, 1, int(chunk.end)),",
         ("tests/buffers/storage/disk/test_recovery.py::test_the_recovery_table_opens",),
-    ),
-    Bug(
-        "the writer goes on after a failure",
-        "buffers/storage/disk/appender.py",
-        "        if self._failure is not None:\n            raise StoreFailed(self._failure)\n",
-        "",
-        (
-            "tests/buffers/storage/disk/test_recovery.py::test_after_a_failure_the_writer_refuses_more_rows",
-            "tests/crash/test_every_call.py::test_a_call_that_finds_no_room_is_raised_and_loses_nothing",
-        ),
     ),
     Bug(
         "the data of a chunk are not checked",
