@@ -13,11 +13,9 @@ import numpy as np
 import pytest
 
 import stepwell as sw
-from stepwell.buffers import DiskStorage, End, copy_episodes, repair
+from stepwell.buffers import copy_episodes, repair
 from stepwell.wrappers.workers.vector_env import WorkerVectorEnv
-from support.crash.disk_faults import NoSyncFiles
 from support.envs.fakes import CounterEnv, DieEnv
-from support.models.chain_model import SPEC, ChainModel
 
 STORAGE, REPLAY = "stepwell.buffers.storage", "stepwell.buffers"
 COLLECTORS, WRAPPERS = "stepwell.collectors", "stepwell.wrappers"
@@ -93,32 +91,6 @@ def test_stores_and_sessions(tmp_path: Path, caplog: pytest.LogCaptureFixture) -
         once(caplog, (INFO, STORAGE, "opened for reading", path))
 
 
-def test_in_ram_a_session_is_logged_and_evictions_but_no_step(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    collect(sw.SequenceReplayBuffer(), 2_000)
-    assert len(caplog.records) == 1
-    once(caplog, (INFO, REPLAY, "session 0", "in RAM"))
-    collect(sw.SequenceReplayBuffer(capacity=200), 1_000)
-    assert told(caplog, DEBUG, STORAGE, "evicted", "rows")
-
-
-def test_flushes_seals_and_evictions_on_disk(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    model = ChainModel()
-    with DiskStorage.create(
-        tmp_path / "a", SPEC, capacity=64, segment_bytes=4096, files=NoSyncFiles()
-    ) as storage:
-        storage.append_session(model.begin_session())
-        for _ in range(30):
-            storage.add([model.chunk(0, 4, End.TERMINATED, is_seeded=True)])
-        first, *_, last = storage.index.records["segment"].tolist()
-    assert len(told(caplog, DEBUG, STORAGE, "stored 1 chunks")) == 30
-    assert len(told(caplog, DEBUG, STORAGE, "evicted segment", str(tmp_path / "a"))) == first > 0
-    assert len(told(caplog, DEBUG, STORAGE, "sealed segment")) == last + 1  # one at the end
-
-
 def test_damaged_chunks_and_their_repair(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "a"
     with sw.SequenceReplayBuffer(path) as replay:
@@ -138,14 +110,3 @@ def test_damaged_chunks_and_their_repair(tmp_path: Path, caplog: pytest.LogCaptu
     once(caplog, (WARNING, STORAGE, "repaired", str(path), found.what))
     with sw.SequenceReplayBuffer.open(path, read_only=True, on_corrupt="skip"):
         once(caplog, (WARNING, STORAGE, "1 damaged chunks", str(path)))
-
-
-@pytest.mark.proof
-def test_archives(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    replay, path = sw.SequenceReplayBuffer(), tmp_path / "a.swa"
-    collect(replay)
-    report = sw.archive(replay, path, lanes=1)
-    counts = str(path), f"{report.steps} steps", f"{report.episodes} episodes"
-    once(caplog, (INFO, COLLECTORS, "archived", *counts))
-    sw.restore(path, sw.SequenceReplayBuffer(), lanes=1)
-    once(caplog, (INFO, COLLECTORS, "restored", *counts))

@@ -295,22 +295,6 @@ def test_the_ray_job_has_fields_that_kuberay_knows() -> None:
     assert faults(documents()[0]) == []
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "named"),
-    [
-        ("shutdownAfterJobFinishes", "shutDownAfterJobFinishes", "shutDownAfterJobFinishes"),
-        ('num-cpus: "0"', "num-cpus: 0", "string"),
-        ("mountPath", "path", "path"),
-        ("ray.io/v1", "ray.io/v1alpha1", "ray.io/v1"),
-        ("memory: 8Gi", "memory: 8GB", "8GB"),
-    ],
-)
-def test_a_wrong_field_is_found(old: str, new: str, named: str) -> None:
-    yaml = pytest.importorskip("yaml")
-    text = (FOLDER / "kuberay.yaml").read_text().replace(old, new)
-    assert any(named in fault for fault in faults(next(iter(yaml.safe_load_all(text)))))
-
-
 def pods(job: Any) -> Iterator[Any]:
     cluster = job["spec"]["rayClusterSpec"]
     for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):

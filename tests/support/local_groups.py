@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 import random
-import resource
 import signal
 import threading
 import time
@@ -73,12 +72,6 @@ def noise_envs() -> Any:
     return sw.make_vec(NoiseEnv, 1, num_workers=0)
 
 
-def allocate() -> None:
-    """Take more memory than the process is allowed from now on."""
-    resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
-    bytearray(1 << 31)
-
-
 FAULTS: dict[str, Callable[[], Any]] = {
     "none": lambda: None,
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
@@ -87,7 +80,6 @@ FAULTS: dict[str, Callable[[], Any]] = {
     "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
     "hang": lambda: time.sleep(1000),
     "hang in C": lambda: ctypes.PyDLL(None).sleep(1000),
-    "memory": allocate,
 }
 
 
@@ -102,10 +94,6 @@ def faulty_walks(fault: str, flag: Path) -> Vector:
 def hanging_envs() -> Vector:
     time.sleep(1000)
     raise AssertionError
-
-
-def failing_envs() -> Vector:
-    raise KeyError("no such world")
 
 
 @contextmanager

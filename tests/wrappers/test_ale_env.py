@@ -76,40 +76,6 @@ def test_it_ends_a_game_with_the_true_screen_wherever_in_a_step_that_is() -> Non
     assert 3 in lengths, "no game ended on a frame whose predecessor is usually not looked at"
 
 
-@pytest.mark.proof
-def test_a_game_that_ends_on_its_last_allowed_frame_is_terminated_only() -> None:
-    rng, actions = np.random.default_rng(0), list[int]()
-    env = AleFrameSkip(bare(), 1)
-    env.reset(seed=0)
-    over = False
-    while not over:
-        actions.append(int(rng.integers(4)))
-        over = env.step(actions[-1])[2]
-    env = AleFrameSkip(bare(), 1, max_frames=len(actions))
-    env.reset(seed=0)
-    ends = [env.step(action)[2:4] for action in actions]
-    assert ends[-1] == (True, False)
-
-
-@pytest.mark.proof
-def test_frames_are_counted_from_the_first_observation() -> None:
-    env = AleFrameSkip(bare(), 4, max_frames=10)
-    for _ in range(2):
-        env.reset(seed=0)
-        steps = [env.step(0) for _ in range(3)]
-        assert [truncated for _, _, _, truncated, _ in steps] == [False, False, True]
-        assert steps[-1][4]["episode_frame_number"] == 10
-
-
-@pytest.mark.proof
-def test_observations_are_never_the_same_memory() -> None:
-    env = AleFrameSkip(bare(), 1, pool="none")
-    first, _ = env.reset(seed=0)
-    second, third = env.step(1)[0], env.step(1)[0]
-    assert not np.shares_memory(second, third)
-    assert not np.shares_memory(first, second)
-
-
 @pytest.mark.parametrize(
     ("make", "arguments", "message"),
     [
@@ -145,32 +111,7 @@ def test_sticky_actions_follow_the_seed() -> None:
     assert any((a != b).any() for a, b in zip(first, other, strict=True))
 
 
-@pytest.mark.proof
-def test_the_env_draws_from_the_seed_too() -> None:
-    def draw(seed: int) -> int:
-        env = EmulatorSeed(bare())
-        env.reset(seed=seed)
-        return int(env.np_random.integers(2**40))
-
-    assert draw(3) == draw(3) != draw(4)
-
-
-@pytest.mark.proof
-def test_a_reset_without_a_seed_goes_on_with_the_same_generator() -> None:
-    env = EmulatorSeed(bare())
-    env.reset(seed=3)
-    first = int(env.np_random.integers(2**40))
-    observation, _ = env.reset()
-    assert int(env.np_random.integers(2**40)) != first
-    np.testing.assert_array_equal(observation, screen(env))
-
-
 @pytest.mark.parametrize("seed", [-1, 2**31])
 def test_a_seed_that_the_emulator_cannot_take_is_refused(seed: int) -> None:
     with pytest.raises(ValueError, match=f"seed.*2147483647.*{seed}"):
         EmulatorSeed(bare()).reset(seed=seed)
-
-
-def test_another_env_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"AtariEnv.*CartPole"):
-        EmulatorSeed(gymnasium.make("CartPole-v1"))

@@ -124,15 +124,6 @@ def test_a_load_from_a_state_is_a_load_from_the_file_for_every_game(game: str) -
     assert compare(game, 600) == (game not in DRAW_WHEN_LOADED)
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("game", atari_games())
-def test_so_it_is_in_the_last_mode_and_difficulty_of_every_game(game: str) -> None:
-    emulator = Emulator(game)
-    emulator.load_from_file(0)
-    mode = emulator.ale.getAvailableModes()[-1]
-    compare(game, 100, mode, emulator.ale.getAvailableDifficulties()[-1])
-
-
 def test_another_layout_of_states_is_loaded_from_the_file() -> None:
     emulator = Emulator("pong")
     emulator.load_from_file(5)

@@ -12,13 +12,12 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
+from gymnasium.vector import VectorEnv, VectorWrapper
 
 import stepwell as sw
 from stepwell.wrappers import ale_facts, atari, make_atari
 from stepwell.wrappers.ale_loads import SeededLoads
 from stepwell.wrappers.atari import TESTED_ALE_PY
-from support.models.atari_reference import bare
 
 DOCS = Path(__file__).parents[2] / "docs" / "atari.md"
 
@@ -27,21 +26,6 @@ def make(backend: Any, **changes: Any) -> VectorEnv[Any, Any, Any]:
     """Two envs of a short Breakout, in this process or in one thread."""
     workers = {"native": 1, "python": 0}[backend]
     return make_atari("Breakout", 2, backend=backend, num_workers=workers, **changes)
-
-
-@pytest.mark.proof
-@pytest.mark.parametrize("backend", ["native", "python"])
-def test_the_defaults_are_the_same_on_both_backends(backend: Any) -> None:
-    envs = make(backend)
-    observation, _ = envs.reset(seed=0)
-    assert observation.shape == (2, 4, 84, 84)
-    assert observation.dtype == np.uint8
-    assert not observation[:, :3].any()
-    assert envs.observation_space.contains(observation)
-    assert envs.metadata["autoreset_mode"] == AutoresetMode.NEXT_STEP
-    reward = envs.step(np.zeros(2, np.int64))[1]
-    assert reward.shape == (2,)
-    envs.close()
 
 
 @pytest.mark.proof
@@ -55,21 +39,6 @@ def test_the_recipes_differ_in_the_backend_alone() -> None:
     assert (native["maker"], native["game"], native["sticky"]) == ("make_atari", "breakout", 0.25)
     assert (native["frame_stack"], native["stack_padding"]) == (4, "zero")
     assert set(native["versions"]) == {"gymnasium", "ale-py", "numpy"}
-
-
-@pytest.mark.proof
-def test_every_setting_is_in_the_recipe() -> None:
-    recipe = make("native").metadata["stepwell"]
-    settings = set(inspect.signature(make_atari).parameters)
-    assert settings - set(recipe) == {"num_envs", "num_workers", "snapshots"}
-
-
-@pytest.mark.proof
-def test_metadata_belongs_to_the_object() -> None:
-    first = make("native", sticky=0.0)
-    make("native", sticky=0.5)
-    assert first.metadata["stepwell"]["sticky"] == 0.0
-    assert "stepwell" not in type(first).metadata
 
 
 @pytest.mark.parametrize(
@@ -126,12 +95,6 @@ def test_other_bad_arguments_are_refused() -> None:
 
 
 @pytest.mark.proof
-def test_another_mode_is_another_game() -> None:
-    plain, other = make("python", noop_max=0), make("python", noop_max=0, mode=12)
-    assert (plain.reset(seed=0)[0] != other.reset(seed=0)[0]).any()
-
-
-@pytest.mark.proof
 @pytest.mark.parametrize("backend", ["native", "python"])
 def test_clipped_rewards_keep_the_raw_ones(backend: Any) -> None:
     clipped, plain = make(backend, clip_rewards=True), make(backend)
@@ -150,31 +113,6 @@ def test_clipped_rewards_keep_the_raw_ones(backend: Any) -> None:
 
 
 @pytest.mark.proof
-def test_episodic_life_keeps_the_game_going_under_the_python_backend() -> None:
-    envs = make("python", life_loss="end")
-    _, info = envs.reset(seed=0)
-    rng, ends = np.random.default_rng(0), list[tuple[int, bool]]()
-    terminated = np.zeros(2, np.bool_)
-    while len(ends) < 6:
-        was, frame = terminated, info["episode_frame_number"]
-        _, _, terminated, _, info = envs.step(rng.integers(4, size=2))
-        if was[0] and not ends[-1][1]:
-            assert info["episode_frame_number"][0] == frame[0]
-        if terminated[0]:
-            ends.append((int(info["lives"][0]), bool(info["game_over"][0])))
-    assert ends == [(4, False), (3, False), (2, False), (1, False), (0, True), (4, False)]
-
-
-@pytest.mark.proof
-@pytest.mark.parametrize("backend", ["native", "python"])
-def test_unseeded_envs_differ(backend: Any) -> None:
-    envs = make(backend, sticky=0.5, noop_max=0)
-    envs.reset()
-    steps = [envs.step(np.full(2, t % 4))[0] for t in range(60)]
-    assert any((one != other).any() for one, other in steps)
-
-
-@pytest.mark.proof
 @pytest.mark.parametrize("backend", ["native", "python"])
 def test_the_same_seed_gives_the_same_data_and_envs_differ_from_each_other(backend: Any) -> None:
     def play(seed: Any) -> np.ndarray:
@@ -188,44 +126,9 @@ def test_the_same_seed_gives_the_same_data_and_envs_differ_from_each_other(backe
     assert (data != play(6)).any()
 
 
-@pytest.mark.proof
-def test_workers_and_threads_change_nothing() -> None:
-    def play(backend: Any, workers: int) -> list[Any]:
-        envs = make_atari("Breakout", 3, backend=backend, num_workers=workers, max_frames=60)
-        rows = [envs.reset(seed=5)[0]]
-        rng = np.random.default_rng(0)
-        rows += [part for _ in range(40) for part in envs.step(rng.integers(3, size=3))[:4]]
-        envs.close()
-        return rows
-
-    for backend, few, many in (("native", 1, 3), ("python", 0, 2)):
-        for one, other in zip(play(backend, few), play(backend, many), strict=True):
-            np.testing.assert_array_equal(one, other)
-
-
-@pytest.mark.proof
-def test_the_python_backends_last_observation_is_the_emulators_screen() -> None:
-    envs = make("python", size=None, frame_stack=1, max_frames=402, noop_max=0, sticky=0.0)
-    envs.reset(seed=0)
-    frames = bare()
-    frames.reset(seed=0)
-    truncated = np.zeros(2, np.bool_)
-    while not truncated.any():
-        observation, _, _, truncated, info = envs.step(np.ones(2, np.int64))
-    screens = [frames.step(1)[0] for _ in range(402)]
-    assert info["episode_frame_number"][0] == 402
-    np.testing.assert_array_equal(observation[0, 0], np.maximum(*screens[-2:]))
-
-
 def backend_of(**changes: Any) -> object:
     with contextlib.closing(make_atari("Breakout", 1, **changes)) as envs:
         return envs.metadata["stepwell"]["backend"]
-
-
-@pytest.mark.proof
-def test_auto_takes_the_backend_with_true_last_observations() -> None:
-    assert backend_of() == "python"
-    assert backend_of(backend="auto", mode=12) == "python"
 
 
 @pytest.mark.proof
@@ -275,15 +178,6 @@ def newer_ale_py(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
     ale_facts.unlike_facts.cache_clear()
     yield
     ale_facts.unlike_facts.cache_clear()
-
-
-@pytest.mark.proof
-def test_the_check_of_a_newer_ale_py_leaves_the_metadata_of_all_envs(newer_ale_py: None) -> None:
-    before = dict(VectorEnv.metadata)
-    for backend in ("native", "python"):
-        with pytest.warns(UserWarning, match="ale-py"):
-            make(backend).close()
-    assert before == VectorEnv.metadata
 
 
 def including_the_greatest(made: Callable[..., Any]) -> Callable[..., Any]:
@@ -438,8 +332,3 @@ def test_rows_without_a_frame_stack_are_stored_resumed_and_played_again(
         proofs = list(sw.resimulate(replay))
         assert proofs
         assert all(proof.is_equal for proof in proofs)
-
-
-def test_a_frame_stack_of_no_number_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"frame_stack.*0"):
-        make_atari("Pong", frame_stack=0)

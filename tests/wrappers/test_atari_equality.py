@@ -104,13 +104,6 @@ def test_both_backends_agree_on_many_games(game: str) -> None:
     assert ends >= 1
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("game", ["pong", "breakout", "seaquest", "ms_pacman"])
-@pytest.mark.parametrize("changes", CHANGES, ids=lambda changes: ",".join(changes))
-def test_each_setting_agrees_on_more_games(game: str, changes: dict[str, Any]) -> None:
-    compare(settings(game=game, **changes), steps=800)
-
-
 @pytest.mark.proof
 @pytest.mark.parametrize("fire_reset", [False, True])
 def test_the_recorded_noops_lead_to_the_first_observation(fire_reset: bool) -> None:
@@ -127,17 +120,3 @@ def test_the_recorded_noops_lead_to_the_first_observation(fire_reset: bool) -> N
                 again = emulator.step(action)[0]
             np.testing.assert_array_equal(first, again)
         assert info["_noops"].all()
-
-
-@pytest.mark.proof
-def test_noops_are_recorded_at_each_reset_and_only_there() -> None:
-    chosen = settings(noop_max=30, max_frames=20)
-    native = NativeAtari(chosen, 2, 1)
-    python = SyncVectorEnv([functools.partial(atari_env, chosen)] * 2)
-    for envs in (native, python):
-        envs.reset(seed=1)
-        for step in range(1, 19):
-            *_, info = envs.step(np.zeros(2, np.int64))
-            assert ("noops" in info) == (step % 6 == 0)
-            if "noops" in info:
-                np.testing.assert_array_equal(info["noops"], info["episode_frame_number"])

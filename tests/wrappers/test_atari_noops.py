@@ -139,12 +139,6 @@ def test_a_seed_that_an_emulator_cannot_have_is_refused(seed: Any) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("game", ["pacman", "double_dunk", "alien"])
-def test_a_game_may_end_while_nothing_is_pressed_for_long(game: str) -> None:
-    played_again("native", game, episodes=6, noop_max=4000)
-
-
-@pytest.mark.full
 def test_no_game_ends_within_the_frames_that_are_taken_to_be_idle() -> None:
     for game in atari_games():
         emulator = Emulator(settings(game=game))

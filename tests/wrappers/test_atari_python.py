@@ -24,7 +24,6 @@ from stepwell.wrappers import atari_python as module
 from stepwell.wrappers.atari import atari_env
 from stepwell.wrappers.atari_python import AtariWorkers, FusedAtari
 from stepwell.wrappers.atari_settings import AtariSettings, atari_games
-from stepwell.wrappers.testing import assert_vector_env
 from support.examples import examples
 from support.models.atari_reference import DEFAULTS, settings
 
@@ -83,12 +82,6 @@ def test_one_class_equals_the_wrappers_on_every_game(game: str) -> None:
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize("game", atari_games())
-def test_one_class_equals_the_wrappers_briefly_on_every_game(game: str) -> None:
-    compare(settings(game=game, noop_max=30, max_frames=700), 200)
-
-
-@pytest.mark.proof
 @hypothesis.settings(max_examples=examples(15))
 @hypothesis.given(
     chosen=st.builds(
@@ -141,14 +134,6 @@ def test_the_emulator_is_read_by_color_numbers_only_where_they_are_known() -> No
     assert [kind("pacman"), kind("air_raid"), kind("laser_gates")] == [direct] * 3
     assert kind("pong", size=None) is direct
     assert kind("pong", grayscale=False) is direct
-
-
-@pytest.mark.proof
-def test_a_table_of_other_gray_levels_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    other = module._NTSC_GRAYS.copy()
-    other[2:] ^= 1
-    monkeypatch.setattr(module, "_NTSC_GRAYS", other)
-    compare(settings(game="pong"), 30)
 
 
 @pytest.mark.proof
@@ -226,19 +211,6 @@ def assert_same_infos(info: dict[str, Any], expected: dict[str, Any]) -> None:
 
 
 @pytest.mark.proof
-def test_writing_into_a_returned_observation_changes_no_later_one() -> None:
-    chosen = settings(max_frames=60)
-    with workers(chosen, 2, 1) as envs:
-        model = sync(chosen, 2)
-        envs.reset(seed=1)[0][:] = 255
-        model.reset(seed=1)
-        for step in range(40):
-            observation = envs.step(np.full(2, step % 4))[0]
-            np.testing.assert_array_equal(observation, model.step(np.full(2, step % 4))[0])
-            observation[:] = 255
-
-
-@pytest.mark.proof
 def test_an_env_that_raises_leaves_the_stacks_of_the_others_right() -> None:
     chosen = settings(sticky=0.0)
     with workers(chosen, 4) as envs:
@@ -304,20 +276,6 @@ def test_a_worker_that_is_killed_begins_new_episodes() -> None:
         np.testing.assert_array_equal(after[:, :-1], observation[:, 1:])
 
 
-@pytest.mark.proof
-def test_the_vector_env_has_no_problem() -> None:
-    report = assert_vector_env(lambda: AtariWorkers(settings(max_frames=40), 3, 2), steps=60)
-    assert report.autoreset == "next_step"
-
-
-@pytest.mark.proof
-def test_make_atari_chooses_it_for_workers() -> None:
-    for number, kind in ((0, SyncVectorEnv), (1, AtariWorkers)):
-        with contextlib.closing(make_atari("pong", backend="python", num_workers=number)) as envs:
-            assert type(envs) is kind
-            assert envs.metadata["stepwell"]["backend"] == "python"
-
-
 SCRIPT = """
 print("top level", flush=True)
 from stepwell.wrappers.atari_python import AtariWorkers
@@ -339,14 +297,6 @@ def test_a_script_needs_no_main_guard(context: str, tmp_path: Path) -> None:
     )
     expected = "top level\nAtariWorkers(pong, num_envs=3, num_workers=2) (3, 4, 84, 84)\n"
     assert (done.returncode, done.stdout) == (0, expected), done.stderr
-
-
-@pytest.mark.proof
-def test_other_processes_still_get_the_main_module() -> None:
-    prepare = multiprocessing.spawn.get_preparation_data
-    with workers(settings(), 2, 1, "spawn") as envs:
-        envs.reset(seed=0)
-    assert multiprocessing.spawn.get_preparation_data is prepare
 
 
 def make_in_a_daemon(pipe: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose, assert_array_equal
+from numpy.testing import assert_array_equal
 
 import stepwell as sw
 from stepwell.buffers import End
@@ -126,24 +126,6 @@ def flat_rows(episode: Any) -> dict[str, np.ndarray]:
     return {name.partition("/")[2]: rows[name] for name in rows if name.startswith("observation")}
 
 
-def test_cartpole_moves_as_gymnasiums() -> None:
-    envs = from_envpool("CartPole-v1", 4)
-    theirs: Any = gym.make("CartPole-v1").unwrapped
-    observation, _ = envs.reset(seed=3)
-    rng = np.random.default_rng(0)
-    for _ in range(7):
-        actions = rng.integers(0, 2, 4)
-        before, (observation, reward, terminated, truncated, _) = observation, envs.step(actions)
-        for env in range(4):
-            theirs.reset(seed=0)
-            theirs.state = before[env].astype(np.float64)
-            after, gain, ended, _, _ = theirs.step(int(actions[env]))
-            assert_allclose(observation[env], after, rtol=1e-4, atol=1e-5)
-            assert (gain, ended) == (reward[env], terminated[env])
-        assert not truncated.any()
-    envs.close()
-
-
 def test_the_last_observation_of_an_atari_game_repeats_the_one_before_and_that_is_reported() -> (
     None
 ):
@@ -166,44 +148,6 @@ def test_a_reward_that_is_repeated_at_a_reset_does_not_hide_the_reset() -> None:
     envs.close()
     report = sw.check_vector_env(make, steps=40)
     assert (report.autoreset, report.is_fine) == ("next_step", True)
-
-
-def test_the_same_seed_gives_the_same_rows_and_env_i_has_seed_plus_i() -> None:
-    envs, one = from_envpool("CartPole-v1", 3), from_envpool("CartPole-v1")
-    first = envs.reset(seed=5)[0]
-    assert_array_equal(envs.reset(seed=5)[0], first)
-    assert_array_equal(one.reset(seed=7)[0][0], first[2])
-    assert_array_equal(envs.reset(seed=[7, 5, 6])[0], first[[2, 0, 1]])
-    assert (envs.reset()[0] != first).all()
-    envs.close()
-    one.close()
-
-
-def test_no_seed_is_noted_for_a_pool_that_has_its_own() -> None:
-    replay = sw.SequenceReplayBuffer()
-    with sw.Collector(bare_pool("CartPole-v1", [1, 2], {}), "random", replay, seed=0) as collector:
-        collector.collect(steps=100)
-    assert replay.sessions[0]["recipe"]["seed"] == [1, 2]  # type: ignore[index]
-    assert all("seed" not in episode.metadata for episode in replay.iter_episodes())
-    report = sw.check_vector_env(bare_pool("CartPole-v1", [1, 2], {}), steps=20)
-    assert report.is_reproducible is False
-
-
-def test_a_recorded_pool_stores_what_the_loop_saw() -> None:
-    replay = sw.SequenceReplayBuffer()
-    envs = sw.record(bare_pool("CartPole-v1", [1, 2], {}), replay)
-    observation, _ = envs.reset()
-    rewards = 0.0
-    seen = [observation.copy()]
-    for _ in range(50):
-        observation, reward, *_ = envs.step(np.array([0, 1]))
-        seen.append(observation.copy())
-        rewards += reward.sum()
-    envs.close()
-    episodes = list(replay.iter_episodes())
-    assert sum(episode.reward.sum() for episode in episodes) == rewards
-    first = next(episode for episode in episodes if episode.stream == 1)
-    assert_array_equal(first.observation, np.stack(seen)[: first.steps + 1, 1])
 
 
 @pytest.mark.parametrize(

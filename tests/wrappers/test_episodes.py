@@ -3,10 +3,9 @@ from typing import Any, cast
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.vector import SyncVectorEnv
 
-from stepwell.wrappers import Crop, EpisodicLife, FireReset, FrameStack, NoopStart
-from support.models.atari_reference import Recorder, Script, bare, screen
+from stepwell.wrappers import Crop, EpisodicLife, FireReset, NoopStart
+from support.models.atari_reference import Script, bare, screen
 
 # pyright: reportPossiblyUnboundVariable=false, reportUnknownMemberType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownVariableType=false
@@ -44,21 +43,6 @@ def test_no_frame_of_the_game_is_lost_when_lives_are() -> None:
 
 
 @pytest.mark.proof
-def test_the_reset_after_the_last_life_resets_the_game() -> None:
-    env = EpisodicLife(frame_skipped())
-    env.reset(seed=0)
-    rng, ends = np.random.default_rng(0), list[tuple[int, bool]]()
-    while len(ends) < 6:
-        _, _, terminated, _, info = env.step(rng.integers(4))
-        if terminated:
-            ends.append((info["lives"], info["game_over"]))
-            observation, info = env.reset()
-            np.testing.assert_array_equal(observation, screen(env))
-            assert info["game_over"] is False
-    assert ends == [(4, False), (3, False), (2, False), (1, False), (0, True), (4, False)]
-
-
-@pytest.mark.proof
 @pytest.mark.parametrize("arguments", [{"seed": 0}, {"options": {"anything": 1}}])
 def test_a_reset_with_a_seed_or_options_is_a_real_one(arguments: dict[str, Any]) -> None:
     env = EpisodicLife(frame_skipped())
@@ -67,41 +51,6 @@ def test_a_reset_with_a_seed_or_options_is_a_real_one(arguments: dict[str, Any])
     while not env.step(rng.integers(4))[2]:
         pass
     assert env.reset(**arguments)[1]["lives"] == 5
-
-
-@pytest.mark.proof
-def test_a_reset_in_the_middle_of_an_episode_is_a_real_one() -> None:
-    env = EpisodicLife(frame_skipped())
-    env.reset(seed=0)
-    env.step(1)
-    assert env.reset()[1]["episode_frame_number"] == 0
-
-
-@pytest.mark.proof
-def test_a_stack_restarts_with_the_current_screen() -> None:
-    env = FrameStack(EpisodicLife(frame_skipped()), 4)
-    env.reset(seed=0)
-    rng = np.random.default_rng(0)
-    terminated = False
-    while not terminated:
-        stack, _, terminated, _, _ = env.step(rng.integers(4))
-    first, _ = env.reset()
-    np.testing.assert_array_equal(first[3], stack[3])
-    assert not first[:3].any()
-
-
-@pytest.mark.proof
-def test_under_a_vector_env_the_episode_goes_on_from_where_it_ended() -> None:
-    envs = SyncVectorEnv([lambda: EpisodicLife(frame_skipped())])
-    envs.reset(seed=0)
-    rng = np.random.default_rng(0)
-    terminated = np.zeros(1, np.bool_)
-    while not terminated[0]:
-        last, _, terminated, _, info = envs.step(rng.integers(4, size=1))
-    first, reward, terminated, _, after = envs.step(np.ones(1, np.int64))
-    np.testing.assert_array_equal(first, last)
-    assert after["episode_frame_number"] == info["episode_frame_number"]
-    assert (reward[0], terminated[0], after["lives"][0]) == (0.0, False, 4)
 
 
 class Lives(Script):
@@ -143,34 +92,12 @@ def test_an_env_that_counts_no_lives_is_refused() -> None:
 # pyright: reportUnknownArgumentType=false, reportUnknownVariableType=false
 
 
-@pytest.mark.proof
-def test_the_first_observation_is_the_screen_after_the_recorded_number_of_noops() -> None:
-    for seed in range(3):
-        env = NoopStart(bare("Pong"), 30)
-        observation, info = env.reset(seed=seed)
-        again = bare("Pong")
-        again.reset(seed=seed)
-        for _ in range(info["noops"]):
-            again.step(0)
-        np.testing.assert_array_equal(observation, screen(again))
-        assert info["episode_frame_number"] == info["noops"]
-
-
 def test_noops_are_uniform_from_0_to_the_greatest_number() -> None:
     env = NoopStart(Script([[0] * 9] * 1000), 4)
     env.reset(seed=0)
     counts = np.bincount([env.reset()[1]["noops"] for _ in range(900)], minlength=5)
     assert len(counts) == 5
     assert counts.min() > 130, counts  # 180 expected, 4 standard deviations are 48
-
-
-def test_the_same_seed_draws_the_same_numbers() -> None:
-    def draws(seed: int) -> list[int]:
-        env = NoopStart(Script([[0] * 40] * 21), 30)
-        return [env.reset(seed=seed)[1]["noops"]] + [env.reset()[1]["noops"] for _ in range(20)]
-
-    assert draws(0) == draws(0)
-    assert draws(0) != draws(1)
 
 
 def test_a_game_that_ends_meanwhile_is_reset_and_the_rest_follows() -> None:
@@ -183,13 +110,6 @@ def test_a_game_that_ends_meanwhile_is_reset_and_the_rest_follows() -> None:
         noops = info["noops"]
     assert script.t == noops % 3
     assert observation.max() == noops % 3
-
-
-@pytest.mark.proof
-def test_0_does_nothing() -> None:
-    frames = Recorder(bare())
-    assert NoopStart(frames, 0).reset(seed=0)[1]["noops"] == 0
-    assert not frames.screens
 
 
 @pytest.mark.parametrize(
@@ -226,17 +146,6 @@ def test_breakout_begins_with_the_frame_on_which_fire_was_pressed() -> None:
     again.step(1)
     np.testing.assert_array_equal(observation, screen(again))
     assert info["episode_frame_number"] == 1
-
-
-@pytest.mark.proof
-def test_the_ball_is_in_play_without_the_learner_pressing_fire() -> None:
-    def moves(env: FireReset[np.ndarray, int]) -> bool:
-        env.reset(seed=0)
-        field = [env.step(0)[0][100:180] for _ in range(60)]
-        return any((field[0] != later).any() for later in field)
-
-    assert moves(FireReset(bare("Breakout")))
-    assert not moves(bare("Breakout"))  # type: ignore[arg-type]  # it waits for ever
 
 
 def test_a_game_without_fire_is_refused() -> None:

@@ -134,22 +134,6 @@ def test_values_are_batched_as_gymnasium_batches_them() -> None:
     assert decode_batch(fixed, arrays) == [{"a": "go", "b": 2}, {"a": "stop", "b": 0}]
 
 
-def test_arrays_of_more_axes_come_back_as_lists_of_lists() -> None:
-    fixed = fixed_space(spaces.Text(5))
-    rows = [encode_batch(fixed, ["a", "b"], 2), encode_batch(fixed, ["c", "d"], 2)]
-    arrays = {key: np.stack([row[key] for row in rows]) for key in rows[0]}
-    assert decode_batch(fixed, arrays) == [["a", "b"], ["c", "d"]]
-
-
-def test_what_needs_no_change_stays_the_same_object() -> None:
-    space = spaces.Dict({"a": spaces.Box(0, 1), "b": spaces.Tuple([spaces.Discrete(2)])})
-    assert fixed_space(space) is space
-    mixed = spaces.Dict({"a": space["a"], "word": spaces.Text(3)})
-    fixed: Any = fixed_space(mixed)
-    assert fixed["a"] is space["a"]
-    assert fixed_space(fixed) is fixed
-
-
 @pytest.mark.parametrize(
     ("space", "dtype"),
     [

@@ -13,11 +13,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from stepwell.wrappers.gymnasium_0_29 import (
-    SameStepVectorEnv,
-    frame_stack,
-    gray_scale_observation,
-)
+from stepwell.wrappers.gymnasium_0_29 import SameStepVectorEnv, frame_stack, gray_scale_observation
 
 NUM_ENVS, STEPS = 3, 60
 
@@ -163,13 +159,6 @@ def test_a_file_runs_as_its_user_would_start_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.proof
-def test_help_says_what_is_patched(tmp_path: Path) -> None:
-    done = run("-m", "stepwell.wrappers.gymnasium_0_29", "--help", folder=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert all(word in done.stdout for word in ("usage", "FILE", "SyncVectorEnv", "CleanRL"))
-
-
-@pytest.mark.proof
 @pytest.mark.parametrize("arguments", [[], ["nowhere.py"]])
 def test_a_missing_file_is_named(arguments: list[str], tmp_path: Path) -> None:
     done = run("-m", "stepwell.wrappers.gymnasium_0_29", *arguments, folder=tmp_path)
@@ -177,12 +166,3 @@ def test_a_missing_file_is_named(arguments: list[str], tmp_path: Path) -> None:
     assert "FILE" in done.stderr
     assert (*arguments, "no argument")[0] in done.stderr
     assert "Traceback" not in done.stderr
-
-
-@pytest.mark.proof
-def test_importing_the_patch_changes_nothing(tmp_path: Path) -> None:
-    code = "import gymnasium as g; old = vars(g.vector) | vars(g.wrappers); "
-    code += "old = dict(old); from stepwell.wrappers import patch_gymnasium; "
-    code += "assert old == vars(g.vector) | vars(g.wrappers); patch_gymnasium(); patch_gymnasium();"
-    code += "assert g.vector.SyncVectorEnv.__mro__.count(old['SyncVectorEnv']) == 1"
-    assert run("-c", code, folder=tmp_path).returncode == 0

@@ -18,8 +18,6 @@ from stepwell.wrappers.frames import FrameStack
 from stepwell.wrappers.make_vector_env import make_vec, vectorize
 from stepwell.wrappers.recipe import jsonable, spec_of
 from stepwell.wrappers.seeded_resets import SeededResets
-from stepwell.wrappers.workers.processes import available_cores
-from stepwell.wrappers.workers.vector_env import WorkerVectorEnv
 from support.envs.fakes import CounterEnv, FrameEnv
 
 
@@ -153,15 +151,6 @@ def test_wrong_arguments_are_refused(
         make_vec(**arguments)
 
 
-def test_one_env_runs_here_and_several_in_one_worker_for_each_core() -> None:
-    one, several = make_vec(CounterEnv), make_vec(CounterEnv, 3)
-    assert isinstance(one, SyncVectorEnv)
-    assert isinstance(several, WorkerVectorEnv)
-    assert several.num_workers == min(3, available_cores())
-    one.close()
-    several.close()
-
-
 def test_vectorize_refuses_to_make_nothing() -> None:
     with pytest.raises(ValueError, match=r"env_fns .*got none"):
         vectorize([])
@@ -221,12 +210,6 @@ def test_a_known_stack_is_in_the_recipe_and_an_unknown_one_is_not(
 ) -> None:
     found = recipe(FrameEnv, wrappers=wrappers)
     assert (found.get("frame_stack"), found.get("stack_padding")) == expected
-
-
-def test_two_vector_envs_do_not_share_a_recipe() -> None:
-    one, two = recipe(CounterEnv), recipe(partial(CounterEnv, 3))
-    assert one["id"] == "support.envs.fakes:CounterEnv"
-    assert two["id"] == ["support.envs.fakes:CounterEnv", [3], {}]
 
 
 def test_no_recipe_holds_an_address() -> None:

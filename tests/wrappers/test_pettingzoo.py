@@ -9,14 +9,13 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import stepwell as sw
 from stepwell.buffers import Episode
-from support.envs.coming_agents import NAMES, ORDER, ComingAndGoing, joint_env, joint_envs, play
+from support.envs.coming_agents import NAMES, ORDER, ComingAndGoing, joint_env, play
 
 
 def actions_of(episode: Episode) -> list[dict[str, int]]:
@@ -89,27 +88,6 @@ def test_a_recorded_env_stores_the_same_fields_without_being_asked() -> None:
     env.close()
     (episode,) = replay.iter_episodes()
     assert_as_logged(episode)
-
-
-@pytest.mark.proof
-def test_groups_in_processes_store_the_same_fields() -> None:
-    replay = sw.SequenceReplayBuffer(seed=0)
-    with sw.LocalCollector(
-        joint_envs, sw.RandomPolicy, replay, groups=2, processes=1, seed=0
-    ) as collector:
-        collector.collect(steps=100)
-    for episode in replay.iter_episodes():
-        assert_as_logged(episode)
-
-
-def test_a_field_that_the_user_declares_replaces_that_of_the_env() -> None:
-    replay = sw.SequenceReplayBuffer()
-    info = {"agent_reward": np.full(4, np.nan)}
-    with sw.Collector(joint_env(), sw.RandomPolicy(), replay, seed=0, info=info) as collector:
-        collector.collect(steps=5)
-    missing: Any = replay.sessions[0]["missing"]
-    assert missing["agent_reward"] == "nan"
-    assert missing["agent_truncated"] is False
 
 
 @pytest.mark.proof
@@ -342,9 +320,3 @@ def assert_equal(found: Any, expected: Any) -> None:
             assert_equal(found[key], expected[key])
     else:
         np.testing.assert_array_equal(found, expected)
-
-
-def test_spaces_have_a_place_for_each_possible_agent() -> None:
-    env = joint_env()
-    assert env.observation_space["present"] == spaces.MultiBinary(4)  # type: ignore[index]
-    assert list(env.observation_space["agents"]) == ORDER  # type: ignore[index]

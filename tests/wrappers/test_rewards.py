@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import stepwell as sw
-from stepwell.wrappers import FrameSkip, SignReward, VectorReward
-from support.models.atari_reference import Script, bare
+from stepwell.wrappers import SignReward, VectorReward
+from support.models.atari_reference import Script
 
 
 class Rewards(Script):
@@ -30,25 +30,6 @@ def test_the_sign_is_given_and_the_raw_reward_kept(reward: Any) -> None:
     assert (info["raw_reward"], info["t"]) == (raw, 1)
 
 
-def test_outside_frame_skip_it_clips_the_sum_of_a_step() -> None:
-    env = SignReward(FrameSkip(Rewards([2, 2, -1, -1]), 4))
-    env.reset()
-    _, sign, _, _, info = env.step(0)
-    assert (sign, info["raw_reward"]) == (1.0, 2.0)
-
-
-@pytest.mark.proof
-def test_breakouts_raw_score_is_kept() -> None:
-    env, plain = SignReward(bare("Breakout", frameskip=4)), bare("Breakout", frameskip=4)
-    env.reset(seed=0)
-    plain.reset(seed=0)
-    rng, raw, score = np.random.default_rng(1), 0.0, 0.0
-    for action in rng.integers(4, size=400):
-        raw += env.step(action)[4]["raw_reward"]
-        score += float(plain.step(action)[1])
-    assert raw == score > 0
-
-
 @pytest.mark.parametrize("num_workers", [0, 1])
 @pytest.mark.parametrize("kind", [list, tuple, np.array, np.float32])
 def test_several_rewards_are_stored_and_one_number_made_of_them(
@@ -66,13 +47,6 @@ def test_several_rewards_are_stored_and_one_number_made_of_them(
     (episode,) = replay.iter_episodes()
     assert episode.reward.tolist() == [0, -1, 3]
     assert episode.fields["info/rewards"].tolist() == [[0, 0], [1, -0.5], [2, 0.25]]
-
-
-def test_the_one_number_may_be_any_function_of_the_rewards() -> None:
-    env = VectorReward(Rewards([[3, 1, 2]]), np.min)
-    env.reset()
-    _, reward, _, _, info = env.step(0)
-    assert (reward, type(reward), info["rewards"].tolist()) == (1.0, float, [3, 1, 2])
 
 
 @pytest.mark.parametrize(

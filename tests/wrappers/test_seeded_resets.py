@@ -11,11 +11,9 @@ import gymnasium as gym
 import hypothesis
 import numpy as np
 import pytest
-from gymnasium.envs.registration import EnvSpec
 from gymnasium.wrappers import FrameStackObservation
 from hypothesis import strategies as st
 
-import stepwell
 from stepwell.wrappers import (
     EmulatorSeed,
     EpisodicLife,
@@ -55,10 +53,6 @@ class Recorder(gym.Env[Any, Any]):
         return observation, 0.0, self._steps == self._end, False, info
 
 
-def test_it_is_public() -> None:
-    assert stepwell.SeededResets is SeededResets
-
-
 def test_a_reset_without_a_seed_has_a_derived_one() -> None:
     inner = Recorder()
     env = SeededResets(inner)
@@ -90,23 +84,6 @@ def test_derived_seeds_are_those_of_every_other_version() -> None:
     seeds = {derived_seed(seed, n) for seed in range(8) for n in range(1, 500)}
     assert len(seeds) > 8 * 499 - 3
     assert 0 <= min(seeds) < max(seeds) < 2**31
-
-
-def test_the_episodes_of_an_env_can_be_played_again_one_by_one() -> None:
-    env, again = (SeededResets(gym.make("CartPole-v1")) for _ in range(2))
-    rng, seed = np.random.default_rng(0), 5
-    observation, info = env.reset(seed=seed)
-    for _ in range(6):
-        first, _ = again.reset(seed=info["reset_seed"])
-        np.testing.assert_array_equal(first, observation)
-        over = False
-        while not over:
-            action = int(rng.integers(2))
-            result, other = env.step(action), again.step(action)
-            np.testing.assert_array_equal(result[0], other[0])
-            assert result[1:] == other[1:]
-            over = result[2] or result[3]
-        observation, info = env.reset()
 
 
 @pytest.mark.parametrize("options", [None, {"a": 1}])
@@ -262,14 +239,6 @@ def test_recipes_stacks_and_specs_are_those_without_it() -> None:
             envs.close()
 
 
-def test_an_env_with_it_can_be_made_again() -> None:
-    env = SeededResets(gym.make("CartPole-v1"))
-    assert env.spec is not None
-    again = gym.make(EnvSpec.from_json(env.spec.to_json()))
-    again.reset(seed=3)
-    assert again.reset()[1] == {"reset_seed": derived_seed(3, 1)}
-
-
 @pytest.mark.proof
 def test_ale_pys_own_env_is_left_alone_but_for_an_emulator_seed() -> None:
     make_atari("pong").close()  # registers the games
@@ -290,16 +259,6 @@ def test_atari_games_are_seeded_where_it_costs_little(game: str, num_workers: in
     seeds = [derived_seed(4, 1), derived_seed(4, 2)] if game == "pong" else []
     assert [int(seed[0]) for seed in found if seed is not None] == seeds
     envs.close()
-
-
-def test_an_env_object_is_left_as_it_was() -> None:
-    given = gym.make("CartPole-v1")
-    before = dict(given.metadata)
-    envs = make_vec(given)
-    assert given.metadata == before
-    assert "stepwell" in envs.metadata
-    assert "reset_seed" in envs.reset(seed=1)[1]
-    assert given.reset(seed=1)[1] == {}
 
 
 class OldGame:

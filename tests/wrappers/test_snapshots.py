@@ -4,12 +4,10 @@
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-import ale_py
 import gymnasium
 import hypothesis
 import numpy as np
@@ -17,7 +15,7 @@ import pytest
 from hypothesis import strategies as st
 
 from demo_rom import write_demo
-from stepwell.wrappers import FrameStack, make_atari, make_nes
+from stepwell.wrappers import FrameStack, make_atari
 from stepwell.wrappers import atari_snapshots as atari
 from stepwell.wrappers import snapshots as module
 from stepwell.wrappers.atari import atari_env
@@ -127,28 +125,6 @@ def test_the_action_that_is_held_belongs_to_the_snapshot(monkeypatch: pytest.Mon
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize("form", FORMS)
-def test_the_option_changes_no_row(form: Any) -> None:
-    chosen = settings(game="breakout", life_loss="end", sticky=0.25, noop_max=30)
-    rng, plain, saving = np.random.default_rng(1), form(chosen), form(chosen, snapshots=True)
-    first = [env.reset(seed=1) for env in (plain, saving)]
-    resets, ended = 0, True
-    assert len(first[1][1].pop("snapshot")) < 400
-    for _ in range(250):
-        if ended:
-            left, right = plain.reset(), saving.reset()
-            assert right[1].pop("snapshot")
-            resets += 1
-        else:
-            action = int(rng.integers(4))
-            left, right = plain.step(action), saving.step(action)
-        np.testing.assert_array_equal(left[0], right[0])
-        assert left[1:] == right[1:]
-        ended = len(left) == 5 and (left[2] or left[3])
-    assert resets > 3
-
-
-@pytest.mark.proof
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_vector_envs_have_snapshots_in_their_infos(num_workers: int) -> None:
     envs = make_atari("Pong", 2, backend="python", num_workers=num_workers, snapshots=True)
@@ -224,16 +200,6 @@ def test_an_nes_env_goes_on_from_a_snapshot(
     finally:
         one.close()
         other.close()
-
-
-def test_make_nes_has_snapshots_in_its_infos(tmp_path: Path) -> None:
-    pytest.importorskip("cynes", reason="needs cynes")
-    rom, game = write_demo(tmp_path / "demo")
-    envs = make_nes(rom, 2, game=game, num_workers=0, snapshots=True)
-    try:
-        assert all(isinstance(one, bytes) for one in envs.reset(seed=0)[1]["snapshot"])
-    finally:
-        envs.close()
 
 
 BASE = bytes(range(256)) * 30
@@ -347,10 +313,3 @@ def test_a_state_without_its_end_is_refused(kept: int) -> None:
     facts, state = unpack(kind, snapshot, base)
     with pytest.raises(ValueError, match="damaged"):
         resume(env, pack(kind, facts, state[:kept], base), np.zeros((84, 84), np.uint8))
-
-
-def test_facts_are_json() -> None:
-    snapshot = fused(settings(game="pong"), snapshots=True).reset(seed=0)[1]["snapshot"]
-    facts, _ = unpack(f"pong of ale-py {ale_py.__version__}", snapshot, atari.base_state("pong"))
-    assert json.loads(json.dumps(facts)) == facts
-    assert (facts["seed"], facts["held"], facts["frames"]) == (0, 0, 0)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import SyncVectorEnv, VectorEnv
 
 from stepwell.wrappers.testing import assert_env, assert_vector_env
 from support.envs.fakes import (
@@ -47,10 +47,3 @@ def undeclared() -> VectorEnv[Any, Any, Any]:
 def test_a_vector_env_with_a_problem_raises_its_report() -> None:
     with pytest.raises(AssertionError, match=r"autoreset.*metadata\['autoreset_mode'\]"):
         assert_vector_env(undeclared, steps=20)
-
-
-def test_a_vector_env_without_a_problem_gives_its_report() -> None:
-    envs = SyncVectorEnv([CounterEnv] * 2, autoreset_mode=AutoresetMode.SAME_STEP)
-    report = assert_vector_env(envs, steps=20)
-    envs.close()
-    assert (report.autoreset, report.is_fine) == ("same_step", True)

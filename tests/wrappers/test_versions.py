@@ -5,13 +5,11 @@ from importlib.metadata import version
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 import pytest
-from gymnasium.wrappers import AddRenderObservation, ResizeObservation
+from gymnasium.wrappers import AddRenderObservation
 
-from stepwell.wrappers import Crop, Resize, make_atari, make_vec
+from stepwell.wrappers import make_atari, make_vec
 from stepwell.wrappers.versions import module_versions, versions_of
-from support.envs.fakes import FrameEnv
 
 ALWAYS = ["gymnasium", "numpy"]
 
@@ -23,10 +21,6 @@ def names(env: gym.Env[Any, Any]) -> list[str]:
     found = versions_of(layers)
     assert found == {name: version(name) for name in found}
     return list(found)
-
-
-def test_numbers_of_a_plain_env_come_from_two_packages() -> None:
-    assert names(gym.make("CartPole-v1")) == ALWAYS
 
 
 def test_drawings_count_where_they_are_observed() -> None:
@@ -47,20 +41,6 @@ def test_drawings_count_where_they_are_observed() -> None:
 def test_a_package_that_computes_the_env_counts(env_id: str, module: str, package: str) -> None:
     pytest.importorskip(module)
     assert package in names(make_vec(env_id, num_workers=0).envs[0])  # type: ignore[attr-defined]
-
-
-class Screens(FrameEnv):
-    """In colors."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.observation_space = gym.spaces.Box(0, 255, (8, 8, 3), np.uint8)
-
-
-def test_wrappers_count() -> None:
-    assert "opencv-python" in names(Resize(Screens(), (4, 4)))
-    assert "opencv-python" in names(ResizeObservation(Screens(), (4, 4)))
-    assert names(Crop(Screens(), top=1))[:1] == ["gymnasium"]
 
 
 def test_a_module_without_a_package_has_its_own_version_or_none(

@@ -7,7 +7,7 @@ import gymnasium as gym
 import pytest
 
 import stepwell as sw
-from stepwell.wrappers import FrameSkip, FrameStack, Resize, WorkerVectorEnv, vectorize
+from stepwell.wrappers import FrameSkip, FrameStack, WorkerVectorEnv, vectorize
 
 
 def cart_pole() -> gym.Env[Any, Any]:
@@ -41,20 +41,6 @@ def test_wrappers_and_factories_are_functions() -> None:
         vectorize([5])  # type: ignore[list-item]
 
 
-@pytest.mark.parametrize("size", [84.5, (84,), (0, 84), ("84", "84"), "84", (True, 84)])
-def test_the_size_of_a_picture(size: Any) -> None:
-    with pytest.raises(ValueError, match=r"(?s)size: .*got"):
-        sw.make_atari("Pong", size=size)
-    with pytest.raises(ValueError, match=r"(?s)size: .*got"):
-        Resize(gym.make("ALE/Pong-v5"), size)
-
-
-@pytest.mark.parametrize("frame_skip", ["4", 1.5, 0, True])
-def test_numbers_of_an_atari_game_are_whole(frame_skip: Any) -> None:
-    with pytest.raises(ValueError, match=f"frame_skip: .*{frame_skip!r}"):
-        sw.make_atari("Pong", frame_skip=frame_skip)
-
-
 @pytest.mark.parametrize("num_workers", ["2", 1.5, -1, True])
 def test_the_number_of_workers_is_whole(num_workers: Any) -> None:
     with pytest.raises(ValueError, match=f"num_workers: .*{num_workers!r}"):
@@ -69,9 +55,3 @@ def test_numbers_of_wrappers_are_whole(number: Any) -> None:
         FrameSkip(cart_pole(), number)
     with pytest.raises(ValueError, match=f"size: .*{number!r}"):
         FrameStack(cart_pole(), number)
-
-
-@pytest.mark.parametrize("sticky", ["a", True, float("nan"), 1])
-def test_sticky_is_a_probability(sticky: Any) -> None:
-    with pytest.raises(ValueError, match=f"sticky: .*{sticky!r}"):
-        sw.make_atari("Pong", sticky=sticky)

@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import stepwell as sw
 from support.envs.fakes import RestartVectorEnv
-from support.libraries.sb3_envs import TagEnv, makers, reward_of, rows_of, tag_of, vector_env
+from support.libraries.sb3_envs import TagEnv, makers, vector_env
 
 pytest.importorskip("torch", reason="needs torch")
 
@@ -193,49 +193,6 @@ class TagValuePolicy:
         return np.asarray(observation[:, 2] + 0.5, np.float32)
 
 
-@BOTH_MODES
-@pytest.mark.parametrize("gamma", [None, 0.5])
-def test_rows_equal_the_steps_of_the_envs(gamma: float | None, mode: AutoresetMode) -> None:
-    rows = [rows_of(env, 36, mode) for env in range(3)]
-    before, next_done = [0.0] * 3, torch.zeros(3)
-    with sw.Collector(
-        vector_env("vector", "discrete", mode), TagValuePolicy(), seed=0
-    ) as collector:
-        for first in range(0, 36, 9):
-            storage = to_cleanrl(collector.rollout(9), next_done, truncation_gamma=gamma)
-            next_done = storage.next_done
-            for t in range(9):
-                for n in range(3):
-                    step = rows[n][first + t]
-                    assert storage.dones[t, n] == before[n]
-                    if step is None:
-                        assert storage.rewards[t, n] == 0
-                        before[n] = 0.0
-                        continue
-                    assert tag_of("vector", storage.obs[t, n].numpy()) == step.before
-                    added = step.truncated and not step.terminated and gamma is not None
-                    worth = (step.after.step + 0.5) * (gamma or 0) if added else 0.0
-                    assert storage.rewards[t, n] == reward_of(step.before, 0) + worth
-                    before[n] = float(step.is_over)
-            assert storage.next_done.tolist() == before
-
-
-def test_next_obs_is_the_newest_observation_that_the_rollout_has() -> None:
-    envs = SyncVectorEnv(
-        [partial(TagEnv, tag, plan=((3, end),)) for tag, end in enumerate(ENDS)],
-        autoreset_mode=SAME_STEP,
-    )
-    with sw.Collector(envs, TagValuePolicy(), seed=0) as collector:
-        rollout = collector.rollout(3)
-    for memory, steps in ((rollout.memory, [0, 0, 0]), ({}, [2, 3, 2])):
-        storage = to_cleanrl(dataclasses.replace(rollout, memory=memory), torch.zeros(3))
-        assert storage.next_done.tolist() == [1, 1, 1]
-        assert [tag_of("vector", row.numpy()).step for row in storage.next_obs] == steps
-
-
-ENDS = ("terminated", "truncated", "both")
-
-
 def test_a_cut_sets_done_and_its_value_can_be_added_to_the_reward() -> None:
     fns = [partial(TagEnv, tag, plan=((100, "terminated"),)) for tag in range(2)]
     envs = RestartVectorEnv(fns, at_step=4, autoreset_mode=SAME_STEP)
@@ -250,16 +207,6 @@ def test_a_cut_sets_done_and_its_value_can_be_added_to_the_reward() -> None:
     assert added.rewards[step, env] == plain.rewards[step, env] + worth
     assert (added.rewards != plain.rewards).sum() == 1
     assert torch.equal(to_cleanrl(rollout, torch.zeros(2)).rewards, plain.rewards)
-
-
-def test_tensors_do_not_share_memory_with_the_rollout() -> None:
-    with sw.Collector(vector_env("vector", "discrete"), TagValuePolicy(), seed=0) as collector:
-        rollout = collector.rollout(9)
-        storage = to_cleanrl(rollout, torch.zeros(3))
-        kept = [tensor.clone() for tensor in storage]
-        collector.rollout(9, out=rollout)
-    for one, other in zip(storage, kept, strict=True):
-        assert torch.equal(one, other)
 
 
 def test_missing_extras_and_wrong_shapes_are_refused() -> None:

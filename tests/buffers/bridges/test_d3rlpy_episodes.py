@@ -16,7 +16,7 @@ import pytest
 from stepwell.buffers import Chunk, End, Field, SequenceReplayBuffer, Spec, SpecMismatch
 from stepwell.buffers.bridges.d3rlpy_episodes import from_d3rlpy, to_d3rlpy
 from support.envs.recorded_envs import Listed, recorded, traces
-from support.exchanged_stores import IMAGE, REWARD, VECTOR, episodes_of, tagged_store
+from support.exchanged_stores import REWARD, VECTOR, episodes_of, tagged_store
 
 HAS_D3RLPY = importlib.util.find_spec("d3rlpy") is not None
 
@@ -65,21 +65,6 @@ def test_episodes_without_a_step_are_left_out() -> None:
     assert [len(episode.actions) for episode in to_d3rlpy(replay)] == [1, 3]
 
 
-def test_keep_selects_episodes() -> None:
-    replay, listed = recorded(traces())
-    some = to_d3rlpy(replay, keep=lambda episode: episode.steps > 3)
-    for episode, one in zip(some, [one for one in listed if one.steps > 3], strict=True):
-        assert_equal(episode, one)
-
-
-def test_images_are_channels_first_by_default() -> None:
-    (first, *_), (plain, *_) = (
-        to_d3rlpy(tagged_store(IMAGE), channels_first=channels) for channels in (True, False)
-    )
-    assert np.array_equal(np.moveaxis(first.observations, 1, -1), plain.observations)
-    assert first.observations.shape == (1, 3, 6, 5)
-
-
 def test_a_round_trip_loses_only_final_observations() -> None:
     replay, listed = recorded(traces())
     back = SequenceReplayBuffer()
@@ -107,16 +92,6 @@ def test_a_data_set_is_accepted_and_added_to_a_used_replay() -> None:
     before = back.steps
     from_d3rlpy(DataSet(), back)
     assert (back.steps, before) == (2 * before, replay.steps)
-
-
-def test_episodes_without_a_row_are_not_stored() -> None:
-    some = to_d3rlpy(recorded(traces())[0])[:2]
-    of_none = FakeEpisode(np.zeros((0, 5)), np.zeros((0, 1)), np.zeros((0, 1)), True)
-    back = SequenceReplayBuffer()
-    from_d3rlpy([of_none, some[0], of_none, some[1]], back)
-    assert back.episodes == 2
-    with pytest.raises(ValueError, match=r"from_d3rlpy.*got none"):
-        from_d3rlpy([of_none], SequenceReplayBuffer())
 
 
 def test_mismatched_rows_are_refused_and_nothing_is_stored() -> None:

@@ -120,28 +120,6 @@ def test_equal_seeds_give_equal_data_independent_of_torchs_generator() -> None:
     assert torch.rand(1)[0] == drawn
 
 
-def test_a_rollout_bootstraps_from_the_modules_values() -> None:
-    critic = torch.nn.Linear(4, 1)
-    policy = torch_policy(torch.nn.Linear(4, 2), value=critic)
-    envs = sw.make_vec("CartPole-v1", 4, num_workers=0)
-    rollout = sw.Collector(envs, policy, seed=0).rollout(steps=32)
-    assert set(rollout.extras) == {"log_prob", "value"}
-    with torch.no_grad():
-        behind = critic(torch.from_numpy(rollout.bootstrap.observation))[:, 0].numpy()
-    assert rollout.bootstrap.value is not None
-    np.testing.assert_allclose(rollout.bootstrap.value, behind, atol=1e-6)
-    assert rollout.advantages(0.99, 0.95)[0].shape == (32, 4)
-
-
-def test_actions_fit_a_continuous_env() -> None:
-    policy = torch_policy(lambda seen: (seen[:, :1], seen[:, :1] * 0 + 0.5), mode="gaussian")
-    replay = sw.SequenceReplayBuffer()
-    with sw.Collector(sw.make_vec("Pendulum-v1", 2, num_workers=0), policy, replay, seed=0) as mine:
-        mine.collect(steps=40)
-    assert replay.spec["action"].shape == (1,)
-    assert replay.spec["extra/log_prob"].dtype == "float32"
-
-
 def test_nested_observations_keep_their_dtypes_unless_one_is_asked_for() -> None:
     dtypes: list[Any] = []
 
@@ -158,11 +136,6 @@ def test_nested_observations_keep_their_dtypes_unless_one_is_asked_for() -> None
             collector.collect(steps=9)
         assert set(dtypes) == {(expected, torch.uint8)}
         dtypes.clear()
-
-
-def test_evaluate_accepts_a_torch_policy() -> None:
-    policy = torch_policy(torch.nn.Linear(4, 2), mode="greedy")
-    assert len(sw.evaluate("CartPole-v1", policy, episodes=2, seed=0).returns) == 2
 
 
 def test_invalid_outputs_and_arguments_are_refused() -> None:

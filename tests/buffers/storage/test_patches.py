@@ -142,7 +142,7 @@ def test_a_storage_keeps_patches_in_its_own_form(tmp_path: Path) -> None:
     )
     shown = np.zeros((300, 64, 64), np.uint8)
     shown[np.arange(300), np.arange(300) % 64] = np.arange(64, dtype=np.uint8)
-    values = {
+    values: dict[str, np.ndarray] = {
         "observation": shown,
         "action": np.arange(300),
         "reward": np.arange(300) / 4,

@@ -45,16 +45,6 @@ def test_the_scores_are_those_of_python(stepwell: CommandLine) -> None:
     assert (default["num_envs"], default["seed"]) == (8, 0)
 
 
-@pytest.mark.proof
-def test_seeds_play_an_episode_each_with_any_number_of_envs(stepwell: CommandLine) -> None:
-    one = stepwell.json(f"{POLE} --policy pusher:push --seeds 7,20-22 --num-envs 1")
-    assert [each["seed"] for each in one["episodes"]] == [7, 20, 21, 22]
-    three = stepwell.json(f"{POLE} --policy pusher:push --seeds 7,20-22 --num-envs 3")
-    assert scores(one) == scores(three)
-    found = sw.evaluate("CartPole-v1", "random", seeds=[7, 20], num_envs=1)
-    assert found.episodes[1].seed == 20
-
-
 def test_the_table_has_returns_lengths_and_an_interval(stepwell: CommandLine) -> None:
     result = stepwell(f"{POLE} --policy random --episodes 3")
     assert (result.code, result.err) == (0, "")
@@ -67,11 +57,6 @@ def test_the_table_has_returns_lengths_and_an_interval(stepwell: CommandLine) ->
     assert re.fullmatch(r"mean length [\d.]+  median [\d.]+  min \d+  max \d+", lines[6])
     one = stepwell(f"{POLE} --policy random --episodes 1").out.splitlines()
     assert re.fullmatch(r"mean length [\d.]+", one[-1])
-
-
-def test_quiet_says_nothing(stepwell: CommandLine) -> None:
-    result = stepwell(f"{POLE} --policy random --episodes 1 --quiet")
-    assert (result.code, result.out, result.err) == (0, "", "")
 
 
 @pytest.mark.proof
@@ -187,10 +172,3 @@ def test_an_interrupt_ends_it_with_its_own_code(stepwell: CommandLine) -> None:
     result = stepwell(f"{POLE} --policy pusher:stop")
     assert (result.code, result.out) == (130, "")
     assert result.err == "stepwell: interrupted\n"
-
-
-def test_help_teaches_by_examples(stepwell: CommandLine) -> None:
-    said = stepwell("evaluate --help").out
-    assert "stepwell evaluate CartPole-v1 --policy sb3:model.zip --deterministic" in said
-    assert "Exit codes: 0 done" in said
-    assert "runs code" in " ".join(said.replace("│", " ").split())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import os
 import shutil
 import tempfile
@@ -16,11 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepwell.buffers import End, Episode, SequenceReplayBuffer, Spec
+from stepwell.buffers import End, Episode, SequenceReplayBuffer
 from stepwell.buffers.bridges import import_episodes
 from stepwell.buffers.bridges.formats.importing import ImportReport
 from stepwell.buffers.dropin.memmap.original import OriginalFolder
-from stepwell.buffers.dropin.transition_writer import TransitionWriter
 from support.command_line import CommandLine, has_parts
 from support.examples import examples
 from support.libraries.original_memmap import OriginalWriter, tagged
@@ -36,13 +33,6 @@ def naming(**names: str) -> str:
 
 ROWS = naming(**NAMES)
 
-needs_torch = pytest.mark.skipif(
-    importlib.util.find_spec("torch") is None, reason="needs PyTorch: pip install 'stepwell[torch]'"
-)
-needs_original = pytest.mark.skipif(
-    importlib.util.find_spec("memmap_replay_buffer") is None,
-    reason="needs memmap-replay-buffer: pip install memmap-replay-buffer==0.2.3",
-)
 
 Numbered = Sequence[tuple[int, int]]  # number and steps of episodes, the oldest first
 
@@ -173,53 +163,6 @@ def test_whatever_the_folder_holds_is_imported_by_age_without_the_unfinished(
     assert os.getcwd() == before
 
 
-def test_rows_are_those_that_a_transition_writer_makes(stepwell: CommandLine) -> None:
-    stepwell(f"import old {FROM} --out rows {ROWS} --option terminated=done --quiet")
-    found = episodes_of("rows")
-    written = SequenceReplayBuffer()
-    spec = found[0].spec
-    writer = TransitionWriter(written, spec["observation"], spec["action"], facts={})
-    for number, steps in ((0, 3), (1, 1), (2, 6)):
-        fields, _ = tagged(number, steps)
-        for t in range(steps):
-            row = (fields[name][t] for name in ("state", "action", "reward"))
-            writer.add(*row, terminated=bool(fields["done"][t]))
-    writer.flush(newest=False)
-    model = list(written.iter_episodes())
-    assert [one.spec for one in model] == [spec] * 3 == [one.spec for one in found]
-    for ours, theirs in zip(found, model, strict=True):
-        assert (ours.id, ours.stream, ours.end) == (theirs.id, theirs.stream, theirs.end)
-        for name, values in theirs.fields.items():
-            assert ours.fields[name].tobytes() == values.tobytes(), name
-
-
-def test_transitions_of_converted_rows_are_the_steps_that_were_stored(
-    stepwell: CommandLine,
-) -> None:
-    stepwell(f"import old {FROM} --out rows {ROWS} --option terminated=done --quiet")
-    true = {}
-    for number, steps in ((0, 3), (1, 1), (2, 6)):
-        fields, _ = tagged(number, steps)
-        for t in range(steps):
-            true[number, t] = {name: values[t] for name, values in fields.items()}
-    with SequenceReplayBuffer.open("rows", read_only=True, seed=0) as replay:
-        batch = replay.sample_transitions(200)
-        seen = set()
-        for place in range(200):
-            number, t = batch.action[place].tolist()
-            step = true[number, t]
-            seen.add((number, t))
-            assert (batch.observation[place] == step["state"]).all()
-            assert batch.reward[place] == step["reward"]
-            assert batch.terminated[place] == step["done"]
-            if not step["done"]:
-                assert (batch.next_observation[place] == true[number, t + 1]["state"]).all()
-        assert seen == set(true)
-        assert replay.sample_sequences(5, length=7).reward.shape == (5, 7)
-        lone = replay.sample_episodes(2, where={"task": 2})
-        assert (lone.action[:, :6, 0] == 2).all()
-
-
 def test_flags_within_a_stored_episode_make_several_of_it(stepwell: CommandLine) -> None:
     writer = OriginalWriter(Path("many"))
     fields, meta = tagged(3, 6)
@@ -240,13 +183,6 @@ def test_flags_within_a_stored_episode_make_several_of_it(stepwell: CommandLine)
         [0, rewards[5]],
     ]
     assert all(one.metadata == {"task": 3, "goal": [3, 6]} for one in found)
-
-
-def test_without_flags_every_episode_is_cut_and_reported_so(stepwell: CommandLine) -> None:
-    result = stepwell(f"import old {FROM} --out rows {ROWS}")
-    assert "every episode ends with a cut, as no field was named that says how" in result.out
-    assert all(one.cut[-1] for one in episodes_of("rows"))
-    assert_rows("rows", [(0, 3), (1, 1), (2, 6)], {})
 
 
 def test_fields_of_other_types_and_shapes_become_rows_exactly(stepwell: CommandLine) -> None:
@@ -297,11 +233,6 @@ def test_what_is_left_out_is_reported(stepwell: CommandLine) -> None:
     left_out, cut = facts["notes"]
     assert left_out == "left out: the episode that was being written in slot 1, 2 steps so far"
     assert cut.startswith("every episode ends with a cut")
-
-
-def test_json_reports_what_was_done(stepwell: CommandLine) -> None:
-    facts = stepwell.json(f"import old {FROM} --out rows {ROWS}")
-    assert (facts["path"], facts["episodes"], facts["steps"]) == ("rows", 3, 10)
 
 
 def test_a_folder_without_episodes_is_refused(stepwell: CommandLine) -> None:
@@ -388,18 +319,6 @@ def test_a_bad_command_gets_one_sentence_and_writes_nothing(
     assert tree() == before
 
 
-def test_help_teaches_by_examples(stepwell: CommandLine) -> None:
-    result = stepwell("import --help")
-    assert (result.code, result.err) == (0, "")
-    assert f"stepwell import old {FROM} --out rows" in result.out
-    assert "--option observation=obs --option action=act --option reward=rew" in result.out
-    listed = stepwell("formats memmap-replay-buffer")
-    assert (listed.code, listed.err) == (0, "")
-    assert "stepwell export" not in listed.out
-    for name in (*NAMES, "terminated", "truncated"):
-        assert f"{name}=" in listed.out
-
-
 def test_the_format_is_not_written(stepwell: CommandLine) -> None:
     stepwell(f"import old {FROM} --out rows {ROWS} --quiet")
     result = stepwell("export rows --to memmap-replay-buffer --out back")
@@ -415,11 +334,3 @@ def test_a_dry_run_shows_the_rows_and_writes_nothing(stepwell: CommandLine) -> N
     assert result.out.startswith("3 episodes read  10 steps\n")
     assert "  extra/done: " in result.out
     assert tree() == before
-
-
-def test_a_spec_of_converted_rows_is_that_of_a_usual_store() -> None:
-    write("old", [(0, 3)])
-    import_rows(NAMES)
-    with SequenceReplayBuffer.open("rows", read_only=True) as replay:
-        assert isinstance(replay.spec, Spec)
-        assert (replay.spec.observation, replay.spec.action) == ("observation", "action")

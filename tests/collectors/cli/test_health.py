@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from pathlib import Path
 
 import pytest
@@ -66,17 +65,6 @@ def test_damage_is_reported_with_its_place_and_exit_code_1(stepwell: CommandLine
     assert "stepwell repair" in said.out
 
 
-def test_every_damage_and_every_store_is_reported(stepwell: CommandLine) -> None:
-    make_store(stepwell, "a")
-    damage(make_store(stepwell, "b"), (600, 3_000))
-    said = stepwell("verify a b --json")
-    one, other = map(json.loads, said.out.splitlines())
-    assert said.code == 1
-    assert (one["is_whole"], other["is_whole"]) == (True, False)
-    assert len(other["damages"]) == 2
-    assert all(each["rows"] > 0 for each in other["damages"])
-
-
 def test_repair_takes_out_nothing_without_yes(stepwell: CommandLine) -> None:
     file = make_store(stepwell)
     damage(file)
@@ -121,20 +109,6 @@ def test_a_store_that_is_written_is_verified_but_not_repaired(stepwell: CommandL
     assert f"a is written by pid {os.getpid()} on " in said.err
 
 
-def test_metadata_of_the_command_line_is_noted_and_can_be_sampled_by(
-    stepwell: CommandLine,
-) -> None:
-    for task in ("door", "key"):
-        stepwell(
-            f"collect CartPole-v1 --workers 0 --steps 100 --out a --resume "
-            f"--metadata task={task} --metadata level=3"
-        )
-    with sw.SequenceReplayBuffer.open("a", read_only=True) as replay:
-        tasks = [episode.metadata["task"] for episode in replay.iter_episodes()]
-        doors = list(replay.iter_episodes(where={"task": "door", "level": 3}))
-        assert 0 < len(doors) == tasks.count("door") < len(tasks)
-
-
 @pytest.mark.parametrize("seconds", [1_000.0, 0.0])
 def test_the_line_is_not_drawn_for_every_chunk(
     stepwell: CommandLine, monkeypatch: pytest.MonkeyPatch, seconds: float
@@ -147,14 +121,3 @@ def test_the_line_is_not_drawn_for_every_chunk(
     monkeypatch.setattr(progress._TextLines, "show", lambda self, status: drawn.append(status))
     assert stepwell("verify a").code == 0
     assert len(drawn) == 1 if seconds else len(drawn) > 10
-
-
-def test_in_a_log_a_line_of_text_tells_the_progress(
-    stepwell: CommandLine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make_store(stepwell)
-    for name in ("interval", "delay"):
-        monkeypatch.setattr(progress._TextLines, name, 0.0)
-    said = stepwell("verify a")
-    assert re.fullmatch(r"(stepwell: +\d+%  a  .* of .*B/s.*\n)+", said.err)
-    assert stepwell("verify a --quiet").err == stepwell("verify a --json").err == ""

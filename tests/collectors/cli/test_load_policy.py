@@ -141,16 +141,6 @@ def test_a_model_collects_what_it_collects_in_python(
     assert said["session"]["policy"] == "stable_baselines3.dqn.dqn.DQN"
 
 
-def test_the_seed_determines_what_a_model_draws(stepwell: CommandLine) -> None:
-    digests = [
-        stepwell.json(f"{POLE} --policy sb3:ppo.zip --seed {seed} --out {name}")["digest"]
-        for name, seed in (("a", 5), ("b", 5), ("c", 6))
-    ]
-    assert digests[0] == digests[1] != digests[2]
-    with sw.SequenceReplayBuffer.open("a", read_only=True) as replay:
-        assert {"extra/value", "extra/log_prob"} <= set(replay.spec.names)
-
-
 def test_loading_allocates_no_replay(saved: dict[str, tuple[Any, Path]], tmp_path: Path) -> None:
     compact = {
         "optimize_memory_usage": True,
@@ -181,14 +171,6 @@ def test_weights_play_as_the_module_that_they_are_loaded_into(stepwell: CommandL
     assert again["digest"] == drawn["digest"]
     with sw.SequenceReplayBuffer.open("b", read_only=True) as other:
         assert "extra/log_prob" in other.spec.names
-
-
-def test_a_path_may_have_colons_and_no_suffix(stepwell: CommandLine) -> None:
-    shutil.copy("ppo.zip", "ppo:best")
-    shutil.copy("net.pt", "net:1")
-    assert stepwell(f"{POLE} --policy sb3:ppo:best --out a").code == 2  # PPO in the file "best"
-    assert stepwell(f"{POLE} --policy sb3:ppo:ppo:best --out b").code == 0
-    assert stepwell(f"{POLE} --policy torch:net:1:nets:Net --out c").code == 0
 
 
 def test_a_function_of_the_observation_is_named_too(stepwell: CommandLine) -> None:
@@ -308,11 +290,3 @@ def test_a_missing_library_is_named(stepwell: CommandLine, policy: str, parts: s
     )
     assert run.returncode == 2, run.stderr
     assert has_parts(run.stderr, parts), run.stderr
-
-
-def test_random_needs_no_library(stepwell: CommandLine) -> None:
-    arguments = ["evaluate", "CartPole-v1", "--workers", "0", "--policy", "random"]
-    run = subprocess.run(
-        [sys.executable, "-c", WITHOUT, *arguments], capture_output=True, text=True
-    )
-    assert run.returncode == 0, run.stderr

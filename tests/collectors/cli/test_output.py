@@ -52,33 +52,12 @@ def test_the_live_line_shows_how_far_how_fast_how_good_how_large_and_how_long() 
     )
 
 
-def test_frames_are_shown_only_where_frames_are_skipped() -> None:
-    assert "frames/s" not in line(skip=1)
-
-
-def test_progress_towards_episodes_counts_episodes() -> None:
-    text = line(goal=Goal(None, 122))
-    assert text.startswith(" 50%  61 / 122 episodes  50,000 steps")
-    assert text.endswith("0:10 left")
-
-
-def test_before_the_first_step_no_time_is_shown() -> None:
-    assert "left" not in line(steps=0, episodes=0)
-    assert "return" not in line(steps=0, episodes=0)
-
-
 @pytest.mark.parametrize("width", [20, 40, 60, 79, 100, 119])
 def test_a_narrow_terminal_keeps_how_far_and_drops_whole_parts(width: int) -> None:
     text = line(width=width)
     assert len(text) <= width
     assert "50,000 / 100,000"[: width - 3] in text
     assert width < 70 or "left" in text
-
-
-@pytest.mark.proof
-@given(parts, st.integers(1, 120))
-def test_a_fitted_line_is_never_longer_than_the_terminal(some: list[Part], width: int) -> None:
-    assert fitted(some, width).cell_len <= width
 
 
 @pytest.mark.proof

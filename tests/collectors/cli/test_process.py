@@ -36,13 +36,6 @@ def test_bad_input_goes_to_stderr_with_exit_code_2() -> None:
 
 
 @pytest.mark.proof
-def test_debug_shows_the_traceback_of_bad_input() -> None:
-    done = run("collect", "Pnog", "--steps", "9", "--out", "a", "--debug")
-    assert done.returncode == 1
-    assert "Traceback (most recent call last)" in done.stderr
-
-
-@pytest.mark.proof
 def test_a_bug_in_stepwell_shows_its_traceback() -> None:
     # What an EpisodeCounter that lost its list would do.
     code = (
@@ -116,16 +109,6 @@ def test_in_a_terminal_no_line_is_wider_than_it(columns: int) -> None:
     assert any("/ 20,000 steps" in frame and frame.endswith(" left") for frame in frames)
     assert any("digest" in frame for frame in frames)
     assert max(map(len, frames)) <= columns
-
-
-@pytest.mark.proof
-@pytest.mark.parametrize("option", ["--json", "--quiet"])
-def test_for_scripts_there_is_no_progress_in_a_terminal_either(option: str) -> None:
-    shown = in_terminal(
-        80, "collect", "CartPole-v1", "--workers", "0", "--steps", "8k", "--out", "a", option
-    )
-    assert "\x1b" not in shown
-    assert shown.count("\n") == (option == "--json")
 
 
 def in_terminal(columns: int, *arguments: str) -> str:

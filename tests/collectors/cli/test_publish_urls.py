@@ -9,11 +9,8 @@ from pathlib import Path
 import pytest
 
 import stepwell as sw
-from stepwell.buffers.episode import End
-from stepwell.buffers.testing import Recording, play
 from stepwell.collectors.cli.app import main
 from support.command_line import CommandLine
-from support.disk_stores import copy_of, create
 
 pytest.importorskip("obstore")
 
@@ -97,41 +94,6 @@ def test_bad_input_is_told(folder: str, where: str, message: str, pole: CommandL
     result = pole(f"push {folder} {where}")
     assert result.code == 2
     assert message in result.err
-
-
-def test_a_store_whose_writer_was_killed_is_repaired_first(
-    pole: CommandLine, tmp_path: Path
-) -> None:
-    with create(tmp_path / "a") as storage:
-        play(storage, 3)
-        killed = copy_of(tmp_path / "a")
-    result = pole(f"push {killed} {url()}")
-    assert result.code == 2
-    assert f"stepwell repair {killed}" in result.err
-    assert pole(f"repair {killed}").code == 0
-    assert pole(f"push {killed} {url()}").code == 0
-    assert pole(f"pull {url()} again").code == 0
-    assert digest("again") == digest(str(killed))
-
-
-def test_of_a_store_that_is_being_written_complete_files_are_pushed(
-    pole: CommandLine, tmp_path: Path
-) -> None:
-    rows = Recording()
-    with create(tmp_path / "a") as storage:
-        storage.add([rows.chunk(0, 20, End.NONE)])
-        storage.seal()
-        expected = sw.SequenceReplayBuffer.of(storage).digest()
-        storage.add([rows.chunk(0, 20, End.TERMINATED)])
-        result = pole(f"push {tmp_path / 'a'} {url()}")
-        assert "being written" in result.out
-        assert pole(f"pull {url()} first").code == 0
-        assert digest("first") == expected
-    assert pole.json(f"push {tmp_path / 'a'} {url()}")["sent"] == [
-        *("manifest.json", "segment-00000001.bin"),
-    ]
-    assert pole(f"pull {url()} again").code == 0
-    assert digest("again") == digest(str(tmp_path / "a"))
 
 
 def test_without_the_extra_one_sentence_says_what_to_install(pole: CommandLine) -> None:

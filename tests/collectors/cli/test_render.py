@@ -62,17 +62,6 @@ def test_a_clip_is_scaled_and_plays_at_the_rate_that_is_asked_for(
     assert np.abs(shown.astype(int) - expected).mean() < 3
 
 
-@pytest.mark.proof
-@pytest.mark.parametrize(("rows", "place"), [("10:", (10, None)), (":7", (0, 7)), (":", (0, None))])
-def test_rows_may_be_left_out(
-    stepwell: CommandLine, pong: Path, rows: str, place: tuple[int, int | None]
-) -> None:
-    assert stepwell(f"render {pong} --episode 2 -o a.webp --rows {rows} --quiet").out == ""
-    expected = frames_of(pong, 2)[slice(*place)]
-    shown = of_rows(read_webp(Path("a.webp").read_bytes()), len(expected), 15)
-    assert (shown == expected).all()
-
-
 def test_a_film_strip_is_a_picture(stepwell: CommandLine, pong: Path) -> None:
     said = stepwell(f"render {pong} --episode 0 -o a.png --frames 5 --scale 2")
     assert has_parts(said.out, "a.png|film strip of 5 rows|168 x 848|B")
@@ -186,18 +175,3 @@ def test_an_archive_is_not_taken_for_a_store(stepwell: CommandLine, command: str
     assert said.code == 2
     assert has_parts(said.err, "a.swa|stepwell restore")
     assert not list(Path().glob("a.[ph]*"))
-
-
-def test_the_help_teaches_the_formats(stepwell: CommandLine) -> None:
-    said = " ".join(stepwell("render --help").out.split())
-    for word in (
-        ".webp",
-        ".gif",
-        "colours are rounded",
-        ".mp4",
-        "'stepwell[video]'",
-        ".png",
-        "film strip",
-    ):
-        assert word in said
-    assert "stepwell render runs/pong --episode 5 -o clip.webp" in said

@@ -55,16 +55,6 @@ def test_it_is_quiet_and_replaces_a_file_only_if_told(stores: CommandLine) -> No
 
 
 @pytest.mark.proof
-def test_what_is_left_out_is_said(stores: CommandLine) -> None:
-    stores("collect ALE/Pong-v5 --num-envs 1 --workers 0 --steps 200 --out pong --seed 0")
-    whole = json.loads(stores("report pong -o a.html --json").out)
-    assert whole["notes"] == []
-    small = stores("report pong -o b.html --max-size 150kB")
-    assert "episode 0: " in small.out
-    assert "keep the file small" in small.out
-
-
-@pytest.mark.proof
 @pytest.mark.parametrize(
     ("command", "parts"),
     [

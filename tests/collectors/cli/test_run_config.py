@@ -58,25 +58,6 @@ def test_options_of_the_command_line_win(stepwell: CommandLine) -> None:
         assert (facts["task"], "level" in facts) == ("hall", False)
 
 
-def test_a_run_of_a_file_is_resumed(stepwell: CommandLine) -> None:
-    write(RUN)
-    assert stepwell("collect --config run.toml").code == 0
-    again = stepwell("collect --config run.toml")
-    assert again.code == 2
-    assert "--resume" in again.err
-    assert stepwell("collect --config run.toml --resume").code == 0
-    with sw.SequenceReplayBuffer.open("a", read_only=True) as replay:
-        assert len(replay.sessions) == 2
-        assert replay.steps >= 400
-
-
-def test_paths_are_relative_to_the_current_folder(stepwell: CommandLine) -> None:
-    Path("configs").mkdir()
-    write(RUN, "configs/run.toml")
-    assert stepwell("collect --config configs/run.toml").code == 0
-    assert Path("a").is_dir()
-
-
 @pytest.mark.parametrize(
     "info",
     [
@@ -93,18 +74,6 @@ def test_info_is_a_list_or_a_table(info: str, stepwell: CommandLine) -> None:
     assert stepwell("collect --config run.toml --out a").code == 0
     with sw.SequenceReplayBuffer.open("a", read_only=True) as replay:
         assert "info/prob" in replay.spec.names
-
-
-@pytest.mark.proof
-def test_flags_are_true_or_false(stepwell: CommandLine) -> None:
-    games = 'env = "Pong"\nsteps = 8\nnum_envs = 1\nframe_stack = 1\n'
-    for name, flag, shape in (("a", "true", (84, 84, 3)), ("b", "false", (84, 84))):
-        write(f"{games}rgb = {flag}\nsticky = 0.5\nshard = '1/2'\nout = '{name}'\n")
-        said = stepwell.json("collect --config run.toml")
-        with sw.SequenceReplayBuffer.open(name, read_only=True) as replay:
-            assert replay.spec["observation"].shape[-len(shape) :] == shape
-        assert said["session"]["recipe"]["sticky"] == 0.5
-        assert said["session"]["shard"] == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -150,13 +119,6 @@ def test_what_is_no_option_is_refused(text: str, parts: str, stepwell: CommandLi
     assert has_parts(result.err, parts), result.err
     assert result.err.count("\n") == 1
     assert not Path("new").exists()
-
-
-def test_a_wrong_option_of_the_command_line_does_not_name_the_file(stepwell: CommandLine) -> None:
-    write(RUN)
-    result = stepwell("collect --config run.toml --steps many")
-    assert result.code == 2
-    assert "run.toml" not in result.err
 
 
 def test_a_missing_env_names_the_file(stepwell: CommandLine) -> None:

@@ -72,31 +72,6 @@ def test_each_difference_is_told_with_its_place(stepwell: CommandLine, store: Pa
 
 
 @pytest.mark.proof
-def test_many_differences_are_counted(stepwell: CommandLine) -> None:
-    stepwell("collect Blackjack-v1 --workers 0 --steps 100 --out a --seed 7 --quiet")
-
-    def change(chunk: Chunk) -> Chunk:
-        return with_lie(chunk, "reward", chunk.rows - 1, np.random.default_rng(0))
-
-    rewrite(Path("a"), change, "b")
-    said = stepwell("verify --replay b --lanes 1")
-    assert said.code == 1
-    assert said.out.count("- episode") == 20
-    assert has_parts(said.out, "- and | more that differ")
-
-
-@pytest.mark.proof
-def test_versions_are_told_where_something_differs(stepwell: CommandLine, store: Path) -> None:
-    def older(facts: Any) -> Any:
-        return {**facts, "versions": {**facts["versions"], "numpy": "0.1"}}
-
-    rewrite(store, lie_in(3), "b", older)
-    assert "changed since they were recorded: numpy 0.1, now" in stepwell("verify --replay b").out
-    rewrite(store, lie_in(), "c", older)
-    assert "numpy" not in stepwell("verify --replay c").out
-
-
-@pytest.mark.proof
 def test_unreachable_episodes_are_told_with_the_reason(stepwell: CommandLine, store: Path) -> None:
     def change(chunk: Chunk) -> Chunk:
         facts = {k: v for k, v in chunk.metadata.items() if k != "seed"}

@@ -126,16 +126,6 @@ def test_it_serves_until_ctrl_c(started: Any, store: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.proof
-def test_a_signal_of_the_system_ends_it(started: Any, store: Path) -> None:
-    viewer: Process = started(store, "--no-browser")
-    viewer.log_in()
-    with viewer.asked("/events") as events:
-        assert events.readline()
-        assert viewer.end(signal.SIGTERM) == 128 + signal.SIGTERM
-    assert viewer.said.splitlines()[1:] == ["stepwell: interrupted by SIGTERM"]
-
-
-@pytest.mark.proof
 def test_the_token_is_printed_once_and_logged_never(started: Any, store: Path) -> None:
     viewer: Process = started(store)
     viewer.log_in()

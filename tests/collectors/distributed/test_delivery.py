@@ -156,15 +156,6 @@ def test_other_data_after_a_death_is_counted_from_0_again() -> None:
     assert delivery.is_complete
 
 
-def test_without_an_order_pieces_come_out_as_they_come_in() -> None:
-    delivery = Delivery[str](3)
-    delivery.begin(0, range(3), in_order=False)
-    for group, number in ((2, 0), (2, 1), (0, 0)):
-        delivery.take(piece(group, number), f"{group}.{number}", 1)
-    assert delivery.turn is None
-    assert [each.payload for each in delivery.due()] == ["2.0", "2.1", "0.0"]
-
-
 def test_after_an_error_the_rest_comes_out_in_order_though_pieces_lack() -> None:
     delivery = Delivery[str](3)
     delivery.begin(0, range(3), in_order=True)
@@ -208,15 +199,6 @@ def test_groups_count_on_their_own_and_the_storage_takes_all(
     records = storage.index.records
     lengths = [int(r["first_row"] + r["rows"]) for r in records[records["is_tail"] == 1]]
     assert sorted(lengths) == sorted(expected.values())
-
-
-def test_the_session_is_that_of_the_storage() -> None:
-    streams = GroupStreams(1)
-    (same,) = streams.placed([chunk(0, 0, 0)], 0, 0)
-    assert same.metadata == {"session": 4, "seed": 0}
-    (other,) = streams.placed([chunk(0, 0, 2)], 0, 1, session=9)
-    assert other.metadata == {"session": 9, "seed": 0}
-    assert other.episode == same.episode
 
 
 def test_episodes_begin_late_where_others_have_written_meanwhile() -> None:

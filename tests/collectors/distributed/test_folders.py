@@ -89,20 +89,6 @@ def test_groups_upload_their_stores_and_leave_nothing_behind(url: str, tmp_path:
         pull(url, tmp_path / "all")
 
 
-def test_rows_are_uploaded_while_a_group_writes(url: str, tmp_path: Path) -> None:
-    folder = GroupFolder(folders(url), 0, 0)
-    with create(folder.path) as storage:
-        chunks = play(storage, 3)
-        folder.after_add(storage)
-        assert folder._thread is not None
-        while not Folders(url).stores():
-            folder._thread.wait(0.01)
-        pull(Folders(url).stores()[0], tmp_path / "pulled")
-        with DiskStorage.open(tmp_path / "pulled", read_only=True) as pulled:
-            assert_holds(pulled, chunks)
-    folder.close()
-
-
 def test_uploaded_rows_make_room_on_the_local_disk(url: str, tmp_path: Path) -> None:
     folder = GroupFolder(folders(url, most_local_bytes=60_000), 0, 0)
     with create(folder.path) as storage:
@@ -148,22 +134,6 @@ def test_of_two_that_begin_the_same_attempt_one_wins(url: str) -> None:
         thread.join()
     assert sum(isinstance(each, GroupFolder) for each in results) == 1
     assert len(results) == 8
-
-
-def test_an_attempt_that_plays_its_history_again_takes_the_place_of_the_one_before(
-    url: str,
-) -> None:
-    counts: list[str] = []
-    calls = [(0, True, 4), (1, True, 2), (2, False, 3), (3, True, 6)]
-    for attempt, supersedes, count in calls:
-        folder = GroupFolder(folders(url), 0, attempt, supersedes=supersedes)
-        written(folder, count)
-        folder.close()
-        counts = Folders(url).stores()
-        if attempt == 1:  # it has not caught up
-            assert counts == [f"{url}/group-00000/attempt-0"]
-    # 0 and 1 are the same rows, of which 0 has more; 3 goes on with those of 2.
-    assert counts == [f"{url}/group-00000/attempt-{number}" for number in (0, 3)]
 
 
 def test_what_a_dead_attempt_has_not_uploaded_is_uploaded_by_the_next(

@@ -17,12 +17,10 @@ from hypothesis import strategies as st
 
 import stepwell as sw
 from stepwell.buffers import EncodedChunk, SpecMismatch
-from stepwell.buffers.bridges.publish import pull
 from stepwell.buffers.digest import DigestState
 from stepwell.buffers.errors import StoreLocked
 from stepwell.buffers.storage.encoded_chunk import unpack_chunks
 from stepwell.collectors.distributed import host as host_file
-from stepwell.collectors.distributed.folders import Folders
 from stepwell.collectors.distributed.host import GroupHost, RowsDiffer
 from stepwell.collectors.distributed.messages import (
     Call,
@@ -320,47 +318,7 @@ def last_of(pieces: Sequence[tuple[Piece, Payload]]) -> Piece:
     return pieces[-1][0]
 
 
-STEPS = [Asked("steps", 3000), Asked("episodes", 7), Asked("steps", 900)]
-
-
 # Envs and proofs
-
-
-def pong() -> Any:
-    return sw.make_atari("Pong", num_envs=2, backend="native", noop_max=4)
-
-
-@pytest.mark.proof
-def test_pong_is_the_same_after_a_death_and_can_be_played_again(tmp_path: Path) -> None:
-    groups = groups_of(pong, capacity=800)
-    groups.play([Asked("steps", 120), Asked("rollout", 7)], in_turns)
-    groups.die(1)
-    groups.play([Asked("steps", 60)], lambda active: active[-1])
-    assert groups.repeated[1]
-    assert_same(groups, one_process(pong, uniform, 3, 2, groups.calls))
-    replay = groups.mirror()
-    assert replay.spec["observation"].stack == 4
-    proofs = list(sw.resimulate(replay, lanes=1))
-    assert [proof.reason for proof in proofs] == ["equal"] * replay.episodes
-    report = sw.archive(replay, tmp_path / "pong.swa", lanes=1)
-    assert report.episodes == replay.episodes
-    restored = sw.SequenceReplayBuffer()
-    sw.restore(tmp_path / "pong.swa", restored, lanes=1)
-    assert restored.digest() == replay.digest()
-
-
-@pytest.mark.proof
-@pytest.mark.parametrize("mode", MODES)
-def test_episodes_of_a_mirror_can_be_played_again(mode: Any) -> None:
-    make_envs = partial(walks, 2, mode, "box", 40)
-    groups = groups_of(make_envs, shard=(2, 2), reseed_steps=30)
-    groups.play(STEPS, lambda active: active[-1])
-    replay = groups.mirror()
-    proofs = list(sw.resimulate(replay, lanes=1, env=partial(walk, "box", 40)))
-    assert [proof.reason for proof in proofs] == ["equal"] * replay.episodes
-    seeds = [e.metadata["seed"] for e in replay.iter_episodes() if "seed" in e.metadata]
-    assert {int(str(seed)) % 4 for seed in seeds} == {3, 0}  # shards 3 and 4 of 4
-    assert len(set(map(str, seeds))) == len(seeds)
 
 
 def test_the_fields_and_codecs_of_the_mirror_are_used() -> None:
@@ -533,19 +491,6 @@ def test_a_piece_of_a_run_waits_for_no_more_rows_than_come_in_a_second(
     assert [piece.number for piece in pieces] == list(range(1_000))
 
 
-@pytest.mark.proof
-def test_no_store_needs_no_chunks() -> None:
-    groups = groups_of(destination="none")
-    groups.play([Asked("steps", 3000), Asked("rollout", 5)], in_turns)
-    (first, _), (second, payload) = groups.pieces[0]
-    assert (first.chunks, first.steps, first.digest) == (0, 1501, DigestState().hexdigest())
-    assert second.is_last
-    assert payload.rollout is not None
-    assert payload.rollout.reward.shape == (5, 2)
-    model = one_process(walks, uniform, 3, 2, [Asked("steps", 3000), Asked("rollout", 5)])
-    assert_equal_rollouts(payload.rollout, model.rollouts[1][0])
-
-
 # Runs
 
 
@@ -574,16 +519,6 @@ def test_a_run_goes_on_until_it_is_finished(monkeypatch: pytest.MonkeyPatch) -> 
     groups.play([Asked("steps", 6, version=5)], in_turns)
     assert groups.mirror().steps == replay.steps + 6
     assert sum(not e.end.is_final for e in groups.mirror().iter_episodes()) <= 2
-
-
-def test_a_run_without_chunks_gives_pieces_by_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_file, "_ANSWER_SECONDS", 0.0)
-    groups = groups_of(count=1)
-    run = Call(0, "run")
-    found = [groups.hosts[0].advance(0, run)[0] for _ in range(3)]
-    assert [(piece.number, piece.chunks) for piece in found] == [(0, 0), (1, 0), (2, 0)]
-    assert found[0].steps == 0
-    assert sum(piece.steps for piece in found) > 0
 
 
 # Other data after a death
@@ -770,25 +705,6 @@ def steps_in(folder: Path, group: int) -> int:
         return replay.steps
 
 
-def test_an_attempt_at_a_url_replaces_the_one_before(tmp_path: Path) -> None:
-    pytest.importorskip("obstore", reason="needs obstore")
-    folders = Folders((tmp_path / "there").as_uri(), scratch=tmp_path / "scratch")
-    groups = groups_of(walks, count=2, destination=folders)
-    groups.play([Asked("steps", 1200)], in_turns)
-    groups.die(1)
-    groups.play([Asked("steps", 1100)], in_turns)
-    assert groups.repeated[1]
-    for host in groups.hosts.values():
-        host.close()
-    stores = folders.stores()
-    assert [Path(each).name for each in stores] == ["attempt-0", "attempt-1"]
-    model = one_process(walks, uniform, 3, 2, groups.calls)
-    for number, (store, expected) in enumerate(zip(stores, model.groups, strict=True)):
-        pulled = pull(store, tmp_path / f"{number}").path
-        with sw.SequenceReplayBuffer.open(pulled, read_only=True) as replay:
-            assert replay.digest() == expected.digest()
-
-
 @pytest.mark.proof
 @given(
     data=st.data(),
@@ -871,90 +787,3 @@ class SequenceAdds:
             store._replay.close()  # a process that is gone stores nothing more
             raise Died
         return numbered
-
-
-# Planted bugs
-
-
-def _wrong_shard(patch: pytest.MonkeyPatch) -> None:
-    """Groups are counted from 1, and the last one takes the shard of the first."""
-    made = host_file._Steps.__init__
-
-    def wrong(self: Any, *given: Any, shard: tuple[int, int], **more: Any) -> None:
-        made(self, *given, shard=(shard[0] % shard[1] + 1, shard[1]), **more)
-
-    patch.setattr(host_file._Steps, "__init__", wrong)
-
-
-def _rows_lost_between_pieces(patch: pytest.MonkeyPatch) -> None:
-    """Of several chunks in one piece only the first ones are sent."""
-    take = host_file._Outbox.take_chunks
-
-    def wrong(self: Any) -> Any:
-        sent = take(self)
-        return sent._replace(encoded=sent.encoded[:20])
-
-    patch.setattr(host_file._Outbox, "take_chunks", wrong)
-
-
-def _late_weights(patch: pytest.MonkeyPatch) -> None:
-    """The policy gets the weights of the call before."""
-    use = host_file._Group._use
-
-    def wrong(self: Any, version: int, weights: Any) -> None:
-        use(self, version, WEIGHTS[max(0, version - 1)])
-
-    patch.setattr(host_file._Group, "_use", wrong)
-
-
-def _skip_too_many(patch: pytest.MonkeyPatch) -> None:
-    """A new attempt leaves out the first new piece."""
-    begin = GroupHost.begin
-
-    def wrong(self: Any, start: GroupStart, weights: Any) -> int:
-        return begin(self, start._replace(skip=start.skip + (start.attempt > 0)), weights)
-
-    patch.setattr(GroupHost, "begin", wrong)
-
-
-def _repeat_without_history(patch: pytest.MonkeyPatch) -> None:
-    """A new attempt plays only the newest call."""
-    begin = GroupHost.begin
-
-    def wrong(self: Any, start: GroupStart, weights: Any) -> int:
-        return begin(self, start._replace(history=start.history[-1:]), weights)
-
-    patch.setattr(GroupHost, "begin", wrong)
-
-
-@pytest.mark.proof
-@pytest.mark.parametrize(
-    "plant",
-    [
-        None,
-        _wrong_shard,
-        _rows_lost_between_pieces,
-        _late_weights,
-        _skip_too_many,
-        _repeat_without_history,
-    ],
-)
-def test_planted_bugs_are_caught(plant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    make_envs = partial(walks, 3, kind="box", longest=9)
-    calls = [Asked("steps", 700), Asked("episodes", 5, version=1), Asked("steps", 700, version=2)]
-    model = one_process(make_envs, Weighted, 3, 2, calls, weights=WEIGHTS)
-    if plant is not None:
-        plant(monkeypatch)
-
-    def play() -> None:
-        groups = groups_of(make_envs, Weighted, codecs={"observation": "raw"})
-        groups.play(calls[:2], in_turns)
-        groups.die(0)
-        groups.play(calls[2:], in_turns)
-        assert_same(groups, model)
-
-    if plant is None:
-        play()
-    else:
-        with pytest.raises((AssertionError, ValueError)):
-            play()

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import random
 import re
 import resource
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -24,7 +22,6 @@ import stepwell as sw
 from stepwell.buffers import SequenceReplayBuffer
 from stepwell.buffers.storage.disk.storage import DiskStorage
 from stepwell.collectors.distributed.collector import GroupLost
-from stepwell.collectors.distributed.engine import RemoteError
 from stepwell.collectors.distributed.local_collector import LocalCollector
 from stepwell.collectors.distributed.mirror import Mirror
 from support.actor_hosts import descendants, left_of
@@ -33,7 +30,6 @@ from support.envs.fakes import GlobalRandomEnv
 from support.groups import Asked, Walk, Weighted, one_process
 from support.local_groups import (
     NUM_ENVS,
-    failing_envs,
     faulty_walks,
     hanging_envs,
     killing,
@@ -127,16 +123,6 @@ def test_what_cannot_be_sent_is_named_in_one_sentence(name: str) -> None:
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.proof
-def test_what_make_envs_raises_comes_with_its_traceback() -> None:
-    with pytest.raises(RemoteError, match="KeyError: 'no such world'") as raised:
-        with local(SequenceReplayBuffer(), failing_envs) as collector:
-            collector.collect(steps=10)
-    assert raised.value.kind == "KeyError"
-    notes = "\n".join(raised.value.__notes__)
-    assert re.search(r'raise KeyError\("no such world"\)(?s:.*)group \d, in actor-\d', notes)
-
-
 # Faults at a place that the env chooses.
 
 
@@ -174,38 +160,6 @@ def test_a_group_that_never_begins_is_given_up() -> None:
 
 
 @pytest.mark.proof
-def test_too_much_memory_is_an_error_that_says_so(tmp_path: Path) -> None:
-    with pytest.raises(RemoteError, match="MemoryError"):
-        with local(SequenceReplayBuffer(), partial(faulty_walks, "memory", tmp_path / "f")) as all_:
-            all_.collect(steps=STEPS)
-
-
-@pytest.mark.proof
-def test_a_short_pause_is_no_death() -> None:
-    replay = SequenceReplayBuffer()
-    with local(replay, answer_seconds=60.0) as collector:
-        collector.collect(steps=10)
-        hosts = [pid for pid in descendants(os.getpid()) if not has_children(pid)]
-        assert len(hosts) == 2
-        signal_all(hosts, signal.SIGSTOP)
-        timer = threading.Timer(0.5, partial(signal_all, hosts, signal.SIGCONT))
-        timer.start()
-        report = collector.collect(steps=STEPS)
-        timer.join()
-    assert report.deaths == 0
-    assert replay.digest() == truth(Asked("steps", 10), Asked("steps", STEPS))
-
-
-def signal_all(pids: Sequence[int], number: int) -> None:
-    for pid in pids:
-        os.kill(pid, number)
-
-
-def has_children(pid: int) -> bool:
-    return bool(Path(f"/proc/{pid}/task/{pid}/children").read_text())
-
-
-@pytest.mark.proof
 def test_worker_processes_of_envs_end_with_their_actor(tmp_path: Path) -> None:
     replay = SequenceReplayBuffer()
     with local(replay, partial(slow_walks, 0.001, 2)) as collector:
@@ -240,27 +194,6 @@ def test_kills_at_any_time_of_synchronous_calls_change_nothing(seed: int) -> Non
         play(collector, calls)
         digest = collector.report.digest
     assert digest == replay.digest() == truth(*calls)
-
-
-@pytest.mark.proof
-@pytest.mark.parametrize("seed", KILLS)
-def test_rollouts_are_the_same_after_kills(seed: int) -> None:
-    found: list[list[bytes]] = []
-    for kills in (0, 3):
-        make_envs = partial(slow_walks, 0.0005)
-        with (
-            killing(seed, within=3.0, count=kills),
-            local(None, make_envs, Weighted, max_restarts=9) as collector,
-        ):
-            rollouts = [collector.rollout(40, weights={"w": k / 6}) for k in range(6)]
-        found.append(
-            [
-                np.ascontiguousarray(rows).tobytes()
-                for one in rollouts
-                for rows in (one.observation, one.action, one.reward, one.is_first)
-            ]
-        )
-    assert found[0] == found[1]
 
 
 @pytest.mark.proof
@@ -353,41 +286,6 @@ def test_a_driver_that_is_killed_leaves_no_process_and_what_was_stored(
                 assert collector.collect(steps=30).steps >= 30
     else:
         assert acknowledged == 0
-
-
-@pytest.mark.proof
-def test_a_collector_that_is_dropped_ends_its_processes() -> None:
-    collector = local(SequenceReplayBuffer())
-    collector.collect(steps=10)
-    pids = descendants(os.getpid())
-    assert len(pids) == 4
-    del collector
-    gc.collect()
-    assert left_of(pids) == []
-
-
-SCRIPT = """
-import stepwell as sw
-
-print("top level", flush=True)
-
-class Left:
-    def __call__(self, observation, is_first): return 0 * is_first
-
-def make_envs(): return sw.make_vec(ENV, 2, num_workers=0)
-
-ENV = "CartPole-v1"
-with sw.LocalCollector(make_envs, lambda: Left(), groups=2, processes=2, seed=0) as collector:
-    print(collector.collect(episodes=4).episodes, flush=True)
-"""
-
-
-@pytest.mark.proof
-def test_a_script_needs_no_main_guard() -> None:
-    Path("script.py").write_text(SCRIPT)
-    command = [sys.executable, "-W", "error", "script.py"]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert (run.returncode, run.stdout, run.stderr) == (0, "top level\n4\n", "")
 
 
 # Back-pressure.

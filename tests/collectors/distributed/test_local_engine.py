@@ -80,15 +80,6 @@ def test_a_shared_value_is_the_one_of_its_time_and_is_sent_once(engine: LocalEng
 
 
 @pytest.mark.proof
-def test_arguments_may_change_after_the_call(engine: LocalEngine) -> None:
-    actor = engine.start("a", Host)
-    values = np.ones(3_000_000)  # more than a socket takes
-    answer = engine.call(actor, "sum", values)
-    values[:] = 7
-    assert engine.result(answer) == 3e6
-
-
-@pytest.mark.proof
 def test_wait_returns_nothing_in_time_and_only_what_was_asked_for(engine: LocalEngine) -> None:
     slow, fast = engine.start("slow", Host), engine.start("fast", Host)
     asleep, added = engine.call(slow, "sleep"), engine.call(fast, "add", 1)
@@ -184,9 +175,6 @@ def test_a_process_that_the_system_does_not_start_is_a_lack_of_resources(
     assert sockets_of("self") == before
 
 
-STATES = ["", "sleep", "sleep_in_c", "stop"]
-
-
 def busy_actor(engine: LocalEngine, state: str) -> tuple[Any, tuple[int, ...]]:
     """An actor that does something, and its processes."""
     actor = engine.start("a", Host)
@@ -234,25 +222,6 @@ def test_a_killed_process_of_an_actor_takes_the_others_with_it(
 
 
 @pytest.mark.proof
-def test_an_actor_that_was_stopped_for_a_while_answers(engine: LocalEngine) -> None:
-    actor, pids = busy_actor(engine, "stop")
-    answer = engine.call(actor, "add", 5)
-    assert engine.wait([answer], 0.1) == []
-    os.kill(pids[1], signal.SIGCONT)
-    assert engine.result(answer) == 6
-
-
-@pytest.mark.proof
-def test_a_call_with_much_data_does_not_wait_for_a_stopped_actor(engine: LocalEngine) -> None:
-    actor, pids = busy_actor(engine, "stop")
-    values = np.ones(3_000_000)
-    answers = [engine.call(actor, "sum", values), engine.call(actor, "sum", engine.share(values))]
-    assert engine.wait(answers, 0.1) == []
-    os.kill(pids[1], signal.SIGCONT)
-    assert [engine.result(answer) for answer in answers] == [3e6, 3e6]
-
-
-@pytest.mark.proof
 def test_neither_side_waits_for_the_other_when_both_send_much(engine: LocalEngine) -> None:
     actor = engine.start("a", Host)
     values = np.ones(2_000_000)
@@ -280,12 +249,6 @@ def test_an_actor_inherits_no_socket_of_the_driver(engine: LocalEngine) -> None:
     actors = [engine.start(f"{k}", Host) for k in range(3)]
     for actor in actors:
         assert not engine.result(engine.call(actor, "sockets")) & sockets_of("self")
-
-
-@pytest.mark.proof
-def test_libraries_have_one_thread_each(engine: LocalEngine) -> None:
-    actor = engine.start("a", Host)
-    assert engine.result(engine.call(actor, "environment", "OPENBLAS_NUM_THREADS")) == "1"
 
 
 @pytest.mark.proof

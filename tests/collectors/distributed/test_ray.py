@@ -141,13 +141,6 @@ def test_errors_of_the_users_code_come_as_text(
     assert ask(engine, actor, "count") == 1  # it lives on
 
 
-def test_an_error_of_make_is_raised_by_each_call(engine: RayEngine) -> None:
-    actor = engine.start("actor", no_rom)
-    for _ in range(2):
-        with pytest.raises(RemoteError, match=r"FileNotFoundError: no ROM at /roms/pong.bin"):
-            ask(engine, actor, "count")
-
-
 def test_what_cannot_be_sent_is_refused_here(engine: RayEngine) -> None:
     lock = threading.Lock()
     with pytest.raises(TypeError, match=r"actor-7: make_envs, .* '_thread.lock'"):
@@ -184,26 +177,6 @@ def test_a_death_is_an_error_with_its_cause(
     assert not is_running(pid)
     if kill is kill_node:
         cluster.replace(node)
-
-
-def test_a_process_that_ends_by_itself_says_so(engine: RayEngine) -> None:
-    actor = engine.start("actor", Talker)
-    with pytest.raises(ActorDied, match=r"^its process"):
-        ask(engine, actor, "end")
-
-
-def test_a_paused_process_that_was_given_up_ends_when_it_goes_on(engine: RayEngine) -> None:
-    actor = engine.start("actor", Talker)
-    pid, _ = ask(engine, actor, "ping")
-    os.kill(pid, signal.SIGSTOP)
-    answer = engine.call(actor, "count")
-    assert engine.wait([answer], 0.5) == []
-    engine.kill(actor)
-    assert engine.wait([answer], 30) == [answer]
-    with pytest.raises(ActorDied):
-        engine.result(answer)
-    os.kill(pid, signal.SIGCONT)
-    assert eventually(lambda: not is_running(pid))
 
 
 @pytest.mark.proof
@@ -289,11 +262,6 @@ def test_the_address_is_that_of_the_connection(cluster: RayNodes) -> None:
         ray.shutdown()
     with pytest.raises(ValueError, match="ray://far:10001"):
         RayEngine(address="ray://far:10001")
-
-
-def test_a_metric_of_ray_is_set(engine: RayEngine) -> None:
-    for value in (1.0, 2.0):
-        engine.gauge("stepwell_steps_per_second", value, {"group": "7"})
 
 
 DRIVER = """

@@ -133,8 +133,3 @@ def play(
 def joint_env(most_steps: int = 12) -> gymnasium.Env[Any, Any]:
     """The adapted env, by a name that other processes can import."""
     return sw.from_pettingzoo(ComingAndGoing(most_steps))
-
-
-def joint_envs() -> Any:
-    """Two of them."""
-    return sw.make_vec(joint_env, 2, num_workers=0)

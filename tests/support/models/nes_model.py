@@ -82,10 +82,3 @@ def reward_of(old: dict[str, int], new: dict[str, int]) -> float:
     if 0 < way <= 5:
         reward += 0.1 * way
     return reward + 5.0 * min(new["lives"] - old["lives"], 0)
-
-
-def shows_the_coin(console_picture: Image, hidden: tuple[int, int, int, int]) -> bool:
-    """Return True if the first coin, at (100, 160), is visible against the sky."""
-    top, _, left, _ = hidden
-    row, column = 160 + 8 - top, 100 + 8 - left
-    return bool((console_picture[row, column] != console_picture[row - 20, column]).any())

@@ -7,7 +7,6 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import FrameStackObservation
 from numpy.testing import assert_equal
@@ -16,16 +15,12 @@ from stepwell.buffers.dropin.sb3 import step_ring
 from stepwell.wrappers.check.report import VectorEnvReport
 from stepwell.wrappers.check.vector_env import check_vector_env
 from stepwell.wrappers.frames import FrameStack
-from stepwell.wrappers.make_vector_env import vectorize
 from stepwell.wrappers.workers.vector_env import WorkerVectorEnv
 from support.envs.fakes import (
     CounterEnv,
     Declared,
-    DictEnv,
     FrameEnv,
     GlobalRandomEnv,
-    InfoEnv,
-    LiveBufferEnv,
     ReusingEnv,
     SeededEnv,
 )
@@ -66,14 +61,6 @@ def test_gymnasiums_vector_envs_do_what_they_declare(mode: AutoresetMode, kind: 
     assert (report.is_reproducible, report.envs_differ) == (True, True)
     assert not report.same_memory
     assert not report.changes_later
-    assert report.is_fine
-
-
-@pytest.mark.parametrize("env", [CounterEnv, DictEnv, InfoEnv, SeededEnv, LiveBufferEnv, FrameEnv])
-def test_workers_do_what_they_declare(env: Any) -> None:
-    report = check(vectorize([env] * 2, num_workers=1))
-    assert report.autoreset == "next_step"
-    assert report.final_observation == "true"
     assert report.is_fine
 
 
@@ -137,14 +124,6 @@ def test_an_env_that_goes_on_after_terminated_is_found() -> None:
     report = check(GoesOnVector([lambda: GoesOnEnv(10**6)] * 2))
     assert report.autoreset == "goes_on"
     assert not report.is_fine
-
-
-@pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
-def test_a_live_buffer_in_same_step_is_copied_as_the_collector_copies_it(kind: Any) -> None:
-    """Trap 2; tests/collectors/test_reused_memory.py has vector envs where that cannot be done."""
-    report = check(kind([LiveBufferEnv] * 2, autoreset_mode=AutoresetMode.SAME_STEP))
-    assert (report.autoreset, report.final_observation) == ("same_step", "true")
-    assert report.is_fine
 
 
 def test_a_nan_is_no_sign_of_anything() -> None:
@@ -245,30 +224,6 @@ def test_frame_stacks_are_found(wrap: Any, expected: tuple[int, str | None]) -> 
     assert (report.frame_stack, report.stack_padding) == expected
 
 
-def test_a_stack_that_skips_a_frame_is_none() -> None:
-    class Skips(gym.ObservationWrapper[Any, Any, Any]):
-        def observation(self, observation: Any) -> Any:
-            return observation[[0, 2, 3]]
-
-    def build() -> Any:
-        env: Any = Skips(FrameStack(FrameEnv(), 4))
-        env.observation_space = spaces.Box(0, 255, (3, 4, 4), np.uint8)
-        return env
-
-    assert check(SyncVectorEnv([build])).frame_stack == 1
-
-
-class StillEnv(FrameEnv):
-    """Always shows the same."""
-
-    def frame(self) -> Any:
-        return np.full((4, 4), 7, np.uint8)
-
-
-def test_an_env_that_always_shows_the_same_is_no_stack() -> None:
-    assert check(SyncVectorEnv([StillEnv])).frame_stack == 1
-
-
 def test_the_env_is_reset_after_the_check_and_its_own_randomness_left_alone() -> None:
     envs = SyncVectorEnv([lambda: CounterEnv(100)] * 2)
     envs.action_space.seed(3)
@@ -278,17 +233,6 @@ def test_the_env_is_reset_after_the_check_and_its_own_randomness_left_alone() ->
     assert_equal([envs.action_space.sample() for _ in range(20)], expected)
     assert_equal(envs.step(np.zeros(2, np.int64))[0][:, 1], [1, 1])
     envs.close()
-
-
-def test_an_env_made_here_is_closed_here() -> None:
-    made: list[Any] = []
-
-    def build() -> Any:
-        made.append(cartpoles())
-        return made[0]
-
-    check_vector_env(build, steps=10)
-    assert made[0].closed
 
 
 def test_wrong_arguments_are_refused() -> None:
@@ -320,17 +264,6 @@ def ale(**kwargs: Any) -> VectorEnv[Any, Any, Any]:
     small: dict[str, Any] = {"img_height": 32, "img_width": 32, "num_threads": 1, **kwargs}
     envs: VectorEnv[Any, Any, Any] = AtariVectorEnv("breakout", small.pop("num_envs", 2), **small)
     return envs
-
-
-@pytest.mark.proof
-def test_ale_py_in_next_step_mode_shows_a_stale_last_frame() -> None:
-    """Trap 6."""
-    report = check(ale(), steps=500)
-    assert (report.autoreset, report.declared) == ("next_step", "NEXT_STEP")
-    assert report.final_observation == "repeats"
-    assert "make_atari(backend='python')" in str(report)
-    assert (report.frame_stack, report.stack_padding) == (4, "zero")
-    assert report.is_fine
 
 
 @pytest.mark.proof
@@ -375,12 +308,6 @@ def test_draws_from_global_generators_are_told(library: str, kind: Any) -> None:
     own = {"python", "numpy"} if step_ring._part_forks.cache_info().currsize else {"python"}
     assert report.shares_random == (kind is AsyncVectorEnv and library not in own)
     assert report.is_fine == (not report.shares_random)
-
-
-@pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv, WorkerVectorEnv])
-def test_envs_that_draw_from_generators_of_their_own_are_fine(kind: Any) -> None:
-    report = check(kind([SeededEnv] * 2))
-    assert (report.global_random, report.shares_random, report.is_fine) == ((), False, True)
 
 
 class StandingStill(SyncVectorEnv[Any, Any]):

@@ -15,12 +15,7 @@ import pytest
 from demo_rom import RAM, STATE, build_rom
 from stepwell.wrappers.nes.buttons import Button
 from stepwell.wrappers.nes.cartridge import Cartridge
-from stepwell.wrappers.nes.emulators import (
-    BACKENDS,
-    NesBackend,
-    installed_backends,
-    open_console,
-)
+from stepwell.wrappers.nes.emulators import BACKENDS, NesBackend, installed_backends, open_console
 from support.envs.nes_backends import (
     BOOT,
     INSTALLED,
@@ -31,7 +26,6 @@ from support.envs.nes_backends import (
     A,
     console_of,
     each_backend,
-    fingerprint,
     fingerprint_of,
     peek,
     play,
@@ -79,24 +73,6 @@ def test_sixty_fresh_emulators_agree_frame_for_frame(backend: NesBackend) -> Non
 
 
 @each_backend
-def test_an_emulator_after_some_memory_was_dirtied_starts_alike(backend: NesBackend) -> None:
-    """C1: what the emulator finds in fresh memory does not matter."""
-    found = set()
-    for fill in (0x00, 0xFF, 0x01):
-        trash = [bytes([fill]) * size for size in (64, 1000, 4096, 70_000, 300_000) * 20]
-        del trash
-        found.add(fingerprint_of(backend, [NOOP] * 5))
-    assert len(found) == 1
-
-
-@each_backend
-def test_two_processes_agree(backend: NesBackend) -> None:
-    """C1, C4: a worker builds a new emulator and plays the same game."""
-    frames = [*BOOT, *random_frames(60, seed=2)]
-    assert fingerprint_of(backend, frames) == elsewhere("spawn", backend, frames)
-
-
-@each_backend
 def test_a_forked_process_plays_its_own_game(backend: NesBackend) -> None:
     """R1: a child inherits its parent's emulator, and must not use it."""
     frames = [*BOOT, *random_frames(60, seed=2)]
@@ -109,17 +85,6 @@ def test_a_forked_process_plays_its_own_game(backend: NesBackend) -> None:
 
 
 # --- buttons ---
-
-
-@each_backend
-@pytest.mark.parametrize("button", list(Button), ids=lambda button: str(button.name))
-def test_each_button_reaches_its_bit_of_the_pad(backend: NesBackend, button: Button) -> None:
-    """N2: nes-py has the bits the other way round; one enumeration stands for all."""
-    with console_of(backend) as console:
-        play(console, [*BOOT[:20], int(button), int(button)])
-        assert peek(console, "pad") == button
-        play(console, [NOOP])
-        assert peek(console, "pad") == 0
 
 
 @each_backend
@@ -182,68 +147,7 @@ def test_the_screen_is_rgb_and_the_whole_picture_but_for_its_edges(backend: NesB
         assert console.screen()[100 - top, 4].argmax() == 0
 
 
-@each_backend
-def test_peek_is_the_ram(backend: NesBackend) -> None:
-    """E5: and a Python int."""
-    with console_of(backend) as console:
-        play(console, [*BOOT, *random_frames(30, seed=3)])
-        ram = console.ram()
-        assert ram.shape == (2048,)
-        assert ram.dtype == np.uint8
-        assert [console.peek(address) for address in range(2048)] == ram.tolist()
-        assert type(console.peek(RAM["lives"])) is int
-
-
-@each_backend
-def test_the_ram_is_a_copy(backend: NesBackend) -> None:
-    with console_of(backend) as console:
-        play(console, BOOT)
-        ram = console.ram()
-        kept = ram.copy()
-        play(console, [RIGHT] * 4)
-        np.testing.assert_array_equal(ram, kept)
-        ram[:] = 7
-        assert peek(console, "lives") == 3
-
-
 # --- states ---
-
-
-@each_backend
-def test_after_load_the_same_buttons_give_the_same_game(backend: NesBackend) -> None:
-    with console_of(backend) as console:
-        play(console, [*BOOT, *random_frames(40, seed=4)])
-        state = console.save()
-        frames = random_frames(50, seed=5)
-        first = trajectory(console, frames)
-        for _ in range(3):
-            console.load(state)
-            assert trajectory(console, frames) == first
-
-
-@each_backend
-def test_a_state_is_not_touched_by_what_is_played_after_it(backend: NesBackend) -> None:
-    with console_of(backend) as console:
-        play(console, BOOT)
-        state = console.save()
-        ram = console.ram()
-        play(console, [RIGHT | A] * 50)
-        assert (console.ram() != ram).any()
-        console.load(state)
-        np.testing.assert_array_equal(console.ram(), ram)
-        assert peek(console, "player_x") == ram[RAM["player_x"]]
-
-
-@each_backend
-def test_a_state_of_power_on_leads_to_the_game_of_a_fresh_console(backend: NesBackend) -> None:
-    """E1, R1: the reset button is not power-on, and stable-retro's reset resets nothing."""
-    frames = [*BOOT, *random_frames(60, seed=6)]
-    with console_of(backend) as console:
-        power_on = console.save()
-        first = fingerprint(console, frames)
-        console.load(power_on)
-        assert fingerprint(console, frames) == first
-    assert fingerprint_of(backend, frames) == first
 
 
 @each_backend
@@ -317,26 +221,6 @@ def test_states_of_bytes_can_be_sent_to_another_process(backend: NesBackend) -> 
 
 
 @each_backend
-def test_consoles_played_in_turns_do_not_affect_each_other(backend: NesBackend) -> None:
-    """R1: stable-retro has one emulator in a process; its consoles take turns in it."""
-    rng = np.random.default_rng(0)
-    games = [[*BOOT, *random_frames(40, seed=seed)] for seed in range(3)]
-    alone = []
-    for frames in games:
-        with console_of(backend) as console:
-            alone.append(trajectory(console, frames))
-    consoles = [open_console(Cartridge.read(ROM), backend) for _ in games]
-    seen: list[list[tuple[bytes, bytes]]] = [[] for _ in games]
-    while any(len(one) < len(frames) for one, frames in zip(seen, games, strict=True)):
-        index = int(rng.integers(3))
-        if len(seen[index]) < len(games[index]):
-            seen[index] += trajectory(consoles[index], [games[index][len(seen[index])]])
-    assert seen == alone
-    for console in consoles:
-        console.close()
-
-
-@each_backend
 def test_reading_one_console_after_playing_another_reads_the_right_one(backend: NesBackend) -> None:
     """R1: a screen or RAM that is read late is still that console's."""
     games = [[*BOOT, *[RIGHT] * 20], [*BOOT, *[int(Button.DOWN)] * 10]]
@@ -356,14 +240,6 @@ def test_reading_one_console_after_playing_another_reads_the_right_one(backend: 
     assert alone[0] != alone[1]
 
 
-@each_backend
-def test_another_cartridge_can_follow_in_the_same_process(backend: NesBackend) -> None:
-    for data in (ROM, MIRRORED, ROM):
-        with console_of(backend, data) as console:
-            play(console, BOOT)
-            assert peek(console, "state") == STATE["playing"]
-
-
 def test_stable_retro_refuses_a_second_cartridge_while_one_is_open() -> None:
     pytest.importorskip("stable_retro", reason="needs stable-retro")
     with console_of("stable-retro") as console:
@@ -373,26 +249,12 @@ def test_stable_retro_refuses_a_second_cartridge_while_one_is_open() -> None:
         assert peek(console, "state") == STATE["playing"]
 
 
-@each_backend
-def test_closing_twice_is_closing_once(backend: NesBackend) -> None:
-    console = open_console(Cartridge.read(ROM), backend)
-    play(console, [NOOP])
-    console.close()
-    console.close()
-
-
 # --- what there is, and what is refused ---
 
 
 def test_the_installed_backends_have_their_packages_versions() -> None:
     for name, version in installed_backends().items():
         assert importlib.metadata.version(BACKENDS[name].package) == version
-
-
-@each_backend
-def test_a_console_says_which_emulator_it_is(backend: NesBackend) -> None:
-    with console_of(backend) as console:
-        assert (console.name, console.version) == (backend, installed_backends()[backend])
 
 
 def test_an_unknown_backend_is_refused() -> None:

@@ -130,17 +130,6 @@ def test_every_reset_starts_the_same_episode(make: Callable[..., AnyEnv]) -> Non
     assert sum(reward for _, reward, _ in episodes[0]) == -15
 
 
-def test_a_reset_in_the_middle_of_a_game_starts_at_power_on_too(
-    make: Callable[..., AnyEnv],
-) -> None:
-    env = from_retro(make())
-    _, first = env.reset()
-    for _ in range(30):
-        env.step(START)
-    assert env.reset()[1] == first
-    assert env.step(NOTHING)[1] == 0
-
-
 def test_a_start_state_that_the_env_has_is_kept(make: Callable[..., AnyEnv]) -> None:
     env = make()
     base: Any = env.unwrapped
@@ -208,14 +197,6 @@ def test_an_action_is_left_alone(make: Callable[..., AnyEnv], action: Any) -> No
     env.reset()
     env.step(action)
     assert action == 5
-
-
-def test_the_ram_can_be_observed(make: Callable[..., AnyEnv]) -> None:
-    env = from_retro(make(obs_type=stable_retro.Observations.RAM))
-    observation, info = env.reset()
-    assert env.observation_space.contains(observation)
-    assert observation[0x13] == info["lives"]
-    assert not np.shares_memory(observation, env.step(NOTHING)[0])
 
 
 def test_wrappers_inside_stay(make: Callable[..., AnyEnv]) -> None:

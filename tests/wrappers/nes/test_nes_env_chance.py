@@ -11,22 +11,8 @@ import pytest
 from demo_rom import RAM
 from stepwell.wrappers.nes.emulators import NesBackend
 from stepwell.wrappers.nes.env import NesEnv
-from support.envs.nes_backends import (
-    ANY,
-    DOWN,
-    NOOP,
-    RIGHT,
-    console_of,
-    each_backend,
-    needs_a_backend,
-)
-from support.envs.nes_envs import (
-    BUTTONS,
-    NOTHING,
-    env_of,
-    episode,
-    random_actions,
-)
+from support.envs.nes_backends import ANY, NOOP, RIGHT, console_of, each_backend, needs_a_backend
+from support.envs.nes_envs import NOTHING, env_of, episode, random_actions
 from support.models.nes_model import SlowGame
 
 pytestmark = needs_a_backend
@@ -61,15 +47,6 @@ def test_noops_are_drawn_by_the_seed_and_are_frames_without_a_button(
             np.testing.assert_array_equal(observation, SlowGame(console, noops=noops).first)
 
 
-def test_noops_are_uniform(demo: tuple[Path, Path]) -> None:
-    """E2: 300 draws out of 4; five standard deviations."""
-    with env_of(demo, noop_max=3, ram_obs=True) as env:
-        env.reset(seed=5)
-        drawn = [env.reset()[1]["noops"] for _ in range(300)]
-    counts = np.bincount(drawn, minlength=4)
-    assert (abs(counts - 75) < 5 * np.sqrt(300 * 0.25 * 0.75)).all(), counts
-
-
 def test_when_the_game_ends_in_the_noops_the_rest_follow_in_a_new_one(
     demo: tuple[Path, Path],
 ) -> None:
@@ -82,24 +59,6 @@ def test_when_the_game_ends_in_the_noops_the_rest_follow_in_a_new_one(
             states.add(info["state"])
             env.step(NOTHING)
     assert states == {1}
-
-
-@each_backend
-def test_sticky_buttons_are_those_of_the_frame_before(
-    demo: tuple[Path, Path], backend: NesBackend
-) -> None:
-    """E2: drawn in every frame; seen in the pad of the game itself."""
-    with env_of(demo, backend, sticky=0.5, ram_obs=True) as env:
-        pads = []
-        for _ in range(2):
-            env.reset(seed=3)
-            pads.append([int(env.step(1 + t % 2)[0][RAM["pad"]]) for t in range(60)])
-    assert pads[0] == pads[1]
-    asked = [BUTTONS[1 + t % 2] for t in range(60)]
-    before = [NOOP, *pads[0][:-1]]
-    assert all(pad in (want, old) for pad, want, old in zip(pads[0], asked, before, strict=True))
-    stuck = sum(pad != want for pad, want in zip(pads[0], asked, strict=True))
-    assert 15 < stuck < 45
 
 
 def test_sticky_actions_begin_each_episode_with_no_button_held(demo: tuple[Path, Path]) -> None:
@@ -124,20 +83,6 @@ SCRIPTS = (
 
 
 @each_backend
-def test_a_script_of_ones_own_replaces_the_maps(
-    demo: tuple[Path, Path], backend: NesBackend
-) -> None:
-    for script in SCRIPTS:
-        frames = [
-            {"NOOP": NOOP, "START": 16, "RIGHT": RIGHT, "DOWN": DOWN}[part.split()[0]]
-            for part in script.split(", ")
-            for _ in range(int(part.split()[1]))
-        ]
-        with env_of(demo, backend, boot=script) as env, console_of(backend) as console:
-            np.testing.assert_array_equal(env.reset()[0], SlowGame(console, frames).first)
-
-
-@each_backend
 def test_several_starts_are_cycled_through(demo: tuple[Path, Path], backend: NesBackend) -> None:
     alone = []
     for script in SCRIPTS:
@@ -148,17 +93,6 @@ def test_several_starts_are_cycled_through(demo: tuple[Path, Path], backend: Nes
             observation, info = env.reset()
             assert (info["start"], observation.tobytes()) == (index, alone[index])
             env.step(1)
-
-
-def test_several_starts_are_drawn_by_the_seed(demo: tuple[Path, Path]) -> None:
-    """E2: uniformly; the same seed draws the same ones."""
-    with env_of(demo, boot=list(SCRIPTS), ram_obs=True) as env:
-        drawn = []
-        for _ in range(2):
-            env.reset(seed=11)
-            drawn.append([env.reset()[1]["start"] for _ in range(150)])
-    assert drawn[0] == drawn[1]
-    assert (abs(np.bincount(drawn[0], minlength=3) - 50) < 30).all()
 
 
 def test_a_start_can_be_asked_for(demo: tuple[Path, Path]) -> None:

@@ -16,48 +16,12 @@ from demo_rom import write_demo
 from stepwell.wrappers.nes.console import Image
 from stepwell.wrappers.nes.emulators import NesBackend
 from stepwell.wrappers.nes.snapshot import Snapshot
-from support.envs.nes_backends import (
-    ANY,
-    RIGHT,
-    console_of,
-    each_backend,
-    needs_a_backend,
-)
-from support.envs.nes_envs import (
-    BUTTONS,
-    LOSE,
-    NOTHING,
-    env_of,
-    episode,
-    ram_of,
-    random_actions,
-)
+from support.envs.nes_backends import ANY, RIGHT, console_of, each_backend, needs_a_backend
+from support.envs.nes_envs import BUTTONS, LOSE, NOTHING, env_of, episode, ram_of, random_actions
 from support.examples import examples
 from support.models.nes_model import SlowGame
 
 pytestmark = needs_a_backend
-
-
-@each_backend
-def test_a_snapshot_leads_back_to_its_moment(demo: tuple[Path, Path], backend: NesBackend) -> None:
-    """C3: with the picture that goes with it, and with the episode's counters."""
-    actions = random_actions(40, seed=5)
-    with env_of(demo, backend, frame_skip=3, info="all", max_frames=110) as env:
-        episode(env, actions[:20])
-        snapshot = env.snapshot()
-        first = [env.step(action) for action in actions[20:36]]
-        for before in ([], [LOSE, NOTHING] * 3):
-            episode(env, before)
-            observation, info = env.restore(snapshot)
-            np.testing.assert_array_equal(observation, snapshot.screen)
-            assert info["episode_frame_number"] == 60
-            again = [env.step(action) for action in actions[20:36]]
-            for one, other in zip(first, again, strict=True):
-                np.testing.assert_array_equal(one[0], other[0])
-                assert one[1:] == other[1:]
-        env.step(NOTHING)  # frame 111 would be behind the limit
-        with pytest.raises(ResetNeeded):
-            env.step(NOTHING)
 
 
 @each_backend
@@ -163,22 +127,6 @@ def test_any_mixture_of_steps_resets_and_snapshots_shows_what_its_path_leads_to(
                 np.testing.assert_array_equal(env.render(), shown[1])
 
         run()
-
-
-@each_backend
-def test_a_snapshot_is_not_touched_by_what_follows(
-    demo: tuple[Path, Path], backend: NesBackend
-) -> None:
-    with env_of(demo, backend) as env:
-        observation, _ = env.reset()
-        snapshot = env.snapshot()
-        observation[:] = 0
-        shown, _ = env.restore(snapshot)
-        kept = shown.copy()
-        shown[:] = 0
-        for _ in range(20):
-            env.step(1)
-        np.testing.assert_array_equal(env.restore(snapshot)[0], kept)
 
 
 @each_backend

@@ -24,22 +24,12 @@ from support.envs.nes_backends import (
     each_backend,
     needs_a_backend,
 )
-from support.envs.nes_envs import (
-    BUTTONS,
-    LOSE,
-    NOTHING,
-    env_of,
-    episode,
-    ram_of,
-    random_actions,
-)
-from support.models.nes_model import Seen, SlowGame, shows_the_coin
+from support.envs.nes_envs import BUTTONS, LOSE, NOTHING, env_of, episode, ram_of, random_actions
+from support.models.nes_model import Seen, SlowGame
 
 pytestmark = needs_a_backend
 
 # --- one step against a slow model ---
-
-ENDS = [*[LOSE, NOTHING] * 3]  # the game is over in the fifth frame
 
 
 def compare(
@@ -231,34 +221,6 @@ def test_golden_return_is_the_same_on_every_backend(
     assert kept == {"lives": 1, "score": 1, "world_x": 768, "state": 3}
 
 
-@each_backend
-def test_the_flickering_coin_is_seen_in_every_observation(
-    demo: tuple[Path, Path], backend: NesBackend
-) -> None:
-    """It is drawn on even frames only: pooling two frames of a step shows it in 30 of 30."""
-    for extra in ("", ", NOOP 1"):
-        script = "NOOP 20, START 3, NOOP 5" + extra
-        with env_of(demo, backend, frame_skip=4, boot=script) as env:
-            env.reset()
-            seen = [shows_the_coin(env.step(NOTHING)[0], env.screen_edges) for _ in range(30)]
-        assert sum(seen) == 30
-
-
-@each_backend
-def test_without_pooling_the_coin_is_seen_always_or_never(
-    demo: tuple[Path, Path], backend: NesBackend
-) -> None:
-    """By the parity of the start: which is why the pool is on by default."""
-    counts = []
-    for extra in ("", ", NOOP 1"):
-        script = "NOOP 20, START 3, NOOP 5" + extra
-        with env_of(demo, backend, frame_skip=4, boot=script, pool="none") as env:
-            env.reset()
-            seen = [shows_the_coin(env.step(NOTHING)[0], env.screen_edges) for _ in range(30)]
-            counts.append(sum(seen))
-    assert sorted(counts) == [0, 30]
-
-
 # --- E6: ends ---
 
 
@@ -276,20 +238,6 @@ def test_a_step_after_the_end_needs_a_reset(demo: tuple[Path, Path], backend: Ne
         env.step(NOTHING)
 
 
-def test_the_limit_of_frames_truncates(demo: tuple[Path, Path]) -> None:
-    """E6: ours, so it is no end of the game; counted in frames, not in steps."""
-    with env_of(demo, frame_skip=4, max_frames=10) as env:
-        for _ in range(2):
-            seen = episode(env, [NOTHING] * 9)
-            assert [info["episode_frame_number"] for *_, info in seen] == [0, 4, 8, 10]
-            assert [(over, cut) for _, _, over, cut, _ in seen[-2:]] == [
-                (False, False),
-                (False, True),
-            ]
-        with pytest.raises(ResetNeeded):
-            env.step(NOTHING)
-
-
 def test_the_limit_does_not_count_noops(demo: tuple[Path, Path]) -> None:
     with env_of(demo, noop_max=30, max_frames=3) as env:
         for seed in range(3):
@@ -300,12 +248,3 @@ def test_an_end_on_the_last_frame_of_the_limit_is_the_games(demo: tuple[Path, Pa
     """E6: the learner must not bootstrap from a game that is over."""
     with env_of(demo, max_frames=5) as env:
         assert episode(env, [LOSE, NOTHING] * 3)[-1][2:4] == (True, False)
-
-
-@each_backend
-def test_standing_still_truncates(demo: tuple[Path, Path], backend: NesBackend) -> None:
-    """E6: stuck for 10 frames; the enemy, which is not watched, moves on."""
-    with env_of(demo, backend, frame_skip=4, stuck_frames=10) as env:
-        seen = episode(env, [1, NOTHING, 1, *[NOTHING] * 9])
-    assert [info["episode_frame_number"] for *_, info in seen] == [0, 4, 8, 12, 16, 20, 22]
-    assert seen[-1][2:4] == (False, True)

@@ -66,13 +66,6 @@ def test_what_is_joined_at_all_is_joined_as_gymnasium_does(
         check_equal(found, Joined(len(infos)).joined(indexed))
 
 
-def test_a_key_that_looks_like_a_mask_does_no_harm() -> None:
-    columns: dict[str, Any] = {}
-    for env in range(2):
-        add_info(columns, {"x": 1.5, "_x": True}, env, 2)
-    assert columns["x"].tolist() == [1.5, 1.5]
-
-
 def test_others_are_left_to_gymnasium() -> None:
     assert plain_columns([(0, {"a": 1}), (1, {"a": 1.0})], 2) is None
     assert plain_columns([(0, {"a": 1}), (1, {"b": 1})], 2) is None
@@ -80,24 +73,6 @@ def test_others_are_left_to_gymnasium() -> None:
     assert plain_columns([(0, {"a": "x"})], 1) is None
     assert plain_columns([(0, {"a": True}), (1, {"a": 1})], 2) is None
     assert plain_columns([(0, {"a": 2**70})], 1) is None
-
-
-NUMBERS = st.one_of(
-    st.integers(-(2**70), 2**70),
-    st.floats(),
-    st.booleans(),
-    st.sampled_from([np.int8(-3), np.uint64(2**63), np.float32(0.1), np.int64(2**62), np.bool_(1)]),
-)
-ANYTHING = st.recursive(
-    st.one_of(
-        NUMBERS,
-        st.none(),
-        st.text(max_size=3),
-        st.sampled_from([np.arange(2), np.arange(3.0), np.array(2.5), np.array(["a"]), [1, 2]]),
-    ),
-    lambda inner: st.dictionaries(st.sampled_from(["x", "y"]), inner, max_size=2),
-    max_leaves=3,
-)
 
 
 def given_by(columns: dict[str, Any], env: int) -> dict[str, Any]:
@@ -153,22 +128,6 @@ def assert_kept(infos: list[dict[str, Any]]) -> None:
 def test_two_envs_that_give_different_things(one: Any, other: Any) -> None:
     for first, second in ((one, other), (other, one)):
         assert_kept([{"x": first}, {}, {"x": second}, {"x": first}])
-
-
-@given(st.lists(st.dictionaries(st.sampled_from(["lives", "prob"]), ANYTHING), min_size=1))
-def test_no_env_changes_what_another_one_gave(infos: list[dict[str, Any]]) -> None:
-    assert_kept(infos)
-
-
-@given(plain(), st.booleans())
-def test_values_of_one_type_are_joined_as_gymnasium_joins_them(
-    infos: list[tuple[int, dict[str, Any]]], skips: bool
-) -> None:
-    infos = infos[1:] if skips else infos
-    columns: dict[str, Any] = {}
-    for env, info in infos:
-        add_info(columns, info, env, 5)
-    check_equal(columns, Joined(5).joined(infos))
 
 
 def check_equal(found: dict[str, Any], expected: dict[str, Any]) -> None:

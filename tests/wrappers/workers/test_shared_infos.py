@@ -79,16 +79,6 @@ def test_every_info_arrives_as_it_was(steps: list[list[dict[str, Any] | None]]) 
         assert repr(got) == repr(infos)  # types, order, and the sign of zero
 
 
-def test_infos_of_plain_numbers_need_the_pipe_only_once() -> None:
-    worker = Worker()
-    for step in range(9):
-        worker.send([(env, {"lives": step, "over": False, "x": 0.5}) for env in range(3)])
-    assert worker.piped == 1
-    worker.send([(0, {"lives": 3, "noops": 2})])
-    worker.send([(1, {"lives": 3, "noops": 2})])
-    assert worker.piped == 2
-
-
 def test_ever_new_keys_do_not_fill_the_memory() -> None:
     worker = Worker()
     for step in range(3 * MOST_SCHEMAS):

@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +32,6 @@ from support.envs.fakes import (
     GlobalRandomEnv,
     InfoEnv,
     LiveBufferEnv,
-    RewardKind,
-    RewardKindEnv,
     SeededEnv,
 )
 
@@ -165,16 +162,6 @@ def test_rows_have_the_dtypes_of_gymnasiums(make: Make) -> None:
     theirs.close()
 
 
-@pytest.mark.parametrize("kind", ["float", "0-d", "(1,)", "int32"])
-def test_rewards_of_any_scalar_shape_arrive_as_float64(kind: RewardKind, make: Make) -> None:
-    envs = make([lambda: RewardKindEnv(kind)] * 2, num_workers=2)
-    envs.reset()
-    reward = [envs.step(np.zeros(2, np.int64))[1] for _ in range(3)]
-    assert_equal(np.array(reward), [[1, 1], [2, 2], [3, 3]])
-    assert reward[0].dtype == np.float64
-    assert reward[0].shape == (2,)
-
-
 def test_what_was_returned_is_never_written_again(make: Make) -> None:
     envs = make([LiveBufferEnv] * 3, num_workers=2)
     held: list[Any] = [envs.reset()]
@@ -194,16 +181,6 @@ def test_an_env_may_keep_its_actions(make: Make) -> None:
     kept = envs.get_attr("actions_seen")[1]
     assert_equal([one["dial"] for one in kept], [one["dial"][1] for one in sent])
     assert_equal([one["stick"][0] for one in kept], [one["stick"][0][1] for one in sent])
-
-
-def test_workers_get_contiguous_blocks_of_envs(make: Make) -> None:
-    pids = make([PidEnv] * 7, num_workers=3).call("worker_pid")
-    assert len(set(pids)) == 3
-    assert sum(pid != after for pid, after in pairwise(pids)) == 2
-
-
-def test_there_are_never_more_workers_than_envs(make: Make) -> None:
-    assert make([CounterEnv] * 2, num_workers=5).num_workers == 2
 
 
 @pytest.mark.proof
@@ -274,19 +251,6 @@ def test_attributes_and_methods_are_reached_in_the_workers(make: Make) -> None:
     assert_equal(envs.step(np.zeros(3, np.int64))[0][:, 1], [1, 1, 1])
 
 
-@pytest.mark.proof
-def test_render_returns_each_envs_frame(make: Make) -> None:
-    envs = make([RenderEnv] * 2, num_workers=2)
-    assert_equal(envs.render(), [[[7]], [[7]]])
-
-
-class RenderEnv(CounterEnv):
-    """Renders one pixel."""
-
-    def render(self) -> Any:
-        return np.array([[7]])
-
-
 # What goes wrong inside an env
 
 
@@ -339,21 +303,6 @@ def test_an_info_that_cannot_be_pickled_is_named(make: Make) -> None:
     envs.reset()
     with pytest.raises(TypeError, match=r"info\['odd'\].*env 1.*lock"):
         envs.step(np.zeros(2, np.int64))
-
-
-class BigInfoEnv(CounterEnv):
-    """Sends more through the pipe than fits into it at once."""
-
-    def step(self, action: np.int64) -> Any:
-        return *super().step(action)[:4], {"big": np.full(300_000, self.t)}
-
-
-@pytest.mark.proof
-def test_infos_larger_than_a_pipe_arrive(make: Make) -> None:
-    envs = make([BigInfoEnv] * 2, num_workers=2)
-    envs.reset()
-    info = envs.step(np.zeros(2, np.int64))[4]
-    assert_equal(info["big"], np.ones((2, 300_000)))
 
 
 class WrongShapeEnv(CounterEnv):
@@ -434,19 +383,6 @@ def test_a_dead_worker_is_replaced_and_its_rows_are_marked(make: Make) -> None:
 
 
 @pytest.mark.proof
-def test_a_worker_killed_between_steps_is_replaced(make: Make) -> None:
-    envs = make([PidEnv] * 4, num_workers=2)
-    envs.reset(seed=0)
-    before = worker_pids(envs)
-    os.kill(before[0], signal.SIGKILL)
-    info = envs.step(np.zeros(4, np.int64))[4]
-    assert_equal(info["worker_restarted"], [True, True, False, False])
-    after = worker_pids(envs)
-    assert after[0] != before[0]
-    assert after[1] == before[1]
-
-
-@pytest.mark.proof
 def test_a_worker_killed_before_a_reset_is_replaced_with_the_wanted_seeds(make: Make) -> None:
     class SeededPidEnv(SeededEnv):
         def worker_pid(self) -> int:
@@ -484,14 +420,6 @@ def test_the_seeds_of_a_replaced_worker_are_in_the_info(make: Make) -> None:
 
 
 @pytest.mark.proof
-def test_envs_without_a_seed_have_none_after_a_restart(make: Make) -> None:
-    envs = make([PidEnv] * 2, num_workers=2)
-    envs.reset()
-    os.kill(worker_pids(envs)[1], signal.SIGKILL)
-    assert "reset_seed" not in envs.step(np.zeros(2, np.int64))[4]
-
-
-@pytest.mark.proof
 def test_seeded_resets_go_on_from_the_seed_after_a_restart(make: Make) -> None:
     class SeededPidEnv(SeededEnv):
         def worker_pid(self) -> int:
@@ -522,24 +450,6 @@ def test_a_call_on_a_dead_worker_raises_and_the_next_step_replaces_it(make: Make
         envs.call("worker_pid")
     info = envs.step(np.zeros(2, np.int64))[4]
     assert_equal(info["worker_restarted"], [False, True])
-
-
-@pytest.mark.proof
-def test_the_seeds_after_a_restart_are_new_and_repeat_between_runs(make: Make) -> None:
-    class SeededDieEnv(SeededEnv):
-        def step(self, action: np.int64) -> Any:
-            if self.t == 2:
-                os._exit(3)
-            return super().step(action)
-
-    runs: list[Any] = []
-    for _ in range(2):
-        envs = make([SeededDieEnv] * 2, num_workers=1)
-        rows = [envs.reset(seed=5)[0]]
-        rows += [envs.step(np.zeros(2, np.int64))[0] for _ in range(6)]
-        runs.append(np.concatenate([rows[0], rows[3], rows[6]]))  # deaths in steps 3 and 6
-        assert len(np.unique(runs[-1], axis=0)) == 6
-    assert_equal(runs[0], runs[1])
 
 
 def rows_of_global_generators(envs: Any, seed: int | None, kills: bool = False) -> Any:
@@ -662,14 +572,6 @@ def test_close_ends_the_workers_also_in_the_middle_of_a_step(make: Make) -> None
     wait_until_gone(pids)
     with pytest.raises(ClosedEnvironmentError, match=r"WorkerVectorEnv.*close\(\)"):
         envs.step(np.zeros(4, np.int64))
-
-
-@pytest.mark.proof
-def test_workers_end_when_the_vector_env_is_garbage_collected(make: Make) -> None:
-    envs = WorkerVectorEnv([PidEnv] * 2, num_workers=2)
-    pids = worker_pids(envs)
-    del envs
-    wait_until_gone(pids)
 
 
 SCRIPT_HEAD = f"""

@@ -118,16 +118,6 @@ def test_images_are_channels_first_and_vectors_keep_their_shape() -> None:
     assert as_is["observations_0"].shape == (1, 6, 5, 3)
 
 
-def test_channels_of_stacked_frames_are_in_time_order() -> None:
-    replay = tagged_store(COLOURS)
-    (file, episode) = written(replay, stack=True), episodes_of(replay)[4]
-    shown, stored = file["observations_4"], episode.observation
-    for row in range(len(shown)):
-        before = stored[row - 1] if row else np.zeros_like(stored[0])
-        assert np.array_equal(shown[row, :3], np.moveaxis(before, -1, 0))
-        assert np.array_equal(shown[row, 3:], np.moveaxis(stored[row], -1, 0))
-
-
 @pytest.mark.parametrize("end", [End.TERMINATED, End.NONE])
 def test_an_episode_without_a_step_has_one_row_and_no_transition(end: End) -> None:
     replay = SequenceReplayBuffer()
@@ -153,22 +143,6 @@ def test_long_columns_are_written_a_batch_at_a_time(
     with h5py.File("batches.h5", "w") as file:
         hdf5_columns.put_column(file, "x", values, compress=True)
         assert np.array_equal(file["x"][()], values)
-
-
-def test_rewards_that_float32_rounds_are_reported() -> None:
-    spec = Spec((VECTOR, DISCRETE, REWARD), "observation", "action")
-    replay = SequenceReplayBuffer()
-    replay.bind(spec, {})
-    fields: dict[str, np.ndarray] = {
-        "observation": np.zeros((4, 3), np.float32),
-        "action": np.zeros(4, np.int64),
-        "reward": np.array([0, 0.5, 1e6 + 0.01, 1 / 3]),
-    }
-    replay.add([Chunk(0, 0, 0, End.TRUNCATED, fields)])
-    report, _, _ = check_format("d3rlpy", Path("rounded.h5").absolute(), replay)
-    assert re.search(r"rewards.*float32.*\b2\b.*\b0\.01\b", report.notes[0])
-    report = export_episodes(tagged_store(), "d3rlpy", "exact.h5")
-    assert not any("rounded" in note for note in report.notes)
 
 
 def test_notes_name_the_frame_picker_and_the_omitted_observations() -> None:
@@ -279,12 +253,6 @@ def test_observations_of_several_parts_are_read_as_a_tuple() -> None:
     assert isinstance(first.observation, tuple)
     assert [part.shape for part in first.observation] == [(5, 2), (5, 1)]
     assert first.action.shape == (5, 2)
-
-
-def test_an_import_of_an_export_has_as_many_steps() -> None:
-    replay, listed = recorded(traces())
-    _, _, back = check_format("d3rlpy", Path("out.h5").absolute(), replay)
-    assert [e.steps for e in episodes_of(back)] == [one.steps for one in listed]
 
 
 @pytest.mark.parametrize(

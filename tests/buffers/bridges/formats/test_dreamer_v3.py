@@ -149,14 +149,6 @@ def test_each_env_becomes_a_chain_of_its_rows(tmp_path: Path, chunk: int) -> Non
     assert "replay_context 0" in report.notes[0]
 
 
-def test_chunk_names_are_in_order_and_sort_before_dreamers_own(
-    tmp_path: Path,
-) -> None:
-    export_episodes(play()[0], "dreamerv3", tmp_path / "out", options={"chunk": 8})
-    times = [file.time for file in files_in(tmp_path / "out")]
-    assert times == [f"20000101T0000{number:02d}F000000" for number in range(len(times))]
-
-
 def same_rows(streams: Sequence[int], reward: float, seed: int = 0) -> SequenceReplayBuffer:
     """An episode of 12 rows in each of the streams, with equal rows."""
     (episode,) = episodes_of(tagged_store(episodes=1))
@@ -190,26 +182,6 @@ def test_no_two_chunks_have_the_same_id(tmp_path: Path) -> None:
         same_rows([0, 1, 0], 1.0, seed=1), "dreamerv3", tmp_path / "c", options={"chunk": 4}
     )
     assert not {file.uuid for file in files_in(tmp_path / "c")} & set(found[0])
-
-
-def test_a_dict_gives_its_keys_and_floats_become_float32(tmp_path: Path) -> None:
-    replay, played = play(is_dict=True, shape=(8, 9, 3))
-    report, _, _ = check_format(
-        "dreamerv3",
-        tmp_path / "out",
-        replay,
-        export_options={"chunk": 6},
-        has_final_observation=True,
-    )
-    for chain in rows_in(tmp_path / "out"):
-        assert sorted(chain) == sorted(["screen", "clock", "action", "reward", "stepid", *FLAGS])
-        one = by_env(played, tag_of(chain["screen"][0])[0])[0]
-        assert np.array_equal(chain["screen"][: one.steps + 1], one.observations)
-        clock = [[one.number / 3, t / 7] for t in range(one.steps + 1)]
-        assert chain["clock"].dtype == np.float32
-        assert np.array_equal(chain["clock"][: one.steps + 1], np.array(clock, np.float32))
-    rounded = [note.split(" ")[0] for note in report.notes if "rounded to float32" in note]
-    assert sorted(rounded) == ["observation/clock", "reward"]
 
 
 @pytest.mark.parametrize(
@@ -279,28 +251,6 @@ def test_vectors_are_written_in_the_dtypes_of_dreamers_spaces(
     episodes = [one for one in episodes_of(replay) if not one.stream]
     for found, field in ((chain[name], "observation"), (chain["action"], "action")):
         assert np.array_equal(found, np.concatenate([one.fields[field] for one in episodes]))
-
-
-def test_unknown_fields_are_left_out(tmp_path: Path) -> None:
-    plain = tagged_store().spec
-    spec = plain.with_more([Field("info/lives", "int64", (), "narrow")])
-    replay = SequenceReplayBuffer()
-    replay.bind(spec, {})
-    for one in episodes_of(tagged_store()):
-        fields = {**one.fields, "info/lives": np.arange(one.rows)}
-        lost = 2 if one.id == 3 else 0
-        replay.add([Chunk(one.id, one.stream, lost, one.end, fields, {}, lost > 0)])
-    report, _, _ = check_format("dreamerv3", tmp_path / "out", replay, has_final_observation=True)
-    for stream, chain in enumerate(rows_in(tmp_path / "out")):
-        assert not any("info" in key or "lives" in key for key in chain)
-        resets = [
-            row == 0
-            for one in episodes_of(replay)
-            for row in range(one.rows)
-            if one.stream == stream
-        ]
-        assert chain["is_first"].tolist() == resets
-    assert_notes(report.notes[-2:], "info/lives", r"\b1\b.*is_first")
 
 
 def spec_of(observation: Mapping[str, str], action: Mapping[str, str] | str = "action") -> Spec:
@@ -590,26 +540,6 @@ def test_dreamers_own_code_reads_an_export(tmp_path: Path, chunk: int, length: i
         assert loaded["batch/is_first"][b].tolist() == resets
         last = np.array(expected[env]["is_last"][first : first + length])
         assert loaded["batch/is_last"][b].tolist() == (last | [*resets[1:], False]).tolist()
-
-
-def test_a_cut_in_the_middle_of_a_chain_is_an_abandoned_episode(tmp_path: Path) -> None:
-    replay = tagged_store(episodes=12)
-    export_episodes(replay, "dreamerv3", tmp_path / "out", options={"chunk": 5})
-    for stream, chain in enumerate(rows_in(tmp_path / "out")):
-        episodes = [one for one in episodes_of(replay) if one.stream == stream]
-        assert any(not one.end.is_final for one in episodes[:-1])
-        assert [tag.tolist() for tag in chain["image"].reshape(-1, 90)[:, :3]] == [
-            [stream, one.id, row] for one in episodes for row in range(one.rows)
-        ]
-        for flag, wanted in (
-            ("is_first", [[True] + [False] * one.steps for one in episodes]),
-            ("is_last", [[False] * one.steps + [one.end.is_final] for one in episodes]),
-            (
-                "is_terminal",
-                [[False] * one.steps + [bool(one.end & End.TERMINATED)] for one in episodes],
-            ),
-        ):
-            assert chain[flag].tolist() == [mark for marks in wanted for mark in marks], flag
 
 
 @NEEDS_ELEMENTS

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stepwell.buffers import EpisodeSelection, Field, NotEnoughData, SequenceReplayBuffer
+from stepwell.buffers import Field, NotEnoughData, SequenceReplayBuffer
 from stepwell.buffers.bridges import (
     ExportReport,
     ImportReport,
@@ -20,7 +20,7 @@ from stepwell.buffers.bridges import (
 from stepwell.buffers.bridges.formats import npz
 from stepwell.buffers.bridges.formats.format import format_of
 from stepwell.buffers.bridges.formats.options import option_help
-from support.exchanged_stores import assert_same, episodes_of, tagged_store
+from support.exchanged_stores import episodes_of, tagged_store
 from support.notes import assert_notes
 from support.rows.all_kinds import all_kinds_store
 from support.rows.tagged_pixels import play
@@ -43,20 +43,6 @@ def test_the_report_counts_what_was_written(tmp_path: Path) -> None:
     files = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
     assert report.disk_bytes == sum(path.stat().st_size for path in files)
     assert json.loads(json.dumps(report.to_json()))["path"] == str(tmp_path / "out")
-
-
-def test_only_episodes_that_were_chosen_are_written(tmp_path: Path) -> None:
-    replay = tagged_store()
-    report = export_episodes(
-        replay, "npz", tmp_path / "out", keep=EpisodeSelection(min_steps=3, max_steps=4)
-    )
-    back = SequenceReplayBuffer()
-    import_episodes("npz", tmp_path / "out", back)
-    assert report.episodes == 2
-    assert [one.metadata["number"] for one in episodes_of(back)] == [2, 3]
-    with pytest.raises(ValueError, match=r"none of 6\b"):
-        export_episodes(replay, "npz", tmp_path / "none", keep=EpisodeSelection(min_steps=99))
-    assert entries(tmp_path)[0] == "out"
 
 
 def test_a_dry_run_checks_and_writes_nothing(tmp_path: Path) -> None:
@@ -200,16 +186,6 @@ def test_several_stores_are_exported_as_one(tmp_path: Path) -> None:
     import_episodes("npz", tmp_path / "both", back)
     assert report.episodes == 12
     assert [one.metadata["number"] for one in episodes_of(back)] == numbers
-
-
-def test_a_store_on_disk_comes_back_as_one_in_ram_does(tmp_path: Path) -> None:
-    source = tagged_store()
-    export_episodes(source, "npz", tmp_path / "out")
-    with SequenceReplayBuffer(tmp_path / "store") as replay:
-        report = import_episodes("npz", tmp_path / "out", replay)
-        assert report.digest == source.digest() == replay.digest()
-    with SequenceReplayBuffer.open(tmp_path / "store", read_only=True) as replay:
-        assert_same(replay, source)
 
 
 @pytest.mark.parametrize(

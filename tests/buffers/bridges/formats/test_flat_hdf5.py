@@ -84,14 +84,6 @@ def test_an_end_that_is_not_marked_is_seen_in_the_next_observations() -> None:
     assert has_note(report.notes, r"does not follow.*, 1\b")
 
 
-def test_nan_in_an_observation_is_no_end() -> None:
-    shown = flat()["observations"]
-    shown[1] = np.nan
-    after = np.concatenate([shown[1:], shown[:1]])
-    _, episodes = read(flat(observations=shown, next_observations=after))
-    assert [one.steps for one in episodes] == [3, 3, 2]
-
-
 def test_a_limit_can_be_given_where_only_terminals_are_marked() -> None:
     report, episodes = read(flat(timeouts=None))
     assert [one.steps for one in episodes] == [3, 4]

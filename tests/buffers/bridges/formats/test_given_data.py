@@ -297,13 +297,3 @@ def test_the_import_command_is_bounded_by_free_memory(tmp_path: Path) -> None:
     )
     assert run.returncode == 2, run.stderr[-2000:]
     assert re.search(r"given-v0.*format minari.*memory", run.stderr)
-
-
-def test_the_import_command_accepts_max_bytes(tmp_path: Path) -> None:
-    from stepwell.collectors.cli.app import main
-
-    put_npz(tmp_path / "0.npz", observations=np.zeros((4, MIB), np.float32))
-    arguments = ["import", str(tmp_path), "--from", "npz", "--dry-run", "--quiet", "--max-bytes"]
-    assert main([*arguments, "1GiB"]) == 0
-    assert main([*arguments, "10MiB"]) == 2
-    assert main([*arguments, "few"]) == 2

@@ -14,7 +14,6 @@ from hypothesis import HealthCheck, given, settings
 
 from stepwell.buffers import Chunk, End, Field, SequenceReplayBuffer, Spec
 from stepwell.buffers.bridges import ImportReport, export_episodes, import_episodes
-from stepwell.buffers.bridges.formats import lerobot
 from stepwell.buffers.bridges.formats.file_columns import FileColumn
 from stepwell.buffers.bridges.formats.lerobot import RunningStats, episode_stats
 from stepwell.buffers.bridges.formats.parquet_columns import column_of
@@ -125,47 +124,12 @@ def test_metadata_describes_episodes_and_features(tmp_path: Path) -> None:
     assert task == {"task_index": 0, "task": "walk to the door"}
 
 
-@pytest.mark.parametrize(
-    ("picture", "shape"),
-    list(zip(PICTURES, ([16, 17, 1], [16, 18, 3], [17, 16, 1], [16, 18, 3]), strict=True)),
-    ids=str,
-)
-def test_shapes_of_pictures_are_height_width_channels(
-    picture: Field, shape: list[int], tmp_path: Path
-) -> None:
-    export_episodes(tagged_store(picture, episodes=1), "lerobot", tmp_path / "out")
-    info = json.loads((tmp_path / "out" / "meta" / "info.json").read_text("utf-8"))
-    assert info["features"]["observation.image"]["shape"] == shape
-
-
 def test_tasks_are_the_index_for_pandas(tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas", reason="needs pandas")
     export_episodes(tagged_store(STATE), "lerobot", tmp_path / "out", options={"task": "stand"})
     tasks = pandas.read_parquet(tmp_path / "out" / "meta" / "tasks.parquet")
     assert (tasks.index.tolist(), tasks["task_index"].tolist()) == (["stand"], [0])
     assert tasks.index.name == "task"
-
-
-@pytest.mark.parametrize(
-    ("names", "features"),
-    [
-        (
-            {"picture": ("uint8", (16, 16, 3)), "pose": ("float32", (2,))},
-            ["observation.images.picture", "observation.pose"],
-        ),
-        (
-            {"arm/wrist": ("uint8", (16, 16)), "arm/joint": ("float32", (1,))},
-            ["observation.images.arm.wrist", "observation.arm.joint"],
-        ),
-    ],
-)
-def test_parts_of_an_observation_have_lerobots_names(
-    names: dict[str, tuple[str, tuple[int, ...]]], features: list[str], tmp_path: Path
-) -> None:
-    fields = [Field(f"observation/{name}", *kind, "raw") for name, kind in names.items()]
-    replay = store_of(fields, {name: f"observation/{name}" for name in names})
-    check_format("lerobot", tmp_path / "out", replay)
-    assert pq.read_schema(next((tmp_path / "out").glob("data/*/*"))).names[:2] == features
 
 
 def store_of(
@@ -187,18 +151,6 @@ def test_colliding_names_are_refused(tmp_path: Path) -> None:
         ValueError, match=r"'observation/a\.b'.*'observation/a/b'.*'observation\.a\.b'"
     ):
         export_episodes(replay, "lerobot", tmp_path / "out")
-
-
-def test_rewards_that_float32_rounds_are_reported(tmp_path: Path) -> None:
-    rewards = np.array([0, 0.1, 1e300, np.nan])
-    replay = store_of([STATE], {"x": "observation"}, {"reward": rewards})
-    report = export_episodes(replay, "lerobot", tmp_path / "out")
-    assert has_note(report.notes, "float64 rewards")
-    frames = rows_of(tmp_path / "out")
-    assert [frame["next.reward"] for frame in frames[:2]] == [float(np.float32(0.1)), np.inf]
-    exact = store_of([STATE], {"x": "observation"}, {"reward": np.array([0, 0.5, -0.0, 2.0])})
-    report = export_episodes(exact, "lerobot", tmp_path / "exact")
-    assert not has_note(report.notes, "rounded")
 
 
 def test_episodes_without_a_step_are_left_out(tmp_path: Path) -> None:
@@ -255,30 +207,6 @@ def test_statistics_are_those_of_all_rows(lengths: list[int]) -> None:
         ("count", [len(rows)]),
     ):
         assert np.allclose(found[name], expected, atol=1e-6), name
-
-
-def test_statistics_of_large_arrays_use_evenly_spaced_rows(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    rows = np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)
-    monkeypatch.setattr(lerobot, "_NUMBERS", 4 * 8)
-    found = episode_stats(FileColumn("x", "float32", (4,)), rows)
-    assert found["count"] == [50]
-    assert np.array_equal(found["min"], rows.min(0))
-    assert np.array_equal(found["max"], rows.max(0))
-    places = [0, 7, 14, 21, 28, 35, 42, 49]
-    assert np.allclose(found["mean"], rows[places].mean(0))
-    assert np.allclose(found["q50"], np.quantile(rows[places], 0.5, axis=0))
-
-
-def test_episode_metadata_is_written_in_row_groups(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lerobot, "_GROUP", 250)
-    check_format("lerobot", tmp_path / "out", tagged_store(STATE))
-    (file,) = (tmp_path / "out" / "meta" / "episodes").glob("*/*")
-    assert pq.ParquetFile(file).num_row_groups == 3
-    assert pq.ParquetFile(file).read().column("length").to_pylist() == [1, 2, 3, 4, 5, 6]
 
 
 @pytest.mark.parametrize("picture", PICTURES, ids=lambda field: str(field.shape))
@@ -372,20 +300,6 @@ def test_a_feature_of_rewards_that_is_named_must_be_there(tmp_path: Path) -> Non
     foreign(tmp_path)
     with pytest.raises(ValueError, match=r"'rward'.*option reward\b"):
         read(tmp_path, reward="rward")
-
-
-def test_an_export_is_read_by_lerobots_conventions(tmp_path: Path) -> None:
-    replay = tagged_store(PICTURES[1])
-    export_episodes(replay, "lerobot", tmp_path / "out")
-    back, _ = read(tmp_path / "out")
-    for found, episode in zip(episodes_of(back), episodes_of(replay), strict=True):
-        is_terminal = bool(episode.end & End.TERMINATED)
-        steps = episode.steps
-        assert bool(found.end & End.TERMINATED) == is_terminal
-        assert np.array_equal(found.observation[:steps], episode.observation[:steps])
-        assert found.action[:steps].tolist() == episode.action[:steps].tolist()
-        kept = steps + is_terminal
-        assert found.reward.tolist() == episode.reward[:kept].tolist()
 
 
 def test_invalid_data_sets_are_refused(tmp_path: Path) -> None:
@@ -553,16 +467,6 @@ def test_templates_of_paths_lead_nowhere_else(template: str, tmp_path: Path) -> 
         read(tmp_path / "given")
 
 
-def test_a_template_of_another_folder_is_followed(tmp_path: Path) -> None:
-    data_set(tmp_path, "v2.1", 12, data_path="frames/{episode_chunk}/e{episode_index:04d}.parquet")
-    for file in sorted(tmp_path.glob("data/*/*.parquet")):
-        number = int(file.stem[-6:])
-        to = tmp_path / "frames" / str(number // 5) / f"e{number:04d}.parquet"
-        to.parent.mkdir(parents=True, exist_ok=True)
-        file.rename(to)
-    assert read(tmp_path)[1].episodes == 12
-
-
 # What a data set declares
 
 
@@ -647,15 +551,6 @@ def test_a_shape_that_differs_from_the_rows_is_noted(tmp_path: Path) -> None:
     replay, report = read(tmp_path)
     assert replay.spec["observation/state"].shape == (2,)
     assert has_note(report.notes, r"observation\.state.*\[1\].*\[2\]")
-
-
-def test_tasks_belong_to_the_episode_that_their_row_names(tmp_path: Path) -> None:
-    foreign(tmp_path, episode_index=[1, 1, 1, 0, 0])
-    replay, _ = read(tmp_path)
-    assert [episode.metadata for episode in episodes_of(replay)] == [
-        {"tasks": ["pull"]},
-        {"tasks": ["push"]},
-    ]
 
 
 def test_float64_that_lerobot_rounds_is_noted(tmp_path: Path) -> None:

@@ -19,16 +19,10 @@ from hypothesis import strategies as st
 import stepwell as sw
 from stepwell.buffers import Chunk, End, Field, SequenceReplayBuffer, Spec
 from stepwell.buffers.bridges import export_episodes, import_episodes
-from stepwell.buffers.testing import assert_same_steps, check_format
+from stepwell.buffers.testing import check_format
 from support.envs.fakes import TraceEnv
 from support.envs.recorded_envs import Listed, frames, recorded, traces
-from support.exchanged_stores import (
-    DISCRETE,
-    IMAGE,
-    REWARD,
-    stores,
-    tagged_store,
-)
+from support.exchanged_stores import DISCRETE, IMAGE, REWARD, stores, tagged_store
 from support.notes import has_note
 
 minari = pytest.importorskip("minari", reason="needs minari")
@@ -36,7 +30,6 @@ pytest.importorskip("h5py", reason="needs h5py")
 pytest.importorskip("pyarrow", reason="needs pyarrow")
 
 FORMATS = ("hdf5", "arrow")
-STACKED = Field("observation", "uint8", (4, 4), "zstd", stack=3, stack_padding="zero")
 REUSED_FOLDER = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 each_format = pytest.mark.parametrize("data_format", FORMATS)
 
@@ -254,30 +247,6 @@ def test_actions_below_zero_and_flags_get_spaces_too() -> None:
         assert (observation.dtype, observation.low.tolist()) == (np.bool_, [False, False])
 
 
-def test_single_frames_have_the_space_of_one_of_the_stacks_frames() -> None:
-    replay, _ = recorded(frames(3))
-    assert spaces_of(replay)[0] == gym.spaces.Box(0, 255, (3, 4, 4), np.uint8)
-    assert spaces_of(replay, stack=False)[0] == gym.spaces.Box(0, 255, (4, 4), np.uint8)
-    report = export_episodes(
-        replay, "minari", "tests/frames-v0", options={"stack": False}, dry_run=True
-    )
-    assert has_note(report.notes, r"observation.*single frames.*\b3\b")
-
-
-@pytest.mark.parametrize(("bound", "kwargs"), [(None, [{"shape": [2, 2]}]), (np.float32(2), None)])
-def test_arguments_of_the_env_are_as_gymnasium_writes_them(bound: Any, kwargs: Any) -> None:
-    def wrap(env: Any) -> Any:
-        env = gym.wrappers.ReshapeObservation(env, (2, 2))
-        return env if bound is None else gym.wrappers.ClipReward(env, -bound, bound)
-
-    replay = SequenceReplayBuffer()
-    envs = sw.make_vec("CartPole-v1", 1, wrappers=[wrap], num_workers=0)
-    with sw.Collector(envs, sw.RandomPolicy(), replay, seed=0) as collector:
-        collector.collect(episodes=2)
-    spec = exported(replay).env_spec
-    assert (spec and [one.kwargs for one in spec.additional_wrappers]) == kwargs
-
-
 def bare_vector() -> Any:
     return gym.make_vec("CartPole-v1", num_envs=1)
 
@@ -350,37 +319,6 @@ def test_option_env_names_the_env() -> None:
 # --- names, folders, refusals
 
 
-def test_other_data_sets_are_listed_while_one_is_written(root: Path) -> None:
-    replay, _ = recorded(traces())
-    exported(replay, "tests/first-v0")
-    names: list[list[str]] = []
-
-    def look(_: object) -> None:
-        assert list(root.glob("tests/second-v0.part"))
-        names.append(list(minari.list_local_datasets()))
-
-    export_episodes(replay, "minari", "tests/second-v0", progress=look)
-    assert names == [["tests/first-v0"]] * len(list(replay.iter_episodes()))
-    assert list(minari.list_local_datasets()) == ["tests/first-v0", "tests/second-v0"]
-
-
-def test_the_reports_code_loads_a_path_and_another_root(tmp_path: Path) -> None:
-    replay, listed = recorded(traces())
-    for out, id_, options in (
-        (str(tmp_path / "elsewhere" / "mine-v0"), "mine-v0", {}),
-        ("some/name-v3", "some/name-v3", {"root": str(tmp_path / "other")}),
-    ):
-        report = export_episodes(replay, "minari", out, options=options)
-        local: dict[str, Any] = {}
-        exec(report.loading, local)
-        assert local["dataset"].total_episodes == sum(one.steps > 0 for one in listed)
-        assert local["dataset"].id == id_
-        assert list(minari.list_local_datasets()) == [id_]
-    back = SequenceReplayBuffer()
-    import_episodes("minari", "some/name-v3", back, options={"root": str(tmp_path / "other")})
-    assert_same_steps(back, replay, has_final_observation=True)
-
-
 @pytest.mark.parametrize("name", ["pong", "a b-v0", "x/pong-v0", "a//b-v0", "/some/where", "-v0/"])
 def test_invalid_ids_are_refused(name: str) -> None:
     replay = tagged_store()
@@ -393,17 +331,6 @@ def test_nothing_is_overwritten() -> None:
     exported(replay)
     with pytest.raises(ValueError, match=r"tests/some-v0 .*empty"):
         exported(replay)
-
-
-def test_stacks_of_episodes_that_lost_their_beginning_are_refused() -> None:
-    spec = Spec((STACKED, DISCRETE, REWARD), "observation", "action")
-    replay = SequenceReplayBuffer()
-    replay.bind(spec, {})
-    rows = {f.name: np.zeros((4, *f.shape), f.dtype) for f in spec.fields}
-    replay.add([Chunk(0, 0, 3, End.TERMINATED, rows, {}, starts_late=True)])
-    with pytest.raises(ValueError, match=r"'observation'.*\b3\b.*single frames"):
-        exported(replay)
-    check_format("minari", Path("./back-v0").absolute(), replay, export_options={"stack": False})
 
 
 @each_format

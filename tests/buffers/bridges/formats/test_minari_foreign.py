@@ -22,7 +22,7 @@ from stepwell.buffers.bridges import (
     export_episodes,
     import_episodes,
 )
-from support.envs.fakes import CounterEnv, DictEnv, InfoEnv
+from support.envs.fakes import CounterEnv, DictEnv
 from support.envs.recorded_envs import ListedEnv
 from support.exchanged_stores import episodes_of
 from support.notes import assert_notes, has_note
@@ -160,31 +160,6 @@ def test_jpeg_images_are_read_and_noted_as_lossy(data_format: str) -> None:
         minari.delete_dataset("tests/foreign-v0")
 
 
-@pytest.mark.parametrize("data_format", ["hdf5", "arrow"])
-def test_jpeg_images_in_a_nested_space_are_noted_as_lossy(data_format: str) -> None:
-    image = spaces.Box(0, 255, (40, 40, 3), np.uint8)
-    space = spaces.Dict({"deep": spaces.Tuple([THREE, image])})
-    pictures = np.random.default_rng(0).integers(0, 256, (4, 40, 40, 3)).astype(np.uint8)
-    tree = {"deep": (np.zeros(4, np.int64), pictures)}
-    written([buffer(observations=tree)], space, THREE, jpeg_encoding=True, data_format=data_format)
-    report, _ = read()
-    assert report.notes[0].startswith("LOSSY")
-
-
-@pytest.mark.parametrize("data_format", ["hdf5", "arrow"])
-def test_images_of_minari_versions_without_jpeg_are_exact(data_format: str, root: Path) -> None:
-    image = spaces.Box(0, 255, (40, 40), np.uint8)
-    pictures = np.random.default_rng(0).integers(0, 256, (4, 40, 40)).astype(np.uint8)
-    written([buffer(observations=pictures)], image, THREE, data_format=data_format)
-    file = root / "tests/foreign-v0/data/metadata.json"
-    metadata = json.loads(file.read_text())
-    del metadata["jpeg_encoding"]
-    file.write_text(json.dumps({**metadata, "minari_version": "0.5.1"}))
-    report, (episode,) = read()
-    assert_notes(report.notes, "stream 0")
-    assert np.array_equal(episode.observation, pictures)
-
-
 @each_format
 def test_ends_come_from_the_last_step(data_format: str) -> None:
     yes, no = np.array([False, False, True]), np.zeros(3, np.bool_)
@@ -239,21 +214,6 @@ def test_infos_without_a_row_for_the_reset_come_with_the_next_observation() -> N
 
 
 @each_format
-def test_dtypes_that_differ_from_the_space_are_kept_and_noted(data_format: str) -> None:
-    written(
-        [buffer(rewards=np.arange(3, dtype=np.float32) / 3, actions=np.arange(3, dtype=np.int32))],
-        BOX,
-        spaces.Box(0, 3, (), np.float32) if data_format == "hdf5" else THREE,
-        data_format=data_format,
-    )
-    report, (episode,) = read()
-    assert episode.reward.tolist() == [0, *(np.arange(3, dtype=np.float32) / 3).tolist()]
-    if data_format == "hdf5":  # the others store the dtype of the space
-        assert has_note(report.notes, "action.*int32")
-        assert episode.action.dtype == np.int32
-
-
-@each_format
 def test_texts_become_arrays_that_decode_gives_back(data_format: str) -> None:
     said = ["", "ab", "b", "abc"]
     written(
@@ -289,15 +249,6 @@ def test_a_folder_without_minaris_metadata_is_refused(tmp_path: Path) -> None:
     (folder / "metadata.json").write_text("{}")
     with pytest.raises(ValueError, match=r"metadata\.json.*env_spec.*JSON"):
         import_episodes("minari", folder.parent, SequenceReplayBuffer())
-
-
-def test_infos_that_change_with_each_step_are_read() -> None:
-    env = InfoEnv(4)
-    rows: list[dict[str, Any]] = [env.reset()[1]]
-    rows += [env.step(np.int64(0))[4] for _ in range(4)]
-    written([buffer(4, infos={"t": [0, *[row["t"] for row in rows[1:]]]})], BOX, spaces.Discrete(4))
-    _, (episode,) = read()
-    assert episode.fields["info/t"].tolist() == [0, 1, 2, 3, 4]
 
 
 def test_spaces_come_from_env_spec_when_not_recorded(root: Path) -> None:
@@ -396,31 +347,12 @@ def test_declared_facts_of_another_type_are_left_out_and_noted(root: Path) -> No
     assert not any(name in metadata for name in wrong)
 
 
-@each_format
-def test_texts_come_back_as_texts(data_format: str) -> None:
-    space = spaces.Dict({"place": spaces.Discrete(9), "said": spaces.Tuple([spaces.Text(3)])})
-    said = ["a", "ab", "b", "abc"]
-    shown = {"place": np.arange(4), "said": (said,)}
-    written([buffer(observations=shown)], space, THREE, data_format=data_format)
-    data = again(imported(), data_format="hdf5" if data_format == "hdf5" else "arrow")
-    assert data.spec.observation_space == space
-    assert data[0].observations["said"] == (said,)
-    assert data[0].observations["place"].tolist() == [0, 1, 2, 3]
-
-
 def test_a_text_that_hdf5_cannot_hold_is_refused() -> None:
     space = spaces.Text(3, charset="a\0")
     written([buffer(observations=["a", "a\0", "a", "a"])], space, THREE, data_format="arrow")
     with pytest.raises(ValueError, match=r"observations.*HDF5.*data_format=arrow"):
         again(imported())
     assert again(imported(), data_format="arrow")[0].observations == ["a", "a\0", "a", "a"]
-
-
-@pytest.mark.parametrize("data_format", ["hdf5", "arrow"])
-def test_the_size_is_what_minari_counts(data_format: str) -> None:
-    written([buffer()] * 40, BOX, THREE)
-    storage = again(imported(), data_format=data_format).storage
-    assert storage.metadata["dataset_size"] == storage.get_size()
 
 
 @each_format
@@ -481,12 +413,3 @@ def test_a_missing_reward_or_flag_is_refused(data_format: str, name: str, root: 
     )
     with pytest.raises(ValueError, match=rf"{name}.*nulls"):
         read()
-
-
-def test_arrays_among_the_options_of_a_reset_come_back_as_arrays() -> None:
-    options = {"level": 3, "place": np.array([1.5, 2]), "flags": np.array([True])}
-    written([buffer(seed=5, options=options)], BOX, THREE)
-    (facts,) = again(imported()).storage.get_episode_metadata([0])
-    assert facts["seed"] == 5
-    assert (facts["options"]["level"], facts["options"]["place"].tolist()) == (3, [1.5, 2])
-    assert facts["options"]["flags"].tolist() == [True]

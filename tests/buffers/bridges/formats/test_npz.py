@@ -11,13 +11,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stepwell.buffers import End, Field, SequenceReplayBuffer
+from stepwell.buffers import End, SequenceReplayBuffer
 from stepwell.buffers.bridges import export_episodes, import_episodes
 from support.examples import examples
 from support.exchanged_stores import IMAGE, episodes_of, round_trip, stores, tagged_store
 from support.notes import assert_notes
 
-STACKED = Field("observation", "uint8", (6, 5), "zstd", stack=3, stack_padding="repeat")
 REUSED_FOLDER = settings(
     max_examples=examples(60),
     deadline=None,
@@ -59,20 +58,6 @@ def test_each_file_is_an_episode(tmp_path: Path) -> None:
         last = [False] * (steps - 1)
         assert found["terminations"].tolist() == [*last, bool(episode.end & End.TERMINATED)]
         assert found["truncations"].tolist() == [*last, bool(episode.end & End.TRUNCATED)]
-
-
-def test_stacks_are_written_in_full_where_asked_and_come_back_as_frames(tmp_path: Path) -> None:
-    replay = tagged_store(STACKED)
-    export_episodes(replay, "npz", tmp_path / "frames")
-    round_trip(replay, "npz", tmp_path / "stacks", {"stack": True})
-    for number, episode in enumerate(episodes_of(replay)):
-        frames = np.load(tmp_path / "frames" / f"{number:06d}.npz")["observations"]
-        stacks = np.load(tmp_path / "stacks" / f"{number:06d}.npz")["observations"]
-        assert np.array_equal(frames, episode.observation)
-        rows = range(episode.rows)
-        assert stacks.tolist() == [
-            [frames[max(0, row - 2 + place)].tolist() for place in range(3)] for row in rows
-        ]
 
 
 def test_a_foreign_folder_is_read(tmp_path: Path) -> None:

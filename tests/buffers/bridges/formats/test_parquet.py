@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import sys
@@ -16,17 +15,9 @@ from hypothesis import strategies as st
 
 from stepwell.buffers import Chunk, End, Field, SequenceReplayBuffer, Spec
 from stepwell.buffers.bridges import export_episodes, import_episodes
-from stepwell.buffers.testing import assert_same_steps, check_format
+from stepwell.buffers.testing import check_format
 from support.examples import examples
-from support.exchanged_stores import (
-    IMAGE,
-    VECTOR,
-    Wanted,
-    episodes_of,
-    stores,
-    tagged_store,
-)
-from support.notes import assert_notes, has_note
+from support.exchanged_stores import Wanted, episodes_of, stores, tagged_store
 
 pq = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow")
 
@@ -120,60 +111,6 @@ def test_each_row_is_a_step_of_its_episode(tmp_path: Path) -> None:
     assert steps_of(tmp_path / "out") == expected
 
 
-def test_each_row_of_the_episode_table_has_its_final_observation(
-    tmp_path: Path,
-) -> None:
-    replay = tagged_store(Field("observation", "int32", (3,), "narrow"))
-    export_episodes(replay, "parquet", tmp_path / "out")
-    rows = pq.ParquetFile(tmp_path / "out" / "episodes.parquet").read().to_pylist()
-    for number, (row, episode) in enumerate(zip(rows, episodes_of(replay), strict=True)):
-        assert row["final/observation"] == [number % 2, number, number + 1]
-        assert row["return"] == sum(number + step / 4 for step in range(1, number + 2))
-        assert (row["episode"], row["steps"], row["stream"]) == (number, number + 1, number % 2)
-        assert row["terminated"] == bool(episode.end & End.TERMINATED)
-        assert row["truncated"] == bool(episode.end & End.TRUNCATED)
-        assert row["cut"] == (not row["terminated"] and not row["truncated"])
-        assert json.loads(row["metadata"]) == {"number": number}
-
-
-def test_info_and_extra_are_in_the_row_of_their_observation_and_action(
-    tmp_path: Path,
-) -> None:
-    more = (Field("info/t", "int64", (), "raw"), Field("extra/t", "int64", (), "raw"))
-    fields = (VECTOR, Field("action", "int64", (), "raw"), Field("reward", "float64", (), "raw"))
-    replay = SequenceReplayBuffer()
-    replay.bind(Spec((*fields, *more), "observation", "action"), {})
-    rows = {
-        "observation": np.arange(12, dtype=np.float32).reshape(4, 3),
-        "action": np.array([10, 11, 12, 13]),  # a worker died before the last action was executed
-        "reward": np.array([0, 0.1, 0.2, 0.3]),
-        "info/t": np.arange(4),
-        "extra/t": np.array([20, 21, 22, 23]),
-    }
-    replay.add([Chunk(0, 0, 0, End.NONE, rows, {})])
-    check_format("parquet", tmp_path / "out", replay)
-    steps = steps_of(tmp_path / "out")
-    assert [(step["action"], step["info/t"], step["extra/t"]) for step in steps] == [
-        (10, 0, 20),
-        (11, 1, 21),
-        (12, 2, 22),
-    ]
-    (last,) = pq.ParquetFile(tmp_path / "out" / "episodes.parquet").read().to_pylist()
-    assert (last["final/info/t"], last["final/action"], last["final/extra/t"]) == (3, 13, 23)
-
-
-def test_an_episode_that_lost_its_beginning_keeps_its_step_numbers(tmp_path: Path) -> None:
-    replay = tagged_store(VECTOR, episodes=3)
-    fields = dict(episodes_of(replay)[2].fields)
-    replay.add([Chunk(9, 1, 7, End.TERMINATED, fields, {}, True)])
-    check_format("parquet", tmp_path / "out", replay)
-    steps = [row for row in steps_of(tmp_path / "out") if row["episode"] >= 2]
-    assert [(row["step"], row["is_first"]) for row in steps] == [
-        *((0, True), (1, False), (2, False)),
-        *((7, False), (8, False), (9, False)),
-    ]
-
-
 @pytest.mark.parametrize("picture", PICTURES, ids=lambda field: str(field.shape))
 def test_pictures_are_png_that_others_decode_to_the_same_pixels(
     picture: Field, tmp_path: Path
@@ -189,25 +126,6 @@ def test_pictures_are_png_that_others_decode_to_the_same_pixels(
         rows = np.moveaxis(expected, 0, -1) if picture.shape[0] in (1, 3) else expected
         assert np.array_equal(found, rows.reshape(found.shape))
         assert found.shape[:2] == rows.shape[:2]
-
-
-def test_stacks_are_written_in_full_where_asked(tmp_path: Path) -> None:
-    stacked = Field("observation", "uint8", (2, 3), "zstd", stack=3, stack_padding="repeat")
-    replay = tagged_store(stacked)
-    check_format(
-        "parquet",
-        tmp_path / "out",
-        replay,
-        export_options={"stack": True, "next_observation": True},
-    )
-    steps = iter(steps_of(tmp_path / "out"))
-    for episode in episodes_of(replay):
-        frames = episode.observation
-        for step in range(episode.steps):
-            row = next(steps)
-            for name, now in (("observation", step), ("next_observation", step + 1)):
-                expected = [frames[max(0, now - age)].tolist() for age in (2, 1, 0)]
-                assert row[name] == expected
 
 
 def test_every_bit_of_a_float_is_kept(tmp_path: Path) -> None:
@@ -328,17 +246,6 @@ def test_without_pyarrow_the_error_gives_the_install_command(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_stacks_of_episodes_that_lost_their_beginning_are_refused(tmp_path: Path) -> None:
-    stacked = Field("observation", "uint8", (2, 3), "zstd", stack=3)
-    replay = tagged_store(stacked, episodes=1)
-    fields = dict(episodes_of(replay)[0].fields)
-    replay.add([Chunk(1, 0, 7, End.TERMINATED, fields, {}, True)])
-    with pytest.raises(ValueError, match=r"'observation'.*\b7 rows"):
-        export_episodes(replay, "parquet", tmp_path / "out", options={"stack": True})
-    assert list(tmp_path.iterdir()) == []
-    check_format("parquet", tmp_path / "out", replay)
-
-
 def test_datasets_of_huggingface_gives_rows_of_the_right_shapes(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets", reason="needs HuggingFace's datasets")
     spec = Spec(
@@ -389,30 +296,3 @@ def test_datasets_of_huggingface_gives_rows_of_the_right_shapes(tmp_path: Path) 
         str(tmp_path / "out"), split="train", cache_dir=str(tmp_path / "cache")
     )
     assert len(default) == 8
-
-
-@pytest.mark.parametrize("following", [False, True])
-def test_final_observations_come_from_either_table(following: bool, tmp_path: Path) -> None:
-    replay = tagged_store(IMAGE)
-    options = {"next_observation": following}
-    export_episodes(replay, "parquet", tmp_path / "out", options=options)
-    if following:
-        (tmp_path / "out" / "episodes.parquet").unlink()
-    back = SequenceReplayBuffer()
-    report = import_episodes("parquet", tmp_path / "out", back)
-    assert_notes(report.notes, "stream 0", "not read.*stream, is_first")
-    for found, episode in zip(episodes_of(back), episodes_of(replay), strict=True):
-        assert found.end == episode.end & ~End.PENDING
-        for name in ("observation", "action", "reward"):
-            assert np.array_equal(found.fields[name], episode.fields[name])
-            assert found.fields[name].dtype == episode.fields[name].dtype
-
-
-def test_without_final_observations_episodes_end_with_the_last_one(tmp_path: Path) -> None:
-    replay = tagged_store(IMAGE)
-    export_episodes(replay, "parquet", tmp_path / "out")
-    (tmp_path / "out" / "episodes.parquet").unlink()
-    back = SequenceReplayBuffer()
-    report = import_episodes("parquet", tmp_path / "out", back)
-    assert has_note(report.notes, "no final observation")
-    assert_same_steps(back, replay)

@@ -121,19 +121,6 @@ def test_without_an_episode_column_episodes_begin_after_ends(
     assert has_note(report.notes, "no column 'episode'.*terminated and truncated")
 
 
-def test_episodes_go_on_from_one_file_to_the_next(tmp_path: Path) -> None:
-    whole = pa.table(columns())
-    for number, (start, stop) in enumerate([(0, 2), (2, 2), (2, 4), (4, 6)]):
-        pq.write_table(whole.slice(start, stop - start), tmp_path / f"{number}.parquet")
-    replay = SequenceReplayBuffer()
-    import_episodes("parquet", tmp_path, replay)
-    assert [episode.action.tolist() for episode in episodes_of(replay)] == [
-        [10, 11, 12, 0],
-        [20, 21],
-        [30],
-    ]
-
-
 def test_options_name_the_columns(tmp_path: Path) -> None:
     names = {
         "observation": "obs.state",
@@ -329,15 +316,6 @@ def test_an_episode_goes_on_only_in_a_file_whose_name_says_so(
     assert all(Path(name).name in str(refusal.value) for name in names)
 
 
-def test_files_of_whole_episodes_may_have_any_names(tmp_path: Path) -> None:
-    for column in ("episode", "none"):
-        table = counted(12, 6)
-        if column == "none":
-            del table["episode"]
-        folder = parts(tmp_path / column, ["x/8f3c.parquet", "y/02ab.parquet"], table)
-        assert_whole(imported(folder), 2, 6)
-
-
 def test_folders_that_name_an_episode_are_its_label(tmp_path: Path) -> None:
     table = counted(60, 5)
     table["terminated"] = np.zeros(60, bool)
@@ -444,26 +422,6 @@ def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=rf"a\.parquet.*'{name}'"):
             read(tmp_path, twice.append_column(name, values))
     assert read(tmp_path, table)[1].episodes == 3
-
-
-def test_an_episode_without_a_final_observation_may_be_among_others(tmp_path: Path) -> None:
-    export_episodes(tagged_store(episodes=4), "parquet", tmp_path)
-    file = tmp_path / "episodes.parquet"
-    table = pq.read_table(file)
-    place = table.schema.names.index("final/observation")
-    values = table.column(place).to_pylist()
-    values[1] = None
-    pq.write_table(
-        table.set_column(place, "final/observation", pa.array(values, table.schema.types[place])),
-        file,
-    )
-    episodes = imported(tmp_path)
-    assert [episode.rows for episode in episodes] == [2, 2, 4, 5]
-
-
-def test_a_reward_of_one_number_in_a_list_is_a_number(tmp_path: Path) -> None:
-    (first, *_), _ = read(tmp_path, columns(reward=[[0.25], [0.5], [1.0], [2.0], [3.0], [4.0]]))
-    assert first.reward.tolist() == [0, 0.25, 0.5, 1.0]
 
 
 def classed(action: list[int], **changes: Any) -> Any:

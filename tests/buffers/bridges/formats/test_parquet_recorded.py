@@ -17,10 +17,7 @@ import pytest
 
 from stepwell.buffers import SequenceReplayBuffer
 from stepwell.buffers.bridges import export_episodes
-from stepwell.buffers.bridges.formats.rlds import dataset_info, decode_feature, read_features
-from stepwell.buffers.bridges.formats.tfrecord import decoded, read_records
 from stepwell.buffers.bridges.rlds_steps import rlds_episodes
-from stepwell.buffers.given_files import GivenFiles
 from support.envs.recorded_envs import Listed, frames, recorded, traces
 
 pq = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow")
@@ -107,26 +104,6 @@ def test_parquet_tables_equal_what_the_envs_did(
         assert end["cut"] == episode.is_cut
 
 
-def test_lerobot_frames_equal_what_the_envs_did(
-    case: tuple[SequenceReplayBuffer, list[Listed], bool, bool], tmp_path: Path
-) -> None:
-    replay, listed, stack, newest = case
-    export_episodes(replay, "lerobot", tmp_path / "out")
-    newest = newest or stack
-    frame_rows = rows_of((tmp_path / "out" / "data").glob("*/*"))
-    episodes = dict(grouped(frame_rows, "episode_index"))
-    names = ("observation.state", "action", "next.reward", "next.terminated", "next.truncated")
-    with_steps = [one for one in listed if one.steps]
-    assert len(episodes) == len(with_steps)
-    for number, episode in enumerate(with_steps):
-        found = [tuple(row[name] for name in names) for row in episodes[number]]
-        assert found == steps_of(episode, newest)
-        assert [row["next.done"] for row in episodes[number]] == [
-            terminated or truncated
-            for terminated, truncated in zip(episode.terminated, episode.truncated, strict=True)
-        ]
-
-
 def assert_steps(steps: list[dict[str, Any]], episode: Listed, newest: bool) -> None:
     """Assert that RLDS steps equal those of an episode."""
     observations = [one[-1] if newest else one for one in episode.observations]
@@ -151,23 +128,3 @@ def test_live_rlds_steps_equal_what_the_envs_did(
     for episode, expected in zip(rlds_episodes(replay, stack=stack), listed, strict=True):
         for _ in range(2):
             assert_steps(list(episode["steps"]), expected, newest)
-
-
-def test_rlds_files_equal_what_the_envs_did(
-    case: tuple[SequenceReplayBuffer, list[Listed], bool, bool], tmp_path: Path
-) -> None:
-    replay, listed, stack, newest = case
-    export_episodes(replay, "rlds", tmp_path / "out", options={"stack": stack})
-    features, unknown = read_features(dataset_info(GivenFiles(tmp_path / "out"))["features"])
-    assert unknown == ["episode_metadata/metadata"]
-    (file,) = (tmp_path / "out").glob("*.tfrecord*")
-    for record, expected in zip(read_records(file), listed, strict=True):
-        lists = decoded(record)
-        count = len(lists["steps/is_last"])
-        columns = {
-            name.removeprefix("steps/"): decode_feature(feature, lists[name], count)
-            for name, feature in features.items()
-            if name.startswith("steps/")
-        }
-        steps = [{name: rows[place] for name, rows in columns.items()} for place in range(count)]
-        assert_steps(steps, expected, newest)

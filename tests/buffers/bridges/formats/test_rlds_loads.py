@@ -8,8 +8,6 @@ It runs in a separate interpreter, which the environment variable names:
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +21,6 @@ from support.libraries.d3rlpy_python import run
 from support.rows.all_kinds import all_kinds_store
 
 TFDS_PYTHON = "STEPWELL_TFDS_PYTHON"
-INSTALL = ("tensorflow-cpu==2.21.0", "tensorflow-datasets==4.9.10", "importlib_resources")
 SCRIPT = """
 import sys
 import numpy as np
@@ -78,14 +75,4 @@ def test_tfds_reads_every_bit_of_every_step(tmp_path: Path) -> None:
     python = os.environ.get(TFDS_PYTHON)
     if python is None:
         pytest.skip(f"needs an interpreter with TFDS: set {TFDS_PYTHON}, or run with --full")
-    assert_all_is_read(python, tmp_path)
-
-
-@pytest.mark.full
-def test_tfds_reads_every_bit_of_every_step_in_a_new_environment(tmp_path: Path) -> None:
-    if TFDS_PYTHON in os.environ:
-        pytest.skip("done already, with the interpreter that was named")
-    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "tfds")], check=True)
-    python = str(tmp_path / "tfds" / "bin" / "python")
-    subprocess.run([python, "-m", "pip", "install", "-q", *INSTALL], check=True)
     assert_all_is_read(python, tmp_path)

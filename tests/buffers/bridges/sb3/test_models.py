@@ -56,14 +56,6 @@ def test_a_missing_library_is_named_with_the_command_that_installs_it(name: str)
     assert re.search(rf"^{name} .*{library}.*pip install 'stepwell\[{extra}\]'$", run.stdout)
 
 
-@pytest.mark.proof
-def test_importing_bridges_loads_neither_torch_nor_sb3() -> None:
-    modules = ", ".join(call.split()[1] for call in CALLS.values())
-    code = f"import sys, {modules}; print({{'stable_baselines3', 'torch'}} & set(sys.modules))"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == "set()"
-
-
 def test_an_old_release_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("stable_baselines3", reason="needs stable_baselines3")
     monkeypatch.setattr("importlib.metadata.version", lambda package: "2.3.2")

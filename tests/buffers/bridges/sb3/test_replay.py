@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
-from gymnasium.wrappers import FrameStackObservation
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -179,34 +178,6 @@ def test_transitions_equal_the_steps_of_the_envs(kind: Kind, mode: AutoresetMode
     assert seen == known.keys()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_shapes_and_dtypes_are_those_of_sb3s_own_replay(kind: Kind) -> None:
-    model = model_of(kind)
-    own = DictReplayBuffer if kind == "dict" else ReplayBuffer
-    their = own(50, model.observation_space, model.action_space, device="cpu", n_envs=N)
-    env, rng = model.get_env(), np.random.default_rng(0)
-    before = env.reset()
-    for _ in range(5):
-        action = rng.integers(0, 4, N)
-        after, reward, done, infos = env.step(action)
-        their.add(before, copy.deepcopy(after), action, reward, done, infos)
-        before = after
-    wanted = their.sample(5)
-    found = as_sb3_replay(filled(kind), model).sample(5)
-    assert type(found) is type(wanted)
-    for name, part in wanted._asdict().items():
-        for key, tensor in parts_of(part):
-            other = dict(parts_of(getattr(found, name)))[key]
-            if tensor is None:
-                assert other is None
-                continue
-            assert (tensor.shape, tensor.dtype) == (other.shape, other.dtype), (name, key)
-
-
-def parts_of(value: Any) -> list[tuple[str, Any]]:
-    return list(value.items()) if isinstance(value, dict) else [("", value)]
-
-
 def test_box_actions_are_scaled_as_the_policy_scales_them() -> None:
     replay, model = filled(action="box"), model_of(action="box")
     for row in drawn(as_sb3_replay(replay, model), "vector", times=3):
@@ -257,41 +228,6 @@ def test_every_algorithm_trains_on_batches(algorithm: Any) -> None:
     count_sb3_steps(model, STEPS, total_steps=100)
     model.train(gradient_steps=3, batch_size=8)
     assert model._n_updates == 3
-
-
-def test_stacks_are_rebuilt_and_share_frames_in_memory() -> None:
-    def make() -> Any:
-        return FrameStackObservation(TagEnv(1, "stack", plan=((5, "truncated"),)), 4)
-
-    from gymnasium.vector import SyncVectorEnv
-
-    replay = SequenceReplayBuffer(seed=0)
-    envs = SyncVectorEnv([make], autoreset_mode=SAME_STEP)
-    with sw.Collector(envs, sw.RandomPolicy(), replay, seed=0, frame_stack=4) as collector:
-        collector.collect(steps=40)
-    model = model_of(env=DummyVecEnv([make]))
-    buffer = as_sb3_replay(replay, model)
-    stacks = {
-        (episode, t): [frame_of(episode, max(0, t - age)) for age in (3, 2, 1, 0)]
-        for episode in range(8)
-        for t in range(6)
-    }
-    keys = {np.array(stack).tobytes(): key for key, stack in stacks.items()}
-    seen: set[tuple[int, int]] = set()
-    for _ in range(20):
-        batch = buffer.sample(32)
-        assert not batch.dones.any()
-        assert np.shares_memory(batch.observations.numpy(), batch.next_observations.numpy())
-        for before, after in zip(batch.observations, batch.next_observations, strict=True):
-            episode, t = keys[before.numpy().tobytes()]
-            seen.add((episode, t))
-            assert keys[after.numpy().tobytes()] == (episode, t + 1)
-    assert len(seen) == 40
-
-
-def frame_of(episode: int, t: int) -> np.ndarray:
-    frame: np.ndarray = observation_of("stack", Tag(1, episode, t))
-    return frame
 
 
 # Data that model.learn() collects
@@ -384,15 +320,6 @@ def test_learn_stores_what_sb3s_own_replay_stores(kind: Kind, action: Action) ->
         assert {tag.env for tag in tags} == {episode.stream}
 
 
-def test_learn_trains_from_the_replay_alone_with_the_newest_steps() -> None:
-    model = model_of(learning_starts=0, train_freq=1)
-    buffer = model.replay_buffer = as_sb3_replay(SequenceReplayBuffer(seed=0), model)
-    model.learn(STEPS)
-    assert model._n_updates == STEPS // N  # from the first step on
-    buffer.flush()
-    assert len(buffer.replay) == STEPS
-
-
 def test_a_reset_between_calls_of_learn_cuts_the_episode() -> None:
     one = DummyVecEnv([lambda: TagEnv(plan=((9, "terminated"),))])
     model = model_of(env=one, train_freq=1)
@@ -461,17 +388,6 @@ def test_nan_observations_are_not_taken_for_a_reset() -> None:
     assert [episode.steps for episode in buffer.replay.iter_episodes()] == [3]
 
 
-def test_reused_arrays_are_copied() -> None:
-    buffer = as_sb3_replay(SequenceReplayBuffer(seed=0), model_of(env=DummyVecEnv([TagEnv])))
-    before, after = np.zeros((2, 1, 4), np.float32)
-    for step in range(3):
-        before[...], after[...] = step, step + 1
-        buffer.add(before, after, np.array([1]), np.ones(1), np.zeros(1, bool), [{}])
-    buffer.flush()
-    (episode,) = buffer.replay.iter_episodes()
-    assert np.asarray(episode.observation)[:, 0].tolist() == [0, 1, 2, 3]
-
-
 def test_stacks_collected_by_learn_are_stored_as_single_frames() -> None:
     def envs() -> Any:
         both: list[Any] = [partial(Gray, tag) for tag in range(2)]
@@ -538,23 +454,6 @@ def test_inconsistent_frame_stacks_are_refused() -> None:
     assert [np.asarray(e.action).tolist() for e in episodes] == [[1, 0]] * N + [[3, 0]] * N
 
 
-def test_normalised_observations_are_those_of_vec_normalize() -> None:
-    env = VecNormalize(DummyVecEnv(makers("vector", "discrete")))
-    model = model_of(env=env)
-    buffer = model.replay_buffer = as_sb3_replay(SequenceReplayBuffer(seed=0), model)
-    model.learn(STEPS)
-    statistics = model.get_vec_normalize_env()
-    known = Normalised(statistics, known_steps(buffer.replay))
-    batch = buffer.sample(64, env=statistics)
-    for n in range(64):
-        step = known.step(batch.observations[n].numpy())
-        after = statistics.normalize_obs(observation_of("vector", step.after))
-        np.testing.assert_allclose(batch.next_observations[n], after, rtol=1e-5, atol=1e-6)
-        reward = np.array([reward_of(step.before, int(batch.actions[n]))], np.float32)
-        assert batch.rewards[n] == statistics.normalize_reward(reward)[0]
-    assert batch.observations.dtype == torch.float32
-
-
 class Normalised:
     """Finds items by their normalised rows, which round differently alone and in a batch."""
 
@@ -567,18 +466,6 @@ class Normalised:
         far = np.abs(self.rows - row).max(axis=1)
         assert (far < 1e-5).sum() == 1
         return self.items[int(far.argmin())]
-
-
-def test_steps_that_were_written_early_are_not_counted_twice() -> None:
-    buffer = as_sb3_replay(SequenceReplayBuffer(seed=0), model_of(env=DummyVecEnv([TagEnv])))
-    row = np.zeros((1, 4), np.float32)
-    rest: Any = (np.zeros(1), np.zeros(1, bool), [{}])
-    for count in range(1, 1_300):
-        buffer.add(row, row, np.zeros(1, int), *rest)
-        assert (buffer.size(), buffer.pos) == (count, count)
-    assert 1_000 < len(buffer.replay) < 1_299
-    buffer.sample(4)
-    assert (buffer.size(), len(buffer.replay)) == (1_299, 1_299)
 
 
 def test_stores_with_scaled_and_unscaled_actions_are_not_joined(tmp_path: Path) -> None:
@@ -594,68 +481,6 @@ def test_stores_with_scaled_and_unscaled_actions_are_not_joined(tmp_path: Path) 
         pytest.raises(ValueError, match=r"actions.*\badd\b.*none.*both"),
     ):
         as_sb3_replay(both, model_of(action="box"))
-
-
-def test_capacity_is_the_replays_and_old_steps_are_never_drawn() -> None:
-    model = model_of()
-    replay = SequenceReplayBuffer(capacity=64, seed=0)
-    buffer = model.replay_buffer = as_sb3_replay(replay, model)
-    model.learn(400)
-    buffer.flush()
-    assert buffer.full
-    assert buffer.buffer_size == 64 // N
-    assert buffer.size() <= buffer.buffer_size
-    newest = known_of_last(replay.steps // N, 64)
-    assert {tag_of("vector", row["observations"]) for row in drawn(buffer, "vector")} <= newest
-
-
-def known_of_last(count: int, capacity: int) -> set[Tag]:
-    return {step.before for env in range(N) for step in steps_of(env, count)[-capacity:]}
-
-
-def test_a_folder_is_continued_and_read_without_learn(tmp_path: Path) -> None:
-    folder = tmp_path / "steps"
-    for _ in range(2):
-        model = model_of(action="box")
-        with SequenceReplayBuffer(folder, seed=0) as replay:
-            buffer = model.replay_buffer = as_sb3_replay(replay, model)
-            model.learn(30)
-            buffer.flush()
-    with SequenceReplayBuffer.open(folder, read_only=True) as replay:
-        assert len(replay) == 60
-        actions = {row.tobytes() for e in replay.iter_episodes() for row in np.asarray(e.action)}
-        # They are scaled already, and are not scaled again.
-        for row in drawn(as_sb3_replay(replay, model_of(action="box")), "vector", times=2):
-            assert row["actions"].tobytes() in actions
-
-
-# Draws
-
-
-def test_draws_come_from_the_replays_generator_alone() -> None:
-    model = model_of()  # seeds numpy's generator
-
-    def batches(seed: int) -> list[bytes]:
-        buffer = as_sb3_replay(filled(), model)
-        buffer.replay._rng = np.random.default_rng(seed)
-        return [buffer.sample(16).observations.numpy().tobytes() for _ in range(3)]
-
-    np.random.seed(1)  # noqa: NPY002
-    before = pickle.dumps(np.random.get_state())  # noqa: NPY002
-    one = batches(5)
-    assert pickle.dumps(np.random.get_state()) == before  # noqa: NPY002
-    np.random.seed(2)  # noqa: NPY002
-    assert one == batches(5)
-    assert one != batches(6)
-
-
-def test_tensors_share_the_drawn_arrays_and_no_later_batch_writes_into_them() -> None:
-    buffer = as_sb3_replay(filled(), model_of())
-    batch = buffer.sample(16)
-    kept = batch.observations.clone()
-    for _ in range(5):
-        buffer.sample(16)
-    assert torch.equal(batch.observations, kept)
 
 
 # Policies
@@ -768,21 +593,6 @@ def test_the_policy_sees_what_vec_normalize_makes_of_observations() -> None:
     policy(observation, np.zeros(N, bool))
     statistics = model.get_vec_normalize_env()
     np.testing.assert_array_equal(seen[0], statistics.normalize_obs(observation))
-
-
-def test_a_whole_loop_of_collecting_and_training_runs() -> None:
-    for algorithm, action in ((DQN, "discrete"), (SAC, "box")):
-        model = model_of(action=action, algorithm=algorithm)
-        replay = SequenceReplayBuffer(seed=0)
-        model.replay_buffer = as_sb3_replay(replay, model)
-        envs = vector_env("vector", action, NEXT_STEP)
-        with sw.Collector(envs, sb3_policy(model), replay, seed=0) as collector:
-            for _ in range(4):
-                report = collector.collect(steps=12)
-                count_sb3_steps(model, report.steps, total_steps=100)
-                model.train(gradient_steps=2, batch_size=8)
-        assert model.num_timesteps == replay.steps
-        assert model._n_updates == 8
 
 
 def test_counting_follows_sb3s_own_counts() -> None:

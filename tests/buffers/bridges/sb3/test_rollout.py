@@ -12,13 +12,12 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AutoresetMode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import stepwell as sw
 from stepwell.buffers import Bootstrap, Rollout
-from support.envs.fakes import RestartVectorEnv
 from support.examples import examples
 from support.libraries.sb3_envs import (
     ACTIONS,
@@ -49,9 +48,8 @@ pytest.importorskip("stable_baselines3", reason="needs stable_baselines3")
 
 import torch
 from stable_baselines3 import A2C, DQN, PPO
-from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
+from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import ConvertCallback
-from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 from stepwell.buffers.bridges.sb3.policy import SB3Actor, sb3_policy
@@ -388,47 +386,6 @@ def test_advantages_stop_at_an_end_without_a_marked_reset() -> None:
     np.testing.assert_array_equal(buffer.advantages[:, 0], [1 - 3, 2 + GAMMA * 5 - 4])
 
 
-def test_a_cut_adds_its_value_and_the_lost_row_is_left_out() -> None:
-    fns = [partial(TagEnv, tag, plan=((100, "terminated"),)) for tag in range(2)]
-    envs = RestartVectorEnv(fns, at_step=4, autoreset_mode=SAME_STEP)
-    model, policy = model_of(), TagPolicy("vector", "discrete")
-    with sw.Collector(cast("Any", envs), policy, seed=0) as collector:
-        rollout = collector.rollout(T)
-    assert rollout.cut.any()
-    found = buffer_rows(to_sb3_rollout(rollout, model), "vector")
-    assert len(found) == rollout.steps == 2 * T - 1
-    (step,), (env,) = np.nonzero(rollout.cut)
-    tag = tag_of("vector", rollout.observation[step, env])
-    after = tag._replace(step=tag.step + 1)
-    reward = reward_of(tag, action_of("discrete", tag))
-    assert found[tag]["rewards"] == reward + GAMMA * value_of(after)
-    assert found[tag]["advantages"] == found[tag]["rewards"] - value_of(tag)
-
-
-@pytest.mark.parametrize("action", ACTIONS)
-def test_actions_are_stored_in_the_buffer_as_sb3_stores_them(action: Action) -> None:
-    model, policy = model_of("vector", action), TagPolicy("vector", action)
-    with sw.Collector(vector_env("vector", action), policy, seed=0) as collector:
-        rollout = collector.rollout(T)
-    buffer = to_sb3_rollout(rollout, model)
-    assert buffer.actions.dtype == model.action_space.dtype
-    for tag, row in buffer_rows(buffer, "vector").items():
-        chosen = np.atleast_1d(action_of(action, tag))
-        np.testing.assert_array_equal(row["actions"], chosen * 2 if action == "box" else chosen)
-    model.train()
-
-
-def test_observations_are_shared_where_every_row_has_a_step() -> None:
-    model = model_of()
-    with sw.Collector(vector_env("vector", "discrete"), sb3_policy(model), seed=0) as collector:
-        rollout = collector.rollout(T)
-    before = rollout.observation.copy()
-    buffer = to_sb3_rollout(rollout, model)
-    assert np.shares_memory(buffer.observations, rollout.observation)
-    model.train()
-    np.testing.assert_array_equal(rollout.observation, before)
-
-
 # ask_model
 
 
@@ -504,18 +461,6 @@ def test_a_model_of_one_env_trains_on_many_and_learn_still_works() -> None:
     buffer = model.rollout_buffer
     assert isinstance(buffer, RolloutBuffer)
     assert (buffer.buffer_size, buffer.n_envs, buffer.pos) == (T, 1, T)
-
-
-def test_learn_continues_with_the_dict_buffer_after_rollouts() -> None:
-    model = model_of("dict")
-    with sw.Collector(
-        vector_env("dict", "discrete", NEXT_STEP), sb3_policy(model), seed=0
-    ) as collector:
-        to_sb3_rollout(collector.rollout(T), model)
-        model.train()
-    assert isinstance(model.rollout_buffer, DictRolloutBuffer)
-    model.learn(2 * T * N)
-    assert model.rollout_buffer.n_envs == N
 
 
 # Errors
@@ -723,14 +668,3 @@ def test_state_dependent_noise_and_squashed_actions_are_those_of_sb3s_own_loop(e
             assert_same_rows(copied(to_sb3_rollout(rollout, model)), their)
             space = model.action_space
             assert all(space.contains(row) for row in rollout.action.reshape(-1, 3))
-
-
-def test_cartpole_runs_through_a_whole_update() -> None:
-    model = PPO("MlpPolicy", make_vec_env("CartPole-v1", 4), n_steps=32, batch_size=128, seed=0)
-    envs = sw.make_vec("CartPole-v1", 4, num_workers=0)
-    assert isinstance(envs, SyncVectorEnv)
-    with sw.Collector(envs, sb3_policy(model), seed=0) as collector:
-        for _ in range(2):
-            to_sb3_rollout(collector.rollout(32), model, total_steps=1_000)
-            model.train()
-    assert model._n_updates == 20

@@ -68,15 +68,6 @@ def test_a_buffer_has_whole_episodes_and_a_sub_buffer_for_each_env(kind: Kind) -
     assert not len(buffer.unfinished_index())
 
 
-def test_samples_of_a_buffer_are_steps_that_the_env_took() -> None:
-    play = Play("stack-zero")
-    buffer = to_tianshou_buffer(play.replay())
-    batch, indices = buffer.sample(300)
-    assert len(indices) == 300
-    for row in batch:
-        assert_step(row, play)
-
-
 def test_next_is_the_following_step_of_the_episode() -> None:
     play = Play()
     buffer = to_tianshou_buffer(play.replay())

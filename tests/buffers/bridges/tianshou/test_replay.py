@@ -91,17 +91,6 @@ def dqn(n_step: int = 1) -> Any:
     return DQN(policy=policy, optim=optim, n_step_return_horizon=n_step, target_update_freq=3)
 
 
-@pytest.mark.parametrize("n_step", [1, 3])
-def test_an_algorithm_is_updated_from_the_replay(n_step: int) -> None:
-    from tianshou.utils.torch_utils import policy_within_training_step
-
-    buffer = as_tianshou_replay(Play().replay(), n_step=n_step)
-    algorithm = dqn(n_step)
-    with policy_within_training_step(algorithm.policy):
-        for _ in range(5):
-            assert np.isfinite(algorithm.update(buffer, sample_size=32).loss)
-
-
 def test_the_algorithms_errors_become_priorities() -> None:
     from tianshou.utils.torch_utils import policy_within_training_step
 

@@ -103,20 +103,6 @@ def test_every_transition_is_a_step_that_the_env_took(kind: Kind) -> None:
     assert play.cuts
 
 
-def test_n_step_transitions_have_steps_to_next_obs() -> None:
-    play = Play()
-    replay = play.replay()
-    rows = plain(to_tensordict(replay.sample_transitions(200, n_step=3, gamma=0.5)))
-    for b in range(200):
-        env, episode, first = place_of(rows["observation"][b])
-        steps = play.logs[env].episodes[episode][first : first + 3]
-        assert rows["steps_to_next_obs"][b].tolist() == [len(steps)]
-        total = sum(0.5**i * step.reward for i, step in enumerate(steps))
-        assert rows["next"]["reward"][b, 0] == pytest.approx(total)
-        assert same_tree(rows["next"]["observation"][b], steps[-1].following)
-        assert rows["next"]["terminated"][b, 0] == steps[-1].terminated
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("time_major", [False, True])
 def test_sequences_are_batch_first_with_a_mask(kind: Kind, time_major: bool) -> None:
@@ -245,25 +231,6 @@ def test_gae_equals_the_rollouts_advantages(
                 np.testing.assert_allclose(mine, expected.T[rollout.mask.T], rtol=1e-4, atol=2e-4)
 
 
-def test_gae_with_a_network_equals_the_rollouts_advantages() -> None:
-    from tensordict.nn import TensorDictModule
-    from torchrl.objectives.value import GAE
-
-    net = torch.nn.Linear(5, 1, bias=False, dtype=torch.float64)
-    with torch.no_grad():
-        net.weight.copy_(torch.tensor([[3, 5, 0.25, 1, 0.125]]))
-    network = TensorDictModule(net, in_keys=["observation"], out_keys=["state_value"])
-    gae = GAE(gamma=0.9, lmbda=0.8, value_network=network, vectorized=False, skip_existing=False)
-    collector = Play().collector()
-    collector.rollout(steps=5)
-    rollout = collector.rollout(steps=17)
-    found = gae(to_tensordict(rollout))
-    advantage, _ = rollout.advantages(0.9, 0.8)
-    np.testing.assert_allclose(
-        found["advantage"][:, 0].numpy(), advantage.T[rollout.mask.T], rtol=1e-4, atol=2e-4
-    )
-
-
 @settings(max_examples=examples(60), deadline=None)
 @given(rollouts())
 def test_gae_is_right_for_any_rollout(columns: list[Column]) -> None:
@@ -341,13 +308,6 @@ def test_ppo_loss_equals_a_numpy_computation() -> None:
         assert found["loss_objective"].item() == pytest.approx(-gain.mean(), rel=1e-4)
         error = ((value - every.returns) ** 2).mean()
         assert found["loss_critic"].item() == pytest.approx(error * coefficient, rel=1e-4)
-
-
-def test_tensors_share_memory_with_the_batch() -> None:
-    batch = Play().replay().sample_transitions(8)
-    found = to_tensordict(batch)
-    batch.observation[0, 0] = 77
-    assert found["observation"][0, 0] == 77
 
 
 def test_fields_with_the_same_key_are_refused() -> None:

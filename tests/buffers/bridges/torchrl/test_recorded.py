@@ -9,7 +9,6 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode
 
 import stepwell as sw
 from stepwell.buffers import SpecMismatch
@@ -19,7 +18,6 @@ from support.envs.logged_envs import PLAN, Kind, Log, Play, place_of, same_tree
 torch = pytest.importorskip("torch", reason="needs torch")
 pytest.importorskip("torchrl", reason="needs torchrl")
 
-from tensordict import TensorDict  # noqa: E402
 
 from stepwell.buffers.bridges.torchrl.batches import to_tensordict  # noqa: E402
 from stepwell.buffers.bridges.torchrl.recorded import from_tensordict  # noqa: E402
@@ -69,17 +67,6 @@ def test_a_torchrl_rollout_is_stored_as_the_envs_episodes(one_hot: bool) -> None
     assert replay.spec["reward"].dtype == "float64"
 
 
-@pytest.mark.parametrize("size", [(0,), (2, 0), (0, 3)])
-def test_batches_without_a_step_store_nothing(size: tuple[int, ...]) -> None:
-    seen, flag = torch.zeros(*size, 2), torch.zeros(*size, 1, dtype=torch.bool)
-    following = {"observation": seen, "reward": torch.zeros(*size, 1), "terminated": flag}
-    whole = {"observation": seen, "action": torch.zeros(size), "next": following}
-    recorded, replay = TensorDict(whole, batch_size=size), sw.SequenceReplayBuffer()
-    assert from_tensordict(recorded, replay) == 0
-    as_torchrl_replay(replay).extend(recorded)
-    assert not replay.is_bound
-
-
 def test_batches_of_a_torchrl_collector_are_joined_into_episodes() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -101,19 +88,6 @@ def test_batches_of_a_torchrl_collector_are_joined_into_episodes() -> None:
     assert buffer.sample()["next", "reward"].shape == (8, 1)
 
 
-def test_adding_single_steps_equals_storing_all_at_once() -> None:
-    recorded = torchrl_env(Log(TraceEnv(PLAN, 0)), categorical_action_encoding=True).rollout(
-        24, break_when_any_done=False
-    )
-    whole, single = sw.SequenceReplayBuffer(seed=0), sw.SequenceReplayBuffer(seed=0)
-    from_tensordict(recorded, whole)
-    buffer = as_torchrl_replay(single)
-    for row in recorded:
-        assert buffer.add(row) == 1
-    assert single.digest() == whole.digest()
-    assert [e.end for e in single.iter_episodes()] == [e.end for e in whole.iter_episodes()]
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_round_trip_through_torchrl_keeps_all_steps(kind: Kind) -> None:
     first, again = Play(kind).replay(), sw.SequenceReplayBuffer(seed=0)
@@ -132,50 +106,6 @@ def test_a_round_trip_through_torchrl_keeps_all_steps(kind: Kind) -> None:
             # Infos of the reset itself are in no transition.
             some = slice(1, None) if name.startswith("info/") else slice(None)
             assert same_tree(mine.fields[name][some], rows[some]), name
-
-
-def test_each_env_of_a_grid_rollout_becomes_a_stream() -> None:
-    play = Play(mode=AutoresetMode.SAME_STEP, plan=[(3, "truncated"), (1, "truncated")])
-    collector, replay = play.collector(), sw.SequenceReplayBuffer(seed=0)
-    buffer = as_torchrl_replay(replay)
-    for _ in range(4):
-        buffer.extend(to_tensordict(collector.rollout(steps=5), rows="grid"))
-    assert_stored(replay, play.logs)
-
-
-def test_steps_are_added_to_a_replay_that_a_collector_filled() -> None:
-    replay, more = Play().replay(), Play(plan=[(4, "truncated")])
-    before = [episode.id for episode in replay.iter_episodes()]
-    recorded = to_tensordict(more.collector().rollout(steps=10), rows="grid")
-    with pytest.raises(ValueError, match=r"\b6\b.*\('collector', 'mask'\)"):
-        from_tensordict(recorded, replay)
-    for env in range(3):
-        mask = recorded["collector", "mask"][env]
-        assert from_tensordict(recorded[env][mask], replay, stream=env) == 8
-    added = [episode for episode in replay.iter_episodes() if episode.id not in before]
-    assert [(episode.stream, episode.steps) for episode in added] == [
-        (env, 4) for env in range(3) for _ in range(2)
-    ]
-    assert len({episode.id for episode in replay.iter_episodes()}) == len(before) + 6
-
-
-def test_nan_observations_count_as_equal() -> None:
-    env = torchrl_env(Log(TraceEnv([(9, "truncated")], 0)), categorical_action_encoding=True)
-    recorded = env.rollout(9)
-    recorded["observation"][2:, 0] = float("nan")
-    recorded["next", "observation"][1:, 0] = float("nan")
-    replay = sw.SequenceReplayBuffer()
-    assert from_tensordict(recorded, replay) == 9
-    (episode,) = replay.iter_episodes()
-    assert np.isnan(episode.observation[:, 0]).tolist() == [False] * 2 + [True] * 8
-
-
-def test_streams_are_numbered_from_the_argument() -> None:
-    play = Play(mode=AutoresetMode.SAME_STEP, plan=[(3, "truncated")], num_envs=2)
-    replay = sw.SequenceReplayBuffer()
-    recorded = to_tensordict(play.collector().rollout(steps=6), rows="grid")
-    assert from_tensordict(recorded, replay, stream=3) == 12
-    assert sorted(episode.stream for episode in replay.iter_episodes()) == [3, 3, 4, 4]
 
 
 @pytest.mark.parametrize("is_cut", [False, True])

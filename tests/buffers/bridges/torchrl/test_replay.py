@@ -129,20 +129,6 @@ def test_invalid_arguments_are_refused() -> None:
         buffer.update_priority(torch.arange(3), torch.ones(2))
 
 
-def test_errors_of_dqn_loss_become_priorities() -> None:
-    from torchrl.modules import QValueActor
-    from torchrl.objectives import DQNLoss
-
-    buffer = as_torchrl_replay(Play().replay(), 32, draw="priorities")
-    net = torch.nn.Linear(5, 4, dtype=torch.float64)
-    actor = QValueActor(net, in_keys=["observation"], action_space="categorical")
-    loss = DQNLoss(actor, action_space="categorical", delay_value=False)
-    loss.make_value_estimator(gamma=0.99)
-    batch = buffer.sample()
-    loss(batch)
-    assert buffer.update_tensordict_priority(batch) == 0
-
-
 def test_without_torchrl_the_error_gives_the_install_command(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -134,41 +134,9 @@ def test_a_folder_is_read_whole(folder: Path) -> None:
     }
 
 
-def test_keys_that_stable_retro_does_not_look_at_are_read(folder: Path) -> None:
-    info = {"x": {"address": 1, "type": "|u1", "wrap": 256}}
-    reward = {"variables": {"x": {"reward": 1, "limit": 5}}}
-    more = {"boot": "START 3", "stuck": ["x"], "actions": ["NOOP", "RIGHT+A"]}
-    write(folder, {"info": info}, {"reward": reward, **more})
-    game = Game.load(folder)
-    assert (game.boot, game.stuck, game.actions) == ("START 3", ("x",), ("NOOP", "RIGHT+A"))
-    assert (game.variables["x"].wrap, game.reward[0].limit) == (256, 5.0)
-
-
 def test_without_a_variable_lives_there_is_no_life_variable(folder: Path) -> None:
     write(folder, {"info": {"life": INFO["lives"]}}, {})
     assert Game.load(folder).life is None
-
-
-def test_a_text_names_a_folder_too(folder: Path) -> None:
-    assert load(folder, {}) == Game.load(str(folder))
-
-
-def test_an_empty_scenario_pays_nothing_and_never_ends(folder: Path) -> None:
-    game = load(folder, {"done": {}, "reward": {}, "crop": [0, 0, 0, 0], "scripts": []})
-    assert (game.reward, game.terminated, game.crops, game.actions) == ((), None, {}, None)
-
-
-def test_equal_without_a_reference_compares_with_zero_as_stable_retro_does(folder: Path) -> None:
-    game = load(folder, {"done": {"variables": {"lives": {"op": "equal"}}}})
-    tracker = game.tracker(bytes(2048).__getitem__)
-    tracker.begin()
-    assert tracker.terminated
-
-
-def test_a_reference_that_no_operation_needs_means_nothing(folder: Path) -> None:
-    entry = {"op": "zero", "reference": 7}
-    same = load(folder, {"done": {"variables": {"lives": {"op": "zero"}}}})
-    assert load(folder, {"done": {"variables": {"lives": entry}}}) == same
 
 
 def test_a_variable_may_be_called_as_a_key_of_a_ram_map(folder: Path) -> None:
@@ -359,21 +327,6 @@ def retro(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Retro]:
     gc.collect()  # other tests want to have it
 
 
-def test_every_type_is_read_alike_while_the_game_runs(retro: Retro) -> None:
-    retro.power_on()
-    generator = np.random.default_rng(0)
-    addresses = [0x10, 0x15, 0x19, 0x1B, 0x200]
-    places = [(place, type_) for place in addresses for type_ in TYPES]
-    readers = [Variable(*place).reader(retro.peek) for place in places]
-    seen = set()
-    for _ in range(100):
-        retro.play(generator)
-        ours = [read() for read in readers]
-        assert ours == [retro.data.memory.extract(*place) for place in places]
-        seen.update(ours)
-    assert len(seen) > 10_000
-
-
 @given(st.binary(min_size=8, max_size=8), st.sampled_from(TYPES))
 def test_every_type_is_read_alike_whatever_the_bytes(retro: Retro, data: bytes, type_: str) -> None:
     for address, byte in enumerate(data, WINDOW.start):
@@ -399,24 +352,6 @@ def test_values_rewards_and_ends_are_alike(
         assert tracker.values() == retro.data.lookup_all()
 
 
-@given(scenarios(most=8), episodes())
-def test_wide_variables_pay_alike_but_for_the_rounding_to_32_bits(
-    retro: Retro, files: tuple[Any, Any], snapshots: list[bytes]
-) -> None:
-    game = retro.read(*files)
-    tracker = game.tracker(retro.peek)
-    retro.put(snapshots[0])
-    tracker.begin()
-    for ram in snapshots[1:]:
-        retro.put(ram)
-        tracker.begin_step()
-        ours = tracker.advance()
-        size = sum(map(abs, tracker.reward_terms.values()))
-        assert abs(ours - retro.data.current_reward()) <= 1e-6 * size
-        assert tracker.terminated == retro.data.is_done()
-        assert tracker.values() == retro.data.lookup_all()
-
-
 @pytest.mark.parametrize("op", [None, *COMPARING, *OTHERS])
 def test_every_operation_pays_and_ends_alike(retro: Retro, op: str | None) -> None:
     info = {"x": {"address": WINDOW.start, "type": "|i1"}}
@@ -434,17 +369,6 @@ def test_every_operation_pays_and_ends_alike(retro: Retro, op: str | None) -> No
                 continue
             assert tracker.advance() == retro.data.current_reward(), (entry, number)
             assert tracker.terminated == retro.data.is_done(), (entry, number)
-
-
-def test_the_first_frame_of_an_episode_ends_it_alike(retro: Retro) -> None:
-    info = {"x": {"address": WINDOW.start, "type": "|u1"}}
-    done = {"variables": {"x": {"op": "equal", "reference": 3}}}
-    for byte in (2, 3):
-        game = retro.read({"info": info}, {"done": done})
-        tracker = game.tracker(retro.peek)
-        retro.put(bytes(WINDOW.start) + bytes([byte]) + bytes(2047 - WINDOW.start))
-        tracker.begin()
-        assert tracker.terminated == retro.data.is_done() == (byte == 3)
 
 
 def test_a_game_is_followed_alike(retro: Retro) -> None:

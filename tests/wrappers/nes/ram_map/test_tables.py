@@ -112,11 +112,6 @@ def test_a_mistake_is_one_sentence(tables: dict[str, Any], parts: str) -> None:
     assert caught.value.__suppress_context__ or caught.value.__context__ is None
 
 
-def test_a_life_variable_of_another_name_is_fine_where_none_is_called_lives() -> None:
-    game = Game.load({"vars": {"hearts": {"address": 1, "type": "|u1"}}, "life": {"var": "hearts"}})
-    assert game.life == "hearts"
-
-
 def test_a_test_without_an_operation_holds_above_zero() -> None:
     game = Game.load({"vars": {"x": {"address": 0, "type": "|i1"}}, "terminated": {"x": {}}})
     seen = []
