@@ -445,6 +445,27 @@ def plain_array(name: str, value: object, refusal: type[Exception] = SpecMismatc
         ) from None
 
 
+def exact_rewards(rewards: np.ndarray, where: str = "reward") -> np.ndarray:
+    """Rewards as float64, which must hold them exactly where they are whole numbers."""
+    if rewards.dtype.kind not in "iu" or rewards.dtype.itemsize < 8:
+        return rewards.astype(np.float64, copy=False)
+    from ..wrappers.exact_values import exactly  # loads all wrappers
+
+    try:
+        return exactly(rewards, np.dtype(np.float64), rewards.shape, where)
+    except ValueError as error:
+        raise SpecMismatch(str(error)) from None
+
+
+def marks(name: str, flags: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Flags of that shape as bools: True or False, also as 1 or 0."""
+    if flags.shape != shape:
+        raise ValueError(f"{name}: expected one flag for each step, {shape}, got {flags.shape}")
+    from ..wrappers.exact_values import exactly  # loads all wrappers
+
+    return exactly(flags, np.dtype(np.bool_), shape, name)
+
+
 def unflatten(layout: Layout, leaves: Mapping[str, np.ndarray]) -> Tree:
     """The nested value made of leaves by field name."""
     if isinstance(layout, str):

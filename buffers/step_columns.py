@@ -8,7 +8,7 @@ import numpy as np
 
 from .episode import End, Episode, plain_json
 from .errors import SpecMismatch
-from .spec import FIELD_KINDS, Field, Layout, Spec, field_of, kind_of
+from .spec import FIELD_KINDS, Field, Layout, Spec, exact_rewards, field_of, kind_of, plain_array
 from .whole_numbers import is_whole
 
 __all__ = [
@@ -152,7 +152,10 @@ def whole_episode(
     if not is_whole(stream) or stream < 0:
         raise TypeError(f"stream: expected a whole number >= 0, got {stream!r}")
     facts = plain_json(metadata or {})
-    arrays = {name: np.asarray(column) for name, column in columns.items()}
+    arrays = {
+        name: plain_array(f"{where}: {name}", column, ValueError)
+        for name, column in columns.items()
+    }
     inferred = inferred_spec(arrays, where)
     if spec is not None:
         shapes = {field.name: field.shape for field in spec.fields}
@@ -163,7 +166,7 @@ def whole_episode(
             f"{where}: expected at least one step in an episode that terminated or was truncated, "
             f"got 0"
         )
-    arrays["reward"] = arrays["reward"].astype(np.float64)
+    arrays["reward"] = exact_rewards(arrays["reward"], f"{where}: reward")
     end = (End.TERMINATED if terminated else End.NONE) | (End.TRUNCATED if truncated else End.NONE)
     spec = inferred if spec is None else spec
     return Episode(spec, 0, stream, 0, end, joined(spec, arrays), facts)

@@ -234,9 +234,9 @@ def ends_by_clock(infos: Any, n: int) -> np.ndarray | None:
     if isinstance(infos, dict):
         marks = infos.get(BY_CLOCK, False)
         return None if marks is False else flags(BY_CLOCK, marks, (n,))
-    is_list = isinstance(infos, list | tuple)
+    is_list = isinstance(infos, list | tuple | np.ndarray)
     if not is_list or len(infos) != n or not all(isinstance(info, Mapping) for info in infos):
-        got = len(infos) if is_list else repr(infos)
+        got = len(infos) if is_list else type(infos).__name__
         raise ValueError(f"infos: expected one for each of {n} envs, got {got}; give their dicts")
     each = [info.get(BY_CLOCK, False) for info in infos]
     if all(flag is False for flag in each):
