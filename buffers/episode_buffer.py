@@ -43,7 +43,7 @@ import numpy as np
 from .episode import RUN_FACTS, Chunk, End, plain_json
 from .errors import SpecMismatch
 from .row_memory import EnvRows
-from .spec import Field, Layout, Spec, flatten, plain_array
+from .spec import Field, Layout, Spec, exact_rewards, flatten, plain_array
 from .whole_numbers import check_whole
 
 __all__ = ["MOST_ENVS", "OBSERVED", "EpisodeBuffer"]
@@ -989,7 +989,7 @@ def _rewards(value: Any, lead: tuple[int, ...]) -> np.ndarray:
     rewards = plain_array("reward", value)
     if rewards.dtype.kind not in "biuf" or not _is_one_each(rewards, lead):
         raise SpecMismatch(f"reward: expected numbers {lead}, got {rewards.dtype} {rewards.shape}")
-    return rewards.reshape(lead).astype(np.float64, copy=False)
+    return exact_rewards(rewards.reshape(lead))
 
 
 def _is_one_each(values: np.ndarray, lead: tuple[int, ...]) -> bool:

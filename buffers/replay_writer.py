@@ -20,7 +20,7 @@ from .episode_buffer import MOST_ENVS, OBSERVED, EpisodeBuffer
 from .errors import SpecMismatch, StepwellError
 from .row_guard import RowGuard
 from .space_json import spaces_facts
-from .spec import Spec, field_of, flatten, plain_array
+from .spec import Spec, exact_rewards, field_of, flatten, plain_array
 from .step_columns import whole_episode
 from .storage.disk.storage import DiskStorage
 from .storage.protocol import Storage
@@ -618,7 +618,7 @@ class ReplayWriter:
             found[OBSERVED.name][-1] = False
         chosen = [*flatten(spec.action, action), *((f"extra/{k}", v) for k, v in extras.items())]
         found |= {name: plain_array(name, rows) for name, rows in chosen}
-        return {**found, "reward": rewards.astype(np.float64)}
+        return {**found, "reward": exact_rewards(rewards)}
 
     def _closed(self, what: str) -> str:
         return f"the writer is closed, expected an open one for {what}: make another one"

@@ -417,14 +417,53 @@ def flatten(layout: Layout, value: object) -> Iterator[tuple[str, object]]:
             yield from flatten(part, item)
 
 
-def plain_array(name: str, value: object) -> np.ndarray:
+def as_array(value: Any) -> np.ndarray:
+    """A tensor of any device, with or without a graph, or another object, as an array."""
+    # NumPy has no bfloat16: these numbers become float32, which holds each of them.
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+        value = (value.float() if str(value.dtype) == "torch.bfloat16" else value).numpy()
+    array = np.asarray(value)
+    return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
+
+
+def plain_array(name: str, value: object, refusal: type[Exception] = SpecMismatch) -> np.ndarray:
     """A value as an array, without the mask of a masked one, of which no entry may be masked."""
+    if type(value) is np.ndarray:
+        return value
     if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
-        raise SpecMismatch(
+        raise refusal(
             f"{name}: expected numbers, got a masked array with masked entries, which have no "
             f"values; give them values with filled()"
         )
-    return np.asarray(value)
+    try:
+        return as_array(value)
+    except Exception as error:  # of any library whose object it is
+        raise refusal(
+            f"{name}: expected numbers, got a {type(value).__name__} that is no array of them "
+            f"({error}); convert it first"
+        ) from None
+
+
+def exact_rewards(rewards: np.ndarray, where: str = "reward") -> np.ndarray:
+    """Rewards as float64, which must hold them exactly where they are whole numbers."""
+    if rewards.dtype.kind not in "iu" or rewards.dtype.itemsize < 8:
+        return rewards.astype(np.float64, copy=False)
+    from ..wrappers.exact_values import exactly  # loads all wrappers
+
+    try:
+        return exactly(rewards, np.dtype(np.float64), rewards.shape, where)
+    except ValueError as error:
+        raise SpecMismatch(str(error)) from None
+
+
+def marks(name: str, flags: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Flags of that shape as bools: True or False, also as 1 or 0."""
+    if flags.shape != shape:
+        raise ValueError(f"{name}: expected one flag for each step, {shape}, got {flags.shape}")
+    from ..wrappers.exact_values import exactly  # loads all wrappers
+
+    return exactly(flags, np.dtype(np.bool_), shape, name)
 
 
 def unflatten(layout: Layout, leaves: Mapping[str, np.ndarray]) -> Tree:

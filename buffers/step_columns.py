@@ -8,7 +8,7 @@ import numpy as np
 
 from .episode import End, Episode
 from .errors import SpecMismatch
-from .spec import FIELD_KINDS, Field, Layout, Spec, field_of, kind_of
+from .spec import FIELD_KINDS, Field, Layout, Spec, exact_rewards, field_of, kind_of, plain_array
 
 __all__ = [
     "Rounded",
@@ -146,16 +146,21 @@ def whole_episode(
     for name, flag in (("terminated", terminated), ("truncated", truncated)):
         if not isinstance(flag, bool | np.bool_):
             raise TypeError(f"{name}: expected True or False for the last step, got {flag!r}")
-    inferred_spec(columns, where)  # refuses other names and lengths
-    check_names(spec.names, columns, where)
-    check_fields(spec, columns, {field.name: field.shape for field in spec.fields}, where)
-    if (terminated or truncated) and not len(columns["reward"]):
+    arrays = {
+        name: plain_array(f"{where}: {name}", column, ValueError)
+        for name, column in columns.items()
+    }
+    inferred_spec(arrays, where)  # refuses other names and lengths
+    check_names(spec.names, arrays, where)
+    check_fields(spec, arrays, {field.name: field.shape for field in spec.fields}, where)
+    if (terminated or truncated) and not len(arrays["reward"]):
         raise ValueError(
             f"{where}: expected at least one step in an episode that terminated or was truncated, "
             f"got 0"
         )
+    arrays["reward"] = exact_rewards(arrays["reward"], f"{where}: reward")
     end = (End.TERMINATED if terminated else End.NONE) | (End.TRUNCATED if truncated else End.NONE)
-    return end, joined(spec, columns)
+    return end, joined(spec, arrays)
 
 
 def check_names(names: Sequence[str], columns: _Columns, where: str) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
 from gymnasium.vector.utils import concatenate, create_empty_array
 
+from ..buffers.spec import plain_array
 from ..wrappers.env_results import EnvResults
 from ..wrappers.envpool import from_envpool, is_pool
 from ..wrappers.final_observations import ExactInfos
@@ -196,7 +197,12 @@ class RecordedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def log_extras(self, **arrays: Any) -> None:
         """Note values of the action that is stepped next, by name; they are stored with it."""
-        self._recording.log_extras({name: np.asarray(one)[None] for name, one in arrays.items()})
+        self._recording.log_extras(
+            {
+                name: plain_array(f"extra {name!r}", one, ValueError)[None]
+                for name, one in arrays.items()
+            }
+        )
 
     def flush(self) -> None:
         """Store all rows durably."""
@@ -382,4 +388,4 @@ def _one_more_axis(value: Any) -> Any:
         return {key: _one_more_axis(part) for key, part in value.items()}
     if isinstance(value, tuple):
         return tuple(map(_one_more_axis, value))
-    return np.asarray(value)[None]
+    return plain_array("action", value, ValueError)[None]

@@ -104,7 +104,9 @@ def numbers_in(
 
 def one_number(value: Any, name: str) -> float:
     """A reward as a float: a number, or an array of one."""
-    if isinstance(value, _FLOATS) or (isinstance(value, int) and value.bit_length() < _MOST_BITS):
+    if isinstance(value, _FLOATS):
+        return float(value)
+    if isinstance(value, int) and value.bit_length() < _MOST_BITS and float(value) == value:
         return float(value)
     array = numbers_in(value, name, _FLOAT, ())
     if array.size != 1:
@@ -160,11 +162,23 @@ def shown(value: Any) -> str:
 
 def _changed(array: Array, cast: Array) -> Array:
     """Marks the values that a cast has changed by more than rounding."""
-    if cast.dtype.kind in "fc":
-        changed: Array = ~np.isfinite(cast) & np.isfinite(array)
-    else:
-        changed = cast != array
+    if cast.dtype.kind not in "fc":
+        changed: Array = cast != array
+        return changed
+    changed = np.array(~np.isfinite(cast) & np.isfinite(array))
+    if array.dtype.kind in "iu" and array.size and not _are_small(array, cast.dtype):
+        # Of Python's numbers: a dtype that holds both kinds rounds as the cast has.
+        real, kept = np.broadcast_to(cast.real, array.shape), np.flatnonzero(~changed)
+        changed.flat[kept] = [int(real.flat[i]) != int(array.flat[i]) for i in kept]
     return changed
+
+
+def _are_small(numbers: Array, dtype: np.dtype[Any]) -> bool:
+    """Whole numbers up to that size are all floats of the dtype."""
+    most = 2 ** (np.finfo(dtype).nmant + 1)
+    if np.iinfo(numbers.dtype).max <= most:
+        return True
+    return -most <= int(numbers.min()) and int(numbers.max()) <= most
 
 
 def _form(dtype: np.dtype[Any] | None, shape: tuple[int, ...]) -> str:

@@ -24,8 +24,8 @@ from ..sampling.batch import Batch
 from ..sampling.rate import ReplayRatio
 from ..sampling.requests import Borders, Sequences
 from ..sampling.tensors import load_torch
-from ..spec import Codec, Field, Spec
-from .transition_writer import check_whole, new_replay, row_field
+from ..spec import Codec, Field, Spec, plain_array
+from .transition_writer import check_whole, exactly_of, new_replay, row_field
 
 __all__ = [
     "IndependentVectorizedBuffer",
@@ -542,7 +542,9 @@ class SequentialBuffer:
                 or not expected; nothing was added.
             SpecMismatch: The folder holds other rows.
         """
-        values = {key: np.asarray(value)[None] for key, value in experience.items()}
+        values = {
+            key: plain_array(key, value, ValueError)[None] for key, value in experience.items()
+        }
         self._one.add(values, final_obs=None if final_obs is None else [final_obs])
 
     def sample(
@@ -688,7 +690,7 @@ class ExperienceFormat:
             )
         columns: _Columns = {}
         for key, values in experience.items():
-            array = np.asarray(values)
+            array = plain_array(key, values, ValueError)
             if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8 or not array.ndim:
                 raise ValueError(
                     f"{key}: expected an array of numbers with one entry for each env, got "
@@ -786,7 +788,7 @@ def as_column(
     what: str, values: object, dtype: np.dtype[np.generic], shape: tuple[int, ...]
 ) -> np.ndarray:
     """Values as an array of exactly this shape, in a dtype that holds every one."""
-    array = np.asarray(values)
+    array = plain_array(what, values, ValueError)
     if array.shape != shape:
         raise ValueError(
             f"{what}: expected shape {shape}, got {array.shape}; give an array of all envs, each "
@@ -800,7 +802,7 @@ def as_column(
             f"{what}: expected {dtype} like the first one, got {array.dtype}; convert it as it is "
             f"meant first, from the first row on"
         )
-    return array.astype(dtype)
+    return exactly_of(what, array, dtype)
 
 
 def snapshot(replay: SequenceReplayBuffer) -> dict[str, Any]:

@@ -18,10 +18,11 @@ import numpy as np
 from ..errors import NotEnoughData
 from ..replay import SequenceReplayBuffer
 from ..sampling.requests import Transitions
-from ..spec import Codec, Field
+from ..spec import Codec, Field, plain_array
 from .transition_writer import (
     TransitionWriter,
     check_whole,
+    flag_of,
     new_replay,
     row_field,
 )
@@ -151,7 +152,7 @@ class ReplayBuffer:
             )
         state = self._state
         if state is None:
-            image = np.asarray(frame)
+            image = plain_array("frame", frame, ValueError)
             state = self._state = self._start(image.dtype, image.shape)
         image = state.check("frame", frame)
         state.recent[env].push(image, is_first=state.is_over[env])
@@ -181,8 +182,8 @@ class ReplayBuffer:
 
         Raises:
             ValueError: No frame with this number awaits its effect, the action is not a whole
-                number, or the final frame is missing, not expected, or has another form; nothing
-                was added.
+                number, a flag is none, or the final frame is missing, not expected, or has another
+                form; nothing was added.
         """
         env = self._pending.get(idx)
         if env is None or self._state is None:
@@ -192,8 +193,9 @@ class ReplayBuffer:
                 f"call store_frame first, and store_effect once for each frame"
             )
         state = self._state
+        is_done, is_cut = flag_of("done", done), flag_of("truncated", truncated)
         # Values are learned from the frame after a time limit; the next one is that of a reset.
-        if truncated and not done and final_frame is None:
+        if is_cut and not is_done and final_frame is None:
             raise ValueError(
                 "truncated: expected the final_frame with it, got none; give what the env showed "
                 "last, or say done=True where it is not known"
@@ -203,12 +205,12 @@ class ReplayBuffer:
             state.recent[env].newest,
             action,
             reward,
-            terminated=bool(done),
-            truncated=bool(truncated),
+            terminated=is_done,
+            truncated=is_cut,
             final_observation=final,
             env=env,
         )
-        state.is_over[env] = bool(done) or bool(truncated)
+        state.is_over[env] = is_done or is_cut
         del self._pending[idx]
 
     def encode_recent_observation(self, env: int = 0) -> np.ndarray:
@@ -353,7 +355,7 @@ class _State(NamedTuple):
 
     def check(self, what: str, frame: object) -> np.ndarray:
         """The frame, which must be like the first one."""
-        image = frame if type(frame) is np.ndarray else np.asarray(frame)
+        image = plain_array(what, frame, ValueError)
         if image.dtype != self.dtype or image.shape != self.shape:
             raise ValueError(
                 f"{what}: expected {self.dtype} {self.shape} like the first one, got {image.dtype} "

@@ -10,7 +10,7 @@ import numpy as np
 from ..episode import Chunk, End
 from ..episode_buffer import OBSERVED, EpisodeBuffer
 from ..replay import SequenceReplayBuffer
-from ..spec import Codec, Field, Spec
+from ..spec import Codec, Field, Spec, plain_array
 from ..whole_numbers import check_whole, is_whole
 
 __all__ = [
@@ -20,6 +20,8 @@ __all__ = [
     "check_whole",
     "checked_shape",
     "ended_by",
+    "exactly_of",
+    "flag_of",
     "new_replay",
     "one_hot",
     "row_field",
@@ -150,12 +152,12 @@ class TransitionWriter:
 
 def _number(reward: object) -> float:
     """A reward as a Python float: numbers and arrays of one number are valid."""
-    if isinstance(reward, int | float):
+    if isinstance(reward, float | np.float32):
         return float(reward)
-    array = np.asarray(reward)
+    array = plain_array("reward", reward, ValueError)
     if array.size != 1 or array.dtype.kind not in "biuf":
-        raise ValueError(f"reward: expected one number, got {reward!r}; give that of one env")
-    return float(array.item())
+        raise ValueError(f"reward: expected one number, got {reward!r:.60}; give that of one env")
+    return float(exactly_of("reward", array.reshape(()), np.dtype(np.float64)))
 
 
 def new_replay(
@@ -211,7 +213,7 @@ def as_declared(
             return np.array(int(value), dtype)
         except OverflowError:
             pass  # the error is raised below
-    array = np.asarray(value)
+    array = plain_array(what, value, ValueError)
     if array.shape != shape:
         if array.size != 1 or (array.shape, shape) not in (((), (1,)), ((1,), ())):
             raise ValueError(
@@ -225,17 +227,19 @@ def as_declared(
             f"{what}: expected {dtype}, got {array.dtype} values; convert them as they are meant "
             f"first"
         )
-    if array.dtype.kind != "f" and not _is_kept(array, dtype):
-        raise ValueError(
-            f"{what}: expected values that {dtype} holds, got {array.min()} to {array.max()}; "
-            f"convert them as they are meant first"
-        )
-    return array.astype(dtype)
+    return exactly_of(what, array, dtype)
+
+
+def exactly_of(what: str, array: np.ndarray, dtype: np.dtype[np.generic]) -> np.ndarray:
+    """Numbers in a dtype, floats rounded at most."""
+    from ...wrappers.exact_values import exactly  # loads all wrappers
+
+    return exactly(array, dtype, array.shape, what)
 
 
 def one_hot(what: str, value: object, size: int) -> np.ndarray:
     """The float32 vector [size] of a choice among ``size``."""
-    choice = np.asarray(value)
+    choice = plain_array(what, value, ValueError)
     if choice.size != 1 or choice.dtype.kind not in "iu" or not 0 <= int(choice.item()) < size:
         raise ValueError(
             f"{what}: expected one whole number from 0 to {size - 1}, got {value!r}; give the "
@@ -246,35 +250,30 @@ def one_hot(what: str, value: object, size: int) -> np.ndarray:
     return vector
 
 
-def _is_kept(array: np.ndarray, dtype: np.dtype[np.generic]) -> bool:
-    """True if the dtype holds all whole numbers of the array exactly."""
-    if not array.size:
-        return True
-    low, high = int(array.min()), int(array.max())
-    if dtype.kind == "b":
-        return low >= 0 and high <= 1
-    if dtype.kind in "iu":
-        limits = np.iinfo(dtype)  # type: ignore[type-var]
-        return bool(limits.min <= low and high <= limits.max)
-    return bool((array.astype(dtype).astype(array.dtype) == array).all())
-
-
-def ended_by(name: str, done: object, *, truncated: bool) -> tuple[bool, bool]:
-    """Split a done flag (bool, 0 or 1): the step terminated its episode; a time limit ended it."""
-    if done is False and not truncated:  # nearly always
+def ended_by(name: str, done: object, *, truncated: object) -> tuple[bool, bool]:
+    """Split a done flag: the step terminated its episode; a time limit ended it."""
+    if done is False and truncated is False:  # nearly always
         return False, False
-    try:
-        is_over = bool(done)
-        is_flag = is_over == done
-    except (TypeError, ValueError):
-        is_over = is_flag = False
-    if not is_flag:
-        raise ValueError(
-            f"{name}: expected True or False, 0 or 1, got {done!r}; give that of one step"
-        )
-    if truncated and not is_over:
+    is_over, is_cut = flag_of(name, done), flag_of("truncated", truncated)
+    if is_cut and not is_over:
         raise ValueError(
             f"truncated=True: expected {name} to be True as well, got {done!r}; the clock ends an "
             f"episode, too"
         )
-    return is_over and not truncated, bool(truncated)
+    return is_over and not is_cut, is_cut
+
+
+def flag_of(name: str, value: object) -> bool:
+    """True or False, also as 0 or 1."""
+    if value is False or value is True:
+        return value
+    try:
+        found = bool(value)
+        is_flag = bool(found == value)
+    except Exception:  # of any library whose object it is
+        is_flag = False
+    if not is_flag:
+        raise ValueError(
+            f"{name}: expected True or False, 0 or 1, got {value!r}; give that of one step"
+        )
+    return found

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from ..sampling.tensors import as_array
-from ..spec import ArrayTree
+from ..spec import ArrayTree, as_array
 
 __all__ = [
     "Bootstrap",

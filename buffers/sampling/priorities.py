@@ -14,10 +14,10 @@ import numpy as np
 
 from .. import json_values, native
 from ..errors import NotEnoughData
+from ..spec import as_array
 from ..storage.chunk_index import ChunkIndex
 from ..storage.item_counts import Windows, first_start
 from .draws import Drawn, ItemKinds
-from .tensors import as_array
 
 __all__ = ["LARGEST_MASS", "Priorities", "PriorityIndex", "SumTree"]
 

@@ -10,23 +10,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["Prepared", "ToTensors", "as_array", "load_torch"]
+__all__ = ["Prepared", "ToTensors", "load_torch"]
 
 _DTYPES = frozenset(
     "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float16 float32 float64 complex64 "
     "complex128".split()
 )
 _NOT_FOR_TENSORS = "memory"  # the field of a batch that says where `out=` puts the next one
-
-
-def as_array(value: Any) -> np.ndarray:
-    """A tensor of any device, with or without a graph, or another object, as an array."""
-    # NumPy has no bfloat16: these numbers become float32, which holds each of them.
-    if hasattr(value, "detach"):
-        value = value.detach().cpu()
-        value = (value.float() if str(value.dtype) == "torch.bfloat16" else value).numpy()
-    array = np.asarray(value)
-    return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
 
 
 class _View(NamedTuple):

@@ -9,7 +9,8 @@ import numpy as np
 from gymnasium import spaces
 
 from ...buffers import Field, Layout, Spec, Tree
-from ...buffers.spec import field_of, flatten, key_of, unflatten
+from ...buffers.spec import field_of, flatten, key_of, plain_array, unflatten
+from ...wrappers.exact_values import exactly
 from .policy import AnyPolicy, Policy, RandomPolicy, as_recurrent
 
 __all__ = [
@@ -222,17 +223,19 @@ class ChoiceChecker:
                 f"{self._source} {name} {rows[tuple(first)]}{place}, expected one of {space}; "
                 f"correct {self._who}"
             )
-        return rows if is_same else rows.astype(dtype)
+        return rows if is_same else exactly(rows, dtype, shape, f"{self._source} {name}")
 
     def _array(self, name: str, value: object) -> np.ndarray:
-        try:
-            return np.asarray(value)
-        except (TypeError, ValueError) as error:
-            raise ValueError(
-                f"{self._source} {name} that is no array, expected one row for each env ({error}); "
-                f"return extras in a dict, (action, {{'name': array}}); a policy with a state "
-                f"needs a method initial_state(num_envs)"
-            ) from None
+        if isinstance(value, dict | list | tuple):  # perhaps a result of another structure
+            try:
+                np.asarray(value)
+            except (TypeError, ValueError) as error:
+                raise ValueError(
+                    f"{self._source} {name} that is no array, expected one row for each env "
+                    f"({error}); return extras in a dict, (action, {{'name': array}}); a policy "
+                    f"with a state needs a method initial_state(num_envs)"
+                ) from None
+        return plain_array(f"{self._source} {name}", value, ValueError)
 
 
 class PolicyState:
@@ -269,7 +272,10 @@ class PolicyState:
     def put(self, state: object, env_ids: np.ndarray | None, n: int) -> None:
         """Store the new state of n envs, of the structure, shapes and dtypes of the initial one."""
         try:
-            leaves = [(name, np.asarray(leaf)) for name, leaf in flatten(self.layout, state)]
+            leaves = [
+                (name, plain_array(name, leaf, ValueError))
+                for name, leaf in flatten(self.layout, state)
+            ]
         except (TypeError, ValueError) as error:
             raise ValueError(
                 f"policy returned a state unlike its initial_state: {error}; return the same "
@@ -381,7 +387,7 @@ def _layout_of(name: str, value: object, leaves: dict[str, object]) -> Layout:
 
 
 def _row_of_each(name: str, leaf: object, num_envs: int) -> np.ndarray:
-    rows = np.array(leaf)
+    rows = np.array(plain_array(f"policy.initial_state returned {name}", leaf, ValueError))
     if rows.dtype.kind not in "biufc" or rows.ndim == 0 or len(rows) != num_envs:
         raise ValueError(
             f"policy.initial_state returned {name} of shape {rows.shape} and dtype {rows.dtype}, "

@@ -15,6 +15,7 @@ from gymnasium import spaces
 
 from ...optional_libraries import load_library
 from ...sampling.tensors import ToTensors
+from ...spec import plain_array
 from ...whole_numbers import whole_number
 
 __all__ = [
@@ -179,7 +180,7 @@ class ObservationForm:
                 f"got {_kind(given)}; make the model with an env that gives the same observations, "
                 f"without a space in a space"
             )
-        array, part = np.asarray(given), self._parts[key]
+        array, part = plain_array(name, given, ValueError), self._parts[key]
         found = array.shape[lead:]
         if part.is_image and len(found) == 3 and found != part.shape:
             if (found[2], *found[:2]) == part.shape:
@@ -228,7 +229,7 @@ class ActionForm:
         """Actions ``[..., *]`` as SB3's buffers keep them: one axis, A, behind the lead."""
         if type(action) is not np.ndarray and isinstance(action, Mapping | tuple):
             raise ValueError(self._refusal(name, _kind(action)))
-        array = np.asarray(action)
+        array = plain_array(name, action, ValueError)
         if array.dtype != self.dtype or array.shape[lead:] != self.shape:
             raise ValueError(self._refusal(name, f"{array.dtype} {array.shape[lead:]}"))
         if self._count is not None and not self._are_in_range(array):

@@ -10,11 +10,12 @@ from typing import Any, Literal, NoReturn
 import numpy as np
 from gymnasium import spaces
 
+from ...dropin.sb3.step_ring import ends_by_clock, fitted, flags
 from ...episode_buffer import EpisodeBuffer
 from ...replay import SequenceReplayBuffer
 from ...sampling.batch import TransitionBatch
 from ...sampling.requests import Sequences, Transitions
-from ...spec import Spec, unflatten
+from ...spec import Spec, plain_array, unflatten
 from .models import (
     ActionForm,
     DeviceTensors,
@@ -28,7 +29,7 @@ __all__ = ["SB3Replay", "as_sb3_replay"]
 _NAME = "as_sb3_replay"
 _MAKER = "stable-baselines3"
 _FIELDS = ("observation", "action", "reward")
-_FLOAT32 = np.dtype(np.float32)
+_FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 
 
 def as_sb3_replay(
@@ -230,21 +231,14 @@ class SB3Replay:
         n = self.n_envs
         taken = self._observations.fit(self._shaped(obs), 1)
         following = self._observations.fit(self._shaped(next_obs), 1)
-        chosen = self._numbers("action", action, self._actions.shape)
-        if not np.can_cast(chosen.dtype, self._actions.dtype, "same_kind"):
-            raise ValueError(
-                f"action: expected numbers for {self._actions.dtype}, got {chosen.dtype}; give "
-                f"what the model's policy chose"
-            )
-        gains = self._numbers("reward", reward).astype(np.float64)
-        over = self._numbers("done", done).astype(bool)
-        by_clock = np.array([bool(info.get("TimeLimit.truncated", False)) for info in infos])
-        if by_clock.shape != (n,):
-            raise ValueError(f"infos: expected one for each of {n} envs, got {len(infos)}")
+        chosen = self._chosen_now(action)
+        gains = fitted("reward", reward, _FLOAT64, (n,))
+        over = flags("done", done, (n,)) != 0
+        marks = ends_by_clock(infos, n)
+        by_clock = np.zeros(n, bool) if marks is None else marks != 0
         if self._buffer is None:
             self._buffer = self._new_buffer()
             self._added = self.replay.steps
-        chosen = chosen.astype(self._actions.dtype, copy=False)  # as SB3's own replays cast them
         self._buffer.add(taken, chosen, gains, following, over & ~by_clock, over & by_clock)
         self._added += n
 
@@ -322,30 +316,45 @@ class SB3Replay:
         self._are_as_stored = fitted is stored  # so `fit` changes nothing in a batch either
         self._checked = spec
 
-    def _numbers(self, name: str, value: object, shape: tuple[int, ...] = ()) -> np.ndarray:
-        """An array [N, *shape]; axes of length 1 that SB3 has added or dropped are corrected."""
-        array = np.asarray(value)
-        wanted = (self.n_envs, *shape)
-        if array.size != math.prod(wanted) or array.shape[:1] != (self.n_envs,):
+    def _chosen_now(self, action: Any) -> np.ndarray:
+        """Actions [N, ...] of the model; axes that SB3 has joined are restored."""
+        dtype, wanted = self._actions.dtype, (self.n_envs, *self._actions.shape)
+        given = plain_array("action", action, ValueError)
+        found = fitted("action", given, dtype, given.shape)
+        if not np.can_cast(given.dtype, dtype, "same_kind"):
             raise ValueError(
-                f"{name}: expected {math.prod(wanted)} numbers, {wanted} for the model's envs, got "
-                f"shape {array.shape}; give those of one step of all envs"
+                f"action: expected numbers for {dtype}, got {given.dtype}; give what the model's "
+                f"policy chose"
             )
-        return array.reshape(wanted)
+        if found.size != math.prod(wanted) or found.shape[:1] != wanted[:1]:
+            raise ValueError(
+                f"action: expected {math.prod(wanted)} numbers, {wanted} for the model's envs, got "
+                f"shape {found.shape}; give those of one step of all envs"
+            )
+        return found.reshape(wanted)
 
     def _shaped(self, observation: Any) -> Any:
         """SB3 gives numbers of a Discrete space as [N] or [N, 1]."""
-        space, n = self.observation_space, self.n_envs
+        space = self.observation_space
         if isinstance(space, spaces.Discrete):
-            return np.asarray(observation).reshape(n)
+            return self._of_each("obs", observation)
         if not isinstance(space, spaces.Dict):
             return observation
         return {
-            key: np.asarray(part).reshape(n)
+            key: self._of_each(f"obs/{key}", part)
             if isinstance(space.spaces.get(key), spaces.Discrete)
             else part
             for key, part in observation.items()
         }
+
+    def _of_each(self, name: str, numbers: object) -> np.ndarray:
+        array = plain_array(name, numbers, ValueError)
+        if array.size != self.n_envs:
+            raise ValueError(
+                f"{name}: expected one number for each of {self.n_envs} envs, got shape "
+                f"{array.shape}; give those of one step"
+            )
+        return array.reshape(self.n_envs)
 
     def _new_buffer(self) -> EpisodeBuffer:
         if self.replay.is_bound and not all(map(_is_by_add, self.replay.sessions)):

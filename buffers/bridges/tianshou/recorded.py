@@ -9,13 +9,14 @@ import numpy as np
 
 from ...curation.episode_writer import EpisodeWriter, TransitionColumns
 from ...replay import SequenceReplayBuffer
-from ...spec import key_of, kind_of
+from ...spec import key_of, kind_of, marks
 from ..transitions import leaves_below
 from .batches import load_tianshou
 
 __all__ = ["from_tianshou"]
 
 _SOURCE = "from_tianshou"
+_FLAGS = ("done", "terminated", "truncated")
 _KINDS = {"info": "info", "extra": "policy"}
 
 
@@ -80,23 +81,30 @@ def from_tianshou(
     following = _named("observation", table["obs_next"])
     for name in _wanted(fields, replay):
         columns[name] = _field(buffer, name)
-    cut = _plain(getattr(buffer, "info", {})).get("cut", np.zeros(len(buffer.done), bool))
+    unmarked = np.zeros(len(buffer.done), bool)
+    cut = _flags("info.cut", _plain(getattr(buffer, "info", {})).get("cut", unmarked))
+    flags = {name: _flags(name, getattr(buffer, name)) for name in _FLAGS}
     streams: dict[int, TransitionColumns] = {}
     for number, (rows, is_full) in enumerate(_parts(buffer)):
         if not len(rows):
             continue  # an env that has not stepped yet
-        ends = np.asarray(buffer.done)[rows].astype(bool)
+        ends = flags["done"][rows]
         is_first = np.r_[not is_full, ends[:-1]]
-        is_cut = cut[rows].astype(bool)
+        is_cut = cut[rows]
         streams[stream + number] = TransitionColumns(
             {name: array[rows] for name, array in columns.items()},
             {name: array[rows] for name, array in following.items()},
-            np.asarray(buffer.terminated)[rows].astype(bool),
-            np.asarray(buffer.truncated)[rows].astype(bool) & ~is_cut,
+            flags["terminated"][rows],
+            flags["truncated"][rows] & ~is_cut,
             is_cut,
             is_first.astype(bool),
         )
     return EpisodeWriter(replay, source=_SOURCE).add_transitions(streams)
+
+
+def _flags(name: str, value: Any) -> np.ndarray:
+    array = np.asarray(value)
+    return marks(f"{_SOURCE}: {name}", array, array.shape[:1])
 
 
 def _parts(buffer: Any) -> list[tuple[np.ndarray, bool]]:

@@ -9,7 +9,7 @@ import numpy as np
 from ...replay import SequenceReplayBuffer
 from ...sampling.batch import map_tree
 from ...sampling.requests import Draw, Sequences
-from ...sampling.tensors import as_array
+from ...spec import as_array
 from ...whole_numbers import check_whole, is_whole
 from .batches import drawn_as_batch, load_tianshou
 

@@ -9,6 +9,7 @@ import numpy as np
 from ...curation.episode_writer import EpisodeWriter, TransitionColumns
 from ...optional_libraries import load_library
 from ...replay import SequenceReplayBuffer
+from ...spec import as_array, marks
 from .batches import FLAGS, Key, Keyed, extra_name, key_text
 
 __all__ = ["from_tensordict", "streams_of"]
@@ -126,7 +127,7 @@ def _arrays(whole: Any) -> Keyed:
             )
         if tensordict.is_tensor_collection(leaf):
             continue
-        array = leaf.detach().cpu().numpy()
+        array = as_array(leaf)
         is_own = path[-1] in _OWN_AXIS and path[:-1] in ((), ("next",)) and array.shape[2:] == (1,)
         found[path] = array[..., 0] if is_own else array
     return found
@@ -203,10 +204,15 @@ def _number(one_hot: np.ndarray) -> np.ndarray:
 
 def _flags(table: Keyed) -> dict[str, np.ndarray]:
     """The ends of `TransitionColumns`."""
-    terminated = table["next", "terminated"].astype(bool)
-    cut = table.get(("next", "cut"), np.zeros_like(terminated)).astype(bool)
-    done = table.get(("next", "done"), terminated).astype(bool)
-    truncated = table.get(("next", "truncated"), done & ~terminated).astype(bool)
+    shape = table["next", "reward"].shape[:2]
+
+    def of(key: Key, default: np.ndarray) -> np.ndarray:
+        return marks(f"{_SOURCE}: {key_text(key)}", table.get(key, default), shape)
+
+    terminated = of(("next", "terminated"), table["next", "terminated"])
+    cut = of(("next", "cut"), np.zeros_like(terminated))
+    done = of(("next", "done"), terminated)
+    truncated = of(("next", "truncated"), done & ~terminated)
     if ("next", "done") in table and (done != (terminated | truncated)).any():
         env, row = np.argwhere(done != (terminated | truncated))[0]
         raise ValueError(
@@ -215,7 +221,7 @@ def _flags(table: Keyed) -> dict[str, np.ndarray]:
         )
     flags = {"terminated": terminated, "truncated": truncated & ~cut, "cut": cut}
     is_first = table.get(("is_init",))
-    return flags if is_first is None else {**flags, "is_first": is_first.astype(bool)}
+    return flags if is_first is None else {**flags, "is_first": of(("is_init",), is_first)}
 
 
 def _as_bound(

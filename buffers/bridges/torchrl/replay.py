@@ -14,8 +14,8 @@ from ...curation.episode_writer import EpisodeWriter
 from ...errors import StoreNotFound
 from ...replay import SequenceReplayBuffer
 from ...sampling.requests import Draw, Hindsight, Sequences, Transitions
-from ...sampling.tensors import as_array, load_torch
-from ...spec import Spec
+from ...sampling.tensors import load_torch
+from ...spec import Spec, as_array
 from ...storage.checkpoint import pack, unpack
 from ...storage.encoded_chunk import pack_chunks, unpack_chunks
 from ...storage.memory import MemoryStorage

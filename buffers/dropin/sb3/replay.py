@@ -33,6 +33,7 @@ from .step_ring import (
     StepRing,
     check_kind,
     check_replay,
+    ends_by_clock,
     fitted,
     flags,
     random_numbers,
@@ -47,7 +48,6 @@ __all__ = ["DictReplayBuffer", "NStepReplayBuffer", "ReplayBuffer"]
 _MOST_STEPS, _MOST_BYTES = 1024, 32 << 20
 _LARGE_ROW_BYTES = 1 << 10  # from here on it takes longer to write them twice than to compare them
 _FINAL = ("_final_observation", "_final_obs")  # of gymnasium before and since version 1.0
-_BY_CLOCK = "TimeLimit.truncated"
 _FLOAT32 = np.dtype(np.float32)
 _ENDS = int(End.TERMINATED), int(End.TRUNCATED)
 
@@ -328,7 +328,7 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
             over = flags("done", done, (n,))
             if isinstance(infos, dict):
                 marked = self._marked(infos, over)
-            by_clock = self._by_clock(infos)
+            by_clock = ends_by_clock(infos, n) if self.handle_timeout_termination else None
             if self._form is not None:
                 obs = fitted("obs", obs, *self._form)
                 next_obs = fitted("next_obs", next_obs, *self._form)
@@ -349,6 +349,8 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
         if by_clock is not None:
             self.timeouts[pos] = by_clock
             self._has_timeouts = True
+        elif self._has_timeouts:
+            self.timeouts[pos] = 0
         for part, (now, then) in zip(self._parts, rows, strict=False):
             part.now[pos] = now
             part.then[pos] = then
@@ -400,19 +402,6 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
         """The observation of an env."""
         parts = [obs if part.key is None else obs[part.key] for part in self._parts]
         return [np.asarray(rows[env]).tobytes() for rows in parts]
-
-    def _by_clock(self, infos: Any) -> np.ndarray | None:
-        """[N] float32: infos mark ends that are no terminations; None where nothing is to note."""
-        if not self.handle_timeout_termination:
-            return None
-        if isinstance(infos, dict):
-            return flags(_BY_CLOCK, infos.get(_BY_CLOCK, False), (self.n_envs,))
-        each = [info.get(_BY_CLOCK, False) for info in infos]
-        if len(each) != self.n_envs:
-            raise ValueError(f"infos: expected one for each of {self.n_envs} envs, got {len(each)}")
-        if not self._has_timeouts and all(flag is False for flag in each):
-            return None
-        return np.array([flags(_BY_CLOCK, flag, ()) for flag in each])
 
     def _marked(self, infos: Mapping[str, Any], over: np.ndarray) -> np.ndarray | None:
         """[N] bool: the infos of a vector env mark an end that is no termination."""

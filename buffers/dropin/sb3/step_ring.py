@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -17,16 +18,19 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = [
+    "BY_CLOCK",
     "MAKER",
     "StepRing",
     "check_kind",
     "check_replay",
+    "ends_by_clock",
     "fitted",
     "flags",
     "observation_shape",
     "random_numbers",
 ]
 
+BY_CLOCK = "TimeLimit.truncated"
 MAKER = "stable-baselines3"
 
 
@@ -223,6 +227,21 @@ def flags(name: str, value: Any, shape: tuple[int, ...]) -> np.ndarray:
                 f"one for each env"
             )
     return found
+
+
+def ends_by_clock(infos: Any, n: int) -> np.ndarray | None:
+    """[n] float32: infos mark ends that are no terminations; None where they mark nothing."""
+    if isinstance(infos, dict):
+        marks = infos.get(BY_CLOCK, False)
+        return None if marks is False else flags(BY_CLOCK, marks, (n,))
+    is_list = isinstance(infos, list | tuple | np.ndarray)
+    if not is_list or len(infos) != n or not all(isinstance(info, Mapping) for info in infos):
+        got = len(infos) if is_list else type(infos).__name__
+        raise ValueError(f"infos: expected one for each of {n} envs, got {got}; give their dicts")
+    each = [info.get(BY_CLOCK, False) for info in infos]
+    if all(flag is False for flag in each):
+        return None
+    return np.array([flags(BY_CLOCK, flag, ()) for flag in each])
 
 
 def random_numbers(low: int, stop: int, count: int) -> np.ndarray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import product
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pytest
@@ -21,6 +21,7 @@ from stepwell.buffers.dropin.frame_history import (
 from support.examples import examples
 
 Shape: TypeAlias = tuple[int, ...]
+NO_FLAGS = ("False", [False, False], 0.5, None, 2, np.nan, np.ma.masked)
 
 
 def frame_of(number: int, shape: Shape = (2, 3, 1), dtype: str = "uint8") -> np.ndarray:
@@ -373,6 +374,22 @@ def test_an_action_that_is_not_an_int32_is_refused(action: object, got: str) -> 
     model.open_episode(0).actions.append(3)
     model.open_episode(0).rewards.append(3 / 8)
     assert drawn(buffer, model, can_draw(buffer)) == {0, 1, 2}
+
+
+@pytest.mark.parametrize(
+    ("name", "flag"),
+    [(name, flag) for name in ("done", "truncated") for flag in NO_FLAGS],
+)
+def test_what_is_no_flag_is_refused_and_changes_nothing(name: str, flag: Any) -> None:
+    buffer = ReplayBuffer(50, 4)
+    idx = buffer.store_frame(np.zeros((8, 8, 1), np.uint8))
+    flags: Any = {"done": False, name: flag}
+    with pytest.raises(ValueError, match=f"^{name}: expected True or False"):
+        buffer.store_effect(idx, 1, 1.0, **flags)
+    buffer.store_effect(idx, 1, 1.0, np.bool_(True))
+    assert buffer.replay.steps == 0
+    buffer.flush()
+    assert [bool(one.terminated[-1]) for one in buffer.replay.iter_episodes()] == [True]
 
 
 def test_a_truncated_episode_needs_its_final_frame() -> None:

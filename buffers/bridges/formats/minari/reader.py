@@ -20,7 +20,7 @@ from ....given_files import GivenFiles, MemoryBudget, parse_object
 from ....json_values import whole
 from ....optional_libraries import load_library
 from ....space_json import spaces_facts
-from ....spec import Field, Spec, field_of, flatten
+from ....spec import Field, Spec, field_of, flatten, marks
 from ....step_columns import Rounded, has_final_row, joined
 from ..hdf5_columns import (
     check_group,
@@ -251,14 +251,15 @@ def _end_of(columns: Mapping[str, Any], steps: int, where: str) -> End:
     """The end of an episode."""
     end = End.NONE
     for flag, name in ((End.TERMINATED, "terminations"), (End.TRUNCATED, "truncations")):
-        marks = np.asarray(columns[name]).reshape(-1).astype(bool)
-        if len(marks) != steps or marks[:-1].any():
-            got = f"{len(marks):,} marks" if len(marks) != steps else f"step {marks.argmax()} too"
+        given = np.asarray(columns[name]).reshape(-1)
+        ends = marks(f"{where}: {name}", given, given.shape)
+        if len(ends) != steps or ends[:-1].any():
+            got = f"{len(ends):,} marks" if len(ends) != steps else f"step {ends.argmax()} too"
             raise ValueError(
                 f"{where}: expected {name} to mark its last step alone, of {steps:,} steps, got "
                 f"{got}; write each episode separately"
             )
-        end |= flag if marks[-1:].any() else End.NONE
+        end |= flag if ends[-1:].any() else End.NONE
     return end
 
 
