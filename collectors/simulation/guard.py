@@ -110,7 +110,12 @@ _SKIP, _STACK, _NOOPS = _whole(1, _MOST_SKIPPED), _whole(1, _MOST_STACKED), _who
 _SIDE = _whole(1, _MOST_PIXELS)
 _SIZE, _BINS, _LENGTH = _several(_SIDE, 2, 2), _whole(1, 1024), _whole(1, 1 << 24)
 _CHANCE = _rule("a number from 0 to 1", lambda v: isinstance(v, int | float) and 0 <= v <= 1)
+_NUMBER = _rule("a number", lambda v: isinstance(v, int | float | np.number))
 _LIMIT = _rule("a number or an array of numbers", _is_limit)
+_WEIGHTS = _or(
+    _several(_NUMBER, 1, 1024),
+    _rule("an array of so many", lambda v: isinstance(v, np.ndarray) and 1 <= v.size <= 1024),
+)
 _NAME = _rule("a short text", lambda v: isinstance(v, str) and len(v) <= _LONGEST_NAME)
 _NAMES = _rule("names or numbers", lambda v: isinstance(v, list | tuple) and all(map(_is_key, v)))
 _DTYPE = _rule(
@@ -205,6 +210,7 @@ _WRAPPERS: Mapping[str, Mapping[str, _Arguments]] = {
         "Resize": {"size": _SIZE},
         "SeededResets": {},
         "SignReward": {},
+        "VectorReward": {"weights": _WEIGHTS},
     },
 }
 # They go on with sums over all episodes, also those that were not recorded.

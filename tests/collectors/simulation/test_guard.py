@@ -9,6 +9,7 @@ import json
 import re
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -141,6 +142,7 @@ HARMFUL: dict[tuple[str, str, str], st.SearchStrategy[Any]] = {
     (OURS, "FrameStack", "size"): much(1025),
     (OURS, "NoopStart", "noop_max"): much(1001),
     (OURS, "Resize", "size"): much(4097) | PAIRS,
+    (OURS, "VectorReward", "weights"): st.sampled_from(["os:system", [1.0] * 1025, [], ["x"], 1]),
 }
 
 
@@ -360,6 +362,27 @@ TRUE: dict[str, Any] = {
     ),
     "our Resize": lambda e: our_wrappers.Resize(e, (6, 8)),
 }
+
+
+class Rewards(Picture):
+    """Has several rewards."""
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        observation, reward, *ends = super().step(action)
+        return observation, np.array([reward, 1.0]), *ends
+
+
+@pytest.mark.parametrize("weights", [[1.0, 0.5], (np.float64(1), 2), np.array([1, 2])])
+def test_a_true_store_of_several_rewards_is_proved(
+    weights: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = gym.envs.registration.EnvSpec("Rewards-v0", f"{__name__}:Rewards", max_episode_steps=20)
+    monkeypatch.setitem(gym.registry, "Rewards-v0", spec)
+    several = partial(our_wrappers.VectorReward, weights=weights)
+    envs = sw.make_vec(
+        lambda: several(gym.make("Rewards-v0", disable_env_checker=True)), 1, num_workers=0
+    )
+    check_all_equal(recorded(envs, 30))
 
 
 @pytest.mark.proof
