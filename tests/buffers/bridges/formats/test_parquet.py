@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -134,6 +135,25 @@ def test_each_row_of_the_episode_table_has_its_final_observation(
         assert row["truncated"] == bool(episode.end & End.TRUNCATED)
         assert row["cut"] == (not row["terminated"] and not row["truncated"])
         assert json.loads(row["metadata"]) == {"number": number}
+
+
+def test_final_observations_with_dots_in_their_names_come_back(tmp_path: Path) -> None:
+    shown = {name: spaces.Box(-9, 9, (2,)) for name in ("joint", "joint.pos", ".")}
+    replay, more = SequenceReplayBuffer(), Field("info/a.b", "float32", (2,), "raw")
+    spec = Spec.from_spaces(spaces.Dict(shown), spaces.Discrete(2), more=[more])
+    replay.bind(spec, {"recipe": {}})
+    names = [field.name for field in spec.of_kind("observation", "info")]
+    fields = {name: np.arange(k, k + 8, dtype=np.float32) for k, name in enumerate(names)}
+    fields = {name: rows.reshape(4, 2) for name, rows in fields.items()}
+    fields |= {"action": np.zeros(4, np.int64), "reward": np.zeros(4)}
+    replay.add([Chunk(0, 0, 0, End.TRUNCATED, fields)])
+    export_episodes(replay, "parquet", tmp_path / "out")
+    again = SequenceReplayBuffer()
+    import_episodes("parquet", tmp_path / "out", again)
+    for mine, theirs in zip(episodes_of(replay), episodes_of(again), strict=True):
+        assert theirs.steps == mine.steps
+        for name in names:
+            assert np.array_equal(theirs.fields[name], mine.fields[name])
 
 
 def test_info_and_extra_are_in_the_row_of_their_observation_and_action(
