@@ -166,7 +166,6 @@ _WRAPPERS: Mapping[str, Mapping[str, _Arguments]] = {
         },
         "GrayscaleObservation": {"keep_dim": _FLAG},
         "JaxToNumpy": {},
-        "MaxAndSkipObservation": {"skip": _SKIP},
         "ObstructView": {
             "obstructed_pixels_ratio": _CHANCE,
             "obstruction_width": _SIDE,
@@ -213,8 +212,8 @@ _WRAPPERS: Mapping[str, Mapping[str, _Arguments]] = {
         "VectorReward": {"weights": _WEIGHTS},
     },
 }
-# They go on with sums over all episodes, also those that were not recorded.
-_REMEMBERING = ("NormalizeObservation", "NormalizeReward")
+# They go on over a reset: with sums over all episodes, or with the frames of the one before.
+_REMEMBERING = ("NormalizeObservation", "NormalizeReward", "MaxAndSkipObservation")
 # Their arguments are attributes of a spec, and not among its wrappers.
 _IN_SPEC = ("TimeLimit", "OrderEnforcing", "PassiveEnvChecker")
 # What multiplies: through all wrappers, and the env's own.
@@ -405,7 +404,8 @@ def _checked_wrapper(wrapper: WrapperSpec) -> WrapperSpec:
     if module.partition(".")[0] == "gymnasium" and name in _REMEMBERING:
         raise ValueError(
             f"the wrapper {name} goes on from episode to episode, also over those that were not "
-            f"recorded: expected wrappers that begin anew at a reset; {CURE}"
+            f"recorded: expected wrappers that begin anew at a reset, as "
+            f"stepwell.wrappers.FrameSkip does; {CURE}"
         )
     # Looked up in modules that are loaded: what a store names is never imported.
     owner = {"gymnasium": gymnasiums, "stepwell": ours}.get(module.partition(".")[0])

@@ -122,7 +122,6 @@ HARMFUL: dict[tuple[str, str, str], st.SearchStrategy[Any]] = {
         ["object", {"__dtype__": "object"}, {"__dtype__": "U9"}, 3]
     ),
     (GYMNASIUM, "FrameStackObservation", "stack_size"): much(1025),
-    (GYMNASIUM, "MaxAndSkipObservation", "skip"): much(1001),
     (GYMNASIUM, "ObstructView", "obstruction_width"): much(4097),
     (GYMNASIUM, "ObstructView", "obstructed_pixels_ratio"): st.floats(1.1, 9),
     (GYMNASIUM, "RecordEpisodeStatistics", "buffer_length"): st.integers(1048577, 1048600),
@@ -157,12 +156,16 @@ def test_arguments_of_wrappers_out_of_their_range_are_refused(
     check_refused(facts, picture[1], name if key != "dtype" else "", "--env")
 
 
+def test_frames_of_the_episode_before_cannot_be_made_again(picture: tuple[Facts, Spec]) -> None:
+    facts = changed(picture[0], [(GYMNASIUM, "MaxAndSkipObservation", {"skip": 2})])
+    check_refused(facts, picture[1], "MaxAndSkipObservation goes on", "FrameSkip", "--env")
+
+
 @given(
     counts=st.lists(st.integers(2, 9), min_size=10, max_size=12),
     kinds=st.lists(
         st.sampled_from(
             [
-                (GYMNASIUM, "MaxAndSkipObservation", "skip"),
                 (GYMNASIUM, "RepeatAction", "num_repeats"),
                 (OURS, "FrameSkip", "skip"),
             ]
@@ -343,7 +346,6 @@ TRUE: dict[str, Any] = {
     "FlattenObservation": wrappers.FlattenObservation,
     "FrameStackObservation": lambda e: wrappers.FrameStackObservation(e, 3, padding_type="zero"),
     "GrayscaleObservation": lambda e: wrappers.GrayscaleObservation(e, keep_dim=True),
-    "MaxAndSkipObservation": lambda e: wrappers.MaxAndSkipObservation(e, 2),
     "ObstructView": lambda e: wrappers.ObstructView(e, 0.1, 2),
     "RecordEpisodeStatistics": wrappers.RecordEpisodeStatistics,
     "RepeatAction": lambda e: wrappers.RepeatAction(e, 2),
