@@ -22,6 +22,7 @@ from ..spec import Codec, Field
 from .transition_writer import (
     TransitionWriter,
     check_whole,
+    close_at_end,
     new_replay,
     row_field,
 )
@@ -109,6 +110,8 @@ class ReplayBuffer:
             except BaseException:
                 self._replay.close()
                 raise
+        if path is not None:
+            close_at_end(self)
 
     @property
     def replay(self) -> SequenceReplayBuffer:
