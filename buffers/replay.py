@@ -1348,8 +1348,10 @@ class SequenceReplayBuffer:
             raise
 
     def _rebind(self, spec: Spec) -> bool:
-        """Give another Spec to a storage that never held a row; False where it did."""
+        """Give another Spec to a storage that never held a row; False where it did, or will."""
         storage = self._storage
+        if self._open_writers():
+            return False  # their rows may wait, and have the Spec that was there
         if isinstance(storage, DiskStorage):
             if storage.is_read_only or not storage.replace_spec(spec):
                 return False

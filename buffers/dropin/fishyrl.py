@@ -25,7 +25,7 @@ from ..sampling.rate import ReplayRatio
 from ..sampling.requests import Borders, Sequences
 from ..sampling.tensors import load_torch
 from ..spec import Codec, Field, Spec, plain_array
-from .transition_writer import check_whole, exactly_of, new_replay, row_field
+from .transition_writer import check_whole, close_at_end, exactly_of, new_replay, row_field
 
 __all__ = [
     "IndependentVectorizedBuffer",
@@ -123,6 +123,8 @@ class IndependentVectorizedBuffer:
             except BaseException:
                 self._replay.close()
                 raise
+        if path is not None:
+            close_at_end(self)
 
     @property
     def replay(self) -> SequenceReplayBuffer:

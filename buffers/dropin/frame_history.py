@@ -22,6 +22,7 @@ from ..spec import Codec, Field, plain_array
 from .transition_writer import (
     TransitionWriter,
     check_whole,
+    close_at_end,
     flag_of,
     new_replay,
     row_field,
@@ -110,6 +111,8 @@ class ReplayBuffer:
             except BaseException:
                 self._replay.close()
                 raise
+        if path is not None:
+            close_at_end(self)
 
     @property
     def replay(self) -> SequenceReplayBuffer:

@@ -17,6 +17,7 @@ from .transition_writer import (
     TransitionWriter,
     check_whole,
     checked_shape,
+    close_at_end,
     new_replay,
     row_field,
 )
@@ -72,6 +73,8 @@ class ImageRing(ABC):
         except Exception:
             self.replay.close()  # otherwise the folder stays locked
             raise
+        if path is not None:
+            close_at_end(self)
 
     @property
     def steps(self) -> int:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import weakref
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -19,6 +22,7 @@ __all__ = [
     "as_declared",
     "check_whole",
     "checked_shape",
+    "close_at_end",
     "ended_by",
     "exactly_of",
     "flag_of",
@@ -148,6 +152,22 @@ class TransitionWriter:
     def _store(self, chunks: list[Chunk]) -> None:
         if chunks:
             self._replay.add(chunks)
+
+
+class _Buffer(Protocol):
+    def close(self) -> None:
+        """Store added steps."""
+
+
+def close_at_end(buffer: _Buffer) -> None:
+    """Close a buffer of a folder that is still there when this process ends."""
+    atexit.register(_close, weakref.ref(buffer), os.getpid())
+
+
+def _close(reference: weakref.ref[_Buffer], process: int) -> None:
+    buffer = reference()
+    if buffer is not None and os.getpid() == process:
+        buffer.close()
 
 
 def _number(reward: object) -> float:

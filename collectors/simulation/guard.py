@@ -110,7 +110,12 @@ _SKIP, _STACK, _NOOPS = _whole(1, _MOST_SKIPPED), _whole(1, _MOST_STACKED), _who
 _SIDE = _whole(1, _MOST_PIXELS)
 _SIZE, _BINS, _LENGTH = _several(_SIDE, 2, 2), _whole(1, 1024), _whole(1, 1 << 24)
 _CHANCE = _rule("a number from 0 to 1", lambda v: isinstance(v, int | float) and 0 <= v <= 1)
+_NUMBER = _rule("a number", lambda v: isinstance(v, int | float | np.number))
 _LIMIT = _rule("a number or an array of numbers", _is_limit)
+_WEIGHTS = _or(
+    _several(_NUMBER, 1, 1024),
+    _rule("an array of so many", lambda v: isinstance(v, np.ndarray) and 1 <= v.size <= 1024),
+)
 _NAME = _rule("a short text", lambda v: isinstance(v, str) and len(v) <= _LONGEST_NAME)
 _NAMES = _rule("names or numbers", lambda v: isinstance(v, list | tuple) and all(map(_is_key, v)))
 _DTYPE = _rule(
@@ -161,7 +166,6 @@ _WRAPPERS: Mapping[str, Mapping[str, _Arguments]] = {
         },
         "GrayscaleObservation": {"keep_dim": _FLAG},
         "JaxToNumpy": {},
-        "MaxAndSkipObservation": {"skip": _SKIP},
         "ObstructView": {
             "obstructed_pixels_ratio": _CHANCE,
             "obstruction_width": _SIDE,
@@ -205,10 +209,11 @@ _WRAPPERS: Mapping[str, Mapping[str, _Arguments]] = {
         "Resize": {"size": _SIZE},
         "SeededResets": {},
         "SignReward": {},
+        "VectorReward": {"weights": _WEIGHTS},
     },
 }
-# They go on with sums over all episodes, also those that were not recorded.
-_REMEMBERING = ("NormalizeObservation", "NormalizeReward")
+# They go on over a reset: with sums over all episodes, or with the frames of the one before.
+_REMEMBERING = ("NormalizeObservation", "NormalizeReward", "MaxAndSkipObservation")
 # Their arguments are attributes of a spec, and not among its wrappers.
 _IN_SPEC = ("TimeLimit", "OrderEnforcing", "PassiveEnvChecker")
 # What multiplies: through all wrappers, and the env's own.
@@ -399,7 +404,8 @@ def _checked_wrapper(wrapper: WrapperSpec) -> WrapperSpec:
     if module.partition(".")[0] == "gymnasium" and name in _REMEMBERING:
         raise ValueError(
             f"the wrapper {name} goes on from episode to episode, also over those that were not "
-            f"recorded: expected wrappers that begin anew at a reset; {CURE}"
+            f"recorded: expected wrappers that begin anew at a reset, as "
+            f"stepwell.wrappers.FrameSkip does; {CURE}"
         )
     # Looked up in modules that are loaded: what a store names is never imported.
     owner = {"gymnasium": gymnasiums, "stepwell": ours}.get(module.partition(".")[0])

@@ -490,6 +490,23 @@ def test_rows_of_another_replay_are_refused_before_the_env_is_stepped() -> None:
     assert other.t == 0
 
 
+@pytest.mark.parametrize("path", [False, True])
+def test_rows_that_wait_keep_their_replay_from_envs_of_other_spaces(
+    path: bool, tmp_path: Path
+) -> None:
+    replay = sw.SequenceReplayBuffer(tmp_path / "store" if path else None)
+    first, second = sw.record(CounterEnv(), replay), sw.record(SeededEnv(), replay)
+    first.reset()
+    second.reset(seed=0)
+    first.step(np.int64(0))
+    with pytest.raises(SpecMismatch, match="other data"):
+        second.step(np.int64(0))
+    second.close()
+    first.close()
+    assert replay.steps == 1
+    replay.close()
+
+
 # Errors.
 
 

@@ -57,3 +57,34 @@ def test_a_video_is_a_path_or_a_bool() -> None:
     video: Any = 3
     with pytest.raises(TypeError, match=r"^video: .*got 3"):
         sw.evaluate("CartPole-v1", sw.RandomPolicy(), episodes=1, video=video)
+
+
+class OldBox:
+    """Stands for a space of the old gym."""
+
+    shape, dtype = (2,), np.dtype(np.float32)
+
+
+class OldSpaces(gym.Env[Any, Any]):
+    """Has a space that is not Gymnasium's."""
+
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, space: Any) -> None:
+        self.observation_space = space
+
+
+@pytest.mark.parametrize("space", [OldBox(), None], ids=["old", "none"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda env: sw.make_vec(lambda: env, 2, num_workers=0),
+        lambda env: sw.make_vec(lambda: env, 2, num_workers=2),
+        lambda env: sw.Collector(env, "random", sw.SequenceReplayBuffer()),
+        lambda env: sw.record(env, sw.SequenceReplayBuffer()),
+    ],
+    ids=["make_vec", "workers", "Collector", "record"],
+)
+def test_spaces_of_other_libraries_are_refused_with_the_cure(make: Any, space: Any) -> None:
+    with pytest.raises(TypeError, match=r"observation_space to be a space of gymnasium.*from_gym"):
+        make(OldSpaces(space))

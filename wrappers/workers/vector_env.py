@@ -369,6 +369,14 @@ def checked_env(env: Any) -> Any:
             f"without {', '.join(missing)}; return the env from it, or stepwell.from_gym(env) if "
             f"it has the API of the old gym"
         )
+    for name in ("observation_space", "action_space"):
+        space = getattr(env, name)
+        if not isinstance(space, spaces.Space):
+            kind = f"{type(space).__module__}.{type(space).__name__}"
+            raise TypeError(
+                f"env: expected {name} to be a space of gymnasium, got {space!r} ({kind}); set it, "
+                f"or adapt an env of the old gym with stepwell.from_gym"
+            )
     return env
 
 

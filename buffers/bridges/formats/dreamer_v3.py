@@ -140,6 +140,12 @@ class _DreamerV3Writer:
                 f"DreamerV3 refuses arrays that it does not know: {', '.join(others)} "
                 f"{'is' if len(others) == 1 else 'are'} left out"
             )
+        actions = [key for key, field in self._fields.items() if field.kind == "action"]
+        if actions != ["action"]:
+            found.append(
+                f"it does not say which arrays are actions: import it with option "
+                f"actions={','.join(actions)}"
+            )
         if self._late:
             found.append(
                 f"{self._late:,} episodes lost their first rows: the first that is left has "

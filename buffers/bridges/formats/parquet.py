@@ -661,7 +661,7 @@ class _FinalObservations:
         arrow = self._modules[0]
         with open_file(self._modules, self._given, self._file) as opened:
             names = opened.schema_arrow.names
-            finals = [name for name in names if name.startswith(_FINAL) and "." not in name]
+            finals = [name for name in names if name.startswith(_FINAL)]
             if "episode" not in names or not finals:
                 return
             try:

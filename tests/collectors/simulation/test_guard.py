@@ -9,6 +9,7 @@ import json
 import re
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -121,7 +122,6 @@ HARMFUL: dict[tuple[str, str, str], st.SearchStrategy[Any]] = {
         ["object", {"__dtype__": "object"}, {"__dtype__": "U9"}, 3]
     ),
     (GYMNASIUM, "FrameStackObservation", "stack_size"): much(1025),
-    (GYMNASIUM, "MaxAndSkipObservation", "skip"): much(1001),
     (GYMNASIUM, "ObstructView", "obstruction_width"): much(4097),
     (GYMNASIUM, "ObstructView", "obstructed_pixels_ratio"): st.floats(1.1, 9),
     (GYMNASIUM, "RecordEpisodeStatistics", "buffer_length"): st.integers(1048577, 1048600),
@@ -141,6 +141,7 @@ HARMFUL: dict[tuple[str, str, str], st.SearchStrategy[Any]] = {
     (OURS, "FrameStack", "size"): much(1025),
     (OURS, "NoopStart", "noop_max"): much(1001),
     (OURS, "Resize", "size"): much(4097) | PAIRS,
+    (OURS, "VectorReward", "weights"): st.sampled_from(["os:system", [1.0] * 1025, [], ["x"], 1]),
 }
 
 
@@ -155,12 +156,16 @@ def test_arguments_of_wrappers_out_of_their_range_are_refused(
     check_refused(facts, picture[1], name if key != "dtype" else "", "--env")
 
 
+def test_frames_of_the_episode_before_cannot_be_made_again(picture: tuple[Facts, Spec]) -> None:
+    facts = changed(picture[0], [(GYMNASIUM, "MaxAndSkipObservation", {"skip": 2})])
+    check_refused(facts, picture[1], "MaxAndSkipObservation goes on", "FrameSkip", "--env")
+
+
 @given(
     counts=st.lists(st.integers(2, 9), min_size=10, max_size=12),
     kinds=st.lists(
         st.sampled_from(
             [
-                (GYMNASIUM, "MaxAndSkipObservation", "skip"),
                 (GYMNASIUM, "RepeatAction", "num_repeats"),
                 (OURS, "FrameSkip", "skip"),
             ]
@@ -341,7 +346,6 @@ TRUE: dict[str, Any] = {
     "FlattenObservation": wrappers.FlattenObservation,
     "FrameStackObservation": lambda e: wrappers.FrameStackObservation(e, 3, padding_type="zero"),
     "GrayscaleObservation": lambda e: wrappers.GrayscaleObservation(e, keep_dim=True),
-    "MaxAndSkipObservation": lambda e: wrappers.MaxAndSkipObservation(e, 2),
     "ObstructView": lambda e: wrappers.ObstructView(e, 0.1, 2),
     "RecordEpisodeStatistics": wrappers.RecordEpisodeStatistics,
     "RepeatAction": lambda e: wrappers.RepeatAction(e, 2),
@@ -360,6 +364,27 @@ TRUE: dict[str, Any] = {
     ),
     "our Resize": lambda e: our_wrappers.Resize(e, (6, 8)),
 }
+
+
+class Rewards(Picture):
+    """Has several rewards."""
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        observation, reward, *ends = super().step(action)
+        return observation, np.array([reward, 1.0]), *ends
+
+
+@pytest.mark.parametrize("weights", [[1.0, 0.5], (np.float64(1), 2), np.array([1, 2])])
+def test_a_true_store_of_several_rewards_is_proved(
+    weights: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = gym.envs.registration.EnvSpec("Rewards-v0", f"{__name__}:Rewards", max_episode_steps=20)
+    monkeypatch.setitem(gym.registry, "Rewards-v0", spec)
+    several = partial(our_wrappers.VectorReward, weights=weights)
+    envs = sw.make_vec(
+        lambda: several(gym.make("Rewards-v0", disable_env_checker=True)), 1, num_workers=0
+    )
+    check_all_equal(recorded(envs, 30))
 
 
 @pytest.mark.proof

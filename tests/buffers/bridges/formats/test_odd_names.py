@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from gymnasium import spaces
 from stepwell.buffers import Chunk, End, SequenceReplayBuffer, Spec
 from stepwell.buffers.bridges import export_episodes, import_episodes
 from stepwell.buffers.spec import Field
+from support.notes import has_note
 
 FORMATS: dict[str, tuple[str, dict[str, object], list[str]]] = {
     "npz": ("npz", {}, []),
@@ -108,7 +110,7 @@ def check(label: str, replay: SequenceReplayBuffer, tmp_path: Path) -> None:
     out = tmp_path / ("set-v0" if name == "minari" else "out")
     refusal = ""
     try:
-        export_episodes(replay, name, out, options=options)
+        report = export_episodes(replay, name, out, options=options)
     except ValueError as error:
         refusal = str(error)
     if refusal:
@@ -118,6 +120,7 @@ def check(label: str, replay: SequenceReplayBuffer, tmp_path: Path) -> None:
     back = SequenceReplayBuffer()
     keys = ",".join(field.key for field in replay.spec.of_kind("action"))
     given = {"actions": keys} if name == "dreamerv3" and keys else {}  # it has no mark of them
+    assert not given or has_note(report.notes, re.escape(f"option actions={keys}"))
     import_episodes(name, out, back, options=given)
     for kind in ("observation", "action"):
         mine, theirs = rows_of(replay, kind), rows_of(back, kind)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -109,6 +110,25 @@ def test_each_row_is_a_step_of_its_episode(tmp_path: Path) -> None:
         for step in range(number + 1)
     ]
     assert steps_of(tmp_path / "out") == expected
+
+
+def test_final_observations_with_dots_in_their_names_come_back(tmp_path: Path) -> None:
+    shown = {name: spaces.Box(-9, 9, (2,)) for name in ("joint", "joint.pos", ".")}
+    replay, more = SequenceReplayBuffer(), Field("info/a.b", "float32", (2,), "raw")
+    spec = Spec.from_spaces(spaces.Dict(shown), spaces.Discrete(2), more=[more])
+    replay.bind(spec, {"recipe": {}})
+    names = [field.name for field in spec.of_kind("observation", "info")]
+    fields = {name: np.arange(k, k + 8, dtype=np.float32) for k, name in enumerate(names)}
+    fields = {name: rows.reshape(4, 2) for name, rows in fields.items()}
+    fields |= {"action": np.zeros(4, np.int64), "reward": np.zeros(4)}
+    replay.add([Chunk(0, 0, 0, End.TRUNCATED, fields)])
+    export_episodes(replay, "parquet", tmp_path / "out")
+    again = SequenceReplayBuffer()
+    import_episodes("parquet", tmp_path / "out", again)
+    for mine, theirs in zip(episodes_of(replay), episodes_of(again), strict=True):
+        assert theirs.steps == mine.steps
+        for name in names:
+            assert np.array_equal(theirs.fields[name], mine.fields[name])
 
 
 @pytest.mark.parametrize("picture", PICTURES, ids=lambda field: str(field.shape))
