@@ -178,7 +178,7 @@ def _are_small(numbers: Array, dtype: np.dtype[Any]) -> bool:
     most = 2 ** (np.finfo(dtype).nmant + 1)
     if np.iinfo(numbers.dtype).max <= most:
         return True
-    return -most <= int(numbers.min()) and int(numbers.max()) <= most
+    return bool(-most <= int(numbers.min()) and int(numbers.max()) <= most)
 
 
 def _form(dtype: np.dtype[Any] | None, shape: tuple[int, ...]) -> str:

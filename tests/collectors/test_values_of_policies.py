@@ -48,10 +48,9 @@ def recorded(action: Any = ROW, **extras: Any) -> dict[str, np.ndarray]:
 
 def added(rewards: Any) -> dict[str, np.ndarray]:
     replay = sw.SequenceReplayBuffer()
-    writer = sw.buffers.EpisodeWriter(replay)
-    columns = {"observation": np.zeros((3, 2), np.float32), "action": np.zeros((2, 2), np.float32)}
-    writer.add_arrays({**columns, "reward": rewards}, terminated=True)
-    writer.flush()
+    with replay.writer(Plane(), 1) as writer:
+        shown, chosen = np.zeros((3, 2), np.float32), np.zeros((2, 2), np.float32)
+        writer.add_episode(shown, chosen, rewards, terminated=True)
     return dict(replay.episode(0).fields)
 
 
@@ -65,7 +64,7 @@ MASKED = np.ma.array(ROW, mask=[False, True])
         ("policy returned extra 'v'", lambda: chosen((ROW[None], {"v": MASKED[1:]}))),
         ("extra 'v'", lambda: recorded(v=np.ma.masked)),
         ("action", lambda: recorded(MASKED)),
-        ("EpisodeWriter: reward", lambda: added(MASKED)),
+        ("reward", lambda: added(MASKED)),
     ],
 )
 def test_masked_entries_are_refused(name: str, give: Callable[[], object]) -> None:

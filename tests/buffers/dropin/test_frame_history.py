@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import product
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import pytest
@@ -386,7 +386,7 @@ def test_what_is_no_flag_is_refused_and_changes_nothing(name: str, flag: Any) ->
     flags: Any = {"done": False, name: flag}
     with pytest.raises(ValueError, match=f"^{name}: expected True or False"):
         buffer.store_effect(idx, 1, 1.0, **flags)
-    buffer.store_effect(idx, 1, 1.0, np.bool_(True))
+    buffer.store_effect(idx, 1, 1.0, done=cast("bool", np.bool_(True)))
     assert buffer.replay.steps == 0
     buffer.flush()
     assert [bool(one.terminated[-1]) for one in buffer.replay.iter_episodes()] == [True]

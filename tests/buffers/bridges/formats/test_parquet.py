@@ -113,14 +113,16 @@ def test_each_row_is_a_step_of_its_episode(tmp_path: Path) -> None:
 
 
 def test_final_observations_with_dots_in_their_names_come_back(tmp_path: Path) -> None:
-    shown = {name: spaces.Box(-9, 9, (2,)) for name in ("joint", "joint.pos", ".")}
+    shown: dict[str, spaces.Space[Any]] = {
+        name: spaces.Box(-9, 9, (2,)) for name in ("joint", "joint.pos", ".")
+    }
     replay, more = SequenceReplayBuffer(), Field("info/a.b", "float32", (2,), "raw")
     spec = Spec.from_spaces(spaces.Dict(shown), spaces.Discrete(2), more=[more])
     replay.bind(spec, {"recipe": {}})
     names = [field.name for field in spec.of_kind("observation", "info")]
-    fields = {name: np.arange(k, k + 8, dtype=np.float32) for k, name in enumerate(names)}
-    fields = {name: rows.reshape(4, 2) for name, rows in fields.items()}
-    fields |= {"action": np.zeros(4, np.int64), "reward": np.zeros(4)}
+    fields: dict[str, np.ndarray] = {"action": np.zeros(4, np.int64), "reward": np.zeros(4)}
+    for k, name in enumerate(names):
+        fields[name] = np.arange(k, k + 8, dtype=np.float32).reshape(4, 2)
     replay.add([Chunk(0, 0, 0, End.TRUNCATED, fields)])
     export_episodes(replay, "parquet", tmp_path / "out")
     again = SequenceReplayBuffer()

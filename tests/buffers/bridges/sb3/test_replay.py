@@ -714,7 +714,7 @@ def test_invalid_steps_are_refused_and_not_stored() -> None:
     [
         ("reward", np.array(["1.5", "1", "1"])),
         ("reward", [None] * N),
-        ("reward", np.ma.array([1.0] * N, mask=[0, 1, 0])),
+        ("reward", np.ma.array([1.0] * N, mask=[False, True, False])),
         ("reward", torch.zeros(N, requires_grad=True)),
         ("done", np.array(["False"] * N)),
         ("done", np.array([0, 2, 0])),
