@@ -12,6 +12,7 @@ from gymnasium.spaces import Box
 
 import stepwell as sw
 from stepwell.buffers import SpecMismatch
+from stepwell.buffers import SpecMismatch
 
 ROW = np.zeros(2, np.float32)
 
@@ -69,7 +70,7 @@ MASKED = np.ma.array(ROW, mask=[False, True])
 )
 def test_masked_entries_are_refused(name: str, give: Callable[[], object]) -> None:
     with pytest.raises(
-        (ValueError, sw.SpecMismatch), match=f"^{name}: expected numbers, got a masked array"
+        (ValueError, SpecMismatch), match=f"^{name}: expected numbers, got a masked array"
     ):
         give()
 
