@@ -12,7 +12,6 @@ from gymnasium.spaces import Box
 
 import stepwell as sw
 from stepwell.buffers import SpecMismatch
-from stepwell.buffers import SpecMismatch
 
 ROW = np.zeros(2, np.float32)
 
