@@ -319,8 +319,9 @@ class EpisodeBuffer:
         if begun:
             self._write(self._newest(begun), {"reward": 0.0})
         self._write(place, chosen)
-        state = _PENDING if results else _PENDING | _LATE
-        if results:
+        state = _PENDING | _LATE
+        if next_observation is not None:
+            state = _PENDING
             results |= self._mark
         results["reward"] = gain
         self._write(place + 1, results)

@@ -41,7 +41,7 @@ def test_every_kind_of_space_becomes_fields() -> None:
     assert found == {
         "observation/bits": ("int8", (2, 3), "narrow"),
         "observation/deep/er/0": ("float64", (), "raw"),
-        "observation/image": ("uint8", (84, 84), "zstd"),
+        "observation/image": ("uint8", (84, 84), "patch"),
         "observation/many": ("int64", (2, 2), "narrow"),
         "observation/pair/0": ("int64", (), "narrow"),
         "observation/pair/1": ("float32", (2,), "raw"),
@@ -126,7 +126,7 @@ def test_a_stack_is_described_by_one_frame() -> None:
     field = spec["observation"]
     assert (field.shape, field.stack, field.stack_padding) == ((84, 84), 4, "repeat")
     assert field.source_shape == (4, 84, 84)
-    assert str(field) == "observation: uint8 (84, 84), zstd, stack of 4 padded by repeat"
+    assert str(field) == "observation: uint8 (84, 84), patch, stack of 4 padded by repeat"
     assert spec.row_bytes == 84 * 84 + 8 + 8
 
 
@@ -151,7 +151,9 @@ def test_a_stack_of_no_frames_is_refused() -> None:
 
 
 def test_codecs_depend_on_the_field_and_may_be_given() -> None:
-    assert default_codec(np.dtype("uint8"), (64,)) == "zstd"
+    assert default_codec(np.dtype("uint8"), (64,)) == "patch"
+    assert default_codec(np.dtype("uint8"), (8 << 16,)) == "patch"
+    assert default_codec(np.dtype("uint8"), (9 << 16,)) == "zstd"
     assert default_codec(np.dtype("uint8"), (63,)) == "narrow"
     assert default_codec(np.dtype("bool"), ()) == "narrow"
     assert default_codec(np.dtype("int64"), (1000,)) == "narrow"
@@ -207,7 +209,7 @@ def test_a_difference_names_the_field_and_both_forms() -> None:
         (
             base,
             spec_of(spaces.Box(0, 1, (3,))),
-            r"'observation' .*uint8 \(84, 84\), zstd.*float32 \(3,\), raw",
+            r"'observation' .*uint8 \(84, 84\), patch.*float32 \(3,\), raw",
         ),
         (
             base,
