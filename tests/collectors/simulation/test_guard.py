@@ -17,7 +17,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces, wrappers
-from gymnasium.envs.registration import WrapperSpec
+from gymnasium.envs.registration import EnvSpec, WrapperSpec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -370,15 +370,15 @@ class Rewards(Picture):
     """Has several rewards."""
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        observation, reward, *ends = super().step(action)
-        return observation, np.array([reward, 1.0]), *ends
+        observation, reward, terminated, truncated, info = super().step(action)
+        return observation, np.array([reward, 1.0]), terminated, truncated, info
 
 
 @pytest.mark.parametrize("weights", [[1.0, 0.5], (np.float64(1), 2), np.array([1, 2])])
 def test_a_true_store_of_several_rewards_is_proved(
     weights: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec = gym.envs.registration.EnvSpec("Rewards-v0", f"{__name__}:Rewards", max_episode_steps=20)
+    spec = EnvSpec("Rewards-v0", f"{__name__}:Rewards", max_episode_steps=20)
     monkeypatch.setitem(gym.registry, "Rewards-v0", spec)
     several = partial(our_wrappers.VectorReward, weights=weights)
     envs = sw.make_vec(
