@@ -606,8 +606,7 @@ typedef struct {
     Py_ssize_t rows, low, count, next;
 } Block;
 
-static int get_block(Block *block, const Item *item, Py_ssize_t row, Py_ssize_t block_rows,
-                     Py_ssize_t row_bytes)
+static int get_block(Block *block, const Item *item, Py_ssize_t row, Py_ssize_t block_rows)
 {
     Py_ssize_t offset = item->place[0], stored = item->place[1], stop = item->place[2] + item->place[3];
     Py_ssize_t blocks = (stored - 1) / block_rows + 1, number = row / block_rows;
@@ -625,7 +624,6 @@ static int get_block(Block *block, const Item *item, Py_ssize_t row, Py_ssize_t 
     block->low = row - first;
     block->next = last < stop ? last : stop;
     block->count = block->next - row;
-    (void)row_bytes;
     return 1;
 }
 
@@ -639,7 +637,7 @@ static int restore_item(const Item *item, Py_ssize_t block_rows, Py_ssize_t row_
     while (row < stop) {
         Block block;
         Patches patches;
-        if (!get_block(&block, item, row, block_rows, row_bytes)) return -1;
+        if (!get_block(&block, item, row, block_rows)) return -1;
         if (block.size == (uint64_t)block.rows * (uint64_t)row_bytes) { /* the rows themselves */
             for (Py_ssize_t k = 0; k < block.count; k++) {
                 memcpy(out + k * stride, block.data + (block.low + k) * row_bytes, (size_t)row_bytes);
@@ -661,7 +659,7 @@ static void prefetch_item(const Item *item, Py_ssize_t block_rows, Py_ssize_t ro
 {
     Block block;
     Patches of;
-    if (!get_block(&block, item, item->place[2], block_rows, row_bytes)) return;
+    if (!get_block(&block, item, item->place[2], block_rows)) return;
     if (!get_patches(&of, block.data, block.size, block.rows, row_bytes)) return;
     Py_ssize_t anchor = block.low / ANCHOR_EVERY * ANCHOR_EVERY;
     Py_ssize_t last = block.low + block.count - 1;
