@@ -131,10 +131,11 @@ class Objects:
     def _connect(self, is_writer: bool) -> Any:
         if self.url.startswith("file:"):
             path = Path(self.url.removeprefix("file://"))
+            is_there = path.exists()  # first: another writer may make it meanwhile
             if path.is_dir():
                 return self._obstore.store.LocalStore(path)
-            if path.exists() or not is_writer:
-                got = "a file" if path.exists() else "none"
+            if is_there or not is_writer:
+                got = "a file" if is_there else "none"
                 raise FileNotFoundError(f"{self.url}: expected a folder there, got {got}")
             self._missing = path
             return self._obstore.store.MemoryStore()  # as empty as the folder will be

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,21 @@ from stepwell.buffers.storage.urls import url_of
 @pytest.fixture
 def objects(url: str) -> Objects:
     return Objects(url, is_writer=True)
+
+
+def test_a_folder_that_another_writer_makes_meanwhile_is_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, is_dir = tmp_path / "new", Path.is_dir
+
+    def is_dir_and_then_there(path: Path) -> bool:
+        found = is_dir(path)
+        if path == folder:
+            os.makedirs(path, exist_ok=True)
+        return found
+
+    monkeypatch.setattr(Path, "is_dir", is_dir_and_then_there)
+    assert Objects(folder.as_uri(), is_writer=True).create("one", b"1")
 
 
 def test_an_object_is_read_whole(objects: Objects, tmp_path: Path) -> None:
