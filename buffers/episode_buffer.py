@@ -978,6 +978,8 @@ def _flags(what: str, value: Any, lead: tuple[int, ...]) -> Any:
     """Bools of n envs, or one; also from 0 and 1, and from arrays of one each."""
     if not lead and (value is False or value is True):
         return value
+    if type(value) is np.ndarray and value.dtype == np.bool_ and value.shape == lead:
+        return value if lead else bool(value)
     given = plain_array(what, value)
     flags = given if given.dtype == np.bool_ else given == 1
     if not _is_one_each(given, lead) or not (flags | (given == 0)).all():
