@@ -17,10 +17,17 @@ __all__ = ["transitions", "writing"]
 _MOST_ROWS = 20_000  # every frame is stored eight times
 
 
-def transitions(rows: Rows, stack: int) -> Draw:
-    """Whole stacks, stored twice (`optimize_memory_usage` off, its default, which is faster)."""
+def transitions(rows: Rows, stack: int, *, saves_memory: bool = False) -> Draw:
+    """Whole stacks, stored twice, which is its default and faster, or once.
+
+    Args:
+        rows: Single frames.
+        stack: Frames of an observation.
+        saves_memory: `optimize_memory_usage`.
+    """
     count = min(_MOST_ROWS, len(rows.action) - stack)
-    buffer = _buffer(count, (stack, *rows.observation.shape[1:]), rows.observation.dtype, 1)
+    shape, dtype = (stack, *rows.observation.shape[1:]), rows.observation.dtype
+    buffer = _buffer(count, shape, dtype, 1, saves_memory=saves_memory)
     stacks = np.moveaxis(sliding_window_view(rows.observation[: count + stack], stack, 0), -1, 1)
     for t in range(count):
         buffer.add(
@@ -60,7 +67,14 @@ def writing(steps: Iterator[Mapping[str, np.ndarray]], capacity: int, num_envs: 
     return add
 
 
-def _buffer(capacity: int, shape: tuple[int, ...], dtype: np.dtype[Any], num_envs: int) -> Any:
+def _buffer(
+    capacity: int,
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    num_envs: int,
+    *,
+    saves_memory: bool = False,
+) -> Any:
     buffers = importlib.import_module("stable_baselines3.common.buffers")
     return buffers.ReplayBuffer(
         capacity,
@@ -68,5 +82,6 @@ def _buffer(capacity: int, shape: tuple[int, ...], dtype: np.dtype[Any], num_env
         spaces.Discrete(6),
         device="cpu",
         n_envs=num_envs,
+        optimize_memory_usage=saves_memory,
         handle_timeout_termination=False,
     )

@@ -172,6 +172,7 @@ def test_a_part_is_measured(tmp_path: Path, name: str) -> None:
 
 # What each prints, and its figures: numbers that are all above 0.
 SCRIPTS = {
+    "patches.py --games Pong --steps 800 --rounds 1": ("| patch, folder, out= ", "games"),
     "provenance.py --only CartPole --rounds 1 --steps 400": ("CartPole", "envs"),
     "viewing.py --rows 3000 --episodes 300 --rounds 1": ("first frame", "figures"),
     "distributed.py --only step engine driver --rounds 1 --steps 64 --pieces 12 --groups 3": (
@@ -185,6 +186,9 @@ SCRIPTS = {
 @pytest.mark.parametrize("words", SCRIPTS, ids=lambda words: words.split(".")[0])
 def test_costs_of_another_shape_are_measured(tmp_path: Path, words: str) -> None:
     script, *options = words.split()
+    if script == "patches.py":
+        pytest.importorskip("ale_py")
+        options += ["--folder", str(tmp_path)]
     if script == "viewing.py":
         for package in ("playwright", "uvicorn", "starlette"):
             pytest.importorskip(package)
