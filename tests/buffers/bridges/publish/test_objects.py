@@ -22,6 +22,7 @@ def objects(url: str) -> Objects:
 def test_a_folder_that_another_writer_makes_meanwhile_is_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    pytest.importorskip("obstore")
     folder, is_dir = tmp_path / "new", Path.is_dir
 
     def is_dir_and_then_there(path: Path) -> bool:
