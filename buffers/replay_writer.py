@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from threading import RLock
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeAlias
 
@@ -80,6 +81,11 @@ class WrittenReplay(Protocol):
     @property
     def sessions(self) -> Sequence[Mapping[str, object]]:
         """Facts about the runs that wrote here."""
+        ...
+
+    @property
+    def write_lock(self) -> RLock:
+        """Held where rows are stored: several threads may write."""
         ...
 
     def add(self, chunks: Sequence[Chunk]) -> None:
@@ -510,18 +516,20 @@ class ReplayWriter:
         self._flushed, self._added = time.monotonic(), 0
 
     def _store(self, *, everything: bool, newest: bool = False) -> None:
-        if self.is_outdated:
-            self._renumber()
-        chunks = [*self._whole, *self._buffer.take(everything=everything, newest=newest)]
-        self._whole, self._whole_rows = [], 0
-        if not chunks:
-            return
-        try:
-            self._replay.add(chunks)
-        except BaseException:
-            self._renumber()  # the rows that follow cannot continue these
-            raise
-        self._known_episodes = self._replay.storage.index.next_episode
+        # The lock is held from the check of the ids on: no other writer uses them before `add`.
+        with self._replay.write_lock:
+            if self.is_outdated:
+                self._renumber()
+            chunks = [*self._whole, *self._buffer.take(everything=everything, newest=newest)]
+            self._whole, self._whole_rows = [], 0
+            if not chunks:
+                return
+            try:
+                self._replay.add(chunks)
+            except BaseException:
+                self._renumber()  # the rows that follow cannot continue these
+                raise
+            self._known_episodes = self._replay.storage.index.next_episode
         if self._digest is not None:
             for chunk in chunks:
                 self._digest.update(chunk)

@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from threading import RLock
 from typing import Any
 
 import gymnasium
@@ -286,6 +287,11 @@ class _Streams:
     def sessions(self) -> Sequence[Mapping[str, object]]:
         """Facts about the runs that wrote here."""
         return self._target.sessions
+
+    @property
+    def write_lock(self) -> RLock:
+        """Held where rows are stored: several threads may write."""
+        return self._target.write_lock
 
     def add(self, chunks: Sequence[Chunk]) -> None:
         """Store chunks of episodes, or hold them back; else they are durable when it returns."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+
 import numpy as np
 import pytest
 from gymnasium import spaces
 
-from stepwell.buffers import SequenceReplayBuffer, Spec
+from stepwell.buffers import EpisodeBuffer, SequenceReplayBuffer, Spec
 from stepwell.buffers.replay_writer import ReplayWriter
 
+WIDE = Spec.from_spaces(spaces.Box(0, 9999, (1,), np.int64), spaces.Discrete(3))
 SPEC = Spec.from_spaces(spaces.Box(0, 9, (1,), np.int64), spaces.Discrete(3))
 
 
@@ -118,3 +122,64 @@ def test_the_digest_is_that_of_the_replay(replay: SequenceReplayBuffer) -> None:
         feed.row()
     feed.writer.flush()
     assert feed.writer.digest == replay.digest()
+
+
+@pytest.mark.parametrize("path", [None, "store"])
+def test_first_rows_of_two_threads_get_ids_of_their_own(
+    path: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meeting, errors = threading.Barrier(2), list[BaseException]()
+    take = EpisodeBuffer.take
+
+    def met(buffer: EpisodeBuffer, **options: bool) -> object:
+        try:
+            meeting.wait(0.2)  # both have checked their ids, unless one waits for the other
+        except threading.BrokenBarrierError:
+            pass
+        return take(buffer, **options)
+
+    def write(writer: ReplayWriter, mark: int) -> None:
+        try:
+            for episode in range(20):
+                for step in range(4):
+                    observation = {
+                        "observation": np.full((1, 1), 1000 * mark + 10 * episode + step)
+                    }
+                    flag = np.array([True])
+                    writer.observe(
+                        observation,
+                        np.zeros(1),
+                        is_first=flag if step == 0 else None,
+                        terminated=flag if step == 3 else None,
+                    )
+                    if step < 3:
+                        writer.act({"action": np.array([mark])}, None)
+                writer.flush()
+        except BaseException as error:
+            errors.append(error)
+
+    monkeypatch.setattr(EpisodeBuffer, "take", met)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with SequenceReplayBuffer(path, seed=0) as replay:
+            replay.bind(WIDE, {})
+            threads = [
+                threading.Thread(target=write, args=(ReplayWriter(replay, 1, 1e9), mark))
+                for mark in (1, 2)
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert errors == []
+            found = list(replay.iter_episodes())
+            assert sorted(one.id for one in found) == list(range(40))
+            rows = sorted(one.observation[:, 0].tolist() for one in found)
+            assert rows == [
+                [1000 * mark + 10 * episode + step for step in range(4)]
+                for mark in (1, 2)
+                for episode in range(20)
+            ]
+    finally:
+        sys.setswitchinterval(before)
