@@ -12,12 +12,12 @@ __all__ = ["bound_memory", "bounded_memory", "check_free_memory", "free_memory"]
 _MUCH_BYTES = 1 << 30  # smaller requests are not checked
 
 
-def check_free_memory(nbytes: int, what: str) -> None:
+def check_free_memory(nbytes: int, what: str, cure: str = "read it on a larger machine") -> None:
     """Refuse an allocation that does not fit in free memory, before it is made."""
     if nbytes > _MUCH_BYTES and nbytes > (free := free_memory()):
         raise MemoryError(
             f"{what} takes {nbytes / 1e9:.1f} GB of memory, expected at most the "
-            f"{free / 1e9:.1f} GB that are free: read it on a larger machine"
+            f"{free / 1e9:.1f} GB that are free: {cure}"
         )
 
 

@@ -28,7 +28,7 @@ class SpareMemory:
 
     def lend(self) -> np.ndarray:
         """Bytes ``[nbytes]`` from the beginning of a page on, until no array refers to them."""
-        return np.asarray(_Lease(self))
+        return np.asarray(_Lease(self, self.take()))
 
     def take(self) -> np.ndarray:
         """Memory that nothing else refers to."""
@@ -48,9 +48,8 @@ class SpareMemory:
 class _Lease:
     """The object to which every array in the memory refers, directly or not: numpy's ``base``."""
 
-    def __init__(self, spare: SpareMemory) -> None:
-        self._spare = weakref.ref(spare)
-        self._memory = spare.take()
+    def __init__(self, spare: SpareMemory, memory: np.ndarray) -> None:
+        self._spare, self._memory = weakref.ref(spare), memory
         self.__array_interface__: dict[str, Any] = self._memory.__array_interface__
 
     def __del__(self) -> None:

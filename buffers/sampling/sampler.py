@@ -60,6 +60,7 @@ _MAX_MAKERS = 16  # requests that are remembered
 _MAX_FILTERS = 8  # conditions whose results are remembered
 _REQUESTS = (Sequences, Transitions, Episodes)
 _LARGE_BYTES = 1 << 20  # smaller arrays get used memory from the system
+_ITEM_BYTES = 24  # of the numbers that are drawn for an item
 _MAX_SPARE_SIZES = 4
 _BEHIND_ALL = 1 << 60  # a row after the last one of any episode
 
@@ -120,7 +121,11 @@ class Sampler:
         request = cast("Request", batch_request)
         maker = self._maker(request)
         shapes = maker.shapes(request.batch_size)
-        memory = self._memory(shapes) if out is None else _memory_of(request, shapes, out)
+        memory = (
+            self._memory(shapes, request.batch_size)
+            if out is None
+            else _memory_of(request, shapes, out)
+        )
 
         def choose(index: ChunkIndex) -> _Choice:
             return self._choose(request, maker.kinds(), index, rng)
@@ -172,7 +177,7 @@ class Sampler:
             drawn = self._still_there(request, snapshot, index, numbers)
             return drawn, np.ones(len(numbers), np.float32), None
 
-        memory = self._memory(maker.shapes(len(numbers)))
+        memory = self._memory(maker.shapes(len(numbers)), len(numbers))
         return cast("BatchT", self._made(maker, memory, choose, seed))
 
     def at(self, batch_request: BatchRequest[BatchT], ids: np.ndarray, rng: Generator) -> BatchT:
@@ -185,7 +190,7 @@ class Sampler:
             drawn = _items_at(index, self._rows, kind, rows, are_whole=are_whole)
             return drawn, np.ones(len(rows), np.float32), None
 
-        memory = self._memory(maker.shapes(len(rows)))
+        memory = self._memory(maker.shapes(len(rows)), len(rows))
         return cast("BatchT", self._made(maker, memory, choose, rng))
 
     def field_rows(self, name: str, ids: np.ndarray) -> np.ndarray:
@@ -303,8 +308,12 @@ class Sampler:
             except DamagedChunk as damaged:
                 self._episode_reader.leave_out(damaged)
 
-    def _memory(self, shapes: Shapes) -> Memory:
+    def _memory(self, shapes: Shapes, count: int) -> Memory:
         """Memory for a batch; that of large arrays is used again when nothing refers to it."""
+        most = sum(math.prod(shape) * dtype.itemsize for shape, dtype in shapes.values())
+        check_free_memory(
+            most + count * _ITEM_BYTES, f"a batch of {count} items", "draw fewer, or shorter ones"
+        )
         memory: Memory = {}
         for name, (shape, dtype) in shapes.items():
             nbytes = math.prod(shape) * dtype.itemsize

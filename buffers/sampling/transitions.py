@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeAlias, cast
 import numpy as np
 
 from ..episode import End
+from ..free_memory import check_free_memory
 from ..spec import Field, Spec
 from ..storage.chunk_index import ChunkIndex
 from ..storage.item_counts import EpisodeTails, WholeEpisodes, Windows
@@ -73,6 +74,7 @@ class TransitionSampler:
         self._info = [(f.key, f.name) for f in fields.chosen if f.kind == "info"]
         self._extras = [(f.key, f.name) for f in fields.chosen if f.kind == "extra"]
         frames = self._frames = longest_stack(spec) - 1 if request.stack else 0
+        check_free_memory(16 * (n + 1), f"n_step={n}", "take a smaller n_step")
         powers = request.gamma ** np.arange(n + 1.0)
         self._powers = powers.astype(np.float32)
         self._weights = powers[:-1]
