@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
@@ -131,7 +132,7 @@ def test_first_rows_of_two_threads_get_ids_of_their_own(
     meeting, errors = threading.Barrier(2), list[BaseException]()
     take = EpisodeBuffer.take
 
-    def met(buffer: EpisodeBuffer, **options: bool) -> object:
+    def met(buffer: EpisodeBuffer, **options: Any) -> object:
         try:
             meeting.wait(0.2)  # both have checked their ids, unless one waits for the other
         except threading.BrokenBarrierError:
