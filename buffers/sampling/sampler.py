@@ -310,17 +310,25 @@ class Sampler:
 
     def _memory(self, shapes: Shapes, count: int) -> Memory:
         """Memory for a batch; that of large arrays is used again when nothing refers to it."""
-        most = sum(math.prod(shape) * dtype.itemsize for shape, dtype in shapes.values())
-        check_free_memory(
-            most + count * _ITEM_BYTES, f"a batch of {count} items", "draw fewer, or shorter ones"
-        )
         memory: Memory = {}
+        fresh: set[int] = set()
+        total = count * _ITEM_BYTES  # and new arrays: what is used again is not free
+
+        def check() -> None:
+            check_free_memory(total, f"a batch of {count} items", "draw fewer, or shorter ones")
+
+        if total > _LARGE_BYTES:
+            check()
         for name, (shape, dtype) in shapes.items():
             nbytes = math.prod(shape) * dtype.itemsize
             if nbytes < _LARGE_BYTES:
                 memory[name] = np.empty(shape, dtype)
                 continue
             spare = self._spare.get(nbytes)
+            if spare is None or nbytes in fresh:
+                fresh.add(nbytes)
+                total += nbytes
+                check()
             if spare is None:
                 if len(self._spare) >= _MAX_SPARE_SIZES:
                     self._spare.clear()
