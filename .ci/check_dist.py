@@ -11,8 +11,8 @@ from pathlib import Path
 CHECKOUT = Path(__file__).parents[1]
 ROOMS = ("wrappers", "collectors", "buffers")
 SOURCE_FOLDERS = ("tests", "examples", "benchmarks", "docs", "findings")
-CORE_SOURCE = "buffers/_native.c"
-CORE = "stepwell/buffers/_native.abi3.so"
+CORE_SOURCE = "buffers/base/_native.c"
+CORE = "stepwell/buffers/base/_native.abi3.so"
 SOURCE_FILES = (
     *("README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "SECURITY.md"),
     "pyproject.toml",

@@ -175,7 +175,7 @@ def machine(*packages: str) -> str:
         if names:
             model = f"{len(names)} x {names[0].split(':')[1].strip()}"
     versions = ", ".join(f"{package} {version(package)}" for package in packages)
-    from stepwell.buffers import native  # here: provenance.py measures earlier trees
+    from stepwell.buffers.base import native  # here: provenance.py measures earlier trees
 
     return f"{model}; Python {platform.python_version()}; {versions}; {native.path()}"
 

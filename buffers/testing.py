@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 
 import numpy as np
 
-from .. import lazy_names
-from .bridges.formats.exporting import ExportReport, export_episodes
-from .bridges.formats.format import Format
-from .bridges.formats.importing import ImportReport, import_episodes
-from .episode import Chunk, End, Episode
-from .errors import SpecMismatch, StoreCorrupt
-from .replay import SequenceReplayBuffer
-from .spec import Field, FieldKind, Spec, field_of
+from .base.errors import SpecMismatch, StoreCorrupt
+from .base.package import lazy_names
+from .exchange.formats.exporting import ExportReport, export_episodes
+from .exchange.formats.format import Format
+from .exchange.formats.importing import ImportReport, import_episodes
+from .replay.replay import SequenceReplayBuffer
+from .rows.episode import Chunk, End, Episode
+from .spec.spec import Field, FieldKind, Spec, field_of
 from .storage.chunk_codec import ChunkDecoder
 from .storage.protocol import MakeStorage, Storage
 

@@ -5,10 +5,9 @@ from typing import TYPE_CHECKING
 if __name__ != "stepwell.collectors":  # would hold every class a second time
     raise ImportError(f"import stepwell.collectors, not {__name__}, in a checkout as elsewhere")
 
-from .. import lazy_names
+from ..buffers.base.package import lazy_names
 
 if TYPE_CHECKING:  # loaded on first access: the command line starts without it
-    from .collector import Collector
     from .distributed.collector import GroupLost, Run
     from .distributed.engine import NotEnoughResources, RemoteError
     from .distributed.folders import Folders
@@ -18,6 +17,9 @@ if TYPE_CHECKING:  # loaded on first access: the command line starts without it
     from .evaluation.evaluate import evaluate
     from .evaluation.result import EvaluatedEpisode, Evaluation
     from .evaluation.video import Video
+    from .loop.collector import Collector
+    from .loop.record import RecordedEnv, RecordedVectorEnv, record
+    from .loop.report import CollectReport, EpisodeReport, StepReport
     from .person.play import PlayReport, play
     from .policies.exploration import EpsilonGreedy, GaussianNoise, WarmUp
     from .policies.policy import (
@@ -30,8 +32,6 @@ if TYPE_CHECKING:  # loaded on first access: the command line starts without it
         ValuePolicy,
     )
     from .policies.scripted import ScriptedPolicy
-    from .recorded import RecordedEnv, RecordedVectorEnv, record
-    from .report import CollectReport, EpisodeReport, StepReport
     from .simulation.archive import (
         ArchiveReport,
         RestoreReport,
@@ -88,7 +88,7 @@ if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "collector": ["Collector"],
+            "loop.collector": ["Collector"],
             "distributed.collector": ["GroupLost", "Run"],
             "distributed.engine": ["NotEnoughResources", "RemoteError"],
             "distributed.folders": ["Folders"],
@@ -109,9 +109,9 @@ if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
                 "SeededPolicy",
                 "ValuePolicy",
             ],
-            "recorded": ["RecordedEnv", "RecordedVectorEnv", "record"],
+            "loop.record": ["RecordedEnv", "RecordedVectorEnv", "record"],
             "policies.scripted": ["ScriptedPolicy"],
-            "report": ["CollectReport", "EpisodeReport", "StepReport"],
+            "loop.report": ["CollectReport", "EpisodeReport", "StepReport"],
             "simulation.archive": ["ArchiveReport", "RestoreReport", "archive", "restore"],
             "simulation.env_at": ["env_at"],
             "simulation.resimulate": ["EpisodeProof", "resimulate"],

@@ -88,29 +88,29 @@ BUGS: tuple[Bug, ...] = (
         "wrappers/shard_seeds.py",
         "drawn - (drawn - given) % given.count",
         "drawn - drawn % given.count",
-        ("tests/collectors/test_shards.py::test_a_derived_seed_is_the_nearest_in_the_shard",),
+        ("tests/collectors/loop/test_shards.py::test_a_derived_seed_is_the_nearest_in_the_shard",),
     ),
     Bug(
         "a float is taken for an unsigned number",
-        "wrappers/exact_values.py",
+        "buffers/spec/exact_values.py",
         '_OTHER_KINDS = ("fi", "fu",',
         '_OTHER_KINDS = ("fi",',
         (
-            "tests/collectors/test_ways_in.py::test_what_does_not_fit_is_refused_in_one_sentence_that_names_it",
+            "tests/collectors/loop/test_ways_in.py::test_what_does_not_fit_is_refused_in_one_sentence_that_names_it",
         ),
     ),
     Bug(
         "a float32 overflows to infinity",
-        "wrappers/exact_values.py",
+        "buffers/spec/exact_values.py",
         'if kinds == "ff" and np.count_nonzero(np.isfinite(cast)) == cast.size:',
         'if kinds == "ff":',
         (
-            "tests/collectors/test_ways_in.py::test_what_does_not_fit_is_refused_in_one_sentence_that_names_it",
+            "tests/collectors/loop/test_ways_in.py::test_what_does_not_fit_is_refused_in_one_sentence_that_names_it",
         ),
     ),
     Bug(
         "a text has one character more",
-        "wrappers/fixed_spaces.py",
+        "buffers/spec/open_spaces.py",
         'codes = np.asarray(arrays["value"])[:length].tolist()',
         'codes = np.asarray(arrays["value"])[: length + 1].tolist()',
         ("tests/wrappers/test_fixed_spaces.py::test_a_value_comes_back_as_it_was",),
@@ -127,7 +127,7 @@ BUGS: tuple[Bug, ...] = (
         "wrappers/final_observations.py",
         "observation, info = copy.deepcopy(observation), owned_value(info)",
         "info = owned_value(info)",
-        ("tests/collectors/test_reused_memory.py::test_last_observations_of_same_step",),
+        ("tests/collectors/loop/test_reused_memory.py::test_last_observations_of_same_step",),
     ),
     Bug(
         "a resized picture is the wrapper's own",
@@ -189,7 +189,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "an action is lent to the env",
-        "wrappers/workers/memory.py",
+        "wrappers/workers/shared_arrays.py",
         "return arrays[index] if arrays.ndim == 1 else arrays[index].copy()",
         "return arrays[index]",
         ("tests/wrappers/workers/test_vector_env.py::test_an_env_may_keep_its_actions",),
@@ -248,133 +248,133 @@ BUGS: tuple[Bug, ...] = (
     # --- a collector's step loop, its results, recorded loops -------------------------------------
     Bug(
         "an episode is reported again",
-        "collectors/step_loop.py",
+        "collectors/loop/step_loop.py",
         "for episode in counter.ended[ended:]:",
         "for episode in counter.ended[lost:]:",
-        ("tests/collectors/test_step_loop.py::test_callbacks_see_what_single_envs_give",),
+        ("tests/collectors/loop/test_step_loop.py::test_callbacks_see_what_single_envs_give",),
     ),
     Bug(
         "rows of resets count as steps",
-        "collectors/step_loop.py",
+        "collectors/loop/step_loop.py",
         "            steps -= len(first)\n",
         "",
-        ("tests/collectors/test_step_loop.py::test_totals_count_every_real_step_once",),
+        ("tests/collectors/loop/test_step_loop.py::test_totals_count_every_real_step_once",),
     ),
     Bug(
         "a last observation is that of the reset",
-        "collectors/result_reader.py",
+        "collectors/loop/result_reader.py",
         "leaves = self._final_leaves(places, batch, info)",
         "leaves = {name: rows[places] for name, rows in batch.items()}",
         (
-            "tests/collectors/test_collector_traps.py::test_4_gymnasiums_same_step_gives_the_true_last_observation",
+            "tests/collectors/loop/test_collector_traps.py::test_4_gymnasiums_same_step_gives_the_true_last_observation",
         ),
     ),
     Bug(
         "a live observation is not copied",
-        "collectors/result_reader.py",
+        "collectors/loop/result_reader.py",
         "self.observation = rows.copy() if self._copies else rows",
         "self.observation = rows",
-        ("tests/collectors/test_collector_traps.py::test_1_a_live_buffer_is_copied_at_once",),
+        ("tests/collectors/loop/test_collector_traps.py::test_1_a_live_buffer_is_copied_at_once",),
     ),
     Bug(
         "groups share their seeds",
-        "collectors/vector_stepper.py",
+        "collectors/loop/vector_stepper.py",
         "return seed + first if isinstance(seed, int)",
         "return seed if isinstance(seed, int)",
-        ("tests/collectors/test_groups.py::test_env_i_gets_the_seed_plus_i_over_all_groups",),
+        ("tests/collectors/loop/test_groups.py::test_env_i_gets_the_seed_plus_i_over_all_groups",),
     ),
     Bug(
         "an action that the env changes is stored",
-        "collectors/recording.py",
+        "collectors/loop/recording.py",
         "leaves = {name: rows.copy() for name, rows in leaves.items()}",
         "leaves = dict(leaves)",
-        ("tests/collectors/test_record.py::test_an_env_may_write_into_its_actions",),
+        ("tests/collectors/loop/test_record.py::test_an_env_may_write_into_its_actions",),
     ),
     Bug(
         "an ended env may be stepped",
-        "collectors/recording.py",
+        "collectors/loop/recording.py",
         "if machine.needs_reset or (reader.any_ended and reader.mode is AutoresetMode.DISABLED):",
         "if machine.needs_reset:",
-        ("tests/collectors/test_record.py::test_a_single_env_needs_a_reset_after_an_end",),
+        ("tests/collectors/loop/test_record.py::test_a_single_env_needs_a_reset_after_an_end",),
     ),
     Bug(
         "recorded envs share their streams",
-        "collectors/session_writer.py",
+        "collectors/loop/session.py",
         "stream = chunk.stream + self.first",
         "stream = chunk.stream",
         (
-            "tests/collectors/test_record_property.py::test_several_envs_are_recorded_into_one_replay",
+            "tests/collectors/loop/test_record_property.py::test_several_envs_are_recorded_into_one_replay",
         ),
     ),
     Bug(
         "a value that stands for missing info is no JSON",
-        "collectors/session_facts.py",
+        "collectors/loop/session_description.py",
         'if value.dtype.kind == "c" or not np.isfinite(value).all():',
         'if value.dtype.kind == "c":',
         (
-            "tests/collectors/test_session_facts.py::test_values_that_stand_for_missing_info_come_back_bit_by_bit",
+            "tests/collectors/loop/test_session_description.py::test_values_that_stand_for_missing_info_come_back_bit_by_bit",
         ),
     ),
     Bug(
         "an observation of one's own loop is given though unknown",
-        "buffers/replay_writer.py",
+        "buffers/replay/writer.py",
         "found[OBSERVED.name][-1] = False",
         "found[OBSERVED.name][-1] = True",
         (
-            "tests/buffers/test_loop_writer.py::test_rows_in_any_order_are_the_whole_episodes_and_the_lists",
+            "tests/buffers/replay/test_loop_writer.py::test_rows_in_any_order_are_the_whole_episodes_and_the_lists",
         ),
     ),
     # --- rollouts of a collector ------------------------------------------------------------------
     Bug(
         "a row in which an env resets counts",
-        "collectors/rollout_writer.py",
+        "collectors/loop/rollout_writer.py",
         'arrays["mask"][row] = closed',
         'arrays["mask"][row] = True',
         (
-            "tests/collectors/test_rollout_traps.py::test_3_the_row_in_which_an_env_resets_is_masked",
+            "tests/collectors/loop/test_rollout_traps.py::test_3_the_row_in_which_an_env_resets_is_masked",
         ),
     ),
     Bug(
         "a truncation is worth what the next episode is",
-        "collectors/rollout_writer.py",
+        "collectors/loop/rollout_writer.py",
         'if before["truncated"] and not before["terminated"]:',
         'if before["truncated"] and before["terminated"]:',
         (
-            "tests/collectors/test_rollout_traps.py::test_13_a_truncation_is_bootstrapped_from_its_own_last_observation",
+            "tests/collectors/loop/test_rollout_traps.py::test_13_a_truncation_is_bootstrapped_from_its_own_last_observation",
         ),
     ),
     Bug(
         "the last row of a rollout is worth nothing more",
-        "collectors/rollout_writer.py",
+        "collectors/loop/rollout_writer.py",
         "is_open[-1] = True",
         "is_open[-1] |= False",
         (
-            "tests/collectors/test_rollout_traps.py::test_13_the_border_of_a_rollout_is_bootstrapped_from_the_newest_observation",
+            "tests/collectors/loop/test_rollout_traps.py::test_13_the_border_of_a_rollout_is_bootstrapped_from_the_newest_observation",
         ),
     ),
     Bug(
         "flags of an earlier rollout stay",
-        "collectors/rollout_writer.py",
+        "collectors/loop/rollout_writer.py",
         'if name in _FLAGS or kind_of(name) in ("reward", "info"):',
         'if kind_of(name) in ("reward", "info"):',
-        ("tests/collectors/test_rollout.py::test_flags_of_a_given_rollout_do_not_stay",),
+        ("tests/collectors/loop/test_rollout.py::test_flags_of_a_given_rollout_do_not_stay",),
     ),
     # --- seeds and groups -------------------------------------------------------------------------
     Bug(
         "groups of envs are seeded alike at resets",
-        "collectors/reset_seeds.py",
+        "collectors/loop/reset_seeds.py",
         "self._reseed.seed_of(self._first_env + env, self._counts[env])",
         "self._reseed.seed_of(env, self._counts[env])",
         (
-            "tests/collectors/test_reset_seeds.py::test_groups_are_seeded_by_the_numbers_of_their_envs",
+            "tests/collectors/loop/test_reset_seeds.py::test_groups_are_seeded_by_the_numbers_of_their_envs",
         ),
     ),
     Bug(
         "a game that goes on after a lost life is reset",
-        "collectors/reset_seeds.py",
+        "collectors/loop/reset_seeds.py",
         "            and not (terminated[env] and _has_lives(last_info, env))\n",
         "",
-        ("tests/collectors/test_reset_seeds.py::test_a_game_goes_on_after_a_lost_life",),
+        ("tests/collectors/loop/test_reset_seeds.py::test_a_game_goes_on_after_a_lost_life",),
     ),
     # --- policies ---------------------------------------------------------------------------------
     Bug(
@@ -382,7 +382,9 @@ BUGS: tuple[Bug, ...] = (
         "collectors/policies/policy_caller.py",
         "observation = copied(observation)",
         "pass",
-        ("tests/collectors/test_writing_policies.py::test_what_a_policy_writes_changes_no_row",),
+        (
+            "tests/collectors/policies/test_writing_policies.py::test_what_a_policy_writes_changes_no_row",
+        ),
     ),
     Bug(
         "a state is reset in other envs",
@@ -390,8 +392,8 @@ BUGS: tuple[Bug, ...] = (
         "rows[envs] = self._initial[name][envs]",
         "rows[first] = self._initial[name][first]",
         (
-            "tests/collectors/test_recurrent_policy.py::test_16_rows_of_a_partial_batch_come_with_the_states_of_their_envs",
-            "tests/collectors/test_recurrent_policy.py::test_16_groups_have_states_of_their_own",
+            "tests/collectors/loop/test_recurrent_policy.py::test_16_rows_of_a_partial_batch_come_with_the_states_of_their_envs",
+            "tests/collectors/loop/test_recurrent_policy.py::test_16_groups_have_states_of_their_own",
         ),
     ),
     Bug(
@@ -400,7 +402,9 @@ BUGS: tuple[Bug, ...] = (
         "            return {name: rows.copy() for name, rows in self._now.items()}\n"
         "        return",
         "            return dict(self._now)\n        return",
-        ("tests/collectors/test_recurrent_policy.py::test_a_stored_state_is_that_before_the_row",),
+        (
+            "tests/collectors/loop/test_recurrent_policy.py::test_a_stored_state_is_that_before_the_row",
+        ),
     ),
     Bug(
         "an action behind the last one is taken",
@@ -619,33 +623,33 @@ BUGS: tuple[Bug, ...] = (
     # --- the buffer of episodes -------------------------------------------------------------------
     Bug(
         "a chunk begins after its pending row",
-        "buffers/episode_buffer.py",
+        "buffers/rows/episode_buffer.py",
         "run.first_row += stop - run.start - keep",
         "run.first_row += stop - run.start",
-        ("tests/buffers/test_episode_buffer.py::test_the_chunks_have_exactly_the_added_rows",),
+        ("tests/buffers/rows/test_episode_buffer.py::test_the_chunks_have_exactly_the_added_rows",),
     ),
     Bug(
         "frames before a row are one too late",
-        "buffers/episode_buffer.py",
+        "buffers/rows/episode_buffer.py",
         "return rows[row - count : row]",
         "return rows[row - count + 1 : row + 1]",
         (
-            "tests/buffers/test_episode_buffer.py::test_stacks_are_compared_within_their_env_for_any_groups",
+            "tests/buffers/rows/test_episode_buffer.py::test_stacks_are_compared_within_their_env_for_any_groups",
         ),
     ),
     Bug(
         "a second end replaces the first one",
-        "buffers/episode_buffer.py",
+        "buffers/rows/episode_buffer.py",
         "self._ended[env][-1].end |= end",
         "self._ended[env][-1].end = end",
-        ("tests/buffers/test_episode_buffer.py::test_the_chunks_have_exactly_the_added_rows",),
+        ("tests/buffers/rows/test_episode_buffer.py::test_the_chunks_have_exactly_the_added_rows",),
     ),
     Bug(
         "every part of a split chunk has its end",
-        "buffers/episode.py",
+        "buffers/rows/episode.py",
         "self.end if stop == count else End.NONE,",
         "self.end,",
-        ("tests/buffers/test_episode.py::test_a_chunk_splits_into_the_same_rows",),
+        ("tests/buffers/rows/test_episode.py::test_a_chunk_splits_into_the_same_rows",),
     ),
     # --- chunks: codec, deltas, native core -------------------------------------------------------
     Bug(
@@ -728,10 +732,10 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "any value of STEPWELL_PURE means numpy",
-        "buffers/native.py",
+        "buffers/base/native.py",
         'if wanted == "1":',
         "if wanted:",
-        ("tests/buffers/test_native.py::test_the_environment_chooses_the_path",),
+        ("tests/buffers/base/test_native.py::test_the_environment_chooses_the_path",),
     ),
     # --- the index of chunks, items ---------------------------------------------------------------
     Bug(
@@ -788,26 +792,26 @@ BUGS: tuple[Bug, ...] = (
     # --- storage in RAM ---------------------------------------------------------------------------
     Bug(
         "segments are counted from the first one that ever was",
-        "buffers/storage/memory.py",
+        "buffers/storage/ram.py",
         "self._segments[record.segment - self._first_segment]",
         "self._segments[record.segment]",
         (
-            "tests/buffers/test_replay.py::test_the_digest_after_evictions_is_that_of_the_remaining_rows",
+            "tests/buffers/replay/test_replay.py::test_the_digest_after_evictions_is_that_of_the_remaining_rows",
         ),
     ),
     Bug(
         "chunks are added without a look at all of them",
-        "buffers/storage/memory.py",
+        "buffers/storage/ram.py",
         "        self._index.check(parts)\n",
         "",
-        ("tests/buffers/test_replay.py::test_a_call_with_an_invalid_chunk_adds_none",),
+        ("tests/buffers/replay/test_replay.py::test_a_call_with_an_invalid_chunk_adds_none",),
     ),
     Bug(
         "memory of evicted chunks is kept",
-        "buffers/storage/memory.py",
+        "buffers/storage/ram.py",
         "            self._segments.popleft()",
         "            pass",
-        ("tests/buffers/storage/test_memory.py::test_memory_of_evicted_chunks_is_freed",),
+        ("tests/buffers/storage/test_ram.py::test_memory_of_evicted_chunks_is_freed",),
     ),
     Bug(
         "later chunks of a chosen episode are asked about anew",
@@ -1026,7 +1030,7 @@ BUGS: tuple[Bug, ...] = (
         'in_order = tails[np.argsort(records["episode"][tails], kind="stable")]',
         "in_order = tails",
         (
-            "tests/buffers/test_replay.py::test_episodes_are_iterated_in_the_order_of_their_first_rows",
+            "tests/buffers/replay/test_replay.py::test_episodes_are_iterated_in_the_order_of_their_first_rows",
         ),
     ),
     Bug(
@@ -1189,7 +1193,7 @@ BUGS: tuple[Bug, ...] = (
         'self._inner_ends.searchsorted(masses, "left")',
         (
             "tests/buffers/sampling/test_priorities.py::test_each_mass_finds_the_leaf_that_contains_it",
-            "tests/buffers/test_native.py::test_points_on_borders_find_the_same_ids",
+            "tests/buffers/base/test_native.py::test_points_on_borders_find_the_same_ids",
         ),
     ),
     Bug(
@@ -1204,45 +1208,47 @@ BUGS: tuple[Bug, ...] = (
     # --- advantages, minibatches ------------------------------------------------------------------
     Bug(
         "advantages flow over an end",
-        "buffers/rollout/advantages.py",
+        "buffers/replay/advantages.py",
         "(taken & ~terminated & ~ends)",
         "(taken & ~terminated)",
-        ("tests/buffers/rollout/test_advantages.py::test_a_bootstrapped_end_separates_the_sums",),
+        ("tests/buffers/replay/test_advantages.py::test_a_bootstrapped_end_separates_the_sums",),
     ),
     Bug(
         "a termination is worth what follows",
-        "buffers/rollout/advantages.py",
+        "buffers/replay/advantages.py",
         "follows = _where(taken & ~terminated, next_value)",
         "follows = _where(taken, next_value)",
         (
-            "tests/buffers/rollout/test_advantages.py::test_the_four_cases_of_terminated_and_truncated",
+            "tests/buffers/replay/test_advantages.py::test_the_four_cases_of_terminated_and_truncated",
         ),
     ),
     Bug(
         "a short minibatch comes though it is to be dropped",
-        "buffers/rollout/minibatches.py",
+        "buffers/replay/minibatches.py",
         "stop = count - count % self._batch_size if self._drop_last else count",
         "stop = count",
         (
-            "tests/buffers/rollout/test_minibatches.py::test_drop_last_gives_no_minibatch_of_too_few_steps",
-            "tests/buffers/rollout/test_minibatches.py::test_each_step_occurs_once_an_epoch_with_all_its_arrays",
+            "tests/buffers/replay/test_minibatches.py::test_drop_last_gives_no_minibatch_of_too_few_steps",
+            "tests/buffers/replay/test_minibatches.py::test_each_step_occurs_once_an_epoch_with_all_its_arrays",
         ),
     ),
     Bug(
         "every sequence begins with the first state",
-        "buffers/rollout/minibatches.py",
+        "buffers/replay/minibatches.py",
         "lambda array: array[step, env], rows.state",
         "lambda array: array[0, env], rows.state",
         (
-            "tests/buffers/rollout/test_sequences.py::test_each_sequence_occurs_once_an_epoch_with_all_its_arrays",
+            "tests/buffers/replay/test_sequences.py::test_each_sequence_occurs_once_an_epoch_with_all_its_arrays",
         ),
     ),
     Bug(
         "open ends of joined rollouts are sorted by env",
-        "buffers/rollout/joined.py",
+        "buffers/replay/join_rollouts.py",
         "order = np.lexsort((env, step))",
         "order = np.lexsort((step, env))",
-        ("tests/buffers/rollout/test_joined.py::test_a_collector_over_all_envs_returns_the_same",),
+        (
+            "tests/buffers/replay/test_join_rollouts.py::test_a_collector_over_all_envs_returns_the_same",
+        ),
     ),
     # --- curation ---------------------------------------------------------------------------------
     Bug(
@@ -1286,17 +1292,17 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "a digest counts a pending row twice",
-        "buffers/digest.py",
+        "buffers/rows/digest.py",
         "settled = rows - bool(end & _PENDING)",
         "settled = rows",
-        ("tests/buffers/test_digest.py::test_the_digest_does_not_depend_on_chunks_and_ids",),
+        ("tests/buffers/rows/test_digest.py::test_the_digest_does_not_depend_on_chunks_and_ids",),
     ),
     Bug(
         "borders of episodes are not in the digest",
-        "buffers/digest.py",
+        "buffers/rows/digest.py",
         'borders = zlib.crc32(b"end %d" % end, borders)',
         "pass",
-        ("tests/buffers/test_digest.py::test_any_change_gives_another_digest",),
+        ("tests/buffers/rows/test_digest.py::test_any_change_gives_another_digest",),
     ),
     # --- agents -----------------------------------------------------------------------------------
     Bug(
@@ -1318,190 +1324,192 @@ BUGS: tuple[Bug, ...] = (
     # --- data sets of other libraries -------------------------------------------------------------
     Bug(
         "d3rlpy: the last row of a truncated episode is lost",
-        "buffers/bridges/formats/d3rlpy.py",
+        "buffers/exchange/formats/d3rlpy.py",
         "pad = int(not terminated)",
         "pad = 0",
-        ("tests/buffers/bridges/formats/test_d3rlpy_file.py::test_the_same_steps_come_back",),
+        ("tests/buffers/exchange/formats/test_d3rlpy_file.py::test_the_same_steps_come_back",),
     ),
     Bug(
         "DreamerV3: a cut is an end",
-        "buffers/bridges/formats/dreamer_v3.py",
+        "buffers/exchange/formats/dreamer_v3.py",
         "flags[1, -1] = episode.end.is_final",
         "flags[1, -1] = True",
         (
-            "tests/buffers/bridges/formats/test_dreamer_v3.py::test_each_env_becomes_a_chain_of_its_rows",
+            "tests/buffers/exchange/formats/test_dreamer_v3.py::test_each_env_becomes_a_chain_of_its_rows",
         ),
     ),
     Bug(
         "D4RL: the next observation is compared with that of its own row",
-        "buffers/bridges/formats/flat_hdf5.py",
+        "buffers/exchange/formats/flat_hdf5.py",
         "are_equal(rows[:-1], columns[name][1:])",
         "are_equal(rows[:-1], columns[name][:-1])",
         (
-            "tests/buffers/bridges/formats/test_flat_hdf5.py::test_next_observations_are_the_last_ones",
+            "tests/buffers/exchange/formats/test_flat_hdf5.py::test_next_observations_are_the_last_ones",
         ),
     ),
     Bug(
         "D4RL: a limit is one step longer",
-        "buffers/bridges/formats/flat_hdf5.py",
+        "buffers/exchange/formats/flat_hdf5.py",
         "found[start + limit - 1 : stop : limit] = True",
         "found[start + limit : stop : limit] = True",
         (
-            "tests/buffers/bridges/formats/test_flat_hdf5.py::test_a_limit_can_be_given_where_only_terminals_are_marked",
+            "tests/buffers/exchange/formats/test_flat_hdf5.py::test_a_limit_can_be_given_where_only_terminals_are_marked",
         ),
     ),
     Bug(
         "LeRobot: an episode ends a row early",
-        "buffers/bridges/formats/lerobot.py",
+        "buffers/exchange/formats/lerobot.py",
         '"dataset_to_index": first + steps,',
         '"dataset_to_index": first + steps - 1,',
         (
-            "tests/buffers/bridges/formats/test_lerobot.py::test_metadata_describes_episodes_and_features",
+            "tests/buffers/exchange/formats/test_lerobot.py::test_metadata_describes_episodes_and_features",
         ),
     ),
     Bug(
         "LeRobot: means of parts differ without a trace",
-        "buffers/bridges/formats/lerobot.py",
+        "buffers/exchange/formats/lerobot.py",
         " + change**2 * share * (1 - share)",
         "",
-        ("tests/buffers/bridges/formats/test_lerobot.py::test_statistics_are_those_of_all_rows",),
+        ("tests/buffers/exchange/formats/test_lerobot.py::test_statistics_are_those_of_all_rows",),
     ),
     Bug(
         "Minari: an end belongs to the next step",
-        "buffers/bridges/formats/minari/writer.py",
+        "buffers/exchange/formats/minari/writer.py",
         '"terminations": episode.terminated[1:],',
         '"terminations": episode.terminated[:-1],',
         (
-            "tests/buffers/bridges/formats/test_minari.py::test_minari_reads_the_episodes_of_the_envs",
+            "tests/buffers/exchange/formats/test_minari.py::test_minari_reads_the_episodes_of_the_envs",
         ),
     ),
     Bug(
         "Minari: an info belongs to the row before",
-        "buffers/bridges/formats/minari/reader.py",
+        "buffers/exchange/formats/minari/reader.py",
         "rows = np.concatenate([np.zeros((1, *field.shape), rows.dtype), rows])",
         "rows = np.concatenate([rows, np.zeros((1, *field.shape), rows.dtype)])",
         (
-            "tests/buffers/bridges/formats/test_minari_foreign.py::test_infos_without_a_row_for_the_reset_come_with_the_next_observation",
+            "tests/buffers/exchange/formats/test_minari_foreign.py::test_infos_without_a_row_for_the_reset_come_with_the_next_observation",
         ),
     ),
     Bug(
         "npz: an end belongs to the next step",
-        "buffers/bridges/formats/npz.py",
+        "buffers/exchange/formats/npz.py",
         '{"terminations": episode.terminated[1:],',
         '{"terminations": episode.terminated[:-1],',
-        ("tests/buffers/bridges/formats/test_npz.py::test_each_file_is_an_episode",),
+        ("tests/buffers/exchange/formats/test_npz.py::test_each_file_is_an_episode",),
     ),
     Bug(
         "Parquet: red and blue are swapped",
-        "buffers/bridges/formats/png.py",
+        "buffers/exchange/formats/png.py",
         "return picture[..., [2, 1, 0, *range(3, picture.shape[2])]]",
         "return picture",
         (
-            "tests/buffers/bridges/formats/test_parquet.py::test_pictures_are_png_that_others_decode_to_the_same_pixels",
+            "tests/buffers/exchange/formats/test_parquet.py::test_pictures_are_png_that_others_decode_to_the_same_pixels",
         ),
     ),
     Bug(
         "RLDS: a checksum is turned by another number of bits",
-        "buffers/bridges/formats/tfrecord.py",
+        "buffers/exchange/formats/tfrecord.py",
         "(crc >> 15 | crc << 17)",
         "(crc >> 17 | crc << 15)",
-        ("tests/buffers/bridges/formats/test_rlds.py::test_checksums_are_masked_crc32c",),
+        ("tests/buffers/exchange/formats/test_rlds.py::test_checksums_are_masked_crc32c",),
     ),
     Bug(
         "RLDS: the ninth byte of a number is cut off",
-        "buffers/bridges/formats/tfrecord.py",
+        "buffers/exchange/formats/tfrecord.py",
         "for place in range(min(10, int(sizes.max())) if len(sizes) else 0):",
         "for place in range(min(8, int(sizes.max())) if len(sizes) else 0):",
-        ("tests/buffers/bridges/formats/test_rlds.py::test_random_bits_of_every_dtype_come_back",),
+        ("tests/buffers/exchange/formats/test_rlds.py::test_random_bits_of_every_dtype_come_back",),
     ),
     Bug(
         "RLDS: a reward belongs to the row that it led to",
-        "buffers/bridges/rlds_steps.py",
+        "buffers/exchange/formats/rlds_steps.py",
         'rows["reward"] = np.concatenate([episode.reward[1:], np.zeros(1)])',
         'rows["reward"] = episode.reward',
         (
-            "tests/buffers/bridges/formats/test_parquet_recorded.py::test_live_rlds_steps_equal_what_the_envs_did",
+            "tests/buffers/exchange/formats/test_parquet_recorded.py::test_live_rlds_steps_equal_what_the_envs_did",
         ),
     ),
     # --- bridges to learners ----------------------------------------------------------------------
     Bug(
         "SB3: a truncation is done",
-        "buffers/bridges/sb3/replay.py",
+        "buffers/libraries/sb3/replay.py",
         "batch.terminated.astype(_FLOAT32)[:, None]",
         "(batch.terminated | batch.truncated).astype(_FLOAT32)[:, None]",
-        ("tests/buffers/bridges/sb3/test_replay.py::test_transitions_equal_the_steps_of_the_envs",),
+        (
+            "tests/buffers/libraries/sb3/test_replay.py::test_transitions_equal_the_steps_of_the_envs",
+        ),
     ),
     Bug(
         "SB3: a row after an end begins no episode",
-        "buffers/bridges/sb3/rollout.py",
+        "buffers/libraries/sb3/rollout.py",
         "    episode_start[1:][flags.ends[:-1]] = 1\n",
         "",
         (
-            "tests/buffers/bridges/sb3/test_rollout.py::test_advantages_stop_at_an_end_without_a_marked_reset",
+            "tests/buffers/libraries/sb3/test_rollout.py::test_advantages_stop_at_an_end_without_a_marked_reset",
         ),
     ),
     Bug(
         "TorchRL: a slice has the error of its last row",
-        "buffers/bridges/torchrl/replay.py",
+        "buffers/libraries/torchrl/replay.py",
         "np.maximum.at(largest, places, values)",
         "largest[places] = values",
         (
-            "tests/buffers/bridges/torchrl/test_replay.py::test_the_priority_of_a_slice_is_its_largest_error",
+            "tests/buffers/libraries/torchrl/test_replay.py::test_the_priority_of_a_slice_is_its_largest_error",
         ),
     ),
     Bug(
         "TorchRL: slices end without a mark",
-        "buffers/bridges/torchrl/replay.py",
+        "buffers/libraries/torchrl/replay.py",
         '{("next", "done"): -1, ("next", "truncated"): -1, ("is_init",): 0}',
         '{("is_init",): 0}',
         (
-            "tests/buffers/bridges/torchrl/test_replay.py::test_slices_lie_within_an_episode_and_mark_both_ends",
+            "tests/buffers/libraries/torchrl/test_replay.py::test_slices_lie_within_an_episode_and_mark_both_ends",
         ),
     ),
     Bug(
         "Tianshou: a cut episode goes on",
-        "buffers/bridges/tianshou/batches.py",
+        "buffers/libraries/tianshou/batches.py",
         "stopped = columns.truncated | columns.cut",
         "stopped = columns.truncated",
         (
-            "tests/buffers/bridges/tianshou/test_batches.py::test_next_is_the_following_step_of_the_episode",
-            "tests/buffers/bridges/tianshou/test_batches.py::test_every_transition_is_a_step_that_the_env_took",
+            "tests/buffers/libraries/tianshou/test_batches.py::test_next_is_the_following_step_of_the_episode",
+            "tests/buffers/libraries/tianshou/test_batches.py::test_every_transition_is_a_step_that_the_env_took",
         ),
     ),
     Bug(
         "Tianshou: a full ring begins with its newest step",
-        "buffers/bridges/tianshou/recorded.py",
+        "buffers/libraries/tianshou/from_tianshou.py",
         "(last - first + 1 + np.arange(count))",
         "(last - first + np.arange(count))",
         (
-            "tests/buffers/bridges/tianshou/test_batches.py::test_a_full_ring_buffer_gives_its_newest_steps",
+            "tests/buffers/libraries/tianshou/test_batches.py::test_a_full_ring_buffer_gives_its_newest_steps",
         ),
     ),
     Bug(
         "a stack that lost its first frames is given",
-        "buffers/bridges/transitions.py",
+        "buffers/libraries/transitions.py",
         "first = deepest - 1 if episode.first_row > 0 else 0",
         "first = 0",
         (
-            "tests/buffers/bridges/tianshou/test_batches.py::test_an_episode_that_lost_its_first_rows_gives_its_known_steps",
+            "tests/buffers/libraries/tianshou/test_batches.py::test_an_episode_that_lost_its_first_rows_gives_its_known_steps",
         ),
     ),
     Bug(
         "CleanRL: only terminations are done",
-        "buffers/bridges/cleanrl.py",
+        "buffers/libraries/cleanrl.py",
         "dones[0], dones[1:] = before, flags.ends",
         "dones[0], dones[1:] = before, flags.terminated",
         (
-            "tests/buffers/bridges/test_cleanrl_rollout.py::test_batches_equal_those_of_a_hand_written_loop",
+            "tests/buffers/libraries/test_cleanrl_rollout.py::test_batches_equal_those_of_a_hand_written_loop",
         ),
     ),
     Bug(
         "SheepRL: a last row has an action",
-        "buffers/bridges/sheeprl_replay.py",
+        "buffers/libraries/sheeprl_replay.py",
         "        found[batch.is_last] = 0\n",
         "",
         (
-            "tests/buffers/bridges/test_sheeprl_replay.py::test_actions_are_floats_and_zero_in_rows_without_an_action",
+            "tests/buffers/libraries/test_sheeprl_replay.py::test_actions_are_floats_and_zero_in_rows_without_an_action",
         ),
     ),
     # --- drop-ins ---------------------------------------------------------------------------------
@@ -1677,50 +1685,52 @@ BUGS: tuple[Bug, ...] = (
     # --- pushing and pulling ----------------------------------------------------------------------
     Bug(
         "a path may lead out of the folder",
-        "buffers/bridges/publish/remote.py",
+        "buffers/exchange/publish/remote.py",
         'if any(part in ("", ".", "..") for part in parts):',
         'if any(part in ("", ".") for part in parts):',
         (
-            "tests/buffers/bridges/publish/test_pull.py::test_a_hostile_listing_is_refused_before_anything_is_fetched",
+            "tests/buffers/exchange/publish/test_pull.py::test_a_hostile_listing_is_refused_before_anything_is_fetched",
         ),
     ),
     Bug(
         "a link is taken for the file",
-        "buffers/bridges/publish/pull.py",
+        "buffers/exchange/publish/pull.py",
         "file is not None and stat.S_ISREG(mode) and differs",
         "file is not None and differs",
         (
-            "tests/buffers/bridges/publish/test_pull.py::test_what_changed_on_the_disk_meanwhile_is_fetched_again",
+            "tests/buffers/exchange/publish/test_pull.py::test_what_changed_on_the_disk_meanwhile_is_fetched_again",
         ),
     ),
     Bug(
         "wrong bytes are taken after the second try",
-        "buffers/bridges/publish/pull.py",
+        "buffers/exchange/publish/pull.py",
         "            difference = self._fetch_once(file, tell, again=True)\n",
         "            difference = None\n",
         (
-            "tests/buffers/bridges/publish/test_pull.py::test_bytes_that_stay_wrong_are_an_error",
-            "tests/buffers/bridges/publish/test_pull.py::test_a_flipped_bit_is_fetched_again",
+            "tests/buffers/exchange/publish/test_pull.py::test_bytes_that_stay_wrong_are_an_error",
+            "tests/buffers/exchange/publish/test_pull.py::test_a_flipped_bit_is_fetched_again",
         ),
     ),
     Bug(
         "files of others are removed unasked",
-        "buffers/bridges/publish/push.py",
+        "buffers/exchange/publish/push.py",
         "if removed and not replace:",
         "if removed and replace:",
-        ("tests/buffers/bridges/publish/test_push.py::test_other_files_are_removed_only_if_asked",),
+        (
+            "tests/buffers/exchange/publish/test_push.py::test_other_files_are_removed_only_if_asked",
+        ),
     ),
     # --- values in JSON ---------------------------------------------------------------------------
     Bug(
         "1e999 is read as infinity",
-        "buffers/json_values.py",
+        "buffers/base/untrusted_json.py",
         "parse_constant=_refuse, parse_float=_finite)",
         "parse_constant=_refuse)",
         ("tests/buffers/storage/disk/test_hostile.py::test_a_manifest_of_other_json_is_refused",),
     ),
     Bug(
         "true is the number 1",
-        "buffers/json_values.py",
+        "buffers/base/untrusted_json.py",
         "or isinstance(value, bool) or not least <= value <= most:",
         "or not least <= value <= most:",
         ("tests/buffers/storage/disk/test_hostile.py::test_a_forged_manifest_is_refused",),

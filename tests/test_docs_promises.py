@@ -83,7 +83,7 @@ def a_partition_by_month(tmp_path: Path) -> None:
 
 
 def a_record_of_2_gib(tmp_path: Path) -> None:
-    from stepwell.buffers.bridges.formats import tfrecord
+    from stepwell.buffers.exchange.formats import tfrecord
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tfrecord, "_MAX_BYTES", 100)

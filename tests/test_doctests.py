@@ -60,7 +60,7 @@ def test_the_examples_in_docstrings_print_what_they_say(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if name in WITH_JAX:
-        pytest.skip("run by tests/collectors/test_jax_envs.py, in another process")
+        pytest.skip("run by tests/collectors/loop/test_jax_envs.py, in another process")
     if name in NEEDS:
         pytest.importorskip(NEEDS[name], reason=f"needs {NEEDS[name]}")
     if name.startswith(NES):  # the reader's cartridge

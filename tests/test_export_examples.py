@@ -18,7 +18,7 @@ import pytest
 
 import stepwell as sw
 from stepwell.buffers import copy_episodes
-from stepwell.buffers.bridges.formats.format import format_of
+from stepwell.buffers.exchange.formats.format import format_of
 from support.libraries.real_loaders import run_real
 from support.rows.tagged_pixels import PlayedEpisode, play, tag_of
 from support.source_tree import CHECKOUT

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 import stepwell as sw
-from stepwell.buffers import copy_episodes, progress, repair, verify
-from stepwell.buffers.bridges.formats.exporting import export_episodes
-from stepwell.buffers.bridges.formats.importing import import_episodes
-from stepwell.buffers.progress import Status
+from stepwell.buffers import copy_episodes, repair, verify
+from stepwell.buffers.base import progress
+from stepwell.buffers.base.progress import Status
+from stepwell.buffers.exchange.formats.exporting import export_episodes
+from stepwell.buffers.exchange.formats.importing import import_episodes
 from stepwell.buffers.view.report import write_report
-from stepwell.collectors import collector as collector_module
+from stepwell.collectors.loop import collector as collector_module
 
 
 class Drawn:

@@ -70,7 +70,8 @@ def test_the_top_level_offers_what_its_list_says() -> None:
 def test_each_public_name_is_defined_in_its_own_folder(folder: str) -> None:
     module = load(folder)
     homes = {name: value.__module__ for name, value in classes_and_functions(module).items()}
-    assert not {name: home for name, home in homes.items() if not home.startswith(module.__name__)}
+    room = f"stepwell.{folder.partition('.')[0]}."  # bridges has names of other rooms
+    assert not {name: home for name, home in homes.items() if not home.startswith(room)}
 
 
 @each_folder

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 if __name__ != "stepwell.wrappers":  # would hold every class a second time
     raise ImportError(f"import stepwell.wrappers, not {__name__}, in a checkout as elsewhere")
 
-from .. import lazy_names
+from ..buffers.base.package import lazy_names
 from .ale_env import AleFrameSkip, EmulatorSeed
 from .atari import make_atari
 from .atari_settings import atari_games

@@ -11,8 +11,8 @@ import numpy.typing as npt
 from gymnasium.core import ActType, ObsType
 from gymnasium.utils.seeding import np_random
 
+from ..buffers.base.number_checks import check_whole
 from .ale_loads import SeededLoads
-from .number_checks import check_whole
 
 if TYPE_CHECKING:
     from ale_py.env import AtariEnv
@@ -273,11 +273,11 @@ class AleFrameSkip(
 
 
 def _check(env: gymnasium.Env[Image, int], skip: int, pool: str, max_frames: int | None) -> None:
-    check_whole("skip", skip, 1, "; 1 skips nothing")
+    check_whole("skip", skip, 1, hint="; 1 skips nothing")
     if pool not in ("max", "none"):
         raise ValueError(f"pool: expected 'max' or 'none', got {pool!r}")
     if max_frames is not None:
-        check_whole("max_frames", max_frames, 1, "; None sets no limit")
+        check_whole("max_frames", max_frames, 1, hint="; None sets no limit")
     if getattr(env.unwrapped, "_frameskip", None) != 1:
         raise ValueError(
             f"AleFrameSkip: expected an ale-py AtariEnv made with frameskip=1, got {env}; "

@@ -13,6 +13,7 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 
+from ..buffers.base.number_checks import MOST_ENVS, check_whole
 from .ale_env import (
     AleFrameSkip,
     EmulatorSeed,
@@ -31,7 +32,6 @@ from .atari_settings import (
 from .episodes import EpisodicLife, FireReset, NoopStart
 from .frames import FrameStack
 from .make_vector_env import checked_num_workers, vectorize
-from .number_checks import MOST_ENVS, check_whole
 from .pixels import Resize, require_opencv
 from .recipe import spec_of
 from .rewards import SignReward
@@ -267,7 +267,9 @@ def _make(
     from .atari_native import NativeAtari  # loads ale-py
 
     if num_workers is not None:
-        check_whole("num_workers", num_workers, 1, "; backend='python' can step in this process")
+        check_whole(
+            "num_workers", num_workers, 1, hint="; backend='python' can step in this process"
+        )
     return NativeAtari(settings, num_envs, num_workers or 0)
 
 

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 import gymnasium
 
-from .number_checks import check_size, check_sticky, check_whole
+from ..buffers.base.number_checks import check_size, check_sticky, check_whole
 from .versions import module_versions
 
 
@@ -95,7 +95,7 @@ class AtariSettings:
         check_whole("frame_skip", self.frame_skip, 1, most=LARGEST)
         check_whole("noop_max", self.noop_max, 0, most=LARGEST)
         if self.frame_stack is not None:
-            check_whole("frame_stack", self.frame_stack, 1, "; None: no axis", most=LARGEST)
+            check_whole("frame_stack", self.frame_stack, 1, hint="; None: no axis", most=LARGEST)
         check_whole("max_frames", self.max_frames, 1, most=LARGEST)
         _check_choice("pool", self.pool, get_args(Pool))
         _check_choice("life_loss", self.life_loss, get_args(LifeLoss))

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from gymnasium import spaces
 
-from .exact_values import BadValue, exactly, one_flag, one_number, shown
+from ..buffers.spec.exact_values import BadValue, exactly, one_flag, one_number, part_of, shown
 
-__all__ = ["EnvResults", "Reset", "Step", "part_of", "reset_of", "step_of"]
+__all__ = ["EnvResults", "Reset", "Step", "reset_of", "step_of"]
 
 Reset: TypeAlias = "tuple[Any, dict[str, Any]]"
 Step: TypeAlias = "tuple[Any, float, bool, bool, dict[str, Any]]"
@@ -145,17 +145,6 @@ def step_of(result: Any, name: str) -> tuple[Any, Any, Any, Any, dict[str, Any]]
         f"{name}: expected step to return (observation, reward, terminated, truncated, info), got "
         f"{got}; correct it, or {_ADAPT}"
     )
-
-
-def part_of(value: Any, key: str | int, name: str) -> Any:
-    """One part of a Dict's or a Tuple's value; BadValue where it is not there."""
-    try:
-        return value[key]
-    except (KeyError, IndexError, TypeError):
-        got = f"the keys {[*value]}" if isinstance(value, Mapping) else shown(value)
-        raise BadValue(
-            f"{name}: expected {key!r}, which the space declares, got {got}; give all parts"
-        ) from None
 
 
 def _plan_of(space: spaces.Space[Any], name: str) -> _Plan:

@@ -13,7 +13,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from .number_checks import check_whole
+from ..buffers.base.number_checks import check_whole
 
 __all__ = ["EnvPoolVectorEnv", "from_envpool", "is_pool"]
 

@@ -9,6 +9,7 @@ import gymnasium
 import numpy as np
 from gymnasium.core import ActType, ObsType
 
+from ..buffers.base.number_checks import check_whole
 from .ale_env import (
     Emulator,
     action_meanings,
@@ -16,7 +17,6 @@ from .ale_env import (
     emulator_info,
     emulator_of,
 )
-from .number_checks import check_whole
 
 
 class NoopStart(
@@ -117,7 +117,7 @@ def _has_no_noop(env: gymnasium.Env[ObsType, ActType]) -> bool:
 
 
 def _check(env: gymnasium.Env[ObsType, ActType], noop_max: int, noop_action: int) -> None:
-    check_whole("noop_max", noop_max, 0, "; 0 starts at once")
+    check_whole("noop_max", noop_max, 0, hint="; 0 starts at once")
     meanings = action_meanings(env)
     if _has_no_noop(env) and noop_action == 0:
         space, screens = env.observation_space, env.unwrapped.observation_space

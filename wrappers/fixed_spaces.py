@@ -1,493 +1,33 @@
-"""Spaces of any kind as arrays of a fixed shape: texts, sequences, graphs and alternatives."""
+"""Wrappers that give texts, sequences, graphs and alternatives as arrays of a fixed shape."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias, cast
+from collections.abc import Mapping
+from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv, VectorWrapper
-from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
+from gymnasium.vector.utils import batch_space, iterate
 
-from .env_results import part_of, reset_of, step_of
-from .exact_values import exactly, numbers_in
+from ..buffers.spec.open_spaces import (
+    check_lengths,
+    decode,
+    encode_batch,
+    encode_parts,
+    fixed_space,
+    has_open_parts,
+    join_values,
+)
+from .env_results import reset_of, step_of
 
 __all__ = [
-    "DEFAULT_LENGTHS",
-    "AnyText",
-    "FixedSpace",
     "FixedSpaces",
     "FixedVectorSpaces",
-    "decode",
-    "decode_batch",
-    "encode",
-    "encode_batch",
-    "encode_parts",
-    "fixed_space",
-    "lengths_of",
-    "original_space",
     "require_divisible",
     "with_fixed_spaces",
     "with_fixed_vector_spaces",
 ]
-
-DEFAULT_LENGTHS = {"text": 256, "items": 64}
-"""Places for the characters of a text without a limit of its own, and for the items of a sequence
-or the nodes of a graph."""
-
-_Space: TypeAlias = "spaces.Space[Any]"
-_LARGEST_CODE = 0x10FFFF  # of a character of Unicode
-_LARGEST_BYTE = 0xFF
-_MOST_NUMBERS = 1 << 26  # in the arrays of one value
-
-
-class AnyText(spaces.Text):
-    """Texts of any characters, up to a length."""
-
-    def contains(self, x: Any) -> bool:
-        """Test whether it is a text that is not too long."""
-        return isinstance(x, str) and len(x) <= self.max_length
-
-    def __repr__(self) -> str:
-        return f"AnyText({self.max_length})"
-
-
-class FixedSpace(spaces.Dict):
-    """A Dict of arrays of fixed shapes that holds the values of a space of another kind."""
-
-    # `encode` and `decode` convert values; `sample` and `contains` are those of the original space.
-    # ``parts`` are the arrays, by name; ``name`` is the field's, for error messages.
-
-    original: _Space
-
-    def __init__(self, original: _Space, parts: Mapping[str, _Space], name: str) -> None:
-        self.original = original
-        self.name = name
-        super().__init__(dict(parts))
-
-    def encode(self, value: Any) -> dict[str, Any]:
-        """The arrays that hold a value of the original space; ValueError where there is no room."""
-        raise AssertionError  # each kind has its own
-
-    def decode(self, arrays: Mapping[str, Any]) -> Any:
-        """The value of the original space that arrays hold."""
-        raise AssertionError
-
-    def sample(self, mask: Any = None, probability: Any = None) -> dict[str, Any]:
-        """A random value of the original space, as arrays."""
-        return self.encode(self.original.sample(mask=mask, probability=probability))
-
-    def seed(self, seed: Any = None) -> Any:
-        """Seed the original space."""
-        return self.original.seed(seed)
-
-    def contains(self, x: Any) -> bool:
-        """Test whether arrays hold a value of the original space."""
-        try:
-            return bool(self.original.contains(self.decode(x)))
-        except (ValueError, TypeError, KeyError, IndexError):
-            return False
-
-    def _too_long(self, what: str, count: int, most: int) -> ValueError:
-        return ValueError(
-            f"{self.name}: expected at most {most} {what}, got {count}; give more room by "
-            f"stepwell.wrappers.FixedSpaces(env, lengths={{{self.name!r}: {count}}})"
-        )
-
-    def _length(self, value: object, most: int, what: str = "length") -> int:
-        """A length that was stored, checked."""
-        length = int(np.asarray(value))
-        if not 0 <= length <= most:
-            raise ValueError(f"{self.name}: expected a {what} of 0 to {most}, got {length}")
-        return length
-
-    def _check_mask(self, mask: object, length: int) -> None:
-        marks = np.asarray(mask)
-        if not np.array_equal(marks, np.arange(len(marks)) < length):
-            raise ValueError(
-                f"{self.name}: expected a mask of the first {length} places, got {marks.tolist()}"
-            )
-
-
-@batch_space.register(FixedSpace)
-def _batched(space: FixedSpace, n: int = 1) -> spaces.Dict:
-    return _BatchedFixedSpace(space, n)
-
-
-class _BatchedFixedSpace(spaces.Dict):
-    """The arrays of N values: samples are N samples, not random arrays."""
-
-    def __init__(self, single: FixedSpace, n: int) -> None:
-        self._single, self._n = single, n
-        super().__init__({key: batch_space(part, n) for key, part in single.spaces.items()})
-
-    def sample(self, mask: Any = None, probability: Any = None) -> dict[str, Any]:
-        """Samples of the original space."""
-        items = [self._single.sample() for _ in range(self._n)]
-        return cast("dict[str, Any]", _joined(self._single, items))
-
-    def seed(self, seed: Any = None) -> Any:
-        """Seed the original space."""
-        return self._single.seed(seed)
-
-
-# For a Tuple, Gymnasium looks up the exact classes of the parts, not those that they inherit from.
-iterate.register(_BatchedFixedSpace, iterate.dispatch(spaces.Dict))
-
-
-class FixedText(FixedSpace):
-    """Texts as code points: ``value`` [W], ``length`` and ``mask`` [W]."""
-
-    def __init__(self, original: _Space, name: str, width: int | None) -> None:
-        largest = _LARGEST_CODE
-        self.width = DEFAULT_LENGTHS["text"]
-        if isinstance(original, spaces.Text):
-            self.width = original.max_length
-            if not isinstance(original, AnyText):
-                largest = max(map(ord, original.character_set), default=0)
-        if width is not None:
-            self.width = width
-        dtype: Any = np.uint8 if largest <= _LARGEST_BYTE else np.int32
-        self._largest = _LARGEST_BYTE if dtype is np.uint8 else _LARGEST_CODE
-        value = spaces.Box(0, self._largest, (self.width,), dtype)
-        super().__init__(original, {"value": value, **_ragged(self.width)}, name)
-
-    def encode(self, value: Any) -> dict[str, Any]:
-        """The code points of a text."""
-        if not isinstance(value, str):
-            raise ValueError(f"{self.name}: expected a text, got {value!r}")
-        if len(value) > self.width:
-            raise self._too_long("characters", len(value), self.width)
-        codes = np.array([*map(ord, value)], np.int64)
-        if len(codes) and codes.max() > self._largest:
-            raise ValueError(
-                f"{self.name}: expected the characters of {self.original}, got {value!r}"
-            )
-        row = np.zeros(self.width, self.spaces["value"].dtype)
-        row[: len(codes)] = codes
-        return {"value": row, **_ragged_values(len(codes), self.width)}
-
-    def decode(self, arrays: Mapping[str, Any]) -> str:
-        """The text of code points."""
-        length = self._length(arrays["length"], self.width)
-        self._check_mask(arrays["mask"], length)
-        codes = np.asarray(arrays["value"])[:length].tolist()
-        if not all(0 <= code <= _LARGEST_CODE for code in codes):
-            raise ValueError(f"{self.name}: expected code points of characters, got {codes}")
-        return "".join(map(chr, codes))
-
-
-class FixedSequence(FixedSpace):
-    """Sequences as padded items: ``value`` [W, ...], ``length`` and ``mask`` [W]."""
-
-    original: spaces.Sequence
-
-    def __init__(
-        self, original: spaces.Sequence, name: str, lengths: Mapping[str, int], seen: set[str]
-    ) -> None:
-        self.width = lengths.get(name, DEFAULT_LENGTHS["items"])
-        self.item = _fixed(original.feature_space, f"{name}/value", lengths, seen)
-        parts = {"value": batch_space(self.item, self.width), **_ragged(self.width)}
-        super().__init__(original, parts, name)
-
-    def encode(self, value: Any) -> dict[str, Any]:
-        """The items of a sequence, padded with zeros."""
-        if self.original.stack:
-            items = list(iterate(self.original.stacked_feature_space, value))
-        elif isinstance(value, tuple | list):
-            items = list(value)
-        else:
-            raise ValueError(f"{self.name}: expected a tuple, got {type(value).__name__}")
-        if len(items) > self.width:
-            raise self._too_long("items", len(items), self.width)
-        rows = _padded(
-            self.item, [encode(self.item, item, self.name) for item in items], self.width
-        )
-        return {"value": rows, **_ragged_values(len(items), self.width)}
-
-    def decode(self, arrays: Mapping[str, Any]) -> Any:
-        """The items of padded ones."""
-        length = self._length(arrays["length"], self.width)
-        self._check_mask(arrays["mask"], length)
-        items = tuple(decode(self.item, _row(arrays["value"], place)) for place in range(length))
-        if not self.original.stack:
-            return items
-        space = self.original.feature_space
-        return _joined(space, items)
-
-
-class FixedGraph(FixedSpace):
-    """Graphs as padded nodes and edges."""
-
-    # ``node`` [W, ...], ``node_length``, ``node_mask`` [W]; with an edge space ``edge`` [E, ...],
-    # ``edge_links`` [E, 2], ``edge_length``, ``edge_mask`` [E], and ``has_edges``, which is 0 where
-    # the graph's edges are None.
-
-    original: spaces.Graph
-
-    def __init__(
-        self, original: spaces.Graph, name: str, lengths: Mapping[str, int], seen: set[str]
-    ) -> None:
-        self.nodes = lengths.get(f"{name}/node", DEFAULT_LENGTHS["items"])
-        self.edges = lengths.get(f"{name}/edge", 4 * DEFAULT_LENGTHS["items"])
-        seen |= {f"{name}/node", f"{name}/edge"}
-        self.node = _fixed(original.node_space, f"{name}/node", lengths, seen)
-        parts: dict[str, _Space] = {
-            "node": batch_space(self.node, self.nodes),
-            **_ragged(self.nodes, "node_"),
-        }
-        self.edge: _Space | None = None
-        if original.edge_space is not None:
-            self.edge = _fixed(original.edge_space, f"{name}/edge", lengths, seen)
-            parts |= {
-                "edge": batch_space(self.edge, self.edges),
-                "edge_links": spaces.Box(0, max(0, self.nodes - 1), (self.edges, 2), np.int32),
-                **_ragged(self.edges, "edge_"),
-                "has_edges": spaces.Discrete(2),
-            }
-        super().__init__(original, parts, name)
-
-    def encode(self, value: Any) -> dict[str, Any]:
-        """The nodes and edges of a graph, padded with zeros."""
-        if not isinstance(value, spaces.GraphInstance):
-            raise ValueError(f"{self.name}: expected a GraphInstance, got {type(value).__name__}")
-        if (value.edges is None) != (value.edge_links is None) or (
-            value.edges is not None and self.edge is None
-        ):
-            raise ValueError(f"{self.name}: expected a graph of {self.original}, got {value}")
-        nodes = list(iterate(self.original.batch_node_space, value.nodes))
-        if len(nodes) > self.nodes:
-            raise self._longer("node", len(nodes), self.nodes)
-        arrays = {
-            "node": _padded(
-                self.node, [encode(self.node, n, self.name) for n in nodes], self.nodes
-            ),
-            **_ragged_values(len(nodes), self.nodes, "node_"),
-        }
-        if self.edge is None:
-            return arrays
-        batched: Any = self.original.batch_edge_space
-        edges = [] if value.edges is None else list(iterate(batched, value.edges))
-        if len(edges) > self.edges:
-            raise self._longer("edge", len(edges), self.edges)
-        links = np.zeros((self.edges, 2), np.int32)
-        if value.edge_links is not None:
-            given = numbers_in(value.edge_links, self.name)
-            # A link to a node that is not there would be stored like any other.
-            is_right = given.shape == (len(edges), 2) and given.dtype.kind in "iu"
-            if not is_right or (given.size and not 0 <= given.min() <= given.max() < len(nodes)):
-                raise ValueError(
-                    f"{self.name}: expected links [{len(edges)}, 2] between {len(nodes)} nodes, "
-                    f"got {given.tolist()}"
-                )
-            links[: len(edges)] = given
-        return {
-            **arrays,
-            "edge": _padded(
-                self.edge, [encode(self.edge, e, self.name) for e in edges], self.edges
-            ),
-            "edge_links": links,
-            **_ragged_values(len(edges), self.edges, "edge_"),
-            # A graph with no edges and one whose edges are None have the same arrays else.
-            "has_edges": np.int64(value.edges is not None),
-        }
-
-    def decode(self, arrays: Mapping[str, Any]) -> spaces.GraphInstance:
-        """The graph of padded nodes and edges."""
-        nodes = self._decoded("node", self.node, self.original.node_space, arrays, self.nodes)
-        if self.edge is None or not int(np.asarray(arrays["has_edges"])):
-            return spaces.GraphInstance(nodes, None, None)
-        space: Any = self.original.edge_space
-        edges = self._decoded("edge", self.edge, space, arrays, self.edges)
-        links = np.asarray(arrays["edge_links"])[: int(np.asarray(arrays["edge_length"]))]
-        return spaces.GraphInstance(nodes, edges, links.copy())
-
-    def _decoded(
-        self, part: str, fixed: _Space, space: _Space, arrays: Mapping[str, Any], most: int
-    ) -> Any:
-        length = self._length(arrays[f"{part}_length"], most, f"{part}_length")
-        self._check_mask(arrays[f"{part}_mask"], length)
-        items = tuple(decode(fixed, _row(arrays[part], place)) for place in range(length))
-        return _joined(space, items)
-
-    def _longer(self, part: str, count: int, most: int) -> ValueError:
-        name = f"{self.name}/{part}"
-        return ValueError(
-            f"{self.name}: expected at most {most} {part}s, got {count}; give more room by "
-            f"stepwell.wrappers.FixedSpaces(env, lengths={{{name!r}: {count}}})"
-        )
-
-
-class FixedOneOf(FixedSpace):
-    """Alternatives side by side: ``choice``, and each by its number, zeros where not chosen."""
-
-    original: spaces.OneOf[Any]
-
-    def __init__(
-        self, original: spaces.OneOf[Any], name: str, lengths: Mapping[str, int], seen: set[str]
-    ) -> None:
-        self.alternatives = [
-            _fixed(part, f"{name}/{place}", lengths, seen)
-            for place, part in enumerate(original.spaces)
-        ]
-        parts: dict[str, _Space] = {"choice": spaces.Discrete(len(self.alternatives))}
-        parts |= {str(place): part for place, part in enumerate(self.alternatives)}
-        super().__init__(original, parts, name)
-
-    def encode(self, value: Any) -> dict[str, Any]:
-        """The number of the alternative, and its value."""
-        if not isinstance(value, tuple) or len(value) != 2:
-            raise ValueError(f"{self.name}: expected a pair of number and value, got {value!r}")
-        choice = int(exactly(value[0], np.dtype(np.int64), (), self.name))
-        if not 0 <= choice < len(self.alternatives):
-            raise ValueError(
-                f"{self.name}: expected an alternative of 0 to {len(self.alternatives) - 1}, got "
-                f"{choice}"
-            )
-        arrays: dict[str, Any] = {"choice": np.int64(choice)}
-        for place, part in enumerate(self.alternatives):
-            is_chosen = place == choice
-            arrays[str(place)] = encode(part, value[1], self.name) if is_chosen else _zeros(part)
-        return arrays
-
-    def decode(self, arrays: Mapping[str, Any]) -> tuple[np.int64, Any]:
-        """The pair of number and value."""
-        last = len(self.alternatives) - 1
-        choice = self._length(arrays["choice"], last, "choice")
-        return np.int64(choice), decode(self.alternatives[choice], arrays[str(choice)])
-
-
-class FixedEmpty(FixedSpace):
-    """An action's empty Dict or Tuple as ``nothing`` [0]: Gymnasium cannot divide it among envs."""
-
-    def __init__(self, original: _Space, name: str) -> None:
-        super().__init__(original, {"nothing": spaces.Box(0, 1, (0,), np.uint8)}, name)
-
-    def encode(self, value: Any) -> dict[str, Any]:
-        """An empty array."""
-        if len(value):
-            raise ValueError(f"{self.name}: expected an empty {self.original}, got {value!r}")
-        return {"nothing": np.zeros(0, np.uint8)}
-
-    def decode(self, arrays: Mapping[str, Any]) -> Any:
-        """An empty dict or tuple."""
-        return () if isinstance(self.original, spaces.Tuple) else {}
-
-
-def fixed_space(
-    space: _Space, name: str = "observation", lengths: Mapping[str, int] | None = None
-) -> _Space:
-    """The space, in which texts, sequences, graphs and alternatives are Dicts of arrays."""
-    # Text, or another space of texts: ``value`` [W] code points, ``length``, ``mask`` [W].
-    # Sequence: ``value`` [W, ...], ``length``, ``mask`` [W].
-    # Graph: ``node`` [W, ...], ``node_length``, ``node_mask`` [W], and the same of ``edge``.
-    # OneOf: ``choice``, and the values of the alternatives ``0``, ``1``, ...
-    # It is the same object where nothing is to be replaced. ``lengths`` are the most characters or
-    # items W by field name, for example ``{"observation/mission": 512}``. None takes a Text's own
-    # limit, 256 characters for other texts, 64 items and nodes, and 256 edges.
-    lengths = lengths or {}
-    for field, length in lengths.items():
-        if not isinstance(length, int | np.integer) or isinstance(length, bool) or length < 1:
-            raise ValueError(f"lengths[{field!r}]: expected a whole number >= 1, got {length!r}")
-    if _numbers(space, name, lengths) > _MOST_NUMBERS:
-        raise ValueError(
-            f"{name} space {space}: expected at most {_MOST_NUMBERS:,} numbers for a value, got "
-            f"more; give smaller lengths"
-        )
-    seen: set[str] = set()
-    fixed = _fixed(space, name, lengths, seen)
-    unknown = [field for field in lengths if field.split("/")[0] == name and field not in seen]
-    if unknown:
-        raise ValueError(
-            f"lengths: expected names of {', '.join(sorted(seen)) or 'no field'}, got "
-            f"{unknown[0]!r}"
-        )
-    return fixed
-
-
-def original_space(space: _Space) -> _Space:
-    """The space that a fixed one was made of."""
-    if isinstance(space, FixedSpace):
-        return space.original
-    if isinstance(space, spaces.Dict):
-        return spaces.Dict({key: original_space(part) for key, part in space.spaces.items()})
-    if isinstance(space, spaces.Tuple):
-        return spaces.Tuple([original_space(part) for part in space.spaces])
-    return space
-
-
-def lengths_of(space: _Space) -> dict[str, int]:
-    """The most characters and items by field name, with which `fixed_space` makes it again."""
-    if isinstance(space, FixedText):
-        return {space.name: space.width}
-    if isinstance(space, FixedSequence):
-        return {space.name: space.width, **lengths_of(space.item)}
-    if isinstance(space, FixedGraph):
-        own = {f"{space.name}/node": space.nodes, **lengths_of(space.node)}
-        if space.edge is not None:
-            own |= {f"{space.name}/edge": space.edges, **lengths_of(space.edge)}
-        return own
-    parts: Sequence[_Space] = ()
-    if isinstance(space, spaces.Dict):
-        parts = [*space.spaces.values()]
-    elif isinstance(space, spaces.Tuple):
-        parts = space.spaces
-    return {name: length for part in parts for name, length in lengths_of(part).items()}
-
-
-def encode_batch(space: _Space, values: Any, n: int) -> Any:
-    """The arrays [N, ...] of N values, which are batched as Gymnasium's vector envs batch them."""
-    # Texts, sequences, graphs and alternatives are in a tuple or list of N.
-    try:
-        singles = list(iterate(batch_space(original_space(space), n), values))
-    except (TypeError, KeyError, AttributeError) as error:
-        raise ValueError(
-            f"expected {n} values of {original_space(space)}, got {values!r}"
-        ) from error
-    if len(singles) != n:
-        raise ValueError(f"expected {n} values of {original_space(space)}, got {len(singles)}")
-    return _joined(space, [encode_parts(space, one) for one in singles])
-
-
-def decode_batch(space: _Space, arrays: Any) -> list[Any]:
-    """The values in the arrays ``[N, ...]`` of a fixed space; lists of them for more axes."""
-    shape, depth = _first_shape(space, arrays)
-    if depth < 1:
-        raise ValueError(f"expected arrays with an axis of values, got shape {shape}")
-    rows = [_row(arrays, place) for place in range(shape[0])]
-    return [decode(space, row) if depth == 1 else decode_batch(space, row) for row in rows]
-
-
-def encode(space: _Space, value: Any, name: str = "value") -> Any:
-    """The arrays of a fixed space that hold a value of the original one; see `fixed_space`."""
-    if isinstance(space, FixedSpace):
-        return space.encode(value)
-    if isinstance(space, spaces.Dict):
-        return {
-            key: encode(part, part_of(value, key, name), name) for key, part in space.spaces.items()
-        }
-    if isinstance(space, spaces.Tuple):
-        if not isinstance(value, tuple | list) or len(value) != len(space.spaces):
-            raise ValueError(f"{name}: expected a tuple of {len(space.spaces)}, got {value!r}")
-        return tuple(
-            encode(part, item, name) for part, item in zip(space.spaces, value, strict=True)
-        )
-    return exactly(value, np.dtype(space.dtype), space.shape or (), name)
-
-
-def decode(space: _Space, arrays: Any) -> Any:
-    """The value of the original space that the arrays of `encode` hold, without an axis of envs."""
-    if isinstance(space, FixedSpace):
-        return space.decode(arrays)
-    if isinstance(space, spaces.Dict):
-        return {key: decode(part, arrays[key]) for key, part in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        pairs = zip(space.spaces, _places(arrays), strict=True)
-        return tuple(decode(part, item) for part, item in pairs)
-    array = np.asarray(arrays)
-    return array[()] if array.ndim == 0 else array
 
 
 class FixedSpaces(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordConstructorArgs):
@@ -521,7 +61,7 @@ class FixedSpaces(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordC
         gymnasium.utils.RecordConstructorArgs.__init__(self, lengths=lengths)
         super().__init__(env)
         self.lengths = dict(lengths or {})
-        _check_kinds(self.lengths)
+        check_lengths(self.lengths)
         self.observation_space = fixed_space(env.observation_space, "observation", lengths)
         self.action_space = fixed_space(env.action_space, "action", lengths)
         self._decodes = self.action_space is not env.action_space
@@ -554,7 +94,7 @@ class FixedVectorSpaces(VectorWrapper):
         self, env: VectorEnv[Any, Any, Any], lengths: Mapping[str, int] | None = None
     ) -> None:
         super().__init__(env)
-        _check_kinds(lengths or {})
+        check_lengths(lengths or {})
         self.single_observation_space = fixed_space(
             env.single_observation_space, "observation", lengths
         )
@@ -575,7 +115,7 @@ class FixedVectorSpaces(VectorWrapper):
         if self.single_action_space is not inner:
             fixed = self.single_action_space
             items = [decode(fixed, one) for one in iterate(self.action_space, actions)]
-            actions = _joined(inner, items)
+            actions = join_values(inner, items)
         return self.encoded_step(self.env.step(actions))
 
     def encoded_actions(self, actions: Any) -> Any:
@@ -611,18 +151,18 @@ class FixedVectorSpaces(VectorWrapper):
             return observation
         space = self.single_observation_space
         singles = iterate(self.env.observation_space, observation)
-        return _joined(space, [encode_parts(space, one) for one in singles])
+        return join_values(space, [encode_parts(space, one) for one in singles])
 
 
 def with_fixed_spaces(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
     """Wrap an env in `FixedSpaces`, if a space of it needs that."""
-    is_open = _is_open(env.observation_space) or _is_open(env.action_space, empty=True)
+    is_open = has_open_parts(env.observation_space) or has_open_parts(env.action_space, empty=True)
     return FixedSpaces(env) if is_open else env
 
 
 def with_fixed_vector_spaces(envs: VectorEnv[Any, Any, Any]) -> VectorEnv[Any, Any, Any]:
     """Wrap a vector env in `FixedVectorSpaces`, if a space of it needs that."""
-    is_open = any(map(_is_open, (envs.single_observation_space, envs.single_action_space)))
+    is_open = any(map(has_open_parts, (envs.single_observation_space, envs.single_action_space)))
     return FixedVectorSpaces(envs) if is_open else envs
 
 
@@ -631,190 +171,8 @@ def require_divisible(envs: VectorEnv[Any, Any, Any]) -> None:
     # Its step would fail, as it cannot divide such actions among its envs.
     space = envs.single_action_space
     is_theirs = isinstance(envs.unwrapped, SyncVectorEnv | AsyncVectorEnv)
-    if is_theirs and _is_open(space, empty=True) and not _is_open(space):
+    if is_theirs and has_open_parts(space, empty=True) and not has_open_parts(space):
         raise ValueError(
             f"action space {space}: expected no empty Dict or Tuple in it, which Gymnasium's "
             f"vector envs cannot divide among envs; make the envs with stepwell.make_vec"
         )
-
-
-def _is_open(space: _Space, *, empty: bool = False) -> bool:
-    """Test whether a space has parts without a fixed shape; unknown spaces are left alone."""
-    # With ``empty``, an empty Dict or Tuple counts, too.
-    if isinstance(space, FixedSpace):
-        return False
-    if isinstance(space, spaces.Dict | spaces.Tuple):
-        parts = space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces
-        return (empty and not parts) or any(_is_open(part, empty=empty) for part in parts)
-    return _is_text(space) or isinstance(space, spaces.Sequence | spaces.Graph | spaces.OneOf)
-
-
-def _is_empty(space: _Space) -> bool:
-    return isinstance(space, spaces.Dict | spaces.Tuple) and not len(space.spaces)
-
-
-def _is_text(space: _Space) -> bool:
-    """Texts, also those of a space of an env's own, as Minigrid's missions."""
-    return isinstance(space, spaces.Text) or getattr(space, "dtype", None) in (str, np.dtype(str))
-
-
-def _check_kinds(lengths: Mapping[str, int]) -> None:
-    for field in lengths:
-        if field.split("/")[0] not in ("observation", "action"):
-            raise ValueError(
-                f"lengths: expected names observation, action, or of parts of them, got {field!r}"
-            )
-
-
-def _fixed(space: _Space, name: str, lengths: Mapping[str, int], seen: set[str]) -> _Space:
-    """The fixed form; the names of its fields that have a length are added to ``seen``."""
-    if isinstance(space, FixedSpace):
-        return space
-    if _is_empty(space) and name.split("/")[0] == "action":
-        return FixedEmpty(space, name)
-    if isinstance(space, spaces.Dict):
-        parts = {
-            key: _fixed(part, f"{name}/{key}", lengths, seen) for key, part in space.spaces.items()
-        }
-        # Where no part changes, the space itself is returned, also one of a subclass.
-        is_same = all(parts[key] is part for key, part in space.spaces.items())
-        return space if is_same else spaces.Dict(parts)
-    if isinstance(space, spaces.Tuple):
-        items = [
-            _fixed(part, f"{name}/{place}", lengths, seen)
-            for place, part in enumerate(space.spaces)
-        ]
-        is_same = all(item is part for item, part in zip(items, space.spaces, strict=True))
-        return space if is_same else spaces.Tuple(items)
-    if _is_text(space):
-        seen.add(name)
-        return FixedText(space, name, lengths.get(name))
-    if isinstance(space, spaces.Sequence):
-        seen.add(name)
-        return FixedSequence(space, name, lengths, seen)
-    if isinstance(space, spaces.Graph):
-        return FixedGraph(space, name, lengths, seen)
-    if isinstance(space, spaces.OneOf):
-        return FixedOneOf(space, name, lengths, seen)
-    known = spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary
-    if not isinstance(space, known):
-        raise TypeError(
-            f"{name} space {space}: expected a space of Gymnasium, got {type(space).__name__}; "
-            f"replace it with a gymnasium wrapper"
-        )
-    return space
-
-
-def _numbers(space: _Space, name: str, lengths: Mapping[str, int]) -> int:
-    """Numbers in the arrays of a value, computed before any is made."""
-    if isinstance(space, FixedSpace | spaces.Dict):
-        parts = space.spaces.items()
-        return sum(_numbers(part, f"{name}/{key}", lengths) for key, part in parts)
-    if isinstance(space, spaces.Tuple | spaces.OneOf):
-        places = enumerate(space.spaces)
-        return 1 + sum(_numbers(part, f"{name}/{place}", lengths) for place, part in places)
-    if _is_text(space):
-        own = space.max_length if isinstance(space, spaces.Text) else DEFAULT_LENGTHS["text"]
-        return 2 * lengths.get(name, own)
-    if isinstance(space, spaces.Sequence):
-        each = _numbers(space.feature_space, f"{name}/value", lengths)
-        return lengths.get(name, DEFAULT_LENGTHS["items"]) * (1 + each)
-    if isinstance(space, spaces.Graph):
-        total = 0
-        counts = {"node": DEFAULT_LENGTHS["items"], "edge": 4 * DEFAULT_LENGTHS["items"]}
-        for part, most in counts.items():
-            inner = getattr(space, f"{part}_space")
-            each = 0 if inner is None else _numbers(inner, f"{name}/{part}", lengths)
-            total += lengths.get(f"{name}/{part}", most) * (3 + each)
-        return total
-    return int(np.prod(space.shape or (), dtype=object))
-
-
-def _places(arrays: Any) -> Sequence[Any]:
-    """The parts of a Tuple, also from a file format that names them "0", "1", ..."""
-    if isinstance(arrays, Mapping):
-        return [arrays[str(place)] for place in range(len(arrays))]
-    return cast("Sequence[Any]", arrays)
-
-
-def _first_shape(space: _Space, arrays: Any) -> tuple[tuple[int, ...], int]:
-    """The shape of the first array, and the number of its axes that are not of one value."""
-    if isinstance(space, spaces.Dict):
-        for key, part in space.spaces.items():
-            found = _first_shape(part, arrays[key])
-            if found[0]:
-                return found
-        return (), 0
-    if isinstance(space, spaces.Tuple):
-        for part, item in zip(space.spaces, _places(arrays), strict=True):
-            found = _first_shape(part, item)
-            if found[0]:
-                return found
-        return (), 0
-    shape = np.shape(arrays)
-    return shape, len(shape) - len(space.shape or ())
-
-
-def encode_parts(space: _Space, value: Any) -> Any:
-    """As `encode`, with the parts that are fixed already as the env gave them."""
-    if isinstance(space, FixedSpace):
-        return space.encode(value)
-    if isinstance(space, spaces.Dict):
-        return {
-            key: encode_parts(part, part_of(value, key, "the env: observation"))
-            for key, part in space.spaces.items()
-        }
-    if isinstance(space, spaces.Tuple):
-        pairs = zip(space.spaces, value, strict=True)
-        return tuple(encode_parts(part, item) for part, item in pairs)
-    return value
-
-
-def _ragged(width: int, prefix: str = "") -> dict[str, _Space]:
-    return {
-        f"{prefix}length": spaces.Discrete(width + 1),
-        f"{prefix}mask": spaces.Box(0, 1, (width,), np.bool_),
-    }
-
-
-def _ragged_values(length: int, width: int, prefix: str = "") -> dict[str, Any]:
-    return {f"{prefix}length": np.int64(length), f"{prefix}mask": np.arange(width) < length}
-
-
-def _zeros(space: _Space) -> Any:
-    return _row(create_empty_array(space, 1, fn=np.zeros), 0)
-
-
-def _row(tree: Any, place: int) -> Any:
-    """One item of nested arrays."""
-    if isinstance(tree, Mapping):
-        return {key: _row(part, place) for key, part in tree.items()}
-    if isinstance(tree, tuple):
-        return tuple(_row(part, place) for part in tree)
-    return tree[place]
-
-
-def _padded(space: _Space, items: Sequence[Any], width: int) -> Any:
-    """Items of a fixed space as arrays [W, ...], with zeros behind the last one."""
-    padded = create_empty_array(space, width, fn=np.zeros)
-    if items:
-        _write(padded, _joined(space, items), len(items))
-    return padded
-
-
-def _write(padded: Any, rows: Any, count: int) -> None:
-    """Write nested arrays to the first places of longer ones."""
-    if isinstance(padded, Mapping):
-        for key, part in padded.items():
-            _write(part, rows[key], count)
-    elif isinstance(padded, tuple):
-        for part, item in zip(padded, rows, strict=True):
-            _write(part, item, count)
-    else:
-        padded[:count] = rows
-
-
-def _joined(space: _Space, items: Sequence[Any]) -> Any:
-    """Values as a vector env of that space batches them."""
-    empty: Any = create_empty_array(space, len(items))
-    return concatenate(space, items, empty) if items else empty

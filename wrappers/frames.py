@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.core import ActType, ObsType
 
-from .number_checks import check_whole
+from ..buffers.base.number_checks import check_whole
 
 Array = npt.NDArray[Any]
 
@@ -81,7 +81,7 @@ def _scalar(reward: SupportsFloat) -> float:
 
 
 def _check_skip(env: gymnasium.Env[ObsType, ActType], skip: int, pool: str) -> None:
-    check_whole("skip", skip, 1, "; 1 skips nothing")
+    check_whole("skip", skip, 1, hint="; 1 skips nothing")
     if pool not in ("max", "none"):
         raise ValueError(f"pool: expected 'max' or 'none', got {pool!r}")
     if pool == "max" and not isinstance(env.observation_space, gymnasium.spaces.Box):
@@ -154,7 +154,7 @@ class FrameStack(
 def _check_stack(
     env: gymnasium.Env[Any, ActType], size: int, padding: str
 ) -> gymnasium.spaces.Box[Any]:
-    check_whole("size", size, 1, "; 1 stacks nothing")
+    check_whole("size", size, 1, hint="; 1 stacks nothing")
     if padding not in ("zero", "repeat"):
         raise ValueError(f"padding: expected 'zero' or 'repeat', got {padding!r}")
     space: gymnasium.Space[Any] = env.observation_space

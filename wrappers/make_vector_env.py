@@ -11,9 +11,9 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, find_highest_version, parse_env_id
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
+from ..buffers.base.number_checks import MOST_ENVS, check_whole
 from .envpool import from_envpool, is_pool
 from .fixed_spaces import with_fixed_spaces
-from .number_checks import MOST_ENVS, check_whole
 from .recipe import recipe_of, spec_of
 from .seeded_resets import with_seeded_resets
 from .workers.processes import available_cores, checked_start_method, is_daemon

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.core import ActType
 
-from .number_checks import check_size
+from ..buffers.base.number_checks import check_size
 
 Image = npt.NDArray[np.uint8]
 _MOST_CHANNELS = 4  # of one picture; more may be several pictures

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.core import ActType, ObsType
 
-from .exact_values import BadValue, numbers_in, one_number
+from ..buffers.spec.exact_values import BadValue, numbers_in, one_number
 
 
 class ClipReward(

@@ -18,12 +18,12 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
-from .. import lazy_names
+from ..buffers.base.number_checks import check_whole
+from ..buffers.base.package import lazy_names
 from .check.report import VectorEnvReport
 from .check.vector_env import check_vector_env
 from .check.watch import copied, leaves_of
 from .final_observations import ExactInfos
-from .number_checks import check_whole
 from .workers.vector_env import WorkerVectorEnv, checked_env
 
 __all__ = ["Vectorization", "assert_env", "assert_vector_env"]

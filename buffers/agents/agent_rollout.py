@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from ..rollout.rollout import Bootstrap, Rollout
+from ..replay.rollout import Bootstrap, Rollout
 from ..sampling.batch import map_tree, named_leaves
 from .joint_rows import (
     REWARD,

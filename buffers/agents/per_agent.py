@@ -8,10 +8,10 @@ from typing import Any, NamedTuple, cast, overload
 
 import numpy as np
 
-from ..episode import End, Episode
-from ..errors import NotEnoughData
-from ..replay import SequenceReplayBuffer
-from ..rollout.rollout import Rollout
+from ..base.errors import NotEnoughData
+from ..replay.replay import SequenceReplayBuffer
+from ..replay.rollout import Rollout
+from ..rows.episode import End, Episode
 from ..sampling.batch import Batch, TransitionBatch, named_leaves, under
 from ..sampling.requests import (
     Sequences,
@@ -19,7 +19,7 @@ from ..sampling.requests import (
     check_sequences,
     check_transitions,
 )
-from ..spec import ArrayTree, Field, Layout, Spec, field_of, kind_of, unflatten
+from ..spec.spec import ArrayTree, Field, Layout, Spec, field_of, kind_of, unflatten
 from .agent_rollout import agent_rollout
 from .joint_rows import (
     ENDS,

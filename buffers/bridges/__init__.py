@@ -5,29 +5,29 @@ Each library is imported when its bridge is called. ``docs/feeding.md`` shows ea
 
 from typing import TYPE_CHECKING
 
-from ... import lazy_names
+from ..base.package import lazy_names
 
 if TYPE_CHECKING:  # loaded on first use
-    from .cleanrl import CleanRLStorage, to_cleanrl
-    from .d3rlpy_episodes import from_d3rlpy, to_d3rlpy
-    from .formats.exporting import ExportReport, export_episodes
-    from .formats.format import format_names
-    from .formats.importing import ImportReport, import_episodes
-    from .jax_arrays import to_jax
-    from .jax_policies import jax_policy
-    from .rlds_steps import rlds_episodes
-    from .sb3.models import count_sb3_steps
-    from .sb3.policy import sb3_policy
-    from .sb3.replay import as_sb3_replay
-    from .sb3.rollout import to_sb3_rollout
-    from .sheeprl_replay import as_sheeprl_replay
-    from .tianshou.batches import to_tianshou_batch, to_tianshou_buffer
-    from .tianshou.recorded import from_tianshou
-    from .tianshou.replay import as_tianshou_replay
-    from .torch_policies import to_torch, torch_policy
-    from .torchrl.batches import to_tensordict
-    from .torchrl.recorded import from_tensordict
-    from .torchrl.replay import as_torchrl_replay
+    from ..exchange.formats.exporting import ExportReport, export_episodes
+    from ..exchange.formats.format import format_names
+    from ..exchange.formats.importing import ImportReport, import_episodes
+    from ..exchange.formats.rlds_steps import rlds_episodes
+    from ..libraries.cleanrl import CleanRLStorage, to_cleanrl
+    from ..libraries.d3rlpy_episodes import from_d3rlpy, to_d3rlpy
+    from ..libraries.jax_arrays import to_jax
+    from ..libraries.jax_policies import jax_policy
+    from ..libraries.sb3.models import count_sb3_steps
+    from ..libraries.sb3.policy import sb3_policy
+    from ..libraries.sb3.replay import as_sb3_replay
+    from ..libraries.sb3.rollout import to_sb3_rollout
+    from ..libraries.sheeprl_replay import as_sheeprl_replay
+    from ..libraries.tianshou.batches import to_tianshou_batch, to_tianshou_buffer
+    from ..libraries.tianshou.from_tianshou import from_tianshou
+    from ..libraries.tianshou.replay import as_tianshou_replay
+    from ..libraries.torch_policies import to_torch, torch_policy
+    from ..libraries.torchrl.batches import to_tensordict
+    from ..libraries.torchrl.from_torchrl import from_tensordict
+    from ..libraries.torchrl.replay import as_torchrl_replay
 
 __all__ = [
     "CleanRLStorage",
@@ -62,25 +62,25 @@ if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "cleanrl": ["CleanRLStorage", "to_cleanrl"],
-            "d3rlpy_episodes": ["from_d3rlpy", "to_d3rlpy"],
-            "formats.exporting": ["ExportReport", "export_episodes"],
-            "formats.importing": ["ImportReport", "import_episodes"],
-            "formats.format": ["format_names"],
-            "jax_arrays": ["to_jax"],
-            "jax_policies": ["jax_policy"],
-            "rlds_steps": ["rlds_episodes"],
-            "sb3.models": ["count_sb3_steps"],
-            "sb3.policy": ["sb3_policy"],
-            "sb3.replay": ["as_sb3_replay"],
-            "sb3.rollout": ["to_sb3_rollout"],
-            "sheeprl_replay": ["as_sheeprl_replay"],
-            "torchrl.batches": ["to_tensordict"],
-            "torchrl.recorded": ["from_tensordict"],
-            "torchrl.replay": ["as_torchrl_replay"],
-            "tianshou.batches": ["to_tianshou_batch", "to_tianshou_buffer"],
-            "tianshou.recorded": ["from_tianshou"],
-            "tianshou.replay": ["as_tianshou_replay"],
-            "torch_policies": ["to_torch", "torch_policy"],
+            ".libraries.cleanrl": ["CleanRLStorage", "to_cleanrl"],
+            ".libraries.d3rlpy_episodes": ["from_d3rlpy", "to_d3rlpy"],
+            ".exchange.formats.exporting": ["ExportReport", "export_episodes"],
+            ".exchange.formats.importing": ["ImportReport", "import_episodes"],
+            ".exchange.formats.format": ["format_names"],
+            ".libraries.jax_arrays": ["to_jax"],
+            ".libraries.jax_policies": ["jax_policy"],
+            ".exchange.formats.rlds_steps": ["rlds_episodes"],
+            ".libraries.sb3.models": ["count_sb3_steps"],
+            ".libraries.sb3.policy": ["sb3_policy"],
+            ".libraries.sb3.replay": ["as_sb3_replay"],
+            ".libraries.sb3.rollout": ["to_sb3_rollout"],
+            ".libraries.sheeprl_replay": ["as_sheeprl_replay"],
+            ".libraries.torchrl.batches": ["to_tensordict"],
+            ".libraries.torchrl.from_torchrl": ["from_tensordict"],
+            ".libraries.torchrl.replay": ["as_torchrl_replay"],
+            ".libraries.tianshou.batches": ["to_tianshou_batch", "to_tianshou_buffer"],
+            ".libraries.tianshou.from_tianshou": ["from_tianshou"],
+            ".libraries.tianshou.replay": ["as_tianshou_replay"],
+            ".libraries.torch_policies": ["to_torch", "torch_policy"],
         },
     )

@@ -8,23 +8,23 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TypeVar, cast
 
-from ..episode import Chunk
-from ..errors import SpecMismatch, StoreCorrupt
-from ..progress import (
+from ..base.errors import SpecMismatch, StoreCorrupt
+from ..base.number_checks import is_whole
+from ..base.progress import (
     Progress,
     Status,
     check_progress,
     episodes_status,
     progress_function,
 )
-from ..replay import SequenceReplayBuffer
-from ..spec import Spec
+from ..replay.replay import SequenceReplayBuffer
+from ..rows.episode import Chunk
+from ..spec.spec import Spec
 from ..storage.disk.storage import DiskStorage
 from ..storage.encoded_chunk import EncodedChunk
 from ..storage.episode_filter import Where, check_where, chooses
 from ..storage.joined import JoinedStorage, check_same_rows, name_of, parts_of
 from ..storage.protocol import Storage
-from ..whole_numbers import is_whole
 from .episode_writer import EpisodeWriter, check_new
 from .repeated_episodes import Duplicates, check_duplicates, find_repeats
 from .selection import choose

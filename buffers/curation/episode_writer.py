@@ -11,17 +11,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..digest import Digest
-from ..episode import Chunk, End, Episode
-from ..errors import SpecMismatch
-from ..replay import SequenceReplayBuffer
-from ..spec import Field, Spec
-from ..step_columns import (
+from ..base.errors import SpecMismatch
+from ..replay.replay import SequenceReplayBuffer
+from ..rows.digest import Digest
+from ..rows.episode import Chunk, End, Episode
+from ..rows.step_columns import (
     check_fields,
     check_names,
     has_final_row,
     inferred_spec,
 )
+from ..spec.spec import Field, Spec
 from ..storage.chunk_codec import ChunkDecoder, ChunkEncoder
 from ..storage.chunk_index import Counters
 from ..storage.disk.files import Files

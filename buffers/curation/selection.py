@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
+from ..base.number_checks import is_whole
 from ..storage.episode_filter import Where, check_where, chooses
-from ..whole_numbers import is_whole
 from .stored_episode import StoredEpisode
 
 __all__ = ["SORT_NAMES", "Choice", "EpisodeSelection", "choose", "number_of"]

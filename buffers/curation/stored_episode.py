@@ -8,10 +8,10 @@ from itertools import groupby
 
 import numpy as np
 
-from ..episode import Chunk, End
-from ..errors import NotEnoughData
-from ..free_memory import check_free_memory
-from ..spec import Spec
+from ..base.errors import NotEnoughData
+from ..base.memory_limit import check_free_memory
+from ..rows.episode import Chunk, End
+from ..spec.spec import Spec
 from ..storage.chunk_index import ChunkInfo
 from ..storage.encoded_chunk import EncodedChunk
 from ..storage.field_locator import RowCopier

@@ -15,10 +15,10 @@ from typing import Any, Final, Literal, TypeAlias, get_args, overload
 
 import numpy as np
 
-from .. import forks
-from ..errors import NotEnoughData
+from ..base import forks
+from ..base.errors import NotEnoughData
 from ..sampling.requests import Sequences
-from ..spec import Codec
+from ..spec.spec import Codec
 from .image_ring import DrawnSequences, ImageRing, TooFew, shortage
 from .transition_writer import check_whole, ended_by
 from .transition_writer import one_hot as one_hot_vector

@@ -15,16 +15,16 @@ from typing import Any, Self, TypeAlias, cast
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from .. import forks
-from ..episode import Chunk, End
-from ..episode_buffer import EpisodeBuffer
-from ..errors import NotEnoughData, SpecMismatch
-from ..replay import SequenceReplayBuffer
+from ..base import forks
+from ..base.errors import NotEnoughData, SpecMismatch
+from ..replay.replay import SequenceReplayBuffer
+from ..rows.episode import Chunk, End
+from ..rows.episode_buffer import EpisodeBuffer
 from ..sampling.batch import Batch
 from ..sampling.rate import ReplayRatio
 from ..sampling.requests import Borders, Sequences
 from ..sampling.tensors import load_torch
-from ..spec import Codec, Field, Spec, plain_array
+from ..spec.spec import Codec, Field, Spec, plain_array
 from .transition_writer import check_whole, close_at_end, exactly_of, new_replay, row_field
 
 __all__ = [

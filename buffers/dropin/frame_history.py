@@ -15,10 +15,10 @@ from typing import Any, NamedTuple, Self, TypeVar, cast
 
 import numpy as np
 
-from ..errors import NotEnoughData
-from ..replay import SequenceReplayBuffer
+from ..base.errors import NotEnoughData
+from ..replay.replay import SequenceReplayBuffer
 from ..sampling.requests import Transitions
-from ..spec import Codec, Field, plain_array
+from ..spec.spec import Codec, Field, plain_array
 from .transition_writer import (
     TransitionWriter,
     check_whole,

@@ -9,10 +9,10 @@ from typing import Self
 
 import numpy as np
 
-from ..errors import NotEnoughData
-from ..replay import SequenceReplayBuffer
+from ..base.errors import NotEnoughData
+from ..replay.replay import SequenceReplayBuffer
 from ..sampling.batch import Batch
-from ..spec import Codec
+from ..spec.spec import Codec
 from .transition_writer import (
     TransitionWriter,
     check_whole,

@@ -13,12 +13,12 @@ from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
-from .. import forks
-from ..episode import End
-from ..errors import NotEnoughData
-from ..replay import SequenceReplayBuffer
+from ..base import forks
+from ..base.errors import NotEnoughData
+from ..replay.replay import SequenceReplayBuffer
+from ..rows.episode import End
 from ..sampling.requests import Sequences
-from ..spec import Codec
+from ..spec.spec import Codec
 from .image_ring import (
     IMAGE,
     VECTOR,

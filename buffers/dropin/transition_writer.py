@@ -10,11 +10,11 @@ from typing import Protocol
 
 import numpy as np
 
-from ..episode import Chunk, End
-from ..episode_buffer import OBSERVED, EpisodeBuffer
-from ..replay import SequenceReplayBuffer
-from ..spec import Codec, Field, Spec, plain_array
-from ..whole_numbers import check_whole, is_whole
+from ..base.number_checks import check_whole, is_whole
+from ..replay.replay import SequenceReplayBuffer
+from ..rows.episode import Chunk, End
+from ..rows.episode_buffer import OBSERVED, EpisodeBuffer
+from ..spec.spec import Codec, Field, Spec, plain_array
 
 __all__ = [
     "OBSERVED",
@@ -252,7 +252,7 @@ def as_declared(
 
 def exactly_of(what: str, array: np.ndarray, dtype: np.dtype[np.generic]) -> np.ndarray:
     """Numbers in a dtype, floats rounded at most."""
-    from ...wrappers.exact_values import exactly  # loads all wrappers
+    from ..spec.exact_values import exactly  # loads all wrappers
 
     return exactly(array, dtype, array.shape, what)
 

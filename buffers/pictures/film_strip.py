@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..whole_numbers import check_whole
+from ..base.number_checks import check_whole
 from .encode import MOST_SIDE, png, webp
 from .image_fields import ImageField
 from .replacing import replacing

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from ..spec import Field, Spec
+from ..spec.spec import Field, Spec
 
 __all__ = ["ImageField", "image_field", "image_fields"]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..spec import Field, Spec
+from ..spec.spec import Field, Spec
 from .encode import webp
 from .film_strip import FilmStrip
 from .image_fields import ImageField, image_fields

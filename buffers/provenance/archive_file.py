@@ -26,13 +26,13 @@ from zlib import crc32
 import numpy as np
 import zstandard
 
+from ..base.errors import StoreCorrupt, StoreNotFound, StoreTooNew
+from ..base.untrusted_json import items, mapping, member, whole
 from ..curation.episode_writer import EpisodeWriter
 from ..curation.stored_episode import StoredEpisode, stored_episodes
-from ..episode import Chunk
-from ..errors import StoreCorrupt, StoreNotFound, StoreTooNew
-from ..json_values import items, mapping, member, whole
-from ..replay import SequenceReplayBuffer
-from ..spec import Spec
+from ..replay.replay import SequenceReplayBuffer
+from ..rows.episode import Chunk
+from ..spec.spec import Spec
 from ..storage.disk.files import LateFiles
 from ..storage.disk.storage import DiskStorage
 from ..storage.joined import JoinedStorage

@@ -9,7 +9,7 @@ from typing import NamedTuple, cast
 import numpy as np
 
 from ..curation.stored_episode import StoredEpisode, stored_episodes
-from ..episode import End
+from ..rows.episode import End
 from ..storage.joined import JoinedStorage
 from ..storage.protocol import Storage
 

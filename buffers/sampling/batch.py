@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
-from ..spec import ArrayTree, Field, Layout, Spec, prefixes
+from ..spec.spec import ArrayTree, Field, Layout, Spec, prefixes
 from .copies import Copies
 
 __all__ = [

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
-from .. import native
-from ..errors import StoreCorrupt
-from ..spec import Field
+from ..base import native
+from ..base.errors import StoreCorrupt
+from ..spec.spec import Field
 from ..storage.chunk_codec import ChunkDecoder, Coding
 from ..storage.field_locator import DamagedChunk
 

@@ -6,8 +6,8 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from .. import json_values
-from ..errors import NotEnoughData
+from ..base import untrusted_json
+from ..base.errors import NotEnoughData
 from ..storage.chunk_index import ChunkIndex
 from ..storage.episode_filter import EpisodeFilter
 from ..storage.item_counts import (
@@ -78,12 +78,13 @@ class NewestQueue:
     def restore(self, state: object) -> None:
         """Continue as the queue of `state` would have; an invalid state changes nothing."""
         entries = [
-            json_values.items(entry, "newest", 3) for entry in json_values.items(state, "newest")
+            untrusted_json.items(entry, "newest", 3)
+            for entry in untrusted_json.items(state, "newest")
         ]
         self._cursors = {
             Windows.from_json(kind): (
-                json_values.whole(row_id, "newest: row id"),
-                json_values.whole(row, "newest: row"),
+                untrusted_json.whole(row_id, "newest: row id"),
+                untrusted_json.whole(row, "newest: row"),
             )
             for kind, row_id, row in entries
         }

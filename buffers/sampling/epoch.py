@@ -8,7 +8,7 @@ from typing import Any, Generic, cast
 
 import numpy as np
 
-from ..whole_numbers import check_whole, is_whole
+from ..base.number_checks import check_whole, is_whole
 from .requests import (
     BatchRequest,
     BatchT,

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..spec import Spec, unflatten
+from ..spec.spec import Spec, unflatten
 from ..storage.chunk_index import ChunkIndex
 from .batch import Memory, Rest
 from .requests import Transitions

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Generic, Literal, NamedTuple, Self, TypeAlias, TypeVar, cast, final
 
-from ..whole_numbers import whole_number
+from ..base.number_checks import whole_number
 from .tensors import ToTensors
 
 __all__ = ["Loader", "Source", "To"]

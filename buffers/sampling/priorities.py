@@ -12,9 +12,9 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
-from .. import json_values, native
-from ..errors import NotEnoughData
-from ..spec import as_array
+from ..base import native, untrusted_json
+from ..base.errors import NotEnoughData
+from ..spec.spec import as_array
 from ..storage.chunk_index import ChunkIndex
 from ..storage.item_counts import Windows, first_start
 from .draws import Drawn, ItemKinds
@@ -651,9 +651,9 @@ class PriorityIndex:
             self._kind = None
             self._forget(index, generation)
             return
-        kind = Windows.from_json(json_values.member(state, "family"))
-        alpha, _ = (_positive(json_values.member(state, n), n) for n in ("alpha", "largest"))
-        ids, masses = (json_values.member(state, name) for name in ("ids", "masses"))
+        kind = Windows.from_json(untrusted_json.member(state, "family"))
+        alpha, _ = (_positive(untrusted_json.member(state, n), n) for n in ("alpha", "largest"))
+        ids, masses = (untrusted_json.member(state, name) for name in ("ids", "masses"))
         if not _is_column(ids, np.int64) or not _is_column(masses, np.float64, len(ids)):
             raise ValueError(
                 "priorities: expected int64 ids [n] and float64 masses [n], got others"

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any, Self
 
-from ..errors import LimiterClosed
-from ..whole_numbers import whole_number
+from ..base.errors import LimiterClosed
+from ..base.number_checks import whole_number
 
 __all__ = ["ReplayRatio", "SampleLimiter", "simplest_fraction"]
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias,
 
 import numpy as np
 
+from ..base.number_checks import check_whole
 from ..storage.episode_filter import Where
-from ..whole_numbers import check_whole
 
 if TYPE_CHECKING:  # loaded when something is drawn
     from .batch import Batch, TransitionBatch

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..errors import StoreCorrupt
-from ..spec import Field
+from ..base.errors import StoreCorrupt
+from ..spec.spec import Field
 from ..storage.chunk_index import ChunkIndex, ChunkInfo
 from ..storage.field_locator import DamagedChunk, FieldLocator
 from ..storage.protocol import Storage

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 import numpy as np
 from numpy.random import Generator
 
-from .. import json_values
-from ..episode import End, Episode
-from ..errors import NotEnoughData
-from ..free_memory import check_free_memory
-from ..spare_memory import SpareMemory
+from ..base import untrusted_json
+from ..base.buffer_pool import SpareMemory
+from ..base.errors import NotEnoughData
+from ..base.memory_limit import check_free_memory
+from ..rows.episode import End, Episode
 from ..storage.chunk_index import ChunkIndex
 from ..storage.episode_filter import (
     EpisodeFilter,
@@ -256,10 +256,10 @@ class Sampler:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue as the sampler of `state` would have; an invalid state changes nothing."""
         storage, newest = self._storage, NewestQueue()
-        newest.restore(json_values.member(state, "newest"))
-        priorities = json_values.member(state, "priorities")
+        newest.restore(untrusted_json.member(state, "newest"))
+        priorities = untrusted_json.member(state, "priorities")
         if priorities is not None:
-            priorities = json_values.mapping(priorities, "priorities")
+            priorities = untrusted_json.mapping(priorities, "priorities")
         with storage.lock:
             self._priorities.restore(storage.index, storage.generation, priorities)
             self._newest = newest

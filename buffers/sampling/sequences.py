@@ -7,9 +7,9 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
-from ..episode import End
-from ..free_memory import check_free_memory
-from ..spec import ArrayTree, Field, Spec
+from ..base.memory_limit import check_free_memory
+from ..rows.episode import End
+from ..spec.spec import ArrayTree, Field, Spec
 from ..storage.chunk_index import ChunkIndex
 from ..storage.item_counts import EpisodeTails, WholeEpisodes, Windows
 from .batch import (

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from ..base.number_checks import check_whole
 from ..storage.protocol import Storage
-from ..whole_numbers import check_whole
 from .epoch import Epoch, check_shard
 from .requests import BatchRequest, BatchT, Episodes, Request
 from .tensors import ToTensors, load_torch

@@ -11,9 +11,9 @@ from typing import NamedTuple, TypeAlias, cast
 
 import numpy as np
 
-from ..episode import End
-from ..free_memory import check_free_memory
-from ..spec import Field, Spec
+from ..base.memory_limit import check_free_memory
+from ..rows.episode import End
+from ..spec.spec import Field, Spec
 from ..storage.chunk_index import ChunkIndex
 from ..storage.item_counts import EpisodeTails, WholeEpisodes, Windows
 from .batch import (

@@ -23,9 +23,9 @@ from zlib import crc32
 
 import numpy as np
 
-from ..errors import StoreCorrupt
-from ..json_values import check_extent, items, parse, whole
-from ..json_values import text as checked_text
+from ..base.errors import StoreCorrupt
+from ..base.untrusted_json import check_extent, items, parse, whole
+from ..base.untrusted_json import text as checked_text
 
 __all__ = ["pack", "unpack"]
 

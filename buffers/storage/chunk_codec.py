@@ -30,10 +30,10 @@ from typing import Literal, NamedTuple, TypeAlias, cast
 import numpy as np
 import zstandard
 
-from .. import json_values, native
-from ..episode import Chunk
-from ..errors import SpecMismatch, StoreCorrupt
-from ..spec import IMAGE_BYTES, PATCHED_BYTES, Field, Spec
+from ..base import native, untrusted_json
+from ..base.errors import SpecMismatch, StoreCorrupt
+from ..rows.episode import Chunk
+from ..spec.spec import IMAGE_BYTES, PATCHED_BYTES, Field, Spec
 from . import deltas, patches
 
 __all__ = [
@@ -700,7 +700,7 @@ def with_metadata(buffer: Buffer, metadata: Mapping[str, object]) -> list[Part]:
 
 def _parsed_metadata(text: bytes) -> Mapping[str, object]:
     try:
-        return json_values.parse(text, is_finite=False) if text else {}
+        return untrusted_json.parse(text, is_finite=False) if text else {}
     except ValueError as error:
         raise StoreCorrupt(f"its metadata: {error}") from error
 
@@ -709,7 +709,7 @@ def _metadata_text(metadata: Mapping[str, object]) -> bytes:
     if not metadata:
         return b""
     text = _to_json(dict(metadata)).encode()
-    json_values.check_extent(text, metadata)
+    untrusted_json.check_extent(text, metadata)
     return text
 
 

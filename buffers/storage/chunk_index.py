@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol, TypeAlias, cast
 
 import numpy as np
 
-from ..episode import End
+from ..rows.episode import End
 from .episode_filter import EpisodeFilter
 from .item_counts import ItemCounts, ItemKind, Shares
 

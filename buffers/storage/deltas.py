@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .. import native
+from ..base import native
 
 __all__ = ["apply_deltas", "deltas_of", "least_bytes"]
 

@@ -20,12 +20,12 @@ from typing import cast
 
 import numpy as np
 
-from ..episode import Chunk, End
-from ..errors import StoreCorrupt
-from ..free_memory import check_free_memory
-from ..json_values import MOST
-from ..native import crc32
-from ..spec import Spec
+from ..base.errors import StoreCorrupt
+from ..base.memory_limit import check_free_memory
+from ..base.native import crc32
+from ..base.untrusted_json import MOST
+from ..rows.episode import Chunk, End
+from ..spec.spec import Spec
 from .chunk_codec import (
     Buffer,
     ChunkDecoder,

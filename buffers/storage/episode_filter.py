@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..episode import End
+from ..rows.episode import End
 
 __all__ = ["EpisodeFilter", "Where", "check_where", "chooses", "identity_of"]
 

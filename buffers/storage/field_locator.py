@@ -8,7 +8,7 @@ from typing import cast
 
 import numpy as np
 
-from ..errors import NotEnoughData, StoreCorrupt
+from ..base.errors import NotEnoughData, StoreCorrupt
 from .chunk_codec import Buffer, ChunkDecoder, Coding
 from .chunk_index import ChunkInfo
 from .protocol import Storage

@@ -7,8 +7,8 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from .. import json_values
-from ..episode import End
+from ..base import untrusted_json
+from ..rows.episode import End
 from .episode_filter import EpisodeFilter
 
 __all__ = [
@@ -64,13 +64,13 @@ class Windows(NamedTuple):
     @classmethod
     def from_json(cls, data: object) -> Windows:
         """The windows that `to_json` described; the data is checked."""
-        length, context, stride, *flags = json_values.items(data, "a kind of item", 5)
+        length, context, stride, *flags = untrusted_json.items(data, "a kind of item", 5)
         if not all(isinstance(flag, bool) for flag in flags):
             raise ValueError(f"a kind of item: expected True or False twice, got {flags}")
         return cls(
-            json_values.whole(length, "length of a kind of item", 1),
-            json_values.whole(context, "context of a kind of item"),
-            json_values.whole(stride, "stride of a kind of item", 1),
+            untrusted_json.whole(length, "length of a kind of item", 1),
+            untrusted_json.whole(context, "context of a kind of item"),
+            untrusted_json.whole(stride, "stride of a kind of item", 1),
             *map(bool, flags),
         )
 

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..episode import Chunk
-from ..errors import SpecMismatch
-from ..spec import Codec, Spec
+from ..base.errors import SpecMismatch
+from ..rows.episode import Chunk
+from ..spec.spec import Codec, Spec
 from .chunk_codec import Buffer
 from .chunk_index import CHUNK, ChunkIndex, Counters
 from .disk.storage import DiskStorage, OnCorrupt

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .. import native
+from ..base import native
 
 __all__ = ["apply_patches", "patches_of"]
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from threading import RLock
 from typing import Protocol
 
-from ..episode import Chunk
-from ..spec import Spec
+from ..rows.episode import Chunk
+from ..spec.spec import Spec
 from .chunk_codec import Buffer
 from .chunk_index import ChunkIndex
 from .encoded_chunk import EncodedChunk

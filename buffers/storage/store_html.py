@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from ..episode import End
-from ..errors import StepwellError
+from ..base.errors import StepwellError
 from ..pictures.image_fields import ImageField
 from ..pictures.markup import Markup, paragraph, section, sparkline, table
 from ..pictures.summaries import films_html
+from ..rows.episode import End
 from .chunk_codec import ChunkDecoder
 from .chunk_index import ChunkInfo
 from .protocol import Storage

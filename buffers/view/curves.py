@@ -14,9 +14,9 @@ from typing import cast
 import numpy as np
 
 from ..curation.stored_episode import StoredEpisode
-from ..episode import End
 from ..pictures.image_fields import image_fields
-from ..spec import Field, Spec
+from ..rows.episode import End
+from ..spec.spec import Field, Spec
 
 __all__ = ["action_names", "curve_names", "curves", "left_out", "text_names", "values_at"]
 

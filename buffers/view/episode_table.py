@@ -11,11 +11,11 @@ from typing import Any, cast
 
 import numpy as np
 
+from ..base.errors import NotEnoughData
+from ..base.untrusted_json import MOST
 from ..curation.selection import SORT_NAMES, Choice, EpisodeSelection, number_of
 from ..curation.stored_episode import StoredEpisode
-from ..episode import End
-from ..errors import NotEnoughData
-from ..json_values import MOST
+from ..rows.episode import End
 from ..storage.chunk_codec import ChunkDecoder
 from ..storage.episode_filter import Where, chooses
 from ..storage.field_locator import DamagedChunk, RowCopier, read_chunks

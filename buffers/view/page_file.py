@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ... import __version__
+from ..base.package import __version__
 from ..pictures.markup import Markup, escape, sparkline, table
 from .summary import (
     FIELD_COLUMNS,

@@ -13,6 +13,8 @@ from typing import Literal, NamedTuple, cast, get_args
 
 import numpy as np
 
+from ..base.number_checks import check_whole, is_whole
+from ..base.progress import Part, Progress, Status, check_progress, progress_function
 from ..curation.stored_episode import StoredEpisode
 from ..pictures.encode import (
     GIF_FPS,
@@ -27,13 +29,11 @@ from ..pictures.film_strip import FilmStrip, check_frames, check_scale, scaled
 from ..pictures.image_fields import ImageField, image_field, image_fields
 from ..pictures.mp4 import Mp4Writer
 from ..pictures.replacing import replacing
-from ..progress import Part, Progress, Status, check_progress, progress_function
-from ..replay import SequenceReplayBuffer
+from ..replay.replay import SequenceReplayBuffer
 from ..storage.disk.publish import publish
 from ..storage.field_locator import RowCopier
 from ..storage.joined import ID_BITS, JoinedStorage
 from ..storage.protocol import Storage
-from ..whole_numbers import check_whole, is_whole
 
 __all__ = [
     "DEFAULT_FPS",

@@ -14,19 +14,19 @@ from typing import cast
 
 import numpy as np
 
+from ..base.errors import StoreNotFound
+from ..base.progress import Part, Progress, Status, format_bytes, progress_function
 from ..curation.selection import EpisodeSelection
 from ..curation.stored_episode import StoredEpisode
-from ..errors import StoreNotFound
 from ..pictures.encode import block_size, sprite
 from ..pictures.image_fields import ImageField
 from ..pictures.replacing import replacing
-from ..progress import Part, Progress, Status, format_bytes, progress_function
 from ..storage.disk.publish import check_complete, publish
 from .curves import curve_names, curves
 from .episode_table import EpisodeTable
 from .page_file import Described, page_file
 from .server.answers import Answers, json_bytes
-from .server.query import Words
+from .server.query import QueryParameters
 from .server.stores import OpenStore, Stores
 from .summary import digest_of, seeds_of, summary_of
 
@@ -228,7 +228,7 @@ class _Report:
             opened.append(store.now)
             store.now.table.read_all_returns()
         _check_found([each.table for each in opened], wanted, text)
-        self._histograms = self._answers.histograms(Words((), ()))
+        self._histograms = self._answers.histograms(QueryParameters((), ()))
         self.total = sum(len(each.table) for each in opened)
         self.playable = [
             _Playable(number, each, place, why)
@@ -268,7 +268,7 @@ class _Report:
     def _episode(self, one: _Playable, points: int) -> dict[str, object]:
         with one.opened.reading():
             episode = one.episode
-            words = Words([("first_row", str(episode.first_row))], ("first_row",))
+            words = QueryParameters([("first_row", str(episode.first_row))], ("first_row",))
             info = self._answers.episode(one.store, episode.id, words)
             images = cast("list[dict[str, object]]", info["images"]) if one.film else []
             names = curve_names(one.opened.spec, one.opened.texts)[:_MOST_CURVES]

@@ -11,12 +11,12 @@ from typing import cast
 
 import numpy as np
 
-from ..digest import Digest
-from ..episode import Chunk, End
-from ..progress import format_bytes
+from ..base.progress import format_bytes
 from ..provenance.chains import chains_of
-from ..replay import SequenceReplayBuffer
-from ..spec import Spec
+from ..replay.replay import SequenceReplayBuffer
+from ..rows.digest import Digest
+from ..rows.episode import Chunk, End
+from ..spec.spec import Spec
 from ..storage.chunk_codec import ChunkDecoder
 from ..storage.disk.folder import ignored_file
 from ..storage.disk.publish import disk_bytes

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from ... import __version__
+from ...buffers.base.package import __version__
 
 __all__ = ["COMMANDS", "app", "main"]
 
@@ -199,7 +199,7 @@ def _replacement(error: UnicodeError) -> tuple[str | bytes, int]:
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        from ...buffers import native
+        from ...buffers.base import native
 
         typer.echo(f"stepwell {__version__} ({native.path()})")
         raise typer.Exit

@@ -12,7 +12,7 @@ import typer
 
 from ...buffers import RowsDiffer, SequenceReplayBuffer, Unprovable
 from ...buffers.storage.disk.publish import disk_bytes
-from ..report import format_bytes
+from ..loop.report import format_bytes
 from .errors import exit_on_error, sentence_of, show_error
 from .make_envs import id_or_factory
 from .options import (

@@ -15,17 +15,17 @@ import numpy as np
 import typer
 
 from ...buffers import SequenceReplayBuffer, StepwellError
-from ...buffers.progress import clock
-from ...buffers.replay_writer import kept_since
+from ...buffers.base.number_checks import is_whole
+from ...buffers.base.progress import clock
+from ...buffers.replay.writer import kept_since
 from ...buffers.storage.disk.files import Files
 from ...buffers.storage.disk.folder import StoreFolder, folder_path
 from ...buffers.storage.disk.publish import disk_bytes
 from ...buffers.storage.disk.storage import DiskStorage
 from ...buffers.view.summary import describe_size
-from ...buffers.whole_numbers import is_whole
-from ..collector import Collector, check_shard
 from ..distributed.report import DistributedReport, distributed_status
-from ..report import CollectReport, collect_status, rate_parts
+from ..loop.collector import Collector, check_shard
+from ..loop.report import CollectReport, collect_status, rate_parts
 from .errors import exit_on_error
 from .game_options import (
     RUN,

@@ -20,7 +20,7 @@ from ...buffers.storage.disk.publish import disk_bytes
 from ...buffers.storage.disk.storage import DiskStorage
 from ...buffers.storage.joined import check_different
 from ...buffers.view.summary import describe_size, statistics_of
-from ..report import format_bytes
+from ..loop.report import format_bytes
 from .errors import exit_on_error
 from .options import (
     Codecs,

@@ -18,9 +18,9 @@ from typing import Annotated
 
 import typer
 
-from ... import __version__
-from ...buffers import native
-from ..report import format_bytes
+from ...buffers.base import native
+from ...buffers.base.package import __version__
+from ..loop.report import format_bytes
 from .errors import exit_on_error
 from .options import Debug, Json
 from .output import print_json, print_lines

@@ -33,7 +33,7 @@ import typer
 
 from ... import buffers
 from ...buffers import StepwellError
-from ...buffers.row_guard import interrupt
+from ...buffers.base.row_guard import interrupt
 from ..distributed.engine import RemoteError
 from .early_interrupt import leave_at_once
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..report import collect_status
+from ..loop.report import collect_status
 from .errors import exit_on_error
 from .game_options import (
     RUN,

@@ -10,12 +10,12 @@ import numpy as np
 import rich.text
 import typer
 
-from ... import __version__
 from ...buffers import Codec, SequenceReplayBuffer
-from ...buffers.free_memory import bounded_memory
+from ...buffers.base.memory_limit import bounded_memory
+from ...buffers.base.package import __version__
 from ...buffers.storage.disk.publish import is_inside
 from ...buffers.storage.disk.storage import DiskStorage
-from ..report import format_bytes
+from ..loop.report import format_bytes
 from .errors import exit_on_error
 from .options import (
     Codecs,
@@ -42,9 +42,9 @@ from .output import (
 
 # Formats are imported where they are used: few commands need them.
 if TYPE_CHECKING:
-    from ...buffers.bridges.formats.exporting import ExportReport
-    from ...buffers.bridges.formats.format import Format
-    from ...buffers.bridges.formats.importing import ImportReport
+    from ...buffers.exchange.formats.exporting import ExportReport
+    from ...buffers.exchange.formats.format import Format
+    from ...buffers.exchange.formats.importing import ImportReport
 
 __all__ = [
     "export",
@@ -59,13 +59,13 @@ _VERSIONS = {"stepwell": __version__, "numpy": np.__version__}
 
 
 def _format_names() -> list[str]:
-    from ...buffers.bridges.formats.format import format_names
+    from ...buffers.exchange.formats.format import format_names
 
     return list(format_names())
 
 
 def _written_formats() -> list[str]:
-    from ...buffers.bridges.formats.format import format_of
+    from ...buffers.exchange.formats.format import format_of
 
     return [name for name in _format_names() if format_of(name).export_options is not None]
 
@@ -120,7 +120,7 @@ def export(
     Nothing is overwritten; an error or Ctrl-C leaves nothing behind.
     """
     with exit_on_error(debug, "start again"):
-        from ...buffers.bridges.formats.exporting import export_episodes, export_status
+        from ...buffers.exchange.formats.exporting import export_episodes, export_status
 
         keep = selection.parsed()
         options = parse_options(option or [])
@@ -239,7 +239,7 @@ def formats(
     stepwell formats minari
     """
     with exit_on_error(debug):
-        from ...buffers.bridges.formats.format import format_names, format_of
+        from ...buffers.exchange.formats.format import format_names, format_of
 
         found = {each: format_of(each) for each in (format_names() if name is None else [name])}
         if as_json:
@@ -291,7 +291,7 @@ def import_data(
             f"another folder"
         )
     # Imported here: few commands need it.
-    from ...buffers.bridges.formats.importing import import_episodes, import_status
+    from ...buffers.exchange.formats.importing import import_episodes, import_status
 
     shown = reporting(import_status, source, is_silent=quiet or as_json)
     with shown as progress, bounded_memory():
@@ -377,7 +377,7 @@ def _format_json(format_: Format) -> dict[str, object]:
 
 
 def _options_json(options: type[Any] | None) -> dict[str, object] | None:
-    from ...buffers.bridges.formats.options import option_help
+    from ...buffers.exchange.formats.options import option_help
 
     if options is None:
         return None
@@ -396,7 +396,7 @@ def _show_formats(found: Mapping[str, Format]) -> None:
 
 def _show_format(name: str, format_: Format) -> None:
     """Print one format with its options."""
-    from ...buffers.bridges.formats.options import option_help
+    from ...buffers.exchange.formats.options import option_help
 
     console = table_console()
     console.print(rich.text.Text.assemble((name, "bold"), f"  {format_.about}"))

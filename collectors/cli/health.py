@@ -10,11 +10,11 @@ from typing import Annotated, TypeVar
 import typer
 
 from ...buffers import RepairReport, VerifyReport, repair, verify
-from ...buffers.progress import bytes_status
+from ...buffers.base.progress import bytes_status
 from ...buffers.storage.disk.publish import check_complete
+from ...buffers.storage.disk.snapshot import Recovery
 from ...buffers.storage.disk.verify import Damage
-from ...buffers.storage.disk.view import Recovery
-from ..report import format_bytes
+from ..loop.report import format_bytes
 from .errors import exit_on_error
 from .make_envs import AtariBackend
 from .options import (

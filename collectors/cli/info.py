@@ -12,7 +12,7 @@ import rich.table
 import rich.text
 import typer
 
-from ...buffers.progress import format_bytes
+from ...buffers.base.progress import format_bytes
 from ...buffers.storage.disk.publish import check_complete
 from ...buffers.view.histograms import histogram
 from ...buffers.view.summary import (

@@ -80,7 +80,7 @@ class _LoadedModel:
 
     def __init__(self, model: Any, deterministic: bool) -> None:
         # Imported here and below: most runs need no bridge.
-        from ...buffers.bridges.sb3.policy import sb3_policy
+        from ...buffers.libraries.sb3.policy import sb3_policy
 
         self._model = model
         self._policy = sb3_policy(model, deterministic=deterministic)
@@ -102,7 +102,7 @@ def _load_model(option: str, rest: str) -> Any:
     path = _file(option, tail if named else rest)
     settings = _settings(option, path)
     algorithm = named or _algorithm_of(option, settings)
-    from ...buffers.bridges.sb3.models import load_sb3
+    from ...buffers.libraries.sb3.models import load_sb3
 
     module = load_sb3(algorithm, option)
     # Rows are not needed to play: SB3 would allocate a replay of the size used in training.
@@ -167,7 +167,7 @@ def _load_module(option: str, rest: str) -> object:
             f"that the weights in the file belong to, got {f'torch:{rest}'!r}; name both"
         )
     path = _file(option, path_text)
-    from ...buffers.bridges.torch_policies import TorchPolicy
+    from ...buffers.libraries.torch_policies import TorchPolicy
     from ...buffers.sampling.tensors import load_torch
 
     torch: Any = load_torch(option)

@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeAlias, TypedDict, cast, get_args
 import gymnasium
 
 from ...wrappers.atari_settings import atari_name
-from ..vector_envs import Vector
+from ..loop.vector_envs import Vector
 from .envs import unknown_env
 
 __all__ = [

@@ -12,8 +12,8 @@ import rich.console
 import rich.table
 import rich.text
 
-from ...buffers.progress import GAP, LiveLine, Part, Status, joined
-from ..interrupt import InterruptGuard
+from ...buffers.base.progress import GAP, LiveLine, Part, Status, joined
+from ..loop.interrupt import InterruptGuard
 
 __all__ = [
     "LiveLine",

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ...buffers.progress import bytes_status, format_bytes
+from ...buffers.base.progress import bytes_status, format_bytes
 from .errors import exit_on_error, printable
 from .options import Debug, Json, License, Quiet
 from .output import LiveLine, Part, plural, print_json, print_parts

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ..report import format_bytes
+from ..loop.report import format_bytes
 from .errors import exit_on_error, printable
 from .options import (
     Debug,

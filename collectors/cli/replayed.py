@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from ...buffers import SequenceReplayBuffer
-from ...buffers.progress import Status
+from ...buffers.base.progress import Status
 from .make_envs import AtariBackend, id_or_factory
 from .options import format_ids, parse_ids, stored_ids, whole_number
 from .output import LiveLine, Part, plural

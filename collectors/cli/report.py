@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ..report import format_bytes
+from ..loop.report import format_bytes
 from .errors import exit_on_error
 from .options import Debug, Json, Quiet, number_of_bytes
 from .output import LiveLine, Part, plural, print_json, print_parts

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
-from ...buffers.errors import StepwellError
+from ...buffers.base.errors import StepwellError
 from .engine import (
     Actor,
     ActorDied,

@@ -19,20 +19,20 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias, cas
 
 import gymnasium
 
-from ... import __version__
 from ...buffers import SequenceReplayBuffer
-from ...buffers.digest import DigestState
-from ...buffers.errors import SpecMismatch, StepwellError
-from ...buffers.progress import Progress, Status, check_progress, progress_function
-from ...buffers.replay_writer import check_flush_seconds
+from ...buffers.base.errors import SpecMismatch, StepwellError
+from ...buffers.base.number_checks import check_whole
+from ...buffers.base.package import __version__
+from ...buffers.base.progress import Progress, Status, check_progress, progress_function
+from ...buffers.replay.writer import check_flush_seconds
+from ...buffers.rows.digest import DigestState
 from ...buffers.storage.disk.storage import DiskStorage
-from ...buffers.whole_numbers import check_whole
-from ..collector import Seeds, check_goal, check_shard
-from ..interrupt import InterruptGuard
+from ..loop.collector import Seeds, check_goal, check_shard
+from ..loop.interrupt import InterruptGuard
+from ..loop.report import EpisodeReport
+from ..loop.step_result import MetadataOrFunction
+from ..loop.vector_envs import Vector
 from ..policies.as_policy import GivenPolicy
-from ..report import EpisodeReport
-from ..step_result import MetadataOrFunction
-from ..vector_envs import Vector
 from .actor_pool import (
     ActorPool,
     Answered,
@@ -325,7 +325,7 @@ class DistributedCollector:
 
         Errors of `collect` are raised here, too.
         """
-        from ...buffers.rollout.joined import join_rollouts  # collect() does not need it
+        from ...buffers.replay.join_rollouts import join_rollouts  # collect() does not need it
 
         self._check_open()
         check_whole("steps", steps, 1)

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
-from ...buffers.digest import DigestState
+from ...buffers.rows.digest import DigestState
 from ...buffers.storage.encoded_chunk import EncodedChunk
 from .messages import Piece
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
-from ...buffers.errors import StepwellError
+from ...buffers.base.errors import StepwellError
 
 __all__ = [
     "Actor",

@@ -16,11 +16,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...buffers.bridges.publish.objects import Objects
-from ...buffers.bridges.publish.uploaded_store import UploadedStore
-from ...buffers.bridges.publish.uploader import Uploader, newest_manifest
-from ...buffers.errors import StoreCorrupt, StoreLocked, StoreNotFound
-from ...buffers.json_values import member, parse, whole
+from ...buffers.base.errors import StoreCorrupt, StoreLocked, StoreNotFound
+from ...buffers.base.untrusted_json import member, parse, whole
+from ...buffers.exchange.publish.objects import Objects
+from ...buffers.exchange.publish.uploaded_store import UploadedStore
+from ...buffers.exchange.publish.uploader import Uploader, newest_manifest
 from ...buffers.storage.disk.storage import DiskStorage
 from ...buffers.storage.urls import url_of
 from .upload_thread import UploadThread

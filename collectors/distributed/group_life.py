@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ...buffers.digest import DigestState
+from ...buffers.rows.digest import DigestState
 from .messages import Call, GroupStart, Piece
 from .quota import what_is_left
 

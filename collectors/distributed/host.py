@@ -15,24 +15,24 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 import gymnasium
 
-from ... import __version__
 from ...buffers import Chunk, EncodedChunk, Rollout, SequenceReplayBuffer, Spec
+from ...buffers.base.errors import RowsDiffer, StoreLocked
+from ...buffers.base.package import __version__
 from ...buffers.curation.stored_episode import StoredEpisode, stored_episodes
-from ...buffers.digest import Digest, DigestState
-from ...buffers.episode import End
-from ...buffers.errors import RowsDiffer, StoreLocked
-from ...buffers.replay_writer import OWN_LOOP
+from ...buffers.replay.writer import OWN_LOOP
+from ...buffers.rows.digest import Digest, DigestState
+from ...buffers.rows.episode import End
 from ...buffers.storage.chunk_codec import ChunkEncoder
 from ...buffers.storage.disk.storage import DiskStorage
 from ...buffers.storage.encoded_chunk import pack_chunks
-from ...buffers.storage.memory import MemoryStorage, max_chunk_rows
+from ...buffers.storage.ram import MemoryStorage, max_chunk_rows
 from ...wrappers.shard_seeds import ShardSeed
 from ...wrappers.workers.worker import seed_global_generators
-from ..collector import Collector
+from ..loop.collector import Collector
+from ..loop.report import CollectReport
+from ..loop.step_loop import EpisodeCounter
+from ..loop.vector_envs import Vector
 from ..policies.as_policy import GivenPolicy
-from ..report import CollectReport
-from ..step_loop import EpisodeCounter
-from ..vector_envs import Vector
 from .folders import GroupFolder
 from .messages import (
     Call,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Literal
 
-from ...buffers.whole_numbers import check_whole
+from ...buffers.base.number_checks import check_whole
 from ...wrappers.workers.processes import available_cores
+from ..loop.report import EpisodeReport
+from ..loop.step_result import MetadataOrFunction
 from ..policies.as_policy import GivenPolicy
-from ..report import EpisodeReport
-from ..step_result import MetadataOrFunction
 from .collector import (
     DistributedCollector,
     GivenEnvs,

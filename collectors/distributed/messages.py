@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from ...buffers import Rollout, Spec
-from ...buffers.digest import DigestState
-from ...buffers.spec import Codec
-from ..report import EpisodeReport
-from ..step_result import MetadataOrFunction
+from ...buffers.rows.digest import DigestState
+from ...buffers.spec.spec import Codec
+from ..loop.report import EpisodeReport
+from ..loop.step_result import MetadataOrFunction
 
 if TYPE_CHECKING:
     from .folders import Folders

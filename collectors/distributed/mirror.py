@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ...buffers import SequenceReplayBuffer, Spec
-from ...buffers.spec import Codec
+from ...buffers.spec.spec import Codec
 from ...buffers.storage.encoded_chunk import unpack_chunks
 from .delivery import GroupStreams
 from .messages import Opening, Payload

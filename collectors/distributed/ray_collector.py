@@ -6,9 +6,9 @@ import importlib.util
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from ..loop.report import EpisodeReport
+from ..loop.step_result import MetadataOrFunction
 from ..policies.as_policy import GivenPolicy
-from ..report import EpisodeReport
-from ..step_result import MetadataOrFunction
 from .collector import (
     DistributedCollector,
     GivenEnvs,

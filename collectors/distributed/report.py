@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from ...buffers.progress import Part, Status
-from ..report import CollectReport, collect_status, rate_parts
+from ...buffers.base.progress import Part, Status
+from ..loop.report import CollectReport, collect_status, rate_parts
 from .messages import CallTotals
 
 __all__ = [

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from threading import Condition, Thread
 
-from ...buffers.bridges.publish.uploader import Uploader
+from ...buffers.exchange.publish.uploader import Uploader
 
 __all__ = ["UploadThread", "next_pause"]
 

@@ -11,15 +11,15 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import SyncVectorEnv, VectorEnv, VectorWrapper
 
+from ...buffers.base.number_checks import check_whole
+from ...buffers.base.progress import Progress, check_progress
 from ...buffers.pictures.mp4 import load_av
-from ...buffers.progress import Progress, check_progress
-from ...buffers.whole_numbers import check_whole
 from ...wrappers.atari_settings import atari_name
 from ...wrappers.recipe import recipe_of as recipe_of_env
-from ..collector import Collector
+from ..loop.collector import Collector
+from ..loop.report import CollectReport, EpisodeReport
+from ..loop.vector_envs import Vector, as_vector, is_ale, recipe_of
 from ..policies.as_policy import GivenPolicy, as_policy
-from ..report import CollectReport, EpisodeReport
-from ..vector_envs import Vector, as_vector, is_ale, recipe_of
 from .result import EvaluatedEpisode, Evaluation
 from .video import file_names
 from .video_recorder import VideoRecorder

@@ -14,8 +14,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from ...buffers.pictures.mp4 import Frame, Mp4Writer
 from ...wrappers.ale_env import emulator_of
 from ...wrappers.recipe import recipe_of
-from ..report import StepReport
-from ..vector_envs import Vector, mode_of
+from ..loop.report import StepReport
+from ..loop.vector_envs import Vector, mode_of
 from .video import FrameCompressor, Video
 
 __all__ = ["VideoRecorder", "real_time_fps", "rendered", "single_envs"]

@@ -17,7 +17,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from ...buffers.optional_libraries import load_library
+from ...buffers.base.optional_libraries import load_library
 from ...wrappers.ale_env import action_meanings
 
 __all__ = ["COMMANDS", "Controls", "KeySource", "controls_of", "load_pygame"]

@@ -11,17 +11,17 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 
-from ...buffers.whole_numbers import check_whole
+from ...buffers.base.number_checks import check_whole
 from ...wrappers.recipe import recipe_of
-from ..collector import Seeds
 from ..evaluation.video_recorder import real_time_fps, rendered, single_envs
+from ..loop.collector import Seeds
+from ..loop.record import RecordedVectorEnv
+from ..loop.recording import RecordedSteps, ReplayOrPath
+from ..loop.step_result import MetadataOrFunction
+from ..loop.vector_envs import Vector, as_vector
 from ..policies.as_policy import GivenPolicy, as_policy
 from ..policies.policy import SeededPolicy, override_hook_of
 from ..policies.policy_caller import PolicyCaller
-from ..recorded import RecordedVectorEnv
-from ..recording import Recording, ReplayOrPath
-from ..step_result import MetadataOrFunction
-from ..vector_envs import Vector, as_vector
 from .controls import KeySource, controls_of, load_pygame
 from .window import Window
 
@@ -137,7 +137,7 @@ def play(
     controls = controls_of(single, keys)
     actor = None if policy is None else as_policy(policy)
     facts = _Facts(metadata, "human" if actor is None else "human and policy")
-    recording = Recording(
+    recording = RecordedSteps(
         envs,
         replay,
         info=info,
@@ -202,7 +202,7 @@ class _Game:
     def __init__(
         self,
         envs: RecordedVectorEnv,
-        recording: Recording,
+        recording: RecordedSteps,
         env: gymnasium.Env[Any, Any],
         facts: _Facts,
         seeds: Seeds,

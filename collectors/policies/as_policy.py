@@ -22,7 +22,7 @@ from .policy import (
 )
 
 if TYPE_CHECKING:  # torch is optional
-    from ...buffers.bridges.torch_policies import TorchPolicy
+    from ...buffers.libraries.torch_policies import TorchPolicy
 
 __all__ = ["GivenPolicy", "ModulePolicy", "ObservationPolicy", "as_policy"]
 
@@ -59,7 +59,7 @@ def as_policy(given: object, name: str = "policy") -> AnyPolicy:
             f"{given.__name__}()"
         )
     if _is_of(given, _SB3):
-        from ...buffers.bridges.sb3.policy import sb3_policy
+        from ...buffers.libraries.sb3.policy import sb3_policy
 
         return sb3_policy(given)
     owner = getattr(given, "__self__", None)
@@ -151,7 +151,7 @@ class ModulePolicy:
 
     def begin(self, action_space: spaces.Space[object], rng: np.random.Generator) -> None:
         """Prepare for envs with this action space; the generator is not needed."""
-        from ...buffers.bridges.torch_policies import torch_policy
+        from ...buffers.libraries.torch_policies import torch_policy
 
         count = None
         if isinstance(action_space, spaces.Discrete) and action_space.start == 0:

@@ -9,8 +9,8 @@ import numpy as np
 from gymnasium import spaces
 
 from ...buffers import Layout, Spec
-from ...buffers.spec import flatten, unflatten
-from ...buffers.whole_numbers import whole_number
+from ...buffers.base.number_checks import whole_number
+from ...buffers.spec.spec import flatten, unflatten
 from .as_policy import GivenPolicy, as_policy
 from .policy import (
     AnyPolicy,

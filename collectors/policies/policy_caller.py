@@ -9,8 +9,8 @@ import numpy as np
 from gymnasium import spaces
 
 from ...buffers import Field, Layout, Spec, Tree
-from ...buffers.spec import field_of, flatten, key_of, plain_array, unflatten
-from ...wrappers.exact_values import exactly
+from ...buffers.spec.exact_values import exactly
+from ...buffers.spec.spec import field_of, flatten, key_of, plain_array, unflatten
 from .policy import AnyPolicy, Policy, RandomPolicy, as_recurrent
 
 __all__ = [

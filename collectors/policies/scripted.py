@@ -14,8 +14,8 @@ from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array
 
 from ...buffers import Layout, Spec, Tree
-from ...buffers.spec import flatten, unflatten
-from ...buffers.whole_numbers import is_whole
+from ...buffers.base.number_checks import is_whole
+from ...buffers.spec.spec import flatten, unflatten
 from ...wrappers.ale_env import action_meanings
 from ...wrappers.nes.buttons import action_set, parse_script
 

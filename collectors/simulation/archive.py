@@ -27,9 +27,10 @@ from ...buffers import (
     Storage,
     Unprovable,
 )
+from ...buffers.base.number_checks import whole_number
+from ...buffers.base.progress import Progress, check_progress, progress_function
 from ...buffers.curation.episode_writer import EpisodeWriter, check_new
 from ...buffers.curation.stored_episode import StoredEpisode, stored_episodes
-from ...buffers.progress import Progress, check_progress, progress_function
 from ...buffers.provenance.archive_file import (
     CHECKSUMS,
     Archived,
@@ -41,7 +42,6 @@ from ...buffers.provenance.chains import Chain, chains_of
 from ...buffers.storage.disk.files import LateFiles
 from ...buffers.storage.disk.publish import check_unused, publish
 from ...buffers.storage.encoded_chunk import EncodedChunk
-from ...buffers.whole_numbers import whole_number
 from .player import PlayedRows, check_repeats, play, played_status
 from .remake import EnvMaker, EnvSource, maker_of
 from .resimulate import first_difference, resimulate

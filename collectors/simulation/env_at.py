@@ -13,11 +13,11 @@ import gymnasium
 import numpy as np
 
 from ...buffers import End, SequenceReplayBuffer, Spec, Unprovable
+from ...buffers.base.number_checks import check_whole
 from ...buffers.curation.stored_episode import StoredEpisode
 from ...buffers.provenance.chains import Chain, Play, chains_of
 from ...buffers.storage.joined import ID_BITS, JoinedStorage
 from ...buffers.storage.protocol import Storage
-from ...buffers.whole_numbers import check_whole
 from ...wrappers.seeded_resets import SeededResets
 from ...wrappers.snapshots import SavedGame
 from .lanes import AnyEnv

@@ -19,7 +19,7 @@ import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec, WrapperSpec
 
-from ...buffers.whole_numbers import is_whole
+from ...buffers.base.number_checks import is_whole
 from ...wrappers.atari_settings import LARGEST
 from ...wrappers.make_vector_env import find_spec
 from ...wrappers.recipe import read_spec

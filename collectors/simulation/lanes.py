@@ -19,8 +19,8 @@ import gymnasium
 import numpy as np
 
 from ...buffers import End, Layout, Spec, Unprovable
-from ...buffers.free_memory import bound_memory
-from ...buffers.spec import flatten, unflatten
+from ...buffers.base.memory_limit import bound_memory
+from ...buffers.spec.spec import flatten, unflatten
 from ...wrappers.env_results import EnvResults
 from ...wrappers.workers.pool import WorkerLost
 from ...wrappers.workers.processes import exit_in_words, has_open_window, is_daemon

@@ -10,9 +10,9 @@ from typing import NamedTuple, Protocol, Self
 import numpy as np
 
 from ...buffers import End, Spec, Unprovable
-from ...buffers.progress import Part, Status, rate
+from ...buffers.base.number_checks import check_whole
+from ...buffers.base.progress import Part, Status, rate
 from ...buffers.provenance.chains import Chain, Play
-from ...buffers.whole_numbers import check_whole
 from ...wrappers.workers.processes import available_cores
 from .lanes import (
     AnyEnv,

@@ -16,14 +16,14 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
 from ...buffers import Field, Spec, Unprovable
-from ...buffers.space_json import space_to_json
-from ...buffers.whole_numbers import is_whole
+from ...buffers.base.number_checks import is_whole
+from ...buffers.spec.space_json import space_to_json
 from ...wrappers.atari_settings import AtariSettings, find_game
 from ...wrappers.fixed_spaces import with_fixed_spaces
 from ...wrappers.make_vector_env import find_spec
 from ...wrappers.seeded_resets import SeededResets
-from ..session_facts import machine_facts
-from ..step_result import info_of
+from ..loop.session_description import machine_facts
+from ..loop.step_result import info_of
 from .guard import (
     CURE,
     check_recipe,

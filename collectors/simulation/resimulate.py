@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import numpy as np
 
 from ...buffers import Chunk, End, SequenceReplayBuffer, Unprovable
-from ...buffers.progress import Progress, check_progress, progress_function
+from ...buffers.base.number_checks import check_whole, whole_number
+from ...buffers.base.progress import Progress, check_progress, progress_function
 from ...buffers.provenance.chains import Chain, Play, chains_of
 from ...buffers.storage.joined import ID_BITS, JoinedStorage
 from ...buffers.storage.protocol import Storage
-from ...buffers.whole_numbers import check_whole, whole_number
 from .player import (
     PlayedRows,
     Player,

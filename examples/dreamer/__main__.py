@@ -14,7 +14,7 @@ from typing import NamedTuple
 import gymnasium
 
 import stepwell as sw
-from stepwell.buffers.errors import StoreNotFound
+from stepwell.buffers import StoreNotFound
 
 try:
     import torch

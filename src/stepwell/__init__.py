@@ -1,10 +1,10 @@
 """Stepwell: gather experience from Gymnasium environments, keep it, and draw batches from it."""
 
-import importlib
 import logging
-import sys
-from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
+
+from .buffers.base.package import __version__ as __version__
+from .buffers.base.package import lazy_names as lazy_names
 
 if TYPE_CHECKING:  # loaded when it is first asked for: the command line begins before that
     from .buffers import (
@@ -107,7 +107,6 @@ __all__ = [
     "restore",
 ]
 
-__version__ = "0.1.0"
 
 # A program that sets up no logging sees nothing; without this, Python would print warnings.
 logging.getLogger("stepwell").addHandler(logging.NullHandler())
@@ -123,38 +122,6 @@ _OTHER_NAMES = {
     **dict.fromkeys(("load", "load_dataset", "open"), "SequenceReplayBuffer.open(path)"),
     **dict.fromkeys(("RecordEpisode", "Recorder", "DataCollector"), "record(env, replay)"),
 }
-
-
-def lazy_names(
-    package: str, modules: Mapping[str, Sequence[str]]
-) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """Return ``__getattr__`` and ``__dir__`` of a package whose names are imported when first used.
-
-    The command line and worker processes start before most modules are needed (PEP 562).
-
-    Args:
-        package: Name of the package.
-        modules: The public names of each of its modules; a module's own name stands for itself.
-    """
-    homes = {name: module for module, names in modules.items() for name in names}
-    namespace = vars(sys.modules[package])
-
-    def find(name: str) -> object:
-        if name not in homes:
-            hint = _OTHER_NAMES.get(name, "") if package == "stepwell" else ""
-            raise AttributeError(
-                f"module {package!r} has no attribute {name!r}{hint and f': expected {hint}'}",
-                name=name,
-            )
-        module = importlib.import_module(f"{package}.{homes[name]}")
-        namespace[name] = module if name == homes[name] else getattr(module, name)
-        return namespace[name]
-
-    def names() -> list[str]:
-        special = (name for name in namespace if name.startswith("__"))
-        return sorted({*special, *namespace["__all__"], *homes})
-
-    return find, names
 
 
 if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
@@ -216,4 +183,5 @@ if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
                 "wrappers",
             ],
         },
+        _OTHER_NAMES,
     )

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from stepwell.buffers import Chunk, Codec, End, Episode, Field, SequenceReplayBuffer, Spec
 from stepwell.buffers.bridges import ExportReport, ImportReport, export_episodes, import_episodes
-from stepwell.buffers.step_columns import layout_of
+from stepwell.buffers.rows.step_columns import layout_of
 
 __all__ = ["Wanted", "assert_same", "episodes_of", "round_trip", "stores", "tagged_store"]
 

@@ -19,7 +19,7 @@ from gymnasium.wrappers import FrameStackObservation
 import stepwell as sw
 from stepwell.buffers import Chunk
 from stepwell.collectors.distributed.messages import Call, CallKind
-from stepwell.collectors.report import EpisodeReport
+from stepwell.collectors.loop.report import EpisodeReport
 from stepwell.wrappers.shard_seeds import ShardSeed
 
 MODES = tuple(AutoresetMode)

@@ -19,7 +19,7 @@ import numpy as np
 from gymnasium import spaces
 
 import stepwell as sw
-from stepwell.collectors.vector_envs import Vector
+from stepwell.collectors.loop.vector_envs import Vector
 from support.actor_hosts import descendants
 from support.groups import Walk
 

@@ -120,7 +120,7 @@ def test_stored_rows_are_those_of_a_bare_pool(task: str) -> None:
 
 def flat_rows(episode: Any) -> dict[str, np.ndarray]:
     """The observations of an episode by name, whole stacks of frames."""
-    from stepwell.buffers.step_columns import with_stacks
+    from stepwell.buffers.rows.step_columns import with_stacks
 
     rows = with_stacks(episode)
     return {name.partition("/")[2]: rows[name] for name in rows if name.startswith("observation")}

@@ -15,10 +15,8 @@ from gymnasium.vector.utils import batch_space
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepwell.buffers.space_json import space_from_json, space_to_json
-from stepwell.wrappers.fixed_spaces import (
+from stepwell.buffers.spec.open_spaces import (
     AnyText,
-    FixedSpaces,
     decode,
     decode_batch,
     encode,
@@ -27,6 +25,8 @@ from stepwell.wrappers.fixed_spaces import (
     lengths_of,
     original_space,
 )
+from stepwell.buffers.spec.space_json import space_from_json, space_to_json
+from stepwell.wrappers.fixed_spaces import FixedSpaces
 from support.envs.open_spaces import ACTION, OBSERVATION, OpenEnv, plain
 
 LEAVES: st.SearchStrategy[spaces.Space[Any]] = st.sampled_from(

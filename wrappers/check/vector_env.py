@@ -9,12 +9,13 @@ import numpy.typing as npt
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space, create_empty_array
 
+from ...buffers.base.number_checks import check_whole
+from ...buffers.spec.exact_values import BadValue, flags_of, rewards_of
+from ...buffers.spec.open_spaces import lengths_of
 from ..envpool import from_envpool, is_pool
-from ..exact_values import BadValue, flags_of, rewards_of
 from ..final_observations import ExactInfos, OverwriteDetector
-from ..fixed_spaces import lengths_of, with_fixed_vector_spaces
+from ..fixed_spaces import with_fixed_vector_spaces
 from ..make_vector_env import declared_mode, require_spaces
-from ..number_checks import check_whole
 from .report import Autoreset, FinalObservation, VectorEnvReport
 from .watch import (
     Leaves,

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv
 
-from ..fixed_spaces import FixedSpace
+from ...buffers.spec.open_spaces import FixedSpace
 from ..workers.vector_env import WorkerVectorEnv
 
 Array = npt.NDArray[Any]

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from ... import lazy_names
+from ...buffers.base.package import lazy_names
 
 if TYPE_CHECKING:  # imported on first use
     from .cartridge import Cartridge

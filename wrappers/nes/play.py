@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from ..number_checks import check_sticky, check_whole
+from ...buffers.base.number_checks import check_sticky, check_whole
 from .console import Console, Image
 from .ram_map.game import GameTracker
 
@@ -32,7 +32,7 @@ class PlaySettings:
         check_whole("noop_max", self.noop_max, 0)
         for name, limit in (("max_frames", self.max_frames), ("stuck_frames", self.stuck_frames)):
             if limit is not None:
-                check_whole(name, limit, 1, "; None sets no limit")
+                check_whole(name, limit, 1, hint="; None sets no limit")
         if self.pool not in get_args(Pool):
             raise ValueError(f"pool: expected 'max' or 'none', got {self.pool!r}")
         check_sticky(self.sticky)

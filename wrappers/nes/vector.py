@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
 
 import gymnasium
 
+from ...buffers.base.number_checks import MOST_ENVS, check_size, check_whole, is_real, is_whole
 from ..episodes import EpisodicLife
 from ..frames import FrameStack
 from ..make_vector_env import vectorize
-from ..number_checks import MOST_ENVS, check_size, check_whole, is_real, is_whole
 from ..pixels import Crop, Grayscale, Resize, require_opencv
 from ..rewards import ClipReward
 from ..seeded_resets import SeededResets
@@ -221,7 +221,7 @@ class PictureSettings:
                 "nothing"
             )
         if self.frame_stack is not None:
-            check_whole("frame_stack", self.frame_stack, 1, "; None: no axis")
+            check_whole("frame_stack", self.frame_stack, 1, hint="; None: no axis")
         if self.size is not None:
             check_size(self.size, "; None keeps the screen's")
         if ram_obs:

@@ -19,7 +19,6 @@ from gymnasium import spaces
 
 from ..shard_seeds import in_shard_of
 from .infos import InfoReader, Infos, Schema
-from .memory import SharedRows
 from .processes import (
     NO_MAIN_GUARD,
     PROCESS_NAME,
@@ -29,6 +28,7 @@ from .processes import (
     no_main_guard,
     start,
 )
+from .shared_arrays import SharedRows
 from .worker import (
     ANSWERED,
     ASKED,

@@ -11,12 +11,12 @@ from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoA
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from ..number_checks import check_whole
+from ...buffers.base.number_checks import check_whole
 from ..shard_seeds import ShardSeed
 from .infos import Infos, add_info, plain_columns
-from .memory import SharedRows, check_space, copy_rows, write_rows
 from .pool import Bools, WorkerPool
 from .processes import available_cores, check_can_start, checked_start_method, has_open_window
+from .shared_arrays import SharedRows, check_space, copy_rows, write_rows
 from .worker import EnvFn
 
 Array = npt.NDArray[Any]
@@ -469,7 +469,9 @@ def _checked_num_workers(num_workers: int | None, num_envs: int) -> int:
         raise ValueError("env_fns is empty: expected at least one factory, got none")
     if num_workers is None:
         return min(available_cores(), num_envs)
-    check_whole("num_workers", num_workers, 1, "; gymnasium's SyncVectorEnv steps in this process")
+    check_whole(
+        "num_workers", num_workers, 1, hint="; gymnasium's SyncVectorEnv steps in this process"
+    )
     return min(num_workers, num_envs)
 
 

@@ -16,8 +16,8 @@ import numpy as np
 
 from ..env_results import EnvResults
 from .infos import Infos, InfoWriter
-from .memory import SharedRows, read_row, write_row
 from .processes import ONE_THREAD, leave_signals_to_parent, limit_threads
+from .shared_arrays import SharedRows, read_row, write_row
 
 # Columns of a worker's row of control words. A request is a step, or the pickled name of another
 # method of `EnvBlock` and its arguments, in the pipe.

@@ -5,16 +5,26 @@ A format of your own implements `Format`, `Writer` and `Reader`; ``docs/feeding.
 
 from typing import TYPE_CHECKING
 
-from .... import lazy_names
+from ...base.package import lazy_names
 
 if TYPE_CHECKING:  # loaded on first use
-    from ...given_files import GivenFiles
-    from .format import Format, Reader, Source, Writer
-    from .options import NoOptions
+    from ...base.untrusted_files import GivenFiles
+    from ...exchange.formats.format import Format, Reader, Source, Writer
+    from ...exchange.formats.options import NoOptions
 
 __all__ = ["Format", "GivenFiles", "NoOptions", "Reader", "Source", "Writer"]
 
 if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
     __getattr__, __dir__ = lazy_names(
-        __name__, {"format": ["Format", "GivenFiles", "NoOptions", "Reader", "Source", "Writer"]}
+        __name__,
+        {
+            "..exchange.formats.format": [
+                "Format",
+                "GivenFiles",
+                "NoOptions",
+                "Reader",
+                "Source",
+                "Writer",
+            ]
+        },
     )

@@ -10,11 +10,11 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ...errors import StoreCorrupt, StoreTooNew
-from ...json_values import items, mapping, member, parse, whole
+from ...base.errors import StoreCorrupt, StoreTooNew
+from ...base.number_checks import whole_number
+from ...base.untrusted_json import items, mapping, member, parse, whole
 from ...storage.disk.files import Files, replace_file
 from ...storage.disk.format import MOST_FACTS_BYTES
-from ...whole_numbers import whole_number
 
 __all__ = [
     "Config",

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from ...base.number_checks import whole_number
 from ...sampling.tensors import load_torch
-from ...whole_numbers import whole_number
 from .episode_folder import EpisodeFolder, SlotReader
 
 __all__ = ["ChosenEpisodes", "Names", "Steps", "Trajectories", "Transitions", "make_loader"]

@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from ...episode import Chunk, End
-from ...errors import NotEnoughData, StepwellError, StoreNotFound
-from ...replay import SequenceReplayBuffer
+from ...base.errors import NotEnoughData, StepwellError, StoreNotFound
+from ...replay.replay import SequenceReplayBuffer
+from ...rows.episode import Chunk, End
 from ...sampling.requests import Episodes, Sequences
-from ...spec import Field, Spec, field_of
+from ...spec.spec import Field, Spec, field_of
 from ...storage.disk.files import Files
 from ...storage.disk.folder import StoreFolder
 from ...storage.disk.storage import DiskStorage, closing_on_error

@@ -16,8 +16,8 @@ from typing import Any, Final, Literal, cast
 import numpy as np
 from numpy.lib.format import open_memmap
 
-from ...errors import StoreCorrupt, StoreNotFound
-from ...given_files import GivenFiles
+from ...base.errors import StoreCorrupt, StoreNotFound
+from ...base.untrusted_files import GivenFiles
 from .config import DTYPES, Config, MemmapField
 from .plain_pickle import MOST_BYTES, read_plain_pickle
 
@@ -78,7 +78,7 @@ class OriginalFolder:
         >>> OriginalFolder("replay_data")
         Traceback (most recent call last):
         ...
-        stepwell.buffers.errors.StoreNotFound: replay_data: expected a folder of \
+        stepwell.buffers.base.errors.StoreNotFound: replay_data: expected a folder of \
 memmap-replay-buffer, which has a metadata.pkl, got no folder; name the folder that its \
 ReplayBuffer was given
     """

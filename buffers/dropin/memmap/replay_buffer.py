@@ -7,8 +7,8 @@ from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from ...replay import SequenceReplayBuffer
-from ...whole_numbers import whole_number
+from ...base.number_checks import whole_number
+from ...replay.replay import SequenceReplayBuffer
 from .config import Config, parse_fields
 from .datasets import (
     ChosenEpisodes,

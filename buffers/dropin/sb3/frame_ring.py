@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ...errors import SpecMismatch
-from ...spare_memory import SpareMemory
+from ...base.buffer_pool import SpareMemory
+from ...base.errors import SpecMismatch
 
 __all__ = ["FrameRing"]
 

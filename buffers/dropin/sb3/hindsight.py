@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 import numpy as np
 from gymnasium import spaces
 
-from ...errors import NotEnoughData
-from ...replay import SequenceReplayBuffer
+from ...base.errors import NotEnoughData
+from ...replay.replay import SequenceReplayBuffer
 from ..transition_writer import check_whole
 from .originals import SB3HerReplayBuffer, registered
 from .replay import DictReplayBuffer

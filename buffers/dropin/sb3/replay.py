@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 import numpy as np
 from gymnasium import spaces
 
-from ...episode import Chunk, End
-from ...errors import NotEnoughData
-from ...replay import SequenceReplayBuffer
-from ...spec import Layout, Spec
+from ...base.errors import NotEnoughData
+from ...replay.replay import SequenceReplayBuffer
+from ...rows.episode import Chunk, End
+from ...spec.spec import Layout, Spec
 from ...storage.disk.folder import folder_path
 from ..transition_writer import check_whole, new_replay
 from .frame_ring import FrameRing

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gymnasium import spaces
 
-from ...episode_buffer import OBSERVED, EpisodeBuffer
-from ...errors import NotEnoughData
-from ...replay import SequenceReplayBuffer
-from ...spec import Field, Spec
+from ...base.errors import NotEnoughData
+from ...replay.replay import SequenceReplayBuffer
+from ...rows.episode_buffer import OBSERVED, EpisodeBuffer
+from ...spec.spec import Field, Spec
 from .originals import (
     DictRolloutBufferSamples,
     RolloutBufferSamples,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gymnasium import spaces
 
-from ...replay import SequenceReplayBuffer
+from ...replay.replay import SequenceReplayBuffer
 from ..transition_writer import check_whole
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ...episode import Chunk, End
-from ...replay import SequenceReplayBuffer
+from ...replay.replay import SequenceReplayBuffer
+from ...rows.episode import Chunk, End
 
 __all__ = ["BlockWriter", "differing"]
 

@@ -10,14 +10,14 @@ from io import FileIO
 from threading import RLock
 from typing import NamedTuple
 
-from ...episode import Chunk
-from ...errors import StoreCorrupt, StoreFailed, StoreLocked
-from ...json_values import MOST
-from ...spec import Spec
+from ...base.errors import StoreCorrupt, StoreFailed, StoreLocked
+from ...base.untrusted_json import MOST
+from ...rows.episode import Chunk
+from ...spec.spec import Spec
 from ..chunk_codec import Buffer, ChunkDecoder, ChunkEncoder
 from ..chunk_index import ChunkIndex, Counters
 from ..encoded_chunk import EncodedChunk, fitting_chunks
-from ..memory import check_chunk_bytes, max_chunk_rows
+from ..ram import check_chunk_bytes, max_chunk_rows
 from .folder import StoreFolder
 from .format import (
     MOST_SEGMENTS,
@@ -25,11 +25,11 @@ from .format import (
     Header,
     Manifest,
     NextNumbers,
-    StoreFacts,
+    StoreOptions,
     align,
 )
 from .segment import LoadedSegment, SegmentMaps
-from .view import StoreView, load_all
+from .snapshot import StoreSnapshot, load_all
 from .writer import (
     SegmentSizes,
     SegmentWriter,
@@ -67,7 +67,7 @@ class Appender:
         self._writer: SegmentWriter | None = None
         manifest = folder.read_newest_manifest()
         loaded = load_all(folder, manifest)
-        self.view = StoreView(manifest, loaded)
+        self.view = StoreSnapshot(manifest, loaded)
         self._check_room()
         self._recover(loaded)
         self._encoder = ChunkEncoder(manifest.facts.spec)
@@ -79,7 +79,7 @@ class Appender:
         return self.view.manifest
 
     @property
-    def _facts(self) -> StoreFacts:
+    def _facts(self) -> StoreOptions:
         return self.view.manifest.facts
 
     @property
@@ -306,7 +306,7 @@ class Appender:
             before - len(index),
         )
 
-    def _write_facts(self, facts: StoreFacts) -> None:
+    def _write_facts(self, facts: StoreOptions) -> None:
         self._write_manifest(replace(self._manifest, facts=facts))
 
     def _write_manifest(self, manifest: Manifest) -> None:

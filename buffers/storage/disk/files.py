@@ -17,7 +17,7 @@ from typing import cast
 
 import numpy as np
 
-from ...errors import StoreCorrupt
+from ...base.errors import StoreCorrupt
 
 __all__ = [
     "Files",

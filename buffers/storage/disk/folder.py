@@ -13,8 +13,8 @@ import time
 from io import FileIO
 from pathlib import Path
 
-from ...errors import StoreCorrupt, StoreLocked, StoreNotFound
-from ...free_memory import check_free_memory
+from ...base.errors import StoreCorrupt, StoreLocked, StoreNotFound
+from ...base.memory_limit import check_free_memory
 from ..urls import url_of
 from .files import (
     Files,

@@ -18,8 +18,8 @@ from zlib import crc32
 
 import numpy as np
 
-from ...errors import StoreCorrupt, StoreTooNew
-from ...json_values import (
+from ...base.errors import StoreCorrupt, StoreTooNew
+from ...base.untrusted_json import (
     check_extent,
     items,
     mapping,
@@ -28,7 +28,7 @@ from ...json_values import (
     text,
     whole,
 )
-from ...spec import Spec
+from ...spec.spec import Spec
 from ..chunk_codec import ChunkDecoder
 from ..chunk_index import Counters
 
@@ -44,7 +44,7 @@ __all__ = [
     "NextNumbers",
     "SealedSegment",
     "Slot",
-    "StoreFacts",
+    "StoreOptions",
     "TableCopy",
     "align",
     "json_text",
@@ -123,7 +123,7 @@ class Header:
     facts_text: bytes = field(repr=False)
 
     @property
-    def facts(self) -> StoreFacts:
+    def facts(self) -> StoreOptions:
         """The store's facts when the segment was created."""
         return _facts_in(self.facts_text)
 
@@ -213,8 +213,8 @@ class Header:
 
 
 @functools.lru_cache(8)  # the segments of a store differ little in it
-def _facts_in(facts_text: bytes) -> StoreFacts:
-    return StoreFacts.from_json(parse(facts_text))
+def _facts_in(facts_text: bytes) -> StoreOptions:
+    return StoreOptions.from_json(parse(facts_text))
 
 
 @functools.lru_cache(8)
@@ -327,7 +327,7 @@ NOTHING_USED = NextNumbers()
 
 
 @dataclass(frozen=True, slots=True)
-class StoreFacts:
+class StoreOptions:
     """Facts about the store as a whole."""
 
     spec: Spec
@@ -358,7 +358,7 @@ class StoreFacts:
         }
 
     @classmethod
-    def from_json(cls, data: Mapping[str, object]) -> StoreFacts:
+    def from_json(cls, data: Mapping[str, object]) -> StoreOptions:
         """The facts that `to_json` described."""
         sessions = items(member(data, "sessions"), "sessions")
         return cls(
@@ -387,7 +387,7 @@ class Manifest:
     """The facts of a store, and its live segments."""
 
     store: bytes  # the store's 16 random bytes
-    facts: StoreFacts
+    facts: StoreOptions
     sealed: tuple[SealedSegment, ...] = ()  # complete ones, the oldest first
     open: int | None = None  # number of the segment that is being written, after all sealed ones
     # lower bounds of the next segment's numbers, used if no segment is live
@@ -436,7 +436,7 @@ class Manifest:
             following = (whole(value, "next") for value in items(member(body, "next"), "next", 5))
             found = cls(
                 store=bytes.fromhex(name),
-                facts=StoreFacts.from_json(body),
+                facts=StoreOptions.from_json(body),
                 sealed=sealed,
                 open=newest,
                 next=NextNumbers(*following),

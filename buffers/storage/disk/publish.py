@@ -21,7 +21,7 @@ from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Literal
 
-from ...errors import StoreFailed, StoreLocked, StoreNotFound
+from ...base.errors import StoreFailed, StoreLocked, StoreNotFound
 from .files import Files, check_platform
 
 __all__ = ["Kind", "check_complete", "check_unused", "disk_bytes", "is_inside", "publish"]

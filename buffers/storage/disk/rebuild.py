@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from ...errors import StoreCorrupt
+from ...base.errors import StoreCorrupt
 from ..chunk_index import Counters
 from .files import path_kind
 from .folder import StoreFolder

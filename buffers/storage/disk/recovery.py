@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...episode import End
-from ...errors import StoreCorrupt
-from ...json_values import MOST
+from ...base.errors import StoreCorrupt
+from ...base.untrusted_json import MOST
+from ...rows.episode import End
 from .format import (
     MOST_STREAM,
     SLOT,

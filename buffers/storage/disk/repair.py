@@ -11,14 +11,15 @@ from pathlib import Path
 
 import numpy as np
 
-from ...episode import End
-from ...errors import StoreCorrupt, StoreNotFound
-from ...progress import Progress, check_progress
+from ...base.errors import StoreCorrupt, StoreNotFound
+from ...base.progress import Progress, check_progress
+from ...rows.episode import End
 from .files import Files, path_kind, write_at
 from .folder import StoreFolder
 from .format import Header, Manifest, SealedSegment, pack_slots
 from .rebuild import rebuild_header
 from .segment import LoadedSegment, segment_path
+from .snapshot import Recovery
 from .storage import DiskStorage
 from .verify import (
     Damage,
@@ -27,7 +28,6 @@ from .verify import (
     read_or_rebuild,
     survey,
 )
-from .view import Recovery
 
 __all__ = ["RepairReport", "repair"]
 

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...errors import StoreCorrupt
-from ...native import crc32
+from ...base.errors import StoreCorrupt
+from ...base.native import crc32
 from ..chunk_index import CHUNK, ChunkIndex, ChunkInfo, Counters
 from ..encoded_chunk import EncodedChunk
 from .files import Files, as_bytes

@@ -14,20 +14,20 @@ from typing import Any, Literal, Self, cast
 
 import numpy as np
 
-from ...episode import Chunk
-from ...errors import SpecMismatch, StoreCorrupt
-from ...spec import Spec
+from ...base.errors import SpecMismatch, StoreCorrupt
+from ...rows.episode import Chunk
+from ...spec.spec import Spec
 from ..checkpoint import pack, unpack
 from ..chunk_codec import Buffer
 from ..chunk_index import ChunkIndex, ChunkInfo
 from ..encoded_chunk import EncodedChunk, check_position
-from ..memory import check_capacity
+from ..ram import check_capacity
 from .appender import SEGMENTS, Appender
 from .files import Files
 from .folder import StoreFolder
-from .format import Manifest, StoreFacts, json_text
+from .format import Manifest, StoreOptions, json_text
 from .segment import LoadedSegment, Segment, SegmentMaps
-from .view import Recovery, StoreView, read_view
+from .snapshot import Recovery, StoreSnapshot, read_view
 
 __all__ = ["DiskStorage", "OnCorrupt", "Recovery", "closing_on_error"]
 
@@ -107,7 +107,7 @@ class DiskStorage:
         _check_limits(capacity, capacity_bytes)
         if capacity_bytes is not None:
             segment_bytes = min(segment_bytes, capacity_bytes // SEGMENTS)
-        facts = StoreFacts(
+        facts = StoreOptions(
             *(spec, capacity, capacity_bytes, segment_bytes),
             _plain_json("provenance", provenance or {}),
         )
@@ -224,7 +224,7 @@ class DiskStorage:
         return self._view.manifest.facts.sessions
 
     @property
-    def facts(self) -> StoreFacts:
+    def facts(self) -> StoreOptions:
         """Facts about the store as a whole."""
         return self._view.manifest.facts
 
@@ -457,7 +457,7 @@ class DiskStorage:
         self._check_open()
         return self._view.find(self._maps, position)
 
-    def _look(self, before: StoreView | None) -> StoreView:
+    def _look(self, before: StoreSnapshot | None) -> StoreSnapshot:
         """Read the current state of the store; the view before is returned if nothing changed."""
         seen = ""
         while True:
@@ -475,7 +475,7 @@ class DiskStorage:
             view.index.lose(lost for lost in self._lost if lost >= view.index.base)
         return view
 
-    def _hold(self, view: StoreView) -> None:
+    def _hold(self, view: StoreSnapshot) -> None:
         """Map segments that may be evicted, so that they stay readable."""
         for number in self._maps.numbers - set(view.segments):
             self._maps.forget(number)

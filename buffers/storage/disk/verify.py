@@ -12,9 +12,9 @@ from zlib import crc32
 
 import numpy as np
 
-from ...episode import End
-from ...errors import StoreCorrupt, StoreNotFound
-from ...progress import Progress, bytes_status, check_progress, progress_function
+from ...base.errors import StoreCorrupt, StoreNotFound
+from ...base.progress import Progress, bytes_status, check_progress, progress_function
+from ...rows.episode import End
 from ..chunk_index import ChunkInfo
 from .files import Files
 from .folder import StoreFolder, ignored_file
@@ -29,7 +29,7 @@ from .segment import (
     open_segment,
     segment_path,
 )
-from .view import Recovery, StoreView
+from .snapshot import Recovery, StoreSnapshot
 
 __all__ = [
     "Damage",
@@ -203,11 +203,11 @@ def _report(
     damages = damages + [damage for each in found for damage in each.damages]
     loaded = [each.loaded for each in found if each.loaded is not None]
     try:
-        view = StoreView(manifest, loaded)
+        view = StoreSnapshot(manifest, loaded)
     except StoreCorrupt as error:
         # segments that are whole one by one, and contradict each other
         damages.append(Damage(folder.path, str(error)))
-        view = StoreView(manifest, [])
+        view = StoreSnapshot(manifest, [])
     taken_out = view.lost_chunks - sum(len(each.committed.lost) for each in loaded)
     index = view.index
     index.lose(

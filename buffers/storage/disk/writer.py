@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...native import crc32
+from ...base.native import crc32
 from ..chunk_codec import Part
 from ..chunk_index import ChunkIndex
 from ..encoded_chunk import EncodedChunk

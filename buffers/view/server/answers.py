@@ -15,17 +15,17 @@ import numpy as np
 
 from ...curation.selection import EpisodeSelection, number_of
 from ...curation.selection_text import format_ids
-from ...episode import End
 from ...pictures.encode import block_size, sprite
+from ...rows.episode import End
 from ..curves import curve_names, curves, values_at
 from ..episode_table import EpisodeTable, end_word, shown
 from ..histograms import action_counts, histogram
-from .clips import MOST_FRAMES, MOST_PIXELS, MOST_SCALE, ClipWish
-from .export import Exports, Wish
+from .clips import MOST_FRAMES, MOST_PIXELS, MOST_SCALE, ClipRequest
+from .export import ExportRequest, Exports
 from .query import (
     FILTER_WORDS,
     BadRequest,
-    Words,
+    QueryParameters,
     filter_command,
     selection_of,
     whole,
@@ -93,12 +93,12 @@ class Answers:
 
     def rows(self, episodes: Sequence[tuple[int, int]]) -> tuple[list[str], list[list[object]]]:
         """Columns, and lines of the table of episodes by the number of a store and a place."""
-        with self._chosen(Words((), ())) as chosen:
+        with self._chosen(QueryParameters((), ())) as chosen:
             keys = _keys(chosen)
             lines = [_row(chosen[number], place, keys) for number, place in episodes]
             return [*_FIXED, *keys], lines
 
-    def episodes(self, words: Words) -> dict[str, object]:
+    def episodes(self, words: QueryParameters) -> dict[str, object]:
         """One page of the table of episodes."""
         sort = words.text("sort") or "id"
         descending = words.choice("order", "asc", ("asc", "desc")) == "desc"
@@ -118,7 +118,7 @@ class Answers:
                 "command": "\n".join(filter_command(each.store.path, words) for each in chosen),
             }
 
-    def histograms(self, words: Words) -> dict[str, object]:
+    def histograms(self, words: QueryParameters) -> dict[str, object]:
         """Counts of returns, lengths and actions of the episodes that a filter chooses."""
         # There is a list of counts for each store of the page; it is empty of those left out.
         with self._chosen(words) as chosen:
@@ -154,7 +154,7 @@ class Answers:
         }
         return [lists.get(store.index, []) for store in self._stores.stores]
 
-    def episode(self, number: int, episode_id: int, words: Words) -> dict[str, object]:
+    def episode(self, number: int, episode_id: int, words: QueryParameters) -> dict[str, object]:
         """All facts about one episode but its rows."""
         opened = self._opened(number)
         with opened.reading():
@@ -185,7 +185,7 @@ class Answers:
                 ],
             }
 
-    def curves(self, number: int, episode_id: int, words: Words) -> dict[str, object]:
+    def curves(self, number: int, episode_id: int, words: QueryParameters) -> dict[str, object]:
         """Values of some rows."""
         opened = self._opened(number)
         names = words.all("name")
@@ -206,7 +206,9 @@ class Answers:
             except ValueError as error:
                 raise BadRequest(str(error)) from error
 
-    def values(self, number: int, episode_id: int, row: int, words: Words) -> dict[str, object]:
+    def values(
+        self, number: int, episode_id: int, row: int, words: QueryParameters
+    ) -> dict[str, object]:
         """All values of one row, without its images."""
         opened = self._opened(number)
         with opened.reading():
@@ -215,7 +217,9 @@ class Answers:
                 raise Missing(f"episode {episode_id} has no row {row}")
             return values_at(episode, row, opened.texts)
 
-    def sprite(self, number: int, episode_id: int, field: int, block: int, words: Words) -> bytes:
+    def sprite(
+        self, number: int, episode_id: int, field: int, block: int, words: QueryParameters
+    ) -> bytes:
         """A block of frames as one WebP image."""
         opened = self._opened(number)
         if field >= len(opened.images):
@@ -240,7 +244,7 @@ class Answers:
             pixels = np.concatenate([missing, pixels])
         return sprite(pixels)
 
-    def clip(self, number: int, episode_id: int, words: Words) -> ClipWish:
+    def clip(self, number: int, episode_id: int, words: QueryParameters) -> ClipRequest:
         """The rows of a clip, checked, and few enough."""
         store = self._store(number)
         opened = store.opened
@@ -262,9 +266,9 @@ class Answers:
                 f"fewer, or run: stepwell render"
             )
         fps = words.real("fps", 0.1, 240)
-        return ClipWish(store.name, store.path, episode_id, begin, stop, image.name, fps, scale)
+        return ClipRequest(store.name, store.path, episode_id, begin, stop, image.name, fps, scale)
 
-    def ids(self, words: Words) -> str:
+    def ids(self, words: QueryParameters) -> str:
         """Ids of the chosen episodes as ``stepwell filter --episodes`` does, a line a store."""
         with self._chosen(words) as chosen:
             lines = [np.unique(each.opened.table.ids[each.places]).tolist() for each in chosen]
@@ -277,13 +281,15 @@ class Answers:
         number = wish.get("store", 0)
         if isinstance(number, bool) or not isinstance(number, int):
             raise BadRequest("store: expected the number of a store, got something else")
-        words = Words.of_json(wish.get("filter", {}), FILTER_WORDS)
+        words = QueryParameters.of_json(wish.get("filter", {}), FILTER_WORDS)
         selection = selection_of(words)
         store = self._store(number)
         opened = store.opened
         with opened.reading():
             chosen = _select(store, opened, selection)
-        return exports.begin(Wish(wish.get("name"), store, chosen.opened, chosen.places, selection))
+        return exports.begin(
+            ExportRequest(wish.get("name"), store, chosen.opened, chosen.places, selection)
+        )
 
     def _store(self, number: int) -> ServedStore:
         if not 0 <= number < len(self._stores.stores):
@@ -294,7 +300,7 @@ class Answers:
         return self._store(number).opened
 
     @contextmanager
-    def _chosen(self, words: Words) -> Generator[list[_Chosen]]:
+    def _chosen(self, words: QueryParameters) -> Generator[list[_Chosen]]:
         """The episodes that a filter chooses, which stay the same until the end of the block."""
         # Stores that cannot be read are left out.
         selection = selection_of(words)
@@ -319,7 +325,7 @@ def _select(store: ServedStore, opened: OpenStore, selection: EpisodeSelection) 
     return _Chosen(store, opened, found.places, found.sentence)
 
 
-def _place(opened: OpenStore, episode_id: int, words: Words) -> int:
+def _place(opened: OpenStore, episode_id: int, words: QueryParameters) -> int:
     """The place of an episode in the table."""
     row = words.whole("first_row", -1, 0, _MOST_ROW)
     try:

@@ -21,12 +21,12 @@ from starlette.responses import FileResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ...errors import StepwellError
+from ...base.errors import StepwellError
 from .answers import Answers, Missing, json_bytes
 from .clips import Clips
 from .export import Exports
 from .guard import Access, Guard
-from .query import FILTER_WORDS, BadRequest, Words, whole
+from .query import FILTER_WORDS, BadRequest, QueryParameters, whole
 from .stores import Stores
 
 __all__ = ["App"]
@@ -144,7 +144,7 @@ class App:
         return Response(data, headers=headers, media_type=_KINDS[path.suffix])
 
     async def _all_stores(self, request: Request) -> Response:
-        Words.of_query(request.scope["query_string"], ())
+        QueryParameters.of_query(request.scope["query_string"], ())
         version = self._stores.version
         found = await self._read(self._answers.stores)
         exports = self._exports.folder_text
@@ -256,8 +256,8 @@ class App:
         wish = await _body(request)
         return _json(await self._read(self._answers.export, wish, self._exports), 202)
 
-    def _words(self, request: Request, *known: str) -> Words:
-        return Words.of_query(request.scope["query_string"], known)
+    def _words(self, request: Request, *known: str) -> QueryParameters:
+        return QueryParameters.of_query(request.scope["query_string"], known)
 
 
 class _Stream(Response):

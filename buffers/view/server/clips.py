@@ -14,7 +14,7 @@ from pathlib import Path
 from ..render import render
 from .query import BadRequest
 
-__all__ = ["MOST_FRAMES", "MOST_PIXELS", "MOST_SCALE", "ClipWish", "Clips"]
+__all__ = ["MOST_FRAMES", "MOST_PIXELS", "MOST_SCALE", "ClipRequest", "Clips"]
 
 MOST_FRAMES = 5_000
 """Frames of a clip."""
@@ -30,7 +30,7 @@ _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 @dataclass(frozen=True, slots=True)
-class ClipWish:
+class ClipRequest:
     """The rows that a clip is to show; all numbers are checked."""
 
     name: str  # of the store
@@ -57,7 +57,7 @@ class Clips:
         self._waiting: set[Future[Path]] = set()
         self._is_closing = False
 
-    def begin(self, wish: ClipWish, kind: str, is_gone: threading.Event) -> Future[Path]:
+    def begin(self, wish: ClipRequest, kind: str, is_gone: threading.Event) -> Future[Path]:
         """Begin to write a clip of that file ending; the caller removes the file."""
         # `is_gone` is set when nobody waits for it any more. If the clip cannot be made, the future
         # raises BadRequest.
@@ -74,7 +74,7 @@ class Clips:
         self._pool.shutdown(cancel_futures=True)
         self._folder.cleanup()
 
-    def _write(self, wish: ClipWish, kind: str, is_gone: threading.Event) -> Path:
+    def _write(self, wish: ClipRequest, kind: str, is_gone: threading.Event) -> Path:
         def check(done: int, total: int) -> None:
             if is_gone.is_set() or self._is_closing:
                 raise BadRequest("nobody waits for this clip any more")
@@ -84,7 +84,7 @@ class Clips:
         self._render(wish, path, check)
         return path
 
-    def _render(self, wish: ClipWish, path: Path, check: Callable[[int, int], None]) -> None:
+    def _render(self, wish: ClipRequest, path: Path, check: Callable[[int, int], None]) -> None:
         try:
             render(
                 wish.path,

@@ -12,16 +12,16 @@ from pathlib import Path
 
 import numpy as np
 
+from ...base.errors import StepwellError, StoreNotFound
 from ...curation.copy import CopyReport, copy_episodes
 from ...curation.selection import EpisodeSelection
 from ...curation.stored_episode import StoredEpisode
-from ...errors import StepwellError, StoreNotFound
-from ...replay import SequenceReplayBuffer
+from ...replay.replay import SequenceReplayBuffer
 from ...storage.disk.storage import DiskStorage
 from .query import BadRequest
 from .stores import OpenStore, ServedStore
 
-__all__ = ["Exports", "Wish"]
+__all__ = ["ExportRequest", "Exports"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _UNFINISHED = ".part"  # the ending of a store that is being made
@@ -30,7 +30,7 @@ _STOP_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class ExportRequest:
     """The episodes that a user wants in a new store."""
 
     name: object  # of the new store, unchecked
@@ -102,7 +102,7 @@ class Exports:
         with self._lock:
             return [job.to_json() for job in reversed(self._jobs)]
 
-    def begin(self, wish: Wish) -> dict[str, object]:
+    def begin(self, wish: ExportRequest) -> dict[str, object]:
         """Begin an export, or let it wait for the one before."""
         name, target = self._target(wish.name)
         table = wish.opened.table

@@ -11,13 +11,20 @@ from urllib.parse import parse_qsl
 from ...curation.selection import EpisodeSelection
 from ...curation.selection_text import parse_selection
 
-__all__ = ["FILTER_WORDS", "BadRequest", "Words", "filter_command", "selection_of", "whole"]
+__all__ = [
+    "FILTER_WORDS",
+    "BadRequest",
+    "QueryParameters",
+    "filter_command",
+    "selection_of",
+    "whole",
+]
 
 FILTER_WORDS = (
     *("min_return", "max_return", "min_steps", "max_steps", "ended", "ids", "where"),
     *("top", "bottom", "rank", "include_cut"),
 )
-"""Words of a filter: the options of ``stepwell filter``."""
+"""QueryParameters of a filter: the options of ``stepwell filter``."""
 
 _REPEATED = ("where", "store", "name")
 _MOST_WORDS, _MOST_LENGTH, _MOST_WHERE, _MOST_RANGES = 100, 2_000, 16, 200
@@ -40,7 +47,7 @@ class BadRequest(ValueError):
     """A request that its sender can correct; the message is for the user."""
 
 
-class Words:
+class QueryParameters:
     """The words of a request's query, each with its values; others than ``known`` are refused."""
 
     def __init__(self, pairs: Iterable[tuple[str, str]], known: Sequence[str]) -> None:
@@ -57,7 +64,7 @@ class Words:
             self._values.setdefault(name, []).append(value)
 
     @classmethod
-    def of_query(cls, query: bytes, known: Sequence[str]) -> Words:
+    def of_query(cls, query: bytes, known: Sequence[str]) -> QueryParameters:
         """The words of an address, after its question mark."""
         try:
             pairs = parse_qsl(
@@ -73,7 +80,7 @@ class Words:
         return cls(pairs, known)
 
     @classmethod
-    def of_json(cls, value: object, known: Sequence[str]) -> Words:
+    def of_json(cls, value: object, known: Sequence[str]) -> QueryParameters:
         """The words of an object of JSON, whose values are texts, numbers, bools or lists."""
         if not isinstance(value, Mapping):
             raise BadRequest("filter: expected an object of words and values, got something else")
@@ -128,7 +135,7 @@ def whole(name: str, text: str, least: int, most: int) -> int:
     return number
 
 
-def selection_of(words: Words) -> EpisodeSelection:
+def selection_of(words: QueryParameters) -> EpisodeSelection:
     """The selection that the words of a filter describe, as ``stepwell filter`` reads them."""
     where = words.all("where")
     if len(where) > _MOST_WHERE:
@@ -169,7 +176,7 @@ def selection_of(words: Words) -> EpisodeSelection:
         raise BadRequest(str(error)) from error
 
 
-def filter_command(path: Path, words: Words) -> str:
+def filter_command(path: Path, words: QueryParameters) -> str:
     """The command that copies the episodes of a filter to a new store, for a shell such as Bash."""
     parts = ["stepwell", "filter", str(path)]
     for name in FILTER_WORDS:
@@ -200,7 +207,7 @@ def _quoted(text: str) -> str:
     return f"$'{found}'"
 
 
-def _check_form(words: Words, name: str, form: re.Pattern[str], expected: str) -> None:
+def _check_form(words: QueryParameters, name: str, form: re.Pattern[str], expected: str) -> None:
     text = words.text(name)
     if text is not None and not form.fullmatch(text.strip()):
         raise BadRequest(f"{name}: expected {expected}, got {text[:40]!r}")

@@ -11,11 +11,11 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 
-from ...episode import End
-from ...errors import StepwellError, StoreCorrupt, StoreNotFound
+from ...base.errors import StepwellError, StoreCorrupt, StoreNotFound
 from ...pictures.encode import block_size
 from ...pictures.image_fields import image_fields
-from ...replay import SequenceReplayBuffer
+from ...replay.replay import SequenceReplayBuffer
+from ...rows.episode import End
 from ...storage.disk.storage import DiskStorage
 from ...storage.field_locator import DamagedChunk
 from ..curves import action_names, curve_names, left_out, text_names

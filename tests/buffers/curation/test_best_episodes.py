@@ -21,8 +21,8 @@ from stepwell.buffers import (
     SequenceReplayBuffer,
     copy_episodes,
 )
-from stepwell.buffers.bridges.formats.exporting import export_episodes
 from stepwell.buffers.curation.stored_episode import stored_episodes
+from stepwell.buffers.exchange.formats.exporting import export_episodes
 from support.rows.labelled_rows import SPEC, rows_of
 
 

@@ -15,7 +15,7 @@ from stepwell.buffers import (
     SpecMismatch,
     TransitionColumns,
 )
-from stepwell.buffers.step_columns import inferred_spec
+from stepwell.buffers.rows.step_columns import inferred_spec
 
 
 def columns_of(steps: int, start: float = 0) -> dict[str, np.ndarray]:

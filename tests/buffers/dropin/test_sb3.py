@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepwell.buffers import NotEnoughData, SequenceReplayBuffer, SpecMismatch, StoreLocked
-from stepwell.buffers.episode_buffer import EpisodeBuffer
+from stepwell.buffers.rows.episode_buffer import EpisodeBuffer
 
 pytest.importorskip("stable_baselines3", reason="needs stable_baselines3")
 

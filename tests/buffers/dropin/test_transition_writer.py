@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from stepwell.buffers import End, SequenceReplayBuffer, SpecMismatch
 from stepwell.buffers.dropin.transition_writer import TransitionWriter
 from stepwell.buffers.sampling.requests import Sequences
-from stepwell.buffers.spec import Field
+from stepwell.buffers.spec.spec import Field
 
 FIELDS = Field("observation", "uint8", (3,), "raw"), Field("action", "float32", (2,), "raw")
 

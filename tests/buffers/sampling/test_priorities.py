@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from stepwell.buffers import End
-from stepwell.buffers.errors import NotEnoughData
+from stepwell.buffers.base.errors import NotEnoughData
 from stepwell.buffers.sampling.draws import ItemKinds
 from stepwell.buffers.sampling.priorities import Priorities, PriorityIndex, SumTree
 from stepwell.buffers.storage.chunk_index import ChunkIndex

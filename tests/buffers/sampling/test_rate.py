@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepwell.buffers.errors import LimiterClosed
+from stepwell.buffers.base.errors import LimiterClosed
 from stepwell.buffers.sampling.rate import ReplayRatio, SampleLimiter, simplest_fraction
 from stepwell.buffers.storage.checkpoint import pack, unpack
 

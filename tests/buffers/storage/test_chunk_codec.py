@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from stepwell.buffers import Chunk, Codec, End, Field, Spec, SpecMismatch, StoreCorrupt, native
+from stepwell.buffers import Chunk, Codec, End, Field, Spec, SpecMismatch, StoreCorrupt
+from stepwell.buffers.base import native
 from stepwell.buffers.storage.chunk_codec import BlockCache, ChunkDecoder, ChunkEncoder
 from stepwell.buffers.testing import SPEC, chunk_of
 

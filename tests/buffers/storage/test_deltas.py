@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepwell.buffers import native
+from stepwell.buffers.base import native
 from stepwell.buffers.storage.deltas import apply_deltas, deltas_of, least_bytes
 
 needs_core = pytest.mark.skipif(native.core is None, reason="without the compiled core")

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepwell.buffers import Chunk, End, Field, SequenceReplayBuffer, Spec, native
+from stepwell.buffers import Chunk, End, Field, SequenceReplayBuffer, Spec
+from stepwell.buffers.base import native
 from stepwell.buffers.storage.patches import apply_patches, patches_of
 
 CORES = [None] if native.core is None else [None, native.core]

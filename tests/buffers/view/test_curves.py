@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 import stepwell as sw
 from stepwell.buffers import Chunk, End, Field, MemoryStorage, Spec
 from stepwell.buffers.curation.stored_episode import StoredEpisode, stored_episodes
-from stepwell.buffers.space_json import spaces_facts
+from stepwell.buffers.spec.open_spaces import fixed_space
+from stepwell.buffers.spec.space_json import spaces_facts
 from stepwell.buffers.view import curves as module
 from stepwell.buffers.view.curves import (
     action_names,
@@ -27,7 +28,6 @@ from stepwell.buffers.view.curves import (
     text_names,
     values_at,
 )
-from stepwell.wrappers.fixed_spaces import fixed_space
 
 FIELDS = (
     Field("observation/joints", "float32", (2, 2), "raw"),

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 import stepwell as sw
-from stepwell.buffers import native
+from stepwell.buffers.base import native
 from stepwell.collectors.cli.app import COMMANDS
 from support.command_line import CommandLine
 

@@ -14,7 +14,7 @@ import pytest
 
 import stepwell as sw
 from stepwell.buffers import Spec
-from stepwell.buffers.replay_writer import ReplayWriter
+from stepwell.buffers.replay.writer import ReplayWriter
 from stepwell.buffers.storage.chunk_index import ChunkIndex
 from stepwell.buffers.storage.disk.storage import DiskStorage
 from stepwell.buffers.storage.disk.writer import SegmentWriter

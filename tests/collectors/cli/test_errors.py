@@ -108,7 +108,7 @@ def in_stepwell_step(step: Callable[[np.ndarray], object]) -> None:
 
 @pytest.mark.filterwarnings("default")
 def test_a_warning_of_stepwell_is_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    own = Path(stepwell.collectors.__file__).parent / "collector.py"
+    own = Path(stepwell.collectors.__file__).parent / "loop" / "collector.py"
     with exit_on_error(debug=False):
         warnings.warn_explicit("env 0 is odd", UserWarning, str(own), 1)
         with pytest.warns(UserWarning, match="another"):

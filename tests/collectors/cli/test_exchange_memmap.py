@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from stepwell.buffers import End, Episode, SequenceReplayBuffer
 from stepwell.buffers.bridges import import_episodes
-from stepwell.buffers.bridges.formats.importing import ImportReport
 from stepwell.buffers.dropin.memmap.original import OriginalFolder
+from stepwell.buffers.exchange.formats.importing import ImportReport
 from support.command_line import CommandLine, has_parts
 from support.examples import examples
 from support.libraries.original_memmap import OriginalWriter, tagged

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import stepwell as sw
-from stepwell.buffers import progress
-from stepwell.buffers.progress import Status
+from stepwell.buffers.base import progress
+from stepwell.buffers.base.progress import Status
 from support.command_line import CommandLine, has_parts
 
 

@@ -15,7 +15,7 @@ import stepwell as sw
 from stepwell.buffers import Chunk, End
 from stepwell.buffers.view.summary import describe_recipe, describe_size, seeds_of, summary_of
 from stepwell.collectors.cli.info import bars
-from stepwell.collectors.report import format_bytes
+from stepwell.collectors.loop.report import format_bytes
 from support.command_line import CommandLine, has_parts
 from support.forged.stores import forge_manifest
 

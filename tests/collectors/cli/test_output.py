@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepwell.buffers.progress import fitted
+from stepwell.buffers.base.progress import fitted
 from stepwell.collectors.cli.collect import Goal, summary
 from stepwell.collectors.cli.output import Part, packed
-from stepwell.collectors.report import CollectReport, collect_status
+from stepwell.collectors.loop.report import CollectReport, collect_status
 
 parts = st.lists(
     st.builds(Part, st.text("abc", min_size=1, max_size=30), st.integers(0, 6)), min_size=1

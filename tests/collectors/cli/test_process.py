@@ -40,7 +40,7 @@ def test_a_bug_in_stepwell_shows_its_traceback() -> None:
     # What an EpisodeCounter that lost its list would do.
     code = (
         "import sys\n"
-        "from stepwell.collectors import step_loop\n"
+        "from stepwell.collectors.loop import step_loop\n"
         "from stepwell.collectors.cli import app\n"
         "step_loop.EpisodeCounter._end = lambda self, *ends: self._start(None, None)\n"
         "sys.exit(app.main(sys.argv[1:]))"

@@ -16,7 +16,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import stepwell as sw
-from stepwell.buffers import SpecMismatch, episode_buffer
+from stepwell.buffers import SpecMismatch
+from stepwell.buffers.rows import episode_buffer
 from stepwell.collectors.distributed import collector as collector_file
 from stepwell.collectors.distributed import host as host_file
 from stepwell.collectors.distributed.collector import DistributedCollector, GroupLost

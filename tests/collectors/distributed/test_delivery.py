@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepwell.buffers import Chunk, EncodedChunk, End, Field, MemoryStorage, Spec
-from stepwell.buffers.digest import DigestState
+from stepwell.buffers.rows.digest import DigestState
 from stepwell.buffers.storage.chunk_codec import ChunkEncoder
 from stepwell.collectors.distributed.delivery import Delivery, GroupStreams, Taken
 from stepwell.collectors.distributed.messages import Piece

@@ -20,8 +20,8 @@ from stepwell.buffers import (
     StoreNotFound,
 )
 from stepwell.buffers.bridges.publish import pull
-from stepwell.buffers.bridges.publish.objects import Objects
-from stepwell.buffers.bridges.publish.uploader import Uploader
+from stepwell.buffers.exchange.publish.objects import Objects
+from stepwell.buffers.exchange.publish.uploader import Uploader
 from stepwell.buffers.testing import Recording, assert_holds, play
 from stepwell.collectors.distributed import folders as folders_file
 from stepwell.collectors.distributed.folders import Folders, GroupFolder, sessions_in

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 import stepwell as sw
 from stepwell.buffers import EncodedChunk, SpecMismatch
-from stepwell.buffers.digest import DigestState
-from stepwell.buffers.errors import StoreLocked
+from stepwell.buffers.base.errors import StoreLocked
+from stepwell.buffers.rows.digest import DigestState
 from stepwell.buffers.storage.encoded_chunk import unpack_chunks
 from stepwell.collectors.distributed import host as host_file
 from stepwell.collectors.distributed.host import GroupHost, RowsDiffer

@@ -15,7 +15,7 @@ from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 import stepwell as sw
-from stepwell.buffers import episode_buffer
+from stepwell.buffers.rows import episode_buffer
 from stepwell.buffers.storage.encoded_chunk import unpack_chunks
 from stepwell.collectors.distributed import collector as collector_file
 from stepwell.collectors.distributed import host as host_file
@@ -23,7 +23,7 @@ from stepwell.collectors.distributed.collector import DistributedCollector
 from stepwell.collectors.distributed.host import GroupHost
 from stepwell.collectors.distributed.messages import CallKind, GroupOptions, GroupStart
 from stepwell.collectors.distributed.report import DistributedReport
-from stepwell.collectors.report import EpisodeReport
+from stepwell.collectors.loop.report import EpisodeReport
 from support.examples import by_tier
 from support.groups import Asked, Counting, OneProcess, Weighted, one_process, walks
 from support.inline_engine import Faults, InlineEngine

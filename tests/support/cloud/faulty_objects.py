@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from stepwell.buffers.bridges.publish.objects import ObjectFacts, Objects
-from stepwell.buffers.bridges.publish.remote import differs
-from stepwell.buffers.bridges.publish.uploader import StoreAtUrl
+from stepwell.buffers.exchange.publish.objects import ObjectFacts, Objects
+from stepwell.buffers.exchange.publish.remote import differs
+from stepwell.buffers.exchange.publish.uploader import StoreAtUrl
 
 _T = TypeVar("_T")
 

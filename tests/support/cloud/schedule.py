@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from stepwell.buffers import DiskStorage, StoreLocked
-from stepwell.buffers.bridges.publish.uploader import Uploader, newest_manifest
-from stepwell.buffers.episode import End
+from stepwell.buffers.exchange.publish.uploader import Uploader, newest_manifest
+from stepwell.buffers.rows.episode import End
 from stepwell.buffers.testing import SPEC, Recording
 from support.cloud.faulty_objects import FaultyObjects, Killed, Place, fetch_all
 from support.crash.disk_faults import NoSyncFiles

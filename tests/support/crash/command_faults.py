@@ -23,9 +23,9 @@ import numpy as np
 import stepwell as sw
 from stepwell.buffers import Chunk, DiskStorage, End, StoreFailed, copy_episodes, verify
 from stepwell.buffers.bridges import export_episodes
-from stepwell.buffers.bridges.formats.format import format_of
 from stepwell.buffers.curation import episode_writer
 from stepwell.buffers.curation.stored_episode import stored_episodes
+from stepwell.buffers.exchange.formats.format import format_of
 from stepwell.buffers.provenance.archive_file import opened
 from stepwell.collectors.cli.app import main
 from support.crash.crash_truth import Wrong, must_succeed, require

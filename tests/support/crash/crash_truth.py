@@ -24,7 +24,7 @@ from stepwell.buffers.storage.disk.appender import SEGMENTS
 from stepwell.buffers.storage.disk.files import Files
 from stepwell.buffers.storage.disk.writer import SegmentWriter
 from stepwell.buffers.storage.encoded_chunk import EncodedChunk
-from stepwell.buffers.storage.memory import max_chunk_rows
+from stepwell.buffers.storage.ram import max_chunk_rows
 from stepwell.buffers.testing import SPEC, Recording, rows_of
 
 

@@ -50,9 +50,9 @@ _IMPORTED_LATE = (
         f"stepwell.buffers.bridges.formats.{name}"
         for name in ("exporting", "importing", "d3rlpy", "lerobot", "minari", "npz", "parquet")
     ),
-    "stepwell.buffers.bridges.formats.rlds",
-    "stepwell.buffers.bridges.formats.dreamer_v3",
-    "stepwell.buffers.bridges.formats.memmap",
+    "stepwell.buffers.exchange.formats.rlds",
+    "stepwell.buffers.exchange.formats.dreamer_v3",
+    "stepwell.buffers.exchange.formats.memmap",
     "gymnasium.envs.classic_control",
     "h5py",
     "pandas",  # of pyarrow, where it is installed

@@ -21,7 +21,7 @@ import numpy as np
 
 from stepwell.buffers import Field, SequenceReplayBuffer
 from stepwell.buffers.bridges import export_episodes
-from stepwell.buffers.bridges.formats.tfrecord import decoded, encoded, read_records, write_record
+from stepwell.buffers.exchange.formats.tfrecord import decoded, encoded, read_records, write_record
 from stepwell.buffers.storage.disk.verify import verify
 from stepwell.collectors.cli.errors import sentence_of
 from stepwell.collectors.cli.exchange import import_data

@@ -33,7 +33,7 @@ from stepwell.buffers import (
     Transitions,
     repair,
 )
-from stepwell.buffers.spec import Layout
+from stepwell.buffers.spec.spec import Layout
 from stepwell.buffers.testing import SPEC, Recording, chunk_of
 from support.crash.disk_faults import NoSyncFiles
 

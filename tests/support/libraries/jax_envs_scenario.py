@@ -33,9 +33,9 @@ from gymnasium.vector import AutoresetMode
 
 import stepwell as sw
 from stepwell.buffers import End, SequenceReplayBuffer
-from stepwell.buffers.bridges import jax_policies
-from stepwell.buffers.bridges.jax_policies import JaxPolicy
-from stepwell.collectors.collector import Seeds
+from stepwell.buffers.libraries import jax_policies
+from stepwell.buffers.libraries.jax_policies import JaxPolicy
+from stepwell.collectors.loop.collector import Seeds
 from stepwell.wrappers import jax_envs
 
 

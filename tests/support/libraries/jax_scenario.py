@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 
 import stepwell as sw
-from stepwell.buffers.bridges import jax_arrays
-from stepwell.buffers.bridges.jax_arrays import to_jax
+from stepwell.buffers.libraries import jax_arrays
+from stepwell.buffers.libraries.jax_arrays import to_jax
 from support.envs.logged_envs import Play
 
 

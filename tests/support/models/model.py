@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 import stepwell as sw
-from stepwell.buffers.episode import Episode
+from stepwell.buffers.rows.episode import Episode
 
 AnyEnv = gym.Env[Any, Any]
 

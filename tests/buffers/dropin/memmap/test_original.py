@@ -22,9 +22,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepwell.buffers import StoreCorrupt, StoreNotFound
+from stepwell.buffers.base.untrusted_files import GivenFiles
 from stepwell.buffers.dropin.memmap import ReplayBuffer
 from stepwell.buffers.dropin.memmap.original import OriginalEpisode, OriginalFolder, parse_config
-from stepwell.buffers.given_files import GivenFiles
 from support.examples import examples
 from support.libraries.original_memmap import FIELDS, META, OriginalWriter, tagged
 

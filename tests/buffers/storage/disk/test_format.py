@@ -16,13 +16,13 @@ from stepwell.buffers.storage.disk.format import (
     NextNumbers,
     SealedSegment,
     Slot,
-    StoreFacts,
+    StoreOptions,
     TableCopy,
     pack_slots,
 )
 from stepwell.buffers.testing import SPEC
 
-FACTS = StoreFacts(
+FACTS = StoreOptions(
     spec=SPEC,
     capacity=1_000,
     capacity_bytes=None,

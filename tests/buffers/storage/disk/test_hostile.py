@@ -18,15 +18,8 @@ from typing import Any
 
 import pytest
 
-from stepwell.buffers import (
-    DiskStorage,
-    End,
-    SequenceReplayBuffer,
-    StoreCorrupt,
-    free_memory,
-    repair,
-    verify,
-)
+from stepwell.buffers import DiskStorage, End, SequenceReplayBuffer, StoreCorrupt, repair, verify
+from stepwell.buffers.base import memory_limit
 from stepwell.buffers.storage.checkpoint import pack
 from stepwell.buffers.storage.disk.segment import segment_path
 from stepwell.buffers.testing import chunk_of, play
@@ -751,8 +744,8 @@ def test_segments_that_a_writer_begins_meanwhile_are_accepted(tmp_path: Path, ti
 def test_an_episode_larger_than_the_free_memory_is_refused(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(free_memory, "_MUCH_BYTES", 0)
-    monkeypatch.setattr(free_memory, "free_memory", lambda: 100)
+    monkeypatch.setattr(memory_limit, "_MUCH_BYTES", 0)
+    monkeypatch.setattr(memory_limit, "free_memory", lambda: 100)
     with (
         SequenceReplayBuffer.open(store, read_only=True) as replay,
         pytest.raises(MemoryError, match=r"^episode 0 .*\d [kMG]?B.*\d [kMG]?B"),

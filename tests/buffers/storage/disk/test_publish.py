@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from stepwell.buffers.errors import StoreLocked, StoreNotFound
+from stepwell.buffers.base.errors import StoreLocked, StoreNotFound
 from stepwell.buffers.storage.disk.files import Files
 from stepwell.buffers.storage.disk.publish import Kind, check_complete, publish
 

@@ -20,7 +20,7 @@ from stepwell.buffers import (
     StoreCorrupt,
     repair,
 )
-from stepwell.buffers.storage.disk import view
+from stepwell.buffers.storage.disk import snapshot
 from stepwell.buffers.testing import assert_holds, chunk_of, play
 from support.crash.disk_faults import NoSyncFiles
 from support.disk_stores import assert_same_index, create, read_all, reopen
@@ -125,7 +125,7 @@ def test_a_reader_follows_a_repair_that_removed_the_newest_segment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looks_between: bool
 ) -> None:
     """The numbers of the removed chunks are assigned again: its index must not be continued."""
-    monkeypatch.setattr(view, "_MANY_NEW", 0)  # else only a large index is continued
+    monkeypatch.setattr(snapshot, "_MANY_NEW", 0)  # else only a large index is continued
     path = tmp_path / "a"
     with create(path) as storage:
         for number in range(12):

@@ -23,7 +23,7 @@ from hypothesis.stateful import (
 from stepwell.buffers import Chunk, DiskStorage, End
 from stepwell.buffers.storage.chunk_codec import ChunkDecoder
 from stepwell.buffers.storage.chunk_index import ChunkIndex
-from stepwell.buffers.storage.disk import view
+from stepwell.buffers.storage.disk import snapshot
 from stepwell.buffers.storage.item_counts import EpisodeTails, Windows
 from stepwell.buffers.testing import Recording, assert_holds, rows_of
 from support.crash.disk_faults import NoSyncFiles
@@ -83,7 +83,7 @@ class WriterAndReaders(RuleBasedStateMachine):
     @initialize(ring=st.sampled_from(["dataset", "steps", "bytes"]), many=st.sampled_from([0, 32]))
     def make(self, ring: str, many: int) -> None:
         # With 0 an index is continued whenever it can be, also by more chunks than it has.
-        self.patch = mock.patch.object(view, "_MANY_NEW", many)
+        self.patch = mock.patch.object(snapshot, "_MANY_NEW", many)
         self.patch.start()
         self.folder = Path(tempfile.mkdtemp())
         self.path = self.folder / "a"

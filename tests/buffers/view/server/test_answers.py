@@ -22,12 +22,12 @@ pytest.importorskip("starlette")
 from stepwell.buffers import Chunk, DiskStorage, SequenceReplayBuffer
 from stepwell.buffers.curation.selection_text import parse_selection
 from stepwell.buffers.curation.stored_episode import StoredEpisode, stored_episodes
-from stepwell.buffers.episode import End
+from stepwell.buffers.rows.episode import End
 from stepwell.buffers.view.episode_table import shown
 from stepwell.buffers.view.server.query import (
     FILTER_WORDS,
     BadRequest,
-    Words,
+    QueryParameters,
     filter_command,
     selection_of,
 )
@@ -360,7 +360,7 @@ QUOTED = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), min_si
 
 @given(QUOTED)
 def test_the_command_has_the_same_words_and_no_control_characters(text: str) -> None:
-    words = Words([("where", f"key={text}"), ("max_return", "-1.5")], FILTER_WORDS)
+    words = QueryParameters([("where", f"key={text}"), ("max_return", "-1.5")], FILTER_WORDS)
     command = filter_command(Path("/tmp/a b"), words)
     assert command.startswith("stepwell filter '/tmp/a b' --max-return=-1.5 --where ")
     assert not [one for one in command if ord(one) < 32 or 127 <= ord(one) < 160]
@@ -370,7 +370,7 @@ def test_the_command_has_the_same_words_and_no_control_characters(text: str) -> 
     "text", ["a'b", "a\x1b[201~\rls", "\t", "$(ls)", "`ls`", "a\\'b", "\x7f\x85", "é"]
 )
 def test_bash_reads_the_command_as_it_was_meant(text: str) -> None:
-    words = Words([("where", f"k={text}")], FILTER_WORDS)
+    words = QueryParameters([("where", f"k={text}")], FILTER_WORDS)
     command = filter_command(Path("x"), words).replace("stepwell filter", "printf '%s\\n'")
     done = subprocess.run(["bash", "-c", command], capture_output=True, check=True)
     assert done.stdout.decode().split("\n")[2:-3] == f"k={text}".split("\n")
@@ -386,4 +386,4 @@ VALUES = st.recursive(
 @given(VALUES | st.dictionaries(st.sampled_from(FILTER_WORDS), VALUES))
 def test_a_filter_in_json_is_read_or_refused_with_a_sentence(value: Any) -> None:
     with suppress(BadRequest):
-        selection_of(Words.of_json(value, FILTER_WORDS))
+        selection_of(QueryParameters.of_json(value, FILTER_WORDS))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("starlette")
 
-from stepwell.buffers.episode import End
+from stepwell.buffers.rows.episode import End
 from stepwell.buffers.view.server import guard
 from stepwell.buffers.view.server.guard import Access
 from support.served import HOST, Played, Reply, Viewer, write_store

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("starlette")
 
 from stepwell.buffers import Chunk, DiskStorage, StoreNotFound
-from stepwell.buffers.episode import End
+from stepwell.buffers.rows.episode import End
 from stepwell.buffers.view.server import stores as served
 from stepwell.buffers.view.server.stores import Stores
 from support.crash.disk_faults import NoSyncFiles

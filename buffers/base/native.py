@@ -1,0 +1,129 @@
+"""Chooses between numpy and the optional compiled core, ``_native.c``.
+
+Both give the same results, bit for bit. ``STEPWELL_PURE=1`` in the environment chooses numpy.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import zlib
+from typing import Protocol, TypeAlias, cast
+
+import numpy as np
+
+__all__ = ["Core", "core", "crc32", "path"]
+
+_NAME = "stepwell.buffers.base._native"
+_INTERFACE = 3  # as in _native.c
+_Memory: TypeAlias = np.ndarray | memoryview
+
+
+class Core(Protocol):
+    """The functions of the compiled core."""
+
+    # Memory is contiguous. A call that cannot be right raises an error before anything is written.
+
+    INTERFACE: int
+    HAS_FAST_CRC: int
+
+    def tree_set(
+        self, tree: _Memory, capacity: int, low: int, stop: int, ids: _Memory, masses: _Memory, /
+    ) -> int:
+        """As `SumTree.update`, with the memory of the whole tree."""
+
+    def tree_draw(
+        self, tree: _Memory, capacity: int, low: int, points: _Memory, ids: _Memory, /
+    ) -> None:
+        """As `SumTree.draw`, with the memory of the whole tree and that of the ids."""
+
+    def copy_runs(
+        self,
+        out: _Memory,
+        sources: list[memoryview],
+        begins: list[int],
+        targets: list[int],
+        sizes: list[int],
+        /,
+    ) -> None:
+        """Copy ranges of bytes; see `PlainCopies`."""
+
+    def apply_deltas(
+        self,
+        deltas: _Memory | bytes,
+        rows: int,
+        row_bytes: int,
+        start: int,
+        out: _Memory,
+        /,
+    ) -> None:
+        """As `storage.deltas.apply_deltas`."""
+
+    def find_patches(self, rows: _Memory, row_bytes: int, out: _Memory, /) -> int:
+        """As `storage.patches.patches_of`: the length of what is then in ``out``; 0: too long."""
+
+    def apply_patches(
+        self,
+        out: _Memory,
+        sources: list[memoryview] | list[memoryview | bytes],
+        places: list[tuple[int, int, int, int, int]],
+        block_rows: int,
+        row_bytes: int,
+        columns: int,
+        /,
+    ) -> list[int]:
+        """Restore rows of many chunks at once; see `CodedCopies`."""
+
+    def crc32(self, data: _Memory | bytes | bytearray, value: int, /) -> int:
+        """As `zlib.crc32`, several times as fast where ``HAS_FAST_CRC`` is 1."""
+
+    def is_chunk(
+        self,
+        buffer: _Memory | bytes | bytearray,
+        origin: int,
+        nbytes: int,
+        rows: int,
+        forms: bytes,
+        /,
+    ) -> bool:
+        """True if `ChunkDecoder.check` accepts a chunk; False where that must look itself."""
+
+
+def _core() -> Core | None:
+    wanted = os.environ.get("STEPWELL_PURE", "")
+    if wanted not in ("", "0", "1"):
+        raise ValueError(
+            f"STEPWELL_PURE: expected 1 for numpy, or 0 or nothing for the compiled core where it "
+            f"was built, got {wanted!r}"
+        )
+    if wanted == "1":
+        return None
+    try:
+        found = cast("Core", importlib.import_module(_NAME))
+    except ModuleNotFoundError as error:
+        if error.name != _NAME:
+            raise
+        return None
+    if found.INTERFACE != _INTERFACE:
+        raise ImportError(
+            f"{_NAME}: expected interface {_INTERFACE}, got {found.INTERFACE} of an older build; "
+            f"install stepwell again, or set STEPWELL_PURE=1",
+            name=_NAME,
+        )
+    return found
+
+
+core = _core()
+"""The compiled core; None where numpy is used."""
+
+
+def crc32(data: _Memory | bytes | bytearray, value: int = 0) -> int:
+    """The CRC-32 of some bytes, as of `zlib.crc32`, by the quicker of the two."""
+    if core is None or not core.HAS_FAST_CRC:
+        return zlib.crc32(cast("bytes", data), value)
+    return core.crc32(data, value)
+
+
+def path() -> str:
+    """The path that is taken, in words."""
+    return "numpy alone" if core is None else "compiled core"

@@ -1,0 +1,43 @@
+"""The package itself: its version, and names that are imported when they are first used."""
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+__version__ = "0.1.0"
+
+
+def lazy_names(
+    package: str,
+    modules: Mapping[str, Sequence[str]],
+    other_names: Mapping[str, str] | None = None,
+) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+    """Return ``__getattr__`` and ``__dir__`` of a package whose names are imported when first used.
+
+    The command line and worker processes start before most modules are needed (PEP 562).
+
+    Args:
+        package: Name of the package.
+        modules: The public names of each of its modules; a module's own name stands for itself.
+            A dot before a module leads to the package above, as in an import.
+        other_names: What is meant by names that the package does not have.
+    """
+    homes = {name: module for module, names in modules.items() for name in names}
+    namespace = vars(sys.modules[package])
+
+    def find(name: str) -> object:
+        if name not in homes:
+            hint = (other_names or {}).get(name, "")
+            raise AttributeError(
+                f"module {package!r} has no attribute {name!r}{hint and f': expected {hint}'}",
+                name=name,
+            )
+        module = importlib.import_module(f".{homes[name]}", package)
+        namespace[name] = module if name == homes[name] else getattr(module, name)
+        return namespace[name]
+
+    def names() -> list[str]:
+        special = (name for name in namespace if name.startswith("__"))
+        return sorted({*special, *namespace["__all__"], *homes})
+
+    return find, names

@@ -1,0 +1,1 @@
+"""Data sets for others: file formats, the card, and publishing."""

@@ -1,0 +1,1 @@
+"""File formats of data sets: each is written, read, or both."""

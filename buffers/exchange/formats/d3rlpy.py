@@ -1,0 +1,444 @@
+"""d3rlpy's own file, as ``ReplayBuffer.load`` reads it, written and read with h5py alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from gymnasium import spaces
+
+from ...base.optional_libraries import load_library
+from ...base.untrusted_files import GivenFiles, MemoryBudget
+from ...rows.episode import End, Episode
+from ...rows.step_columns import Rounded, inferred_spec, joined, split
+from ...spec.space_json import space_of
+from ...spec.spec import Field, Layout, Spec
+from .flat_hdf5 import FlatHdf5Import, FlatHdf5Reader, is_flat
+from .format import Format, Reader, Source, Writer
+from .hdf5_columns import (
+    NewHdf5,
+    check_group,
+    open_given,
+    put_column,
+    read_column,
+)
+
+__all__ = ["COLUMNS", "D3rlpyDecoder", "D3rlpyEncoder", "D3rlpyExport", "D3rlpyFormat"]
+
+_INSTALL: Final = "'stepwell[d3rlpy]'"
+_VERSION: Final = "2.1"
+COLUMNS: Final = ("observations", "actions", "rewards", "terminated")
+_CHANNELS: Final = (1, 3, 4)
+
+
+@dataclass(frozen=True, slots=True)
+class D3rlpyExport:
+    """Options for writing a d3rlpy file.
+
+    Args:
+        compress: Deflate the columns, which HDF5 decompresses transparently.
+        stack: Write frame-stacked observations in full, as the env gave them; else single frames,
+            of which d3rlpy's FrameStackTransitionPicker makes stacks.
+        channels_first: Write images (H, W, C) of bytes as (C, H, W), as d3rlpy's networks want.
+    """
+
+    compress: bool = True
+    stack: bool = False
+    channels_first: bool = True
+
+
+class D3rlpyFormat(Format):
+    """An HDF5 file of version 2.1: ``observations_0``, ``actions_0``, ``rewards_0``, ..."""
+
+    # d3rlpy has no place for the last observations of terminated episodes, infos, extras, streams
+    # and metadata; rewards are float32.
+
+    name = "d3rlpy"
+    about = "a file that d3rlpy's ReplayBuffer.load reads, for offline learning"
+    install = _INSTALL
+    kind = "file"
+    export_options = D3rlpyExport
+    import_options = FlatHdf5Import
+
+    def writer(self, source: Source, options: D3rlpyExport) -> Writer:
+        """A writer of one file."""
+        return _D3rlpyWriter(source, options)
+
+    def reader(self, files: GivenFiles, options: FlatHdf5Import) -> Reader:
+        """Open a data set; one of flat columns, as d3rlpy 1 and D4RL wrote it, is read too."""
+        if files.path.is_file() and is_flat(files):
+            return FlatHdf5Reader(files, options)
+        return _D3rlpyReader(files)
+
+    def loading(self, path: Path, out: str) -> str:
+        """The lines that load it where d3rlpy is."""
+        return (
+            f"import d3rlpy\n"
+            f'with open("{path}", "rb") as file:\n'
+            f"    dataset = d3rlpy.dataset.ReplayBuffer.load(file, "
+            f"d3rlpy.dataset.InfiniteBuffer())"
+        )
+
+
+class D3rlpyEncoder:
+    """Makes d3rlpy's columns from episodes; with ``channels_first`` images are (C, H, W)."""
+
+    def __init__(self, spec: Spec, stack: bool, channels_first: bool) -> None:
+        self.spec = spec
+        self._stack = stack
+        self._channels_first = channels_first
+        self.parts = [spec[name] for name in _leaves(spec.observation)]
+        """The fields of the observation, in d3rlpy's order."""
+        self.action = _checked_action(spec)
+        """The field of the action."""
+        self.rewards = Rounded("rewards", "float32")
+
+    @property
+    def is_single(self) -> bool:
+        """The observation is one array, not a list of them."""
+        return isinstance(self.spec.observation, str)
+
+    def columns(self, episode: Episode) -> dict[str, Any]:
+        """The four parts of d3rlpy's ``Episode``, N rows each; views where possible."""
+        # `observations` [N, ...], or a list of such arrays where the observation has several parts;
+        # `actions` [N, 1] whole numbers, or [N, A] floats; `rewards` [N, 1] float32; and
+        # `terminated`: the MDP ended with the last row.
+        #
+        # A terminated episode of T steps has N = T rows. Another one has N = T + 1: the last row
+        # holds the final observation, for which d3rlpy has no other place, with an action and a
+        # reward of 0. It is the next observation of the last transition, and does not begin one.
+        columns = split(episode, stack=self._stack)
+        terminated = bool(episode.end & End.TERMINATED) and episode.steps > 0
+        pad = int(not terminated)
+        rows = episode.steps + pad
+        observations = [self._converted(columns[field.name], field)[:rows] for field in self.parts]
+        action = columns[self.action.name]
+        if action.dtype.kind == "i" and len(action) and action.min() < 0:
+            raise ValueError(
+                f"field 'action': expected whole numbers from 0 on, as d3rlpy counts actions, got "
+                f"{action.min()}; leave such episodes out, or record with a wrapper that shifts "
+                f"them"
+            )
+        reward = self.rewards.cast(columns["reward"]).reshape(-1, 1)
+        return {
+            "observations": observations[0] if self.is_single else observations,
+            "actions": _padded(action.reshape(len(action), *(self.action.shape or (1,))), pad),
+            "rewards": _padded(reward, pad),
+            "terminated": terminated,
+        }
+
+    def notes(self) -> list[str]:
+        """Notes about the observations and the rewards so far, one clause each."""
+        found: list[str] = []
+        for field in self.parts:
+            if field.stack > 1 and not self._stack:
+                first = (
+                    ""
+                    if field.stack_padding == "zero"
+                    else ("; that pads with zeros, where the env repeated the first frame")
+                )
+                found.append(
+                    f"{field.name} holds single frames: stacks are made by "
+                    f"d3rlpy.dataset.FrameStackTransitionPicker({field.stack}){first}"
+                )
+            if self._is_image(field):
+                found.append(f"{field.name} has its channels first, as d3rlpy's networks want it")
+        if not self.is_single:
+            names = ", ".join(field.name for field in self.parts)
+            found.append(f"observations are lists of arrays: {names}")
+        return [*found, *self.rewards.notes]
+
+    def _is_image(self, field: Field) -> bool:
+        """True if its channels are last, and are moved."""
+        shape = field.shape
+        is_image = len(shape) == 3 and shape[2] in _CHANNELS and shape[0] not in _CHANNELS
+        return self._channels_first and is_image and field.dtype == "uint8"
+
+    def _converted(self, rows: np.ndarray, field: Field) -> np.ndarray:
+        """Frames [T, ...], or stacks of them [T, k, ...], as d3rlpy takes them."""
+        k = field.stack if self._stack else 1
+        stacks = rows if k > 1 else rows[:, None]
+        if self._is_image(field):
+            stacks = np.moveaxis(stacks, -1, 2)
+        # Channels, or numbers, of all frames of a stack behind each other.
+        inner = stacks.shape[2:]
+        if len(inner) == 2:
+            return stacks
+        return stacks.reshape(len(stacks), k * (inner[0] if inner else 1), *inner[1:])
+
+
+class D3rlpyDecoder:
+    """Makes Stepwell's episodes of d3rlpy's four columns; those of ``first`` determine the Spec."""
+
+    # Of N rows that end with a termination N steps are made, with an observation of zeros behind
+    # them, which is what d3rlpy's own transitions have there. Of N other rows N - 1 steps are made:
+    # what the last action led to is not known.
+
+    def __init__(self, first: Mapping[str, Any], where: str) -> None:
+        if not first:
+            raise ValueError(f"{where}: expected at least one episode, got none")
+        self._where = where
+        self._terminated = self._open = 0
+        self._rewards = Rounded("rewards", "float64")
+        named = self._named(0, first)
+        spec = inferred_spec(named, where)
+        if isinstance(first["observations"], list | tuple):
+            names = [name for name in spec.names if name.startswith("observation/")]
+            spec = replace(spec, observation=names)
+        self.spec: Spec = spec
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Facts that the rows do not hold, one clause each."""
+        found = ["streams and metadata are not recorded: all episodes are of stream 0"]
+        if self._terminated:
+            found.append(
+                f"last observations of terminated episodes are zeros, {self._terminated:,} in all, "
+                f"as in d3rlpy's own transitions, which keep none"
+            )
+        if self._open:
+            found.append(
+                f"episodes without a termination are read as truncated, {self._open:,} in all, "
+                f"without the action and the reward of the last row: d3rlpy makes no transition "
+                f"of it"
+            )
+        return [*found, *self._rewards.notes]
+
+    def episode(self, number: int, columns: Mapping[str, Any]) -> Episode:
+        """An episode of columns ``observations``, ``actions``, ``rewards`` and ``terminated``."""
+        named = self._checked(number, columns)
+        named["reward"] = self._rewards.cast(named["reward"])
+        is_terminated = bool(columns["terminated"])
+        self._terminated += is_terminated
+        self._open += not is_terminated
+        rows = joined(self.spec, named)
+        end = End.TERMINATED if is_terminated else End.TRUNCATED
+        return Episode(self.spec, number, 0, 0, end, rows, {})
+
+    def check(self, number: int, columns: Mapping[str, Any]) -> None:
+        """Raise if `episode` would raise."""
+        self._checked(number, columns)
+
+    def _checked(self, number: int, columns: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Columns that are like the first one's."""
+        named = self._named(number, columns)
+        for field in self.spec.fields:
+            rows = named.get(field.name, np.empty(0))
+            is_float = field.name == "reward" and rows.dtype.kind in "biuf"
+            if rows.shape[1:] != field.shape or (rows.dtype != field.numpy_dtype and not is_float):
+                raise ValueError(
+                    f"{self._where}: expected {field.name} of episode {number} as {field.dtype} "
+                    f"{field.shape}, as in the first one, got {rows.dtype} {rows.shape[1:]}; leave "
+                    f"that episode out"
+                )
+        return named
+
+    def _named(self, number: int, columns: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """T + 1 observations, and T of all other fields, by name."""
+        shown = columns["observations"]
+        is_several = isinstance(shown, list | tuple)
+        parts = [np.asarray(part) for part in (shown if is_several else [shown])]
+        action, reward = np.asarray(columns["actions"]), np.asarray(columns["rewards"])
+        rows = len(action) if action.ndim else 0
+        is_right = action.ndim == 2 and reward.shape in ((rows, 1), (rows,))
+        if not rows or not is_right or any(p.shape[:1] != (rows,) for p in parts):
+            raise ValueError(
+                f"{self._where}: expected observations, actions [N, A] and rewards [N, 1] of "
+                f"episode {number}, got {[part.shape for part in parts]}, {action.shape} and "
+                f"{reward.shape}; fix it"
+            )
+        if action.dtype.kind in "iu" and action.shape[1] == 1:
+            action = action[:, 0]
+        if columns["terminated"]:
+            parts = [np.concatenate([part, np.zeros_like(part[:1])]) for part in parts]
+        else:
+            action, reward = action[:-1], reward[:-1]
+        names = [f"observation/{place}" for place in range(len(parts))]
+        found = dict(zip(names if is_several else ["observation"], parts, strict=True))
+        return {**found, "action": action, "reward": reward.reshape(-1)}
+
+
+class _D3rlpyWriter:
+    def __init__(self, source: Source, options: D3rlpyExport) -> None:
+        self._h5py = load_library("h5py", "format d3rlpy", install=_INSTALL)
+        self._source = source
+        self._options = options
+        self._encoder = D3rlpyEncoder(source.spec, options.stack, options.channels_first)
+        self._new: NewHdf5 | None = None
+        self._file: Any = None
+        self._number = 0
+        self._lost = self._taken = 0
+
+    @property
+    def notes(self) -> Sequence[str]:
+        found = self._encoder.notes()
+        declared = self._declared()
+        if declared > self._taken > 0:
+            found.append(
+                f"d3rlpy counts the actions up to the largest one taken, {self._taken:,}, of "
+                f"{declared:,} that the env has: give its ReplayBuffer action_size={declared}"
+            )
+        if self._lost:
+            found.append(
+                f"last observations of terminated episodes are left out, {self._lost:,} in all, as "
+                f"d3rlpy has no place for them"
+            )
+        return found
+
+    def begin(self, path: Path) -> None:
+        self._new = NewHdf5(self._h5py, path)
+        self._file = self._new.file
+        self._file["columns"] = list(COLUMNS)
+        self._file["version"] = _VERSION
+
+    def write(self, episode: Episode) -> None:
+        columns = self._encoder.columns(episode)
+        number = self._number
+        terminated = columns.pop("terminated")
+        for name, rows in columns.items():
+            if isinstance(rows, list):
+                for place, part in enumerate(rows):
+                    self._put(f"{name}_{number}_{place}", part)
+            else:
+                self._put(f"{name}_{number}", rows)
+        self._file[f"terminated_{number}"] = terminated
+        if columns["actions"].dtype.kind in "iu":
+            self._taken = max(self._taken, int(columns["actions"].max()) + 1)
+        self._lost += terminated
+        self._number += 1
+        if self._new is not None:
+            self._new.check()
+
+    def finish(self) -> None:
+        self._file["num_episodes"] = self._number
+        self.close()
+
+    def close(self) -> None:
+        if self._new is not None:
+            self._new.close()
+
+    def _declared(self) -> int:
+        """The number of actions that the env has; 0 if it is unknown, or not counted."""
+        try:
+            space = space_of(self._source.sessions, "action")
+        except ValueError:
+            return 0
+        return int(space.start + space.n) if isinstance(space, spaces.Discrete) else 0
+
+    def _put(self, name: str, rows: np.ndarray) -> None:
+        put_column(self._file, name, rows, self._options.compress)
+
+
+class _D3rlpyReader:
+    """Reads one file; see `Reader`."""
+
+    def __init__(self, files: GivenFiles) -> None:
+        h5py = load_library("h5py", "format d3rlpy", install=_INSTALL)
+        if not files.path.exists() or files.path.is_dir():
+            raise FileNotFoundError(f"{files.path}: expected a file of d3rlpy's, got no file")
+        self._files = files
+        self._path = files.path
+        self._file = open_given(h5py, files, files.path)
+        try:
+            check_group(h5py, self._file, str(files.path), texts=True)
+            self._open()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def __iter__(self) -> Iterator[Episode]:
+        """All episodes."""
+        for number in range(self._total):
+            budget = self._files.budget(f"{self._path}: episode {number}")
+            columns = self._columns(number, budget)
+            yield self._decoder.episode(number, columns)
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Facts that d3rlpy's columns do not hold, one clause each."""
+        return self._decoder.notes
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _open(self) -> None:
+        """Read the structure of the file."""
+        file, path = self._file, self._path
+        if "version" not in file or "num_episodes" not in file:
+            raise ValueError(
+                f"{path}: expected a file that d3rlpy 2 has dumped, or flat columns observations, "
+                f"actions, rewards and terminals, got {', '.join(list(file)[:8]) or 'none'}; read "
+                f"it with h5py, and write episodes with add_episode of a replay's writer()"
+            )
+        budget = self._files.budget(path)
+        version = _text(read_column(file["version"], budget))
+        names = read_column(file["columns"], budget) if "columns" in file else ()
+        found = [_text(name) for name in np.atleast_1d(names).tolist()]
+        if version != _VERSION or sorted(found) != sorted(COLUMNS):
+            raise ValueError(
+                f"{path}: expected version {_VERSION} with {', '.join(COLUMNS)}, got {version} "
+                f"with {', '.join(found)}; load it by d3rlpy, and dump plain episodes"
+            )
+        total = np.asarray(read_column(file["num_episodes"], budget))
+        if total.shape or total.dtype.kind not in "iu" or total < 0:
+            raise ValueError(f"{path}: expected num_episodes as a whole number, got {total}")
+        self._total = int(total)
+        self.episodes: int | None = self._total
+        self.steps: int | None = None
+        self._decoder = D3rlpyDecoder(self._columns(0, budget) if self._total else {}, str(path))
+        self.spec = self._decoder.spec
+        self.sessions: Sequence[Mapping[str, object]] = ()
+
+    def _columns(self, number: int, budget: MemoryBudget) -> dict[str, Any]:
+        """An episode as d3rlpy would load it."""
+        found: dict[str, Any] = {}
+        for name in COLUMNS:
+            key = f"{name}_{number}"
+            if key in self._file:
+                found[name] = read_column(self._file[key], budget)
+                continue
+            parts: list[np.ndarray] = []
+            while f"{key}_{len(parts)}" in self._file:
+                parts.append(read_column(self._file[f"{key}_{len(parts)}"], budget))
+            if not parts:
+                raise ValueError(f"{self._path}: expected {key}, got none; the file is damaged")
+            found[name] = parts
+        return found
+
+
+def _leaves(layout: Layout) -> list[str]:
+    if isinstance(layout, str):
+        return [layout]
+    parts: Sequence[Layout] = list(layout.values()) if isinstance(layout, Mapping) else list(layout)
+    return [name for part in parts for name in _leaves(part)]
+
+
+def _checked_action(spec: Spec) -> Field:
+    """The one field of the action."""
+    if isinstance(spec.action, str):
+        field = spec[spec.action]
+        kind = field.numpy_dtype.kind
+        if (kind in "iu" and not field.shape) or (kind == "f" and len(field.shape) < 2):
+            return field
+    fields = spec.of_kind("action")
+    got = ", ".join(f"{field.dtype} {field.shape} ({field.name})" for field in fields)
+    raise ValueError(
+        f"action: expected one whole number, or one vector of floats, the kinds that "
+        f"d3rlpy supports, got {got or 'none'}; choose another format"
+    )
+
+
+def _padded(rows: np.ndarray, pad: int) -> np.ndarray:
+    """The rows, and zeros behind them."""
+    if not pad:
+        return rows
+    return np.concatenate([rows, np.zeros((pad, *rows.shape[1:]), rows.dtype)])
+
+
+def _text(value: Any) -> str:
+    found = value.item() if hasattr(value, "item") and value.shape == () else value
+    return found.decode(errors="replace") if isinstance(found, bytes) else str(found)

@@ -1,0 +1,309 @@
+"""Writes the episodes of a replay as a data set in another library's format."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from ...base.errors import NotEnoughData
+from ...base.progress import (
+    Progress,
+    Status,
+    check_progress,
+    episodes_status,
+    progress_function,
+)
+from ...curation.selection import choose
+from ...curation.stored_episode import StoredEpisode, stored_episodes
+from ...replay.replay import SequenceReplayBuffer
+from ...rows.episode import Episode
+from ...storage.disk.publish import check_unused, disk_bytes, publish
+from ..card import CARD, FormatFacts, check_license, export_card
+from .format import Format, Source, Writer, format_of
+from .options import parse_options
+
+__all__ = ["ExportReport", "export_episodes", "export_status"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportReport:
+    """The result of an export, so far or planned.
+
+    Args:
+        format: Name of the format.
+        path: Path of the data set.
+        episodes: Episodes written.
+        steps: Env steps written.
+        chosen_episodes: Episodes that are to be written.
+        chosen_steps: Env steps of them.
+        disk_bytes: Bytes of the disk that the data set takes; 0 before the end.
+        seconds: Wall time.
+        notes: Notes for the user of the data set, one clause each.
+        loading: Lines of Python that load it.
+    """
+
+    format: str
+    path: Path
+    episodes: int = 0
+    steps: int = 0
+    chosen_episodes: int
+    chosen_steps: int
+    disk_bytes: int = 0
+    seconds: float = 0.0
+    notes: tuple[str, ...] = ()
+    loading: str = ""
+
+    def to_json(self) -> dict[str, object]:
+        """Plain data."""
+        return {**asdict(self), "path": str(self.path), "notes": list(self.notes)}
+
+
+def export_episodes(
+    replay: SequenceReplayBuffer,
+    to: str | Format,
+    out: str | os.PathLike[str],
+    *,
+    options: Mapping[str, object] | None = None,
+    keep: Callable[[StoredEpisode], bool] | None = None,
+    card: bool = False,
+    license: str | None = None,
+    dry_run: bool = False,
+    progress: Progress[ExportReport] = None,
+) -> ExportReport:
+    """Write whole episodes as a data set of another library.
+
+    It appears under its name when all of it is on the medium; until then it is in ``<name>.part``.
+    After an error or Ctrl-C neither exists; files left by a killed process are removed by the
+    next export. Existing files are never overwritten.
+
+    Args:
+        replay: The replay to export; it must not be written to meanwhile.
+        to: Name of the format, such as ``"minari"``; `format_names` lists them. Or a `Format` of
+            your own.
+        out: Folder, file or, for Minari, id of the new data set.
+        options: Options of the format by name; ``stepwell formats`` lists them.
+        keep: Write only episodes for which this is true, for example an `EpisodeSelection`, which
+            can also choose the best ones.
+        card: Write a card into the data set's folder, ``README.md`` with a picture, as a hub shows
+            it: contents, returns, fields, how it was made and how it is loaded.
+        license: The licence of the data for the card, in the Hub's word: ``"cc-by-4.0"``.
+        dry_run: Check everything, write nothing, and report what would be written.
+        progress: True shows a line in a terminal or in a notebook, or a line of text every 30
+            seconds where there is neither. Or a function that is called after every episode with
+            the report so far.
+
+    Returns:
+        The report.
+
+    Raises:
+        ValueError: The format cannot hold the rows, an option is invalid, something is at
+            ``out`` already, or no episode is chosen.
+        ImportError: A library that the format needs is not installed.
+        NotEnoughData: The replay is empty.
+        OSError: Something cannot be written.
+        TypeError: ``progress`` is neither True nor a function.
+
+    Example:
+        >>> import tempfile
+        >>> import gymnasium as gym
+        >>> import numpy as np
+        >>> import stepwell as sw
+        >>> replay = sw.SequenceReplayBuffer()
+        >>> envs = gym.make_vec("CartPole-v1", num_envs=2)
+        >>> with sw.Collector(envs, sw.RandomPolicy(), replay, seed=0) as collector:
+        ...     collected = collector.collect(episodes=3)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     report = export_episodes(replay, "npz", f"{folder}/cartpole")
+        ...     with np.load(f"{folder}/cartpole/000000.npz") as episode:
+        ...         rows = len(episode["observations"]), len(episode["rewards"])
+        >>> report.episodes, rows[0] - rows[1]
+        (3, 1)
+    """
+    began = time.perf_counter()
+    check_progress(progress)
+    format_ = format_of(to)
+    if format_.export_options is None:
+        raise ValueError(
+            f"format: expected one that is written, got {format_.name!r}, which is only read; "
+            f"choose another (see `stepwell formats`)"
+        )
+    chosen_options = parse_options(format_.export_options, options or {}, f"format {format_.name}")
+    check_license(license)
+    if (card and format_.kind != "folder") or (license is not None and not card):
+        raise ValueError(
+            f"card: expected a format that is a folder, got {format_.name!r}, which is a file; "
+            f"choose another, or write it without a card"
+            if card
+            else f"license: expected none without a card, got {license!r}; ask for one (card=True, "
+            f"--card)"
+        )
+    place = format_.place(os.fspath(out), chosen_options)
+    check_unused(place, format_.kind)
+    chosen, source, not_ranked = _chosen(replay, keep)
+    # A writer refuses what the format cannot hold, but makes no file until it begins: a dry run
+    # stops between the two, and refuses what the run would.
+    writer = format_.writer(source, chosen_options)
+    report = ExportReport(
+        format=format_.name,
+        path=place,
+        chosen_episodes=source.episodes,
+        chosen_steps=source.steps,
+        notes=(*writer.notes, *not_ranked),
+        loading=format_.loading(place, os.fspath(out)),
+    )
+    if dry_run:
+        return replace(report, seconds=time.perf_counter() - began)
+    with progress_function(progress, export_status) as function:
+        finish = partial(_write_card, replay, chosen, format_, license) if card else None
+        job = _Job(format_, writer, function, began, report, finish)
+        report = job.run(_episodes(replay, chosen), replay.path)
+    return replace(report, notes=(*report.notes, *not_ranked))
+
+
+def export_status(report: ExportReport) -> Status:
+    """The progress of an export."""
+    total = report.chosen_steps, report.chosen_episodes
+    return episodes_status(report.steps, report.episodes, total, report.seconds)
+
+
+class _Job:
+    """Writes episodes, and counts them; ``finish`` gets the folder and the report at the end."""
+
+    def __init__(
+        self,
+        format_: Format,
+        writer: Writer,
+        progress: Callable[[ExportReport], None] | None,
+        began: float,
+        report: ExportReport,
+        finish: Callable[[Path, ExportReport], None] | None,
+    ) -> None:
+        self._finish = finish
+        self._format = format_
+        self._writer = writer
+        self._progress = progress
+        self._began = began
+        self._report = report
+
+    def run(self, episodes: Iterator[Episode], outside: Path | None) -> ExportReport:
+        """Write all episodes."""
+        target, kind = self._report.path, self._format.kind
+        with _with_path(target), publish(target, "an export", kind=kind, outside=outside) as part:
+            with contextlib.closing(self._writer):
+                self._writer.begin(part)
+                for episode in episodes:
+                    self._writer.write(episode)
+                    self._count(episode)
+                self._writer.finish()
+                if self._finish is not None:
+                    self._finish(part, replace(self._report, notes=tuple(self._writer.notes)))
+        return replace(
+            self._report,
+            disk_bytes=disk_bytes(target),
+            seconds=time.perf_counter() - self._began,
+            notes=tuple(self._writer.notes),
+        )
+
+    def _count(self, episode: Episode) -> None:
+        report = self._report
+        self._report = replace(
+            report,
+            episodes=report.episodes + 1,
+            steps=report.steps + max(0, episode.rows - (episode.first_row == 0)),
+            seconds=time.perf_counter() - self._began,
+        )
+        if self._progress is not None:
+            self._progress(self._report)
+
+
+@contextlib.contextmanager
+def _with_path(target: Path) -> Generator[None]:
+    """Add the data set's path to disk errors: libraries write to files without a name."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None:
+            raise
+        why = f"{os.strerror(error.errno)}: the data set was not made, and its files are removed"
+        raise OSError(error.errno, why, error.filename or str(target)) from error
+
+
+def _write_card(
+    replay: SequenceReplayBuffer,
+    chosen: frozenset[tuple[int, int]],
+    format_: Format,
+    license: str | None,
+    part: Path,
+    report: ExportReport,
+) -> None:
+    """Write the card of a data set whose files are in ``part`` for now."""
+    own = part / CARD
+    facts = FormatFacts(
+        format_.name,
+        format_.about,
+        _without_folders(report.loading, report.path),
+        report.notes,
+        own.read_text(encoding="utf-8") if own.exists() else None,
+    )
+    title = report.path.name
+    for name, data in export_card(
+        replay.storage, chosen, facts, title=title, license=license
+    ).items():
+        (part / name).write_bytes(data)
+
+
+def _without_folders(loading: str, path: Path) -> str:
+    """Lines of Python with the data set in the current folder: others have no such path."""
+    for parent in [*path.parents, *path.absolute().parents]:
+        if parent.name:
+            loading = loading.replace(f'"{parent}/', '"').replace(f'"{parent}"', '"."')
+    return loading
+
+
+def _chosen(
+    replay: SequenceReplayBuffer, keep: Callable[[StoredEpisode], bool] | None
+) -> tuple[frozenset[tuple[int, int]], Source, list[str]]:
+    """The chosen episodes by id and first row, the writer's source, and a note on the choice."""
+    storage = replay.storage
+    chosen: set[tuple[int, int]] = set()
+    steps = left_out = 0
+    choice = choose(stored_episodes(storage), keep)
+    for episode, is_chosen in zip(stored_episodes(storage), choice.is_chosen, strict=True):
+        if is_chosen:
+            chosen.add((episode.id, episode.first_row))
+            steps += episode.steps
+        else:
+            left_out += 1
+    if not chosen and left_out:
+        raise ValueError(
+            f"none of {left_out:,} episodes would be exported, expected at least one: choose by "
+            f"other conditions{'; ' if choice.sentence else ''}{choice.sentence}"
+        )
+    if not chosen:
+        raise NotEnoughData("export: expected at least one episode, got none; collect first")
+    source = Source(spec=replay.spec, sessions=storage.sessions, episodes=len(chosen), steps=steps)
+    return frozenset(chosen), source, [choice.sentence] if choice.sentence else []
+
+
+def _episodes(
+    replay: SequenceReplayBuffer, chosen: frozenset[tuple[int, int]]
+) -> Iterator[Episode]:
+    """The chosen episodes, each read when it is requested."""
+    for stored in stored_episodes(replay.storage):
+        if (stored.id, stored.first_row) not in chosen:
+            continue
+        (chunk,) = stored.chunks(max_rows=stored.rows)
+        yield Episode(
+            replay.spec,
+            stored.id,
+            stored.stream,
+            stored.first_row,
+            stored.end,
+            chunk.fields,
+            stored.metadata,
+        )

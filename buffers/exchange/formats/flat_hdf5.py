@@ -1,0 +1,530 @@
+"""HDF5 files of flat columns: D4RL's, d3rlpy 1's, and robomimic's demonstrations; read only."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from ...base.optional_libraries import load_library
+from ...base.untrusted_files import GivenFiles
+from ...base.untrusted_json import parse
+from ...rows.episode import End, Episode
+from ...rows.step_columns import Rounded, inferred_spec, joined
+from ...spec.spec import Spec
+from .file_columns import are_equal
+from .format import Format, Reader, Source, Writer
+from .hdf5_columns import (
+    check_group,
+    datasets_of,
+    open_given,
+    read_column,
+    read_rows,
+)
+
+__all__ = ["FlatHdf5Format", "FlatHdf5Import", "FlatHdf5Reader", "is_flat"]
+
+_INSTALL: Final = "'stepwell[d3rlpy]'"
+_DEMO: Final = re.compile(r"(.*?)(\d*)")
+_MOST_TEXT: Final = 1 << 12
+_LAYOUTS: Final = (
+    "observations, actions, rewards and terminals of all steps (D4RL, d3rlpy 1), or data/demo_0, "
+    "... with obs and actions (robomimic)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FlatHdf5Import:
+    """Options for reading a file of flat columns.
+
+    Args:
+        max_episode_steps: Steps after which a time limit ended an episode, for files that mark
+            terminals alone, as D4RL's first ones did.
+    """
+
+    max_episode_steps: int | None = None
+
+
+class FlatHdf5Format(Format):
+    """Columns of all steps in a row, or of each demonstration."""
+
+    # `observations`, `actions`, `rewards`, `terminals`, and if they are there `timeouts` or
+    # `episode_terminals`, `next_observations` and `infos/name`; or `data/demo_0/obs/name`,
+    # `actions`, `rewards`, `dones` and `next_obs/name`.
+
+    name = "hdf5"
+    about = "a file of flat columns, as D4RL, robomimic and d3rlpy 1 wrote them; read only"
+    install = _INSTALL
+    kind = "file"
+    export_options = None
+    import_options = FlatHdf5Import
+
+    def writer(self, source: Source, options: object) -> Writer:
+        """Nothing is written."""
+        raise ValueError("format hdf5: expected one that is written; choose d3rlpy or minari")
+
+    def reader(self, files: GivenFiles, options: FlatHdf5Import) -> Reader:
+        """Open a data set."""
+        return FlatHdf5Reader(files, options)
+
+    def loading(self, path: Path, out: str) -> str:
+        """The lines that open it."""
+        return f'import h5py\nfile = h5py.File("{path}")'
+
+
+@dataclass(slots=True)
+class _Table:
+    """Columns of N consecutive rows, each of an observation and the action that followed."""
+
+    where: str  # its name, for error messages
+    columns: dict[str, Any]  # datasets by field name, without the reward
+    rewards: Any
+    following: dict[str, Any]  # observations after each action, by field name; may be empty
+    terminated: np.ndarray  # [N]; the MDP ended with the row's action
+    truncated: np.ndarray  # [N]; another end
+    metadata: dict[str, object] = field(default_factory=dict)  # facts about the episodes
+
+
+class FlatHdf5Reader:
+    """Reads one file; see `Reader`."""
+
+    def __init__(self, files: GivenFiles, options: FlatHdf5Import) -> None:
+        self._h5py = load_library("h5py", "format hdf5", install=_INSTALL)
+        if not files.path.exists() or files.path.is_dir():
+            raise FileNotFoundError(f"{files.path}: expected an HDF5 file, got no file")
+        self._limit = options.max_episode_steps
+        if self._limit is not None and self._limit < 1:
+            raise ValueError(f"option max_episode_steps: expected 1 or more, got {self._limit}")
+        self._files = files
+        self._path = files.path
+        self._facts: dict[str, object] = {}
+        self._notes = ["streams are not recorded: all episodes are of stream 0"]
+        self._rewards = Rounded("rewards", "float64")
+        self._unknown = self._dropped = self._breaks = self._inner = self._padded = 0
+        self._file = open_given(self._h5py, files, files.path)
+        try:
+            check_group(self._h5py, self._file, str(files.path), texts=True)
+            self._open()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _open(self) -> None:
+        self._demos: list[str] = []
+        if _is_robomimic(self._h5py, self._file):
+            self._demos = sorted(self._file["data"], key=_in_order)
+            self._masks = self._read_masks()
+            self._note_env()
+        elif not _is_columns(self._h5py, self._file):
+            known = "num_episodes" in self._file and "version" in self._file
+            raise ValueError(
+                f"{self._path}: expected {_LAYOUTS}; got "
+                f"{', '.join(list(self._file)[:8]) or 'none'}; "
+                f"{'import it from the format d3rlpy' if known else _ADVICE}"
+            )
+        self.episodes: int | None = None
+        self.steps: int | None = None
+        self._names: list[str] = []
+        self._dtypes: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
+        self._kept = self._kept_infos()
+        first = next(self._tables())
+        self._dtypes = _forms(first.columns)
+        empty = {
+            name: np.empty((int(not name.startswith("action")), *shape), dtype)
+            for name, (dtype, shape) in self._dtypes.items()
+        }
+        self.spec: Spec = inferred_spec({**empty, "reward": np.empty(0)}, str(self._path))
+        facts = {"hdf5": self._facts} if self._facts else {}
+        self.sessions: Sequence[Mapping[str, object]] = ({"recipe": {"source": "hdf5"}, **facts},)
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Facts that the columns do not hold, one clause each."""
+        counted = (
+            (
+                self._unknown,
+                "last observations of terminated episodes are zeros, {}, as the file has none",
+            ),
+            (
+                self._dropped,
+                "last actions and rewards of episodes that did not terminate are left out, {}, as "
+                "the file does not say what they led to",
+            ),
+            (
+                self._breaks,
+                "episodes end where an observation does not follow from the row before, {}, though "
+                "no end is marked there: they are read as cut",
+            ),
+            (
+                self._inner,
+                "dones before the last row of a demonstration are left out, {}, as robomimic also "
+                "marks states of success",
+            ),
+            (self._padded, "infos of last observations are zeros, in {} episodes"),
+        )
+        told = [words.format(f"{count:,}") for count, words in counted if count]
+        return [*self._notes, *told, *self._rewards.notes]
+
+    def __iter__(self) -> Iterator[Episode]:
+        """All episodes."""
+        self._unknown = self._dropped = self._breaks = self._inner = self._padded = 0
+        number = itertools.count()
+        for table in self._tables():
+            ends = np.flatnonzero(table.terminated | table.truncated) + 1
+            rows = len(table.terminated)
+            edges = [0, *ends.tolist(), *([rows] if not len(ends) or ends[-1] < rows else [])]
+            for start, stop in itertools.pairwise(edges):
+                for named, end in self._pieces(table, start, stop):
+                    fields = joined(self.spec, named)
+                    yield Episode(self.spec, next(number), 0, 0, end, fields, table.metadata)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    # --- rows
+
+    def _pieces(
+        self, table: _Table, start: int, stop: int
+    ) -> Iterator[tuple[dict[str, np.ndarray], End]]:
+        """Columns of the episodes in some rows, of which only the last one may have ended there."""
+        budget = self._files.budget(f"{table.where}: rows {start:,} to {stop - 1:,}")
+        columns = {n: read_rows(node, start, stop, budget) for n, node in table.columns.items()}
+        following = {n: read_rows(node, start, stop, budget) for n, node in table.following.items()}
+        reward = np.zeros(stop - start)
+        if table.rewards is not None:
+            reward = read_rows(table.rewards, start, stop, budget).reshape(-1)
+        columns["reward"] = self._rewards.cast(reward)
+        last = End.NONE
+        for flag, marks in (
+            (End.TERMINATED, table.terminated),
+            (End.TRUNCATED, table.truncated),
+        ):
+            last |= flag if marks[stop - 1] else End.NONE
+        follows = np.ones(stop - start - 1, bool)
+        for name, rows in following.items():
+            follows &= are_equal(rows[:-1], columns[name][1:])
+        breaks = (np.flatnonzero(~follows) + 1).tolist()
+        self._breaks += len(breaks)
+        for first, end in itertools.pairwise([0, *breaks, stop - start]):
+            part = {name: rows[first:end] for name, rows in columns.items()}
+            after = {name: rows[end - 1 : end] for name, rows in following.items()}
+            yield self._piece(part, after, last if end == stop - start else End.NONE)
+
+    def _piece(
+        self, part: dict[str, np.ndarray], after: dict[str, np.ndarray], end: End
+    ) -> tuple[dict[str, np.ndarray], End]:
+        """T + 1 observations and infos, and T of all others, of one episode."""
+        if not after and not end & End.TERMINATED:  # the last observation is the last row's
+            self._dropped += 1
+            for name in part:
+                if name == "reward" or name.startswith("action"):
+                    part[name] = part[name][:-1]
+            return part, end if len(part["reward"]) else End.NONE
+        self._unknown += not after
+        self._padded += any(name.startswith("info/") for name in part)
+        for name, rows in part.items():
+            if name.startswith(("observation", "info/")):
+                part[name] = np.concatenate([rows, after.get(name, np.zeros_like(rows[:1]))])
+        return part, end
+
+    # --- the file
+
+    def _tables(self) -> Iterator[_Table]:
+        if not self._demos:
+            yield self._checked(self._flat(), "")
+        for name in self._demos:
+            yield self._checked(self._demo(name), f"/data/{name}")
+
+    def _flat(self) -> _Table:
+        file, where = self._file, str(self._path)
+        ends = {}
+        for name in ("terminals", "timeouts", "episode_terminals"):
+            if name in file:
+                ends[name] = self._flags(file[name], where)
+                if len(ends[name]) != len(ends["terminals"]):
+                    raise ValueError(
+                        f"{where}: expected /{name} of {len(ends['terminals']):,} rows, as many as "
+                        f"/terminals has, got {len(ends[name]):,}; fix it"
+                    )
+        terminated = ends["terminals"]
+        # `timeouts` are time limits, also where the MDP ended; `episode_terminals` are all ends.
+        truncated = ends.get("timeouts", ends.get("episode_terminals", terminated)) & (
+            ~terminated if "timeouts" not in ends else True
+        )
+        if self._limit is not None and len(ends) == 1:
+            truncated = _limited(terminated, self._limit)
+        elif self._limit is not None:
+            self._note(f"max_episode_steps is not used, as the file has {[*ends][-1]}")
+        elif len(ends) == 1:
+            self._note(
+                "no timeouts are marked: an episode that a time limit ended continues into the "
+                "next one unless the file has next_observations; give the option "
+                "max_episode_steps if the env had a limit"
+            )
+        named = _columns("observation", file["observations"])
+        columns = {**named, **_columns("action", file["actions"])}
+        following = {}
+        if "next_observations" in file:
+            following = _columns("observation", file["next_observations"])
+        infos = file["infos"] if "infos" in file else {}
+        columns |= {name: node for name, node in self._infos(infos).items() if name in self._kept}
+        used = {"observations", "actions", "rewards", "next_observations", *ends}
+        self._note_others(file, {*used, "infos", "metadata", "version", "discrete_action"})
+        self._note_facts(file)
+        return _Table(where, columns, file["rewards"], following, terminated, truncated)
+
+    def _demo(self, name: str) -> _Table:
+        demo, where = self._file["data"][name], f"{self._path}: data/{name}"
+        for needed in ("obs", "actions"):
+            if not isinstance(demo, self._h5py.Group) or needed not in demo:
+                raise ValueError(
+                    f"{where}: expected obs and actions, got no {needed!r}; robomimic's "
+                    f"dataset_states_to_obs.py adds observations to recorded states"
+                )
+        columns = {**_columns("observation", demo["obs"]), **_columns("action", demo["actions"])}
+        following = _columns("observation", demo["next_obs"]) if "next_obs" in demo else {}
+        infos = {"info/states": demo["states"]} if "states" in demo else {}
+        columns |= {name: node for name, node in infos.items() if name in self._kept}
+        if "rewards" not in demo:
+            self._note("rewards are zeros where a demonstration has none")
+        terminated = np.zeros(len(demo["actions"]), bool)
+        if "dones" in demo:
+            terminated = self._flags(demo["dones"], where)
+            # A demonstration is one episode: rows that are done before its last one, such as those
+            # of a success that lasts, are counted for a note and do not end it.
+            self._inner += int(terminated[:-1].sum())
+            terminated[:-1] = False
+            self._note(
+                "demonstrations whose last row is done are read as terminated, though robomimic "
+                "may mark only their end"
+            )
+        used = {"obs", "next_obs", "actions", "rewards", "dones", "states"}
+        self._note_others(demo, used, "of demonstrations ")
+        masks = [mask for mask, members in self._masks.items() if name in members]
+        truncated = np.zeros(len(terminated), bool)
+        rewards = demo["rewards"] if "rewards" in demo else None
+        about: dict[str, object] = {"demo": name, **({"masks": masks} if masks else {})}
+        return _Table(where, columns, rewards, following, terminated, truncated, about)
+
+    def _checked(self, table: _Table, group: str) -> _Table:
+        """The table, if its columns fit each other, and the first table's."""
+        rows = len(table.terminated)
+        if not rows:
+            raise ValueError(f"{table.where}: expected at least one row, got none; remove it")
+        for name, node in table.columns.items():
+            # Files have no spaces: whole numbers [N, 1] are read as those of a Discrete action.
+            if name == "action" and node.dtype.kind in "iu" and node.shape[1:] == (1,):
+                table.columns[name] = _Squeezed(node)
+        shown = {n: node for n, node in table.columns.items() if n.startswith("observation")}
+        pairs = [*table.columns.values(), *table.following.values()]
+        for node in [*pairs, *([] if table.rewards is None else [table.rewards])]:
+            if not hasattr(node, "shape"):
+                raise ValueError(f"{table.where}: expected {node.name} as a dataset, got a group")
+            if node.dtype.kind not in "biufc" or node.shape[:1] != (rows,):
+                raise ValueError(
+                    f"{table.where}: expected {node.name} as numbers of {rows:,} rows, as many as "
+                    f"there are ends, got {node.dtype} {node.shape}; fix it"
+                )
+        if table.following and _forms(table.following) != _forms(shown):
+            raise ValueError(
+                f"{table.where}: expected next observations like the observations, got others; "
+                f"leave them out"
+            )
+        reward = table.rewards
+        if reward is not None and (
+            reward.dtype.kind not in "biuf" or reward.shape not in ((rows,), (rows, 1))
+        ):
+            raise ValueError(
+                f"{table.where}: expected rewards of one number a step, got {reward.dtype} "
+                f"{reward.shape}; write one number, and the others as infos"
+            )
+        forms = _forms(table.columns)
+        if self._dtypes and forms != self._dtypes:
+            raise ValueError(
+                f"{table.where}: expected columns as in the first demonstration, "
+                f"{_told(self._dtypes)}, got {_told(forms)}; leave it out"
+            )
+        return table
+
+    def _flags(self, node: Any, where: str) -> np.ndarray:
+        """Flags [N], bool."""
+        is_column = hasattr(node, "shape") and node.shape in (node.shape[:1], (*node.shape[:1], 1))
+        if is_column and node.shape and node.dtype.kind in "biuf":
+            found = read_column(node, self._files.budget(f"{where}: {node.name}")).reshape(-1)
+            marks: np.ndarray = found == 1
+            if (marks | (found == 0)).all():
+                return marks
+        raise ValueError(f"{where}: expected {node.name} as one 0 or 1 a row, got others; fix it")
+
+    def _kept_infos(self) -> set[str]:
+        """The infos that are numbers, a row for each step, alike in all demonstrations."""
+        if not self._demos:
+            found = self._infos(self._file["infos"] if "infos" in self._file else {})
+            rows = len(self._file["terminals"])
+            return {n for n, node in found.items() if node.shape[:1] == (rows,)}
+        forms: list[Any] = []
+        for name in self._demos:
+            demo = self._file["data"][name]
+            node: Any = demo.get("states") if isinstance(demo, self._h5py.Group) else None
+            is_column = isinstance(node, self._h5py.Dataset) and node.dtype.kind in "biuf"
+            is_like = is_column and node.shape[:1] == getattr(demo.get("actions"), "shape", ())[:1]
+            forms.append((node.dtype, node.shape[1:]) if is_like and node.shape else None)
+        return {"info/states"} if forms[0] and len(set(forms)) == 1 else set()
+
+    def _infos(self, group: Any) -> dict[str, Any]:
+        if not isinstance(group, self._h5py.Group):
+            return {}
+        return {
+            f"info/{node.name.removeprefix(group.name).strip('/')}": node
+            for node in datasets_of(self._h5py, group)
+            if node.dtype.kind in "biufc"
+        }
+
+    def _read_masks(self) -> dict[str, set[str]]:
+        """The demonstrations of each filter key."""
+        if "mask" not in self._file or not isinstance(self._file["mask"], self._h5py.Group):
+            return {}
+        budget = self._files.budget(f"{self._path}: mask")
+        found = {}
+        for node in datasets_of(self._h5py, self._file["mask"]):
+            names = np.atleast_1d(read_column(node, budget)).reshape(-1).tolist()
+            found[node.name.removeprefix("/mask/")] = {_text(one) for one in names}
+        return found
+
+    # --- facts and notes
+
+    def _note(self, words: str) -> None:
+        if words not in self._notes:
+            self._notes.append(words)
+
+    def _note_others(self, group: Any, used: set[str], of: str = "") -> None:
+        columns = {n.split("/")[1] for n in self._kept} if of else set()
+        left = [str(name) for name in group if name not in used | columns]
+        for name in ("infos", "states"):
+            if name in group and not self._kept:
+                left.append(name)
+        if left:
+            self._note(
+                f"columns {of}left out, as they have no meaning here: {', '.join(left[:20])}"
+            )
+
+    def _note_facts(self, file: Any) -> None:
+        """Keep short texts and single numbers of ``metadata/``."""
+        if "metadata" not in file or not isinstance(file["metadata"], self._h5py.Group):
+            return
+        left = []
+        budget = self._files.budget(f"{self._path}: metadata")
+        for node in datasets_of(self._h5py, file["metadata"]):
+            name = node.name.removeprefix("/")
+            value = read_column(node, budget) if node.size == 1 else None
+            value = value.reshape(-1)[0] if isinstance(value, np.ndarray) else value
+            plain = _plain(value)
+            if plain is None:
+                left.append(name)
+            else:
+                self._facts[name] = plain
+        if left:
+            self._note(f"metadata left out, as they are no short texts: {', '.join(left[:20])}")
+
+    def _note_env(self) -> None:
+        text = _plain(self._file["data"].attrs.get("env_args"), 1 << 16)
+        if isinstance(text, str):
+            try:
+                self._facts["env_args"] = parse(text.encode())
+            except ValueError:
+                self._note("data/env_args is left out, as it is no JSON")
+
+
+_ADVICE: Final = (
+    "read its columns with h5py, and write whole episodes with add_episode of a replay's writer()"
+)
+
+
+class _Squeezed:
+    """A dataset [N, 1] as one [N]."""
+
+    def __init__(self, node: Any) -> None:
+        self._node = node
+        self.name, self.dtype, self.shape = node.name, node.dtype, node.shape[:1]
+        self.chunks = node.chunks
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        found: np.ndarray = self._node[rows].reshape(-1)
+        return found
+
+
+def is_flat(files: GivenFiles) -> bool:
+    """True for an HDF5 file of columns that `FlatHdf5Reader` reads."""
+    h5py = load_library("h5py", "format hdf5", install=_INSTALL)
+    with open_given(h5py, files, files.path) as file:
+        return _is_columns(h5py, file) or _is_robomimic(h5py, file)
+
+
+def _is_columns(h5py: Any, file: Any) -> bool:
+    names = ("observations", "actions", "rewards", "terminals")
+    # The links alone, as a link to another file would open that.
+    return all(isinstance(file.get(name, getlink=True), h5py.HardLink) for name in names)
+
+
+def _is_robomimic(h5py: Any, file: Any) -> bool:
+    is_here = isinstance(file.get("data", getlink=True), h5py.HardLink)
+    return is_here and isinstance(file["data"], h5py.Group) and len(file["data"]) > 0
+
+
+def _in_order(name: str) -> tuple[str, int]:
+    """``demo_2`` before ``demo_10``."""
+    word, digits = _DEMO.fullmatch(name).groups()  # type: ignore[union-attr]
+    return word, int(digits or -1)
+
+
+def _columns(kind: str, node: Any) -> dict[str, Any]:
+    """The datasets of an observation or action by field name."""
+    if hasattr(node, "shape"):
+        return {kind: node}
+    found: dict[str, Any] = {}
+    for name in node:
+        found |= _columns(f"{kind}/{name}", node[name])
+    return found
+
+
+def _forms(columns: Mapping[str, Any]) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
+    return {name: (node.dtype, node.shape[1:]) for name, node in columns.items()}
+
+
+def _told(forms: Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]) -> str:
+    return ", ".join(f"{name} {dtype} {shape}" for name, (dtype, shape) in forms.items())
+
+
+def _limited(terminated: np.ndarray, limit: int) -> np.ndarray:
+    """[N] bool: a limit of so many steps ended the episode there."""
+    found = np.zeros_like(terminated)
+    begins = np.flatnonzero(np.concatenate([[True], terminated[:-1]]))
+    for start, stop in itertools.pairwise([*begins.tolist(), len(terminated)]):
+        found[start + limit - 1 : stop : limit] = True
+    return found
+
+
+def _text(value: object) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
+def _plain(value: Any, most: int = _MOST_TEXT) -> object:
+    """A short text, or a number, as plain data; None for others."""
+    if isinstance(value, bytes | str):
+        text = _text(value)
+        return text if len(text) <= most else None
+    if isinstance(value, np.generic) and value.dtype.kind in "biuf":
+        found = value.item()
+        try:
+            json.dumps(found, allow_nan=False)
+        except ValueError:
+            return str(found)
+        return found
+    return None

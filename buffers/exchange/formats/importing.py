@@ -1,0 +1,308 @@
+"""Reads a data set in another library's format into a new replay."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import time
+import traceback
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from ...base.errors import StepwellError
+from ...base.progress import (
+    Progress,
+    Status,
+    check_progress,
+    episodes_status,
+    progress_function,
+)
+from ...base.untrusted_files import GivenFiles
+from ...curation.episode_writer import EpisodeWriter, check_new
+from ...replay.replay import SequenceReplayBuffer
+from ...rows.episode import Episode
+from ...spec.spec import Spec
+from .format import Format, Reader, format_of
+from .options import parse_options
+
+__all__ = ["ImportReport", "import_episodes", "import_status"]
+
+_OWN: Final = Path(__file__).parents[2]  # the folder "buffers"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportReport:
+    """The result of an import, so far or planned.
+
+    Args:
+        format: Name of the format.
+        source: Path of the data set.
+        episodes: Episodes stored; in a dry run, the episodes that passed the checks.
+        steps: Env steps of them.
+        source_episodes: Episodes of the data set, if recorded.
+        source_steps: Env steps of the data set, if recorded.
+        raw_bytes: Bytes of the rows, uncompressed.
+        stored_bytes: Bytes of the same rows as they are stored now.
+        seconds: Wall time.
+        digest: Fingerprint of the rows: that of the store which the data set was exported from,
+            if it was exported whole, and from Stepwell.
+        notes: Limitations of the import, one clause each.
+        fields: Description of each row's fields.
+    """
+
+    format: str
+    source: Path
+    episodes: int = 0
+    steps: int = 0
+    source_episodes: int | None
+    source_steps: int | None
+    raw_bytes: int = 0
+    stored_bytes: int = 0
+    seconds: float = 0.0
+    digest: str = ""
+    notes: tuple[str, ...] = ()
+    fields: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, object]:
+        """Plain data."""
+        lists = {"notes": list(self.notes), "fields": list(self.fields)}
+        return {**asdict(self), "source": str(self.source), **lists}
+
+
+def import_episodes(
+    from_: str | Format,
+    source: str | os.PathLike[str],
+    replay: SequenceReplayBuffer,
+    *,
+    options: Mapping[str, object] | None = None,
+    facts: Mapping[str, object] | None = None,
+    max_bytes: int | None = None,
+    dry_run: bool = False,
+    progress: Progress[ImportReport] = None,
+) -> ImportReport:
+    """Read a data set of another library into a new replay, in RAM or in a folder.
+
+    A folder appears when all is read and on the medium: after an error, Ctrl-C or a kill it is not
+    there.
+
+    Args:
+        from_: Name of the format, such as ``"minari"``; `format_names` lists them. Or a `Format`
+            of your own.
+        source: Folder, file or, for Minari, id of the data set; it is only read.
+        replay: A new, empty replay: ``SequenceReplayBuffer(path)``.
+        options: Options of the format by name; ``stepwell formats`` lists them.
+        facts: JSON-able facts to note with the rows.
+        max_bytes: Memory that one episode of the data set may unpack to; None for half of the
+            free memory. Larger episodes are rejected before they are unpacked.
+        dry_run: Read and check all episodes, store nothing, and report.
+        progress: True shows a line in a terminal or in a notebook, or a line of text every 30
+            seconds where there is neither. Or a function that is called after every episode with
+            the report so far.
+
+    Returns:
+        The report. Its ``notes`` list the information that the data set does not have.
+
+    Raises:
+        ValueError: The replay is in use, the data set is something else, holds what Stepwell has
+            no place for, is damaged, or needs more memory than ``max_bytes``.
+        FileNotFoundError: There is no such data set.
+        ImportError: A library that the format needs is not installed.
+
+    After an error or Ctrl-C a replay in RAM holds the episodes imported so far.
+
+    A data set may be untrusted: no code in it is run, nothing is unpickled, no file outside of it
+    is opened, and its metadata are checked before they are used.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> import numpy as np
+        >>> import stepwell as sw
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     np.savez(
+        ...         f"{folder}/mine.npz",
+        ...         observations=np.zeros((4, 2), np.float32),
+        ...         actions=np.zeros(3, np.int64),
+        ...         rewards=np.ones(3),
+        ...         terminations=np.array([False, False, True]),
+        ...         truncations=np.zeros(3, bool),
+        ...     )
+        ...     replay = sw.SequenceReplayBuffer(seed=0)
+        ...     report = import_episodes("npz", folder, replay)
+        >>> report.episodes, report.steps, replay.sample_transitions(2).observation.shape
+        (1, 3, (2, 2))
+    """
+    began = time.perf_counter()
+    check_progress(progress)
+    format_ = format_of(from_)
+    chosen_options = parse_options(format_.import_options, options or {}, f"format {format_.name}")
+    check_new(replay)
+    place = format_.place(os.fspath(source), chosen_options)
+    files = GivenFiles(place, max_bytes)
+    with _damage_as_value_error(format_.name, place):
+        opened = format_.reader(files, chosen_options)
+        _check_spec(opened.spec, place)
+        rows = [field.row_bytes * field.stack for field in opened.spec.fields]
+        # An episode has two rows at least: that of the reset, and that of a step.
+        files.budget(place).take(2 * sum(rows))
+    with contextlib.closing(opened) as reader:
+        report = ImportReport(
+            format=format_.name,
+            source=place,
+            source_episodes=reader.episodes,
+            source_steps=reader.steps,
+            fields=tuple(map(str, reader.spec.fields)),
+        )
+        with progress_function(progress, import_status) as function:
+            job = _Job(reader, began, report, function)
+            if dry_run:
+                return job.dry_run()
+            with replay.filled_at_once("an import") as written:
+                report = job.run(written, facts or {}, is_kept=replay.path is None)
+    return replace(report, seconds=time.perf_counter() - began)
+
+
+def import_status(report: ImportReport) -> Status:
+    """The progress of an import."""
+    total = report.source_steps, report.source_episodes
+    return episodes_status(report.steps, report.episodes, total, report.seconds)
+
+
+class _Job:
+    """Reads, writes and counts episodes."""
+
+    def __init__(
+        self,
+        reader: Reader,
+        began: float,
+        report: ImportReport,
+        progress: Callable[[ImportReport], None] | None,
+    ) -> None:
+        self._reader = reader
+        self._began = began
+        self._report = report
+        self._progress = progress
+
+    def dry_run(self) -> ImportReport:
+        """Read and check all episodes without storing them."""
+        for episode in self._checked():
+            self._count(episode)
+        return replace(self._report, notes=tuple(self._reader.notes))
+
+    def run(
+        self, replay: SequenceReplayBuffer, facts: Mapping[str, object], *, is_kept: bool
+    ) -> ImportReport:
+        """Store all episodes."""
+        writer: EpisodeWriter | None = None
+        try:
+            for episode in self._checked():
+                if writer is None:  # the first one is valid: create the store now
+                    self._bind(replay, facts)
+                    writer = EpisodeWriter(replay)
+                writer.add_episode(episode)
+                self._count(episode)
+            if writer is None:
+                raise ValueError(f"{self._report.source}: expected at least one episode, got none")
+            writer.flush()
+        except BaseException as error:
+            if writer is not None and is_kept:
+                error.add_note(f"kept: {writer.episodes:,} episodes, {writer.steps:,} steps")
+            raise
+        return replace(
+            self._report,
+            raw_bytes=writer.raw_bytes,
+            stored_bytes=replay.total_bytes,
+            digest=writer.digest,
+            notes=tuple(self._reader.notes),
+        )
+
+    def _checked(self) -> Iterator[Episode]:
+        episodes = iter(self._reader)
+        while True:
+            with _damage_as_value_error(self._report.format, self._report.source):
+                episode = next(episodes, None)
+            if episode is None:
+                return
+            if not episode.rows:
+                raise ValueError(
+                    f"{self._report.source}: expected episodes of one row or more, got none in "
+                    f"episode {episode.id}"
+                )
+            yield episode
+
+    def _count(self, episode: Episode) -> None:
+        report = self._report
+        self._report = replace(
+            report,
+            episodes=report.episodes + 1,
+            steps=report.steps + max(0, episode.rows - (episode.first_row == 0)),
+            seconds=time.perf_counter() - self._began,
+        )
+        if self._progress is not None:
+            self._progress(self._report)
+
+    def _bind(self, replay: SequenceReplayBuffer, facts: Mapping[str, object]) -> None:
+        """Bind the replay to the Spec, with the sessions of the original store."""
+        sessions: Sequence[Mapping[str, object]] = self._reader.sessions
+        now: dict[str, object] = {
+            **({} if sessions else {"recipe": {"source": self._report.format}}),
+            "imported_from": {"format": self._report.format, "path": str(self._report.source)},
+            **facts,
+            "began": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        }
+        first, *others = [*sessions, now]
+        replay.bind(self._reader.spec, first)
+        for session in others:
+            replay.storage.append_session(session)
+
+
+@contextlib.contextmanager
+def _damage_as_value_error(format_: str, place: Path) -> Generator[None]:
+    """Convert errors of readers and their libraries for a damaged data set to one sentence."""
+    # Errors that Stepwell raises on purpose are passed on, and so are errors of the file system.
+    # All others come from damaged or forged files: h5py, pyarrow, PyTorch, OpenCV, Minari and numpy
+    # have no common class of errors for them.
+    try:
+        yield
+    except (StepwellError, ImportError):
+        raise
+    except Exception as error:
+        is_system_error = isinstance(error, OSError) and error.errno is not None
+        if is_system_error or _is_own(error):
+            raise
+        problem = " ".join(str(error).split())[:200]
+        if isinstance(error, MemoryError):
+            raise ValueError(
+                f"{place}: expected a data set of format {format_} whose episodes fit into memory, "
+                f"got one that does not ({problem}); import it where more memory is free"
+            ) from error
+        raise ValueError(
+            f"{place}: expected a data set of format {format_}, got a damaged one, or something "
+            f"that Stepwell cannot read ({type(error).__name__}: {problem}); fetch it again"
+        ) from error
+
+
+def _is_own(error: Exception) -> bool:
+    """True if the innermost line is a ``raise`` in Stepwell's code."""
+    line = traceback.extract_tb(error.__traceback__)[-1]
+    return Path(line.filename).is_relative_to(_OWN) and (line.line or "").startswith("raise ")
+
+
+def _check_spec(spec: Spec, where: Path) -> None:
+    """Reject a Spec, as a file describes it, that is not valid for a store."""
+    for field in spec.fields:
+        if not (field.name.isprintable() and field.name):
+            raise ValueError(
+                f"{where}: expected fields with names that can be printed, got "
+                f"{field.name[:60]!r}; put it back from a copy"
+            )
+    if "reward" not in spec.names:
+        raise ValueError(f"{where}: expected a field 'reward', got {spec.names}; put it back")
+    if spec["reward"].shape:
+        raise ValueError(
+            f"{where}: expected one number a step as reward, got the shape {spec['reward'].shape}; "
+            f"write the data set with one number, and the others as an info"
+        )

@@ -1,0 +1,556 @@
+"""Reads Minari data sets, after checking their files."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import itertools
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from ....base.optional_libraries import load_library
+from ....base.untrusted_files import GivenFiles, MemoryBudget, parse_object
+from ....base.untrusted_json import whole
+from ....rows.episode import End, Episode
+from ....rows.step_columns import Rounded, has_final_row, joined
+from ....spec.open_spaces import FixedSpace, encode_batch, fixed_space
+from ....spec.space_json import spaces_facts
+from ....spec.spec import Field, Spec, field_of, flatten, marks
+from ..hdf5_columns import (
+    check_group,
+    datasets_of,
+    open_given,
+    take_column,
+)
+from ..parquet_files import batches_of, open_file
+from ..png import picture_bytes
+from .names import FACTS, MinariImport, declared
+from .writer import HDF5_NAME, INSTALL
+
+__all__ = ["MinariReader"]
+
+_GROUP = 64  # episodes of one file that are read at once
+
+
+class MinariReader:
+    """Reads one data set, given its folder or the ``data`` in it; see `Reader`."""
+
+    def __init__(self, files: GivenFiles, options: MinariImport) -> None:
+        path = files.path
+        data = path if (path / "metadata.json").exists() else path / "data"
+        if path.is_file():
+            raise ValueError(
+                f"{path}: expected the folder of a Minari data set, got a file; one of flat "
+                f"columns, as D4RL's, is imported from the format hdf5"
+            )
+        if not (data / "metadata.json").exists():
+            raise FileNotFoundError(
+                f"{path}: expected a Minari data set, got none; one that is not on this machine is "
+                f"fetched by `minari download ID`"
+            )
+        given = files if data != path else files.at(data.absolute().parent)
+        self._data = data
+        self._checked = _CheckedData(given, data)
+        self.episodes: int | None = self._checked.episodes
+        self.steps: int | None = self._checked.steps
+        self._rewards = Rounded("rewards", "float64")
+        notes = ["streams are not recorded: all episodes are of stream 0"]
+        storage = _storage_of(data)
+        images = _image_places(storage)
+        is_jpeg = bool(storage.jpeg_encoding and images and _is_jpeg(storage, data, images[0]))
+        if is_jpeg:
+            notes.insert(0, _LOSSY)
+        if storage.jpeg_encoding and not is_jpeg:  # written before Minari had JPEG
+            storage = type(storage)(
+                data, storage.observation_space, storage.action_space, jpeg_encoding=False
+            )
+        self._storage = storage
+        try:
+            self._observation = fixed_space(storage.observation_space, "observation")
+            self._action = fixed_space(storage.action_space, "action")
+            spec = Spec.from_spaces(self._observation, self._action)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{data}: Stepwell has no field for such values: {error}") from error
+        infos: dict[str, np.ndarray] = {}
+        self._late: set[str] = set()
+        """Infos without a row for the reset."""
+        if self.episodes:
+            self._checked.check(0)
+            first = next(iter(storage.get_episodes([0])))
+            if storage.FORMAT != "hdf5":  # which reads several episodes only if all have the same
+                self._checked.reward_dtypes.add(np.asarray(first["rewards"]).dtype.name)
+            spec, changes = _as_stored(spec, self._columns(spec, first, f"{data}: episode 0"))
+            notes += changes
+            if options.infos:
+                infos = _kept_everywhere(_first_infos(first), storage, data)
+                self._late = {n for n, rows in infos.items() if len(rows) == len(first["rewards"])}
+                notes += _info_notes(first, infos, self._late)
+        self.spec: Spec = spec.with_more(
+            [field_of(f"info/{name}", rows.dtype, rows.shape[1:]) for name, rows in infos.items()]
+        )
+        facts, own_notes = self._facts()
+        self.sessions: Sequence[Mapping[str, object]] = (facts,)
+        self._notes = [*notes, *own_notes]
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Facts that the data set does not hold, or not exactly."""
+        return [*self._notes, *self._rewards.notes]
+
+    def __iter__(self) -> Iterator[Episode]:
+        """All episodes."""
+        # Arrow reads several files at once only if all have the same columns.
+        group = _GROUP if self._storage.FORMAT == "hdf5" else 1
+        total = self._checked.episodes
+        for start in range(0, total, group):
+            numbers = range(start, min(start + group, total))
+            for number in numbers:
+                self._checked.check(number)
+            facts = self._storage.get_episode_metadata(numbers)
+            columns = self._storage.get_episodes(numbers)
+            for number, one, fact in zip(numbers, columns, facts, strict=True):
+                yield self._episode(number, one, fact)
+
+    def close(self) -> None:
+        """Do nothing: Minari opens files for each read."""
+
+    def _facts(self) -> tuple[dict[str, object], list[str]]:
+        """The facts of a session that the data set declares, and notes on those left out."""
+        spaces_ = spaces_facts(self._observation, self._action)
+        notes = [] if spaces_ else ["the declared spaces are left out, as they are too large"]
+        found, wrong = declared(self._checked.about)
+        if wrong:
+            names = ", ".join(sorted(wrong)[:20])
+            notes.append(f"metadata left out, as they are too long or of another type: {names}")
+        env_spec = found.pop("env_spec", None)
+        dtypes = self._checked.reward_dtypes
+        return {
+            "recipe": {"source": "minari"},
+            **spaces_,
+            **({} if env_spec is None else {"env_spec": env_spec}),
+            **({"reward_dtype": dtypes.pop()} if len(dtypes) == 1 else {}),
+            **({FACTS: found} if found else {}),
+        }, notes
+
+    def _episode(
+        self, number: int, columns: Mapping[str, Any], facts: Mapping[str, Any]
+    ) -> Episode:
+        """An episode of T steps as one of T + 1 rows."""
+        where = f"{self._data}: episode {number}"
+        named = self._columns(self.spec, columns, where)
+        steps = len(named["reward"])
+        named["reward"] = self._rewards.cast(named["reward"])
+        infos = dict(_leaves(columns["infos"] or {}))
+        for field in self.spec.of_kind("info"):
+            rows = np.asarray(infos[field.key])
+            if field.key in self._late:  # the info of step t belongs to observation t + 1
+                rows = np.concatenate([np.zeros((1, *field.shape), rows.dtype), rows])
+            named[field.name] = rows
+        for field in self.spec.fields:
+            rows = named[field.name]
+            expected = (steps + has_final_row(field.name), *field.shape)
+            if rows.shape != expected or rows.dtype != field.numpy_dtype:
+                raise ValueError(
+                    f"{where}: expected {field.name} as {field.dtype} {expected} for {steps:,} "
+                    f"rewards, got {rows.dtype} {rows.shape}; fix it, or leave that episode out"
+                )
+        end = _end_of(columns, steps, where)
+        return Episode(self.spec, number, 0, 0, end, joined(self.spec, named), _metadata(facts))
+
+    def _columns(self, spec: Spec, columns: Mapping[str, Any], where: str) -> dict[str, np.ndarray]:
+        """Observations, actions and rewards by field name."""
+        reward = np.asarray(columns["rewards"])
+        if reward.dtype.kind not in "biuf" or reward.ndim < 1 or reward.size != len(reward):
+            raise ValueError(
+                f"{where}: rewards: expected one number a step, which is what a reward is here, "
+                f"got {reward.dtype} {reward.shape}; write the data set with one number as the "
+                f"reward, and the others as an info"
+            )
+        steps = len(reward)
+        reward = reward.reshape(-1)
+        named = {"reward": reward}
+        for layout, tree, space, count in (
+            (spec.observation, "observations", self._observation, steps + 1),
+            (spec.action, "actions", self._action, steps),
+        ):
+            try:
+                values = _encoded(space, columns[tree], count)
+                named |= {name: np.asarray(rows) for name, rows in flatten(layout, values)}
+            except ValueError as error:
+                raise ValueError(f"{where}: {tree}: {error}; fix it") from error
+        return named
+
+
+def _encoded(space: Any, values: Any, rows: int) -> Any:
+    """Arrays for the texts and the like in the columns of a space; all others as they are."""
+    if isinstance(space, FixedSpace):
+        return encode_batch(space, values, rows)
+    if isinstance(space, spaces.Dict) and isinstance(values, Mapping):
+        parts = space.spaces
+        return {key: _encoded(parts.get(key), value, rows) for key, value in values.items()}
+    if isinstance(space, spaces.Tuple) and isinstance(values, tuple):
+        pairs = itertools.zip_longest(space.spaces, values)
+        return tuple(_encoded(part, value, rows) for part, value in pairs)
+    return values
+
+
+def _storage_of(data: Path) -> Any:
+    """Minari's own reader of a folder."""
+    found = load_library(
+        "minari.dataset.minari_storage",
+        "format minari",
+        install=INSTALL,
+        package="minari",
+        at_least="0.5.4",
+    )
+    try:
+        return found.MinariStorage.read(data)
+    except ImportError as error:
+        raise ImportError(f"format minari: {error}: pip install {INSTALL}") from error
+    except Exception as error:  # its files and its env can raise anything
+        raise ValueError(
+            f"{data}: expected a data set that the installed Minari can read, got "
+            f"{type(error).__name__}: {error}; inspect it with `minari show`"
+        ) from error
+
+
+_LOSSY: Final = (
+    "LOSSY: the images of this data set were stored as JPEG, so that they are not those which the "
+    "env showed; record again with jpeg_encoding=False if that matters"
+)
+_NOT_METADATA: Final = ("id", "total_steps")
+
+
+def _as_stored(spec: Spec, named: Mapping[str, np.ndarray]) -> tuple[Spec, list[str]]:
+    """The fields with their stored dtypes and shapes, and notes where the spaces differ."""
+    fields: list[Field] = []
+    notes: list[str] = []
+    for field in spec.fields:
+        if field.name == "reward":
+            fields.append(field)
+            continue
+        rows = named[field.name]
+        dtype, shape = rows.dtype, rows.shape[1:]
+        if (dtype.name, shape) != (field.dtype, field.shape):
+            notes.append(
+                f"{field.name} is stored as {dtype} {shape}, and kept so: its space says "
+                f"{field.dtype} {field.shape}"
+            )
+            field = field_of(field.name, rows.dtype, rows.shape[1:])
+        fields.append(field)
+    return replace(spec, fields=tuple(fields)), notes
+
+
+def _end_of(columns: Mapping[str, Any], steps: int, where: str) -> End:
+    """The end of an episode."""
+    end = End.NONE
+    for flag, name in ((End.TERMINATED, "terminations"), (End.TRUNCATED, "truncations")):
+        given = np.asarray(columns[name]).reshape(-1)
+        ends = marks(f"{where}: {name}", given, given.shape)
+        if len(ends) != steps or ends[:-1].any():
+            got = f"{len(ends):,} marks" if len(ends) != steps else f"step {ends.argmax()} too"
+            raise ValueError(
+                f"{where}: expected {name} to mark its last step alone, of {steps:,} steps, got "
+                f"{got}; write each episode separately"
+            )
+        end |= flag if ends[-1:].any() else End.NONE
+    return end
+
+
+def _metadata(facts: Mapping[str, Any]) -> dict[str, object]:
+    """Minari's facts about an episode as plain values."""
+    return {key: _plain(value) for key, value in facts.items() if key not in _NOT_METADATA}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(part) for key, part in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if isinstance(value, float) and not np.isfinite(value):
+        return str(value)  # JSON has no such numbers
+    return value if isinstance(value, str | int | float | None) else str(value)
+
+
+def _leaves(infos: Mapping[str, Any], parent: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in infos.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{parent}{key}/")
+        else:
+            yield f"{parent}{key}", value
+
+
+def _first_infos(first: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The infos of the first episode that are numbers of one shape, a row for each step."""
+    steps = len(first["rewards"])
+    infos = {name: np.asarray(value) for name, value in _leaves(first["infos"] or {})}
+    return {
+        name: rows
+        for name, rows in infos.items()
+        if rows.dtype.kind in "biuf" and rows.ndim and len(rows) in (steps, steps + 1)
+    }
+
+
+def _kept_everywhere(
+    found: dict[str, np.ndarray], storage: Any, data: Path
+) -> dict[str, np.ndarray]:
+    """The infos that have the same form in all episodes, from the files' metadata."""
+    first: dict[str, object] | None = None
+    for now in _info_forms(storage, data) if found else ():
+        first = now if first is None else first
+        found = {
+            name: rows for name, rows in found.items() if name in now and now[name] == first[name]
+        }
+    return found
+
+
+def _info_forms(storage: Any, data: Path) -> Iterator[dict[str, object]]:
+    """The kind of column of each info, for each episode."""
+    if storage.FORMAT == "hdf5":
+        h5py = load_library("h5py", "Minari's format hdf5", install=INSTALL)
+        with h5py.File(data / HDF5_NAME, "r") as file:
+            for number in range(storage.total_episodes):
+                group = file[f"episode_{number}"]
+                found: dict[str, object] = {}
+                names: list[str] = []
+                if "infos" in group:
+                    group["infos"].visit(names.append)
+                for name in names:
+                    column = group["infos"][name]
+                    if hasattr(column, "shape"):
+                        rows = len(column) - len(group["rewards"]) if column.ndim else None
+                        found[name] = (column.dtype.str, column.shape[1:], rows)
+                yield found
+        return
+    arrow = load_library("pyarrow.dataset", "Minari's format arrow", install=INSTALL)
+    for number in range(storage.total_episodes):
+        schema = _schema(arrow, storage, data, number)
+        infos = schema.field("infos").type if "infos" in schema.names else ()
+        yield {field.name: (str(field.type), field.metadata) for field in infos}
+
+
+def _schema(arrow: Any, storage: Any, data: Path, number: int) -> Any:
+    """The schema of an episode's files."""
+    found = arrow.dataset(
+        str(data / str(number)), format=storage.FORMAT, ignore_prefixes=list(_IGNORED_PREFIXES)
+    )
+    return found.schema
+
+
+def _info_notes(
+    first: Mapping[str, Any], kept: Collection[str], late: Collection[str]
+) -> list[str]:
+    names = [name for name, _ in _leaves(first["infos"] or {}) if name not in kept]
+    notes: list[str] = []
+    if names:
+        notes.append(
+            f"infos left out, as they are not numbers or not alike in all episodes: "
+            f"{', '.join(names)}"
+        )
+    names = [name for name in kept if name in late]
+    if names:
+        notes.append(f"infos without a row for the reset, which zeros replace: {', '.join(names)}")
+    return notes
+
+
+def _image_places(storage: Any) -> list[tuple[str, ...]]:
+    """The leaves that Minari would store as JPEG, each as its path of keys."""
+    found = load_library("minari.dataset.minari_storage", "format minari", install=INSTALL)
+    trees = {"observations": storage.observation_space, "actions": storage.action_space}
+
+    def images(space: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+        if isinstance(space, spaces.Dict):
+            for key, part in space.spaces.items():
+                yield from images(part, (*path, key))
+        elif isinstance(space, spaces.Tuple):
+            for place, part in enumerate(space.spaces):
+                yield from images(part, (*path, str(place)))
+        elif found.is_image_space(space):
+            yield path
+
+    return [place for name, space in trees.items() for place in images(space, (name,))]
+
+
+def _is_jpeg(storage: Any, data: Path, place: tuple[str, ...]) -> bool:
+    """True if an image leaf of the first episode is bytes of JPEG, rather than an array."""
+    # Minari 0.5.2 and older wrote arrays, and the metadata does not say so.
+    if not storage.total_episodes:
+        return False
+    if storage.FORMAT == "hdf5":
+        h5py = load_library("h5py", "Minari's format hdf5", install=INSTALL)
+        with h5py.File(data / HDF5_NAME, "r") as file:
+            node = file["episode_0"]
+            for key in place:
+                node = node[key] if key in node else node[f"_index_{key}"]
+            return bool(node.ndim < 3)  # the rows of an array of images have two or three axes
+    arrow = load_library("pyarrow.dataset", "Minari's format arrow", install=INSTALL)
+    kind = _schema(arrow, storage, data, 0).field(place[0]).type
+    for key in place[1:]:
+        kind = kind.field(key).type
+    return str(kind) in ("binary", "large_binary")
+
+
+_FORMATS: Final = ("hdf5", "arrow", "parquet")
+_MOST: Final = 2**31
+_BATCH_ROWS: Final = 1024
+_SPACES: Final = ("observation_space", "action_space")
+_IGNORED_PREFIXES: Final = ("_", ".", "metadata.json")
+
+
+class _CheckedData:
+    """An untrusted folder ``data``."""
+
+    # Minari makes the env that a data set names, which may be any function of any module, where the
+    # data set lacks its spaces; it follows HDF5's links into other files; and it unpacks all data.
+    # So everything is checked first.
+
+    def __init__(self, given: GivenFiles, data: Path) -> None:
+        self._given = given
+        self._data = data
+        file = data / "metadata.json"
+        metadata = given.read_json(file)
+        given_spaces = [name for name in _SPACES if name in metadata]
+        for name in given_spaces:
+            parse_object(str(metadata[name]), f"{file}: {name}")
+        # Where a space is missing Minari will make the env to learn it.
+        if given_spaces != list(_SPACES):
+            _check_env(parse_object(str(metadata.get("env_spec")), f"{file}: env_spec"), file)
+        self.about: Mapping[str, Any] = metadata
+        """The content of ``metadata.json``."""
+        self.reward_dtypes: set[str] = set()
+        """The dtypes of all rewards, as far as they are known before the episodes are read."""
+        self.format = metadata.get("data_format")
+        if self.format not in _FORMATS:
+            raise ValueError(
+                f"{file}: expected data_format {', '.join(_FORMATS)}, got {self.format!r}; fetch "
+                f"the data set again"
+            )
+        self.episodes, self.steps = (
+            whole(metadata.get(name), f"{file}: {name}", 0, _MOST)
+            for name in ("total_episodes", "total_steps")
+        )
+        if self.format == "hdf5":
+            self._check_file()
+        else:
+            # Of the other formats only the files are checked here: each episode is, before it is
+            # read.
+            for number in range(self.episodes):
+                for _ in self._files(number):
+                    pass
+
+    def metadata(self, number: int) -> dict[str, Any]:
+        """``metadata.json`` of an episode, in the formats that have one."""
+        return self._given.read_json(self._data / str(number) / "metadata.json")
+
+    def check(self, number: int) -> None:
+        """Check that an episode can be read, and that there is memory for it."""
+        if self.format == "hdf5":  # its single file was checked already
+            return
+        self.metadata(number)
+        budget = self._given.budget(f"{self._data}: episode {number}")
+        arrow = load_library("pyarrow", "Minari's format arrow", install=INSTALL)
+        for file in self._files(number):
+            try:
+                for batch in self._batches(file):
+                    # The offsets of lists are read from the file: they may point anywhere.
+                    batch.validate(full=True)
+                    budget.take(batch.nbytes)
+                    _check_flags(batch, file)
+                    for column in batch.columns:
+                        _take_pictures(column, budget)
+            except (arrow.ArrowException, OSError) as error:
+                raise ValueError(
+                    f"{file}: expected a whole file of columns, got another or a damaged one "
+                    f"({str(error)[:200]}); fetch the data set again"
+                ) from error
+
+    def _check_file(self) -> None:
+        """Check all of ``main_data.hdf5``."""
+        h5py = load_library("h5py", "Minari's format hdf5", install=INSTALL)
+        path = self._data / HDF5_NAME
+        with contextlib.closing(open_given(h5py, self._given, path)) as file:
+            check_group(h5py, file, str(path), texts=True)
+            for name in file:
+                budget = self._given.budget(f"{path}: {name}")
+                if not isinstance(file[name], h5py.Group):
+                    raise ValueError(f"{path}: expected a group {name!r}, got a dataset; remove it")
+                for column in datasets_of(h5py, file[name]):
+                    take_column(column, budget)
+                    if column.name == f"/{name}/rewards":
+                        self.reward_dtypes.add(column.dtype.name)
+
+    def _files(self, number: int) -> Iterator[Path]:
+        """The files of an episode that Minari reads."""
+        folder = self._data / str(number)
+        if not folder.is_dir():
+            raise ValueError(
+                f"{folder}: expected a folder of files for each episode, got none; fetch the data "
+                f"set again"
+            )
+        for file in sorted(folder.iterdir()):
+            self._given.file(file)
+            if not file.name.startswith(_IGNORED_PREFIXES):
+                yield file
+
+    def _batches(self, file: Path) -> Iterator[Any]:
+        if self.format == "parquet":
+            arrow = load_library("pyarrow", "Minari's format parquet", install=INSTALL)
+            parquet = load_library("pyarrow.parquet", "Minari's format parquet", install=INSTALL)
+            with open_file((arrow, parquet), self._given, file) as opened:
+                yield from batches_of(opened, self._given, _BATCH_ROWS)
+            return
+        ipc = load_library("pyarrow.ipc", "Minari's format arrow", install=INSTALL)
+        with file.open("rb") as raw, ipc.open_file(raw) as opened:
+            for place in range(opened.num_record_batches):
+                yield opened.get_batch(place)
+
+
+def _check_flags(batch: Any, file: Path) -> None:
+    """Raise where a reward or a flag is missing, which Minari would read as NaN or False."""
+    for name in ("rewards", "terminations", "truncations"):
+        if name in batch.schema.names and batch.column(name)[: len(batch) - 1].null_count:
+            raise ValueError(
+                f"{file}: {name}: expected a value in each row but the last, got nulls; fix them, "
+                f"or leave that episode out"
+            )
+
+
+def _check_env(env: dict[str, Any], file: Path) -> None:
+    """Raise for an env whose description differs from gymnasium's registry."""
+    # Minari makes it to learn its spaces, which calls what it names as its entry point.
+    id_ = str(env.get("id"))
+    if id_.startswith("ALE/"):
+        with contextlib.suppress(ImportError):
+            importlib.import_module("ale_py")  # registers its envs
+    known = gym.registry.get(id_)
+    same = known is not None and (env.get("entry_point"), env.get("kwargs") or {}) == (
+        known.entry_point,
+        known.kwargs,
+    )
+    if not same or env.get("additional_wrappers"):
+        raise ValueError(
+            f"{file}: expected observation_space and action_space, or an env_spec that gymnasium "
+            f"has registered just so, got {id_[:80]!r}: to make that env could run anything; add "
+            f"the spaces, as minari.serialization writes them"
+        )
+
+
+def _take_pictures(array: Any, budget: MemoryBudget) -> None:
+    """Count the memory of JPEG files that Minari decodes."""
+    kind = str(array.type)
+    if kind.startswith("struct<"):
+        for place in range(array.type.num_fields):
+            _take_pictures(array.field(place), budget)
+    elif "binary" in kind:
+        for value in array:
+            budget.take(picture_bytes(value.as_py() or b""))

@@ -1,0 +1,358 @@
+"""A folder of numpy's own files, one for each episode, readable with numpy alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from ...base.untrusted_files import GivenFiles, MemoryBudget, in_order, parse_object
+from ...base.untrusted_json import items, mapping, whole
+from ...rows.episode import End, Episode
+from ...rows.step_columns import (
+    Rounded,
+    edges_of,
+    frames_of,
+    inferred_spec,
+    joined,
+    split,
+)
+from ...spec.spec import FieldKind, Spec, key_of, kind_of
+from .format import Format, Source
+from .options import NoOptions
+
+__all__ = ["NpzExport", "NpzFormat"]
+
+_PLURALS: Final[Mapping[FieldKind, str]] = {
+    "observation": "observations",
+    "action": "actions",
+    "info": "infos",
+    "extra": "extras",
+    "reward": "rewards",
+}
+_KINDS: Final[Mapping[str, FieldKind]] = {plural: kind for kind, plural in _PLURALS.items()}
+_NEEDED: Final = ("rewards", "terminations", "truncations")
+_SIDECAR: Final = "stepwell"
+_VERSION: Final = 1
+_MADE_BY: Final = "stepwell export"
+_ENDS: Final = End.TERMINATED | End.TRUNCATED | End.PENDING
+
+
+@dataclass(frozen=True, slots=True)
+class NpzExport:
+    """Options for writing npz files.
+
+    Args:
+        compress: Deflate the files.
+        stack: Write frame-stacked observations in full, as the env gave them; else single frames.
+    """
+
+    compress: bool = True
+    stack: bool = False
+
+
+class NpzFormat(Format):
+    """``000000.npz``, ``000001.npz``, ...: T + 1 ``observations``, T rows of all others."""
+
+    # `observations` (or `observations/key`), `actions`, `rewards` [T] float64, `terminations` and
+    # `truncations` [T] bool, `infos/name` [T + 1], `extras/name` [T]. The folder `stepwell/` next
+    # to the files holds what they lack, so that an import gives the same store again, bit for bit.
+    # Without it the files are read on their own.
+
+    name = "npz"
+    about = "a file of numpy arrays for each episode; needs only numpy"
+    export_options = NpzExport
+
+    def writer(self, source: Source, options: NpzExport) -> _NpzWriter:
+        """A writer of one folder."""
+        return _NpzWriter(source, options)
+
+    def reader(self, files: GivenFiles, options: NoOptions) -> _NpzReader:
+        """Open a data set."""
+        return _NpzReader(files)
+
+    def loading(self, path: Path, out: str) -> str:
+        """The lines that load the first episode."""
+        return f'import numpy as np\nepisode = np.load("{path / "000000.npz"}")'
+
+
+class _NpzWriter:
+    def __init__(self, source: Source, options: NpzExport) -> None:
+        self._source = source
+        self._options = options
+        self._number = 0
+        self._folder = Path()
+        self._sidecar = _Sidecar(Path())
+        self.notes: Sequence[str] = ()
+
+    def begin(self, path: Path) -> None:
+        self._folder = path
+        self._sidecar = _Sidecar(path)
+        self._sidecar.create(self._source)
+
+    def write(self, episode: Episode) -> None:
+        columns = split(episode, stack=self._options.stack)
+        # Any: numpy's own keywords have types that arrays do not have.
+        arrays: dict[str, Any] = {
+            _array_name(field.name): columns[field.name]
+            for kind in _PLURALS
+            for field in episode.spec.of_kind(kind)
+        }
+        arrays |= {"terminations": episode.terminated[1:], "truncations": episode.truncated[1:]}
+        save = np.savez_compressed if self._options.compress else np.savez
+        save(self._folder / f"{self._number:06d}.npz", **arrays)
+        self._sidecar.write(self._number, episode, edges_of(episode))
+        self._number += 1
+
+    def finish(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class _NpzReader:
+    def __init__(self, given: GivenFiles) -> None:
+        path = given.path
+        if not path.is_dir():
+            raise FileNotFoundError(
+                f"{path}: expected a folder of npz files, got no folder; name the folder that has "
+                f"the files, or import an HDF5 file from the format hdf5"
+            )
+        self._given = given
+        self._files = in_order(path.glob("*.npz"))
+        if not self._files:
+            raise ValueError(f"{path}: expected files named *.npz, got none")
+        self.episodes: int | None = len(self._files)
+        self.steps: int | None = None
+        self._notes: tuple[str, ...] = ()
+        self._rewards = Rounded("rewards", "float64")
+        self.sessions: Sequence[Mapping[str, object]] = ()
+        self._sidecar: _Sidecar | None = None
+        if (path / _SIDECAR / "store.json").exists():
+            self._sidecar = _Sidecar(path, given)
+            store = self._sidecar.store()
+            self.spec, self.sessions, self.steps = store.spec, store.sessions, store.steps
+            if store.episodes not in (None, len(self._files)):
+                raise ValueError(
+                    f"{path}: expected {store.episodes:,} files named *.npz, got "
+                    f"{len(self._files):,}; {self._sidecar.changed}"
+                )
+        else:
+            # Another program made the files: the first one tells the fields of all.
+            first = self._files[0]
+            self._notes = ("streams and metadata are not recorded: all episodes are of stream 0",)
+            self.spec = _spec_of(_columns_of(given, first, given.budget(first)), first)
+
+    @property
+    def notes(self) -> Sequence[str]:
+        return *self._notes, *self._rewards.notes
+
+    def __iter__(self) -> Iterator[Episode]:
+        for number, file in enumerate(self._files):
+            budget = self._given.budget(file)
+            columns = _columns_of(self._given, file, budget)
+            if self._sidecar is not None:
+                facts, edges = self._sidecar.read(number, budget)
+                rows = self._rows(columns, edges, file)
+                yield _exact_episode(self.spec, number, rows, facts)
+            else:
+                yield self._foreign(number, columns, file)
+
+    def close(self) -> None:
+        pass
+
+    def _foreign(self, number: int, columns: dict[str, np.ndarray], file: Path) -> Episode:
+        """An episode of a folder that Stepwell did not write."""
+        spec = _spec_of(columns, file)
+        if spec != self.spec:
+            raise ValueError(
+                f"{file}: expected the arrays of {self._files[0].name}, got others: "
+                f"{self.spec.difference(spec)}; import it separately"
+            )
+        end = End.NONE
+        for flag, name in ((End.TERMINATED, "terminations"), (End.TRUNCATED, "truncations")):
+            if columns[name].any() and columns[name].argmax() < len(columns[name]) - 1:
+                raise ValueError(
+                    f"{file}: expected {name} to be set in the last step alone, got it in step "
+                    f"{columns[name].argmax()}; write each episode to a separate file"
+                )
+            end |= flag if columns[name][-1:].any() else End.NONE
+        columns["rewards"] = self._rewards.cast(columns["rewards"])
+        rows = self._rows(columns, {}, file)
+        return Episode(self.spec, number, 0, 0, end, rows, {})
+
+    def _rows(
+        self, columns: dict[str, np.ndarray], edges: Mapping[str, np.ndarray], file: Path
+    ) -> dict[str, np.ndarray]:
+        """All rows, [T + 1, ...] by field name."""
+        named = {_field_name(name): rows for name, rows in columns.items()}
+        for field in self.spec.fields:
+            if field.name not in named:
+                raise ValueError(
+                    f"{file}: expected {_array_name(field.name)!r}, got none; the folder "
+                    f"holds files of two kinds, or was changed: fix or remove that file"
+                )
+            if field.stack > 1 and named[field.name].ndim == len(field.shape) + 2:
+                named[field.name] = frames_of(named[field.name], field)
+        return joined(self.spec, named, edges)
+
+
+def _columns_of(given: GivenFiles, file: Path, budget: MemoryBudget) -> dict[str, np.ndarray]:
+    """All arrays of a file."""
+    columns = given.read_arrays(file, budget)
+    missing = [name for name in _NEEDED if name not in columns]
+    if missing:
+        raise ValueError(
+            f"{file}: expected arrays observations, actions, {', '.join(_NEEDED)}, got "
+            f"{', '.join(columns) or 'none'}; add {missing[0]!r}"
+        )
+    return columns
+
+
+def _spec_of(columns: Mapping[str, np.ndarray], file: Path) -> Spec:
+    """The Spec of a foreign file's arrays."""
+    named = {
+        _field_name(name): rows
+        for name, rows in columns.items()
+        if name not in ("terminations", "truncations")
+    }
+    return inferred_spec(named, str(file))
+
+
+def _array_name(field_name: str) -> str:
+    """``infos/lives`` of ``info/lives``."""
+    key = key_of(field_name)
+    return _PLURALS[kind_of(field_name)] + (f"/{key}" if key else "")
+
+
+def _field_name(array_name: str) -> str:
+    """``info/lives`` of ``infos/lives``; other names as they are."""
+    first, slash, key = array_name.partition("/")
+    return _KINDS.get(first, first) + slash + key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Store:
+    """The facts about a store that ``store.json`` holds; see `Source`."""
+
+    spec: Spec
+    sessions: Sequence[Mapping[str, object]]
+    episodes: int | None
+    steps: int | None
+
+
+class _Sidecar:
+    """A folder ``stepwell/`` next to the files, for the data that they cannot hold."""
+
+    # `store.json` describes the store; `000017.npz` holds arrays and facts of episode 17.
+
+    def __init__(self, path: Path, files: GivenFiles | None = None) -> None:
+        self._folder = path / _SIDECAR
+        self._files = files or GivenFiles(path)
+        self.changed = (
+            f"the data set was changed since it was exported; remove {self._folder} to import the "
+            f"files without it"
+        )
+
+    def create(self, source: Source) -> None:
+        """Create the folder, with ``store.json``."""
+        self._folder.mkdir()
+        store = {
+            "made_by": _MADE_BY,
+            "version": _VERSION,
+            "spec": source.spec.to_json(),
+            "sessions": list(source.sessions),
+            "episodes": source.episodes,
+            "steps": source.steps,
+        }
+        (self._folder / "store.json").write_text(json.dumps(store), encoding="utf-8")
+
+    def store(self) -> _Store:
+        """Read ``store.json``."""
+        file = self._folder / "store.json"
+        data = self._files.read_json(file)
+        version = data.get("version") if data.get("made_by") == _MADE_BY else None
+        if type(version) is not int:
+            raise ValueError(f"{file}: expected a file of `{_MADE_BY}`, got something else")
+        if version > _VERSION:
+            raise ValueError(
+                f"{file}: expected version {_VERSION} at most, got {version}, which a newer "
+                f"Stepwell wrote; update this one"
+            )
+        try:
+            spec = Spec.from_json(data["spec"])
+            sessions = [mapping(each, "session") for each in items(data["sessions"], "sessions")]
+            episodes, steps = (
+                None if data[name] is None else whole(data[name], name)
+                for name in ("episodes", "steps")
+            )
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+            raise ValueError(
+                f"{file}: expected a file of `{_MADE_BY}`, got a damaged one "
+                f"({' '.join(str(error).split())[:200]}); restore it from a copy"
+            ) from error
+        return _Store(spec=spec, sessions=tuple(sessions), episodes=episodes, steps=steps)
+
+    def write(self, number: int, episode: Episode, arrays: Mapping[str, np.ndarray]) -> None:
+        """Write an episode's facts, and arrays that its file lacks, compressed."""
+        facts = {
+            "stream": episode.stream,
+            "first_row": episode.first_row,
+            "rows": episode.rows,
+            "end": int(episode.end),
+            "metadata": dict(episode.metadata),
+        }
+        # Any: numpy's own keywords have types that arrays do not have.
+        named: dict[str, Any] = {
+            "/facts": np.frombuffer(json.dumps(facts).encode(), np.uint8),
+            **arrays,
+        }
+        np.savez_compressed(self._folder / f"{number:06d}.npz", **named)
+
+    def read(
+        self, number: int, budget: MemoryBudget
+    ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """The facts and the arrays of an episode."""
+        file = self._folder / f"{number:06d}.npz"
+        if not file.exists():
+            raise ValueError(
+                f"{file}: expected facts about episode {number}, got none; {self.changed}"
+            )
+        try:
+            arrays = self._files.read_arrays(file, budget)
+        except ValueError as error:
+            raise ValueError(f"{error}; {self.changed}") from error
+        if "/facts" not in arrays:
+            raise ValueError(f"{file}: expected an array '/facts', got others; {self.changed}")
+        facts = parse_object(arrays.pop("/facts").tobytes(), file)
+        try:
+            for name, least in (("stream", 0), ("first_row", 0), ("rows", 1), ("end", 0)):
+                whole(facts.get(name), name, least)
+            mapping(facts.get("metadata"), "metadata")
+            if facts["end"] & ~int(_ENDS):
+                raise ValueError(f"end: expected flags of {_ENDS!r}, got {facts['end']}")
+        except ValueError as error:
+            raise ValueError(f"{file}: {error}; {self.changed}") from error
+        return facts, arrays
+
+
+def _exact_episode(
+    spec: Spec, number: int, rows: Mapping[str, np.ndarray], facts: Mapping[str, Any]
+) -> Episode:
+    """The episode that was exported."""
+    for field in spec.fields:
+        found, shape = rows[field.name], (facts["rows"], *field.shape)
+        if found.shape != shape or found.dtype != field.numpy_dtype:
+            raise ValueError(
+                f"episode {number}: expected {field.name!r} as {field.dtype} {shape}, got "
+                f"{found.dtype} {found.shape}: the data set was changed since it was exported; "
+                f"remove the folder {_SIDECAR}/ to import the files without it"
+            )
+    end = End(int(facts["end"]))
+    stream, first_row = int(facts["stream"]), int(facts["first_row"])
+    return Episode(spec, number, stream, first_row, end, rows, facts["metadata"])

@@ -1,0 +1,334 @@
+"""Columns of Parquet files: numpy's rows as Arrow's arrays, and back, bit for bit."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from ...base.optional_libraries import load_library
+from ...base.untrusted_files import MemoryBudget, parse_object
+from ...spec.spec import Field
+from .file_columns import FileColumn
+from .png import decoded_rows, encoded_rows, is_lossy
+
+__all__ = [
+    "SLICE_BYTES",
+    "Images",
+    "MissingValue",
+    "array_rows",
+    "as_table",
+    "classes_of",
+    "column_of",
+    "extensions_of",
+    "facts_of",
+    "has_value",
+    "leaf_array",
+    "leaf_of",
+    "leaves_of",
+    "listed",
+    "load_arrow",
+    "schema_of",
+]
+
+Images = Literal["png", "array", "raw"]
+"""The form of pictures: PNG files in the struct that HuggingFace calls Image, nested lists of
+numbers, or the bytes of the array."""
+
+SLICE_BYTES: Final = 1 << 24
+"""Rows are converted and read in slices of this size, which bounds the extra memory."""
+_MAX_DIMS: Final = 5  # of HuggingFace's arrays
+
+
+def load_arrow(wanted_for: str, install: str) -> tuple[ModuleType, ModuleType]:
+    """``pyarrow`` and ``pyarrow.parquet``; before version 16 a float16 cannot be written."""
+    arrow = load_library("pyarrow", wanted_for, install=install, at_least="16")
+    return arrow, load_library("pyarrow.parquet", wanted_for, install=install)
+
+
+def column_of(name: str, field: Field, images: Images, *, stack: bool = False) -> FileColumn:
+    """The column of a field; whole stacks of frames are no pictures."""
+    column = FileColumn.of(name, field, "Parquet table", stack=stack)
+    if len(column.shape) > _MAX_DIMS:
+        raise ValueError(
+            f"field {field.name!r}: expected rows of {_MAX_DIMS} dimensions at most, got shape "
+            f"{column.shape}; reshape it in a wrapper of the env"
+        )
+    return column if column.axes is None else replace(column, encoding=images)
+
+
+def leaf_of(column: FileColumn) -> str:
+    """The path of the stored leaf column in the Parquet schema."""
+    if column.encoding == "png":
+        return f"{column.name}.bytes"
+    return column.name + (".list.element" * len(column.shape) * (column.encoding == "array"))
+
+
+def as_table(arrow: Any, columns: Sequence[FileColumn], rows: Mapping[str, np.ndarray]) -> Any:
+    """Rows [T, ...] by column name as a table."""
+    total = len(rows[columns[0].name])
+    step = max(1, SLICE_BYTES // max(1, *(column.row_bytes for column in columns)))
+    arrays = [
+        arrow.chunked_array(
+            [
+                _array(arrow, column, rows[column.name][start : start + step])
+                for start in range(0, total, step)
+            ],
+            _type_of(arrow, column),
+        )
+        for column in columns
+    ]
+    return arrow.table(arrays, schema=schema_of(arrow, columns))
+
+
+_OWN: Final = "stepwell"
+
+
+def schema_of(
+    arrow: Any, columns: Sequence[FileColumn], facts: Mapping[str, object] | None = None
+) -> Any:
+    """The schema of a file, with metadata for HuggingFace's `datasets` and facts for `facts_of`."""
+    features = {column.name: _feature(column) for column in columns}
+    texts = {"huggingface": json.dumps({"info": {"features": features}})}
+    if facts:
+        texts[_OWN] = json.dumps(facts)
+    return arrow.schema([_arrow_field(arrow, column) for column in columns], metadata=texts)
+
+
+def _type_of(arrow: Any, column: FileColumn) -> Any:
+    """Arrow's type of a column."""
+    if column.encoding == "png":
+        return arrow.struct([("bytes", arrow.binary()), ("path", arrow.string())])
+    if column.encoding in ("raw", "text"):
+        return arrow.binary() if column.encoding == "raw" else arrow.string()
+    found = arrow.from_numpy_dtype(np.dtype(column.dtype))
+    if len(column.shape) == 1 and column.shape[0]:
+        return arrow.list_(found, column.shape[0])
+    for _ in column.shape:
+        found = arrow.list_(found)
+    return found
+
+
+def _feature(column: FileColumn) -> dict[str, Any]:
+    """The description for HuggingFace's `datasets`, which gives rows of that shape."""
+    if column.encoding == "png":
+        return {"_type": "Image"}
+    dtype = {"raw": "binary", "text": "string"}.get(column.encoding, column.dtype)
+    value = {"dtype": dtype, "_type": "Value"}
+    if column.encoding != "array" or not column.shape:
+        return value
+    if len(column.shape) == 1:
+        return {"feature": value, "length": column.shape[0] or -1, "_type": "Sequence"}
+    name = f"Array{len(column.shape)}D"
+    return {"shape": list(column.shape), "dtype": column.dtype, "_type": name}
+
+
+def _arrow_field(arrow: Any, column: FileColumn) -> Any:
+    """Arrow's field of a column."""
+    found = _type_of(arrow, column)
+    if column.encoding != "array" or len(column.shape) < 2:
+        return arrow.field(column.name, found)
+    # HuggingFace's type, from which its `datasets` reads the shape; plain lists for others.
+    name = f"datasets.features.features.Array{len(column.shape)}DExtensionType"
+    texts = {
+        "ARROW:extension:name": name,
+        "ARROW:extension:metadata": json.dumps([list(column.shape), column.dtype]),
+    }
+    return arrow.field(column.name, found, metadata=texts)
+
+
+def _array(arrow: Any, column: FileColumn, rows: np.ndarray) -> Any:
+    """Rows [T, ...] as an Arrow array of length T."""
+    found_type, shape = _type_of(arrow, column), column.shape
+    if column.encoding == "png" and column.axes is not None:
+        files = arrow.array(encoded_rows(rows, column.axes), arrow.binary())
+        paths = arrow.nulls(len(rows), arrow.string())
+        return arrow.StructArray.from_arrays([files, paths], fields=list(found_type))
+    if column.encoding == "raw":
+        return arrow.array([np.ascontiguousarray(row).tobytes() for row in rows], found_type)
+    if column.encoding == "text":
+        return arrow.array(rows.tolist(), found_type)
+    values = arrow.array(np.ascontiguousarray(rows).reshape(-1))
+    if len(shape) == 1 and shape[0]:
+        return arrow.FixedSizeListArray.from_arrays(values, shape[0])
+    for place in range(len(shape), 0, -1):
+        count, size = len(rows) * math.prod(shape[: place - 1]), shape[place - 1]
+        offsets = np.arange(count + 1, dtype=np.int32) * np.int32(size)
+        values = arrow.ListArray.from_arrays(arrow.array(offsets), values)
+    return values
+
+
+def listed(array: Any, budget: MemoryBudget) -> list[Any]:
+    """The bytes or texts of an Arrow array without chunks."""
+    budget.take(array.nbytes + 64 * len(array))
+    found: list[Any] = array.to_pylist()
+    return found
+
+
+def facts_of(schema: Any, file: Path) -> dict[str, Any]:
+    """The facts about its rows that Stepwell wrote into a schema; empty for other files."""
+    text = (schema.metadata or {}).get(_OWN.encode())
+    return {} if text is None else parse_object(text, f"{file}: {_OWN!r} in its schema")
+
+
+def classes_of(schema: Any, file: Path) -> dict[str, list[str]]:
+    """The names of the classes of each column that HuggingFace's `datasets` calls a ClassLabel."""
+    text = (schema.metadata or {}).get(b"huggingface")
+    facts = {} if text is None else parse_object(text, f"{file}: 'huggingface' in its schema")
+    found: dict[str, list[str]] = {}
+
+    def add(name: str, feature: Any) -> None:
+        if not isinstance(feature, dict):
+            return
+        names = feature.get("names")
+        if feature.get("_type") == "ClassLabel":
+            if isinstance(names, list) and names and all(isinstance(each, str) for each in names):
+                found[name] = names
+        elif "_type" not in feature:
+            for key, part in feature.items():
+                add(f"{name}/{key}", part)
+
+    info = facts.get("info")
+    features = info.get("features") if isinstance(info, dict) else None
+    for name, feature in (features if isinstance(features, dict) else {}).items():
+        add(name, feature)
+    return found
+
+
+def leaves_of(schema: Any) -> dict[str, tuple[int, ...]]:
+    """The columns of a schema by name, as the places of their field and of fields in it."""
+    # A struct is a Dict of columns, as HuggingFace's `datasets` holds one: `observation/state`.
+    found: dict[str, tuple[int, ...]] = {}
+
+    def add(name: str, kind: Any, path: tuple[int, ...]) -> None:
+        if str(kind).startswith("struct<") and kind.num_fields and not _is_picture(kind):
+            for place in range(kind.num_fields):
+                part = kind.field(place)
+                add(f"{name}/{part.name}", part.type, (*path, place))
+        elif found.setdefault(name, path) != path:
+            raise ValueError(f"expected columns of different names, got two named {name!r}")
+
+    for place, name in enumerate(schema.names):
+        add(name, schema.field(place).type, (place,))
+    return found
+
+
+def extensions_of(schema: Any) -> dict[str, str]:
+    """The extension types that pyarrow does not know, by column: their stored values are read."""
+    key, known = b"ARROW:extension:name", b"datasets.features."
+    names = {field.name: (field.metadata or {}).get(key, known) for field in schema}
+    return {
+        column: name[:60].decode(errors="replace")
+        for column, name in names.items()
+        if not name.startswith(known)
+    }
+
+
+def leaf_array(batch: Any, path: tuple[int, ...]) -> Any:
+    """The values of one of `leaves_of`: null where the struct around it is."""
+    place, *inner = path
+    array = batch.column(place)
+    for place in inner:
+        array = array.flatten()[place]
+    return array
+
+
+def _is_picture(kind: Any) -> bool:
+    """True for what HuggingFace calls Image: a struct of a file's bytes and its path."""
+    if not str(kind).startswith("struct<"):
+        return False
+    types = {
+        kind.field(place).name: str(kind.field(place).type) for place in range(kind.num_fields)
+    }
+    return set(types) <= {"bytes", "path"} and types.get("bytes") in ("binary", "large_binary")
+
+
+def array_rows(array: Any, name: str, budget: MemoryBudget) -> tuple[np.ndarray, bool]:
+    """Rows [T, ...] of an Arrow array without chunks; True if they are lossy pictures (JPEG)."""
+    # It may hold numbers, in lists of equal lengths, or pictures.
+    length = len(array)
+    if array.null_count:
+        raise MissingValue(name)
+    if hasattr(array, "to_numpy_ndarray"):  # Arrow's tensor type
+        if array.storage.flatten().null_count:
+            raise MissingValue(name)
+        return array.to_numpy_ndarray(), False
+    if getattr(array.type, "extension_name", "") == "arrow.bool8":
+        return array.storage.to_numpy(zero_copy_only=False) != 0, False
+    if hasattr(array, "storage"):  # HuggingFace's type, where its `datasets` is loaded
+        array = array.storage
+    kind = str(array.type)
+    if _is_picture(array.type) or kind in ("binary", "large_binary"):
+        files = array.field("bytes") if _is_picture(array.type) else array
+        if files.null_count:
+            raise ValueError(f"column {name!r}: expected pictures as bytes in it, got paths only")
+        return _pictures(listed(files, budget), name, budget)
+    shape: list[int] = []
+    while "list" in str(array.type).partition("<")[0]:
+        if array.null_count:
+            raise MissingValue(name)
+        lengths = array.value_lengths() if hasattr(array, "value_lengths") else None
+        size = array.type.list_size if lengths is None else _common_length(lengths.to_numpy(), name)
+        shape.append(size)
+        array = array.flatten()
+    is_coded = str(array.type).startswith("dictionary<")
+    if array.null_count or (is_coded and array.dictionary.null_count):
+        raise MissingValue(name)
+    rows = array.to_numpy(zero_copy_only=False)
+    if rows.dtype.kind not in "biuf":
+        raise ValueError(
+            f"column {name!r}: expected numbers, lists of numbers or pictures, got {kind}; write "
+            f"it as numbers, name another column for it, or leave it out if it may be missing"
+        )
+    return rows.reshape(length, *shape), False
+
+
+class MissingValue(ValueError):
+    """A row of the named column holds no value, or a list with a gap."""
+
+    def __init__(self, name: str) -> None:
+        text = f"column {name!r}: expected a value in each row, got rows without one; fill them"
+        super().__init__(text, name)
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+def has_value(array: Any) -> np.ndarray:
+    """For each row of an Arrow array, whether it and all that is in it is there: [T], bool."""
+    found = np.asarray(array.is_valid())
+    if hasattr(array, "storage"):
+        array = array.storage
+    if str(array.type).startswith("dictionary<"):
+        array = array.dictionary_decode()
+        found = np.asarray(array.is_valid())
+    if "list" in str(array.type).partition("<")[0]:
+        import pyarrow.compute
+
+        rows = np.asarray(pyarrow.compute.list_parent_indices(array))
+        found[rows[~has_value(array.flatten())]] = False
+    return found
+
+
+def _pictures(files: list[bytes], name: str, budget: MemoryBudget) -> tuple[np.ndarray, bool]:
+    try:
+        return decoded_rows(files, budget=budget), any(map(is_lossy, files))
+    except ValueError as error:
+        raise ValueError(f"column {name!r}, {error}") from error
+
+
+def _common_length(lengths: np.ndarray, name: str) -> int:
+    """The length of all lists."""
+    if len(lengths) and (lengths != lengths[0]).any():
+        other = lengths[lengths != lengths[0]][0]
+        raise ValueError(
+            f"column {name!r}: expected rows of one shape, got lists of {lengths[0]} and of "
+            f"{other}; pad them"
+        )
+    return int(lengths[0]) if len(lengths) else 0

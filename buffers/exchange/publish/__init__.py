@@ -1,0 +1,1 @@
+"""Stores to and from the Hugging Face Hub and object stores."""

@@ -1,0 +1,398 @@
+"""A data set repository on the Hub: what it lists, checked before any of it is used; files."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...base.optional_libraries import load_library
+from ...base.progress import format_bytes
+from ...storage.urls import url_of
+from .remote import (
+    Listing,
+    RemoteFile,
+    check_path,
+    check_paths,
+    is_hidden,
+)
+
+__all__ = ["HubUpload", "Repository", "repository_name"]
+
+_AT_LEAST = "1.5"
+_REPO = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_MOST_FILES = 100_000
+_MOST_BYTES = 1 << 50
+_BATCH_FILES, _BATCH_BYTES = 100, 64 << 20  # to send at once
+_SPARE_BYTES = 64 << 20
+"""Bytes that a download may take more than its file, as some are counted twice."""
+
+
+def repository_name(place: str) -> str | None:
+    """The name of a repository that a place on the Hub has; None for another URL.
+
+    Example:
+        >>> repository_name("hf://user/pong"), repository_name("s3://bucket/pong")
+        ('user/pong', None)
+    """
+    if not isinstance(place, str | os.PathLike):
+        raise TypeError(
+            f"expected the name of a data set's repository, such as user/pong, or a URL, got "
+            f"{place!r}; correct it"
+        )
+    url = url_of(place)
+    if url is None:
+        return place
+    return url.removeprefix("hf://").removeprefix("datasets/") if url.startswith("hf:") else None
+
+
+class Repository:
+    """A data set repository, of which the Hub's address and the token are huggingface_hub's.
+
+    Args:
+        name: Such as ``"user/pong"``.
+        wanted_for: Name of the caller, for errors.
+
+    Raises:
+        ImportError: huggingface_hub is not installed, or too old.
+        ValueError: It is no name of a repository.
+    """
+
+    def __init__(self, name: str, wanted_for: str) -> None:
+        if (
+            not isinstance(name, str)
+            or not _REPO.fullmatch(name)
+            or any(bad in name for bad in ("--", "..", ".git/"))
+            or name.endswith((".git", "-", "."))
+        ):
+            raise ValueError(
+                f"repo: expected OWNER/NAME of a data set on the Hub, such as user/pong, got "
+                f"{name!r}; correct it"
+            )
+        self.name = name
+        self.library = load_library(
+            "huggingface_hub",
+            wanted_for,
+            install="'stepwell[hub]'",
+            at_least=_AT_LEAST,
+        )
+        self.api = self.library.HfApi(
+            endpoint=os.environ.get("HF_ENDPOINT") or None, library_name="stepwell"
+        )
+        self.address = f"{self.api.endpoint}/datasets/{name}"
+        self.errors = load_library("huggingface_hub.errors", wanted_for, install="'stepwell[hub]'")
+
+    def listing(self, revision: str | None = None) -> Listing:
+        """The files at a revision.
+
+        Args:
+            revision: A branch, tag or commit; None for the branch ``main``.
+
+        Raises:
+            OSError: There is no such repository or revision, or the Hub does not answer.
+            ValueError: A path in it is not safe, or the Hub's answer is not understood.
+        """
+        with self.calling(revision):
+            info = self.api.dataset_info(self.name, revision=revision)
+        commit = info.sha
+        if not isinstance(commit, str) or not _COMMIT.fullmatch(commit):
+            raise ValueError(
+                f"{self.name}: expected a commit of 40 hexadecimal digits, got {_shown(commit)}; "
+                f"check HF_ENDPOINT ({self.api.endpoint})"
+            )
+        found: dict[str, RemoteFile] = {}
+        hidden = 0
+        with self.calling(revision):
+            entries = self.api.list_repo_tree(
+                self.name, recursive=True, revision=commit, repo_type="dataset"
+            )
+            for number, entry in enumerate(self._entries(entries)):
+                if number >= _MOST_FILES:
+                    raise ValueError(
+                        f"{self.name}: expected at most {_MOST_FILES:,} files and folders, got "
+                        f"more; fetch it with the command hf download"
+                    )
+                if not isinstance(entry, self.library.hf_api.RepoFile):
+                    continue
+                file = self._checked(entry)
+                if file.path in found:
+                    raise self._invalid(file.path, "is listed twice")
+                if is_hidden(file.path):
+                    hidden += 1
+                else:
+                    found[file.path] = file
+        with self._naming():
+            check_paths(found)
+        return Listing(commit, found, hidden)
+
+    def fetch(
+        self,
+        file: RemoteFile,
+        listing: Listing,
+        folder: Path,
+        tell: Callable[[int], None] | None,
+        *,
+        again: bool = False,
+    ) -> Path:
+        """Fetch a file, see `Remote`."""
+        with self.calling():
+            return Path(
+                self.api.hf_hub_download(
+                    self.name,
+                    file.path,
+                    repo_type="dataset",
+                    revision=listing.commit,
+                    local_dir=folder,
+                    force_download=again,
+                    tqdm_class=_bar_class(self.library, file, tell),
+                )
+            )
+
+    @contextlib.contextmanager
+    def quiet(self) -> Generator[None]:
+        """Show none of the library's own progress bars."""
+        utils = self.library.utils
+        if utils.are_progress_bars_disabled():
+            yield
+            return
+        utils.disable_progress_bars()
+        try:
+            yield
+        finally:
+            utils.enable_progress_bars()
+
+    @contextlib.contextmanager
+    def calling(self, revision: str | None = None) -> Generator[None]:
+        """Turn the library's errors into an OSError of one sentence.
+
+        Raises:
+            OSError: The Hub refuses, or does not answer.
+        """
+        try:
+            yield
+        except Exception as error:
+            for each in (error, error.__cause__):  # the library wraps some in a ValueError
+                sentence = None if each is None else self._sentence(each, revision)
+                if sentence is not None:
+                    raise OSError(f"{self.name}: {sentence}") from each
+            raise
+
+    def _sentence(self, error: BaseException, revision: str | None) -> str | None:
+        """The reason why the Hub refuses, and what to do; None for another error."""
+        errors = self.errors
+        if isinstance(error, errors.RevisionNotFoundError):
+            return (
+                f"expected a branch, tag or commit, got {revision!r}, which it does not have; look "
+                f"at {self.address}"
+            )
+        if isinstance(error, errors.GatedRepoError):
+            return (
+                f"its owner gives access on request; ask for it at {self.address}, then run "
+                f"`hf auth login`"
+            )
+        if isinstance(error, errors.RepositoryNotFoundError):
+            return (
+                f"expected a data set that you may see, found none at {self.address}; check the "
+                f"name, or run `hf auth login` if it is private"
+            )
+        if isinstance(error, errors.OfflineModeIsEnabled):
+            return "the Hub cannot be asked while HF_HUB_OFFLINE is set; unset it"
+        if isinstance(error, errors.HfHubHTTPError):
+            return self._refusal(error)
+        if isinstance(error, errors.HTTPError):  # of the transport, which is another library's
+            return f"{self.api.endpoint} does not answer ({_flat(error)}); run it again to go on"
+        return None
+
+    def _refusal(self, error: Any) -> str:
+        """The answer of the Hub, and what to do."""
+        status = getattr(error.response, "status_code", None)
+        said = _flat(getattr(error, "server_message", None) or error)
+        if status in (401, 403):
+            return (
+                f"the Hub refuses ({status}: {said}); run `hf auth login` with a token that may "
+                f"write to it, or set HF_TOKEN"
+            )
+        if status == 412:
+            return "another push came in between; run it again"
+        return f"the Hub answers {status} ({said}); run it again to go on"
+
+    def _entries(self, entries: Iterable[Any]) -> Iterable[Any]:
+        """The entries of a listing, of which the library has read any JSON."""
+        try:
+            yield from entries
+        except (AttributeError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"{self.name}: expected a listing of files, got another answer "
+                f"({type(error).__name__}: {_flat(error)}); check HF_ENDPOINT "
+                f"({self.api.endpoint})"
+            ) from error
+
+    def _checked(self, entry: Any) -> RemoteFile:
+        """An entry of a listing, if it may be written below a folder.
+
+        Raises:
+            ValueError: It may not.
+        """
+        with self._naming():
+            path = check_path(entry.path)
+        size, lfs = entry.size, entry.lfs
+        if (
+            isinstance(size, bool)
+            or not isinstance(size, int)
+            or not 0 <= size <= _MOST_BYTES
+            or (lfs is not None and lfs.size != size)
+        ):
+            raise self._invalid(path, f"has the size {_shown(size)}")
+        hashed, pattern = (entry.blob_id, _COMMIT) if lfs is None else (lfs.sha256, _SHA256)
+        if not isinstance(hashed, str) or not pattern.fullmatch(hashed):
+            raise self._invalid(path, f"has the checksum {_shown(hashed)}")
+        return RemoteFile(path, size, "git" if lfs is None else "sha256", hashed)
+
+    def _invalid(self, path: str, why: str) -> ValueError:
+        return ValueError(
+            f"{self.name}: expected a listing of files, but {_shown(path)} {why}; nothing was "
+            f"fetched, tell its owner"
+        )
+
+    @contextlib.contextmanager
+    def _naming(self) -> Generator[None]:
+        """Begin the message of a ValueError with the repository."""
+        try:
+            yield
+        except ValueError as error:
+            raise ValueError(f"{self.name}: {error}") from error
+
+
+class HubUpload:
+    """A push to a repository, of which the branch or all of it may be missing.
+
+    Args:
+        repository: Where to.
+        revision: The branch; None for ``main``.
+        public: Everybody may see the repository if it is made.
+
+    Raises:
+        OSError: The Hub refuses, or does not answer.
+    """
+
+    def __init__(self, repository: Repository, revision: str | None, *, public: bool) -> None:
+        self.name, self.address = repository.name, repository.address
+        self.is_new = False
+        """The repository is to be made."""
+        self.commit = ""
+        """The newest commit; empty where there is none."""
+        self.files: Mapping[str, RemoteFile] = {}
+        """What is there, by path."""
+        self._repository = repository
+        self._revision = revision
+        self._public = public
+        errors = repository.errors
+        try:
+            self.commit, self.files, _ = repository.listing(revision)
+        except OSError as error:
+            cause = error.__cause__
+            is_gated = isinstance(cause, errors.GatedRepoError)
+            self.is_new = isinstance(cause, errors.RepositoryNotFoundError) and not is_gated
+            if not self.is_new and not isinstance(cause, errors.RevisionNotFoundError):
+                raise
+
+    def send(
+        self,
+        changed: Mapping[str, Path | bytes],
+        removed: Sequence[str],
+        message: str,
+        tell: Callable[[int, int], None] | None,
+    ) -> None:
+        """Send files, and then make the commit that holds them, if there is anything to say."""
+        if self.commit and not changed and not removed:
+            return
+        api, library = self._repository.api, self._repository.library
+        base = self.commit or self._make()
+        additions = [
+            library.CommitOperationAdd(path_in_repo=path, path_or_fileobj=contents)
+            for path, contents in changed.items()
+        ]
+        deletions = [library.CommitOperationDelete(path_in_repo=path) for path in removed]
+        done, of_bytes = 0, sum(each.upload_info.size for each in additions)
+        with self._repository.quiet(), self._repository.calling(self._revision):
+            for batch in _batches(additions):
+                api.preupload_lfs_files(
+                    self.name,
+                    batch,
+                    repo_type="dataset",
+                    revision=self._revision or "main",
+                    free_memory=False,
+                )
+                done += sum(each.upload_info.size for each in batch)
+                if tell is not None:
+                    tell(done, of_bytes)
+            made = api.create_commit(
+                self.name,
+                [*deletions, *additions],
+                commit_message=message,
+                repo_type="dataset",
+                revision=self._revision,
+                parent_commit=base,
+            )
+        self.commit = str(made.oid)
+
+    def _make(self) -> str:
+        """Make what is missing of the repository and the branch; return the newest commit."""
+        api = self._repository.api
+        with self._repository.calling(self._revision):
+            if self.is_new:
+                private = not self._public
+                api.create_repo(self.name, repo_type="dataset", private=private, exist_ok=True)
+            if self._revision is not None:
+                branch = self._revision
+                api.create_branch(self.name, branch=branch, repo_type="dataset", exist_ok=True)
+        return self._repository.listing(self._revision).commit
+
+
+def _batches(additions: Sequence[Any]) -> Iterator[list[Any]]:
+    """Files to send at once."""
+    batch: list[Any] = []
+    nbytes = 0
+    for addition in additions:
+        batch.append(addition)
+        nbytes += addition.upload_info.size
+        if len(batch) >= _BATCH_FILES or nbytes >= _BATCH_BYTES:
+            yield batch
+            batch, nbytes = [], 0
+    if batch:
+        yield batch
+
+
+def _bar_class(library: Any, file: RemoteFile, tell: Callable[[int], None] | None) -> type[Any]:
+    """A progress bar that shows nothing and counts a file's bytes as they come.
+
+    Raises:
+        OSError: By its `update`: more bytes come than the file has.
+    """
+    count = 0
+
+    class Bar(library.utils.tqdm):
+        def update(self, n: float | None = 1) -> bool | None:
+            nonlocal count
+            count += int(n or 0)
+            # The library counts a file twice where it is put together of pieces.
+            if count > 2 * file.size + _SPARE_BYTES:
+                raise OSError(f"{file.path}: expected {format_bytes(file.size)}, more arrives")
+            if tell is not None:
+                tell(min(count, file.size))
+            return None
+
+    return Bar
+
+
+def _shown(value: object) -> str:
+    return repr(value)[:200]
+
+
+def _flat(error: object) -> str:
+    return " ".join(str(error).split())[:300]

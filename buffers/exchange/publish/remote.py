@@ -1,0 +1,166 @@
+"""Files at a place that is not trusted: what it lists, checked before any of it is used."""
+
+from __future__ import annotations
+
+import hashlib
+import unicodedata
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from ...base.progress import format_bytes
+
+__all__ = ["Listing", "Remote", "RemoteFile", "check_path", "check_paths", "differs", "is_hidden"]
+
+_MOST_DEPTH, _MOST_NAME_BYTES, _MOST_PATH_BYTES = 32, 255, 1_024
+_RUN_BYTES = 1 << 20
+
+
+class RemoteFile(NamedTuple):
+    """A file that a place lists.
+
+    Args:
+        path: Its path in the new folder, with slashes; checked.
+        size: Its length in bytes.
+        algorithm: That of its checksum: ``"sha256"``, ``"git"`` (SHA-1, behind the length) or
+            ``"blake2b"`` (16 bytes of it).
+        checksum: The checksum, in hexadecimal digits.
+    """
+
+    path: str
+    size: int
+    algorithm: str
+    checksum: str
+
+
+class Listing(NamedTuple):
+    """The files of a place in one state, which does not change.
+
+    Args:
+        commit: Name of the state: a commit of the Hub, or a manifest at a URL.
+        files: The files by path, without hidden ones.
+        hidden: Number of files whose path has a part that begins with a dot.
+    """
+
+    commit: str
+    files: dict[str, RemoteFile]
+    hidden: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all files."""
+        return sum(file.size for file in self.files.values())
+
+
+class Remote(Protocol):
+    """A place to fetch from; `pull` compares the checksums of what it gives."""
+
+    name: str
+    address: str
+    """For people, to look at it."""
+
+    def quiet(self) -> AbstractContextManager[None]:
+        """While it is open, the library behind it shows no progress of its own."""
+        ...
+
+    def listing(self, revision: str | None = None) -> Listing:
+        """The files at a revision, with safe names; None for the newest."""
+        ...
+
+    def fetch(
+        self,
+        file: RemoteFile,
+        listing: Listing,
+        folder: Path,
+        tell: Callable[[int], None] | None,
+        *,
+        again: bool = False,
+    ) -> Path:
+        """Fetch a file into a folder.
+
+        Args:
+            file: The file.
+            listing: The listing that has it.
+            folder: Where to put it.
+            tell: Is told the bytes that have come.
+            again: What came before was damaged: use none of it.
+
+        Raises:
+            OSError: It is gone, more bytes come than it has, or the place does not answer.
+        """
+        ...
+
+
+def is_hidden(path: str) -> bool:
+    """True for a path with a part that begins with a dot, such as ``.gitattributes``."""
+    return any(part.startswith(".") for part in path.split("/"))
+
+
+def check_path(path: object) -> str:
+    """The path, if it may be written below a folder.
+
+    Raises:
+        ValueError: It may not.
+    """
+    if not isinstance(path, str) or not path.isprintable() or "\\" in path:
+        raise _unsafe(path, "is no plain text")
+    parts = path.split("/")
+    if any(part in ("", ".", "..") for part in parts):
+        raise _unsafe(path, "leads out of the folder")
+    if (
+        len(parts) > _MOST_DEPTH
+        or max(len(part.encode()) for part in parts) > _MOST_NAME_BYTES
+        or len(path.encode()) > _MOST_PATH_BYTES
+    ):
+        raise _unsafe(path, "is too long")
+    return path
+
+
+def check_paths(files: Iterable[str]) -> None:
+    """Refuse two paths that some file systems take for one, and a file in a file.
+
+    Raises:
+        ValueError: There are such paths.
+    """
+    names: dict[str, str] = {}
+    for path in files:
+        parts = path.split("/")
+        for depth in range(1, len(parts) + 1):
+            name = "/".join(parts[:depth])
+            known = names.setdefault(unicodedata.normalize("NFC", name).casefold(), name)
+            if known != name:
+                raise _unsafe(path, f"cannot be told from {repr(known)[:200]} on every disk")
+    for path in files:
+        parents = path.split("/")[:-1]
+        if any("/".join(parents[:depth]) in files for depth in range(1, len(parents) + 1)):
+            raise _unsafe(path, "lies in a file")
+
+
+def differs(path: Path, file: RemoteFile) -> str | None:
+    """The difference between a file on the disk and one of a listing; None if nothing does.
+
+    Args:
+        path: A regular file.
+        file: The file of the listing.
+    """
+    size = path.stat().st_size
+    if size != file.size:
+        return f"expected {format_bytes(file.size)}, got {format_bytes(size)}"
+    digest: Any = hashlib.blake2b(digest_size=16)
+    if file.algorithm == "git":
+        digest = hashlib.sha1(b"blob %d\0" % size)
+    elif file.algorithm == "sha256":
+        digest = hashlib.sha256()
+    with path.open("rb") as opened:
+        while run := opened.read(_RUN_BYTES):
+            digest.update(run)
+    got = digest.hexdigest()
+    return None if got == file.checksum else f"expected the checksum {file.checksum}, got {got}"
+
+
+def _unsafe(path: object, why: str) -> ValueError:
+    return ValueError(
+        f"expected paths that are safe to write, but {repr(path)[:200]} {why}; nothing was "
+        f"fetched, tell its owner"
+    )

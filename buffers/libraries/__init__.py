@@ -1,0 +1,1 @@
+"""Live bridges: other libraries learn from a replay, and their rows enter one."""

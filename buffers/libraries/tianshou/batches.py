@@ -1,0 +1,240 @@
+"""Transitions as Tianshou's batches, and whole episodes in its buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from ...base.optional_libraries import load_library
+from ...curation.episode_writer import TransitionColumns
+from ...replay.replay import SequenceReplayBuffer
+from ...replay.rollout import Rollout
+from ...rows.episode import Episode
+from ...sampling.batch import Batch, TransitionBatch
+from ...spec.spec import kind_of
+from ..transitions import episode_steps, leaves_below, nested, rollout_steps
+
+__all__ = [
+    "as_batch",
+    "drawn_as_batch",
+    "load_tianshou",
+    "to_tianshou_batch",
+    "to_tianshou_buffer",
+]
+
+
+def to_tianshou_batch(batch: TransitionBatch) -> Any:
+    """Convert transitions to a ``tianshou.data.Batch``.
+
+    Args:
+        batch: Drawn with ``n_step=1``: Tianshou makes n-step returns itself, from its buffer.
+
+    Returns:
+        A Batch of ``obs``, ``act``, ``rew`` (float64), ``terminated``, ``truncated``, ``done``,
+        ``obs_next``, ``info``, ``policy`` (the extras) and ``weight``. A cut counts as a
+        truncation, as Tianshou knows no cuts, and is marked as ``info.cut`` too. Arrays are those
+        of the batch: a later draw with ``out=`` overwrites them.
+
+    Raises:
+        ImportError: Tianshou is not installed, or too old.
+        ValueError: There are n-step returns in it, or a field is missing.
+
+    Example:
+        >>> import stepwell as sw
+        >>> replay = sw.SequenceReplayBuffer(seed=0)
+        >>> envs = sw.make_vec("CartPole-v1", num_envs=2, num_workers=0)
+        >>> with sw.Collector(envs, sw.RandomPolicy(), replay, seed=0) as collector:
+        ...     report = collector.collect(steps=100)
+        >>> batch = to_tianshou_batch(replay.sample_transitions(32))
+        >>> batch.obs.shape, batch.rew.dtype, batch.done.dtype
+        ((32, 4), dtype('float64'), dtype('bool'))
+    """
+    tianshou = load_tianshou("to_tianshou_batch")
+    if (batch.steps > 1).any():
+        raise ValueError(
+            f"to_tianshou_batch: expected transitions of one step, got up to {batch.steps.max()}; "
+            f"draw with n_step=1, and set n_step_return_horizon of the algorithm"
+        )
+    for name in ("observation", "next_observation", "action", "reward"):
+        if getattr(batch, name) is None:
+            raise ValueError(
+                f"{name}: expected it in the batch, got None; name it in fields=, or leave that out"
+            )
+    return tianshou.Batch(**drawn_as_batch(batch), weight=batch.weights)
+
+
+def to_tianshou_buffer(
+    source: SequenceReplayBuffer | Rollout | Iterable[Episode],
+    *,
+    size: int | None = None,
+    buffer: Any = None,
+) -> Any:
+    """Put whole episodes into a ``VectorReplayBuffer``, one part of it for each env.
+
+    ``obs_next`` of an episode's last step is its true last observation. A cut counts as a
+    truncation, and is marked as ``info.cut`` too. Frame stacks are stored in full: the buffer takes
+    2 k frames a step. For a replay with stacks `as_tianshou_replay` takes no extra memory.
+
+    Args:
+        source: A replay; a rollout, for on-policy algorithms; or some episodes.
+        size: Steps for which each env gets room; one more than the longest one has when None.
+        buffer: An empty ``VectorReplayBuffer``, or ``PrioritizedVectorReplayBuffer``, to fill, with
+            room for as many envs; a new one when None.
+
+    Returns:
+        The buffer. Rewards are float64, all else has the stored dtype; extras stand under
+        ``policy``.
+
+    Raises:
+        ImportError: Tianshou is not installed, or too old.
+        NotEnoughData: There is no step.
+        ValueError: The room is not enough, or the buffer would give something else than it is
+            given: with ``stack_num`` its stacks of next observations are wrong at the beginning of
+            every episode, and with ``ignore_obs_next`` last observations are lost.
+
+    Example:
+        >>> import stepwell as sw
+        >>> replay = sw.SequenceReplayBuffer(seed=0)
+        >>> envs = sw.make_vec("CartPole-v1", num_envs=2, num_workers=0)
+        >>> with sw.Collector(envs, sw.RandomPolicy(), replay, seed=0) as collector:
+        ...     report = collector.collect(steps=100)
+        >>> buffer = to_tianshou_buffer(replay)
+        >>> len(buffer), buffer.buffer_num
+        (101, 2)
+        >>> batch, indices = buffer.sample(32)
+    """
+    tianshou = load_tianshou("to_tianshou_buffer")
+    streams = _streams(source)
+    longest = max((len(columns.cut) for columns in streams.values()), default=0)
+    if longest == 0:
+        raise ValueError("to_tianshou_buffer: expected at least one step, got none; collect first")
+    if buffer is None:
+        room = longest + 1 if size is None else size
+        _check_room(room, longest)
+        buffer = tianshou.VectorReplayBuffer(room * len(streams), len(streams))
+    else:
+        _check_buffer(buffer, size, len(streams), longest)
+    rows = [as_batch(columns) for _, columns in sorted(streams.items())]
+    lengths = np.array([len(row["rew"]) for row in rows])
+    for step in range(longest):
+        some = np.flatnonzero(lengths > step)
+        batch = tianshou.Batch.stack([tianshou.Batch(_row(rows[n], step)) for n in some])
+        buffer.add(batch, buffer_ids=some)
+    return buffer
+
+
+@cache
+def load_tianshou(wanted_for: str) -> Any:
+    """The module ``tianshou.data``, imported once."""
+    install = "'stepwell[tianshou]'"
+    return load_library("tianshou.data", wanted_for, install=install, at_least="2.0")
+
+
+def drawn_as_batch(drawn: Batch | TransitionBatch) -> dict[str, Any]:
+    """Transitions [B, ...], or sequences [B, T, ...] aligned as such, by Tianshou's names."""
+    columns = TransitionColumns(
+        {"observation": drawn.observation, "action": drawn.action, "reward": drawn.reward}
+        | {f"extra/{name}": array for name, array in drawn.extras.items()}
+        | {f"info/{name}": array for name, array in drawn.info.items()},
+        {"observation": drawn.next_observation},
+        drawn.terminated,
+        drawn.truncated,
+        drawn.cut,
+    )
+    return as_batch(columns)
+
+
+def as_batch(columns: TransitionColumns) -> dict[str, Any]:
+    """Steps by Tianshou's names; nested values as dicts."""
+    stopped = columns.truncated | columns.cut
+    info = {**_below("info", columns.fields), ("cut",): columns.cut}
+    return {
+        "obs": _tree(_below("observation", columns.fields)),
+        "act": _tree(_below("action", columns.fields)),
+        "rew": columns.fields["reward"].astype(np.float64),
+        "terminated": columns.terminated,
+        "truncated": stopped,
+        "done": columns.terminated | stopped,
+        "obs_next": _tree(_below("observation", columns.next_observation)),
+        "info": nested(info),
+        "policy": nested(_below("extra", columns.fields)),
+    }
+
+
+def _streams(
+    source: SequenceReplayBuffer | Rollout | Iterable[Episode],
+) -> dict[int, TransitionColumns]:
+    """The steps of each env, one episode after the other."""
+    if isinstance(source, Rollout):
+        return rollout_steps(source)
+    episodes = source.iter_episodes() if isinstance(source, SequenceReplayBuffer) else source
+    found: dict[int, list[TransitionColumns]] = {}
+    for episode in episodes:
+        found.setdefault(episode.stream, []).append(episode_steps(episode))
+    return {stream: _joined(several) for stream, several in found.items()}
+
+
+def _joined(several: list[TransitionColumns]) -> TransitionColumns:
+    def joined(parts: list[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+    return TransitionColumns(
+        joined([columns.fields for columns in several]),
+        joined([columns.next_observation for columns in several]),
+        np.concatenate([columns.terminated for columns in several]),
+        np.concatenate([columns.truncated for columns in several]),
+        np.concatenate([columns.cut for columns in several]),
+    )
+
+
+def _check_room(room: int, longest: int) -> None:
+    if room < longest:
+        raise ValueError(
+            f"size: expected room for {longest} steps, which the longest env has, got {room}; give "
+            f"more, or fewer episodes"
+        )
+
+
+def _check_buffer(buffer: Any, size: int | None, streams: int, longest: int) -> None:
+    """Raise ValueError unless the buffer returns the data that is added to it."""
+    if size is not None:
+        raise ValueError(f"size: expected None with a buffer, got {size}; leave one of the two out")
+    if len(buffer):
+        raise ValueError(f"buffer: expected an empty one, got {len(buffer)} steps; give a new one")
+    wanted = {"stack_num": 1, "ignore_obs_next": False, "save_only_last_obs": False}
+    for name, value in wanted.items():
+        if buffer.options[name] != value:
+            raise ValueError(
+                f"buffer: expected {name}={value}, got {buffer.options[name]}, with which its next "
+                f"observations are others; leave it out, stacks are stored in full"
+            )
+    edges = np.diff(buffer.subbuffer_edges)
+    if len(edges) < streams:
+        raise ValueError(
+            f"buffer: expected parts for {streams} envs, got {len(edges)}; give it a larger "
+            f"buffer_num"
+        )
+    _check_room(int(edges[:streams].min()), longest)
+
+
+def _below(kind: str, columns: Mapping[str, Any]) -> dict[tuple[str, ...], np.ndarray]:
+    """The leaves of a kind of field, by path; a single leaf has an empty path."""
+    return {
+        key: leaf
+        for name, value in columns.items()
+        if kind_of(name) == kind
+        for key, leaf in leaves_below(tuple(name.split("/"))[1:], value)
+    }
+
+
+def _tree(leaves: dict[tuple[str, ...], np.ndarray]) -> Any:
+    return leaves[()] if () in leaves else nested(leaves)
+
+
+def _row(tree: Any, step: int) -> Any:
+    if isinstance(tree, dict):
+        return {key: _row(part, step) for key, part in tree.items()}
+    return tree[step]

@@ -1,0 +1,1 @@
+"""The replay, its writer, and on-policy rollouts."""

@@ -1,0 +1,1 @@
+"""Episodes and chunks, and the open episodes that rows are written to."""

@@ -1,0 +1,1 @@
+"""The fields of a row, and the spaces that they come from."""

@@ -1,0 +1,1 @@
+"""Steps envs with a policy, or under a loop of the caller's own, and writes each row."""

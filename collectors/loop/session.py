@@ -1,0 +1,365 @@
+"""The session of a Collector or a recorded env in a replay: its Spec, streams and writer."""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from threading import RLock
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from ...buffers import Chunk, SequenceReplayBuffer, Spec
+from ...buffers.replay.writer import ReplayWriter
+from ...buffers.spec.spec import field_of
+from ...buffers.storage.protocol import Storage
+from ...wrappers.check.watch import all_limits_of, outside_of
+from ..policies.policy_caller import ChoiceChecker
+from .session_description import describe
+from .step_result import InfoReader
+from .vector_envs import Vector, frame_stack_of, has_known_stacks
+
+__all__ = [
+    "RecordedWriter",
+    "Session",
+    "SpaceWatch",
+    "spec_of_rows",
+    "stacks_are_known",
+]
+
+
+def spec_of_rows(
+    envs: Vector, replay: SequenceReplayBuffer | None, info: InfoReader, frame_stack: int | None
+) -> Spec:
+    """The fields of the rows of envs, without the extras, which the first action shows."""
+    # ``frame_stack`` is the number of frames that the user declares; None takes the known one, or 1
+    # where the replay holds whole stacks already.
+    if frame_stack is None and replay is not None and _holds_whole_stacks(replay, envs):
+        frame_stack = 1
+    stack, padding = frame_stack_of(envs, frame_stack)
+    return Spec.from_spaces(
+        envs.single_observation_space,
+        envs.single_action_space,
+        frame_stack=stack,
+        stack_padding=padding,
+        more=[
+            field_of(f"info/{name}", value.dtype, value.shape)
+            for name, value in info.missing.items()
+        ],
+    )
+
+
+def stacks_are_known(groups: Sequence[Vector], spec: Spec) -> bool:
+    """True for envs that are known to stack the frames of these rows right."""
+    stack = max((field.stack for field in spec.of_kind("observation")), default=1)
+    return all(has_known_stacks(group, stack) for group in groups)
+
+
+class Session:
+    """A session of a Collector or a recorded env in a replay; it begins with the first step."""
+
+    # It holds no reference to the Collector, so that dropping that closes the envs at once.
+
+    def __init__(
+        self,
+        replay: SequenceReplayBuffer,
+        spec: Spec,  # of the rows, without the extras
+        envs: Sequence[Vector],
+        checker: ChoiceChecker,  # knows the extras, once it has checked the first actions
+        facts: Mapping[str, Any],  # for `describe`; without a number, the session gets the next one
+        flush_seconds: float,  # no row waits longer than this to be stored
+        watch: SpaceWatch,
+        *,
+        is_recorded: bool = False,  # the envs are recorded, and write while others may do so
+        has_digest: bool = True,  # compute that of the rows, unless the envs are recorded
+        # Of recorded envs: rows are stored by `flush` alone, so that `RecordedWriter` can discard
+        # them, until there are so many bytes of them.
+        held_bytes: int = 0,
+    ) -> None:
+        self._replay, self._spec, self._envs, self._checker = replay, spec, envs, checker
+        self._facts, self._flush_seconds, self._watch = facts, flush_seconds, watch
+        self._is_recorded, self._has_digest = is_recorded, has_digest
+        self._held_bytes = held_bytes
+
+    def begin(self) -> ReplayWriter:
+        """Bind the replay to the rows' Spec, and make the writer."""
+        replay = self._replay
+        # Streams are numbered from 0 on. The envs of several sessions that write in turns get
+        # different numbers: those of recorded envs, of which each is a session, and a Collector
+        # beside them. Others may begin now, so that the numbers must stay these ones.
+        with replay.write_lock:
+            facts = {"session": len(replay.sessions), **self._facts}
+            replay.bind(
+                self._spec.with_more(self._checker.extra_fields), describe(self._envs, **facts)
+            )
+            num_envs = sum(one.num_envs for one in self._envs)
+            beside = _sessions.setdefault(replay, weakref.WeakKeyDictionary())
+            taken = [one for one in beside.values() if self._is_recorded or one.is_recorded]
+            first = min(
+                number
+                for number in (0, *(one.stop for one in taken))
+                if all(number >= one.stop or number + num_envs <= one.first for one in taken)
+            )
+            target = _Streams(
+                replay,
+                first,
+                num_envs,
+                is_recorded=self._is_recorded,
+                held_bytes=self._held_bytes,
+            )
+            kind = RecordedWriter if self._is_recorded else ReplayWriter
+            writer = kind(
+                target if self._is_recorded or first else replay,
+                num_envs,
+                self._flush_seconds,
+                known_stacks=stacks_are_known(self._envs, self._spec),
+                has_digest=self._has_digest and not self._is_recorded,
+            )
+            beside[writer] = target
+            writer.watch = self._watch
+            if self._is_recorded:
+                replay.attach(writer)
+        return writer
+
+    def end(self, writer: ReplayWriter) -> None:
+        """Free the streams of the writer, which will not write again."""
+        _sessions[self._replay].pop(writer, None)
+
+
+class SpaceWatch:
+    """Tells of observations that are not in their space, once an env, and counts their rows."""
+
+    # It sees chunks rather than rows, which takes hardly any time.
+
+    def __init__(self, spec: Spec, space: gymnasium.Space[object]) -> None:
+        self.rows = 0
+        """Rows so far that have such an observation."""
+        self._space = space
+        self._limits: dict[str, tuple[Any, Any]] = {}
+        self._stacks = {field.name for field in spec.fields if field.stack > 1}
+        names = _names_of(spec.observation)
+        for name, limits in zip(names, all_limits_of(space), strict=True):
+            if limits is not None:
+                is_stack = name in self._stacks  # of which a row has the newest frame
+                low, high = (one[-1] if is_stack and np.ndim(one) else one for one in limits)
+                self._limits[name] = low, high
+        self._told = set[int]()
+        self._seen: dict[int, tuple[int, int]] = {}
+
+    def __call__(self, chunks: Sequence[Chunk]) -> None:
+        """See rows that were stored."""
+        if not self._limits or not chunks:
+            return
+        # All at once first: nearly always all are in the space, and chunks may be short and many.
+        is_right = not any(
+            outside_of(np.concatenate([chunk.fields[name] for chunk in chunks]), limits).any()
+            for name, limits in self._limits.items()
+        )
+        for chunk in chunks:
+            episode, stop = self._seen.get(chunk.stream, (-1, 0))
+            # The newest row of a chunk may come once more, in the next one. An episode whose rows
+            # were discarded begins anew.
+            again = int(episode == chunk.episode and stop - chunk.first_row == 1)
+            self._seen[chunk.stream] = chunk.episode, chunk.first_row + chunk.rows
+            if is_right:
+                continue
+            wrong = np.zeros(chunk.rows - again, np.bool_)
+            for name, limits in self._limits.items():
+                wrong |= outside_of(chunk.fields[name][again:], limits)
+            self._tell(chunk.stream, wrong, chunk.first_row + again, "an episode")
+
+    def see_rollout(self, columns: Mapping[str, np.ndarray]) -> None:
+        """See the rows ``[T, N, ...]`` of a rollout that are stored nowhere else, by field name."""
+        wrong: np.ndarray | None = None
+        for name, limits in self._limits.items():
+            rows = columns[name][:, :, -1] if name in self._stacks else columns[name]
+            marks = outside_of(rows.reshape(-1, *rows.shape[2:]), limits).reshape(rows.shape[:2])
+            wrong = marks if wrong is None else wrong | marks
+        if wrong is not None and np.count_nonzero(wrong):
+            for env in range(wrong.shape[1]):
+                self._tell(env, wrong[:, env], 0, "a rollout")
+
+    def _tell(self, env: int, wrong: np.ndarray, first_row: int, of: str) -> None:
+        """Count the marked rows of an env, and warn of the first one."""
+        count = int(np.count_nonzero(wrong))
+        self.rows += count
+        if count and env not in self._told:
+            self._told.add(env)
+            row = first_row + int(wrong.argmax())
+            warnings.warn(
+                f"env {env}: expected observations in {self._space}, got one with a value that is "
+                f"NaN or outside of it, in row {row} of {of}; it is stored as it is: correct the "
+                f"env, or its space",
+                stacklevel=3,
+            )
+
+
+def _names_of(layout: Any) -> list[str]:
+    """The fields of nested observations, with the keys of a Dict in the order of the alphabet."""
+    if isinstance(layout, str):
+        return [layout]
+    parts = [layout[k] for k in sorted(layout)] if isinstance(layout, Mapping) else layout
+    return [name for part in parts for name in _names_of(part)]
+
+
+class RecordedWriter(ReplayWriter):
+    """A writer whose open episodes can be continued after others have written, by `_Streams`."""
+
+    _replay: _Streams
+
+    @property
+    def is_outdated(self) -> bool:
+        """False."""
+        return False
+
+    def flush(self) -> None:
+        """Store all rows, also those that were held back."""
+        with self.guard:
+            super().flush()
+            self._replay.release()
+
+    def close(self) -> None:
+        """Store all rows; nothing can be added afterwards."""
+        with self.guard:
+            super().close()
+            self._replay.release()
+
+    def discard(self) -> bool:
+        """Drop all rows since the last flush; False where there were too many to hold them back."""
+        with self.guard:
+            if not self._replay.forget():
+                return False
+            self.start_over()
+            return True
+
+
+class _Streams:
+    """A replay as one of several sessions that write in turns sees it; see `Session`."""
+
+    # The session numbers its streams from 0 on, and its episodes as if no other one wrote; both
+    # numbers are replaced where they are taken.
+
+    def __init__(
+        self,
+        replay: SequenceReplayBuffer,
+        first: int,
+        num_envs: int,
+        *,
+        is_recorded: bool,
+        held_bytes: int,
+    ) -> None:
+        # Weak, as it is held by a registry whose keys are the replays.
+        self._replay = weakref.ref(replay)
+        self.first, self.stop = first, first + num_envs
+        self.is_recorded = is_recorded
+        self._next_episode = replay.storage.index.next_episode
+        self._is_alone = True
+        self._held: list[Chunk] = []
+        self._most_held, self._room = held_bytes, held_bytes
+        self._newest: dict[int, tuple[int, int]] = {}
+        """For each stream the session's number of its newest episode, and the stored one."""
+
+    @property
+    def path(self) -> Path | None:
+        """Folder of the store; None in RAM."""
+        return self._target.path
+
+    @property
+    def capacity(self) -> int | None:
+        """Steps to keep at most; None keeps everything."""
+        return self._target.capacity
+
+    @property
+    def storage(self) -> Storage:
+        """The storage of the chunks."""
+        return self._target.storage
+
+    @property
+    def spec(self) -> Spec:
+        """The fields of every row."""
+        return self._target.spec
+
+    @property
+    def sessions(self) -> Sequence[Mapping[str, object]]:
+        """Facts about the runs that wrote here."""
+        return self._target.sessions
+
+    @property
+    def write_lock(self) -> RLock:
+        """Held where rows are stored: several threads may write."""
+        return self._target.write_lock
+
+    def add(self, chunks: Sequence[Chunk]) -> None:
+        """Store chunks of episodes, or hold them back; else they are durable when it returns."""
+        if self._room > 0:
+            # Copied: the writer uses the memory of rows again that it has handed on.
+            self._held += [
+                replace(one, fields={name: rows.copy() for name, rows in one.fields.items()})
+                for one in chunks
+            ]
+            self._room -= sum(rows.nbytes for one in chunks for rows in one.fields.values())
+            if self._room > 0:
+                return
+            chunks, self._held = self._held, []
+        self._add(chunks)
+
+    def release(self) -> None:
+        """Store the chunks that were held back, and hold back those that follow."""
+        chunks, self._held = self._held, []
+        self._room = self._most_held
+        if chunks:
+            self._add(chunks)
+
+    def forget(self) -> bool:
+        """Drop the chunks that were held back; False if others before them are stored already."""
+        if self._room <= 0:
+            return False
+        self._held, self._room = [], self._most_held
+        return True
+
+    def _add(self, chunks: Sequence[Chunk]) -> None:
+        with self._target.write_lock:
+            self._add_alone(chunks)
+
+    def _add_alone(self, chunks: Sequence[Chunk]) -> None:
+        free = self.storage.index.next_episode
+        self._is_alone &= free == self._next_episode
+        renumbered: list[Chunk] = []
+        for chunk in chunks:
+            number, stored = self._newest.get(chunk.stream, (-1, -1))
+            if chunk.episode != number:
+                stored = chunk.episode if self._is_alone else free
+                free = max(free, stored + 1)
+                self._newest[chunk.stream] = chunk.episode, stored
+            stream = chunk.stream + self.first
+            is_same = chunk.episode == stored and chunk.stream == stream
+            renumbered.append(chunk if is_same else replace(chunk, episode=stored, stream=stream))
+        try:
+            self._target.add(renumbered)
+        except BaseException:
+            self._newest = {}  # the writer gives other numbers to what follows
+            raise
+        self._next_episode = self.storage.index.next_episode
+
+    @property
+    def _target(self) -> SequenceReplayBuffer:
+        replay = self._replay()
+        assert replay is not None  # the writer's owner holds it
+        return replay
+
+
+_sessions: weakref.WeakKeyDictionary[
+    SequenceReplayBuffer, weakref.WeakKeyDictionary[ReplayWriter, _Streams]
+] = weakref.WeakKeyDictionary()
+"""The writers of each replay that may write again, and their streams."""
+
+
+def _holds_whole_stacks(replay: SequenceReplayBuffer, envs: Vector) -> bool:
+    """Test whether the replay already stores observations of these envs in full."""
+    shape = envs.single_observation_space.shape
+    fields = replay.spec.of_kind("observation") if replay.is_bound else ()
+    return any((f.key, f.shape, f.stack) == ("", shape, 1) for f in fields)

@@ -1,0 +1,231 @@
+"""Steps vector envs of any autoreset mode; the table of modes is at the head of `step_loop.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode
+
+from ...buffers import Layout, Tree
+from ...buffers.spec.exact_values import BadValue
+from ...wrappers.final_observations import ExactInfos
+from .reset_seeds import Reseed
+from .result_reader import ResultReader
+from .step_result import (
+    EpisodeMetadata,
+    InfoReader,
+    StepResult,
+)
+from .steps_ahead import StepsAhead
+from .vector_envs import Vector, is_ale, refuse_bad_reset, split_step
+
+__all__ = ["InterleavedSteppers", "Stepper", "stepper_of"]
+
+
+class Stepper(ResultReader):
+    """Steps one vector env and keeps the newest observations for the policy; see `ResultReader`."""
+
+    def __init__(
+        self,
+        envs: Vector,
+        layout: Layout,
+        info: InfoReader,
+        metadata: EpisodeMetadata,
+        first_env: int = 0,
+        reseed: Reseed | None = None,
+        # Of envs on a device, which are not stepped here; None for all others
+        ahead: StepsAhead | None = None,
+    ) -> None:
+        super().__init__(envs, layout, info, metadata, first_env, reseed)
+        if ahead is None:
+            self._send, self._receive = split_step(envs)
+        else:
+            self._send, self._receive = ahead.send, ahead.receive
+        self._exact_infos = ExactInfos(envs)
+        self._is_waiting = False
+        self._was_reset = False
+
+    def reset(self, seed: int | Sequence[int]) -> list[StepResult]:
+        """Reset all envs, if they can be now; env i gets ``seed + i``, or the i-th seed."""
+        self.drain()
+        refuse_bad_reset(self.envs, self._was_reset, bool(self.ended.any()))
+        self._exact_infos.prepare()
+        with self._exact_infos:
+            observation, info = self._reset_all(seed)
+        seeds = range(seed, seed + self.num_envs) if isinstance(seed, int) else seed
+        result = self.of_reset(observation, info, dict(enumerate(seeds)))
+        self._was_reset = True
+        return [result]
+
+    def send(self, action: Tree) -> None:
+        """Begin a step; other work can be done before `receive`."""
+        self._send(action)
+        self._is_waiting = True
+
+    def receive(self) -> list[StepResult]:
+        """Finish the step and return its rows, in the order in which they count."""
+        self._is_waiting = False
+        with self._exact_infos:
+            step = self._receive()
+        results = self.of_step(step)
+        if self.mode is AutoresetMode.DISABLED:
+            if self.any_ended:
+                results.append(self._reset_some(self.ended, self.due))
+        elif self.due:
+            results.append(self._reset_some(self.marked(self.due), self.due))
+        return results
+
+    def receive_pending(self) -> list[StepResult]:
+        """Receive pending results that need no further action; a single vector env has none."""
+        return []
+
+    def drain(self) -> None:
+        """Finish a step that was sent and not received, and drop its result."""
+        if self._is_waiting:
+            self._is_waiting = False
+            with self._exact_infos:
+                self._receive()
+
+    def _reset_all(self, seed: int | Sequence[int]) -> tuple[Any, Any]:
+        if isinstance(seed, int):  # every vector env takes one number
+            return self.envs.reset(seed=seed)
+        # ale-py takes an array of seeds and no list, the others vice versa.
+        many: Any = np.array(seed, np.int64) if is_ale(self.envs) else list(seed)
+        try:
+            return self.envs.reset(seed=many)
+        except BadValue:
+            raise
+        except (TypeError, ValueError, AssertionError, gymnasium.error.Error) as error:
+            kind = type(self.envs.unwrapped).__name__
+            raise ValueError(
+                f"seeds: expected envs that take a seed each, got {kind} ({error}); make them with "
+                f"stepwell.make_vec"
+            ) from error
+
+    def _reset_some(self, chosen: np.ndarray, seeded: Sequence[int]) -> StepResult:
+        """Reset the envs marked in ``chosen`` [N], with a seed those in ``seeded``."""
+        chosen = chosen.copy()
+        options = {"reset_mask": chosen.copy()}
+        seeds: Any = self._reset_seeds.draw(seeded)
+        with self._exact_infos:
+            if seeds is None:
+                observation, info = self.envs.reset(options=options)
+            else:
+                observation, info = self.envs.reset(seed=seeds, options=options)
+        return self.of_some_resets(observation, info, chosen, {})
+
+
+class InterleavedSteppers:
+    """Steps several vector envs in turns: the policy computes for one while the others step."""
+
+    # It is used as one `Stepper` that answers for one group of envs at a time. Envs are numbered
+    # through: those of the first group come first.
+
+    maybe_ended: np.ndarray | None = None
+    """None: rows of which only the next step shows whether they ended are refused."""
+
+    def __init__(self, steppers: Sequence[Stepper]) -> None:
+        self._steppers = list(steppers)
+        counts = [stepper.num_envs for stepper in steppers]
+        ends = np.cumsum(counts).tolist()
+        self._env_ids = [np.arange(end - n, end) for n, end in zip(counts, ends, strict=True)]
+        self._turn = 0
+        self._is_waiting = [False] * len(counts)
+        self.num_envs: int = ends[-1]
+
+    @property
+    def observation(self) -> Tree:
+        """Observations of the group whose turn it is."""
+        return self._steppers[self._turn].observation
+
+    @property
+    def is_first(self) -> np.ndarray:
+        """[n] bool: an episode of that group begins with it."""
+        return self._steppers[self._turn].is_first
+
+    @property
+    def env_ids(self) -> np.ndarray | None:
+        """[n] envs of the group whose turn it is."""
+        return self._env_ids[self._turn]
+
+    @property
+    def newest(self) -> list[StepResult]:
+        """The newest rows of all groups, none of which is stepping."""
+        return [
+            result.renumbered(env_ids)
+            for env_ids, stepper in zip(self._env_ids, self._steppers, strict=True)
+            for result in stepper.newest
+        ]
+
+    def reset(self, seed: int | Sequence[int]) -> list[StepResult]:
+        """Reset all envs; env i gets ``seed + i``, or the i-th seed."""
+        self.drain()
+        self._turn = 0
+        return [
+            result.renumbered(env_ids)
+            for env_ids, stepper in zip(self._env_ids, self._steppers, strict=True)
+            for result in stepper.reset(_seeds_of(env_ids, seed))
+        ]
+
+    def send(self, action: Tree) -> None:
+        """Begin a step of the group whose turn it is."""
+        self._steppers[self._turn].send(action)
+        self._is_waiting[self._turn] = True
+
+    def receive(self) -> list[StepResult]:
+        """Pass the turn on, and finish the next group's step if one was sent."""
+        self._turn = (self._turn + 1) % len(self._steppers)
+        return self._received(self._turn)
+
+    def receive_pending(self) -> list[StepResult]:
+        """Finish all steps that were sent; the turn stays where it is."""
+        groups = range(len(self._steppers))
+        return [result for group in groups for result in self._received(group)]
+
+    def drain(self) -> None:
+        """Finish the steps that were sent and not received, and drop their results."""
+        self._is_waiting = [False] * len(self._steppers)
+        for stepper in self._steppers:
+            stepper.drain()
+
+    def continued(self, maybe_ended: np.ndarray) -> np.ndarray:
+        """Never called: `maybe_ended` is None."""
+        raise AssertionError
+
+    def _received(self, group: int) -> list[StepResult]:
+        if not self._is_waiting[group]:
+            return []
+        self._is_waiting[group] = False
+        results = self._steppers[group].receive()
+        if self._steppers[group].maybe_ended is not None:
+            raise ValueError(
+                "life_loss_info=True: expected one vector env with it, got several in turns; make "
+                "the envs without it, or give the Collector one vector env"
+            )
+        return [result.renumbered(self._env_ids[group]) for result in results]
+
+
+def stepper_of(
+    groups: Sequence[Vector],
+    layout: Layout,
+    info: InfoReader,
+    metadata: EpisodeMetadata,
+    reseed: Reseed | None = None,
+    ahead: StepsAhead | None = None,
+) -> Stepper | InterleavedSteppers:
+    """A stepper of one vector env, or of several in turns; only one may have steps ``ahead``."""
+    steppers: list[Stepper] = []
+    first_env = 0
+    for group in groups:
+        steppers.append(Stepper(group, layout, info, metadata, first_env, reseed, ahead))
+        first_env += group.num_envs
+    return steppers[0] if len(steppers) == 1 else InterleavedSteppers(steppers)
+
+
+def _seeds_of(env_ids: np.ndarray, seed: int | Sequence[int]) -> int | Sequence[int]:
+    """The seeds of some envs that follow each other."""
+    first = int(env_ids[0])
+    return seed + first if isinstance(seed, int) else seed[first : first + len(env_ids)]

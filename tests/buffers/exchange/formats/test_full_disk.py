@@ -1,0 +1,98 @@
+"""An export to a full disk raises one error with the path, and leaves no files."""
+
+from __future__ import annotations
+
+import errno
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stepwell.buffers.exchange.formats.hdf5_columns import NewHdf5, put_column
+from support.crash.full_disk_scenario import FORMATS
+
+NEEDS = {
+    "d3rlpy": "h5py",
+    "minari": "minari",
+    "minari arrow": "minari",
+    "parquet": "pyarrow",
+    "lerobot": "pyarrow",
+    "rlds": "google_crc32c",
+}
+HERE = [
+    name
+    for name in FORMATS
+    if name not in NEEDS or importlib.util.find_spec(NEEDS[name]) is not None
+]
+
+
+def run(folder: Path, formats: list[str], limits: list[int]) -> list[list[str]]:
+    scenario = Path(__file__).parents[3] / "support" / "crash" / "full_disk_scenario.py"
+    arguments = [",".join(formats), ",".join(map(str, limits))]
+    found = subprocess.run(
+        [sys.executable, str(scenario), str(folder), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert found.returncode == 0, found.stderr[-3000:]
+    return [line.split("|") for line in found.stdout.splitlines()]
+
+
+def assert_all_reported(lines: list[list[str]]) -> None:
+    for name, limit, message, left in lines:
+        what = f"{name} with files of {limit} bytes: {message}, left {left}"
+        assert (message == "done") == (left == "['out-v0']"), what
+        if message != "done":
+            assert left == "[]", what
+            assert "File too large" in message, what
+            assert "out-v0" in message, what
+
+
+@pytest.mark.proof
+def test_every_format_reports_a_full_disk_and_leaves_nothing(tmp_path: Path) -> None:
+    lines = run(tmp_path, HERE, [0, 1000, 20_000, 1_000_000])
+    assert len(lines) == 4 * len(HERE)
+    assert_all_reported(lines)
+    assert [line[2] for line in lines].count("done") == len(HERE)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", HERE)
+def test_a_disk_may_become_full_at_any_byte(tmp_path: Path, name: str) -> None:
+    lines = run(tmp_path, [name], [*range(0, 3000, 100), *range(3000, 100_000, 1999)])
+    assert_all_reported(lines)
+
+
+class Failing:
+    """A file whose writes fail beyond a number of bytes."""
+
+    def __init__(self, raw: object, most: int) -> None:
+        self._raw, self._most = raw, most
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._raw, name)
+
+    def write(self, data: memoryview) -> int:
+        if self._raw.tell() + len(data) > self._most:  # type: ignore[attr-defined]
+            raise OSError(errno.EIO, "Input/output error")
+        return int(self._raw.write(data))  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("most", [0, 100, 3000, 50_000])
+def test_write_errors_are_raised_outside_of_hdf5(tmp_path: Path, most: int) -> None:
+    h5py = pytest.importorskip("h5py")
+    new = NewHdf5(h5py, tmp_path / "x.h5")
+    new._raw = Failing(new._raw, most)  # type: ignore[assignment]
+    rows = np.random.default_rng(0).integers(0, 256, (100, 1000)).astype(np.uint8)
+    for number in range(3):
+        put_column(new.file, f"rows_{number}", rows, compress=True)
+    assert (new.file["rows_1"][()] == rows).all()  # unwritten bytes are read back
+    with pytest.raises(OSError, match=r"Errno 5\b"):
+        new.check()
+    with pytest.raises(OSError, match=r"Errno 5\b"):
+        new.close()
+    new.close()

@@ -1,0 +1,278 @@
+"""A store at a URL is pulled as it was pushed; damage, forgery and kills are told or overcome."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from zlib import crc32
+
+import pytest
+
+import stepwell as sw
+from stepwell.buffers import (
+    DiskStorage,
+    End,
+    SequenceReplayBuffer,
+    StoreCorrupt,
+    StoreNotFound,
+    StoreTooNew,
+    verify,
+)
+from stepwell.buffers.bridges.publish import pull
+from stepwell.buffers.exchange.publish.objects import Objects
+from stepwell.buffers.exchange.publish.uploader import Uploader
+from stepwell.buffers.testing import Recording, assert_holds
+from support.cloud.faulty_objects import Place
+from support.disk_stores import create, filled
+
+PULL = sys.modules[pull.__module__]
+URL = "s3://bucket/run"
+
+
+@pytest.fixture
+def place(monkeypatch: pytest.MonkeyPatch) -> Place:
+    """A place in memory, which every URL leads to."""
+    found = Place()
+    monkeypatch.setattr(PULL, "Objects", lambda url: found.connect())
+    return found
+
+
+def upload(folder: Path, place: Place) -> None:
+    Uploader(folder, place.connect()).upload()
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    """The files of a store, but for the lock."""
+    return {each.name: each.read_bytes() for each in folder.iterdir() if each.name != "LOCK"}
+
+
+def test_a_store_comes_back_from_a_url_as_it_was(url: str, tmp_path: Path) -> None:
+    chunks = filled(tmp_path / "store")
+    Uploader(tmp_path / "store", Objects(url, is_writer=True)).upload(is_finished=True)
+    told: list[tuple[int, int]] = []
+    report = pull(url, tmp_path / "out", progress=lambda done, of: told.append((done, of)))
+    assert files_of(tmp_path / "out") == files_of(tmp_path / "store")
+    assert report.is_store
+    assert (report.source, report.commit) == (url, "manifest-00000000")
+    nbytes = sum(map(len, files_of(tmp_path / "out").values()))
+    assert report.nbytes == report.fetched_bytes == nbytes
+    assert told[-1] == (nbytes, nbytes)
+    with DiskStorage.open(tmp_path / "out", read_only=True) as storage:
+        assert_holds(storage, chunks)
+    with pytest.raises(ValueError, match=r"revision.*'v1'"):
+        pull(url, tmp_path / "other", revision="v1")
+
+
+def test_there_is_nothing_at_a_url(url: str, tmp_path: Path) -> None:
+    with pytest.raises((StoreNotFound, FileNotFoundError), match=rf"{url}"):
+        pull(url, tmp_path / "out")
+    assert not (tmp_path / "out.part").exists()
+
+
+READERS: dict[str, Callable[[str, Path], object]] = {
+    "open": lambda url, folder: SequenceReplayBuffer.open(url),
+    "open read-only": lambda url, folder: SequenceReplayBuffer.open(url, read_only=True),
+    "open several": lambda url, folder: SequenceReplayBuffer.open([folder, url]),
+    "a new replay": lambda url, folder: SequenceReplayBuffer(url),
+    "a storage": lambda url, folder: DiskStorage.open(Path(url)),
+    "verify": lambda url, folder: verify(url),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_url_is_not_opened_and_the_way_is_told(reader: str, tmp_path: Path) -> None:
+    filled(tmp_path / "store", 1)
+    with pytest.raises(ValueError, match=rf"{URL} is a URL.*stepwell pull {URL} FOLDER"):
+        READERS[reader](URL, tmp_path / "store")
+
+
+@pytest.mark.parametrize("calls", [1, 3, 5])
+def test_a_pull_that_broke_off_goes_on(
+    calls: int, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PULL, "_LARGE_BYTES", -1)  # one file after the other
+    filled(tmp_path / "store", 24)
+    upload(tmp_path / "store", place)
+    objects = place.connect()
+    objects.calls_left, objects.error = calls, lambda: ConnectionError("cut")
+    monkeypatch.setattr(PULL, "Objects", lambda url: objects)
+    with pytest.raises(ConnectionError, match="cut"):
+        pull(URL, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    before = [call for call in objects.calls if call.startswith("get segments/")][:-1]
+    objects.calls.clear()
+    pull(URL, tmp_path / "out")
+    assert not set(before) & set(objects.calls)
+    assert files_of(tmp_path / "out") == files_of(tmp_path / "store")
+
+
+KILLED = """
+import os, signal, sys
+from stepwell.buffers.bridges.publish import pull
+def stop(done, of):
+    if done > of // 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+pull(sys.argv[1], sys.argv[2], progress=stop)
+"""
+
+
+@pytest.mark.proof
+def test_a_killed_pull_goes_on(s3_url: str, tmp_path: Path) -> None:
+    filled(tmp_path / "store", 20)
+    Uploader(tmp_path / "store", Objects(s3_url)).upload()
+    killed = subprocess.run([sys.executable, "-c", KILLED, s3_url, tmp_path / "out"])
+    assert killed.returncode == -signal.SIGKILL
+    assert not (tmp_path / "out").exists()
+    report = pull(s3_url, tmp_path / "out")
+    assert report.fetched_bytes < report.nbytes
+    assert files_of(tmp_path / "out") == files_of(tmp_path / "store")
+    assert set(os.listdir(tmp_path)) == {"store", "out"}
+
+
+def test_a_pull_meets_an_eviction_and_goes_on_with_the_newer_rows(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PULL, "_LARGE_BYTES", -1)
+    rows = Recording()
+    with create(tmp_path / "store", capacity=200) as storage:
+        uploader = Uploader(tmp_path / "store", place.connect())
+
+        def go_on() -> None:
+            for _ in range(30):
+                storage.add([rows.chunk(0, 12, End.NONE)])
+            storage.seal()
+            uploader.upload()
+
+        go_on()
+        with pytest.raises(FileNotFoundError, match=rf"{URL}/segments/.* is missing"):
+            pull(URL, tmp_path / "out", progress=lambda done, of: go_on())
+        pull(URL, tmp_path / "out")
+        with DiskStorage.open(tmp_path / "out", read_only=True) as pulled:
+            assert pulled.index.base == storage.index.base
+            assert len(pulled.index) == len(storage.index)
+
+
+@pytest.mark.proof
+def test_a_changed_byte_is_told_and_nothing_is_left(place: Place, tmp_path: Path) -> None:
+    filled(tmp_path / "store", 6)
+    upload(tmp_path / "store", place)
+    whole, rng = dict(place.objects), random.Random(0)
+    for _ in range(100):
+        name = rng.choice(sorted(whole))
+        data = bytearray(whole[name])
+        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        place.objects[name] = bytes(data)
+        with pytest.raises((StoreCorrupt, StoreTooNew, OSError)):
+            pull(URL, tmp_path / "out")
+        assert not (tmp_path / "out").exists()
+        shutil.rmtree(tmp_path / "out.part", ignore_errors=True)  # it would go on with that
+        place.objects[name] = whole[name]
+    pull(URL, tmp_path / "out")
+
+
+@pytest.mark.parametrize("change", ["missing", "short", "empty"])
+def test_an_object_that_is_not_whole_is_told(change: str, place: Place, tmp_path: Path) -> None:
+    filled(tmp_path / "store", 6)
+    upload(tmp_path / "store", place)
+    for name in sorted(place.objects):
+        data = place.objects.pop(name)
+        if change != "missing":
+            place.objects[name] = b"" if change == "empty" else data[: len(data) // 2]
+        with pytest.raises((StoreCorrupt, StoreNotFound, OSError), match=URL):
+            pull(URL, tmp_path / "out")
+        shutil.rmtree(tmp_path / "out.part", ignore_errors=True)
+        place.objects[name] = data
+    pull(URL, tmp_path / "out")
+    assert files_of(tmp_path / "out") == files_of(tmp_path / "store")
+
+
+def forged(place: Place, change: Callable[[dict[str, object]], None]) -> None:
+    """Give the newest manifest another second line, whose checksum is right."""
+    name = max(name for name in place.objects if name.startswith("manifests/"))
+    first, second, _ = place.objects[name].split(b"\n")
+    body = json.loads(second)["body"]
+    change(body)
+    packed = json.dumps(body, separators=(",", ":")).encode()
+    line = b'{"body":%b,"crc":"%08x"}' % (packed, crc32(packed))
+    place.objects[name] = b"\n".join([first, line, b""])
+
+
+FORGERIES: dict[str, dict[str, object]] = {
+    "a number that is not that of the name": {"number": 7},
+    "a name out of the folder": {"segments": [["../../../etc/passwd", 4096]]},
+    "a segment too few": {"segments": []},
+    "a top without bytes": {"segments": [["0" * 32, 0]]},
+    "a top of many bytes": {"segments": [["0" * 32, 1 << 60]]},
+    "a text for a list": {"segments": "many"},
+    "a number for a truth": {"is_finished": 1},
+    "no writer": {"writer": None},
+}
+
+
+@pytest.mark.parametrize("forgery", FORGERIES)
+def test_a_manifest_that_no_uploader_has_written_is_refused(
+    forgery: str, place: Place, tmp_path: Path
+) -> None:
+    filled(tmp_path / "store", 1)
+    upload(tmp_path / "store", place)
+    forged(place, lambda body: None)
+    pull(URL, tmp_path / "out")
+    forged(place, lambda body: body.update(FORGERIES[forgery]))
+    with pytest.raises(StoreCorrupt, match=r"manifests/manifest-00000000\.json"):
+        pull(URL, tmp_path / "other")
+
+
+def test_a_manifest_of_a_later_version_says_so(place: Place, tmp_path: Path) -> None:
+    filled(tmp_path / "store", 1)
+    upload(tmp_path / "store", place)
+    forged(place, lambda body: body.update(least_reader=99))
+    with pytest.raises(StoreTooNew, match="upgrade stepwell"):
+        pull(URL, tmp_path / "out")
+
+
+def test_a_folder_of_another_store_is_not_uploaded_to_the_same_place(
+    place: Place, tmp_path: Path
+) -> None:
+    filled(tmp_path / "a", 1)
+    filled(tmp_path / "b", 1)
+    upload(tmp_path / "a", place)
+    before = dict(place.objects)
+    with pytest.raises(sw.StepwellError, match="holds the store"):
+        upload(tmp_path / "b", place)
+    assert place.objects == before
+
+
+def test_what_is_there_is_not_sent_again(place: Place, tmp_path: Path) -> None:
+    filled(tmp_path / "store")
+    upload(tmp_path / "store", place)
+    again = place.connect()
+    uploader = Uploader(tmp_path / "store", again)
+    uploader.upload()
+    assert not uploader.sent
+    assert not any(call.startswith("put") for call in again.calls)
+    name = next(name for name in sorted(place.objects) if name.endswith(".bin"))
+    place.objects[name] = place.objects[name][:-1]  # no object store does so
+    third = Uploader(tmp_path / "store", place.connect())
+    third.upload()
+    assert len(third.sent) == 1
+    pull(URL, tmp_path / "out")
+
+
+def test_a_store_that_an_earlier_version_has_uploaded_is_pulled(
+    place: Place, tmp_path: Path
+) -> None:
+    # It wrote an object with the heads of the chunks beside each segment, and a ledger.
+    filled(tmp_path / "store")
+    upload(tmp_path / "store", place)
+    forged(place, lambda body: body.update(ledger=["0" * 32, 5]))
+    for name in [name for name in place.objects if name.endswith(".bin")]:
+        place.objects[name.replace(".bin", ".heads")] = b"heads"
+    pull(URL, tmp_path / "out")
+    assert files_of(tmp_path / "out") == files_of(tmp_path / "store")

@@ -1,0 +1,88 @@
+"""Stable-Baselines3 is imported when it is needed; a missing or old one is a clear error."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from stepwell.buffers.libraries.sb3.models import ActionForm, count_sb3_steps
+from stepwell.buffers.libraries.sb3.policy import sb3_policy
+from stepwell.buffers.libraries.sb3.replay import as_sb3_replay
+from stepwell.buffers.libraries.sb3.rollout import to_sb3_rollout
+
+BRIDGES = "stepwell.buffers.bridges"
+CALLS = {
+    "sb3_policy": f"from {BRIDGES}.sb3.policy import sb3_policy as f; f(None)",
+    "count_sb3_steps": f"from {BRIDGES}.sb3.models import count_sb3_steps as f; f(None, 1)",
+    "as_sb3_replay": f"from {BRIDGES}.sb3.replay import as_sb3_replay as f; f(None, None)",
+    "to_sb3_rollout": f"from {BRIDGES}.sb3.rollout import to_sb3_rollout as f; f(None, None)",
+    "to_cleanrl": f"from {BRIDGES}.cleanrl import to_cleanrl as f; f(None, None)",
+}
+WITHOUT = """
+import sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        top = name.partition(".")[0]
+        if top in ("stable_baselines3", "torch"):
+            raise ModuleNotFoundError(f"No module named {top!r}", name=top)
+
+sys.meta_path.insert(0, Missing())
+try:
+    CALL
+except ImportError as error:
+    print(error)
+"""
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("name", CALLS)
+def test_a_missing_library_is_named_with_the_command_that_installs_it(name: str) -> None:
+    call = CALLS[name].replace("; ", "\n    ")
+    run = subprocess.run(
+        [sys.executable, "-c", WITHOUT.replace("CALL", call)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    library, extra = ("PyTorch", "torch") if name == "to_cleanrl" else ("stable_baselines3", "sb3")
+    assert re.search(rf"^{name} .*{library}.*pip install 'stepwell\[{extra}\]'$", run.stdout)
+
+
+def test_an_old_release_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("stable_baselines3", reason="needs stable_baselines3")
+    monkeypatch.setattr("importlib.metadata.version", lambda package: "2.3.2")
+    nothing: Any = None
+    for name, call in (
+        ("sb3_policy", lambda: sb3_policy(nothing)),
+        ("count_sb3_steps", lambda: count_sb3_steps(nothing, 1)),
+        ("as_sb3_replay", lambda: as_sb3_replay(nothing, nothing)),
+        ("to_sb3_rollout", lambda: to_sb3_rollout(nothing, nothing)),
+    ):
+        wanted = rf"^{name} .*stable-baselines3 2\.9 .*2\.3\.2.*pip install -U"
+        with pytest.raises(ImportError, match=wanted):
+            call()
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.int64])
+@pytest.mark.parametrize("count", [1, 5, 127])
+def test_actions_are_accepted_if_and_only_if_the_space_has_them(dtype: Any, count: int) -> None:
+    form, limits = ActionForm(spaces.Discrete(count, dtype=dtype)), np.iinfo(dtype)
+    numbers = {limits.min, -1, 0, count - 1, count, limits.max}
+    allowed = [number for number in numbers if limits.min <= number <= limits.max]
+    for length in range(4):
+        for chosen in itertools.product(allowed, repeat=length):
+            array = np.array([chosen, chosen], dtype).T.reshape(length, 2)[:, 0]  # not contiguous
+            wrong = [number for number in chosen if not 0 <= number < count]
+            if wrong:
+                with pytest.raises(ValueError, match=rf"got the number {wrong[0]};"):
+                    form.fit(array, 1)
+            else:
+                np.testing.assert_array_equal(form.fit(array, 1), array[:, None])

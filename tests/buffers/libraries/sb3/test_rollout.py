@@ -1,0 +1,670 @@
+"""to_sb3_rollout and sb3_policy with PPO and A2C of Stable-Baselines3."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import importlib
+from collections.abc import Callable
+from functools import partial
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import stepwell as sw
+from stepwell.buffers import Bootstrap, Rollout
+from support.examples import examples
+from support.libraries.sb3_envs import (
+    ACTIONS,
+    KINDS,
+    Action,
+    Kind,
+    Step,
+    Tag,
+    TagEnv,
+    makers,
+    observation_of,
+    reward_of,
+    rows_of,
+    tag_of,
+    vector_env,
+)
+from support.rows.rollout_rows import (
+    Column,
+    Part,
+    expected_advantages,
+    labels,
+    mask_of,
+    rollout_of,
+    rollouts,
+)
+
+pytest.importorskip("stable_baselines3", reason="needs stable_baselines3")
+
+import torch
+from stable_baselines3 import A2C, DQN, PPO
+from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.callbacks import ConvertCallback
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+
+from stepwell.buffers.libraries.sb3.policy import SB3Actor, sb3_policy
+from stepwell.buffers.libraries.sb3.rollout import to_sb3_rollout
+from stepwell.collectors.policies.as_policy import as_policy
+
+ALL_MODES = pytest.mark.parametrize("mode", list(AutoresetMode))
+NEXT_STEP, SAME_STEP = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP
+T, N, GAMMA, LAM = 7, 3, 0.75, 0.5
+SAME_ROWS = ("observations", "actions", "values", "log_probs", "episode_starts")
+
+
+def model_of(kind: Kind = "vector", action: Action = "discrete", **options: Any) -> Any:
+    """A PPO with a small network for the env's observations."""
+    policy = "MultiInputPolicy" if kind == "dict" else "MlpPolicy"
+    # SB3's networks for images need larger ones.
+    images = {"normalize_images": True} if kind != "dict" else {}
+    chosen = {
+        "n_steps": T,
+        "batch_size": T,
+        "n_epochs": 2,
+        "gamma": GAMMA,
+        "gae_lambda": LAM,
+        "seed": 3,
+        "policy_kwargs": {"net_arch": [8], **images, **_extractor(kind)},
+        "device": "cpu",
+        **options,
+    }
+    return PPO(policy, DummyVecEnv(makers(kind, action)), **chosen)
+
+
+def _extractor(kind: Kind) -> dict[str, Any]:
+    from stable_baselines3.common.torch_layers import FlattenExtractor
+
+    return {"features_extractor_class": joined if kind == "dict" else FlattenExtractor}
+
+
+def joined(space: Any) -> Any:
+    """A network for dicts, without SB3's one for images, which needs larger ones."""
+    from stable_baselines3.common.preprocessing import get_flattened_obs_dim
+    from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+
+    class Joined(BaseFeaturesExtractor):
+        def forward(self, seen: Any) -> Any:
+            # In the space's order: SB3 passes last observations in the env's.
+            return torch.cat([seen[key].flatten(1).float() for key in space.spaces], dim=1)
+
+    return Joined(space, sum(map(get_flattened_obs_dim, space.spaces.values())))
+
+
+class TagPolicy:
+    """Actions, values and log-probabilities computed from the tag, all exact as float32."""
+
+    def __init__(self, kind: Kind, action: Action) -> None:
+        self.kind, self.action = kind, action
+
+    def tags(self, observation: Any) -> list[Any]:
+        count = len(next(iter(observation.values())) if self.kind == "dict" else observation)
+        rows = [
+            {key: part[i] for key, part in observation.items()}
+            if self.kind == "dict"
+            else observation[i]
+            for i in range(count)
+        ]
+        return [tag_of(self.kind, row) for row in rows]
+
+    def value(self, observation: Any) -> np.ndarray:
+        return np.array([value_of(tag) for tag in self.tags(observation)], np.float32)
+
+    def __call__(self, observation: Any, is_first: np.ndarray) -> Any:
+        tags = self.tags(observation)
+        extras = {
+            "value": self.value(observation),
+            "log_prob": np.array([log_prob_of(tag) for tag in tags], np.float32),
+        }
+        chosen = np.stack([action_of(self.action, tag) for tag in tags])
+        if self.action == "box":  # the network's output is out of bounds
+            extras["raw_action"] = chosen * np.float32(2)
+        return chosen, extras
+
+
+def value_of(tag: Tag) -> float:
+    return tag.episode + tag.step / 8 - tag.env * 2
+
+
+def log_prob_of(tag: Tag) -> float:
+    return -(tag.episode / 4 + tag.step / 32 + tag.env)
+
+
+def action_of(action: Action, tag: Tag) -> Any:
+    number = tag.episode * 5 + tag.step * 3 + tag.env
+    if action == "discrete":
+        return np.int64(number % 4)
+    if action == "box":
+        return np.array([(number % 5 - 2) / 2, number % 3 - 1, number % 6], np.float32)
+    if action == "many":
+        return np.array([number % 3, number % 2], np.int64)
+    return np.array([number % 2, number // 2 % 2], np.int8)
+
+
+def expected_rows(rows: list[list[Step | None]]) -> dict[Any, tuple[float, float]]:
+    """Advantage and reward with bootstrap by tag, by the definition, for one rollout."""
+    found: dict[Any, tuple[float, float]] = {}
+    for column in rows:
+        later = 0.0
+        for t in reversed(range(len(column))):
+            step = column[t]
+            if step is None:
+                continue
+            reward = reward_of(step.before, action_of("discrete", step.before))
+            follows = 0.0 if step.terminated else value_of(step.after)
+            delta = reward + GAMMA * follows - value_of(step.before)
+            later = delta + (0.0 if step.is_over else GAMMA * LAM * later)
+            if t == len(column) - 1:
+                later = delta
+            is_added = step.truncated and not step.terminated
+            found[step.before] = later, reward + is_added * GAMMA * follows
+    return found
+
+
+def buffer_rows(buffer: Any, kind: Kind) -> dict[Any, dict[str, Any]]:
+    """The rows of a buffer that was not trained on yet, by their tags."""
+    found: dict[Any, dict[str, Any]] = {}
+    for t in range(buffer.buffer_size):
+        for n in range(buffer.n_envs):
+            names = ("actions", "rewards", "values", "log_probs", "advantages", "returns")
+            row = {name: getattr(buffer, name)[t, n] for name in names}
+            seen = buffer.observations
+            seen = {k: v[t, n] for k, v in seen.items()} if kind == "dict" else seen[t, n]
+            tag = tag_of(kind, seen)
+            assert tag not in found, f"{tag} twice"
+            found[tag] = {**row, "episode_starts": buffer.episode_starts[t, n]}
+    return found
+
+
+# Compared with SB3's own loop
+
+
+def collected_by_sb3(model: Any, rollouts: int) -> list[dict[str, Any]]:
+    """Copies of the buffers that the model's own loop fills."""
+    _, callback = model._setup_learn(1_000, ConvertCallback(lambda *_: True))
+    torch.manual_seed(11)
+    found: list[dict[str, Any]] = []
+    for _ in range(rollouts):
+        model.collect_rollouts(model.env, callback, model.rollout_buffer, model.n_steps)
+        found.append(copied(model.rollout_buffer))
+    return found
+
+
+def copied(buffer: Any) -> dict[str, Any]:
+    names = (*SAME_ROWS, "rewards", "advantages", "returns")
+    return {name: copy.deepcopy(getattr(buffer, name)) for name in names}
+
+
+def assert_same_rows(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
+    for name in SAME_ROWS:
+        np.testing.assert_equal(ours[name], theirs[name], err_msg=name)
+        for key, array in parts_of(ours[name]):
+            assert array.dtype == dict(parts_of(theirs[name]))[key].dtype, (name, key)
+    for name in ("rewards", "advantages", "returns"):
+        # SB3 computes the values of last observations one by one, which rounds differently.
+        np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-5, atol=1e-5, err_msg=name)
+        assert ours[name].dtype == theirs[name].dtype
+
+
+def parts_of(value: Any) -> list[tuple[str, Any]]:
+    return list(value.items()) if isinstance(value, dict) else [("", value)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "action"),
+    [(kind, "discrete") for kind in KINDS]
+    + [(kind, a) for kind in ("vector", "dict") for a in ACTIONS[1:]],
+)
+def test_rollouts_are_those_of_sb3s_own_loop(kind: Kind, action: Action) -> None:
+    theirs = collected_by_sb3(model_of(kind, action), 4)
+    model = model_of(kind, action)
+    torch.manual_seed(11)
+    with sw.Collector(vector_env(kind, action), sb3_policy(model), seed=0) as collector:
+        for their in theirs:
+            buffer = to_sb3_rollout(collector.rollout(T), model)
+            assert buffer is model.rollout_buffer
+            assert_same_rows(copied(buffer), their)
+
+
+def test_training_on_a_rollout_changes_the_model_as_sb3s_own_loop_does() -> None:
+    def trained(feed: Any) -> tuple[list[Any], list[Any]]:
+        model = model_of(n_epochs=3)
+        torch.manual_seed(5)
+        seen = feed(model)
+        return seen, [p.detach().clone() for p in model.policy.parameters()]
+
+    def by_sb3(model: Any) -> list[Any]:
+        _, callback = model._setup_learn(10 * T * N, ConvertCallback(lambda *_: True))
+        seen: list[Any] = []
+        for update in range(10):
+            model.collect_rollouts(model.env, callback, model.rollout_buffer, T)
+            model._update_current_progress_remaining(model.num_timesteps, 10 * T * N)
+            seen.append(model.num_timesteps)
+            np.random.seed(update)  # noqa: NPY002
+            model.train()
+        return seen
+
+    def by_stepwell(model: Any) -> list[Any]:
+        seen: list[Any] = []
+        with sw.Collector(vector_env("vector", "discrete"), sb3_policy(model), seed=0) as collector:
+            for update in range(10):
+                to_sb3_rollout(collector.rollout(T), model, total_steps=10 * T * N)
+                seen.append(model.num_timesteps)
+                np.random.seed(update)  # noqa: NPY002
+                model.train()
+        return seen
+
+    (counts, theirs), (own_counts, ours) = trained(by_sb3), trained(by_stepwell)
+    assert counts == own_counts
+    for one, other in zip(theirs, ours, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+# Compared with the steps of the envs
+
+
+@ALL_MODES
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_real_step_is_trained_on_once_and_no_other_row(
+    kind: Kind, mode: AutoresetMode
+) -> None:
+    model, policy = model_of(kind), TagPolicy(kind, "discrete")
+    rows = [rows_of(env, 4 * T, mode) for env in range(N)]
+    with sw.Collector(vector_env(kind, "discrete", mode), policy, seed=0) as collector:
+        for turn in range(4):
+            here = [column[turn * T : (turn + 1) * T] for column in rows]
+            buffer = to_sb3_rollout(collector.rollout(T), model)
+            found, wanted = buffer_rows(buffer, kind), expected_rows(here)
+            assert found.keys() == wanted.keys()
+            for tag, (advantage, reward) in wanted.items():
+                row = found[tag]
+                assert int(row["actions"][0]) == action_of("discrete", tag)
+                assert row["values"] == value_of(tag)
+                assert row["log_probs"] == np.float32(log_prob_of(tag))
+                assert row["rewards"] == np.float32(reward)
+                assert row["episode_starts"] == (tag.step == 0)
+                assert row["advantages"] == pytest.approx(advantage, abs=1e-4)
+                assert row["returns"] == pytest.approx(advantage + value_of(tag), abs=1e-4)
+            assert buffer.full
+            assert buffer.size() == buffer.buffer_size
+            assert buffer.buffer_size * buffer.n_envs == len(wanted)
+
+
+def rollout_rows_model() -> Any:
+    """A model for the rollouts of `rollout_rows`."""
+    space = spaces.Dict(
+        {
+            "place": spaces.Box(0, 10**6, (1,), np.int64),
+            "frame": spaces.Box(0, 255, (2, 3), np.uint8),
+        }
+    )
+
+    class Shown(TagEnv):
+        def __init__(self) -> None:
+            super().__init__()
+            self.observation_space = space
+            self.action_space = spaces.Discrete(5)
+
+    return PPO(
+        "MultiInputPolicy", Shown(), n_steps=2, batch_size=2, gamma=GAMMA, gae_lambda=LAM, seed=0
+    )
+
+
+MODEL: list[Any] = []
+
+
+def given_rollout(columns: list[Column], **options: Any) -> Rollout:
+    """A rollout of `rollout_rows`, in dtypes that SB3 takes."""
+    rollout = rollout_of(columns, dtype=np.float32, **options)
+    number = labels(rollout.num_steps, rollout.num_envs)
+    seen: Any = rollout.observation
+    behind: Any = {
+        "place": rollout.bootstrap.step[:, None],
+        "frame": np.zeros((len(rollout.bootstrap.step), 2, 3), np.uint8),
+    }
+    extras = {**rollout.extras, "log_prob": rollout.extras["log_prob"].astype(np.float32)}
+    bootstrap = rollout.bootstrap._replace(observation=behind)
+    return dataclasses.replace(
+        rollout,
+        observation=cast("Any", {**seen, "place": number[..., None]}),
+        action=number % 5,
+        extras=extras,
+        bootstrap=bootstrap,
+    )
+
+
+@given(rollouts(), st.booleans())
+@settings(max_examples=examples(120))
+def test_any_rollout_with_cuts_and_lost_rows_gives_the_advantages_of_the_definition(
+    columns: list[Column], lists_terminated: bool
+) -> None:
+    MODEL[:] = MODEL or [rollout_rows_model()]
+    model, rollout = MODEL[0], given_rollout(columns, lists_terminated=lists_terminated)
+    rollout.reward[~rollout.mask] = np.nan
+    if lists_terminated:  # must not be read
+        ends = rollout.terminated[rollout.bootstrap.step, rollout.bootstrap.env]
+        assert rollout.bootstrap.value is not None
+        rollout.bootstrap.value[ends] = 1_000
+    model.n_steps = rollout.num_steps
+    if not rollout.mask.any():
+        with pytest.raises(ValueError, match=r"to_sb3_rollout.*none in \d+ rows"):
+            to_sb3_rollout(rollout, model)
+        return
+    buffer = to_sb3_rollout(rollout, model)
+    wanted, mask = expected_advantages(columns, GAMMA, LAM), mask_of(columns)
+    number = labels(*mask.shape)
+    seen: list[int] = []
+    for batch in buffer.get(3):
+        places = batch.observations["place"].numpy().ravel()
+        seen += places.tolist()
+        flat = wanted.ravel()[places]
+        np.testing.assert_allclose(batch.advantages, flat, rtol=1e-4, atol=1e-4)
+        values = rollout.extras["value"].ravel()[places]
+        np.testing.assert_array_equal(batch.old_values, values)
+        np.testing.assert_allclose(batch.returns, flat + values, rtol=1e-4, atol=1e-4)
+        np.testing.assert_array_equal(batch.old_log_prob, places)
+        np.testing.assert_array_equal(batch.actions.numpy().ravel(), places % 5)
+        assert torch.isfinite(batch.advantages).all()
+    assert sorted(seen) == sorted(number[mask].tolist())
+
+
+def test_advantages_stop_at_an_end_without_a_marked_reset() -> None:
+    columns = [Column(2, (Part(0, (1.0, 2.0), (3.0, 4.0), "open", 5.0, True),))]
+    rollout = given_rollout(columns)
+    rollout.terminated[0] = True
+    model = rollout_rows_model()
+    buffer = to_sb3_rollout(rollout, model)
+    np.testing.assert_array_equal(buffer.advantages[:, 0], [1 - 3, 2 + GAMMA * 5 - 4])
+
+
+# ask_model
+
+
+@pytest.mark.parametrize(("kind", "action"), [("vector", "box"), ("dict", "discrete")])
+def test_ask_model_computes_the_extras_of_the_policy(kind: Kind, action: Action) -> None:
+    model = model_of(kind, action)
+    with sw.Collector(vector_env(kind, action, NEXT_STEP), sb3_policy(model), seed=0) as collector:
+        rollout = collector.rollout(T)
+    given = copied(to_sb3_rollout(rollout, model))
+    bare = dataclasses.replace(
+        rollout,
+        extras={k: v for k, v in rollout.extras.items() if k == "raw_action"},
+        bootstrap=rollout.bootstrap._replace(value=None),
+    )
+    with pytest.raises(ValueError, match=r"to_sb3_rollout.*'value'.*ask_model=True"):
+        to_sb3_rollout(bare, model)
+    asked = copied(to_sb3_rollout(bare, model, ask_model=True))
+    for name, array in given.items():
+        for key, part in parts_of(array):
+            other = dict(parts_of(asked[name]))[key]
+            np.testing.assert_allclose(part, other, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def test_dropout_and_batch_norms_are_off_while_the_model_is_asked(rollout: Rollout) -> None:
+    model = model_of()
+    policy = cast("Any", sb3_policy(model))
+    observation = rollout.observation[0]
+    asks: list[Callable[[], object]] = [
+        lambda: policy(observation, np.zeros(N, bool)),
+        lambda: policy.value(observation),
+        lambda: to_sb3_rollout(rollout, model, ask_model=True),
+    ]
+    for ask in asks:
+        model.policy.set_training_mode(True)
+        ask()
+        assert not model.policy.training
+
+
+# The model's counts
+
+
+def test_the_model_counts_steps_progress_and_episodes() -> None:
+    model = model_of(n_steps=16, batch_size=16)
+    with sw.Collector(
+        vector_env("vector", "discrete", NEXT_STEP), sb3_policy(model), seed=0
+    ) as collector:
+        first = collector.rollout(16)
+        to_sb3_rollout(first, model, total_steps=100)
+        assert model.num_timesteps == first.steps < 48
+        assert model._current_progress_remaining == 1 - first.steps / 100
+        second = collector.rollout(16)
+        to_sb3_rollout(second, model)
+        assert model.num_timesteps == first.steps + second.steps
+        assert model._current_progress_remaining == 1 - first.steps / 100
+    returns = [*first.episode_returns, *second.episode_returns]
+    assert [episode["r"] for episode in model.ep_info_buffer] == returns
+    lengths = [*first.episode_lengths, *second.episode_lengths]
+    assert [episode["l"] for episode in model.ep_info_buffer] == lengths
+    model.train()
+    model.dump_logs(1)
+    assert model.logger.name_to_value == {}  # all values were logged
+
+
+def test_a_model_of_one_env_trains_on_many_and_learn_still_works() -> None:
+    model = A2C("MlpPolicy", TagEnv(), n_steps=T, seed=0)
+    with sw.Collector(
+        vector_env("vector", "discrete", NEXT_STEP), sb3_policy(model), seed=0
+    ) as collector:
+        for _ in range(3):
+            to_sb3_rollout(collector.rollout(T), model)
+            model.train()
+    model.learn(2 * T, reset_num_timesteps=False)
+    buffer = model.rollout_buffer
+    assert isinstance(buffer, RolloutBuffer)
+    assert (buffer.buffer_size, buffer.n_envs, buffer.pos) == (T, 1, T)
+
+
+# Errors
+
+
+@pytest.fixture
+def rollout() -> Rollout:
+    policy = TagPolicy("vector", "discrete")
+    with sw.Collector(vector_env("vector", "discrete"), policy, seed=0) as collector:
+        return collector.rollout(T)
+
+
+def refused(rollout: Rollout, model: Any, error: type[Exception], match: str, **more: Any) -> None:
+    """Assert that the call raises an error and leaves the model unchanged."""
+    before, buffer = model.num_timesteps, getattr(model, "rollout_buffer", None)
+    with pytest.raises(error, match=match):
+        to_sb3_rollout(rollout, model, **more)
+    assert model.num_timesteps == before
+    assert getattr(model, "rollout_buffer", None) is buffer
+
+
+def test_a_rollout_of_another_length_is_refused(rollout: Rollout) -> None:
+    refused(rollout, model_of(n_steps=8, batch_size=8), ValueError, r"n_steps=8.*got 7\b")
+
+
+def test_another_action_space_is_refused(rollout: Rollout) -> None:
+    refused(rollout, model_of(action="many"), ValueError, r"action.*MultiDiscrete.*int64 \(\)")
+    far = dataclasses.replace(rollout, action=rollout.action + 2)
+    refused(far, model_of(), ValueError, r"action.*Discrete\(4\).*got .*4")
+
+
+def test_another_observation_space_is_refused(rollout: Rollout) -> None:
+    refused(rollout, model_of("many"), ValueError, r"observation.*int64 \(3,\).*float32 \(4,\)")
+    refused(rollout, model_of("dict"), ValueError, r"observation.*'discrete'.*'vector'.*ndarray")
+    wide = dataclasses.replace(rollout, observation=rollout.observation.astype(np.float64))
+    refused(wide, model_of(), ValueError, r"observation.*float32 \(4,\).*float64 \(4,\)")
+    part: Any = {"vector": rollout.observation}
+    refused(
+        dataclasses.replace(rollout, observation=part),
+        model_of(),
+        ValueError,
+        r"observation.*Box.*'vector'",
+    )
+
+
+@pytest.mark.parametrize("name", ["value", "log_prob"])
+def test_extras_must_be_present_finite_and_float32(rollout: Rollout, name: str) -> None:
+    wide = {**rollout.extras, name: rollout.extras[name].astype(np.float64)}
+    spoiled = rollout.extras[name].copy()
+    spoiled[2, 1] = np.nan
+    for extras, match in (
+        (wide, rf"'{name}'.*float32 \(7, 3\).*float64 \(7, 3\)"),
+        ({**rollout.extras, name: spoiled}, f"'{name}'.*nan.*row 2 of env 1"),
+        ({}, r"to_sb3_rollout.*'value'.*none.*ask_model=True"),
+    ):
+        refused(dataclasses.replace(rollout, extras=extras), model_of(), ValueError, match)
+    bare = rollout.bootstrap._replace(value=None)
+    refused(
+        dataclasses.replace(rollout, bootstrap=bare),
+        model_of(),
+        ValueError,
+        r"bootstrap\.value.*\b6\b.*got None",
+    )
+
+
+def test_an_open_end_that_is_not_listed_is_refused(rollout: Rollout) -> None:
+    step, env, seen = (np.asarray(part)[:0] for part in rollout.bootstrap[:3])
+    nothing = Bootstrap(step, env, seen, None, np.zeros(0))
+    refused(
+        dataclasses.replace(rollout, bootstrap=nothing),
+        model_of(),
+        ValueError,
+        r"bootstrap.*row 2 of env 0.*\b0\b",
+    )
+
+
+def test_unsupported_models_are_refused(rollout: Rollout) -> None:
+    dqn = DQN("MlpPolicy", TagEnv(), buffer_size=1)
+    refused(rollout, dqn, TypeError, r"to_sb3_rollout.*PPO.*got DQN.*as_sb3_replay")
+    refused(cast("Any", {}), model_of(), TypeError, r"Rollout.*a dict.*collector\.rollout")
+    with pytest.raises(TypeError, match=r"PPO or DQN.*ActorCriticPolicy"):
+        to_sb3_rollout(rollout, model_of().policy)
+
+    class Own(RolloutBuffer):
+        pass
+
+    refused(
+        rollout,
+        model_of(rollout_buffer_class=Own),
+        TypeError,
+        r"to_sb3_rollout.*DictRolloutBuffer.*\bOwn\b",
+    )
+    normalised = PPO("MlpPolicy", VecNormalize(DummyVecEnv([TagEnv])), n_steps=T, batch_size=T)
+    refused(rollout, normalised, ValueError, r"to_sb3_rollout.*VecNormalize")
+    with pytest.raises(ValueError, match=r"sb3_policy.*VecNormalize"):
+        sb3_policy(normalised)
+
+
+def test_recurrent_models_are_refused(rollout: Rollout) -> None:
+    model = model_of()
+    model.policy.lstm_actor = torch.nn.Identity()
+    refused(rollout, model, TypeError, r"to_sb3_rollout.*recurrent.*PPO")
+    with pytest.raises(TypeError, match=r"sb3_policy.*recurrent.*PPO"):
+        sb3_policy(model)
+
+
+class _Masked(PPO):
+    """As sb3-contrib's MaskablePPO: its predict takes masks."""
+
+    def predict(self, *given: Any, action_masks: Any = None, **options: Any) -> Any:
+        raise AssertionError("played without masks")
+
+
+@pytest.mark.parametrize("place", ["model", "policy"])
+def test_models_that_need_masks_are_refused(place: str, rollout: Rollout) -> None:
+    model = model_of()
+    if place == "model":
+        model.__class__ = _Masked
+    else:
+        model.policy.predict = partial(_Masked.predict, model)
+    refused(rollout, model, TypeError, rf"to_sb3_rollout.*{type(model).__name__}.*mask")
+    for name, call in (
+        ("sb3_policy", sb3_policy),
+        ("sb3_policy", as_policy),
+        ("as_sb3_replay", lambda model: sw.bridges.as_sb3_replay(sw.SequenceReplayBuffer(), model)),
+        ("count_sb3_steps", lambda model: sw.bridges.count_sb3_steps(model, 1)),
+    ):
+        with pytest.raises(TypeError, match=rf"{name}.*{type(model).__name__}.*action_masks"):
+            call(model)
+
+
+def test_models_of_sb3_contrib_play_or_are_refused() -> None:
+    contrib = pytest.importorskip("sb3_contrib", reason="needs sb3_contrib")
+    envs = importlib.import_module("sb3_contrib.common.envs")
+
+    masked = contrib.MaskablePPO("MlpPolicy", envs.InvalidActionEnvDiscrete(dim=4), n_steps=8)
+    with pytest.raises(TypeError, match=r"sb3_policy.*MaskablePPO.*action_masks"):
+        sb3_policy(masked)
+    recurrent = contrib.RecurrentPPO("MlpLstmPolicy", "CartPole-v1", n_steps=8)
+    with pytest.raises(TypeError, match=r"sb3_policy.*recurrent.*RecurrentPPO"):
+        sb3_policy(recurrent)
+    sb3_policy(contrib.TRPO("MlpPolicy", "CartPole-v1", n_steps=8, batch_size=8))
+
+
+def test_the_envs_must_take_the_models_actions() -> None:
+    model = model_of(action="many")
+    envs = vector_env("vector", "discrete")
+    with pytest.raises(ValueError, match=r"sb3_policy.*MultiDiscrete.*Discrete\(4\)"):
+        sw.Collector(envs, sb3_policy(model), seed=0)
+    envs.close()
+
+
+def test_images_become_channels_first_as_views() -> None:
+    model = model_of("image last")
+    with sw.Collector(vector_env("image last", "discrete"), sb3_policy(model), seed=0) as collector:
+        rollout = collector.rollout(T)
+    buffer = to_sb3_rollout(rollout, model)
+    assert buffer.observations.shape == (T, N, 3, 8, 9)
+    assert np.shares_memory(buffer.observations, rollout.observation)
+    tag = tag_of("image last", rollout.observation[2, 1])
+    shown = np.moveaxis(observation_of("image last", tag), -1, 0)
+    np.testing.assert_array_equal(buffer.observations[2, 1], shown)
+
+
+def test_the_policy_acts_as_sb3_does() -> None:
+    model = model_of("vector", "box", policy_kwargs={"log_std_init": 2.0, "net_arch": [8]})
+    policy = sb3_policy(model)
+    assert isinstance(policy, SB3Actor)
+    observation = np.stack([observation_of("vector", Tag(n, 0, 0)) for n in range(N)])
+    action, extras = policy(observation, np.ones(N, bool))
+    space = model.action_space
+    np.testing.assert_array_equal(action, np.clip(extras["raw_action"], space.low, space.high))
+    assert (action != extras["raw_action"]).any()
+    _, log_prob, _ = model.policy.evaluate_actions(
+        torch.from_numpy(observation), torch.from_numpy(extras["raw_action"])
+    )
+    np.testing.assert_allclose(log_prob.detach(), extras["log_prob"], rtol=1e-5)
+    best, _ = cast("Any", sb3_policy(model, deterministic=True))(observation, np.ones(N, bool))
+    np.testing.assert_array_equal(best, model.predict(observation, deterministic=True)[0])
+
+
+def test_state_dependent_noise_is_resampled_at_sde_sample_freq() -> None:
+    model = model_of("vector", "box", use_sde=True, sde_sample_freq=3)
+    drawn: list[int] = []
+    model.policy.reset_noise = drawn.append
+    policy = cast("Any", sb3_policy(model))
+    model.policy.action_dist.sample_weights(model.policy.log_std, N)
+    observation = np.zeros((N, 4), np.float32)
+    for _ in range(7):
+        policy(observation, np.zeros(N, bool))
+    assert len(drawn) == 1 + 3  # before the first, the fourth and the last row
+    assert set(drawn) == {N}
+
+
+@pytest.mark.parametrize("every", [-1, 3])
+def test_state_dependent_noise_and_squashed_actions_are_those_of_sb3s_own_loop(every: int) -> None:
+    net = {"net_arch": [8], "squash_output": True}
+    options = {"use_sde": True, "sde_sample_freq": every, "policy_kwargs": net}
+    theirs = collected_by_sb3(model_of("vector", "box", **options), 3)
+    model = model_of("vector", "box", **options)
+    torch.manual_seed(11)
+    with sw.Collector(vector_env("vector", "box"), sb3_policy(model), seed=0) as collector:
+        for their in theirs:
+            rollout = collector.rollout(T)
+            assert_same_rows(copied(to_sb3_rollout(rollout, model)), their)
+            space = model.action_space
+            assert all(space.contains(row) for row in rollout.action.reshape(-1, 3))

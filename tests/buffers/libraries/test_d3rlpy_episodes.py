@@ -1,0 +1,140 @@
+"""to_d3rlpy and from_d3rlpy, in memory: with d3rlpy's own classes where it is installed."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stepwell.buffers import Chunk, End, Field, SequenceReplayBuffer, Spec, SpecMismatch
+from stepwell.buffers.libraries.d3rlpy_episodes import from_d3rlpy, to_d3rlpy
+from support.envs.recorded_envs import Listed, recorded, traces
+from support.exchanged_stores import REWARD, VECTOR, episodes_of, tagged_store
+
+HAS_D3RLPY = importlib.util.find_spec("d3rlpy") is not None
+
+
+@dataclass
+class FakeEpisode:
+    """Has the attributes of ``d3rlpy.dataset.Episode``."""
+
+    observations: Any
+    actions: np.ndarray
+    rewards: np.ndarray
+    terminated: bool
+
+
+@pytest.fixture(autouse=True)
+def d3rlpy_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace d3rlpy where it is missing, as it pins an older gymnasium."""
+    if not HAS_D3RLPY:
+        package, dataset = ModuleType("d3rlpy"), ModuleType("d3rlpy.dataset")
+        vars(dataset)["Episode"] = FakeEpisode
+        monkeypatch.setitem(sys.modules, "d3rlpy", package)
+        monkeypatch.setitem(sys.modules, "d3rlpy.dataset", dataset)
+
+
+def assert_equal(episode: Any, listed: Listed) -> None:
+    rows = listed.steps + (not listed.terminated[-1])
+    dummy = [0] * (rows - listed.steps)
+    assert np.array_equal(episode.observations, np.array(listed.observations)[:rows])
+    assert episode.actions.tolist() == [[int(a)] for a in [*listed.actions, *dummy]]
+    assert episode.rewards.tolist() == [[r] for r in [*listed.rewards, *dummy]]
+    assert episode.rewards.dtype == np.float32
+    assert episode.terminated == listed.terminated[-1]
+
+
+def test_episodes_equal_what_the_envs_did() -> None:
+    replay, listed = recorded(traces())
+    seen = [one for one in listed if one.steps]
+    for episode, one in zip(to_d3rlpy(replay), seen, strict=True):
+        assert_equal(episode, one)
+
+
+def test_episodes_without_a_step_are_left_out() -> None:
+    replay = tagged_store(VECTOR, episodes=2)
+    rows = {name: column[:1] for name, column in episodes_of(replay)[0].fields.items()}
+    replay.add([Chunk(2, 0, 0, End.NONE, rows)])
+    assert [len(episode.actions) for episode in to_d3rlpy(replay)] == [1, 3]
+
+
+def test_a_round_trip_loses_only_final_observations() -> None:
+    replay, listed = recorded(traces())
+    back = SequenceReplayBuffer()
+    notes = from_d3rlpy(to_d3rlpy(replay), back)
+    assert len(notes) == 3
+    seen = [one for one in listed if one.steps]
+    for episode, one in zip(episodes_of(back), seen, strict=True):
+        shown = np.array(one.observations)
+        if one.terminated[-1]:
+            shown[-1] = 0
+        assert np.array_equal(episode.observation, shown)
+        assert episode.action.tolist() == [*[int(a) for a in one.actions], 0]
+        assert episode.reward.tolist() == [0, *one.rewards]
+        assert episode.end == (End.TERMINATED if one.terminated[-1] else End.TRUNCATED)
+
+
+def test_a_data_set_is_accepted_and_added_to_a_used_replay() -> None:
+    replay, _ = recorded(traces())
+
+    class DataSet:
+        episodes: Sequence[Any] = to_d3rlpy(replay)
+
+    back = SequenceReplayBuffer()
+    from_d3rlpy(DataSet(), back)
+    before = back.steps
+    from_d3rlpy(DataSet(), back)
+    assert (back.steps, before) == (2 * before, replay.steps)
+
+
+def test_mismatched_rows_are_refused_and_nothing_is_stored() -> None:
+    replay, _ = recorded(traces())
+    some = to_d3rlpy(replay)
+    some[-1] = FakeEpisode(np.zeros((2, 9)), np.zeros((2, 1)), np.zeros((2, 1)), True)
+    back = SequenceReplayBuffer()
+    with pytest.raises(ValueError, match=r"observation.* 21 .*float64 \(5,\).*float64 \(9,\)"):
+        from_d3rlpy(some, back)
+    assert not back.is_bound
+    other = tagged_store(VECTOR)
+    with pytest.raises(SpecMismatch, match=r"'observation'.*float32 \(3,\).*float64 \(5,\)"):
+        from_d3rlpy(to_d3rlpy(replay), other)
+    with pytest.raises(ValueError, match=r"from_d3rlpy.*got none"):
+        from_d3rlpy([], SequenceReplayBuffer())
+
+
+def test_unsupported_actions_are_refused() -> None:
+    action = Field("action", "int64", (2,), "raw")
+    replay = SequenceReplayBuffer()
+    replay.bind(Spec((VECTOR, action, REWARD), "observation", "action"), {})
+    rows = {f.name: np.zeros((2, *f.shape), f.dtype) for f in replay.spec.fields}
+    replay.add([Chunk(0, 0, 0, End.TERMINATED, rows)])
+    with pytest.raises(ValueError, match=r"action.*d3rlpy.*int64 \(2,\)"):
+        to_d3rlpy(replay)
+
+
+def test_without_d3rlpy_the_error_gives_the_install_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if HAS_D3RLPY:
+        pytest.skip("needs to lack d3rlpy")
+    monkeypatch.delitem(sys.modules, "d3rlpy")
+    monkeypatch.delitem(sys.modules, "d3rlpy.dataset")
+    with pytest.raises(ImportError, match=r"to_d3rlpy .*pip install --no-deps d3rlpy"):
+        to_d3rlpy(tagged_store())
+
+
+def test_d3rlpy_samples_from_the_episodes() -> None:
+    if not HAS_D3RLPY:
+        pytest.skip("needs d3rlpy")
+    d3rlpy = importlib.import_module("d3rlpy")
+    replay, listed = recorded(traces())
+    dataset = d3rlpy.dataset.create_infinite_replay_buffer(to_d3rlpy(replay))
+    assert dataset.transition_count == replay.steps == sum(one.steps for one in listed)
+    assert dataset.sample_transition_batch(8).observations.shape == (8, 5)

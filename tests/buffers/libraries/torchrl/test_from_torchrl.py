@@ -1,0 +1,377 @@
+"""from_tensordict: TorchRL's recordings are stored as the episodes of the envs."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, cast
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import stepwell as sw
+from stepwell.buffers import SpecMismatch
+from support.envs.fakes import TraceEnv
+from support.envs.logged_envs import PLAN, Kind, Log, Play, place_of, same_tree
+
+torch = pytest.importorskip("torch", reason="needs torch")
+pytest.importorskip("torchrl", reason="needs torchrl")
+
+
+from stepwell.buffers.libraries.torchrl.batches import to_tensordict  # noqa: E402
+from stepwell.buffers.libraries.torchrl.from_torchrl import from_tensordict  # noqa: E402
+from stepwell.buffers.libraries.torchrl.replay import as_torchrl_replay  # noqa: E402
+
+KINDS: tuple[Kind, ...] = ("vector", "dict", "stack-zero", "stack-repeat")
+
+
+def torchrl_env(log: Log, **options: Any) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from torchrl.envs import GymWrapper
+
+        return GymWrapper(log, **options)
+
+
+def assert_stored(replay: sw.SequenceReplayBuffer, logs: list[Log]) -> None:
+    """Assert that the replay holds exactly the logged episodes."""
+    stored = list(replay.iter_episodes())
+    every = [(n, steps) for n, log in enumerate(logs) for steps in log.episodes if steps]
+    assert len(stored) == len(every)
+    for episode in stored:
+        env, number, _ = place_of(episode.observation[0])
+        steps = logs[env].episodes[number]
+        assert episode.stream == env
+        assert episode.first_row == 0
+        assert episode.steps == len(steps)
+        for t, step in enumerate(steps):
+            assert same_tree(episode.observation[t], step.observation)
+            assert episode.action[t] == step.action
+            assert episode.reward[t + 1] == step.reward
+        assert same_tree(episode.observation[-1], steps[-1].following)
+        assert episode.reward[0] == 0
+        assert bool(episode.terminated[-1]) == steps[-1].terminated
+        assert bool(episode.truncated[-1]) == steps[-1].truncated
+
+
+@pytest.mark.parametrize("one_hot", [False, True])
+def test_a_torchrl_rollout_is_stored_as_the_envs_episodes(one_hot: bool) -> None:
+    log = Log(TraceEnv(PLAN, 0))
+    env = torchrl_env(log, categorical_action_encoding=not one_hot)
+    replay = sw.SequenceReplayBuffer(seed=0)
+    recorded = env.rollout(24, break_when_any_done=False)
+    assert from_tensordict(recorded, replay, one_hot_action=one_hot) == 24
+    assert_stored(replay, [log])
+    assert replay.spec["action"].dtype == "int64"
+    assert replay.spec["reward"].dtype == "float64"
+
+
+def test_batches_of_a_torchrl_collector_are_joined_into_episodes() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from torchrl.collectors import Collector
+
+    log = Log(TraceEnv(PLAN, 0))
+    env = torchrl_env(log, categorical_action_encoding=True)
+    replay = sw.SequenceReplayBuffer(seed=0)
+    buffer = as_torchrl_replay(replay, batch_size=8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        collector = Collector(env, None, frames_per_batch=5, total_frames=40)
+        for number, batch in enumerate(collector):
+            assert buffer.extend(batch) == 5
+            assert len(buffer) == 5 * (number + 1)
+        collector.shutdown()
+    log.episodes = [steps for steps in log.episodes if steps]
+    assert_stored(replay, [log])
+    assert buffer.sample()["next", "reward"].shape == (8, 1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_round_trip_through_torchrl_keeps_all_steps(kind: Kind) -> None:
+    first, again = Play(kind).replay(), sw.SequenceReplayBuffer(seed=0)
+    again.bind(first.spec, {})
+    request = sw.Episodes(1, align="transition", stack=kind.startswith("stack"))
+    for episode in first.iter_episodes():
+        records = first.storage.index.records
+        row = records["row_id"][records["episode"] == episode.id][:1]
+        recorded = to_tensordict(first.take(request, row))
+        assert from_tensordict(recorded, again, stream=episode.stream) == episode.steps
+    assert again.steps == first.steps
+    for mine, theirs in zip(again.iter_episodes(), first.iter_episodes(), strict=True):
+        assert mine.end == theirs.end
+        assert mine.stream == theirs.stream
+        for name, rows in theirs.fields.items():
+            # Infos of the reset itself are in no transition.
+            some = slice(1, None) if name.startswith("info/") else slice(None)
+            assert same_tree(mine.fields[name][some], rows[some]), name
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+@pytest.mark.parametrize("is_init", [False, True, None])
+def test_an_episode_continues_in_the_next_batch_unless_a_reset_is_possible(
+    is_cut: bool, is_init: bool | None
+) -> None:
+    """All observations are equal, so that one of a reset cannot be recognized."""
+    from tensordict import TensorDict
+
+    def steps(is_first: bool | None) -> Any:
+        flags = {
+            name: torch.zeros(2, 1, dtype=torch.bool) for name in ("done", "terminated", "cut")
+        }
+        flags["cut"] = torch.tensor([[False], [is_cut]])
+        flags["truncated"] = flags["done"] = flags["cut"]
+        rows = {"reward": torch.ones(2, 1), "observation": torch.zeros(2, 3)}
+        found = {"observation": torch.zeros(2, 3), "action": torch.ones(2, dtype=torch.int64)}
+        marks = {} if is_first is None else {"is_init": torch.tensor([[is_first], [False]])}
+        return TensorDict({**found, **marks, "next": {**rows, **flags}}, [2])
+
+    replay = sw.SequenceReplayBuffer()
+    buffer = as_torchrl_replay(replay)
+    buffer.extend(steps(None if is_init is None else True))
+    buffer.extend(steps(is_init))
+    goes_on = is_init is False or (is_init is None and not is_cut)
+    assert [e.steps for e in replay.iter_episodes()] == ([4] if goes_on else [2, 2])
+
+
+def test_an_episode_without_its_reset_starts_late() -> None:
+    collector, replay = (
+        Play(plan=[(50, "truncated")], num_envs=1).collector(),
+        sw.SequenceReplayBuffer(),
+    )
+    collector.rollout(steps=7)
+    from_tensordict(to_tensordict(collector.rollout(steps=6)), replay)
+    (episode,) = replay.iter_episodes()
+    assert episode.first_row == 1
+    assert not episode.is_first.any()
+    assert episode.steps == 6
+    assert episode.cut[-1]
+
+
+def test_invalid_recordings_are_refused_and_nothing_is_stored() -> None:
+    env = torchrl_env(Log(TraceEnv(PLAN, 0)), categorical_action_encoding=True)
+    recorded = env.rollout(24, break_when_any_done=False)
+    replay = sw.SequenceReplayBuffer()
+    shuffled = recorded[torch.arange(23, -1, -1)]
+    cases: list[tuple[Any, str]] = [
+        (shuffled, r"next observation.*row 1 of env 0.*row 2"),
+        (
+            recorded.exclude(("next", "terminated")),
+            r"expected .*\('next', 'terminated'\), got .*'observation'",
+        ),
+        (recorded.exclude("action"), r"expected .*'action', got .*'observation'"),
+        (recorded.exclude("observation"), r"observation.*'next'.*'action'"),
+        (recorded.reshape(2, 3, 4), r"\[T\] or \[N, T\].*\[2, 3, 4\]"),
+    ]
+    wrong = recorded.clone()
+    wrong["next", "done"] = ~wrong["next", "done"]
+    cases.append((wrong, r"terminated.*truncated.*done=False in row 0 of env 0"))
+    wrong = recorded.clone()
+    wrong["is_init"] = torch.ones(24, 1, dtype=torch.bool)
+    cases.append((wrong, r"row 1 of env 0.*terminated.*truncated.*row 2"))
+    wrong = recorded.clone()
+    wrong["collector", "mask"] = torch.arange(24) < 20
+    cases.append((wrong, r"\b4\b.*\('collector', 'mask'\)"))
+    wrong = recorded.clone()
+    wrong["steps_to_next_obs"] = torch.full((24, 1), 3)
+    cases.append((wrong, r"steps_to_next_obs.*1, got 3"))
+    wrong = recorded.clone()
+    wrong.set_non_tensor("note", "a text")
+    for data, message in cases:
+        with pytest.raises(ValueError, match=message):
+            from_tensordict(data, replay)
+    with pytest.raises(TypeError, match=r"NonTensor.*'note'"):
+        from_tensordict(wrong, replay)
+    with pytest.raises(TypeError, match=r"TensorDict.*a dict"):
+        from_tensordict({}, replay)
+    with pytest.raises(ValueError, match=r"one-hot.*one_hot_action"):
+        from_tensordict(recorded, replay, one_hot_action=True)
+    assert not replay.is_bound
+
+
+def test_a_replay_with_other_fields_is_refused() -> None:
+    env = torchrl_env(Log(TraceEnv(PLAN, 0)), categorical_action_encoding=True)
+    recorded = env.rollout(6, break_when_any_done=False)
+    held = Play().replay()
+    before = held.digest()
+    with pytest.raises(SpecMismatch, match=r"extra/log_prob.*got action, obs"):
+        from_tensordict(recorded, held)
+    other = sw.SequenceReplayBuffer()
+    from_tensordict(recorded, other)
+    wrong = recorded.clone()
+    wrong["observation"] = wrong["observation"].float()
+    wrong["next", "observation"] = wrong["next", "observation"].float()
+    with pytest.raises(SpecMismatch, match=r"observation.*float64 \(5,\).*float32 \(5,\)"):
+        from_tensordict(wrong, other)
+    wrong = recorded.clone()
+    wrong["next", "reward"] = wrong["next", "reward"].long()
+    with pytest.raises(SpecMismatch, match=r"reward.*float64 \(\).*int64 \(\)"):
+        from_tensordict(wrong, other)
+    assert (held.digest(), other.steps) == (before, 6)
+
+
+def test_inconsistent_frame_stacks_are_refused() -> None:
+    first = Play("stack-zero").replay()
+    again = sw.SequenceReplayBuffer(seed=0)
+    again.bind(first.spec, {})
+    rows = to_tensordict(first.take(sw.Episodes(1, align="transition", stack=True), np.array([2])))
+    rows["observation"][0, 0, 0] = 9
+    with pytest.raises(SpecMismatch, match=r"'observation'.*\b3\b.*zero"):
+        from_tensordict(rows, again)
+
+
+# --- TorchRL's usual transforms ---
+
+
+class Pictures(gymnasium.Env[Any, Any]):
+    """Pictures, with a mask of actions, in episodes of 7 steps."""
+
+    observation_space = spaces.Dict(
+        {
+            "observation": spaces.Box(0, 255, (8, 8, 3), np.uint8),
+            "action_mask": spaces.Box(0, 1, (3,), cast("Any", np.bool_)),
+        }
+    )
+    action_space = spaces.Discrete(3)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.step_number = 0
+        return self._observed(), {}
+
+    def step(self, action: Any) -> Any:
+        assert action != self.step_number % 3 or not self.is_masked
+        self.step_number += 1
+        return self._observed(), 1.0, self.step_number == 7, False, {}
+
+    is_masked = False
+
+    def _observed(self) -> Any:
+        mask = np.arange(3) != self.step_number % 3
+        return {
+            "observation": np.full((8, 8, 3), 10 + self.step_number, np.uint8),
+            "action_mask": mask,
+        }
+
+
+def pole() -> Any:
+    from torchrl.envs import GymEnv
+
+    return GymEnv("CartPole-v1", categorical_action_encoding=True)
+
+
+def pictures() -> Any:
+    return torchrl_env(Pictures(), categorical_action_encoding=True)  # type: ignore[arg-type]
+
+
+def _compose(e: Any) -> Any:
+    return e.Compose(e.InitTracker(), e.StepCounter(20), e.RewardSum(), e.DoubleToFloat())
+
+
+O = ["observation"]  # noqa: E741
+# Each with what the replay stores besides observation, action and reward.
+TRANSFORMS: dict[str, tuple[Any, Any, set[str]]] = {
+    "StepCounter": (pole, lambda e: e.StepCounter(20), {"step_count"}),
+    "RewardSum": (pole, lambda e: e.RewardSum(), {"episode_reward"}),
+    "TargetReturn": (pole, lambda e: e.TargetReturn(10.0), {"target_return"}),
+    "TensorDictPrimer": (
+        pole,
+        lambda e: e.TensorDictPrimer({"hidden": _unbounded(3)}, random=True),
+        {"hidden"},
+    ),
+    "TrajCounter": (pole, lambda e: e.TrajCounter(), {"traj_count"}),
+    "InitTracker": (pole, lambda e: e.InitTracker(), set()),
+    "several": (pole, _compose, {"step_count", "episode_reward"}),
+    "VecNorm": (pole, lambda e: e.VecNormV2(in_keys=O), set()),
+    "CatFrames": (pole, lambda e: e.CatFrames(N=3, dim=-1, in_keys=O), set()),
+    "ObservationNorm": (pole, lambda e: e.ObservationNorm(0.5, 2.0, in_keys=O), set()),
+    "ObservationNorm to a key": (
+        pole,
+        lambda e: e.ObservationNorm(0.5, 2.0, in_keys=O, out_keys=["normal"]),
+        {"normal"},
+    ),
+    "DoubleToFloat": (pole, lambda e: e.DoubleToFloat(), set()),
+    "RewardScaling": (pole, lambda e: e.RewardScaling(0.0, 5.0), set()),
+    "RewardClipping": (pole, lambda e: e.RewardClipping(0.0, 0.5), set()),
+    "BinarizeReward": (pole, lambda e: e.BinarizeReward(), set()),
+    "RenameTransform": (pole, lambda e: e.RenameTransform(O, ["obs"]), set()),
+    "RenameTransform, a copy": (
+        pole,
+        lambda e: e.RenameTransform(O, ["obs"], create_copy=True),
+        {"obs"},
+    ),
+    "CatTensors": (pole, lambda e: e.CatTensors(in_keys=O, out_key="vector"), set()),
+    "CatTensors, a copy": (
+        pole,
+        lambda e: e.CatTensors(in_keys=O, out_key="vector", del_keys=False),
+        {"vector"},
+    ),
+    "FrameSkip": (pole, lambda e: e.FrameSkipTransform(2), set()),
+    "NoopReset": (pole, lambda e: e.NoopResetEnv(noops=3, random=True), set()),
+    "TimeMaxPool": (pole, lambda e: e.TimeMaxPool(in_keys=O, T=3), set()),
+    "ActionMask": (pictures, lambda e: e.ActionMask(), {"action_mask"}),
+    "ToTensorImage": (pictures, lambda e: e.ToTensorImage(in_keys=O), {"action_mask"}),
+    "Resize": (
+        pictures,
+        lambda e: e.Compose(e.ToTensorImage(in_keys=O), e.Resize(4, 4, in_keys=O)),
+        {"action_mask"},
+    ),
+    "GrayScale": (
+        pictures,
+        lambda e: e.Compose(e.ToTensorImage(in_keys=O), e.GrayScale(in_keys=O)),
+        {"action_mask"},
+    ),
+}
+
+
+def _unbounded(size: int) -> Any:
+    import torch
+    from torchrl.data import Unbounded
+
+    return Unbounded(torch.Size((size,)))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", TRANSFORMS)
+@pytest.mark.parametrize("way", ["from_tensordict", "extend"])
+def test_recordings_of_transformed_envs_are_stored_with_what_a_transform_adds(
+    way: str, name: str
+) -> None:
+    import torchrl.envs
+
+    make, transform, added = TRANSFORMS[name]
+    if name in ("Resize", "GrayScale"):
+        pytest.importorskip("torchvision")
+    env = torchrl.envs.TransformedEnv(make(), transform(torchrl.envs))
+    torch.manual_seed(0)
+    recorded = env.rollout(40, break_when_any_done=False)
+    replay = sw.SequenceReplayBuffer(seed=0)
+    if way == "from_tensordict":
+        assert from_tensordict(recorded, replay) == 40
+    else:
+        buffer = as_torchrl_replay(replay, batch_size=8)
+        assert buffer.extend(recorded[:13]) + buffer.extend(recorded[13:]) == 40
+        drawn = buffer.sample()
+        assert all(key in drawn.keys() and ("next", key) in drawn.keys(True) for key in added)
+    episodes = list(replay.iter_episodes())
+    assert sum(episode.steps for episode in episodes) == 40
+    more = {name for name in replay.spec.names if not name.startswith(("observation", "action"))}
+    assert more - {"reward"} == {f"{kind}/{key}" for key in added for kind in ("extra", "info")}
+
+    def stored(field: str, rows: slice) -> np.ndarray:
+        return np.concatenate([episode.fields[field][rows] for episode in episodes])
+
+    def same(field: str, rows: slice, key: Any) -> bool:
+        wanted, found = recorded[key].numpy(), stored(field, rows)
+        return np.array_equal(found.reshape(wanted.shape), wanted)
+
+    (observed,) = [field for field in replay.spec.names if field.startswith("observation")]
+    key = observed.split("/")[-1]
+    before, after = slice(0, -1), slice(1, None)
+    assert same(observed, before, key)
+    assert same(observed, after, ("next", key))
+    assert same("reward", after, ("next", "reward"))
+    for key in added:
+        assert same(f"extra/{key}", before, key)
+        assert same(f"info/{key}", after, ("next", key))

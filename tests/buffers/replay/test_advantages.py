@@ -1,0 +1,374 @@
+"""Advantages are the sums of the definition, for all kinds of ends."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from stepwell.buffers import Bootstrap, Rollout
+from stepwell.buffers.replay.advantages import generalized_advantages
+from support.rows.rollout_rows import (
+    Column,
+    Ending,
+    Part,
+    expected_advantages,
+    mask_of,
+    rollout_of,
+    rollouts,
+)
+
+SHARES = st.sampled_from([0.0, 0.5, 0.95, 0.99, 1.0])
+CASES = {
+    # (terminated, truncated): advantages of rows 0, 1 and 2 and returns of row 1, computed by
+    # hand with gamma = lambda = 1/2; see `four_cases`.
+    (False, False): ([3.03125, 6.125, 10.5], 11.125),
+    (False, True): ([1.875, 1.5, 10.5], 6.5),
+    (True, False): ([1.0, -2.0, 10.5], 3.0),
+    (True, True): ([1.0, -2.0, 10.5], 3.0),
+}
+
+
+def four_cases(*, lists_both: bool = False) -> Rollout:
+    """Four envs whose second step ends in the four ways, [3, 4]; the third row is the next one.
+
+    The values of the rows are 2, 5 and 11, their rewards 1, 3 and 13. The last observation of an
+    episode that ended is worth 7, and where the rollout ends 17.
+    """
+    terminated, truncated = np.zeros((2, 3, 4), bool)
+    terminated[1], truncated[1] = np.array(list(CASES)).T
+    is_first = np.zeros((3, 4), bool)
+    is_first[2] = terminated[1] | truncated[1]
+    ends = [(2, 0, 17.0), (2, 1, 17.0), (2, 2, 17.0), (2, 3, 17.0), (1, 1, 7.0)]
+    step, env, worth = np.array([*ends, (1, 3, 7.0)] if lists_both else ends).T
+    return Rollout(
+        observation=np.zeros((3, 4)),
+        action=np.zeros((3, 4)),
+        reward=np.repeat(np.array([[1], [3], [13]], np.float32), 4, axis=1),
+        is_first=is_first,
+        terminated=terminated,
+        truncated=truncated,
+        cut=np.zeros((3, 4), bool),
+        mask=np.ones((3, 4), bool),
+        info={},
+        extras={"value": np.repeat([[2.0], [5.0], [11.0]], 4, axis=1)},
+        bootstrap=Bootstrap(step.astype(int), env.astype(int), worth, None, worth),
+    )
+
+
+def one_env(**changes: Any) -> Rollout:
+    """One env, two rows of an open episode: values 1 and 2, then 3; rewards 4 and 5."""
+    column = Column(2, (Part(0, (4.0, 5.0), (1.0, 2.0), "open", 3.0, True),))
+    rollout = rollout_of([column])
+    for name, value in changes.items():
+        setattr(rollout, name, value)
+    return rollout
+
+
+@pytest.mark.parametrize("lists_both", [False, True])
+@pytest.mark.parametrize("case", CASES)
+def test_the_four_cases_of_terminated_and_truncated(
+    case: tuple[bool, bool], lists_both: bool
+) -> None:
+    env = list(CASES).index(case)
+    advantages, returns = four_cases(lists_both=lists_both).advantages(gamma=0.5, lam=0.5)
+    expected, expected_returns = CASES[case]
+    assert advantages[:, env].tolist() == expected
+    assert returns[1, env] == expected_returns
+
+
+@given(rollouts(), SHARES, SHARES, st.booleans())
+def test_advantages_are_the_sums_of_the_definition(
+    columns: Sequence[Column], gamma: float, lam: float, lists_terminated: bool
+) -> None:
+    rollout = rollout_of(columns, lists_terminated=lists_terminated)
+    advantages, returns = rollout.advantages(gamma, lam)
+    expected = expected_advantages(columns, gamma, lam)
+    mask = mask_of(columns)
+    np.testing.assert_allclose(advantages, expected, rtol=1e-12, atol=1e-12)
+    assert not advantages[~mask].any()
+    assert not returns[~mask].any()
+    values = rollout.extras["value"]
+    np.testing.assert_allclose(returns[mask], (expected + values)[mask], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("rows_between", [0, 1])
+@pytest.mark.parametrize("ending", ["cut", "truncated"])
+def test_a_bootstrapped_end_separates_the_sums(ending: Ending, rows_between: int) -> None:
+    # 1 + 0.5 * 7 - 2 = 2.5, without the 100 after it.
+    first = Part(0, (1.0,), (2.0,), ending, 7.0, True)
+    second = Part(1 + rows_between, (100.0,), (0.0,), "terminated", 0.0, True)
+    rollout = rollout_of([Column(2 + rows_between, (first, second))])
+    assert rollout.advantages(0.5, 1.0)[0].ravel().tolist() == [2.5, *[0] * rows_between, 100]
+
+
+@given(rollouts(), SHARES, SHARES)
+def test_float32_values_give_float32_advantages_rounded_once(
+    columns: Sequence[Column], gamma: float, lam: float
+) -> None:
+    exact = rollout_of(columns).advantages(gamma, lam)
+    rounded = rollout_of(columns, dtype=np.float32).advantages(gamma, lam)
+    for one, other in zip(exact, rounded, strict=True):
+        assert other.dtype == np.float32
+        assert other.tolist() == one.astype(np.float32).tolist()
+
+
+def test_sums_of_many_rows_do_not_drift_in_float32() -> None:
+    # Summed in float32, 4,096 rewards of 0.1 have an error of more than a thousandth.
+    part = Part(0, (np.float32(0.1).item(),) * 4096, (0.0,) * 4096, "terminated", 0.0, True)
+    advantages, _ = rollout_of([Column(4096, (part,))], dtype=np.float32).advantages(1.0, 1.0)
+    assert advantages[0, 0] == np.float32(4096 * np.float64(np.float32(0.1)))
+
+
+@given(rollouts(), SHARES, SHARES)
+def test_a_bootstrap_function_is_called_once_for_all_open_ends(
+    columns: Sequence[Column], gamma: float, lam: float
+) -> None:
+    rollout = rollout_of(columns)
+    expected = rollout.advantages(gamma, lam)
+    worth = rollout.bootstrap.observation["worth"]
+    seen: list[object] = []
+
+    def value(observation: Any) -> np.ndarray:
+        seen.append(observation["worth"])
+        return observation["worth"]  # type: ignore[no-any-return]
+
+    rollout.bootstrap = rollout.bootstrap._replace(value=None)
+    found = rollout.advantages(gamma, lam, bootstrap_value=value)
+    assert len(seen) == (len(worth) > 0)
+    assert all(given is worth for given in seen)
+    assert found[0].tolist() == expected[0].tolist()
+
+
+def test_a_truncated_episode_is_bootstrapped_from_its_true_last_observation() -> None:
+    # V(s) = s. The env counts 0, 1, 2, is truncated there, and begins again at 0; NEXT_STEP: row 2
+    # has the true last observation and no step.
+    counted = np.array([[0.0], [1.0], [2.0], [0.0]])
+    truncated = np.array([[False], [True], [False], [False]])
+    rollout = Rollout(
+        observation=counted,
+        action=np.zeros((4, 1)),
+        reward=np.zeros((4, 1), np.float32),
+        is_first=np.array([[True], [False], [False], [True]]),
+        terminated=np.zeros((4, 1), bool),
+        truncated=truncated,
+        cut=np.zeros((4, 1), bool),
+        mask=np.array([[True], [True], [False], [True]]),
+        info={},
+        extras={},
+        bootstrap=Bootstrap(np.array([1, 3]), np.array([0, 0]), np.array([2.0, 1.0]), None, None),
+    )
+    _, returns = rollout.advantages(1.0, 0.0, value=counted, bootstrap_value=lambda obs: obs)
+    assert returns.ravel().tolist() == [1.0, 2.0, 0.0, 1.0]
+
+
+def test_a_bootstrap_function_gets_the_state_after_the_open_ends() -> None:
+    rollout = one_env()
+    state = {"h": np.array([[8.0]])}
+    rollout.bootstrap = rollout.bootstrap._replace(state=state, value=None)
+
+    def value(observation: Any, given: Any) -> np.ndarray:
+        assert given is state
+        return observation["worth"] + given["h"][:, 0]  # type: ignore[no-any-return]
+
+    advantages, _ = rollout.advantages(1.0, 0.0, bootstrap_value=value)
+    assert advantages.ravel().tolist() == [5.0, 14.0]
+
+
+def test_without_open_ends_no_bootstrap_value_is_needed() -> None:
+    column = Column(2, (Part(0, (4.0, 5.0), (1.0, 2.0), "terminated", 0.0, True),))
+    rollout = rollout_of([column])
+    rollout.bootstrap = rollout.bootstrap._replace(value=None)
+    assert rollout.advantages(1.0, 1.0)[0].ravel().tolist() == [8.0, 3.0]
+
+
+def test_the_rollout_keeps_the_last_result() -> None:
+    rollout = one_env()
+    assert rollout.advantage is None
+    assert rollout.returns is None
+    first = rollout.advantages(1.0, 0.0)
+    kept: list[Any] = [rollout.advantage, rollout.returns]
+    assert all(one is other for one, other in zip(kept, first, strict=True))
+    second = rollout.advantages(1.0, 1.0)
+    kept = [rollout.advantage, rollout.returns]
+    assert all(one is other for one, other in zip(kept, second, strict=True))
+    assert first[0].tolist() != second[0].tolist()
+
+
+def test_values_may_be_tensors_that_require_gradients() -> None:
+    torch = pytest.importorskip("torch")
+    value = torch.tensor([[1.0], [2.0]], requires_grad=True)
+    bootstrap = torch.tensor([3.0], requires_grad=True)
+    rollout = one_env()
+    found = rollout.advantages(1.0, 0.5, value=value, bootstrap_value=lambda observation: bootstrap)
+    assert [array.dtype for array in found] == [np.float32, np.float32]
+    expected = one_env().advantages(1.0, 0.5)
+    assert [array.tolist() for array in found] == [array.tolist() for array in expected]
+
+
+@pytest.mark.parametrize("number", [-0.01, 1.01, np.nan])
+@pytest.mark.parametrize("name", ["gamma", "lam"])
+def test_gamma_and_lambda_are_from_0_to_1(name: str, number: float) -> None:
+    given = {"gamma": 0.5, "lam": 0.5, name: number}
+    with pytest.raises(ValueError, match=rf"^{name}: .*\b0 to 1\b.* {number}\b"):
+        one_env().advantages(given["gamma"], given["lam"])
+
+
+def test_a_rollout_without_values_names_the_missing_extra() -> None:
+    with pytest.raises(ValueError, match=r"^value: .*'value'.*'log_prob'"):
+        one_env(extras={"log_prob": np.zeros((2, 1))}).advantages(0.9, 0.9)
+    with pytest.raises(ValueError, match=r"^value: .*'value'.*\bnone\b"):
+        one_env(extras={}).advantages(0.9, 0.9)
+
+
+def test_open_ends_without_values_are_refused() -> None:
+    rollout = one_env()
+    rollout.bootstrap = rollout.bootstrap._replace(value=None)
+    with pytest.raises(ValueError, match=r"\b1 open ends.*None\b.*bootstrap_value="):
+        rollout.advantages(0.9, 0.9)
+    with pytest.raises(ValueError, match=r"\bbootstrap_value: .*\b1 open ends.*None\b"):
+        rollout.advantages(0.9, 0.9, bootstrap_value=lambda observation: None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [(2, 1, 1), (2,), (1, 2)],
+)
+def test_values_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
+    for name, passed in (("value", {"value": np.zeros(shape)}), ("extra 'value'", {})):
+        rollout = one_env(extras={"value": np.zeros(shape)})
+        with pytest.raises(ValueError, match=rf"^{name}: .*\(2, 1\).* {re.escape(str(shape))};"):
+            rollout.advantages(0.9, 0.9, **passed)
+
+
+@pytest.mark.parametrize("shape", [(), (1, 1), (2,)])
+def test_bootstrap_values_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
+    match = rf"\bbootstrap_value: .*\(1,\).* {re.escape(str(shape))};"
+    with pytest.raises(ValueError, match=match):
+        one_env().advantages(0.9, 0.9, bootstrap_value=np.zeros(shape))
+    with pytest.raises(ValueError, match=match):
+        one_env().advantages(0.9, 0.9, bootstrap_value=lambda observation: np.zeros(shape))
+
+
+def test_values_of_other_dtypes_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"^value: .*\bint64\b"):
+        one_env().advantages(0.9, 0.9, value=np.zeros((2, 1), np.int64))
+    with pytest.raises(ValueError, match=r"^value: .*\bobject\b"):
+        one_env().advantages(0.9, 0.9, value=np.full((2, 1), None))
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_numbers_that_are_not_finite_are_refused_with_their_place(number: float) -> None:
+    value = np.array([[1.0], [number]])
+    with pytest.raises(ValueError, match=rf"^value: .* {number} .*\brow 1 of env 0\b"):
+        one_env().advantages(0.9, 0.9, value=value)
+    with pytest.raises(ValueError, match=rf"\bbootstrap_value: .* {number} .*\brow 1 of env 0\b"):
+        one_env().advantages(0.9, 0.9, bootstrap_value=np.array([number]))
+    reward = np.array([[1.0], [number]], np.float32)
+    with pytest.raises(ValueError, match=rf"^reward: .* {number} .*\brow 1 of env 0\b"):
+        one_env(reward=reward).advantages(0.9, 0.9)
+
+
+@pytest.mark.proof
+@given(rollouts(), st.data())
+def test_an_open_end_that_is_not_listed_once_is_refused(
+    columns: Sequence[Column], data: st.DataObject
+) -> None:
+    rollout = rollout_of(columns)
+    count = len(rollout.bootstrap.step)
+    assume(count)
+    changed = data.draw(st.integers(0, count - 1))
+    others = np.delete(np.arange(count), changed)
+    for times, kept in ((0, others), (2, np.array([*range(count), changed]))):
+        step, env = rollout.bootstrap.step[kept], rollout.bootstrap.env[kept]
+        value = np.zeros(len(kept))
+        wrong = replace(rollout, bootstrap=Bootstrap(step, env, value, None, value))
+        match = rf"^bootstrap: .*\brow \d+ of env \d+\b.*\b{times} times"
+        with pytest.raises(ValueError, match=match):
+            wrong.advantages(0.9, 0.9)
+
+
+@pytest.mark.parametrize("place", [(0, 0), (1, 1), (1, 2), (2, 1)])
+def test_a_listed_row_that_is_no_open_end_is_refused(place: tuple[int, int]) -> None:
+    # Rows 0 and 1 of env 0 are followed by others; row 1 of env 1 has no step; env 2 is terminated.
+    columns = [
+        Column(3, (Part(0, (0.0,) * 3, (0.0,) * 3, "open", 0.0, True),)),
+        Column(
+            3,
+            (
+                Part(0, (0.0,), (0.0,), "truncated", 0.0, True),
+                Part(2, (0.0,), (0.0,), "terminated", 0.0, True),
+            ),
+        ),
+        Column(3, (Part(0, (0.0,) * 3, (0.0,) * 3, "terminated", 0.0, True),)),
+    ]
+    rollout = rollout_of(columns)
+    step, env = ([*part, at] for part, at in zip(rollout.bootstrap[:2], place, strict=True))
+    value = np.zeros(len(step))
+    rollout.bootstrap = Bootstrap(np.array(step), np.array(env), value, None, value)
+    if rollout.terminated[place]:
+        rollout.advantages(0.9, 0.9)  # its value is 0 in any case
+        return
+    with pytest.raises(
+        ValueError, match=rf"^bootstrap: .*\brow {place[0]} of env {place[1]}\b.*\b1 times"
+    ):
+        rollout.advantages(0.9, 0.9)
+
+
+@pytest.mark.parametrize("place", [(2, 0), (0, -1)])
+def test_a_listed_row_outside_of_the_rollout_is_refused(place: tuple[int, int]) -> None:
+    rollout = one_env()
+    step, env = np.array([1, place[0]]), np.array([0, place[1]])
+    rollout.bootstrap = Bootstrap(step, env, np.zeros(2), None, np.zeros(2))
+    with pytest.raises(ValueError, match=rf"\[2, 1\].*\brow {place[0]} of env {place[1]}\b"):
+        rollout.advantages(0.9, 0.9)
+
+
+def test_an_episode_that_stops_without_an_end_is_refused() -> None:
+    match = r"^row 0 of env 0: .*\bterminated, truncated or cut\b.*{}.*\bnone\b"
+    rollout = one_env(is_first=np.array([[True], [True]]))
+    with pytest.raises(ValueError, match=match.format("begins")):
+        rollout.advantages(0.9, 0.9)
+    rollout = one_env(mask=np.array([[True], [False]]))
+    with pytest.raises(ValueError, match=match.format("no step")):
+        rollout.advantages(0.9, 0.9)
+
+
+@given(rollouts(), SHARES, SHARES)
+def test_the_function_gives_the_same_for_plain_arrays(
+    columns: Sequence[Column], gamma: float, lam: float
+) -> None:
+    rollout = rollout_of(columns)
+    following = np.full(rollout.mask.shape, np.nan)
+    following[:-1] = rollout.extras["value"][1:]
+    following[rollout.bootstrap.step, rollout.bootstrap.env] = rollout.bootstrap.value
+    found = generalized_advantages(
+        np.where(rollout.mask, rollout.reward, np.nan),
+        rollout.extras["value"],
+        following,
+        terminated=rollout.terminated,
+        ends=rollout.truncated | rollout.cut,  # a termination is an end of itself
+        gamma=gamma,
+        lam=lam,
+        mask=rollout.mask,
+    )
+    expected = expected_advantages(columns, gamma, lam)
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_the_function_accepts_one_env_and_refuses_other_shapes() -> None:
+    reward, never = np.ones(3), np.zeros(3, bool)
+    found = generalized_advantages(
+        reward, np.zeros(3), np.zeros(3), terminated=never, ends=never, gamma=1.0, lam=1.0
+    )
+    assert found.tolist() == [3.0, 2.0, 1.0]
+    with pytest.raises(ValueError, match=r"^next_value: .*reward.*\(3,\).*\(4,\)"):
+        generalized_advantages(
+            reward, np.zeros(3), np.zeros(4), terminated=never, ends=never, gamma=1.0, lam=1.0
+        )

@@ -1,0 +1,129 @@
+"""Spaces as JSON: a space that is written and read again is equal."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+import stepwell as sw
+from stepwell.buffers.spec.space_json import space_from_json, space_to_json
+from stepwell.wrappers.recipe import read_spec
+
+SHAPES = st.sampled_from([(), (1,), (3,), (2, 3)])
+
+
+@st.composite
+def boxes(draw: st.DrawFn) -> spaces.Box:
+    dtype = np.dtype(draw(st.sampled_from(["uint8", "int64", "float16", "float32", "float64"])))
+    shape = draw(SHAPES)
+    numbers: dict[str, Any] = {"allow_nan": False} if dtype.kind == "f" else {}
+    one = hnp.from_dtype(dtype, **numbers)
+    low = draw(
+        st.one_of(hnp.arrays(dtype, shape, elements=one), one.map(lambda x: np.full(shape, x)))
+    )
+    high = np.maximum(low, draw(hnp.arrays(dtype, shape, elements=one)))
+    return spaces.Box(low, high, shape, dtype.type)
+
+
+def leaves() -> st.SearchStrategy[spaces.Space[Any]]:
+    nvec = hnp.arrays(np.int64, SHAPES.filter(bool), elements=st.integers(1, 9))
+    return st.one_of(
+        boxes(),
+        st.builds(spaces.Discrete, st.integers(1, 9), start=st.integers(-3, 3)),
+        nvec.map(lambda n: spaces.MultiDiscrete(n, start=np.ones_like(n))),
+        st.builds(spaces.MultiBinary, st.one_of(st.integers(1, 5), SHAPES.filter(bool))),
+    )
+
+
+@given(
+    st.recursive(
+        leaves(),
+        lambda inner: st.one_of(
+            st.tuples(inner, inner).map(lambda two: spaces.Dict(dict(zip("ab", two, strict=True)))),
+            st.tuples(inner, inner).map(spaces.Tuple),
+        ),
+        max_leaves=4,
+    )
+)
+@pytest.mark.filterwarnings("ignore:.*Box.*:UserWarning")
+def test_a_space_is_restored_from_strict_json(space: spaces.Space[Any]) -> None:
+    text = json.dumps(space_to_json(space), allow_nan=False)
+    found = space_from_json(json.loads(text))
+    assert found == space
+    assert found.dtype == space.dtype
+    if isinstance(found, spaces.Discrete):
+        assert type(found.start) is type(space.start)  # type: ignore[attr-defined]
+
+
+def test_other_spaces_are_refused() -> None:
+    with pytest.raises(TypeError, match=r"\bSpace\b"):
+        space_to_json(spaces.Space())
+    with pytest.raises(ValueError, match=r"^space: .*'Strange'$"):
+        space_from_json({"type": "Strange"})
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_session_has_the_env_spec_and_spaces(num_workers: int) -> None:
+    envs = sw.make_vec("CartPole-v1", 2, num_workers=num_workers)
+    expected = envs.single_observation_space
+    replay = sw.SequenceReplayBuffer()
+    with sw.Collector(envs, sw.RandomPolicy(), replay, seed=0) as collector:
+        collector.collect(steps=10)
+    session: Any = replay.sessions[0]
+    assert space_from_json(session["spaces"]["observation"]) == expected
+    env = gym.make(EnvSpec.from_json(session["env_spec"]))
+    assert env.observation_space == expected
+
+
+def test_an_env_without_a_serializable_spec_has_none_in_its_session() -> None:
+    def wrapped() -> gym.Env[Any, Any]:
+        return gym.wrappers.TransformReward(gym.make("CartPole-v1"), lambda reward: reward)
+
+    envs = sw.make_vec(wrapped, 1)
+    replay = sw.SequenceReplayBuffer()
+    with sw.Collector(envs, sw.RandomPolicy(), replay, seed=0) as collector:
+        collector.collect(steps=10)
+    assert "env_spec" not in replay.sessions[0]
+
+
+def test_spaces_larger_than_the_rows_are_left_out() -> None:
+    class Wide(gym.Env[Any, Any]):
+        observation_space = spaces.Box(
+            -np.arange(1, 20_001, dtype=np.float64), np.ones(20_000), dtype=np.float64
+        )
+        action_space = spaces.Discrete(2)
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            return np.zeros(20_000), {}
+
+        def step(self, action: Any) -> Any:
+            return np.zeros(20_000), 0.0, False, False, {}
+
+    replay = sw.SequenceReplayBuffer()
+    with sw.Collector(sw.make_vec(Wide, 1), sw.RandomPolicy(), replay, seed=0) as collector:
+        collector.collect(steps=3)
+    assert "spaces" not in replay.sessions[0]
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("backend", ["native", "python"])
+def test_an_atari_env_can_be_made_again_from_its_spec(backend: Any) -> None:
+    envs = sw.make_atari("Pong", 1, backend=backend, size=(42, 42), frame_stack=2)
+    replay = sw.SequenceReplayBuffer()
+    with sw.Collector(envs, sw.RandomPolicy(), replay, seed=0) as collector:
+        collector.collect(steps=5)
+    text: Any = replay.sessions[0]["env_spec"]
+    with contextlib.closing(gym.make(read_spec(text))) as env:
+        assert env.observation_space == envs.single_observation_space
+        assert env.action_space == envs.single_action_space
+        assert env.reset(seed=0)[0].shape == (2, 42, 42)

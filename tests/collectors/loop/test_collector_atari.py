@@ -1,0 +1,329 @@
+"""Real ale-py vector envs against a plain loop over the same envs: traps 4, 5, 8, 21, 22."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from ale_py.vector_env import AtariVectorEnv
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.wrappers.vector import RecordEpisodeStatistics
+
+import stepwell as sw
+from stepwell.buffers import Episode, SpecMismatch
+from stepwell.collectors.loop.collector import Seeds
+
+NEXT_STEP, SAME_STEP = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP
+
+
+def atari(num_envs: int, mode: Any = NEXT_STEP, **knobs: Any) -> AtariVectorEnv:
+    """Small frames, none skipped, games of at most 60 frames: resets come often."""
+    defaults = {"img_height": 12, "img_width": 10, "frameskip": 1}
+    defaults |= {"max_num_frames_per_episode": 60, "noop_max": 10}
+    game = knobs.pop("game", "breakout")
+    return AtariVectorEnv(game, num_envs, autoreset_mode=mode, **{**defaults, **knobs})
+
+
+class Actions:
+    """Draws an action of its own for each frame count, so that it suits every mode."""
+
+    def __init__(self) -> None:
+        self.seen_first = 0
+
+    def __call__(self, observation: np.ndarray, is_first: np.ndarray) -> np.ndarray:
+        self.seen_first += int(is_first.sum())
+        return choose(observation)
+
+
+# Breakout loses a life about every 90 frames, from 5.
+LIFE_LOSS: dict[str, Any] = {
+    "life_loss_info": True,
+    "max_num_frames_per_episode": 200,
+    "noop_max": 0,
+}
+
+
+def choose(observation: np.ndarray) -> np.ndarray:
+    """An action from the newest frames [n, k, H, W]: reproducible, and all four occur."""
+    sums = observation.reshape(len(observation), -1).astype(np.int64)
+    return (sums @ np.arange(1, sums.shape[1] + 1)) % 4
+
+
+@dataclass(eq=False)
+class Game:
+    """One game, as a plain loop observed it."""
+
+    stacks: list[np.ndarray]
+    rewards: list[float] = field(default_factory=lambda: [0.0])
+    actions: list[int] = field(default_factory=list)
+    terminated: bool = False
+    truncated: bool = False
+
+
+@cache
+def play(num_envs: int, vector_steps: int, **knobs: Any) -> list[list[Game]]:
+    """Games of each env in NEXT_STEP mode; a game ends where `episode_frame_number` falls."""
+    envs, seed = atari(num_envs, **knobs), Seeds(7, 0).next_envs_seed(num_envs)
+    observation, info = envs.reset(seed=seed)
+    games = [[Game([stack])] for stack in observation.copy()]
+    before = info["episode_frame_number"].copy()
+    for _ in range(vector_steps):
+        action = choose(observation)
+        observation, reward, terminated, truncated, info = envs.step(action)
+        for env, own in enumerate(games):
+            if info["episode_frame_number"][env] <= before[env]:  # this was the reset
+                own.append(Game([observation[env].copy()]))
+                continue
+            game = own[-1]
+            game.actions.append(int(action[env]))
+            game.stacks.append(observation[env].copy())
+            game.rewards.append(float(reward[env]))
+            game.terminated, game.truncated = bool(terminated[env]), bool(truncated[env])
+        before = info["episode_frame_number"].copy()
+    envs.close()
+    return games
+
+
+def collect(
+    envs: VectorEnv[Any, Any, Any], steps: int, **options: Any
+) -> tuple[sw.SequenceReplayBuffer, Any]:
+    replay = sw.SequenceReplayBuffer(seed=0)
+    with sw.Collector(envs, Actions(), replay, seed=7, **options) as collector:
+        report = collector.collect(steps=steps)
+    return replay, report
+
+
+def by_stream(replay: sw.SequenceReplayBuffer, num_envs: int) -> list[list[Episode]]:
+    episodes = list(replay.iter_episodes())
+    return [[one for one in episodes if one.stream == env] for env in range(num_envs)]
+
+
+def assert_game(episode: Episode, game: Game, is_over: bool) -> None:
+    newest = np.stack([stack[-1] for stack in game.stacks])
+    rows = min(len(newest), episode.rows)
+    if is_over:
+        assert episode.rows == len(newest)
+        assert (episode.end.is_final, bool(episode.terminated[-1])) == (True, game.terminated)
+        assert bool(episode.truncated[-1]) == game.truncated
+    assert np.array_equal(np.asarray(episode.observation)[:rows], newest[:rows])
+    assert episode.reward[:rows].tolist() == game.rewards[:rows]
+    steps = min(rows - 1, len(game.actions))
+    assert np.asarray(episode.action)[:steps].tolist() == game.actions[:steps]
+    if is_over:
+        assert np.asarray(episode.action)[-1] == 0
+
+
+def assert_games(
+    replay: sw.SequenceReplayBuffer,
+    games: list[list[Game]],
+    least_over: int,
+    least_envs: int | None = None,
+) -> None:
+    """Every stored episode is one of the loop's games, whole where that one is over."""
+    # The loop stops where it likes: of its last games only the beginning is known.
+    compared = 0
+    for own_episodes, own_games in zip(by_stream(replay, len(games)), games, strict=True):
+        for place, episode in enumerate(own_episodes):
+            is_over = place + 1 < len(own_episodes) or episode.end.is_final
+            compared += is_over
+            if place < len(own_games) - 1 or not is_over:
+                assert_game(episode, own_games[place], is_over)
+    assert compared >= least_over
+    streams = {episode.stream for episode in replay.iter_episodes()}
+    assert len(streams) >= (least_envs or len(games))
+
+
+@pytest.mark.parametrize("mode", [NEXT_STEP, SAME_STEP])
+def test_games_equal_those_of_a_plain_loop(mode: AutoresetMode) -> None:
+    """Trap 4: SAME_STEP of ale-py gives dense last observations without a mask."""
+    games = play(2, 200)
+    replay, report = collect(atari(2, mode), 360)
+    assert_games(replay, games, least_over=4)
+    assert report.episodes >= 4
+    assert report.steps == replay.steps
+    assert report.digest == replay.digest()
+
+
+@pytest.mark.proof
+def test_last_observations_of_both_modes_are_the_same() -> None:
+    ends = []
+    for mode in (NEXT_STEP, SAME_STEP):
+        replay, _ = collect(atari(2, mode), 250)
+        ends.append(
+            [np.asarray(e.observation)[-1] for e in by_stream(replay, 2)[0] if e.end.is_final][:2]
+        )
+    assert len(ends[0]) == len(ends[1]) == 2
+    assert np.array_equal(ends[0], ends[1])
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("mode", [NEXT_STEP, SAME_STEP])
+def test_a_lost_life_that_does_not_reset_is_no_border(mode: AutoresetMode) -> None:
+    """Trap 5: `life_loss_info=True` sets terminated, and the game continues."""
+    games = play(2, 330, **LIFE_LOSS)
+    replay, report = collect(
+        atari(2, mode, **LIFE_LOSS), 600, info={"lives": -1, "episode_frame_number": -1}
+    )
+    assert_games(replay, games, least_over=2)
+    lost = 0
+    for episode in replay.iter_episodes():
+        frames = episode.fields["info/episode_frame_number"]
+        lives = episode.fields["info/lives"]
+        known = frames >= 0  # SAME_STEP gives no info of a last row
+        assert (np.diff(frames[known]) > 0).all()
+        lost += int((np.diff(lives[known]) < 0).sum())
+    assert lost >= 2
+    assert report.episodes == sum(e.end.is_final for e in replay.iter_episodes())
+    assert report.steps == replay.steps
+
+
+@pytest.mark.proof
+def test_a_lost_life_is_no_border_when_it_is_the_last_row_of_a_call() -> None:
+    """The call waits one more step, which shows if the episode ended."""
+    replay, parts = sw.SequenceReplayBuffer(), sw.SequenceReplayBuffer()
+    with sw.Collector(atari(2, **LIFE_LOSS), Actions(), replay, seed=7) as collector:
+        whole = collector.collect(steps=400)
+    with sw.Collector(atari(2, **LIFE_LOSS), Actions(), parts, seed=7) as collector:
+        steps = 0
+        while steps < whole.steps:
+            steps += collector.collect(steps=1).steps
+    pairs = zip(replay.iter_episodes(), parts.iter_episodes(), strict=False)
+    for one, other in pairs:
+        rows = min(one.rows, other.rows) - 1
+        assert np.array_equal(one.fields["observation"][:rows], other.fields["observation"][:rows])
+        assert one.end == other.end or not one.end.is_final
+
+
+@pytest.mark.proof
+def test_episodic_life_ends_episodes_at_lost_lives() -> None:
+    replay, _ = collect(
+        atari(2, episodic_life=True, noop_max=0, max_num_frames_per_episode=900),
+        500,
+        info={"lives": -1},
+    )
+    ended = [e for e in replay.iter_episodes() if e.terminated[-1]]
+    assert len(ended) >= 2
+    assert any(e.fields["info/lives"][-1] > 0 for e in ended)
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("mode", [NEXT_STEP, SAME_STEP])
+def test_rows_of_a_partial_batch_go_to_their_own_env(mode: AutoresetMode) -> None:
+    """Trap 22: with batch_size < num_envs rows belong to info["env_id"]."""
+    seed = Seeds(7, 0).next_envs_seed(3)
+    games = play(3, 200)
+    envs = atari(3, mode, batch_size=2, num_threads=2)
+    replay, report = collect(envs, 300)
+    # ale-py may serve two of the three all the time.
+    assert_games(replay, games, least_over=2, least_envs=2)
+    assert report.steps == replay.steps
+    seeds = {e.stream: e.metadata["seed"] for e in replay.iter_episodes() if "seed" in e.metadata}
+    assert seeds == {env: seed + env for env in seeds}
+    assert len(seeds) >= 2
+
+
+@pytest.mark.proof
+def test_a_second_reset_of_a_partial_batch_is_refused() -> None:
+    replay = sw.SequenceReplayBuffer()
+    with sw.Collector(atari(3, batch_size=2), sw.RandomPolicy(), replay, seed=0) as collector:
+        collector.collect(steps=10)
+        with pytest.raises(ValueError, match=r"batch_size=2 of 3: .*reset"):
+            collector.collect(episodes=1)
+    assert replay.steps >= 10
+
+
+@pytest.mark.proof
+def test_lost_lives_in_a_partial_batch_are_refused() -> None:
+    envs = atari(3, batch_size=2, **LIFE_LOSS)
+    with (
+        sw.Collector(envs, sw.RandomPolicy(), sw.SequenceReplayBuffer(), seed=0) as collector,
+        pytest.raises(ValueError, match=r"life_loss_info=True: .*batch_size.*got 2 and 3"),
+    ):
+        collector.collect(steps=3000)
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("mode", [NEXT_STEP, SAME_STEP])
+def test_stacks_rebuilt_from_single_frames_equal_those_of_the_env(mode: AutoresetMode) -> None:
+    """Trap 8: ale-py pads with zeros; no stack reaches over an episode's start."""
+    games = play(2, 200)
+    replay, _ = collect(atari(2, mode), 300)
+    field = replay.spec["observation"]
+    assert (field.stack, field.stack_padding, field.shape) == (4, "zero", (12, 10))
+    firsts = 0
+    for length in (1, 2, 5):
+        batch = replay.sample_sequences(200, length, stack=True)
+        starts = {int(i): n for n, i in enumerate(batch.ids)}
+        firsts += int(batch.is_first.sum())
+        assert np.asarray(batch.observation).shape == (200, length, 4, 12, 10)
+        assert starts
+        known = {stack.tobytes() for own in games for game in own for stack in game.stacks}
+        for stack in np.asarray(batch.observation).reshape(-1, 4, 12, 10):
+            assert stack.tobytes() in known
+    assert firsts
+
+
+@pytest.mark.proof
+def test_the_mode_of_an_env_is_its_own() -> None:
+    """ale-py notes the mode in a dict that all vector envs share: the last env made would win."""
+    first, second = atari(1, NEXT_STEP), atari(1, SAME_STEP)
+    second.close()
+    replay, _ = collect(first, 150)
+    assert_games(replay, play(1, 150), least_over=1)
+
+
+@pytest.mark.proof
+def test_a_wrapped_env_is_known_as_ale_all_the_same() -> None:
+    games = play(2, 200)
+    replay, report = collect(RecordEpisodeStatistics(atari(2)), 300)
+    assert replay.spec["observation"].stack == 4
+    assert_games(replay, games, least_over=2)
+    assert report.digest == replay.digest()
+
+
+@pytest.mark.proof
+def test_rewards_are_stored_as_exact_numbers() -> None:
+    """Trap 29: ale-py gives int32."""
+    replay, report = collect(
+        atari(2, game="riverraid", reward_clipping=False, max_num_frames_per_episode=9000), 400
+    )
+    assert {e.reward.dtype for e in replay.iter_episodes()} == {np.dtype(np.float64)}
+    total = sum(e.total_reward for e in replay.iter_episodes())
+    assert total >= sum(report.returns)
+    assert total > 0
+    assert total % 30 == 0
+
+
+def test_a_wrong_stack_padding_is_refused() -> None:
+    envs = atari(1)
+    envs.metadata = {**envs.metadata, "stepwell": {"frame_stack": 4, "stack_padding": "repeat"}}
+    with (
+        sw.Collector(envs, Actions(), sw.SequenceReplayBuffer(), seed=0) as collector,
+        pytest.raises(SpecMismatch, match=r"padded by repeat at a reset, got other frames"),
+    ):
+        collector.collect(steps=10)
+
+
+@pytest.mark.proof
+def test_a_policy_sees_each_first_observation_once() -> None:
+    """Trap 16: its state must be reset exactly then."""
+    for mode in (NEXT_STEP, SAME_STEP):
+        policy, replay = Actions(), sw.SequenceReplayBuffer()
+        with sw.Collector(atari(2, mode), policy, replay, seed=7) as collector:
+            for _ in range(10):
+                collector.collect(steps=30)
+        episodes = list(replay.iter_episodes())
+        assert 4 <= len(episodes) <= policy.seen_first <= len(episodes) + 2
+
+
+@pytest.mark.proof
+def test_frames_are_steps_times_the_skip_that_make_atari_declares() -> None:
+    envs = sw.make_atari("pong", 2, frame_skip=3)
+    replay = sw.SequenceReplayBuffer()
+    with sw.Collector(envs, sw.RandomPolicy(), replay, seed=0) as collector:
+        report = collector.collect(steps=10)
+    assert (report.steps, report.frames) == (10, 30)
+    assert replay.sessions[0]["recipe"] != {}

@@ -1,0 +1,326 @@
+"""A recorded loop stores what a Collector with the same actions stores, and sees the bare env."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import stepwell as sw
+from stepwell.buffers.rows import episode_buffer
+from stepwell.collectors.loop.collector import Seeds
+from stepwell.wrappers import WorkerVectorEnv
+from support.envs.fakes import TraceEnv
+from support.examples import examples
+from support.models.model import Model, assert_stored
+
+ENDS = st.sampled_from(["terminated", "truncated", "both"])
+PLANS = st.lists(
+    st.lists(st.tuples(st.integers(1, 9), ENDS), min_size=1, max_size=3), min_size=1, max_size=4
+)
+MODES = st.sampled_from(list(AutoresetMode))
+CALLS = st.lists(
+    st.one_of(
+        st.tuples(st.just("steps"), st.integers(1, 25)),
+        st.tuples(st.sampled_from(["reset", "reset twice", "flush"]), st.just(0)),
+    ),
+    min_size=1,
+    max_size=6,
+)
+CHUNK_ROWS = st.integers(1, 12)
+FLUSH_SECONDS = st.sampled_from([0.0, 1e9])
+DISABLED = AutoresetMode.DISABLED
+
+Plan = Sequence[tuple[int, str]]
+Call = tuple[str, int]
+
+
+def small_chunks(rows: int) -> Any:
+    return mock.patch.object(episode_buffer, "_rows_by_size", return_value=rows)
+
+
+def vector(
+    plans: Sequence[Plan], mode: AutoresetMode, kind: Any = SyncVectorEnv, **more: Any
+) -> Any:
+    makers = [partial(TraceEnv, plan, tag) for tag, plan in enumerate(plans)]
+    return kind(makers, autoreset_mode=mode, **more)
+
+
+def spoil(*arrays: Any) -> None:
+    """Write into arrays, as a loop may do."""
+    for array in arrays:
+        if isinstance(array, np.ndarray) and array.flags.writeable and not array.dtype.hasobject:
+            array[...] = 1
+
+
+def exactly(one: Any, other: Any) -> bool:
+    """Two values are of the same types, dtypes and numbers."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(exactly(one[k], other[k]) for k in one)
+    if isinstance(one, tuple | list):
+        return len(one) == len(other) and all(map(exactly, one, other))
+    if isinstance(one, np.ndarray):
+        if one.dtype.hasobject:
+            return one.shape == other.shape and all(map(exactly, one.tolist(), other.tolist()))
+        return bool(one.dtype == other.dtype and one.tobytes() == other.tobytes())
+    return bool(one == other)
+
+
+class Loop:
+    """A loop of a vector env's owner, which checks what it sees against a bare env."""
+
+    def __init__(self, env: Any, bare: Any, mode: AutoresetMode) -> None:
+        self.env, self.bare, self.mode = env, bare, mode
+        self.observation: Any = None
+
+    def both(self, method: str, *arguments: Any, **options: Any) -> Any:
+        results = [
+            getattr(env, method)(
+                *(np.copy(each) for each in arguments),
+                **{k: _again(v) for k, v in options.items()},
+            )
+            for env in (self.bare, self.env)
+        ]
+        assert exactly(*results)
+        return results[1]
+
+    def reset(self, seed: int | None) -> None:
+        observation, _ = self.both("reset", seed=seed)
+        self.observation = observation.copy()
+        spoil(observation)
+
+    def step(self) -> None:
+        action = TraceEnv.choose(self.observation)
+        observation, reward, terminated, truncated, info = self.both("step", action)
+        ended = terminated | truncated
+        self.observation = observation.copy()
+        spoil(observation, reward, terminated, truncated, *info.get("final_obs", ()), action)
+        if self.mode is DISABLED and ended.any():
+            observation, _ = self.both("reset", options={"reset_mask": ended})
+            self.observation = observation.copy()
+            spoil(observation)
+
+    def steps(self, number: int) -> None:
+        for _ in range(number):
+            self.step()
+
+
+def _again(value: Any) -> Any:
+    """A value for a second call: gymnasium's vector envs take the mask out of the options."""
+    return {key: part.copy() for key, part in value.items()} if isinstance(value, dict) else value
+
+
+def run_against_collector(
+    make: Any, mode: AutoresetMode, counts: Sequence[int], flush_seconds: float
+) -> None:
+    stored = sw.SequenceReplayBuffer()
+    vector_steps: list[int] = []
+
+    def policy(observation: Any, is_first: Any) -> Any:
+        vector_steps[-1] += 1
+        return TraceEnv.choose(observation)
+
+    with sw.Collector(make(), policy, stored, seed=5, reseed_steps=None) as collector:
+        for count in counts:
+            vector_steps.append(0)
+            collector.collect(steps=count)
+    replay = sw.SequenceReplayBuffer()
+    env = sw.record(make(), replay, flush_seconds=flush_seconds)
+    bare = make()
+    loop = Loop(env, bare, mode)
+    loop.reset(Seeds(5, 0).next_envs_seed(env.num_envs))
+    for count in vector_steps:
+        loop.steps(count)
+        env.flush()
+    env.close()
+    bare.close()
+    assert replay.digest() == stored.digest()
+    found, wanted = list(replay.iter_episodes()), list(stored.iter_episodes())
+    assert [one.metadata for one in found] == [one.metadata for one in wanted]
+    assert [(one.id, one.stream) for one in found] == [(one.id, one.stream) for one in wanted]
+
+
+@pytest.mark.proof
+@given(
+    PLANS, MODES, st.lists(st.integers(1, 25), min_size=1, max_size=4), CHUNK_ROWS, FLUSH_SECONDS
+)
+@settings(max_examples=examples(150))
+def test_a_recorded_loop_stores_what_a_collector_does(
+    plans: list[Plan],
+    mode: AutoresetMode,
+    counts: list[int],
+    chunk_rows: int,
+    flush_seconds: float,
+) -> None:
+    with small_chunks(chunk_rows):
+        run_against_collector(partial(vector, plans, mode), mode, counts, flush_seconds)
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+@pytest.mark.parametrize("shared_memory", [True, False])
+def test_a_recorded_loop_of_worker_processes_does_too(
+    mode: AutoresetMode, shared_memory: bool
+) -> None:
+    plans = [[(3, "terminated"), (1, "truncated")], [(5, "both")], [(2, "truncated")]]
+    make = partial(vector, plans, mode, AsyncVectorEnv, shared_memory=shared_memory)
+    with small_chunks(4):
+        run_against_collector(make, mode, [7, 20, 9], 1e9)
+
+
+@pytest.mark.proof
+def test_a_recorded_loop_of_our_worker_envs_does_too() -> None:
+    plans = [[(3, "terminated"), (1, "truncated")], [(5, "both")], [(2, "truncated")]]
+    make = partial(vector, plans, AutoresetMode.NEXT_STEP, WorkerVectorEnv, num_workers=2)
+    with small_chunks(4):
+        run_against_collector(make, AutoresetMode.NEXT_STEP, [7, 20, 9], 1e9)
+
+
+@pytest.mark.proof
+@given(PLANS, MODES, CALLS, CHUNK_ROWS, FLUSH_SECONDS, st.booleans())
+@settings(max_examples=examples(150))
+def test_stored_rows_equal_those_of_single_envs(
+    plans: list[Plan],
+    mode: AutoresetMode,
+    calls: list[Call],
+    chunk_rows: int,
+    flush_seconds: float,
+    copy: bool,
+) -> None:
+    """With resets in the middle of episodes, and at their ends."""
+    seeds = Seeds(5, 0)
+    model = Model(
+        [TraceEnv(plan, tag) for tag, plan in enumerate(plans)], TraceEnv.choose, mode=mode
+    )
+    replay = sw.SequenceReplayBuffer()
+    with small_chunks(chunk_rows):
+        env = sw.record(vector(plans, mode, copy=copy), replay, flush_seconds=flush_seconds)
+        loop = Loop(env, vector(plans, mode, copy=copy), mode)
+        for kind, number in [("reset", 0), *calls, ("steps", 1)]:
+            if kind == "steps":
+                loop.steps(number)
+                for _ in range(number):
+                    model._turn()
+            elif kind == "flush":
+                env.flush()
+            else:
+                for _ in range(1 + (kind == "reset twice")):
+                    seed = seeds.next_envs_seed(len(plans))
+                    loop.reset(seed)
+                    model.reset(seed)
+        env.close()
+    assert_stored(replay, model.episodes)
+    for stream in range(len(plans)):
+        numbers: list[Any] = [
+            one.metadata["stream_episode"] for one in replay.iter_episodes() if one.stream == stream
+        ]
+        assert numbers == sorted(set(numbers))
+
+
+@pytest.mark.proof
+@given(PLANS.map(lambda plans: plans[:1]), CALLS, CHUNK_ROWS, FLUSH_SECONDS, st.booleans())
+@settings(max_examples=examples(100))
+def test_stored_rows_of_a_single_env_equal_its_own(
+    plans: list[Plan], calls: list[Call], chunk_rows: int, flush_seconds: float, is_seeded: bool
+) -> None:
+    """An end is followed by a reset of the loop; with `SeededResets` each has its seed."""
+    kind: Any = sw.SeededResets if is_seeded else lambda env: env
+    model = Model([kind(TraceEnv(plans[0]))], TraceEnv.choose, mode=AutoresetMode.NEXT_STEP)
+    replay = sw.SequenceReplayBuffer()
+    bare = kind(TraceEnv(plans[0]))
+    with small_chunks(chunk_rows):
+        env = sw.record(kind(TraceEnv(plans[0])), replay, flush_seconds=flush_seconds)
+        observation: Any = None
+        has_ended, seed = False, 100
+        for what, number in [("reset", 0), *calls, ("steps", 1)]:
+            if what == "flush":
+                env.flush()
+            elif what != "steps":
+                seed += 1
+                observation, has_ended = env.reset(seed=seed)[0], False
+                assert exactly(observation, bare.reset(seed=seed)[0])
+                model.reset(seed)
+            for _ in range(number):
+                model._turn()
+                if has_ended:
+                    result = env.reset()
+                    assert exactly(result, bare.reset())
+                    observation, has_ended = result[0], False
+                    continue
+                action = TraceEnv.choose(observation)
+                step = env.step(action)
+                assert exactly(step, bare.step(action))
+                observation, has_ended = step[0].copy(), step[2] or step[3]
+                spoil(step[0])
+        env.close()
+    assert_stored(replay, model.episodes)
+
+
+@given(
+    st.lists(st.integers(0, 2), min_size=1, max_size=60),
+    CHUNK_ROWS,
+    FLUSH_SECONDS,
+    st.booleans(),
+)
+@settings(max_examples=examples(100))
+def test_several_envs_are_recorded_into_one_replay(
+    turns: list[int], chunk_rows: int, flush_seconds: float, on_disk: bool
+) -> None:
+    """Each is a session with a stream of its own, however their steps are interleaved."""
+    plans: list[Plan] = [[(3, "terminated"), (4, "truncated")], [(5, "both")], [(2, "terminated")]]
+    models = [
+        Model([TraceEnv(plan, tag)], TraceEnv.choose, mode=AutoresetMode.NEXT_STEP)
+        for tag, plan in enumerate(plans)
+    ]
+    replay = sw.SequenceReplayBuffer()
+    with small_chunks(chunk_rows):
+        envs = [
+            sw.record(TraceEnv(plan, tag), replay, flush_seconds=flush_seconds)
+            for tag, plan in enumerate(plans)
+        ]
+        newest: list[Any] = [None] * 3
+        for turn in turns:
+            env, model = envs[turn], models[turn]
+            if newest[turn] is None:
+                seed = None if model.current else 7
+                if seed is not None:
+                    model.reset(seed)
+                else:
+                    model._turn()
+                newest[turn] = env.reset(seed=seed)[0]
+                continue
+            model._turn()
+            newest[turn], _, terminated, truncated, _ = env.step(TraceEnv.choose(newest[turn]))
+            if terminated or truncated:
+                newest[turn] = None
+        for env in envs:
+            env.close()
+    wanted: dict[Any, list[Any]] = {}
+    for model in models:
+        for one in model.episodes:
+            tag = float(one.observations[0][0])
+            wanted.setdefault(tag, []).append(one)
+    found: dict[Any, list[Any]] = {}
+    for stored in replay.iter_episodes() if replay.is_bound else ():
+        found.setdefault(float(np.asarray(stored.observation)[0, 0]), []).append(stored)
+    assert found.keys() == wanted.keys()
+    for tag, episodes in found.items():
+        assert len({one.stream for one in episodes}) == 1
+        assert len({one.metadata["session"] for one in episodes}) == 1
+        for one, other in zip(episodes, wanted[tag], strict=True):
+            assert np.array_equal(one.observation, np.stack(other.observations))
+            assert one.reward.tolist() == other.rewards
+            assert one.terminated[-1] == other.terminated
+            assert one.truncated[-1] == other.truncated
+            assert one.metadata["stream_episode"] == other.number
+    if replay.is_bound:
+        assert len({one.stream for each in found.values() for one in each}) == len(found)

@@ -1,0 +1,342 @@
+"""Rollouts, and all other calls mixed with them, equal single envs that are stepped one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+import stepwell as sw
+from stepwell.buffers.rows import episode_buffer
+from stepwell.collectors.loop.collector import Seeds
+from support.envs.fakes import RestartVectorEnv, TraceEnv
+from support.examples import examples
+from support.models.model import assert_stored
+from support.models.rollout_model import (
+    CountingRule,
+    RolloutModel,
+    Rule,
+    TraceRule,
+    assert_equal_rollouts,
+    assert_rollout,
+    assert_same,
+    assert_values,
+    ends_of,
+    joined,
+    policy_of,
+)
+
+NEXT_STEP, SAME_STEP = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP
+ENDS = st.sampled_from(["terminated", "truncated", "both"])
+PLANS = st.lists(
+    st.lists(st.tuples(st.integers(1, 9), ENDS), min_size=1, max_size=3), min_size=1, max_size=4
+)
+MODES = st.sampled_from(list(AutoresetMode))
+# What finds most comes first: that is drawn most often.
+RULES = st.sampled_from([CountingRule(3), TraceRule(), CountingRule()])
+WITH_REPLAY = st.sampled_from([True, False])
+ROLLOUT = st.tuples(st.just("rollout"), st.integers(1, 14))
+CALLS = st.lists(
+    st.one_of(
+        ROLLOUT,
+        ROLLOUT,
+        st.tuples(st.just("steps"), st.integers(1, 25)),
+        st.tuples(st.just("episodes"), st.integers(1, 5)),
+        st.tuples(st.just("seeds"), st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=5)),
+    ),
+    min_size=2,
+    max_size=6,
+)
+CHUNK_ROWS = st.integers(1, 12)
+FLUSH_SECONDS = st.sampled_from([0.0, 1e9])
+RESEED_STEPS = st.sampled_from([3, 1, 7, 50_000])
+
+Plan = Sequence[tuple[int, str]]
+Call = tuple[str, Any]
+
+
+def small_chunks(rows: int) -> Any:
+    return mock.patch.object(episode_buffer, "_rows_by_size", return_value=rows)
+
+
+def makers(plans: Sequence[Plan]) -> list[Any]:
+    return [partial(TraceEnv, plan, tag) for tag, plan in enumerate(plans)]
+
+
+def model_of(plans: Sequence[Plan], rule: Rule, mode: AutoresetMode, **more: Any) -> RolloutModel:
+    return RolloutModel(
+        [make() for make in makers(plans)],
+        rule,
+        mode=mode,
+        seed_of=Seeds(5, 0).env_seed,
+        **more,
+    )
+
+
+def run(
+    envs: Any,
+    model: RolloutModel,
+    calls: Sequence[Call],
+    replay: sw.SequenceReplayBuffer | None,
+    **options: Any,
+) -> None:
+    """Make the calls and play the model in parallel; compare after each one."""
+    seeds, n, needs_reset = Seeds(5, 0), len(model.envs), True
+    stores_state = options.get("store_state", False)
+    with sw.Collector(envs, policy_of(model.rule), replay, seed=5, **options) as collector:
+        for kind, goal in calls:
+            if kind != "seeds" and (needs_reset or kind == "episodes"):
+                limit = goal if kind == "episodes" else float("inf")
+                model.reset(seeds.next_envs_seed(n), limit)
+            if kind == "rollout":
+                rollout, expected = collector.rollout(goal), model.rollout(goal)
+                assert_rollout(rollout, expected, stores_state=stores_state)
+                assert_values(rollout, expected, model.rule)
+                assert collector.report.steps == rollout.steps
+                assert collector.report.lengths == rollout.episode_lengths
+                assert collector.report.returns == rollout.episode_returns
+            elif kind == "steps":
+                assert collector.collect(steps=goal).steps == model.collect(goal)
+            elif kind == "episodes":
+                assert collector.collect(episodes=goal).steps == model.collect_episodes()
+            else:
+                assert collector.collect(seeds=goal).steps == model.collect_seeds(goal)
+            needs_reset = kind in ("episodes", "seeds")
+            if replay is not None:
+                assert_stored(replay, model.episodes)
+                assert collector.report.digest == replay.digest()
+    if replay is not None:
+        assert_stored(replay, model.episodes)
+
+
+@pytest.mark.proof
+@given(
+    PLANS, MODES, RULES, CALLS, CHUNK_ROWS, FLUSH_SECONDS, WITH_REPLAY, st.booleans(), RESEED_STEPS
+)
+@settings(max_examples=examples(200))
+def test_rollouts_equal_the_rows_of_single_envs(
+    plans: list[Plan],
+    mode: AutoresetMode,
+    rule: Rule,
+    calls: list[Call],
+    chunk_rows: int,
+    flush_seconds: float,
+    with_replay: bool,
+    store_state: bool,
+    reseed_steps: int,
+) -> None:
+    envs = SyncVectorEnv(makers(plans), autoreset_mode=mode)
+    options = {"flush_seconds": flush_seconds, "store_state": store_state and bool(rule.initial)}
+    replay = sw.SequenceReplayBuffer() if with_replay else None
+    model = model_of(plans, rule, mode, reseed_steps=reseed_steps)
+    with small_chunks(chunk_rows):
+        run(envs, model, calls, replay, reseed_steps=reseed_steps, **options)
+
+
+@pytest.mark.proof
+@given(
+    PLANS,
+    st.sampled_from([NEXT_STEP, SAME_STEP]),
+    RULES,
+    st.lists(st.integers(1, 12), min_size=1, max_size=4),
+    st.tuples(st.integers(1, 20), st.integers(0, 3)),
+)
+@settings(max_examples=examples(80))
+def test_rollouts_with_a_worker_that_died_equal_the_rows_of_single_envs(
+    plans: list[Plan], mode: AutoresetMode, rule: Rule, lengths: list[int], died: tuple[int, int]
+) -> None:
+    at_step, env = died[0], died[1] % len(plans)
+    envs = RestartVectorEnv(makers(plans), at_step, env, autoreset_mode=mode)
+    model = model_of(plans, rule, mode, restarts=[(at_step, env)])
+    run(envs, model, [("rollout", steps) for steps in lengths], None)
+
+
+FIXED_PLANS: list[Plan] = [
+    [(3, "terminated"), (1, "truncated"), (7, "truncated")],
+    [(5, "both"), (2, "truncated")],
+    [(40, "truncated")],
+]
+FIXED_CALLS: dict[str, Call] = {
+    "rollout": ("rollout", 4),
+    "one row": ("rollout", 1),
+    "steps": ("steps", 7),
+    "episodes": ("episodes", 2),
+    "seeds": ("seeds", [3, 1, 4, 1]),
+}
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+@pytest.mark.parametrize("second", FIXED_CALLS)
+@pytest.mark.parametrize("first", FIXED_CALLS)
+def test_any_call_may_follow_any_other(mode: AutoresetMode, first: str, second: str) -> None:
+    """Fewer episodes than envs too: those that are left out are cut where they were."""
+    calls = [FIXED_CALLS[name] for name in (first, second, "rollout", second, first)]
+    for replay in (None, sw.SequenceReplayBuffer()):
+        envs = SyncVectorEnv(makers(FIXED_PLANS), autoreset_mode=mode)
+        run(envs, model_of(FIXED_PLANS, CountingRule(2), mode), calls, replay)
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+@pytest.mark.parametrize("shared_memory", [True, False])
+def test_rollouts_equal_the_rows_of_single_envs_in_worker_processes(
+    mode: AutoresetMode, shared_memory: bool
+) -> None:
+    plans: list[Plan] = [[(3, "terminated"), (1, "truncated")], [(5, "both")], [(2, "truncated")]]
+    envs = AsyncVectorEnv(makers(plans), autoreset_mode=mode, shared_memory=shared_memory)
+    calls: list[Call] = [("rollout", 7), ("steps", 5), ("rollout", 1), ("rollout", 20)]
+    if shared_memory or mode is not NEXT_STEP:
+        calls += [("seeds", [3, 1, 4, 1, 5]), ("rollout", 9), ("episodes", 2), ("rollout", 4)]
+    run(envs, model_of(plans, CountingRule(2), mode), calls, sw.SequenceReplayBuffer())
+
+
+@pytest.mark.proof
+@given(PLANS.map(lambda plans: plans[:1]), RULES, CALLS)
+@settings(max_examples=examples(30))
+def test_rollouts_of_a_single_env_equal_its_own_rows(
+    plans: list[Plan], rule: Rule, calls: list[Call]
+) -> None:
+    model = model_of(plans, rule, NEXT_STEP)
+    model.envs = [sw.SeededResets(env) for env in model.envs]
+    run(TraceEnv(plans[0], 0), model, calls, sw.SequenceReplayBuffer())
+
+
+@pytest.mark.proof
+@given(
+    PLANS,
+    MODES,
+    RULES,
+    st.lists(st.integers(1, 12), min_size=2, max_size=4),
+    WITH_REPLAY,
+)
+@settings(max_examples=examples(60))
+def test_14_rollouts_add_up_to_one_rollout(
+    plans: list[Plan],
+    mode: AutoresetMode,
+    rule: Rule,
+    lengths: list[int],
+    with_replay: bool,
+) -> None:
+    """All arrays; of the open ends those that are not at an inner border."""
+
+    def rollouts(lengths: Sequence[int]) -> list[sw.Rollout]:
+        replay = sw.SequenceReplayBuffer() if with_replay else None
+        envs = SyncVectorEnv(makers(plans), autoreset_mode=mode)
+        with sw.Collector(
+            envs, policy_of(rule), replay, seed=2, store_state=bool(rule.initial)
+        ) as collector:
+            return [collector.rollout(steps) for steps in lengths]
+
+    whole, parts = rollouts([sum(lengths)])[0], rollouts(lengths)
+    for name, part in joined(parts).items():
+        assert_same(name, part, getattr(whole, name))
+    assert_same("initial_state", parts[0].initial_state, whole.initial_state)
+    ends: list[tuple[int, int]] = []
+    first = 0
+    for part in parts:
+        ends += [(first + step, env) for step, env in ends_of(part)]
+        first += part.num_steps
+    expected = set(ends_of(whole))
+    borders = set(np.cumsum([part.num_steps for part in parts[:-1]]) - 1)
+    assert expected <= set(ends)
+    assert all(step in borders for step, _ in set(ends) - expected)
+    assert sum((part.episode_lengths for part in parts), ()) == whole.episode_lengths
+
+
+@pytest.mark.proof
+@given(PLANS, MODES, RULES, st.lists(st.integers(1, 12), min_size=1, max_size=4), CHUNK_ROWS)
+@settings(max_examples=examples(60))
+def test_a_replay_gets_the_same_rows_as_from_a_plain_collect(
+    plans: list[Plan], mode: AutoresetMode, rule: Rule, lengths: list[int], chunk_rows: int
+) -> None:
+    replays = sw.SequenceReplayBuffer(), sw.SequenceReplayBuffer()
+    options = {"seed": 3, "store_state": bool(rule.initial)}
+
+    def collector_into(replay: sw.SequenceReplayBuffer) -> sw.Collector:
+        envs = SyncVectorEnv(makers(plans), autoreset_mode=mode)
+        return sw.Collector(envs, policy_of(rule), replay, **options)  # type: ignore[arg-type]
+
+    with small_chunks(chunk_rows), collector_into(replays[0]) as collector:
+        steps = sum(collector.rollout(length).steps for length in lengths)
+    with collector_into(replays[1]) as collector:
+        assert collector.collect(steps=steps).steps == steps
+    assert replays[0].digest() == replays[1].digest()
+    assert [e.metadata for e in replays[0].iter_episodes()] == [
+        e.metadata for e in replays[1].iter_episodes()
+    ]
+
+
+@pytest.mark.proof
+@given(
+    PLANS,
+    st.sampled_from([NEXT_STEP, SAME_STEP]),
+    st.lists(st.integers(1, 12), min_size=1, max_size=4),
+    st.tuples(st.integers(1, 20), st.integers(0, 3)),
+)
+def test_a_replay_gets_the_same_rows_as_from_a_plain_collect_where_a_worker_died(
+    plans: list[Plan], mode: AutoresetMode, lengths: list[int], died: tuple[int, int]
+) -> None:
+    digests, steps = [], 0
+    for by_rollout in (True, False):
+        at_step, env = died[0], died[1] % len(plans)
+        envs = RestartVectorEnv(makers(plans), at_step, env, autoreset_mode=mode)
+        replay = sw.SequenceReplayBuffer()
+        with sw.Collector(envs, policy_of(TraceRule()), replay, seed=3) as collector:
+            if by_rollout:
+                rollouts = [collector.rollout(length) for length in lengths]
+                steps = sum(rollout.steps for rollout in rollouts)
+                # Else the collect stops one vector step earlier, before a worker dies in it.
+                assume(rollouts[-1].mask[-1].any())
+            else:
+                collector.collect(steps=steps)
+        digests.append((steps, replay.steps, replay.digest()))
+    assert digests[0] == digests[1]
+
+
+@pytest.mark.proof
+@given(PLANS, MODES, RULES, st.integers(1, 12), st.integers(1, 4))
+@settings(max_examples=examples(40))
+def test_writing_into_an_earlier_rollout_gives_what_a_new_one_holds(
+    plans: list[Plan], mode: AutoresetMode, rule: Rule, steps: int, times: int
+) -> None:
+    def last(rewrite: bool) -> sw.Rollout:
+        envs = SyncVectorEnv(makers(plans), autoreset_mode=mode)
+        with sw.Collector(
+            envs, policy_of(rule), seed=2, store_state=bool(rule.initial)
+        ) as collector:
+            rollout = collector.rollout(steps)
+            for _ in range(times):
+                rollout = collector.rollout(steps, out=rollout if rewrite else None)
+        return rollout
+
+    assert_equal_rollouts(last(rewrite=True), last(rewrite=False))
+
+
+def test_the_comparison_finds_one_wrong_number() -> None:
+    plans: list[Plan] = [[(3, "truncated")], [(4, "terminated")]]
+    envs = SyncVectorEnv(makers(plans))
+    with sw.Collector(envs, policy_of(TraceRule()), seed=5) as collector:
+        rollout = collector.rollout(6)
+    model = model_of(plans, TraceRule(), NEXT_STEP)
+    model.reset(Seeds(5, 0).next_envs_seed(2))
+    expected = model.rollout(6)
+    assert expected.open_ends == [(2, 0), (5, 0), (5, 1)]
+    assert_rollout(rollout, expected)
+    for name, wrong in (("reward", 1), ("truncated", True), ("observation", np.zeros(5))):
+        row = expected.rows[1][1]
+        before = getattr(row, name)
+        setattr(row, name, wrong)
+        with pytest.raises(AssertionError, match=name):
+            assert_rollout(rollout, expected)
+        setattr(row, name, before)
+    expected.rows[2][0].follows = expected.rows[4][0].observation  # that of the reset
+    with pytest.raises(AssertionError, match=r"open end .*row 2 .*env 0"):
+        assert_rollout(rollout, expected)

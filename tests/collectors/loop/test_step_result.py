@@ -1,0 +1,210 @@
+"""Results of steps, declared info fields, and metadata of episodes."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+
+import stepwell as sw
+from stepwell.buffers import SpecMismatch
+from stepwell.collectors.loop.step_result import EpisodeMetadata, InfoReader, StepResult, info_of
+
+
+def vector_info(*infos: dict[str, Any]) -> dict[str, Any]:
+    """The info of a vector env, as gymnasium builds it from those of single envs."""
+    envs: VectorEnv[Any, Any, Any] = VectorEnv()
+    envs.num_envs = len(infos)
+    built: dict[str, Any] = {}
+    for env, info in enumerate(infos):
+        built = envs._add_info(built, info, env)
+    return built
+
+
+def read(missing: Any, *infos: dict[str, Any]) -> list[Any]:
+    column = InfoReader({"x": missing}).read(vector_info(*infos), len(infos))["info/x"]
+    assert column.dtype == np.asarray(missing).dtype
+    values: list[Any] = column.tolist()
+    return values
+
+
+@pytest.mark.parametrize(
+    ("missing", "infos", "expected"),
+    [
+        (-1, [{"x": 3}, {}, {"x": 5}], [3, -1, 5]),
+        (-1.0, [{"x": 3}, {}, {"x": 5}], [3.0, -1.0, 5.0]),
+        (False, [{"x": True}, {}], [True, False]),
+        (np.int8(0), [{"x": 3}, {"x": -4}], [3, -4]),
+        (np.zeros(2), [{"x": np.ones(2)}, {}], [[1, 1], [0, 0]]),
+        (0, [{"x": 4}, {"y": 1}], [4, 0]),
+        (0, [{}, {}], [0, 0]),
+    ],
+)
+def test_values_are_read_where_they_are(missing: Any, infos: Any, expected: Any) -> None:
+    assert read(missing, *infos) == expected
+
+
+def test_arrays_without_a_mask_hold_for_all_envs() -> None:
+    """ale-py's dialect."""
+    reader = InfoReader({"lives": -1})
+    assert reader.read({"lives": np.array([5, 4], np.int32)}, 2)["info/lives"].tolist() == [5, 4]
+
+
+def test_lists_and_objects_are_read_too() -> None:
+    assert read(0, {"x": np.int16(3)}, {"x": 7}) == [3, 7]
+    reader = InfoReader({"x": np.zeros(2, np.int64)})
+    values = np.empty(2, object)
+    values[:] = [[1, 2], [3, 4]]
+    assert reader.read({"x": values}, 2)["info/x"].tolist() == [[1, 2], [3, 4]]
+
+
+@pytest.mark.parametrize(
+    ("missing", "infos", "got"),
+    [
+        (0, [{"x": 1.5}], "one float64 .*1.5"),
+        (np.int8(0), [{"x": 300}], "300 of int64"),
+        (np.uint8(0), [{"x": -1}], "-1 of int64"),
+        (0, [{"x": "text"}], ".*text"),
+        (0, [{"x": np.ones(2, np.int64)}], r"int64 \(2,\)"),
+        (np.zeros(3), [{"x": np.ones(2)}], r"float64 \(2,\)"),
+        (0, [{"x": {"nested": 1}}], ".*nested"),
+        (0, [{"x": None}], "None"),
+    ],
+)
+def test_values_that_do_not_fit_are_refused(missing: Any, infos: Any, got: str) -> None:
+    with pytest.raises(SpecMismatch, match=rf"'x': .*got {got}"):
+        read(missing, *infos)
+
+
+@pytest.mark.parametrize("missing", [None, "text", {"a": 1}, np.datetime64("2020-01-01")])
+def test_what_stands_for_missing_must_be_a_number(missing: Any) -> None:
+    with pytest.raises(TypeError, match=rf"'x': .*number.*got {re.escape(repr(missing))}"):
+        InfoReader({"x": missing})
+
+
+def test_some_rows_of_a_result() -> None:
+    marks = np.array([True, False, True])
+    whole = StepResult(
+        None, {"o": np.arange(3)}, np.arange(3.0), marks, None, ~marks, {0: {"seed": 1}}
+    )
+    part = whole.only(np.array([False, True, True]), np.array([4, 5, 6]))
+    assert part.env_ids is not None
+    assert part.is_first is not None
+    assert part.truncated is not None
+    assert part.env_ids.tolist() == [5, 6]
+    assert part.leaves["o"].tolist() == [1, 2]
+    assert part.reward.tolist() == [1, 2]
+    assert part.is_first.tolist() == [False, True]
+    assert part.truncated.tolist() == [True, False]
+    assert part.terminated is None
+    assert (whole.steps, part.steps) == (1, 1)
+
+
+# Metadata of episodes
+
+
+class LevelEnv(gymnasium.Env[Any, Any]):
+    """Has its level in the info of each reset; a level has as many steps as its number."""
+
+    observation_space = gymnasium.spaces.Box(0, 100, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, first: int) -> None:
+        self._level = first
+        self._steps = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._level, self._steps = self._level + 1, 0
+        return self._seen(), {"level": self._level, "maze": {"door": self._level * 10}}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._steps += 1
+        return self._seen(), 1.0, self._steps == self._level, False, {}
+
+    def _seen(self) -> np.ndarray:
+        return np.array([self._level], np.float32)
+
+
+MODES = (AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_function_sees_the_info_of_each_reset(mode: AutoresetMode) -> None:
+    envs = SyncVectorEnv(
+        [lambda: LevelEnv(2), lambda: LevelEnv(30)],
+        autoreset_mode=mode,
+    )
+    replay = sw.SequenceReplayBuffer(seed=0)
+
+    def metadata(env: int, info: Any) -> dict[str, object]:
+        return {"env": env, "level": info["level"], "door": info["maze"]["door"]}
+
+    with sw.Collector(envs, sw.RandomPolicy(), replay, seed=0, metadata=metadata) as collector:
+        for _ in range(12):  # many small chunks
+            collector.collect(steps=10)
+    episodes = list(replay.iter_episodes())
+    assert len(episodes) > 8
+    for episode in episodes:
+        level = int(episode.observation[0, 0])
+        assert episode.metadata["level"] == level
+        assert episode.metadata["door"] == 10 * level
+        assert episode.metadata["env"] == episode.stream
+        assert episode.terminated[-1] == (episode.steps == level)
+    batch = replay.sample_sequences(50, 3, where={"level": 4})
+    assert (batch.observation == 4).all()
+    batch = replay.sample_sequences(50, 3, where=lambda facts: facts["env"] == 1)
+    assert (batch.observation > 30).all()
+
+
+def test_metadata_of_all_episodes_is_stored_with_the_seed() -> None:
+    replay = sw.SequenceReplayBuffer()
+    envs = gymnasium.make_vec("CartPole-v1", 2)
+    facts = {"task": "balance", "tags": ["a", 1, None]}
+    with sw.Collector(envs, sw.RandomPolicy(), replay, seed=0, metadata=facts) as collector:
+        collector.collect(episodes=4)
+    episodes = list(replay.iter_episodes())
+    assert all(episode.metadata.items() >= facts.items() for episode in episodes)
+    assert sum("seed" in episode.metadata for episode in episodes) == 2
+
+
+@pytest.mark.parametrize(
+    ("metadata", "error", "message"),
+    [
+        ({"seed": 1}, ValueError, r"^metadata: .*stream_episode.*got 'seed'"),
+        ({"x": np.zeros(2)}, TypeError, r"^metadata: .*JSON.*got {'x': array"),
+        ({"x": float("nan")}, TypeError, r"^metadata: .*JSON.*got {'x': nan}"),
+        ("task", TypeError, r"^metadata: .*got 'task'"),
+    ],
+)
+def test_facts_that_cannot_be_kept_are_refused_at_once(
+    metadata: Any, error: type[Exception], message: str
+) -> None:
+    envs = gymnasium.make_vec("CartPole-v1", 1)
+    with pytest.raises(error, match=message):
+        sw.Collector(envs, sw.RandomPolicy(), metadata=metadata)
+    envs.close()
+
+
+def test_a_function_must_return_a_mapping() -> None:
+    facts = EpisodeMetadata(lambda env, info: 3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"^metadata: .*got 3"):
+        facts.of(0, {}, 0)
+
+
+def test_the_info_of_one_env_has_what_that_env_gave() -> None:
+    info: dict[str, Any] = {
+        "lives": np.array([3, 5]),
+        "_lives": np.array([True, False]),
+        "name": np.array(["a", None], object),
+        "_name": np.array([True, False]),
+        "episode": {"r": np.array([0.0, 2.5]), "_r": np.array([False, True])},
+        "_episode": np.array([False, True]),
+        "seeds": [7, 8],
+    }
+    assert info_of(info, 0) == {"lives": 3, "name": "a", "seeds": 7}
+    assert info_of(info, 1) == {"episode": {"r": 2.5}, "seeds": 8}
