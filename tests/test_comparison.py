@@ -52,5 +52,6 @@ def test_the_citation_names_this_version() -> None:
     )
     assert lines["cff-version"] == "1.2.0"
     assert lines["license"] == "MIT"
-    assert f'__version__ = "{lines["version"]}"' in (PACKAGE / "__init__.py").read_text("utf-8")
+    package = (PACKAGE / "buffers" / "base" / "package.py").read_text("utf-8")
+    assert f'__version__ = "{lines["version"]}"' in package
     assert {"message", "title"} <= lines.keys()

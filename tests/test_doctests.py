@@ -14,30 +14,30 @@ from support.source_tree import FOLDERS, module_names
 MODULES = ["stepwell", *(name for folder in FOLDERS for name in module_names(folder))]
 NES = "stepwell.wrappers.nes."
 # Packages of extras, by module.
-BRIDGES = "stepwell.buffers.bridges."
+LIBRARIES = "stepwell.buffers.libraries."
 # They load JAX, which other tests must not: their examples are run by a scenario of their own.
-WITH_JAX = (f"{BRIDGES}jax_policies", "stepwell.wrappers.jax_envs")
+WITH_JAX = (f"{LIBRARIES}jax_policies", "stepwell.wrappers.jax_envs")
 NEEDS = {
     "stepwell.collectors.distributed.ray_engine": "ray",
     "stepwell.wrappers.envpool": "envpool",
-    f"{BRIDGES}cleanrl": "torch",
-    f"{BRIDGES}torch_policies": "torch",
+    f"{LIBRARIES}cleanrl": "torch",
+    f"{LIBRARIES}torch_policies": "torch",
     "stepwell.wrappers.torch_envs": "torch",
     **dict.fromkeys(
         [f"stepwell.buffers.dropin.sb3.{name}" for name in ("hindsight", "replay", "rollout")],
         "torch",
     ),
-    f"{BRIDGES}formats.tfrecord": "google_crc32c",
+    "stepwell.buffers.exchange.formats.tfrecord": "google_crc32c",
     **dict.fromkeys(
-        [f"{BRIDGES}torchrl.{name}" for name in ("batches", "recorded", "replay")],
+        [f"{LIBRARIES}torchrl.{name}" for name in ("batches", "from_torchrl", "replay")],
         "torchrl",
     ),
     **dict.fromkeys(
-        [f"{BRIDGES}tianshou.{name}" for name in ("batches", "recorded", "replay")],
+        [f"{LIBRARIES}tianshou.{name}" for name in ("batches", "from_tianshou", "replay")],
         "tianshou",
     ),
     **dict.fromkeys(
-        [f"{BRIDGES}sb3.{name}" for name in ("models", "policy", "replay", "rollout")],
+        [f"{LIBRARIES}sb3.{name}" for name in ("models", "policy", "replay", "rollout")],
         "stable_baselines3",
     ),
     **dict.fromkeys(

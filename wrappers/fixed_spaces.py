@@ -46,6 +46,7 @@ class FixedSpaces(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordC
 
     Example:
         >>> import gymnasium
+        >>> from gymnasium import spaces
         >>> class Talking(gymnasium.Env):
         ...     observation_space, action_space = spaces.Text(8), spaces.Discrete(2)
         ...     def reset(self, *, seed=None, options=None):

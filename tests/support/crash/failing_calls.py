@@ -47,7 +47,7 @@ _IMPORTED_LATE = (
         for name in ("app", "archive", "collect", "copy", "exchange", "health", "info", "upload")
     ),
     *(
-        f"stepwell.buffers.bridges.formats.{name}"
+        f"stepwell.buffers.exchange.formats.{name}"
         for name in ("exporting", "importing", "d3rlpy", "lerobot", "minari", "npz", "parquet")
     ),
     "stepwell.buffers.exchange.formats.rlds",

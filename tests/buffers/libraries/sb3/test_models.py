@@ -17,13 +17,13 @@ from stepwell.buffers.libraries.sb3.policy import sb3_policy
 from stepwell.buffers.libraries.sb3.replay import as_sb3_replay
 from stepwell.buffers.libraries.sb3.rollout import to_sb3_rollout
 
-BRIDGES = "stepwell.buffers.bridges"
+LIBRARIES = "stepwell.buffers.libraries"
 CALLS = {
-    "sb3_policy": f"from {BRIDGES}.sb3.policy import sb3_policy as f; f(None)",
-    "count_sb3_steps": f"from {BRIDGES}.sb3.models import count_sb3_steps as f; f(None, 1)",
-    "as_sb3_replay": f"from {BRIDGES}.sb3.replay import as_sb3_replay as f; f(None, None)",
-    "to_sb3_rollout": f"from {BRIDGES}.sb3.rollout import to_sb3_rollout as f; f(None, None)",
-    "to_cleanrl": f"from {BRIDGES}.cleanrl import to_cleanrl as f; f(None, None)",
+    "sb3_policy": f"from {LIBRARIES}.sb3.policy import sb3_policy as f; f(None)",
+    "count_sb3_steps": f"from {LIBRARIES}.sb3.models import count_sb3_steps as f; f(None, 1)",
+    "as_sb3_replay": f"from {LIBRARIES}.sb3.replay import as_sb3_replay as f; f(None, None)",
+    "to_sb3_rollout": f"from {LIBRARIES}.sb3.rollout import to_sb3_rollout as f; f(None, None)",
+    "to_cleanrl": f"from {LIBRARIES}.cleanrl import to_cleanrl as f; f(None, None)",
 }
 WITHOUT = """
 import sys
