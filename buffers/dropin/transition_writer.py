@@ -13,7 +13,7 @@ import numpy as np
 from ..episode import Chunk, End
 from ..episode_buffer import OBSERVED, EpisodeBuffer
 from ..replay import SequenceReplayBuffer
-from ..spec import Codec, Field, Spec, plain_array
+from ..spec import Codec, Field, Spec, default_codec, plain_array
 from ..whole_numbers import check_whole, is_whole
 
 __all__ = [
@@ -202,8 +202,7 @@ def row_field(
     stack: int = 1,
 ) -> Field:
     """A field with a fast codec in RAM and a compact one on disk, unless a codec is given."""
-    is_image = dtype.itemsize == 1
-    chosen: Codec = codec or ("zstd" if path is not None and is_image else "raw")
+    chosen = codec or ("raw" if path is None else default_codec(dtype, shape))
     return Field(name, dtype.name, shape, chosen, stack)
 
 
