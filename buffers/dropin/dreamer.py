@@ -51,8 +51,8 @@ class ReplayBuffer(ImageRing):
         path: Folder of the store, continued if there is one; None keeps everything in RAM.
         num_envs: Number of envs N.
         seed: Seed of all draws; None draws one from the system.
-        codec: Codec of the images: ``"zstd"`` (default in a folder), ``"raw"`` (default in RAM) or
-            ``"delta"``.
+        codec: Codec of the images: ``"patch"`` (default in a folder), ``"raw"`` (default in RAM) or
+            ``"zstd"``.
         one_hot: Actions are given as numbers from 0 to A - 1.
 
     Raises:

@@ -64,7 +64,7 @@ class IndependentVectorizedBuffer:
         validate_keys: Ignored: every call must have the keys of the first one.
         seed: Seed of the draws.
         path: Folder of a Stepwell store, which is continued if it is there; None keeps all in RAM.
-        codec: Codec of the observations; None: raw in RAM, images as zstd in a folder.
+        codec: Codec of the observations; None: raw in RAM, images as patch in a folder.
         autoreset_mode: That of the vector env, which determines what a row with a flag is: under
             NEXT_STEP, and without autoreset (DISABLED), the last one of its episode; under
             SAME_STEP already the first one of the next, and `add` needs ``final_obs``.

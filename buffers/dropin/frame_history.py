@@ -60,7 +60,7 @@ class ReplayBuffer:
         path: Folder of a Stepwell store, which is continued if it is there; None keeps all in RAM.
         num_envs: Number of envs N; each has separate episodes.
         seed: Seed of the draws.
-        codec: Codec of the frames; None: raw in RAM, zstd in a folder.
+        codec: Codec of the frames; None: raw in RAM, patch in a folder.
         contiguous: Give stacks in C order. With False they are views with the frames' axis moved,
             which is faster for callers that move it back: ``np.transpose(obs, (0, 3, 1, 2))``.
 

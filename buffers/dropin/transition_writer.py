@@ -14,7 +14,7 @@ from ..base.number_checks import check_whole, is_whole
 from ..replay.replay import SequenceReplayBuffer
 from ..rows.episode import Chunk, End
 from ..rows.episode_buffer import OBSERVED, EpisodeBuffer
-from ..spec.spec import Codec, Field, Spec, plain_array
+from ..spec.spec import Codec, Field, Spec, default_codec, plain_array
 
 __all__ = [
     "OBSERVED",
@@ -202,8 +202,7 @@ def row_field(
     stack: int = 1,
 ) -> Field:
     """A field with a fast codec in RAM and a compact one on disk, unless a codec is given."""
-    is_image = dtype.itemsize == 1
-    chosen: Codec = codec or ("zstd" if path is not None and is_image else "raw")
+    chosen = codec or ("raw" if path is None else default_codec(dtype, shape))
     return Field(name, dtype.name, shape, chosen, stack)
 
 

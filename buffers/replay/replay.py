@@ -67,6 +67,8 @@ __all__ = ["SequenceReplayBuffer"]
 
 _LOG = logging.getLogger("stepwell.buffers")
 
+_CACHE_BYTES = 256 << 20  # patches of a million frames of Pong
+
 Folder: TypeAlias = "str | os.PathLike[str]"
 Rng: TypeAlias = np.random.Generator
 
@@ -90,6 +92,8 @@ class SequenceReplayBuffer:
             ``priority**priority_alpha``.
         new_priority: Priority of an item until it is updated; None takes the largest that an item
             in the replay has then.
+        cache_bytes: Bytes of RAM for decompressed patches of a store on disk, from which its images
+            are drawn nearly as fast as from RAM; the oldest are forgotten first.
         storage: Class of the storage where there is no path, or a function that makes it: one of
             your own can take the place of `MemoryStorage`.
 
@@ -122,11 +126,13 @@ class SequenceReplayBuffer:
         threads: int | None = None,
         priority_alpha: float = 0.6,
         new_priority: float | None = None,
+        cache_bytes: int = _CACHE_BYTES,
         storage: MakeStorage = MemoryStorage,
     ) -> None:
         check_capacity(capacity, capacity_bytes)
         check_priority_alpha(priority_alpha)
         check_new_priority(new_priority)
+        check_whole("cache_bytes", cache_bytes, 0)
         if path is not None and storage is not MemoryStorage:
             raise ValueError(
                 f"storage: expected none with a path, got {storage!r} and {path}; leave one out"
@@ -152,6 +158,7 @@ class SequenceReplayBuffer:
         forks.watch(self)
         self._threads = threads
         self._alpha, self._new_priority = priority_alpha, new_priority
+        self._cache_bytes = cache_bytes
         self._files = Files()
         # While it is written to, a program that is told to end closes it first.
         self._guard = RowGuard()
@@ -184,6 +191,7 @@ class SequenceReplayBuffer:
         threads: int | None = None,
         priority_alpha: float = 0.6,
         new_priority: float | None = None,
+        cache_bytes: int = _CACHE_BYTES,
     ) -> SequenceReplayBuffer:
         """Open the store in an existing folder, or several stores as one.
 
@@ -200,6 +208,7 @@ class SequenceReplayBuffer:
             threads: Threads that copy and decompress a large batch.
             priority_alpha: Power to which priorities are raised.
             new_priority: Priority of an item until it is updated; None takes the largest.
+            cache_bytes: Bytes of RAM for decompressed patches of images.
 
         Raises:
             StoreNotFound: There is no store in the folder, or a copy or an import has not completed
@@ -211,7 +220,11 @@ class SequenceReplayBuffer:
                 or the path is a URL.
         """
         replay = cls(
-            seed=seed, threads=threads, priority_alpha=priority_alpha, new_priority=new_priority
+            seed=seed,
+            threads=threads,
+            priority_alpha=priority_alpha,
+            new_priority=new_priority,
+            cache_bytes=cache_bytes,
         )
         for folder in [path] if isinstance(path, str | os.PathLike) else path:
             check_complete(Path(folder))
@@ -302,6 +315,11 @@ class SequenceReplayBuffer:
         return 0 if self._storage is None else self._storage.nbytes
 
     @property
+    def cached_bytes(self) -> int:
+        """Bytes of RAM that small fields and patches take which were decoded for draws."""
+        return 0 if self._sampler is None else self._sampler.cached_bytes
+
+    @property
     def is_being_written(self) -> bool:
         """True if a running process, perhaps this one, has the store open for writing."""
         return isinstance(self._storage, DiskStorage) and self._storage.is_being_written
@@ -344,6 +362,7 @@ class SequenceReplayBuffer:
         if self.steps != len(self):
             facts["steps ever added"] = self.steps
         facts["size"] = format_bytes(self.nbytes)
+        facts["in RAM for draws"] = format_bytes(self.cached_bytes)
         if self.lost_chunks:
             facts["damaged chunks left out"] = self.lost_chunks
         sessions = self.sessions
@@ -1407,7 +1426,9 @@ class SequenceReplayBuffer:
                 )
             with self.storage.lock:
                 self._sampler = self._sampler or Sampler(
-                    self.storage, self._threads, self._alpha, self._process, self._new_priority
+                    self.storage,
+                    *(self._threads, self._alpha, self._process, self._new_priority),
+                    self._cache_bytes,
                 )
         return self._sampler
 

@@ -93,10 +93,10 @@ class EnvRows:
             env, row = divmod(place, self._room)
             self.views[env][row] = rows
             return
-        envs, numbers = np.divmod(place, self._room)
+        flat, room = self._flat, self._room
         values = rows.reshape(len(place), -1)
-        for env, row, value in zip(envs.tolist(), numbers.tolist(), values, strict=True):
-            self._flat[env][row] = value
+        for number, value in zip(place.tolist(), values, strict=True):
+            flat[number // room][number % room] = value
 
     def begin(self, env: int, row: int) -> int:
         """Let an episode begin with a row, behind room for what else the chunk before has."""

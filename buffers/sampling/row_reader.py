@@ -20,7 +20,6 @@ __all__ = ["FIRST_ROW", "LAST", "PREVIOUS", "ROW_ID", "SLOT", "RowReader", "Segm
 # for each row. Larger rows cost so much to copy that the difference does not matter.
 _SMALL_ROW_BYTES = 64
 _MAX_BYTES = 1 << 30
-_CACHE_BYTES = 256 << 20  # patches of a million frames of Pong on disk
 
 # The columns of the table that has a row for each chunk. A row takes 64 bytes: in a large store it
 # is the memory that is read which takes time.
@@ -57,7 +56,12 @@ class RowReader:
     # each field, by *slots*, which count the stored rows, so that a chunk has consecutive ones. Of
     # integers as many bytes are kept as the stored chunks keep: an Atari row takes two or three.
 
-    def __init__(self, storage: Storage, threads: int | None) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        threads: int | None,
+        cache_bytes: int,  # of patches of stores on disk
+    ) -> None:
         self._storage = storage
         self._fields: Mapping[str, tuple[int, Field, np.dtype[np.generic], int]] = {
             field.name: (place, field, field.numpy_dtype, field.row_bytes)
@@ -69,7 +73,7 @@ class RowReader:
             if field.row_bytes <= _SMALL_ROW_BYTES
         ]
         self._small_bytes = sum(field.row_bytes for _, field in self._of_small)
-        self._places = FieldLocator(storage, _CACHE_BYTES)
+        self._places = FieldLocator(storage, cache_bytes)
         self.share = ThreadShare(threads)
         self._index = storage.index
         self._extent: tuple[int, int, int, int] | None = None

@@ -103,16 +103,22 @@ class Sampler:
         alpha: float,  # power to which priorities are raised
         process: int | None = None,  # that made the replay; None for this one
         new_priority: float | None = None,  # None for the largest
+        cache_bytes: int = 0,  # of patches of stores on disk, to keep decompressed
     ) -> None:
         self._storage = storage
         self._process = os.getpid() if process is None else process
-        self._rows = RowReader(storage, threads)
+        self._rows = RowReader(storage, threads, cache_bytes)
         self._episode_reader = _EpisodeReader(storage)
         self._filters = _Filters(storage, self._episode_reader.copier.metadata)
         self._makers: dict[Request, _Maker] = {}
         self._newest = NewestQueue()
         self._priorities = PriorityIndex(alpha, new_priority)
         self._spare: dict[int, SpareMemory] = {}
+
+    @property
+    def cached_bytes(self) -> int:
+        """Bytes of RAM that rows and patches take which were decoded for draws."""
+        return self._rows.nbytes
 
     def sample(
         self, batch_request: BatchRequest[BatchT], out: BatchT | None, rng: Generator

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepwell.buffers import End, SequenceReplayBuffer, SpecMismatch
-from stepwell.buffers.dropin.transition_writer import TransitionWriter
+from stepwell.buffers.dropin.transition_writer import TransitionWriter, row_field
 from stepwell.buffers.sampling.requests import Sequences
 from stepwell.buffers.spec.spec import Field
 
@@ -316,3 +316,12 @@ def test_a_program_that_closes_no_buffer_keeps_its_steps(name: str, tmp_path: Pa
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, timeout=60, check=True)
     with SequenceReplayBuffer.open(tmp_path / "a", read_only=True) as replay:
         assert replay.steps == 7
+
+
+@pytest.mark.parametrize(("path", "codec"), [(None, "raw"), ("a", "patch")])
+def test_images_are_stored_as_they_are_in_ram_and_as_patches_in_a_folder(
+    path: str | None, codec: str
+) -> None:
+    assert row_field("observation", np.dtype("uint8"), (64, 64, 3), path=path).codec == codec
+    asked = row_field("observation", np.dtype("uint8"), (64, 64, 3), path=path, codec="zstd")
+    assert asked.codec == "zstd"

@@ -112,3 +112,21 @@ def test_codecs_compress_these_frames(replays: dict[Codec, SequenceReplayBuffer]
     sizes = {codec: replay.total_bytes for codec, replay in replays.items()}
     assert sizes["delta"] < sizes["zstd"] < 0.6 * sizes["raw"]
     assert sizes["patch"] < 0.7 * sizes["raw"]
+
+
+def test_patches_of_a_folder_are_kept_in_as_much_memory_as_was_given(tmp_path: Path) -> None:
+    filled(tmp_path / "a", "patch", threads=1).close()
+    drawn, cached = [], []
+    for nbytes in (0, 1 << 17, 1 << 22):
+        with SequenceReplayBuffer.open(
+            tmp_path / "a", read_only=True, seed=0, cache_bytes=nbytes
+        ) as replay:
+            assert replay.cached_bytes == 0
+            drawn.append(replay.sample_sequences(50, length=20))
+            cached.append(replay.cached_bytes)
+    for each in drawn[1:]:
+        assert (each.observation == drawn[0].observation).all()
+    small, few, whole = cached  # the first are small fields alone
+    assert small < few <= small + (1 << 17) < whole <= small + (1 << 22)
+    with pytest.raises(ValueError, match=r"cache_bytes: expected.* -1"):
+        SequenceReplayBuffer(cache_bytes=-1)

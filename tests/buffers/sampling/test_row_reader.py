@@ -31,7 +31,7 @@ def readers(played: Played, history: list[Step]) -> Iterator[RowReader]:
         before = played.replay.storage
         played.add(step)
         if reader is None or played.replay.storage is not before:
-            reader = RowReader(played.replay.storage, 1)
+            reader = RowReader(played.replay.storage, 1, 0)
         reader.follow()
         yield reader
 
@@ -55,7 +55,7 @@ def row_of(rows: dict[int, Row], index: ChunkIndex, chunk: int, place: int) -> R
 def test_a_table_that_follows_is_the_one_of_a_new_reader(kind: Kind, history: list[Step]) -> None:
     with a_replay(kind) as played:
         for reader in readers(played, history):
-            new = RowReader(played.replay.storage, 1)
+            new = RowReader(played.replay.storage, 1, 0)
             count = len(new.follow())
             slots, known = row_reader.SLOT, reader._table[:count, -1]
             assert (reader._table[:count, :slots] == new._table[:count, :slots]).all()
