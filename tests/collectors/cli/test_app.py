@@ -20,7 +20,8 @@ from stepwell.collectors.cli import main
 try:
     main()
 finally:
-    large = {"numpy", "gymnasium", "stepwell.buffers"} & set(sys.modules)
+    rooms = {".".join(name.split(".")[:3]) for name in sys.modules if ".buffers." in name}
+    large = {"numpy", "gymnasium"} & set(sys.modules) | rooms - {"stepwell.buffers.base"}
     print(large or "", end="", file=sys.stderr)
 """
 
