@@ -12,6 +12,7 @@ import numpy as np
 from gymnasium import spaces
 
 from ...replay.replay import SequenceReplayBuffer
+from ...spec.exact_values import exactly, numbers_in
 from ..transition_writer import check_whole
 
 if TYPE_CHECKING:
@@ -170,18 +171,7 @@ def fitted(name: str, value: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) 
     # one number may stand for all envs. Floats are rounded to the dtype.
     if type(value) is np.ndarray and value.dtype == dtype and value.shape == shape:
         return value
-    try:
-        array = np.asarray(value)
-    except Exception as error:  # of any library whose object it is
-        raise ValueError(
-            f"{name}: expected {dtype} {shape}, got a {type(value).__name__} that is no array of "
-            f"numbers ({error}); convert it first"
-        ) from error
-    if array.dtype.kind not in "biuf" or np.ma.is_masked(value):
-        got = "masked entries" if array.dtype.kind in "biuf" else f"{array.dtype} {array.shape}"
-        raise ValueError(
-            f"{name}: expected numbers for {dtype} {shape}, got {got}; convert them first"
-        )
+    array = numbers_in(value, name, dtype, shape)
     if array.shape != shape:
         if array.ndim == 0 < len(shape) < 2:
             array = np.broadcast_to(array, shape)
@@ -193,22 +183,17 @@ def fitted(name: str, value: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) 
                     f"give a value for each env"
                 )
         array = array.reshape(shape)
-    if array.dtype == dtype or array.dtype.kind == "b":
-        return array.astype(dtype, copy=False)
-    with np.errstate(all="ignore"):
-        found = array.astype(dtype)
-    if dtype.kind != "f":
+    if array.dtype.kind == "f" and dtype.kind in "iu":  # whole ones, as SB3 takes them
+        with np.errstate(all="ignore"):
+            found = array.astype(dtype)
         is_wrong = found != array
-    elif np.count_nonzero(np.isfinite(found)) == found.size:
+        if np.count_nonzero(is_wrong):
+            raise ValueError(
+                f"{name}: expected values that {dtype} holds, got {array[is_wrong][0]}; declare "
+                f"another space, or convert them first"
+            )
         return found
-    else:
-        is_wrong = ~np.isfinite(found) & np.isfinite(array)
-    if np.count_nonzero(is_wrong):
-        raise ValueError(
-            f"{name}: expected values that {dtype} holds, got {array[is_wrong][0]}; declare "
-            f"another space, or convert them first"
-        )
-    return found
+    return exactly(array, dtype, shape, name)
 
 
 def _trimmed(shape: tuple[int, ...]) -> tuple[int, ...]:
