@@ -36,10 +36,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, cast
+from typing import Any, NoReturn, TypeAlias, cast
 
 import numpy as np
 
+from .. import not_copied
 from .episode import RUN_FACTS, Chunk, End, plain_json
 from .errors import SpecMismatch
 from .row_memory import EnvRows
@@ -118,6 +119,11 @@ class EpisodeBuffer:
         >>> replay.steps
         100
     """
+
+    def __reduce__(self) -> NoReturn:
+        not_copied(
+            "an EpisodeBuffer", "make one in each process, and send the chunks that it gives"
+        )
 
     def __init__(
         self,

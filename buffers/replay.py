@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Never, NoReturn, Self, TypeAlias
 
 import numpy as np
 
+from .. import not_copied
 from . import forks, json_values
 from .digest import Digest
 from .episode import Chunk, Episode, checked_facts
@@ -373,11 +374,11 @@ class SequenceReplayBuffer:
             )
 
     def __reduce__(self) -> NoReturn:
-        where = "RAM" if self._path is None else str(self._path)
-        raise TypeError(
-            f"a replay cannot be pickled or copied: expected each process to open its folder, got "
-            f"the replay in {where}; give it a path, and use SequenceReplayBuffer.open(path, "
-            f"read_only=True) there, or copy_episodes for a copy"
+        where = "RAM: give it a path" if self._path is None else str(self._path)
+        not_copied(
+            "a replay",
+            f"this one is in {where}; use SequenceReplayBuffer.open(path, read_only=True) in each "
+            "process, or copy_episodes for a copy",
         )
 
     def __len__(self) -> int:

@@ -11,10 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from threading import RLock
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, Self, TypeAlias
 
 import numpy as np
 
+from .. import not_copied
 from .digest import Digest
 from .episode import Chunk, End, checked_facts
 from .episode_buffer import MOST_ENVS, OBSERVED, EpisodeBuffer
@@ -137,6 +138,9 @@ class ReplayWriter:
 
     _is_begun = False  # also where __init__ was not completed, for __del__
     _process: int
+
+    def __reduce__(self) -> NoReturn:
+        not_copied("a replay's writer", "ask its replay for another one, replay.writer(...)")
 
     def __init__(
         self,

@@ -8,11 +8,12 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self, cast
 
 import gymnasium
 import numpy as np
 
+from .. import not_copied
 from ..buffers import SequenceReplayBuffer, forks
 from ..buffers.progress import Progress, progress_function
 from ..buffers.replay_writer import check_flush_seconds
@@ -116,6 +117,12 @@ class Collector:
     """
 
     _has_digest = True
+
+    def __reduce__(self) -> NoReturn:
+        not_copied(
+            "a Collector",
+            "make one in each process, with envs and a folder of its own, or a LocalCollector",
+        )
 
     def __init__(
         self,

@@ -42,7 +42,7 @@ ALLOWED = {
     "collectors": {"wrappers", "collectors", "buffers"},
 }
 # The last one is a method of a replay, too, which steps envs.
-ANYWHERE = {"stepwell.__version__", "stepwell.lazy_names", "stepwell.env_at"}
+ANYWHERE = {f"stepwell.{name}" for name in ("__version__", "lazy_names", "not_copied", "env_at")}
 # Texts, sequences and graphs as arrays, and which numbers fit: for the env and for its rows.
 OF_VALUES = ("stepwell.wrappers.fixed_spaces.", "stepwell.wrappers.exact_values.")
 NOT_AT_IMPORT = {

@@ -11,10 +11,11 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple, Self, TypeVar, cast
+from typing import Any, NamedTuple, NoReturn, Self, TypeVar, cast
 
 import numpy as np
 
+from ... import not_copied
 from ..errors import NotEnoughData
 from ..replay import SequenceReplayBuffer
 from ..sampling.requests import Transitions
@@ -81,6 +82,12 @@ class ReplayBuffer:
         >>> next_obs_batch.shape, done_mask.dtype
         ((32, 84, 84, 4), dtype('float32'))
     """
+
+    def __reduce__(self) -> NoReturn:
+        not_copied(
+            "a replay buffer",
+            "give it a path, and read that folder: SequenceReplayBuffer.open(path, read_only=True)",
+        )
 
     def __init__(
         self,

@@ -7,8 +7,9 @@ import numbers
 import threading
 from collections.abc import Callable, Mapping
 from fractions import Fraction
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
+from ... import not_copied
 from ..errors import LimiterClosed
 from ..whole_numbers import whole_number
 
@@ -182,6 +183,9 @@ class SampleLimiter:
         TimeoutError: waited 0 s to insert 64 steps: expected 32 samples drawn, got 10 after 164
         steps; check that the learner still samples, or give more slack
     """
+
+    def __reduce__(self) -> NoReturn:
+        not_copied("a limiter", "make one in the process whose threads it holds back")
 
     def __init__(
         self, samples_per_insert: float | Fraction, *, min_steps: int, slack: float | Fraction

@@ -15,11 +15,11 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, Self, TypeAlias, cast
 
 import gymnasium
 
-from ... import __version__
+from ... import __version__, not_copied
 from ...buffers import SequenceReplayBuffer
 from ...buffers.digest import DigestState
 from ...buffers.errors import SpecMismatch, StepwellError
@@ -123,6 +123,12 @@ class DistributedCollector:
 
     The other arguments, and the errors, are those of these subclasses.
     """
+
+    def __reduce__(self) -> NoReturn:
+        not_copied(
+            "a collector of several processes",
+            "make one, where the learner is: its groups of envs have processes of their own",
+        )
 
     def __init__(
         self,
@@ -962,6 +968,9 @@ class Run:
         weights: The first weights; None keeps those of the policies.
         progress: As in `Collector.collect`.
     """
+
+    def __reduce__(self) -> NoReturn:
+        not_copied("a run", "ask its collector for another one, with collector.running(...)")
 
     def __init__(
         self,

@@ -4,7 +4,7 @@ import importlib
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:  # loaded when it is first asked for: the command line begins before that
     from .buffers import (
@@ -155,6 +155,22 @@ def lazy_names(
         return sorted({*special, *namespace["__all__"], *homes})
 
     return find, names
+
+
+def not_copied(what: str, instead: str) -> NoReturn:
+    """Refuse to pickle or copy an object that has files, locks, memory or processes of its own.
+
+    Args:
+        what: What it is.
+        instead: What to do.
+
+    Raises:
+        TypeError: Always.
+    """
+    raise TypeError(
+        f"{what} cannot be pickled or copied: expected one that was made where it is used, got a "
+        f"copy of another one; {instead}"
+    )
 
 
 if not TYPE_CHECKING:  # type checkers know the imports above, and no other name

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from .... import not_copied
 from ... import json_values
 from ...curation.episode_writer import EpisodeWriter
 from ...errors import StoreNotFound
@@ -123,6 +124,12 @@ class TorchRLReplay:
         device: Torch device of the tensors.
         priority_key: Key of the TD errors that the loss writes.
     """
+
+    def __reduce__(self) -> NoReturn:
+        not_copied(
+            "a replay in TorchRL's place",
+            "make one of the replay that was opened there, as_torchrl_replay(replay)",
+        )
 
     def __init__(
         self,
