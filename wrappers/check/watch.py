@@ -1,12 +1,15 @@
 """Observers of the steps of a vector env: memory, frame stacks, and resets."""
 
 import hashlib
+import os
 import random
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from types import ModuleType
 from typing import Any, Literal, NamedTuple, cast
 
+import gymnasium
 import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
@@ -36,15 +39,51 @@ def leaves_of(value: Any) -> Leaves:
     return [np.asarray(value)]
 
 
-def global_states() -> dict[str, str]:
-    """Fingerprints of the random generators of this process that all code shares, by library."""
-    found: dict[str, object] = {"python": random.getstate()}
-    found["numpy"] = {**np.random.get_state(legacy=False)}  # noqa: NPY002
+def global_states() -> tuple[int, dict[str, str]]:
+    """This process, and fingerprints of the random generators that all of its code shares."""
+    # By library, or by module and name. Those of modules, and of classes of envs, are copied to
+    # forked workers as the libraries' are.
+    python: Any = random.getstate
+    legacy: Any = np.random.get_state
+    found: dict[str, object] = {"python": python(), "numpy": {**legacy(legacy=False)}}
+    known = {id(python.__self__), id(legacy.__self__)}
     torch: Any = sys.modules.get("torch")
     if hasattr(torch, "get_rng_state"):
         found["torch"] = torch.get_rng_state().numpy().tobytes()
+        known.add(id(torch.default_generator))
+    for module, names in list(sys.modules.items()):
+        if type(names) is ModuleType:  # others may load what they stand for
+            for name, value in _shared_values(vars(names)):
+                state = None if id(value) in known else _state_of(value, torch)
+                if state is not None:
+                    known.add(id(value))
+                    found[f"{module}.{name}"] = state
     with np.printoptions(threshold=sys.maxsize):
-        return {k: hashlib.md5(repr(one).encode()).hexdigest() for k, one in found.items()}
+        states = {k: hashlib.md5(repr(one).encode()).hexdigest() for k, one in found.items()}
+    return os.getpid(), states
+
+
+def _shared_values(names: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+    """The values of a module and of its classes of envs, with their names."""
+    for name, value in list(names.items()):
+        yield name, value
+        # Not `isinstance`: for a proxy, that may load what it stands for.
+        if issubclass(type(value), type) and issubclass(cast("type", value), gymnasium.Env):
+            yield from ((f"{name}.{own}", one) for own, one in list(vars(value).items()))
+
+
+def _state_of(value: object, torch: Any) -> object:
+    """The state of a random generator; None for anything else."""
+    kind = type(value)
+    if issubclass(kind, np.random.Generator):
+        return cast("np.random.Generator", value).bit_generator.state
+    if issubclass(kind, np.random.RandomState):
+        return cast("np.random.RandomState", value).get_state(legacy=False)
+    if issubclass(kind, random.Random) and not issubclass(kind, random.SystemRandom):
+        return cast("random.Random", value).getstate()
+    if hasattr(torch, "Generator") and issubclass(kind, torch.Generator):
+        return cast("Any", value).get_state().cpu().numpy().tobytes()
+    return None
 
 
 class RandomWatch:
@@ -55,9 +94,9 @@ class RandomWatch:
     def __init__(self, envs: Any) -> None:
         self._inner: Any = envs.unwrapped
         self._is_elsewhere = isinstance(self._inner, AsyncVectorEnv | WorkerVectorEnv)
-        self._before: list[dict[str, str]] = []
+        self._before: list[tuple[int, dict[str, str]]] = []
         self.drawn: tuple[str, ...] = ()
-        """Libraries from whose generators was drawn."""
+        """Libraries, or names in modules, from whose generators was drawn."""
         self.is_shared = False
         """Several processes drew the same numbers."""
 
@@ -67,15 +106,17 @@ class RandomWatch:
 
     def end(self) -> None:
         """Compare them, before any env is given a seed again."""
-        pairs = list(zip(self._before, self._states(), strict=True))
+        pairs = [
+            (old, new) for (_, old), (_, new) in zip(self._before, self._states(), strict=True)
+        ]
         names = dict.fromkeys(name for before, _ in pairs for name in before)
-        moved = [k for k in names if any(old.get(k) != new[k] for old, new in pairs)]
+        moved = [k for k in names if any(old.get(k) != new.get(k) for old, new in pairs)]
         self.drawn = tuple(moved)
-        if isinstance(self._inner, AsyncVectorEnv):  # a process for each env
-            each = [[before.get(name) for before in self._before] for name in moved]
-            self.is_shared = any(len(set(states)) < len(states) for states in each)
+        processes = dict(self._before).values()
+        each = [[states[name] for states in processes if name in states] for name in moved]
+        self.is_shared = any(len(set(states)) < len(states) for states in each)
 
-    def _states(self) -> list[dict[str, str]]:
+    def _states(self) -> list[tuple[int, dict[str, str]]]:
         """Those of each env's process."""
         if not self._is_elsewhere:
             return [global_states()]
