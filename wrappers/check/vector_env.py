@@ -12,7 +12,7 @@ from gymnasium.vector.utils import batch_space, create_empty_array
 from ..envpool import from_envpool, is_pool
 from ..exact_values import BadValue, flags_of, rewards_of
 from ..final_observations import ExactInfos, OverwriteDetector
-from ..fixed_spaces import lengths_of, with_fixed_vector_spaces
+from ..fixed_spaces import lengths_of, original_space, with_fixed_vector_spaces
 from ..make_vector_env import declared_mode, require_spaces
 from ..number_checks import check_whole
 from .report import Autoreset, FinalObservation, VectorEnvReport
@@ -255,7 +255,7 @@ class _Check:
                 if np.count_nonzero(outside):
                     self._outside = (
                         f"env {int(outside.argmax())} gave a value that is NaN or outside of "
-                        f"{self._envs.single_observation_space}"
+                        f"{original_space(self._envs.single_observation_space)}"
                     )
 
     def _check_spaces(self) -> None:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv
 
-from ..fixed_spaces import FixedSpace
+from ..fixed_spaces import FixedSequence, FixedSpace, FixedText
 from ..workers.vector_env import WorkerVectorEnv
 
 Array = npt.NDArray[Any]
@@ -23,6 +23,7 @@ Leaves = list[Array]
 Vote = Literal[
     "next_step", "same_step", "same_step_ale", "same_step_lost", "goes_on", "unproven", "disabled"
 ]
+Limits = tuple[Any, Any] | Array  # the lowest and the highest values, or all allowed ones
 MAX_RESETS = 64  # first observations that are remembered to compare with
 
 
@@ -128,12 +129,17 @@ class RandomWatch:
             self._inner.set_attr(self._NAME, None)
 
 
-def all_limits_of(space: spaces.Space[Any], padded: bool = False) -> list[tuple[Any, Any] | None]:
+def all_limits_of(space: spaces.Space[Any], padded: bool = False) -> list[Limits | None]:
     """The limits of the plain spaces of a nested one, in the order of `leaves_of`."""
     # ``padded``: zeros may stand where there is no value, as in the arrays of a `FixedSpace`.
+    if isinstance(space, FixedText) and (text := space.limits()) is not None:
+        lengths, codes = text
+        return [np.append(lengths, 0) if padded else lengths, None, np.append(codes, 0)]
     padded |= isinstance(space, FixedSpace)
     parts: Any = None
-    if isinstance(space, spaces.Dict):
+    if isinstance(space, FixedSequence):  # whose ``value`` holds many items: of texts, too
+        parts = [space["length"], space["mask"], space.item]
+    elif isinstance(space, spaces.Dict):
         parts = [space[key] for key in sorted(space.spaces)]
     elif isinstance(space, spaces.Tuple):
         parts = space.spaces
@@ -166,9 +172,12 @@ def limits_of(space: spaces.Space[Any]) -> tuple[Any, Any] | None:
     return low, high
 
 
-def outside_of(rows: Array, limits: tuple[Any, Any]) -> npt.NDArray[np.bool_]:
+def outside_of(rows: Array, limits: Limits) -> npt.NDArray[np.bool_]:
     """[n] bool: rows with a value that is not within the limits; NaN never is."""
-    inside: Any = (rows >= limits[0]) & (rows <= limits[1])
+    if isinstance(limits, np.ndarray):
+        inside: Any = np.isin(rows, limits)
+    else:
+        inside = (rows >= limits[0]) & (rows <= limits[1])
     outside: npt.NDArray[np.bool_] = ~inside.all(axis=tuple(range(1, inside.ndim)))
     return outside
 
