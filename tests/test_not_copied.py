@@ -69,7 +69,7 @@ class Making:
     def local(self) -> Any:
         """A collector with groups in other processes."""
         pytest.importorskip("cloudpickle")
-        envs = {"num_workers": 0, "num_envs": 1}
+        envs: Any = {"num_workers": 0, "num_envs": 1}
         return self(
             sw.LocalCollector(
                 lambda: sw.make_vec("CartPole-v1", **envs), sw.RandomPolicy, self.replay(), groups=1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
@@ -301,7 +301,7 @@ ODD_RESETS = {  # with the error of each; None where it works
     "by place": (lambda seed=0, options=0, /: _first(), r"env.*expected reset\(seed=.*from_gym"),
     "builtin": ({}.get, r"env.*expected reset\(seed=\.\.\..*from_gym"),
     "a bug": (
-        lambda **given: _first(*len(given)),
+        lambda **given: _first(*cast("Any", len(given))),
         r"argument after \* must be an iterable, not int$",
     ),
 }
