@@ -6,6 +6,7 @@ import copy
 import pickle
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -161,7 +162,7 @@ LIVE: dict[str, tuple[str, Callable[[Making], Any]]] = {
     "fishyrl": ("path", lambda make: make(fishyrl.IndependentVectorizedBuffer(2, 100))),
     "memmap": ("from_folder", lambda make: make.memmap()),
     **{
-        name: (f"as_{name}_replay", lambda make, name=name: make.bridge(name))
+        name: (f"as_{name}_replay", partial(Making.bridge, name=name))
         for name in ("sheeprl", "tianshou", "torchrl")
     },
 }

@@ -281,7 +281,7 @@ class OddReset(gym.Env[Any, Any]):
 
     def __init__(self, reset: Any) -> None:
         self.t = 0
-        self.reset = reset
+        self.reset = reset  # type: ignore[method-assign]
 
     def step(self, action: Any) -> Any:
         self.t += 1
