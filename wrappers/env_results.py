@@ -216,7 +216,7 @@ def _layers(reset: Any) -> Iterator[Any]:
 
 
 def _takes_both(reset: Any) -> bool:
-    """Whether it may be called with ``seed`` and ``options``."""
+    """True unless it is known to refuse ``seed`` or ``options``."""
     try:
         inspect.signature(reset).bind(seed=None, options=None)
     except TypeError:
