@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, cast
 
 import gymnasium
 import numpy as np
@@ -11,6 +11,7 @@ import numpy.typing as npt
 from gymnasium.core import ActType, ObsType
 from gymnasium.utils.seeding import np_random
 
+from ..buffers.base.errors import not_copied
 from ..buffers.base.number_checks import check_whole
 from .ale_loads import SeededLoads
 
@@ -207,6 +208,9 @@ class AleFrameSkip(
     """
 
     on_frame: Callable[[], None] | None = None
+
+    def __reduce__(self) -> NoReturn:
+        not_copied("an Atari env", "make one in each process, from a function")
 
     def __init__(
         self,

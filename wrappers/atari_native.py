@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import ale_py
 import numpy as np
@@ -14,6 +14,7 @@ from ale_py.vector_env import AtariVectorEnv
 from gymnasium import spaces
 from gymnasium.vector.utils import batch_space
 
+from ..buffers.base.errors import not_copied
 from .ale_env import LARGEST_SEED, quiet_emulators
 from .atari_settings import AtariSettings
 
@@ -44,6 +45,9 @@ class NativeAtari(AtariVectorEnv):
     # frames inside their reset, to select their mode: usually a fixed number, which is subtracted.
     # If it is random (Double Dunk), a second vector env of a simple game is seeded and reset
     # together with this one, since the draw depends on the seed alone and not on the game.
+
+    def __reduce__(self) -> NoReturn:
+        not_copied("a vector env of ale-py", "make one in each process, from a function")
 
     def __init__(self, settings: AtariSettings, num_envs: int, num_threads: int = 0) -> None:
         _check(settings)

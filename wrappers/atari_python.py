@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import ale_py
 import gymnasium
@@ -14,6 +14,7 @@ from ale_py.env import AtariEnv
 from gymnasium.utils.seeding import np_random
 from gymnasium.vector.utils import batch_space
 
+from ..buffers.base.errors import not_copied
 from .ale_env import (
     Emulator,
     check_seed,
@@ -43,6 +44,9 @@ class FusedAtari(gymnasium.Env[Image, int]):
     # it. With ``snapshots`` the emulator is one for `AtariSnapshots`.
 
     metadata: dict[str, Any] = AtariEnv.metadata
+
+    def __reduce__(self) -> NoReturn:
+        not_copied("an Atari env", "make one in each process, from a function")
 
     def __init__(self, settings: AtariSettings, *, snapshots: bool = False) -> None:
         quiet_emulators()

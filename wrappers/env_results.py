@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
+import gymnasium
 import numpy as np
 from gymnasium import spaces
 
@@ -59,7 +62,9 @@ class EnvResults:
         try:
             return reset(seed=seed, options=options)
         except TypeError as error:
-            if _NO_SUCH_KEYWORD.search(str(error)) is None:
+            if _NO_SUCH_KEYWORD.search(str(error)) is None and all(
+                map(_takes_both, _layers(reset))
+            ):
                 raise
             raise BadValue(
                 f"{self._name}: expected reset(seed=..., options=...), got a reset that does not "
@@ -187,3 +192,24 @@ def _fitted(plan: _Plan, value: Any, name: str) -> Any:
             for place, part in enumerate(plan)
         )
     return value
+
+
+def _layers(reset: Any) -> Iterator[Any]:
+    """A `reset`, and those that it calls where it is a wrapper's."""
+    yield reset
+    given = reset.args[:1] if isinstance(reset, partial) else ()
+    layer: Any = given[0] if given else getattr(reset, "__self__", None)
+    while isinstance(layer, gymnasium.Wrapper):
+        layer = layer.env
+        yield layer.reset
+
+
+def _takes_both(reset: Any) -> bool:
+    """True unless it is known to refuse ``seed`` or ``options``."""
+    try:
+        inspect.signature(reset).bind(seed=None, options=None)
+    except TypeError:
+        return False
+    except ValueError:  # not known
+        return True
+    return True

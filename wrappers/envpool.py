@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import gymnasium
 import numpy as np
@@ -13,6 +13,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from ..buffers.base.errors import not_copied
 from ..buffers.base.number_checks import check_whole
 
 __all__ = ["EnvPoolVectorEnv", "from_envpool", "is_pool"]
@@ -83,6 +84,9 @@ class EnvPoolVectorEnv(VectorEnv[Any, Any, Any]):
     # holds them exactly; all else is as the pool returns it. ``metadata["stepwell"]`` records the
     # task and its options. For the id of a task in place of a pool there are ``num_envs`` and
     # EnvPool's options.
+
+    def __reduce__(self) -> NoReturn:
+        not_copied("a pool of EnvPool", "make one in each process, from a function")
 
     def __init__(self, pool: Any, num_envs: int = 1, options: Mapping[str, Any] | None = None):
         self._task = pool if isinstance(pool, str) else None

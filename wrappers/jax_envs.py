@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
+
+from ..buffers.base.errors import not_copied
 
 __all__ = ["JaxEnvs", "ScannedSteps"]
 
@@ -124,6 +126,9 @@ class JaxEnvs(VectorEnv[Any, Any, Any]):
         >>> 10_000 <= report.steps < 10_064
         True
     """
+
+    def __reduce__(self) -> NoReturn:
+        not_copied("a vector env on a device", "make one in each process, from a function")
 
     def __init__(
         self,

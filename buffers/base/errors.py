@@ -18,6 +18,8 @@ StepwellError
 The last three are in ``stepwell.collectors``.
 """
 
+from typing import NoReturn
+
 __all__ = [
     "LimiterClosed",
     "NotEnoughData",
@@ -30,6 +32,7 @@ __all__ = [
     "StoreNotFound",
     "StoreTooNew",
     "Unprovable",
+    "not_copied",
 ]
 
 
@@ -87,3 +90,19 @@ class StoreTooNew(StepwellError):
 
 class StoreFailed(StepwellError):
     """An earlier write failed, so the writer stores nothing more; reopen the store."""
+
+
+def not_copied(what: str, instead: str) -> NoReturn:
+    """Refuse to pickle or copy an object that has files, locks, memory or processes of its own.
+
+    Args:
+        what: What it is.
+        instead: What to do.
+
+    Raises:
+        TypeError: Always.
+    """
+    raise TypeError(
+        f"{what} cannot be pickled or copied: expected one that was made where it is used, got a "
+        f"copy of another one; {instead}"
+    )

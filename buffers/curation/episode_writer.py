@@ -7,11 +7,11 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 
-from ..base.errors import SpecMismatch
+from ..base.errors import SpecMismatch, not_copied
 from ..replay.replay import SequenceReplayBuffer
 from ..rows.digest import Digest
 from ..rows.episode import Chunk, End, Episode
@@ -104,6 +104,11 @@ class EpisodeWriter:
         >>> writer.steps == copied.steps
         True
     """
+
+    def __reduce__(self) -> NoReturn:
+        not_copied(
+            "an EpisodeWriter", "make one in each process, with a replay that was opened there"
+        )
 
     def __init__(
         self,

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Self, TypeAlias, cast
+from typing import Any, NoReturn, Self, TypeAlias, cast
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from ..base import forks
-from ..base.errors import NotEnoughData, SpecMismatch
+from ..base.errors import NotEnoughData, SpecMismatch, not_copied
 from ..replay.replay import SequenceReplayBuffer
 from ..rows.episode import Chunk, End
 from ..rows.episode_buffer import EpisodeBuffer
@@ -88,6 +88,12 @@ class IndependentVectorizedBuffer:
         >>> batch["obs"].shape, batch["rewards"].dtype, batch["is_first"].shape
         ((16, 8, 4), dtype('float64'), (16, 8))
     """
+
+    def __reduce__(self) -> NoReturn:
+        not_copied(
+            "a replay buffer",
+            "give it a path, and read that folder: SequenceReplayBuffer.open(path, read_only=True)",
+        )
 
     def __init__(
         self,

@@ -11,11 +11,11 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple, Self, TypeVar, cast
+from typing import Any, NamedTuple, NoReturn, Self, TypeVar, cast
 
 import numpy as np
 
-from ..base.errors import NotEnoughData
+from ..base.errors import NotEnoughData, not_copied
 from ..replay.replay import SequenceReplayBuffer
 from ..sampling.requests import Transitions
 from ..spec.spec import Codec, Field, plain_array
@@ -81,6 +81,12 @@ class ReplayBuffer:
         >>> next_obs_batch.shape, done_mask.dtype
         ((32, 84, 84, 4), dtype('float32'))
     """
+
+    def __reduce__(self) -> NoReturn:
+        not_copied(
+            "a replay buffer",
+            "give it a path, and read that folder: SequenceReplayBuffer.open(path, read_only=True)",
+        )
 
     def __init__(
         self,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Self
+from typing import NoReturn, Self
 
 import numpy as np
 
-from ..base.errors import NotEnoughData
+from ..base.errors import NotEnoughData, not_copied
 from ..replay.replay import SequenceReplayBuffer
 from ..sampling.batch import Batch
 from ..spec.spec import Codec
@@ -31,6 +31,12 @@ class ImageRing(ABC):
     """A replay of uint8 images and float32 actions, and its writer."""
 
     # Where actions are `one_hot` they are given as numbers.
+
+    def __reduce__(self) -> NoReturn:
+        not_copied(
+            "a replay buffer",
+            "give it a path, and read that folder: SequenceReplayBuffer.open(path, read_only=True)",
+        )
 
     def __init__(
         self,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal, TypeAlias, cast
+from typing import Any, Final, Literal, NoReturn, TypeAlias, cast
 
 import numpy as np
 from gymnasium import spaces
 
+from ..base.errors import not_copied
 from ..base.number_checks import check_whole
 from ..replay.replay import SequenceReplayBuffer
 from ..sampling.batch import Batch
@@ -79,6 +80,12 @@ class SheeprlReplay:
         num_actions: Numbers of actions.
         draw: Draw mode of the sequences.
     """
+
+    def __reduce__(self) -> NoReturn:
+        not_copied(
+            "a replay in sheeprl's place",
+            "make one of the replay that was opened there, as_sheeprl_replay(replay)",
+        )
 
     def __init__(
         self,

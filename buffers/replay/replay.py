@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, Never, NoReturn, Self, TypeAlias
 import numpy as np
 
 from ..base import forks, untrusted_json
-from ..base.errors import NotEnoughData, SpecMismatch, StoreCorrupt, StoreLocked
+from ..base.errors import NotEnoughData, SpecMismatch, StoreCorrupt, StoreLocked, not_copied
 from ..base.number_checks import check_whole, is_whole
 from ..base.row_guard import RowGuard
 from ..rows.digest import Digest
@@ -392,11 +392,11 @@ class SequenceReplayBuffer:
             )
 
     def __reduce__(self) -> NoReturn:
-        where = "RAM" if self._path is None else str(self._path)
-        raise TypeError(
-            f"a replay cannot be pickled or copied: expected each process to open its folder, got "
-            f"the replay in {where}; give it a path, and use SequenceReplayBuffer.open(path, "
-            f"read_only=True) there, or copy_episodes for a copy"
+        where = "RAM: give it a path" if self._path is None else str(self._path)
+        not_copied(
+            "a replay",
+            f"this one is in {where}; use SequenceReplayBuffer.open(path, read_only=True) in each "
+            "process, or copy_episodes for a copy",
         )
 
     def __len__(self) -> int:

@@ -11,11 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from threading import RLock
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, Self, TypeAlias
 
 import numpy as np
 
-from ..base.errors import SpecMismatch, StepwellError
+from ..base.errors import SpecMismatch, StepwellError, not_copied
 from ..base.number_checks import check_whole, is_whole
 from ..base.row_guard import RowGuard
 from ..rows.digest import Digest
@@ -137,6 +137,9 @@ class ReplayWriter:
 
     _is_begun = False  # also where __init__ was not completed, for __del__
     _process: int
+
+    def __reduce__(self) -> NoReturn:
+        not_copied("a replay's writer", "ask its replay for another one, replay.writer(...)")
 
     def __init__(
         self,

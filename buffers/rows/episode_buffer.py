@@ -36,11 +36,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, cast
+from typing import Any, NoReturn, TypeAlias, cast
 
 import numpy as np
 
-from ..base.errors import SpecMismatch
+from ..base.errors import SpecMismatch, not_copied
 from ..base.number_checks import check_whole
 from ..spec.spec import Field, Layout, Spec, exact_rewards, flatten, plain_array
 from .episode import RUN_FACTS, Chunk, End, plain_json
@@ -118,6 +118,11 @@ class EpisodeBuffer:
         >>> replay.steps
         100
     """
+
+    def __reduce__(self) -> NoReturn:
+        not_copied(
+            "an EpisodeBuffer", "make one in each process, and send the chunks that it gives"
+        )
 
     def __init__(
         self,

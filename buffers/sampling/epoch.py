@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Generic, cast
+from typing import Any, Generic, NoReturn, cast
 
 import numpy as np
 
+from ..base.errors import not_copied
 from ..base.number_checks import check_whole, is_whole
 from .requests import (
     BatchRequest,
@@ -61,6 +62,11 @@ class Epoch(Generic[BatchT]):
         >>> len(epoch), sum(len(batch.ids) for batch in epoch) == len(replay)
         (4, True)
     """
+
+    def __reduce__(self) -> NoReturn:
+        not_copied(
+            "an epoch", "make one with replay.epoch(...), and give it the other's state_dict()"
+        )
 
     def __init__(
         self,

@@ -8,8 +8,20 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Generic, Literal, NamedTuple, Self, TypeAlias, TypeVar, cast, final
+from typing import (
+    Any,
+    Generic,
+    Literal,
+    NamedTuple,
+    NoReturn,
+    Self,
+    TypeAlias,
+    TypeVar,
+    cast,
+    final,
+)
 
+from ..base.errors import not_copied
 from ..base.number_checks import whole_number
 from .tensors import ToTensors
 
@@ -65,6 +77,9 @@ class Loader(Generic[BatchT]):
         >>> sum(Loader([1, 2, 3]))
         6
     """
+
+    def __reduce__(self) -> NoReturn:
+        not_copied("a loader", "make one in each process, of the replay that was opened there")
 
     def __init__(
         self,

@@ -7,9 +7,9 @@ import numbers
 import threading
 from collections.abc import Callable, Mapping
 from fractions import Fraction
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
-from ..base.errors import LimiterClosed
+from ..base.errors import LimiterClosed, not_copied
 from ..base.number_checks import whole_number
 
 __all__ = ["ReplayRatio", "SampleLimiter", "simplest_fraction"]
@@ -182,6 +182,9 @@ class SampleLimiter:
         TimeoutError: waited 0 s to insert 64 steps: expected 32 samples drawn, got 10 after 164
         steps; check that the learner still samples, or give more slack
     """
+
+    def __reduce__(self) -> NoReturn:
+        not_copied("a limiter", "make one in the process whose threads it holds back")
 
     def __init__(
         self, samples_per_insert: float | Fraction, *, min_steps: int, slack: float | Fraction

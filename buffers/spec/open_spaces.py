@@ -149,6 +149,14 @@ class FixedText(FixedSpace):
         value = spaces.Box(0, self._largest, (self.width,), dtype)
         super().__init__(original, {"value": value, **_ragged(self.width)}, name)
 
+    def limits(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """The lengths and the code points of the space's texts; None for a space without limits."""
+        text = self.original
+        if not isinstance(text, spaces.Text) or isinstance(text, AnyText):
+            return None
+        lengths = np.arange(text.min_length, text.max_length + 1)
+        return lengths, np.array([*map(ord, text.character_set)], np.int64)
+
     def encode(self, value: Any) -> dict[str, Any]:
         """The code points of a text."""
         if not isinstance(value, str):

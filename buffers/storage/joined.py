@@ -9,11 +9,11 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from threading import RLock
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 
-from ..base.errors import SpecMismatch
+from ..base.errors import SpecMismatch, not_copied
 from ..rows.episode import Chunk
 from ..spec.spec import Codec, Spec
 from .chunk_codec import Buffer
@@ -72,6 +72,9 @@ class JoinedStorage:
         >>> both.index.episodes, both.index.steps, both.index.records["episode"].tolist()
         (2, 4, [0, 281474976710656])
     """
+
+    def __reduce__(self) -> NoReturn:
+        not_copied("a JoinedStorage", "open the folders again, and join them there")
 
     def __init__(self, storages: Sequence[Storage], weights: Sequence[float] | None = None) -> None:
         self._storages = tuple(storages)

@@ -6,10 +6,11 @@ import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
 from threading import RLock
-from typing import cast
+from typing import NoReturn, cast
 
 import numpy as np
 
+from ..base.errors import not_copied
 from ..base.memory_limit import free_memory
 from ..base.number_checks import whole_number
 from ..rows.episode import Chunk, End
@@ -59,6 +60,11 @@ class MemoryStorage:
         >>> MemoryStorage(spec, capacity=1_000).nbytes
         0
     """
+
+    def __reduce__(self) -> NoReturn:
+        not_copied(
+            "a storage in RAM", "keep the rows in a folder, and open it in the other process"
+        )
 
     def __init__(
         self, spec: Spec, *, capacity: int | None = None, capacity_bytes: int | None = None

@@ -15,12 +15,12 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, Self, TypeAlias, cast
 
 import gymnasium
 
 from ...buffers import SequenceReplayBuffer
-from ...buffers.base.errors import SpecMismatch, StepwellError
+from ...buffers.base.errors import SpecMismatch, StepwellError, not_copied
 from ...buffers.base.number_checks import check_whole
 from ...buffers.base.package import __version__
 from ...buffers.base.progress import Progress, Status, check_progress, progress_function
@@ -123,6 +123,12 @@ class DistributedCollector:
 
     The other arguments, and the errors, are those of these subclasses.
     """
+
+    def __reduce__(self) -> NoReturn:
+        not_copied(
+            "a collector of several processes",
+            "make one, where the learner is: its groups of envs have processes of their own",
+        )
 
     def __init__(
         self,
@@ -962,6 +968,9 @@ class Run:
         weights: The first weights; None keeps those of the policies.
         progress: As in `Collector.collect`.
     """
+
+    def __reduce__(self) -> NoReturn:
+        not_copied("a run", "ask its collector for another one, with collector.running(...)")
 
     def __init__(
         self,

@@ -8,13 +8,14 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self, cast
 
 import gymnasium
 import numpy as np
 
 from ...buffers import SequenceReplayBuffer
 from ...buffers.base import forks
+from ...buffers.base.errors import not_copied
 from ...buffers.base.number_checks import check_whole, is_whole
 from ...buffers.base.progress import Progress, progress_function
 from ...buffers.replay.writer import check_flush_seconds
@@ -117,6 +118,12 @@ class Collector:
     """
 
     _has_digest = True
+
+    def __reduce__(self) -> NoReturn:
+        not_copied(
+            "a Collector",
+            "make one in each process, with envs and a folder of its own, or a LocalCollector",
+        )
 
     def __init__(
         self,

@@ -5,13 +5,14 @@ from __future__ import annotations
 import weakref
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, overload
+from typing import Any, NoReturn, overload
 
 import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
 from gymnasium.vector.utils import concatenate, create_empty_array
 
+from ...buffers.base.errors import not_copied
 from ...buffers.spec.spec import plain_array
 from ...wrappers.env_results import EnvResults
 from ...wrappers.envpool import from_envpool, is_pool
@@ -158,6 +159,9 @@ class RecordedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         recording: Writes its rows.
     """
 
+    def __reduce__(self) -> NoReturn:
+        not_copied("a recorded env", "copy env.unwrapped, or record an env of its own")
+
     def __init__(self, env: _Env, recording: RecordedSteps) -> None:
         super().__init__(env)
         self._recording = recording
@@ -234,6 +238,9 @@ class RecordedVectorEnv(VectorWrapper[Any, Any, Any, Any, Any]):
         env: The vector env.
         recording: Writes its rows.
     """
+
+    def __reduce__(self) -> NoReturn:
+        not_copied("a recorded env", "copy env.unwrapped, or record an env of its own")
 
     def __init__(self, env: Vector, recording: RecordedSteps) -> None:
         super().__init__(env)

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, NamedTuple, NoReturn, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
@@ -55,12 +55,6 @@ class RecordedSteps:
     # `finish_step` writes the rows, all or none of them. What the env does between is a block of
     # ``with recording``. Whatever happens there, the rows so far stay whole, and the next call must
     # be a reset. Options not explained are `Collector`'s.
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError(
-            "a recorded env cannot be pickled or copied: expected each row to be stored once, got "
-            "a copy; copy env.unwrapped, or record an env of its own in each process"
-        )
 
     def __init__(
         self,

@@ -15,9 +15,10 @@ import numpy as np
 
 from ...buffers import Chunk, SequenceReplayBuffer, Spec
 from ...buffers.replay.writer import ReplayWriter
+from ...buffers.spec.open_spaces import original_space
 from ...buffers.spec.spec import field_of
 from ...buffers.storage.protocol import Storage
-from ...wrappers.check.watch import all_limits_of, outside_of
+from ...wrappers.check.watch import Limits, all_limits_of, outside_of
 from ..policies.policy_caller import ChoiceChecker
 from .session_description import describe
 from .step_result import InfoReader
@@ -138,15 +139,16 @@ class SpaceWatch:
     def __init__(self, spec: Spec, space: gymnasium.Space[object]) -> None:
         self.rows = 0
         """Rows so far that have such an observation."""
-        self._space = space
-        self._limits: dict[str, tuple[Any, Any]] = {}
+        self._space = original_space(space)
+        self._limits: dict[str, Limits] = {}
         self._stacks = {field.name for field in spec.fields if field.stack > 1}
         names = _names_of(spec.observation)
         for name, limits in zip(names, all_limits_of(space), strict=True):
-            if limits is not None:
-                is_stack = name in self._stacks  # of which a row has the newest frame
-                low, high = (one[-1] if is_stack and np.ndim(one) else one for one in limits)
+            if isinstance(limits, tuple) and name in self._stacks:  # a row has the newest frame
+                low, high = (one[-1] if np.ndim(one) else one for one in limits)
                 self._limits[name] = low, high
+            elif limits is not None:
+                self._limits[name] = limits
         self._told = set[int]()
         self._seen: dict[int, tuple[int, int]] = {}
 

@@ -281,29 +281,6 @@ def test_priorities_may_be_tensors(
     assert drawn_from.update_priorities(ids, values) == 0
 
 
-@pytest.mark.parametrize("copy_of", [pickle.dumps, copy.deepcopy, copy.copy])
-def test_a_replay_is_not_pickled_or_copied(
-    drawn_from: SequenceReplayBuffer, copy_of: Callable[[Any], Any], tmp_path: Path
-) -> None:
-    with pytest.raises(TypeError, match=r"replay.*expected.*RAM"):
-        copy_of(drawn_from)
-    with SequenceReplayBuffer(tmp_path / "store") as replay:
-        with pytest.raises(TypeError, match=rf"replay.*expected.*{tmp_path}.*read_only"):
-            copy_of(replay)
-
-
-@pytest.mark.parametrize("copy_of", [pickle.dumps, copy.deepcopy])
-@pytest.mark.parametrize("is_vector", [False, True])
-def test_a_recorded_env_is_not_pickled_or_copied(
-    copy_of: Callable[[Any], Any], is_vector: bool
-) -> None:
-    made = gym.make_vec("CartPole-v1", 2) if is_vector else gym.make("CartPole-v1")
-    env = sw.record(made, SequenceReplayBuffer())
-    env.reset(seed=0)
-    with pytest.raises(TypeError, match=r"recorded env.*expected.*unwrapped"):
-        copy_of(env)
-
-
 WRONG_NAMES = [
     ("obs", "batch.observation"),
     ("next_obs", "batch.next_observation"),

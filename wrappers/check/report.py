@@ -63,7 +63,8 @@ class VectorEnvReport:
         tensor_device: Device of the tensors of PyTorch that the envs return; None for arrays.
         rewards_are_arrays: Each reward is an array of one number.
         global_random: Libraries from whose global random generators the envs draw ("python" for the
-            module `random`), or which they seed; no seed of a reset determines that.
+            module `random`), or which they seed; no seed of a reset determines that. A generator
+            of a module or of a class of envs is told by its name, as ``my_env.rng``.
         shares_random: These generators are the same in several processes, so that several envs
             draw the same numbers.
         outside: What was seen of an observation outside of its space; empty for nothing.
@@ -188,7 +189,10 @@ class VectorEnvReport:
             handles = "cannot play them again from a seed: draw from self.np_random"
             if self.shares_random:
                 drawn += ", the same numbers in several processes"
-                handles = "stores the same for several envs: use stepwell.make_vec or np_random"
+                # Workers of `make_vec` seed the libraries' generators, and no others.
+                is_seeded = all("." not in name for name in self.global_random)
+                cure = "stepwell.make_vec or np_random" if is_seeded else "self.np_random"
+                handles = f"stores the same for several envs: use {cure}"
             found.append(Finding("random numbers", drawn, handles, self.shares_random))
         if self.outside:
             found.append(Finding("spaces", self.outside, "stores it, and warns once an env", True))

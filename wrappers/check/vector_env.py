@@ -11,7 +11,7 @@ from gymnasium.vector.utils import batch_space, create_empty_array
 
 from ...buffers.base.number_checks import check_whole
 from ...buffers.spec.exact_values import BadValue, flags_of, rewards_of
-from ...buffers.spec.open_spaces import lengths_of
+from ...buffers.spec.open_spaces import lengths_of, original_space
 from ..envpool import from_envpool, is_pool
 from ..final_observations import ExactInfos, OverwriteDetector
 from ..fixed_spaces import with_fixed_vector_spaces
@@ -256,7 +256,7 @@ class _Check:
                 if np.count_nonzero(outside):
                     self._outside = (
                         f"env {int(outside.argmax())} gave a value that is NaN or outside of "
-                        f"{self._envs.single_observation_space}"
+                        f"{original_space(self._envs.single_observation_space)}"
                     )
 
     def _check_spaces(self) -> None:

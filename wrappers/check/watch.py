@@ -1,18 +1,21 @@
 """Observers of the steps of a vector env: memory, frame stacks, and resets."""
 
 import hashlib
+import os
 import random
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from types import ModuleType
 from typing import Any, Literal, NamedTuple, cast
 
+import gymnasium
 import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv
 
-from ...buffers.spec.open_spaces import FixedSpace
+from ...buffers.spec.open_spaces import FixedSequence, FixedSpace, FixedText
 from ..workers.vector_env import WorkerVectorEnv
 
 Array = npt.NDArray[Any]
@@ -20,6 +23,7 @@ Leaves = list[Array]
 Vote = Literal[
     "next_step", "same_step", "same_step_ale", "same_step_lost", "goes_on", "unproven", "disabled"
 ]
+Limits = tuple[Any, Any] | Array  # the lowest and the highest values, or all allowed ones
 MAX_RESETS = 64  # first observations that are remembered to compare with
 
 
@@ -36,15 +40,51 @@ def leaves_of(value: Any) -> Leaves:
     return [np.asarray(value)]
 
 
-def global_states() -> dict[str, str]:
-    """Fingerprints of the random generators of this process that all code shares, by library."""
-    found: dict[str, object] = {"python": random.getstate()}
-    found["numpy"] = {**np.random.get_state(legacy=False)}  # noqa: NPY002
+def global_states() -> tuple[int, dict[str, str]]:
+    """This process, and fingerprints of the random generators that all of its code shares."""
+    # By library, or by module and name. Those of modules, and of classes of envs, are copied to
+    # forked workers as the libraries' are.
+    python: Any = random.getstate
+    legacy: Any = np.random.get_state
+    found: dict[str, object] = {"python": python(), "numpy": {**legacy(legacy=False)}}
+    known = {id(python.__self__), id(legacy.__self__)}
     torch: Any = sys.modules.get("torch")
     if hasattr(torch, "get_rng_state"):
         found["torch"] = torch.get_rng_state().numpy().tobytes()
+        known.add(id(torch.default_generator))
+    for module, names in list(sys.modules.items()):
+        if type(names) is ModuleType:  # others may load what they stand for
+            for name, value in _shared_values(vars(names)):
+                state = None if id(value) in known else _state_of(value, torch)
+                if state is not None:
+                    known.add(id(value))
+                    found[f"{module}.{name}"] = state
     with np.printoptions(threshold=sys.maxsize):
-        return {k: hashlib.md5(repr(one).encode()).hexdigest() for k, one in found.items()}
+        states = {k: hashlib.md5(repr(one).encode()).hexdigest() for k, one in found.items()}
+    return os.getpid(), states
+
+
+def _shared_values(names: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+    """The values of a module and of its classes of envs, with their names."""
+    for name, value in list(names.items()):
+        yield name, value
+        # Not `isinstance`: for a proxy, that may load what it stands for.
+        if issubclass(type(value), type) and issubclass(cast("type", value), gymnasium.Env):
+            yield from ((f"{name}.{own}", one) for own, one in list(vars(value).items()))
+
+
+def _state_of(value: object, torch: Any) -> object:
+    """The state of a random generator; None for anything else."""
+    kind = type(value)
+    if issubclass(kind, np.random.Generator):
+        return cast("np.random.Generator", value).bit_generator.state
+    if issubclass(kind, np.random.RandomState):
+        return cast("np.random.RandomState", value).get_state(legacy=False)
+    if issubclass(kind, random.Random) and not issubclass(kind, random.SystemRandom):
+        return cast("random.Random", value).getstate()
+    if hasattr(torch, "Generator") and issubclass(kind, torch.Generator):
+        return cast("Any", value).get_state().cpu().numpy().tobytes()
+    return None
 
 
 class RandomWatch:
@@ -55,9 +95,9 @@ class RandomWatch:
     def __init__(self, envs: Any) -> None:
         self._inner: Any = envs.unwrapped
         self._is_elsewhere = isinstance(self._inner, AsyncVectorEnv | WorkerVectorEnv)
-        self._before: list[dict[str, str]] = []
+        self._before: list[tuple[int, dict[str, str]]] = []
         self.drawn: tuple[str, ...] = ()
-        """Libraries from whose generators was drawn."""
+        """Libraries, or names in modules, from whose generators was drawn."""
         self.is_shared = False
         """Several processes drew the same numbers."""
 
@@ -67,15 +107,17 @@ class RandomWatch:
 
     def end(self) -> None:
         """Compare them, before any env is given a seed again."""
-        pairs = list(zip(self._before, self._states(), strict=True))
+        pairs = [
+            (old, new) for (_, old), (_, new) in zip(self._before, self._states(), strict=True)
+        ]
         names = dict.fromkeys(name for before, _ in pairs for name in before)
-        moved = [k for k in names if any(old.get(k) != new[k] for old, new in pairs)]
+        moved = [k for k in names if any(old.get(k) != new.get(k) for old, new in pairs)]
         self.drawn = tuple(moved)
-        if isinstance(self._inner, AsyncVectorEnv):  # a process for each env
-            each = [[before.get(name) for before in self._before] for name in moved]
-            self.is_shared = any(len(set(states)) < len(states) for states in each)
+        processes = dict(self._before).values()
+        each = [[states[name] for states in processes if name in states] for name in moved]
+        self.is_shared = any(len(set(states)) < len(states) for states in each)
 
-    def _states(self) -> list[dict[str, str]]:
+    def _states(self) -> list[tuple[int, dict[str, str]]]:
         """Those of each env's process."""
         if not self._is_elsewhere:
             return [global_states()]
@@ -87,12 +129,17 @@ class RandomWatch:
             self._inner.set_attr(self._NAME, None)
 
 
-def all_limits_of(space: spaces.Space[Any], padded: bool = False) -> list[tuple[Any, Any] | None]:
+def all_limits_of(space: spaces.Space[Any], padded: bool = False) -> list[Limits | None]:
     """The limits of the plain spaces of a nested one, in the order of `leaves_of`."""
     # ``padded``: zeros may stand where there is no value, as in the arrays of a `FixedSpace`.
+    if isinstance(space, FixedText) and (text := space.limits()) is not None:
+        lengths, codes = text
+        return [np.append(lengths, 0) if padded else lengths, None, np.append(codes, 0)]
     padded |= isinstance(space, FixedSpace)
     parts: Any = None
-    if isinstance(space, spaces.Dict):
+    if isinstance(space, FixedSequence):  # whose ``value`` holds many items: of texts, too
+        parts = [space["length"], space["mask"], space.item]
+    elif isinstance(space, spaces.Dict):
         parts = [space[key] for key in sorted(space.spaces)]
     elif isinstance(space, spaces.Tuple):
         parts = space.spaces
@@ -125,9 +172,12 @@ def limits_of(space: spaces.Space[Any]) -> tuple[Any, Any] | None:
     return low, high
 
 
-def outside_of(rows: Array, limits: tuple[Any, Any]) -> npt.NDArray[np.bool_]:
+def outside_of(rows: Array, limits: Limits) -> npt.NDArray[np.bool_]:
     """[n] bool: rows with a value that is not within the limits; NaN never is."""
-    inside: Any = (rows >= limits[0]) & (rows <= limits[1])
+    if isinstance(limits, np.ndarray):
+        inside: Any = np.isin(rows, limits)
+    else:
+        inside = (rows >= limits[0]) & (rows <= limits[1])
     outside: npt.NDArray[np.bool_] = ~inside.all(axis=tuple(range(1, inside.ndim)))
     return outside
 

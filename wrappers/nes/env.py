@@ -6,12 +6,13 @@ import dataclasses
 import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, NoReturn, TypeAlias, get_args
 
 import gymnasium
 import numpy as np
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 
+from ...buffers.base.errors import not_copied
 from ..snapshots import (
     SavedGame,
     check_fact,
@@ -94,6 +95,9 @@ class NesEnv(gymnasium.Env[Image, Any]):
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 60}  # noqa: RUF012  # gymnasium's
+
+    def __reduce__(self) -> NoReturn:
+        not_copied("a NesEnv", "make one in each process, from a function")
 
     def __init__(
         self,

@@ -2,7 +2,7 @@
 
 import multiprocessing
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +11,7 @@ from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoA
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from ...buffers.base.errors import not_copied
 from ...buffers.base.number_checks import check_whole
 from ..shard_seeds import ShardSeed
 from .infos import Infos, add_info, plain_columns
@@ -71,6 +72,11 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Array]):
     """
 
     _needs_main = True  # the factories may be defined in the script that runs
+
+    def __reduce__(self) -> NoReturn:
+        not_copied(
+            "a vector env with worker processes", "make one in each process, from a function"
+        )
 
     def __init__(
         self,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Generator, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
+from ...base.errors import not_copied
 from ...base.number_checks import whole_number
 from ...replay.replay import SequenceReplayBuffer
 from .config import Config, parse_fields
@@ -67,6 +68,9 @@ class ReplayBuffer:
         2
         >>> buffer.close()
     """
+
+    def __reduce__(self) -> NoReturn:
+        not_copied("a ReplayBuffer", "open its folder again, ReplayBuffer.from_folder(folder)")
 
     def __init__(
         self,

@@ -10,6 +10,7 @@ from typing import Any, Literal, NoReturn
 import numpy as np
 from gymnasium import spaces
 
+from ...base.errors import not_copied
 from ...dropin.sb3.step_ring import ends_by_clock, fitted, flags
 from ...replay.replay import SequenceReplayBuffer
 from ...rows.episode_buffer import EpisodeBuffer
@@ -256,13 +257,12 @@ class SB3Replay:
 
     def __reduce__(self) -> NoReturn:
         where = self.replay.path
-        kept = (
-            "in RAM alone: give SequenceReplayBuffer a folder" if where is None else f"in {where}"
-        )
-        raise TypeError(
-            f"a Stepwell replay cannot be pickled, as save_replay_buffer would: its rows are kept "
-            f"{kept}; after the model is loaded again, open the folder and assign "
-            f"model.replay_buffer = as_sb3_replay(replay, model)"
+        kept = "RAM alone: give SequenceReplayBuffer a folder" if where is None else str(where)
+        not_copied(
+            "a Stepwell replay",
+            f"save_replay_buffer is not needed, as its rows are kept in {kept}; after the model is "
+            "loaded again, open the folder and assign "
+            "model.replay_buffer = as_sb3_replay(replay, model)",
         )
 
     def _request(self, batch_size: int) -> Transitions:

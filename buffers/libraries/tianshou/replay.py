@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
+from ...base.errors import not_copied
 from ...base.number_checks import check_whole, is_whole
 from ...replay.replay import SequenceReplayBuffer
 from ...sampling.batch import map_tree
@@ -82,6 +83,12 @@ class TianshouReplay:
         replay: The replay.
         request: The form of the batches.
     """
+
+    def __reduce__(self) -> NoReturn:
+        not_copied(
+            "a replay in Tianshou's place",
+            "make one of the replay that was opened there, as_tianshou_replay(replay)",
+        )
 
     def __init__(self, replay: SequenceReplayBuffer, request: Sequences) -> None:
         self.replay = replay

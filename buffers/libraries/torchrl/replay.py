@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from ...base import untrusted_json
-from ...base.errors import StoreNotFound
+from ...base.errors import StoreNotFound, not_copied
 from ...curation.episode_writer import EpisodeWriter
 from ...replay.replay import SequenceReplayBuffer
 from ...sampling.requests import Draw, Hindsight, Sequences, Transitions
@@ -123,6 +123,12 @@ class TorchRLReplay:
         device: Torch device of the tensors.
         priority_key: Key of the TD errors that the loss writes.
     """
+
+    def __reduce__(self) -> NoReturn:
+        not_copied(
+            "a replay in TorchRL's place",
+            "make one of the replay that was opened there, as_torchrl_replay(replay)",
+        )
 
     def __init__(
         self,

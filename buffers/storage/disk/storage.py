@@ -10,11 +10,11 @@ from collections.abc import Generator, Mapping, Sequence
 from io import FileIO
 from pathlib import Path
 from threading import RLock
-from typing import Any, Literal, Self, cast
+from typing import Any, Literal, NoReturn, Self, cast
 
 import numpy as np
 
-from ...base.errors import SpecMismatch, StoreCorrupt
+from ...base.errors import SpecMismatch, StoreCorrupt, not_copied
 from ...rows.episode import Chunk
 from ...spec.spec import Spec
 from ..checkpoint import pack, unpack
@@ -61,6 +61,9 @@ class DiskStorage:
         ...         storage.spec == spec, storage.provenance, len(storage.index)
         (True, {'source': 'doc'}, 0)
     """
+
+    def __reduce__(self) -> NoReturn:
+        not_copied("an open store", "open its folder again, DiskStorage.open(path, read_only=True)")
 
     def __init__(self, folder: StoreFolder, lock: FileIO | None, *, skip: bool = False) -> None:
         self._folder = folder

@@ -678,6 +678,9 @@ class OutOfSpaceEnv(gym.Env[Any, np.int64]):
             "text": spaces.Dict({"a": number, "b": spaces.Text(5)}),
             "sequence": spaces.Sequence(number),
             "one of": spaces.OneOf((number, spaces.Box(3, 9, (1,), np.float32))),
+            "short text": spaces.Text(5, min_length=2),
+            "characters": spaces.Dict({"a": spaces.Text(5, charset="ab"), "b": number}),
+            "texts": spaces.Sequence(spaces.Text(5, min_length=2, charset="ab")),
         }[kind]
         self.action_space = spaces.Discrete(2)
         self.kind, self.t = kind, 0
@@ -694,6 +697,9 @@ class OutOfSpaceEnv(gym.Env[Any, np.int64]):
             "text": {"a": number, "b": "text"},
             "sequence": (number, number),
             "one of": (np.int64(0), number),
+            "short text": "a" if bad else "ab",
+            "characters": {"a": "ax" if bad else "ab", "b": np.zeros(2, np.float32)},
+            "texts": ("ab", "a" if bad else "ba"),
         }.get(self.kind, number)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
@@ -707,7 +713,7 @@ class OutOfSpaceEnv(gym.Env[Any, np.int64]):
 
 
 OUT_OF_SPACE = ["nan", "box", "discrete", "multi", "dict", "tuple", "stack"]
-OUT_OF_SPACE += ["text", "sequence", "one of"]
+OUT_OF_SPACE += ["text", "sequence", "one of", "short text", "characters", "texts"]
 
 
 def out_of_space(kind: str) -> gym.Env[Any, Any]:
@@ -726,6 +732,7 @@ def test_observations_outside_of_their_space_are_told_once_an_env_and_counted(
     again = collector.collect(steps=2 * 11)  # a warning here would be an error
     assert sorted(str(one.message)[:5] for one in told) == ["env 0", "env 1"]
     assert {"row 3" in str(one.message) for one in told} == {True}
+    assert not any("'mask'" in str(one.message) for one in told)  # the env's own space is named
     collector.close()
     assert (report.outside, again.outside) == (6, 6)
     assert "6 outside" in str(report)

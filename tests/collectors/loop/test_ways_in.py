@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
@@ -272,6 +272,50 @@ def test_an_env_of_the_old_api_in_gymnasiums_class_is_told_the_way_that_works() 
     for name in FEW:
         replay = WAYS[name](lambda: sw.from_gym(HalfMigrated()))
         assert {one.steps for one in replay.iter_episodes() if one.terminated[-1]} == {3}
+
+
+class OddReset(gym.Env[Any, Any]):
+    """Its reset is an attribute of the env."""
+
+    observation_space, action_space = BOX, spaces.Discrete(2)
+
+    def __init__(self, reset: Any) -> None:
+        self.t = 0
+        self.reset = reset  # type: ignore[method-assign]
+
+    def step(self, action: Any) -> Any:
+        self.t += 1
+        return np.full(2, self.t, np.float32), 1.0, self.t % 3 == 0, False, {}
+
+
+def _first(seed: Any = None, options: Any = None) -> Any:
+    return np.zeros(2, np.float32), {}
+
+
+ODD_RESETS = {  # with the error of each; None where it works
+    "lambda": (lambda seed=None, options=None: _first(seed, options), None),
+    "partial": (partial(_first, seed=3), None),
+    "any keyword": (lambda **given: _first(**given), None),
+    "no seed": (lambda: _first(), r"env.*expected reset\(seed=\.\.\..*from_gym"),
+    "no options": (lambda seed=None: _first(seed), r"env.*expected reset\(seed=\.\.\..*from_gym"),
+    "by place": (lambda seed=0, options=0, /: _first(), r"env.*expected reset\(seed=.*from_gym"),
+    "builtin": ({}.get, r"env.*expected reset\(seed=\.\.\..*from_gym"),
+    "a bug": (
+        lambda **given: _first(*cast("Any", len(given))),
+        r"argument after \* must be an iterable, not int$",
+    ),
+}
+
+
+@pytest.mark.parametrize("way", FEW)
+@pytest.mark.parametrize("odd", ODD_RESETS)
+def test_a_reset_of_any_kind_gets_seed_and_options_or_is_refused(odd: str, way: str) -> None:
+    reset, message = ODD_RESETS[odd]
+    if message is None:
+        assert WAYS[way](partial(OddReset, reset)).steps
+        return
+    with pytest.raises((TypeError, ValueError), match=message):
+        WAYS[way](partial(OddReset, reset))
 
 
 def test_vector_envs_of_others_have_one_number_and_flag_for_each_env() -> None:

@@ -1,5 +1,6 @@
 """check_vector_env reports the actual behavior of vector envs."""
 
+import random
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -14,6 +15,7 @@ from numpy.testing import assert_equal
 from stepwell.buffers.dropin.sb3 import step_ring
 from stepwell.wrappers.check.report import VectorEnvReport
 from stepwell.wrappers.check.vector_env import check_vector_env
+from stepwell.wrappers.check.watch import global_states
 from stepwell.wrappers.frames import FrameStack
 from stepwell.wrappers.workers.vector_env import WorkerVectorEnv
 from support.envs.fakes import (
@@ -308,6 +310,52 @@ def test_draws_from_global_generators_are_told(library: str, kind: Any) -> None:
     own = {"python", "numpy"} if step_ring._part_forks.cache_info().currsize else {"python"}
     assert report.shares_random == (kind is AsyncVectorEnv and library not in own)
     assert report.is_fine == (not report.shares_random)
+
+
+MODULES_OWN: Any = np.random.default_rng(0)
+
+
+class OwnRandomEnv(SeededEnv):
+    """Draws from a generator of its module or of its class."""
+
+    of_class: Any = random.Random(0)
+    unused: Any = np.random.default_rng(0)
+
+    def __init__(self, of_class: bool) -> None:
+        super().__init__(4)
+        self._draw = self.of_class if of_class else MODULES_OWN
+
+    def step(self, action: np.int64) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return np.full(2, self._draw.random()), *super().step(action)[1:]
+
+
+@pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv, WorkerVectorEnv])
+@pytest.mark.parametrize("of_class", [False, True])
+def test_draws_from_generators_of_a_module_or_class_are_told(kind: Any, of_class: bool) -> None:
+    report = check(kind([partial(OwnRandomEnv, of_class)] * 2))
+    name = "OwnRandomEnv.of_class" if of_class else "MODULES_OWN"
+    assert report.global_random == (f"{__name__}.{name}",)
+    assert any(name in line and "np_random" in line for line in str(report).splitlines())
+    assert report.shares_random == (kind is not SyncVectorEnv)
+    assert report.is_fine == (not report.shares_random)
+
+
+@pytest.mark.parametrize(
+    "make", [np.random.RandomState, random.Random, lambda seed: torch_generator().manual_seed(seed)]
+)
+def test_every_kind_of_a_modules_generator_is_told(
+    make: Callable[[int], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"{__name__}.MODULES_OWN"
+    states = []
+    for seed in (1, 1, 2):
+        monkeypatch.setitem(globals(), "MODULES_OWN", make(seed))
+        states.append(global_states()[1][name])
+    assert states[0] == states[1] != states[2]
+
+
+def torch_generator() -> Any:
+    return pytest.importorskip("torch", reason="needs torch").Generator()
 
 
 class StandingStill(SyncVectorEnv[Any, Any]):
