@@ -24,6 +24,7 @@ from .check.report import VectorEnvReport
 from .check.vector_env import check_vector_env
 from .check.watch import copied, leaves_of
 from .final_observations import ExactInfos
+from .fixed_spaces import with_fixed_spaces
 from .workers.vector_env import WorkerVectorEnv, checked_env
 
 __all__ = ["Vectorization", "assert_env", "assert_vector_env"]
@@ -127,7 +128,8 @@ def _vector_envs(
     env_fn: Callable[[], gym.Env[Any, Any]], num_envs: int, vectorization: Sequence[str]
 ) -> Iterator[tuple[str, Callable[[], AnyVectorEnv]]]:
     """Yield a label and a factory for each kind of vector env in each of its modes."""
-    env_fns = [env_fn] * num_envs
+    # Texts, sequences and graphs as arrays, as `make_vec` gives them: not all kinds take others.
+    env_fns = [lambda: with_fixed_spaces(env_fn())] * num_envs
     kinds: dict[str, Any] = {"sync": SyncVectorEnv, "async": AsyncVectorEnv}
     for name in vectorization:
         if name == "workers":
