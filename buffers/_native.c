@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define INTERFACE 3     /* as in native.py: another number is an older build */
+#define INTERFACE 4     /* as in native.py: another number is an older build */
 #define SHIFT 4         /* as in priorities.py: */
 #define WIDTH 16        /* children of a node, 1 << SHIFT, */
 #define LARGEST_TOP 2048 /* nodes of the uppermost level, */
@@ -672,18 +672,10 @@ static void prefetch_item(const Item *item, Py_ssize_t block_rows, Py_ssize_t ro
     for (Py_ssize_t at = 0; at < row_bytes; at += 128) PREFETCH(of.first + at);
 }
 
-/* The five numbers of an item, which must lie in its memory and in the output. */
-static int get_item(Item *item, PyObject *source, PyObject *place, Py_ssize_t row_bytes,
-                    Py_ssize_t out_rows, Py_ssize_t columns)
+/* The memory of an item, in which its five numbers must lie, and in the output. */
+static int get_item(Item *item, PyObject *source, Py_ssize_t row_bytes, Py_ssize_t out_rows,
+                    Py_ssize_t columns)
 {
-    if (!PyTuple_Check(place) || PyTuple_Size(place) != 5) {
-        PyErr_SetString(PyExc_TypeError, "places: expected tuples of five numbers");
-        return 0;
-    }
-    for (int i = 0; i < 5; i++) {
-        item->place[i] = PyLong_AsSsize_t(PyTuple_GetItem(place, i));
-        if (item->place[i] == -1 && PyErr_Occurred()) return 0;
-    }
     Py_INCREF(source); /* asking it for its memory may run code that changes the list */
     int is_found = PyObject_GetBuffer(source, &item->source, PyBUF_SIMPLE) == 0;
     Py_DECREF(source);
@@ -704,12 +696,12 @@ static int get_item(Item *item, PyObject *source, PyObject *place, Py_ssize_t ro
 
 PyDoc_STRVAR(apply_patches_doc,
              "apply_patches(out, sources, places, block_rows, row_bytes, columns): rows out of patches\n\n"
-             "The places are as in CodedCopies. Returns the numbers of those that hold zstd frames,\n"
-             "which are left out; `ValueError` with the number of one that is damaged.");
+             "The places are five int64 for each source, as in CodedCopies. Returns the numbers of those\n"
+             "that hold zstd frames, which are left out; `ValueError` with the number of one that is damaged.");
 
 static PyObject *apply_patches(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
 {
-    Py_buffer out;
+    Py_buffer out, places;
     PyObject *result = NULL;
     Py_ssize_t taken = 0, number[3], total = 0, damaged = -1;
     (void)self;
@@ -720,11 +712,12 @@ static PyObject *apply_patches(PyObject *self, PyObject *const *args, Py_ssize_t
     }
     Py_ssize_t block_rows = number[0], row_bytes = number[1], columns = number[2];
     Py_ssize_t count = PyList_Check(args[1]) ? PyList_Size(args[1]) : -1;
-    if (count < 0 || !PyList_Check(args[2]) || PyList_Size(args[2]) != count) {
-        PyErr_SetString(PyExc_ValueError, "apply_patches: expected two lists of the same length");
+    if (count < 0) {
+        PyErr_SetString(PyExc_ValueError, "apply_patches: expected a list of sources");
         return NULL;
     }
-    if (!get_out(args[0], &out)) return NULL;
+    if (!get(args[2], &places, PyBUF_SIMPLE, "lq", 5 * count, "places")) return NULL;
+    if (!get_out(args[0], &out)) goto no_out;
     Py_ssize_t out_rows = row_bytes > 0 ? out.len / row_bytes : 0;
     if (block_rows < 1 || row_bytes < 1 || columns < 0 || out_rows * row_bytes != out.len ||
         (columns && out_rows % columns) || (row_bytes + 7) / 8 > PATCHED_WORDS) {
@@ -739,9 +732,9 @@ static PyObject *apply_patches(PyObject *self, PyObject *const *args, Py_ssize_t
         goto done;
     }
     for (; taken < count; taken++) {
-        PyObject *source = PyList_GetItem(args[1], taken), *place = PyList_GetItem(args[2], taken);
-        if (source == NULL || place == NULL ||
-            !get_item(items + taken, source, place, row_bytes, out_rows, columns)) goto done;
+        PyObject *source = PyList_GetItem(args[1], taken);
+        for (int i = 0; i < 5; i++) items[taken].place[i] = ((int64_t *)places.buf)[i * count + taken];
+        if (source == NULL || !get_item(items + taken, source, row_bytes, out_rows, columns)) goto done;
         total += items[taken].place[3];
     }
     PyThreadState *others = total >= LONG_BYTES / row_bytes ? PyEval_SaveThread() : NULL;
@@ -773,6 +766,8 @@ done:
     PyMem_Free(is_left);
 no_items:
     PyBuffer_Release(&out);
+no_out:
+    PyBuffer_Release(&places);
     return result;
 }
 
