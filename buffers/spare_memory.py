@@ -53,7 +53,7 @@ class _Lent(np.ndarray):
 
 
 class _Lease(np.ndarray):
-    """What every array in the memory refers to, directly or not, as its ``base``."""
+    """The array to which every array in the memory refers, directly or not, as its ``base``."""
 
     spare: Callable[[], SpareMemory | None] = staticmethod(lambda: None)  # for views of it
 

@@ -133,10 +133,11 @@ class CodedCopies(NamedTuple):
         if len(of) < len(sources):
             sources, places = [self.sources[k] for k in of], places.take(of, 1)
         if cache.nbytes:  # of a store on disk
-            sources, places = [*sources], places.copy()
+            found: list[memoryview | bytes] = [*sources]
+            sources, places = found, places.copy()
             for number, plain in enumerate(map(cache.get, map(self._key, of))):
                 if plain is not None:
-                    sources[number], places[0, number] = plain, 0
+                    found[number], places[0, number] = plain, 0
         packed = self._apply(core, of, into, sources, places)
         if packed:
             of_packed, places = [of[each] for each in packed], places.take(packed, 1)

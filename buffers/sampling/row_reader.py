@@ -240,11 +240,11 @@ class RowReader:
                 columns,
             )
         found = (offsets, index.records["stored_rows"][chunk], start, rows, target)
+        where = np.concatenate(found).reshape(len(found), -1)
         codings = [first] if is_alike else [places.codings[kind] for kind in kinds]
         return CodedCopies(
-            *(field, dtype, places.reader, sources, codings),
-            *(np.concatenate(found).reshape(len(found), -1), number),
-            *(places.generation, chunk, index.base, columns),
+            *(field, dtype, places.reader, sources, codings, where),
+            *(number, places.generation, chunk, index.base, columns),
         )
 
     def _nearest(
