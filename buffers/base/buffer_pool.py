@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any
+from collections.abc import Callable
+from typing import cast
 
 import numpy as np
 
@@ -24,35 +25,39 @@ class SpareMemory:
 
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
-        self._free: list[np.ndarray] = []
+        self._free: list[_Lent] = []
 
     def lend(self) -> np.ndarray:
         """Bytes ``[nbytes]`` from the beginning of a page on, until no array refers to them."""
-        return np.asarray(_Lease(self, self.take()))
+        lease = _Lease(self.nbytes, np.uint8, self._take())
+        lease.spare = weakref.ref(self)
+        return np.ndarray(self.nbytes, np.uint8, lease)
 
-    def take(self) -> np.ndarray:
+    def give_back(self, memory: _Lent) -> None:
+        """Let memory be used again; called by any thread."""
+        if len(self._free) < _SPARE_BYTES // self.nbytes:
+            self._free.append(memory)
+
+    def _take(self) -> _Lent:
         """Memory that nothing else refers to."""
         try:
             return self._free.pop()
         except IndexError:
             memory = np.empty(self.nbytes + PAGE, np.uint8)
             begin = -memory.__array_interface__["data"][0] % PAGE
-            return memory[begin : begin + self.nbytes]
-
-    def give_back(self, memory: np.ndarray) -> None:
-        """Let memory be used again; called by any thread."""
-        if len(self._free) < _SPARE_BYTES // self.nbytes:
-            self._free.append(memory)
+            return memory[begin : begin + self.nbytes].view(_Lent)
 
 
-class _Lease:
-    """The object to which every array in the memory refers, directly or not: numpy's ``base``."""
+class _Lent(np.ndarray):
+    """Memory. Of a plain array numpy would make the ``base`` of all arrays that refer to it."""
 
-    def __init__(self, spare: SpareMemory, memory: np.ndarray) -> None:
-        self._spare, self._memory = weakref.ref(spare), memory
-        self.__array_interface__: dict[str, Any] = self._memory.__array_interface__
+
+class _Lease(np.ndarray):
+    """The array to which every array in the memory refers, directly or not, as its ``base``."""
+
+    spare: Callable[[], SpareMemory | None] = staticmethod(lambda: None)  # for views of it
 
     def __del__(self) -> None:
-        spare = self._spare()
+        spare = self.spare()
         if spare is not None:
-            spare.give_back(self._memory)
+            spare.give_back(cast("_Lent", self.base))

@@ -15,7 +15,7 @@ import numpy as np
 __all__ = ["Core", "core", "crc32", "path"]
 
 _NAME = "stepwell.buffers.base._native"
-_INTERFACE = 3  # as in _native.c
+_INTERFACE = 4  # as in _native.c
 _Memory: TypeAlias = np.ndarray | memoryview
 
 
@@ -65,8 +65,8 @@ class Core(Protocol):
     def apply_patches(
         self,
         out: _Memory,
-        sources: list[memoryview] | list[memoryview | bytes],
-        places: list[tuple[int, int, int, int, int]],
+        sources: list[memoryview] | list[bytes] | list[memoryview | bytes],
+        places: _Memory,
         block_rows: int,
         row_bytes: int,
         columns: int,

@@ -29,7 +29,7 @@ __all__ = [
     "memory_of",
     "named_leaves",
     "one_line",
-    "pad_before",
+    "padding_before",
     "stack_copies",
     "stack_views",
     "under",
@@ -350,12 +350,19 @@ def stack_views(frames: np.ndarray, k: int, first: int, count: int) -> np.ndarra
     return np.ndarray(shape, frames.dtype, frames, first * frame, strides)
 
 
-def pad_before(frames: np.ndarray, missing: np.ndarray, field: Field) -> None:
-    """Fill the frames [B, C, ...] before an episode's first one as the env pads its stacks."""
-    # missing: [B] number of frames that are not stored.
-    for b in np.flatnonzero(missing).tolist():
-        count = int(missing[b])
-        frames[b, :count] = frames[b, count] if field.stack_padding == "repeat" else 0
+def padding_before(
+    frames: np.ndarray, missing: np.ndarray, field: Field
+) -> list[Callable[[], object]]:
+    """The work that fills the frames [B, C, ...] before an episode's first one as the env does."""
+    # missing: [B] number of frames that are not stored. Mostly none are, and there is no work.
+    of = missing.nonzero()[0].tolist()
+
+    def pad() -> None:
+        for b in of:
+            count = int(missing[b])
+            frames[b, :count] = frames[b, count] if field.stack_padding == "repeat" else 0
+
+    return [pad] if of else []
 
 
 def stack_copies(frames: np.ndarray, rows: np.ndarray, field: Field, out: np.ndarray) -> None:

@@ -94,12 +94,13 @@ class CodedCopies(NamedTuple):
     """Rows that are compressed, or stored in another dtype."""
 
     field: Field
+    dtype: np.dtype[np.generic]  # of the field
     reader: ChunkDecoder  # decodes them
     sources: list[memoryview]  # [S] memory
-    codings: list[Coding]  # [S]
-    # [S] offset of the chunk's rows in the memory, number of its rows, first row wanted, rows
+    codings: list[Coding]  # [S], or one where all are alike
+    # [5, S] offset of the chunk's rows in the memory, number of its rows, first row wanted, rows
     # wanted, first row of the output
-    places: list[tuple[int, int, int, int, int]]
+    places: np.ndarray
     number: int  # of the field
     generation: int  # of the positions
     chunks: np.ndarray  # [S] index of the chunk of each
@@ -108,74 +109,61 @@ class CodedCopies(NamedTuple):
 
     def make(self, out: np.ndarray, share: ThreadShare) -> None:
         """Fill an output ``[rows, ...]``, which is C-contiguous."""
-        dtype = self.field.numpy_dtype
-        into = out if out.dtype == dtype else np.empty(out.shape, dtype)
-        make = self._turning_copier if self.columns else self._copier
-        share.run(make(into), len(self.places), into.nbytes)
+        into = out if out.dtype == self.dtype else np.empty(out.shape, self.dtype)
+
+        def copy(some: range) -> None:
+            left = self._restore(some, into)
+            if left:
+                self._read_each(left, into)
+
+        share.run(copy, len(self.sources), into.nbytes)
         if into is not out:
             out[...] = into
 
-    def _copier(self, into: np.ndarray) -> Callable[[range], None]:
-        flat = _bytes_of(into)
-
-        def copy(some: range) -> None:
-            for k in self._restore(some, flat, 0):
-                self._read(k, self.places[k][4], into, flat)
-
-        return copy
-
-    def _turning_copier(self, into: np.ndarray) -> Callable[[range], None]:
-        turned = into.reshape(self.columns, -1, *self.field.shape)
-        flat = _bytes_of(into)
-
-        def copy(some: range) -> None:
-            for k in self._restore(some, flat, self.columns):
-                *_, rows, target = self.places[k]
-                number, first = divmod(target, self.columns)
-                run = np.empty((rows, *self.field.shape), into.dtype)
-                self._read(k, 0, run, _bytes_of(run))
-                turned[first : first + rows, number] = run
-
-        return copy
-
-    def _restore(self, some: range, flat: memoryview, columns: int) -> Sequence[int]:
+    def _restore(self, some: range, into: np.ndarray) -> Sequence[int]:
         """Restore rows of patches, of many chunks in one call; returns what is left to read."""
-        core, coding = native.core, self.codings[some.start]
+        core, coding = native.core, self._coding(some.start)
         if core is None or coding.changes != "patches":
             return some
-        codings = self.codings[some.start : some.stop]
-        is_alike = codings.count(coding) == len(codings)
-        of = list(some) if is_alike else [k for k in some if self.codings[k] == coding]
-        sources: list[memoryview | bytes] = [self.sources[k] for k in of]
-        places = [self.places[k] for k in of]
-        cache = self.reader.cache
+        of: Sequence[int] = some
+        if len(self.codings) > 1:
+            of = [k for k in some if self.codings[k] == coding]
+        sources: list[memoryview] | list[memoryview | bytes] = self.sources
+        places, cache = self.places, self.reader.cache
+        if len(of) < len(sources):
+            sources, places = [self.sources[k] for k in of], places.take(of, 1)
         if cache.nbytes:  # of a store on disk
+            found: list[memoryview | bytes] = [*sources]
+            sources, places = found, places.copy()
             for number, plain in enumerate(map(cache.get, map(self._key, of))):
                 if plain is not None:
-                    sources[number], places[number] = plain, _first(places[number])
-        packed = self._apply(core, of, flat, sources, places, columns)
+                    found[number], places[0, number] = plain, 0
+        packed = self._apply(core, of, into, sources, places)
         if packed:
-            sources = [self._plain(of[each]) for each in packed]
-            where = [_first(self.places[of[each]]) for each in packed]
-            self._apply(core, [of[each] for each in packed], flat, sources, where, columns)
-        return [] if is_alike else sorted(set(some).difference(of))
+            of_packed, places = [of[each] for each in packed], places.take(packed, 1)
+            places[0] = 0
+            self._apply(core, of_packed, into, list(map(self._plain, of_packed)), places)
+        return [] if len(of) == len(some) else sorted(set(some).difference(of))
 
     def _apply(
         self,
         core: native.Core,
         of: Sequence[int],
-        flat: memoryview,
-        sources: list[memoryview | bytes],
-        places: list[tuple[int, int, int, int, int]],
-        columns: int,
+        into: np.ndarray,
+        sources: list[memoryview] | list[bytes] | list[memoryview | bytes],
+        places: np.ndarray,
     ) -> list[int]:
-        coding = self.codings[of[0]]
-        rows = coding.block_rows, coding.row_bytes, columns
+        _, row_bytes, block_rows, _ = self._coding(of[0])
         try:
-            return core.apply_patches(flat, sources, places, *rows)
+            return core.apply_patches(
+                into.view(np.uint8), sources, places, block_rows, row_bytes, self.columns
+            )
         except ValueError as error:
             damaged = StoreCorrupt("the patches of its rows are damaged")
             raise self._damaged(of[int(str(error))], damaged) from error
+
+    def _coding(self, k: int) -> Coding:
+        return self.codings[k if len(self.codings) > 1 else 0]
 
     def _key(self, k: int) -> tuple[int, int, int]:
         """That of a field of a chunk in the cache."""
@@ -183,18 +171,31 @@ class CodedCopies(NamedTuple):
 
     def _plain(self, k: int) -> bytes:
         """The field of a chunk, with patches that are not compressed."""
-        offset, stored, *_ = self.places[k]
+        offset, stored, *_ = self.places[:, k].tolist()
         try:
-            plain = self.reader.plain_patches(self.sources[k], self.codings[k], offset, stored)
+            plain = self.reader.plain_patches(self.sources[k], self._coding(k), offset, stored)
         except StoreCorrupt as error:
             raise self._damaged(k, error) from error
         self.reader.cache.put(self._key(k), plain)
         return plain
 
+    def _read_each(self, some: Sequence[int], into: np.ndarray) -> None:
+        """Read rows chunk by chunk."""
+        flat = _bytes_of(into)
+        for k in some:
+            rows, target = self.places[3:, k].tolist()
+            if not self.columns:
+                self._read(k, target, into, flat)
+                continue
+            number, first = divmod(target, self.columns)
+            run = np.empty((rows, *self.field.shape), into.dtype)
+            self._read(k, 0, run, _bytes_of(run))
+            into.reshape(self.columns, -1, *self.field.shape)[first : first + rows, number] = run
+
     def _read(self, k: int, target: int, out: np.ndarray, flat: memoryview) -> None:
         """Read consecutive rows into the rows of ``out``, whose bytes are ``flat``."""
-        source, coding = self.sources[k], self.codings[k]
-        offset, stored, start, rows, _ = self.places[k]
+        source, coding = self.sources[k], self._coding(k)
+        offset, stored, start, rows, _ = self.places[:, k].tolist()
         if not coding.block_rows:
             part = out[target : target + rows]
             self.reader.copy_rows(source, coding, offset, stored, start, part)
@@ -208,11 +209,6 @@ class CodedCopies(NamedTuple):
     def _damaged(self, k: int, error: StoreCorrupt) -> DamagedChunk:
         what = f"a chunk of field {self.field.name!r} cannot be read: {error}; run stepwell verify"
         return DamagedChunk(self.base + int(self.chunks[k]), StoreCorrupt(what))
-
-
-def _first(place: tuple[int, int, int, int, int]) -> tuple[int, int, int, int, int]:
-    """The place of a field that lies at the beginning of its memory."""
-    return (0, *place[1:])
 
 
 def _bytes_of(rows: np.ndarray) -> memoryview:

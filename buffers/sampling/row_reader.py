@@ -232,10 +232,10 @@ class RowReader:
         chunk, at, start, rows, target, _ = segments
         places, index = self._places, self._index
         sources = places.buffers(chunk, at[:, _SEGMENT])
-        offsets, kinds = places.offsets[number].take(chunk), places.kinds[number].take(chunk)
-        first = places.codings[kinds[0]]
-        is_plain = not first.block_rows and first.dtype == dtype == out.dtype
-        if is_plain and np.count_nonzero(kinds == kinds[0]) == len(kinds):
+        offsets = places.offsets[number].take(chunk)
+        kinds: list[int] = places.kinds[number].take(chunk).tolist()
+        first, is_alike = places.codings[kinds[0]], kinds.count(kinds[0]) == len(kinds)
+        if is_alike and not first.block_rows and first.dtype == dtype == out.dtype:
             return PlainCopies(
                 sources,
                 (offsets + start * row_bytes).tolist(),
@@ -244,10 +244,10 @@ class RowReader:
                 columns,
             )
         found = (offsets, index.records["stored_rows"][chunk], start, rows, target)
-        codings = [places.codings[kind] for kind in kinds.tolist()]
-        where = list(zip(*(values.tolist() for values in found), strict=True))
+        where = np.concatenate(found).reshape(len(found), -1)
+        codings = [first] if is_alike else [places.codings[kind] for kind in kinds]
         return CodedCopies(
-            *(field, places.reader, sources, codings, where),
+            *(field, dtype, places.reader, sources, codings, where),
             *(number, places.generation, chunk, index.base, columns),
         )
 
@@ -295,7 +295,7 @@ class RowReader:
         found = np.concatenate(chunks + begins + rows + targets).reshape(4, -1)
         if np.count_nonzero(found[2]) < len(found[2]):  # a chunk whose only row was superseded
             found = found[:, found[2] > 0]
-        chunk, start, need, target = found.take(found[3].argsort(), 1)
+        chunk, start, need, target = found.take(found[3].argsort(kind="stable"), 1)
         return Segments(chunk, self._table.take(chunk, 0), start, need, target, True)
 
     def _decode(self, chunk: int) -> None:

@@ -21,7 +21,7 @@ from .batch import (
     Shapes,
     batch_dtype,
     longest_stack,
-    pad_before,
+    padding_before,
     stack_copies,
     stack_views,
 )
@@ -256,7 +256,7 @@ class SequenceSampler:
             rest[0].append((reader.plan(field.name, wider, flat), flat))
             skipped = frames - (field.stack - 1)
             if self._are_views:
-                rest[1].append(partial(pad_before, rows, missing, field))
+                rest[1].extend(padding_before(rows, missing, field))
             else:
                 out = memory["stacks of " + field.name]
                 rest[1].append(partial(stack_copies, rows[:, skipped:], numbers, field, out))

@@ -6,7 +6,6 @@ Reinforcement Learning (2018), section 7.1.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import NamedTuple, TypeAlias, cast
 
 import numpy as np
@@ -24,7 +23,7 @@ from .batch import (
     Shapes,
     TransitionBatch,
     longest_stack,
-    pad_before,
+    padding_before,
 )
 from .draws import Drawn, ItemKinds
 from .hindsight import Relabeller, Steps
@@ -227,7 +226,7 @@ class TransitionSampler:
             rest[0].append((reader.plan(name, segments, flat), flat))
             if k > 1:
                 stacks = rows if is_joined else rows.reshape(2 * len(start), k, *field.shape)
-                rest[1].append(partial(pad_before, stacks, missing, field))
+                rest[1].extend(padding_before(stacks, missing, field))
         return before, after, rest
 
 

@@ -492,7 +492,7 @@ class ChunkDecoder:
         """Decode rows of patches that are not compressed in one call; False if some are."""
         if native.core is None:
             return False
-        where = [(offset, rows, start, count, 0)]
+        where = np.array([offset, rows, start, count, 0])
         try:
             return not native.core.apply_patches(
                 target, [source], where, coding.block_rows, coding.row_bytes, 0

@@ -112,6 +112,18 @@ def senseless_calls(core: Any, seed: int, count: int) -> None:
             core.apply_deltas(deltas, rows, row_bytes, first - 1, out)
         except ERRORS:
             pass
+        places, field = rng.integers(-1, 9, 5), deltas
+        if number % 4:  # some of them plausible: one block, whose patches have any places
+            ends = np.sort(rng.integers(0, 4, rows - 1))
+            block = 4 * (rows - 1) + 10 * int(ends.max(initial=0)) + row_bytes
+            field = part[begin : begin + 4 + block]
+            field[: 4 * rows] = np.array([block, *ends], "<u4").tobytes()
+            start = int(rng.integers(rows))
+            places = np.array([0, rows, start, min(wanted, rows - start), 0])
+        try:
+            core.apply_patches(out, [field], places, 16, row_bytes, number % 2 * wanted)
+        except ERRORS:
+            pass
         core.crc32(part[begin : begin + size], int(rng.integers(1 << 32)))
         senseless_chunk(core, rng, part)
 

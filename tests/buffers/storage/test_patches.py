@@ -89,7 +89,7 @@ def test_both_paths_restore_any_rows(rows: np.ndarray, data: st.DataObject) -> N
     field = memoryview(struct.pack("<I", len(block)) + block)
     # Two items at once, the second one time first: row b * T + t goes to row t * B + b.
     flat = np.zeros(2 * wanted * row_bytes, np.uint8)
-    where = [(0, count, start, wanted, 0), (0, count, start, wanted, wanted)]
+    where = np.array([(0, 0), (count, count), (start, start), (wanted, wanted), (0, wanted)])
     assert native.core.apply_patches(flat, [field] * 2, where, 256, row_bytes, wanted) == []
     both = flat.reshape(wanted, 2, row_bytes)
     assert (both == rows[start : start + wanted, None]).all()
@@ -126,12 +126,11 @@ def test_items_out_of_their_memory_are_refused() -> None:
         (8, 4, 0, 4, 0),
     ]:
         with pytest.raises(ValueError, match=r"place:|^0$"):
-            core.apply_patches(out, [field], [place], 256, 64, 0)
+            core.apply_patches(out, [field], np.array(place), 256, 64, 0)
         assert (out == 9).all()
+    places = np.array([(0, 0), (4, 4), (0, 0), (1, 1), (0, 1)])
     with pytest.raises(ValueError, match=r"^1$"):
-        core.apply_patches(
-            out[:128], [field, field[:-1]], [(0, 4, 0, 1, 0), (0, 4, 0, 1, 1)], 256, 64, 0
-        )
+        core.apply_patches(out[:128], [field, field[:-1]], places, 256, 64, 0)
 
 
 def test_a_storage_keeps_patches_in_its_own_form(tmp_path: Path) -> None:
