@@ -45,6 +45,10 @@ _TINY = "--rounds 1 --rows 3000 --steps 800 --games Pong --most 200000 --capacit
 RUNS: dict[str, Run] = {
     "replay": Run(_REPLAY, _TINY),
     "replay-numpy": Run(_REPLAY, _TINY, is_pure=True),
+    "patches": Run(
+        "patches.py --rounds 9 --games Pong Breakout Seaquest Riverraid",
+        "--rounds 1 --games Pong --steps 800",
+    ),
     "disk": Run(
         "disk.py --only flush open merge --rounds 5 --steps 300000",
         "--only open merge --rounds 1 --steps 40000",

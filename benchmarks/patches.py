@@ -16,8 +16,7 @@ import argparse
 import functools
 import itertools
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -110,9 +109,10 @@ def makers_of(
     }
 
 
-def measured(rows: peers.Rows, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """By candidate: bytes of a stored row, microseconds, and ratios to the copy and to cpprb."""
-    clock = rounds.cpu_seconds if options.threads == 1 else time.perf_counter
+def measured(
+    game: str, rows: peers.Rows, folder: Path, options: argparse.Namespace
+) -> tuple[list[rounds.Row], dict[str, float]]:
+    """The lines of a game, and by candidate the bytes of a stored row."""
     makers = makers_of(rows, folder, options.chunk_rows, options.threads)
     stores = {name: make(rows) for name, make in makers.items()}
     replays: dict[str, sw.SequenceReplayBuffer] = {name: stores[name] for name in FORMS}
@@ -136,51 +136,42 @@ def measured(rows: peers.Rows, folder: Path, options: argparse.Namespace) -> dic
     for name, replay in replays.items():
         calls |= named(name, peer_stepwell.sequences(replay, batch, length))
     cases[f"sequences, {batch} x {length}"] = calls
-    writes: dict[str, peers.Call] = {
+    writing = "writing a row"
+    cases[writing] = {
         LIMIT: few.observation.copy,
         **{name: functools.partial(make, few) for name, make in makers.items()},
     }
-
+    lines: list[rounds.Row] = []
+    for case, calls in cases.items():
+        units = len(few.action) if case == writing else 1
+        lines += rounds.compare(
+            *("patches", f"{game}, {case}"),
+            candidates={name: rounds.repeated(call, units) for name, call in calls.items()},
+            limit=LIMIT,
+            count=options.rounds,
+            goals={"patch, RAM": 1.5} if case.startswith("sequences") else {},
+            clock="CPU" if options.threads == 1 else "time",
+        )
     # Observations of rows of the other libraries are whole stacks; SB3 has the next ones as well.
     whole = float(rows.observation[0].nbytes)
-    stored = {LIMIT: whole, PEER: STACK * whole, SB3: 2 * STACK * whole, SB3_SMALL: STACK * whole}
+    stored = {LIMIT: whole}
     stored |= {name: replay.total_bytes / len(replay) for name, replay in replays.items()}
-    found: dict[str, Any] = {
-        name: {"bytes a row": stored[name.removesuffix(", out=")]}
-        for name in cases[f"stacks, {BATCHES[0]}"]
-    }
-    for case, calls in {**cases, "writing a row": writes}.items():
-        units = len(few.action) if calls is writes else 1
-        bursts = {name: rounds.repeated(call, units) for name, call in calls.items()}
-        rates = {
-            name: np.array(each)
-            for name, each in rounds.rates(bursts, options.rounds, clock).items()
-        }
-        for name, each in rates.items():
-            found[name][case] = {"us": 1e6 / float(np.median(each))} | {
-                f"of {limit}": float(np.median(each / rates[limit]))
-                for limit in (LIMIT, PEER)
-                if limit in rates
-            }
+    others = {PEER: STACK, SB3: 2 * STACK, SB3_SMALL: STACK}
+    stored |= {name: frames * whole for name, frames in others.items() if name in stores}
     for replay in replays.values():
         replay.close()
-    return found
+    return lines, stored
 
 
-def lines(game: str, found: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    """A line for each candidate; writing is shown in microseconds."""
-    cases = list(found[LIMIT])
-    for name, figures in found.items():
-        cells = [game, name, f"{figures['bytes a row']:,.0f}"]
-        for case in cases[1:-1]:
-            ratios = [figures.get(case, {}).get(f"of {limit}") for limit in (LIMIT, PEER)]
-            cells.append(" / ".join("-" if one is None else f"{one:.2f}" for one in ratios))
-        written = figures.get(cases[-1])
-        yield *cells, f"{written['us']:,.1f}" if written else ""
+def bytes_table(stored: Mapping[str, Mapping[str, float]]) -> str:
+    """Bytes of a stored row, by game and candidate."""
+    head = ("bytes of a row", *next(iter(stored.values())))
+    sizes = [(game, *(f"{size:,.0f}" for size in each.values())) for game, each in stored.items()]
+    return rounds.table(head, sizes)
 
 
 def main() -> None:
-    """Print one table."""
+    """Print two tables."""
     parser = rounds.options(__doc__, 9)
     parser.add_argument("--games", nargs="+", default=["Pong", "Breakout"])
     parser.add_argument("--steps", type=int, default=40_000, help="of each game")
@@ -188,18 +179,15 @@ def main() -> None:
     parser.add_argument("--chunk-rows", type=int, default=250, help="rows of a stored chunk")
     parser.add_argument("--folder", default=".", help="a folder on the disk to be measured")
     options = parser.parse_args()
-    games: dict[str, Any] = {}
+    lines, stored = list[rounds.Row](), dict[str, dict[str, float]]()
     for game in options.games:
         with tempfile.TemporaryDirectory(dir=options.folder, prefix="benchmark-") as folder:
-            games[game] = measured(game_rows(game, options.steps), Path(folder), options)
-    clock = "CPU time" if options.threads == 1 else "time"
-    print(f"Times as fast as {LIMIT} / as {PEER}, by {clock}; medians of {options.rounds} rounds")
-    cases = list(games[options.games[0]][LIMIT])
-    head = ("game", "candidate", *cases[:-1], f"us of {cases[-1]}")
-    print(rounds.table(head, [line for game in games for line in lines(game, games[game])]))
+            rows = game_rows(game, options.steps)
+            more, stored[game] = measured(game, rows, Path(folder), options)
+            lines += more
     packages = ["stepwell", "numpy", "zstandard", "ale-py", *peers.versions()]
-    print(rounds.machine(*packages))
-    rounds.save(options.json, rounds.result(packages, games=games))
+    rounds.report(lines, packages, options.json, bytes=stored)
+    print(bytes_table(stored))
 
 
 if __name__ == "__main__":

@@ -172,7 +172,7 @@ def test_a_part_is_measured(tmp_path: Path, name: str) -> None:
 
 # What each prints, and its figures: numbers that are all above 0.
 SCRIPTS = {
-    "patches.py --games Pong --steps 800 --rounds 1": ("| patch, folder, out= ", "games"),
+    "patches.py --games Pong --steps 800 --rounds 1": ("| patch, folder, out= ", "bytes"),
     "provenance.py --only CartPole --rounds 1 --steps 400": ("CartPole", "envs"),
     "viewing.py --rows 3000 --episodes 300 --rounds 1": ("first frame", "figures"),
     "distributed.py --only step engine driver --rounds 1 --steps 64 --pieces 12 --groups 3": (
