@@ -23,6 +23,7 @@ import bridges
 import charts
 import disk
 import distributed
+import patches
 import provenance
 import rounds
 import viewing
@@ -59,6 +60,15 @@ class Section:
 
 
 SECTIONS = (
+    Section(
+        *("patches", "patches", "patches", "Frames as patches: share of the speed of a copy"),
+        "256 stacked transitions of Pong are drawn, with the default codec, at "
+        "{Pong, stacks, 256|patch, RAM} times the speed at which numpy copies as many raw frames, "
+        "and at {Pong, stacks, 256|patch, RAM|cpprb} times that of cpprb, which keeps them raw; "
+        "32 at {Pong, stacks, 32|patch, RAM} and {Pong, stacks, 32|patch, RAM|cpprb} times.",
+        scale="times",
+        charted="Pong, s",
+    ),
     Section(
         *("sequences", "replay", "sequences", "Sequences: share of the speed of a memcpy"),
         "16 sequences of 64 raw images in RAM are drawn, into the memory of an earlier batch, at "
@@ -229,6 +239,7 @@ class Table(NamedTuple):
 
 
 TABLES = (
+    Table("bytes", "patches", PAGE, lambda figures: patches.bytes_table(figures["bytes"])),
     Table("open", "disk", PAGE, lambda figures: disk.openings_table(figures["open"])),
     Table("files", "bridges", PAGE, lambda figures: bridges.files_table(figures["files"])),
     Table("distributed", "distributed", "many-machines.md", distributed.tables),
