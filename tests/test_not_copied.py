@@ -99,13 +99,6 @@ class Making:
         rom, game = write_demo(self.folder / "demo")
         return self(sw.NesEnv(rom, game=game, backend="cynes", actions=["NOOP"]))
 
-    def jax(self) -> Any:
-        """Envs on a device."""
-        pytest.importorskip("jax")
-        from gymnasium.envs.phys2d.cartpole import CartPoleFunctional
-
-        return self(sw.JaxEnvs(CartPoleFunctional(), 2, max_episode_steps=9))
-
     def pool(self) -> Any:
         """A pool of EnvPool."""
         pytest.importorskip("envpool")
@@ -154,7 +147,6 @@ LIVE: dict[str, tuple[str, Callable[[Making], Any]]] = {
     "Atari": ("from a function", lambda make: make.frame_skip()),
     "ale-py's vector env": ("from a function", lambda make: make.ale_vector()),
     "NES": ("from a function", lambda make: make.nes()),
-    "JAX": ("from a function", lambda make: make.jax()),
     "EnvPool": ("from a function", lambda make: make.pool()),
     "dreamer": ("path", lambda make: make(dreamer.ReplayBuffer(**IMAGES, **LENGTHS))),
     "iris": ("path", lambda make: make(iris.IRISReplayBuffer(**IMAGES, **LENGTHS))),

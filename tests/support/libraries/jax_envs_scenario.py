@@ -6,9 +6,11 @@ that passed, one a line, and behind a name why a check was left out.
 
 from __future__ import annotations
 
+import copy
 import importlib
 import importlib.util
 import os
+import pickle
 import sys
 import tempfile
 import time
@@ -517,6 +519,13 @@ def check_wrong_envs_are_refused_before_the_first_step() -> None:
         sw.JaxEnvs(Walker(), 2, params=3)
     with pytest.raises(TypeError, match="function"):
         sw.bridges.jax_policy(5)  # type: ignore[arg-type]
+
+
+def check_envs_are_not_pickled_or_copied() -> None:
+    envs = sw.JaxEnvs(Walker(), 2)
+    for copied in (pickle.dumps, copy.deepcopy, copy.copy):
+        with pytest.raises(TypeError, match=r"cannot be pickled or copied: .*from a function"):
+            copied(envs)
 
 
 def check_gymnasiums_own_vector_env_which_drops_steps_is_refused() -> None:
