@@ -25,7 +25,14 @@ from ..sampling.rate import ReplayRatio
 from ..sampling.requests import Borders, Sequences
 from ..sampling.tensors import load_torch
 from ..spec.spec import Codec, Field, Spec, plain_array
-from .transition_writer import check_whole, close_at_end, exactly_of, new_replay, row_field
+from .transition_writer import (
+    NOT_COPIED,
+    check_whole,
+    close_at_end,
+    exactly_of,
+    new_replay,
+    row_field,
+)
 
 __all__ = [
     "IndependentVectorizedBuffer",
@@ -90,10 +97,7 @@ class IndependentVectorizedBuffer:
     """
 
     def __reduce__(self) -> NoReturn:
-        not_copied(
-            "a replay buffer",
-            "give it a path, and read that folder: SequenceReplayBuffer.open(path, read_only=True)",
-        )
+        not_copied(*NOT_COPIED)
 
     def __init__(
         self,

@@ -20,6 +20,7 @@ from ..replay.replay import SequenceReplayBuffer
 from ..sampling.requests import Transitions
 from ..spec.spec import Codec, Field, plain_array
 from .transition_writer import (
+    NOT_COPIED,
     TransitionWriter,
     check_whole,
     close_at_end,
@@ -83,10 +84,7 @@ class ReplayBuffer:
     """
 
     def __reduce__(self) -> NoReturn:
-        not_copied(
-            "a replay buffer",
-            "give it a path, and read that folder: SequenceReplayBuffer.open(path, read_only=True)",
-        )
+        not_copied(*NOT_COPIED)
 
     def __init__(
         self,

@@ -14,6 +14,7 @@ from ..replay.replay import SequenceReplayBuffer
 from ..sampling.batch import Batch
 from ..spec.spec import Codec
 from .transition_writer import (
+    NOT_COPIED,
     TransitionWriter,
     check_whole,
     checked_shape,
@@ -33,10 +34,7 @@ class ImageRing(ABC):
     # Where actions are `one_hot` they are given as numbers.
 
     def __reduce__(self) -> NoReturn:
-        not_copied(
-            "a replay buffer",
-            "give it a path, and read that folder: SequenceReplayBuffer.open(path, read_only=True)",
-        )
+        not_copied(*NOT_COPIED)
 
     def __init__(
         self,

@@ -17,6 +17,7 @@ from ..rows.episode_buffer import OBSERVED, EpisodeBuffer
 from ..spec.spec import Codec, Field, Spec, default_codec, plain_array
 
 __all__ = [
+    "NOT_COPIED",
     "OBSERVED",
     "TransitionWriter",
     "as_declared",
@@ -31,6 +32,12 @@ __all__ = [
     "row_field",
     "spec_of",
 ]
+
+NOT_COPIED = (
+    "a replay buffer",
+    "give it a path, and read that folder: SequenceReplayBuffer.open(path, read_only=True)",
+)
+"""What is said where a replay of a drop-in is to be pickled or copied."""
 
 _MAX_ROWS, _MIN_ROWS, _MAX_BYTES = 512, 16, 32 << 20
 
