@@ -198,11 +198,15 @@ class ChunkEncoder:
         """The blocks of patches; None where compressed rows are better."""
         flat = np.frombuffer(_as_bytes(rows), np.uint8).reshape(len(rows), -1)
         blocks: list[Part] = []
+        left = int(flat.size * _MOST_PATCHES)
         for start in range(0, len(rows), block_rows):
             some = flat[start : start + block_rows]
-            found = patches.patches_of(some, int(some.size * _MOST_PATCHES))
+            # A last block of one row is that row: it alone decides nothing of all the others.
+            most = int(some.size * _MOST_PATCHES) if len(some) > 1 else some.size
+            found = patches.patches_of(some, min(most, left))
             if found is None:
                 return None
+            left -= len(found)
             packed = self._compressor.compress(_as_bytes(found)) if self._packs_patches else b""
             blocks.append(packed if 0 < len(packed) < len(found) else _as_bytes(found))
         return self._with_ends(blocks)

@@ -193,7 +193,10 @@ def test_of_patches_a_chunk_takes_the_smaller_form() -> None:
     calm, noise = moving_frames()[:30], moving_frames()[32:64]
     scrolled = np.arange(40 * 4096, dtype=np.uint32).astype(np.uint8).reshape(40, 64, 64)
     scrolled = np.stack([np.roll(scrolled[0], row, 1) for row in range(40)])
-    cases = (calm, 4), (noise, 2), (scrolled, 2), (calm[:1], 2), (calm[:2], 4)
+    cases = [(calm, 4), (noise, 2), (scrolled, 2), (calm[:1], 2), (calm[:2], 4)]
+    # A block has 256 rows; what a last one of few rows takes matters in the whole chunk alone.
+    cases += [(np.resize(calm, (rows, 64, 64)), 4) for rows in (256, 257, 258, 513)]
+    cases.append((np.concatenate([np.resize(calm, (256, 64, 64)), noise]), 2))
     for frames, tag in cases:
         plain, packed = (encoded(spec, {"info/x": frames}, packs=packs) for packs in (False, True))
         assert plain[8] == packed[8] == tag
