@@ -3,12 +3,16 @@
     python benchmarks/dropin_sb3.py
     python benchmarks/dropin_sb3.py --rounds 3 --envs 1 8 --learn 0
 
-An add is one step of all envs to a full buffer. Times are of the processor, in one thread.
+An add is one step of all envs to a full buffer; images are Pong's, of a random player. Times are of
+the processor, in one thread. Last comes what 100,000 steps take in RAM: the growth of a process.
 """
 
 from __future__ import annotations
 
 import functools
+import resource
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,6 +22,7 @@ from stable_baselines3 import DQN
 from stable_baselines3.common.buffers import ReplayBuffer as Original
 
 import rounds
+import stepwell as sw
 from stepwell.buffers.dropin.sb3 import ReplayBuffer
 
 EPISODE_STEPS = 200
@@ -32,12 +37,12 @@ def episode(kind: str, envs: int) -> list[np.ndarray]:
     rng = np.random.default_rng(0)
     if kind == VECTOR:
         return [rng.random((envs, 4), np.float32) for _ in range(EPISODE_STEPS + 1)]
-    frames = [np.zeros((envs, 84, 84), np.uint8)] * 3
-    frames += [
-        rng.integers(0, 256, (envs, 84, 84), np.uint8, endpoint=False)
-        for _ in range(EPISODE_STEPS + 1)
-    ]
-    return [np.stack(frames[t : t + 4], 1) for t in range(EPISODE_STEPS + 1)]
+    atari = sw.make_atari("Pong", envs, backend="native")
+    found = [atari.reset(seed=0)[0]]
+    for _ in range(EPISODE_STEPS):
+        found.append(atari.step(rng.integers(0, 6, envs))[0])
+    atari.close()
+    return found
 
 
 def adding(buffer: Any, seen: list[np.ndarray], envs: int) -> Callable[[int], float]:
@@ -113,16 +118,50 @@ def compared(kind: str, envs: int, steps: int, count: int) -> list[rounds.Row]:
     return found
 
 
+MEMORY: dict[str, tuple[Any, dict[str, Any]]] = {
+    THEIRS: (Original, {}),
+    f"{THEIRS}, optimize_memory_usage": (
+        Original,
+        {"optimize_memory_usage": True, "handle_timeout_termination": False},
+    ),
+    OURS: (ReplayBuffer, {"frame_stack": 4}),
+}
+STEPS_IN_RAM = 100_000
+
+
+def grow(name: str) -> None:
+    """Print by how many MB this process grows when a buffer of 8 envs is filled and drawn from."""
+    made, options = MEMORY[name]
+    seen = episode(IMAGE, 8)
+    space = spaces.Box(0, 255, (4, 84, 84), np.uint8)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    buffer = made(STEPS_IN_RAM, space, ACTIONS, device="cpu", n_envs=8, **options)
+    adding(buffer, seen, 8)(STEPS_IN_RAM // 8)
+    draw(buffer, 32, 100)
+    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1000)
+
+
+def grown(name: str) -> float:
+    """The same of a process of its own."""
+    command = [sys.executable, __file__, "--memory", name]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
 def main() -> None:
     """Print one table."""
     parser = rounds.options(__doc__, 7)
+    parser.add_argument("--memory", choices=MEMORY, help="only the growth of this process, in MB")
     parser.add_argument("--envs", type=int, nargs="+", default=[1, 4, 8])
     parser.add_argument("--vectors", type=int, default=20_000, help="steps in each buffer")
-    parser.add_argument("--images", type=int, default=4_000, help="steps in each buffer")
+    parser.add_argument("--images", type=int, default=20_000, help="steps in each buffer")
     parser.add_argument(
         "--learn", type=int, default=200, help="steps of learn() a round; 0 for none"
     )
+    parser.add_argument("--no-memory", action="store_true", help="leave the last part out")
     options = parser.parse_args()
+    if options.memory:
+        grow(options.memory)
+        return
     found: list[rounds.Row] = []
     for kind in (VECTOR, IMAGE, STACKED):
         steps = options.vectors if kind == VECTOR else options.images
@@ -135,7 +174,10 @@ def main() -> None:
         }
         found += rows_of("DQN, CartPole-v1: a step of learn()", runs, 2 * options.rounds)
     packages = ["stepwell", "stable-baselines3", "torch", "numpy"]
-    rounds.report(found, packages, options.json)
+    memory = {} if options.no_memory else {name: grown(name) for name in MEMORY}
+    rounds.report(found, packages, options.json, memory=memory)
+    for name, megabytes in memory.items():
+        print(f"{STEPS_IN_RAM:,} steps of 8 envs, {IMAGE}: {name} {megabytes:,.0f} MB")
 
 
 if __name__ == "__main__":

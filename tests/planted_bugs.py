@@ -1546,6 +1546,27 @@ BUGS: tuple[Bug, ...] = (
         ("tests/buffers/dropin/test_sb3.py::test_it_gives_what_sb3_gives",),
     ),
     Bug(
+        "SB3's frames: a step that waits is drawn from the store",
+        "buffers/dropin/sb3/replay.py",
+        "waits = newer < self._waiting",
+        "waits = newer < self._waiting - 1",
+        ("tests/buffers/dropin/test_sb3.py::test_it_gives_what_sb3_gives",),
+    ),
+    Bug(
+        "SB3's frames: ids of rows count the last row of an episode",
+        "buffers/dropin/sb3/transition_blocks.py",
+        'counts = records["stored_rows"] - (records["end"] != 0)',
+        'counts = records["stored_rows"] - (records["end"] == 0)',
+        ("tests/buffers/dropin/test_sb3.py::test_stacked_frames_are_stored_once",),
+    ),
+    Bug(
+        "SB3's frames: a saved buffer draws from any store in its folder",
+        "buffers/dropin/sb3/replay.py",
+        'if self._stored_in not in ("", _store_of(replay)):',
+        "if False:",
+        ("tests/buffers/dropin/test_sb3.py::test_a_saved_buffer_draws_from_no_other_store",),
+    ),
+    Bug(
         "SB3's hindsight: goals are given to the wrong half",
         "buffers/dropin/sb3/hindsight.py",
         "places = np.concatenate([places[count:], places[:count]])",

@@ -1,4 +1,4 @@
-"""A ring of observations that keeps each frame once."""
+"""The newest observations of N envs, each frame once: what a buffer has not stored yet."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ...base.buffer_pool import SpareMemory
 from ...base.errors import SpecMismatch
 
 __all__ = ["FrameRing"]
@@ -47,28 +46,22 @@ class FrameRing:
         step = max(1, size_of_row // _PROBES)
         self._probes = slice(step // 2, None, step)
         # For each step its frames before, as far as they matter, and the true next observations
-        # that another episode's first one took the place of.
+        # that another episode's first one took the place of. Steps are counted from 0 on.
         self._age = np.zeros((size, num_envs), np.uint8)
         self._oldest_age = max(1, stack - 1)
         self._has_final = np.zeros((size, num_envs), np.bool_)
         self._finals: dict[int, np.ndarray] = {}
         self._final_places: set[int] = set()
         self._young = 0  # steps for which some age may still grow
-        self._spare: dict[int, SpareMemory] = {}
         self.reset()
 
     def reset(self) -> None:
         """Forget all steps."""
-        self._count = 0
+        self.count = 0
         self._until_compared = 0
         self._has_final[:] = False
         self._finals.clear()
         self._final_places.clear()
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the frames, which the system provides when they are first written."""
-        return self._frames.nbytes + sum(frame.nbytes for frame in self._finals.values())
 
     def write(
         self, observation: Any, next_observation: Any, over: np.ndarray | None = None
@@ -76,7 +69,7 @@ class FrameRing:
         """Add a step of observations ``[N, k, ...]``; ``over`` [N]: an episode ended before it."""
         # Without k they are [N, ...]. A stack must be the one before, moved on by a frame, or
         # padded as that of a reset; else nothing is added.
-        count, n, k = self._count, self._num_envs, self._stack
+        count, n, k = self.count, self._num_envs, self._stack
         slot, following = count % self._slots, (count + 1) % self._slots
         shape, dtype = self._shape, self._dtype
         now, then = observation, next_observation
@@ -118,7 +111,7 @@ class FrameRing:
                 self._words[slot, env] = words[env, -1]
                 self._age[place, env] = 0
         self._frames[following] = then if k == 1 else then[:, -1]
-        self._count = count + 1
+        self.count = count + 1
 
     def _checked(self, observation: Any) -> np.ndarray:
         found = np.ascontiguousarray(observation, self._frames.dtype)
@@ -126,36 +119,40 @@ class FrameRing:
             raise ValueError(f"expected observations {self._shape}, got {found.shape}")
         return found
 
-    def read(self, first: np.ndarray, last: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Observations ``[B, k, ...]`` before steps ``first`` and after ``last``, [B]."""
-        # A step is step * N + env, with steps counted in the ring. The caller owns the memory;
-        # where `last` is `first` itself both results are views of the same frames.
+    def read(self, steps: np.ndarray, envs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Observations ``[B, k, ...]`` before and after steps [B] of envs [B], among the newest."""
         k = self._stack
-        if first is last and k > 1:  # the frames that both have are copied once
-            found = self._gathered(first, 1, k + 1)
-            return found[:, :k], found[:, 1:]
-        return self._gathered(first, 0, k), self._gathered(last, 1, k)
+        if k == 1:
+            return self._gathered(steps, envs, 0, 1), self._gathered(steps, envs, 1, 1)
+        found = self._gathered(steps, envs, 1, k + 1)  # what both have is copied once
+        return found[:, :k], found[:, 1:]
 
-    def rows(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-        """The newest frames before and after steps ``start .. stop``, ``[T, N, ...]`` each."""
-        steps = self._steps_of(np.arange(start, stop))
-        now = self._frames.take(steps % self._slots, 0)
-        then = self._frames.take((steps + 1) % self._slots, 0)
-        for step, env in zip(*np.nonzero(self._has_final[start:stop]), strict=True):
-            then[step, env] = self._finals[int((start + step) * self._num_envs + env)]
-        return now, then
+    def frames(self, start: int, stop: int) -> np.ndarray:
+        """The newest frames before steps ``start .. stop``, ``[T, N, ...]``."""
+        return self._frames.take(np.arange(start, stop) % self._slots, 0)
+
+    def frames_after(self, steps: np.ndarray, envs: np.ndarray) -> np.ndarray:
+        """The newest frames ``[B, ...]`` after steps [B] of envs [B]."""
+        found: np.ndarray = self._frames[(steps + 1) % self._slots, envs]
+        self._set_finals(found, steps % self._size * self._num_envs + envs)
+        return found
+
+    def _set_finals(self, found: np.ndarray, places: np.ndarray) -> None:
+        """Replace frames ``[B, ...]`` after steps by those that are kept apart."""
+        if self._finals:
+            for b in np.flatnonzero(self._has_final.reshape(-1).take(places)).tolist():
+                found[b] = self._finals[int(places[b])]
 
     def begins(self, start: int, stop: int) -> np.ndarray:
-        """[T, N] bool: steps ``start .. stop`` of the ring begin an episode."""
-        found: np.ndarray = self._age[start:stop] == 0
+        """[T, N] bool: steps ``start .. stop`` begin an episode."""
+        found: np.ndarray = self._age[np.arange(start, stop) % self._size] == 0
         return found
 
     def __getstate__(self) -> dict[str, Any]:
-        return {key: part for key, part in self.__dict__.items() if key not in ("_spare", "_words")}
+        return {key: part for key, part in self.__dict__.items() if key != "_words"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._spare = {}
         self._words = self._frames_as_words()
 
     def _frames_as_words(self) -> np.ndarray:
@@ -163,52 +160,26 @@ class FrameRing:
         shape = *self._frames.shape[:2], -1 if self._frames.size else 0
         return self._frames.reshape(shape).view(self._word)
 
-    def _steps_of(self, places: np.ndarray) -> np.ndarray:
-        """The numbers of steps, counted since the beginning, of places in the ring."""
-        newest = self._count - 1
-        return newest - (newest - places) % self._size
-
-    def _gathered(self, places: np.ndarray, offset: int, width: int) -> np.ndarray:
+    def _gathered(self, steps: np.ndarray, envs: np.ndarray, offset: int, width: int) -> np.ndarray:
         """The ``width`` frames up to the observation before steps, or after them (offset 1)."""
-        n, slots = self._num_envs, self._slots
-        place = places // n
-        env = places - place * n
-        step = self._steps_of(place) + offset
+        places = steps % self._size * self._num_envs + envs
         if self._stack == 1:
-            found = self._take((step % slots) * n + env, (len(places),))
+            found: np.ndarray = self._frames[(steps + offset) % self._slots, envs]
         else:
-            slot = (step[:, None] + np.arange(1 - width, 1)) % slots
-            found = self._take((slot * n + env[:, None]).ravel(), (len(places), width))
+            slots = (steps[:, None] + np.arange(offset + 1 - width, offset + 1)) % self._slots
+            found = self._frames[slots, envs[:, None]]
             there = self._age.reshape(-1).take(places).astype(np.int64) + (1 + offset)
             for b in np.flatnonzero(there < width).tolist():
                 missing = width - there[b]
                 found[b, :missing] = found[b, missing] if self._padding == "repeat" else 0
-        if offset and self._finals:
-            for b in np.flatnonzero(self._has_final.reshape(-1).take(places)).tolist():
-                final = self._finals[int(places[b])]
-                if self._stack == 1:
-                    found[b] = final
-                else:
-                    found[b, -1] = final
+        if offset:
+            self._set_finals(found if self._stack == 1 else found[:, -1], places)
         return found
-
-    def _take(self, rows: np.ndarray, lead: tuple[int, ...]) -> np.ndarray:
-        """Frames in memory that is used again when nothing refers to it."""
-        frames = self._frames.reshape(-1, *self._frames.shape[2:])
-        nbytes = len(rows) * frames[0].nbytes
-        spare = self._spare.get(nbytes)
-        if spare is None:
-            if len(self._spare) >= 4:
-                self._spare.clear()
-            spare = self._spare[nbytes] = SpareMemory(nbytes)
-        out: np.ndarray = np.ndarray((len(rows), *frames.shape[1:]), frames.dtype, spare.lend())
-        frames.take(rows, 0, out, "clip")  # clip: no copy of `out` is made
-        return out.reshape(*lead, *frames.shape[1:])
 
     def _begins(self, seen: np.ndarray, slot: int, over: np.ndarray | None) -> np.ndarray | None:
         """[N] bool: an episode begins with frames [N, k, words]; None if none does."""
         n = self._num_envs
-        if not self._count:
+        if not self.count:
             return np.ones(n, np.bool_)
         newest = seen[:, -1]
         differs = newest != self._words[slot]
@@ -234,7 +205,7 @@ class FrameRing:
         """Raise SpecMismatch if a stack is wrong among those that are compared now."""
         is_due = self._until_compared < 0
         if is_due:
-            few = self._count < _COMPARED_STEPS
+            few = self.count < _COMPARED_STEPS
             self._until_compared = 0 if few else _COMPARED_EVERY - 1
         is_right = bool((then[:, :-1] == now[:, 1:]).all())
         if is_right and is_due and begins is None and not self._young:  # no stack is padded
@@ -259,7 +230,7 @@ class FrameRing:
     def _is_next(self, now: np.ndarray, env: int, slot: int) -> bool:
         """True if a stack [N, k, words] follows the env's newest step; its frame is at ``slot``."""
         k, frames = self._stack, self._words
-        there = min(k, 2 + int(self._age[(self._count - 1) % self._size, env]))
+        there = min(k, 2 + int(self._age[(self.count - 1) % self._size, env]))
         for back in range(k):
             if back < there or self._padding == "repeat":
                 frame = frames[(slot - min(back, there - 1)) % self._slots, env]

@@ -1,5 +1,13 @@
 """SB3's replay buffers: a ring of transitions, which are also stored as episodes."""
 
+# Small fields are arrays [size, N, ...] as SB3 has them: a batch of them takes 30 microseconds, a
+# fifth of what drawing from a replay takes. They are written to the replay in blocks, or, in RAM,
+# only when somebody looks.
+#
+# Observations of 1 KiB or more, and stacks of frames, are in the replay alone, which keeps what
+# changes from frame to frame. The ring has the id of each of their rows; the newest steps, which
+# are not stored yet, are in a small ring of frames. Both ways SB3's own random numbers choose.
+
 from __future__ import annotations
 
 import atexit
@@ -15,8 +23,10 @@ from gymnasium import spaces
 from ...base.errors import NotEnoughData
 from ...replay.replay import SequenceReplayBuffer
 from ...rows.episode import Chunk, End
+from ...sampling.requests import Transitions
 from ...spec.spec import Layout, Spec
 from ...storage.disk.folder import folder_path
+from ...storage.disk.storage import DiskStorage
 from ..transition_writer import check_whole, new_replay
 from .frame_ring import FrameRing
 from .originals import (
@@ -38,15 +48,15 @@ from .step_ring import (
     flags,
     random_numbers,
 )
-from .transition_blocks import BlockWriter, differing
+from .transition_blocks import BlockWriter, differing, transition_ids
 
 if TYPE_CHECKING:
     import torch
 
 __all__ = ["DictReplayBuffer", "NStepReplayBuffer", "ReplayBuffer"]
 
-_MOST_STEPS, _MOST_BYTES = 1024, 32 << 20
-_LARGE_ROW_BYTES = 1 << 10  # from here on it takes longer to write them twice than to compare them
+_MOST_STEPS, _MOST_BYTES = 1024, 8 << 20
+_LARGE_ROW_BYTES = 1 << 10  # from here on rows are drawn from the replay
 _FINAL = ("_final_observation", "_final_obs")  # of gymnasium before and since version 1.0
 _FLOAT32 = np.dtype(np.float32)
 _ENDS = int(End.TERMINATED), int(End.TRUNCATED)
@@ -74,8 +84,10 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
     The same calls give the same as with SB3's class, and after the same ``np.random.seed`` the same
     batches: a model learns exactly as with that one. There are two differences.
     ``optimize_memory_usage=True`` gives true last observations, also together with
-    ``handle_timeout_termination=True``; and with it, or with observations of 1 KiB or more, each
-    is kept once, and there are no attributes ``observations`` and ``next_observations``.
+    ``handle_timeout_termination=True``; and observations of 1 KiB or more, and stacks of frames,
+    are kept in the replay alone, as what changes between them: a million steps of Atari games
+    take some 0.3 GB of RAM. Then there are no attributes ``observations`` and
+    ``next_observations``.
 
     Args:
         buffer_size: Transitions to keep, of all envs together.
@@ -90,14 +102,16 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
         gamma: Discount of n-step returns.
         path: Folder of the replay, opened by the first step; None keeps it in RAM. A store there is
             continued, while the ring begins empty: SB3's ``save_replay_buffer`` keeps the ring too.
-        replay: A replay of your own in place of a path, with a capacity of your own.
+        replay: A replay of your own in place of a path, with a capacity of your own; of large
+            observations, for the ring's steps and those that wait to be stored.
         frame_stack: Frames that the envs stack on the first axis, as ``VecFrameStack(envs, 4)``
             does with gray images ``[4, H, W]``: the replay stores one in each row.
         stack_padding: Frames before an episode's first one: ``"zero"`` with ``VecFrameStack``,
             ``"repeat"`` with gymnasium's wrappers.
 
     Raises:
-        ValueError: A number is out of range, or ``frame_stack`` does not fit the space.
+        ValueError: A number is out of range, ``frame_stack`` does not fit the space, or the replay
+            would not keep all steps of the ring.
         SpecMismatch: The replay holds other rows.
 
     Example:
@@ -153,22 +167,41 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
         self._spec = Spec.from_spaces(
             observation_space, action_space, frame_stack=frame_stack, stack_padding=stack_padding
         )
+        steps = _MOST_BYTES // max(1, self._spec.row_bytes * self.n_envs)
+        self._block = max(1, min(_MOST_STEPS, steps, self.buffer_size))  # that are stored at once
         self._ring: FrameRing | None = None
         self._over: np.ndarray | None = None  # envs whose newest step ended an episode, in a ring
-        is_large = self._spec.row_bytes >= _LARGE_ROW_BYTES
-        if frame_stack > 1 or ((optimize_memory_usage or is_large) and not self._is_dict):
+        if not self._is_dict and (frame_stack > 1 or self._spec.row_bytes >= _LARGE_ROW_BYTES):
             self._ring = FrameRing(
-                *(self.buffer_size, self.n_envs, np.dtype(observation_space.dtype)),
+                *(self._block, self.n_envs, np.dtype(observation_space.dtype)),
                 *(self.obs_shape[frame_stack > 1 :], frame_stack, stack_padding),
             )
+            self._ids = np.zeros((self.buffer_size, self.n_envs), np.int64)  # of their rows
+            self._drawn = Transitions(1, fields=(str(self._spec.observation),))
+            self._check_room(replay)
+        self._stored_in = ""  # the store that a saved buffer's ids are of
         self._make_arrays()
         self._waiting = 0  # steps that are not in the replay
         self._limits: deque[tuple[int, np.ndarray]] = deque()  # of steps yet to come, and envs
         # Steps that waited while the ring was full: the place behind them, and what is known.
         self._scanned: tuple[int, np.ndarray, np.ndarray, np.ndarray] | None = None
         self._before: list[np.ndarray] | None = None  # next observations before the waiting steps
-        self._is_on_demand = path is None and replay is None
+        self._is_on_demand = path is None and replay is None and self._ring is None
         self._start_replay(path, replay)
+
+    @property
+    def _held(self) -> int:
+        """Steps of all envs that a replay must keep."""
+        return (self.buffer_size + self._block) * self.n_envs
+
+    def _check_room(self, replay: SequenceReplayBuffer | None) -> None:
+        """Refuse a replay that would evict observations of the ring."""
+        if replay is not None and replay.capacity is not None and replay.capacity < self._held:
+            raise ValueError(
+                f"replay: expected a capacity of at least {self._held} steps, as the observations "
+                f"of the {self.buffer_size * self.n_envs} in the ring are kept there, got "
+                f"{replay.capacity}; give more, or a smaller buffer_size"
+            )
 
     def _make_arrays(self) -> None:
         """The ring: arrays ``[size, N, ...]``, as SB3 has them."""
@@ -220,8 +253,6 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
         # Last observations of episodes of which the newest infos did not tell the end, by env.
         self._unmarked_ends: dict[int, list[bytes]] = {}
         self._has_timeouts = bool(self.timeouts.any())
-        steps = _MOST_BYTES // max(1, self._spec.row_bytes * self.n_envs)
-        self._block = max(1, min(_MOST_STEPS, steps, self.buffer_size))
 
     def _start_replay(
         self, path: str | os.PathLike[str] | None, replay: SequenceReplayBuffer | None
@@ -238,8 +269,16 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
     def _opened(self) -> SequenceReplayBuffer:
         """The replay. A folder is opened now: a model that is loaded to play has a buffer, too."""
         if self._replay is None:
-            held = (self.buffer_size + self._block) * self.n_envs
-            self._replay = new_replay(held, self._path)
+            replay = new_replay(self._held, self._path)
+            if self._stored_in not in ("", _store_of(replay)):
+                replay.close()
+                raise ValueError(
+                    f"{self._path}: expected the store {self._stored_in}, which holds the "
+                    f"observations of this saved buffer, got another one; bring that folder back, "
+                    f"or begin with a new buffer"
+                )
+            self._stored_in = ""
+            self._replay = replay
         return self._replay
 
     def _bind(self) -> None:
@@ -311,6 +350,8 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
             SpecMismatch: Observations are not stacks of ``frame_stack`` frames, or the folder holds
                 other rows.
         """
+        if self._waiting >= self._most:  # they could not be stored before
+            self._make_room()
         pos, n, waiting = self.pos, self.n_envs, self._waiting
         if not self._is_bound:
             self._bind()
@@ -321,7 +362,8 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
         rows: list[tuple[np.ndarray, np.ndarray]] = []
         # All that can fail comes before anything is written, as the oldest step is in that place.
         try:
-            chosen = fitted("action", action, self.actions.dtype, np.shape(action))
+            shape = action.shape if type(action) is np.ndarray else np.shape(action)
+            chosen = fitted("action", action, self.actions.dtype, shape)
             if chosen.size != n * self.action_dim:
                 raise TypeError("another number of values")
             gains = fitted("reward", reward, _FLOAT32, (n,))
@@ -351,21 +393,24 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
             self._has_timeouts = True
         elif self._has_timeouts:
             self.timeouts[pos] = 0
-        for part, (now, then) in zip(self._parts, rows, strict=False):
-            part.now[pos] = now
-            part.then[pos] = then
+        for (_, _, _, now, then), (before, after) in zip(self._parts, rows, strict=False):
+            now[pos] = before
+            then[pos] = after
         if marked is not None:
             self._limits.append((waiting, marked))
         self.pos = pos = pos + 1
         if pos == self.buffer_size:
             self.full = True
             self.pos = 0
-        self._waiting = waiting = waiting + 1
-        if waiting == self._most:
-            if self._is_on_demand:
-                self._scan()
-            else:
-                self.flush()
+        self._waiting = waiting + 1
+        if self._waiting >= self._most:
+            self._make_room()
+
+    def _make_room(self) -> None:
+        if self._is_on_demand:
+            self._scan()
+        else:
+            self.flush()
 
     def _refuse_resets(self, obs: Any, reward: Any, done: Any) -> None:
         """Raise if a step goes on behind an end, as gymnasium's NEXT_STEP mode does."""
@@ -400,7 +445,7 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
 
     def _bytes_of(self, obs: Any, env: int) -> list[bytes]:
         """The observation of an env."""
-        parts = [obs if part.key is None else obs[part.key] for part in self._parts]
+        parts = obs.values() if self._is_dict else [obs]
         return [np.asarray(rows[env]).tobytes() for rows in parts]
 
     def _marked(self, infos: Mapping[str, Any], over: np.ndarray) -> np.ndarray | None:
@@ -437,21 +482,33 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
     def _store(self, rows: slice, ends: np.ndarray, begins: np.ndarray) -> None:
         """Store steps of the ring."""
         lead = rows.stop - rows.start, self.n_envs
-        now: dict[str, np.ndarray] = {}
-        then: dict[str, np.ndarray] = {}
-        for part in self._parts:
-            now[part.name] = part.now[rows].reshape(*lead, *part.field_shape)
-            then[part.name] = part.then[rows].reshape(*lead, *part.field_shape)
-        if self._ring is not None:
-            field = self._spec[str(self._spec.observation)]
-            before, after = self._ring.rows(rows.start, rows.stop)
-            now[field.name] = before.reshape(*lead, *field.shape)
-            then[field.name] = after.reshape(*lead, *field.shape)
+        ring, oldest = self._ring, 0
+        if ring is None:
+            now = {
+                part.name: part.now[rows].reshape(*lead, *part.field_shape) for part in self._parts
+            }
+        else:
+            field, oldest = self._spec[str(self._spec.observation)], ring.count - self._waiting
+            frames = ring.frames(oldest, oldest + lead[0])
+            now = {field.name: frames.reshape(*lead, *field.shape)}
+
+        def after(steps: np.ndarray, envs: np.ndarray) -> dict[str, np.ndarray]:
+            if ring is not None:
+                found = ring.frames_after(oldest + steps, envs)
+                return {field.name: found.reshape(len(steps), *field.shape)}
+            places = rows.start + steps, envs
+            return {
+                part.name: part.then[places].reshape(len(steps), *part.field_shape)
+                for part in self._parts
+            }
+
         action = self._spec[str(self._spec.action)]
         taken = self.actions[rows].reshape(*lead, *action.shape)
         chosen = {action.name: taken.astype(action.numpy_dtype, copy=False)}
-        arrays = now, then, chosen, self.rewards[rows]
-        self._writer.add(self._opened(), *arrays, ends=ends, begins=begins)
+        arrays = now, after, chosen, self.rewards[rows]
+        ids = self._writer.add(self._opened(), *arrays, ends=ends, begins=begins)
+        if self._ring is not None:
+            self._ids[rows] = ids
 
     def _scan(self) -> None:
         """Note how the oldest waiting steps begin and end, before others are written over them."""
@@ -480,7 +537,8 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
     def _begins(self, rows: slice) -> np.ndarray:
         """[T, N] bool: steps whose observations are not the next ones of the steps before."""
         if self._ring is not None:
-            return self._ring.begins(rows.start, rows.stop)
+            oldest = self._ring.count - self._waiting
+            return self._ring.begins(oldest, oldest + rows.stop - rows.start)
         begins = np.ones((rows.stop - rows.start, self.n_envs), np.bool_)
         if self._before is not None:
             before = [part[None] for part in self._before]
@@ -601,10 +659,31 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
     def _observed(self, first: np.ndarray, last: np.ndarray) -> tuple[Any, Any]:
         """Observations before and after transitions, of places counted over steps and envs."""
         if self._ring is not None:
-            return self._ring.read(first, last)
+            now, then = self._of_frames(first, self._ring)
+            return now, then if last is first else self._of_frames(last, self._ring)[1]
         now = {part.key: self._at(part.now, first) for part in self._parts}
         then = {part.key: self._at(part.then, last) for part in self._parts}
         return (now, then) if self._is_dict else (now[None], then[None])
+
+    def _of_frames(self, places: np.ndarray, ring: FrameRing) -> tuple[np.ndarray, np.ndarray]:
+        """Observations before and after transitions, from the replay or the ring of what waits."""
+        steps, envs = places // self.n_envs, places % self.n_envs
+        newer = (self.pos - 1 - steps) % self.buffer_size  # steps since then
+        waits = newer < self._waiting
+        count = np.count_nonzero(waits)
+        if count:
+            young = ring.read(ring.count - 1 - newer[waits], envs[waits])
+            if count == len(places):
+                return young
+        ids = self._ids.reshape(-1).take(places)
+        if count:
+            ids[waits] = ids[~waits][0]  # to be written over: a few rows, where joining copies all
+        batch = self._opened().take(self._drawn, ids)
+        shape = -1, *self.obs_shape
+        now, then = batch.observation.reshape(shape), batch.next_observation.reshape(shape)
+        if count:
+            now[waits], then[waits] = young
+        return now, then
 
     @property
     def _is_dict(self) -> bool:
@@ -628,14 +707,15 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
         replay = self._replay
         if replay is not None and replay.path is not None:
             state["_path"] = replay.path
+            if self._ring is not None and self.size():
+                state["_stored_in"] = _store_of(replay)
         elif replay is not None:
-            going = self._writer.open_episodes()
             state["_rows"] = (
                 replay.capacity,
                 [
                     (
                         *(each.id, each.stream, each.first_row),
-                        int(End.PENDING if each.id in going else each.end),
+                        int(each.end or End.PENDING),  # as they were stored
                         *(dict(each.fields), dict(each.metadata)),
                     )
                     for each in replay.iter_episodes()
@@ -645,6 +725,11 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Continue with the ring of `__getstate__`; a folder is opened again."""
+        if state["_ring"] is not None and "_ids" not in state:
+            raise ValueError(
+                "the replay buffer was saved by an earlier version of Stepwell, which kept frames "
+                "in it, expected one that keeps them in its replay; begin with a new buffer"
+            )
         rows, path, going = state.pop("_rows", None), state.pop("_path", None), state.pop("_open")
         for name, value in state.items():
             setattr(self, name, value)
@@ -665,6 +750,12 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
                 chunk = Chunk(*place, fields, metadata, starts_late=first_row > 0)
                 replay.add([chunk])
             self._writer.restore(going)
+            if self._ring is not None and (kept := self.size()):
+                # The rows have other ids now; the steps of the ring are the newest of each env.
+                ids, streams = transition_ids(replay.storage.index.records)
+                places = np.arange(self.pos - kept, self.pos) % self.buffer_size
+                for env in range(self.n_envs):
+                    self._ids[places, env] = ids[streams == env][-kept:]
 
 
 @registered
@@ -720,6 +811,12 @@ def _flush(reference: weakref.ref[ReplayBuffer]) -> None:
     buffer = reference()
     if buffer is not None and not buffer.is_closed:
         buffer.flush()
+
+
+def _store_of(replay: SequenceReplayBuffer) -> str:
+    """The id of the store in a folder."""
+    storage = replay.storage if replay.is_bound else None
+    return storage.store if isinstance(storage, DiskStorage) else "none"
 
 
 def _described(value: Any) -> str:

@@ -202,7 +202,9 @@ def _trimmed(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def flags(name: str, value: Any, shape: tuple[int, ...]) -> np.ndarray:
-    """Flags as SB3 keeps them: float32, 0 or 1."""
+    """Flags, which SB3 keeps as float32: bools as they are, or numbers 0 and 1."""
+    if type(value) is np.ndarray and value.dtype == np.bool_ and value.shape == shape:
+        return value
     found = fitted(name, value, np.dtype(np.float32), shape)
     if getattr(value, "dtype", None) != np.bool_:
         is_wrong = (found != 0) & (found != 1)
@@ -220,11 +222,15 @@ def ends_by_clock(infos: Any, n: int) -> np.ndarray | None:
         marks = infos.get(BY_CLOCK, False)
         return None if marks is False else flags(BY_CLOCK, marks, (n,))
     is_list = isinstance(infos, list | tuple | np.ndarray)
-    if not is_list or len(infos) != n or not all(isinstance(info, Mapping) for info in infos):
+    # What all loops give is told by their types, in a third of the time of a loop over them.
+    is_known = type(infos) is list and len(infos) == n and {*map(type, infos)} == {dict}
+    if not is_known and not (
+        is_list and len(infos) == n and all(isinstance(info, Mapping) for info in infos)
+    ):
         got = len(infos) if is_list else type(infos).__name__
         raise ValueError(f"infos: expected one for each of {n} envs, got {got}; give their dicts")
     each = [info.get(BY_CLOCK, False) for info in infos]
-    if all(flag is False for flag in each):
+    if not [flag for flag in each if flag is not False]:
         return None
     return np.array([flags(BY_CLOCK, flag, ()) for flag in each])
 

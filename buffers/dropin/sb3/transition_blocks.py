@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from ...replay.replay import SequenceReplayBuffer
 from ...rows.episode import Chunk, End
 
-__all__ = ["BlockWriter", "differing"]
+__all__ = ["BlockWriter", "differing", "transition_ids"]
 
 _ENDS = {
     0: End.PENDING,
@@ -44,7 +44,7 @@ class BlockWriter:
         self,
         replay: SequenceReplayBuffer,
         observation: Mapping[str, np.ndarray],
-        next_observation: Mapping[str, np.ndarray],
+        next_observation: Callable[[np.ndarray, np.ndarray], Mapping[str, np.ndarray]],
         action: Mapping[str, np.ndarray],
         reward: np.ndarray,
         *,
@@ -52,8 +52,9 @@ class BlockWriter:
         begins: np.ndarray,
     ) -> np.ndarray:
         """Store T transitions ``[T, N, ...]`` by field: ids [T, N] of their observations' rows."""
-        # Observations are of the Spec's dtypes, and single frames where they are stacked. `ends`
-        # [T, N] uint8 is `End.TERMINATED`, `End.TRUNCATED` or 0; `begins` [T, N] bool: an episode
+        # Observations are of the Spec's dtypes, and single frames where they are stacked; next ones
+        # are asked for by steps and envs, as only those at ends and of the newest step are rows.
+        # `ends` [T, N] uint8 is `End.TERMINATED`, `End.TRUNCATED` or 0; `begins` [T, N] bool: an episode
         # begins with the observation. Elsewhere it is the next observation before. An env without
         # an open episode begins one in any case.
         steps, num_envs = reward.shape
@@ -68,19 +69,21 @@ class BlockWriter:
         place = np.arange(count) + is_run.ravel().cumsum() - 1
         final = place[stops - 1] + 1
         rows = count + len(starts)
+        at = place.reshape(num_envs, steps).T
         fields: dict[str, np.ndarray] = {}
         for name, now in observation.items():
             fields[name] = made = np.empty((rows, *now.shape[2:]), now.dtype)
-            made[place] = _by_env(now)
-            made[final] = next_observation[name][(stops - 1) % steps, (stops - 1) // steps]
+            made[at] = now
+        for name, then in next_observation((stops - 1) % steps, (stops - 1) // steps).items():
+            fields[name][final] = then
         for name, taken in action.items():
             # No action was chosen from the last row.
             fields[name] = made = np.zeros((rows, *taken.shape[2:]), taken.dtype)
-            made[place] = _by_env(taken)
+            made[at] = taken
         gains = fields["reward"] = np.zeros(rows)
-        gains[place + 1] = _by_env(reward)
+        gains[at + 1] = reward
         index = replay.storage.index
-        row_id, episode = index.next_row_id, index.next_episode
+        position, episode = index.base + len(index), index.next_episode
         first = place[starts].tolist()
         behind = (final + 1).tolist()
         news, last = is_begin.ravel()[starts].tolist(), ends.T.ravel()[stops - 1].tolist()
@@ -107,8 +110,9 @@ class BlockWriter:
                 run.reward = gains.item(stop - 1)
                 self._open[env] = run
         replay.add(chunks)
-        ids: np.ndarray = (place + row_id).reshape(num_envs, steps).T
-        return ids
+        index = replay.storage.index  # a storage may have split the chunks
+        ids, _ = transition_ids(index.records[position - index.base :])
+        return ids.reshape(num_envs, steps).T
 
     def leave_out(self, reward: np.ndarray, *, ends: np.ndarray, begins: np.ndarray) -> None:
         """Count T transitions of each env as `add` does, without storing them."""
@@ -148,15 +152,13 @@ class BlockWriter:
         self._begun = [count for count, _ in state]
         self._open = [None if run is None else _Open(*run) for _, run in state]
 
-    def open_episodes(self) -> set[int]:
-        """Ids of the episodes that the next transitions may continue."""
-        found = (run.episode for run in self._open if run is not None)
-        return {episode for episode in found if episode is not None}
 
-
-def _by_env(rows: np.ndarray) -> np.ndarray:
-    """Rows ``[T, N, ...]`` as ``[N * T, ...]``."""
-    return rows.swapaxes(0, 1).reshape(-1, *rows.shape[2:])
+def transition_ids(records: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Ids [n] of the rows of some chunks from which an action was chosen, and streams [n]."""
+    counts = records["stored_rows"] - (records["end"] != 0)  # not from the last row of these
+    before = np.cumsum(counts) - counts
+    ids: np.ndarray = np.repeat(records["row_id"] - before, counts) + np.arange(counts.sum())
+    return ids, np.repeat(records["stream"], counts)
 
 
 def differing(rows: Sequence[np.ndarray], others: Sequence[np.ndarray]) -> np.ndarray:

@@ -385,12 +385,14 @@ def test_a_model_of_rollouts_learns_the_same() -> None:
     assert len(replay) == 100
 
 
+@pytest.mark.parametrize("seen", ["dict", "large"])
 @pytest.mark.parametrize("where", ["ram", "folder"])
-def test_it_is_saved_and_loaded(where: str, tmp_path: Path) -> None:
+def test_it_is_saved_and_loaded(where: str, seen: str, tmp_path: Path) -> None:
     options: dict[str, Any] = {} if where == "ram" else {"path": tmp_path / "store"}
-    steps = played(SEEN["dict"], ACTS["box"], 2, 90, 0)
-    their, _ = both(SEEN["dict"], ACTS["box"], 50, 2)
-    our = ours.DictReplayBuffer(50, SEEN["dict"], ACTS["box"], "cpu", 2, **options)
+    steps = played(SEEN[seen], ACTS["box"], 2, 90, 0)
+    their, _ = both(SEEN[seen], ACTS["box"], 50, 2)
+    made = ours.DictReplayBuffer if seen == "dict" else ours.ReplayBuffer
+    our = made(50, SEEN[seen], ACTS["box"], "cpu", 2, **options)
     for number, step in enumerate(steps[:60]):
         for buffer in their, our:
             buffer.add(*copy.deepcopy(step))
@@ -399,6 +401,7 @@ def test_it_is_saved_and_loaded(where: str, tmp_path: Path) -> None:
     saved = pickle.dumps(our)
     our.close()
     loaded = pickle.loads(saved)
+    assert_equal(sampled(loaded, 40), sampled(their, 40))
     for step in steps[60:]:
         for buffer in their, loaded:
             buffer.add(*copy.deepcopy(step))
@@ -410,7 +413,7 @@ def test_it_is_saved_and_loaded(where: str, tmp_path: Path) -> None:
         loaded.close()
         return
     ends = {(e.stream, e.metadata["stream_episode"]): e for e in loaded.replay.iter_episodes()}
-    for stream, episode, end, *fields in model_rows(SEEN["dict"], ACTS["box"], 2, steps)[-6:]:
+    for stream, episode, end, *fields in model_rows(SEEN[seen], ACTS["box"], 2, steps)[-6:]:
         if (each := ends.get((stream, episode))) is not None:
             assert int(each.end) == end
             for name, kind, data in fields:
@@ -418,6 +421,80 @@ def test_it_is_saved_and_loaded(where: str, tmp_path: Path) -> None:
                 if name != "reward" or not each.first_row:
                     assert (each.fields[name] == whole[each.first_row :]).all()
     loaded.close()
+
+
+def test_a_saved_buffer_draws_from_no_other_store(tmp_path: Path) -> None:
+    our = ours.ReplayBuffer(9, SEEN["large"], ACTS["number"], "cpu", path=tmp_path / "a")
+    for step in played(SEEN["large"], ACTS["number"], 1, 5, 0):
+        our.add(*step)
+    saved = pickle.dumps(our)
+    our.close()
+    older = our.__getstate__()
+    del older["_ids"]
+    with pytest.raises(ValueError, match="earlier version"):
+        ours.ReplayBuffer.__new__(ours.ReplayBuffer).__setstate__(older)
+    (tmp_path / "a").rename(tmp_path / "b")
+    loaded = pickle.loads(saved)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="expected the store"):
+            loaded.sample(3)
+    assert not (tmp_path / "a").exists()
+    (tmp_path / "b").rename(tmp_path / "a")
+    assert loaded.sample(3).observations.shape == (3, 1, 40, 40)
+    loaded.close()
+
+
+def test_observations_are_kept_once_and_small_in_a_replay_with_room() -> None:
+    """Those of 100 steps that wait, and for each other step what has changed."""
+    space = spaces.Box(0, 255, (4, 84, 84), np.uint8)
+    our = ours.ReplayBuffer(4_000, space, ACTS["number"], "cpu", 4, frame_stack=4)
+    frames = np.zeros((1_001 + 3, 4, 84, 84), np.uint8)
+    frames[3:, :, 40] = 9
+    for row in range(3, len(frames)):
+        frames[row, :, row % 84, row // 84] = row % 250
+    for t in range(1_000):
+        now, then = (frames[t + k : t + k + 4].swapaxes(0, 1) for k in (0, 1))
+        our.add(now, then, np.zeros(4), np.zeros(4), np.zeros(4), [{}] * 4)
+    assert our.replay.storage.index.records["nbytes"].sum() < 4_000 * 84 * 84 / 20
+    batch = our._get_samples(np.arange(1_000))
+    which = batch.observations[:, -1, 40].any(1)
+    assert which.all()
+    assert (batch.next_observations[:, :3] == batch.observations[:, 1:]).all()
+    assert torch.equal(batch.observations[500, -1], torch.from_numpy(frames[503, 0]))
+    with pytest.raises(ValueError, match="capacity of at least 5184 steps"):
+        ours.ReplayBuffer(
+            *(4_000, space, ACTS["number"], "cpu", 4),
+            replay=SequenceReplayBuffer(capacity=5_183),
+            frame_stack=4,
+        )
+
+
+def test_steps_that_could_not_be_stored_are_stored_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    replay = SequenceReplayBuffer()
+    their, _ = both(SEEN["large"], ACTS["number"], 6, 1)
+    our = ours.ReplayBuffer(6, SEEN["large"], ACTS["number"], "cpu", replay=replay)
+    steps = played(SEEN["large"], ACTS["number"], 1, 20, 0)
+    for step in steps[:5]:
+        for buffer in their, our:
+            buffer.add(*copy.deepcopy(step))
+
+    def full(chunks: object) -> None:
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(replay, "add", full)
+        their.add(*copy.deepcopy(steps[5]))
+        for step in steps[5:7]:  # the first of them is in the ring, the second one is refused
+            with pytest.raises(OSError, match="no space"):
+                our.add(*step)
+    assert our.size() == 6
+    assert_equal(sampled(our, 16), sampled(their, 16))
+    for step in steps[6:]:
+        for buffer in their, our:
+            buffer.add(*copy.deepcopy(step))
+    assert_equal(sampled(our, 16), sampled(their, 16))
+    our.flush()
+    assert replay.steps == 20
 
 
 @pytest.mark.parametrize("name", ["_final_observation", "_final_obs"])

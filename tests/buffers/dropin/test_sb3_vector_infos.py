@@ -20,10 +20,10 @@ STEPS = 40
 class Short(gym.Env[Any, Any]):
     """Terminates after 3 steps; observations tell the episode and the step, or are constant."""
 
-    observation_space = gym.spaces.Box(-1e3, 1e3, (2,), np.float32)
     action_space = gym.spaces.Discrete(2)
 
-    def __init__(self, is_constant: bool, reward: float) -> None:
+    def __init__(self, is_constant: bool, reward: float, size: int = 2) -> None:
+        self.observation_space = gym.spaces.Box(-1e3, 1e3, (size,), np.float32)
         self._is_constant, self._reward = is_constant, reward
         self._episode, self._step = 0, 0
 
@@ -37,14 +37,14 @@ class Short(gym.Env[Any, Any]):
 
     def _observation(self) -> Any:
         tag = (0, 0) if self._is_constant else (self._episode, self._step)
-        return np.array(tag, np.float32)
+        return np.resize(np.array(tag, np.float32), self.observation_space.shape)
 
 
 def played(
-    mode: AutoresetMode | None, *, is_constant: bool = False, reward: float = 0.0
+    mode: AutoresetMode | None, *, is_constant: bool = False, reward: float = 0.0, size: int = 2
 ) -> list[list[list[float]]]:
     """Observations of the episodes that a buffer stored, of a loop as CleanRL's."""
-    make: Any = [lambda: Short(is_constant, reward)] * 2
+    make: Any = [lambda: Short(is_constant, reward, size)] * 2
     envs: Any = (
         SameStepVectorEnv(make) if mode is None else SyncVectorEnv(make, autoreset_mode=mode)
     )
@@ -65,15 +65,16 @@ def played(
             following, _ = envs.reset(options={"reset_mask": terminated})
         observation = following
     buffer.flush()
-    return [episode.observation.tolist() for episode in buffer.replay.iter_episodes()]
+    return [episode.observation[:, :2].tolist() for episode in buffer.replay.iter_episodes()]
 
 
 WHOLE = [[[e, step] for step in range(4)] for e in range(1, 14) for _ in range(2)]
 
 
+@pytest.mark.parametrize("size", [2, 300])  # arrays of steps, and drawn from the replay
 @pytest.mark.parametrize("mode", [None, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED])
-def test_the_last_observation_of_a_terminated_episode_is_the_true_one(mode: Any) -> None:
-    assert sorted(played(mode))[:26] == WHOLE
+def test_the_last_observation_of_a_terminated_episode_is_the_true_one(mode: Any, size: int) -> None:
+    assert sorted(played(mode, size=size))[:26] == WHOLE
 
 
 @pytest.mark.parametrize("mode", [None, AutoresetMode.SAME_STEP])
@@ -82,7 +83,8 @@ def test_an_end_that_infos_mark_may_be_followed_by_the_same_observation(mode: An
     assert sorted(map(len, found)) == [2, 2] + [4] * 26
 
 
+@pytest.mark.parametrize("size", [2, 300])
 @pytest.mark.parametrize("reward", [0.0, 1.0])
-def test_a_reset_of_next_step_mode_is_refused(reward: float) -> None:
+def test_a_reset_of_next_step_mode_is_refused(reward: float, size: int) -> None:
     with pytest.raises(ValueError, match=r"env 0.*NEXT_STEP.*autoreset_mode=SAME_STEP"):
-        played(AutoresetMode.NEXT_STEP, reward=reward)
+        played(AutoresetMode.NEXT_STEP, reward=reward, size=size)
