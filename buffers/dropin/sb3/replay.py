@@ -659,8 +659,8 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
     def _observed(self, first: np.ndarray, last: np.ndarray) -> tuple[Any, Any]:
         """Observations before and after transitions, of places counted over steps and envs."""
         if self._ring is not None:
-            now, then = self._of_frames(first, self._ring)
-            return now, then if last is first else self._of_frames(last, self._ring)[1]
+            both = self._of_frames(first, self._ring)
+            return both if last is first else (both[0], self._of_frames(last, self._ring)[1])
         now = {part.key: self._at(part.now, first) for part in self._parts}
         then = {part.key: self._at(part.then, last) for part in self._parts}
         return (now, then) if self._is_dict else (now[None], then[None])
