@@ -482,25 +482,26 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
     def _store(self, rows: slice, ends: np.ndarray, begins: np.ndarray) -> None:
         """Store steps of the ring."""
         lead = rows.stop - rows.start, self.n_envs
-        ring, oldest = self._ring, 0
+        ring = self._ring
         if ring is None:
             now = {
                 part.name: part.now[rows].reshape(*lead, *part.field_shape) for part in self._parts
             }
+
+            def after(steps: np.ndarray, envs: np.ndarray) -> dict[str, np.ndarray]:
+                places, count = (rows.start + steps, envs), len(steps)
+                return {
+                    part.name: part.then[places].reshape(count, *part.field_shape)
+                    for part in self._parts
+                }
+
         else:
             field, oldest = self._spec[str(self._spec.observation)], ring.count - self._waiting
-            frames = ring.frames(oldest, oldest + lead[0])
-            now = {field.name: frames.reshape(*lead, *field.shape)}
+            now = {field.name: ring.frames(oldest, oldest + lead[0]).reshape(*lead, *field.shape)}
 
-        def after(steps: np.ndarray, envs: np.ndarray) -> dict[str, np.ndarray]:
-            if ring is not None:
+            def after(steps: np.ndarray, envs: np.ndarray) -> dict[str, np.ndarray]:
                 found = ring.frames_after(oldest + steps, envs)
                 return {field.name: found.reshape(len(steps), *field.shape)}
-            places = rows.start + steps, envs
-            return {
-                part.name: part.then[places].reshape(len(steps), *part.field_shape)
-                for part in self._parts
-            }
 
         action = self._spec[str(self._spec.action)]
         taken = self.actions[rows].reshape(*lead, *action.shape)
@@ -670,18 +671,18 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
         steps, envs = places // self.n_envs, places % self.n_envs
         newer = (self.pos - 1 - steps) % self.buffer_size  # steps since then
         waits = newer < self._waiting
-        count = np.count_nonzero(waits)
-        if count:
+        young = None
+        if np.count_nonzero(waits):
             young = ring.read(ring.count - 1 - newer[waits], envs[waits])
-            if count == len(places):
+            if len(young[0]) == len(places):
                 return young
         ids = self._ids.reshape(-1).take(places)
-        if count:
+        if young is not None:
             ids[waits] = ids[~waits][0]  # to be written over: a few rows, where joining copies all
         batch = self._opened().take(self._drawn, ids)
         shape = -1, *self.obs_shape
         now, then = batch.observation.reshape(shape), batch.next_observation.reshape(shape)
-        if count:
+        if young is not None:
             now[waits], then[waits] = young
         return now, then
 

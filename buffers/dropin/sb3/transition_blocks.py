@@ -54,9 +54,9 @@ class BlockWriter:
         """Store T transitions ``[T, N, ...]`` by field: ids [T, N] of their observations' rows."""
         # Observations are of the Spec's dtypes, and single frames where they are stacked; next ones
         # are asked for by steps and envs, as only those at ends and of the newest step are rows.
-        # `ends` [T, N] uint8 is `End.TERMINATED`, `End.TRUNCATED` or 0; `begins` [T, N] bool: an episode
-        # begins with the observation. Elsewhere it is the next observation before. An env without
-        # an open episode begins one in any case.
+        # `ends` [T, N] uint8 is `End.TERMINATED`, `End.TRUNCATED` or 0; `begins` [T, N] bool: an
+        # episode begins with the observation. Elsewhere it is the next observation before. An env
+        # without an open episode begins one in any case.
         steps, num_envs = reward.shape
         count = steps * num_envs
         # From here on the transitions of an env follow one after the other, then the next env's.
