@@ -210,6 +210,19 @@ def test_of_patches_a_chunk_takes_the_smaller_form() -> None:
     assert not ChunkEncoder(spec, packs_patches=False).suits(packed, len(calm))
 
 
+def test_rows_without_patches_are_plain_in_ram_unless_zstd_halves_them() -> None:
+    spec = spec_of(Field("info/x", "uint8", (64, 64), "patch"))
+    rng = np.random.default_rng(0)
+    for values, in_ram in (64, 1.0), (8, 0.4):
+        frames = rng.integers(0, values, (40, 64, 64), np.uint8)
+        plain, packed = (encoded(spec, {"info/x": frames}, packs=packs) for packs in (False, True))
+        assert len(packed) < 0.8 * frames.nbytes
+        assert (len(plain) >= frames.nbytes) == (in_ram == 1.0)
+        assert (len(plain) == len(packed)) == (in_ram < 1)
+        for data in (plain, packed):
+            assert decoded(spec, data, 40, 0).tobytes() == frames.tobytes()
+
+
 def test_patches_with_another_word_or_length_are_refused() -> None:
     """By the compiled core and by numpy; nothing outside of a row is written."""
     spec = spec_of(Field("info/x", "uint8", (64, 64), "patch"))
