@@ -13,7 +13,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from support.tiers import LEFT_OUT, REASONS, left_out
+from support.tiers import LEFT_OUT, REASONS, left_out, passed
 
 # Few examples of each property by default, so that a newcomer soon sees green.
 for name, number in (("default", 10), ("proofs", 40)):
@@ -49,6 +49,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addoption("--full", action="store_true", help="run everything, with many examples")
     parser.addoption(
+        "--except-passed",
+        type=lambda text: Path(text).resolve(),
+        metavar="FILE",
+        help="leave out what has passed in an earlier run, which wrote FILE by --junit-xml",
+    )
+    parser.addoption(
         "--pictures",
         type=lambda text: Path(text).resolve(),  # here: each test has a working folder of its own
         metavar="DIR",
@@ -74,6 +80,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if file := config.getoption("--except-passed"):
+        before = passed(file)
+        chosen: dict[bool, list[pytest.Item]] = {True: [], False: []}
+        for item in items:
+            path, *_, name = item.nodeid.split("::", 1)
+            is_new = (path.removesuffix(".py").replace("/", "."), name) not in before
+            chosen[is_new].append(item)
+        items[:] = chosen[True]
+        config.hook.pytest_deselected(items=chosen[False])
     for item in items:
         for name in LEFT_OUT[tier(config)]:
             if item.get_closest_marker(name):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import tomllib
+from pathlib import Path
 
 import pytest
 
 from support.source_tree import CHECKOUT
-from support.tiers import LEFT_OUT, REASONS, left_out
+from support.tiers import LEFT_OUT, REASONS, left_out, passed
 
 
 def test_each_kind_of_tests_has_a_line_with_its_number_and_its_option() -> None:
@@ -25,6 +26,23 @@ def test_the_marks_are_those_of_pyproject(pytestconfig: pytest.Config) -> None:
     declared = {line.partition(":")[0] for line in pytestconfig.getini("markers")}
     assert set(REASONS) <= declared
     assert {name for names in LEFT_OUT.values() for name in names} == set(REASONS)
+
+
+def test_a_second_run_leaves_out_what_has_passed_and_nothing_else(tmp_path: Path) -> None:
+    """Failed and skipped tests, those with an error in a fixture, and others run again."""
+    file = tmp_path / "passed.xml"
+    cases = {
+        "a": "",
+        "b": "<failure/>",
+        "c": "<skipped/>",
+        "d": "<error/>",
+        "e[1]": "<properties/>",
+    }
+    lines = [
+        f'<testcase classname="t.m" name="{name}">{sign}</testcase>' for name, sign in cases.items()
+    ]
+    file.write_text(f"<testsuites><testsuite>{''.join(lines)}</testsuite></testsuites>")
+    assert passed(file) == {("t.m", "a"), ("t.m", "e[1]")}
 
 
 def test_the_extra_that_is_advised_is_there() -> None:

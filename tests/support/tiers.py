@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from collections.abc import Iterable
+from pathlib import Path
 
-__all__ = ["LEFT_OUT", "REASONS", "left_out"]
+__all__ = ["LEFT_OUT", "REASONS", "left_out", "passed"]
 
 # Tests with these marks (on a test, a parameter, or a module: pytestmark) are left out of a run.
 LEFT_OUT = {"default": ("proof", "full"), "proofs": ("full",), "full": ()}
@@ -32,3 +34,13 @@ def kind_of(reason: str) -> str:
         if reason == text:
             return name
     return "missing" if reason.lower().startswith(MISSING) else "other"
+
+
+def passed(file: Path) -> set[tuple[str | None, str | None]]:
+    """Modules and names of the tests that passed in a run."""
+    cases = ElementTree.parse(file).iter("testcase")
+    return {
+        (case.get("classname"), case.get("name"))
+        for case in cases
+        if {part.tag for part in case} <= {"properties", "system-out", "system-err"}
+    }
