@@ -31,7 +31,6 @@ ROW_ID = 3
 _SEGMENT = 4
 PREVIOUS = 5  # index of the chunk before in the stream, if there is one
 SLOT = 6  # of its first row
-_ROOM = 1 + 2 * (5 + 8)
 _IS_KNOWN = 7  # 1 once its fields were located, and the small ones decoded
 _COPIED = [
     ChunkInfo._fields.index(name)
@@ -171,19 +170,23 @@ class RowReader:
         batch = len(start)
         runs = (1 if is_joined else 2) * batch if frames else 0
         found, flags = np.empty((8, batch), np.int64), np.empty((3, batch), np.bool_)
-        room = np.empty(_ROOM * runs, np.int64)  # for twice as many segments
+        # Five numbers and a line of each segment, of which a row may have one of its own.
+        room = np.empty(runs * (1 + 13 * (frames + is_joined)), np.int64)
         result = native.core.find_steps(
             *(self._table, self._index.numbers, self._base, chunk, start),
-            *(n, frames, is_joined, found, flags, room),
+            *(n, frames, is_joined),
+            *(found, flags, room),
         )
         if result is None:
             return None
         count, has_ended = result
         if not frames:
             return found, flags, has_ended, None
-        places, stop = room[runs : runs + 5 * count].reshape(5, count), runs + 5 * count
+        stop = runs + 5 * count
+        places = room[runs:stop].reshape(5, count)
+        of, _, first, rows, target = places
         at = room[stop : stop + 8 * count].reshape(count, 8)
-        segments = Segments(places[0], at, *places[2:], count > runs, places)
+        segments = Segments(of, at, first, rows, target, count > runs, places)
         return found, flags, has_ended, (segments, room[:runs])
 
     def lines(self, chunk: np.ndarray) -> np.ndarray:

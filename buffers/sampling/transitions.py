@@ -6,7 +6,7 @@ Reinforcement Learning (2018), section 7.1.
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeAlias, cast
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from ..storage.item_counts import EpisodeTails, WholeEpisodes, Windows
 from .batch import (
     BatchFields,
     Memory,
+    OpenTransitions,
     Rest,
     Seed,
     Shapes,
@@ -152,31 +153,31 @@ class TransitionSampler:
             moves = Steps(drawn.start, chunk, place, reader.lines(chunk), steps)
             rng = np.random.default_rng(seed)
             self._relabeller.relabel(reader, index, moves, rng, (before, after), reward, rest)
-        batch = TransitionBatch(
-            observation=self._fields.observation(before),
-            action=self._fields.action(chosen),
-            reward=cast("np.ndarray", reward),
-            next_observation=self._fields.observation(after),
-            discount=discount,
-            terminated=terminated,
-            truncated=truncated,
-            cut=cut,
-            steps=steps,
-            info=info,
-            extras=extras,
-            ids=found.ids,
-            weights=weights,
-            memory=memory,
-        )
+        batch = OpenTransitions()
+        batch.observation = self._fields.observation(before)
+        batch.action = self._fields.action(chosen)
+        batch.reward = reward
+        batch.next_observation = self._fields.observation(after)
+        batch.discount = discount
+        batch.terminated = terminated
+        batch.truncated = truncated
+        batch.cut = cut
+        batch.steps = steps
+        batch.info = info
+        batch.extras = extras
+        batch.ids = found.ids
+        batch.weights = weights
+        batch.memory = memory
+        batch.__class__ = TransitionBatch
         return batch, rest
 
     def _found(self, reader: RowReader, index: ChunkIndex, drawn: Drawn) -> _Found:
         """The rows of the transitions, their ends, and frames of their stacks."""
         chunk, start, is_exact = drawn
         n, frames, is_joined = self._n_step, 0, False
-        for field, k, is_joined in self._observed:
-            if k > 1 or not reader.is_small(field.name):
-                frames = k
+        for each in self._observed:
+            if each.k > 1 or not reader.is_small(each.field.name):
+                frames, is_joined = each.k, each.is_joined
                 break
         compiled = reader.steps(chunk, start, n, frames, is_joined=is_joined)
         if compiled is not None:
