@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define INTERFACE 4     /* as in native.py: another number is an older build */
+#define INTERFACE 5     /* as in native.py: another number is an older build */
 #define SHIFT 4         /* as in priorities.py: */
 #define WIDTH 16        /* children of a node, 1 << SHIFT, */
 #define LARGEST_TOP 2048 /* nodes of the uppermost level, */
@@ -813,6 +813,244 @@ no_out:
     return result;
 }
 
+/* --- draws: see ItemCounts.drawn in storage/item_counts.py, and RowReader.steps in row_reader.py --- */
+
+#define LINE 8           /* numbers of a line of the reader's table, of which: */
+enum { FIRST_ROW, ROWS, LAST, ROW_ID, SEGMENT, PREVIOUS, SLOT, IS_KNOWN };
+#define RECORD 18        /* numbers of a ChunkInfo, of which: */
+enum { RECORD_END = 4, STORED_ROWS = 9, STREAM_NEXT = 14 };
+#define TERMINATED 1     /* as in End */
+#define TRUNCATED 2
+#define RUN_NUMBERS 13   /* of a segment: five of CodedCopies, and its line */
+
+/* Sums of what may be any numbers, without an overflow. */
+static int64_t plus(int64_t a, int64_t b) { return (int64_t)((uint64_t)a + (uint64_t)b); }
+static int64_t less(int64_t a, int64_t b) { return (int64_t)((uint64_t)a - (uint64_t)b); }
+
+PyDoc_STRVAR(draw_items_doc, "draw_items(running, shift, known, shares, found): as ItemCounts.drawn");
+
+static PyObject *draw_items(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    Py_buffer running, shift, shares, found;
+    PyObject *result = NULL;
+    (void)self;
+    if (!count_is(nargs, 5, "draw_items")) return NULL;
+    Py_ssize_t known = PyLong_AsSsize_t(args[2]);
+    if (known == -1 && PyErr_Occurred()) return NULL;
+    if (!get(args[0], &running, PyBUF_SIMPLE, "lq", -1, "running")) return NULL;
+    if (!get(args[1], &shift, PyBUF_SIMPLE, "lq", running.len / 8, "shift")) goto no_shift;
+    if (!get(args[3], &shares, PyBUF_SIMPLE, "d", -1, "shares")) goto no_shares;
+    Py_ssize_t count = shares.len / 8;
+    if (!get(args[4], &found, PyBUF_WRITABLE, "lq", 2 * count, "found")) goto no_found;
+    if (known < 1 || known > running.len / 8) {
+        PyErr_Format(PyExc_ValueError, "known: expected 1 to %zd records, got %zd", running.len / 8, known);
+        goto done;
+    }
+    const int64_t *stops = running.buf, *shifts = shift.buf, total = stops[known - 1];
+    const double *share = shares.buf;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        if (share[i] >= 0 && share[i] < 1 && total > 0) continue;
+        PyErr_SetString(PyExc_ValueError, "shares: expected numbers from 0 to below 1, and items");
+        goto done;
+    }
+    int64_t *index = found.buf, *first = index + count;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        double exact = share[i] * (double)total;
+        int64_t number = exact >= 0 && exact < 9e18 ? (int64_t)exact : 0, low = 0;
+        for (int64_t size = known; size > 1;) { /* without branches that depend on random numbers */
+            int64_t half = size / 2;
+            low += stops[low + half - 1] <= number ? half : 0;
+            size -= half;
+        }
+        index[i] = low;
+        first[i] = plus(number, shifts[low]);
+    }
+    result = Py_NewRef(Py_None);
+done:
+    PyBuffer_Release(&found);
+no_found:
+    PyBuffer_Release(&shares);
+no_shares:
+    PyBuffer_Release(&shift);
+no_shift:
+    PyBuffer_Release(&running);
+    return result;
+}
+
+typedef struct {
+    const int64_t *table, *records;
+    int64_t count, base;
+} Chunks;
+
+/* The line of a chunk, if there is such a chunk. */
+static const int64_t *line_of(const Chunks *of, int64_t chunk)
+{
+    return chunk >= 0 && chunk < of->count ? of->table + chunk * LINE : NULL;
+}
+
+/* Walk to the chunk that holds a row of an episode; for a missing row, to the last one before it. */
+static const int64_t *walk_to(const Chunks *of, int64_t *chunk, int64_t row, int64_t *place)
+{
+    for (int64_t left = of->count + 2; left > 0; left--) {
+        const int64_t *line = line_of(of, *chunk);
+        if (line == NULL) return NULL;
+        *place = less(row, line[FIRST_ROW]);
+        if (*place < 0) {
+            *chunk = line[PREVIOUS];
+        } else if (*place < line[ROWS]) {
+            return line[IS_KNOWN] ? line : NULL;
+        } else if (line[LAST] >= 0) {
+            row = less(plus(line[FIRST_ROW], line[ROWS]), 1);
+        } else {
+            *chunk = less(of->records[*chunk * RECORD + STREAM_NEXT], of->base);
+        }
+    }
+    return NULL;
+}
+
+typedef struct {
+    int64_t *places, *lines; /* as RowReader.steps has them; NULL to count the segments */
+    int64_t size, left;      /* segments of all runs, and those that are left: the last ones come first */
+} Segments;
+
+/* The segments of a run that ends at a place of a chunk. */
+static int split_run(const Chunks *of, int64_t chunk, int64_t place, int64_t rows, int64_t target,
+                     Segments *to)
+{
+    for (int64_t left = of->count; rows > 0; left--) {
+        const int64_t *line = line_of(of, chunk);
+        if (line == NULL || left <= 0) return 0;
+        int64_t here = place < rows ? place + 1 : rows, begin = less(place, here - 1);
+        if (here > 0) { /* it is 0 in a chunk whose only row was superseded */
+            if (!line[IS_KNOWN] || (to->places != NULL && to->left <= 0)) return 0;
+            to->left--;
+            rows -= here;
+            if (to->places != NULL) {
+                int64_t *at = to->places + to->left;
+                int64_t numbers[] = {chunk, of->records[chunk * RECORD + STORED_ROWS], begin, here,
+                                     plus(target, rows)};
+                memmove(to->lines + to->left * LINE, line, LINE * sizeof *line);
+                for (int k = 0; k < 5; k++) at[k * to->size] = numbers[k];
+            }
+        }
+        chunk = line[PREVIOUS];
+        line = line_of(of, chunk);
+        place = line == NULL || line[ROWS] < 1 ? -1 : line[ROWS] - 1;
+    }
+    return 1;
+}
+
+/* One transition: eight numbers, `count` apart; false if numpy must look for it itself. */
+static int find_step(const Chunks *of, int64_t chunk, int64_t start, int64_t n, int64_t *to,
+                     uint8_t *flags, Py_ssize_t count, int *ended)
+{
+    int64_t place, steps = 1, before;
+    const int64_t *line = walk_to(of, &chunk, plus(start, n), &place);
+    if (line == NULL) return 0;
+    if (n > 1) steps = less(plus(line[FIRST_ROW], place), start);
+    if (steps < 0 || steps > n) return 0;
+    to[0] = chunk, to[count] = place, to[2 * count] = plus(line[SLOT], place);
+    if (place == line[LAST]) {
+        int64_t end = of->records[chunk * RECORD + RECORD_END];
+        flags[0] = (end & TERMINATED) != 0;
+        flags[count] = (end & TRUNCATED) != 0;
+        flags[2 * count] = !(end & (TERMINATED | TRUNCATED));
+        *ended = 1;
+    } else {
+        flags[0] = flags[count] = flags[2 * count] = 0;
+    }
+    before = place - steps;
+    if (before < 0) {
+        chunk = line[PREVIOUS];
+        line = walk_to(of, &chunk, start, &before);
+        if (line == NULL) return 0;
+    }
+    to[3 * count] = chunk, to[4 * count] = before, to[5 * count] = plus(line[SLOT], before);
+    to[6 * count] = steps, to[7 * count] = plus(line[ROW_ID], before);
+    return 1;
+}
+
+/* The runs of the frames of all transitions, the last ones first, as `_frames` in transitions.py. */
+static int split_runs(const Chunks *of, const int64_t *found, const int64_t *starts, int64_t count,
+                      int64_t frames, int is_joined, int64_t *missing, Segments *to)
+{
+    int64_t width = frames + is_joined;
+    for (int64_t run = (2 - is_joined) * count - 1; run >= 0; run--) {
+        int64_t i = run % count, is_last = is_joined || run >= count;
+        const int64_t *rows_of = found + (is_last ? 0 : 3 * count) + i;
+        int64_t place = rows_of[count], last = is_last ? found[6 * count + i] : 0;
+        int64_t rows = plus(starts[i], last + 1);
+        if (rows < 1 || place < 0) return 0;
+        if (rows > width) rows = width;
+        if (missing != NULL) missing[run] = width - rows;
+        if (!split_run(of, rows_of[0], place, rows, run * width + width - rows, to)) return 0;
+    }
+    return 1;
+}
+
+PyDoc_STRVAR(find_steps_doc,
+             "find_steps(table, records, base, chunk, start, n, frames, is_joined, found, flags, room)\n\n"
+             "As RowReader.steps. Returns the number of segments of the frames, and whether a transition\n"
+             "reaches the last row of its episode; None where numpy must look itself.");
+
+static PyObject *find_steps(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    static const char *const names[] = {"table", "records", "chunk", "start", "found", "room"};
+    static const int places[] = {0, 1, 3, 4, 8, 10}, numbers[] = {2, 5, 6, 7};
+    Py_buffer view[6], flags;
+    PyObject *result = NULL;
+    Py_ssize_t number[4], taken = 0, count = -1;
+    int ended = 0;
+    (void)self;
+    if (!count_is(nargs, 11, "find_steps")) return NULL;
+    for (int i = 0; i < 4; i++) {
+        number[i] = PyLong_AsSsize_t(args[numbers[i]]);
+        if (number[i] == -1 && PyErr_Occurred()) return NULL;
+    }
+    Py_ssize_t n = number[1], frames = number[2], is_joined = number[3];
+    if (n < 1 || frames < 0 || frames > INT32_MAX || (is_joined != 0 && is_joined != 1)) {
+        PyErr_Format(PyExc_ValueError, "find_steps: %zd steps, %zd frames, %zd", n, frames, is_joined);
+        return NULL;
+    }
+    for (; taken < 6; taken++) {
+        Py_ssize_t size = taken == 3 ? count : taken == 4 ? 8 * count : -1;
+        if (!get(args[places[taken]], view + taken, taken > 3 ? PyBUF_WRITABLE : PyBUF_SIMPLE, "lq", size,
+                 names[taken])) goto done;
+        if (taken == 2) count = view[2].len / 8;
+    }
+    if (!get_out(args[9], &flags)) goto done;
+    Py_ssize_t runs = frames ? (2 - is_joined) * count : 0, room = view[5].len / 8 - runs;
+    if (flags.len != 3 * count || view[0].len % (8 * LINE) || view[1].len % (8 * RECORD) || room < 0) {
+        PyErr_Format(PyExc_ValueError, "find_steps: %zd flags, %zd and %zd bytes of chunks, room for %zd",
+                     flags.len, view[0].len, view[1].len, room);
+        goto no_result;
+    }
+    Chunks of = {view[0].buf, view[1].buf, view[0].len / (8 * LINE), number[0]};
+    if (of.count > view[1].len / (8 * RECORD)) of.count = view[1].len / (8 * RECORD);
+    int64_t *found = view[4].buf, *missing = view[5].buf;
+    const int64_t *chunk = view[2].buf, *start = view[3].buf;
+    int is_found = 1;
+    for (Py_ssize_t i = 0; i < count && is_found; i++) {
+        is_found = find_step(&of, chunk[i], start[i], n, found + i, (uint8_t *)flags.buf + i, count, &ended);
+    }
+    Segments segments = {NULL, NULL, 0, 0};
+    if (is_found && runs) {
+        is_found = split_runs(&of, found, start, count, frames, (int)is_joined, missing, &segments);
+        segments.size = segments.left = -segments.left;
+        segments.places = missing + runs;
+        segments.lines = segments.places + 5 * segments.size;
+        is_found = is_found && segments.size <= room / RUN_NUMBERS &&
+                   split_runs(&of, found, start, count, frames, (int)is_joined, NULL, &segments);
+    }
+    result = is_found ? Py_BuildValue("nO", (Py_ssize_t)segments.size, ended ? Py_True : Py_False)
+                      : Py_NewRef(Py_None);
+no_result:
+    PyBuffer_Release(&flags);
+done:
+    while (taken > 0) PyBuffer_Release(&view[--taken]);
+    return result;
+}
+
 /* --- the checksum of every chunk: CRC-32 as zlib computes it, several times as fast --- */
 
 static uint32_t crc_table[256];
@@ -1037,6 +1275,8 @@ static PyMethodDef functions[] = {
     {"apply_deltas", (PyCFunction)(void (*)(void))apply_deltas, METH_FASTCALL, apply_deltas_doc},
     {"find_patches", (PyCFunction)(void (*)(void))find_patches, METH_FASTCALL, find_patches_doc},
     {"apply_patches", (PyCFunction)(void (*)(void))apply_patches, METH_FASTCALL, apply_patches_doc},
+    {"draw_items", (PyCFunction)(void (*)(void))draw_items, METH_FASTCALL, draw_items_doc},
+    {"find_steps", (PyCFunction)(void (*)(void))find_steps, METH_FASTCALL, find_steps_doc},
     {"crc32", (PyCFunction)(void (*)(void))crc32, METH_FASTCALL, crc32_doc},
     {"is_chunk", (PyCFunction)(void (*)(void))is_chunk, METH_FASTCALL, is_chunk_doc},
     {NULL, NULL, 0, NULL},

@@ -15,7 +15,7 @@ import numpy as np
 __all__ = ["Core", "core", "crc32", "path"]
 
 _NAME = "stepwell.buffers.base._native"
-_INTERFACE = 4  # as in _native.c
+_INTERFACE = 5  # as in _native.c
 _Memory: TypeAlias = np.ndarray | memoryview
 
 
@@ -73,6 +73,28 @@ class Core(Protocol):
         /,
     ) -> list[int]:
         """Restore rows of many chunks at once; see `CodedCopies`."""
+
+    def draw_items(
+        self, running: _Memory, shift: _Memory, known: int, shares: _Memory, found: _Memory, /
+    ) -> None:
+        """As `ItemCounts.drawn`."""
+
+    def find_steps(
+        self,
+        table: _Memory,
+        records: _Memory,
+        base: int,
+        chunk: _Memory,
+        start: _Memory,
+        n: int,
+        frames: int,
+        is_joined: int,
+        found: _Memory,
+        flags: _Memory,
+        room: _Memory,
+        /,
+    ) -> tuple[int, bool] | None:
+        """As `RowReader.steps`; None where numpy must look itself."""
 
     def crc32(self, data: _Memory | bytes | bytearray, value: int, /) -> int:
         """As `zlib.crc32`, several times as fast where ``HAS_FAST_CRC`` is 1."""

@@ -18,6 +18,7 @@ __all__ = [
     "BatchFields",
     "ChosenLayout",
     "Memory",
+    "OpenTransitions",
     "Rest",
     "Seed",
     "Shapes",
@@ -157,6 +158,11 @@ class TransitionBatch:
 
     def _repr_html_(self) -> str | None:
         return batch_html(self)
+
+
+OpenTransitions: Any = type("OpenTransitions", (), {"__slots__": TransitionBatch.__slots__})
+"""Takes the values of a `TransitionBatch`, which it then becomes: the constructor of a frozen class
+takes four times as long, a tenth of the time of a small batch."""
 
 
 # As other libraries name them.

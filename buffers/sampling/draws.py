@@ -104,16 +104,15 @@ def draw_items(
     total = items.total
     if total == 0:
         raise NotEnoughData(_shortage(index, kinds, draw, chosen))
+    numbers: np.ndarray | None = None  # each is equally likely
     if draw == "distinct":
         numbers = _without_repeats(index, items, count, rng)
-    elif index.shares is None:
-        numbers = _uniform(rng, total, count)
-        if draw == "recent":
-            numbers = np.maximum(numbers, _uniform(rng, total, count))
-    else:
+    elif index.shares is not None:
         _check_each(index.shares, items, kinds.rows, chosen)
         numbers = _draw_by(index.shares, items, draw == "recent", count, rng)
-    chunk, start = items.locate(numbers)
+    elif draw == "recent":
+        numbers = np.maximum(_uniform(rng, total, count), _uniform(rng, total, count))
+    chunk, start = items.drawn(rng.random(count)) if numbers is None else items.locate(numbers)
     if draw == "episodes":
         records = index.at(chunk)
         stop = records["first_row"] + records["rows"] - kinds.every.length

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..base import native
 from ..base.errors import StoreCorrupt
 from ..spec.spec import Field
 from ..storage.chunk_index import ChunkIndex, ChunkInfo
@@ -47,6 +48,8 @@ class Segments(NamedTuple):
     target: np.ndarray  # [S] row of the output that the first one goes to, in rising order
     # a run takes several segments, so that there are more of these than runs
     is_split: bool = False
+    # [5, S] as of `CodedCopies`, with the chunk in place of the offset, where they are at hand
+    places: np.ndarray | None = None
 
 
 class RowReader:
@@ -149,6 +152,47 @@ class RowReader:
             of = of[rows[:, LAST] < 0]
         return chunk, at
 
+    def steps(
+        self,
+        chunk: np.ndarray,  # [B] as those of `Drawn`
+        start: np.ndarray,  # [B]
+        n: int,  # steps that each transition has at most
+        frames: int,  # of the stacks before its ends; 0 if they are not wanted
+        *,
+        is_joined: bool,  # one stack for both, with a frame more
+    ) -> tuple[np.ndarray, np.ndarray, bool, tuple[Segments, np.ndarray] | None] | None:
+        """The rows of transitions, in one call of the core; None where numpy must find them."""
+        # Returns eight numbers of each [8, B] (for its last row the index of the chunk, the row in
+        # that, and the slot; the same for its first one; the steps between them, and the id), the
+        # flags terminated, truncated and cut [3, B], whether one is set, and the frames.
+        if native.core is None:
+            return None
+        batch = len(start)
+        runs = (1 if is_joined else 2) * batch if frames else 0
+        found, flags = np.empty((8, batch), np.int64), np.empty((3, batch), np.bool_)
+        # Five numbers and a line of each segment, of which a row may have one of its own.
+        room = np.empty(runs * (1 + 13 * (frames + is_joined)), np.int64)
+        result = native.core.find_steps(
+            *(self._table, self._index.numbers, self._base, chunk, start),
+            *(n, frames, is_joined),
+            *(found, flags, room),
+        )
+        if result is None:
+            return None
+        count, has_ended = result
+        if not frames:
+            return found, flags, has_ended, None
+        stop = runs + 5 * count
+        places = room[runs:stop].reshape(5, count)
+        of, _, first, rows, target = places
+        at = room[stop : stop + 8 * count].reshape(count, 8)
+        segments = Segments(of, at, first, rows, target, count > runs, places)
+        return found, flags, has_ended, (segments, room[:runs])
+
+    def lines(self, chunk: np.ndarray) -> np.ndarray:
+        """The rows of chunks in the table, [n, 8]."""
+        return self._table.take(chunk, 0)
+
     def find(self, chunk: np.ndarray, at: np.ndarray) -> None:
         """Locate the fields of chunks that were not read yet, and decode their small ones."""
         # chunk: [n] indices. at: [n, 8] their rows in the table.
@@ -207,7 +251,6 @@ class RowReader:
         name: str,
         chunk: np.ndarray,  # [B] indices
         row: np.ndarray,  # [B] the rows in them
-        at: np.ndarray,  # [B, 8] the chunks' rows in the table
         slots: np.ndarray,  # [B] of the rows
     ) -> np.ndarray:
         """One row each of a field, [B, ...]; the chunks were found."""
@@ -217,19 +260,20 @@ class RowReader:
             return found if found.dtype == dtype else found.astype(dtype)
         batch = len(row)
         ones = np.ones(batch, np.int64)
-        return self.rows(name, Segments(chunk, at, row, ones, np.arange(batch)), batch)
+        segments = Segments(chunk, self.lines(chunk), row, ones, np.arange(batch))
+        return self.rows(name, segments, batch)
 
     def field_rows(self, name: str, chunk: np.ndarray, row: np.ndarray) -> np.ndarray:
         """One row each of a field, [B, ...]."""
-        at = self._table.take(chunk, 0)
+        at = self.lines(chunk)
         self.find(chunk, at)
-        return self.pick(name, chunk, row, at, at[:, SLOT] + row)
+        return self.pick(name, chunk, row, at[:, SLOT] + row)
 
     def plan(self, name: str, segments: Segments, out: np.ndarray, columns: int = 0) -> Copies:
         """Plan the copies of a large field to ``out``, ``[rows, ...]``."""
         # columns: for an output of [columns, B] rows; see `PlainCopies`.
         number, field, dtype, row_bytes = self._fields[name]
-        chunk, at, start, rows, target, _ = segments
+        chunk, at, start, rows, target, *_ = segments
         places, index = self._places, self._index
         sources = places.buffers(chunk, at[:, _SEGMENT])
         offsets = places.offsets[number].take(chunk)
@@ -243,8 +287,12 @@ class RowReader:
                 (rows * row_bytes).tolist(),
                 columns,
             )
-        found = (offsets, index.records["stored_rows"][chunk], start, rows, target)
-        where = np.concatenate(found).reshape(len(found), -1)
+        if segments.places is not None:
+            where = segments.places.copy()
+            where[0] = offsets
+        else:
+            found = (offsets, index.records["stored_rows"][chunk], start, rows, target)
+            where = np.concatenate(found).reshape(len(found), -1)
         codings = [first] if is_alike else [places.codings[kind] for kind in kinds]
         return CodedCopies(
             *(field, dtype, places.reader, sources, codings, where),
@@ -276,7 +324,7 @@ class RowReader:
     def _split(self, runs: Segments, of: np.ndarray) -> Segments:
         """Walk back along the streams until every run has its rows."""
         # of: the numbers of the runs that begin before their chunk.
-        chunk, at, start, need, target, _ = runs
+        chunk, at, start, need, target, *_ = runs
         begin = np.maximum(start, 0)
         lack = begin - start
         chunks, begins, rows, targets = [chunk], [begin], [need - lack], [target + lack]

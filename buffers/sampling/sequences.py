@@ -129,7 +129,7 @@ class SequenceSampler:
             of = segments.target.searchsorted(target)
             chunk, at, row = chunk.take(of), at.take(of, 0), row.take(of)
         state = {
-            field.key: reader.pick(field.name, chunk, row, at, at[:, SLOT] + row)
+            field.key: reader.pick(field.name, chunk, row, at[:, SLOT] + row)
             for field in self._fields.state
         }
         # The id is that of the drawn row, before which there may be other rows or padding.

@@ -6,7 +6,7 @@ Reinforcement Learning (2018), section 7.1.
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeAlias, cast
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from ..storage.item_counts import EpisodeTails, WholeEpisodes, Windows
 from .batch import (
     BatchFields,
     Memory,
+    OpenTransitions,
     Rest,
     Seed,
     Shapes,
@@ -43,9 +44,23 @@ __all__ = ["TransitionSampler"]
 _TERMINATED, _TRUNCATED = int(End.TERMINATED), int(End.TRUNCATED)
 
 
-_Rows: TypeAlias = "tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]"
+_Rows: TypeAlias = "tuple[np.ndarray, np.ndarray, np.ndarray]"
 """One stored row of each transition, as arguments of `RowReader.pick`: index of its chunk, index of
-the row in that, the chunk's row in the reader's table, and the row's slot."""
+the row in that, and the row's slot."""
+_Frames: TypeAlias = "tuple[Segments, np.ndarray]"
+"""The rows of stacks, and the number of missing frames in each."""
+
+
+class _Found(NamedTuple):
+    """The rows of the transitions of a batch."""
+
+    first: _Rows  # t
+    last: _Rows  # t + k
+    steps: np.ndarray  # [B] k
+    ids: np.ndarray  # [B] of the first ones
+    flags: np.ndarray  # [3, B] terminated, truncated, cut
+    has_ended: bool  # one of these is True
+    frames: dict[tuple[int, bool], _Frames]  # by `k` and `is_joined`, as far as they are at hand
 
 
 class _Observed(NamedTuple):
@@ -115,17 +130,11 @@ class TransitionSampler:
         seed: Seed,
     ) -> tuple[TransitionBatch, Rest]:
         """A batch of drawn items, and the rest of the work on it; the storage's lock is held."""
-        first, last, steps = self._ends(reader, drawn)
-        chunk, place, at, _ = last
-        terminated, truncated, cut = np.zeros((3, len(steps)), np.bool_)
+        found = self._found(reader, index, drawn)
+        first, last, steps = found[:3]
+        terminated, truncated, cut = found.flags
         discount = self._powers.take(steps)
-        # Few transitions reach the last row of their episode, and only these can have ended it.
-        of = (place == at[:, LAST]).nonzero()[0]
-        if len(of):
-            end = index.records["end"][chunk[of]]
-            terminated[of] = end & _TERMINATED != 0
-            truncated[of] = end & _TRUNCATED != 0
-            cut[of] = end & (_TERMINATED | _TRUNCATED) == 0
+        if found.has_ended:
             discount[terminated] = 0
         reward = self._returns(reader, last, steps) if self._is_rewarded else None
         chosen: dict[str, np.ndarray] = {}
@@ -138,32 +147,45 @@ class TransitionSampler:
         # Infos come with the results of a step, actions and extras with the row it starts from.
         for key, name in self._info:
             info[key] = reader.pick(name, *last)
-        before, after, rest = self._observe(reader, memory, drawn.start, first, last, steps)
+        before, after, rest = self._observe(reader, memory, drawn.start, found)
         if self._relabeller is not None:
-            moves, rng = Steps(drawn.start, *last[:3], steps), np.random.default_rng(seed)
+            chunk, place, _ = last
+            moves = Steps(drawn.start, chunk, place, reader.lines(chunk), steps)
+            rng = np.random.default_rng(seed)
             self._relabeller.relabel(reader, index, moves, rng, (before, after), reward, rest)
-        batch = TransitionBatch(
-            observation=self._fields.observation(before),
-            action=self._fields.action(chosen),
-            reward=cast("np.ndarray", reward),
-            next_observation=self._fields.observation(after),
-            discount=discount,
-            terminated=terminated,
-            truncated=truncated,
-            cut=cut,
-            steps=steps,
-            info=info,
-            extras=extras,
-            ids=first[2][:, ROW_ID] + first[1],
-            weights=weights,
-            memory=memory,
-        )
+        batch = OpenTransitions()
+        batch.observation = self._fields.observation(before)
+        batch.action = self._fields.action(chosen)
+        batch.reward = reward
+        batch.next_observation = self._fields.observation(after)
+        batch.discount = discount
+        batch.terminated = terminated
+        batch.truncated = truncated
+        batch.cut = cut
+        batch.steps = steps
+        batch.info = info
+        batch.extras = extras
+        batch.ids = found.ids
+        batch.weights = weights
+        batch.memory = memory
+        batch.__class__ = TransitionBatch
         return batch, rest
 
-    def _ends(self, reader: RowReader, drawn: Drawn) -> tuple[_Rows, _Rows, np.ndarray]:
-        """The rows t and t + k of each transition, and k."""
+    def _found(self, reader: RowReader, index: ChunkIndex, drawn: Drawn) -> _Found:
+        """The rows of the transitions, their ends, and frames of their stacks."""
         chunk, start, is_exact = drawn
-        n = self._n_step
+        n, frames, is_joined = self._n_step, 0, False
+        for each in self._observed:
+            if each.k > 1 or not reader.is_small(each.field.name):
+                frames, is_joined = each.k, each.is_joined
+                break
+        compiled = reader.steps(chunk, start, n, frames, is_joined=is_joined)
+        if compiled is not None:
+            numbers, flags, has_ended, stacks = compiled
+            chunk, place, slots, chunk_0, place_0, slots_0, steps, ids = numbers
+            first, last = (chunk_0, place_0, slots_0), (chunk, place, slots)
+            found = {} if stacks is None else {(frames, is_joined): stacks}
+            return _Found(first, last, steps, ids, flags, has_ended, found)
         chunk, place, at = reader.locate(chunk, start + n, is_exact=is_exact and n == 1)
         reader.find(chunk, at)
         slots = at[:, SLOT] + place
@@ -172,7 +194,15 @@ class TransitionSampler:
             steps.fill(1)
         else:
             steps = at[:, FIRST_ROW] + place - start
-        last = chunk, place, at, slots
+        flags = np.zeros((3, len(steps)), np.bool_)
+        # Few transitions reach the last row of their episode, and only these can have ended it.
+        ended = (place == at[:, LAST]).nonzero()[0]
+        if len(ended):
+            end = index.records["end"][chunk[ended]]
+            flags[0, ended] = end & _TERMINATED != 0
+            flags[1, ended] = end & _TRUNCATED != 0
+            flags[2, ended] = end & (_TERMINATED | _TRUNCATED) == 0
+        last = chunk, place, slots
         place, slots = place - steps, slots - steps
         of = (place < 0).nonzero()[0]
         if len(of):  # in an earlier chunk
@@ -181,7 +211,8 @@ class TransitionSampler:
             chunk, at = chunk.copy(), at.copy()
             chunk[of], place[of], at[of] = earlier, row, there
             slots[of] = there[:, SLOT] + row
-        return (chunk, place, at, slots), last, steps
+        ids = at[:, ROW_ID] + place
+        return _Found((chunk, place, slots), last, steps, ids, flags, len(ended) > 0, {})
 
     def _returns(self, reader: RowReader, last: _Rows, steps: np.ndarray) -> np.ndarray:
         """Discounted sums of the rewards of rows t + 1 to t + k, [B] float32."""
@@ -189,38 +220,31 @@ class TransitionSampler:
         if n == 1:
             return reader.pick("reward", *last).astype(np.float32)
         target = np.arange(len(steps)) * n
-        segments = reader.segments(*last[:3], steps, target)
+        segments = reader.segments(*last[:2], reader.lines(last[0]), steps, target)
         rewards = reader.rows("reward", segments, n * len(steps)).reshape(-1, n)
         is_used = np.arange(n) < steps[:, None]
         returns: np.ndarray = (np.where(is_used, rewards, 0) @ self._weights).astype(np.float32)
         return returns
 
     def _observe(
-        self,
-        reader: RowReader,
-        memory: Memory,
-        start: np.ndarray,
-        first: _Rows,
-        last: _Rows,
-        steps: np.ndarray,
+        self, reader: RowReader, memory: Memory, start: np.ndarray, found: _Found
     ) -> tuple[Memory, Memory, Rest]:
         """Copy small observations, and plan the copies of large ones, a run of rows for each."""
         # Returns the observations by name, and the next ones.
         before: Memory = {}
         after: Memory = {}
         rest: Rest = [], []
-        found: dict[int, tuple[Segments, np.ndarray]] = {}
         for field, k, is_joined in self._observed:
             name = field.name
             rows = memory[name]
             now, then = before[name], after[name] = _both(rows, k, is_joined)
             if k == 1 and reader.is_small(name):
-                reader.take(name, first[3], now)
-                reader.take(name, last[3], then)
+                reader.take(name, found.first[2], now)
+                reader.take(name, found.last[2], then)
                 continue
-            if k not in found:
-                found[k] = _frames(reader, k, is_joined, start, first, last, steps)
-            segments, missing = found[k]
+            if (k, is_joined) not in found.frames:
+                found.frames[k, is_joined] = _frames(reader, k, is_joined, start, found)
+            segments, missing = found.frames[k, is_joined]
             width = k + 1 if is_joined else 2 * k
             flat = rows.reshape(len(start) * width, *field.shape)
             rest[0].append((reader.plan(name, segments, flat), flat))
@@ -236,22 +260,16 @@ def _both(rows: np.ndarray, k: int, is_joined: bool) -> tuple[np.ndarray, np.nda
 
 
 def _frames(
-    reader: RowReader,
-    k: int,
-    is_joined: bool,
-    start: np.ndarray,
-    first: _Rows,
-    last: _Rows,
-    steps: np.ndarray,
-) -> tuple[Segments, np.ndarray]:
+    reader: RowReader, k: int, is_joined: bool, start: np.ndarray, found: _Found
+) -> _Frames:
     """The rows of stacks of k frames, and the number of missing frames in each."""
     if is_joined:
         width, rows = k + 1, start + 2
-        chunk, place, at, _ = last
+        chunk, place, _ = found.last
     else:
-        width, rows = k, np.concatenate([start, start + steps]) + 1
-        chunk, place, at = map(np.concatenate, zip(first[:3], last[:3], strict=True))
+        width, rows = k, np.concatenate([start, start + found.steps]) + 1
+        chunk, place = map(np.concatenate, zip(found.first[:2], found.last[:2], strict=True))
     count = np.minimum(rows, width)
     missing = width - count
     target = np.arange(len(count)) * width + missing
-    return reader.segments(chunk, place, at, count, target), missing
+    return reader.segments(chunk, place, reader.lines(chunk), count, target), missing

@@ -181,6 +181,11 @@ class ChunkIndex:
         """The live records [chunks], dtype `CHUNK`; a view that must not be changed."""
         return self._records[: self._length]
 
+    @property
+    def numbers(self) -> memoryview:
+        """The memory of the records and of room for more, as int64 one after the other."""
+        return self._numbers
+
     def at(self, index: np.ndarray) -> np.ndarray:
         """The records [n], dtype `CHUNK`, at some indices [n]; a copy."""
         return _records_at(self._records, index)

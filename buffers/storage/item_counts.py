@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from ..base import untrusted_json
+from ..base import native, untrusted_json
 from ..rows.episode import End
 from .episode_filter import EpisodeFilter
 
@@ -239,6 +239,16 @@ class ItemCounts:
         borders = [0, self.known] if shares is None else shares.borders.tolist()
         limits = np.array([self.before(border) for border in borders])
         return limits[:-1], limits[1:]
+
+    def drawn(self, shares: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Locate items by numbers [n] float64 from 0 to below 1, each a share of the total."""
+        if native.core is None:
+            return self.locate((shares * self.total).astype(np.int64))
+        found = np.empty((2, len(shares)), np.int64)
+        native.core.draw_items(self._running, self._shift, self.known, shares, found)
+        index, first = found
+        spacing = self._kind.spacing
+        return index, first if spacing == 1 else first * spacing
 
     def locate(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Find items by their numbers, in the order of chunks: records [n] and first rows [n]."""

@@ -52,7 +52,7 @@ def load(path: str) -> Any:
 def wild_calls(core: Any, seed: int, count: int) -> None:
     """Call with one wrong argument at a time: each call raises, and changes no memory."""
     rng = np.random.default_rng(seed)
-    makers = (_set, _draw, _copy, _deltas, _crc, _chunk)
+    makers = (_set, _draw, _copy, _deltas, _items, _steps, _crc, _chunk)
     for number in range(count):
         name, arguments, is_output, damages = makers[number % len(makers)](rng)
         place = int(rng.integers(len(arguments) + 1))
@@ -124,8 +124,28 @@ def senseless_calls(core: Any, seed: int, count: int) -> None:
             core.apply_patches(out, [field], places, 16, row_bytes, number % 2 * wanted)
         except ERRORS:
             pass
+        senseless_draws(core, rng, memory.view(np.int64))
         core.crc32(part[begin : begin + size], int(rng.integers(1 << 32)))
         senseless_chunk(core, rng, part)
+
+
+def senseless_draws(core: Any, rng: np.random.Generator, memory: np.ndarray) -> None:
+    """Look for items and transitions in chunks of any numbers, of which some are plausible."""
+    chunks, count, n, frames = (int(value) for value in rng.integers(1, 6, 4))
+    is_joined, kept = int(n == 1), []
+    room = (2 - is_joined) * count * int(rng.choice([1, 14, 27]))
+    for size in (8 * chunks, 18 * chunks, count, count, 8 * count, room):
+        at = int(rng.integers(max(1, len(memory) - size)))
+        kept.append(memory[at : at + size] if rng.random() < 0.2 else rng.integers(-2, 6, size))
+    if rng.random() < 0.2:
+        kept[int(rng.integers(4))][0] = rng.choice([(1 << 63) - 1, -(1 << 63)])
+    flags = np.empty((3, count), np.bool_)
+    shares = rng.random(count) if rng.random() < 0.5 else kept[4][:count].view(np.float64)
+    try:
+        core.find_steps(*kept[:2], 0, *kept[2:4], n, frames, is_joined, kept[4], flags, kept[5])
+        core.draw_items(kept[0], kept[0], len(kept[0]), shares, kept[4][: 2 * count])
+    except ERRORS:
+        pass
 
 
 def senseless_chunk(core: Any, rng: np.random.Generator, part: memoryview) -> None:
@@ -295,6 +315,46 @@ def _deltas(rng: np.random.Generator) -> Call:
         return [*odd, 0, arguments[place] - 1, arguments[place] + 1]
 
     return "apply_deltas", arguments, [False, False, False, False, True], damages
+
+
+def _items(rng: np.random.Generator) -> Call:
+    known, count = (int(value) for value in rng.integers(2, 9, 2))
+    running, shift = np.arange(1, known + 1), rng.integers(0, 9, known)
+    found = np.zeros((2, count), np.int64)
+    arguments: list[Any] = [running, shift, known, rng.random(count), found]
+
+    def damages(place: int) -> list[Any]:
+        if place in (0, 1, 4):
+            return _wrong_memory(arguments[place], is_output=place == 4)
+        if place == 2:
+            return [-1, 0, known + 1, 1 << 63, *NO_NUMBERS]
+        wrong = [np.append(arguments[3][1:], share) for share in (-0.1, 1.0, np.nan, np.inf)]
+        return [*_wrong_memory(arguments[3], is_output=False), *wrong]
+
+    return "draw_items", arguments, [False] * 4 + [True], damages
+
+
+def _steps(rng: np.random.Generator) -> Call:
+    count = int(rng.integers(2, 9))
+    table, records = np.zeros((2, 8), np.int64), np.zeros((2, 18), np.int64)
+    chunk, start = np.zeros((2, count), np.int64)
+    found, flags = np.zeros((8, count), np.int64), np.zeros((3, count), np.bool_)
+    room = np.zeros(2 * 27 * count, np.int64)
+    arguments: list[Any] = [table, records, 0, chunk, start, 1, 2, 0, found, flags, room]
+
+    def damages(place: int) -> list[Any]:
+        right = arguments[place]
+        if not isinstance(right, np.ndarray):
+            wrong = {2: [], 5: [-1, 0], 6: [-1, 1 << 31], 7: [-1, 2]}[place]
+            return [*wrong, 1 << 63, 1 << 70, *NO_NUMBERS]
+        if place == 9:
+            return [*NO_MEMORY, right[:2], bytes(right), right.astype(np.int64)]
+        if place == 10:  # there may be more room, and less than all segments take
+            return [*NO_MEMORY, right[:1], right.astype(">i8"), bytes(right)]
+        return _wrong_memory(right.ravel(), is_output=place == 8)
+
+    outputs = [place >= 8 for place in range(11)]
+    return "find_steps", arguments, outputs, damages
 
 
 def _crc(rng: np.random.Generator) -> Call:

@@ -23,9 +23,15 @@ from stepwell.buffers import Chunk, End, Field, Spec, StoreCorrupt
 from stepwell.buffers.base import native
 from stepwell.buffers.sampling import copies as copies_module
 from stepwell.buffers.sampling.copies import PlainCopies, ThreadShare
+from stepwell.buffers.sampling.draws import CountedDraw, draw_items
 from stepwell.buffers.sampling.priorities import Priorities, SumTree
+from stepwell.buffers.sampling.requests import Transitions
+from stepwell.buffers.sampling.row_reader import RowReader
+from stepwell.buffers.sampling.transitions import TransitionSampler, _frames
 from stepwell.buffers.storage.chunk_codec import ChunkDecoder, ChunkEncoder
 from support.examples import by_tier
+from support.models.replay_histories import HISTORIES, KINDS, Kind, a_replay, moments
+from support.rows.replay_rows import Step
 from support.source_tree import CHECKOUT
 from support.wild_calls import senseless_calls, wild_calls
 
@@ -393,6 +399,54 @@ def test_batches_are_the_same(seed: int, capacity: int | None) -> None:
 
     compiled, plain = in_both_paths(run)
     assert compiled == plain
+
+
+# --- draws ----------------------------------------------------------------------------------------
+
+
+@given(
+    kind=KINDS,
+    history=HISTORIES,
+    n_step=st.sampled_from([1, 1, 2, 3, 40]),
+    is_stacked=st.booleans(),
+    draw=st.sampled_from(["steps", "ends", "episodes", "recent", "distinct"]),
+    seed=st.integers(0, 1 << 30),
+)
+def test_transitions_are_found_in_the_same_rows(
+    kind: Kind, history: list[Step], n_step: int, is_stacked: bool, draw: CountedDraw, seed: int
+) -> None:
+    with a_replay(kind) as played:
+        sampler = TransitionSampler(Transitions(1, n_step, stack=is_stacked), played.spec)
+        for _ in moments(played, history):
+            reader = RowReader(played.replay.storage, 1, 0)
+            index = reader.follow()
+            if not index.items(sampler.kinds().every).total or (
+                draw == "ends" and not index.items(cast("Any", sampler.kinds().ends)).total
+            ):
+                continue
+            count = min(20, index.items(sampler.kinds().every).total)
+            chunks = np.flatnonzero(index.records["rows"])
+            reader.find(chunks, reader.lines(chunks))
+
+            def run(reader: RowReader = reader, count: int = count) -> list[object]:
+                index, rng = reader.follow(), np.random.default_rng(seed)
+                drawn = draw_items(index, sampler.kinds(), draw, count, None, rng)
+                found = sampler._found(reader, index, drawn)
+                assert (native.core is None) == (not found.frames)
+                frames: list[object] = []
+                for _, k, is_joined in sampler._observed[:1]:  # the other one is small
+                    segments, missing = found.frames.get((k, is_joined)) or _frames(
+                        reader, k, is_joined, drawn.start, found
+                    )
+                    places = segments.chunk, index.records["stored_rows"][segments.chunk]
+                    if segments.places is not None:
+                        assert (segments.places[:2] == places).all()
+                    frames += [*segments[:5], segments.is_split, missing]
+                numbers = drawn[:2], found.first, found.last, found[2:5], frames
+                return [np.array(each).tolist() for part in numbers for each in part]
+
+            compiled, plain = in_both_paths(run)
+            assert compiled == plain
 
 
 # --- wrong calls ----------------------------------------------------------------------------------
