@@ -20,13 +20,13 @@ from ..sampling.requests import (
     check_transitions,
 )
 from ..spec.spec import ArrayTree, Field, Layout, Spec, field_of, kind_of, unflatten
-from .agent_rollout import agent_rollout
 from .joint_rows import (
     ENDS,
     REWARD,
     TERMINATED,
     TRUNCATED,
     AgentEnds,
+    agent_rollout,
     agents_of,
     chosen_agents,
     of_agent,

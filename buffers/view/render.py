@@ -24,11 +24,11 @@ from ..pictures.encode import (
     check_fps,
     most_frames,
     png,
+    replacing,
 )
 from ..pictures.film_strip import FilmStrip, check_frames, check_scale, scaled
 from ..pictures.image_fields import ImageField, image_field, image_fields
 from ..pictures.mp4 import Mp4Writer
-from ..pictures.replacing import replacing
 from ..replay.replay import SequenceReplayBuffer
 from ..storage.disk.publish import publish
 from ..storage.field_locator import RowCopier

@@ -18,9 +18,8 @@ from ..base.errors import StoreNotFound
 from ..base.progress import Part, Progress, Status, format_bytes, progress_function
 from ..curation.selection import EpisodeSelection
 from ..curation.stored_episode import StoredEpisode
-from ..pictures.encode import block_size, sprite
+from ..pictures.encode import block_size, replacing, sprite
 from ..pictures.image_fields import ImageField
-from ..pictures.replacing import replacing
 from ..storage.disk.publish import check_complete, publish
 from .curves import curve_names, curves
 from .episode_table import EpisodeTable

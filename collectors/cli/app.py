@@ -29,9 +29,9 @@ COMMANDS = {
         "Show the contents of a store: fields, runs, episodes, returns, lengths, sizes.",
     ),
     "view": ("view:view", "Look at stores in a browser: episodes, frames, curves, histograms."),
-    "report": ("report:report", "Write one HTML file about a store, or several that are compared."),
+    "report": ("view:report", "Write one HTML file about a store, or several that are compared."),
     "render": (
-        "render:render",
+        "view:render",
         "Write the images of an episode to a file: a clip, or a film strip.",
     ),
     "envs": (

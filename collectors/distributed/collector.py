@@ -38,9 +38,10 @@ from .actor_pool import (
     Answered,
     Died,
     Failed,
+    Placement,
     Short,
 )
-from .delivery import Delivery, Free, Taken, Waiting
+from .delivery import Delivery, Free, Mirror, Taken, Waiting
 from .engine import (
     ActorDied,
     Engine,
@@ -48,7 +49,7 @@ from .engine import (
     RemoteError,
 )
 from .folders import Folders, sessions_in
-from .group_life import GroupLife, another_seed
+from .group_life import GroupLife, another_seed, is_empty, shares_of
 from .host import GroupHost, RowsDiffer
 from .messages import (
     Call,
@@ -58,9 +59,6 @@ from .messages import (
     Payload,
     Piece,
 )
-from .mirror import Mirror
-from .placement import Placement
-from .quota import is_empty, shares_of
 from .report import (
     CallCounts,
     DistributedReport,

@@ -21,8 +21,7 @@ from ..loop.report import CollectReport, EpisodeReport
 from ..loop.vector_envs import Vector, as_vector, is_ale, recipe_of
 from ..policies.as_policy import GivenPolicy, as_policy
 from .result import EvaluatedEpisode, Evaluation
-from .video import file_names
-from .video_recorder import VideoRecorder
+from .video import VideoRecorder, file_names
 
 __all__ = ["evaluate"]
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from ...buffers.base.number_checks import check_whole
 from ...wrappers.recipe import recipe_of
-from ..evaluation.video_recorder import real_time_fps, rendered, single_envs
+from ..evaluation.video import real_time_fps, rendered, single_envs
 from ..loop.collector import Seeds
 from ..loop.record import RecordedVectorEnv
 from ..loop.recording import RecordedSteps, ReplayOrPath

@@ -11,7 +11,7 @@ from typing import Any
 
 from ...base.optional_libraries import load_library
 from ...base.progress import format_bytes
-from ...storage.urls import url_of
+from ...storage.disk.folder import url_of
 from .remote import (
     Listing,
     RemoteFile,
