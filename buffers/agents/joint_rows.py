@@ -10,18 +10,6 @@ import numpy as np
 from ..replay.rollout import Bootstrap, Rollout
 from ..sampling.batch import map_tree, named_leaves
 
-__all__ = [
-    "ENDS",
-    "AgentEnds",
-    "agent_rollout",
-    "agents_of",
-    "chosen_agents",
-    "of_agent",
-    "same_form",
-    "stacked",
-]
-
-
 REWARD, TERMINATED, TRUNCATED = "agent_reward", "agent_terminated", "agent_truncated"
 ENDS = (REWARD, TERMINATED, TRUNCATED)
 """Info fields [A] of joint rows: what the step into the row gave to each agent."""

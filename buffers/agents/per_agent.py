@@ -33,8 +33,6 @@ from .joint_rows import (
     same_form,
 )
 
-__all__ = ["AgentReplay", "per_agent"]
-
 _ROUNDS = 1000
 
 

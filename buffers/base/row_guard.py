@@ -13,8 +13,6 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
 
-__all__ = ["RowGuard", "interrupt", "replace_handlers"]
-
 _Handler = Callable[[int, FrameType | None], None]
 
 _DEFAULTS: dict[int, Any] = {

@@ -22,8 +22,6 @@ from .transition_writer import (
     row_field,
 )
 
-__all__ = ["IMAGE", "VECTOR", "DrawnSequences", "ImageRing", "TooFew", "shortage"]
-
 IMAGE, VECTOR = np.dtype(np.uint8), np.dtype(np.float32)
 
 

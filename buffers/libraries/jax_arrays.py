@@ -11,9 +11,6 @@ import numpy as np
 
 from ..base.optional_libraries import load_library
 
-__all__ = ["to_jax"]
-
-
 _NARROWER = {"int64": "int32", "uint64": "uint32", "float64": "float32", "complex128": "complex64"}
 _DTYPES = frozenset(
     "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float16 float32 float64 complex64 "

@@ -10,8 +10,6 @@ from gymnasium import spaces
 
 from ..base.optional_libraries import load_library
 
-__all__ = ["JaxPolicy", "jax_policy"]
-
 
 def jax_policy(
     function: Callable[[Any, Any, Any, Any], Any],

@@ -14,23 +14,6 @@ from typing import Literal
 
 import numpy as np
 
-__all__ = [
-    "GIF_FPS",
-    "LEAST_FPS",
-    "MOST_FPS",
-    "MOST_SIDE",
-    "Animated",
-    "animation",
-    "block_size",
-    "check_fps",
-    "most_frames",
-    "png",
-    "replacing",
-    "sprite",
-    "webp",
-]
-
-
 Animated = Literal["webp", "gif"]
 """The kind of a file of moving pictures that is made in memory."""
 

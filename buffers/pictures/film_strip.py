@@ -14,8 +14,6 @@ from ..base.number_checks import check_whole
 from .encode import MOST_SIDE, png, replacing, webp
 from .image_fields import ImageField
 
-__all__ = ["FilmStrip", "check_frames", "check_scale", "scaled"]
-
 _MOST_COLUMNS = 8
 _GAP = 2  # pixels between frames
 _GREY = 128  # their level: frames are often black or white at the border

@@ -21,8 +21,6 @@ from .summary import (
     run_lines,
 )
 
-__all__ = ["Described", "page_file"]
-
 _PAGE = Path(__file__).with_name("page")
 # Each after those that it imports. In the file a module of answers stands for the server's.
 _MODULES = (

@@ -35,17 +35,6 @@ from ..storage.field_locator import RowCopier
 from ..storage.joined import ID_BITS, JoinedStorage
 from ..storage.protocol import Storage
 
-__all__ = [
-    "DEFAULT_FPS",
-    "KINDS",
-    "Clip",
-    "Kind",
-    "RenderReport",
-    "frame_rate",
-    "render",
-    "write_clip",
-]
-
 Kind = Literal["mp4", "gif", "webp", "png"]
 """The kind of a file of pictures: a clip, or, for png, a film strip."""
 

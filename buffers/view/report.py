@@ -29,8 +29,6 @@ from .server.query import QueryParameters
 from .server.stores import OpenStore, Stores
 from .summary import digest_of, seeds_of, summary_of
 
-__all__ = ["EPISODES", "MOST_BYTES", "ReportFile", "report_status", "write_report"]
-
 EPISODES = "best:3,worst:3,longest:1"
 MOST_BYTES = 5_000_000
 _WORDS = ("best", "worst", "longest", "shortest", "first", "last")

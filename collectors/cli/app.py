@@ -15,8 +15,6 @@ from typer.core import TyperCommand, TyperGroup
 
 from ...buffers.base.package import __version__
 
-__all__ = ["COMMANDS", "app", "main"]
-
 COMMANDS = {
     "collect": ("collect:collect", "Play envs with a policy and store every row in a folder."),
     "play": ("play:play", "Play an env yourself, with keyboard or gamepad, and store every row."),

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from ..simulation.archive import ArchiveReport, RestoreReport
     from ..simulation.remake import EnvSource
 
-__all__ = ["archive_store", "restore_store"]
-
 
 def archive_store(
     folder: StoreFolder,

@@ -41,18 +41,6 @@ if TYPE_CHECKING:
     from ..simulation.remake import EnvSource
     from ..simulation.resimulate import EpisodeProof
 
-__all__ = [
-    "DAMAGED",
-    "DIFFERS",
-    "UNREACHABLE",
-    "ReplayOptions",
-    "ReplayReport",
-    "repair_store",
-    "replay_store",
-    "verify_stores",
-]
-
-
 DAMAGED = 1
 """Exit code: the store is damaged."""
 

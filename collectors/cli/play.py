@@ -32,8 +32,6 @@ from .options import (
 )
 from .output import Part, plural, print_json, print_parts
 
-__all__ = ["play"]
-
 _KEYS = "Keys and window"
 
 

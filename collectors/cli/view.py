@@ -24,9 +24,6 @@ from .errors import exit_on_error, printable, show_error
 from .options import Debug, Json, Quiet, StoreFolder, number_of_bytes, real_number, whole_number
 from .output import LiveLine, Part, plural, print_json, print_lines, print_parts
 
-__all__ = ["render", "report", "view"]
-
-
 _LAST_PORT = 65_535
 _MOST_STORES = 32
 _Address: TypeAlias = "ipaddress.IPv4Address | ipaddress.IPv6Address"

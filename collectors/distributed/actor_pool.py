@@ -11,9 +11,6 @@ from typing import Any, NamedTuple, TypeAlias
 from ...buffers.base.errors import StepwellError
 from .engine import Actor, ActorDied, Answer, Engine, NotEnoughResources
 
-__all__ = ["ActorPool", "Answered", "Asked", "Died", "Event", "Failed", "Placement", "Short"]
-
-
 _LOOK_SECONDS = 1.0
 _SHORT_SECONDS = 20.0
 

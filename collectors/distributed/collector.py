@@ -71,8 +71,6 @@ from .report import (
 if TYPE_CHECKING:
     from ...buffers import Rollout
 
-__all__ = ["DistributedCollector", "GivenEnvs", "GroupLost", "Run"]
-
 GivenEnvs: TypeAlias = "Vector | gymnasium.Env[Any, Any] | Sequence[Vector]"
 GivenReplay: TypeAlias = SequenceReplayBuffer | Folders | None
 OnDeath: TypeAlias = Literal["repeat", "reseed"]

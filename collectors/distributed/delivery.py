@@ -17,9 +17,6 @@ from ...buffers.spec.spec import Codec
 from ...buffers.storage.encoded_chunk import EncodedChunk, unpack_chunks
 from .messages import Opening, Payload, Piece
 
-__all__ = ["Delivery", "Free", "GroupStreams", "Mirror", "Taken", "Waiting"]
-
-
 _PayloadT = TypeVar("_PayloadT")
 
 

@@ -25,9 +25,6 @@ from ...buffers.exchange.publish.uploader import Uploader, newest_manifest
 from ...buffers.storage.disk.folder import url_of
 from ...buffers.storage.disk.storage import DiskStorage
 
-__all__ = ["Folders", "GroupFolder", "UploadThread", "next_pause", "sessions_in"]
-
-
 _LOG = logging.getLogger("stepwell.collectors")
 _MOST_RECORD_BYTES = 1 << 16
 _GROUP = re.compile("group-[0-9]{5,9}")

@@ -11,8 +11,6 @@ import numpy as np
 from ...buffers.rows.digest import DigestState
 from .messages import Call, GroupStart, Piece
 
-__all__ = ["GroupLife", "another_seed", "is_empty", "shares_of", "what_is_left"]
-
 
 def shares_of(call: Call, groups: int) -> list[Call]:
     """The call as each group gets it; a share may be empty."""

@@ -23,8 +23,6 @@ from ..policies.as_policy import GivenPolicy, as_policy
 from .result import EvaluatedEpisode, Evaluation
 from .video import VideoRecorder, file_names
 
-__all__ = ["evaluate"]
-
 _DEFAULT_ENVS = 8
 # They change rewards irrecoverably, and no task is defined by them.
 _REWARDS_LOST = {"ClipReward", "NormalizeReward"}

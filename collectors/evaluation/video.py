@@ -20,17 +20,6 @@ from ...wrappers.recipe import recipe_of
 from ..loop.report import StepReport
 from ..loop.vector_envs import Vector, mode_of
 
-__all__ = [
-    "CompressedFrames",
-    "FrameCompressor",
-    "Video",
-    "VideoRecorder",
-    "file_names",
-    "real_time_fps",
-    "rendered",
-    "single_envs",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class CompressedFrames:

@@ -49,8 +49,6 @@ if TYPE_CHECKING:
     from ...buffers import Rollout
     from .rollout_writer import RolloutWriter
 
-__all__ = ["Collector", "Seeds", "check_goal", "check_shard"]
-
 _PROGRESS_SECONDS = 0.2
 _TIMES_THE_COST = 500
 _MOST_SEED = 2**31  # every env takes seeds below

@@ -9,8 +9,6 @@ from typing import Any, Self
 
 from ...buffers.base.row_guard import interrupt, replace_handlers
 
-__all__ = ["InterruptGuard"]
-
 
 class InterruptGuard:
     """Delays a first Ctrl-C until `check` is called, so that no row is torn; a second raises."""

@@ -24,8 +24,6 @@ from .step_result import (
 )
 from .vector_envs import FrameCounters, Vector, is_ale, mode_of, returns_copies
 
-__all__ = ["RawStep", "ResultReader"]
-
 _BOOL = np.dtype(np.bool_)
 _Info = Mapping[str, Any]
 RawStep = tuple[Any, Any, Any, Any, _Info]

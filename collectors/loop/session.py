@@ -36,17 +36,6 @@ from ..policies.policy_caller import ChoiceChecker
 from .step_result import InfoReader
 from .vector_envs import Vector, frame_stack_of, has_known_stacks, mode_of, recipe_of
 
-__all__ = [
-    "RecordedWriter",
-    "Session",
-    "SpaceWatch",
-    "describe",
-    "machine_facts",
-    "spec_of_rows",
-    "stacks_are_known",
-]
-
-
 _VECTOR_KWARGS = ("num_envs", "vectorization_mode", "vector_kwargs")
 
 

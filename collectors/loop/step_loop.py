@@ -65,8 +65,6 @@ from .vector_stepper import InterleavedSteppers, Stepper
 if TYPE_CHECKING:
     from .rollout_writer import RolloutWriter
 
-__all__ = ["EpisodeCounter", "StepLoop", "StepMachine"]
-
 _LOG = logging.getLogger("stepwell.collectors")
 _NO_STATE: Mapping[str, np.ndarray] = {}
 _Choice: TypeAlias = "tuple[Mapping[str, np.ndarray], np.ndarray | None, Mapping[str, np.ndarray]]"

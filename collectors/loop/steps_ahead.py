@@ -15,8 +15,6 @@ from ...wrappers.torch_envs import TorchEnvs
 from .result_reader import RawStep
 from .vector_envs import Vector
 
-__all__ = ["StepsAhead", "steps_ahead"]
-
 # More steps would let Ctrl-C wait, and take memory.
 _LEAST, _MOST, _BYTES = 16, 512, 64 << 20
 

@@ -22,8 +22,6 @@ from .step_result import (
 from .steps_ahead import StepsAhead
 from .vector_envs import Vector, is_ale, refuse_bad_reset, split_step
 
-__all__ = ["InterleavedSteppers", "Stepper", "stepper_of"]
-
 
 class Stepper(ResultReader):
     """Steps one vector env and keeps the newest observations for the policy; see `ResultReader`."""

@@ -25,8 +25,6 @@ from ..policies.policy_caller import PolicyCaller
 from .controls import KeySource, controls_of, load_pygame
 from .window import Window
 
-__all__ = ["PlayReport", "play"]
-
 _HELD_BYTES = 256 << 20
 _FLUSH_SECONDS = 10.0
 _END_SECONDS = 1.5

@@ -36,8 +36,6 @@ from .lanes import AnyEnv, call_in_bounds
 if TYPE_CHECKING:
     from ...wrappers.nes.env import Rom
 
-__all__ = ["AtariBackend", "EnvMaker", "EnvSource", "checked_lane", "maker_of"]
-
 EnvSource: TypeAlias = "str | Callable[[], AnyEnv]"
 """An env id, or ``"module:callable"``, or a function that makes one env."""
 

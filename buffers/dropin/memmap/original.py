@@ -21,9 +21,6 @@ from ...base.errors import StoreCorrupt, StoreNotFound
 from ...base.untrusted_files import GivenFiles
 from .config import DTYPES, Config, MemmapField
 
-__all__ = ["MOST_BYTES", "OriginalEpisode", "OriginalFolder", "parse_config", "read_plain_pickle"]
-
-
 _CONFIG: Final = "metadata.pkl"
 _SLOT_BYTES: Final = 64
 _H5: Final = "data.h5"

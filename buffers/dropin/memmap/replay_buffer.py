@@ -16,8 +16,6 @@ from .config import Config, check_names, parse_fields
 from .datasets import ChosenEpisodes, Names, Steps, Trajectories, Transitions, make_loader
 from .episode_folder import EpisodeFolder
 
-__all__ = ["OpenEpisode", "ReplayBuffer", "store_whole"]
-
 
 class ReplayBuffer:
     """Episodes of typed fields in a folder, read as episodes, steps or n-step transitions.

@@ -20,8 +20,6 @@ from .remote import (
     is_hidden,
 )
 
-__all__ = ["HubUpload", "Repository", "repository_name"]
-
 _AT_LEAST = "1.5"
 _REPO = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{40}")

@@ -16,8 +16,6 @@ from ...base.errors import StoreCorrupt
 from ...base.optional_libraries import load_library
 from ...storage.disk.folder import url_of
 
-__all__ = ["ObjectFacts", "Objects"]
-
 _TRIES, _TRY_SECONDS = 3, 30
 _PAGE = 1000
 _PART_BYTES = 1 << 20

@@ -19,9 +19,6 @@ from .files import Files, check_platform, not_a_file, path_kind, replace_file, w
 from .format import MOST_FACTS_BYTES, Manifest, TableCopy, repair_advice
 from .segment import read_header
 
-__all__ = ["StoreFolder", "folder_path", "ignored_file", "url_of"]
-
-
 _SCHEMES = ("hf", "s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "adl", "file")
 # `Path` makes one of several slashes, so one must do here, too.
 _URL = re.compile(rf"({'|'.join(_SCHEMES)}):/+(.+)", re.DOTALL)
