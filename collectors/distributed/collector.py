@@ -24,11 +24,11 @@ from ...buffers.base.errors import SpecMismatch, StepwellError, not_copied
 from ...buffers.base.number_checks import check_whole
 from ...buffers.base.package import __version__
 from ...buffers.base.progress import Progress, Status, check_progress, progress_function
+from ...buffers.base.row_guard import InterruptGuard
 from ...buffers.replay.writer import check_flush_seconds
 from ...buffers.rows.digest import DigestState
 from ...buffers.storage.disk.storage import DiskStorage
 from ..loop.collector import Seeds, check_goal, check_shard
-from ..loop.interrupt import InterruptGuard
 from ..loop.report import EpisodeReport
 from ..loop.step_result import MetadataOrFunction
 from ..loop.vector_envs import Vector

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...buffers.libraries.jax_policies import JaxPolicy
+from ...buffers.libraries.jax_learners import JaxPolicy
 from ...buffers.libraries.torch_policies import TorchPolicy
 from ...buffers.sampling.batch import map_tree
 from ...wrappers.jax_envs import JaxEnvs, ScannedSteps
