@@ -85,7 +85,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "derived seeds are all of the first shard",
-        "wrappers/shard_seeds.py",
+        "wrappers/seeded_resets.py",
         "drawn - (drawn - given) % given.count",
         "drawn - drawn % given.count",
         ("tests/collectors/loop/test_shards.py::test_a_derived_seed_is_the_nearest_in_the_shard",),
@@ -308,7 +308,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "a value that stands for missing info is no JSON",
-        "collectors/loop/session_description.py",
+        "collectors/loop/session.py",
         'if value.dtype.kind == "c" or not np.isfinite(value).all():',
         'if value.dtype.kind == "c":',
         (
@@ -501,14 +501,14 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "one group has a share too much",
-        "collectors/distributed/quota.py",
+        "collectors/distributed/group_life.py",
         "least + (group < rest)",
         "least + (group <= rest)",
         ("tests/collectors/distributed/test_quota.py::test_amounts_are_split_evenly",),
     ),
     Bug(
         "a seed that was given twice is played once",
-        "collectors/distributed/quota.py",
+        "collectors/distributed/group_life.py",
         "done[seed] -= 1",
         "pass",
         (
@@ -517,7 +517,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "a place forgets its groups for those of another",
-        "collectors/distributed/placement.py",
+        "collectors/distributed/actor_pool.py",
         "tuple(sorted((*self._groups_of[chosen], group)))",
         "(group,)",
         ("tests/collectors/distributed/test_placement.py::test_each_group_has_one_place",),
@@ -1305,7 +1305,7 @@ BUGS: tuple[Bug, ...] = (
     # --- agents -----------------------------------------------------------------------------------
     Bug(
         "an agent that a time limit stops is not truncated",
-        "buffers/agents/agent_rollout.py",
+        "buffers/agents/joint_rows.py",
         "truncated = mask & (own[1] | (goes_on & rollout.truncated[..., None]))",
         "truncated = mask & own[1]",
         (
@@ -1314,7 +1314,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "open ends are counted by agents first",
-        "buffers/agents/agent_rollout.py",
+        "buffers/agents/joint_rows.py",
         "env=env * len(chosen) + agent,",
         "env=env + agent * rollout.num_envs,",
         ("tests/buffers/agents/test_per_agent.py::test_advantages_are_those_of_single_lives",),

@@ -40,8 +40,6 @@ FLOORS = (  # a file may import files of its own floor and of those below
     ("__init__.py",),
 )
 SMALL_FILE_LINES = 80
-# Pure, or with a state of its own, beside a collector of more than a thousand lines.
-SMALL_FILES = {f"collectors/distributed/{name}.py" for name in ("group_life", "placement", "quota")}
 # The folder of the key may import the folders of the value, and nothing else of stepwell.
 ALLOWED = {
     "": {"wrappers", "collectors", "buffers"},
@@ -322,7 +320,6 @@ def test_a_small_private_file_with_one_user_is_a_part_of_that_user() -> None:
         f"{label(file)} ({lines} lines) belongs in {label(user)}"
         for file, (user, *others) in sorted(users.items())
         if not others and "__init__.py" not in (user.name, file.name)
-        if label(file) not in SMALL_FILES
         if (lines := sum(map(bool, map(str.strip, file.read_text("utf-8").splitlines()))))
         < SMALL_FILE_LINES
     ]

@@ -16,7 +16,7 @@ NES = "stepwell.wrappers.nes."
 # Packages of extras, by module.
 LIBRARIES = "stepwell.buffers.libraries."
 # They load JAX, which other tests must not: their examples are run by a scenario of their own.
-WITH_JAX = (f"{LIBRARIES}jax_policies", "stepwell.wrappers.jax_envs")
+WITH_JAX = (f"{LIBRARIES}jax_learners", "stepwell.wrappers.jax_envs")
 NEEDS = {
     "stepwell.collectors.distributed.ray_engine": "ray",
     "stepwell.wrappers.envpool": "envpool",

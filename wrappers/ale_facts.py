@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from .ale_env import quiet_emulators
-from .ale_loads import SeededLoads
+from .ale_env import SeededLoads, quiet_emulators
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

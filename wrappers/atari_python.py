@@ -17,12 +17,12 @@ from gymnasium.vector.utils import batch_space
 from ..buffers.base.errors import not_copied
 from .ale_env import (
     Emulator,
+    SeededLoads,
     check_seed,
     emulator_actions,
     emulator_info,
     quiet_emulators,
 )
-from .ale_loads import SeededLoads
 from .atari_settings import AtariSettings
 from .atari_snapshots import AtariSnapshots, SavingEmulator
 from .episodes import split_noops

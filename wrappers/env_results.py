@@ -14,8 +14,6 @@ from gymnasium import spaces
 
 from ..buffers.spec.exact_values import BadValue, exactly, one_flag, one_number, part_of, shown
 
-__all__ = ["EnvResults", "Reset", "Step", "reset_of", "step_of"]
-
 Reset: TypeAlias = "tuple[Any, dict[str, Any]]"
 Step: TypeAlias = "tuple[Any, float, bool, bool, dict[str, Any]]"
 

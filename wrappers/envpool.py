@@ -16,8 +16,6 @@ from gymnasium.vector.utils import batch_space
 from ..buffers.base.errors import not_copied
 from ..buffers.base.number_checks import check_whole
 
-__all__ = ["EnvPoolVectorEnv", "from_envpool", "is_pool"]
-
 _LARGEST_SEED = 2**31 - 1
 _SEEDS = ("seed", "env_seed")
 _NOT_OPTIONS = (*_SEEDS, "num_envs", "batch_size", "env_type", "base_path")

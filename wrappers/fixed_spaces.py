@@ -21,14 +21,6 @@ from ..buffers.spec.open_spaces import (
 )
 from .env_results import reset_of, step_of
 
-__all__ = [
-    "FixedSpaces",
-    "FixedVectorSpaces",
-    "require_divisible",
-    "with_fixed_spaces",
-    "with_fixed_vector_spaces",
-]
-
 
 class FixedSpaces(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordConstructorArgs):
     """Give texts, sequences, graphs and alternatives as arrays, and take such actions as arrays.

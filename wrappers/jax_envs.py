@@ -13,8 +13,6 @@ from gymnasium.vector.utils import batch_space
 
 from ..buffers.base.errors import not_copied
 
-__all__ = ["JaxEnvs", "ScannedSteps"]
-
 _LEAST_ROOM = 16  # steps: to compile a loop takes longer than to make memory for them
 _Space = spaces.Space[Any]
 

@@ -1,4 +1,4 @@
-"""Give every reset of an env a seed of its own."""
+"""Give every reset of an env a seed of its own; each of several machines draws other ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,34 @@ import numpy as np
 from gymnasium.core import ActType, ObsType
 
 from .env_results import reset_of
-from .shard_seeds import ShardSeed, in_shard_of
+
+
+class ShardSeed(int):
+    """A seed of one of n shards; all seeds that are derived from it are of the same shard."""
+
+    # The seeds of a shard are congruent to each other modulo n, and to those of no other shard.
+
+    count: int
+
+    def __new__(cls, value: int, count: int) -> ShardSeed:
+        """Return the seed, which is an int in everything else."""
+        seed = super().__new__(cls, value)
+        seed.count = count
+        return seed
+
+    def __reduce__(self) -> tuple[type[ShardSeed], tuple[int, int]]:
+        """Keep the number of shards on the way to a worker process."""
+        return ShardSeed, (int(self), self.count)
+
+
+def in_shard_of(given: int, drawn: int) -> int:
+    """The nearest seed not above a drawn one in the shard of ``given``, if that is of one."""
+    # Not below 0: where the drawn one is below the number of shards, it may be above that.
+    if not isinstance(given, ShardSeed):
+        return drawn
+    seed = drawn - (drawn - given) % given.count
+    return ShardSeed(seed if seed >= 0 else seed + given.count, given.count)
+
 
 _BLOCK = 64  # seeds that are derived at once, which takes hardly longer than deriving one
 _LARGEST_IN_INFO = 2**63 - 1  # vector envs join the infos of their envs in arrays of int64

@@ -11,8 +11,6 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from .jax_envs import ScannedSteps
 
-__all__ = ["TorchEnvs"]
-
 
 class _TorchPolicy(Protocol):
     """The part of a `torch_policy` that `TorchEnvs.scan` uses."""

@@ -20,20 +20,18 @@ from ..sampling.requests import (
     check_transitions,
 )
 from ..spec.spec import ArrayTree, Field, Layout, Spec, field_of, kind_of, unflatten
-from .agent_rollout import agent_rollout
 from .joint_rows import (
     ENDS,
     REWARD,
     TERMINATED,
     TRUNCATED,
     AgentEnds,
+    agent_rollout,
     agents_of,
     chosen_agents,
     of_agent,
     same_form,
 )
-
-__all__ = ["AgentReplay", "per_agent"]
 
 _ROUNDS = 1000
 

@@ -8,8 +8,6 @@ from typing import cast
 
 import numpy as np
 
-__all__ = ["PAGE", "SpareMemory"]
-
 # A copy to an address that is a little further into its page than the source's takes 30 % longer,
 # and rows of whole pages are mostly stored at the beginning of a page.
 PAGE = 4096

@@ -20,21 +20,6 @@ The last three are in ``stepwell.collectors``.
 
 from typing import NoReturn
 
-__all__ = [
-    "LimiterClosed",
-    "NotEnoughData",
-    "RowsDiffer",
-    "SpecMismatch",
-    "StepwellError",
-    "StoreCorrupt",
-    "StoreFailed",
-    "StoreLocked",
-    "StoreNotFound",
-    "StoreTooNew",
-    "Unprovable",
-    "not_copied",
-]
-
 
 class StepwellError(Exception):
     """Base class of Stepwell's errors."""

@@ -11,8 +11,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-__all__ = ["Forkable", "generator", "watch"]
-
 _SECONDS = 2.0  # to wait for draws and writes of other threads
 
 

@@ -7,8 +7,6 @@ import os
 from collections.abc import Generator
 from pathlib import Path
 
-__all__ = ["bound_memory", "bounded_memory", "check_free_memory", "free_memory"]
-
 _MUCH_BYTES = 1 << 30  # smaller requests are not checked
 
 

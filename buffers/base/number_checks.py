@@ -9,16 +9,6 @@ import numpy as np
 
 from .untrusted_json import MOST
 
-__all__ = [
-    "MOST_ENVS",
-    "check_size",
-    "check_sticky",
-    "check_whole",
-    "is_real",
-    "is_whole",
-    "whole_number",
-]
-
 MOST_ENVS = 1 << 16
 """Envs of a vector env whose envs are objects of Python or of an emulator."""
 

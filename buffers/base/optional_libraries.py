@@ -6,8 +6,6 @@ import importlib
 import re
 from types import ModuleType
 
-__all__ = ["load_library"]
-
 
 def load_library(
     module: str,  # dotted name

@@ -26,23 +26,6 @@ if TYPE_CHECKING:
     import rich.progress
     import rich.text
 
-__all__ = [
-    "GAP",
-    "LiveLine",
-    "Part",
-    "Progress",
-    "Status",
-    "bytes_status",
-    "check_progress",
-    "clock",
-    "episodes_status",
-    "fitted",
-    "format_bytes",
-    "joined",
-    "progress_function",
-    "rate",
-]
-
 _Args = TypeVarTuple("_Args")
 Progress: TypeAlias = "Callable[[*_Args], None] | bool | None"
 """An argument ``progress``: a function that is called with reports, True for a display, or not."""

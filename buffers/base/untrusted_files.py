@@ -16,8 +16,6 @@ import numpy as np
 from . import untrusted_json
 from .memory_limit import free_memory
 
-__all__ = ["GivenFiles", "MemoryBudget", "in_order", "is_next", "parse_object"]
-
 _TEXT_BYTES: Final = 64 << 20
 """Limit of a JSON file, whose values take many times as much memory."""
 _HEADERS: Final = {

@@ -11,8 +11,6 @@ import math
 from collections.abc import Mapping
 from typing import NoReturn, cast
 
-__all__ = ["MOST", "check_extent", "items", "mapping", "member", "parse", "text", "whole"]
-
 MOST = 1 << 62
 """No count, id or offset is larger: so the sum of two fits 64 bits."""
 

@@ -14,8 +14,7 @@ if TYPE_CHECKING:  # loaded on first use
     from ..exchange.formats.rlds_steps import rlds_episodes
     from ..libraries.cleanrl import CleanRLStorage, to_cleanrl
     from ..libraries.d3rlpy_episodes import from_d3rlpy, to_d3rlpy
-    from ..libraries.jax_arrays import to_jax
-    from ..libraries.jax_policies import jax_policy
+    from ..libraries.jax_learners import jax_policy, to_jax
     from ..libraries.sb3.models import count_sb3_steps
     from ..libraries.sb3.policy import sb3_policy
     from ..libraries.sb3.replay import as_sb3_replay
@@ -67,8 +66,7 @@ if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
             ".exchange.formats.exporting": ["ExportReport", "export_episodes"],
             ".exchange.formats.importing": ["ImportReport", "import_episodes"],
             ".exchange.formats.format": ["format_names"],
-            ".libraries.jax_arrays": ["to_jax"],
-            ".libraries.jax_policies": ["jax_policy"],
+            ".libraries.jax_learners": ["jax_policy", "to_jax"],
             ".exchange.formats.rlds_steps": ["rlds_episodes"],
             ".libraries.sb3.models": ["count_sb3_steps"],
             ".libraries.sb3.policy": ["sb3_policy"],

@@ -30,8 +30,6 @@ from .repeated_episodes import Duplicates, check_duplicates, find_repeats
 from .selection import choose
 from .stored_episode import StoredEpisode, stored_episodes
 
-__all__ = ["CopyReport", "copy_episodes", "copy_status"]
-
 ChunkT = TypeVar("ChunkT", bound="Chunk | EncodedChunk")
 
 _LEAST_ROWS = 256  # chunks of fewer are joined

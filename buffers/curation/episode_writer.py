@@ -28,8 +28,6 @@ from ..storage.disk.files import Files
 from ..storage.disk.folder import StoreFolder
 from ..storage.encoded_chunk import EncodedChunk
 
-__all__ = ["EpisodeWriter", "TransitionColumns", "check_new"]
-
 # Limits of one chunk of a whole episode, and of the memory for unwritten rows.
 _CHUNK_ROWS = 4096
 _CHUNK_BYTES = 32 << 20

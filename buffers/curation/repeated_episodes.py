@@ -12,8 +12,6 @@ from ..storage.joined import JoinedStorage, name_of, parts_of
 from ..storage.protocol import Storage
 from .stored_episode import StoredEpisode
 
-__all__ = ["Duplicates", "Repeats", "check_duplicates", "find_repeats"]
-
 Duplicates = Literal["refuse", "skip", "keep"]
 
 # Bits of an episode's id when several storages are read as one.

@@ -14,8 +14,6 @@ from ..base.number_checks import is_whole
 from ..storage.episode_filter import Where, check_where, chooses
 from .stored_episode import StoredEpisode
 
-__all__ = ["SORT_NAMES", "Choice", "EpisodeSelection", "choose", "number_of"]
-
 SORT_NAMES = ("return", "steps", "id")
 """Names that episodes can be ranked by; every other name is a key of their metadata."""
 

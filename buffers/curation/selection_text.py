@@ -10,17 +10,6 @@ from typing import cast
 
 from .selection import EpisodeSelection
 
-__all__ = [
-    "COUNTS",
-    "format_ids",
-    "parse_ids",
-    "parse_metadata",
-    "parse_number",
-    "parse_selection",
-    "real_number",
-    "whole_number",
-]
-
 _NUMBER = re.compile(
     r"([+-]?[0-9][0-9_,]*(?:\.[0-9]+)?(?:e\+?[0-9]{1,2})?) *([a-z]*)", re.IGNORECASE
 )

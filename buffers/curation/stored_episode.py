@@ -17,8 +17,6 @@ from ..storage.encoded_chunk import EncodedChunk
 from ..storage.field_locator import RowCopier
 from ..storage.protocol import Storage
 
-__all__ = ["StoredEpisode", "stored_episodes"]
-
 _REWARD_ROWS = 1 << 16
 
 

@@ -11,7 +11,7 @@ import copy
 import enum
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal, TypeAlias, get_args, overload
+from typing import Any, ClassVar, Final, Literal, TypeAlias, get_args, overload
 
 import numpy as np
 
@@ -21,7 +21,6 @@ from ..sampling.requests import Sequences
 from ..spec.spec import Codec
 from .image_ring import DrawnSequences, ImageRing, TooFew, shortage
 from .transition_writer import check_whole, ended_by
-from .transition_writer import one_hot as one_hot_vector
 
 __all__ = ["MISSING", "Borders", "Episode", "Memory", "ReplayBuffer"]
 
@@ -70,6 +69,8 @@ class ReplayBuffer(ImageRing):
         >>> obs.shape, actions.shape, rewards.shape, buffer.steps, buffer.episodes
         ((5, 4, 3, 8, 8), (5, 4, 2), (5, 4), 20, 2)
     """
+
+    _newest: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -127,16 +128,10 @@ class ReplayBuffer(ImageRing):
             ValueError: Something is not as declared: another shape, numbers that uint8 does not
                 hold, a flag that is not bool. Nothing was added.
         """
-        terminated, is_truncated = ended_by("done", done, truncated=truncated)
-        self._writer.add(
-            _image("obs", obs),
-            one_hot_vector("ac", ac, self.action_size) if self._is_one_hot else ac,
-            rew,
-            terminated=terminated,
-            truncated=is_truncated,
-            final_observation=None if final_obs is None else _image("final_obs", final_obs),
-            env=env,
-        )
+        ends = ended_by("done", done, truncated=truncated)
+        image = _image("obs", obs)
+        last = None if final_obs is None else _image("final_obs", final_obs)
+        self._add(image, ac, rew, ends, last, env, action_name="ac")
 
     def sample(self, *, borders: Borders | None = None) -> DrawnSequences:
         """Draw sequences uniformly over all sequences, with replacement.
@@ -156,7 +151,7 @@ class ReplayBuffer(ImageRing):
         """
         chosen = self.borders if borders is None else borders
         _check_borders(chosen)
-        self._writer.catch_up(newest=True)
+        self._writer.catch_up(newest=self._newest)
         request = Sequences(
             self.batch_size, self.seq_len, chosen, align="transition", time_major=True
         )
@@ -166,11 +161,6 @@ class ReplayBuffer(ImageRing):
             raise shortage(self.replay, self.seq_len, is_across=chosen == "cross") from None
         terminals = (batch.terminated | batch.truncated | ~batch.mask).astype(np.float32)
         return DrawnSequences(batch.observation, batch.action, batch.reward, terminals, batch)
-
-    def close(self) -> None:
-        """Store added steps, and release files and locks; closing twice is harmless."""
-        self._writer.flush(newest=True)
-        self.replay.close()
 
 
 def _check_borders(borders: object) -> None:

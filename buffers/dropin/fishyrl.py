@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn, Self, TypeAlias, cast
+from typing import Any, Self, TypeAlias, cast
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from ..base import forks
-from ..base.errors import NotEnoughData, SpecMismatch, not_copied
+from ..base.errors import NotEnoughData, SpecMismatch
 from ..replay.replay import SequenceReplayBuffer
 from ..rows.episode import Chunk, End
 from ..rows.episode_buffer import EpisodeBuffer
@@ -25,14 +25,7 @@ from ..sampling.rate import ReplayRatio
 from ..sampling.requests import Borders, Sequences
 from ..sampling.tensors import load_torch
 from ..spec.spec import Codec, Field, Spec, plain_array
-from .transition_writer import (
-    NOT_COPIED,
-    check_whole,
-    close_at_end,
-    exactly_of,
-    new_replay,
-    row_field,
-)
+from .transition_writer import ReplayOwner, check_whole, exactly_of, new_replay, row_field
 
 __all__ = [
     "IndependentVectorizedBuffer",
@@ -55,86 +48,35 @@ _Columns: TypeAlias = "dict[str, tuple[np.dtype[np.generic], tuple[int, ...]]]"
 _PLACE = ("episode", "stream", "first_row", "rows", "end")
 
 
-class IndependentVectorizedBuffer:
-    """Takes a row of each of N envs before each step, and draws windows of rows.
-
-    A row holds an observation, the action chosen from it, and the ``rewards``, ``terminations`` and
-    ``truncations`` that the env returned with the observation: the result of the action before.
-    Each env has its own episodes. Draws are uniform over all windows of all envs. While less than a
-    hundredth of the rows is new, and fewer than 32 of each env, the new ones wait until there are
-    more of them, or `flush` is called.
-
-    Args:
-        num_buffers: Number of envs N.
-        capacity: Rows that are kept at least for each env: N times as many in all, and up to a
-            fifteenth more. The oldest rows of all envs are removed first.
-        validate_keys: Ignored: every call must have the keys of the first one.
-        seed: Seed of the draws.
-        path: Folder of a Stepwell store, which is continued if it is there; None keeps all in RAM.
-        codec: Codec of the observations; None: raw in RAM, images as patch in a folder.
-        autoreset_mode: That of the vector env, which determines what a row with a flag is: under
-            NEXT_STEP, and without autoreset (DISABLED), the last one of its episode; under
-            SAME_STEP already the first one of the next, and `add` needs ``final_obs``.
-
-    Raises:
-        ValueError: A number is out of range, or there is no such mode.
-        SpecMismatch: The folder holds other rows.
-        StoreLocked: Another process writes into the folder.
-
-    Example:
-        >>> buffer = IndependentVectorizedBuffer(2, 1_000, seed=0)
-        >>> for step in range(100):
-        ...     buffer.add({
-        ...         "obs": np.full((2, 4), step, np.float32),
-        ...         "rewards": np.ones(2),
-        ...         "terminations": np.array([step % 30 == 29, False]),
-        ...         "truncations": np.zeros(2, bool),
-        ...         "actions": np.eye(2, dtype=np.float32),
-        ...     })
-        >>> batch = buffer.sample(16, sequence_length=8, flags=["is_first"])
-        >>> batch["obs"].shape, batch["rewards"].dtype, batch["is_first"].shape
-        ((16, 8, 4), dtype('float64'), (16, 8))
-    """
-
-    def __reduce__(self) -> NoReturn:
-        not_copied(*NOT_COPIED)
+class _WindowBuffer(ReplayOwner):
+    """Rows of N envs, and windows of them."""
 
     def __init__(
         self,
-        num_buffers: int,
+        num_envs: int,
         capacity: int,
-        validate_keys: bool = True,
-        seed: int | None = None,
-        *,
-        path: str | os.PathLike[str] | None = None,
-        codec: Codec | None = None,
-        autoreset_mode: AutoresetMode = AutoresetMode.NEXT_STEP,
+        seed: int | None,
+        path: str | os.PathLike[str] | None,
+        codec: Codec | None,
+        autoreset_mode: AutoresetMode,
     ) -> None:
-        check_whole("num_buffers", num_buffers, 1)
+        check_whole("num_buffers", num_envs, 1)
         check_whole("capacity", capacity, 1)
         if not isinstance(autoreset_mode, AutoresetMode):
             raise ValueError(
                 f"autoreset_mode: expected one of gymnasium.vector.AutoresetMode, got "
                 f"{autoreset_mode!r}; look it up in envs.metadata['autoreset_mode']"
             )
-        self._num_envs, self._capacity = int(num_buffers), int(capacity)
+        self._num_envs, self._capacity = int(num_envs), int(capacity)
         self._all = np.arange(self._num_envs)
         self._codec: Codec | None = codec
         self._is_same_step = autoreset_mode is AutoresetMode.SAME_STEP
         self._rng = forks.generator(seed)
-        self._replay = new_replay(self._num_envs * self._capacity, path)
         self._rows: ExperienceFormat | None = None
         self._episodes: EpisodeBuffer | None = None
         self._is_open = np.zeros(self._num_envs, np.bool_)
         self._waiting = 0  # rows that the replay does not have yet
-        if self._replay.is_bound:
-            try:
-                self._continue()
-            except BaseException:
-                self._replay.close()
-                raise
-        if path is not None:
-            close_at_end(self)
+        self._open(new_replay(self._num_envs * self._capacity, path))
 
     @property
     def replay(self) -> SequenceReplayBuffer:
@@ -157,29 +99,12 @@ class IndependentVectorizedBuffer:
         """True if new rows replace old ones."""
         return self.size >= self._num_envs * self._capacity
 
-    def add(
+    def _add(
         self,
         experience: Mapping[str, np.ndarray],
-        mask: Sequence[bool] | np.ndarray | None = None,
-        *,
-        final_obs: Sequence[Any] | np.ndarray | None = None,
+        mask: Sequence[bool] | np.ndarray | None,
+        final_obs: Sequence[Any] | np.ndarray | None,
     ) -> None:
-        """Add a row of every env, or of some; everything is copied.
-
-        Args:
-            experience: Arrays [N, ...] under ``obs``, ``rewards``, ``terminations``,
-                ``truncations``, ``actions``, and other names. What an episode's last row has for an
-                action was never done: zeros are stored there.
-            mask: [N] bool: the envs whose entries are taken; None for all.
-            final_obs: [N]: under SAME_STEP the observations with which episodes ended, as in
-                ``infos["final_obs"]``; those of envs without a flag are ignored. They get separate
-                rows with the rewards and flags; the other names' values are in both rows.
-
-        Raises:
-            ValueError: An array differs from the first call, or the final observations are missing,
-                or not expected; nothing was added.
-            SpecMismatch: The folder holds other rows.
-        """
         self._check_final(final_obs)
         rows = self._rows or ExperienceFormat.of(experience)
         given = rows.checked(experience, self._num_envs)
@@ -328,16 +253,8 @@ class IndependentVectorizedBuffer:
             self.cut()
         self._rng.bit_generator.state = state_dict["generator"]
 
-    def close(self) -> None:
-        """Store all rows, and release files and locks; closing twice is harmless."""
+    def _store_rest(self) -> None:
         self.flush()
-        self._replay.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     @property
     def _patience(self) -> int:
@@ -431,8 +348,9 @@ class IndependentVectorizedBuffer:
         self._is_open[:] = False
         self._waiting = 0
 
-    def _continue(self) -> None:
-        """Continue with the rows in the folder."""
+    def _begin(self) -> None:
+        if not self._replay.is_bound:
+            return
         recipe = cast("dict[str, Any]", (*self._replay.sessions, {})[0].get("recipe", {}))
         if recipe.get("made_by") != _MADE_BY:
             raise SpecMismatch(
@@ -467,18 +385,87 @@ class IndependentVectorizedBuffer:
         )
 
 
-def _without_rewards(values: Mapping[str, np.ndarray], some: np.ndarray) -> dict[str, np.ndarray]:
-    """The rewards of rows [N], with zeros for some envs."""
-    names = [name for name in ("reward", "info/rewards") if name in values]
-    return {name: np.where(some, np.zeros_like(values[name]), values[name]) for name in names}
+class IndependentVectorizedBuffer(_WindowBuffer):
+    """Takes a row of each of N envs before each step, and draws windows of rows.
+
+    A row holds an observation, the action chosen from it, and the ``rewards``, ``terminations`` and
+    ``truncations`` that the env returned with the observation: the result of the action before.
+    Each env has its own episodes. Draws are uniform over all windows of all envs. While less than a
+    hundredth of the rows is new, and fewer than 32 of each env, the new ones wait until there are
+    more of them, or `flush` is called.
+
+    Args:
+        num_buffers: Number of envs N.
+        capacity: Rows that are kept at least for each env: N times as many in all, and up to a
+            fifteenth more. The oldest rows of all envs are removed first.
+        validate_keys: Ignored: every call must have the keys of the first one.
+        seed: Seed of the draws.
+        path: Folder of a Stepwell store, which is continued if it is there; None keeps all in RAM.
+        codec: Codec of the observations; None: raw in RAM, images as patch in a folder.
+        autoreset_mode: That of the vector env, which determines what a row with a flag is: under
+            NEXT_STEP, and without autoreset (DISABLED), the last one of its episode; under
+            SAME_STEP already the first one of the next, and `add` needs ``final_obs``.
+
+    Raises:
+        ValueError: A number is out of range, or there is no such mode.
+        SpecMismatch: The folder holds other rows.
+        StoreLocked: Another process writes into the folder.
+
+    Example:
+        >>> buffer = IndependentVectorizedBuffer(2, 1_000, seed=0)
+        >>> for step in range(100):
+        ...     buffer.add({
+        ...         "obs": np.full((2, 4), step, np.float32),
+        ...         "rewards": np.ones(2),
+        ...         "terminations": np.array([step % 30 == 29, False]),
+        ...         "truncations": np.zeros(2, bool),
+        ...         "actions": np.eye(2, dtype=np.float32),
+        ...     })
+        >>> batch = buffer.sample(16, sequence_length=8, flags=["is_first"])
+        >>> batch["obs"].shape, batch["rewards"].dtype, batch["is_first"].shape
+        ((16, 8, 4), dtype('float64'), (16, 8))
+    """
+
+    def __init__(
+        self,
+        num_buffers: int,
+        capacity: int,
+        validate_keys: bool = True,
+        seed: int | None = None,
+        *,
+        path: str | os.PathLike[str] | None = None,
+        codec: Codec | None = None,
+        autoreset_mode: AutoresetMode = AutoresetMode.NEXT_STEP,
+    ) -> None:
+        super().__init__(num_buffers, capacity, seed, path, codec, autoreset_mode)
+
+    def add(
+        self,
+        experience: Mapping[str, np.ndarray],
+        mask: Sequence[bool] | np.ndarray | None = None,
+        *,
+        final_obs: Sequence[Any] | np.ndarray | None = None,
+    ) -> None:
+        """Add a row of every env, or of some; everything is copied.
+
+        Args:
+            experience: Arrays [N, ...] under ``obs``, ``rewards``, ``terminations``,
+                ``truncations``, ``actions``, and other names. What an episode's last row has for an
+                action was never done: zeros are stored there.
+            mask: [N] bool: the envs whose entries are taken; None for all.
+            final_obs: [N]: under SAME_STEP the observations with which episodes ended, as in
+                ``infos["final_obs"]``; those of envs without a flag are ignored. They get separate
+                rows with the rewards and flags; the other names' values are in both rows.
+
+        Raises:
+            ValueError: An array differs from the first call, or the final observations are missing,
+                or not expected; nothing was added.
+            SpecMismatch: The folder holds other rows.
+        """
+        self._add(experience, mask, final_obs)
 
 
-def _facts(rows: ExperienceFormat) -> dict[str, object]:
-    """The facts about the rows that the store keeps."""
-    return {"recipe": {"made_by": _MADE_BY, "columns": rows.to_json()}}
-
-
-class SequentialBuffer:
+class SequentialBuffer(_WindowBuffer):
     """Takes the rows of one env, and draws windows of them.
 
     Args:
@@ -518,29 +505,7 @@ class SequentialBuffer:
         codec: Codec | None = None,
         autoreset_mode: AutoresetMode = AutoresetMode.NEXT_STEP,
     ) -> None:
-        self._one = IndependentVectorizedBuffer(
-            1, capacity, validate_keys, seed, path=path, codec=codec, autoreset_mode=autoreset_mode
-        )
-
-    @property
-    def replay(self) -> SequenceReplayBuffer:
-        """The underlying replay."""
-        return self._one.replay
-
-    @property
-    def capacity(self) -> int:
-        """Rows that are kept at least."""
-        return self._one.capacity
-
-    @property
-    def size(self) -> int:
-        """Rows stored now, at most ``capacity``."""
-        return self._one.size
-
-    @property
-    def is_full(self) -> bool:
-        """True if new rows replace old ones."""
-        return self._one.is_full
+        super().__init__(1, capacity, seed, path, codec, autoreset_mode)
 
     def add(self, experience: Mapping[str, np.ndarray], *, final_obs: object = None) -> None:
         """Add a row; everything is copied.
@@ -557,48 +522,18 @@ class SequentialBuffer:
         values = {
             key: plain_array(key, value, ValueError)[None] for key, value in experience.items()
         }
-        self._one.add(values, final_obs=None if final_obs is None else [final_obs])
+        self._add(values, None, None if final_obs is None else [final_obs])
 
-    def sample(
-        self,
-        batch_size: int,
-        sequence_length: int,
-        *,
-        borders: Borders = "cross",
-        flags: Sequence[str] = (),
-    ) -> dict[str, np.ndarray]:
-        """See `IndependentVectorizedBuffer.sample`."""
-        return self._one.sample(batch_size, sequence_length, borders=borders, flags=flags)
 
-    def flush(self) -> None:
-        """Make every row drawable; in a folder it is durable then."""
-        self._one.flush()
+def _without_rewards(values: Mapping[str, np.ndarray], some: np.ndarray) -> dict[str, np.ndarray]:
+    """The rewards of rows [N], with zeros for some envs."""
+    names = [name for name in ("reward", "info/rewards") if name in values]
+    return {name: np.where(some, np.zeros_like(values[name]), values[name]) for name in names}
 
-    def cut(self) -> None:
-        """Stop recording the open episode: the next row begins another one."""
-        self._one.cut()
 
-    def reset(self) -> None:
-        """See `IndependentVectorizedBuffer.reset`."""
-        self._one.reset()
-
-    def state_dict(self) -> dict[str, Any]:
-        """See `IndependentVectorizedBuffer.state_dict`."""
-        return self._one.state_dict()
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """See `IndependentVectorizedBuffer.load_state_dict`."""
-        self._one.load_state_dict(state_dict)
-
-    def close(self) -> None:
-        """Store all rows, and release files and locks; closing twice is harmless."""
-        self._one.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
+def _facts(rows: ExperienceFormat) -> dict[str, object]:
+    """The facts about the rows that the store keeps."""
+    return {"recipe": {"made_by": _MADE_BY, "columns": rows.to_json()}}
 
 
 class Ratio:

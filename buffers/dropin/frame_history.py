@@ -11,19 +11,18 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple, NoReturn, Self, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
-from ..base.errors import NotEnoughData, not_copied
+from ..base.errors import NotEnoughData
 from ..replay.replay import SequenceReplayBuffer
 from ..sampling.requests import Transitions
 from ..spec.spec import Codec, Field, plain_array
 from .transition_writer import (
-    NOT_COPIED,
+    ReplayOwner,
     TransitionWriter,
     check_whole,
-    close_at_end,
     flag_of,
     new_replay,
     row_field,
@@ -41,7 +40,7 @@ _WORDS: dict[int, type[np.generic]] = {1: np.uint8, 2: np.uint16, 4: np.int32, 8
 _MOST_PLANES = 128  # limit of OpenCV 5
 
 
-class ReplayBuffer:
+class ReplayBuffer(ReplayOwner):
     """Keeps each frame once and draws transitions between stacks of frames.
 
     A step is a frame and its effect: `store_frame`, then `store_effect`. It can be drawn when
@@ -83,9 +82,6 @@ class ReplayBuffer:
         ((32, 84, 84, 4), dtype('float32'))
     """
 
-    def __reduce__(self) -> NoReturn:
-        not_copied(*NOT_COPIED)
-
     def __init__(
         self,
         size: int,
@@ -108,15 +104,7 @@ class ReplayBuffer:
         self._pending: dict[int, int] = {}  # the env of each frame whose effect is missing
         self._frames = 0
         self._state: _State | None = None
-        self._replay = new_replay(self.size, path, seed=seed)
-        if self._replay.is_bound:
-            try:
-                self._continue()
-            except BaseException:
-                self._replay.close()
-                raise
-        if path is not None:
-            close_at_end(self)
+        self._open(new_replay(self.size, path, seed=seed))
 
     @property
     def replay(self) -> SequenceReplayBuffer:
@@ -298,16 +286,8 @@ class ReplayBuffer:
             for number in envs:
                 self._state.is_over[number] = True
 
-    def close(self) -> None:
-        """Store complete steps and release files and locks; closing twice is harmless."""
-        self.flush()
-        self._replay.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
+    def _store_rest(self) -> None:
+        self.flush()  # complete steps: an effect that is missing never comes
 
     def _check_env(self, env: int) -> None:
         if not 0 <= env < self._num_envs:
@@ -324,8 +304,9 @@ class ReplayBuffer:
         else:
             self._state.writer.catch_up(newest=False)
 
-    def _continue(self) -> None:
-        """Continue with the rows in the folder."""
+    def _begin(self) -> None:
+        if not self._replay.is_bound:
+            return
         names = self._replay.spec.names
         stored = self._replay.spec["observation"] if "observation" in names else _ACTION
         self._state = self._start(stored.numpy_dtype, stored.shape)

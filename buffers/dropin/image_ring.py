@@ -3,38 +3,34 @@
 from __future__ import annotations
 
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import NoReturn, Self
+from typing import ClassVar, Self
 
 import numpy as np
 
-from ..base.errors import NotEnoughData, not_copied
+from ..base.errors import NotEnoughData
 from ..replay.replay import SequenceReplayBuffer
 from ..sampling.batch import Batch
 from ..spec.spec import Codec
 from .transition_writer import (
-    NOT_COPIED,
+    ReplayOwner,
     TransitionWriter,
     check_whole,
     checked_shape,
-    close_at_end,
     new_replay,
+    one_hot,
     row_field,
 )
-
-__all__ = ["IMAGE", "VECTOR", "DrawnSequences", "ImageRing", "TooFew", "shortage"]
 
 IMAGE, VECTOR = np.dtype(np.uint8), np.dtype(np.float32)
 
 
-class ImageRing(ABC):
+class ImageRing(ReplayOwner):
     """A replay of uint8 images and float32 actions, and its writer."""
 
     # Where actions are `one_hot` they are given as numbers.
 
-    def __reduce__(self) -> NoReturn:
-        not_copied(*NOT_COPIED)
+    _newest: ClassVar[bool]  # the newest step of an open episode is stored as well
 
     def __init__(
         self,
@@ -66,19 +62,21 @@ class ImageRing(ABC):
                 f"seq_len: expected at most size={size}, got {seq_len}; no episode can have that "
                 f"many steps: raise size"
             )
-        image = row_field("observation", IMAGE, tuple(obs_shape), path=path, codec=codec)
-        action = row_field("action", VECTOR, (action_size,), path=path)
+        self._fields = (
+            row_field("observation", IMAGE, tuple(obs_shape), path=path, codec=codec),
+            row_field("action", VECTOR, (action_size,), path=path),
+        )
+        self._num_envs = num_envs
         # In an episode without its first rows the last row counts as a step, but no draw begins
         # there.
         self.replay: SequenceReplayBuffer = new_replay(size + num_envs, path, seed=seed)
         """The underlying replay, which holds the steps and has more ways to draw them."""
-        try:
-            self._writer = TransitionWriter(self.replay, image, action, num_envs=num_envs, facts={})
-        except Exception:
-            self.replay.close()  # otherwise the folder stays locked
-            raise
-        if path is not None:
-            close_at_end(self)
+        self._open(self.replay)
+
+    def _begin(self) -> None:
+        self._writer = TransitionWriter(
+            self.replay, *self._fields, num_envs=self._num_envs, facts={}
+        )
 
     @property
     def steps(self) -> int:
@@ -100,15 +98,31 @@ class ImageRing(ABC):
         """True if at least ``size`` steps were added."""
         return self.steps >= self.size
 
-    @abstractmethod
-    def close(self) -> None:
-        """Store added steps, and release files and locks; closing twice is harmless."""
+    def _add(
+        self,
+        observation: object,
+        action: object,
+        reward: float,
+        ends: tuple[bool, bool],
+        final_observation: object,
+        env: int,
+        *,
+        action_name: str,
+    ) -> None:
+        if self._is_one_hot:
+            action = one_hot(action_name, action, self.action_size)
+        self._writer.add(
+            observation,
+            action,
+            reward,
+            terminated=ends[0],
+            truncated=ends[1],
+            final_observation=final_observation,
+            env=env,
+        )
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
+    def _store_rest(self) -> None:
+        self._writer.flush(newest=self._newest)
 
 
 class DrawnSequences(tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]):

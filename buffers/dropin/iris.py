@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from typing import Literal, TypeAlias, get_args
+from typing import ClassVar, Literal, TypeAlias, get_args
 
 import numpy as np
 
@@ -19,20 +19,8 @@ from ..replay.replay import SequenceReplayBuffer
 from ..rows.episode import End
 from ..sampling.requests import Sequences
 from ..spec.spec import Codec
-from .image_ring import (
-    IMAGE,
-    VECTOR,
-    DrawnSequences,
-    ImageRing,
-    TooFew,
-    shortage,
-)
-from .transition_writer import (
-    TransitionWriter,
-    as_declared,
-    check_whole,
-    ended_by,
-)
+from .image_ring import IMAGE, VECTOR, DrawnSequences, ImageRing, TooFew, shortage
+from .transition_writer import TransitionWriter, as_declared, check_whole, ended_by
 from .transition_writer import one_hot as one_hot_vector
 
 __all__ = ["Borders", "Final", "IRISOnPolicyBuffer", "IRISReplayBuffer"]
@@ -53,9 +41,9 @@ class IRISReplayBuffer(ImageRing):
     """Keeps the newest steps of one env or more, and draws sequences of them.
 
     At least the newest ``size`` steps are there to be drawn, and up to a fifteenth more. The newest
-    step of an open episode can be drawn once the next one is added, with its observation.
-    Draws may leave out the newest steps: up to a thousandth of all for each env, a hundredth at
-    most.
+    step of an open episode can be drawn once the next one is added, with its observation; a step
+    that waits for it at `close` is not kept: that observation never comes. Draws may leave out the
+    newest steps: up to a thousandth of all for each env, a hundredth at most.
 
     Args:
         size: Steps to keep.
@@ -94,6 +82,8 @@ class IRISReplayBuffer(ImageRing):
         >>> buffer.sample_frames(7).shape, buffer.observations[-1].max()
         ((7, 3, 8, 8), np.uint8(19))
     """
+
+    _newest: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -168,18 +158,10 @@ class IRISReplayBuffer(ImageRing):
             ValueError: Something is not as declared: another shape, numbers that uint8 does not
                 hold, a flag that is not bool; or ``final_obs`` is required. Nothing was added.
         """
-        terminated, is_truncated = ended_by("terminal", terminal, truncated=truncated)
+        ends = ended_by("terminal", terminal, truncated=truncated)
         if self._is_final_required:
             _check_final(terminal, final_obs)
-        self._writer.add(
-            obs,
-            one_hot_vector("action", action, self.action_size) if self._is_one_hot else action,
-            reward,
-            terminated=terminated,
-            truncated=is_truncated,
-            final_observation=final_obs,
-            env=env,
-        )
+        self._add(obs, action, reward, ends, final_obs, env, action_name="action")
 
     def check(
         self, obs: object, action: object, terminal: bool, final_obs: object, *, env: int
@@ -232,7 +214,7 @@ class IRISReplayBuffer(ImageRing):
         chosen = self.borders if borders is None else borders
         _check_one_of("borders", chosen, get_args(Borders))
         check_whole("seq_len", length, 1)
-        self._writer.catch_up(newest=False)
+        self._writer.catch_up(newest=self._newest)
         request = Sequences(self.batch_size, length, chosen, align="transition")
         try:
             batch = self.replay.sample(request)
@@ -253,7 +235,7 @@ class IRISReplayBuffer(ImageRing):
         Raises:
             NotEnoughData: There is no step whose next observation is known.
         """
-        self._writer.catch_up(newest=False)
+        self._writer.catch_up(newest=self._newest)
         try:
             batch = self.replay.sample(Sequences(1, 1, align="transition"))
         except NotEnoughData:
@@ -279,14 +261,6 @@ class IRISReplayBuffer(ImageRing):
         if not len(self):
             raise TooFew(f"expected at least 1 step to draw {n} frames from, got 0; add some")
         return self.observations.take(self._rng.integers(0, len(self), n))
-
-    def close(self) -> None:
-        """Store added steps, and release files and locks; closing twice is harmless.
-
-        A step that still waits for its next observation is not kept: that observation never comes.
-        """
-        self._writer.flush(newest=False)
-        self.replay.close()
 
 
 def _check_one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import atexit
 import os
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import NoReturn, Self
 
 import numpy as np
 
+from ..base.errors import not_copied
 from ..base.number_checks import check_whole, is_whole
 from ..replay.replay import SequenceReplayBuffer
 from ..rows.episode import Chunk, End
@@ -17,13 +19,12 @@ from ..rows.episode_buffer import OBSERVED, EpisodeBuffer
 from ..spec.spec import Codec, Field, Spec, default_codec, plain_array
 
 __all__ = [
-    "NOT_COPIED",
     "OBSERVED",
+    "ReplayOwner",
     "TransitionWriter",
     "as_declared",
     "check_whole",
     "checked_shape",
-    "close_at_end",
     "ended_by",
     "exactly_of",
     "flag_of",
@@ -32,12 +33,6 @@ __all__ = [
     "row_field",
     "spec_of",
 ]
-
-NOT_COPIED = (
-    "a replay buffer",
-    "give it a path, and read that folder: SequenceReplayBuffer.open(path, read_only=True)",
-)
-"""What is said where a replay of a drop-in is to be pickled or copied."""
 
 _MAX_ROWS, _MIN_ROWS, _MAX_BYTES = 512, 16, 32 << 20
 
@@ -161,17 +156,49 @@ class TransitionWriter:
             self._replay.add(chunks)
 
 
-class _Buffer(Protocol):
+class ReplayOwner(ABC):
+    """A buffer that opens, fills and closes a replay, and is not copied."""
+
+    _replay: SequenceReplayBuffer
+
+    def __reduce__(self) -> NoReturn:
+        not_copied(
+            "a replay buffer",
+            "give it a path, and read that folder: SequenceReplayBuffer.open(path, read_only=True)",
+        )
+
+    def _open(self, replay: SequenceReplayBuffer) -> None:
+        """Begin with a replay, which is closed with this buffer, or when this process ends."""
+        self._replay = replay
+        try:
+            self._begin()
+        except BaseException:
+            replay.close()  # otherwise the folder stays locked
+            raise
+        if replay.path is not None:
+            atexit.register(_close, weakref.ref(self), os.getpid())
+
+    @abstractmethod
+    def _begin(self) -> None:
+        """Continue with the rows in the replay, if there are some."""
+
+    @abstractmethod
+    def _store_rest(self) -> None:
+        """Store what was added."""
+
     def close(self) -> None:
-        """Store added steps."""
+        """Store what was added, and release files and locks; closing twice is harmless."""
+        self._store_rest()
+        self._replay.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
 
-def close_at_end(buffer: _Buffer) -> None:
-    """Close a buffer of a folder that is still there when this process ends."""
-    atexit.register(_close, weakref.ref(buffer), os.getpid())
-
-
-def _close(reference: weakref.ref[_Buffer], process: int) -> None:
+def _close(reference: weakref.ref[ReplayOwner], process: int) -> None:
     buffer = reference()
     if buffer is not None and os.getpid() == process:
         buffer.close()

@@ -36,8 +36,6 @@ from ..view.summary import (
     seeds_of,
 )
 
-__all__ = ["CARD", "PICTURE", "FormatFacts", "check_license", "export_card", "store_card"]
-
 CARD = "README.md"
 """The name of a card's file: hubs show the one of this name."""
 PICTURE = "picture.webp"

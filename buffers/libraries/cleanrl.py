@@ -10,8 +10,6 @@ from ..replay.advantages import RowFlags, bootstrap_values, row_numbers
 from ..replay.rollout import Rollout
 from ..sampling.tensors import load_torch
 
-__all__ = ["CleanRLStorage", "to_cleanrl"]
-
 _NAME = "to_cleanrl"
 
 

@@ -11,8 +11,6 @@ from ..exchange.formats.d3rlpy import COLUMNS, D3rlpyDecoder, D3rlpyEncoder
 from ..replay.replay import SequenceReplayBuffer
 from ..rows.episode import Episode
 
-__all__ = ["from_d3rlpy", "to_d3rlpy"]
-
 # d3rlpy's pins would install an older gymnasium than Stepwell needs; it works with the newer one.
 _INSTALL = "--no-deps d3rlpy gym==0.26.2, and what else docs/feeding/d3rlpy.md names"
 

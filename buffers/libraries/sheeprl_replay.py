@@ -17,8 +17,6 @@ from ..sampling.requests import Draw, Sequences
 from ..sampling.tensors import ToTensors
 from ..spec.space_json import space_from_json
 
-__all__ = ["SheeprlReplay", "as_sheeprl_replay"]
-
 _NAME: Final = "as_sheeprl_replay"
 _CHANNELS: Final = (1, 3, 4)
 

@@ -14,8 +14,6 @@ from ..base.number_checks import check_whole
 from ..replay.rollout import Rollout
 from ..sampling.tensors import ToTensors, load_torch
 
-__all__ = ["TorchPolicy", "to_torch", "torch_policy"]
-
 Mode: TypeAlias = Literal["categorical", "greedy", "gaussian", "mean"]
 _HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)
 

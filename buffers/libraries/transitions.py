@@ -13,8 +13,6 @@ from ..rows.episode import Episode
 from ..rows.step_columns import stacks_of
 from ..sampling.batch import map_tree, named_leaves
 
-__all__ = ["episode_steps", "following_rows", "leaves_below", "nested", "rollout_steps"]
-
 
 def episode_steps(episode: Episode) -> TransitionColumns:
     """The transitions of an episode, with whole stacks of frames."""

@@ -1,29 +1,18 @@
-"""Pixels as PNG, WebP and GIF files."""
+"""Pixels as PNG, WebP and GIF files, which replace others when they are complete."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+import os
+import secrets
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 from fractions import Fraction
 from itertools import pairwise
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
-
-__all__ = [
-    "GIF_FPS",
-    "LEAST_FPS",
-    "MOST_FPS",
-    "MOST_SIDE",
-    "Animated",
-    "animation",
-    "block_size",
-    "check_fps",
-    "most_frames",
-    "png",
-    "sprite",
-    "webp",
-]
 
 Animated = Literal["webp", "gif"]
 """The kind of a file of moving pictures that is made in memory."""
@@ -159,3 +148,21 @@ def _durations(count: int, fps: float | Fraction, kind: Animated) -> list[int]:
     apart = 1000 / Fraction(fps) / tick
     ends = [tick * round(place * apart) for place in range(count + 1)]
     return [stop - begin for begin, stop in pairwise(ends)]
+
+
+@contextmanager
+def replacing(target: Path) -> Generator[Path]:
+    """A new file in the target's folder, which replaces the target if the block succeeds."""
+    # Else it is removed, and the target is as it was. No other file is touched.
+    # A name of its own: a file of the user's may be called strip.png.part.
+    part = target.with_name(f".{secrets.token_hex(8)}.part")
+    try:
+        part.open("xb").close()
+    except OSError as error:  # the user knows only the target
+        raise type(error)(error.errno, error.strerror, str(target)) from None
+    try:
+        yield part
+        os.replace(part, target)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise

@@ -11,11 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from ..base.number_checks import check_whole
-from .encode import MOST_SIDE, png, webp
+from .encode import MOST_SIDE, png, replacing, webp
 from .image_fields import ImageField
-from .replacing import replacing
-
-__all__ = ["FilmStrip", "check_frames", "check_scale", "scaled"]
 
 _MOST_COLUMNS = 8
 _GAP = 2  # pixels between frames

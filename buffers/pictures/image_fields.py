@@ -9,8 +9,6 @@ import numpy as np
 
 from ..spec.spec import Field, Spec
 
-__all__ = ["ImageField", "image_field", "image_fields"]
-
 _MOST_SIDE = 16_383  # of a WebP file
 _MOST_PIXELS = 1 << 26
 _MOST_PICTURES = 16  # in one row

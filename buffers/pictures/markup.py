@@ -17,18 +17,6 @@ from typing import Literal, cast, get_args
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "ImageKind",
-    "Markup",
-    "escape",
-    "image",
-    "number",
-    "paragraph",
-    "section",
-    "sparkline",
-    "table",
-]
-
 ImageKind = Literal["png", "webp", "gif"]
 """A format of images that browsers show."""
 

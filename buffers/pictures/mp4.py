@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Frame", "Mp4Writer", "load_av"]
-
 Frame = npt.NDArray[np.uint8]
 
 _ENCODER = "libx264"

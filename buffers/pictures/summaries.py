@@ -19,16 +19,6 @@ from .film_strip import FilmStrip
 from .image_fields import ImageField, image_fields
 from .markup import Markup, escape, image, number, section, table
 
-__all__ = [
-    "arrays_html",
-    "fields_table",
-    "film_html",
-    "films_html",
-    "frames_to_show",
-    "or_none",
-    "spread_text",
-]
-
 _LOG = logging.getLogger("stepwell.buffers")
 
 _MOST_FRAMES = 6

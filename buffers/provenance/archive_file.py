@@ -38,8 +38,6 @@ from ..storage.disk.storage import DiskStorage
 from ..storage.joined import JoinedStorage
 from ..storage.protocol import Storage
 
-__all__ = ["CHECKSUMS", "Archived", "archived_ids", "check_archivable", "opened", "write_archive"]
-
 _Reader: TypeAlias = "zstandard.ZstdDecompressionReader"
 
 CHECKSUMS = "archive_checksums"

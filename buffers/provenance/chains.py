@@ -13,8 +13,6 @@ from ..rows.episode import End
 from ..storage.joined import JoinedStorage
 from ..storage.protocol import Storage
 
-__all__ = ["Chain", "Play", "Unreachable", "chains_of"]
-
 _ROWS = 1 << 14
 
 

@@ -10,17 +10,6 @@ import numpy.typing as npt
 
 from ..spec.spec import ArrayTree, as_array
 
-__all__ = [
-    "Bootstrap",
-    "BootstrapValue",
-    "RowFlags",
-    "bootstrap_values",
-    "check_finite",
-    "generalized_advantages",
-    "place",
-    "row_numbers",
-]
-
 
 def generalized_advantages(
     # of each row's action, [T, N], or [T] for one env; all arrays have this shape

@@ -11,8 +11,6 @@ from ..sampling.batch import named_leaves
 from .advantages import Bootstrap
 from .rollout import Rollout
 
-__all__ = ["join_rollouts"]
-
 _OF_ROWS = (
     "observation",
     "action",

@@ -12,8 +12,6 @@ from ..base.number_checks import whole_number
 from ..sampling.batch import batch_html, map_tree, one_line
 from ..spec.spec import ArrayTree
 
-__all__ = ["IndexBatches", "Minibatch", "row_batches", "sequence_batches"]
-
 _NOT_OF_ROWS = ("state", "step", "env")
 
 

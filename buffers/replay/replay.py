@@ -63,8 +63,6 @@ if TYPE_CHECKING:
     from ..sampling.loader import Loader, To
     from ..sampling.sampler import Sampler
 
-__all__ = ["SequenceReplayBuffer"]
-
 _LOG = logging.getLogger("stepwell.buffers")
 
 _CACHE_BYTES = 256 << 20  # patches of a million frames of Pong

@@ -31,17 +31,6 @@ if TYPE_CHECKING:
     import gymnasium
     from gymnasium.vector import VectorEnv
 
-__all__ = [
-    "OWN_LOOP",
-    "ReplayWriter",
-    "RowSource",
-    "WrittenReplay",
-    "as_dtype_of",
-    "check_flush_seconds",
-    "declared",
-    "kept_since",
-]
-
 RowSource: TypeAlias = "Spec | gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any] | Spaces"
 """The fields of a writer's rows: a Spec, an env or a vector env, or the two spaces of one env."""
 Spaces: TypeAlias = "tuple[gymnasium.Space[Any], gymnasium.Space[Any]]"

@@ -11,8 +11,6 @@ import numpy as np
 
 from .episode import Chunk, End
 
-__all__ = ["Digest", "DigestState"]
-
 # Plain numbers: an operation on flags takes a microsecond, as long as the CRC of 4 kB.
 _PENDING, _FINAL = int(End.PENDING), int(End.TERMINATED | End.TRUNCATED)
 

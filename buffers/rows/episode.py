@@ -14,8 +14,6 @@ import numpy as np
 from ..spec.spec import ArrayTree, Spec, unflatten
 from .row_memory import Place
 
-__all__ = ["RUN_FACTS", "Chunk", "End", "Episode", "checked_facts", "plain_json"]
-
 RUN_FACTS = ("seed", "session", "stream_episode", "noops", "snapshot")
 """Keys of episodes' metadata that say how to play them again."""
 

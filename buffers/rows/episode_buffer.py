@@ -46,8 +46,6 @@ from ..spec.spec import Field, Layout, Spec, exact_rewards, flatten, plain_array
 from .episode import RUN_FACTS, Chunk, End, plain_json
 from .row_memory import EnvRows
 
-__all__ = ["MOST_ENVS", "OBSERVED", "EpisodeBuffer"]
-
 OBSERVED = Field("info/observed", "bool", (), "narrow")
 """Marks the rows whose observation was given. `EpisodeBuffer.add` writes it in a Spec that has it.
 

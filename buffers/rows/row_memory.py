@@ -9,8 +9,6 @@ import numpy as np
 from ..base.buffer_pool import PAGE, SpareMemory
 from ..spec.spec import Spec
 
-__all__ = ["EnvRows", "Place", "RowMemory"]
-
 # Smaller rows are copied in less time than it takes to find them a place.
 _LARGE_ROW_BYTES = 1 << 10
 # For what else a chunk has: a head, an entry for each field, and metadata of a usual length.

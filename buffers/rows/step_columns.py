@@ -19,22 +19,6 @@ from ..spec.spec import (
 )
 from .episode import End, Episode
 
-__all__ = [
-    "Rounded",
-    "check_fields",
-    "check_names",
-    "edges_of",
-    "frames_of",
-    "has_final_row",
-    "inferred_spec",
-    "joined",
-    "layout_of",
-    "split",
-    "stacks_of",
-    "whole_episode",
-    "with_stacks",
-]
-
 _Columns = Mapping[str, np.ndarray]
 
 

@@ -14,18 +14,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "BadValue",
-    "exactly",
-    "flags_of",
-    "numbers_in",
-    "one_flag",
-    "one_number",
-    "part_of",
-    "rewards_of",
-    "shown",
-]
-
 Array = npt.NDArray[Any]
 _SHOWN = 60
 _FLOATS, _BOOLS = (float, np.float32), (bool, np.bool_)

@@ -11,23 +11,6 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array,
 
 from .exact_values import exactly, numbers_in, part_of
 
-__all__ = [
-    "DEFAULT_LENGTHS",
-    "AnyText",
-    "FixedSpace",
-    "check_lengths",
-    "decode",
-    "decode_batch",
-    "encode",
-    "encode_batch",
-    "encode_parts",
-    "fixed_space",
-    "has_open_parts",
-    "join_values",
-    "lengths_of",
-    "original_space",
-]
-
 DEFAULT_LENGTHS = {"text": 256, "items": 64}
 """Places for the characters of a text without a limit of its own, and for the items of a sequence
 or the nodes of a graph."""

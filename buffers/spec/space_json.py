@@ -12,8 +12,6 @@ from gymnasium import spaces
 
 from ..base.untrusted_json import MOST, items, mapping, member, text, whole
 
-__all__ = ["space_from_json", "space_to_json", "spaces_facts"]
-
 _SPACES_CHARS = 1 << 16
 
 _DTYPES = (

@@ -16,21 +16,6 @@ from ..base import untrusted_json
 from ..base.errors import SpecMismatch
 from ..base.number_checks import check_whole
 
-__all__ = [
-    "FIELD_KINDS",
-    "IMAGE_BYTES",
-    "PATCHED_BYTES",
-    "ArrayTree",
-    "Codec",
-    "Field",
-    "FieldKind",
-    "Layout",
-    "Spec",
-    "Tree",
-    "key_of",
-    "kind_of",
-]
-
 FieldKind = Literal["observation", "action", "reward", "info", "extra"]
 """The first part of a field's name."""
 

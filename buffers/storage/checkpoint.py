@@ -27,8 +27,6 @@ from ..base.errors import StoreCorrupt
 from ..base.untrusted_json import check_extent, items, parse, whole
 from ..base.untrusted_json import text as checked_text
 
-__all__ = ["pack", "unpack"]
-
 _MAGIC = b"\x93SWCHK\r\n"
 _HEAD = struct.Struct("<8sII")
 _ARRAY = "$array"

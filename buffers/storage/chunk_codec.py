@@ -36,19 +36,6 @@ from ..rows.episode import Chunk
 from ..spec.spec import IMAGE_BYTES, PATCHED_BYTES, Field, Spec
 from . import deltas, patches
 
-__all__ = [
-    "BlockCache",
-    "Buffer",
-    "ChunkDecoder",
-    "ChunkEncoder",
-    "Coding",
-    "Part",
-    "head_bytes",
-    "metadata_in",
-    "metadata_text_in",
-    "with_metadata",
-]
-
 Buffer: TypeAlias = "bytes | bytearray | memoryview | np.ndarray"
 Part: TypeAlias = "bytes | memoryview"
 _Key: TypeAlias = "bytes | tuple[int, int, int]"

@@ -16,8 +16,6 @@ from ..rows.episode import End
 from .episode_filter import EpisodeFilter
 from .item_counts import ItemCounts, ItemKind, Shares
 
-__all__ = ["CHUNK", "ChunkIndex", "ChunkInfo", "Counters", "StoredRows"]
-
 _MAX_COUNTS = 16  # kinds of item whose counts are kept up to date
 _MAX_HEADS = 20  # named in a message
 _MOST_SKIPPED = 4_096  # ids of episodes

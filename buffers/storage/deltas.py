@@ -16,8 +16,6 @@ import numpy as np
 
 from ..base import native
 
-__all__ = ["apply_deltas", "deltas_of", "least_bytes"]
-
 _COUNT_BYTES, _CHANGE_BYTES = 4, 2
 _LONGEST_STEP = 255
 

@@ -38,8 +38,6 @@ from .chunk_codec import (
 )
 from .chunk_index import ChunkIndex, ChunkInfo
 
-__all__ = ["EncodedChunk", "check_position", "fitting_chunks", "pack_chunks", "unpack_chunks"]
-
 _MAGIC = b"SWCHUNK1"
 _HEADER = struct.Struct("<8sII")
 _COUNT = struct.Struct("<I")

@@ -13,8 +13,6 @@ import numpy as np
 
 from ..rows.episode import End
 
-__all__ = ["EpisodeFilter", "Where", "check_where", "chooses", "identity_of"]
-
 Where: TypeAlias = "Mapping[str, object] | Callable[[Mapping[str, object]], bool]"
 """A condition on an episode's metadata: keys with the values that they must have, or a function
 that returns True for the metadata of a chosen episode."""

@@ -13,8 +13,6 @@ from .chunk_codec import Buffer, ChunkDecoder, Coding
 from .chunk_index import ChunkInfo
 from .protocol import Storage
 
-__all__ = ["DamagedChunk", "FieldLocator", "RowCopier", "read_chunks"]
-
 # Before Python 3.13 each file that is mapped holds a file descriptor.
 _MAX_SEGMENTS = 512
 

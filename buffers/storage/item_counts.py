@@ -11,16 +11,6 @@ from ..base import native, untrusted_json
 from ..rows.episode import End
 from .episode_filter import EpisodeFilter
 
-__all__ = [
-    "EpisodeTails",
-    "ItemCounts",
-    "ItemKind",
-    "Shares",
-    "WholeEpisodes",
-    "Windows",
-    "first_start",
-]
-
 
 class Shares(NamedTuple):
     """The shares of joined stores in the draws."""

@@ -23,16 +23,6 @@ from .encoded_chunk import EncodedChunk, check_position
 from .item_counts import Shares
 from .protocol import Storage
 
-__all__ = [
-    "ID_BITS",
-    "JoinedStorage",
-    "check_different",
-    "check_same_rows",
-    "name_of",
-    "open_many",
-    "parts_of",
-]
-
 ID_BITS = 48
 """Ids of the k-th storage begin at ``k << ID_BITS``: they do not change when a storage grows."""
 _NUMBER_BITS = 32

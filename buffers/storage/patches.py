@@ -19,8 +19,6 @@ import numpy as np
 
 from ..base import native
 
-__all__ = ["apply_patches", "patches_of"]
-
 _ANCHOR_EVERY = 16  # as in _native.c
 _END_BYTES, _STEP_BYTES, _WORD_BYTES = 4, 2, 8
 _CHANGE_BYTES = _STEP_BYTES + _WORD_BYTES

@@ -12,8 +12,6 @@ from .chunk_codec import Buffer
 from .chunk_index import ChunkIndex
 from .encoded_chunk import EncodedChunk
 
-__all__ = ["MakeStorage", "Storage"]
-
 
 class Storage(Protocol):
     """Keeps chunks in order; the oldest are evicted when the capacity is reached.

@@ -24,8 +24,6 @@ from .encoded_chunk import (
     fitting_chunks,
 )
 
-__all__ = ["MemoryStorage"]
-
 _LOG = logging.getLogger("stepwell.buffers.storage")
 # Chunks are evicted in slabs: a whole one at a time, the oldest first.
 _SLABS = 16

@@ -19,8 +19,6 @@ from .chunk_codec import ChunkDecoder
 from .chunk_index import ChunkInfo
 from .protocol import Storage
 
-__all__ = ["store_html"]
-
 _MOST_EPISODES = 40  # whose returns are read
 _MOST_LISTED = 5
 _MOST_RECORDS = 4_096  # in which they are looked for

@@ -18,8 +18,6 @@ from ..pictures.image_fields import image_fields
 from ..rows.episode import End
 from ..spec.spec import Field, Spec
 
-__all__ = ["action_names", "curve_names", "curves", "left_out", "text_names", "values_at"]
-
 _RETURN = "return so far"
 _MOST_COMPONENTS, _MOST_CURVES = 16, 256
 _MOST_NAMES, _MOST_POINTS = 64, 1 << 14

@@ -21,13 +21,6 @@ from ..storage.episode_filter import Where, chooses
 from ..storage.field_locator import DamagedChunk, RowCopier, read_chunks
 from ..storage.protocol import Storage
 
-__all__ = [
-    "EpisodeTable",
-    "Selected",
-    "end_word",
-    "shown",
-]
-
 _SLICE_ROWS, _SLICE_EPISODES = 1 << 18, 4_096  # read at once, while others wait for the lock
 _SLICE_METADATA = 1_024
 _REWARD_ROWS = 1 << 16  # as in `StoredEpisode.total_reward`, which adds up longer episodes itself

@@ -11,8 +11,6 @@ import numpy as np
 
 from .episode_table import EpisodeTable
 
-__all__ = ["ActionCounts", "Histogram", "action_counts", "bins_of", "histogram"]
-
 _MOST_EXACT = 2**53
 _MOST_COMPONENTS, _MOST_ACTIONS = 16, 64
 _ACTION_BINS = 16

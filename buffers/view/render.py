@@ -24,27 +24,16 @@ from ..pictures.encode import (
     check_fps,
     most_frames,
     png,
+    replacing,
 )
 from ..pictures.film_strip import FilmStrip, check_frames, check_scale, scaled
 from ..pictures.image_fields import ImageField, image_field, image_fields
 from ..pictures.mp4 import Mp4Writer
-from ..pictures.replacing import replacing
 from ..replay.replay import SequenceReplayBuffer
 from ..storage.disk.publish import publish
 from ..storage.field_locator import RowCopier
 from ..storage.joined import ID_BITS, JoinedStorage
 from ..storage.protocol import Storage
-
-__all__ = [
-    "DEFAULT_FPS",
-    "KINDS",
-    "Clip",
-    "Kind",
-    "RenderReport",
-    "frame_rate",
-    "render",
-    "write_clip",
-]
 
 Kind = Literal["mp4", "gif", "webp", "png"]
 """The kind of a file of pictures: a clip, or, for png, a film strip."""

@@ -22,29 +22,6 @@ from ..storage.disk.folder import ignored_file
 from ..storage.disk.publish import disk_bytes
 from ..storage.disk.storage import DiskStorage
 
-__all__ = [
-    "FIELD_COLUMNS",
-    "RUN_COLUMNS",
-    "SeedCounts",
-    "StoreSummary",
-    "describe_env",
-    "describe_machine",
-    "describe_maker",
-    "describe_recipe",
-    "describe_seed",
-    "describe_seeds",
-    "describe_size",
-    "describe_statistics",
-    "describe_versions",
-    "digest_of",
-    "field_lines",
-    "overview",
-    "run_lines",
-    "seeds_of",
-    "statistics_of",
-    "summary_of",
-]
-
 _HIDDEN_AT_ONE = ("frame_skip", "frame_stack")
 _NAME_KEYS = ("game", "id", "env")
 _NOT_SETTINGS = {*_NAME_KEYS, "cartridge", "maker", "versions"}

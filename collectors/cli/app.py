@@ -15,8 +15,6 @@ from typer.core import TyperCommand, TyperGroup
 
 from ...buffers.base.package import __version__
 
-__all__ = ["COMMANDS", "app", "main"]
-
 COMMANDS = {
     "collect": ("collect:collect", "Play envs with a policy and store every row in a folder."),
     "play": ("play:play", "Play an env yourself, with keyboard or gamepad, and store every row."),
@@ -29,9 +27,9 @@ COMMANDS = {
         "Show the contents of a store: fields, runs, episodes, returns, lengths, sizes.",
     ),
     "view": ("view:view", "Look at stores in a browser: episodes, frames, curves, histograms."),
-    "report": ("report:report", "Write one HTML file about a store, or several that are compared."),
+    "report": ("view:report", "Write one HTML file about a store, or several that are compared."),
     "render": (
-        "render:render",
+        "view:render",
         "Write the images of an episode to a file: a clip, or a film strip.",
     ),
     "envs": (

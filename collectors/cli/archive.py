@@ -14,6 +14,7 @@ from ...buffers import RowsDiffer, SequenceReplayBuffer, Unprovable
 from ...buffers.storage.disk.publish import disk_bytes
 from ..loop.report import format_bytes
 from .errors import exit_on_error, sentence_of, show_error
+from .health import DIFFERS, UNREACHABLE
 from .make_envs import id_or_factory
 from .options import (
     Cartridge,
@@ -29,13 +30,10 @@ from .options import (
     whole_number,
 )
 from .output import LiveLine, Part, plural, print_json, print_parts
-from .replayed import DIFFERS, UNREACHABLE
 
 if TYPE_CHECKING:
     from ..simulation.archive import ArchiveReport, RestoreReport
     from ..simulation.remake import EnvSource
-
-__all__ = ["archive_store", "restore_store"]
 
 
 def archive_store(

@@ -60,22 +60,6 @@ from .run_config import config_text, naming_config, take_config
 if TYPE_CHECKING:
     from ..distributed.local_collector import LocalCollector
 
-__all__ = [
-    "DEFAULT_NUM_ENVS",
-    "STORE",
-    "EpisodeFacts",
-    "Goal",
-    "InfoFields",
-    "Resume",
-    "collect",
-    "missing_values",
-    "opened_store",
-    "parse_info",
-    "parse_shard",
-    "refuse_folder",
-    "summary",
-]
-
 # The same on every machine, since the data depends on it.
 DEFAULT_NUM_ENVS = 8
 

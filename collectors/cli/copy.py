@@ -46,8 +46,6 @@ from .output import (
 if TYPE_CHECKING:
     from ...buffers.curation.repeated_episodes import Duplicates
 
-__all__ = ["copy", "filter_episodes", "merge"]
-
 _KEYS_SHOWN = 12
 
 _Out = Annotated[

@@ -25,8 +25,6 @@ from .errors import exit_on_error
 from .options import Debug, Json
 from .output import print_json, print_lines
 
-__all__ = ["doctor"]
-
 _FLUSHES, _FLUSH_BYTES = 20, 4_096
 _WRITTEN_BYTES = 64 << 20
 _NEEDED_FILES = 1_024

@@ -9,8 +9,6 @@ from __future__ import annotations
 import os
 from types import FrameType
 
-__all__ = ["leave_at_once"]
-
 
 def leave_at_once(number: int, frame: FrameType | None) -> None:
     """Handle a signal while nothing has been done yet that needs cleaning up: exit."""

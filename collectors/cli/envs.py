@@ -20,17 +20,6 @@ from .errors import exit_on_error
 from .options import Debug, Json
 from .output import print_json
 
-__all__ = [
-    "Catalogue",
-    "Emulators",
-    "catalogue",
-    "envs",
-    "matching",
-    "nearest",
-    "suggestion",
-    "unknown_env",
-]
-
 # Modules of Gymnasium whose envs need other packages: what to look for, and what to install.
 _NEEDS = {
     "gymnasium.envs.box2d": (("Box2D",), "gymnasium[box2d]"),

@@ -37,8 +37,6 @@ from ...buffers.base.row_guard import interrupt
 from ..distributed.engine import RemoteError
 from .early_interrupt import leave_at_once
 
-__all__ = ["BAD_INPUT", "exit_on_error", "printable", "sentence_of", "show_error"]
-
 BAD_INPUT = 2
 
 _ON_PURPOSE = (ValueError, TypeError, ImportError, RuntimeError)

@@ -30,8 +30,6 @@ from .output import LiveLine, print_json, print_lines
 if TYPE_CHECKING:
     from ..evaluation.result import Evaluation
 
-__all__ = ["evaluate"]
-
 _DEFAULT_EPISODES = 10
 _DEFAULT_ENVS = 8
 _MOST_NUMBERS = 1_000_000  # of seeds, and of episodes to film

@@ -46,14 +46,6 @@ if TYPE_CHECKING:
     from ...buffers.exchange.formats.format import Format
     from ...buffers.exchange.formats.importing import ImportReport
 
-__all__ = [
-    "export",
-    "formats",
-    "import_",
-    "import_data",
-    "parse_options",
-]
-
 _MEMMAP = "memmap-replay-buffer"
 _VERSIONS = {"stepwell": __version__, "numpy": np.__version__}
 

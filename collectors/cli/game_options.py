@@ -18,8 +18,6 @@ from .make_envs import (
 )
 from .options import real_number, whole_number, with_options
 
-__all__ = ["RUN", "EnvName", "GivenGameOptions", "Workers", "with_game_options"]
-
 RUN = "What to run"
 """Panel of options."""
 _GAMES, _ATARI, _NES = "Atari and NES games", "Atari games only", "NES cartridges only"

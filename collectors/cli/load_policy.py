@@ -16,8 +16,6 @@ from ..policies.as_policy import GivenPolicy, as_policy
 from ..policies.policy import PolicyResult
 from .make_envs import load_object, refuse_signature
 
-__all__ = ["POLICY_HELP", "load_policy"]
-
 POLICY_HELP = (
     "random; sb3:model.zip or sb3:dqn:model.zip, a saved model of Stable-Baselines3; "
     "torch:net.pt:module:callable, a saved state_dict for the module that the callable makes; or "

@@ -21,28 +21,6 @@ from ...wrappers.atari_settings import atari_name
 from ..loop.vector_envs import Vector
 from .envs import unknown_env
 
-__all__ = [
-    "AtariBackend",
-    "AtariOptions",
-    "Backend",
-    "EnvOptions",
-    "EnvRequest",
-    "GameOptions",
-    "NesBackend",
-    "NesOptions",
-    "atari_backend",
-    "id_or_factory",
-    "is_cartridge",
-    "load_object",
-    "make_envs",
-    "nes_backend",
-    "parse_actions",
-    "parse_crop",
-    "parse_size",
-    "refuse_endless",
-    "refuse_signature",
-]
-
 # The makers' own names, repeated so that `stepwell --help` need not import the makers.
 AtariBackend: TypeAlias = Literal["auto", "native", "python"]
 NesBackend: TypeAlias = Literal["cynes", "nes-py", "stable-retro"]

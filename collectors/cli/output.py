@@ -13,7 +13,7 @@ import rich.table
 import rich.text
 
 from ...buffers.base.progress import GAP, LiveLine, Part, Status, joined
-from ..loop.interrupt import InterruptGuard
+from ...buffers.base.row_guard import InterruptGuard
 
 __all__ = [
     "LiveLine",

@@ -32,8 +32,6 @@ from .options import (
 )
 from .output import Part, plural, print_json, print_parts
 
-__all__ = ["play"]
-
 _KEYS = "Keys and window"
 
 
@@ -116,7 +114,7 @@ def play(
     Exit codes: 0 done, 2 an error that you can correct, 130 Ctrl-C.
     """
     # Imported here: the other commands need no window.
-    from ..evaluation.video_recorder import single_envs
+    from ..evaluation.video import single_envs
     from ..person.controls import controls_of, load_pygame
     from ..person.play import play as play_env
 

@@ -12,8 +12,6 @@ from .errors import exit_on_error, printable
 from .options import Debug, Json, License, Quiet
 from .output import LiveLine, Part, plural, print_json, print_parts
 
-__all__ = ["pull_data", "push_data"]
-
 _NAMES = 3
 
 _Place = Annotated[

@@ -19,8 +19,6 @@ import typer
 
 from .errors import exit_on_error
 
-__all__ = ["config_text", "naming_config", "take_config"]
-
 _MOST_BYTES = 1 << 20
 _NUMBERS = ("N", "P", "X", "SIZE")  # metavars of options that take a number
 _TABLES = ("info", "metadata")

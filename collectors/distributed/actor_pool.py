@@ -4,21 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 from ...buffers.base.errors import StepwellError
-from .engine import (
-    Actor,
-    ActorDied,
-    Answer,
-    Engine,
-    NotEnoughResources,
-)
-from .placement import Placement
-
-__all__ = ["ActorPool", "Answered", "Asked", "Died", "Event", "Failed", "Short"]
+from .engine import Actor, ActorDied, Answer, Engine, NotEnoughResources
 
 _LOOK_SECONDS = 1.0
 _SHORT_SECONDS = 20.0
@@ -263,3 +254,35 @@ _DOING = {
 
 def _name(place: int, generation: int) -> str:
     return f"actor-{place}" if not generation else f"actor-{place}.{generation}"
+
+
+class Placement:
+    """Deals groups out to places, each for one actor after the other; the data is the same."""
+
+    # Of 5 groups at 2 places, place 0 has 0, 2, 4 and place 1 has 1, 3.
+
+    def __init__(self, groups: int, places: int) -> None:
+        self._place_of = [group % places for group in range(groups)]
+        self._groups_of = {place: tuple(range(place, groups, places)) for place in range(places)}
+
+    @property
+    def places(self) -> Sequence[int]:
+        """The places in use."""
+        return tuple(self._groups_of)
+
+    def place_of(self, group: int) -> int:
+        """The place of a group."""
+        return self._place_of[group]
+
+    def groups_of(self, place: int) -> tuple[int, ...]:
+        """The groups of a place, in order."""
+        return self._groups_of[place]
+
+    def give_up(self, place: int) -> None:
+        """Give the groups of a place, where no actor can start, to those with the fewest."""
+        if len(self._groups_of) == 1:
+            raise ValueError(f"place {place}: expected another place for its groups, got none")
+        for group in self._groups_of.pop(place):
+            chosen = min(self._groups_of, key=lambda other: (len(self._groups_of[other]), other))
+            self._place_of[group] = chosen
+            self._groups_of[chosen] = tuple(sorted((*self._groups_of[chosen], group)))

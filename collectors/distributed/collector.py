@@ -24,11 +24,11 @@ from ...buffers.base.errors import SpecMismatch, StepwellError, not_copied
 from ...buffers.base.number_checks import check_whole
 from ...buffers.base.package import __version__
 from ...buffers.base.progress import Progress, Status, check_progress, progress_function
+from ...buffers.base.row_guard import InterruptGuard
 from ...buffers.replay.writer import check_flush_seconds
 from ...buffers.rows.digest import DigestState
 from ...buffers.storage.disk.storage import DiskStorage
 from ..loop.collector import Seeds, check_goal, check_shard
-from ..loop.interrupt import InterruptGuard
 from ..loop.report import EpisodeReport
 from ..loop.step_result import MetadataOrFunction
 from ..loop.vector_envs import Vector
@@ -38,9 +38,10 @@ from .actor_pool import (
     Answered,
     Died,
     Failed,
+    Placement,
     Short,
 )
-from .delivery import Delivery, Free, Taken, Waiting
+from .delivery import Delivery, Free, Mirror, Taken, Waiting
 from .engine import (
     ActorDied,
     Engine,
@@ -48,7 +49,7 @@ from .engine import (
     RemoteError,
 )
 from .folders import Folders, sessions_in
-from .group_life import GroupLife, another_seed
+from .group_life import GroupLife, another_seed, is_empty, shares_of
 from .host import GroupHost, RowsDiffer
 from .messages import (
     Call,
@@ -58,9 +59,6 @@ from .messages import (
     Payload,
     Piece,
 )
-from .mirror import Mirror
-from .placement import Placement
-from .quota import is_empty, shares_of
 from .report import (
     CallCounts,
     DistributedReport,
@@ -72,8 +70,6 @@ from .report import (
 
 if TYPE_CHECKING:
     from ...buffers import Rollout
-
-__all__ = ["DistributedCollector", "GivenEnvs", "GroupLost", "Run"]
 
 GivenEnvs: TypeAlias = "Vector | gymnasium.Env[Any, Any] | Sequence[Vector]"
 GivenReplay: TypeAlias = SequenceReplayBuffer | Folders | None

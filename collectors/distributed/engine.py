@@ -7,16 +7,6 @@ from typing import Any, Literal, Protocol
 
 from ...buffers.base.errors import StepwellError
 
-__all__ = [
-    "Actor",
-    "ActorDied",
-    "Answer",
-    "Engine",
-    "NotEnoughResources",
-    "Reference",
-    "RemoteError",
-]
-
 
 class ActorDied(StepwellError):
     """The process of an actor, or its node, is gone; the message says how it ended."""

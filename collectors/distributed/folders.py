@@ -12,20 +12,18 @@ import re
 import shutil
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Condition, Thread
 
 from ...buffers.base.errors import StoreCorrupt, StoreLocked, StoreNotFound
 from ...buffers.base.untrusted_json import member, parse, whole
 from ...buffers.exchange.publish.objects import Objects
 from ...buffers.exchange.publish.uploaded_store import UploadedStore
 from ...buffers.exchange.publish.uploader import Uploader, newest_manifest
+from ...buffers.storage.disk.folder import url_of
 from ...buffers.storage.disk.storage import DiskStorage
-from ...buffers.storage.urls import url_of
-from .upload_thread import UploadThread
-
-__all__ = ["Folders", "GroupFolder", "sessions_in"]
 
 _LOG = logging.getLogger("stepwell.collectors")
 _MOST_RECORD_BYTES = 1 << 16
@@ -35,6 +33,7 @@ _RECORDS = "groups"
 _RECORD = re.compile(rf"{_RECORDS}/group-([0-9]{{5,9}})-attempt-([0-9]{{1,9}})\.json")
 _CLOSE_SECONDS = 600.0
 _TELL_SECONDS, _WAIT_SECONDS = 30.0, 1.0
+_FIRST_PAUSE_SECONDS, _MOST_PAUSE_SECONDS = 1.0, 60.0
 _SEGMENT = re.compile(r"segment-([0-9]{8})\.bin")
 
 
@@ -343,3 +342,129 @@ def _supersedes(objects: Objects, name: str, group: int, attempt: int) -> bool:
 
 def _attempt_url(url: str, group: int, attempt: int) -> str:
     return f"{url}/group-{group:05}/attempt-{attempt}"
+
+
+def next_pause(seconds: float) -> float:
+    """The pause after another failure: twice as long, up to a minute."""
+    return min(2 * seconds, _MOST_PAUSE_SECONDS)
+
+
+class UploadThread:
+    """Uploads what is sealed in a folder whenever `wake` is called.
+
+    While the object store fails it tries again, with growing pauses. Any other error ends it, and
+    is raised by `check`.
+
+    Args:
+        uploader: Uploads the folder.
+        place: The URL, for messages.
+        first: Called first, and again until it does not fail with an OSError.
+        pause_seconds: The first pause.
+    """
+
+    def __init__(
+        self,
+        uploader: Uploader,
+        place: str,
+        *,
+        first: Callable[[], None] = lambda: None,
+        pause_seconds: float = _FIRST_PAUSE_SECONDS,
+    ) -> None:
+        self._uploader = uploader
+        self._place = place
+        self._first: Callable[[], None] | None = first
+        self._first_pause = pause_seconds
+        self._changed = Condition()
+        self._is_awake = self._is_ending = self._is_stopped = False
+        self._failure: BaseException | None = None
+        self._trouble: OSError | None = None
+        self._thread = Thread(target=self._run, name="stepwell-upload", daemon=True)
+        self._thread.start()
+
+    @property
+    def trouble(self) -> OSError | None:
+        """The error of the last try; None if it succeeded."""
+        return self._trouble
+
+    def wake(self) -> None:
+        """Upload what is sealed now."""
+        with self._changed:
+            self._is_awake = True
+            self._changed.notify_all()
+
+    def wait(self, seconds: float) -> None:
+        """Wait until something was uploaded, or the thread has failed; at most so long."""
+        with self._changed:
+            if self._failure is None:
+                self._changed.wait(seconds)
+
+    def check(self) -> None:
+        """Raise the error that ended the thread."""
+        if self._failure is not None:
+            raise self._failure
+
+    def finish(self, seconds: float) -> bool:
+        """Upload the rest, with the note that the folder is finished, and end.
+
+        Args:
+            seconds: Time to wait at most, while the object store fails or is slow.
+
+        Returns:
+            True if all is uploaded.
+
+        Raises:
+            StepwellError: What ended the thread.
+        """
+        with self._changed:
+            self._is_ending = self._is_awake = True
+            self._changed.notify_all()
+        self._thread.join(seconds)
+        is_done = not self._thread.is_alive()
+        self.stop()
+        self.check()
+        return is_done
+
+    def stop(self) -> None:
+        """End soon, without uploading the rest."""
+        with self._changed:
+            self._is_stopped = True
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        pause = self._first_pause
+        try:
+            while True:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._is_awake or self._is_stopped)
+                    if self._is_stopped:
+                        return
+                    self._is_awake, is_last = False, self._is_ending
+                try:
+                    if self._first is not None:
+                        self._first()
+                        self._first = None
+                    self._uploader.upload(is_finished=is_last)
+                except OSError as error:
+                    self._pause(error, pause)
+                    pause = next_pause(pause)
+                    continue
+                if self._trouble is not None:
+                    _LOG.info("%s: uploads work again", self._place)
+                pause, self._trouble = self._first_pause, None
+                with self._changed:
+                    self._changed.notify_all()
+                if is_last:
+                    return
+        except BaseException as error:  # it is raised where rows are added
+            with self._changed:
+                self._failure = error
+                self._changed.notify_all()
+
+    def _pause(self, error: OSError, seconds: float) -> None:
+        """Wait after a failure, unless it is stopped."""
+        self._trouble = error
+        _LOG.warning("%s; trying again in %g s", error, seconds)
+        until = time.monotonic() + seconds
+        with self._changed:
+            self._is_awake = True
+            self._changed.wait_for(lambda: self._is_stopped, until - time.monotonic())

@@ -26,7 +26,7 @@ from ...buffers.storage.chunk_codec import ChunkEncoder
 from ...buffers.storage.disk.storage import DiskStorage
 from ...buffers.storage.encoded_chunk import pack_chunks
 from ...buffers.storage.ram import MemoryStorage, max_chunk_rows
-from ...wrappers.shard_seeds import ShardSeed
+from ...wrappers.seeded_resets import ShardSeed
 from ...wrappers.workers.worker import seed_global_generators
 from ..loop.collector import Collector
 from ..loop.report import CollectReport

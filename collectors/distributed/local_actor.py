@@ -18,18 +18,6 @@ import sys
 from collections.abc import Generator, Mapping
 from typing import Any, NamedTuple
 
-__all__ = [
-    "CALL",
-    "FORGET",
-    "HOLD",
-    "MAKE",
-    "NUMBER",
-    "Held",
-    "MessageReader",
-    "packed",
-    "run_keeper",
-]
-
 # Messages to the host: tuples that begin with one of these. A host answers each CALL.
 MAKE, HOLD, FORGET, CALL = range(4)
 

@@ -17,8 +17,6 @@ from .collector import (
 )
 from .local_engine import LocalEngine, check_sendable
 
-__all__ = ["LocalCollector"]
-
 
 class LocalCollector(DistributedCollector):
     """Steps groups of envs in processes of this machine, each with its own policy.

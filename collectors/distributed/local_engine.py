@@ -44,8 +44,6 @@ from .local_actor import (
     packed,
 )
 
-__all__ = ["LocalEngine", "check_sendable", "pickled"]
-
 _BUFFER_BYTES = 1 << 20  # of a socket: a host seldom waits until a piece is written
 _PROGRAM = (
     "import sys; sys.path[:] = {!r}; "

@@ -20,17 +20,6 @@ from ..loop.step_result import MetadataOrFunction
 if TYPE_CHECKING:
     from .folders import Folders
 
-__all__ = [
-    "Call",
-    "CallKind",
-    "CallTotals",
-    "GroupOptions",
-    "GroupStart",
-    "Opening",
-    "Payload",
-    "Piece",
-]
-
 CallKind: TypeAlias = Literal["steps", "episodes", "seeds", "rollout", "run"]
 
 

@@ -17,8 +17,6 @@ from .collector import (
 )
 from .local_engine import check_sendable
 
-__all__ = ["RayCollector"]
-
 
 class RayCollector(DistributedCollector):
     """Steps groups of envs in actors on a Ray cluster, and stores what they record here.

@@ -26,8 +26,6 @@ from .engine import (
     RemoteError,
 )
 
-__all__ = ["RayEngine"]
-
 _LOG = logging.getLogger("stepwell.collectors")
 _CONNECT_SECONDS = 10.0
 _STATUS_SECONDS = 1.0  # the cluster's own view of what waits is no newer than that

@@ -10,15 +10,6 @@ from ...buffers.base.progress import Part, Status
 from ..loop.report import CollectReport, collect_status, rate_parts
 from .messages import CallTotals
 
-__all__ = [
-    "CallCounts",
-    "DistributedReport",
-    "GroupReport",
-    "distributed_status",
-    "gauges",
-    "prometheus_text",
-]
-
 _HELP = {
     "steps": "Env steps of stored rows in the newest call",
     "steps_per_second": "Env steps a second in the newest call",

@@ -21,10 +21,7 @@ from ..loop.report import CollectReport, EpisodeReport
 from ..loop.vector_envs import Vector, as_vector, is_ale, recipe_of
 from ..policies.as_policy import GivenPolicy, as_policy
 from .result import EvaluatedEpisode, Evaluation
-from .video import file_names
-from .video_recorder import VideoRecorder
-
-__all__ = ["evaluate"]
+from .video import VideoRecorder, file_names
 
 _DEFAULT_ENVS = 8
 # They change rewards irrecoverably, and no task is defined by them.

@@ -8,8 +8,6 @@ from dataclasses import asdict, dataclass
 
 from .video import Video
 
-__all__ = ["EvaluatedEpisode", "Evaluation"]
-
 _MOST_LINES = 20  # a longer table is shortened to its first and last rows
 # 97.5 % quantiles of Student's t for 1 to 10 degrees of freedom.
 _QUANTILES = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281)

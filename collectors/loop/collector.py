@@ -18,12 +18,12 @@ from ...buffers.base import forks
 from ...buffers.base.errors import not_copied
 from ...buffers.base.number_checks import check_whole, is_whole
 from ...buffers.base.progress import Progress, progress_function
+from ...buffers.base.row_guard import InterruptGuard
 from ...buffers.replay.writer import check_flush_seconds
-from ...wrappers.shard_seeds import ShardSeed, in_shard_of
+from ...wrappers.seeded_resets import ShardSeed, in_shard_of
 from ..policies.as_policy import GivenPolicy, as_policy
 from ..policies.policy import SeededPolicy, value_of
 from ..policies.policy_caller import PolicyCaller
-from .interrupt import InterruptGuard
 from .report import (
     CollectReport,
     EpisodeReport,
@@ -48,8 +48,6 @@ from .vector_stepper import stepper_of
 if TYPE_CHECKING:
     from ...buffers import Rollout
     from .rollout_writer import RolloutWriter
-
-__all__ = ["Collector", "Seeds", "check_goal", "check_shard"]
 
 _PROGRESS_SECONDS = 0.2
 _TIMES_THE_COST = 500

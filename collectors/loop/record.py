@@ -25,8 +25,6 @@ from .recording import BegunReset, BegunStep, RecordedSteps, ReplayOrPath
 from .step_result import MetadataOrFunction
 from .vector_envs import Vector
 
-__all__ = ["RecordedEnv", "RecordedVectorEnv", "record"]
-
 _Env = gymnasium.Env[Any, Any]
 _Result = tuple[Any, Any, Any, Any, dict[str, Any]]
 _Reset = tuple[Any, dict[str, Any]]

@@ -25,8 +25,6 @@ from .step_loop import StepMachine
 from .step_result import EpisodeMetadata, InfoReader, MetadataOrFunction
 from .vector_envs import Vector, declared_info, is_ale, refuse_bad_reset
 
-__all__ = ["BegunReset", "BegunStep", "RecordedSteps", "ReplayOrPath"]
-
 ReplayOrPath: TypeAlias = "SequenceReplayBuffer | str | os.PathLike[str]"
 _NO_ENVS = np.empty(0, np.int64)
 _LARGEST_SEED = 2**63 - 1

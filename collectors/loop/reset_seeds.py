@@ -15,8 +15,6 @@ from ...wrappers.workers.vector_env import WorkerVectorEnv
 from .step_result import value_of
 from .vector_envs import Vector, is_ale, is_partial, mode_of
 
-__all__ = ["Reseed", "ResetSeeds"]
-
 _Info = Mapping[str, Any]
 
 

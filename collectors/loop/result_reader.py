@@ -1,7 +1,7 @@
 """Reads what a vector env returned, in any autoreset mode, as `StepResult`s.
 
-The table of modes is at the head of `step_loop.py`. A `Stepper` reads the envs that it steps so, a
-recorded env those that the caller's loop steps.
+The table of modes is at the head of `step_loop.py`. A `Stepper` has a reader for the envs that it
+steps, a recorded env one for those that the caller's loop steps.
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ from .step_result import (
     StepResult,
 )
 from .vector_envs import FrameCounters, Vector, is_ale, mode_of, returns_copies
-
-__all__ = ["RawStep", "ResultReader"]
 
 _BOOL = np.dtype(np.bool_)
 _Info = Mapping[str, Any]
@@ -61,7 +59,7 @@ class ResultReader:
         """[N] bool: the env's next row is that of a reset."""
         self.any_ended = False
         self._frame_counters = FrameCounters(envs.num_envs)
-        self._reset_seeds = ResetSeeds(envs, first_env, reseed)
+        self.reset_seeds = ResetSeeds(envs, first_env, reseed)
         self.due: list[int] = []
         """Envs whose episode ended with the newest step, and whose next reset is to be seeded."""
         self.env_ids: np.ndarray | None = None
@@ -108,12 +106,12 @@ class ResultReader:
         self.ended[:] = self.any_ended = True
         self.maybe_ended = None
         self._frame_counters.forget()
-        self._reset_seeds.begin(seeds, facts)
+        self.reset_seeds.begin(seeds, facts)
         n = len(facts["env_id"]) if self._is_ale else self.num_envs
         flags = np.zeros(n, np.bool_)
-        self._reset_seeds.has_options = has_options
+        self.reset_seeds.has_options = has_options
         result = self._one_row_each(observation, np.zeros(n), flags, flags, facts)
-        self._reset_seeds.has_options = False
+        self.reset_seeds.has_options = False
         return result
 
     def begin_step(self) -> None:
@@ -125,7 +123,7 @@ class ResultReader:
         """The rows of a step, in the order in which they count; then `due` is known."""
         # Rows of resets that a seeded one is to replace are left out.
         observation, reward, terminated, truncated, info = step
-        self._reset_seeds.vector_steps += 1
+        self.reset_seeds.vector_steps += 1
         # Copied, as all that is kept: the next step may write into the same arrays.
         n = len(terminated) if self._is_ale else self.num_envs
         is_right = type(reward) is np.ndarray and reward.dtype == np.float64
@@ -141,8 +139,8 @@ class ResultReader:
         self.due = []
         if self.any_ended:
             if self.maybe_ended is not None:
-                self._reset_seeds.stop()
-            self.due = self._reset_seeds.due(self.ended, terminated, info)
+                self.reset_seeds.stop()
+            self.due = self.reset_seeds.due(self.ended, terminated, info)
         return [result]
 
     def of_some_resets(
@@ -155,7 +153,7 @@ class ResultReader:
         has_options: bool = False,
     ) -> StepResult:
         """The rows of a reset of the envs marked in ``chosen`` [N], and no others."""
-        self._reset_seeds.give(seeds)
+        self.reset_seeds.give(seeds)
         restarted = _restarted(info)
         first = chosen | restarted
         self.ended[first] = False
@@ -167,9 +165,9 @@ class ResultReader:
         declared = self._info.read(info, self.num_envs)
         envs = np.flatnonzero(first)
         rows = {name: column[envs] for name, column in {**leaves, **declared}.items()}
-        self._reset_seeds.has_options = has_options
+        self.reset_seeds.has_options = has_options
         metadata = self._metadata_of(envs, None, info)
-        self._reset_seeds.has_options = False
+        self.reset_seeds.has_options = False
         result = StepResult.of_resets(envs, rows, np.ones(len(envs), np.bool_), metadata)
         return result._replace(restarts=int(np.count_nonzero(restarted)))
 
@@ -263,7 +261,7 @@ class ResultReader:
         batch = self._flat(observation) if self._copies else leaves
         flags = reward, terminated, truncated
         last = self._last_rows(np.flatnonzero(ended), env_ids, batch, flags, info)
-        self.due = self._reset_seeds.due(ended, terminated, info.get("final_info", {}))
+        self.due = self.reset_seeds.due(ended, terminated, info.get("final_info", {}))
         if not self.due:
             return [last, self._rows(env_ids, leaves, reward, first, info)]
         replaced = self.marked(self.due)
@@ -348,7 +346,7 @@ class ResultReader:
         found: dict[int, Mapping[str, object]] = {}
         for place in places.tolist():
             env = place if env_ids is None else int(env_ids[place])
-            facts = self._reset_seeds.facts_of(env, info, place)
+            facts = self.reset_seeds.facts_of(env, info, place)
             found[env] = {**facts, **self._metadata.of(env + self._first_env, info, place)}
         return found
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from ...buffers import Rollout
     from ...buffers.replay.rollout import Bootstrap
 
-__all__ = ["RolloutWriter", "Value"]
-
 Value: TypeAlias = "Callable[..., object]"
 _Leaves = Mapping[str, np.ndarray]
 _Place: TypeAlias = "int | tuple[np.ndarray, np.ndarray]"

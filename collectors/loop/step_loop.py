@@ -65,8 +65,6 @@ from .vector_stepper import InterleavedSteppers, Stepper
 if TYPE_CHECKING:
     from .rollout_writer import RolloutWriter
 
-__all__ = ["EpisodeCounter", "StepLoop", "StepMachine"]
-
 _LOG = logging.getLogger("stepwell.collectors")
 _NO_STATE: Mapping[str, np.ndarray] = {}
 _Choice: TypeAlias = "tuple[Mapping[str, np.ndarray], np.ndarray | None, Mapping[str, np.ndarray]]"
@@ -153,9 +151,7 @@ class StepMachine:
         if self.replay_writer is not None:
             self.replay_writer.act(leaves, env_ids)
 
-    def stepped(
-        self, results: list[StepResult], reader: ResultReader | InterleavedSteppers
-    ) -> None:
+    def stepped(self, results: list[StepResult], reader: ResultReader) -> None:
         """Count the results of a step as soon as it is known which episodes ended."""
         if not results:
             return
@@ -339,7 +335,8 @@ class StepLoop:
         stepper, machine = self._stepper, self._machine
         env_ids = stepper.env_ids
         began = time.perf_counter()
-        choice = self._policy(stepper.observation, stepper.is_first, env_ids)
+        reader = stepper.reader
+        choice = self._policy(reader.observation, reader.is_first, env_ids)
         if machine.replay_writer is None:
             machine.begin()
         decided = time.perf_counter()
@@ -349,7 +346,7 @@ class StepLoop:
         written = time.perf_counter()
         results = stepper.receive()
         received = time.perf_counter()
-        machine.stepped(results, stepper)
+        machine.stepped(results, stepper.reader)
         self.policy_seconds += decided - began
         self.env_seconds += sent - decided + received - written
         self.write_seconds += written - sent
@@ -372,7 +369,7 @@ class StepLoop:
         """Receive pending results that need no further action; False where there were none."""
         began = time.perf_counter()
         results = self._stepper.receive_pending()
-        self._machine.stepped(results, self._stepper)
+        self._machine.stepped(results, self._stepper.reader)
         self.env_seconds += time.perf_counter() - began
         return bool(results)
 

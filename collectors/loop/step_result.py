@@ -10,15 +10,6 @@ import numpy as np
 from ...buffers.replay.writer import ReplayWriter, as_dtype_of
 from ...buffers.rows.episode import checked_facts
 
-__all__ = [
-    "EpisodeMetadata",
-    "InfoReader",
-    "MetadataOrFunction",
-    "StepResult",
-    "info_of",
-    "value_of",
-]
-
 MetadataOrFunction: TypeAlias = (
     "Mapping[str, object] | Callable[[int, Mapping[str, object]], Mapping[str, object]]"
 )

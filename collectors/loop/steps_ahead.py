@@ -7,15 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from ...buffers.libraries.jax_policies import JaxPolicy
+from ...buffers.libraries.jax_learners import JaxPolicy
 from ...buffers.libraries.torch_policies import TorchPolicy
 from ...buffers.sampling.batch import map_tree
 from ...wrappers.jax_envs import JaxEnvs, ScannedSteps
 from ...wrappers.torch_envs import TorchEnvs
 from .result_reader import RawStep
 from .vector_envs import Vector
-
-__all__ = ["StepsAhead", "steps_ahead"]
 
 # More steps would let Ctrl-C wait, and take memory.
 _LEAST, _MOST, _BYTES = 16, 512, 64 << 20

@@ -25,24 +25,6 @@ from ...wrappers.make_vector_env import declared_mode, require_spaces
 from ...wrappers.seeded_resets import with_seeded_resets
 from ...wrappers.workers.vector_env import checked_env
 
-__all__ = [
-    "FrameCounters",
-    "Vector",
-    "as_groups",
-    "as_vector",
-    "env_name",
-    "frame_skip",
-    "frame_stack_of",
-    "has_known_stacks",
-    "is_ale",
-    "is_partial",
-    "mode_of",
-    "recipe_of",
-    "refuse_bad_reset",
-    "returns_copies",
-    "split_step",
-]
-
 # Gymnasium's type parameters would add nothing here.
 Vector = VectorEnv[Any, Any, Any]
 _Info = Mapping[str, Any]

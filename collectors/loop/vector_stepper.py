@@ -22,11 +22,9 @@ from .step_result import (
 from .steps_ahead import StepsAhead
 from .vector_envs import Vector, is_ale, refuse_bad_reset, split_step
 
-__all__ = ["InterleavedSteppers", "Stepper", "stepper_of"]
 
-
-class Stepper(ResultReader):
-    """Steps one vector env and keeps the newest observations for the policy; see `ResultReader`."""
+class Stepper:
+    """Steps one vector env; its reader keeps the newest observations for the policy."""
 
     def __init__(
         self,
@@ -39,7 +37,10 @@ class Stepper(ResultReader):
         # Of envs on a device, which are not stepped here; None for all others
         ahead: StepsAhead | None = None,
     ) -> None:
-        super().__init__(envs, layout, info, metadata, first_env, reseed)
+        self.reader = ResultReader(envs, layout, info, metadata, first_env, reseed)
+        self.env_ids: np.ndarray | None = None
+        """[n] envs of the newest rows; None for all of them."""
+        self._envs = envs
         if ahead is None:
             self._send, self._receive = split_step(envs)
         else:
@@ -51,13 +52,15 @@ class Stepper(ResultReader):
     def reset(self, seed: int | Sequence[int]) -> list[StepResult]:
         """Reset all envs, if they can be now; env i gets ``seed + i``, or the i-th seed."""
         self.drain()
-        refuse_bad_reset(self.envs, self._was_reset, bool(self.ended.any()))
+        reader = self.reader
+        refuse_bad_reset(self._envs, self._was_reset, bool(reader.ended.any()))
         self._exact_infos.prepare()
         with self._exact_infos:
             observation, info = self._reset_all(seed)
-        seeds = range(seed, seed + self.num_envs) if isinstance(seed, int) else seed
-        result = self.of_reset(observation, info, dict(enumerate(seeds)))
+        seeds = range(seed, seed + self._envs.num_envs) if isinstance(seed, int) else seed
+        result = reader.of_reset(observation, info, dict(enumerate(seeds)))
         self._was_reset = True
+        self.env_ids = reader.env_ids
         return [result]
 
     def send(self, action: Tree) -> None:
@@ -70,13 +73,20 @@ class Stepper(ResultReader):
         self._is_waiting = False
         with self._exact_infos:
             step = self._receive()
-        results = self.of_step(step)
-        if self.mode is AutoresetMode.DISABLED:
-            if self.any_ended:
-                results.append(self._reset_some(self.ended, self.due))
-        elif self.due:
-            results.append(self._reset_some(self.marked(self.due), self.due))
+        reader = self.reader
+        results = reader.of_step(step)
+        if reader.mode is AutoresetMode.DISABLED:
+            if reader.any_ended:
+                results.append(self._reset_some(reader.ended, reader.due))
+        elif reader.due:
+            results.append(self._reset_some(reader.marked(reader.due), reader.due))
+        self.env_ids = reader.env_ids
         return results
+
+    @property
+    def newest(self) -> list[StepResult]:
+        """The newest rows."""
+        return self.reader.newest
 
     def receive_pending(self) -> list[StepResult]:
         """Receive pending results that need no further action; a single vector env has none."""
@@ -91,15 +101,15 @@ class Stepper(ResultReader):
 
     def _reset_all(self, seed: int | Sequence[int]) -> tuple[Any, Any]:
         if isinstance(seed, int):  # every vector env takes one number
-            return self.envs.reset(seed=seed)
+            return self._envs.reset(seed=seed)
         # ale-py takes an array of seeds and no list, the others vice versa.
-        many: Any = np.array(seed, np.int64) if is_ale(self.envs) else list(seed)
+        many: Any = np.array(seed, np.int64) if is_ale(self._envs) else list(seed)
         try:
-            return self.envs.reset(seed=many)
+            return self._envs.reset(seed=many)
         except BadValue:
             raise
         except (TypeError, ValueError, AssertionError, gymnasium.error.Error) as error:
-            kind = type(self.envs.unwrapped).__name__
+            kind = type(self._envs.unwrapped).__name__
             raise ValueError(
                 f"seeds: expected envs that take a seed each, got {kind} ({error}); make them with "
                 f"stepwell.make_vec"
@@ -109,13 +119,13 @@ class Stepper(ResultReader):
         """Reset the envs marked in ``chosen`` [N], with a seed those in ``seeded``."""
         chosen = chosen.copy()
         options = {"reset_mask": chosen.copy()}
-        seeds: Any = self._reset_seeds.draw(seeded)
+        seeds: Any = self.reader.reset_seeds.draw(seeded)
         with self._exact_infos:
             if seeds is None:
-                observation, info = self.envs.reset(options=options)
+                observation, info = self._envs.reset(options=options)
             else:
-                observation, info = self.envs.reset(seed=seeds, options=options)
-        return self.of_some_resets(observation, info, chosen, {})
+                observation, info = self._envs.reset(seed=seeds, options=options)
+        return self.reader.of_some_resets(observation, info, chosen, {})
 
 
 class InterleavedSteppers:
@@ -124,27 +134,18 @@ class InterleavedSteppers:
     # It is used as one `Stepper` that answers for one group of envs at a time. Envs are numbered
     # through: those of the first group come first.
 
-    maybe_ended: np.ndarray | None = None
-    """None: rows of which only the next step shows whether they ended are refused."""
-
     def __init__(self, steppers: Sequence[Stepper]) -> None:
         self._steppers = list(steppers)
-        counts = [stepper.num_envs for stepper in steppers]
+        counts = [stepper.reader.num_envs for stepper in steppers]
         ends = np.cumsum(counts).tolist()
         self._env_ids = [np.arange(end - n, end) for n, end in zip(counts, ends, strict=True)]
         self._turn = 0
         self._is_waiting = [False] * len(counts)
-        self.num_envs: int = ends[-1]
 
     @property
-    def observation(self) -> Tree:
-        """Observations of the group whose turn it is."""
-        return self._steppers[self._turn].observation
-
-    @property
-    def is_first(self) -> np.ndarray:
-        """[n] bool: an episode of that group begins with it."""
-        return self._steppers[self._turn].is_first
+    def reader(self) -> ResultReader:
+        """The reader of the group whose turn it is."""
+        return self._steppers[self._turn].reader
 
     @property
     def env_ids(self) -> np.ndarray | None:
@@ -191,16 +192,12 @@ class InterleavedSteppers:
         for stepper in self._steppers:
             stepper.drain()
 
-    def continued(self, maybe_ended: np.ndarray) -> np.ndarray:
-        """Never called: `maybe_ended` is None."""
-        raise AssertionError
-
     def _received(self, group: int) -> list[StepResult]:
         if not self._is_waiting[group]:
             return []
         self._is_waiting[group] = False
         results = self._steppers[group].receive()
-        if self._steppers[group].maybe_ended is not None:
+        if self._steppers[group].reader.maybe_ended is not None:
             raise ValueError(
                 "life_loss_info=True: expected one vector env with it, got several in turns; make "
                 "the envs without it, or give the Collector one vector env"

@@ -20,8 +20,6 @@ from gymnasium import spaces
 from ...buffers.base.optional_libraries import load_library
 from ...wrappers.ale_env import action_meanings
 
-__all__ = ["COMMANDS", "Controls", "KeySource", "controls_of", "load_pygame"]
-
 KeySource: TypeAlias = "Mapping[str, Mapping[str, Any]] | str | os.PathLike[str]"
 """Other keys: a TOML file with the tables ``buttons``, ``commands`` and ``actions``, or these."""
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from ...buffers.base.number_checks import check_whole
 from ...wrappers.recipe import recipe_of
-from ..evaluation.video_recorder import real_time_fps, rendered, single_envs
+from ..evaluation.video import real_time_fps, rendered, single_envs
 from ..loop.collector import Seeds
 from ..loop.record import RecordedVectorEnv
 from ..loop.recording import RecordedSteps, ReplayOrPath
@@ -24,8 +24,6 @@ from ..policies.policy import SeededPolicy, override_hook_of
 from ..policies.policy_caller import PolicyCaller
 from .controls import KeySource, controls_of, load_pygame
 from .window import Window
-
-__all__ = ["PlayReport", "play"]
 
 _HELD_BYTES = 256 << 20
 _FLUSH_SECONDS = 10.0

@@ -12,8 +12,6 @@ import numpy as np
 
 from .controls import Controls, load_pygame
 
-__all__ = ["FrameTimes", "Window"]
-
 _POLL_SECONDS = 1 / 60  # between looks at the keys, while a slow env shows one frame
 _STILL, _FIRM = 0.5, 0.6  # of an axis: released below the one, pressed above the other
 _UNSEEN = ("offscreen", "dummy")  # SDL takes one of these where there is no display

@@ -24,8 +24,6 @@ from .policy import (
 if TYPE_CHECKING:  # torch is optional
     from ...buffers.libraries.torch_policies import TorchPolicy
 
-__all__ = ["GivenPolicy", "ModulePolicy", "ObservationPolicy", "as_policy"]
-
 
 class _Model(Protocol):
     """A model of Stable-Baselines3."""

@@ -22,8 +22,6 @@ from .policy import (
 )
 from .policy_caller import split_extras, split_state
 
-__all__ = ["EpsilonGreedy", "GaussianNoise", "WarmUp"]
-
 EXPLORED = "explored"
 OverrideHook = Callable[[Any, Any], Any]
 

@@ -13,20 +13,6 @@ from gymnasium.vector.utils import batch_space
 
 from ...buffers import Tree
 
-__all__ = [
-    "AnyPolicy",
-    "Policy",
-    "PolicyResult",
-    "RandomPolicy",
-    "RecurrentPolicy",
-    "RecurrentResult",
-    "SeededPolicy",
-    "ValuePolicy",
-    "as_recurrent",
-    "override_hook_of",
-    "value_of",
-]
-
 PolicyResult: TypeAlias = "Tree | tuple[Tree, Mapping[str, np.ndarray]]"
 """The actions, or the actions and a dict of extra arrays ``[N, ...]`` to store with them."""
 

@@ -13,18 +13,6 @@ from ...buffers.spec.exact_values import exactly
 from ...buffers.spec.spec import field_of, flatten, key_of, plain_array, unflatten
 from .policy import AnyPolicy, Policy, RandomPolicy, as_recurrent
 
-__all__ = [
-    "Choice",
-    "ChoiceChecker",
-    "PolicyCaller",
-    "PolicyState",
-    "copied",
-    "leaf_spaces",
-    "outside_of",
-    "split_extras",
-    "split_state",
-]
-
 
 class Choice(NamedTuple):
     """The actions of a policy for n envs."""

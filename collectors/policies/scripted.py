@@ -19,8 +19,6 @@ from ...buffers.spec.spec import flatten, unflatten
 from ...wrappers.ale_env import action_meanings
 from ...wrappers.nes.buttons import action_set, parse_script
 
-__all__ = ["Script", "ScriptedPolicy"]
-
 Script: TypeAlias = str | Sequence[tuple[Any, int]]
 """A text such as "NOOP 20, RIGHT+A 60", or pairs of an action, or its name, and a count."""
 

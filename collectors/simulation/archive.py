@@ -49,8 +49,6 @@ from .resimulate import first_difference, resimulate
 if TYPE_CHECKING:
     from ...wrappers.nes.env import Rom
 
-__all__ = ["ArchiveReport", "RestoreReport", "archive", "restore"]
-
 _LOG = logging.getLogger("stepwell.collectors")
 _CHUNK_ROWS, _CHUNK_BYTES = 1024, 32 << 20  # of restored rows
 

@@ -28,8 +28,6 @@ from .resimulate import Comparison
 if TYPE_CHECKING:
     from ...wrappers.nes.env import Rom
 
-__all__ = ["env_at"]
-
 
 def env_at(
     replay: SequenceReplayBuffer,

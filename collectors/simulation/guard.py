@@ -24,8 +24,6 @@ from ...wrappers.atari_settings import LARGEST
 from ...wrappers.make_vector_env import find_spec
 from ...wrappers.recipe import read_spec
 
-__all__ = ["CURE", "check_recipe", "checked_spec", "recorded_id", "shortened"]
-
 CURE = "say how to make one env (env=..., --env module:callable)"
 
 _LONGEST_TEXT, _LONGEST_NAME, _MOST_WRAPPERS = 1 << 16, 200, 32

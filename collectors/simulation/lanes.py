@@ -27,18 +27,6 @@ from ...wrappers.workers.processes import exit_in_words, has_open_window, is_dae
 from ...wrappers.workers.vector_env import WorkerVectorEnv
 from ..policies.policy_caller import leaf_spaces, outside_of
 
-__all__ = [
-    "AnyEnv",
-    "Lane",
-    "Lanes",
-    "LanesInWorkers",
-    "PlayedPart",
-    "RowForm",
-    "Segment",
-    "call_in_bounds",
-    "open_lanes",
-]
-
 AnyEnv = gymnasium.Env[Any, Any]
 
 MOST_BYTES = 2 << 30

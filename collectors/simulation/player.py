@@ -24,16 +24,6 @@ from .lanes import (
     open_lanes,
 )
 
-__all__ = [
-    "PIECE_ROWS",
-    "Maker",
-    "PlayedRows",
-    "Player",
-    "check_repeats",
-    "play",
-    "played_status",
-]
-
 PIECE_ROWS, _PIECE_BYTES = 256, 4 << 20
 
 

@@ -22,7 +22,7 @@ from ...wrappers.atari_settings import AtariSettings, find_game
 from ...wrappers.fixed_spaces import with_fixed_spaces
 from ...wrappers.make_vector_env import find_spec
 from ...wrappers.seeded_resets import SeededResets
-from ..loop.session_description import machine_facts
+from ..loop.session import machine_facts
 from ..loop.step_result import info_of
 from .guard import (
     CURE,
@@ -35,8 +35,6 @@ from .lanes import AnyEnv, call_in_bounds
 
 if TYPE_CHECKING:
     from ...wrappers.nes.env import Rom
-
-__all__ = ["AtariBackend", "EnvMaker", "EnvSource", "checked_lane", "maker_of"]
 
 EnvSource: TypeAlias = "str | Callable[[], AnyEnv]"
 """An env id, or ``"module:callable"``, or a function that makes one env."""

@@ -28,8 +28,6 @@ from .remake import AtariBackend, EnvMaker, EnvSource, maker_of
 if TYPE_CHECKING:
     from ...wrappers.nes.env import Rom
 
-__all__ = ["Comparison", "EpisodeProof", "Resimulation", "resimulate"]
-
 Reason: TypeAlias = Literal["equal", "differs", "unreachable"]
 
 _SAMPLE_SEED = 0

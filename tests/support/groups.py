@@ -20,7 +20,7 @@ import stepwell as sw
 from stepwell.buffers import Chunk
 from stepwell.collectors.distributed.messages import Call, CallKind
 from stepwell.collectors.loop.report import EpisodeReport
-from stepwell.wrappers.shard_seeds import ShardSeed
+from stepwell.wrappers.seeded_resets import ShardSeed
 
 MODES = tuple(AutoresetMode)
 WALKS = ("box", "dict", "stack")

@@ -16,7 +16,7 @@ from gymnasium.vector import VectorEnv, VectorWrapper
 
 import stepwell as sw
 from stepwell.wrappers import ale_facts, atari, make_atari
-from stepwell.wrappers.ale_loads import SeededLoads
+from stepwell.wrappers.ale_env import SeededLoads
 from stepwell.wrappers.atari import TESTED_ALE_PY
 
 DOCS = Path(__file__).parents[2] / "docs" / "atari.md"

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
-from ..shard_seeds import in_shard_of
+from ..seeded_resets import in_shard_of
 from .infos import InfoReader, Infos, Schema
 from .processes import (
     NO_MAIN_GUARD,

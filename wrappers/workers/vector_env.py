@@ -13,7 +13,7 @@ from gymnasium.vector.utils import batch_space
 
 from ...buffers.base.errors import not_copied
 from ...buffers.base.number_checks import check_whole
-from ..shard_seeds import ShardSeed
+from ..seeded_resets import ShardSeed
 from .infos import Infos, add_info, plain_columns
 from .pool import Bools, WorkerPool
 from .processes import available_cores, check_can_start, checked_start_method, has_open_window

@@ -16,19 +16,6 @@ from ...base.untrusted_json import items, mapping, member, parse, whole
 from ...storage.disk.files import Files, replace_file
 from ...storage.disk.format import MOST_FACTS_BYTES
 
-__all__ = [
-    "Config",
-    "Marker",
-    "MemmapField",
-    "check_names",
-    "has_marker",
-    "missing_marker",
-    "parse_fields",
-    "read_marker",
-    "to_plain",
-    "write_marker",
-]
-
 FieldType: TypeAlias = Literal["float", "int", "bool", "uint8"]
 
 DTYPES: dict[str, np.dtype[Any]] = {

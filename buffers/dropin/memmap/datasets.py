@@ -16,8 +16,6 @@ from ...base.number_checks import whole_number
 from ...sampling.tensors import load_torch
 from .episode_folder import EpisodeFolder, SlotReader
 
-__all__ = ["ChosenEpisodes", "Names", "Steps", "Trajectories", "Transitions", "make_loader"]
-
 Values = dict[str, np.ndarray]
 Names = Sequence[str] | None
 

@@ -33,8 +33,6 @@ from .config import (
     write_marker,
 )
 
-__all__ = ["EpisodeFolder", "SlotReader"]
-
 _WRITERS: weakref.WeakValueDictionary[Path, EpisodeFolder] = weakref.WeakValueDictionary()
 """The folders open for writing in this process; opening one again returns the same object."""
 

@@ -26,8 +26,6 @@ from .hdf5_columns import (
     read_column,
 )
 
-__all__ = ["COLUMNS", "D3rlpyDecoder", "D3rlpyEncoder", "D3rlpyExport", "D3rlpyFormat"]
-
 _INSTALL: Final = "'stepwell[d3rlpy]'"
 _VERSION: Final = "2.1"
 COLUMNS: Final = ("observations", "actions", "rewards", "terminated")

@@ -31,8 +31,6 @@ from .pixels import (
     to_channels_first,
 )
 
-__all__ = ["DreamerV3Export", "DreamerV3Format", "DreamerV3Import", "base62", "from_base62"]
-
 _NO_CHUNK: Final = bytes(16)
 """The id in the name of a chunk without a successor."""
 

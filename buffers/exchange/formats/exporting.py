@@ -27,8 +27,6 @@ from ..card import CARD, FormatFacts, check_license, export_card
 from .format import Format, Source, Writer, format_of
 from .options import parse_options
 
-__all__ = ["ExportReport", "export_episodes", "export_status"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportReport:

@@ -15,20 +15,6 @@ from ...spec.space_json import space_from_json, spaces_facts
 from ...spec.spec import Field, Layout, Spec
 from .png import Axes, picture_axes
 
-__all__ = [
-    "Encoding",
-    "FileColumn",
-    "are_equal",
-    "as_flags",
-    "as_rewards",
-    "as_values",
-    "check_classes",
-    "declared_spaces",
-    "laid_out_as",
-    "newest_spaces",
-    "sessions_of",
-]
-
 Encoding = Literal["array", "raw", "zlib", "png", "jpeg", "text"]
 """The encoding of rows: numbers, the array's bytes, these bytes compressed, pictures, or texts."""
 

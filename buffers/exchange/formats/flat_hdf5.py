@@ -28,8 +28,6 @@ from .hdf5_columns import (
     read_rows,
 )
 
-__all__ = ["FlatHdf5Format", "FlatHdf5Import", "FlatHdf5Reader", "is_flat"]
-
 _INSTALL: Final = "'stepwell[d3rlpy]'"
 _DEMO: Final = re.compile(r"(.*?)(\d*)")
 _MOST_TEXT: Final = 1 << 12

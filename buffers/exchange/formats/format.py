@@ -15,8 +15,6 @@ from ...spec.spec import Spec
 from ...storage.disk.publish import Kind
 from .options import NoOptions
 
-__all__ = ["Format", "Reader", "Source", "Writer", "format_names", "format_of"]
-
 _FORMATS: Final = {
     "minari": "minari.format:MinariFormat",
     "d3rlpy": "d3rlpy:D3rlpyFormat",

@@ -12,17 +12,6 @@ import numpy as np
 from ...base.untrusted_files import GivenFiles, MemoryBudget
 from .png import picture_bytes
 
-__all__ = [
-    "NewHdf5",
-    "check_group",
-    "datasets_of",
-    "open_given",
-    "put_column",
-    "read_column",
-    "read_rows",
-    "take_column",
-]
-
 _CHUNK_BYTES: Final = 256 << 10
 _BATCH_BYTES: Final = 32 << 20
 _SMALL_BYTES: Final = 512  # less is not worth compressing

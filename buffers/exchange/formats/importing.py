@@ -28,8 +28,6 @@ from ...spec.spec import Spec
 from .format import Format, Reader, format_of
 from .options import parse_options
 
-__all__ = ["ImportReport", "import_episodes", "import_status"]
-
 _OWN: Final = Path(__file__).parents[2]  # the folder "buffers"
 
 

@@ -30,15 +30,6 @@ from .parquet_files import (
 from .pixels import Rounding
 from .png import picture_axes
 
-__all__ = [
-    "EpisodeIndex",
-    "LeRobotExport",
-    "LeRobotFormat",
-    "LeRobotImport",
-    "RunningStats",
-    "episode_stats",
-]
-
 _INSTALL: Final = "'stepwell[parquet]'"
 _LEVEL: Final = 3
 

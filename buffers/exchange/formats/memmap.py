@@ -18,8 +18,6 @@ from ...rows.step_columns import joined
 from ...spec.spec import Field, Spec, field_of
 from .format import Format, Source, Writer
 
-__all__ = ["MemmapFormat", "MemmapImport"]
-
 _SCALAR: Final = ((), (1,))
 
 

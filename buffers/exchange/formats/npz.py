@@ -25,8 +25,6 @@ from ...spec.spec import FieldKind, Spec, key_of, kind_of
 from .format import Format, Source
 from .options import NoOptions
 
-__all__ = ["NpzExport", "NpzFormat"]
-
 _PLURALS: Final[Mapping[FieldKind, str]] = {
     "observation": "observations",
     "action": "actions",

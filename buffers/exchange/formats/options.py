@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
-__all__ = ["NoOptions", "OptionHelp", "option_help", "parse_options"]
-
 
 @dataclass(frozen=True, slots=True)
 class NoOptions:

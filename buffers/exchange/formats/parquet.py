@@ -44,8 +44,6 @@ from .parquet_columns import (
 )
 from .parquet_files import TableWriter, batches_of, open_file
 
-__all__ = ["ParquetExport", "ParquetFormat", "ParquetImport", "ParquetReader"]
-
 _INSTALL: Final = "'stepwell[parquet]'"
 
 

@@ -18,25 +18,6 @@ from ...spec.spec import Field
 from .file_columns import FileColumn
 from .png import decoded_rows, encoded_rows, is_lossy
 
-__all__ = [
-    "SLICE_BYTES",
-    "Images",
-    "MissingValue",
-    "array_rows",
-    "as_table",
-    "classes_of",
-    "column_of",
-    "extensions_of",
-    "facts_of",
-    "has_value",
-    "leaf_array",
-    "leaf_of",
-    "leaves_of",
-    "listed",
-    "load_arrow",
-    "schema_of",
-]
-
 Images = Literal["png", "array", "raw"]
 """The form of pictures: PNG files in the struct that HuggingFace calls Image, nested lists of
 numbers, or the bytes of the array."""

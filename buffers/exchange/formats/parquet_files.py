@@ -18,8 +18,6 @@ from .parquet_columns import (
     schema_of,
 )
 
-__all__ = ["TableWriter", "batches_of", "open_file"]
-
 _FIXED_BYTES: Final = 16
 """Bytes of the longest number that Parquet holds as bytes."""
 

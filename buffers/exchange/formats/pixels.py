@@ -6,8 +6,6 @@ from typing import Literal
 
 import numpy as np
 
-__all__ = ["Channels", "Rounding", "channels_of", "frame_of", "to_channels_first"]
-
 Channels = Literal["first", "last"]
 _FEW = (1, 3, 4)  # numbers of channels of pictures
 

@@ -12,16 +12,6 @@ import numpy as np
 from ...base.untrusted_files import MemoryBudget
 from ...spec.spec import Field
 
-__all__ = [
-    "Axes",
-    "decoded_rows",
-    "encoded_rows",
-    "is_lossy",
-    "is_picture",
-    "picture_axes",
-    "picture_bytes",
-]
-
 Axes = Literal["hw", "hwc", "chw"]
 """The axes of a picture: H W in gray, H W C, or C H W."""
 

@@ -42,17 +42,6 @@ from .tfrecord import (
     write_record,
 )
 
-__all__ = [
-    "RldsExport",
-    "RldsFormat",
-    "RldsImport",
-    "dataset_info",
-    "decode_feature",
-    "feature_of",
-    "features_json",
-    "read_features",
-]
-
 _SPLIT: Final = "train"
 
 

@@ -12,8 +12,6 @@ from ...rows.episode import Episode
 from ...rows.step_columns import with_stacks
 from ...spec.spec import Layout, unflatten
 
-__all__ = ["RldsEpisode", "RldsSteps", "episode_metadata", "rlds_episodes", "step_arrays"]
-
 
 class RldsEpisode(TypedDict):
     """An episode in the form of RLDS."""

@@ -12,16 +12,6 @@ import numpy as np
 from ...base.optional_libraries import load_library
 from ...base.untrusted_files import MemoryBudget
 
-__all__ = [
-    "Value",
-    "decoded",
-    "encoded",
-    "load_crc32c",
-    "masked_crc32c",
-    "read_records",
-    "write_record",
-]
-
 _MASK: Final = 0xA282EAD8
 _HEAD: Final = struct.Struct("<QI")
 _FOOT: Final = struct.Struct("<I")

@@ -11,7 +11,7 @@ from typing import Any
 
 from ...base.optional_libraries import load_library
 from ...base.progress import format_bytes
-from ...storage.urls import url_of
+from ...storage.disk.folder import url_of
 from .remote import (
     Listing,
     RemoteFile,
@@ -19,8 +19,6 @@ from .remote import (
     check_paths,
     is_hidden,
 )
-
-__all__ = ["HubUpload", "Repository", "repository_name"]
 
 _AT_LEAST = "1.5"
 _REPO = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)

@@ -14,9 +14,7 @@ from typing import Any, NamedTuple
 
 from ...base.errors import StoreCorrupt
 from ...base.optional_libraries import load_library
-from ...storage.urls import url_of
-
-__all__ = ["ObjectFacts", "Objects"]
+from ...storage.disk.folder import url_of
 
 _TRIES, _TRY_SECONDS = 3, 30
 _PAGE = 1000

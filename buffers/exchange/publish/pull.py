@@ -27,8 +27,6 @@ from .remote import Listing, Remote, RemoteFile, differs
 from .uploaded_store import MANIFEST_FILE
 from .uploader import StoreAtUrl
 
-__all__ = ["PullReport", "pull"]
-
 _DOWNLOADS = ".downloads"
 _THREADS = 8
 _LARGE_BYTES = 8 << 20

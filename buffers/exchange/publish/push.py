@@ -24,8 +24,6 @@ from .remote import differs, is_hidden
 from .uploaded_store import MANIFEST_FILE
 from .uploader import Uploader
 
-__all__ = ["PushReport", "push"]
-
 _MOST_FILES = 25_000  # that the Hub accepts in one commit
 
 

@@ -11,8 +11,6 @@ from typing import Any, NamedTuple, Protocol
 
 from ...base.progress import format_bytes
 
-__all__ = ["Listing", "Remote", "RemoteFile", "check_path", "check_paths", "differs", "is_hidden"]
-
 _MOST_DEPTH, _MOST_NAME_BYTES, _MOST_PATH_BYTES = 32, 255, 1_024
 _RUN_BYTES = 1 << 20
 

@@ -28,17 +28,6 @@ from ...storage.disk.format import (
 from ...storage.disk.segment import segment_path
 from .remote import RemoteFile
 
-__all__ = [
-    "MANIFESTS",
-    "MANIFEST_FILE",
-    "MOST_MANIFEST_BYTES",
-    "SEGMENTS",
-    "UploadedSegment",
-    "UploadedStore",
-    "manifest_name",
-    "manifest_number",
-]
-
 MANIFESTS, SEGMENTS = "manifests", "segments"
 """The folders of the objects."""
 

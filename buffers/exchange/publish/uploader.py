@@ -35,8 +35,6 @@ from .uploaded_store import (
     manifest_number,
 )
 
-__all__ = ["StoreAtUrl", "Uploader", "newest_manifest"]
-
 _LOG = logging.getLogger("stepwell.buffers.storage")
 _MANIFESTS_KEPT = 8
 _RACES = 10

@@ -17,14 +17,6 @@ from ...sampling.batch import Batch, TransitionBatch
 from ...spec.spec import kind_of
 from ..transitions import episode_steps, leaves_below, nested, rollout_steps
 
-__all__ = [
-    "as_batch",
-    "drawn_as_batch",
-    "load_tianshou",
-    "to_tianshou_batch",
-    "to_tianshou_buffer",
-]
-
 
 def to_tianshou_batch(batch: TransitionBatch) -> Any:
     """Convert transitions to a ``tianshou.data.Batch``.

@@ -13,8 +13,6 @@ from ...spec.spec import key_of, kind_of, marks
 from ..transitions import leaves_below
 from .batches import load_tianshou
 
-__all__ = ["from_tianshou"]
-
 _SOURCE = "from_tianshou"
 _FLAGS = ("done", "terminated", "truncated")
 _KINDS = {"info": "info", "extra": "policy"}

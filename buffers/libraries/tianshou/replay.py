@@ -14,8 +14,6 @@ from ...sampling.requests import Draw, Sequences
 from ...spec.spec import as_array
 from .batches import drawn_as_batch, load_tianshou
 
-__all__ = ["PrioritizedTianshouReplay", "TianshouReplay", "as_tianshou_replay"]
-
 
 def as_tianshou_replay(
     replay: SequenceReplayBuffer,

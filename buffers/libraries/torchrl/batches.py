@@ -17,18 +17,6 @@ from ...sampling.batch import Batch, TransitionBatch
 from ...sampling.tensors import ToTensors, load_torch
 from ..transitions import following_rows, leaves_below, nested
 
-__all__ = [
-    "FLAGS",
-    "Key",
-    "Keyed",
-    "as_tensordict",
-    "extra_name",
-    "key_text",
-    "load_tensordict",
-    "sequence_columns",
-    "to_tensordict",
-]
-
 # Numbers of a row that TorchRL wants as [..., 1]; it wants log-probabilities as [...].
 _WIDE = frozenset(
     "reward done terminated truncated cut is_init steps_to_next_obs state_value advantage "

@@ -12,8 +12,6 @@ from ...replay.replay import SequenceReplayBuffer
 from ...spec.spec import as_array, marks
 from .batches import FLAGS, Key, Keyed, extra_name, key_text
 
-__all__ = ["from_tensordict", "streams_of"]
-
 _SOURCE = "from_tensordict"
 # Keys that buffers and collectors add, and that hold no data of the env.
 _IGNORED = {("index",), ("priority_weight",), ("collector", "traj_ids"), ("collector", "mask")}

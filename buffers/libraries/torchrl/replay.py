@@ -28,8 +28,6 @@ from .batches import (
 )
 from .from_torchrl import streams_of
 
-__all__ = ["TorchRLReplay", "as_torchrl_replay"]
-
 _STATE = "stepwell"
 _DRAWS = "as_torchrl_replay(replay, draw=, slice_len=, n_step=, batch_size=)"
 _ELSEWHERE = {

@@ -37,8 +37,6 @@ from .writer import (
     write_missing_copies,
 )
 
-__all__ = ["SEGMENTS", "Appender"]
-
 _LOG = logging.getLogger("stepwell.buffers.storage")
 SEGMENTS = 16
 # A large store has larger files rather than more: each map may hold a descriptor.

@@ -19,17 +19,6 @@ import numpy as np
 
 from ...base.errors import StoreCorrupt
 
-__all__ = [
-    "Files",
-    "LateFiles",
-    "as_bytes",
-    "check_platform",
-    "not_a_file",
-    "path_kind",
-    "replace_file",
-    "write_at",
-]
-
 # A parent that is killed must not leave its lock to the workers that it forked.
 _LOCKS: weakref.WeakSet[io.FileIO] = weakref.WeakSet()
 

@@ -32,26 +32,6 @@ from ...spec.spec import Spec
 from ..chunk_codec import ChunkDecoder
 from ..chunk_index import Counters
 
-__all__ = [
-    "FORMAT",
-    "MOST_FACTS_BYTES",
-    "MOST_SEGMENTS",
-    "MOST_SLOTS",
-    "MOST_STREAM",
-    "SLOT",
-    "Header",
-    "Manifest",
-    "NextNumbers",
-    "SealedSegment",
-    "Slot",
-    "StoreOptions",
-    "TableCopy",
-    "align",
-    "json_text",
-    "pack_slots",
-    "repair_advice",
-]
-
 FORMAT = 1
 """The version that is written, and the newest that is read."""
 

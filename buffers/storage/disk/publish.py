@@ -24,8 +24,6 @@ from typing import Literal
 from ...base.errors import StoreFailed, StoreLocked, StoreNotFound
 from .files import Files, check_platform
 
-__all__ = ["Kind", "check_complete", "check_unused", "disk_bytes", "is_inside", "publish"]
-
 Kind = Literal["folder", "file"]
 
 _SUFFIX = ".part"

@@ -29,8 +29,6 @@ from .segment import (
     segment_path,
 )
 
-__all__ = ["rebuild_header", "rebuild_manifest"]
-
 
 def rebuild_manifest(folder: StoreFolder) -> Manifest | None:
     """Rebuild the manifest from the headers of the segments; None if there is no header."""

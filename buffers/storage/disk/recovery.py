@@ -25,8 +25,6 @@ from .format import (
     repair_advice,
 )
 
-__all__ = ["CommittedSlots", "check_slots", "open_slots", "sealed_slots"]
-
 _NUMBERS = (
     *("position", "episode", "stream", "first_row", "rows"),
     *("row_id", "total_steps", "offset", "nbytes"),

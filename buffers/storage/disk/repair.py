@@ -29,8 +29,6 @@ from .verify import (
     survey,
 )
 
-__all__ = ["RepairReport", "repair"]
-
 _LOG = logging.getLogger("stepwell.buffers.storage")
 _KEPT = "damaged"
 _RUN_BYTES = 8 << 20

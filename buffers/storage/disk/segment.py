@@ -35,19 +35,6 @@ from .recovery import (
 
 _RUN_BYTES = 8 << 20
 
-__all__ = [
-    "LoadedSegment",
-    "Segment",
-    "SegmentMaps",
-    "check_size",
-    "damage_message",
-    "load",
-    "lost_slot_message",
-    "open_segment",
-    "read_header",
-    "segment_path",
-]
-
 
 def segment_path(folder: Path, number: int) -> Path:
     """The file of a segment."""

@@ -14,9 +14,6 @@ from .folder import StoreFolder
 from .format import Manifest, NextNumbers
 from .segment import LoadedSegment, Segment, SegmentMaps, load
 
-__all__ = ["Recovery", "StoreSnapshot", "load_all", "read_view"]
-
-
 # A lost segment leaves a gap of as many records as it had chunks: at most a few times as many as
 # are there, or as a small store has. If a file declares more, no memory is allocated for it.
 _LOST_CHUNKS, _LOST_SHARE = 1 << 18, 4

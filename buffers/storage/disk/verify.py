@@ -31,16 +31,6 @@ from .segment import (
 )
 from .snapshot import Recovery, StoreSnapshot
 
-__all__ = [
-    "Damage",
-    "SegmentSurvey",
-    "VerifyReport",
-    "compared_bytes",
-    "read_or_rebuild",
-    "survey",
-    "verify",
-]
-
 _RUN_BYTES = 8 << 20
 
 

@@ -21,8 +21,6 @@ from .files import Files, write_at
 from .format import SLOT, Header, SealedSegment, Slot, align
 from .segment import LoadedSegment, Segment, segment_path
 
-__all__ = ["SegmentSizes", "SegmentWriter", "write_missing_copies"]
-
 _MIN_SLOTS = 256
 _MIN_DATA_BYTES = 1 << 20
 _MIN_BYTES_A_SLOT = 512

@@ -32,8 +32,6 @@ from .query import (
 )
 from .stores import OpenStore, ServedStore, Stores
 
-__all__ = ["Answers", "Missing", "json_bytes"]
-
 _FIXED = ("store", "id", "first_row", "stream", "steps", "return", "end")
 _MOST_KEYS, _MOST_SESSIONS = 24, 50
 _MOST_COUNT, _MOST_POINTS, _MOST_NAMES = 1_000, 4_096, 64

@@ -29,8 +29,6 @@ from .guard import Access, Guard
 from .query import FILTER_WORDS, BadRequest, QueryParameters, whole
 from .stores import Stores
 
-__all__ = ["App"]
-
 _PAGE = Path(__file__).parents[1] / "page"
 _KINDS = {
     ".html": "text/html; charset=utf-8",

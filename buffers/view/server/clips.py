@@ -14,8 +14,6 @@ from pathlib import Path
 from ..render import render
 from .query import BadRequest
 
-__all__ = ["MOST_FRAMES", "MOST_PIXELS", "MOST_SCALE", "ClipRequest", "Clips"]
-
 MOST_FRAMES = 5_000
 """Frames of a clip."""
 

@@ -21,8 +21,6 @@ from ...storage.disk.storage import DiskStorage
 from .query import BadRequest
 from .stores import OpenStore, ServedStore
 
-__all__ = ["ExportRequest", "Exports"]
-
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _UNFINISHED = ".part"  # the ending of a store that is being made
 _MOST_WAITING, _MOST_JOBS = 8, 100

@@ -11,15 +11,6 @@ from urllib.parse import parse_qsl
 from ...curation.selection import EpisodeSelection
 from ...curation.selection_text import parse_selection
 
-__all__ = [
-    "FILTER_WORDS",
-    "BadRequest",
-    "QueryParameters",
-    "filter_command",
-    "selection_of",
-    "whole",
-]
-
 FILTER_WORDS = (
     *("min_return", "max_return", "min_steps", "max_steps", "ended", "ids", "where"),
     *("top", "bottom", "rank", "include_cut"),

@@ -11,8 +11,6 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from .app import App
 
-__all__ = ["listen", "serve"]
-
 _MOST_CONNECTIONS = 100
 _MOST_HEADER_BYTES = 1 << 15
 _REQUEST_SECONDS = 10.0

@@ -27,8 +27,6 @@ from ..summary import (
     describe_versions,
 )
 
-__all__ = ["OpenStore", "ServedStore", "Stores"]
-
 _LOG = logging.getLogger("stepwell.buffers")
 _REFRESH_SECONDS = 2.0
 _MOST_SESSIONS, _MOST_TEXT = 50, 500

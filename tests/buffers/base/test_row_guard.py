@@ -13,8 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 import stepwell as sw
-from stepwell.buffers.base.row_guard import RowGuard
-from stepwell.collectors.loop.interrupt import InterruptGuard
+from stepwell.buffers.base.row_guard import InterruptGuard, RowGuard
 
 
 @pytest.fixture(autouse=True)

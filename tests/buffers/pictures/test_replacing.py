@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from stepwell.buffers import FilmStrip
-from stepwell.buffers.pictures.replacing import replacing
+from stepwell.buffers.pictures.encode import replacing
 from stepwell.buffers.view.render import render
 from stepwell.buffers.view.report import write_report
 from support.viewed_stores import repaired

@@ -13,9 +13,9 @@ import pytest
 
 import stepwell as sw
 from stepwell.buffers import Chunk, Codec, DiskStorage, End, Episode, SequenceReplayBuffer
+from stepwell.buffers.base.row_guard import InterruptGuard
 from stepwell.buffers.view.summary import digest_of
 from stepwell.collectors.cli.app import main
-from stepwell.collectors.loop.interrupt import InterruptGuard
 from support.command_line import CommandLine, has_parts
 from support.rows.labelled_rows import SPEC, contents_of, whole
 

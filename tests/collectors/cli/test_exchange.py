@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 import stepwell as sw
+from stepwell.buffers.base.row_guard import InterruptGuard
 from stepwell.buffers.bridges import format_names
 from stepwell.buffers.view.summary import digest_of
 from stepwell.collectors.cli.app import main
-from stepwell.collectors.loop.interrupt import InterruptGuard
 from support.command_line import CommandLine, has_parts
 
 POLE = "collect CartPole-v1 --num-envs 4 --workers 0 --steps 300 --seed 1 --quiet --out"

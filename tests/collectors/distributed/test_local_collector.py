@@ -22,8 +22,8 @@ import stepwell as sw
 from stepwell.buffers import SequenceReplayBuffer
 from stepwell.buffers.storage.disk.storage import DiskStorage
 from stepwell.collectors.distributed.collector import GroupLost
+from stepwell.collectors.distributed.delivery import Mirror
 from stepwell.collectors.distributed.local_collector import LocalCollector
-from stepwell.collectors.distributed.mirror import Mirror
 from support.actor_hosts import descendants, left_of
 from support.crash.other_processes import line_of, python
 from support.envs.fakes import GlobalRandomEnv

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepwell.collectors.distributed.placement import Placement
+from stepwell.collectors.distributed.actor_pool import Placement
 
 
 @given(st.integers(1, 40), st.integers(1, 12), st.data())

@@ -7,8 +7,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stepwell.collectors.distributed.group_life import is_empty, shares_of, what_is_left
 from stepwell.collectors.distributed.messages import Call, CallKind
-from stepwell.collectors.distributed.quota import is_empty, shares_of, what_is_left
 
 
 @given(st.sampled_from(["steps", "episodes"]), st.integers(1, 10_000), st.integers(1, 50))

@@ -16,8 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepwell import Collector, RandomPolicy, make_atari, make_vec
-from stepwell.collectors.evaluation.video import Video
-from stepwell.collectors.evaluation.video_recorder import VideoRecorder, real_time_fps
+from stepwell.collectors.evaluation.video import Video, VideoRecorder, real_time_fps
 from stepwell.wrappers import FrameSkip
 from support.envs.fakes import CounterEnv, RestartVectorEnv
 from support.envs.screen_env import ScreenEnv

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from stepwell.collectors.loop.interrupt import InterruptGuard
+from stepwell.buffers.base.row_guard import InterruptGuard
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,7 @@ from gymnasium.wrappers import FlattenObservation, TransformObservation
 from gymnasium.wrappers.vector import ClipReward, RecordEpisodeStatistics
 
 import stepwell as sw
-from stepwell.collectors.loop.session_description import describe
+from stepwell.collectors.loop.session import describe
 from stepwell.collectors.loop.vector_envs import frame_skip
 from support.envs.fakes import CounterEnv, InfoEnv
 

@@ -21,8 +21,7 @@ from stepwell.buffers import copy_episodes
 from stepwell.collectors.loop import collector as collector_module
 from stepwell.collectors.loop.collector import Seeds
 from stepwell.wrappers import SeededResets, WorkerVectorEnv, seeded_resets
-from stepwell.wrappers.seeded_resets import derived_seed
-from stepwell.wrappers.shard_seeds import ShardSeed, in_shard_of
+from stepwell.wrappers.seeded_resets import ShardSeed, derived_seed, in_shard_of
 from stepwell.wrappers.workers import pool
 from support.envs.fakes import DieEnv, SeededEnv
 

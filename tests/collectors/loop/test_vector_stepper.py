@@ -58,9 +58,9 @@ def test_the_other_modes_give_last_and_first_rows_together(mode: AutoresetMode) 
     stepper.reset(0)
     assert step(stepper) == [([0, 1], [1, 1], [1, 1], None, None)]
     assert step(stepper) == [([0, 1], [2, 2], [2, 2], None, [T, T]), FIRST]
-    assert stepper.is_first.tolist() == [T, T]
+    assert stepper.reader.is_first.tolist() == [T, T]
     assert step(stepper) == [([0, 1], [1, 1], [1, 1], None, None)]
-    assert stepper.is_first.tolist() == [F, F]
+    assert stepper.reader.is_first.tolist() == [F, F]
 
 
 def test_only_envs_that_ended_have_last_and_first_rows() -> None:
@@ -87,7 +87,7 @@ def test_a_restarted_worker_gives_a_first_row(mode: AutoresetMode) -> None:
     assert result.is_first is not None
     assert result.is_first.tolist() == [F, T]
     assert result.reward.tolist() == [2, 0]
-    assert stepper.is_first.tolist() == [F, T]
+    assert stepper.reader.is_first.tolist() == [F, T]
     stepper.send(ZEROS)
     assert stepper.receive()[0].restarts == 0
 
@@ -110,7 +110,7 @@ def test_a_reset_discards_a_step_that_was_not_received(kind: Any) -> None:
 def test_the_policy_may_not_change_what_is_recorded_of_beginnings() -> None:
     stepper = stepper_of(counters())
     (result,) = stepper.reset(0)
-    stepper.is_first[:] = False
+    stepper.reader.is_first[:] = False
     assert result.is_first is not None
     assert result.is_first.all()
 

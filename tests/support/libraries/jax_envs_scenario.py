@@ -35,8 +35,8 @@ from gymnasium.vector import AutoresetMode
 
 import stepwell as sw
 from stepwell.buffers import End, SequenceReplayBuffer
-from stepwell.buffers.libraries import jax_policies
-from stepwell.buffers.libraries.jax_policies import JaxPolicy
+from stepwell.buffers.libraries import jax_learners
+from stepwell.buffers.libraries.jax_learners import JaxPolicy
 from stepwell.collectors.loop.collector import Seeds
 from stepwell.wrappers import jax_envs
 
@@ -620,7 +620,7 @@ def check_brax_rows_are_those_of_single_steps() -> None:
 
 
 def check_the_examples_in_docstrings_run() -> None:
-    for module in (jax_envs, jax_policies):
+    for module in (jax_envs, jax_learners):
         for test in DocTestFinder().find(module):
             report: list[str] = []
             assert DocTestRunner(verbose=False).run(test, out=report.append).failed == 0, report

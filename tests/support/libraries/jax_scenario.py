@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 
 import stepwell as sw
-from stepwell.buffers.libraries import jax_arrays
-from stepwell.buffers.libraries.jax_arrays import to_jax
+from stepwell.buffers.libraries import jax_learners
+from stepwell.buffers.libraries.jax_learners import to_jax
 from support.envs.logged_envs import Play
 
 
@@ -139,8 +139,8 @@ def check_a_device_is_where_arrays_go() -> None:
 
 
 def check_the_example_in_the_docstring_runs() -> None:
-    text = (jax_arrays.to_jax.__doc__ or "").replace("# doctest: +SKIP", "")
-    test = doctest.DocTestParser().get_doctest(text, vars(jax_arrays).copy(), "to_jax", None, 0)
+    text = (jax_learners.to_jax.__doc__ or "").replace("# doctest: +SKIP", "")
+    test = doctest.DocTestParser().get_doctest(text, vars(jax_learners).copy(), "to_jax", None, 0)
     assert doctest.DocTestRunner().run(test).failed == 0
 
 

@@ -17,8 +17,6 @@ from .names import (
 from .reader import MinariReader
 from .writer import MinariWriter
 
-__all__ = ["MinariFormat"]
-
 
 class MinariFormat(Format):
     """A folder ``data`` of Minari's files."""

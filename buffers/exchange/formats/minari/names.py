@@ -13,18 +13,6 @@ from typing import Any, Final, Literal
 
 from gymnasium.envs.registration import EnvSpec
 
-__all__ = [
-    "FACTS",
-    "MinariExport",
-    "MinariImport",
-    "dataset_id",
-    "declared",
-    "default_root",
-    "namespaces_of",
-    "place_of",
-    "source_of",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class MinariExport:

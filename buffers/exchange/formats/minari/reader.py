@@ -33,8 +33,6 @@ from ..png import picture_bytes
 from .names import FACTS, MinariImport, declared
 from .writer import HDF5_NAME, INSTALL
 
-__all__ = ["MinariReader"]
-
 _GROUP = 64  # episodes of one file that are read at once
 
 

@@ -31,8 +31,6 @@ from .names import (
     namespaces_of,
 )
 
-__all__ = ["MinariWriter"]
-
 # The version of the layout written here: older ones read every image as a JPEG.
 _MINARI_VERSION: Final = "0.5.4"
 _UNFINISHED: Final = "unfinished"

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepwell.buffers.dropin.memmap.plain_pickle import read_plain_pickle
+from stepwell.buffers.dropin.memmap.original import read_plain_pickle
 
 SCALARS = (
     st.none()

@@ -11,7 +11,7 @@ import pytest
 
 from stepwell.buffers import StoreCorrupt
 from stepwell.buffers.exchange.publish.objects import Objects
-from stepwell.buffers.storage.urls import url_of
+from stepwell.buffers.storage.disk.folder import url_of
 
 
 @pytest.fixture
