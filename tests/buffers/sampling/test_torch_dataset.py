@@ -136,6 +136,7 @@ def test_an_epoch_has_each_item_once_over_shards_with_different_workers(
     assert found == EVERY_TRANSITION
 
 
+@pytest.mark.proof
 def test_a_spawned_worker_opens_the_folder_itself(tmp_path: Path) -> None:
     with filled(tmp_path / "store") as replay:  # open for writing meanwhile
         dataset = replay.torch_dataset(Sequences(4, 3), epoch=True, stride=2)
