@@ -197,7 +197,7 @@ def test_an_epoch_over_workers_refuses_a_replay_that_has_changed(
     dataset = on_disk.torch_dataset(Transitions(4), epoch=True)
     add_episodes(on_disk, len(LENGTHS), (7,))
     with pytest.raises(ValueError, match=r"\b44 of 44 steps.*\b50 of 50\b"):
-        list(DataLoader(dataset, batch_size=None, num_workers=2))
+        list(DataLoader(dataset, batch_size=None, num_workers=1))
     gc.collect()  # the error refers to the loader, and the loader to its workers
 
 
