@@ -277,6 +277,22 @@ BUGS: tuple[Bug, ...] = (
         ("tests/collectors/loop/test_collector_traps.py::test_1_a_live_buffer_is_copied_at_once",),
     ),
     Bug(
+        "a derived seed is of another shard",
+        "wrappers/seeded_resets.py",
+        "return in_shard_of(seed, self._derived.pop())",
+        "return self._derived.pop()",
+        (
+            "tests/collectors/loop/test_shards.py::test_every_seed_that_reaches_an_env_is_in_the_class",
+        ),
+    ),
+    Bug(
+        "a restarted worker leaves its shard",
+        "wrappers/workers/pool.py",
+        "return in_shard_of(seed, int(state[0]) >> 1)",
+        "return int(state[0]) >> 1",
+        ("tests/collectors/loop/test_shards.py::test_a_restarted_worker_goes_on_in_the_class",),
+    ),
+    Bug(
         "groups share their seeds",
         "collectors/loop/vector_stepper.py",
         "return seed + first if isinstance(seed, int)",

@@ -4,16 +4,31 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
+from typing import Any
 
-__all__ = ["LEFT_OUT", "REASONS", "left_out", "passed"]
+import pytest
+
+__all__ = ["LEFT_OUT", "REASONS", "left_out", "passed", "proofs_but"]
 
 # Tests with these marks (on a test, a parameter, or a module: pytestmark) are left out of a run.
 LEFT_OUT = {"default": ("proof", "full"), "proofs": ("full",), "full": ()}
 REASONS = {"proof": "a proof: run with --proofs", "full": "heavy: run with --full"}
 # How the reasons of tests begin that miss a package or a program.
 MISSING = ("need", "could not import", "pip install", "no module named")
+
+
+def proofs_but(in_every_run: Collection[Any], values: Iterable[Any]) -> list[Any]:
+    """The values of a parameter, or tuples of several, each a proof but for those named."""
+    values = list(values)
+    missing = [value for value in in_every_run if value not in values]
+    assert not missing, missing
+    rest = [value if isinstance(value, tuple) else (value,) for value in values]
+    return [
+        value if value in in_every_run else pytest.param(*parts, marks=pytest.mark.proof)
+        for value, parts in zip(values, rest, strict=True)
+    ]
 
 
 def left_out(reasons: Iterable[str]) -> list[str]:

@@ -136,6 +136,7 @@ def test_an_epoch_has_each_item_once_over_shards_with_different_workers(
     assert found == EVERY_TRANSITION
 
 
+@pytest.mark.proof
 def test_a_spawned_worker_opens_the_folder_itself(tmp_path: Path) -> None:
     with filled(tmp_path / "store") as replay:  # open for writing meanwhile
         dataset = replay.torch_dataset(Sequences(4, 3), epoch=True, stride=2)
@@ -196,7 +197,7 @@ def test_an_epoch_over_workers_refuses_a_replay_that_has_changed(
     dataset = on_disk.torch_dataset(Transitions(4), epoch=True)
     add_episodes(on_disk, len(LENGTHS), (7,))
     with pytest.raises(ValueError, match=r"\b44 of 44 steps.*\b50 of 50\b"):
-        list(DataLoader(dataset, batch_size=None, num_workers=2))
+        list(DataLoader(dataset, batch_size=None, num_workers=1))
     gc.collect()  # the error refers to the loader, and the loader to its workers
 
 

@@ -329,30 +329,6 @@ def test_a_copy_goes_into_the_folder_that_a_link_names(pole: CommandLine) -> Non
     assert not list(Path().glob("*.part"))
 
 
-@pytest.mark.proof
-@pytest.mark.parametrize(
-    "command",
-    [
-        "filter a --ended --out other",
-        "copy a --out other --codec observation=raw",
-        "import arrays --from npz --out other",
-        "merge a b --out other",
-    ],
-)
-def test_what_came_from_a_store_is_not_merged_with_it_unasked(
-    command: str, pole: CommandLine
-) -> None:
-    assert pole("export a --to npz --out arrays").code == 0
-    assert pole(command).code == 0
-    result = pole("merge a other --out new")
-    assert (result.code, result.out) == (2, "")
-    assert has_parts(result.err, "copied twice|/other |/a |--duplicates skip"), result.err
-    assert pole("merge a other --out new --duplicates skip").code == 0
-    assert len(contents("new")) == len(contents("b" if "b" in command.split() else "a")) + (
-        len(contents("a")) if "b" in command.split() else 0
-    )
-
-
 def cut_and_whole(path: str) -> tuple[list[Episode], list[Episode]]:
     both = episodes_of(path)
     return [e for e in both if not e.end.is_final], [e for e in both if e.end.is_final]
@@ -375,23 +351,6 @@ def test_the_best_are_whole_episodes_and_the_others_are_named(pole: CommandLine)
     with SequenceReplayBuffer.open("rest", read_only=True) as store:
         conditions = {"top": "10%", "sort": "return", "others": True}
         assert store.sessions[-1]["conditions"] == conditions
-
-
-@pytest.mark.proof
-def test_a_dry_run_shows_the_best_and_what_was_not_ranked(pole: CommandLine) -> None:
-    cut, ended = cut_and_whole("a")
-    seen = pole.json("filter a --bottom 2 --sort steps --dry-run")
-    shortest = sorted(ended, key=lambda e: (e.steps, e.id))[:2]
-    assert seen["kept"]["episodes"] == sorted(e.id for e in shortest)
-    assert seen["not_ranked"] == {"cut": len(cut), "without_value": 0}
-    assert f"{len(cut)} cut " in pole("filter a --top 2 --dry-run").out
-    every = pole.json("filter a --top 3 --sort seed --include-cut --dry-run")
-    highest = sorted([*cut, *ended], key=lambda e: -cast("int", e.metadata["seed"]))[:3]
-    assert every["kept"]["episodes"] == sorted(e.id for e in highest)
-    assert every["not_ranked"] == {"cut": 0, "without_value": 0}
-    only_cut = pole.json("filter a --cut --top 1 --dry-run")
-    assert len(only_cut["kept"]["episodes"]) == 1
-    assert only_cut["kept"]["episodes"][0] in [e.id for e in cut]
 
 
 @pytest.mark.parametrize(

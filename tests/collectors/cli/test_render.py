@@ -11,9 +11,7 @@ import pytest
 import stepwell as sw
 from stepwell.buffers import Chunk, End, Field
 from support.command_line import CommandLine, has_parts
-from support.mp4_files import needs_av
-from support.mp4_files import read as read_mp4
-from support.pictures import as_rgb, decoded, of_rows, read_gif, read_webp
+from support.pictures import as_rgb, decoded, read_gif, read_webp
 
 
 @pytest.fixture(scope="module")
@@ -33,33 +31,6 @@ def frames_of(folder: Path, number: int) -> np.ndarray:
     with sw.SequenceReplayBuffer.open(folder, read_only=True) as replay:
         (found,) = (one for one in replay.iter_episodes() if one.id == number)
         return as_rgb(found.frames(), 3)
-
-
-@pytest.mark.proof
-def test_a_clip_shows_the_rows_of_the_episode(stepwell: CommandLine, pong: Path) -> None:
-    frames = frames_of(pong, 1)
-    for kind, read in (("webp", read_webp), ("gif", read_gif)):
-        said = stepwell(f"render {pong} --episode 1 -o clip.{kind}")
-        assert (said.code, said.err) == (0, "")
-        size = f"|clip of {len(frames)} rows|episode 1|84 x 84|15 fps|{len(frames) / 15:.1f} s|B"
-        assert has_parts(said.out, f"clip.{kind}{size}")
-        assert said.out.splitlines()[1] == "observation"
-        assert ("colours rounded" in said.out) == (kind == "gif")
-        shown = of_rows(read(Path(f"clip.{kind}").read_bytes()), len(frames), 15)
-        assert np.abs(shown.astype(int) - frames).max() <= (kind == "gif")
-
-
-@pytest.mark.proof
-@needs_av
-def test_a_clip_is_scaled_and_plays_at_the_rate_that_is_asked_for(
-    stepwell: CommandLine, pong: Path
-) -> None:
-    said = stepwell(f"render {pong} -e 0 -o a.mp4 --scale 3 --fps 20 --rows 10:30")
-    assert (said.code, said.err) == (0, "")
-    facts, shown = read_mp4(Path("a.mp4"))
-    assert (facts["frames"], facts["fps"], facts["size"]) == (20, 20, (252, 252))
-    expected = frames_of(pong, 0)[10:30].repeat(3, 1).repeat(3, 2)
-    assert np.abs(shown.astype(int) - expected).mean() < 3
 
 
 def test_a_film_strip_is_a_picture(stepwell: CommandLine, pong: Path) -> None:

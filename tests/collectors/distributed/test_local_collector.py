@@ -324,6 +324,7 @@ def globally_random_envs() -> Any:
     return sw.make_vec(partial(GlobalRandomEnv, "torch"), 1, num_workers=0)
 
 
+@pytest.mark.proof
 def test_each_group_draws_its_own_numbers_from_global_generators() -> None:
     pytest.importorskip("torch", reason="needs torch")  # its generator begins alike everywhere
 

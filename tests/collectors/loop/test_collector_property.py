@@ -1,4 +1,4 @@
-"""Stored rows equal those of single envs stepped one by one, in every mode and split."""
+"""Rollouts and stored rows of all kinds of calls equal single envs that are stepped one by one."""
 
 from __future__ import annotations
 
@@ -10,133 +10,194 @@ from unittest import mock
 import numpy as np
 import pytest
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import stepwell as sw
 from stepwell.buffers.rows import episode_buffer
 from stepwell.collectors.loop.collector import Seeds
-from support.envs.fakes import TraceEnv
+from support.envs.fakes import RestartVectorEnv, TraceEnv
 from support.examples import examples
-from support.models.model import Model, assert_stored
+from support.models.model import assert_stored
+from support.models.rollout_model import (
+    CountingRule,
+    RolloutModel,
+    Rule,
+    TraceRule,
+    assert_equal_rollouts,
+    assert_rollout,
+    assert_same,
+    assert_values,
+    ends_of,
+    joined,
+    policy_of,
+)
 
+NEXT_STEP, SAME_STEP = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP
 ENDS = st.sampled_from(["terminated", "truncated", "both"])
 PLANS = st.lists(
     st.lists(st.tuples(st.integers(1, 9), ENDS), min_size=1, max_size=3), min_size=1, max_size=4
 )
 MODES = st.sampled_from(list(AutoresetMode))
+# What finds most comes first: that is drawn most often.
+RULES = st.sampled_from([CountingRule(3), TraceRule(), CountingRule()])
+WITH_REPLAY = st.sampled_from([True, False])
+ROLLOUT = st.tuples(st.just("rollout"), st.integers(1, 14))
 CALLS = st.lists(
     st.one_of(
+        ROLLOUT,
+        ROLLOUT,
         st.tuples(st.just("steps"), st.integers(1, 25)),
         st.tuples(st.just("episodes"), st.integers(1, 5)),
+        st.tuples(st.just("seeds"), st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=5)),
     ),
-    min_size=1,
-    max_size=4,
+    min_size=2,
+    max_size=6,
 )
 CHUNK_ROWS = st.integers(1, 12)
 FLUSH_SECONDS = st.sampled_from([0.0, 1e9])
 RESEED_STEPS = st.sampled_from([3, 1, 7, 50_000])
 
 Plan = Sequence[tuple[int, str]]
-Call = tuple[str, int]
-
-
-def policy(observation: Any, is_first: Any) -> Any:
-    return TraceEnv.choose(observation)
+Call = tuple[str, Any]
 
 
 def small_chunks(rows: int) -> Any:
     return mock.patch.object(episode_buffer, "_rows_by_size", return_value=rows)
 
 
+def makers(plans: Sequence[Plan]) -> list[Any]:
+    return [partial(TraceEnv, plan, tag) for tag, plan in enumerate(plans)]
+
+
+def model_of(plans: Sequence[Plan], rule: Rule, mode: AutoresetMode, **more: Any) -> RolloutModel:
+    return RolloutModel(
+        [make() for make in makers(plans)],
+        rule,
+        mode=mode,
+        seed_of=Seeds(5, 0).env_seed,
+        **more,
+    )
+
+
 def run(
     envs: Any,
-    plans: Sequence[Plan],
+    model: RolloutModel,
     calls: Sequence[Call],
-    flush_seconds: float,
-    reseed_steps: int = 50_000,
+    replay: sw.SequenceReplayBuffer | None,
+    **options: Any,
 ) -> None:
-    """Collect from vector envs and play the model in parallel; compare after each call."""
-    seeds, is_single = Seeds(5, 0), not hasattr(envs, "num_envs")
-    mode = AutoresetMode.NEXT_STEP if is_single else envs.metadata["autoreset_mode"]
-    alone = [TraceEnv(plan, tag) for tag, plan in enumerate(plans)]
-    model = Model(
-        [sw.SeededResets(env) for env in alone] if is_single else alone,
-        TraceEnv.choose,
-        mode=mode,
-        seed_of=seeds.env_seed,
-        reseed_steps=reseed_steps,
-    )
-    replay, needs_reset = sw.SequenceReplayBuffer(), True
-    options = {"flush_seconds": flush_seconds, "reseed_steps": reseed_steps}
-    with sw.Collector(envs, policy, replay, seed=5, **options) as collector:  # type: ignore[arg-type]
-        for kind, number in calls:
-            if needs_reset or kind == "episodes":
-                limit = float("inf") if kind == "steps" else number
-                model.reset(seeds.next_envs_seed(len(plans)), limit)
-            before = {id(e): (e.steps, e.has_ended) for e in model.chosen}
-            if kind == "steps":
-                report, steps = collector.collect(steps=number), model.collect(number)
+    """Make the calls and play the model in parallel; compare after each one."""
+    seeds, n, needs_reset = Seeds(5, 0), len(model.envs), True
+    stores_state = options.get("store_state", False)
+    with sw.Collector(envs, policy_of(model.rule), replay, seed=5, **options) as collector:
+        for kind, goal in calls:
+            if kind != "seeds" and (needs_reset or kind == "episodes"):
+                limit = goal if kind == "episodes" else float("inf")
+                model.reset(seeds.next_envs_seed(n), limit)
+            if kind == "rollout":
+                rollout, expected = collector.rollout(goal), model.rollout(goal)
+                assert_rollout(rollout, expected, stores_state=stores_state)
+                assert_values(rollout, expected, model.rule)
+                assert collector.report.steps == rollout.steps
+                assert collector.report.lengths == rollout.episode_lengths
+                assert collector.report.returns == rollout.episode_returns
+            elif kind == "seeds":
+                assert collector.collect(seeds=goal).steps == model.collect_seeds(goal)
             else:
-                report, steps = collector.collect(episodes=number), model.collect_episodes()
-            needs_reset = kind == "episodes"
-            assert_stored(replay, model.episodes)
-            assert report.steps == steps
-            assert report.total_steps == sum(e.steps for e in model.episodes)
-            ended = [
-                e for e in model.chosen if e.has_ended and not before.get(id(e), (0, False))[1]
-            ]
-            assert sorted(report.lengths) == sorted(e.steps for e in ended)
-            assert sorted(report.returns) == sorted(sum(e.rewards) for e in ended)
-            assert report.episodes == len(ended)
-            assert report.digest == replay.digest()
-    assert_stored(replay, model.episodes)
+                before = {id(one): (one.steps, one.has_ended) for one in model.chosen}
+                report = collector.collect(**{kind: goal})
+                assert report.steps == (
+                    model.collect(goal) if kind == "steps" else model.collect_episodes()
+                )
+                ended = [
+                    one
+                    for one in model.chosen
+                    if one.has_ended and not before.get(id(one), (0, False))[1]
+                ]
+                assert sorted(report.lengths) == sorted(one.steps for one in ended)
+                assert sorted(report.returns) == sorted(sum(one.rewards) for one in ended)
+            needs_reset = kind in ("episodes", "seeds")
+            if replay is not None:
+                assert_stored(replay, model.episodes)
+                assert collector.report.digest == replay.digest()
+                assert collector.report.total_steps == sum(one.steps for one in model.episodes)
+    if replay is not None:
+        assert_stored(replay, model.episodes)
 
 
 @pytest.mark.proof
-@given(PLANS, MODES, CALLS, CHUNK_ROWS, FLUSH_SECONDS, RESEED_STEPS)
-@settings(max_examples=examples(150))
-def test_stored_rows_equal_those_of_single_envs(
+@given(
+    PLANS, MODES, RULES, CALLS, CHUNK_ROWS, FLUSH_SECONDS, WITH_REPLAY, st.booleans(), RESEED_STEPS
+)
+@settings(max_examples=examples(200))
+def test_rollouts_equal_the_rows_of_single_envs(
     plans: list[Plan],
     mode: AutoresetMode,
+    rule: Rule,
     calls: list[Call],
     chunk_rows: int,
     flush_seconds: float,
+    with_replay: bool,
+    store_state: bool,
     reseed_steps: int,
 ) -> None:
-    envs = SyncVectorEnv(
-        [partial(TraceEnv, plan, tag) for tag, plan in enumerate(plans)], autoreset_mode=mode
-    )
+    envs = SyncVectorEnv(makers(plans), autoreset_mode=mode)
+    options = {"flush_seconds": flush_seconds, "store_state": store_state and bool(rule.initial)}
+    replay = sw.SequenceReplayBuffer() if with_replay else None
+    model = model_of(plans, rule, mode, reseed_steps=reseed_steps)
     with small_chunks(chunk_rows):
-        run(envs, plans, calls, flush_seconds, reseed_steps)
+        run(envs, model, calls, replay, reseed_steps=reseed_steps, **options)
+
+
+@pytest.mark.proof
+@given(
+    PLANS,
+    st.sampled_from([NEXT_STEP, SAME_STEP]),
+    RULES,
+    st.lists(st.integers(1, 12), min_size=1, max_size=4),
+    st.tuples(st.integers(1, 20), st.integers(0, 3)),
+)
+@settings(max_examples=examples(80))
+def test_rollouts_with_a_worker_that_died_equal_the_rows_of_single_envs(
+    plans: list[Plan], mode: AutoresetMode, rule: Rule, lengths: list[int], died: tuple[int, int]
+) -> None:
+    at_step, env = died[0], died[1] % len(plans)
+    envs = RestartVectorEnv(makers(plans), at_step, env, autoreset_mode=mode)
+    model = model_of(plans, rule, mode, restarts=[(at_step, env)])
+    run(envs, model, [("rollout", steps) for steps in lengths], None)
+
+
+@given(PLANS.map(lambda plans: plans[:1]), RULES, CALLS)
+@settings(max_examples=examples(30))
+def test_calls_of_a_single_env_give_its_own_rows(
+    plans: list[Plan], rule: Rule, calls: list[Call]
+) -> None:
+    model = model_of(plans, rule, NEXT_STEP)
+    model.envs = [sw.SeededResets(env) for env in model.envs]
+    run(TraceEnv(plans[0], 0), model, calls, sw.SequenceReplayBuffer())
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_seven_then_thirteen_steps_equal_twenty(mode: AutoresetMode) -> None:
+    plans: list[Plan] = [[(6, "terminated"), (2, "truncated")], [(3, "both")]]
+    envs = SyncVectorEnv(makers(plans), autoreset_mode=mode)
+    calls: list[Call] = [("steps", 7), ("steps", 13), ("episodes", 1), ("rollout", 4)]
+    run(envs, model_of(plans, CountingRule(2), mode), calls, sw.SequenceReplayBuffer())
 
 
 @pytest.mark.proof
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 @pytest.mark.parametrize("shared_memory", [True, False])
-def test_stored_rows_equal_those_of_single_envs_in_worker_processes(
+def test_rollouts_equal_the_rows_of_single_envs_in_worker_processes(
     mode: AutoresetMode, shared_memory: bool
 ) -> None:
-    plans = [[(3, "terminated"), (1, "truncated")], [(5, "both")], [(2, "truncated")]]
-    envs = AsyncVectorEnv(
-        [partial(TraceEnv, plan, tag) for tag, plan in enumerate(plans)],
-        autoreset_mode=mode,
-        shared_memory=shared_memory,
-    )
-    calls = [("steps", 7), ("steps", 20)]
-    if shared_memory or mode is not AutoresetMode.NEXT_STEP:
-        calls += [("episodes", 4), ("episodes", 2), ("steps", 9)]
-    with small_chunks(4):
-        run(envs, plans, calls, 1e9)
-
-
-@given(PLANS.map(lambda plans: plans[:1]), CALLS, CHUNK_ROWS)
-@settings(max_examples=examples(30))
-def test_stored_rows_of_a_single_env_equal_its_own(
-    plans: list[Plan], calls: list[Call], chunk_rows: int
-) -> None:
-    with small_chunks(chunk_rows):
-        run(TraceEnv(plans[0], 0), plans, calls, 1e9)
+    plans: list[Plan] = [[(3, "terminated"), (1, "truncated")], [(5, "both")], [(2, "truncated")]]
+    envs = AsyncVectorEnv(makers(plans), autoreset_mode=mode, shared_memory=shared_memory)
+    calls: list[Call] = [("rollout", 7), ("steps", 5), ("rollout", 1), ("rollout", 20)]
+    if shared_memory or mode is not NEXT_STEP:
+        calls += [("seeds", [3, 1, 4, 1, 5]), ("rollout", 9), ("episodes", 2), ("rollout", 4)]
+    run(envs, model_of(plans, CountingRule(2), mode), calls, sw.SequenceReplayBuffer())
 
 
 @pytest.mark.proof
@@ -148,7 +209,7 @@ def test_calls_add_up_to_one_call_and_one_digest(
     """Trap 14: collecting 7 steps, then 13, equals collecting 20."""
 
     def digest(calls: Sequence[int], rows: int, flush_seconds: float) -> tuple[str, int]:
-        envs = SyncVectorEnv([partial(TraceEnv, plan, tag) for tag, plan in enumerate(plans)])
+        envs = SyncVectorEnv(makers(plans))
         replay = sw.SequenceReplayBuffer()
         with (
             small_chunks(rows),
@@ -164,13 +225,123 @@ def test_calls_add_up_to_one_call_and_one_digest(
     assert digest([steps], other_chunk_rows, 1e9) == (digest_in_parts, steps)
 
 
+@pytest.mark.proof
+@given(
+    PLANS,
+    MODES,
+    RULES,
+    st.lists(st.integers(1, 12), min_size=2, max_size=4),
+    WITH_REPLAY,
+)
+@settings(max_examples=examples(60))
+def test_14_rollouts_add_up_to_one_rollout(
+    plans: list[Plan],
+    mode: AutoresetMode,
+    rule: Rule,
+    lengths: list[int],
+    with_replay: bool,
+) -> None:
+    """All arrays; of the open ends those that are not at an inner border."""
+
+    def rollouts(lengths: Sequence[int]) -> list[sw.Rollout]:
+        replay = sw.SequenceReplayBuffer() if with_replay else None
+        envs = SyncVectorEnv(makers(plans), autoreset_mode=mode)
+        with sw.Collector(
+            envs, policy_of(rule), replay, seed=2, store_state=bool(rule.initial)
+        ) as collector:
+            return [collector.rollout(steps) for steps in lengths]
+
+    whole, parts = rollouts([sum(lengths)])[0], rollouts(lengths)
+    for name, part in joined(parts).items():
+        assert_same(name, part, getattr(whole, name))
+    assert_same("initial_state", parts[0].initial_state, whole.initial_state)
+    ends: list[tuple[int, int]] = []
+    first = 0
+    for part in parts:
+        ends += [(first + step, env) for step, env in ends_of(part)]
+        first += part.num_steps
+    expected = set(ends_of(whole))
+    borders = set(np.cumsum([part.num_steps for part in parts[:-1]]) - 1)
+    assert expected <= set(ends)
+    assert all(step in borders for step, _ in set(ends) - expected)
+    assert sum((part.episode_lengths for part in parts), ()) == whole.episode_lengths
+
+
+@pytest.mark.proof
+@given(
+    PLANS,
+    st.sampled_from([NEXT_STEP, SAME_STEP]),
+    st.lists(st.integers(1, 12), min_size=1, max_size=4),
+    st.tuples(st.integers(1, 20), st.integers(0, 3)),
+)
+def test_a_replay_gets_the_same_rows_as_from_a_plain_collect_where_a_worker_died(
+    plans: list[Plan], mode: AutoresetMode, lengths: list[int], died: tuple[int, int]
+) -> None:
+    digests, steps = [], 0
+    for by_rollout in (True, False):
+        at_step, env = died[0], died[1] % len(plans)
+        envs = RestartVectorEnv(makers(plans), at_step, env, autoreset_mode=mode)
+        replay = sw.SequenceReplayBuffer()
+        with sw.Collector(envs, policy_of(TraceRule()), replay, seed=3) as collector:
+            if by_rollout:
+                rollouts = [collector.rollout(length) for length in lengths]
+                steps = sum(rollout.steps for rollout in rollouts)
+                # Else the collect stops one vector step earlier, before a worker dies in it.
+                assume(rollouts[-1].mask[-1].any())
+            else:
+                collector.collect(steps=steps)
+        digests.append((steps, replay.steps, replay.digest()))
+    assert digests[0] == digests[1]
+
+
+@pytest.mark.proof
+@given(PLANS, MODES, RULES, st.integers(1, 12), st.integers(1, 4))
+@settings(max_examples=examples(40))
+def test_writing_into_an_earlier_rollout_gives_what_a_new_one_holds(
+    plans: list[Plan], mode: AutoresetMode, rule: Rule, steps: int, times: int
+) -> None:
+    def last(rewrite: bool) -> sw.Rollout:
+        envs = SyncVectorEnv(makers(plans), autoreset_mode=mode)
+        with sw.Collector(
+            envs, policy_of(rule), seed=2, store_state=bool(rule.initial)
+        ) as collector:
+            rollout = collector.rollout(steps)
+            for _ in range(times):
+                rollout = collector.rollout(steps, out=rollout if rewrite else None)
+        return rollout
+
+    assert_equal_rollouts(last(rewrite=True), last(rewrite=False))
+
+
 def test_the_comparison_finds_one_wrong_number() -> None:
-    plans = [[(3, "terminated")]]
+    plans: list[Plan] = [[(3, "truncated")], [(4, "terminated")]]
+    envs = SyncVectorEnv(makers(plans))
+    with sw.Collector(envs, policy_of(TraceRule()), seed=5) as collector:
+        rollout = collector.rollout(6)
+    model = model_of(plans, TraceRule(), NEXT_STEP)
+    model.reset(Seeds(5, 0).next_envs_seed(2))
+    expected = model.rollout(6)
+    assert expected.open_ends == [(2, 0), (5, 0), (5, 1)]
+    assert_rollout(rollout, expected)
+    for name, wrong in (("reward", 1), ("truncated", True), ("observation", np.zeros(5))):
+        row = expected.rows[1][1]
+        before = getattr(row, name)
+        setattr(row, name, wrong)
+        with pytest.raises(AssertionError, match=name):
+            assert_rollout(rollout, expected)
+        setattr(row, name, before)
+    expected.rows[2][0].follows = expected.rows[4][0].observation  # that of the reset
+    with pytest.raises(AssertionError, match=r"open end .*row 2 .*env 0"):
+        assert_rollout(rollout, expected)
+
+
+def test_the_comparison_of_what_is_stored_finds_one_wrong_number() -> None:
+    plans: list[Plan] = [[(3, "terminated")]]
     replay = sw.SequenceReplayBuffer()
-    with sw.Collector(TraceEnv(plans[0]), policy, replay, seed=0) as collector:
+    with sw.Collector(TraceEnv(plans[0]), policy_of(TraceRule()), replay, seed=5) as collector:
         collector.collect(steps=3)
-    model = Model([TraceEnv(plans[0])], TraceEnv.choose, mode=AutoresetMode.NEXT_STEP)
-    model.reset(Seeds(0, 0).next_envs_seed(1))
+    model = model_of(plans, TraceRule(), NEXT_STEP)
+    model.reset(Seeds(5, 0).next_envs_seed(1))
     model.collect(3)
     assert_stored(replay, model.episodes)
     model.episodes[0].actions[1] += 1
@@ -178,15 +349,9 @@ def test_the_comparison_finds_one_wrong_number() -> None:
         assert_stored(replay, model.episodes)
 
 
-def test_seven_then_thirteen_steps_equal_twenty() -> None:
-    plans = [[(6, "terminated"), (2, "truncated")], [(3, "both")]]
-    envs = SyncVectorEnv([partial(TraceEnv, plan, tag) for tag, plan in enumerate(plans)])
-    run(envs, plans, [("steps", 7), ("steps", 13)], 1e9)
-
-
 def test_numbers_of_a_report_are_those_of_the_call_alone() -> None:
     envs = SyncVectorEnv([partial(TraceEnv, [(4, "terminated")], 0)])
-    with sw.Collector(envs, policy, sw.SequenceReplayBuffer(), seed=0) as collector:
+    with sw.Collector(envs, policy_of(TraceRule()), sw.SequenceReplayBuffer(), seed=0) as collector:
         first, second = collector.collect(steps=6), collector.collect(steps=2)
     assert (first.steps, first.lengths) == (6, (4,))
     assert (second.steps, second.lengths) == (2, (4,))

@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -145,32 +145,6 @@ def test_every_kind_of_call_loses_no_row(
         assert rows[1:, 3].tolist() == np.asarray(episode.action)[:-1].tolist()
     assert replay.steps == sum(e.steps for e in replay.iter_episodes())
     assert collector.report.digest == replay.digest()
-
-
-@pytest.mark.proof
-@ALL_MODES
-@pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
-@pytest.mark.parametrize("sizes", [(1, 1), (2, 1), (1, 3), (1, 2, 1)])
-def test_groups_of_any_size_give_what_one_vector_env_gives(
-    mode: AutoresetMode, kind: Any, sizes: tuple[int, ...]
-) -> None:
-    kinds: list[Any] = [[(3, "truncated"), (1, "both")], [(5, "terminated")], [(4, "truncated")]]
-    flat = [kinds[place % 3] for place in range(sum(sizes))]
-    ends = np.cumsum(sizes)
-    plans = [flat[end - size : end] for size, end in zip(sizes, ends, strict=True)]
-    for rule in (TraceRule(), CountingRule(2)):
-        found, digests = [], []
-        for envs in (groups_of(plans, mode, kind), *groups_of([flat], mode, kind)):
-            replay = sw.SequenceReplayBuffer()
-            with sw.Collector(envs, policy_of(rule), replay, seed=1) as collector:
-                found.append([collector.rollout(steps) for steps in (6, 1, 9)])
-                digests.append(collector.report.digest)
-        for one, other in zip(*found, strict=True):
-            assert sorted(one.episode_lengths) == sorted(other.episode_lengths)
-            for rollout in (one, other):
-                rollout.episode_lengths = rollout.episode_returns = ()
-            assert_equal_rollouts(one, other)
-        assert digests[0] == digests[1]
 
 
 @ALL_MODES

@@ -19,6 +19,7 @@ def run(*words: str) -> Any:
     return CliRunner().invoke(app, list(words))
 
 
+@pytest.mark.proof
 def test_a_store_of_missions_goes_through_every_command(tmp_path: Path) -> None:
     store, archive, again = tmp_path / "store", tmp_path / "x.swa", tmp_path / "again"
     collected = run(

@@ -9,14 +9,13 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import stepwell as sw
 from stepwell.buffers.rows import episode_buffer
 from stepwell.collectors.loop.collector import Seeds
-from stepwell.wrappers import WorkerVectorEnv
 from support.envs.fakes import TraceEnv
 from support.examples import examples
 from support.models.model import Model, assert_stored
@@ -163,26 +162,6 @@ def test_a_recorded_loop_stores_what_a_collector_does(
 ) -> None:
     with small_chunks(chunk_rows):
         run_against_collector(partial(vector, plans, mode), mode, counts, flush_seconds)
-
-
-@pytest.mark.proof
-@pytest.mark.parametrize("mode", list(AutoresetMode))
-@pytest.mark.parametrize("shared_memory", [True, False])
-def test_a_recorded_loop_of_worker_processes_does_too(
-    mode: AutoresetMode, shared_memory: bool
-) -> None:
-    plans = [[(3, "terminated"), (1, "truncated")], [(5, "both")], [(2, "truncated")]]
-    make = partial(vector, plans, mode, AsyncVectorEnv, shared_memory=shared_memory)
-    with small_chunks(4):
-        run_against_collector(make, mode, [7, 20, 9], 1e9)
-
-
-@pytest.mark.proof
-def test_a_recorded_loop_of_our_worker_envs_does_too() -> None:
-    plans = [[(3, "terminated"), (1, "truncated")], [(5, "both")], [(2, "truncated")]]
-    make = partial(vector, plans, AutoresetMode.NEXT_STEP, WorkerVectorEnv, num_workers=2)
-    with small_chunks(4):
-        run_against_collector(make, AutoresetMode.NEXT_STEP, [7, 20, 9], 1e9)
 
 
 @pytest.mark.proof

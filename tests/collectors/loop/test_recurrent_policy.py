@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from ale_py.vector_env import AtariVectorEnv
 from gymnasium import spaces
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import stepwell as sw
 from support.envs.fakes import CounterEnv, RestartVectorEnv
@@ -60,29 +60,6 @@ def counts_in(rollout: sw.Rollout) -> np.ndarray:
 
 
 # What the policy is given
-
-
-@pytest.mark.proof
-@ALL_MODES
-@pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
-@pytest.mark.parametrize("start", [0, 7])
-def test_16_the_state_is_back_at_its_beginning_exactly_where_an_episode_begins(
-    mode: AutoresetMode, kind: Any, start: int
-) -> None:
-    """The count is t in every row; in the row in which an env resets, too, it is the last t."""
-    policy = Counting(start)
-    with sw.Collector(counters([3, 1, 4], 1, 100, mode=mode, kind=kind), policy, seed=0) as one:
-        for steps in (7, 1, 13, 30):
-            rollout = one.rollout(steps)
-            assert same(counts_in(rollout), times_of(rollout) + start)
-            assert same(rollout.extras["count"], times_of(rollout) + start)
-            initial: Any = rollout.initial_state
-            assert same(initial["count"], times_of(rollout)[0] + start)
-    for observation, is_first, state in policy.seen:
-        assert same(state["count"], observation[:, 1] + start)
-        assert not state["pair"][is_first].any()
-        t = observation[:, 1]
-        assert same(state["pair"][:, 0], t * (t - 1) / 2)
 
 
 @ALL_MODES

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import re
-import signal
-import threading
-import weakref
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,8 +12,7 @@ import pytest
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 import stepwell as sw
-from stepwell.buffers import SpecMismatch
-from support.envs.fakes import CounterEnv, CrashEnv, InfoEnv, SeededEnv, TraceEnv
+from support.envs.fakes import CounterEnv, InfoEnv, TraceEnv
 from support.models.model import copied, row_of, same
 from support.models.rollout_model import TraceRule, assert_equal_rollouts, policy_of
 
@@ -29,14 +23,6 @@ ALL_MODES = pytest.mark.parametrize("mode", list(AutoresetMode))
 @pytest.fixture
 def replay() -> sw.SequenceReplayBuffer:
     return sw.SequenceReplayBuffer(seed=0)
-
-
-@pytest.fixture(autouse=True)
-def python_handles_ctrl_c() -> Iterator[None]:
-    """As it does unless it was started in the background of a shell."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 def counters(*lengths: Any, mode: AutoresetMode = NEXT_STEP, kind: Any = SyncVectorEnv) -> Any:
@@ -492,28 +478,7 @@ def test_a_wrong_value_is_one_clear_sentence(
     assert replay.steps == 14
 
 
-def test_other_envs_are_refused(replay: sw.SequenceReplayBuffer) -> None:
-    with collector_of(replay=replay) as collector:
-        collector.rollout(3)
-    with (
-        collector_of(SyncVectorEnv([TraceEnv]), replay=replay) as collector,
-        pytest.raises(SpecMismatch, match="field 'observation'"),
-    ):
-        collector.rollout(3)
-    assert replay.steps == 6
-
-
 # Errors and Ctrl-C
-
-
-def test_an_error_in_an_env_keeps_what_came_before(replay: sw.SequenceReplayBuffer) -> None:
-    envs = SyncVectorEnv([partial(CounterEnv, 4, 0), partial(CrashEnv, 11, 4, 1)])
-    with pytest.raises(ZeroDivisionError) as caught, collector_of(envs, replay=replay) as collector:
-        collector.rollout(100)
-    assert caught.value.__notes__ == ["kept: 20 steps, 4 ended episodes, in RAM"]
-    assert envs.closed
-    assert replay.steps == 20
-    check_rows(replay)
 
 
 @ALL_MODES
@@ -541,37 +506,6 @@ def test_after_an_error_the_next_rollout_begins_from_a_reset(
         assert collector.report.cut == 2
         assert rollout.bootstrap.step.tolist() == [2, 2]
     check_rows(replay)
-
-
-@ALL_MODES
-def test_ctrl_c_ends_between_two_steps(
-    mode: AutoresetMode, replay: sw.SequenceReplayBuffer
-) -> None:
-    calls = iter(range(100))
-
-    def policy(observation: Any, is_first: Any) -> Any:
-        if next(calls) == 5:
-            signal.raise_signal(signal.SIGINT)
-        return zeros(observation, is_first)
-
-    envs = counters(4, 4, mode=mode)
-    before = signal.getsignal(signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt) as caught, collector_of(envs, policy, replay) as one:
-        one.rollout(1000)
-    steps = 10 if mode is NEXT_STEP else 12
-    assert caught.value.__notes__ == [f"kept: {steps} steps, 2 ended episodes, in RAM"]
-    assert signal.getsignal(signal.SIGINT) is before
-    assert envs.closed
-    check_rows(replay)
-
-
-def test_a_rollout_in_another_thread_works() -> None:
-    found: list[sw.Rollout] = []
-    with collector_of() as collector:
-        thread = threading.Thread(target=lambda: found.append(collector.rollout(4)))
-        thread.start()
-        thread.join()
-    assert found[0].steps == 8
 
 
 def test_another_collector_in_between_makes_it_begin_from_a_reset(
@@ -606,31 +540,6 @@ def test_rows_are_on_disk_when_a_rollout_returns(tmp_path: Path) -> None:
                 assert other.steps == replay.steps
                 check_rows(other)
     replay.close()
-
-
-def test_a_collector_that_is_dropped_is_freed_at_once() -> None:
-    """Not by some later garbage collection: the envs of a dead one hold processes and threads."""
-    collector = collector_of(policy=policy_of(TraceRule()), envs=SyncVectorEnv([TraceEnv]))
-    collector.rollout(3)
-    collector.collect(episodes=1)
-    rollout = collector.rollout(2)
-    dead = weakref.ref(collector)
-    gc.disable()
-    try:
-        collector.close()
-        del collector
-        assert dead() is None
-    finally:
-        gc.enable()
-    assert rollout.num_steps == 2
-
-
-def test_a_continued_replay_gets_other_seeds(replay: sw.SequenceReplayBuffer) -> None:
-    firsts = []
-    for _ in range(2):
-        with collector_of(SyncVectorEnv([SeededEnv] * 2), replay=replay) as collector:
-            firsts.append(np.asarray(collector.rollout(3).observation)[0])
-    assert len({tuple(first) for first in np.concatenate(firsts).tolist()}) == 4
 
 
 def test_a_rollout_is_the_same_with_and_without_a_replay() -> None:

@@ -11,31 +11,21 @@ import numpy as np
 import pytest
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import FrameStackObservation, TimeLimit
-from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 import stepwell as sw
-from stepwell.buffers import SpecMismatch
 from stepwell.collectors.loop.collector import Seeds
-from stepwell.wrappers import WorkerVectorEnv
 from support.envs.fakes import (
     CounterEnv,
     DictEnv,
-    DieEnv,
     FrameEnv,
-    InfoEnv,
     LiveBufferEnv,
     RestartVectorEnv,
-    RewardKind,
-    RewardKindEnv,
-    SeededEnv,
-    TraceEnv,
 )
 from support.models.model import copied, row_of, same
 from support.models.rollout_model import (
     ModelRollout,
     RolloutModel,
     TraceRule,
-    assert_equal_rollouts,
     assert_rollout,
     assert_same,
     ends_of,
@@ -49,7 +39,6 @@ NEXT_STEP, SAME_STEP, DISABLED = (
     AutoresetMode.DISABLED,
 )
 ALL_MODES = pytest.mark.parametrize("mode", list(AutoresetMode))
-MakeEnv = Callable[[], gym.Env[Any, Any]]
 
 
 def vector(
@@ -96,36 +85,6 @@ def counted() -> Worth:
 # 1, 2, 21: arrays that are written again
 
 
-@pytest.mark.parametrize("mode", [NEXT_STEP, DISABLED])
-@pytest.mark.parametrize("copy", [True, False])
-def test_1_a_live_buffer_is_copied_at_once(mode: AutoresetMode, copy: bool) -> None:
-    rollout = rolled(vector([partial(LiveBufferEnv, [3, 5])] * 2, mode, copy=copy), 14)
-    seen = np.asarray(rollout.observation)[:, 0, 0, 0].tolist()
-    last = {NEXT_STEP: [3], DISABLED: []}[mode]
-    after = {NEXT_STEP: [5], DISABLED: []}[mode]
-    assert seen == [0, 1, 2, *last, 0, 1, 2, 3, 4, *after, 0, 1, 2, *last, 0, 1, 2][:14]
-    assert rollout.mask[:, 0].tolist() == [
-        not (last and place in (3, 9, 13)) for place in range(14)
-    ]
-
-
-def test_1_a_live_buffer_of_a_single_env_is_copied_at_once() -> None:
-    rollout = rolled(LiveBufferEnv(4), 7)
-    assert np.asarray(rollout.observation)[:, 0, 1, 1].tolist() == [0, 1, 2, 3, 4, 0, 1]
-    assert np.asarray(rollout.bootstrap.observation)[:, 0, 0].tolist() == [2]
-
-
-@pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
-def test_2_the_true_last_observation_is_bootstrapped_from(kind: type[Any]) -> None:
-    make = [lambda: TimeLimit(LiveBufferEnv(10**6), 3)] * 2
-    with sw.Collector(kind(make, autoreset_mode=SAME_STEP), zeros, seed=0) as collector:
-        rollout = collector.rollout(7)
-    assert np.asarray(rollout.observation)[:, 0, 0, 0].tolist() == [0, 1, 2, 0, 1, 2, 0]
-    ends = rollout.bootstrap
-    assert ends.step.tolist() == [2, 2, 5, 5, 6, 6]
-    assert ends.observation[:, 0, 0].tolist() == [3, 3, 3, 3, 1, 1]
-
-
 @ALL_MODES
 @pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
 def test_21_a_rollout_that_is_held_stays_what_it_was(kind: type[Any], mode: AutoresetMode) -> None:
@@ -163,21 +122,6 @@ def test_21_a_given_rollout_is_reused(mode: AutoresetMode) -> None:
         again = list(leaves((second.observation, second.action, second.reward, second.extras)))
     assert all(np.shares_memory(one, other) for one, other in zip(arrays, again, strict=True))
     assert not same(second.observation, before)
-
-
-def test_21_what_the_policy_was_given_stays_as_it_was() -> None:
-    seen: list[tuple[Any, Any]] = []
-
-    def policy(observation: Any, is_first: Any) -> Any:
-        seen.append((observation, copied(observation)))
-        seen.append((is_first, copied(is_first)))
-        return zeros(observation, is_first)
-
-    make: list[Any] = [partial(CounterEnv, [3, 5], tag) for tag in range(2)]
-    with sw.Collector(vector(make, copy=False), policy, seed=0) as collector:
-        first = collector.rollout(6)
-        collector.rollout(6, out=first)
-    assert all(same(given, kept) for given, kept in seen)
 
 
 def test_21_what_the_policy_returns_may_be_written_again() -> None:
@@ -341,22 +285,6 @@ def test_13_the_border_of_a_rollout_is_bootstrapped_from_the_newest_observation(
 
 
 @ALL_MODES
-def test_14_seven_then_thirteen_rows_equal_twenty(mode: AutoresetMode) -> None:
-    plans = [[(6, "terminated"), (2, "truncated")], [(3, "both")], [(40, "terminated")]]
-    make: list[Any] = [partial(TraceEnv, plan, tag) for tag, plan in enumerate(plans)]
-    whole = rolled(vector(make, mode), 20, sw.RandomPolicy())
-    with sw.Collector(vector(make, mode), sw.RandomPolicy(), seed=3) as collector:
-        first, second = collector.rollout(7), collector.rollout(13)
-    for name in ("observation", "action", "reward", "is_first", "terminated", "truncated", "mask"):
-        parts = np.concatenate([getattr(first, name), getattr(second, name)])
-        assert_same(name, parts, getattr(whole, name))
-    # At the border the long episode is open, and neither ended nor cut.
-    assert (6, 2) in ends_of(first)
-    assert not first.terminated[6, 2] | first.truncated[6, 2] | first.cut[6, 2]
-    assert not second.is_first[0, 2]
-
-
-@ALL_MODES
 def test_14_a_border_does_not_break_what_is_stored(mode: AutoresetMode) -> None:
     replay = sw.SequenceReplayBuffer()
     envs = vector([partial(CounterEnv, 50, tag) for tag in range(2)], mode)
@@ -396,40 +324,7 @@ def test_15_a_reward_and_the_flags_belong_to_the_action_of_their_row(mode: Autor
 # 16: what a policy carries over (more in test_recurrent_policy.py)
 
 
-@ALL_MODES
-def test_16_a_policy_sees_is_first_once_for_each_episode(mode: AutoresetMode) -> None:
-    class Counting:
-        def __init__(self) -> None:
-            self.counts = np.zeros(3, np.int64)
-
-        def __call__(self, observation: Any, is_first: Any) -> Any:
-            self.counts = np.where(is_first, 0, self.counts + 1)
-            return np.zeros(3, np.int64), {"count": self.counts}
-
-    envs = vector([partial(CounterEnv, [3, 1, 4], tag) for tag in range(3)], mode)
-    with sw.Collector(envs, Counting(), seed=0) as collector:
-        for steps in (7, 1, 13, 30):
-            rollout = collector.rollout(steps)
-            assert same(rollout.extras["count"], times_of(rollout))
-            assert same(rollout.is_first, times_of(rollout) == 0)
-
-
 # 18, 31: what is reported
-
-
-@ALL_MODES
-def test_31_every_reported_length_is_right(mode: AutoresetMode) -> None:
-    envs = vector([partial(CounterEnv, 3)] * 2, mode)
-    wrapped = RecordEpisodeStatistics(envs) if mode is not SAME_STEP else envs
-    ended: list[Any] = []
-    with sw.Collector(wrapped, zeros, seed=0, on_episode=ended.append) as collector:
-        rollouts = [collector.rollout(steps) for steps in (1, 2, 5, 8, 1)]
-    lengths = [length for rollout in rollouts for length in rollout.episode_lengths]
-    returns = [each for rollout in rollouts for each in rollout.episode_returns]
-    assert len(lengths) == {NEXT_STEP: 8, SAME_STEP: 10, DISABLED: 10}[mode]
-    assert set(lengths) == {3}
-    assert set(returns) == {6.0}
-    assert [(one.steps, one.total_reward) for one in ended] == [(3, 6.0)] * len(lengths)
 
 
 @ALL_MODES
@@ -444,45 +339,6 @@ def test_31_an_episode_is_reported_by_the_rollout_in_which_it_ends(mode: Autores
 
 
 # 28, 29: info and rewards of all kinds
-
-
-@ALL_MODES
-@pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
-def test_28_info_that_comes_and_goes_is_stored_with_its_step(
-    kind: type[Any], mode: AutoresetMode
-) -> None:
-    missing = {"t": -1, "even": np.nan, "array": np.zeros(2, np.int16), "never": False}
-    envs = vector([partial(InfoEnv, [3, 4])] * 2, mode, kind)
-    with sw.Collector(envs, zeros, seed=0, info=missing) as collector:
-        rollouts = [collector.rollout(steps) for steps in (3, 1, 10, 6)]
-    for rollout in rollouts:
-        mask, after = rollout.mask, times_of(rollout)[rollout.mask] + 1
-        assert set(rollout.info) == set(missing)
-        assert rollout.info["t"][mask].tolist() == after.tolist()
-        even = np.where(after % 2 == 0, after * 1.5, np.nan)
-        assert np.array_equal(rollout.info["even"][mask], even, equal_nan=True)
-        assert rollout.info["array"][mask].tolist() == [[t, t] for t in after]
-        assert not rollout.info["never"].any()
-        assert rollout.info["array"].dtype == np.int16
-        assert rollout.info["array"].shape == (*mask.shape, 2)
-        assert rollout.info["never"].dtype == np.bool_
-
-
-@pytest.mark.parametrize("kind", ["float", "0-d", "(1,)", "int32"])
-@pytest.mark.parametrize("how", ["single", "sync", "async"])
-def test_29_rewards_of_any_scalar_kind_are_alike(kind: RewardKind, how: str) -> None:
-    if (kind, how) == ("(1,)", "sync"):
-        pytest.skip("gymnasium's SyncVectorEnv itself refuses them")
-    make = partial(RewardKindEnv, kind, 3)
-    envs: dict[str, Callable[[], Any]] = {
-        "single": make,
-        "sync": lambda: vector([make]),
-        "async": lambda: AsyncVectorEnv([make]),
-    }
-    rollout = rolled(envs[how](), 6)
-    assert rollout.reward[:, 0].tolist() == [1, 2, 3, 0, 1, 2]
-    assert rollout.reward.dtype == np.float32
-    assert rollout.episode_returns == (6.0,)
 
 
 def test_29_returns_are_summed_before_rewards_become_float32() -> None:
@@ -586,50 +442,10 @@ def assert_open_ends_of_pixels(rollout: sw.Rollout, expected: ModelRollout) -> N
         assert same(row_of(rollout.bootstrap.observation, place), expected.rows[t][n].follows)
 
 
-def test_8_a_wrong_padding_is_refused_with_frame_stack_1_as_the_fix() -> None:
-    def make() -> gym.Env[Any, Any]:
-        env = FrameStackObservation(FrameEnv(), 3, padding_type="zero")
-        env.metadata = {**env.metadata, "stepwell": {"stack_padding": "repeat"}}
-        return env
-
-    replay = sw.SequenceReplayBuffer()
-    with (
-        sw.Collector(vector([make]), sw.RandomPolicy(), replay, seed=0, frame_stack=3) as collector,
-        pytest.raises(SpecMismatch, match=r"repeat.*frame_stack=1"),
-    ):
-        collector.rollout(5)
-
-
-@ALL_MODES
-def test_box_actions_keep_their_shape_and_dtype(mode: AutoresetMode) -> None:
-    makes: list[Any] = [lambda: gym.make("Pendulum-v1", max_episode_steps=5)] * 2
-    rollout = rolled(vector(makes, mode), 8, sw.RandomPolicy())
-    action = np.asarray(rollout.action)
-    assert (action.shape, action.dtype) == ((8, 2, 1), np.dtype(np.float32))
-    assert rollout.truncated.any()
-    assert np.asarray(rollout.observation).dtype == np.float32
-
-
 def test_a_single_env_is_a_rollout_of_one_column() -> None:
     rollout = rolled(CounterEnv(3), 5, counted())
     assert (rollout.num_steps, rollout.num_envs, rollout.steps) == (5, 1, 4)
     assert times_of(rollout)[:, 0].tolist() == [0, 1, 2, 3, 0]
-
-
-def test_20_equal_seeds_give_equal_rollouts_and_others_do_not() -> None:
-    def one(seed: int, kind: Any) -> sw.Rollout:
-        with sw.Collector(kind([SeededEnv] * 3), sw.RandomPolicy(), seed=seed) as collector:
-            return collector.rollout(12)
-
-    assert_equal_rollouts(one(1, SyncVectorEnv), one(1, AsyncVectorEnv))
-    assert not same(one(1, SyncVectorEnv).observation, one(2, SyncVectorEnv).observation)
-    orders = []
-    for seed in (1, 1, 2):
-        rollout = one(seed, SyncVectorEnv)
-        minibatches = list(rollout.minibatches(5))
-        orders.append([(batch.step.tolist(), batch.env.tolist()) for batch in minibatches])
-    assert orders[0] == orders[1]
-    assert orders[0] != orders[2]
 
 
 # Workers that die
@@ -683,24 +499,3 @@ def test_a_worker_that_dies_in_its_first_step_cuts_nothing() -> None:
     assert rollout.mask[:, 0].tolist() == [True] * 3 + [False] * 2 + [True] * 3
     assert not rollout.cut.any()
     assert rollout.is_first[:, 0].tolist() == [True, *[False] * 3, True, True, False, False]
-
-
-def test_a_worker_that_really_dies_cuts_its_episode() -> None:
-    """The second env ends its process at the 8th step of its life, in its second episode."""
-    make: list[Any] = [partial(CounterEnv, 5, 0), partial(DieEnv, 8, 5, 1)]
-    replay = sw.SequenceReplayBuffer()
-    envs = WorkerVectorEnv(make, num_workers=2)
-    with sw.Collector(envs, counted(), replay, seed=0) as collector:
-        rollout = collector.rollout(12)
-    assert times_of(rollout)[:, 1].tolist() == [0, 1, 2, 3, 4, 5, 0, 1, 2, 0, 1, 2]
-    assert np.flatnonzero(~rollout.mask[:, 1]).tolist() == [5, 8]
-    assert np.argwhere(rollout.cut).tolist() == [[7, 1]]
-    ends = ends_of(rollout)
-    assert sorted(ends) == [(7, 1), (11, 1)]
-    newest = np.asarray(rollout.bootstrap.observation)[ends.index((7, 1))]
-    assert newest.tolist() == [1, 2, 1]
-    assert np.flatnonzero(~rollout.mask[:, 0]).tolist() == [5, 11]
-    assert replay.steps == rollout.steps
-    assert collector.report.restarts == 1
-    streams = [[e for e in replay.iter_episodes() if e.stream == n] for n in (0, 1)]
-    assert [(e.steps, bool(e.cut[-1])) for e in streams[1]] == [(5, False), (2, True), (3, True)]

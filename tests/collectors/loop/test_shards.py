@@ -18,11 +18,9 @@ from hypothesis import strategies as st
 
 import stepwell as sw
 from stepwell.buffers import copy_episodes
-from stepwell.collectors.loop import collector as collector_module
 from stepwell.collectors.loop.collector import Seeds
-from stepwell.wrappers import SeededResets, WorkerVectorEnv, seeded_resets
+from stepwell.wrappers import SeededResets, WorkerVectorEnv
 from stepwell.wrappers.seeded_resets import ShardSeed, derived_seed, in_shard_of
-from stepwell.wrappers.workers import pool
 from support.envs.fakes import DieEnv, SeededEnv
 
 NEXT_STEP, SAME_STEP, DISABLED = (
@@ -250,45 +248,3 @@ def test_merged_shards_keep_their_sessions_and_are_not_compared() -> None:
     for episode in merged.iter_episodes():
         session: Any = merged.sessions[int(episode.metadata["session"])]  # type: ignore[call-overload]
         assert int(episode.metadata["seed"]) % 3 == session["shard"][0] % 3  # type: ignore[call-overload]
-
-
-# Planted bugs
-
-
-def _unchanged(given: int, drawn: int) -> int:
-    return drawn
-
-
-_NO_SAMPLE = property(lambda self: 0, lambda self, value: None)
-_OLD_KEY = property(lambda self: (self.session,), lambda self, value: None)
-
-
-@pytest.mark.proof
-@pytest.mark.parametrize(
-    ("owner", "name", "bug"),
-    [
-        pytest.param(seeded_resets, "in_shard_of", _unchanged, id="derived"),
-        pytest.param(collector_module, "in_shard_of", _unchanged, id="reseeds"),
-        pytest.param(Seeds, "_sample", _NO_SAMPLE, id="one class for all"),
-        pytest.param(Seeds, "_key", _OLD_KEY, id="one policy for all"),
-    ],
-)
-def test_planted_bugs_are_found(
-    owner: Any, name: str, bug: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(owner, name, bug, raising=False)
-    with pytest.raises(AssertionError):
-        _all_checks()
-
-
-def _all_checks() -> None:
-    test_all_seeds_of_a_shard_are_in_its_class("seeded, next step")
-    test_all_seeds_of_a_shard_are_in_its_class("plain, next step")
-    test_shards_have_other_actions_too()
-
-
-@pytest.mark.proof
-def test_a_bug_in_restarts_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "in_shard_of", lambda given, drawn: drawn)
-    with pytest.raises(AssertionError):
-        test_a_restarted_worker_goes_on_in_the_class()

@@ -1,4 +1,4 @@
-"""Checks of envs that run in JAX, for a process of their own.
+"""Checks of envs that run in JAX, for a process of their own: those that are named, or all.
 
 Once JAX is loaded, a process that forks is warned; other tests fork. Says the names of the checks
 that passed, one a line, and behind a name why a check was left out.
@@ -207,6 +207,7 @@ def check_the_rows_are_those_of_a_loop_over_one_env_at_a_time() -> None:
     policy_rng = collector_policy_rng(seed)
     policy_key = jax.random.key(int(policy_rng.integers(1 << 32)))
     env = Walker()
+    reset, step, choose = jax.jit(env.reset), jax.jit(env.step), jax.jit(wander)  # whole numbers
     keys = [jax.random.key(stored[i][0].metadata["seed"]) for i in range(n)]
     newest: list[Any] = []
     model: list[list[dict[str, Any]]] = [[] for _ in range(n)]
@@ -216,7 +217,7 @@ def check_the_rows_are_those_of_a_loop_over_one_env_at_a_time() -> None:
         return now
 
     for i in range(n):
-        state, seen = env.reset(split(i))
+        state, seen = reset(split(i))
         newest.append((state, False, 0))
         model[i].append({"seen": seen, "reward": 0.0, "first": True, "end": 0})
     vector_steps = sum(one.fields["reward"].size for one in stored[0]) - 1
@@ -227,7 +228,7 @@ def check_the_rows_are_those_of_a_loop_over_one_env_at_a_time() -> None:
         }
         first = jnp.array([model[i][-1]["first"] for i in range(n)])
         now = jax.random.fold_in(policy_key, number)
-        action, extras = wander(jnp.int32(1), now, together, first)
+        action, extras = choose(jnp.int32(1), now, together, first)
         for i in range(n):
             state, has_ended, elapsed = newest[i]
             row = model[i][-1]
@@ -235,11 +236,11 @@ def check_the_rows_are_those_of_a_loop_over_one_env_at_a_time() -> None:
             row["drawn"] = 0 if has_ended else int(extras["drawn"][i])
             now_i = split(i)
             if has_ended:
-                state, seen = env.reset(now_i)
+                state, seen = reset(now_i)
                 newest[i] = state, False, 0
                 model[i].append({"seen": seen, "reward": 0.0, "first": True, "end": 0})
                 continue
-            state, seen, reward, terminated, truncated, _ = env.step(now_i, state, action[i])
+            state, seen, reward, terminated, truncated, _ = step(now_i, state, action[i])
             late = bool(truncated) or elapsed + 1 >= limit
             newest[i] = state, bool(terminated) or late, elapsed + 1
             end = int(terminated) * int(End.TERMINATED) | late * int(End.TRUNCATED)
@@ -642,7 +643,8 @@ if __name__ == "__main__":
         # Each envs compile their own loops; many here are the same.
         jax.config.update("jax_compilation_cache_dir", f"{place}/compiled")
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-        for name in ON_ANY_DEVICE if "any-device" in sys.argv else CHECKS:
+        named = [name for name in CHECKS if name in sys.argv]
+        for name in ON_ANY_DEVICE if "any-device" in sys.argv else named or CHECKS:
             began = time.perf_counter()
             try:
                 globals()[name]()

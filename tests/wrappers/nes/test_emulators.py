@@ -65,6 +65,7 @@ def test_golden_ram_is_the_same_on_every_backend(backend: NesBackend) -> None:
     assert digest.hexdigest() == GOLDEN
 
 
+@pytest.mark.proof
 @each_backend
 def test_sixty_fresh_emulators_agree_frame_for_frame(backend: NesBackend) -> None:
     """C1: the first frame of a fresh cynes may not be one; here it always is."""

@@ -38,6 +38,16 @@ BUTTONS = ("B", "", "SELECT", "START", "UP", "DOWN", "LEFT", "RIGHT", "A")
 AnyEnv = gymnasium.Env[Any, Any]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def quick_collections() -> None:
+    """Each test collects garbage, to release its emulator: all that is there before is passed over.
+
+    After thousands of other tests a walk over it takes seconds.
+    """
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture
 def integrations(tmp_path: Path) -> Iterator[Path]:
     """A folder with the demonstration as an integration, registered with stable-retro."""

@@ -56,7 +56,7 @@ def plain(batch: Any) -> dict[str, Any]:
     ("mode", "start"),
     [
         *((mode, "fork") for mode in MODES),
-        ("named", "spawn"),
+        pytest.param("named", "spawn", marks=pytest.mark.proof),
         *(pytest.param(mode, "spawn", marks=pytest.mark.full) for mode in list(MODES)[:-1]),
     ],
 )

@@ -82,6 +82,7 @@ def test_a_list_has_what_is_in_a_folder_in_order(objects: Objects) -> None:
     assert {each.nbytes for each in objects.listing("m")} == {3}
 
 
+@pytest.mark.proof
 def test_a_long_list_is_complete(objects: Objects) -> None:
     for number in range(1_050):  # more than a page
         objects.put(f"m/{number:04}", b"")

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import stepwell as sw
+from support.tiers import proofs_but
 from support.viewed_stores import HOSTILE, writer
 from support.viewer import Look, Serve, Store, eventually, keys, pictures, pixels
 
@@ -49,7 +50,7 @@ PLACES = {
 }
 
 
-@pytest.mark.parametrize("name", PLACES)
+@pytest.mark.parametrize("name", proofs_but(["cameras"], PLACES))
 def test_every_pixel_is_that_of_the_store(
     serve: Serve, look: Look, store: Store, name: str
 ) -> None:
@@ -206,6 +207,7 @@ def test_everything_can_be_done_with_the_keyboard(serve: Serve, look: Look, stor
     assert focused() == "episodes"
 
 
+@pytest.mark.proof
 def test_a_reload_shows_the_same_row(serve: Serve, look: Look, store: Store) -> None:
     page = look(serve(store("pong")).url)
     open_episode(page, "0/1/0")
@@ -254,6 +256,7 @@ def test_an_episode_without_images_has_curves_and_values(
     eventually(lambda: last / 2 < int(page.locator("#scrubber").input_value()) < last, True)
 
 
+@pytest.mark.proof
 def test_an_open_episode_grows_while_it_is_looked_at(
     serve: Serve, look: Look, tmp_path: Path
 ) -> None:
@@ -275,6 +278,7 @@ def test_an_open_episode_grows_while_it_is_looked_at(
     eventually(lambda: page.locator("#episode-badges").inner_text(), "terminated")
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     "name",
     [

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import stepwell as sw
+from support.tiers import proofs_but
 from support.viewed_stores import levels
 from support.viewer import STEPWELL, Look, Serve, Store, Watch, eventually, keys, pictures
 
@@ -66,6 +67,7 @@ def test_the_selection_is_written_as_stepwell_filter_would(
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
+@pytest.mark.proof
 def test_an_export_replaces_nothing_and_leaves_its_folder_never(
     serve: Serve, look: Look, tmp_path: Path, watch: Watch
 ) -> None:
@@ -106,7 +108,7 @@ def test_ids_are_those_that_stepwell_filter_reads(serve: Serve, look: Look, stor
 KINDS = ["webp", "mp4"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", proofs_but(["webp"], KINDS))
 def test_a_clip_shows_the_chosen_rows(
     serve: Serve, look: Look, store: Store, kind: str, tmp_path: Path
 ) -> None:
@@ -161,6 +163,7 @@ def test_a_server_that_is_gone_is_said_and_another_link_goes_on(
     assert not trouble.is_visible()
 
 
+@pytest.mark.proof
 def test_a_network_that_comes_back_goes_on_by_itself(
     serve: Serve, look: Look, watch: Watch, store: Store
 ) -> None:
@@ -176,6 +179,7 @@ def test_a_network_that_comes_back_goes_on_by_itself(
     eventually(lambda: len(keys(page)), 12)
 
 
+@pytest.mark.proof
 def test_a_store_is_only_read(serve: Serve, look: Look, store: Store, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(store("levels"), tmp_path / "read"))
     for path in [*folder.iterdir(), folder]:

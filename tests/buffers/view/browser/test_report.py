@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ import pytest
 
 import stepwell as sw
 from stepwell.buffers.view.report import write_report
+from support.tiers import proofs_but
 from support.viewer import (
     Look,
     Store,
@@ -67,7 +69,10 @@ def scrub(page: Page, row: int, field: int = 0) -> None:
     ("name", "episode", "fields"),
     [
         ("pong", "0/0/0", ["observation"]),
-        ("cameras", "0/1/0", ["observation/front", "observation/hand"]),
+        pytest.param(
+            *("cameras", "0/1/0", ["observation/front", "observation/hand"]),
+            marks=pytest.mark.proof,
+        ),
     ],
 )
 def test_each_frame_is_the_stored_one(
@@ -124,8 +129,10 @@ WINDOWS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("window", WINDOWS)
-@pytest.mark.parametrize("stores", PAGES)
+@pytest.mark.parametrize(
+    ("stores", "window"),
+    proofs_but([("several", "light")], itertools.product(PAGES, WINDOWS)),
+)
 def test_everybody_can_use_it(
     stores: str,
     window: str,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
+from support.tiers import proofs_but
 from support.viewed_stores import cameras, cartpole, levels, nes, pong, pushing
 from support.viewer import Look, Serve, Watch, eventually, keep, keys, violations
 
@@ -124,7 +125,10 @@ def shown(
     return find
 
 
-@pytest.mark.parametrize("name", STATES)
+IN_EVERY_RUN = ("table", "cameras-phone-dark", "export")
+
+
+@pytest.mark.parametrize("name", proofs_but(IN_EVERY_RUN, STATES))
 def test_a_state_is_accessible(
     shown: Callable[[State], str],
     look: Look,
