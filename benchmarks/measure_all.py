@@ -68,7 +68,7 @@ RUNS: dict[str, Run] = {
     "memmap": Run("dropin_memmap.py --rounds 2", "--rounds 1 --data vectors --only store"),
     "sb3": Run(
         "dropin_sb3.py --rounds 5 --learn 50",
-        "--rounds 1 --envs 1 --vectors 2000 --images 300 --learn 10",
+        "--rounds 1 --envs 1 --vectors 2000 --images 300 --learn 10 --no-memory",
     ),
     "hindsight": Run("dropin_her.py --rounds 7 --batches 30", "--rounds 1 --size 3000 --batches 5"),
     "bridges": Run("bridges.py --rounds 5 --steps 10000", "--rounds 1 --only learn"),
