@@ -24,7 +24,7 @@ class Short(gym.Env[Any, Any]):
 
     def __init__(self, is_constant: bool, reward: float, size: int = 2) -> None:
         self.observation_space = gym.spaces.Box(-1e3, 1e3, (size,), np.float32)
-        self._is_constant, self._reward = is_constant, reward
+        self._is_constant, self._reward, self._size = is_constant, reward, size
         self._episode, self._step = 0, 0
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
@@ -37,7 +37,7 @@ class Short(gym.Env[Any, Any]):
 
     def _observation(self) -> Any:
         tag = (0, 0) if self._is_constant else (self._episode, self._step)
-        return np.resize(np.array(tag, np.float32), self.observation_space.shape)
+        return np.resize(np.array(tag, np.float32), self._size)
 
 
 def played(
