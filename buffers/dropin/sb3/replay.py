@@ -277,7 +277,6 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
                     f"observations of this saved buffer, got another one; bring that folder back, "
                     f"or begin with a new buffer"
                 )
-            self._stored_in = ""
             self._replay = replay
         return self._replay
 
@@ -708,8 +707,8 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
         replay = self._replay
         if replay is not None and replay.path is not None:
             state["_path"] = replay.path
-            if self._ring is not None and self.size():
-                state["_stored_in"] = _store_of(replay)
+            is_needed = self._ring is not None and self.size()
+            state["_stored_in"] = _store_of(replay) if is_needed else ""
         elif replay is not None:
             state["_rows"] = (
                 replay.capacity,

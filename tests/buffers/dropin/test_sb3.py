@@ -435,9 +435,9 @@ def test_a_saved_buffer_draws_from_no_other_store(tmp_path: Path) -> None:
         ours.ReplayBuffer.__new__(ours.ReplayBuffer).__setstate__(older)
     (tmp_path / "a").rename(tmp_path / "b")
     loaded = pickle.loads(saved)
-    for _ in range(2):
+    for buffer in loaded, loaded, pickle.loads(pickle.dumps(loaded)):
         with pytest.raises(ValueError, match="expected the store"):
-            loaded.sample(3)
+            buffer.sample(3)
     assert not (tmp_path / "a").exists()
     (tmp_path / "b").rename(tmp_path / "a")
     assert loaded.sample(3).observations.shape == (3, 1, 40, 40)
