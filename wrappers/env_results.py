@@ -12,6 +12,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from ..buffers.base import native
 from ..buffers.spec.exact_values import BadValue, exactly, one_flag, one_number, part_of, shown
 
 Reset: TypeAlias = "tuple[Any, dict[str, Any]]"
@@ -79,6 +80,8 @@ class EnvResults:
         # It raises `BadValue` if they are no five values, or one cannot be stored as it is. Some
         # envs take a microsecond a step: nearly all results pass in one call, without an attribute.
         dtype, shape, others = self._dtype, self._shape, self._step
+        if native.core is not None:
+            return native.core.stepping(envs, place, dtype, shape, np.ndarray, others)
 
         def step(action: Any) -> Step:
             result = envs[place].step(action)
@@ -125,7 +128,7 @@ def reset_of(result: Any, name: str) -> Reset:
     """Observation and info of what a `reset` returned; an info of None is an empty one."""
     if isinstance(result, tuple | list) and len(result) == 2:
         observation, info = result
-        if isinstance(info, Mapping | None):
+        if type(info) is dict or isinstance(info, Mapping | None):
             return observation, info or {}  # type: ignore[return-value]
     got = f"{len(result)} values" if isinstance(result, tuple) else shown(result)
     if isinstance(result, tuple) and len(result) == 2:

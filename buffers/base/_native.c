@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define INTERFACE 5     /* as in native.py: another number is an older build */
+#define INTERFACE 6     /* as in native.py: another number is an older build */
 #define SHIFT 4         /* as in priorities.py: */
 #define WIDTH 16        /* children of a node, 1 << SHIFT, */
 #define LARGEST_TOP 2048 /* nodes of the uppermost level, */
@@ -1268,6 +1268,94 @@ static PyObject *is_chunk(PyObject *self, PyObject *const *args, Py_ssize_t narg
     return PyBool_FromLong(is_right);
 }
 
+/* --- the step of an env: EnvResults in wrappers/env_results.py --- */
+
+/* Some envs take a microsecond a step, of which checking the result must not take half. What the
+   function needs is the tuple that it is bound to: */
+enum { ENVS, PLACE, DTYPE, SHAPE, ARRAY, OTHERS, STEP, GET_DTYPE, GET_SHAPE };
+
+static descrgetfunc getter_of(PyObject *descriptor)
+{
+    return (descrgetfunc)PyType_GetSlot(Py_TYPE(descriptor), Py_tp_descr_get);
+}
+
+/* An attribute of an array, by the descriptor of its type, without a search for it by its name. */
+static PyObject *attribute(PyObject *self, int which, PyObject *array)
+{
+    PyObject *descriptor = PyTuple_GetItem(self, which);
+    return getter_of(descriptor)(descriptor, array, (PyObject *)Py_TYPE(array));
+}
+
+/* 1: five values of the usual types, an array of the dtype and shape first; -1: an error. */
+static int is_usual(PyObject *self, PyObject *result)
+{
+    if (!PyTuple_CheckExact(result) || PyTuple_Size(result) != 5) return 0;
+    PyObject *observation = PyTuple_GetItem(result, 0);
+    if (Py_TYPE(observation) != (PyTypeObject *)PyTuple_GetItem(self, ARRAY) ||
+        !PyFloat_CheckExact(PyTuple_GetItem(result, 1)) ||
+        !PyBool_Check(PyTuple_GetItem(result, 2)) || !PyBool_Check(PyTuple_GetItem(result, 3)) ||
+        !PyDict_CheckExact(PyTuple_GetItem(result, 4))) {
+        return 0;
+    }
+    PyObject *dtype = attribute(self, GET_DTYPE, observation);
+    if (dtype == NULL) return -1;
+    int is_same = dtype == PyTuple_GetItem(self, DTYPE); /* as most are; == is asked of the others */
+    Py_DECREF(dtype);
+    if (!is_same) return 0;
+    PyObject *shape = attribute(self, GET_SHAPE, observation);
+    if (shape == NULL) return -1;
+    is_same = PyObject_RichCompareBool(shape, PyTuple_GetItem(self, SHAPE), Py_EQ);
+    Py_DECREF(shape);
+    return is_same;
+}
+
+static PyObject *step(PyObject *self, PyObject *action)
+{
+    Py_ssize_t place = PyLong_AsSsize_t(PyTuple_GetItem(self, PLACE));
+    if (place == -1 && PyErr_Occurred()) return NULL;
+    PyObject *env = PySequence_GetItem(PyTuple_GetItem(self, ENVS), place);
+    if (env == NULL) return NULL;
+    PyObject *result = PyObject_CallMethodObjArgs(env, PyTuple_GetItem(self, STEP), action, NULL);
+    Py_DECREF(env);
+    if (result == NULL) return NULL;
+    int usual = is_usual(self, result);
+    if (usual > 0) return result;
+    PyObject *checked = NULL;
+    if (usual == 0) {
+        checked = PyObject_CallFunctionObjArgs(PyTuple_GetItem(self, OTHERS), result, NULL);
+    }
+    Py_DECREF(result);
+    return checked;
+}
+
+static PyMethodDef step_method = {"step", step, METH_O, "step(action): the result of a step, checked"};
+
+PyDoc_STRVAR(stepping_doc,
+             "stepping(envs, place, dtype, shape, array, others): as EnvResults.stepping\n\n"
+             "Results that are not a tuple of an array with this dtype and shape, a float, two\n"
+             "bools and a dict are those of others(result).");
+
+static PyObject *stepping(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    (void)self;
+    if (!count_is(nargs, STEP, "stepping")) return NULL;
+    PyObject *get_dtype = PyObject_GetAttrString(args[ARRAY], "dtype");
+    PyObject *get_shape = PyObject_GetAttrString(args[ARRAY], "shape"), *function = NULL;
+    if (get_dtype != NULL && get_shape != NULL && getter_of(get_dtype) && getter_of(get_shape)) {
+        /* The name is interned: so it is found in the caches of types. */
+        PyObject *parts = Py_BuildValue("(OOOOOONOO)", args[ENVS], args[PLACE], args[DTYPE],
+                                        args[SHAPE], args[ARRAY], args[OTHERS],
+                                        PyUnicode_InternFromString("step"), get_dtype, get_shape);
+        if (parts != NULL) function = PyCFunction_NewEx(&step_method, parts, NULL);
+        Py_XDECREF(parts);
+    } else if (!PyErr_Occurred()) {
+        PyErr_SetString(PyExc_TypeError, "array: expected the type numpy.ndarray, got another");
+    }
+    Py_XDECREF(get_dtype);
+    Py_XDECREF(get_shape);
+    return function;
+}
+
 static PyMethodDef functions[] = {
     {"tree_set", (PyCFunction)(void (*)(void))tree_set, METH_FASTCALL, tree_set_doc},
     {"tree_draw", (PyCFunction)(void (*)(void))tree_draw, METH_FASTCALL, tree_draw_doc},
@@ -1279,6 +1367,7 @@ static PyMethodDef functions[] = {
     {"find_steps", (PyCFunction)(void (*)(void))find_steps, METH_FASTCALL, find_steps_doc},
     {"crc32", (PyCFunction)(void (*)(void))crc32, METH_FASTCALL, crc32_doc},
     {"is_chunk", (PyCFunction)(void (*)(void))is_chunk, METH_FASTCALL, is_chunk_doc},
+    {"stepping", (PyCFunction)(void (*)(void))stepping, METH_FASTCALL, stepping_doc},
     {NULL, NULL, 0, NULL},
 };
 

@@ -8,14 +8,15 @@ from __future__ import annotations
 import importlib
 import os
 import zlib
-from typing import Protocol, TypeAlias, cast
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeAlias, cast
 
 import numpy as np
 
 __all__ = ["Core", "core", "crc32", "path"]
 
 _NAME = "stepwell.buffers.base._native"
-_INTERFACE = 5  # as in _native.c
+_INTERFACE = 6  # as in _native.c
 _Memory: TypeAlias = np.ndarray | memoryview
 
 
@@ -109,6 +110,18 @@ class Core(Protocol):
         /,
     ) -> bool:
         """True if `ChunkDecoder.check` accepts a chunk; False where that must look itself."""
+
+    def stepping(
+        self,
+        envs: Sequence[Any],
+        place: int,
+        dtype: object,
+        shape: object,
+        array: type[np.ndarray],
+        others: Callable[[Any], Any],
+        /,
+    ) -> Callable[[Any], Any]:
+        """As `EnvResults.stepping`."""
 
 
 def _core() -> Core | None:

@@ -58,6 +58,7 @@ _MAX_ROWS, _MIN_ROWS, _MAX_BYTES = 512, 16, 64 << 20
 _PENDING = 1  # it awaits its action
 _LATE = 2  # its observation, too
 _GIVEN = 4  # it was returned before it had its action
+_PENDING_BIT = np.array(_PENDING, np.uint8)  # 1: a state's bit is a bool
 # Stacks are compared at the first rows, and then at every 17th: a prime number, so that it meets
 # every place of a pattern that repeats after fewer rows.
 _COMPARED_ROWS, _COMPARED_EVERY = 16, 17
@@ -432,10 +433,11 @@ class EpisodeBuffer:
             self._write(self._base_of_newest + self._cursor, values)
             self._states[:] = self._none
             return
-        waiting = self._state[envs] & _PENDING > 0
+        waiting = (self._state[envs] & _PENDING_BIT).view(np.bool_)
         some = {name: rows[waiting] for name, rows in values.items()}
-        self._write(self._newest(envs[waiting]), some)
-        self._state[envs] &= ~_PENDING & 255
+        envs = envs[waiting]
+        self._write(self._newest(envs), some)
+        self._state[envs] ^= _PENDING_BIT
 
     def take(
         self,

@@ -24,7 +24,7 @@ from .step_result import (
 )
 from .vector_envs import FrameCounters, Vector, is_ale, mode_of, returns_copies
 
-_BOOL = np.dtype(np.bool_)
+_BOOL, _FLOAT = np.dtype(np.bool_), np.dtype(np.float64)
 _Info = Mapping[str, Any]
 RawStep = tuple[Any, Any, Any, Any, _Info]
 
@@ -126,12 +126,11 @@ class ResultReader:
         self.reset_seeds.vector_steps += 1
         # Copied, as all that is kept: the next step may write into the same arrays.
         n = len(terminated) if self._is_ale else self.num_envs
-        is_right = type(reward) is np.ndarray and reward.dtype == np.float64
-        reward = reward.copy() if is_right and reward.shape == (n,) else rewards_of(reward, n)
+        reward = reward.copy() if _is_column(reward, _FLOAT, (n,)) else rewards_of(reward, n)
         # Few rows have flags, which are copied there.
-        if not _are_flags(terminated, n):
+        if not _is_column(terminated, _BOOL, (n,)):
             terminated = flags_of(terminated, n, "terminated")
-        if not _are_flags(truncated, n):
+        if not _is_column(truncated, _BOOL, (n,)):
             truncated = flags_of(truncated, n, "truncated")
         if self.mode is AutoresetMode.SAME_STEP:
             return self._last_and_first_rows(observation, reward, terminated, truncated, info)
@@ -387,8 +386,9 @@ class ResultReader:
         return ended
 
 
-def _are_flags(value: Any, n: int) -> bool:
-    return type(value) is np.ndarray and value.dtype is _BOOL and value.shape == (n,)
+def _is_column(value: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> bool:
+    # As most are; the dtype of others may be equal, and is looked at where they are converted.
+    return type(value) is np.ndarray and value.dtype is dtype and value.shape == shape
 
 
 def _array(name: str, value: Any) -> np.ndarray:

@@ -29,7 +29,7 @@ from ...buffers.spec.space_json import spaces_facts
 from ...buffers.spec.spec import field_of
 from ...buffers.storage.protocol import Storage
 from ...wrappers import SeededResets
-from ...wrappers.check.watch import Limits, all_limits_of, outside_of
+from ...wrappers.check.watch import Limits, all_limits_of, inside_of, outside_of
 from ...wrappers.fixed_spaces import FixedSpaces, FixedVectorSpaces
 from ...wrappers.versions import module_versions, versions_of
 from ..policies.policy_caller import ChoiceChecker
@@ -308,8 +308,8 @@ class SpaceWatch:
         if not self._limits or not chunks:
             return
         # All at once first: nearly always all are in the space, and chunks may be short and many.
-        is_right = not any(
-            outside_of(np.concatenate([chunk.fields[name] for chunk in chunks]), limits).any()
+        is_right = all(
+            inside_of(np.concatenate([chunk.fields[name] for chunk in chunks]), limits).all()
             for name, limits in self._limits.items()
         )
         for chunk in chunks:

@@ -174,12 +174,17 @@ def limits_of(space: spaces.Space[Any]) -> tuple[Any, Any] | None:
 
 def outside_of(rows: Array, limits: Limits) -> npt.NDArray[np.bool_]:
     """[n] bool: rows with a value that is not within the limits; NaN never is."""
-    if isinstance(limits, np.ndarray):
-        inside: Any = np.isin(rows, limits)
-    else:
-        inside = (rows >= limits[0]) & (rows <= limits[1])
+    inside = inside_of(rows, limits)
     outside: npt.NDArray[np.bool_] = ~inside.all(axis=tuple(range(1, inside.ndim)))
     return outside
+
+
+def inside_of(rows: Array, limits: Limits) -> npt.NDArray[np.bool_]:
+    """Of the shape of the rows, bool: values within the limits."""
+    if isinstance(limits, np.ndarray):
+        return np.isin(rows, limits)
+    inside: npt.NDArray[np.bool_] = (rows >= limits[0]) & (rows <= limits[1])
+    return inside
 
 
 class StillWatch:

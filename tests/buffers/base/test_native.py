@@ -16,6 +16,7 @@ from typing import Any, cast
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+from gymnasium.spaces import Box, Discrete, Space
 from hypothesis import given
 
 import stepwell as sw
@@ -28,7 +29,9 @@ from stepwell.buffers.sampling.priorities import Priorities, SumTree
 from stepwell.buffers.sampling.requests import Transitions
 from stepwell.buffers.sampling.row_reader import RowReader
 from stepwell.buffers.sampling.transitions import TransitionSampler, _frames
+from stepwell.buffers.spec.exact_values import BadValue
 from stepwell.buffers.storage.chunk_codec import ChunkDecoder, ChunkEncoder
+from stepwell.wrappers.env_results import EnvResults
 from support.examples import by_tier
 from support.models.replay_histories import HISTORIES, KINDS, Kind, a_replay, moments
 from support.rows.replay_rows import Step
@@ -447,6 +450,84 @@ def test_transitions_are_found_in_the_same_rows(
 
             compiled, plain = in_both_paths(run)
             assert compiled == plain
+
+
+# --- steps ----------------------------------------------------------------------------------------
+
+OBSERVATION = np.zeros(3, np.float32)
+STEPS: list[Any] = [
+    (OBSERVATION, 1.0, False, True, {"a": 1}),
+    [OBSERVATION, 1.0, False, True, {}],
+    (OBSERVATION.tolist(), 1, np.False_, np.array([True]), {}),
+    (OBSERVATION.astype(np.float64), np.float64(0.1), False, False, {}),
+    (OBSERVATION.astype(">f4"), 1.0, False, False, {}),
+    (np.ma.masked_array(OBSERVATION), 1.0, False, False, {}),
+    (np.full(3, 1e300), 1.0, False, False, {}),
+    (np.zeros(4, np.float32), 1.0, False, False, {}),
+    (np.zeros((1, 3), np.float32), 1.0, False, False, {}),
+    (OBSERVATION, None, False, False, {}),
+    (OBSERVATION, "1.5", False, False, {}),
+    (OBSERVATION, True, False, False, {}),
+    (OBSERVATION, 1.0, 0, 2, {}),
+    (OBSERVATION, 1.0, False, None, {}),
+    (OBSERVATION, 1.0, False, False, None),
+    (OBSERVATION, 1.0, False, False, [1]),
+    (OBSERVATION, 1.0, False, {}),
+    (OBSERVATION, 1.0, False, False, {}, 0),
+    None,
+]
+
+
+class Told:
+    """An env whose action is the number of its result."""
+
+    def step(self, action: int) -> Any:
+        return STEPS[action]
+
+
+@pytest.mark.parametrize("space", [Box(-1, 1, (3,)), Discrete(3), Box(-1, 1, (3,), np.float64)])
+def test_the_results_of_steps_are_checked_alike(space: Space[Any]) -> None:
+    def run() -> list[object]:
+        step, found = EnvResults(space, "env 0").stepping([None, Told()], 1), list[object]()
+        for k in range(len(STEPS)):
+            try:
+                result = step(k)
+            except BadValue as error:
+                found.append(str(error))
+            else:
+                found += [result is STEPS[k], [(type(part), repr(part)) for part in result]]
+        return found
+
+    compiled, plain = in_both_paths(run)
+    assert compiled == plain
+    assert STEPS[0] is EnvResults(Box(-1, 1, (3,)), "env 0").stepping([Told()], 0)(0)
+
+
+def test_a_step_is_taken_by_the_env_that_is_there_now() -> None:
+    class Bad:
+        def step(self, action: Any) -> Any:
+            raise KeyError(action)
+
+    def run() -> list[object]:
+        envs: list[Any] = [Told()]
+        step = EnvResults(Box(-1, 1, (3,)), "env 0").stepping(envs, 0)
+        first = step(0)
+        for envs[0], wanted in ((Bad(), KeyError), (object(), AttributeError)):
+            with pytest.raises(wanted):
+                step(0)
+        envs.clear()
+        with pytest.raises(IndexError):
+            step(0)
+        return [first is STEPS[0]]
+
+    assert in_both_paths(run) == ([True], [True])
+
+
+def test_a_step_that_cannot_be_checked_is_refused() -> None:
+    right = [], 0, OBSERVATION.dtype, (3,), np.ndarray, len
+    for wrong in (right[:5], (*right, 0), (*right[:4], int, len), (*right[:4], Told(), len)):
+        with pytest.raises((TypeError, AttributeError)):
+            CORE.stepping(*cast("Any", wrong))
 
 
 # --- wrong calls ----------------------------------------------------------------------------------
