@@ -81,7 +81,7 @@ class EnvResults:
         # envs take a microsecond a step: nearly all results pass in one call, without an attribute.
         dtype, shape, others = self._dtype, self._shape, self._step
         if native.core is not None:
-            return native.core.stepping(envs, place, dtype, shape, np.ndarray, others)
+            return native.core.stepping(envs, place, native.forms_of((dtype, shape)), others)
 
         def step(action: Any) -> Step:
             result = envs[place].step(action)

@@ -1268,45 +1268,63 @@ static PyObject *is_chunk(PyObject *self, PyObject *const *args, Py_ssize_t narg
     return PyBool_FromLong(is_right);
 }
 
-/* --- the step of an env: EnvResults in wrappers/env_results.py --- */
+/* --- usual arguments: EnvResults in wrappers/env_results.py, SB3's add in dropin/sb3/replay.py --- */
 
-/* Some envs take a microsecond a step, of which checking the result must not take half. What the
-   function needs is the tuple that it is bound to: */
-enum { ENVS, PLACE, DTYPE, SHAPE, ARRAY, OTHERS, STEP, GET_DTYPE, GET_SHAPE };
+/* Some envs take a microsecond a step, of which checking the results must not take half. So nearly
+   all pass here, and the others are looked at by Python, where the rules are. `forms` is a tuple:
+   numpy.ndarray, the descriptors of its dtype and its shape, then a dtype and a shape for each
+   array. A descriptor is called without a search for it by its name. */
+enum { ARRAY, GET_DTYPE, GET_SHAPE, FORMS };
 
 static descrgetfunc getter_of(PyObject *descriptor)
 {
     return (descrgetfunc)PyType_GetSlot(Py_TYPE(descriptor), Py_tp_descr_get);
 }
 
-/* An attribute of an array, by the descriptor of its type, without a search for it by its name. */
-static PyObject *attribute(PyObject *self, int which, PyObject *array)
+static int are_forms(PyObject *forms, Py_ssize_t count)
 {
-    PyObject *descriptor = PyTuple_GetItem(self, which);
+    if (PyTuple_CheckExact(forms) && PyTuple_Size(forms) == FORMS + 2 * count &&
+        getter_of(PyTuple_GetItem(forms, GET_DTYPE)) && getter_of(PyTuple_GetItem(forms, GET_SHAPE))) {
+        return 1;
+    }
+    PyErr_Format(PyExc_TypeError, "forms: expected a tuple for %zd arrays, got %R", count, forms);
+    return 0;
+}
+
+static PyObject *attribute(PyObject *forms, int which, PyObject *array)
+{
+    PyObject *descriptor = PyTuple_GetItem(forms, which);
     return getter_of(descriptor)(descriptor, array, (PyObject *)Py_TYPE(array));
 }
 
-/* 1: five values of the usual types, an array of the dtype and shape first; -1: an error. */
-static int is_usual(PyObject *self, PyObject *result)
+/* 1: an array of this very dtype, as most are (== is asked of the others), and shape; -1: an error. */
+static int has_form(PyObject *forms, Py_ssize_t number, PyObject *array)
 {
-    if (!PyTuple_CheckExact(result) || PyTuple_Size(result) != 5) return 0;
-    PyObject *observation = PyTuple_GetItem(result, 0);
-    if (Py_TYPE(observation) != (PyTypeObject *)PyTuple_GetItem(self, ARRAY) ||
-        !PyFloat_CheckExact(PyTuple_GetItem(result, 1)) ||
-        !PyBool_Check(PyTuple_GetItem(result, 2)) || !PyBool_Check(PyTuple_GetItem(result, 3)) ||
-        !PyDict_CheckExact(PyTuple_GetItem(result, 4))) {
-        return 0;
-    }
-    PyObject *dtype = attribute(self, GET_DTYPE, observation);
+    if (Py_TYPE(array) != (PyTypeObject *)PyTuple_GetItem(forms, ARRAY)) return 0;
+    PyObject *dtype = attribute(forms, GET_DTYPE, array);
     if (dtype == NULL) return -1;
-    int is_same = dtype == PyTuple_GetItem(self, DTYPE); /* as most are; == is asked of the others */
+    int is_same = dtype == PyTuple_GetItem(forms, FORMS + 2 * number);
     Py_DECREF(dtype);
     if (!is_same) return 0;
-    PyObject *shape = attribute(self, GET_SHAPE, observation);
+    PyObject *shape = attribute(forms, GET_SHAPE, array);
     if (shape == NULL) return -1;
-    is_same = PyObject_RichCompareBool(shape, PyTuple_GetItem(self, SHAPE), Py_EQ);
+    is_same = PyObject_RichCompareBool(shape, PyTuple_GetItem(forms, FORMS + 2 * number + 1), Py_EQ);
     Py_DECREF(shape);
     return is_same;
+}
+
+/* What a step function needs is the tuple that it is bound to. */
+enum { ENVS, PLACE, OBSERVATION, OTHERS, STEP };
+
+static int is_usual_step(PyObject *forms, PyObject *result)
+{
+    return PyTuple_CheckExact(result) && PyTuple_Size(result) == 5 &&
+                   PyFloat_CheckExact(PyTuple_GetItem(result, 1)) &&
+                   PyBool_Check(PyTuple_GetItem(result, 2)) &&
+                   PyBool_Check(PyTuple_GetItem(result, 3)) &&
+                   PyDict_CheckExact(PyTuple_GetItem(result, 4))
+               ? has_form(forms, 0, PyTuple_GetItem(result, 0))
+               : 0;
 }
 
 static PyObject *step(PyObject *self, PyObject *action)
@@ -1318,10 +1336,10 @@ static PyObject *step(PyObject *self, PyObject *action)
     PyObject *result = PyObject_CallMethodObjArgs(env, PyTuple_GetItem(self, STEP), action, NULL);
     Py_DECREF(env);
     if (result == NULL) return NULL;
-    int usual = is_usual(self, result);
-    if (usual > 0) return result;
+    int is_usual = is_usual_step(PyTuple_GetItem(self, OBSERVATION), result);
+    if (is_usual > 0) return result;
     PyObject *checked = NULL;
-    if (usual == 0) {
+    if (is_usual == 0) {
         checked = PyObject_CallFunctionObjArgs(PyTuple_GetItem(self, OTHERS), result, NULL);
     }
     Py_DECREF(result);
@@ -1331,29 +1349,59 @@ static PyObject *step(PyObject *self, PyObject *action)
 static PyMethodDef step_method = {"step", step, METH_O, "step(action): the result of a step, checked"};
 
 PyDoc_STRVAR(stepping_doc,
-             "stepping(envs, place, dtype, shape, array, others): as EnvResults.stepping\n\n"
-             "Results that are not a tuple of an array with this dtype and shape, a float, two\n"
-             "bools and a dict are those of others(result).");
+             "stepping(envs, place, forms, others): as EnvResults.stepping\n\n"
+             "Results that are not a tuple of an array of this form, a float, two bools and a dict\n"
+             "are those of others(result).");
 
 static PyObject *stepping(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
 {
     (void)self;
-    if (!count_is(nargs, STEP, "stepping")) return NULL;
-    PyObject *get_dtype = PyObject_GetAttrString(args[ARRAY], "dtype");
-    PyObject *get_shape = PyObject_GetAttrString(args[ARRAY], "shape"), *function = NULL;
-    if (get_dtype != NULL && get_shape != NULL && getter_of(get_dtype) && getter_of(get_shape)) {
-        /* The name is interned: so it is found in the caches of types. */
-        PyObject *parts = Py_BuildValue("(OOOOOONOO)", args[ENVS], args[PLACE], args[DTYPE],
-                                        args[SHAPE], args[ARRAY], args[OTHERS],
-                                        PyUnicode_InternFromString("step"), get_dtype, get_shape);
-        if (parts != NULL) function = PyCFunction_NewEx(&step_method, parts, NULL);
-        Py_XDECREF(parts);
-    } else if (!PyErr_Occurred()) {
-        PyErr_SetString(PyExc_TypeError, "array: expected the type numpy.ndarray, got another");
-    }
-    Py_XDECREF(get_dtype);
-    Py_XDECREF(get_shape);
+    if (!count_is(nargs, STEP, "stepping") || !are_forms(args[OBSERVATION], 1)) return NULL;
+    /* The name is interned: so it is found in the caches of types. */
+    PyObject *parts = Py_BuildValue("(OOOON)", args[ENVS], args[PLACE], args[OBSERVATION],
+                                    args[OTHERS], PyUnicode_InternFromString("step"));
+    if (parts == NULL) return NULL;
+    PyObject *function = PyCFunction_NewEx(&step_method, parts, NULL);
+    Py_DECREF(parts);
     return function;
+}
+
+PyDoc_STRVAR(are_usual_doc,
+             "are_usual(arrays, forms, infos, count, key): False where Python must look\n\n"
+             "True if the arrays have these forms, and infos is a list of so many dicts in which the\n"
+             "key is absent or False.");
+
+static PyObject *are_usual(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    (void)self;
+    if (!count_is(nargs, 5, "are_usual")) return NULL;
+    PyObject *arrays = args[0], *forms = args[1], *infos = args[2];
+    Py_ssize_t envs = PyLong_AsSsize_t(args[3]);
+    if (envs == -1 && PyErr_Occurred()) return NULL;
+    if (!PyTuple_CheckExact(arrays)) {
+        PyErr_Format(PyExc_TypeError, "arrays: expected a tuple, got %R", arrays);
+        return NULL;
+    }
+    Py_ssize_t count = PyTuple_Size(arrays);
+    if (!are_forms(forms, count)) return NULL;
+    for (Py_ssize_t k = 0; k < count; k++) {
+        int is_usual = has_form(forms, k, PyTuple_GetItem(arrays, k));
+        if (is_usual < 0) return NULL;
+        if (!is_usual) Py_RETURN_FALSE;
+    }
+    if (!PyList_CheckExact(infos) || PyList_Size(infos) != envs) Py_RETURN_FALSE;
+    for (Py_ssize_t k = 0; k < envs; k++) {
+        PyObject *info = PyList_GetItem(infos, k);
+        if (info == NULL) return NULL;
+        if (!PyDict_CheckExact(info)) Py_RETURN_FALSE;
+        Py_INCREF(info); /* comparing keys may run any code */
+        PyObject *value = PyDict_GetItemWithError(info, args[4]);
+        int is_told = value != NULL && value != Py_False;
+        Py_DECREF(info);
+        if (PyErr_Occurred()) return NULL;
+        if (is_told) Py_RETURN_FALSE;
+    }
+    Py_RETURN_TRUE;
 }
 
 static PyMethodDef functions[] = {
@@ -1368,6 +1416,7 @@ static PyMethodDef functions[] = {
     {"crc32", (PyCFunction)(void (*)(void))crc32, METH_FASTCALL, crc32_doc},
     {"is_chunk", (PyCFunction)(void (*)(void))is_chunk, METH_FASTCALL, is_chunk_doc},
     {"stepping", (PyCFunction)(void (*)(void))stepping, METH_FASTCALL, stepping_doc},
+    {"are_usual", (PyCFunction)(void (*)(void))are_usual, METH_FASTCALL, are_usual_doc},
     {NULL, NULL, 0, NULL},
 };
 

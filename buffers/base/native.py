@@ -18,6 +18,7 @@ __all__ = ["Core", "core", "crc32", "path"]
 _NAME = "stepwell.buffers.base._native"
 _INTERFACE = 6  # as in _native.c
 _Memory: TypeAlias = np.ndarray | memoryview
+Forms: TypeAlias = tuple[Any, ...]
 
 
 class Core(Protocol):
@@ -115,13 +116,16 @@ class Core(Protocol):
         self,
         envs: Sequence[Any],
         place: int,
-        dtype: object,
-        shape: object,
-        array: type[np.ndarray],
+        forms: Forms,
         others: Callable[[Any], Any],
         /,
     ) -> Callable[[Any], Any]:
         """As `EnvResults.stepping`."""
+
+    def are_usual(
+        self, arrays: tuple[Any, ...], forms: Forms, infos: object, count: int, key: str, /
+    ) -> bool:
+        """True if arrays have these forms, and ``count`` infos have no such key, or False there."""
 
 
 def _core() -> Core | None:
@@ -150,6 +154,12 @@ def _core() -> Core | None:
 
 core = _core()
 """The compiled core; None where numpy is used."""
+
+
+def forms_of(*forms: tuple[np.dtype[Any] | None, tuple[int, ...] | None]) -> Forms:
+    """Dtypes and shapes of arrays, as the compiled core takes them."""
+    array = np.ndarray
+    return (array, array.dtype, array.shape, *(part for form in forms for part in form))
 
 
 def crc32(data: _Memory | bytes | bytearray, value: int = 0) -> int:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 import numpy as np
 from gymnasium import spaces
 
+from ...base import native
 from ...base.errors import NotEnoughData
 from ...replay.replay import SequenceReplayBuffer
 from ...rows.episode import Chunk, End
@@ -39,6 +40,7 @@ from .originals import (
     samples_class,
 )
 from .step_ring import (
+    BY_CLOCK,
     MAKER,
     StepRing,
     check_kind,
@@ -58,7 +60,7 @@ __all__ = ["DictReplayBuffer", "NStepReplayBuffer", "ReplayBuffer"]
 _MOST_STEPS, _MOST_BYTES = 1024, 8 << 20
 _LARGE_ROW_BYTES = 1 << 10  # from here on rows are drawn from the replay
 _FINAL = ("_final_observation", "_final_obs")  # of gymnasium before and since version 1.0
-_FLOAT32 = np.dtype(np.float32)
+_BOOL, _FLOAT32 = np.dtype(np.bool_), np.dtype(np.float32)
 _ENDS = int(End.TERMINATED), int(End.TRUNCATED)
 
 
@@ -247,9 +249,12 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
             )
             for key, name, now, then in entries
         ]
-        self._form = None
+        self._form = self._usual = None
         if not self._is_dict:
-            self._form = np.dtype(space.dtype), (self.n_envs, *self.obs_shape)
+            n = self.n_envs
+            self._form = form = np.dtype(space.dtype), (n, *self.obs_shape)
+            chosen = self.actions.dtype, (n, *(self.action_space.shape or ()))
+            self._usual = native.forms_of(form, form, chosen, (_FLOAT32, (n,)), (_BOOL, (n,)))
         # Last observations of episodes of which the newest infos did not tell the end, by env.
         self._unmarked_ends: dict[int, list[bytes]] = {}
         self._has_timeouts = bool(self.timeouts.any())
@@ -358,21 +363,35 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
             self._refuse_resets(obs, reward, done)
             next_obs = self._with_last_observations(next_obs, done, infos)
         marked: np.ndarray | None = None
+        by_clock: np.ndarray | None = None
         rows: list[tuple[np.ndarray, np.ndarray]] = []
+        # What SB3 itself gives nearly always is known in one call.
+        is_usual = (
+            self._usual is not None
+            and native.core is not None
+            and native.core.are_usual(
+                (obs, next_obs, action, reward, done), self._usual, infos, n, BY_CLOCK
+            )
+        )
         # All that can fail comes before anything is written, as the oldest step is in that place.
         try:
-            shape = action.shape if type(action) is np.ndarray else np.shape(action)
-            chosen = fitted("action", action, self.actions.dtype, shape)
-            if chosen.size != n * self.action_dim:
-                raise TypeError("another number of values")
-            gains = fitted("reward", reward, _FLOAT32, (n,))
-            over = flags("done", done, (n,))
-            if isinstance(infos, dict):
-                marked = self._marked(infos, over)
-            by_clock = ends_by_clock(infos, n) if self.handle_timeout_termination else None
+            if is_usual:
+                chosen, gains, over = action, reward, done
+            else:
+                shape = action.shape if type(action) is np.ndarray else np.shape(action)
+                chosen = fitted("action", action, self.actions.dtype, shape)
+                if chosen.size != n * self.action_dim:
+                    raise TypeError("another number of values")
+                gains = fitted("reward", reward, _FLOAT32, (n,))
+                over = flags("done", done, (n,))
+                if isinstance(infos, dict):
+                    marked = self._marked(infos, over)
+                if self.handle_timeout_termination:
+                    by_clock = ends_by_clock(infos, n)
             if self._form is not None:
-                obs = fitted("obs", obs, *self._form)
-                next_obs = fitted("next_obs", next_obs, *self._form)
+                if not is_usual:
+                    obs = fitted("obs", obs, *self._form)
+                    next_obs = fitted("next_obs", next_obs, *self._form)
                 if self._ring is not None:
                     self._ring.write(obs, next_obs, self._over)
                     self._over = over != 0 if np.count_nonzero(over) else None
@@ -701,7 +720,7 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
         if not self._is_on_demand:
             self.flush()
         state = self.__dict__.copy()
-        for name in ("_parts", "_writer", "_replay"):
+        for name in ("_parts", "_usual", "_writer", "_replay"):
             del state[name]
         state["_open"] = self._writer.state()
         replay = self._replay

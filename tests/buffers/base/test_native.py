@@ -9,6 +9,7 @@ import subprocess
 import sys
 import sysconfig
 import zlib
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -523,11 +524,46 @@ def test_a_step_is_taken_by_the_env_that_is_there_now() -> None:
     assert in_both_paths(run) == ([True], [True])
 
 
-def test_a_step_that_cannot_be_checked_is_refused() -> None:
-    right = [], 0, OBSERVATION.dtype, (3,), np.ndarray, len
-    for wrong in (right[:5], (*right, 0), (*right[:4], int, len), (*right[:4], Told(), len)):
-        with pytest.raises((TypeError, AttributeError)):
-            CORE.stepping(*cast("Any", wrong))
+PAIRS = np.zeros((2, 3), np.float32)
+FLAGS = np.zeros(2, np.bool_)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "infos", "is_usual"),
+    [
+        ((PAIRS, FLAGS), [{}, {"other": True}], True),
+        ((PAIRS[:, ::-1], FLAGS.copy()), [{"key": False}, {}], True),
+        ((PAIRS.astype(np.float64), FLAGS), [{}, {}], False),
+        ((PAIRS.astype(">f4"), FLAGS), [{}, {}], False),
+        ((PAIRS.tolist(), FLAGS), [{}, {}], False),
+        ((PAIRS.view(np.recarray), FLAGS), [{}, {}], False),
+        ((PAIRS[0], FLAGS), [{}, {}], False),
+        ((PAIRS, FLAGS.view(np.uint8)), [{}, {}], False),
+        ((PAIRS, FLAGS), [{}, {"key": True}], False),
+        ((PAIRS, FLAGS), [{"key": np.False_}, {}], False),
+        ((PAIRS, FLAGS), [{}, {"key": 0}], False),
+        ((PAIRS, FLAGS), [{}], False),
+        ((PAIRS, FLAGS), ({}, {}), False),
+        ((PAIRS, FLAGS), {}, False),
+        ((PAIRS, FLAGS), [{}, OrderedDict[str, object]()], False),
+        ((PAIRS, FLAGS), [{}, None], False),
+    ],
+)
+def test_usual_steps_are_known(arrays: tuple[Any, ...], infos: Any, is_usual: bool) -> None:
+    forms = native.forms_of((PAIRS.dtype, (2, 3)), (FLAGS.dtype, (2,)))
+    assert CORE.are_usual(arrays, forms, infos, 2, "key") is is_usual
+
+
+def test_forms_of_other_things_are_refused() -> None:
+    right = native.forms_of((PAIRS.dtype, (2, 3)))
+    for forms in (right[:-1], list(right), (*right[:1], 1, *right[2:]), (*right, *right)):
+        with pytest.raises(TypeError, match="forms"):
+            CORE.stepping([], 0, cast("Any", forms), len)
+        with pytest.raises(TypeError, match="forms"):
+            CORE.are_usual((PAIRS,), cast("Any", forms), [], 0, "key")
+    for arrays, count in (([PAIRS], 0), ((PAIRS,), "0")):
+        with pytest.raises(TypeError):
+            CORE.are_usual(cast("Any", arrays), right, [], cast("Any", count), "key")
 
 
 # --- wrong calls ----------------------------------------------------------------------------------
