@@ -73,11 +73,6 @@ class _Part(NamedTuple):
     now: np.ndarray
     then: np.ndarray
 
-    def row(self, observation: Any, name: str) -> np.ndarray:
-        """This part of the observations of all envs."""
-        part = observation[self.key]
-        return fitted(f"{name}/{self.key}", part, self.now.dtype, self.now.shape[1:])
-
 
 @registered
 class ReplayBuffer(StepRing, SB3ReplayBuffer):
@@ -249,12 +244,15 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
             )
             for key, name, now, then in entries
         ]
-        self._form = self._usual = None
-        if not self._is_dict:
-            n = self.n_envs
-            self._form = form = np.dtype(space.dtype), (n, *self.obs_shape)
-            chosen = self.actions.dtype, (n, *(self.action_space.shape or ()))
-            self._usual = native.forms_of(form, form, chosen, (_FLOAT32, (n,)), (_BOOL, (n,)))
+        n, shapes = self.n_envs, self.obs_shape
+        parts = space.spaces.items() if self._is_dict else [(None, space)]
+        self._forms = [
+            (key, np.dtype(part.dtype), (n, *(shapes if key is None else shapes[key])))
+            for key, part in parts
+        ]
+        observed = [(dtype, shape) for _, dtype, shape in self._forms]
+        chosen = self.actions.dtype, (n, *(self.action_space.shape or ()))
+        self._usual = native.forms_of(chosen, (_FLOAT32, (n,)), (_BOOL, (n,)), *observed, *observed)
         # Last observations of episodes of which the newest infos did not tell the end, by env.
         self._unmarked_ends: dict[int, list[bytes]] = {}
         self._has_timeouts = bool(self.timeouts.any())
@@ -364,18 +362,17 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
             next_obs = self._with_last_observations(next_obs, done, infos)
         marked: np.ndarray | None = None
         by_clock: np.ndarray | None = None
-        rows: list[tuple[np.ndarray, np.ndarray]] = []
-        # What SB3 itself gives nearly always is known in one call.
-        is_usual = (
-            self._usual is not None
-            and native.core is not None
-            and native.core.are_usual(
-                (obs, next_obs, action, reward, done), self._usual, infos, n, BY_CLOCK
-            )
-        )
         # All that can fail comes before anything is written, as the oldest step is in that place.
         try:
-            if is_usual:
+            if self._is_dict:
+                now = [obs[key] for key, _, _ in self._forms]
+                then = [next_obs[key] for key, _, _ in self._forms]
+            else:
+                now, then = [obs], [next_obs]
+            # Nearly all steps are as SB3 gives them, which is known in one call.
+            if native.core is not None and native.core.are_usual(
+                (action, reward, done, *now, *then), self._usual, infos, n, BY_CLOCK
+            ):
                 chosen, gains, over = action, reward, done
             else:
                 shape = action.shape if type(action) is np.ndarray else np.shape(action)
@@ -388,19 +385,10 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
                     marked = self._marked(infos, over)
                 if self.handle_timeout_termination:
                     by_clock = ends_by_clock(infos, n)
-            if self._form is not None:
-                if not is_usual:
-                    obs = fitted("obs", obs, *self._form)
-                    next_obs = fitted("next_obs", next_obs, *self._form)
-                if self._ring is not None:
-                    self._ring.write(obs, next_obs, self._over)
-                    self._over = over != 0 if np.count_nonzero(over) else None
-                else:
-                    rows = [(obs, next_obs)]
-            else:
-                rows = [
-                    (part.row(obs, "obs"), part.row(next_obs, "next_obs")) for part in self._parts
-                ]
+                now, then = self._fitted("obs", now), self._fitted("next_obs", then)
+            if self._ring is not None:
+                self._ring.write(now[0], then[0], self._over)
+                self._over = over != 0 if np.count_nonzero(over) else None
         except (AttributeError, IndexError, KeyError, TypeError) as error:
             raise self._refusal(obs, next_obs, action, error) from error
         self.actions[pos] = chosen.reshape(n, self.action_dim)
@@ -411,9 +399,9 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
             self._has_timeouts = True
         elif self._has_timeouts:
             self.timeouts[pos] = 0
-        for (_, _, _, now, then), (before, after) in zip(self._parts, rows, strict=False):
-            now[pos] = before
-            then[pos] = after
+        for part, before, after in zip(self._parts, now, then, strict=False):
+            part.now[pos] = before
+            part.then[pos] = after
         if marked is not None:
             self._limits.append((waiting, marked))
         self.pos = pos = pos + 1
@@ -423,6 +411,13 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
         self._waiting = waiting + 1
         if self._waiting >= self._most:
             self._make_room()
+
+    def _fitted(self, name: str, parts: list[Any]) -> list[np.ndarray]:
+        """Observations of all envs, by part, as the ring has them."""
+        return [
+            fitted(name if key is None else f"{name}/{key}", rows, dtype, shape)
+            for rows, (key, dtype, shape) in zip(parts, self._forms, strict=True)
+        ]
 
     def _make_room(self) -> None:
         if self._is_on_demand:
