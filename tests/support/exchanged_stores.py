@@ -8,19 +8,35 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import pytest
 from hypothesis import strategies as st
 
 from stepwell.buffers import Chunk, Codec, End, Episode, Field, SequenceReplayBuffer, Spec
-from stepwell.buffers.bridges import ExportReport, ImportReport, export_episodes, import_episodes
+from stepwell.buffers.bridges import ImportReport, import_episodes
 from stepwell.buffers.rows.step_columns import layout_of
+from stepwell.buffers.spec.spec import Layout
 
-__all__ = ["Wanted", "assert_same", "episodes_of", "round_trip", "stores", "tagged_store"]
+__all__ = [
+    "Wanted",
+    "assert_same",
+    "episodes_of",
+    "imported",
+    "noisy_store",
+    "refused",
+    "store_of",
+    "stores",
+    "tagged_store",
+]
 
 ENDS = (End.NONE, End.PENDING, End.TERMINATED, End.TRUNCATED, End.TERMINATED | End.TRUNCATED)
 IMAGE, VECTOR = (
     Field("observation", "uint8", (6, 5, 3), "zstd"),
     Field("observation", "float32", (3,), "raw"),
 )
+PICTURES = [
+    Field("observation", "uint8", shape, "zstd")
+    for shape in ((16, 17), (16, 18, 3), (17, 16, 1), (16, 16, 4), (3, 16, 18), (1, 16, 17))
+]
 METADATA: list[dict[str, object]] = [{}, {"seed": 5}, {"task": "door", "list": [1, {"a": 2}]}]
 DISCRETE = Field("action", "int64", (), "narrow")
 REWARD = Field("reward", "float64", (), "narrow")
@@ -143,22 +159,49 @@ def episodes_of(replay: SequenceReplayBuffer) -> list[Episode]:
     return list(replay.iter_episodes())
 
 
-def round_trip(
-    replay: SequenceReplayBuffer,
-    format_: str,
-    place: Path,
-    export_options: Mapping[str, object] | None = None,
-    import_options: Mapping[str, object] | None = None,
-) -> tuple[ExportReport, ImportReport, SequenceReplayBuffer]:
-    """Export, import, and require that nothing has changed."""
-    exported = export_episodes(replay, format_, place, options=export_options)
-    back = SequenceReplayBuffer()
-    imported = import_episodes(format_, place, back, options=import_options)
-    assert_same(back, replay)
-    assert imported.digest == replay.digest()
-    assert (exported.episodes, exported.steps) == (imported.episodes, imported.steps)
-    assert (exported.chosen_episodes, exported.chosen_steps) == (exported.episodes, exported.steps)
-    return exported, imported, back
+def store_of(
+    fields: Sequence[Field],
+    rows: Mapping[str, np.ndarray] | None = None,
+    *,
+    count: int = 2,
+    observation: Layout = "observation",
+    action: Layout = "action",
+    end: End = End.TERMINATED,
+) -> SequenceReplayBuffer:
+    """A replay of one episode of `count` rows, which are zeros where they are not given."""
+    replay = SequenceReplayBuffer()
+    replay.bind(Spec(tuple(fields), observation, action), {})
+    zeros = {field.name: np.zeros((count, *field.shape), field.numpy_dtype) for field in fields}
+    replay.add([Chunk(0, 0, 0, end, {**zeros, **(rows or {})}, {})])
+    return replay
+
+
+def noisy_store() -> SequenceReplayBuffer:
+    """Twenty episodes of pictures that do not compress, 200 kB each."""
+    rng = np.random.default_rng(0)
+    replay = tagged_store(Field("observation", "uint8", (40, 50), "raw"), episodes=0)
+    for number in range(20):
+        rows = {
+            "observation": rng.integers(0, 256, (100, 40, 50), np.uint8),
+            "action": np.zeros(100, np.int64),
+            "reward": np.zeros(100),
+        }
+        replay.add([Chunk(number, 0, 0, End.TRUNCATED, rows, {})])
+    return replay
+
+
+def imported(
+    format_: str, place: Path | str, **more: Any
+) -> tuple[SequenceReplayBuffer, ImportReport]:
+    """A data set in a new replay, and the report of its import."""
+    replay = SequenceReplayBuffer()
+    return replay, import_episodes(format_, place, replay, **more)
+
+
+def refused(format_: str, place: Path | str, match: str, **more: Any) -> None:
+    """Assert that an import is refused with a message that matches."""
+    with pytest.raises(ValueError, match=match):
+        imported(format_, place, **more)
 
 
 def assert_same(back: SequenceReplayBuffer, replay: SequenceReplayBuffer) -> None:
