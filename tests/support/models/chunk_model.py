@@ -7,44 +7,54 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepwell.buffers import Chunk, End, Storage
+from stepwell.buffers import Chunk, End
+
+
+@dataclass
+class Kept:
+    """One stored chunk."""
+
+    segment: int
+    chunk: Chunk
+    is_lost: bool = False
 
 
 @dataclass(frozen=True)
-class Held:
-    """The rows of one episode that are held, from ``head`` on."""
+class Run:
+    """Consecutive rows of an episode that are held without a gap, from ``head`` on."""
 
+    episode: int
     head: int
-    rows: int
-    end: End
+    stop: int
     is_settled: bool  # its last row has its action
 
-
-def held_by(chunks: Iterable[Chunk]) -> dict[int, Held]:
-    """The parts of each episode that these chunks hold, the oldest first."""
-    held: dict[int, Held] = {}
-    for chunk in chunks:
-        head = held[chunk.episode].head if chunk.episode in held else chunk.first_row
-        rows = chunk.first_row + chunk.rows - head
-        settled = not chunk.end & End.PENDING
-        held[chunk.episode] = Held(head, rows, chunk.end & ~End.PENDING, settled)
-    return held
+    def windows(self, length: int, context: int = 0) -> list[tuple[int, int]]:
+        """Windows of ``length`` rows, with stored context or at the begin of the episode."""
+        return [
+            (self.episode, start)
+            for start in range(self.head, self.stop - length + 1)
+            if self.head == 0 or start - context >= self.head
+        ]
 
 
-def windows_of(chunks: Iterable[Chunk], length: int) -> list[tuple[int, int]]:
-    """All windows of ``length`` rows: episode and first row."""
-    return [
-        (episode, start)
-        for episode, held in held_by(chunks).items()
-        for start in range(held.head, held.head + held.rows - length + 1)
-    ]
-
-
-def tails(storage: Storage) -> dict[int, int]:
-    """Position of the last chunk of every episode."""
-    index = storage.index
-    at = np.flatnonzero(index.records["is_tail"])
-    return dict(zip(index.records["episode"][at].tolist(), (at + index.base).tolist(), strict=True))
+def runs_of(kept: Iterable[Kept]) -> list[Run]:
+    """The runs of rows that these chunks hold, chunk by chunk."""
+    runs: dict[int, Run] = {}
+    done: list[Run] = []
+    for each in kept:
+        chunk = each.chunk
+        run = runs.pop(chunk.episode, None)
+        if each.is_lost:
+            done += [run] if run else []
+            continue
+        head = chunk.first_row
+        if run and chunk.first_row == run.stop - (not run.is_settled):
+            head = run.head
+        elif run:
+            done.append(run)
+        stop, is_settled = chunk.first_row + chunk.rows, not chunk.end & End.PENDING
+        runs[chunk.episode] = Run(chunk.episode, head, stop, is_settled)
+    return done + list(runs.values())
 
 
 def same_records(one: np.ndarray, other: np.ndarray) -> bool:
