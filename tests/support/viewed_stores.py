@@ -366,12 +366,5 @@ def _write(folder: str, env: str) -> None:
             print(replay.episodes, flush=True)
 
 
-def _bar(t: int) -> Pixels:
-    found = np.zeros((24, 32), np.uint8)
-    found[:, t % 32] = 250
-    found[t // 32 % 24] = 200
-    return found
-
-
 if __name__ == "__main__":
     _write(*sys.argv[1:])

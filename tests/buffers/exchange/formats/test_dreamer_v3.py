@@ -461,14 +461,6 @@ def test_whole_episodes_are_read_where_chunks_are_gone(
     assert has_note(report.notes, left_out or "chains begin") is (left_out is not None)
 
 
-def test_objects_in_a_chunk_are_not_unpickled(tmp_path: Path) -> None:
-    (file,) = write_chain(tmp_path, [9], foreign())
-    with np.load(file) as arrays:
-        held = {name: arrays[name] for name in arrays.files}
-    np.savez(file, **held, thing=np.array([None] * 9))
-    refused("dreamerv3", tmp_path, rf"{file.name}.*'thing\.npy'.*pickle")
-
-
 def test_chunks_with_other_arrays_than_the_first_are_refused(tmp_path: Path) -> None:
     write_chain(tmp_path, [9], foreign())
     write_chain(tmp_path, [9], {**foreign(), "action": np.zeros((9, 2))}, first=100)

@@ -118,9 +118,6 @@ def test_minari_reads_the_episodes_of_the_envs(data_format: str, stack: int) -> 
     dataset.set_seed(0)
     for episode in dataset.sample_episodes(len(seen)):
         assert_listed(episode, seen[episode.id])
-    check_format(
-        "minari", Path("./back-v0").absolute(), replay, export_options={"data_format": data_format}
-    )
 
 
 @each_format
@@ -294,13 +291,6 @@ def test_invalid_ids_are_refused(name: str) -> None:
     replay = tagged_store()
     with pytest.raises(ValueError, match=rf"'{re.escape(name)}'.*Minari.*-v0"):
         export_episodes(replay, "minari", name)
-
-
-def test_nothing_is_overwritten() -> None:
-    replay = tagged_store()
-    exported(replay)
-    with pytest.raises(ValueError, match=r"tests/some-v0 .*empty"):
-        exported(replay)
 
 
 @each_format

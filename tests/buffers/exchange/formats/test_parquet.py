@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gymnasium import spaces
 
-from stepwell.buffers import Chunk, End, Field, SequenceReplayBuffer, Spec
+from stepwell.buffers import Field
 from stepwell.buffers.bridges import export_episodes
 from stepwell.buffers.testing import check_format
 from support.exchanged_stores import (
@@ -33,48 +32,6 @@ def steps_of(folder: Path) -> list[dict[str, Any]]:
     """All rows of the table of steps."""
     files = sorted((folder / "data").glob("*.parquet"))
     return [row for file in files for row in pq.ParquetFile(file).read().to_pylist()]
-
-
-def test_each_row_is_a_step_of_its_episode(tmp_path: Path) -> None:
-    replay = tagged_store(Field("observation", "int32", (3,), "narrow"))
-    export_episodes(replay, "parquet", tmp_path / "out", options={"next_observation": True})
-    expected = [
-        {
-            "episode": number,
-            "stream": number % 2,
-            "step": step,
-            "observation": [number % 2, number, step],
-            "action": step % 4,
-            "reward": number + (step + 1) / 4,
-            "is_first": step == 0,
-            "terminated": step == number and bool(episode.end & End.TERMINATED),
-            "truncated": step == number and bool(episode.end & End.TRUNCATED),
-            "next_observation": [number % 2, number, step + 1],
-        }
-        for number, episode in enumerate(episodes_of(replay))
-        for step in range(number + 1)
-    ]
-    assert steps_of(tmp_path / "out") == expected
-
-
-def test_final_observations_with_dots_in_their_names_come_back(tmp_path: Path) -> None:
-    shown: dict[str, spaces.Space[Any]] = {
-        name: spaces.Box(-9, 9, (2,)) for name in ("joint", "joint.pos", ".")
-    }
-    replay, more = SequenceReplayBuffer(), Field("info/a.b", "float32", (2,), "raw")
-    spec = Spec.from_spaces(spaces.Dict(shown), spaces.Discrete(2), more=[more])
-    replay.bind(spec, {"recipe": {}})
-    names = [field.name for field in spec.of_kind("observation", "info")]
-    fields: dict[str, np.ndarray] = {"action": np.zeros(4, np.int64), "reward": np.zeros(4)}
-    for k, name in enumerate(names):
-        fields[name] = np.arange(k, k + 8, dtype=np.float32).reshape(4, 2)
-    replay.add([Chunk(0, 0, 0, End.TRUNCATED, fields)])
-    export_episodes(replay, "parquet", tmp_path / "out")
-    again, _ = imported("parquet", tmp_path / "out")
-    for mine, theirs in zip(episodes_of(replay), episodes_of(again), strict=True):
-        assert theirs.steps == mine.steps
-        for name in names:
-            assert np.array_equal(theirs.fields[name], mine.fields[name])
 
 
 @pytest.mark.parametrize("picture", PICTURES, ids=lambda field: str(field.shape))

@@ -15,7 +15,7 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepwell.buffers import End, Episode, Field, SequenceReplayBuffer
+from stepwell.buffers import End, Field, SequenceReplayBuffer
 from stepwell.buffers.bridges import export_episodes, import_episodes
 from stepwell.buffers.exchange.formats.file_columns import FileColumn
 from stepwell.buffers.exchange.formats.rlds import feature_of, features_json
@@ -43,7 +43,6 @@ from support.rows.all_kinds import all_kinds_store
 
 pytest.importorskip("google_crc32c", reason="needs google-crc32c")
 
-PICTURE = Field("observation", "uint8", (16, 18, 3), "zstd")
 STATE = Field("observation", "int32", (3,), "narrow")
 
 
@@ -55,41 +54,6 @@ def test_random_bits_of_every_dtype_come_back(tmp_path: Path) -> None:
         for name, rows in expected.fields.items():
             known = slice(1, None) if name == "reward" else slice(-1)
             assert found.fields[name][known].tobytes() == rows[known].tobytes()
-
-
-def steps_of(folder: Path) -> list[dict[str, Value]]:
-    """The lists of each example."""
-    return [decoded(r) for file in sorted(folder.glob("*.tfrecord*")) for r in read_records(file)]
-
-
-def assert_example(example: dict[str, Any], number: int, episode: Episode) -> None:
-    """Assert the lists of episode ``number`` of `tagged_store`."""
-    steps = number + 1
-    is_terminal = bool(episode.end & End.TERMINATED)
-    last = [False] * steps + [True]
-    expected = {
-        "observation": [n for row in range(steps + 1) for n in (number % 2, number, row)],
-        "action": [*(row % 4 for row in range(steps)), 0],
-        "discount": [*[1] * (steps - 1), 0 if is_terminal else 1, 0],
-        "is_first": [True, *[False] * steps],
-        "is_last": last,
-        "is_terminal": [flag and is_terminal for flag in last],
-    }
-    for name, values in expected.items():
-        assert list(example[f"steps/{name}"]) == values, name
-    reward = np.frombuffer(b"".join(example["steps/reward"]), "<f8").tolist()
-    assert reward == [*(number + (row + 1) / 4 for row in range(steps)), 0]
-    assert list(example["episode_metadata/stream"]) == [number % 2]
-    assert json.loads(example["episode_metadata/metadata"][0]) == {"number": number}
-
-
-def test_each_example_is_an_episode(tmp_path: Path) -> None:
-    replay = tagged_store(STATE)
-    export_episodes(replay, "rlds", tmp_path / "out")
-    for number, (example, episode) in enumerate(
-        zip(steps_of(tmp_path / "out"), episodes_of(replay), strict=True)
-    ):
-        assert_example(example, number, episode)
 
 
 @functools.cache
@@ -247,47 +211,6 @@ def test_a_full_file_is_followed_by_a_new_one_and_names_have_the_count(
     assert sum(map(int, split["shardLengths"])) == 20
     found = [len(list(read_records(tmp_path / "out" / name))) for name in names]
     assert list(map(str, found)) == split["shardLengths"]
-
-
-def test_features_json_has_the_form_of_tfds() -> None:
-    features = [
-        feature_of("steps/observation/eye", PICTURE),
-        FileColumn("steps/reward", "float64", (), "raw"),
-        FileColumn("episode_metadata/metadata", "str", (), "text"),
-    ]
-    base = "tensorflow_datasets.core.features"
-    step = {
-        "featuresDict": {
-            "features": {
-                "observation": {
-                    "featuresDict": {
-                        "features": {
-                            "eye": {
-                                "pythonClassName": f"{base}.image_feature.Image",
-                                "image": {
-                                    "dtype": "uint8",
-                                    "encodingFormat": "png",
-                                    "shape": {"dimensions": ["16", "18", "3"]},
-                                },
-                            }
-                        }
-                    },
-                    "pythonClassName": f"{base}.features_dict.FeaturesDict",
-                },
-                "reward": {
-                    "pythonClassName": f"{base}.tensor_feature.Tensor",
-                    "tensor": {"dtype": "float64", "encoding": "bytes", "shape": {}},
-                },
-            }
-        },
-        "pythonClassName": f"{base}.features_dict.FeaturesDict",
-    }
-    found = features_json(features)
-    assert found["pythonClassName"] == f"{base}.features_dict.FeaturesDict"
-    assert found["featuresDict"]["features"]["steps"] == {
-        "pythonClassName": f"{base}.dataset_feature.Dataset",
-        "sequence": {"feature": step, "length": "-1"},
-    }
 
 
 def test_a_key_within_another_is_refused(tmp_path: Path) -> None:
