@@ -43,11 +43,7 @@ _TRUSTED, _STRAY = datetime.timedelta(hours=12), datetime.timedelta(hours=24)
 
 
 class StoreAtUrl:
-    """A store at a URL, as a place to fetch from; see `Remote`.
-
-    Args:
-        objects: What is there.
-    """
+    """A store at a URL, as a place to fetch from; see `Remote`."""
 
     def __init__(self, objects: Objects) -> None:
         self.name = self.address = objects.url
@@ -100,16 +96,11 @@ class _EvictedError(Exception):
 
 
 class Uploader:
-    """Sends what is sealed in a store's folder; it only reads the folder, and takes no lock.
+    """Sends what is sealed in a store's folder; it only reads the folder, and takes no lock."""
 
-    Every call can be repeated after an error, also by another process.
-
-    Args:
-        folder: The store's folder.
-        objects: The place to send to.
-        keep_evicted: Segments that are evicted from the folder stay there.
-        dry_run: Compare everything, and change nothing.
-    """
+    # Every call can be repeated after an error, also by another process. With `keep_evicted` the
+    # segments that are evicted from the folder stay at the place; a dry run compares everything,
+    # and changes nothing.
 
     def __init__(
         self,
@@ -162,18 +153,8 @@ class Uploader:
         is_finished: bool = False,
         tell: Callable[[int, int], None] | None = None,
     ) -> None:
-        """Send what is sealed now, and publish it.
-
-        Args:
-            is_finished: Note in the manifest that the folder is not being written any more.
-            tell: Is told, after each segment, the bytes that are there and those of all.
-
-        Raises:
-            StoreNotFound: There is no store in the folder.
-            StoreCorrupt: The folder, or what is there, is damaged.
-            StoreLocked: Another process sends to the same place, or another store is there.
-            OSError: The object store failed: call again later.
-        """
+        """Send what is sealed now, and publish it; ``is_finished`` is noted in the manifest."""
+        # `tell` is told, after each segment, the bytes that are there and those of all.
         while True:
             try:
                 self._upload(is_finished, tell)
@@ -293,15 +274,9 @@ class Uploader:
             del self._sent[number]
 
     def _create(self, new: UploadedStore) -> UploadedStore:
-        """Write a manifest, unless another uploader has gone on meanwhile.
-
-        Returns:
-            The manifest, or another one that this object has written with the same number, if the
-            answer to that was lost.
-
-        Raises:
-            StoreLocked: Another uploader has gone on.
-        """
+        """Write a manifest, unless another uploader has gone on meanwhile; the one that counts."""
+        # That is another one that this object has written with the same number, if the answer to
+        # that was lost.
         name = manifest_name(new.number)
         if not self._objects.create(name, new.pack()):
             data = self._objects.get(name, MOST_MANIFEST_BYTES)
@@ -345,13 +320,7 @@ class Uploader:
 
 
 def newest_manifest(objects: Objects) -> UploadedStore | None:
-    """The manifest with the largest number.
-
-    Raises:
-        StoreCorrupt: It is damaged.
-        StoreTooNew: A later version wrote it.
-        OSError: The object store failed.
-    """
+    """The manifest with the largest number."""
     name = MANIFESTS
     for _ in range(_RACES):
         numbers = [manifest_number(each.name) for each in objects.listing(MANIFESTS)]

@@ -102,11 +102,7 @@ class Segment:
     def metadata(
         self, memory: np.ndarray, position: int, record: ChunkInfo
     ) -> Mapping[str, object]:
-        """The metadata of a chunk; only its head is checked, not its rows.
-
-        Raises:
-            StoreCorrupt: The bytes are damaged.
-        """
+        """The metadata of a chunk; only its head is checked, not its rows."""
         number = position - self.header.position
         self._compare(memory, record, self._head_bytes[number], self._head_crcs[number])
         chunks = self.header.chunks
@@ -117,11 +113,7 @@ class Segment:
             raise self._placed(record, error) from error
 
     def encoded(self, memory: np.ndarray, position: int, record: ChunkInfo) -> EncodedChunk:
-        """A chunk in its bytes, which are those that were written.
-
-        Raises:
-            StoreCorrupt: The bytes are damaged, or the chunk is left out.
-        """
+        """A chunk in its bytes, which are those that were written."""
         chunks, number = self.header.chunks, position - self.header.position
         chunk = EncodedChunk.stored(record, chunks.spec, memory, record.offset, self._crcs[number])
         self.prove(memory, position, record)
