@@ -44,16 +44,9 @@ REWARD = Field("reward", "float64", (), "narrow")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """The properties of stores that a format can hold.
+    """The properties of stores that a format can hold."""
 
-    Args:
-        observations: The observation may be any of these; a tuple of several is a Dict.
-        actions: Likewise.
-        more: Each of these fields may be there.
-        stacked: Whether single-field uint8 observations may be stacks.
-        exact_rewards: Rewards that float32 holds exactly, alone.
-    """
-
+    # The observation may be any of these; a tuple of several is a Dict.
     observations: Sequence[tuple[Field, ...]] = (
         (IMAGE,),
         (VECTOR,),
@@ -64,19 +57,19 @@ class Wanted:
             Field("observation/inner/on", "bool", (), "narrow"),
         ),
     )
+    # Likewise.
     actions: Sequence[tuple[Field, ...]] = (
         (DISCRETE,),
         (Field("action", "float32", (2,), "raw"),),
         (Field("action/a", "int64", (), "narrow"), Field("action/b", "float64", (1,), "raw")),
     )
+    # Each of these fields may be there.
     more: Sequence[Field] = (
         Field("info/lives", "int64", (), "narrow"),
         Field("info/seen", "bool", (2,), "narrow"),
         Field("extra/log_prob", "float32", (), "raw"),
         Field("extra/state", "float64", (2, 2), "raw"),
     )
-    stacked: bool = True
-    exact_rewards: bool = False
 
 
 @st.composite
@@ -90,7 +83,7 @@ def stores(draw: st.DrawFn, wanted: Wanted | None = None) -> SequenceReplayBuffe
     observation = draw(st.sampled_from(wanted.observations))
     action = draw(st.sampled_from(wanted.actions))
     more = [field for field in wanted.more if draw(st.booleans())]
-    if wanted.stacked and len(observation) == 1 and observation[0].shape and draw(st.booleans()):
+    if len(observation) == 1 and observation[0].shape and draw(st.booleans()):
         padding: Literal["zero", "repeat"] = draw(st.sampled_from(["zero", "repeat"]))
         k = draw(st.integers(2, 4))
         plain = observation[0]
@@ -115,8 +108,6 @@ def stores(draw: st.DrawFn, wanted: Wanted | None = None) -> SequenceReplayBuffe
         if rows == 1 and not first_row:
             end &= End.PENDING  # no step was taken that could have ended it
         fields = {field.name: _column(field, rows, rng) for field in spec.fields}
-        if wanted.exact_rewards:
-            fields["reward"] = fields["reward"].astype(np.float32).astype(np.float64)
         if not first_row:
             fields["reward"][0] = 0
         if end is not End.NONE or draw(st.booleans()):

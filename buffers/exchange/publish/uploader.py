@@ -121,7 +121,8 @@ class Uploader:
         self.removed: set[str] = set()
         """The files that are there no longer, by the same names."""
         self._writer = secrets.token_hex(8)
-        self._newest: UploadedStore | None = None
+        self.newest: UploadedStore | None = None
+        """The newest manifest that this object has written, or found at first."""
         self._number = -1  # of the newest manifest that was found or written
         self._is_begun = False
         self._there: dict[str, int] = {}  # names and lengths of objects of an earlier upload
@@ -129,23 +130,18 @@ class Uploader:
         self._strays: list[str] = []
 
     @property
-    def newest(self) -> UploadedStore | None:
-        """The newest manifest that this object has written, or found at first."""
-        return self._newest
-
-    @property
     def commit(self) -> str:
         """The name of that manifest."""
-        return "" if self._newest is None else self._newest.short_name
+        return "" if self.newest is None else self.newest.short_name
 
     @property
     def files(self) -> dict[str, int]:
         """The lengths of the files that it names, by their names in the folder."""
-        return {} if self._newest is None else {each.path: each.size for each in self._newest.files}
+        return {} if self.newest is None else {each.path: each.size for each in self.newest.files}
 
     def uploaded_numbers(self) -> set[int]:
         """Numbers of the segments that the newest manifest names."""
-        return set() if self._newest is None else {each.number for each in self._newest.segments}
+        return set() if self.newest is None else {each.number for each in self.newest.segments}
 
     def upload(
         self,
@@ -203,7 +199,7 @@ class Uploader:
             other = manifest_number(each.name)
             if other is not None and other <= number - _MANIFESTS_KEPT:
                 self._strays.append(each.name)
-        self._newest, self._number, self.is_new = found, number, found is None
+        self.newest, self._number, self.is_new = found, number, found is None
         if found is not None:
             _LOG.info("%s: goes on after manifest %d", self._objects.url, found.number)
         self._is_begun = True
@@ -251,7 +247,7 @@ class Uploader:
 
     def _publish(self, manifest: Manifest, is_finished: bool) -> None:
         """Write the next manifest, if it says anything new."""
-        before = self._newest
+        before = self.newest
         segments = [self._sent[entry.number] for entry in manifest.sealed]
         if self._keep_evicted and before is not None:
             first = min((each.number for each in segments), default=manifest.next.segment)
@@ -264,7 +260,7 @@ class Uploader:
         self.removed = {each.path for each in before.files} if before is not None else set()
         self.removed -= {each.path for each in new.files}
         if self._is_dry:
-            self._newest = new
+            self.newest = new
             return
         # The first one always, so that an earlier uploader that is still alive is refused.
         while before is None or replace(new, number=before.number) != before:
@@ -285,14 +281,14 @@ class Uploader:
                 raise self._refused(new.number)
         # Manifests that old are deleted, so that a free number alone proves nothing.
         self._check_newest(new.number)
-        before = {} if self._newest is None else self._newest.names
+        before = {} if self.newest is None else self.newest.names
         gone = {*before.values()} - {*new.names.values()}
         self._strays += gone
         for each in gone:
             self._there.pop(each, None)
         if new.number >= _MANIFESTS_KEPT:
             self._strays.append(manifest_name(new.number - _MANIFESTS_KEPT))
-        self._newest, self._number = new, new.number
+        self.newest, self._number = new, new.number
         _LOG.debug("%s: manifest %d, %d segments", self._objects.url, new.number, len(new.segments))
         return new
 

@@ -34,6 +34,7 @@ from .recovery import (
 )
 
 _RUN_BYTES = 8 << 20
+_MOST_MAPS = 512  # each holds a file descriptor
 
 
 def segment_path(folder: Path, number: int) -> Path:
@@ -236,9 +237,8 @@ class SegmentMaps:
 
     # A returned array stays valid when its map is dropped, or its file is evicted.
 
-    def __init__(self, files: Files, limit: int = 512) -> None:
+    def __init__(self, files: Files) -> None:
         self._files = files
-        self._limit = limit  # each map holds a file descriptor
         self._maps: dict[int, np.ndarray] = {}
 
     def of(self, segment: Segment) -> np.ndarray:
@@ -260,7 +260,7 @@ class SegmentMaps:
         self._maps.clear()
 
     def _map(self, segment: Segment) -> np.ndarray:
-        while len(self._maps) >= self._limit:
+        while len(self._maps) >= _MOST_MAPS:
             self._maps.pop(next(iter(self._maps)))
         try:
             memory = self._open(segment)

@@ -55,15 +55,10 @@ def spec_of(codec: str = "narrow") -> Spec:
 
 @dataclass
 class History:
-    """Adds chunks to a storage as envs would, at random.
+    """Adds chunks to a storage as envs would, at random."""
 
-    Args:
-        storage: The storage.
-        rewards: The rewards that are drawn.
-    """
-
-    storage: Storage
-    rewards: Sequence[float]
+    storage: Storage  # the storage
+    rewards: Sequence[float]  # the rewards that are drawn
     rng: np.random.Generator
     open: dict[int, tuple[int, int, dict[str, object]]] = field(default_factory=dict)
     episodes: int = 0

@@ -34,17 +34,11 @@ _MOST_CALLS = 1_000
 
 
 class Failure(NamedTuple):
-    """A way in which a call fails.
+    """A way in which a call fails."""
 
-    Args:
-        error: Its number.
-        is_short: The call is a write of which a part is done; the next write fails.
-        is_lasting: All later calls fail too, until the store is opened again.
-    """
-
-    error: int
-    is_short: bool = False
-    is_lasting: bool = False
+    error: int  # its number
+    is_short: bool = False  # the call is a write of which a part is done; the next write fails
+    is_lasting: bool = False  # all later calls fail too, until the store is opened again
 
 
 FAILURES = {

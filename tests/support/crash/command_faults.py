@@ -62,23 +62,14 @@ class Known(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A command, what it needs, and what must hold after a fault.
+    """A command, what it needs, and what must hold after a fault."""
 
-    Args:
-        name: Of the scenario.
-        arguments: Of the command.
-        prepare: Makes what the command needs, in the folder that it is given.
-        check: Raises `Wrong` where something does not hold.
-        target: What the command makes or changes.
-        needs: Modules without which it cannot run.
-    """
-
-    name: str
-    arguments: str
-    prepare: Callable[[Path], None]
-    check: Callable[[Case], None]
-    target: str = "out"
-    needs: tuple[str, ...] = ()
+    name: str  # of the scenario
+    arguments: str  # of the command
+    prepare: Callable[[Path], None]  # makes what the command needs, in the folder that it is given
+    check: Callable[[Case], None]  # raises `Wrong` where something does not hold
+    target: str = "out"  # what the command makes or changes
+    needs: tuple[str, ...] = ()  # modules without which it cannot run
 
     @property
     def is_ring(self) -> bool:
@@ -87,27 +78,16 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A fault at a call of a command, and what came of it.
+    """A fault at a call of a command, and what came of it."""
 
-    Args:
-        scenario: The command.
-        commands: Runs commands.
-        folder: Where it ran.
-        before: The folder as it was before.
-        reference: A folder in which the command ran without a fault.
-        fault: What happened.
-        number: At which call.
-        outcome: How the command ended.
-    """
-
-    scenario: Scenario
-    commands: Commands
-    folder: Path
-    before: Path
-    reference: Path
-    fault: Fault
-    number: int
-    outcome: Outcome
+    scenario: Scenario  # the command
+    commands: Commands  # runs commands
+    folder: Path  # where it ran
+    before: Path  # the folder as it was before
+    reference: Path  # a folder in which the command ran without a fault
+    fault: Fault  # what happened
+    number: int  # at which call
+    outcome: Outcome  # how the command ended
 
     @property
     def target(self) -> Path:

@@ -120,21 +120,16 @@ def store_flush(storage: DiskStorage, flush: Sequence[Chunk]) -> None:
 
 @dataclass
 class Truth:
-    """The rows stored for certain, and the flush that may be there in part.
+    """The rows stored for certain, and the flush that may be there in part."""
 
-    Args:
-        shape: How the store was made.
-        stored: Every chunk that is stored, evicted ones too: their places are their positions.
-        under_way: Chunks of the flush that did not return yet.
-        parts: Numbers of these that were to be committed together, as far as known.
-        base: A position that eviction has reached for certain.
-    """
-
-    shape: Shape
+    shape: Shape  # how the store was made
+    # Every chunk that is stored, evicted ones too: their places are their positions.
     stored: list[Known] = field(default_factory=list[Known])
+    # Chunks of the flush that did not return yet.
     under_way: list[Known] = field(default_factory=list[Known])
+    # Numbers of these that were to be committed together, as far as known.
     parts: list[int] = field(default_factory=list[int])
-    base: int = 0
+    base: int = 0  # a position that eviction has reached for certain
 
     def begin(self, flush: Sequence[Chunk]) -> None:
         most = max_chunk_rows(self.shape.capacity)

@@ -62,17 +62,11 @@ _IMPORTED_LATE = (
 
 
 class Fault(NamedTuple):
-    """A fault at a call.
+    """A fault at a call."""
 
-    Args:
-        name: In a few words.
-        how: Number of it in ``failing_calls.c``.
-        error: With which the call fails.
-    """
-
-    name: str
-    how: int
-    error: int = 0
+    name: str  # in a few words
+    how: int  # number of it in ``failing_calls.c``
+    error: int = 0  # with which the call fails
 
     @property
     def is_kill(self) -> bool:
@@ -121,24 +115,15 @@ class Call(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of a command.
+    """The result of a command."""
 
-    Args:
-        code: Exit code; negative for a signal.
-        out: What it said.
-        err: What it complained about.
-        calls: The calls that were counted.
-        fired: How often the fault happened.
-        stored: Steps that a call had reported as stored.
-        left: Processes of it that still ran seconds after its end.
-    """
-
-    code: int
-    out: str
-    err: str
-    calls: tuple[Call, ...]
-    fired: int
-    stored: int
+    code: int  # exit code; negative for a signal
+    out: str  # what it said
+    err: str  # what it complained about
+    calls: tuple[Call, ...]  # the calls that were counted
+    fired: int  # how often the fault happened
+    stored: int  # steps that a call had reported as stored
+    # Processes of it that still ran seconds after its end.
     left: tuple[str, ...] = field(default=())
 
 

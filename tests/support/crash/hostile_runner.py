@@ -43,19 +43,13 @@ _DUMPED_LINE = re.compile(r'File "([^"]+)", line (\d+) in (\w+)')
 
 
 class Limits(NamedTuple):
-    """Limits of a case.
+    """Limits of a case."""
 
-    Args:
-        cpu_seconds: Of all threads.
-        idle_looks: It hangs if it was asleep, and used no processor, in so many looks in a row.
-        memory_bytes: On top of what the child has when it begins.
-        file_bytes: Length of a file that it writes.
-    """
-
-    cpu_seconds: int = 15
+    cpu_seconds: int = 15  # of all threads
+    # It hangs if it was asleep, and used no processor, in so many looks in a row.
     idle_looks: int = 20
-    memory_bytes: int = 1 << 30
-    file_bytes: int = 1 << 28
+    memory_bytes: int = 1 << 30  # on top of what the child has when it begins
+    file_bytes: int = 1 << 28  # length of a file that it writes
 
 
 class Fault(Exception):
@@ -72,19 +66,12 @@ class Fault(Exception):
 
 
 class Verdict(NamedTuple):
-    """The end of a case.
+    """The end of a case."""
 
-    Args:
-        number: Number of the case.
-        labels: Labels of the case; empty if it has not returned any.
-        signature: Of the fault; empty where there is none.
-        fault: What happened, with the traceback if there is one.
-    """
-
-    number: int
-    labels: Labels
-    signature: str = ""
-    fault: str = ""
+    number: int  # number of the case
+    labels: Labels  # labels of the case; empty if it has not returned any
+    signature: str = ""  # of the fault; empty where there is none
+    fault: str = ""  # what happened, with the traceback if there is one
 
 
 @contextlib.contextmanager

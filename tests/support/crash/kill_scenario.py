@@ -43,19 +43,12 @@ _SESSION, _BEGIN, _PART, _END, _FAILED = b"s", b"b", b"p", b"e", b"x"
 
 
 class Yield(NamedTuple):
-    """Counts of what the kills covered.
+    """Counts of what the kills covered."""
 
-    Args:
-        kills: How many there were.
-        flushes: Calls of `add` that had returned.
-        inside: Kills that came inside of `add`.
-        extra: Flushes under way that were found stored, all of them or a part.
-    """
-
-    kills: int = 0
-    flushes: int = 0
-    inside: int = 0
-    extra: int = 0
+    kills: int = 0  # how many there were
+    flushes: int = 0  # calls of `add` that had returned
+    inside: int = 0  # kills that came inside of `add`
+    extra: int = 0  # flushes under way that were found stored, all of them or a part
 
     def plus(self, other: Yield) -> Yield:
         return Yield(*(a + b for a, b in zip(self, other, strict=True)))

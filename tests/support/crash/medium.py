@@ -30,21 +30,14 @@ SECTOR, _PAGE = 512, 4096
 
 @dataclass
 class _File:
-    """Bytes of one file.
+    """Bytes of one file."""
 
-    Args:
-        durable: What is on the medium for certain.
-        cached: What those who read see.
-        sectors: Contents since the last sync of every sector that was written, the oldest first.
-        lengths: Lengths since the last sync.
-        had_failed_sync: The system may take sectors for written that are not.
-    """
-
-    durable: bytearray = field(default_factory=bytearray)
-    cached: bytearray = field(default_factory=bytearray)
+    durable: bytearray = field(default_factory=bytearray)  # what is on the medium for certain
+    cached: bytearray = field(default_factory=bytearray)  # what those who read see
+    # Contents since the last sync of every sector that was written, the oldest first.
     sectors: dict[int, list[bytes]] = field(default_factory=dict[int, list[bytes]])
-    lengths: list[int] = field(default_factory=list[int])
-    had_failed_sync: bool = False
+    lengths: list[int] = field(default_factory=list[int])  # lengths since the last sync
+    had_failed_sync: bool = False  # the system may take sectors for written that are not
 
     def write(self, offset: int, data: bytes) -> None:
         end = offset + len(data)

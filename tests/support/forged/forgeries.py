@@ -44,15 +44,10 @@ Forge = Callable[[Store, random.Random], str]
 
 
 class Forgery(NamedTuple):
-    """A kind of forgery.
+    """A kind of forgery."""
 
-    Args:
-        forge: Does it.
-        weight: How often it is drawn.
-    """
-
-    forge: Forge
-    weight: int
+    forge: Forge  # does it
+    weight: int  # how often it is drawn
 
 
 FORGERIES: dict[str, Forgery] = {}

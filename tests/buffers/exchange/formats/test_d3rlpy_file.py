@@ -28,8 +28,6 @@ from support.notes import assert_notes, has_note
 
 h5py = pytest.importorskip("h5py", reason="needs h5py")
 
-CONTINUOUS = Field("action", "float32", (2,), "raw")
-PLAIN_ACTIONS = ((DISCRETE,), (CONTINUOUS,), (Field("action", "float64", (), "raw"),))
 STACKED = Field("observation", "uint8", (4, 4), "zstd", stack=3, stack_padding="repeat")
 COLOURS = Field("observation", "uint8", (6, 5, 3), "zstd", stack=2, stack_padding="zero")
 ODD_STACKS = Field("observation", "float32", (3,), "raw", stack=4, stack_padding="repeat")

@@ -26,6 +26,7 @@ from support.exchanged_stores import (
     tagged_store,
 )
 from support.notes import has_note
+from support.rows.lerobot_frames import expected_frames
 
 pa = pytest.importorskip("pyarrow", reason="needs pyarrow")
 pq = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow")
@@ -41,26 +42,9 @@ def rows_of(folder: Path, pattern: str = "data/*/*.parquet") -> list[dict[str, A
 def test_each_frame_is_a_step_of_its_episode(tmp_path: Path) -> None:
     replay = tagged_store(STATE)
     export_episodes(replay, "lerobot", tmp_path / "out", options={"fps": 5})
-    frames: list[dict[str, Any]] = []
-    for number, episode in enumerate(episodes_of(replay)):
-        for step in range(number + 1):
-            terminated = step == number and bool(episode.end & End.TERMINATED)
-            truncated = step == number and bool(episode.end & End.TRUNCATED)
-            frames.append(
-                {
-                    "observation.state": [number % 2, number, step],
-                    "action": step % 4,
-                    "next.reward": number + (step + 1) / 4,
-                    "next.done": terminated or truncated,
-                    "next.terminated": terminated,
-                    "next.truncated": truncated,
-                    "timestamp": float(np.float32(step / 5)),
-                    "frame_index": step,
-                    "episode_index": number,
-                    "index": len(frames),
-                    "task_index": 0,
-                }
-            )
+    frames = expected_frames(replay, fps=5)
+    for frame in frames:
+        frame["observation.state"] = frame.pop("observation").tolist()
     assert rows_of(tmp_path / "out") == frames
 
 

@@ -32,23 +32,15 @@ BOOLS = st.booleans()
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Case:
-    """A format, and what of a store it can hold.
+    """A format, and what of a store it can hold."""
 
-    Args:
-        packages: That it needs.
-        wanted: The stores.
-        options: Of the export; stacks are not asked for where rows before them are gone.
-        needs_steps: A store without a step is refused.
-        is_exact: Every bit comes back, and all that is known of episodes and runs.
-        has_final: So does the observation after the last action.
-    """
-
-    packages: Sequence[str] = ()
-    wanted: Wanted = dataclasses.field(default_factory=Wanted)
+    packages: Sequence[str] = ()  # that it needs
+    wanted: Wanted = dataclasses.field(default_factory=Wanted)  # the stores
+    # Of the export; stacks are not asked for where rows before them are gone.
     options: Mapping[str, st.SearchStrategy[object]]
-    needs_steps: bool = False
-    is_exact: bool = False
-    has_final: bool = True
+    needs_steps: bool = False  # a store without a step is refused
+    is_exact: bool = False  # every bit comes back, and all that is known of episodes and runs
+    has_final: bool = True  # so does the observation after the last action
 
 
 def showing(*more: tuple[Field, ...]) -> Wanted:
