@@ -141,21 +141,9 @@ def run_cases(
     faults: Sequence[Fault] = FAULTS,
     seed: int = 0,
 ) -> tuple[Yield, list[str]]:
-    """Let faults happen at calls of a command.
-
-    Args:
-        scenario: The command.
-        commands: Runs it.
-        folder: Where.
-        every: Each fault happens at every n-th call; None draws one call for each.
-        first: The first of these calls.
-        chosen: Instead: returns the numbers of the calls, given how many there are.
-        faults: What happens.
-        seed: For what is drawn.
-
-    Returns:
-        How often a fault ended the command how, and what did not hold.
-    """
+    """Let faults happen at calls of a command; how often it ended how, and what did not hold."""
+    # Each fault happens at every n-th call from `first` on, or at those that `chosen` returns,
+    # given how many there are; with neither, one call is drawn for each.
     before, reference = folder / "before", folder / "reference"
     before.mkdir(parents=True)
     scenario.prepare(before)

@@ -151,12 +151,8 @@ class Truth:
         return max((each.chunk.episode + 1 for each in self.stored), default=0)
 
     def compare(self, store: DiskStorage, *, decode: bool = False) -> None:
-        """A store holds all that it must, at most the flush under way extra, bit by bit.
-
-        Args:
-            store: What is there.
-            decode: Compare the rows as well, as a reader gets them.
-        """
+        """A store holds all that it must, at most the flush under way extra, bit by bit."""
+        # With `decode` the rows are compared as well, as a reader gets them.
         table = store.index
         extra = table.base + len(table) - len(self.stored)
         allowed = (0, *accumulate(self.parts))
@@ -221,12 +217,8 @@ def _compare_records(table: ChunkIndex, chunks: Sequence[Chunk]) -> None:
 
 
 def _compare_chains(store: DiskStorage, chunks: Sequence[Chunk]) -> None:
-    """Every stored episode is reached by its chain, with the right actions, if that is stored.
-
-    Args:
-        store: The store.
-        chunks: Every chunk that was ever stored.
-    """
+    """Every stored episode is reached by its chain, with the right actions, if that is stored."""
+    # `chunks` are all that were ever stored.
     ends: dict[tuple[object, ...], Chunk] = {}  # the last chunk of each episode
     for chunk in chunks:
         ends[_key(chunk.stream, chunk.metadata)] = chunk

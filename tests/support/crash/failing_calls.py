@@ -135,12 +135,9 @@ def why_not_here() -> str:
 
 
 class Commands:
-    """Runs commands in forks of a process that has imported them.
+    """Runs commands in forks of a process that has imported them."""
 
-    Args:
-        scratch: A folder for the library, the shared numbers and the output.
-        needs_torch: The commands import PyTorch.
-    """
+    # `scratch` is a folder for the library, the shared numbers and the output.
 
     def __init__(self, scratch: Path, *, needs_torch: bool = False) -> None:
         self._scratch = scratch
@@ -177,15 +174,9 @@ class Commands:
         *,
         seed: int = 0,
     ) -> Outcome:
-        """Run a command in a folder; the fault happens at its n-th call below that folder.
-
-        Args:
-            arguments: Of `stepwell`; or ``MODULE:FUNCTION`` of a function to call, with its own.
-            folder: Where it runs; calls below it are counted.
-            fault: What happens.
-            number: At which call, from 0 on.
-            seed: How much of a write is done before it fails.
-        """
+        """Run a command in a folder; the fault happens at its n-th call below that folder."""
+        # The arguments are those of `stepwell`, or MODULE:FUNCTION to call, and its own.
+        # The seed is for how much of a write is done before it fails.
         folder = folder.resolve()
         name = os.fsencode(folder)
         assert len(name) < _FOLDER_BYTES

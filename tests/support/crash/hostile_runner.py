@@ -53,12 +53,7 @@ class Limits(NamedTuple):
 
 
 class Fault(Exception):
-    """A case ended as none may.
-
-    Args:
-        signature: The same for faults that have one cause, as far as possible.
-        sentence: What happened.
-    """
+    """A case ended as none may; of one cause the signatures are the same, as far as possible."""
 
     def __init__(self, signature: str, sentence: str) -> None:
         super().__init__(sentence)
@@ -89,20 +84,9 @@ def fast_folder() -> Generator[Path]:
 def attempt(
     what: str, call: Callable[[], object], accepted: tuple[type[Exception], ...] = (ValueError,)
 ) -> str:
-    """Do something with hostile input that may be refused in a sentence.
-
-    Args:
-        what: What is done, for the message of a fault.
-        call: Does it.
-        accepted: Beside Stepwell's own errors: what a ``raise`` of Stepwell's own may refuse with.
-
-    Returns:
-        ``"done"``, or the name of the error that refused it and what it said, as in
-        ``"StoreCorrupt: ..."``.
-
-    Raises:
-        Fault: It was not refused in a sentence.
-    """
+    """Do something with hostile input that may be refused in a sentence; else it is a `Fault`."""
+    # Returns "done", or the name of the error that refused it and what it said, as in
+    # "StoreCorrupt: ...". Beside Stepwell's errors `accepted` are those of a `raise` of its own.
     try:
         call()
     except (StepwellError, OSError) as error:
@@ -123,12 +107,7 @@ def attempt(
 
 
 class Canaries:
-    """Files that nothing may touch: the whole content of a folder, but for some names in it.
-
-    Args:
-        folder: The folder.
-        free: Names in it that may change.
-    """
+    """Files that nothing may touch: the whole content of a folder, but for the free names in it."""
 
     def __init__(self, folder: Path, free: frozenset[str]) -> None:
         self._folder = folder
@@ -136,11 +115,7 @@ class Canaries:
         self._before = dict(self._look())
 
     def check(self, what: str) -> None:
-        """Compare names, content, times and inodes.
-
-        Raises:
-            Fault: Something was touched.
-        """
+        """Compare names, content, times and inodes."""
         now = dict(self._look())
         for name in sorted({*self._before, *now}):
             before, after = self._before.get(name), now.get(name)
@@ -171,13 +146,10 @@ class Canaries:
 
 
 class Runner:
-    """Runs cases in a child process, which is replaced if it ends.
+    """Runs cases in a child process, which is replaced if it ends."""
 
-    Args:
-        make: Called in the child, makes what runs a case there; can be pickled.
-        folder: For the log that the child writes when it crashes.
-        limits: What a case may take.
-    """
+    # `make` is called in the child and makes what runs a case there; it can be pickled. The folder
+    # is for the log that the child writes when it crashes.
 
     def __init__(
         self, make: Callable[[], Work], folder: Path, limits: Limits | None = None

@@ -88,16 +88,9 @@ def die() -> NoReturn:
 
 
 def kill_writers(seed: int, kills: int, folder: Path) -> Yield:
-    """Kill writers of stores of all shapes, and look after every kill.
-
-    Args:
-        seed: With the number of kills, it makes the very same run again.
-        kills: How many.
-        folder: Where the stores are made.
-
-    Raises:
-        Wrong: The store holds wrong rows; the message has the seed of that store.
-    """
+    """Kill writers of stores of all shapes, and look after every kill."""
+    # With the same seed and number of kills it makes the very same run again. The message of a
+    # `Wrong` has the seed of the store.
     total = Yield()
     for life in count():
         if total.kills >= kills:
@@ -211,11 +204,8 @@ def _replay(reports: Iterator[tuple[bytes, int]], seed: str, truth: Truth) -> Yi
 
 
 def _look(truth: Truth, path: Path, rng: random.Random) -> int:
-    """Open what the kill left, as a reader and as a writer, mostly without changing it.
-
-    Returns:
-        1 if the flush under way was found, all of it or a part.
-    """
+    """Open what the kill left, as a reader and as a writer, mostly without changing it."""
+    # Returns 1 if the flush under way was found, all of it or a part.
     if not DiskStorage.exists(path):
         require(not truth.stored, "the manifest is gone")
         return 0

@@ -125,11 +125,7 @@ Image = dict[str, bytearray | None]
 
 
 class Medium:
-    """The files in a folder, and what of them would survive now.
-
-    Args:
-        root: The folder; what is in it is durable.
-    """
+    """The files in a folder, which are durable at first, and what of them would survive now."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -174,15 +170,10 @@ def restore(image: Image, root: Path) -> None:
 
 
 class MediumFiles(SteeredFiles):
-    """System calls on a medium, which may be stopped at one of them.
+    """System calls on a medium, which may be stopped at one of them."""
 
-    Args:
-        medium: Where the files are.
-        watch: Called before every call that changes something.
-        fatal_call: Number of the call at which the process ends, from 0 on; None never.
-        failing_sync: Number of the `fdatasync` that fails; None of them.
-        rng: How much a failing sync writes.
-    """
+    # `watch` is called before every call that changes something. The process ends at the call of
+    # the number `fatal_call`, from 0 on, and the `fdatasync` of another number fails; None: never.
 
     def __init__(
         self,

@@ -55,16 +55,9 @@ class Moment(NamedTuple):
 
 
 def lose_power(seed: int, images: int, folder: Path) -> Yield:
-    """Look at what losses of power leave of stores of all shapes.
-
-    Args:
-        seed: With the number of images, it makes the very same run again.
-        images: How many.
-        folder: Where the stores are made.
-
-    Raises:
-        Wrong: The store holds wrong rows; the message has the seed of that store.
-    """
+    """Look at what losses of power leave of stores of all shapes."""
+    # With the same seed and number of images it makes the very same run again. The message of a
+    # `Wrong` has the seed of the store.
     total = Yield()
     for life in count():
         if total.images >= images:
@@ -191,11 +184,8 @@ def _look(moment: Moment, root: Path) -> Yield:
 
 
 def _add_one(truth: Truth, storage: DiskStorage) -> Path:
-    """The store is of use again.
-
-    Returns:
-        The folder to open next, half the time a copy as kill -9 would leave it.
-    """
+    """The store is of use again; the folder to open next."""
+    # Half the time that is a copy as kill -9 would leave it.
     truth.begin(flush := Plan("new", storage.index.next_episode).flush())
     store_flush(storage, flush)
     truth.end()

@@ -59,12 +59,7 @@ def formats_here() -> list[str]:
 
 
 class ForgedImports:
-    """Imports a forged data set, by its number, and judges what came of it.
-
-    Args:
-        folder: For the data sets.
-        formats: Names of formats; chosen by the number of the case.
-    """
+    """Imports a forged data set, by its number, and judges what came of it."""
 
     def __init__(self, folder: Path, formats: list[str]) -> None:
         warnings.simplefilter("ignore")
