@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from stepwell.buffers import Chunk, End
 from stepwell.buffers.storage.chunk_index import CHUNK, ChunkIndex, Counters
-from stepwell.buffers.storage.item_counts import EpisodeTails, ItemCounts, Windows
+from stepwell.buffers.storage.item_counts import ItemCounts, Windows
 from stepwell.buffers.testing import Recording, chunk_of
 from support.examples import examples
-from support.models.chunk_model import Kept, runs_of, same_records
+from support.models.chunk_model import KINDS, Kept, assert_same_index, runs_of, same_records
 
 ENDS = [End.NONE, End.PENDING, End.TERMINATED, End.TRUNCATED]
 Program = list[str | int | tuple[int, int, End]]
@@ -185,7 +185,6 @@ ANY_CHUNKS = st.lists(
     ),
     max_size=12,
 )
-KINDS = (Windows(2), Windows(3, 1, 2, is_across=True), EpisodeTails(2, 1))
 
 
 @pytest.mark.proof
@@ -202,15 +201,8 @@ def test_an_index_that_is_continued_equals_the_restored_one(
     totals = [few.items(kind).total for kind in KINDS]
     made = few.followed_by(stored[known:], counters)
     expected = ChunkIndex.restore([stored], counters, 20)
-    assert np.array_equal(made.records, expected.records)
-    assert (made.steps, made.episodes) == (expected.steps, expected.episodes)
-    assert (made.counters, made.base) == (expected.counters, expected.base)
+    assert_same_index(made, expected)
     assert made._newest == expected._newest
-    for kind in KINDS:
-        one, other = made.items(kind), expected.items(kind)
-        numbers = np.arange(one.total)
-        assert one.total == other.total
-        assert np.array_equal(one.locate(numbers), other.locate(numbers))
     # And the earlier one is as it was.
     assert np.array_equal(few.records, before)
     assert few._newest == newest

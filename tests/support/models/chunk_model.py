@@ -8,6 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepwell.buffers import Chunk, End
+from stepwell.buffers.storage.chunk_index import ChunkIndex
+from stepwell.buffers.storage.item_counts import EpisodeTails, Windows
+
+KINDS = (Windows(2), Windows(3, 1, 2, is_across=True), EpisodeTails(2, 1))
+"""Kinds of items that are counted in different ways."""
 
 
 @dataclass
@@ -64,3 +69,15 @@ def same_records(one: np.ndarray, other: np.ndarray) -> bool:
         each["stream_row"] -= each["stream_head"]
         each["stream_head"] = 0
     return bool(np.array_equal(mine, theirs))
+
+
+def assert_same_index(one: ChunkIndex, other: ChunkIndex) -> None:
+    """The same records, counters and items."""
+    assert np.array_equal(one.records, other.records)
+    assert (one.base, one.counters) == (other.base, other.counters)
+    assert (one.steps, one.episodes) == (other.steps, other.episodes)
+    for kind in KINDS:
+        mine, others = one.items(kind), other.items(kind)
+        numbers = np.arange(mine.total)
+        assert mine.total == others.total
+        assert np.array_equal(mine.locate(numbers), others.locate(numbers))
