@@ -32,6 +32,7 @@ from support.crash.crash_truth import Wrong, must_succeed, require
 from support.crash.disk_faults import NoSyncFiles
 from support.crash.failing_calls import FAULTS, Commands, Fault, Outcome
 from support.exchanged_stores import tagged_store
+from support.format_packages import PACKAGES
 from support.libraries.original_memmap import OriginalWriter, tagged
 
 __all__ = ["SCENARIOS", "Case", "Scenario", "Yield", "in_small_chunks", "run_cases"]
@@ -548,15 +549,6 @@ def _append(storage: DiskStorage, source: sw.SequenceReplayBuffer) -> None:
 
 
 COLLECT = "collect CartPole-v1 --num-envs 2 --seed 1 --quiet"
-FORMATS: dict[str, tuple[str, ...]] = {  # and what they need
-    "npz": (),
-    "dreamerv3": (),
-    "rlds": ("google_crc32c",),
-    "d3rlpy": ("h5py",),
-    "minari": ("minari", "h5py"),
-    "parquet": ("pyarrow",),
-    "lerobot": ("pyarrow",),
-}
 _SMALL = f"{__name__}:in_small_chunks"
 _FROM_MEMMAP = (
     "import old --from memmap-replay-buffer --option observation=state --option action=action "
@@ -613,6 +605,6 @@ _ALL = [
         check_checkpoint,
     ),
     _making("import memmap-replay-buffer", _FROM_MEMMAP, old_replay),
-    *(scenario for name, needs in FORMATS.items() for scenario in _exchanging(name, needs)),
+    *(scenario for name, needs in PACKAGES.items() for scenario in _exchanging(name, needs)),
 ]
 SCENARIOS = {scenario.name: scenario for scenario in _ALL}

@@ -19,7 +19,7 @@ from stepwell.buffers import Field, SequenceReplayBuffer
 from stepwell.buffers.base.untrusted_files import GivenFiles, parse_object
 from stepwell.buffers.bridges import export_episodes, import_episodes
 from support.exchanged_stores import imported, refused, tagged_store
-from support.forged.data_sets import NEEDS
+from support.format_packages import require
 
 MIB = 1 << 20
 
@@ -88,8 +88,7 @@ def test_a_pipe_or_a_device_is_not_opened(tmp_path: Path) -> None:
     ],
 )
 def test_pipes_are_refused_by_every_format(tmp_path: Path, name: str, file: str) -> None:
-    if name in NEEDS:
-        pytest.importorskip(NEEDS[name])
+    require(name)
     out = exported(tmp_path, name)
     path = next(out.glob(file))
     path.unlink()

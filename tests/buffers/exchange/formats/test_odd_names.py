@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from pathlib import Path
 from typing import Any
@@ -14,17 +13,18 @@ from gymnasium import spaces
 from stepwell.buffers import Chunk, End, SequenceReplayBuffer, Spec
 from stepwell.buffers.bridges import export_episodes, import_episodes
 from stepwell.buffers.spec.spec import Field
+from support.format_packages import require
 from support.notes import has_note
 
-FORMATS: dict[str, tuple[str, dict[str, object], list[str]]] = {
-    "npz": ("npz", {}, []),
-    "minari hdf5": ("minari", {"data_format": "hdf5"}, ["minari", "h5py"]),
-    "minari arrow": ("minari", {"data_format": "arrow"}, ["minari", "pyarrow"]),
-    "d3rlpy": ("d3rlpy", {}, ["h5py"]),
-    "dreamerv3": ("dreamerv3", {"chunk": 8}, []),
-    "parquet": ("parquet", {}, ["pyarrow"]),
-    "rlds": ("rlds", {}, ["google_crc32c"]),
-    "lerobot": ("lerobot", {}, ["pyarrow"]),
+FORMATS: dict[str, tuple[str, dict[str, object]]] = {
+    "npz": ("npz", {}),
+    "minari hdf5": ("minari", {"data_format": "hdf5"}),
+    "minari arrow": ("minari", {"data_format": "arrow"}),
+    "d3rlpy": ("d3rlpy", {}),
+    "dreamerv3": ("dreamerv3", {"chunk": 8}),
+    "parquet": ("parquet", {}),
+    "rlds": ("rlds", {}),
+    "lerobot": ("lerobot", {}),
 }
 ODD = [
     "a.b",
@@ -104,10 +104,8 @@ def rows_of(replay: SequenceReplayBuffer, kind: Any, count: int = 3) -> list[dic
 
 
 def check(label: str, replay: SequenceReplayBuffer, tmp_path: Path) -> None:
-    name, options, packages = FORMATS[label]
-    for package in packages:
-        if importlib.util.find_spec(package) is None:
-            pytest.skip(f"needs {package}")
+    name, options = FORMATS[label]
+    require(name)
     out = tmp_path / ("set-v0" if name == "minari" else "out")
     refusal, notes = "", list[str]()
     try:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from support.exchanged_stores import (
     assert_same,
     stores,
 )
+from support.format_packages import require
 from support.rows.all_kinds import KINDS
 from support.tiers import proofs_but
 
@@ -34,7 +34,6 @@ BOOLS = st.booleans()
 class Case:
     """A format, and what of a store it can hold."""
 
-    packages: Sequence[str] = ()  # that it needs
     wanted: Wanted = dataclasses.field(default_factory=Wanted)  # the stores
     # Of the export; stacks are not asked for where rows before them are gone.
     options: Mapping[str, st.SearchStrategy[object]]
@@ -50,7 +49,6 @@ def showing(*more: tuple[Field, ...]) -> Wanted:
 CASES = {
     "npz": Case(options={"compress": BOOLS}, is_exact=True),
     "minari": Case(
-        packages=["minari", "h5py", "pyarrow"],
         options={
             "data_format": st.sampled_from(["hdf5", "arrow"]),
             "compress": BOOLS,
@@ -59,7 +57,6 @@ CASES = {
         needs_steps=True,
     ),
     "parquet": Case(
-        packages=["pyarrow"],
         wanted=showing(
             *((picture,) for picture in PICTURES),
             (Field("observation", "uint16", (2, 1, 2, 2, 3), "raw"),),
@@ -78,20 +75,17 @@ CASES = {
         needs_steps=True,
     ),
     "lerobot": Case(
-        packages=["pyarrow"],
         wanted=showing(*((picture,) for picture in PICTURES)),
         options={},
         needs_steps=True,
         has_final=False,
     ),
     "rlds": Case(
-        packages=["google_crc32c"],
         wanted=showing(*((Field("observation", *kind, "raw"),) for kind in KINDS)),
         options={"stack": BOOLS},
     ),
     "dreamerv3": Case(options={"chunk": st.sampled_from([1, 2, 3, 5, 1024])}),
     "d3rlpy": Case(
-        packages=["h5py"],
         wanted=Wanted(
             actions=[
                 (DISCRETE,),
@@ -123,7 +117,7 @@ def moved_channels(name: str, options: Mapping[str, object], field: Field) -> tu
 )
 def test_the_same_steps_come_back(name: str, data: st.DataObject, tmp_path: Path) -> None:
     case = CASES[name]
-    require(case.packages)
+    require(name)
     replay = data.draw(stores(case.wanted).filter(lambda one: one.steps or not case.needs_steps))
     episodes = list(replay.iter_episodes())
     options: dict[str, Any] = data.draw(st.fixed_dictionaries(dict(case.options)))
@@ -154,9 +148,3 @@ def test_the_same_steps_come_back(name: str, data: st.DataObject, tmp_path: Path
         assert_same(back, replay)
         assert imported.digest == replay.digest()
         assert (exported.episodes, exported.steps) == (imported.episodes, imported.steps)
-
-
-def require(packages: Sequence[str]) -> None:
-    for package in packages:
-        if importlib.util.find_spec(package) is None:
-            pytest.skip(f"needs {package}")
