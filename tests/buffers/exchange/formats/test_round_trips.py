@@ -81,7 +81,7 @@ CASES = {
         has_final=False,
     ),
     "rlds": Case(
-        wanted=showing(*((Field("observation", *kind, "raw"),) for kind in KINDS)),
+        wanted=showing(*((Field("observation", dtype, shape, "raw"),) for dtype, shape in KINDS)),
         options={"stack": BOOLS},
     ),
     "dreamerv3": Case(options={"chunk": st.sampled_from([1, 2, 3, 5, 1024])}),
