@@ -1341,7 +1341,7 @@ BUGS: tuple[Bug, ...] = (
         "buffers/exchange/formats/d3rlpy.py",
         "pad = int(not terminated)",
         "pad = 0",
-        ("tests/buffers/exchange/formats/test_d3rlpy_file.py::test_the_same_steps_come_back",),
+        ("tests/buffers/exchange/formats/test_round_trips.py::test_the_same_steps_come_back",),
     ),
     Bug(
         "DreamerV3: a cut is an end",

@@ -299,12 +299,7 @@ class _Snapshot(NamedTuple):
 def open_many(
     paths: Sequence[str | os.PathLike[str]], weights: Sequence[float] | None, on_corrupt: OnCorrupt
 ) -> JoinedStorage:
-    """Open the stores in several folders, to read them as one; see `JoinedStorage`.
-
-    Raises:
-        StoreNotFound: There is no store in one of them.
-        ValueError: One is named twice.
-    """
+    """Open the stores in several folders, to read them as one; see `JoinedStorage`."""
     check_different("path", paths)
     with contextlib.ExitStack() as stack:
         storages: list[Storage] = []
@@ -317,15 +312,7 @@ def open_many(
 
 
 def check_different(name: str, paths: Sequence[str | os.PathLike[str]]) -> None:
-    """Refuse paths of which two name the same folder.
-
-    Args:
-        name: Name of the argument or command, for the message.
-        paths: Folders.
-
-    Raises:
-        ValueError: Two of them are the same, with the folder that they name.
-    """
+    """Refuse paths of which two name the same folder; the name is that of their argument."""
     seen: dict[str, str] = {}
     for path in paths:
         place = os.path.realpath(path)

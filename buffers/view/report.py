@@ -353,7 +353,7 @@ class _Report:
     # The `wanted` episodes are also there as the `text` that the user gave.
 
     def __init__(self, stores: Stores, wanted: Sequence[_Wanted], text: str) -> None:
-        self._stores, self._answers = stores, Answers(stores)
+        self._answers = Answers(stores)
         opened: list[OpenStore] = []
         for store in stores.stores:
             if store.now is None:

@@ -14,8 +14,7 @@ import numpy as np
 from ..base.progress import format_bytes
 from ..provenance.chains import chains_of
 from ..replay.replay import SequenceReplayBuffer
-from ..rows.digest import Digest
-from ..rows.episode import Chunk, End
+from ..rows.episode import End
 from ..spec.spec import Spec
 from ..storage.chunk_codec import ChunkDecoder
 from ..storage.disk.folder import ignored_file
@@ -170,13 +169,8 @@ def seeds_of(path: Path) -> SeedCounts:
 
 def digest_of(path: Path) -> str:
     """Compute the digest of all rows: the one that `collect` reports for a store's first run."""
-    digest = Digest()
     with SequenceReplayBuffer.open(path, read_only=True) as replay:
-        for episode in replay.iter_episodes():
-            digest.update(
-                Chunk(episode.id, episode.stream, episode.first_row, episode.end, episode.fields)
-            )
-    return digest.hexdigest()
+        return replay.digest()
 
 
 def statistics_of(numbers: np.ndarray) -> dict[str, float] | None:

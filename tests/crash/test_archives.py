@@ -137,12 +137,17 @@ TARS: dict[str, bytes] = {
 }
 
 
+def packed(folder: Path, contents: bytes) -> Path:
+    """An archive of these contents, with the right checksum."""
+    data = zstandard.ZstdCompressor().compress(contents)
+    path = folder / "b.swa"
+    path.write_bytes(data + struct.pack("<II", 0x184D2A50, 32) + hashlib.sha256(data).digest())
+    return path
+
+
 @pytest.mark.parametrize("kind", TARS)
 def test_another_content_is_refused(tmp_path: Path, kind: str) -> None:
-    packed = zstandard.ZstdCompressor().compress(TARS[kind])
-    digest = hashlib.sha256(packed).digest()
-    path = tmp_path / "b.swa"
-    path.write_bytes(packed + struct.pack("<II", 0x184D2A50, 32) + digest)
+    path = packed(tmp_path, TARS[kind])
     with pytest.raises(StoreCorrupt, match=r"b\.swa is damaged"):
         read_all(path)
     assert os.listdir(tmp_path) == ["b.swa"]
@@ -150,11 +155,7 @@ def test_another_content_is_refused(tmp_path: Path, kind: str) -> None:
 
 def test_a_file_that_is_unpacked_to_very_many_bytes_is_refused(tmp_path: Path) -> None:
     size = (64 << 20) + (1 << 10) * 10_000
-    contents = tar_of(entry("segment-00000000.bin", size))
-    packed = zstandard.ZstdCompressor().compress(contents)
-    assert len(packed) < 10_000
-    digest = hashlib.sha256(packed).digest()
-    path = tmp_path / "b.swa"
-    path.write_bytes(packed + struct.pack("<II", 0x184D2A50, 32) + digest)
+    path = packed(tmp_path, tar_of(entry("segment-00000000.bin", size)))
+    assert path.stat().st_size < 10_000
     with pytest.raises(StoreCorrupt, match="bytes"):
         read_all(path)

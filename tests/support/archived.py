@@ -23,11 +23,7 @@ from support.envs.scrambled import ScrambledEnv
 
 
 class WithExtras:
-    """A random policy that returns extras.
-
-    Args:
-        seed: Its seed.
-    """
+    """A random policy that returns extras."""
 
     def __init__(self, seed: int) -> None:
         self.rng = np.random.default_rng(seed)
@@ -93,13 +89,7 @@ def contents_of(replay: sw.SequenceReplayBuffer) -> list[Any]:
 
 
 def repacked(source: Path, target: Path, change: Callable[[Path], None]) -> None:
-    """Write an archive again with other files, and with the right digest.
-
-    Args:
-        source: The archive.
-        target: The new file.
-        change: Changes the folder of the store in it.
-    """
+    """Write an archive again with a changed folder of its store, and with the right digest."""
     with TemporaryDirectory() as name:
         _unpack(source, Path(name))
         change(Path(name))

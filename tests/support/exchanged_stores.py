@@ -8,19 +8,35 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import pytest
 from hypothesis import strategies as st
 
 from stepwell.buffers import Chunk, Codec, End, Episode, Field, SequenceReplayBuffer, Spec
-from stepwell.buffers.bridges import ExportReport, ImportReport, export_episodes, import_episodes
+from stepwell.buffers.bridges import ImportReport, import_episodes
 from stepwell.buffers.rows.step_columns import layout_of
+from stepwell.buffers.spec.spec import Layout
 
-__all__ = ["Wanted", "assert_same", "episodes_of", "round_trip", "stores", "tagged_store"]
+__all__ = [
+    "Wanted",
+    "assert_same",
+    "episodes_of",
+    "imported",
+    "noisy_store",
+    "refused",
+    "store_of",
+    "stores",
+    "tagged_store",
+]
 
 ENDS = (End.NONE, End.PENDING, End.TERMINATED, End.TRUNCATED, End.TERMINATED | End.TRUNCATED)
 IMAGE, VECTOR = (
     Field("observation", "uint8", (6, 5, 3), "zstd"),
     Field("observation", "float32", (3,), "raw"),
 )
+PICTURES = [
+    Field("observation", "uint8", shape, "zstd")
+    for shape in ((16, 17), (16, 18, 3), (17, 16, 1), (16, 16, 4), (3, 16, 18), (1, 16, 17))
+]
 METADATA: list[dict[str, object]] = [{}, {"seed": 5}, {"task": "door", "list": [1, {"a": 2}]}]
 DISCRETE = Field("action", "int64", (), "narrow")
 REWARD = Field("reward", "float64", (), "narrow")
@@ -28,16 +44,9 @@ REWARD = Field("reward", "float64", (), "narrow")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """The properties of stores that a format can hold.
+    """The properties of stores that a format can hold."""
 
-    Args:
-        observations: The observation may be any of these; a tuple of several is a Dict.
-        actions: Likewise.
-        more: Each of these fields may be there.
-        stacked: Whether single-field uint8 observations may be stacks.
-        exact_rewards: Rewards that float32 holds exactly, alone.
-    """
-
+    # The observation may be any of these; a tuple of several is a Dict.
     observations: Sequence[tuple[Field, ...]] = (
         (IMAGE,),
         (VECTOR,),
@@ -48,19 +57,19 @@ class Wanted:
             Field("observation/inner/on", "bool", (), "narrow"),
         ),
     )
+    # Likewise.
     actions: Sequence[tuple[Field, ...]] = (
         (DISCRETE,),
         (Field("action", "float32", (2,), "raw"),),
         (Field("action/a", "int64", (), "narrow"), Field("action/b", "float64", (1,), "raw")),
     )
+    # Each of these fields may be there.
     more: Sequence[Field] = (
         Field("info/lives", "int64", (), "narrow"),
         Field("info/seen", "bool", (2,), "narrow"),
         Field("extra/log_prob", "float32", (), "raw"),
         Field("extra/state", "float64", (2, 2), "raw"),
     )
-    stacked: bool = True
-    exact_rewards: bool = False
 
 
 @st.composite
@@ -74,7 +83,7 @@ def stores(draw: st.DrawFn, wanted: Wanted | None = None) -> SequenceReplayBuffe
     observation = draw(st.sampled_from(wanted.observations))
     action = draw(st.sampled_from(wanted.actions))
     more = [field for field in wanted.more if draw(st.booleans())]
-    if wanted.stacked and len(observation) == 1 and observation[0].shape and draw(st.booleans()):
+    if len(observation) == 1 and observation[0].shape and draw(st.booleans()):
         padding: Literal["zero", "repeat"] = draw(st.sampled_from(["zero", "repeat"]))
         k = draw(st.integers(2, 4))
         plain = observation[0]
@@ -99,8 +108,6 @@ def stores(draw: st.DrawFn, wanted: Wanted | None = None) -> SequenceReplayBuffe
         if rows == 1 and not first_row:
             end &= End.PENDING  # no step was taken that could have ended it
         fields = {field.name: _column(field, rows, rng) for field in spec.fields}
-        if wanted.exact_rewards:
-            fields["reward"] = fields["reward"].astype(np.float32).astype(np.float64)
         if not first_row:
             fields["reward"][0] = 0
         if end is not End.NONE or draw(st.booleans()):
@@ -143,22 +150,49 @@ def episodes_of(replay: SequenceReplayBuffer) -> list[Episode]:
     return list(replay.iter_episodes())
 
 
-def round_trip(
-    replay: SequenceReplayBuffer,
-    format_: str,
-    place: Path,
-    export_options: Mapping[str, object] | None = None,
-    import_options: Mapping[str, object] | None = None,
-) -> tuple[ExportReport, ImportReport, SequenceReplayBuffer]:
-    """Export, import, and require that nothing has changed."""
-    exported = export_episodes(replay, format_, place, options=export_options)
-    back = SequenceReplayBuffer()
-    imported = import_episodes(format_, place, back, options=import_options)
-    assert_same(back, replay)
-    assert imported.digest == replay.digest()
-    assert (exported.episodes, exported.steps) == (imported.episodes, imported.steps)
-    assert (exported.chosen_episodes, exported.chosen_steps) == (exported.episodes, exported.steps)
-    return exported, imported, back
+def store_of(
+    fields: Sequence[Field],
+    rows: Mapping[str, np.ndarray] | None = None,
+    *,
+    count: int = 2,
+    observation: Layout = "observation",
+    action: Layout = "action",
+    end: End = End.TERMINATED,
+) -> SequenceReplayBuffer:
+    """A replay of one episode of `count` rows, which are zeros where they are not given."""
+    replay = SequenceReplayBuffer()
+    replay.bind(Spec(tuple(fields), observation, action), {})
+    zeros = {field.name: np.zeros((count, *field.shape), field.numpy_dtype) for field in fields}
+    replay.add([Chunk(0, 0, 0, end, {**zeros, **(rows or {})}, {})])
+    return replay
+
+
+def noisy_store() -> SequenceReplayBuffer:
+    """Twenty episodes of pictures that do not compress, 200 kB each."""
+    rng = np.random.default_rng(0)
+    replay = tagged_store(Field("observation", "uint8", (40, 50), "raw"), episodes=0)
+    for number in range(20):
+        rows = {
+            "observation": rng.integers(0, 256, (100, 40, 50), np.uint8),
+            "action": np.zeros(100, np.int64),
+            "reward": np.zeros(100),
+        }
+        replay.add([Chunk(number, 0, 0, End.TRUNCATED, rows, {})])
+    return replay
+
+
+def imported(
+    format_: str, place: Path | str, **more: Any
+) -> tuple[SequenceReplayBuffer, ImportReport]:
+    """A data set in a new replay, and the report of its import."""
+    replay = SequenceReplayBuffer()
+    return replay, import_episodes(format_, place, replay, **more)
+
+
+def refused(format_: str, place: Path | str, match: str, **more: Any) -> None:
+    """Assert that an import is refused with a message that matches."""
+    with pytest.raises(ValueError, match=match):
+        imported(format_, place, **more)
 
 
 def assert_same(back: SequenceReplayBuffer, replay: SequenceReplayBuffer) -> None:

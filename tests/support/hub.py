@@ -62,25 +62,17 @@ class Repo:
 
 @dataclass
 class Faults:
-    """What goes wrong, until it is changed.
+    """What goes wrong, until it is changed."""
 
-    Args:
-        cut_uploads: Number of uploads after which the connection is closed in the next ones.
-        cut_downloads: The same for bodies of files: half of one is sent.
-        flips: Downloads of a path that get one wrong bit each.
-        at_cut: Called before a connection is closed.
-        endless: A path whose body does not end.
-        listing: Changes the entries of a listing.
-        before_commit: Called before each commit.
-    """
-
+    # Number of uploads after which the connection is closed in the next ones.
     cut_uploads: int | None = None
-    cut_downloads: int | None = None
+    cut_downloads: int | None = None  # the same for bodies of files: half of one is sent
+    # Downloads of a path that get one wrong bit each.
     flips: dict[str, int] = field(default_factory=dict)
-    at_cut: Callable[[], None] = lambda: None
-    endless: str | None = None
-    listing: Callable[[list[dict[str, Any]]], list[Any]] = list
-    before_commit: Callable[[], None] = lambda: None
+    at_cut: Callable[[], None] = lambda: None  # called before a connection is closed
+    endless: str | None = None  # a path whose body does not end
+    listing: Callable[[list[dict[str, Any]]], list[Any]] = list  # changes the entries of a listing
+    before_commit: Callable[[], None] = lambda: None  # called before each commit
 
 
 class Hub:

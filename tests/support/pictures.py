@@ -11,15 +11,10 @@ import numpy as np
 
 @dataclass
 class Shown:
-    """The picture in a file.
+    """The picture in a file."""
 
-    Args:
-        frames: uint8 [T, H, W, 3].
-        durations: Seconds of each.
-    """
-
-    frames: np.ndarray
-    durations: list[float]
+    frames: np.ndarray  # uint8 [T, H, W, 3]
+    durations: list[float]  # seconds of each
 
 
 def decoded(data: bytes) -> np.ndarray:

@@ -78,13 +78,7 @@ class Reply:
 
 
 class Viewer:
-    """The app with its token, without a server.
-
-    Args:
-        paths: Folders of stores.
-        exports: Folder for new stores.
-        access: Another one than that of loopback.
-    """
+    """The app with its token, without a server; `access` is another one than that of loopback."""
 
     def __init__(
         self, *paths: Path, exports: Path | None = None, access: Access | None = None

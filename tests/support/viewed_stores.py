@@ -305,12 +305,9 @@ def hostile(folder: Path) -> Path:
 
 
 class Writer:
-    """A process that writes into a store while it is being looked at.
+    """A process that writes into a store, which it makes, while it is being looked at."""
 
-    Args:
-        folder: Of the store, which it makes.
-        env: "cartpole" for two envs with short episodes, "bar" for one with long ones and pictures.
-    """
+    # The env is "cartpole" for two with short episodes, "bar" for one with long ones and pictures.
 
     def __init__(self, folder: Path, env: str) -> None:
         self._process = subprocess.Popen(
@@ -364,13 +361,6 @@ def _write(folder: str, env: str) -> None:
         for line in sys.stdin:
             collector.collect(steps=int(line))
             print(replay.episodes, flush=True)
-
-
-def _bar(t: int) -> Pixels:
-    found = np.zeros((24, 32), np.uint8)
-    found[:, t % 32] = 250
-    found[t // 32 % 24] = 200
-    return found
 
 
 if __name__ == "__main__":

@@ -45,13 +45,7 @@ def chromium_path() -> str | None:
 
 
 class Viewer:
-    """`stepwell view` in a process of its own.
-
-    Args:
-        arguments: Of the command.
-        folder: For the file `said` that it writes.
-        within: The working folder; by default `folder`.
-    """
+    """`stepwell view` in a process of its own, which writes a file `said` into the folder."""
 
     def __init__(
         self, arguments: tuple[str | Path, ...], folder: Path, within: Path | None = None
@@ -95,11 +89,7 @@ class Viewer:
 
 @dataclass
 class Watch:
-    """Whatever a page did that it must not do.
-
-    Args:
-        allowed: Patterns of messages that a test expects.
-    """
+    """Whatever a page did that it must not do, but for patterns of messages that are allowed."""
 
     found: list[str] = field(default_factory=list)
     allowed: list[str] = field(default_factory=lambda: ["willReadFrequently"])  # `pixels` reads

@@ -128,7 +128,6 @@ class FlatHdf5Reader:
             )
         self.episodes: int | None = None
         self.steps: int | None = None
-        self._names: list[str] = []
         self._dtypes: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
         self._kept = self._kept_infos()
         first = next(self._tables())

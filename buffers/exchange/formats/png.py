@@ -59,10 +59,9 @@ def encoded_rows(rows: np.ndarray, axes: Axes) -> list[bytes]:
 def decoded_rows(
     files: Iterable[bytes],
     shape: tuple[int, ...] | None = None,
-    axes: Axes = "hwc",
     budget: MemoryBudget | None = None,
 ) -> np.ndarray:
-    """Rows [T, ...] uint8 or uint16 of PNG or JPEG files; H W if gray, else H W C, by default."""
+    """Rows [T, ...] uint8 or uint16 of PNG or JPEG files; H W if gray, else H W C."""
     # The size of each is read from its header, before memory is taken for it.
     import cv2  # imported on first use
 
@@ -80,8 +79,6 @@ def decoded_rows(
                 f"damaged bytes"
             )
         row = _swapped_colors(found)
-        if axes == "chw" and shape is not None and row.ndim == 3:
-            row = np.moveaxis(row, -1, 0)
         wanted = shape or (rows[0].shape if rows else row.shape)
         if row.size != np.prod(wanted) or (row.shape != wanted and 1 not in wanted):
             raise ValueError(

@@ -50,16 +50,9 @@ def repository_name(place: str) -> str | None:
 
 
 class Repository:
-    """A data set repository, of which the Hub's address and the token are huggingface_hub's.
+    """A data set repository, of which the Hub's address and the token are huggingface_hub's."""
 
-    Args:
-        name: Such as ``"user/pong"``.
-        wanted_for: Name of the caller, for errors.
-
-    Raises:
-        ImportError: huggingface_hub is not installed, or too old.
-        ValueError: It is no name of a repository.
-    """
+    # `wanted_for` is the name of the caller, for errors.
 
     def __init__(self, name: str, wanted_for: str) -> None:
         if (
@@ -86,15 +79,7 @@ class Repository:
         self.errors = load_library("huggingface_hub.errors", wanted_for, install="'stepwell[hub]'")
 
     def listing(self, revision: str | None = None) -> Listing:
-        """The files at a revision.
-
-        Args:
-            revision: A branch, tag or commit; None for the branch ``main``.
-
-        Raises:
-            OSError: There is no such repository or revision, or the Hub does not answer.
-            ValueError: A path in it is not safe, or the Hub's answer is not understood.
-        """
+        """The files at a branch, tag or commit; None for the branch ``main``."""
         with self.calling(revision):
             info = self.api.dataset_info(self.name, revision=revision)
         commit = info.sha
@@ -166,11 +151,7 @@ class Repository:
 
     @contextlib.contextmanager
     def calling(self, revision: str | None = None) -> Generator[None]:
-        """Turn the library's errors into an OSError of one sentence.
-
-        Raises:
-            OSError: The Hub refuses, or does not answer.
-        """
+        """Turn the library's errors into an OSError of one sentence."""
         try:
             yield
         except Exception as error:
@@ -231,11 +212,7 @@ class Repository:
             ) from error
 
     def _checked(self, entry: Any) -> RemoteFile:
-        """An entry of a listing, if it may be written below a folder.
-
-        Raises:
-            ValueError: It may not.
-        """
+        """An entry of a listing, if it may be written below a folder."""
         with self._naming():
             path = check_path(entry.path)
         size, lfs = entry.size, entry.lfs
@@ -267,16 +244,10 @@ class Repository:
 
 
 class HubUpload:
-    """A push to a repository, of which the branch or all of it may be missing.
+    """A push to a repository, of which the branch or all of it may be missing."""
 
-    Args:
-        repository: Where to.
-        revision: The branch; None for ``main``.
-        public: Everybody may see the repository if it is made.
-
-    Raises:
-        OSError: The Hub refuses, or does not answer.
-    """
+    # Without a revision it goes to the branch `main`. With `public` everybody may see a repository
+    # that it makes.
 
     def __init__(self, repository: Repository, revision: str | None, *, public: bool) -> None:
         self.name, self.address = repository.name, repository.address
@@ -367,11 +338,8 @@ def _batches(additions: Sequence[Any]) -> Iterator[list[Any]]:
 
 
 def _bar_class(library: Any, file: RemoteFile, tell: Callable[[int], None] | None) -> type[Any]:
-    """A progress bar that shows nothing and counts a file's bytes as they come.
-
-    Raises:
-        OSError: By its `update`: more bytes come than the file has.
-    """
+    """A progress bar that shows nothing and counts a file's bytes as they come."""
+    # Its `update` raises an OSError where more bytes come than the file has.
     count = 0
 
     class Bar(library.utils.tqdm):

@@ -30,19 +30,11 @@ class ObjectFacts(NamedTuple):
 
 
 class Objects:
-    """The objects below a URL. Each appears as a whole, or not at all.
+    """The objects below a URL. Each appears as a whole, or not at all."""
 
-    Args:
-        url: Such as ``"s3://bucket/run"``, ``"gs://..."``, ``"az://..."`` or ``"file:///..."``.
-            Credentials come from the environment: ``AWS_ACCESS_KEY_ID`` and so on.
-            The path of a ``file://`` URL is taken as typed: nothing in it is decoded.
-        is_writer: The folder of a ``file://`` URL may be missing: the first write makes it.
-
-    Raises:
-        ImportError: obstore is not installed.
-        FileNotFoundError: There is no folder at a ``file://`` URL.
-        ValueError: The URL, or a setting in the environment, is invalid.
-    """
+    # Credentials come from the environment: AWS_ACCESS_KEY_ID and so on. The path of a file:// URL
+    # is taken as typed: nothing in it is decoded. Its folder may be missing for a writer: the first
+    # write makes it.
 
     def __init__(self, url: str, *, is_writer: bool = False) -> None:
         self.url = url_of(url) or url
@@ -66,11 +58,9 @@ class Objects:
             self._obstore.put(self._store, name, data)
 
     def create(self, name: str, data: bytes) -> bool:
-        """Write an object if there is none of that name; False if there is another one.
-
-        True also if the object of that name has the same bytes: an earlier try may have written it,
-        and its answer been lost.
-        """
+        """Write an object if there is none of that name; False if there is another one."""
+        # True also if the object of that name has the same bytes: an earlier try may have written
+        # it, and its answer been lost.
         self._make_folder()
         try:
             with self._calling(name):
@@ -83,12 +73,7 @@ class Objects:
         return True
 
     def get(self, name: str, most_bytes: int) -> bytes:
-        """The bytes of an object.
-
-        Raises:
-            FileNotFoundError: There is none.
-            StoreCorrupt: It has more than ``most_bytes`` bytes.
-        """
+        """The bytes of an object, which are so many at most."""
         with self._calling(name):
             answer = self._obstore.get(self._store, name)
             nbytes = int(answer.meta["size"])

@@ -179,11 +179,7 @@ def _missing(new: Path, listing: Listing) -> list[RemoteFile]:
 
 
 def _check_room(new: Path, source: str, missing: Sequence[RemoteFile]) -> None:
-    """Refuse more than fits on the disk.
-
-    Raises:
-        OSError: It is more.
-    """
+    """Refuse more than fits on the disk."""
     needed, free = sum(file.size for file in missing), shutil.disk_usage(new).free
     if needed > free:
         raise OSError(
@@ -193,11 +189,7 @@ def _check_room(new: Path, source: str, missing: Sequence[RemoteFile]) -> None:
 
 
 def _check_store(new: Path, source: str, listing: Listing) -> None:
-    """Refuse a damaged store.
-
-    Raises:
-        StoreCorrupt: It is damaged.
-    """
+    """Refuse a damaged store."""
     report = verify(new)
     if not report.is_whole:
         first = report.damages[0]
@@ -209,15 +201,7 @@ def _check_store(new: Path, source: str, listing: Listing) -> None:
 
 
 class _Download:
-    """Fetches files into a folder of downloads, compares them, and moves them to their places.
-
-    Args:
-        remote: Where from.
-        listing: The files.
-        new: The folder.
-        missing: The files to fetch.
-        progress: Is told the bytes.
-    """
+    """Fetches files into a folder of downloads, compares them, and moves them to their places."""
 
     def __init__(
         self,
@@ -253,11 +237,7 @@ class _Download:
             self._count(file)
 
     def _fetch(self, file: RemoteFile, tell: Callable[[int], None] | None = None) -> None:
-        """Fetch a file, a second time if other bytes come.
-
-        Raises:
-            OSError: Other bytes come again.
-        """
+        """Fetch a file, a second time if other bytes come; an OSError if they come again."""
         difference = self._fetch_once(file, tell)
         if difference is not None:
             difference = self._fetch_once(file, tell, again=True)

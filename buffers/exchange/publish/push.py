@@ -267,15 +267,8 @@ def _to_url(data: _DataSet, objects: Objects, dry_run: bool, progress: Progress[
 
 
 def _data_set(source: Path, *, for_url: bool = False) -> _DataSet:
-    """The files of a data set.
-
-    Args:
-        source: A folder or a file.
-        for_url: Take also a store that is being written, up to its last complete file; no card.
-
-    Raises:
-        ValueError: There is none, or it has a link, a pipe or too many files.
-    """
+    """The files of a data set, which is a folder or a file."""
+    # A URL also takes a store that is being written, up to its last complete file, and no card.
     check_complete(source)
     if source.is_file():
         return _DataSet(source, {source.name: source}, (), "a file")
@@ -319,15 +312,8 @@ def _data_set(source: Path, *, for_url: bool = False) -> _DataSet:
 
 
 def _store_files(source: Path, *, for_url: bool) -> tuple[set[str], bool]:
-    """The names of a store's files, and whether a process writes it.
-
-    Its checkpoints and what a repair replaced are not data.
-
-    Raises:
-        StoreCorrupt: It is damaged.
-        StoreLocked: A process writes to it.
-        ValueError: It was not closed.
-    """
+    """The names of a whole store's files, and whether a process writes it."""
+    # Its checkpoints and what a repair replaced are not data.
     folder = StoreFolder(source, Files())
     is_growing = folder.is_being_written  # before the manifest is read
     if is_growing and not for_url:

@@ -16,34 +16,20 @@ _RUN_BYTES = 1 << 20
 
 
 class RemoteFile(NamedTuple):
-    """A file that a place lists.
+    """A file that a place lists."""
 
-    Args:
-        path: Its path in the new folder, with slashes; checked.
-        size: Its length in bytes.
-        algorithm: That of its checksum: ``"sha256"``, ``"git"`` (SHA-1, behind the length) or
-            ``"blake2b"`` (16 bytes of it).
-        checksum: The checksum, in hexadecimal digits.
-    """
-
-    path: str
-    size: int
-    algorithm: str
-    checksum: str
+    path: str  # in the new folder, with slashes; checked
+    size: int  # in bytes
+    algorithm: str  # "sha256", "git" (SHA-1, behind the length) or "blake2b" (16 bytes of it)
+    checksum: str  # in hexadecimal digits
 
 
 class Listing(NamedTuple):
-    """The files of a place in one state, which does not change.
+    """The files of a place in one state, which does not change."""
 
-    Args:
-        commit: Name of the state: a commit of the Hub, or a manifest at a URL.
-        files: The files by path, without hidden ones.
-        hidden: Number of files whose path has a part that begins with a dot.
-    """
-
-    commit: str
-    files: dict[str, RemoteFile]
-    hidden: int = 0
+    commit: str  # name of the state: a commit of the Hub, or a manifest at a URL
+    files: dict[str, RemoteFile]  # by path, without hidden ones
+    hidden: int = 0  # files whose path has a part that begins with a dot
 
     @property
     def nbytes(self) -> int:
@@ -75,18 +61,9 @@ class Remote(Protocol):
         *,
         again: bool = False,
     ) -> Path:
-        """Fetch a file into a folder.
-
-        Args:
-            file: The file.
-            listing: The listing that has it.
-            folder: Where to put it.
-            tell: Is told the bytes that have come.
-            again: What came before was damaged: use none of it.
-
-        Raises:
-            OSError: It is gone, more bytes come than it has, or the place does not answer.
-        """
+        """Fetch a file of a listing into a folder; ``tell`` is told the bytes that have come."""
+        # With `again` what came before was damaged: none of it is used. An OSError says that it is
+        # gone, that more bytes come than it has, or that the place does not answer.
         ...
 
 
@@ -96,11 +73,7 @@ def is_hidden(path: str) -> bool:
 
 
 def check_path(path: object) -> str:
-    """The path, if it may be written below a folder.
-
-    Raises:
-        ValueError: It may not.
-    """
+    """The path, if it may be written below a folder; else a ValueError says why not."""
     if not isinstance(path, str) or not path.isprintable() or "\\" in path:
         raise _unsafe(path, "is no plain text")
     parts = path.split("/")
@@ -116,11 +89,7 @@ def check_path(path: object) -> str:
 
 
 def check_paths(files: Iterable[str]) -> None:
-    """Refuse two paths that some file systems take for one, and a file in a file.
-
-    Raises:
-        ValueError: There are such paths.
-    """
+    """Refuse two paths that some file systems take for one, and a file in a file."""
     names: dict[str, str] = {}
     for path in files:
         parts = path.split("/")
@@ -136,12 +105,7 @@ def check_paths(files: Iterable[str]) -> None:
 
 
 def differs(path: Path, file: RemoteFile) -> str | None:
-    """The difference between a file on the disk and one of a listing; None if nothing does.
-
-    Args:
-        path: A regular file.
-        file: The file of the listing.
-    """
+    """The difference between a regular file on the disk and one of a listing, if there is one."""
     size = path.stat().st_size
     if size != file.size:
         return f"expected {format_bytes(file.size)}, got {format_bytes(size)}"

@@ -77,21 +77,13 @@ class UploadedSegment(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class UploadedStore:
-    """The part of a store that is uploaded.
+    """The part of a store that is uploaded."""
 
-    Args:
-        number: Number of this manifest: the one with the largest number counts.
-        writer: Name of the uploader that wrote it.
-        store: The manifest of the folder, with the uploaded segments alone; all of them are sealed.
-        segments: Their objects, in the same order.
-        is_finished: All of the folder is uploaded, and it was not being written then.
-    """
-
-    number: int
-    writer: str
-    store: Manifest
-    segments: tuple[UploadedSegment, ...] = ()
-    is_finished: bool = False
+    number: int  # of this manifest: the one with the largest number counts
+    writer: str  # name of the uploader that wrote it
+    store: Manifest  # of the folder, with the uploaded segments alone; all of them are sealed
+    segments: tuple[UploadedSegment, ...] = ()  # their objects, in the same order
+    is_finished: bool = False  # all of the folder is uploaded, and it was not being written then
 
     @property
     def short_name(self) -> str:
@@ -131,12 +123,7 @@ class UploadedStore:
 
     @classmethod
     def unpack(cls, data: bytes, number: int, where: str) -> UploadedStore:
-        """The manifest in an object at a URL, which has this number in its name.
-
-        Raises:
-            StoreCorrupt: A checksum is wrong, or no writer has made this.
-            StoreTooNew: A later version wrote it.
-        """
+        """The manifest in an object at a URL, which has this number in its name."""
         first, line_end, second = data.partition(b"\n")
         store = Manifest.unpack(first + line_end, where)
         body = second[len(b'{"body":') : -len(b',"crc":"00000000"}\n')]

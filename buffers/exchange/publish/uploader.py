@@ -43,11 +43,7 @@ _TRUSTED, _STRAY = datetime.timedelta(hours=12), datetime.timedelta(hours=24)
 
 
 class StoreAtUrl:
-    """A store at a URL, as a place to fetch from; see `Remote`.
-
-    Args:
-        objects: What is there.
-    """
+    """A store at a URL, as a place to fetch from; see `Remote`."""
 
     def __init__(self, objects: Objects) -> None:
         self.name = self.address = objects.url
@@ -100,16 +96,11 @@ class _EvictedError(Exception):
 
 
 class Uploader:
-    """Sends what is sealed in a store's folder; it only reads the folder, and takes no lock.
+    """Sends what is sealed in a store's folder; it only reads the folder, and takes no lock."""
 
-    Every call can be repeated after an error, also by another process.
-
-    Args:
-        folder: The store's folder.
-        objects: The place to send to.
-        keep_evicted: Segments that are evicted from the folder stay there.
-        dry_run: Compare everything, and change nothing.
-    """
+    # Every call can be repeated after an error, also by another process. With `keep_evicted` the
+    # segments that are evicted from the folder stay at the place; a dry run compares everything,
+    # and changes nothing.
 
     def __init__(
         self,
@@ -130,7 +121,8 @@ class Uploader:
         self.removed: set[str] = set()
         """The files that are there no longer, by the same names."""
         self._writer = secrets.token_hex(8)
-        self._newest: UploadedStore | None = None
+        self.newest: UploadedStore | None = None
+        """The newest manifest that this object has written, or found at first."""
         self._number = -1  # of the newest manifest that was found or written
         self._is_begun = False
         self._there: dict[str, int] = {}  # names and lengths of objects of an earlier upload
@@ -138,23 +130,18 @@ class Uploader:
         self._strays: list[str] = []
 
     @property
-    def newest(self) -> UploadedStore | None:
-        """The newest manifest that this object has written, or found at first."""
-        return self._newest
-
-    @property
     def commit(self) -> str:
         """The name of that manifest."""
-        return "" if self._newest is None else self._newest.short_name
+        return "" if self.newest is None else self.newest.short_name
 
     @property
     def files(self) -> dict[str, int]:
         """The lengths of the files that it names, by their names in the folder."""
-        return {} if self._newest is None else {each.path: each.size for each in self._newest.files}
+        return {} if self.newest is None else {each.path: each.size for each in self.newest.files}
 
     def uploaded_numbers(self) -> set[int]:
         """Numbers of the segments that the newest manifest names."""
-        return set() if self._newest is None else {each.number for each in self._newest.segments}
+        return set() if self.newest is None else {each.number for each in self.newest.segments}
 
     def upload(
         self,
@@ -162,18 +149,8 @@ class Uploader:
         is_finished: bool = False,
         tell: Callable[[int, int], None] | None = None,
     ) -> None:
-        """Send what is sealed now, and publish it.
-
-        Args:
-            is_finished: Note in the manifest that the folder is not being written any more.
-            tell: Is told, after each segment, the bytes that are there and those of all.
-
-        Raises:
-            StoreNotFound: There is no store in the folder.
-            StoreCorrupt: The folder, or what is there, is damaged.
-            StoreLocked: Another process sends to the same place, or another store is there.
-            OSError: The object store failed: call again later.
-        """
+        """Send what is sealed now, and publish it; ``is_finished`` is noted in the manifest."""
+        # `tell` is told, after each segment, the bytes that are there and those of all.
         while True:
             try:
                 self._upload(is_finished, tell)
@@ -222,7 +199,7 @@ class Uploader:
             other = manifest_number(each.name)
             if other is not None and other <= number - _MANIFESTS_KEPT:
                 self._strays.append(each.name)
-        self._newest, self._number, self.is_new = found, number, found is None
+        self.newest, self._number, self.is_new = found, number, found is None
         if found is not None:
             _LOG.info("%s: goes on after manifest %d", self._objects.url, found.number)
         self._is_begun = True
@@ -270,7 +247,7 @@ class Uploader:
 
     def _publish(self, manifest: Manifest, is_finished: bool) -> None:
         """Write the next manifest, if it says anything new."""
-        before = self._newest
+        before = self.newest
         segments = [self._sent[entry.number] for entry in manifest.sealed]
         if self._keep_evicted and before is not None:
             first = min((each.number for each in segments), default=manifest.next.segment)
@@ -283,7 +260,7 @@ class Uploader:
         self.removed = {each.path for each in before.files} if before is not None else set()
         self.removed -= {each.path for each in new.files}
         if self._is_dry:
-            self._newest = new
+            self.newest = new
             return
         # The first one always, so that an earlier uploader that is still alive is refused.
         while before is None or replace(new, number=before.number) != before:
@@ -293,15 +270,9 @@ class Uploader:
             del self._sent[number]
 
     def _create(self, new: UploadedStore) -> UploadedStore:
-        """Write a manifest, unless another uploader has gone on meanwhile.
-
-        Returns:
-            The manifest, or another one that this object has written with the same number, if the
-            answer to that was lost.
-
-        Raises:
-            StoreLocked: Another uploader has gone on.
-        """
+        """Write a manifest, unless another uploader has gone on meanwhile; the one that counts."""
+        # That is another one that this object has written with the same number, if the answer to
+        # that was lost.
         name = manifest_name(new.number)
         if not self._objects.create(name, new.pack()):
             data = self._objects.get(name, MOST_MANIFEST_BYTES)
@@ -310,14 +281,14 @@ class Uploader:
                 raise self._refused(new.number)
         # Manifests that old are deleted, so that a free number alone proves nothing.
         self._check_newest(new.number)
-        before = {} if self._newest is None else self._newest.names
+        before = {} if self.newest is None else self.newest.names
         gone = {*before.values()} - {*new.names.values()}
         self._strays += gone
         for each in gone:
             self._there.pop(each, None)
         if new.number >= _MANIFESTS_KEPT:
             self._strays.append(manifest_name(new.number - _MANIFESTS_KEPT))
-        self._newest, self._number = new, new.number
+        self.newest, self._number = new, new.number
         _LOG.debug("%s: manifest %d, %d segments", self._objects.url, new.number, len(new.segments))
         return new
 
@@ -345,13 +316,7 @@ class Uploader:
 
 
 def newest_manifest(objects: Objects) -> UploadedStore | None:
-    """The manifest with the largest number.
-
-    Raises:
-        StoreCorrupt: It is damaged.
-        StoreTooNew: A later version wrote it.
-        OSError: The object store failed.
-    """
+    """The manifest with the largest number."""
     name = MANIFESTS
     for _ in range(_RACES):
         numbers = [manifest_number(each.name) for each in objects.listing(MANIFESTS)]

@@ -34,6 +34,7 @@ from .recovery import (
 )
 
 _RUN_BYTES = 8 << 20
+_MOST_MAPS = 512  # each holds a file descriptor
 
 
 def segment_path(folder: Path, number: int) -> Path:
@@ -102,11 +103,7 @@ class Segment:
     def metadata(
         self, memory: np.ndarray, position: int, record: ChunkInfo
     ) -> Mapping[str, object]:
-        """The metadata of a chunk; only its head is checked, not its rows.
-
-        Raises:
-            StoreCorrupt: The bytes are damaged.
-        """
+        """The metadata of a chunk; only its head is checked, not its rows."""
         number = position - self.header.position
         self._compare(memory, record, self._head_bytes[number], self._head_crcs[number])
         chunks = self.header.chunks
@@ -117,11 +114,7 @@ class Segment:
             raise self._placed(record, error) from error
 
     def encoded(self, memory: np.ndarray, position: int, record: ChunkInfo) -> EncodedChunk:
-        """A chunk in its bytes, which are those that were written.
-
-        Raises:
-            StoreCorrupt: The bytes are damaged, or the chunk is left out.
-        """
+        """A chunk in its bytes, which are those that were written."""
         chunks, number = self.header.chunks, position - self.header.position
         chunk = EncodedChunk.stored(record, chunks.spec, memory, record.offset, self._crcs[number])
         self.prove(memory, position, record)
@@ -244,9 +237,8 @@ class SegmentMaps:
 
     # A returned array stays valid when its map is dropped, or its file is evicted.
 
-    def __init__(self, files: Files, limit: int = 512) -> None:
+    def __init__(self, files: Files) -> None:
         self._files = files
-        self._limit = limit  # each map holds a file descriptor
         self._maps: dict[int, np.ndarray] = {}
 
     def of(self, segment: Segment) -> np.ndarray:
@@ -268,7 +260,7 @@ class SegmentMaps:
         self._maps.clear()
 
     def _map(self, segment: Segment) -> np.ndarray:
-        while len(self._maps) >= self._limit:
+        while len(self._maps) >= _MOST_MAPS:
             self._maps.pop(next(iter(self._maps)))
         try:
             memory = self._open(segment)

@@ -22,16 +22,10 @@ _MANY_NEW = 32  # linking one new chunk takes as long as linking as many at once
 
 
 class Recovery(NamedTuple):
-    """The traces of a crash that were found when a store was opened.
+    """The traces of a crash that were found when a store was opened."""
 
-    Args:
-        healed: Copies of slots that were damaged or missing, the other one being whole; nothing is
-            lost.
-        torn: Chunks of the flush during which the writer ended, which never returned.
-    """
-
-    healed: int = 0
-    torn: int = 0
+    healed: int = 0  # copies of slots that were damaged or missing, the other one being whole
+    torn: int = 0  # chunks of the flush during which the writer ended, which never returned
 
     @classmethod
     def of(cls, loaded: Sequence[LoadedSegment]) -> Recovery:

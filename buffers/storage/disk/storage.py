@@ -529,11 +529,7 @@ def _plain_json(name: str, value: Mapping[str, object]) -> dict[str, object]:
 
 
 def _check_on_corrupt(on_corrupt: str, *, read_only: bool) -> bool:
-    """True for ``"skip"``.
-
-    Raises:
-        ValueError: It is another word, or the store is opened for writing.
-    """
+    """True for ``"skip"``, which only a reader may do."""
     if on_corrupt not in ("raise", "skip"):
         raise ValueError(f"on_corrupt: expected 'raise' or 'skip', got {on_corrupt!r}")
     if on_corrupt == "skip" and not read_only:

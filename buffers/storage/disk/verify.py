@@ -35,21 +35,13 @@ _RUN_BYTES = 8 << 20
 
 
 class Damage(NamedTuple):
-    """One damaged part of a store.
+    """One damaged part of a store."""
 
-    Args:
-        path: The file.
-        what: A sentence that names the place in the file and the lost rows.
-        slot: Number of the chunk in the segment; None for the whole file.
-        rows: Number of lost rows; None if it is unknown.
-        is_harmless: No row is lost.
-    """
-
-    path: Path
-    what: str
-    slot: int | None = None
-    rows: int | None = None
-    is_harmless: bool = False
+    path: Path  # of the file
+    what: str  # a sentence that names the place in the file and the lost rows
+    slot: int | None = None  # number of the chunk in the segment; None for the whole file
+    rows: int | None = None  # number of lost rows; None if it is unknown
+    is_harmless: bool = False  # no row is lost
 
 
 class SegmentSurvey(NamedTuple):

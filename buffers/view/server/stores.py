@@ -170,40 +170,36 @@ class ServedStore:
         self.path = path
         self.name = name
         self.error: str | None = None
-        self._open: OpenStore | None = None
+        self.now: OpenStore | None = None
+        """The store, or None while it cannot be read."""
 
     @property
     def opened(self) -> OpenStore:
         """The store; if it cannot be read now StoreNotFound says why."""
-        opened = self._open
+        opened = self.now
         if opened is None:
             raise StoreNotFound(self.error or f"{self.path} is not open")
         return opened
 
-    @property
-    def now(self) -> OpenStore | None:
-        """The store, or None while it cannot be read."""
-        return self._open
-
     def refresh(self) -> bool:
         """Open the store, or follow it; True if anything changed that the page shows."""
-        before = self._open, self.error
-        if self._open is not None:
+        before = self.now, self.error
+        if self.now is not None:
             try:
-                return self._open.refresh()
+                return self.now.refresh()
             except Exception as error:
                 # Also an IndexError, where another store is in its place: it is opened again.
                 _LOG.info("%s: is opened again: %r", self.path, error)
                 self.close()
         try:
-            self._open, self.error = OpenStore(self.path), None
+            self.now, self.error = OpenStore(self.path), None
         except (StepwellError, OSError, ValueError) as error:
             self.error = " ".join(str(error).split())
-        return before != (self._open, self.error)
+        return before != (self.now, self.error)
 
     def close(self) -> None:
         """Release its files."""
-        opened, self._open = self._open, None
+        opened, self.now = self.now, None
         if opened is not None:
             opened.close()
 
@@ -221,7 +217,6 @@ class Stores:
             for index, (path, name) in enumerate(zip(paths, _names(paths), strict=True))
         ]
         self.version = 0
-        self._listeners: set[threading.Event] = set()
         self._busy = 0
         self._counts = threading.Lock()
         self._stop = threading.Event()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,10 +20,10 @@ from stepwell.buffers.exchange.formats.exporting import export_episodes
 from stepwell.buffers.exchange.formats.format import format_names, format_of
 from stepwell.buffers.exchange.formats.importing import import_episodes
 from support.crash.disk_faults import NoSyncFiles
+from support.format_packages import require
 from support.served import Played, rows_of, write_store
 
 MARKDOWN = MarkdownIt("commonmark").enable("table")
-NEEDS = {"minari": "minari", "lerobot": "pyarrow", "parquet": "pyarrow", "rlds": "google_crc32c"}
 FOLDERS = [
     name
     for name in format_names()
@@ -122,8 +121,7 @@ def test_code_shows_its_text_and_nothing_else(text: str) -> None:
 def test_a_data_set_with_a_card_is_read_as_without(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if importlib.util.find_spec(NEEDS.get(name, "numpy")) is None:
-        pytest.skip(f"needs {NEEDS[name]}")
+    require(name)
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
     out = "our/data-v0" if name == "minari" else str(tmp_path / "out")
     episodes = [Played([0, *np.ones(length)]) for length in (70, 80)]

@@ -28,26 +28,16 @@ SEED = 1000  # of the episode with id k: SEED + k
 
 @dataclass
 class Played:
-    """An episode as it was played; its id is its place in the history.
-
-    Args:
-        session: Its session.
-        stream: Its env.
-        number: Its number within the stream.
-        is_seeded: Its reset had a seed.
-        rows: Number of rows.
-        is_final: The env ended it.
-        before: The episode of the same env before it, in the same session.
-    """
+    """An episode as it was played; its id is its place in the history."""
 
     id: int
-    session: int
-    stream: int
-    number: int
-    is_seeded: bool
-    rows: int
-    is_final: bool
-    before: Played | None
+    session: int  # its session
+    stream: int  # its env
+    number: int  # its number within the stream
+    is_seeded: bool  # its reset had a seed
+    rows: int  # number of rows
+    is_final: bool  # the env ended it
+    before: Played | None  # the episode of the same env before it, in the same session
 
     @property
     def actions(self) -> np.ndarray:

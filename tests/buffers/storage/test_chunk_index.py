@@ -1,4 +1,4 @@
-"""The chunk index agrees with a slow, simple list of chunks."""
+"""The chunk index agrees with a slow, simple list of chunks, some of which are lost."""
 
 from __future__ import annotations
 
@@ -9,32 +9,34 @@ from hypothesis import strategies as st
 
 from stepwell.buffers import Chunk, End
 from stepwell.buffers.storage.chunk_index import CHUNK, ChunkIndex, Counters
-from stepwell.buffers.storage.item_counts import EpisodeTails, ItemCounts, Windows
+from stepwell.buffers.storage.item_counts import ItemCounts, Windows
 from stepwell.buffers.testing import Recording, chunk_of
 from support.examples import examples
-from support.models.chunk_model import held_by, same_records, windows_of
+from support.models.chunk_model import KINDS, Kept, assert_same_index, runs_of, same_records
 
 ENDS = [End.NONE, End.PENDING, End.TERMINATED, End.TRUNCATED]
+Program = list[str | int | tuple[int, int, End]]
 PROGRAMS = st.lists(
     st.one_of(
         st.sampled_from(["evict", "new segment", "count"]),
-        st.tuples(st.integers(0, 2), st.integers(1, 6), st.sampled_from(ENDS)),
+        st.integers(0, 30),  # lose one of the chunks
+        *[st.tuples(st.integers(0, 2), st.integers(1, 6), st.sampled_from(ENDS))] * 2,
     ),
     max_size=40,
 )
 
 
 class Model:
-    """All stored chunks, each with its segment."""
+    """All stored chunks, each with its segment; some of them are lost."""
 
     def __init__(self) -> None:
         self.index = ChunkIndex()
         self.recording = Recording()
-        self.held: list[tuple[int, Chunk]] = []
-        self.all: list[Chunk] = []
+        self.kept: list[Kept] = []
+        self.all: list[Kept] = []
         self.segment = 0
 
-    def run(self, program: list[str | tuple[int, int, End]]) -> None:
+    def run(self, program: Program) -> None:
         for call in program:
             if call == "count":  # so that later counts continue these
                 for length in range(1, 8):
@@ -43,6 +45,8 @@ class Model:
                 self.segment += 1
             elif call == "evict":
                 self.evict()
+            elif isinstance(call, int):
+                self.lose(call)
             elif not isinstance(call, str):
                 self.append(self.recording.chunk(*call))
 
@@ -51,66 +55,58 @@ class Model:
         before = self.index.total_steps
         self.index.append(chunk, self.segment, 10 * len(self.all), 8)
         assert [self.index.total_steps - before] == steps
-        self.held.append((self.segment, chunk))
-        self.all.append(chunk)
+        self.kept.append(Kept(self.segment, chunk))
+        self.all.append(Kept(self.segment, chunk))
+
+    def lose(self, number: int) -> None:
+        if self.kept:
+            place = number % len(self.kept)
+            self.index.lose([self.index.base + place])
+            self.kept[place].is_lost = True
 
     def evict(self) -> None:
-        if self.held:
-            oldest = self.held[0][0]
+        if self.kept:
+            oldest = self.kept[0].segment
             assert self.index.drop_segment() == oldest
-            self.held = [(segment, chunk) for segment, chunk in self.held if segment != oldest]
-
-    @property
-    def chunks(self) -> list[Chunk]:
-        return [chunk for _, chunk in self.held]
+            self.kept = [each for each in self.kept if each.segment != oldest]
 
 
 @given(PROGRAMS)
-def test_episodes_rows_and_steps_of_the_stored_chunks_are_counted(
-    program: list[str | tuple[int, int, End]],
-) -> None:
+@settings(max_examples=examples(150))
+def test_episodes_rows_and_steps_of_the_stored_chunks_are_counted(program: Program) -> None:
     model = Model()
     model.run(program)
-    index, held = model.index, held_by(model.chunks)
+    index, runs = model.index, runs_of(model.kept)
     tails = index.records[index.records["is_tail"] == 1]
-    assert dict(zip(tails["episode"].tolist(), tails["head"].tolist(), strict=True)) == {
-        episode: each.head for episode, each in held.items()
-    }
-    assert (tails["first_row"] + tails["rows"] - tails["head"]).tolist() == [
-        held[episode].rows for episode in tails["episode"].tolist()
-    ]
-    assert index.episodes == len(held)
-    assert index.rows == sum(each.rows for each in held.values())
-    assert index.steps == sum(each.rows - (each.head == 0) for each in held.values())
-    assert index.base == len(model.all) - len(model.held)
-    ever = held_by(model.all)
-    assert index.total_steps == sum(each.rows - 1 for each in ever.values())
-    assert index.next_episode == max([-1, *ever]) + 1
+    columns = (tails["episode"], tails["head"], tails["first_row"] + tails["rows"])
+    found = zip(*(column.tolist() for column in columns), strict=True)
+    assert sorted(found) == sorted((run.episode, run.head, run.stop) for run in runs)
+    assert index.episodes == len(runs)
+    assert index.rows == sum(run.stop - run.head for run in runs)
+    assert index.steps == sum(run.stop - run.head - (run.head == 0) for run in runs)
+    assert index.base == len(model.all) - len(model.kept)
+    ever = runs_of(model.all)
+    assert index.total_steps == sum(run.stop - 1 for run in ever)
+    assert index.next_episode == max([-1, *(run.episode for run in ever)]) + 1
 
 
 @given(PROGRAMS, st.integers(1, 8))
-def test_exactly_the_stored_windows_are_drawn(
-    program: list[str | tuple[int, int, End]], length: int
-) -> None:
+@settings(max_examples=examples(150))
+def test_exactly_the_stored_windows_are_drawn(program: Program, length: int) -> None:
     model = Model()
     model.run(program)
-    expected = windows_of(model.chunks, length)
+    expected = [window for run in runs_of(model.kept) for window in run.windows(length)]
     assert model.index.items(Windows(length)).total == len(expected)
     assert sorted(all_windows(model.index, length)) == sorted(expected)
 
 
 @given(PROGRAMS, st.integers(1, 5), st.integers(1, 3))
 def test_windows_with_context_have_stored_context_or_begin_with_the_episode(
-    program: list[str | tuple[int, int, End]], length: int, context: int
+    program: Program, length: int, context: int
 ) -> None:
     model = Model()
     model.run(program)
-    held = held_by(model.chunks)
-    expected = [
-        (episode, start)
-        for episode, start in windows_of(model.chunks, length)
-        if held[episode].head == 0 or start - context >= held[episode].head
-    ]
+    expected = [window for run in runs_of(model.kept) for window in run.windows(length, context)]
     assert sorted(all_windows(model.index, length, context)) == sorted(expected)
 
 
@@ -130,9 +126,7 @@ def all_windows(chunk_index: ChunkIndex, length: int, context: int = 0) -> list[
 
 @given(PROGRAMS)
 @settings(max_examples=examples(150))
-def test_a_restored_index_equals_the_one_that_grew(
-    program: list[str | tuple[int, int, End]],
-) -> None:
+def test_a_restored_index_equals_the_one_that_grew(program: Program) -> None:
     model = Model()
     model.run(program)
     grown = model.index
@@ -148,6 +142,28 @@ def test_a_restored_index_equals_the_one_that_grew(
     made.append(chunk_of(made.next_episode), model.segment, 0, 8)
     grown.append(chunk_of(grown.next_episode), model.segment, 0, 8)
     assert (made.records["row_id"] == grown.records["row_id"]).all()
+
+
+def test_an_episode_continues_after_a_lost_chunk() -> None:
+    index = ChunkIndex()
+    index.append(chunk_of(0, 0, 5), 0, 0, 8)
+    index.lose([0])
+    index.check([chunk_of(0, 5, 5)])
+    index.append(chunk_of(0, 5, 5, End.TERMINATED), 0, 8, 8)
+    assert index.record(1).head == 5
+    assert index.record(1).previous == -1
+    assert (index.episodes, index.steps, index.rows) == (1, 5, 5)
+
+
+def test_evicting_the_first_chunk_moves_only_the_head_of_its_run() -> None:
+    index = ChunkIndex()
+    for number in range(4):  # of one episode, the first chunk in a segment of its own
+        index.append(chunk_of(0, 5 * number, 5), number > 0, 8 * number, 8)
+    index.lose([2])
+    assert index.records["head"].tolist() == [0, 0, 10, 15]
+    index.drop_segment()
+    assert index.records["head"].tolist()[::2] == [5, 15]
+    assert index.items(Windows(5)).total == 2
 
 
 def records_of(chunks: list[tuple[int, int, int, int, End]]) -> np.ndarray:
@@ -169,7 +185,6 @@ ANY_CHUNKS = st.lists(
     ),
     max_size=12,
 )
-KINDS = (Windows(2), Windows(3, 1, 2, is_across=True), EpisodeTails(2, 1))
 
 
 @pytest.mark.proof
@@ -186,15 +201,8 @@ def test_an_index_that_is_continued_equals_the_restored_one(
     totals = [few.items(kind).total for kind in KINDS]
     made = few.followed_by(stored[known:], counters)
     expected = ChunkIndex.restore([stored], counters, 20)
-    assert np.array_equal(made.records, expected.records)
-    assert (made.steps, made.episodes) == (expected.steps, expected.episodes)
-    assert (made.counters, made.base) == (expected.counters, expected.base)
+    assert_same_index(made, expected)
     assert made._newest == expected._newest
-    for kind in KINDS:
-        one, other = made.items(kind), expected.items(kind)
-        numbers = np.arange(one.total)
-        assert one.total == other.total
-        assert np.array_equal(one.locate(numbers), other.locate(numbers))
     # And the earlier one is as it was.
     assert np.array_equal(few.records, before)
     assert few._newest == newest

@@ -36,6 +36,7 @@ from stepwell.buffers.view import episode_table, histograms
 from stepwell.buffers.view.episode_table import EpisodeTable, end_word, shown
 from stepwell.buffers.view.histograms import action_counts, histogram
 from support.disk_stores import spoil
+from support.models.episode_order import in_order
 
 CODECS = ("narrow", "raw", "zstd")
 WHOLE = [0.0, 1.0, -1.0, 21.0, 300.0]
@@ -55,15 +56,10 @@ def spec_of(codec: str = "narrow") -> Spec:
 
 @dataclass
 class History:
-    """Adds chunks to a storage as envs would, at random.
+    """Adds chunks to a storage as envs would, at random."""
 
-    Args:
-        storage: The storage.
-        rewards: The rewards that are drawn.
-    """
-
-    storage: Storage
-    rewards: Sequence[float]
+    storage: Storage  # the storage
+    rewards: Sequence[float]  # the rewards that are drawn
     rng: np.random.Generator
     open: dict[int, tuple[int, int, dict[str, object]]] = field(default_factory=dict)
     episodes: int = 0
@@ -323,37 +319,13 @@ def test_a_function_sees_only_episodes_that_meet_the_other_conditions() -> None:
 # Orders
 
 
-def in_order(table: EpisodeTable, places: Sequence[int], sort: str, *, descending: bool) -> Any:
-    """The model: one after the other the first of the least or the greatest ones left."""
+def value_of(table: EpisodeTable, place: int, sort: str) -> Any:
     names = {"return": "returns", "stream": "streams", "first_row": "first_rows", "id": "ids"}
-
-    def value_of(place: int) -> Any:
-        if sort == "end":
-            return end_word(int(table.ends[place]))
-        if sort in ("steps", "rows", *names):
-            return getattr(table, names.get(sort, sort))[place].item()
-        return table.metadata(place).get(sort)
-
-    def rank(value: Any) -> int:
-        if isinstance(value, str):
-            return 1
-        return 0 if isinstance(value, int | float) and value == value else 2
-
-    left, found = list(places), []
-    while left:
-        best = left[0]
-        for place in left[1:]:
-            one, other = value_of(place), value_of(best)
-            if rank(one) != rank(other):
-                is_before = rank(one) < rank(other)
-            elif rank(one) == 2:
-                is_before = False
-            else:
-                is_before = one > other if descending else one < other
-            best = place if is_before else best
-        found.append(best)
-        left.remove(best)
-    return found
+    if sort == "end":
+        return end_word(int(table.ends[place]))
+    if sort in ("steps", "rows", *names):
+        return getattr(table, names.get(sort, sort))[place].item()
+    return table.metadata(place).get(sort)
 
 
 @pytest.mark.parametrize("descending", [False, True])
@@ -366,7 +338,9 @@ def test_an_order_is_that_of_the_model(sort: str, descending: bool) -> None:
     table = EpisodeTable(storage)
     for places in (np.arange(len(table)), np.arange(len(table))[::-2], np.zeros(0, np.int64)):
         found = table.order(places, sort, descending=descending)
-        expected = in_order(table, places.tolist(), sort, descending=descending)
+        expected = in_order(
+            places.tolist(), lambda place: value_of(table, place, sort), descending=descending
+        )
         assert found.tolist() == expected
 
 
@@ -644,16 +618,10 @@ def test_components_of_vectors_are_counted_and_floats_in_ranges() -> None:
     }
     storage.add([Chunk(0, 0, 0, End.TERMINATED, rows)])
     first, second, stick = action_counts([(EpisodeTable(storage), np.array([0]))], names=["A"])
-    assert (first.name, first.labels, first.counts.tolist()) == (
-        "action/buttons[0]",
-        ("0", "1"),
-        [[1, 2]],
-    )
-    assert (second.name, second.labels, second.counts.tolist()) == (
-        "action/buttons[1]",
-        ("5", "7"),
-        [[2, 1]],
-    )
+    assert [(each.name, each.labels, each.counts.tolist()) for each in (first, second)] == [
+        ("action/buttons[0]", ("0", "1"), [[1, 2]]),
+        ("action/buttons[1]", ("5", "7"), [[2, 1]]),
+    ]
     assert (stick.name, stick.counts.sum(), stick.rows_read) == ("action/stick", 2, 3)
 
 

@@ -9,7 +9,6 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from html import unescape
 from html.parser import HTMLParser
@@ -37,6 +36,7 @@ from stepwell.buffers.view.report import (
 from stepwell.buffers.view.summary import overview, summary_of
 from support import viewed_stores
 from support.viewed_stores import HOSTILE, LongEnv
+from support.viewer import Store
 
 VOID = {"meta", "img", "input", "br", "link", "base", "hr"}
 
@@ -158,22 +158,6 @@ def check_frames(store: Path, report: Path) -> int:
                 assert not found[len(rows) :].any()
                 seen += 1
     return seen
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    made: dict[str, Path] = {}
-
-    def find(name: str) -> Path:
-        if name not in made:
-            folder = tmp_path_factory.mktemp("stores") / name
-            made[name] = getattr(viewed_stores, name)(folder)
-        return made[name]
-
-    return find
-
-
-Store = Callable[[str], Path]
 
 
 @pytest.mark.proof

@@ -20,14 +20,7 @@ ACTIONS = ("add", "seal", "upload", "faulty upload", "restart", "zombie", "read"
 
 
 class Schedule:
-    """One writer into a folder, uploads of it, and pulls from the place.
-
-    Args:
-        folder: An empty folder.
-        seed: Of the sizes.
-        capacity: Of the store.
-        keep_evicted: As of the uploader.
-    """
+    """One writer into an empty folder, uploads of it, and pulls from the place."""
 
     def __init__(
         self, folder: Path, seed: int, capacity: int | None, *, keep_evicted: bool

@@ -57,16 +57,8 @@ Outcomes = Counter[str]
 
 
 def flip_bits(seed: int, changes: int, folder: Path) -> Outcomes:
-    """Change bytes of stores, read everything, change them back.
-
-    Args:
-        seed: With the number of changes, it makes the very same run again.
-        changes: How many.
-        folder: Where the stores are made.
-
-    Raises:
-        Wrong: A changed byte was served, or a row is gone without a word.
-    """
+    """Change bytes of stores, read everything, change them back; `Wrong` if one was served."""
+    # With the same seed and number of changes it makes the very same run again.
     rng, outcomes = random.Random(seed), Outcomes()
     stores = [_Store(folder / str(n), s, rng) for n, s in enumerate((APPEND, APPEND_LARGE, RING))]
     for number in range(changes):

@@ -34,17 +34,11 @@ _MOST_CALLS = 1_000
 
 
 class Failure(NamedTuple):
-    """A way in which a call fails.
+    """A way in which a call fails."""
 
-    Args:
-        error: Its number.
-        is_short: The call is a write of which a part is done; the next write fails.
-        is_lasting: All later calls fail too, until the store is opened again.
-    """
-
-    error: int
-    is_short: bool = False
-    is_lasting: bool = False
+    error: int  # its number
+    is_short: bool = False  # the call is a write of which a part is done; the next write fails
+    is_lasting: bool = False  # all later calls fail too, until the store is opened again
 
 
 FAILURES = {
@@ -57,12 +51,7 @@ FAILURES = {
 
 
 class FailingFiles(SteeredFiles):
-    """Lets one call fail, reading ones too.
-
-    Args:
-        number: Number of that call, from 0 on.
-        failure: How.
-    """
+    """Lets the call of that number fail, from 0 on, reading ones too."""
 
     def __init__(self, number: int, failure: Failure) -> None:
         self.calls = 0
@@ -126,21 +115,9 @@ class FailingFiles(SteeredFiles):
 def fail_every_call(
     shape: Shape, failure: Failure, folder: Path, first: int = 0, step: int = 1
 ) -> Outcomes:
-    """Run a session again and again; the 0th, first, second, ... call fails.
-
-    Args:
-        shape: How the store is made.
-        failure: How the call fails.
-        folder: Where the stores are made.
-        first: Number of the first call that fails.
-        step: 1 to let every call fail, 2 for every second one, ...
-
-    Returns:
-        How often each method of the store raised what; ``calls`` is the length of the session.
-
-    Raises:
-        Wrong: The store holds wrong rows; the message says which call had failed.
-    """
+    """Run a session again and again; the 0th, first, second, ... call fails."""
+    # Returns how often each method of the store raised what; "calls" is the session's length.
+    # With a step of 2 every second call fails. `Wrong` says which call had failed.
     outcomes = Outcomes()
     for number in range(first, _MOST_CALLS, step):
         path, files = folder / "store", FailingFiles(number, failure)

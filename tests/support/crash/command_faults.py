@@ -32,6 +32,7 @@ from support.crash.crash_truth import Wrong, must_succeed, require
 from support.crash.disk_faults import NoSyncFiles
 from support.crash.failing_calls import FAULTS, Commands, Fault, Outcome
 from support.exchanged_stores import tagged_store
+from support.format_packages import PACKAGES
 from support.libraries.original_memmap import OriginalWriter, tagged
 
 __all__ = ["SCENARIOS", "Case", "Scenario", "Yield", "in_small_chunks", "run_cases"]
@@ -62,23 +63,14 @@ class Known(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A command, what it needs, and what must hold after a fault.
+    """A command, what it needs, and what must hold after a fault."""
 
-    Args:
-        name: Of the scenario.
-        arguments: Of the command.
-        prepare: Makes what the command needs, in the folder that it is given.
-        check: Raises `Wrong` where something does not hold.
-        target: What the command makes or changes.
-        needs: Modules without which it cannot run.
-    """
-
-    name: str
-    arguments: str
-    prepare: Callable[[Path], None]
-    check: Callable[[Case], None]
-    target: str = "out"
-    needs: tuple[str, ...] = ()
+    name: str  # of the scenario
+    arguments: str  # of the command
+    prepare: Callable[[Path], None]  # makes what the command needs, in the folder that it is given
+    check: Callable[[Case], None]  # raises `Wrong` where something does not hold
+    target: str = "out"  # what the command makes or changes
+    needs: tuple[str, ...] = ()  # modules without which it cannot run
 
     @property
     def is_ring(self) -> bool:
@@ -87,27 +79,16 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A fault at a call of a command, and what came of it.
+    """A fault at a call of a command, and what came of it."""
 
-    Args:
-        scenario: The command.
-        commands: Runs commands.
-        folder: Where it ran.
-        before: The folder as it was before.
-        reference: A folder in which the command ran without a fault.
-        fault: What happened.
-        number: At which call.
-        outcome: How the command ended.
-    """
-
-    scenario: Scenario
-    commands: Commands
-    folder: Path
-    before: Path
-    reference: Path
-    fault: Fault
-    number: int
-    outcome: Outcome
+    scenario: Scenario  # the command
+    commands: Commands  # runs commands
+    folder: Path  # where it ran
+    before: Path  # the folder as it was before
+    reference: Path  # a folder in which the command ran without a fault
+    fault: Fault  # what happened
+    number: int  # at which call
+    outcome: Outcome  # how the command ended
 
     @property
     def target(self) -> Path:
@@ -161,21 +142,9 @@ def run_cases(
     faults: Sequence[Fault] = FAULTS,
     seed: int = 0,
 ) -> tuple[Yield, list[str]]:
-    """Let faults happen at calls of a command.
-
-    Args:
-        scenario: The command.
-        commands: Runs it.
-        folder: Where.
-        every: Each fault happens at every n-th call; None draws one call for each.
-        first: The first of these calls.
-        chosen: Instead: returns the numbers of the calls, given how many there are.
-        faults: What happens.
-        seed: For what is drawn.
-
-    Returns:
-        How often a fault ended the command how, and what did not hold.
-    """
+    """Let faults happen at calls of a command; how often it ended how, and what did not hold."""
+    # Each fault happens at every n-th call from `first` on, or at those that `chosen` returns,
+    # given how many there are; with neither, one call is drawn for each.
     before, reference = folder / "before", folder / "reference"
     before.mkdir(parents=True)
     scenario.prepare(before)
@@ -580,15 +549,6 @@ def _append(storage: DiskStorage, source: sw.SequenceReplayBuffer) -> None:
 
 
 COLLECT = "collect CartPole-v1 --num-envs 2 --seed 1 --quiet"
-FORMATS: dict[str, tuple[str, ...]] = {  # and what they need
-    "npz": (),
-    "dreamerv3": (),
-    "rlds": ("google_crc32c",),
-    "d3rlpy": ("h5py",),
-    "minari": ("minari", "h5py"),
-    "parquet": ("pyarrow",),
-    "lerobot": ("pyarrow",),
-}
 _SMALL = f"{__name__}:in_small_chunks"
 _FROM_MEMMAP = (
     "import old --from memmap-replay-buffer --option observation=state --option action=action "
@@ -645,6 +605,6 @@ _ALL = [
         check_checkpoint,
     ),
     _making("import memmap-replay-buffer", _FROM_MEMMAP, old_replay),
-    *(scenario for name, needs in FORMATS.items() for scenario in _exchanging(name, needs)),
+    *(scenario for name, needs in PACKAGES.items() for scenario in _exchanging(name, needs)),
 ]
 SCENARIOS = {scenario.name: scenario for scenario in _ALL}

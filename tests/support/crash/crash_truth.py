@@ -120,21 +120,16 @@ def store_flush(storage: DiskStorage, flush: Sequence[Chunk]) -> None:
 
 @dataclass
 class Truth:
-    """The rows stored for certain, and the flush that may be there in part.
+    """The rows stored for certain, and the flush that may be there in part."""
 
-    Args:
-        shape: How the store was made.
-        stored: Every chunk that is stored, evicted ones too: their places are their positions.
-        under_way: Chunks of the flush that did not return yet.
-        parts: Numbers of these that were to be committed together, as far as known.
-        base: A position that eviction has reached for certain.
-    """
-
-    shape: Shape
+    shape: Shape  # how the store was made
+    # Every chunk that is stored, evicted ones too: their places are their positions.
     stored: list[Known] = field(default_factory=list[Known])
+    # Chunks of the flush that did not return yet.
     under_way: list[Known] = field(default_factory=list[Known])
+    # Numbers of these that were to be committed together, as far as known.
     parts: list[int] = field(default_factory=list[int])
-    base: int = 0
+    base: int = 0  # a position that eviction has reached for certain
 
     def begin(self, flush: Sequence[Chunk]) -> None:
         most = max_chunk_rows(self.shape.capacity)
@@ -156,12 +151,8 @@ class Truth:
         return max((each.chunk.episode + 1 for each in self.stored), default=0)
 
     def compare(self, store: DiskStorage, *, decode: bool = False) -> None:
-        """A store holds all that it must, at most the flush under way extra, bit by bit.
-
-        Args:
-            store: What is there.
-            decode: Compare the rows as well, as a reader gets them.
-        """
+        """A store holds all that it must, at most the flush under way extra, bit by bit."""
+        # With `decode` the rows are compared as well, as a reader gets them.
         table = store.index
         extra = table.base + len(table) - len(self.stored)
         allowed = (0, *accumulate(self.parts))
@@ -226,12 +217,8 @@ def _compare_records(table: ChunkIndex, chunks: Sequence[Chunk]) -> None:
 
 
 def _compare_chains(store: DiskStorage, chunks: Sequence[Chunk]) -> None:
-    """Every stored episode is reached by its chain, with the right actions, if that is stored.
-
-    Args:
-        store: The store.
-        chunks: Every chunk that was ever stored.
-    """
+    """Every stored episode is reached by its chain, with the right actions, if that is stored."""
+    # `chunks` are all that were ever stored.
     ends: dict[tuple[object, ...], Chunk] = {}  # the last chunk of each episode
     for chunk in chunks:
         ends[_key(chunk.stream, chunk.metadata)] = chunk

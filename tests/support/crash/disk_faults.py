@@ -84,13 +84,9 @@ class Killed(BaseException):
 
 
 class FaultyFiles(SteeredFiles):
-    """Raises a given error at its n-th changing call and at all later ones.
+    """Raises a given error at its n-th changing call, from 0 on, and at all later ones."""
 
-    Args:
-        fatal_call: Number of that call, from 0 on; None never.
-        error: What is raised.
-        seed: How much of an interrupted write is done.
-    """
+    # The seed is for how much of an interrupted write is done.
 
     def __init__(
         self, fatal_call: int | None = None, error: type[BaseException] = Killed, seed: int = 0

@@ -62,17 +62,11 @@ _IMPORTED_LATE = (
 
 
 class Fault(NamedTuple):
-    """A fault at a call.
+    """A fault at a call."""
 
-    Args:
-        name: In a few words.
-        how: Number of it in ``failing_calls.c``.
-        error: With which the call fails.
-    """
-
-    name: str
-    how: int
-    error: int = 0
+    name: str  # in a few words
+    how: int  # number of it in ``failing_calls.c``
+    error: int = 0  # with which the call fails
 
     @property
     def is_kill(self) -> bool:
@@ -121,24 +115,15 @@ class Call(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of a command.
+    """The result of a command."""
 
-    Args:
-        code: Exit code; negative for a signal.
-        out: What it said.
-        err: What it complained about.
-        calls: The calls that were counted.
-        fired: How often the fault happened.
-        stored: Steps that a call had reported as stored.
-        left: Processes of it that still ran seconds after its end.
-    """
-
-    code: int
-    out: str
-    err: str
-    calls: tuple[Call, ...]
-    fired: int
-    stored: int
+    code: int  # exit code; negative for a signal
+    out: str  # what it said
+    err: str  # what it complained about
+    calls: tuple[Call, ...]  # the calls that were counted
+    fired: int  # how often the fault happened
+    stored: int  # steps that a call had reported as stored
+    # Processes of it that still ran seconds after its end.
     left: tuple[str, ...] = field(default=())
 
 
@@ -150,12 +135,9 @@ def why_not_here() -> str:
 
 
 class Commands:
-    """Runs commands in forks of a process that has imported them.
+    """Runs commands in forks of a process that has imported them."""
 
-    Args:
-        scratch: A folder for the library, the shared numbers and the output.
-        needs_torch: The commands import PyTorch.
-    """
+    # `scratch` is a folder for the library, the shared numbers and the output.
 
     def __init__(self, scratch: Path, *, needs_torch: bool = False) -> None:
         self._scratch = scratch
@@ -192,15 +174,9 @@ class Commands:
         *,
         seed: int = 0,
     ) -> Outcome:
-        """Run a command in a folder; the fault happens at its n-th call below that folder.
-
-        Args:
-            arguments: Of `stepwell`; or ``MODULE:FUNCTION`` of a function to call, with its own.
-            folder: Where it runs; calls below it are counted.
-            fault: What happens.
-            number: At which call, from 0 on.
-            seed: How much of a write is done before it fails.
-        """
+        """Run a command in a folder; the fault happens at its n-th call below that folder."""
+        # The arguments are those of `stepwell`, or MODULE:FUNCTION to call, and its own.
+        # The seed is for how much of a write is done before it fails.
         folder = folder.resolve()
         name = os.fsencode(folder)
         assert len(name) < _FOLDER_BYTES

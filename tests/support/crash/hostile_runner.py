@@ -43,28 +43,17 @@ _DUMPED_LINE = re.compile(r'File "([^"]+)", line (\d+) in (\w+)')
 
 
 class Limits(NamedTuple):
-    """Limits of a case.
+    """Limits of a case."""
 
-    Args:
-        cpu_seconds: Of all threads.
-        idle_looks: It hangs if it was asleep, and used no processor, in so many looks in a row.
-        memory_bytes: On top of what the child has when it begins.
-        file_bytes: Length of a file that it writes.
-    """
-
-    cpu_seconds: int = 15
+    cpu_seconds: int = 15  # of all threads
+    # It hangs if it was asleep, and used no processor, in so many looks in a row.
     idle_looks: int = 20
-    memory_bytes: int = 1 << 30
-    file_bytes: int = 1 << 28
+    memory_bytes: int = 1 << 30  # on top of what the child has when it begins
+    file_bytes: int = 1 << 28  # length of a file that it writes
 
 
 class Fault(Exception):
-    """A case ended as none may.
-
-    Args:
-        signature: The same for faults that have one cause, as far as possible.
-        sentence: What happened.
-    """
+    """A case ended as none may; of one cause the signatures are the same, as far as possible."""
 
     def __init__(self, signature: str, sentence: str) -> None:
         super().__init__(sentence)
@@ -72,19 +61,12 @@ class Fault(Exception):
 
 
 class Verdict(NamedTuple):
-    """The end of a case.
+    """The end of a case."""
 
-    Args:
-        number: Number of the case.
-        labels: Labels of the case; empty if it has not returned any.
-        signature: Of the fault; empty where there is none.
-        fault: What happened, with the traceback if there is one.
-    """
-
-    number: int
-    labels: Labels
-    signature: str = ""
-    fault: str = ""
+    number: int  # number of the case
+    labels: Labels  # labels of the case; empty if it has not returned any
+    signature: str = ""  # of the fault; empty where there is none
+    fault: str = ""  # what happened, with the traceback if there is one
 
 
 @contextlib.contextmanager
@@ -102,20 +84,9 @@ def fast_folder() -> Generator[Path]:
 def attempt(
     what: str, call: Callable[[], object], accepted: tuple[type[Exception], ...] = (ValueError,)
 ) -> str:
-    """Do something with hostile input that may be refused in a sentence.
-
-    Args:
-        what: What is done, for the message of a fault.
-        call: Does it.
-        accepted: Beside Stepwell's own errors: what a ``raise`` of Stepwell's own may refuse with.
-
-    Returns:
-        ``"done"``, or the name of the error that refused it and what it said, as in
-        ``"StoreCorrupt: ..."``.
-
-    Raises:
-        Fault: It was not refused in a sentence.
-    """
+    """Do something with hostile input that may be refused in a sentence; else it is a `Fault`."""
+    # Returns "done", or the name of the error that refused it and what it said, as in
+    # "StoreCorrupt: ...". Beside Stepwell's errors `accepted` are those of a `raise` of its own.
     try:
         call()
     except (StepwellError, OSError) as error:
@@ -136,12 +107,7 @@ def attempt(
 
 
 class Canaries:
-    """Files that nothing may touch: the whole content of a folder, but for some names in it.
-
-    Args:
-        folder: The folder.
-        free: Names in it that may change.
-    """
+    """Files that nothing may touch: the whole content of a folder, but for the free names in it."""
 
     def __init__(self, folder: Path, free: frozenset[str]) -> None:
         self._folder = folder
@@ -149,11 +115,7 @@ class Canaries:
         self._before = dict(self._look())
 
     def check(self, what: str) -> None:
-        """Compare names, content, times and inodes.
-
-        Raises:
-            Fault: Something was touched.
-        """
+        """Compare names, content, times and inodes."""
         now = dict(self._look())
         for name in sorted({*self._before, *now}):
             before, after = self._before.get(name), now.get(name)
@@ -184,13 +146,10 @@ class Canaries:
 
 
 class Runner:
-    """Runs cases in a child process, which is replaced if it ends.
+    """Runs cases in a child process, which is replaced if it ends."""
 
-    Args:
-        make: Called in the child, makes what runs a case there; can be pickled.
-        folder: For the log that the child writes when it crashes.
-        limits: What a case may take.
-    """
+    # `make` is called in the child and makes what runs a case there; it can be pickled. The folder
+    # is for the log that the child writes when it crashes.
 
     def __init__(
         self, make: Callable[[], Work], folder: Path, limits: Limits | None = None

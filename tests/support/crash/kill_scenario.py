@@ -43,19 +43,12 @@ _SESSION, _BEGIN, _PART, _END, _FAILED = b"s", b"b", b"p", b"e", b"x"
 
 
 class Yield(NamedTuple):
-    """Counts of what the kills covered.
+    """Counts of what the kills covered."""
 
-    Args:
-        kills: How many there were.
-        flushes: Calls of `add` that had returned.
-        inside: Kills that came inside of `add`.
-        extra: Flushes under way that were found stored, all of them or a part.
-    """
-
-    kills: int = 0
-    flushes: int = 0
-    inside: int = 0
-    extra: int = 0
+    kills: int = 0  # how many there were
+    flushes: int = 0  # calls of `add` that had returned
+    inside: int = 0  # kills that came inside of `add`
+    extra: int = 0  # flushes under way that were found stored, all of them or a part
 
     def plus(self, other: Yield) -> Yield:
         return Yield(*(a + b for a, b in zip(self, other, strict=True)))
@@ -95,16 +88,9 @@ def die() -> NoReturn:
 
 
 def kill_writers(seed: int, kills: int, folder: Path) -> Yield:
-    """Kill writers of stores of all shapes, and look after every kill.
-
-    Args:
-        seed: With the number of kills, it makes the very same run again.
-        kills: How many.
-        folder: Where the stores are made.
-
-    Raises:
-        Wrong: The store holds wrong rows; the message has the seed of that store.
-    """
+    """Kill writers of stores of all shapes, and look after every kill."""
+    # With the same seed and number of kills it makes the very same run again. The message of a
+    # `Wrong` has the seed of the store.
     total = Yield()
     for life in count():
         if total.kills >= kills:
@@ -218,11 +204,8 @@ def _replay(reports: Iterator[tuple[bytes, int]], seed: str, truth: Truth) -> Yi
 
 
 def _look(truth: Truth, path: Path, rng: random.Random) -> int:
-    """Open what the kill left, as a reader and as a writer, mostly without changing it.
-
-    Returns:
-        1 if the flush under way was found, all of it or a part.
-    """
+    """Open what the kill left, as a reader and as a writer, mostly without changing it."""
+    # Returns 1 if the flush under way was found, all of it or a part.
     if not DiskStorage.exists(path):
         require(not truth.stored, "the manifest is gone")
         return 0

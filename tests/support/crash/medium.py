@@ -30,21 +30,14 @@ SECTOR, _PAGE = 512, 4096
 
 @dataclass
 class _File:
-    """Bytes of one file.
+    """Bytes of one file."""
 
-    Args:
-        durable: What is on the medium for certain.
-        cached: What those who read see.
-        sectors: Contents since the last sync of every sector that was written, the oldest first.
-        lengths: Lengths since the last sync.
-        had_failed_sync: The system may take sectors for written that are not.
-    """
-
-    durable: bytearray = field(default_factory=bytearray)
-    cached: bytearray = field(default_factory=bytearray)
+    durable: bytearray = field(default_factory=bytearray)  # what is on the medium for certain
+    cached: bytearray = field(default_factory=bytearray)  # what those who read see
+    # Contents since the last sync of every sector that was written, the oldest first.
     sectors: dict[int, list[bytes]] = field(default_factory=dict[int, list[bytes]])
-    lengths: list[int] = field(default_factory=list[int])
-    had_failed_sync: bool = False
+    lengths: list[int] = field(default_factory=list[int])  # lengths since the last sync
+    had_failed_sync: bool = False  # the system may take sectors for written that are not
 
     def write(self, offset: int, data: bytes) -> None:
         end = offset + len(data)
@@ -132,11 +125,7 @@ Image = dict[str, bytearray | None]
 
 
 class Medium:
-    """The files in a folder, and what of them would survive now.
-
-    Args:
-        root: The folder; what is in it is durable.
-    """
+    """The files in a folder, which are durable at first, and what of them would survive now."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -181,15 +170,10 @@ def restore(image: Image, root: Path) -> None:
 
 
 class MediumFiles(SteeredFiles):
-    """System calls on a medium, which may be stopped at one of them.
+    """System calls on a medium, which may be stopped at one of them."""
 
-    Args:
-        medium: Where the files are.
-        watch: Called before every call that changes something.
-        fatal_call: Number of the call at which the process ends, from 0 on; None never.
-        failing_sync: Number of the `fdatasync` that fails; None of them.
-        rng: How much a failing sync writes.
-    """
+    # `watch` is called before every call that changes something. The process ends at the call of
+    # the number `fatal_call`, from 0 on, and the `fdatasync` of another number fails; None: never.
 
     def __init__(
         self,

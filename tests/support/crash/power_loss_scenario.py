@@ -30,22 +30,14 @@ _MAX_DEPTH, _CHAIN_CHANCE = 3, 0.04
 
 
 class Yield(NamedTuple):
-    """Counts of what the images covered.
+    """Counts of what the images covered."""
 
-    Args:
-        images: How many there were.
-        chunks: Chunks that were stored before, summed over all images.
-        inside: Losses that came inside of `add`.
-        extra: Flushes under way that were found stored, all of them or a part.
-        recovered: Stores that were found with something to drop or to heal.
-        again: Losses of power in a store that had recovered from one before, or was recovering.
-    """
-
-    images: int = 0
-    chunks: int = 0
-    inside: int = 0
-    extra: int = 0
-    recovered: int = 0
+    images: int = 0  # how many there were
+    chunks: int = 0  # chunks that were stored before, summed over all images
+    inside: int = 0  # losses that came inside of `add`
+    extra: int = 0  # flushes under way that were found stored, all of them or a part
+    recovered: int = 0  # stores that were found with something to drop or to heal
+    # Losses of power in a store that had recovered from one before, or was recovering.
     again: int = 0
 
     def plus(self, other: Yield) -> Yield:
@@ -53,34 +45,19 @@ class Yield(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """A loss of power.
+    """A loss of power."""
 
-    Args:
-        image: What it left.
-        truth: What the store must hold.
-        is_made: `create` had returned.
-        is_clean: `close` had returned, and the store was not opened since.
-        depth: Losses of power before this one.
-    """
-
-    image: Image
-    truth: Truth
-    is_made: bool
-    is_clean: bool
-    depth: int
+    image: Image  # what it left
+    truth: Truth  # what the store must hold
+    is_made: bool  # `create` had returned
+    is_clean: bool  # `close` had returned, and the store was not opened since
+    depth: int  # losses of power before this one
 
 
 def lose_power(seed: int, images: int, folder: Path) -> Yield:
-    """Look at what losses of power leave of stores of all shapes.
-
-    Args:
-        seed: With the number of images, it makes the very same run again.
-        images: How many.
-        folder: Where the stores are made.
-
-    Raises:
-        Wrong: The store holds wrong rows; the message has the seed of that store.
-    """
+    """Look at what losses of power leave of stores of all shapes."""
+    # With the same seed and number of images it makes the very same run again. The message of a
+    # `Wrong` has the seed of the store.
     total = Yield()
     for life in count():
         if total.images >= images:
@@ -207,11 +184,8 @@ def _look(moment: Moment, root: Path) -> Yield:
 
 
 def _add_one(truth: Truth, storage: DiskStorage) -> Path:
-    """The store is of use again.
-
-    Returns:
-        The folder to open next, half the time a copy as kill -9 would leave it.
-    """
+    """The store is of use again; the folder to open next."""
+    # Half the time that is a copy as kill -9 would leave it.
     truth.begin(flush := Plan("new", storage.index.next_episode).flush())
     store_flush(storage, flush)
     truth.end()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
 import io
 import json
 import os
@@ -27,19 +26,12 @@ from stepwell.collectors.cli.errors import sentence_of
 from stepwell.collectors.cli.exchange import import_data
 from support.crash.hostile_runner import Canaries, Fault, Labels
 from support.exchanged_stores import tagged_store
+from support.format_packages import missing
 from support.libraries.original_memmap import OriginalWriter, tagged
 
-__all__ = ["NEEDS", "ForgedImports", "formats_here"]
+__all__ = ["ForgedImports", "formats_here"]
 
 MAX_BYTES = 64 << 20
-NEEDS = {
-    "d3rlpy": "h5py",
-    "minari": "minari",
-    "minari-arrow": "minari",
-    "parquet": "pyarrow",
-    "lerobot": "pyarrow",
-    "rlds": "google_crc32c",
-}
 NAMES = (
     *("npz", "d3rlpy", "minari", "minari-arrow", "dreamerv3", "parquet"),
     *("lerobot", "rlds", "memmap-replay-buffer"),
@@ -55,16 +47,11 @@ DTYPES = ("uint8", "int8", "int64", "uint64", "float16", "float32", "float64", "
 
 def formats_here() -> list[str]:
     """Those whose libraries are installed."""
-    return [n for n in NAMES if n not in NEEDS or importlib.util.find_spec(NEEDS[n]) is not None]
+    return [name for name in NAMES if not missing(name)]
 
 
 class ForgedImports:
-    """Imports a forged data set, by its number, and judges what came of it.
-
-    Args:
-        folder: For the data sets.
-        formats: Names of formats; chosen by the number of the case.
-    """
+    """Imports a forged data set, by its number, and judges what came of it."""
 
     def __init__(self, folder: Path, formats: list[str]) -> None:
         warnings.simplefilter("ignore")

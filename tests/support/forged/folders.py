@@ -104,27 +104,19 @@ def at(tree: Any, path: Sequence[Any]) -> Any:
 
 @dataclass
 class Segment:
-    """A segment taken apart.
+    """A segment taken apart."""
 
-    Args:
-        header: Its values; those that follow from the rest are computed again, unless they are
-            named in ``kept``.
-        facts: What stands in the header as JSON.
-        a: Slots of table A; those that hold something come first.
-        b: Slots of table B.
-        chunks: Bytes of the chunks of the slots that hold something.
-        gaps: What comes before each of them: what a repair has left of a chunk that it took out.
-        rest: What comes after the last chunk.
-        kept: Names of header values, and ``(slot, name)``, that are not computed again.
-    """
-
+    # Its values; those that follow from the rest are computed again, unless they are named in
+    # ``kept``.
     header: dict[str, Any]
-    facts: bytes
-    a: np.ndarray
-    b: np.ndarray
-    chunks: list[bytearray]
+    facts: bytes  # what stands in the header as JSON
+    a: np.ndarray  # slots of table A; those that hold something come first
+    b: np.ndarray  # slots of table B
+    chunks: list[bytearray]  # bytes of the chunks of the slots that hold something
+    # What comes before each of them: what a repair has left of a chunk that it took out.
     gaps: list[bytes]
-    rest: bytes
+    rest: bytes  # what comes after the last chunk
+    # Names of header values, and ``(slot, name)``, that are not computed again.
     kept: set[object] = field(default_factory=set[object])
 
     @classmethod
@@ -217,25 +209,16 @@ class Segment:
 
 @dataclass
 class Store:
-    """A store taken apart.
+    """A store taken apart."""
 
-    Args:
-        kind: Which one it was.
-        body: The manifest's JSON; None leaves the file out.
-        segments: By the names of their files.
-        files: All other files, by their names, which may name a folder.
-        older: Manifests from before, whole files.
-        acts: Done last, to the folder that was written and the one around it.
-        keeps_lengths: The manifest's lengths of segments are not computed again.
-    """
-
-    kind: str
-    body: Any
-    segments: dict[str, Segment]
-    files: dict[str, bytes]
-    older: list[bytes] = field(default_factory=list[bytes])
+    kind: str  # which one it was
+    body: Any  # the manifest's JSON; None leaves the file out
+    segments: dict[str, Segment]  # by the names of their files
+    files: dict[str, bytes]  # all other files, by their names, which may name a folder
+    older: list[bytes] = field(default_factory=list[bytes])  # manifests from before, whole files
+    # Done last, to the folder that was written and the one around it.
     acts: list[Callable[[Path], None]] = field(default_factory=list[Callable[[Path], None]])
-    keeps_lengths: bool = False
+    keeps_lengths: bool = False  # the manifest's lengths of segments are not computed again
 
     @classmethod
     def parse(cls, kind: str, path: Path, older: Sequence[bytes] = ()) -> Store:

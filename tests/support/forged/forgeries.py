@@ -44,23 +44,28 @@ Forge = Callable[[Store, random.Random], str]
 
 
 class Forgery(NamedTuple):
-    """A kind of forgery.
+    """A kind of forgery."""
 
-    Args:
-        forge: Does it.
-        weight: How often it is drawn.
-    """
-
-    forge: Forge
-    weight: int
+    forge: Forge  # does it
+    weight: int  # how often it is drawn
 
 
 FORGERIES: dict[str, Forgery] = {}
 
 
+class _Nothing(Exception):
+    """The store has no such thing."""
+
+
 def forgery(name: str, weight: int = 2) -> Callable[[Forge], Forge]:
     def note(forge: Forge) -> Forge:
-        FORGERIES[name] = Forgery(forge, weight)
+        def forge_if_there(store: Store, rng: random.Random) -> str:
+            try:
+                return forge(store, rng)
+            except _Nothing:
+                return ""
+
+        FORGERIES[name] = Forgery(forge_if_there, weight)
         return forge
 
     return note
@@ -357,8 +362,6 @@ def _spec_everywhere(store: Store) -> None:
 @forgery("header: a number", 5)
 def _header_number(store: Store, rng: random.Random) -> str:
     name, segment = _segment(store, rng)
-    if segment is None:
-        return ""
     place = rng.randrange(1, len(HEADER_NAMES))
     what, bits = HEADER_NAMES[place], HEADER_BITS[place]
     segment.pack()  # so that all numbers are what they are
@@ -376,8 +379,6 @@ def _header_number(store: Store, rng: random.Random) -> str:
 @forgery("header: a value of its JSON", 3)
 def _header_value(store: Store, rng: random.Random) -> str:
     name, segment = _segment(store, rng)
-    if segment is None:
-        return ""
     facts = json.loads(segment.facts)
     what = _change_json(rng, facts)
     segment.facts = dumps(facts)
@@ -387,8 +388,6 @@ def _header_value(store: Store, rng: random.Random) -> str:
 @forgery("header: its text")
 def _header_text(store: Store, rng: random.Random) -> str:
     name, segment = _segment(store, rng)
-    if segment is None:
-        return ""
     segment.facts = bytes(_change_text(rng, segment.facts))
     return f"{name}: {_short(segment.facts)}"
 
@@ -403,8 +402,6 @@ _NUMBERS = [
 @forgery("slot: a number", 10)
 def _slot_number(store: Store, rng: random.Random) -> str:
     name, segment = _segment(store, rng, least=1)
-    if segment is None:
-        return ""
     slot, what = rng.randrange(segment.count), rng.choice(_NUMBERS)
     segment.pack()
     before = int(segment.a[what][slot])
@@ -431,8 +428,6 @@ def _slot_all(store: Store, rng: random.Random) -> str:
 @forgery("slot: two changed places, one twice", 3)
 def _slot_places(store: Store, rng: random.Random) -> str:
     name, segment = _segment(store, rng, least=2)
-    if segment is None:
-        return ""
     segment.pack()
     one, other = rng.sample(range(segment.count), 2)
     kind = rng.choice(("changed", "twice", "not numbered"))
@@ -452,7 +447,7 @@ def _slot_places(store: Store, rng: random.Random) -> str:
 @forgery("slot: more than there are chunks", 2)
 def _slot_more(store: Store, rng: random.Random) -> str:
     name, segment = _segment(store, rng, least=1)
-    if segment is None or segment.count == len(segment.a):
+    if segment.count == len(segment.a):
         return ""
     segment.pack()
     stop = rng.choice((segment.count + 1, len(segment.a)))
@@ -476,9 +471,7 @@ def _slot_more(store: Store, rng: random.Random) -> str:
 
 @forgery("chunk: an entry of its head", 10)
 def _chunk_entry(store: Store, rng: random.Random) -> str:
-    name, segment, slot, chunk = _chunk(store, rng)
-    if chunk is None or segment is None:
-        return ""
+    name, _, slot, chunk = _chunk(store, rng)
     place = rng.randrange(HEAD.unpack_from(chunk)[0])
     where = HEAD.size + place * ENTRY.size
     values = list(ENTRY.unpack_from(chunk, where))
@@ -524,8 +517,6 @@ def _chunk_entry(store: Store, rng: random.Random) -> str:
 @forgery("chunk: its head", 3)
 def _chunk_head(store: Store, rng: random.Random) -> str:
     name, segment, slot, chunk = _chunk(store, rng)
-    if chunk is None or segment is None:
-        return ""
     values = list(HEAD.unpack_from(chunk))
     number = rng.randrange(2)
     before = values[number]
@@ -540,8 +531,6 @@ def _chunk_head(store: Store, rng: random.Random) -> str:
 @forgery("chunk: its metadata", 5)
 def _chunk_metadata(store: Store, rng: random.Random) -> str:
     name, segment, slot, chunk = _chunk(store, rng)
-    if chunk is None or segment is None:
-        return ""
     fields, nbytes = HEAD.unpack_from(chunk)
     begin = HEAD.size + fields * ENTRY.size
     before = bytes(chunk[begin : begin + nbytes]) or b'{"seed":1}'
@@ -572,8 +561,6 @@ def _chunk_metadata(store: Store, rng: random.Random) -> str:
 def _chunk_ends(store: Store, rng: random.Random) -> str:
     name, segment, slot, chunk = _chunk(store, rng)
     found = _compressed(segment, slot, chunk)
-    if chunk is None or found is None:
-        return ""
     _, blocks, offset, _ = rng.choice(found)
     where = offset + 4 * rng.randrange(blocks)
     (before,) = struct.unpack_from("<I", chunk, where)
@@ -598,8 +585,6 @@ def _put_frame(
     """Change one compressed block."""
     name, segment, slot, chunk = _chunk(store, rng)
     found = _compressed(segment, slot, chunk)
-    if chunk is None or segment is None or found is None:
-        return ""
     place, blocks, offset, nbytes = rng.choice(found)
     block = rng.randrange(blocks)
     ends = list(struct.unpack_from(f"<{blocks}I", chunk, offset))
@@ -684,8 +669,6 @@ def _flipped(before: bytes, rng: random.Random) -> bytes:
 @forgery("chunk: rows times k, in slot and head alike", 6)
 def _chunk_rows(store: Store, rng: random.Random) -> str:
     name, segment, slot, chunk = _chunk(store, rng)
-    if chunk is None or segment is None:
-        return ""
     segment.pack()
     rows = int(segment.a["rows"][slot])
     k = rng.choice((2, 3, 16, 1 << 10, 1 << 20, 1 << 32, 1 << 40, 0))
@@ -711,8 +694,6 @@ def _chunk_bomb(store: Store, rng: random.Random) -> str:
     """Rows that take very much more memory than the file; all agrees where all is compressed."""
     name, segment, slot, chunk = _chunk(store, rng)
     found = _compressed(segment, slot, chunk)
-    if chunk is None or segment is None or found is None:
-        return ""
     segment.pack()
     row_bytes = dict[int, int]()
     for place, *_ in found:
@@ -756,9 +737,7 @@ def _zeros(nbytes: int) -> bytes:
 
 @forgery("chunk: bytes of its rows", 3)
 def _chunk_bytes(store: Store, rng: random.Random) -> str:
-    name, segment, slot, chunk = _chunk(store, rng)
-    if chunk is None or segment is None:
-        return ""
+    name, _, slot, chunk = _chunk(store, rng)
     where, data = rng.randrange(len(chunk)), rng.randbytes(rng.choice((1, 4, 64)))
     chunk[where : where + len(data)] = data[: len(chunk) - where]
     return f"{name}: chunk {slot}: {len(data)} of {len(chunk)} at {where}"
@@ -766,9 +745,7 @@ def _chunk_bytes(store: Store, rng: random.Random) -> str:
 
 @forgery("chunk: cut or longer", 3)
 def _chunk_length(store: Store, rng: random.Random) -> str:
-    name, segment, slot, chunk = _chunk(store, rng)
-    if chunk is None or segment is None:
-        return ""
+    name, _, slot, chunk = _chunk(store, rng)
     before = len(chunk)
     if rng.random() < 0.6:
         del chunk[rng.randrange(before) :]
@@ -795,35 +772,29 @@ def _stretch(chunk: bytearray, place: int, before: int, now: int) -> None:
         ENTRY.pack_into(chunk, HEAD.size + number * ENTRY.size, *values)
 
 
-def _segment(store: Store, rng: random.Random, least: int = 0) -> tuple[str, Segment | None]:
+def _segment(store: Store, rng: random.Random, least: int = 0) -> tuple[str, Segment]:
     found = [name for name, segment in store.segments.items() if segment.count >= least]
     if not found:
-        return "", None
+        raise _Nothing
     name = rng.choice(found)
     return name, store.segments[name]
 
 
-def _chunk(store: Store, rng: random.Random) -> tuple[str, Segment | None, int, bytearray | None]:
+def _chunk(store: Store, rng: random.Random) -> tuple[str, Segment, int, bytearray]:
     name, segment = _segment(store, rng, 1)
-    if segment is None:
-        return "", None, 0, None
     slots = [
         slot
         for slot in range(segment.count)
         if segment.chunks[slot] and not segment.a["end"][slot] & 8
     ]
     if not slots:
-        return "", None, 0, None
+        raise _Nothing
     slot = rng.choice(slots)
     return name, segment, slot, segment.chunks[slot]
 
 
-def _compressed(
-    segment: Segment | None, slot: int, chunk: bytearray | None
-) -> list[tuple[int, int, int, int]] | None:
-    """Of each compressed field its place, its blocks, its offset and its length; None of none."""
-    if segment is None or chunk is None:
-        return None
+def _compressed(segment: Segment, slot: int, chunk: bytearray) -> list[tuple[int, int, int, int]]:
+    """Of each compressed field its place, its blocks, its offset and its length."""
     rows, found = int(segment.a["rows"][slot]), list[tuple[int, int, int, int]]()
     for place in range(HEAD.unpack_from(chunk)[0]):
         tag, _, block_rows, offset, nbytes = ENTRY.unpack_from(
@@ -831,7 +802,9 @@ def _compressed(
         )
         if tag in (_ZSTD, _DELTA):
             found.append((place, -(-rows // block_rows), offset, nbytes))
-    return found or None
+    if not found:
+        raise _Nothing
+    return found
 
 
 def _is_plain(path: Path) -> bool:
@@ -1020,10 +993,10 @@ def _file_path(store: Store, rng: random.Random) -> str:
 # --- checkpoints ----------------------------------------------------------------------------------
 
 
-def _checkpoint(store: Store) -> tuple[Any, bytes] | None:
+def _checkpoint(store: Store) -> tuple[Any, bytes]:
     data = store.files.get("checkpoint-latest.bin")
     if data is None:
-        return None
+        raise _Nothing
     _, _, length = CHECKPOINT.unpack_from(data)
     end = CHECKPOINT.size + length
     return json.loads(data[CHECKPOINT.size : end]), data[end + -end % 8 :]
@@ -1038,10 +1011,7 @@ def _put_checkpoint(store: Store, text: bytes, arrays: bytes, length: int | None
 
 @forgery("checkpoint: an array", 4)
 def _checkpoint_array(store: Store, rng: random.Random) -> str:
-    found = _checkpoint(store)
-    if found is None:
-        return ""
-    tree, arrays = found
+    tree, arrays = _checkpoint(store)
     paths = [path for path in paths_of(tree) if path[-1] == "$array"]
     entry = at(tree, rng.choice(paths))
     number = rng.randrange(4)
@@ -1060,10 +1030,7 @@ def _checkpoint_array(store: Store, rng: random.Random) -> str:
 
 @forgery("checkpoint: a value", 5)
 def _checkpoint_value(store: Store, rng: random.Random) -> str:
-    found = _checkpoint(store)
-    if found is None:
-        return ""
-    tree, arrays = found
+    tree, arrays = _checkpoint(store)
     what = _change_json(rng, tree if rng.random() < 0.5 else tree["replay"])
     _put_checkpoint(store, dumps(tree), arrays)
     return what
@@ -1071,10 +1038,7 @@ def _checkpoint_value(store: Store, rng: random.Random) -> str:
 
 @forgery("checkpoint: its text or length")
 def _checkpoint_text(store: Store, rng: random.Random) -> str:
-    found = _checkpoint(store)
-    if found is None:
-        return ""
-    tree, arrays = found
+    tree, arrays = _checkpoint(store)
     text = dumps(tree)
     if rng.random() < 0.3:
         length = whole_number(rng, len(text))

@@ -62,13 +62,9 @@ Use = Callable[[Path, random.Random], object]
 
 @dataclass(frozen=True)
 class ForgedCases:
-    """Makes what runs the case of a number.
+    """Makes what runs the case of a number."""
 
-    Args:
-        folder: Where the stores are.
-    """
-
-    folder: Path
+    folder: Path  # where the stores are
 
     def __call__(self) -> Callable[[int], Mapping[str, str]]:
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -51,14 +51,9 @@ def whole(store: int, episode: int, rows: int, end: End = End.TERMINATED, stream
 
 
 class Player:
-    """Adds chunks as a collector does: each stream plays one episode after the other.
+    """Adds chunks as a collector does: each stream plays one episode after the other."""
 
-    Args:
-        storage: Where they go.
-        store: The store in the label of each row.
-        seed: Of lengths and ends.
-        streams: Number of streams.
-    """
+    # `store` is the one in the label of each row; the seed is for lengths and ends.
 
     def __init__(self, storage: Storage, store: int, seed: int = 0, streams: int = 3) -> None:
         self._storage = storage

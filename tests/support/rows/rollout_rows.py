@@ -21,23 +21,14 @@ POISON = math.nan
 
 @dataclass(frozen=True)
 class Part:
-    """The steps of one episode that lie in a rollout, one after the other.
+    """The steps of one episode that lie in a rollout, one after the other."""
 
-    Args:
-        row: The first one's row.
-        rewards: The rewards of its steps.
-        values: V of the observation before each.
-        ending: What became of the episode behind the last one.
-        last_value: V of what followed on the last one: its true last observation.
-        begins: The first row is that of a reset.
-    """
-
-    row: int
-    rewards: tuple[float, ...]
-    values: tuple[float, ...]
-    ending: Ending
-    last_value: float
-    begins: bool
+    row: int  # the first one's row
+    rewards: tuple[float, ...]  # the rewards of its steps
+    values: tuple[float, ...]  # v of the observation before each
+    ending: Ending  # what became of the episode behind the last one
+    last_value: float  # v of what followed on the last one: its true last observation
+    begins: bool  # the first row is that of a reset
 
     @property
     def steps(self) -> int:

@@ -23,17 +23,11 @@ def image(env: int, episode: int, step: int, *, is_last: bool = False) -> np.nda
 
 
 class Step(NamedTuple):
-    """The next command for an env.
+    """The next command for an env."""
 
-    Args:
-        env: Which env.
-        ends: 0: the episode goes on, 1: it terminates, 2: its clock ends it.
-        has_final: The observation that it ends with is given.
-    """
-
-    env: int
-    ends: int
-    has_final: bool
+    env: int  # which env
+    ends: int  # 0: the episode goes on, 1: it terminates, 2: its clock ends it
+    has_final: bool  # the observation that it ends with is given
 
 
 @dataclass(eq=False)

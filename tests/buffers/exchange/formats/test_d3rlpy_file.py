@@ -8,34 +8,29 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from stepwell.buffers import Chunk, End, Field, SequenceReplayBuffer, Spec
-from stepwell.buffers.bridges import export_episodes, import_episodes
+from stepwell.buffers.bridges import export_episodes
 from stepwell.buffers.exchange.formats import hdf5_columns
-from stepwell.buffers.testing import check_format
 from support.envs.recorded_envs import Listed, frames, recorded, traces
 from support.exchanged_stores import (
     DISCRETE,
     IMAGE,
     REWARD,
     VECTOR,
-    Wanted,
     episodes_of,
-    stores,
+    imported,
+    refused,
+    store_of,
     tagged_store,
 )
 from support.notes import assert_notes, has_note
 
 h5py = pytest.importorskip("h5py", reason="needs h5py")
 
-CONTINUOUS = Field("action", "float32", (2,), "raw")
-PLAIN_ACTIONS = ((DISCRETE,), (CONTINUOUS,), (Field("action", "float64", (), "raw"),))
 STACKED = Field("observation", "uint8", (4, 4), "zstd", stack=3, stack_padding="repeat")
 COLOURS = Field("observation", "uint8", (6, 5, 3), "zstd", stack=2, stack_padding="zero")
 ODD_STACKS = Field("observation", "float32", (3,), "raw", stack=4, stack_padding="repeat")
-REUSED_FOLDER = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def written(replay: SequenceReplayBuffer, **options: object) -> dict[str, Any]:
@@ -48,27 +43,6 @@ def written(replay: SequenceReplayBuffer, **options: object) -> dict[str, Any]:
             lambda name, node: found.update({name: node[()]} if hasattr(node, "shape") else {})
         )
     return found
-
-
-@REUSED_FOLDER
-@given(replay=stores(Wanted(actions=PLAIN_ACTIONS)), compress=st.booleans(), channels=st.booleans())
-def test_the_same_steps_come_back(
-    replay: SequenceReplayBuffer, compress: bool, channels: bool, tmp_path: Path
-) -> None:
-    (tmp_path / "out.h5").unlink(missing_ok=True)
-    options = {"compress": compress, "channels_first": channels}
-    is_image = replay.spec.fields[0].shape == IMAGE.shape
-    check_format(
-        "d3rlpy",
-        tmp_path / "out.h5",
-        replay,
-        export_options=options,
-        shown=channels_first if channels and is_image else None,
-    )
-
-
-def channels_first(rows: np.ndarray) -> np.ndarray:
-    return np.moveaxis(rows, -1, 1)
 
 
 def assert_listed(file: dict[str, Any], number: int, listed: Listed) -> None:
@@ -128,8 +102,7 @@ def test_an_episode_without_a_step_has_one_row_and_no_transition(end: End) -> No
     assert file["observations_0"].tolist() == [[1, 1, 1]]
     assert (file["actions_0"].tolist(), file["rewards_0"].tolist()) == ([[0]], [[0]])
     assert not file["terminated_0"]
-    back = SequenceReplayBuffer()
-    import_episodes("d3rlpy", "out.h5", back)
+    back, _ = imported("d3rlpy", "out.h5")
     assert [episode.rows for episode in episodes_of(back)] == [1]
 
 
@@ -182,21 +155,14 @@ def test_actions_that_nobody_took_are_told() -> None:
     ],
 )
 def test_unsupported_actions_are_refused(fields: tuple[Field, ...], layout: Any) -> None:
-    replay = SequenceReplayBuffer()
-    replay.bind(Spec((VECTOR, *fields, REWARD), "observation", layout), {})
-    rows = {f.name: np.zeros((2, *f.shape), f.dtype) for f in replay.spec.fields}
-    replay.add([Chunk(0, 0, 0, End.TERMINATED, rows)])
+    replay = store_of([VECTOR, *fields, REWARD], action=layout)
     with pytest.raises(ValueError, match=rf"action.*d3rlpy.*{fields[0].dtype}.*{fields[0].name}"):
         export_episodes(replay, "d3rlpy", "out.h5")
     assert not list(Path().iterdir())
 
 
 def test_actions_below_zero_are_refused() -> None:
-    replay = SequenceReplayBuffer()
-    replay.bind(Spec((VECTOR, DISCRETE, REWARD), "observation", "action"), {})
-    rows = {f.name: np.zeros((3, *f.shape), f.dtype) for f in replay.spec.fields}
-    rows["action"][0] = -1
-    replay.add([Chunk(0, 0, 0, End.TERMINATED, rows)])
+    replay = store_of([VECTOR, DISCRETE, REWARD], {"action": np.array([-1, 0])})
     with pytest.raises(ValueError, match=r"'action'.*\b0\b.*got -1"):
         export_episodes(replay, "d3rlpy", "out.h5")
 
@@ -225,8 +191,7 @@ def two_episodes() -> dict[str, Any]:
 
 def test_a_foreign_file_is_read_by_d3rlpys_conventions() -> None:
     write_foreign(two_episodes())
-    replay = SequenceReplayBuffer()
-    report = import_episodes("d3rlpy", "foreign.h5", replay)
+    replay, report = imported("d3rlpy", "foreign.h5")
     over, open_ = episodes_of(replay)
     assert (over.end, open_.end) == (End.TERMINATED, End.TRUNCATED)
     assert over.observation.tolist() == [[0, 1], [2, 3], [4, 5], [6, 7], [0, 0]]
@@ -247,8 +212,7 @@ def test_observations_of_several_parts_are_read_as_a_tuple() -> None:
         columns |= {f"observations_{number}_0": shown, f"observations_{number}_1": shown[:, :1]}
         columns[f"actions_{number}"] = shown
     write_foreign(columns)
-    replay = SequenceReplayBuffer()
-    import_episodes("d3rlpy", "foreign.h5", replay)
+    replay, _ = imported("d3rlpy", "foreign.h5")
     first = episodes_of(replay)[0]
     assert isinstance(first.observation, tuple)
     assert [part.shape for part in first.observation] == [(5, 2), (5, 1)]
@@ -274,23 +238,19 @@ def test_observations_of_several_parts_are_read_as_a_tuple() -> None:
 )
 def test_inconsistent_columns_are_refused(change: dict[str, Any], match: str) -> None:
     write_foreign({**two_episodes(), **change})
-    with pytest.raises(ValueError, match=match):
-        import_episodes("d3rlpy", "foreign.h5", SequenceReplayBuffer())
+    refused("d3rlpy", "foreign.h5", match)
 
 
 def test_other_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"none\.h5.*d3rlpy"):
-        import_episodes("d3rlpy", "none.h5", SequenceReplayBuffer())
+        imported("d3rlpy", "none.h5")
     Path("text.h5").write_text("no HDF5")
-    with pytest.raises(ValueError, match=r"text\.h5.*HDF5"):
-        import_episodes("d3rlpy", "text.h5", SequenceReplayBuffer())
+    refused("d3rlpy", "text.h5", r"text\.h5.*HDF5")
     with h5py.File("flat.h5", "w") as file:
         file["observations"] = np.zeros((3, 2))
-    with pytest.raises(ValueError, match=r"flat\.h5.*d3rlpy 2"):
-        import_episodes("d3rlpy", "flat.h5", SequenceReplayBuffer())
+    refused("d3rlpy", "flat.h5", r"flat\.h5.*d3rlpy 2")
     write_foreign(two_episodes(), version="2.0")
-    with pytest.raises(ValueError, match=r"foreign\.h5.*2\.1 .*got 2\.0"):
-        import_episodes("d3rlpy", "foreign.h5", SequenceReplayBuffer())
+    refused("d3rlpy", "foreign.h5", r"foreign\.h5.*2\.1 .*got 2\.0")
 
 
 def test_episodes_with_more_than_the_four_columns_are_refused() -> None:
@@ -298,5 +258,4 @@ def test_episodes_with_more_than_the_four_columns_are_refused() -> None:
     with h5py.File("foreign.h5", "a") as file:
         del file["columns"]
         file["columns"] = ["observations", "actions", "rewards", "terminated", "mood"]
-    with pytest.raises(ValueError, match=r"foreign\.h5.*terminated, got 2\.1 .*mood"):
-        import_episodes("d3rlpy", "foreign.h5", SequenceReplayBuffer())
+    refused("d3rlpy", "foreign.h5", r"foreign\.h5.*terminated, got 2\.1 .*mood")

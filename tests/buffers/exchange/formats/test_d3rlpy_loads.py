@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from stepwell.buffers import Chunk, End, Field, SequenceReplayBuffer, Spec
-from stepwell.buffers.bridges import export_episodes, import_episodes
+from stepwell.buffers.bridges import export_episodes
 from support.envs.recorded_envs import Listed, frames, recorded, traces
-from support.exchanged_stores import DISCRETE, REWARD, episodes_of, tagged_store
+from support.exchanged_stores import DISCRETE, REWARD, episodes_of, imported, tagged_store
 from support.libraries.d3rlpy_python import python_with_d3rlpy, run
 from support.source_tree import CHECKOUT
 
@@ -185,8 +185,7 @@ def test_dict_observations_become_lists_and_actions_are_vectors(
 
 
 def test_a_file_that_d3rlpy_wrote_is_read(seen: dict[str, Any]) -> None:
-    replay = SequenceReplayBuffer()
-    import_episodes("d3rlpy", seen["folder"] / "dumped.h5", replay)
+    replay, _ = imported("d3rlpy", seen["folder"] / "dumped.h5")
     first, second = episodes_of(replay)
     shown = np.arange(14, dtype=np.float32).reshape(7, 2)
     assert np.array_equal(first.observation, np.concatenate([shown[:4], np.zeros((1, 2))]))

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stepwell.buffers import End, Episode, SequenceReplayBuffer
-from stepwell.buffers.bridges import ImportReport, export_episodes, import_episodes
-from support.exchanged_stores import episodes_of
+from stepwell.buffers import End, Episode
+from stepwell.buffers.bridges import ImportReport, export_episodes
+from support.exchanged_stores import episodes_of, imported, refused
 from support.notes import assert_notes, has_note
 
 h5py = pytest.importorskip("h5py", reason="needs h5py")
@@ -43,8 +43,7 @@ def write(columns: Mapping[str, Any]) -> None:
 
 def read(columns: Mapping[str, Any], **options: object) -> tuple[ImportReport, list[Episode]]:
     write(columns)
-    replay = SequenceReplayBuffer()
-    report = import_episodes("hdf5", PATH, replay, options=options)
+    replay, report = imported("hdf5", PATH, options=options)
     return report, episodes_of(replay)
 
 
@@ -116,8 +115,7 @@ def test_infos_metadata_and_columns_of_rows() -> None:
         "terminals": (np.arange(N) == 2)[:, None].astype(np.float32),
     }
     write(flat(**more))
-    replay = SequenceReplayBuffer()
-    report = import_episodes("hdf5", PATH, replay)
+    replay, report = imported("hdf5", PATH)
     over, limited, _ = episodes_of(replay)
     assert over.fields["info/qpos"][:, 0].tolist() == [0, 3, 6, 0]
     assert limited.fields["info/qpos"][:, 0].tolist() == [9, 12, 15]
@@ -140,8 +138,7 @@ def test_d3rlpy_1_files_are_read(name: str) -> None:
         version="1.0",
     )
     write(columns)
-    replay = SequenceReplayBuffer()
-    report = import_episodes(name, PATH, replay)
+    replay, report = imported(name, PATH)
     over, limited, cut = episodes_of(replay)
     assert [one.end for one in (over, limited, cut)] == [End.TERMINATED, End.TRUNCATED, End.NONE]
     assert over.action.tolist() == [0, 1, 2, 0]
@@ -173,8 +170,7 @@ def robomimic(**changes: Any) -> None:
 
 def test_robomimics_demonstrations_are_episodes_in_numeric_order() -> None:
     robomimic()
-    replay = SequenceReplayBuffer()
-    report = import_episodes("hdf5", PATH, replay)
+    replay, report = imported("hdf5", PATH)
     episodes = episodes_of(replay)
     assert [one.steps for one in episodes] == [1, 3, 11]
     assert [one.observation["eef"][-1, 0] for one in episodes] == [0, 2, 10]
@@ -192,8 +188,7 @@ def test_robomimics_demonstrations_are_episodes_in_numeric_order() -> None:
 
 def test_demonstrations_without_rewards_dones_or_next_observations() -> None:
     robomimic(rewards=None, dones=None, **{"next_obs/eef": None, "next_obs/image": None})
-    replay = SequenceReplayBuffer()
-    report = import_episodes("hdf5", PATH, replay)
+    replay, report = imported("hdf5", PATH)
     assert [one.steps for one in episodes_of(replay)] == [0, 2, 10]
     assert {one.end for one in episodes_of(replay)} == {End.NONE}
     assert has_note(report.notes, "rewards are zeros")
@@ -203,14 +198,12 @@ def test_demonstrations_of_states_alone_are_refused_with_the_script_that_helps()
     robomimic(
         **{f"{part}/{name}": None for part in ("obs", "next_obs") for name in ("eef", "image")}
     )
-    with pytest.raises(ValueError, match=r"demo_0.*'obs'.*dataset_states_to_obs\.py"):
-        import_episodes("hdf5", PATH, SequenceReplayBuffer())
+    refused("hdf5", PATH, r"demo_0.*'obs'.*dataset_states_to_obs\.py")
 
 
 def test_demonstrations_of_another_form_are_refused() -> None:
     robomimic(actions=lambda rows: np.zeros((rows, rows)))
-    with pytest.raises(ValueError, match=r"demo_2.*action float64 \(1,\).*action float64 \(3,\)"):
-        import_episodes("hdf5", PATH, SequenceReplayBuffer())
+    refused("hdf5", PATH, r"demo_2.*action float64 \(1,\).*action float64 \(3,\)")
 
 
 @pytest.mark.parametrize(
@@ -245,8 +238,7 @@ def test_memory_is_bounded_by_the_episode_and_checked_first() -> None:
         shape = (N, 1 << 22)
         file.create_dataset("observations", shape, "f4", chunks=(1, 1 << 20), compression="gzip")
     assert PATH.stat().st_size < 1 << 20
-    with pytest.raises(ValueError, match=r"rows 0 to 2.*40 MiB"):
-        import_episodes("hdf5", PATH, SequenceReplayBuffer(), max_bytes=40 << 20)
+    refused("hdf5", PATH, r"rows 0 to 2.*40 MiB", max_bytes=40 << 20)
 
 
 @pytest.mark.parametrize("name", ["observations", "infos/x", "data"])
@@ -262,8 +254,7 @@ def test_nothing_of_another_file_is_read(name: str, tmp_path: Path) -> None:
             str(tmp_path / "secret.hdf5"), "/g" if name == "data" else "x"
         )
     for format_ in ("hdf5", "d3rlpy"):
-        with pytest.raises(ValueError, match=rf"/{re.escape(name)}.*link"):
-            import_episodes(format_, PATH, SequenceReplayBuffer())
+        refused(format_, PATH, rf"/{re.escape(name)}.*link")
 
 
 def test_other_files_are_refused_with_advice() -> None:
@@ -273,25 +264,19 @@ def test_other_files_are_refused_with_advice() -> None:
         with pytest.raises(
             ValueError, match=r"actions, rewards and terminals.*got obs.*add_episode"
         ):
-            import_episodes(name, PATH, SequenceReplayBuffer())
+            imported(name, PATH)
     with pytest.raises(FileNotFoundError, match=r"none\.hdf5"):
-        import_episodes("hdf5", "none.hdf5", SequenceReplayBuffer())
+        imported("hdf5", "none.hdf5")
     write({"num_episodes": 1, "version": "2.1"})
-    with pytest.raises(ValueError, match=r"format d3rlpy"):
-        import_episodes("hdf5", PATH, SequenceReplayBuffer())
+    refused("hdf5", PATH, r"format d3rlpy")
     pytest.importorskip("minari", reason="needs minari")
     for name in ("minari", "npz"):
         with pytest.raises((ValueError, FileNotFoundError), match=r"format hdf5"):
-            import_episodes(name, PATH, SequenceReplayBuffer())
+            imported(name, PATH)
 
 
 def test_nothing_is_written_in_this_format() -> None:
     _, _ = read(flat())
-    replay = SequenceReplayBuffer()
-    import_episodes("hdf5", PATH, replay)
+    replay, _ = imported("hdf5", PATH)
     with pytest.raises(ValueError, match=r"'hdf5'.*only read"):
         export_episodes(replay, "hdf5", "out.hdf5")
-    export_episodes(replay, "d3rlpy", "again.h5")
-    back = SequenceReplayBuffer()
-    import_episodes("d3rlpy", "again.h5", back)
-    assert back.steps == replay.steps

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -13,20 +12,9 @@ import pytest
 
 from stepwell.buffers.exchange.formats.hdf5_columns import NewHdf5, put_column
 from support.crash.full_disk_scenario import FORMATS
+from support.format_packages import missing
 
-NEEDS = {
-    "d3rlpy": "h5py",
-    "minari": "minari",
-    "minari arrow": "minari",
-    "parquet": "pyarrow",
-    "lerobot": "pyarrow",
-    "rlds": "google_crc32c",
-}
-HERE = [
-    name
-    for name in FORMATS
-    if name not in NEEDS or importlib.util.find_spec(NEEDS[name]) is not None
-]
+HERE = [name for name in FORMATS if not missing(name)]
 
 
 def run(folder: Path, formats: list[str], limits: list[int]) -> list[list[str]]:

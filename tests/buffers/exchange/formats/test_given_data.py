@@ -18,8 +18,8 @@ import pytest
 from stepwell.buffers import Field, SequenceReplayBuffer
 from stepwell.buffers.base.untrusted_files import GivenFiles, parse_object
 from stepwell.buffers.bridges import export_episodes, import_episodes
-from support.exchanged_stores import tagged_store
-from support.forged.data_sets import NEEDS
+from support.exchanged_stores import imported, refused, tagged_store
+from support.format_packages import require
 
 MIB = 1 << 20
 
@@ -38,11 +38,6 @@ def exported(tmp_path: Path, name: str, **options: object) -> Path:
     image = Field("observation", "uint8", (16, 16, 3), "zstd")
     export_episodes(tagged_store(image, episodes=2), name, out, options=options)
     return out
-
-
-def refused(name: str, path: Path, match: str, **more: Any) -> None:
-    with pytest.raises(ValueError, match=match):
-        import_episodes(name, path, SequenceReplayBuffer(), **more)
 
 
 def put_npz(file: Path, **arrays: Any) -> None:
@@ -93,8 +88,7 @@ def test_a_pipe_or_a_device_is_not_opened(tmp_path: Path) -> None:
     ],
 )
 def test_pipes_are_refused_by_every_format(tmp_path: Path, name: str, file: str) -> None:
-    if name in NEEDS:
-        pytest.importorskip(NEEDS[name])
+    require(name)
     out = exported(tmp_path, name)
     path = next(out.glob(file))
     path.unlink()
@@ -110,7 +104,7 @@ def test_unpacked_size_is_checked_before_unpacking(tmp_path: Path) -> None:
     put_npz(tmp_path / "0.npz", observations=np.zeros((4, 3 * MIB), np.float32))
     assert (tmp_path / "0.npz").stat().st_size < MIB
     refused("npz", tmp_path, r"0\.npz.*40 MiB.*48 MiB.*max_bytes", max_bytes=40 * MIB)
-    import_episodes("npz", tmp_path, SequenceReplayBuffer(), max_bytes=200 * MIB)
+    imported("npz", tmp_path, max_bytes=200 * MIB)
 
 
 def forged_entry(file: Path, shape: str, descr: str = "|u1", data: bytes = b"") -> None:

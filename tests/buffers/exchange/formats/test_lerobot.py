@@ -4,57 +4,34 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
 
-from stepwell.buffers import Chunk, End, Field, SequenceReplayBuffer, Spec
+from stepwell.buffers import Chunk, End, Field, SequenceReplayBuffer
 from stepwell.buffers.bridges import ImportReport, export_episodes, import_episodes
 from stepwell.buffers.exchange.formats.file_columns import FileColumn
 from stepwell.buffers.exchange.formats.lerobot import RunningStats, episode_stats
 from stepwell.buffers.exchange.formats.parquet_columns import column_of
 from stepwell.buffers.testing import check_format
-from support.examples import examples
-from support.exchanged_stores import Wanted, episodes_of, stores, tagged_store
+from support.exchanged_stores import (
+    DISCRETE,
+    PICTURES,
+    REWARD,
+    episodes_of,
+    noisy_store,
+    store_of,
+    tagged_store,
+)
 from support.notes import has_note
+from support.rows.lerobot_frames import expected_frames
 
 pa = pytest.importorskip("pyarrow", reason="needs pyarrow")
 pq = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow")
 
-REUSED_FOLDER = settings(
-    max_examples=examples(30),
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
 STATE = Field("observation", "int32", (3,), "narrow")
-PICTURES = [
-    Field("observation", "uint8", shape, "zstd")
-    for shape in ((16, 17), (16, 18, 3), (17, 16, 1), (3, 16, 18))
-]
-WANTED = Wanted(
-    observations=[*Wanted().observations, *((picture,) for picture in PICTURES)],
-)
-
-
-def has_steps(replay: SequenceReplayBuffer) -> bool:
-    return any(episode.steps for episode in replay.iter_episodes())
-
-
-@REUSED_FOLDER
-@given(replay=stores(WANTED).filter(has_steps))
-def test_the_same_steps_come_back(replay: SequenceReplayBuffer, tmp_path: Path) -> None:
-    shutil.rmtree(tmp_path / "out", ignore_errors=True)
-    check_format("lerobot", tmp_path / "out", replay, shown=channels_last)
-
-
-def channels_last(rows: np.ndarray) -> np.ndarray:
-    """Pictures as PNG returns them; other rows unchanged."""
-    is_first = rows.dtype == np.uint8 and rows.shape[1:] == (3, 16, 18)
-    return np.moveaxis(rows, 1, -1) if is_first else rows
 
 
 def rows_of(folder: Path, pattern: str = "data/*/*.parquet") -> list[dict[str, Any]]:
@@ -65,26 +42,9 @@ def rows_of(folder: Path, pattern: str = "data/*/*.parquet") -> list[dict[str, A
 def test_each_frame_is_a_step_of_its_episode(tmp_path: Path) -> None:
     replay = tagged_store(STATE)
     export_episodes(replay, "lerobot", tmp_path / "out", options={"fps": 5})
-    frames: list[dict[str, Any]] = []
-    for number, episode in enumerate(episodes_of(replay)):
-        for step in range(number + 1):
-            terminated = step == number and bool(episode.end & End.TERMINATED)
-            truncated = step == number and bool(episode.end & End.TRUNCATED)
-            frames.append(
-                {
-                    "observation.state": [number % 2, number, step],
-                    "action": step % 4,
-                    "next.reward": number + (step + 1) / 4,
-                    "next.done": terminated or truncated,
-                    "next.terminated": terminated,
-                    "next.truncated": truncated,
-                    "timestamp": float(np.float32(step / 5)),
-                    "frame_index": step,
-                    "episode_index": number,
-                    "index": len(frames),
-                    "task_index": 0,
-                }
-            )
+    frames = expected_frames(replay, fps=5)
+    for frame in frames:
+        frame["observation.state"] = frame.pop("observation").tolist()
     assert rows_of(tmp_path / "out") == frames
 
 
@@ -132,21 +92,16 @@ def test_tasks_are_the_index_for_pandas(tmp_path: Path) -> None:
     assert tasks.index.name == "task"
 
 
-def store_of(
-    observation: list[Field], names: dict[str, str], rows: dict[str, np.ndarray] | None = None
+def showing(
+    fields: list[Field], names: dict[str, str], rows: dict[str, np.ndarray] | None = None
 ) -> SequenceReplayBuffer:
-    """A replay of one episode of 3 steps; rows are zeros where they are not given."""
-    spec = Spec((*observation, *tagged_store().spec.fields[1:]), names, "action")
-    replay = SequenceReplayBuffer()
-    replay.bind(spec, {})
-    zeros = {field.name: np.zeros((4, *field.shape), field.numpy_dtype) for field in spec.fields}
-    replay.add([Chunk(0, 0, 0, End.TERMINATED, {**zeros, **(rows or {})}, {})])
-    return replay
+    """An episode of 3 steps; rows are zeros where they are not given."""
+    return store_of([*fields, DISCRETE, REWARD], rows, count=4, observation=names)
 
 
 def test_colliding_names_are_refused(tmp_path: Path) -> None:
     fields = [Field(f"observation/{name}", "float32", (2,), "raw") for name in ("a.b", "a/b")]
-    replay = store_of(fields, {"a.b": "observation/a.b", "a/b": "observation/a/b"})
+    replay = showing(fields, {"a.b": "observation/a.b", "a/b": "observation/a/b"})
     with pytest.raises(
         ValueError, match=r"'observation/a\.b'.*'observation/a/b'.*'observation\.a\.b'"
     ):
@@ -170,16 +125,7 @@ def test_episodes_without_a_step_are_left_out(tmp_path: Path) -> None:
 
 
 def test_a_full_file_is_followed_by_a_new_one(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    replay = tagged_store(Field("observation", "uint8", (40, 50), "raw"), episodes=0)
-    for number in range(20):
-        rows = {
-            "observation": rng.integers(0, 256, (100, 40, 50), np.uint8),
-            "action": np.zeros(100, np.int64),
-            "reward": np.zeros(100),
-        }
-        replay.add([Chunk(number, 0, 0, End.TRUNCATED, rows, {})])
-    check_format("lerobot", tmp_path / "out", replay, export_options={"file_mb": 1})
+    check_format("lerobot", tmp_path / "out", noisy_store(), export_options={"file_mb": 1})
     files = sorted((tmp_path / "out" / "data" / "chunk-000").iterdir())
     assert [file.name for file in files] == [f"file-{n:03d}.parquet" for n in range(4)]
     for episode in rows_of(tmp_path / "out", "meta/episodes/*/*.parquet"):
@@ -330,7 +276,7 @@ def test_invalid_options_are_refused(options: dict[str, Any], value: str, tmp_pa
 
 
 def test_empty_rows_are_refused(tmp_path: Path) -> None:
-    replay = store_of([Field("observation", "float32", (0,), "raw")], {"x": "observation"})
+    replay = showing([Field("observation", "float32", (0,), "raw")], {"x": "observation"})
     with pytest.raises(ValueError, match=r"'observation'.*\(0,\).*LeRobot"):
         export_episodes(replay, "lerobot", tmp_path / "out")
 
@@ -520,7 +466,7 @@ def test_the_parts_of_an_export_keep_their_names(tmp_path: Path) -> None:
     }
     for number, names in enumerate((layout, {"state": "observation/state"})):
         chosen = fields if number == 0 else fields[:1]
-        replay = store_of(chosen, names)
+        replay = showing(chosen, names)
         export_episodes(replay, "lerobot", tmp_path / str(number))
         back, _ = read(tmp_path / str(number))
         assert back.spec.observation == names
@@ -557,7 +503,7 @@ def test_float64_that_lerobot_rounds_is_noted(tmp_path: Path) -> None:
     fields = [Field("observation", "float64", (2,), "raw")]
     for value, is_rounded in ((0.5, False), (0.1, True)):
         rows = {"observation": np.full((4, 2), value)}
-        replay = store_of(fields, {"x": "observation"}, rows)
+        replay = showing(fields, {"x": "observation"}, rows)
         report = export_episodes(replay, "lerobot", tmp_path / str(value))
         assert has_note(report.notes, r"observation\.state.*float32.*LeRobot") is is_rounded
         back, _ = read(tmp_path / str(value))  # the file has them exactly

@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stepwell.buffers import End, Field
+from stepwell.buffers import Field
 from stepwell.buffers.bridges import export_episodes
-from support.exchanged_stores import episodes_of, tagged_store
+from support.exchanged_stores import tagged_store
 from support.libraries.d3rlpy_python import run
+from support.rows.lerobot_frames import expected_frames
 
 pytest.importorskip("pyarrow", reason="needs pyarrow")
 
@@ -75,7 +76,7 @@ def test_lerobot_reads_the_right_frames(shape: tuple[int, ...], tmp_path: Path) 
     export_episodes(replay, "lerobot", out, options={"fps": 10, "task": "open the door"})
     run(python, "-c", SCRIPT, str(out), str(tmp_path / "found.json"), str(tmp_path / "cache"))
     found = json.loads((tmp_path / "found.json").read_text("utf-8"))
-    expected = expected_frames(replay)
+    expected = expected_frames(replay, fps=10)
     is_picture = min(shape[:2]) >= 16 or min(shape[1:], default=0) >= 16
     name = "observation.image" if is_picture else "observation.state"
     frames = [as_frame(frame, name, shape) for frame in expected]
@@ -92,37 +93,10 @@ def test_lerobot_reads_the_right_frames(shape: tuple[int, ...], tmp_path: Path) 
     )
 
 
-def expected_frames(replay: Any) -> list[dict[str, Any]]:
-    """The frames of all episodes."""
-    frames: list[dict[str, Any]] = []
-    for number, episode in enumerate(episodes_of(replay)):
-        for step in range(episode.steps):
-            is_over = step == number
-            terminated = is_over and bool(episode.end & End.TERMINATED)
-            truncated = is_over and bool(episode.end & End.TRUNCATED)
-            frames.append(
-                {
-                    "observation": episode.observation[step],
-                    "action": step % 4,
-                    "next.reward": number + (step + 1) / 4,
-                    "next.done": terminated or truncated,
-                    "next.terminated": terminated,
-                    "next.truncated": truncated,
-                    "timestamp": float(np.float32(step / 10)),
-                    "frame_index": step,
-                    "episode_index": number,
-                    "index": len(frames),
-                    "task_index": 0,
-                    "task": "open the door",
-                }
-            )
-    return frames
-
-
 def as_frame(frame: dict[str, Any], name: str, shape: tuple[int, ...]) -> dict[str, Any]:
     """A frame as LeRobot returns it: pictures as C H W."""
     rows = frame["observation"]
     if name == "observation.image":
         rows = np.moveaxis(rows, -1, 0) if shape[-1] == 3 else rows.reshape(-1, *rows.shape[-2:])
     others = {key: value for key, value in frame.items() if key != "observation"}
-    return {**others, name: rows.tolist()}
+    return {**others, "task": "open the door", name: rows.tolist()}

@@ -20,11 +20,10 @@ from stepwell.buffers.bridges import (
     ImportReport,
     as_sheeprl_replay,
     export_episodes,
-    import_episodes,
 )
 from support.envs.fakes import CounterEnv, DictEnv
 from support.envs.recorded_envs import ListedEnv
-from support.exchanged_stores import episodes_of
+from support.exchanged_stores import episodes_of, imported, refused
 from support.notes import assert_notes, has_note
 
 minari = pytest.importorskip("minari", reason="needs minari")
@@ -73,8 +72,7 @@ BOX, THREE = spaces.Box(-np.inf, np.inf, (2,), np.float32), spaces.Discrete(3)
 
 
 def read(**options: object) -> tuple[ImportReport, list[Episode]]:
-    replay = SequenceReplayBuffer()
-    report = import_episodes("minari", "tests/foreign-v0", replay, options=options)
+    replay, report = imported("minari", "tests/foreign-v0", options=options)
     return report, episodes_of(replay)
 
 
@@ -222,8 +220,7 @@ def test_texts_become_arrays_that_decode_gives_back(data_format: str) -> None:
         THREE,
         data_format=data_format,
     )
-    replay = SequenceReplayBuffer()
-    import_episodes("minari", "tests/foreign-v0", replay)
+    replay, _ = imported("minari", "tests/foreign-v0")
     (episode,) = episodes_of(replay)
     assert replay.decode("observation/mission", episode.observation["mission"]) == said
     assert episode.observation["place"].tolist() == [0, 1, 2, 3]
@@ -247,8 +244,7 @@ def test_a_folder_without_minaris_metadata_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "some" / "data"
     folder.mkdir(parents=True)
     (folder / "metadata.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"metadata\.json.*env_spec.*JSON"):
-        import_episodes("minari", folder.parent, SequenceReplayBuffer())
+    refused("minari", folder.parent, r"metadata\.json.*env_spec.*JSON")
 
 
 def test_spaces_come_from_env_spec_when_not_recorded(root: Path) -> None:
@@ -281,10 +277,8 @@ def again(replay: SequenceReplayBuffer, **options: object) -> Any:
     return minari.load_dataset("tests/again-v0")
 
 
-def imported() -> SequenceReplayBuffer:
-    replay = SequenceReplayBuffer()
-    import_episodes("minari", "tests/foreign-v0", replay)
-    return replay
+def foreign() -> SequenceReplayBuffer:
+    return imported("minari", "tests/foreign-v0")[0]
 
 
 @each_format
@@ -307,7 +301,7 @@ def test_what_a_data_set_declares_comes_back_from_import_and_export(
     }
     shown = spaces.Box(np.array([-3, -2]), np.array([1, 2]), (2,), np.float32)
     written([buffer()], shown, action, data_format=data_format, **about)
-    replay = imported()
+    replay = foreign()
     data = again(replay, data_format="hdf5" if data_format == "hdf5" else "arrow")
     assert (data.spec.observation_space, data.spec.action_space) == (shown, action)
     was, now = metadata_of(root, "foreign"), metadata_of(root, "again")
@@ -322,7 +316,7 @@ def test_what_a_data_set_declares_comes_back_from_import_and_export(
 
 def test_given_options_replace_what_was_declared() -> None:
     written([buffer()], BOX, THREE, author="they", description="theirs")
-    metadata = again(imported(), author="me").storage.metadata
+    metadata = again(foreign(), author="me").storage.metadata
     assert (metadata["author"], metadata["description"]) == ({"me"}, "theirs")
 
 
@@ -339,8 +333,7 @@ def test_declared_facts_of_another_type_are_left_out_and_noted(root: Path) -> No
         "mine": "x" * 100_000,
     }
     file.write_text(json.dumps({**json.loads(file.read_text()), **wrong}))
-    replay = SequenceReplayBuffer()
-    report = import_episodes("minari", "tests/foreign-v0", replay)
+    replay, report = imported("minari", "tests/foreign-v0")
     (note,) = (note for note in report.notes if "metadata" in note)
     assert all(name in note for name in wrong)
     metadata = again(replay).storage.metadata
@@ -351,15 +344,15 @@ def test_a_text_that_hdf5_cannot_hold_is_refused() -> None:
     space = spaces.Text(3, charset="a\0")
     written([buffer(observations=["a", "a\0", "a", "a"])], space, THREE, data_format="arrow")
     with pytest.raises(ValueError, match=r"observations.*HDF5.*data_format=arrow"):
-        again(imported())
-    assert again(imported(), data_format="arrow")[0].observations == ["a", "a\0", "a", "a"]
+        again(foreign())
+    assert again(foreign(), data_format="arrow")[0].observations == ["a", "a\0", "a", "a"]
 
 
 @each_format
 def test_a_data_set_of_whole_rewards_can_be_extended_by_such(data_format: str) -> None:
     written([buffer(rewards=np.arange(3))] * 2, BOX, THREE, data_format=data_format)
     theirs = minari.load_dataset("tests/foreign-v0")
-    ours = again(imported(), data_format="hdf5" if data_format == "hdf5" else "arrow")
+    ours = again(foreign(), data_format="hdf5" if data_format == "hdf5" else "arrow")
     ours.storage.update_from_storage(theirs.storage)
     ours = minari.load_dataset("tests/again-v0")
     assert [episode.rewards.tolist() for episode in ours] == [[0, 1, 2]] * 4
@@ -369,7 +362,7 @@ def test_a_data_set_of_whole_rewards_can_be_extended_by_such(data_format: str) -
 def test_rewards_of_other_values_than_the_declared_dtype_are_kept_or_refused() -> None:
     mixed = [buffer(rewards=np.arange(3)), buffer(rewards=np.arange(3) / 2)]
     written(mixed, BOX, THREE)
-    replay = imported()
+    replay = foreign()
     assert [e.rewards.tolist() for e in again(replay)] == [[0, 1, 2], [0, 0.5, 1]]
     other = SequenceReplayBuffer()
     other.bind(replay.spec, {"recipe": {}, "reward_dtype": "int64"})

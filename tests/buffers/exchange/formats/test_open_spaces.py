@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +11,11 @@ import pytest
 import stepwell as sw
 from stepwell.buffers import bridges
 from support.envs.open_spaces import OpenEnv
+from support.format_packages import require
 
-# The packages of each format that holds them.
-HOLD = {
-    "npz": [],
-    "minari": ["minari", "h5py"],
-    "parquet": ["pyarrow"],
-    "rlds": ["google_crc32c"],
-}
+HOLD = ("npz", "minari", "parquet", "rlds")
 # They keep numbers of fewer kinds or digits: what they hold is not compared here.
-LOSSY = {"dreamerv3": [], "lerobot": ["pyarrow"]}
+LOSSY = ("dreamerv3", "lerobot")
 
 
 @pytest.fixture(scope="module")
@@ -32,17 +26,11 @@ def replay() -> sw.SequenceReplayBuffer:
     return made
 
 
-def require(packages: list[str]) -> None:
-    for package in packages:
-        if importlib.util.find_spec(package) is None:
-            pytest.skip(f"needs {package}")
-
-
 @pytest.mark.parametrize("name", HOLD)
 def test_a_format_gives_the_same_values_back(
     name: str, replay: sw.SequenceReplayBuffer, tmp_path: Path
 ) -> None:
-    require(HOLD[name])
+    require(name)
     out = tmp_path / ("set-v0" if name == "minari" else "out")
     bridges.export_episodes(replay, name, out)
     back = sw.SequenceReplayBuffer()
@@ -69,7 +57,7 @@ def assert_same(left: Any, right: Any) -> None:
 def test_a_format_of_fewer_kinds_of_numbers_takes_them(
     name: str, replay: sw.SequenceReplayBuffer, tmp_path: Path
 ) -> None:
-    require(LOSSY[name])
+    require(name)
     report = bridges.export_episodes(replay, name, tmp_path / "out")
     assert report.steps == replay.steps
 

@@ -16,7 +16,7 @@ from stepwell.buffers.bridges import ImportReport, export_episodes, import_episo
 from stepwell.buffers.exchange.formats import parquet
 from stepwell.buffers.exchange.formats.png import encoded_rows
 from stepwell.buffers.spec.space_json import space_of
-from support.exchanged_stores import episodes_of, tagged_store
+from support.exchanged_stores import episodes_of, imported, refused, tagged_store
 from support.notes import assert_notes, has_note
 
 pa = pytest.importorskip("pyarrow", reason="needs pyarrow")
@@ -40,8 +40,7 @@ def columns(**changes: Any) -> dict[str, Any]:
 def read(folder: Path, table: Any, **options: object) -> tuple[list[Episode], ImportReport]:
     """Write a table, and import it."""
     pq.write_table(pa.table(table), folder / "a.parquet")
-    replay = SequenceReplayBuffer()
-    report = import_episodes("parquet", folder, replay, options=options)
+    replay, report = imported("parquet", folder, options=options)
     return episodes_of(replay), report
 
 
@@ -101,8 +100,7 @@ def test_the_rows_of_an_export_stay_in_order(tmp_path: Path) -> None:
     for rows in ([at + 1, at, at + 2], [at, at + 2]):
         order = [*before, *rows, *after]
         pq.write_table(table.take(order), file)
-        with pytest.raises(ValueError, match=r"\bstep \d after \d in episode \d"):
-            import_episodes("parquet", tmp_path / "out", SequenceReplayBuffer())
+        refused("parquet", tmp_path / "out", r"\bstep \d after \d in episode \d")
 
 
 @pytest.mark.parametrize("option", ["truncated", "episode", "next_observation"])
@@ -201,22 +199,18 @@ def test_invalid_columns_are_refused(change: dict[str, Any], match: str, tmp_pat
 
 def test_missing_damaged_and_different_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"nowhere.*Parquet"):
-        import_episodes("parquet", tmp_path / "nowhere", SequenceReplayBuffer())
-    with pytest.raises(ValueError, match=r"\*\.parquet.*none"):
-        import_episodes("parquet", tmp_path, SequenceReplayBuffer())
+        imported("parquet", tmp_path / "nowhere")
+    refused("parquet", tmp_path, r"\*\.parquet.*none")
     with pytest.raises(ValueError, match=rf"{tmp_path.name}.*row.*none"):
         read(tmp_path, pa.table(columns()).slice(0, 0))
     pq.write_table(pa.table(columns(episode=None)), tmp_path / "b.parquet")
     pq.write_table(pa.table(columns()), tmp_path / "a.parquet")
-    with pytest.raises(ValueError, match=r"b\.parquet.*a\.parquet.*, episode, got "):
-        import_episodes("parquet", tmp_path, SequenceReplayBuffer())
+    refused("parquet", tmp_path, r"b\.parquet.*a\.parquet.*, episode, got ")
     other = columns(observation=[[1.0]] * 6, episode=[1, 1, 1, 2, 2, 3])
     pq.write_table(pa.table(other), tmp_path / "b.parquet")
-    with pytest.raises(ValueError, match=r"'observation'.*\(2,\).*\(1,\)"):
-        import_episodes("parquet", tmp_path, SequenceReplayBuffer())
+    refused("parquet", tmp_path, r"'observation'.*\(2,\).*\(1,\)")
     (tmp_path / "a.parquet").write_bytes(b"PAR1 no table")
-    with pytest.raises(ValueError, match=r"a\.parquet.*Parquet file"):
-        import_episodes("parquet", tmp_path, SequenceReplayBuffer())
+    refused("parquet", tmp_path, r"a\.parquet.*Parquet file")
 
 
 # The order of files
@@ -245,10 +239,8 @@ def parts(folder: Path, names: Sequence[str], table: Mapping[str, Any]) -> Path:
     return folder
 
 
-def imported(folder: Path, **options: object) -> list[Episode]:
-    replay = SequenceReplayBuffer()
-    import_episodes("parquet", folder, replay, options=options)
-    return episodes_of(replay)
+def episodes_in(folder: Path, **options: object) -> list[Episode]:
+    return episodes_of(imported("parquet", folder, options=options)[0])
 
 
 def assert_whole(episodes: Sequence[Episode], count: int, steps: int) -> None:
@@ -276,7 +268,7 @@ def test_numbers_in_names_are_the_order_of_files(name: str, column: str, tmp_pat
     if column == "none":
         del table["episode"]
     names = [name.format(place, place * 7919) for place in range(24)]
-    assert_whole(imported(parts(tmp_path, names, table)), 10, 24)
+    assert_whole(episodes_in(parts(tmp_path, names, table)), 10, 24)
 
 
 def test_what_pyarrow_writes_in_many_files_is_read_in_its_order(tmp_path: Path) -> None:
@@ -284,7 +276,7 @@ def test_what_pyarrow_writes_in_many_files_is_read_in_its_order(tmp_path: Path) 
     limits = {"max_rows_per_file": 10, "max_rows_per_group": 10}
     dataset.write_dataset(pa.table(counted(240, 24)), tmp_path, format="parquet", **limits)
     assert (tmp_path / "part-23.parquet").exists()
-    assert_whole(imported(tmp_path), 10, 24)
+    assert_whole(episodes_in(tmp_path), 10, 24)
     # pyarrow itself reads them in the order of their names as texts
     again = dataset.dataset(tmp_path).to_table()["observation"].to_numpy()
     assert again[10:30].tolist() == [*range(10, 20), *range(100, 110)]
@@ -312,7 +304,7 @@ def test_an_episode_goes_on_only_in_a_file_whose_name_says_so(
         del table["episode"]
     parts(tmp_path, names, table)
     with pytest.raises(ValueError, match=r"episode [01]\b") as refusal:
-        imported(tmp_path)
+        episodes_in(tmp_path)
     assert all(Path(name).name in str(refusal.value) for name in names)
 
 
@@ -322,21 +314,21 @@ def test_folders_that_name_an_episode_are_its_label(tmp_path: Path) -> None:
     table["truncated"] = table.pop("episode") >= 0
     table["truncated"] = np.zeros(60, bool)
     names = [f"episode={place}/part-0.parquet" for place in range(12)]
-    episodes = imported(parts(tmp_path, names, table))
+    episodes = episodes_in(parts(tmp_path, names, table))
     assert [episode.observation[0] for episode in episodes] == [5 * n for n in range(12)]
     named = parts(tmp_path / "more", [name.replace("episode", "run") for name in names], table)
     with pytest.raises(ValueError, match=r"run=0.*option episode"):
-        imported(named)
-    assert len(imported(named, episode="run")) == 12
+        episodes_in(named)
+    assert len(episodes_in(named, episode="run")) == 12
 
 
 def test_files_that_pyarrow_ignores_are_not_read(tmp_path: Path) -> None:
     names = ["part-0.parquet", "_temporary/part-1.parquet", ".cache/part-1.parquet"]
     parts(tmp_path, names, counted(12, 4))
-    assert_whole(imported(tmp_path), 1, 4)
+    assert_whole(episodes_in(tmp_path), 1, 4)
     (tmp_path / "_delta_log").mkdir()
     with pytest.raises(ValueError, match=r"Delta"):
-        imported(tmp_path)
+        episodes_in(tmp_path)
 
 
 # Columns of other types
@@ -436,16 +428,14 @@ def classed(action: list[int], **changes: Any) -> Any:
 
 def test_a_class_label_keeps_its_classes(tmp_path: Path) -> None:
     pq.write_table(classed([0, 1, 1, 0, 0, 1]), tmp_path / "a.parquet")
-    replay = SequenceReplayBuffer()
-    import_episodes("parquet", tmp_path, replay)
+    replay, _ = imported("parquet", tmp_path)
     session = replay.sessions[0]
     assert space_of(replay.sessions, "action") == spaces.Discrete(4)
     assert space_of(replay.sessions, "observation").shape == (2,)
     assert session["classes"] == {"action": ["left", "stay", "right", "jump"]}
     for value in (-1, 4):
         pq.write_table(classed([0, 1, value, 0, 0, 1]), tmp_path / "a.parquet")
-        with pytest.raises(ValueError, match=rf"'action'.*4 classes.*{value}\b"):
-            import_episodes("parquet", tmp_path, SequenceReplayBuffer())
+        refused("parquet", tmp_path, rf"'action'.*4 classes.*{value}\b")
 
 
 HUGE = {"type": "Box", "dtype": "float64", "shape": [1 << 26], "low": 0, "high": 1}

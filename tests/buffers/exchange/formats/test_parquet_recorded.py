@@ -95,6 +95,10 @@ def test_parquet_tables_equal_what_the_envs_did(
         found = steps.get(number, [])
         assert [tuple(row[name] for name in names) for row in found] == steps_of(episode, newest)
         assert [row["step"] for row in found] == list(range(episode.steps))
+        assert [row["is_first"] for row in found] == [step == 0 for step in range(episode.steps)]
+        assert {row["stream"] for row in found} <= {end["stream"]}
+        columns = {*names, "episode", "stream", "step", "is_first", "next_observation"}
+        assert all(row.keys() == columns for row in found)
         frame = plain(np.asarray(episode.observations[-1])[-1]) if stack else final(episode, newest)
         assert end["final/observation"] == frame
         after = [row["next_observation"] for row in found]

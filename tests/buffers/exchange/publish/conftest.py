@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -32,6 +33,13 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
     with served() as standing_in:
         monkeypatch.setenv("HF_ENDPOINT", standing_in.url)
         yield standing_in
+
+
+@pytest.fixture
+def environment(hub: Hub, tmp_path: Path) -> dict[str, str]:
+    """The environment of a command that talks to the stand-in."""
+    home = str(tmp_path / "home")
+    return {**os.environ, "HF_HUB_DISABLE_XET": "1", "HF_HOME": home, "HF_TOKEN": TOKEN}
 
 
 @pytest.fixture(scope="session")

@@ -20,7 +20,7 @@ from stepwell.buffers.bridges.publish import pull, push
 from stepwell.buffers.bridges.publish import pull as pull_function
 from stepwell.buffers.exchange.publish.remote import check_path, check_paths
 from stepwell.buffers.view.summary import digest_of
-from support.hub import TOKEN, Hub, Repo, entry_of
+from support.hub import Hub, Repo, entry_of
 from support.served import Played, write_store
 
 # huggingface_hub's own call of its transport.
@@ -145,14 +145,10 @@ def test_what_changed_on_the_disk_meanwhile_is_fetched_again(
     assert contents(outside) == {"mine": FILES["a.txt"]}
 
 
-def test_a_killed_pull_goes_on(hub: Hub, repo: Repo, tmp_path: Path) -> None:
+def test_a_killed_pull_goes_on(
+    hub: Hub, repo: Repo, tmp_path: Path, environment: dict[str, str]
+) -> None:
     arguments = [sys.executable, "-m", "stepwell.collectors.cli", "pull", "user/data"]
-    environment = {
-        **os.environ,
-        "HF_HUB_DISABLE_XET": "1",
-        "HF_HOME": str(tmp_path / "home"),
-        "HF_TOKEN": TOKEN,
-    }
     running: list[Any] = []
     hub.faults.cut_downloads = 3
     hub.faults.at_cut = lambda: running[0].send_signal(signal.SIGKILL)

@@ -23,7 +23,7 @@ from stepwell.buffers import (
 from stepwell.buffers.bridges.publish import pull, push
 from stepwell.buffers.exchange.formats.exporting import export_episodes
 from stepwell.buffers.view.summary import digest_of
-from support.hub import TOKEN, Hub, Repo
+from support.hub import Hub, Repo
 from support.served import Played, rows_of, write_store
 
 # huggingface_hub's own call of its transport.
@@ -221,14 +221,8 @@ def test_a_wrong_token_is_told(hub: Hub, store: Path, monkeypatch: pytest.Monkey
         push(store, "user/data")
 
 
-def test_a_killed_push_goes_on(hub: Hub, store: Path, tmp_path: Path) -> None:
+def test_a_killed_push_goes_on(hub: Hub, store: Path, environment: dict[str, str]) -> None:
     arguments = [sys.executable, "-m", "stepwell.collectors.cli"]
-    environment = {
-        **os.environ,
-        "HF_HUB_DISABLE_XET": "1",
-        "HF_HOME": str(tmp_path / "home"),
-        "HF_TOKEN": TOKEN,
-    }
     running: list[Any] = []
     hub.faults.cut_uploads = 1
     hub.faults.at_cut = lambda: running[0].send_signal(signal.SIGKILL)

@@ -22,12 +22,11 @@ from hypothesis.stateful import (
 
 from stepwell.buffers import Chunk, DiskStorage, End
 from stepwell.buffers.storage.chunk_codec import ChunkDecoder
-from stepwell.buffers.storage.chunk_index import ChunkIndex
 from stepwell.buffers.storage.disk import snapshot
-from stepwell.buffers.storage.item_counts import EpisodeTails, Windows
 from stepwell.buffers.testing import Recording, assert_holds, rows_of
 from support.crash.disk_faults import NoSyncFiles
 from support.disk_stores import create
+from support.models.chunk_model import KINDS, assert_same_index
 
 CAPACITY = 480  # chunks of up to 30 rows are kept whole
 CAPACITY_BYTES = 1 << 20
@@ -42,9 +41,6 @@ FLUSHES = st.lists(
     max_size=4,
 )
 EITHER = st.integers(0, 1)
-KINDS = (Windows(2), Windows(3, 1, 2, is_across=True), EpisodeTails(2, 1))
-
-
 NOISE = np.random.default_rng(0).integers(0, 256, (150, 12, 8), np.uint8)
 
 
@@ -249,17 +245,6 @@ class WriterAndReaders(RuleBasedStateMachine):
             assert_chunk_is(reader.storage, position, self.added[position])
         if reader.end - reader.base < 60:  # quadratic in the chunks
             assert_holds(reader.storage, self.added[reader.base : reader.end])
-
-
-def assert_same_index(one: ChunkIndex, other: ChunkIndex) -> None:
-    assert np.array_equal(one.records, other.records)
-    assert (one.base, one.counters) == (other.base, other.counters)
-    assert (one.steps, one.episodes) == (other.steps, other.episodes)
-    for kind in KINDS:
-        mine, others = one.items(kind), other.items(kind)
-        numbers = np.arange(mine.total)
-        assert mine.total == others.total
-        assert np.array_equal(mine.locate(numbers), others.locate(numbers))
 
 
 def drop(storage: DiskStorage) -> None:

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from support import viewed_stores
 from support.browser_fixtures import chromium, look, watch
-from support.viewer import Serve, Store, Viewer
+from support.viewer import Serve, Viewer
 
-__all__ = ["chromium", "look", "serve", "store", "watch"]
+__all__ = ["chromium", "look", "serve", "watch"]
 
 
 @pytest.fixture(scope="module")
@@ -30,17 +29,3 @@ def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
     yield start
     for viewer in started.values():
         viewer.close()
-
-
-@pytest.fixture(scope="session")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """A store of `support.viewed_stores` by the name of its function, made once."""
-    made: dict[str, Path] = {}
-
-    def find(name: str) -> Path:
-        if name not in made:
-            folder = tmp_path_factory.mktemp("stores") / name
-            made[name] = getattr(viewed_stores, name)(folder)
-        return made[name]
-
-    return find

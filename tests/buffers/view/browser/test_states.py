@@ -22,20 +22,14 @@ PHONE = {"width": 390, "height": 844}
 
 @dataclass(frozen=True)
 class State:
-    """A state of the page.
+    """A state of the page."""
 
-    Args:
-        stores: Names of the stores, made by `make`.
-        row: The row of the opened episode; None shows the table.
-        act: What is done last.
-    """
-
-    stores: tuple[str, ...]
-    row: int | None = None
+    stores: tuple[str, ...]  # names of the stores, made by `make`
+    row: int | None = None  # the row of the opened episode; None shows the table
     key: str = "0/0/0"
     scheme: Literal["light", "dark"] = "light"
     size: dict[str, int] = field(default_factory=lambda: WIDE)
-    act: Callable[[Page], Any] = lambda page: None
+    act: Callable[[Page], Any] = lambda page: None  # what is done last
 
 
 def show_stack(page: Page) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import cmp_to_key
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -32,6 +30,7 @@ from stepwell.buffers.view.server.query import (
     selection_of,
 )
 from support.crash.disk_faults import NoSyncFiles
+from support.models.episode_order import in_order
 from support.served import SPEC, Played, Viewer, rows_of, write_store
 
 TASKS: list[dict[str, object]] = [
@@ -93,26 +92,6 @@ def value_of(item: tuple[int, StoredEpisode], sort: str) -> Any:
     return episode.metadata.get(sort)
 
 
-def kind_of(value: Any) -> int:
-    if isinstance(value, str):
-        return 1
-    return 0 if isinstance(value, int | float) and not math.isnan(value) else 2
-
-
-def compared(sort: str, sign: int) -> Any:
-    """Numbers, then texts, then all others, whichever way the values are sorted."""
-
-    def compare(a: tuple[int, StoredEpisode], b: tuple[int, StoredEpisode]) -> int:
-        one, other = value_of(a, sort), value_of(b, sort)
-        if kind_of(one) != kind_of(other):
-            return kind_of(one) - kind_of(other)
-        if kind_of(one) == 2 or one == other:
-            return 0
-        return sign if one > other else -sign
-
-    return cmp_to_key(compare)
-
-
 FILTERS = st.fixed_dictionaries(
     {},
     optional={
@@ -154,7 +133,7 @@ def test_the_table_is_that_of_a_slow_model(
         for episode, is_chosen in zip(episodes, selection.choose(episodes).is_chosen, strict=True)
         if is_chosen
     ]
-    expected = sorted(chosen, key=compared(sort, -1 if is_descending else 1))
+    expected = in_order(chosen, lambda item: value_of(item, sort), descending=is_descending)
     order = "desc" if is_descending else "asc"
     asked = {**words, "sort": sort, "order": order, "start": start, "count": count}
     found = viewer.get(f"/api/episodes?{urlencode(asked)}")
