@@ -575,8 +575,28 @@ static int apply_patch(const Patches *of, Py_ssize_t row, uint8_t *out)
     return 1;
 }
 
+/* A batch that is larger than this is not in the cache when it is filled, nor as a whole when it is
+   read. Its rows are made beside it, in the cache, and written past that: memory is then written
+   without being read before, which takes two thirds of the time. */
+#define STREAMED_BYTES (6 << 20)
+#define STREAMED_ROW (1 << 16) /* rows that fit into the cache */
+
 #if defined(__GNUC__) && defined(__x86_64__)
 #include <immintrin.h>
+#define CAN_STREAM 1
+
+static void stream_row(uint8_t *to, const uint8_t *from, size_t size)
+{
+    size_t at = (size_t)(-(uintptr_t)to & 15);
+    if (at > size) at = size;
+    memcpy(to, from, at);
+    for (; at + 16 <= size; at += 16) {
+        _mm_stream_si128((__m128i *)(to + at), _mm_loadu_si128((const __m128i *)(from + at)));
+    }
+    memcpy(to + at, from + at, size - at);
+}
+
+static void end_streams(void) { _mm_sfence(); }
 
 static int has_avx2;
 
@@ -613,25 +633,37 @@ static void find_avx2(void)
     has_avx2 = __builtin_cpu_supports("avx2") != 0;
 }
 #else
+#define CAN_STREAM 0
+#define stream_row memcpy
 #define copy_row memmove
+static void end_streams(void) {}
 static void find_avx2(void) {}
 #endif
 
-/* Restore rows `start .. start + count`, the first one at `out`, the others `stride` bytes apart. */
+/* Restore rows `start .. start + count`, the first one at `out`, the others `stride` bytes apart.
+   `made` is room for a row, or NULL where each is made in its place out of the one before. */
 static int restore_patched(const Patches *of, Py_ssize_t start, Py_ssize_t count, uint8_t *out,
-                           Py_ssize_t stride)
+                           Py_ssize_t stride, uint8_t *made)
 {
     Py_ssize_t row = start / ANCHOR_EVERY * ANCHOR_EVERY;
     size_t size = (size_t)of->row_bytes;
-    copy_row(out, of->first, size);
-    if (row && !apply_patch(of, row, out)) return 0;
+    uint8_t *now = made != NULL ? made : out;
+    copy_row(now, of->first, size);
+    if (row && !apply_patch(of, row, now)) return 0;
     while (row < start) {
-        if (!apply_patch(of, ++row, out)) return 0;
+        if (!apply_patch(of, ++row, now)) return 0;
     }
+    if (made != NULL) stream_row(out, made, size);
     while (++row < start + count) {
-        copy_row(out + stride, row % ANCHOR_EVERY ? out : of->first, size);
         out += stride;
-        if (!apply_patch(of, row, out)) return 0;
+        if (made == NULL) {
+            copy_row(out, row % ANCHOR_EVERY ? now : of->first, size);
+            now = out;
+        } else if (row % ANCHOR_EVERY == 0) {
+            copy_row(made, of->first, size);
+        }
+        if (!apply_patch(of, row, now)) return 0;
+        if (made != NULL) stream_row(out, made, size);
     }
     return 1;
 }
@@ -673,7 +705,7 @@ static const uint8_t ZSTD_MAGIC[4] = {0x28, 0xB5, 0x2F, 0xFD}; /* more than any 
 
 /* Restore an item; 1 if it is done, 0 if some block is a zstd frame, -1 if it is damaged. */
 static int restore_item(const Item *item, Py_ssize_t block_rows, Py_ssize_t row_bytes, uint8_t *out,
-                        Py_ssize_t stride)
+                        Py_ssize_t stride, uint8_t *made)
 {
     Py_ssize_t row = item->place[2], stop = row + item->place[3];
     while (row < stop) {
@@ -687,7 +719,7 @@ static int restore_item(const Item *item, Py_ssize_t block_rows, Py_ssize_t row_
         } else if (block.size >= 4 && !memcmp(block.data, ZSTD_MAGIC, 4)) {
             return 0;
         } else if (!get_patches(&patches, block.data, block.size, block.rows, row_bytes) ||
-                   !restore_patched(&patches, block.low, block.count, out, stride)) {
+                   !restore_patched(&patches, block.low, block.count, out, stride, made)) {
             return -1;
         }
         out += block.count * stride;
@@ -769,7 +801,9 @@ static PyObject *apply_patches(PyObject *self, PyObject *const *args, Py_ssize_t
     }
     Item *items = PyMem_Calloc(count ? (size_t)count : 1, sizeof(Item));
     char *is_left = PyMem_Calloc(count ? (size_t)count : 1, 1);
-    if (items == NULL || is_left == NULL) {
+    int streams = CAN_STREAM && out.len >= STREAMED_BYTES && row_bytes <= STREAMED_ROW;
+    uint8_t *made = streams ? PyMem_Malloc((size_t)row_bytes) : NULL;
+    if (items == NULL || is_left == NULL || (streams && made == NULL)) {
         PyErr_NoMemory();
         goto done;
     }
@@ -786,10 +820,11 @@ static PyObject *apply_patches(PyObject *self, PyObject *const *args, Py_ssize_t
         if (columns) target = target % columns * (out_rows / columns) + target / columns;
         if (k + 1 < count) prefetch_item(items + k + 1, block_rows, row_bytes);
         int found = restore_item(items + k, block_rows, row_bytes,
-                                 (uint8_t *)out.buf + target * row_bytes, stride);
+                                 (uint8_t *)out.buf + target * row_bytes, stride, made);
         is_left[k] = !found;
         if (found < 0) damaged = k;
     }
+    end_streams();
     if (others != NULL) PyEval_RestoreThread(others);
     if (damaged >= 0) {
         PyErr_Format(PyExc_ValueError, "%zd", damaged);
@@ -806,6 +841,7 @@ done:
     while (taken > 0) PyBuffer_Release(&items[--taken].source);
     PyMem_Free(items);
     PyMem_Free(is_left);
+    PyMem_Free(made);
 no_items:
     PyBuffer_Release(&out);
 no_out:

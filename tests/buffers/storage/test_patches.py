@@ -95,6 +95,38 @@ def test_both_paths_restore_any_rows(rows: np.ndarray, data: st.DataObject) -> N
     assert (both == rows[start : start + wanted, None]).all()
 
 
+@pytest.mark.skipif(native.core is None, reason="the compiled core alone has two ways")
+@pytest.mark.parametrize("is_time_first", [False, True])
+@pytest.mark.parametrize("row_bytes", [7_056, 3_001, 64])
+def test_rows_of_large_batches_are_the_same(row_bytes: int, is_time_first: bool) -> None:
+    """They go past the cache, whatever the places where they begin."""
+    assert native.core is not None
+    rng = np.random.default_rng(row_bytes)
+    rows = np.repeat(rng.integers(0, 256, (1, row_bytes), np.uint8), 256, axis=0)
+    rows[np.arange(256), rng.integers(0, row_bytes, 256)] = 7
+    rows[np.arange(16) * 16, -1] = 9
+    block = by_core(None, rows, 1 << 20)
+    assert block is not None
+    field = memoryview(struct.pack("<I", len(block)) + block)
+    wanted, count = 64, (7 << 20) // (64 * row_bytes)
+    begins = rng.integers(0, 256 - wanted, count)
+    whole = np.zeros(count * wanted * row_bytes + 9, np.uint8)
+    for shift in (0, 1, 8):
+        out = whole[shift : shift + count * wanted * row_bytes]
+        out[:] = 0
+        places = np.zeros((5, count), np.int64)
+        places[1], places[2], places[3] = 256, begins, wanted
+        places[4] = np.arange(count) * wanted
+        columns = wanted if is_time_first else 0
+        fields = [field] * count
+        assert native.core.apply_patches(out, fields, places, 256, row_bytes, columns) == []
+        shape = (wanted, count) if is_time_first else (count, wanted)
+        found = out.reshape(*shape, row_bytes)
+        found = found.swapaxes(0, 1) if is_time_first else found
+        assert all((found[k] == rows[b : b + wanted]).all() for k, b in enumerate(begins))
+    assert (whole[-1:] == 0).all()
+
+
 def test_the_documented_bytes() -> None:
     rows = np.zeros((3, 70), np.uint8)
     rows[1:, 9] = 7
