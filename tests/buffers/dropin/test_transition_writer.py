@@ -234,20 +234,6 @@ def test_a_replay_with_other_fields_or_facts_is_refused() -> None:
         TransitionWriter(replay, *FIELDS, facts={"kind": "b"})
 
 
-def test_a_cut_after_a_flush_stores_no_row_twice() -> None:
-    replay = SequenceReplayBuffer(seed=0)
-    writer, model = TransitionWriter(replay, *FIELDS, facts={}), list[ModelEpisode]()
-    add(writer, model, 1, Transition(0, False, False, False))
-    writer.flush(newest=True)
-    writer.cut()
-    assert len(replay.storage.index) == 1
-    model[0].finish(None)
-    add(writer, model, 2, Transition(0, False, False, False))
-    writer.cut(0)
-    model[1].finish(None)
-    assert_holds(replay, model, newest=True)
-
-
 @pytest.mark.parametrize("is_flushed", [False, True])
 def test_a_cut_can_drop_the_transition_without_a_next_observation(
     is_flushed: bool,

@@ -25,9 +25,12 @@ from support.libraries.sb3_envs import (
     Step,
     Tag,
     TagEnv,
+    action_of,
+    joined,
     makers,
     observation_of,
     reward_of,
+    row_of,
     steps_of,
     tag_of,
     vector_env,
@@ -43,7 +46,7 @@ from stable_baselines3.common.noise import (
     OrnsteinUhlenbeckActionNoise,
     VectorizedActionNoise,
 )
-from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, FlattenExtractor
+from stable_baselines3.common.torch_layers import FlattenExtractor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecNormalize
 
 from stepwell.buffers.libraries.sb3.models import count_sb3_steps
@@ -55,19 +58,6 @@ NEXT_STEP, SAME_STEP = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP
 N, STEPS = 3, 60
 
 
-class Joined(BaseFeaturesExtractor):
-    """A network for dicts, without SB3's one for images, which needs larger ones."""
-
-    def __init__(self, space: Any) -> None:
-        from stable_baselines3.common.preprocessing import get_flattened_obs_dim
-
-        super().__init__(space, sum(map(get_flattened_obs_dim, space.spaces.values())))
-        self.keys = list(space.spaces)
-
-    def forward(self, seen: Any) -> Any:
-        return torch.cat([seen[key].flatten(1).float() for key in self.keys], dim=1)
-
-
 def model_of(
     kind: Kind = "vector",
     action: Action = "discrete",
@@ -76,7 +66,7 @@ def model_of(
     **options: Any,
 ) -> Any:
     algorithm = algorithm or (DQN if action == "discrete" else SAC)
-    extractor: Any = Joined if kind == "dict" else FlattenExtractor
+    extractor: Any = joined if kind == "dict" else FlattenExtractor
     chosen = {
         "buffer_size": 1,
         "learning_starts": 10,
@@ -95,23 +85,10 @@ def tag_policy(kind: Kind, action: Action) -> Any:
     """A policy whose actions are computed from the tags in the observations."""
 
     def policy(observation: Any, is_first: np.ndarray) -> Any:
-        tags = [tag_of(kind, taken(observation, n)) for n in range(len(is_first))]
+        tags = [tag_of(kind, row_of(observation, n)) for n in range(len(is_first))]
         return np.stack([action_of(action, tag) for tag in tags])
 
     return policy
-
-
-def action_of(action: Action, tag: Tag) -> Any:
-    number = tag.episode * 5 + tag.step * 3 + tag.env
-    if action == "discrete":
-        return np.int64(number % 4)
-    return np.array([(number % 5 - 2) / 2, number % 3 - 1, number % 6 % 5], np.float32)
-
-
-def taken(observation: Any, n: int) -> Any:
-    if isinstance(observation, dict):
-        return {key: part[n] for key, part in observation.items()}
-    return observation[n]
 
 
 def filled(
@@ -255,8 +232,8 @@ def transitions_of(episode: Episode) -> list[tuple[bytes, ...]]:
     flags = episode.terminated
     return [
         (
-            packed(taken(rows, t)),
-            packed(taken(rows, t + 1)),
+            packed(row_of(rows, t)),
+            packed(row_of(rows, t + 1)),
             np.asarray(actions[t]).ravel().tobytes(),
             np.float32(episode.reward[t + 1]).tobytes(),
             np.float32(flags[t + 1]).tobytes(),
@@ -315,7 +292,7 @@ def test_learn_stores_what_sb3s_own_replay_stores(kind: Kind, action: Action) ->
     assert (ours.size(), ours.pos, ours.full) == (theirs.size(), theirs.pos, False)
     # Episodes end where the env ended them; their steps are numbered from 0.
     for episode in ours.replay.iter_episodes():
-        tags = [tag_of(kind, taken(episode.observation, t)) for t in range(episode.rows)]
+        tags = [tag_of(kind, row_of(episode.observation, t)) for t in range(episode.rows)]
         assert [tag.step for tag in tags] == list(range(episode.rows))
         assert {tag.env for tag in tags} == {episode.stream}
 
