@@ -177,21 +177,6 @@ def test_a_new_run_does_not_continue_an_open_episode(tmp_path: Path) -> None:
         ]
 
 
-def test_added_arrays_are_copied() -> None:
-    replay = SequenceReplayBuffer(seed=0)
-    writer = TransitionWriter(replay, *FIELDS, facts={})
-    observation, action = tagged(1), np.ones(2, np.float32)
-    for number in range(3):
-        observation[:], action[:] = number, number
-        final = observation if number == 2 else None
-        writer.add(observation, action, 0.0, terminated=number == 2, final_observation=final)
-    observation[:] = 99
-    writer.flush(newest=True)
-    (episode,) = replay.iter_episodes()
-    assert episode.observation[:, 0].tolist() == [0, 1, 2, 2]
-    assert episode.action[:, 0].tolist() == [0, 1, 2, 0]
-
-
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
