@@ -17,10 +17,11 @@ import numpy as np
 
 from ..base import forks
 from ..base.errors import NotEnoughData
+from ..base.number_checks import check_whole
 from ..sampling.requests import Sequences
 from ..spec.spec import Codec
 from .image_ring import DrawnSequences, ImageRing, TooFew, shortage
-from .transition_writer import check_whole, ended_by
+from .transition_writer import ended_by
 
 __all__ = ["MISSING", "Borders", "Episode", "Memory", "ReplayBuffer"]
 

@@ -17,6 +17,7 @@ from gymnasium.vector import AutoresetMode
 
 from ..base import forks
 from ..base.errors import NotEnoughData, SpecMismatch
+from ..base.number_checks import check_whole
 from ..replay.replay import SequenceReplayBuffer
 from ..rows.episode import Chunk, End
 from ..rows.episode_buffer import EpisodeBuffer
@@ -25,7 +26,7 @@ from ..sampling.rate import ReplayRatio
 from ..sampling.requests import Borders, Sequences
 from ..sampling.tensors import load_torch
 from ..spec.spec import Codec, Field, Spec, plain_array
-from .transition_writer import ReplayOwner, check_whole, exactly_of, new_replay, row_field
+from .transition_writer import ReplayOwner, exactly_of, new_replay, row_field
 
 __all__ = [
     "IndependentVectorizedBuffer",

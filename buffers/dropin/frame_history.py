@@ -16,17 +16,11 @@ from typing import Any, NamedTuple, TypeVar, cast
 import numpy as np
 
 from ..base.errors import NotEnoughData
+from ..base.number_checks import check_whole
 from ..replay.replay import SequenceReplayBuffer
 from ..sampling.requests import Transitions
 from ..spec.spec import Codec, Field, plain_array
-from .transition_writer import (
-    ReplayOwner,
-    TransitionWriter,
-    check_whole,
-    flag_of,
-    new_replay,
-    row_field,
-)
+from .transition_writer import ReplayOwner, TransitionWriter, flag_of, new_replay, row_field
 
 __all__ = ["ReplayBuffer", "sample_n_unique"]
 

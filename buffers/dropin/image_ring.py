@@ -9,13 +9,13 @@ from typing import ClassVar, Self
 import numpy as np
 
 from ..base.errors import NotEnoughData
+from ..base.number_checks import check_whole
 from ..replay.replay import SequenceReplayBuffer
 from ..sampling.batch import Batch
 from ..spec.spec import Codec
 from .transition_writer import (
     ReplayOwner,
     TransitionWriter,
-    check_whole,
     checked_shape,
     new_replay,
     one_hot,

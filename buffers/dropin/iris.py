@@ -15,12 +15,13 @@ import numpy as np
 
 from ..base import forks
 from ..base.errors import NotEnoughData
+from ..base.number_checks import check_whole
 from ..replay.replay import SequenceReplayBuffer
 from ..rows.episode import End
 from ..sampling.requests import Sequences
 from ..spec.spec import Codec
 from .image_ring import IMAGE, VECTOR, DrawnSequences, ImageRing, TooFew, shortage
-from .transition_writer import TransitionWriter, as_declared, check_whole, ended_by
+from .transition_writer import TransitionWriter, as_declared, ended_by
 from .transition_writer import one_hot as one_hot_vector
 
 __all__ = ["Borders", "Final", "IRISOnPolicyBuffer", "IRISReplayBuffer"]

@@ -18,22 +18,6 @@ from ..rows.episode import Chunk, End
 from ..rows.episode_buffer import OBSERVED, EpisodeBuffer
 from ..spec.spec import Codec, Field, Spec, default_codec, plain_array
 
-__all__ = [
-    "OBSERVED",
-    "ReplayOwner",
-    "TransitionWriter",
-    "as_declared",
-    "check_whole",
-    "checked_shape",
-    "ended_by",
-    "exactly_of",
-    "flag_of",
-    "new_replay",
-    "one_hot",
-    "row_field",
-    "spec_of",
-]
-
 _MAX_ROWS, _MIN_ROWS, _MAX_BYTES = 512, 16, 32 << 20
 
 

@@ -13,29 +13,6 @@ import numpy as np
 from ..spec.spec import ArrayTree, Field, Layout, Spec, prefixes
 from .copies import Copies
 
-__all__ = [
-    "Batch",
-    "BatchFields",
-    "ChosenLayout",
-    "Memory",
-    "OpenTransitions",
-    "Rest",
-    "Seed",
-    "Shapes",
-    "TransitionBatch",
-    "batch_dtype",
-    "batch_html",
-    "longest_stack",
-    "map_tree",
-    "memory_of",
-    "named_leaves",
-    "one_line",
-    "padding_before",
-    "stack_copies",
-    "stack_views",
-    "under",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Batch:

@@ -21,8 +21,6 @@ from ..storage.field_locator import DamagedChunk
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
-__all__ = ["CodedCopies", "Copies", "PlainCopies", "ThreadShare"]
-
 # Longer ranges are copied by numpy, which lets other threads run; shorter ones by a memoryview,
 # which begins sooner. The core does both; it copies fewer bytes in short ranges before a second
 # thread would save time.

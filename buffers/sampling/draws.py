@@ -19,8 +19,6 @@ from ..storage.item_counts import (
     Windows,
 )
 
-__all__ = ["CountedDraw", "Drawn", "ItemKinds", "NewestQueue", "draw_items"]
-
 _TRIES = 8
 CountedDraw: TypeAlias = Literal["steps", "distinct", "episodes", "ends", "recent", "wholes"]
 

@@ -19,8 +19,6 @@ from .requests import (
 )
 from .sampler import Sampler
 
-__all__ = ["Epoch", "check_shard"]
-
 
 def check_shard(shard: Any) -> None:
     """Refuse what is not the number of a share and the number of shares."""

@@ -16,8 +16,6 @@ from .batch import Memory, Rest
 from .requests import Transitions
 from .row_reader import FIRST_ROW, LAST, RowReader, Segments
 
-__all__ = ["Relabeller", "Steps"]
-
 _ACHIEVED, _DESIRED = "observation/achieved_goal", "observation/desired_goal"
 
 

@@ -25,8 +25,6 @@ from ..base.errors import not_copied
 from ..base.number_checks import whole_number
 from .tensors import ToTensors
 
-__all__ = ["Loader", "Source", "To"]
-
 BatchT = TypeVar("BatchT")
 
 Source: TypeAlias = "Callable[[BatchT | None], BatchT] | Iterable[BatchT]"

@@ -19,8 +19,6 @@ from ..storage.chunk_index import ChunkIndex
 from ..storage.item_counts import Windows, first_start
 from .draws import Drawn, ItemKinds
 
-__all__ = ["LARGEST_MASS", "Priorities", "PriorityIndex", "SumTree"]
-
 # As arrays: a plain number costs a ufunc twice the time.
 _EPSILON = np.array(1e-6)  # added to each value, so that everything is drawn sometimes
 _SHIFT = np.array(4, np.int64)

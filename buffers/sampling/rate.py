@@ -12,8 +12,6 @@ from typing import Any, NoReturn, Self
 from ..base.errors import LimiterClosed, not_copied
 from ..base.number_checks import whole_number
 
-__all__ = ["ReplayRatio", "SampleLimiter", "simplest_fraction"]
-
 _MAX_DENOMINATOR = 1_000_000
 
 

@@ -13,27 +13,6 @@ from ..storage.episode_filter import Where
 if TYPE_CHECKING:  # loaded when something is drawn
     from .batch import Batch, TransitionBatch
 
-__all__ = [
-    "Align",
-    "BatchRequest",
-    "BatchT",
-    "Borders",
-    "Draw",
-    "Episodes",
-    "Goals",
-    "Hindsight",
-    "Request",
-    "Sequences",
-    "Transitions",
-    "check_episodes",
-    "check_new_priority",
-    "check_priority_alpha",
-    "check_sequences",
-    "check_transitions",
-    "refuse_keywords",
-    "require_request",
-]
-
 Draw: TypeAlias = Literal["steps", "distinct", "episodes", "ends", "recent", "newest", "priorities"]
 """The way items are drawn.
 

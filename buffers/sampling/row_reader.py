@@ -15,8 +15,6 @@ from ..storage.field_locator import DamagedChunk, FieldLocator
 from ..storage.protocol import Storage
 from .copies import CodedCopies, Copies, PlainCopies, ThreadShare
 
-__all__ = ["FIRST_ROW", "LAST", "PREVIOUS", "ROW_ID", "SLOT", "RowReader", "Segments", "spread"]
-
 # A gather from one array takes microseconds for a whole batch; chunk by chunk it would take that
 # for each row. Larger rows cost so much to copy that the difference does not matter.
 _SMALL_ROW_BYTES = 64

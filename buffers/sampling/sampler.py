@@ -50,8 +50,6 @@ from .row_reader import RowReader
 from .sequences import EpisodeSampler, SequenceSampler
 from .transitions import TransitionSampler
 
-__all__ = ["AnyBatch", "EpochSnapshot", "Sampler"]
-
 AnyBatch: TypeAlias = Batch | TransitionBatch
 ResultT = TypeVar("ResultT")
 _Choice: TypeAlias = tuple[Drawn, np.ndarray, Drawn | None]

@@ -43,8 +43,6 @@ from .row_reader import (
     spread,
 )
 
-__all__ = ["EpisodeSampler", "SequenceSampler", "Window"]
-
 _FLAGS = 6  # is_first, is_last, terminated, truncated, cut, mask
 
 

@@ -18,8 +18,6 @@ from .epoch import Epoch, check_shard
 from .requests import BatchRequest, BatchT, Episodes, Request
 from .tensors import ToTensors, load_torch
 
-__all__ = ["torch_dataset"]
-
 _MAX_WORKERS = 1024
 _SECONDS_BETWEEN_LOOKS = 1.0
 

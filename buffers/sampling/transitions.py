@@ -39,8 +39,6 @@ from .row_reader import (
     Segments,
 )
 
-__all__ = ["TransitionSampler"]
-
 _TERMINATED, _TRUNCATED = int(End.TERMINATED), int(End.TRUNCATED)
 
 

@@ -6,7 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ pytest.importorskip("torch", reason="needs PyTorch: pip install 'stepwell[torch]
 
 from dreamer import __main__ as command
 from dreamer.checkpoint import save_models
-from dreamer.config import Config, parse_settings
+from dreamer.config import Config
 from dreamer.progress import Progress
 from support import documents
 from support.command_line import has_parts
@@ -74,12 +74,6 @@ def evaluated(out: str) -> list[int]:
 
 
 # Settings
-
-
-def test_settings_are_read_as_whole_numbers_fractions_and_none() -> None:
-    found = parse_settings(["length=32", "gamma=0", "world_lr=1e-3", "starts=none"])
-    assert found == {"length": 32, "gamma": 0, "world_lr": 1e-3, "starts": None}
-    assert isinstance(replace(Config(), **found).length, int)
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,6 @@ import numpy as np
 
 from ...base.errors import SpecMismatch
 
-__all__ = ["FrameRing"]
-
 # Stacks are compared at the first steps, and then at every 17th: a prime number, so that it meets
 # every place of a pattern that repeats after fewer steps.
 _COMPARED_STEPS, _COMPARED_EVERY = 16, 17

@@ -12,16 +12,14 @@ import numpy as np
 from gymnasium import spaces
 
 from ...base.errors import NotEnoughData
+from ...base.number_checks import check_whole
 from ...replay.replay import SequenceReplayBuffer
-from ..transition_writer import check_whole
 from .originals import SB3HerReplayBuffer, registered
 from .replay import DictReplayBuffer
 from .step_ring import observation_shape, random_numbers
 
 if TYPE_CHECKING:
     import torch
-
-__all__ = ["HerReplayBuffer"]
 
 _Strategy: TypeAlias = Literal["future", "final", "episode"]
 _Numbers: TypeAlias = "Callable[[np.ndarray | int, np.ndarray], np.ndarray]"

@@ -22,13 +22,14 @@ from gymnasium import spaces
 
 from ...base import native
 from ...base.errors import NotEnoughData
+from ...base.number_checks import check_whole
 from ...replay.replay import SequenceReplayBuffer
 from ...rows.episode import Chunk, End
 from ...sampling.requests import Transitions
 from ...spec.spec import Layout, Spec
 from ...storage.disk.folder import folder_path
 from ...storage.disk.storage import DiskStorage
-from ..transition_writer import check_whole, new_replay
+from ..transition_writer import new_replay
 from .frame_ring import FrameRing
 from .originals import (
     DictReplayBufferSamples,
@@ -54,8 +55,6 @@ from .transition_blocks import BlockWriter, differing, transition_ids
 
 if TYPE_CHECKING:
     import torch
-
-__all__ = ["DictReplayBuffer", "NStepReplayBuffer", "ReplayBuffer"]
 
 _MOST_STEPS, _MOST_BYTES = 1024, 8 << 20
 _LARGE_ROW_BYTES = 1 << 10  # from here on rows are drawn from the replay

@@ -25,8 +25,6 @@ from .step_ring import MAKER, StepRing, check_kind, check_replay
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["DictRolloutBuffer", "RolloutBuffer"]
-
 
 @registered
 class RolloutBuffer(StepRing, SB3RolloutBuffer):

@@ -11,25 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gymnasium import spaces
 
+from ...base.number_checks import check_whole
 from ...replay.replay import SequenceReplayBuffer
 from ...spec.exact_values import exactly, numbers_in
-from ..transition_writer import check_whole
 
 if TYPE_CHECKING:
     import torch
-
-__all__ = [
-    "BY_CLOCK",
-    "MAKER",
-    "StepRing",
-    "check_kind",
-    "check_replay",
-    "ends_by_clock",
-    "fitted",
-    "flags",
-    "observation_shape",
-    "random_numbers",
-]
 
 BY_CLOCK = "TimeLimit.truncated"
 MAKER = "stable-baselines3"

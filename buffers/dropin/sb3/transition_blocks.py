@@ -11,8 +11,6 @@ import numpy as np
 from ...replay.replay import SequenceReplayBuffer
 from ...rows.episode import Chunk, End
 
-__all__ = ["BlockWriter", "differing", "transition_ids"]
-
 _ENDS = {
     0: End.PENDING,
     1: End.TERMINATED,

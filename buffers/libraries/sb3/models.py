@@ -18,19 +18,6 @@ from ...base.optional_libraries import load_library
 from ...sampling.tensors import ToTensors
 from ...spec.spec import plain_array
 
-__all__ = [
-    "ActionForm",
-    "DeviceTensors",
-    "ObservationForm",
-    "check_off_policy",
-    "check_on_policy",
-    "count_sb3_steps",
-    "is_on_policy",
-    "load_sb3",
-    "note_episodes",
-    "start_logging",
-]
-
 _NEEDS_STATE = ("lstm_actor", "lstm_critic")
 
 

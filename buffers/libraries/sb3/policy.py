@@ -16,8 +16,6 @@ from .models import (
     load_sb3,
 )
 
-__all__ = ["SB3Actor", "SB3Explorer", "sb3_policy"]
-
 _NAME = "sb3_policy"
 
 

@@ -25,8 +25,6 @@ from .models import (
     load_sb3,
 )
 
-__all__ = ["SB3Replay", "as_sb3_replay"]
-
 _NAME = "as_sb3_replay"
 _MAKER = "stable-baselines3"
 _FIELDS = ("observation", "action", "reward")

@@ -20,8 +20,6 @@ from .models import (
     note_episodes,
 )
 
-__all__ = ["to_sb3_rollout"]
-
 _NAME = "to_sb3_rollout"
 _RAW_ACTION = "raw_action"  # the unclipped action, which the log-probability refers to
 

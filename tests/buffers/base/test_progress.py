@@ -90,19 +90,6 @@ def test_without_a_terminal_a_line_is_written_every_30_seconds(
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.parametrize(("name", "seconds"), [("interval", 10.0), ("delay", 0.0)])
-def test_lines_at_other_times_would_be_found(
-    clock: Clock,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
-    seconds: float,
-) -> None:
-    monkeypatch.setattr(module._TextLines, name, seconds)
-    with pytest.raises(AssertionError, match="stepwell: "):
-        check_text_lines(clock, lambda: capsys.readouterr().err)
-
-
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True

@@ -7,7 +7,6 @@ import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +19,7 @@ from hypothesis import strategies as st
 
 from stepwell.buffers import NotEnoughData, SequenceReplayBuffer, SpecMismatch, StoreLocked
 from stepwell.buffers.rows.episode_buffer import EpisodeBuffer
+from support.crash.other_processes import in_fork
 
 pytest.importorskip("stable_baselines3", reason="needs stable_baselines3")
 
@@ -90,10 +90,11 @@ def played(
     return found
 
 
-def both(seen: Any, acts: Any, size: int, n: int, **options: Any) -> tuple[Any, Any]:
-    name = "DictReplayBuffer" if isinstance(seen, spaces.Dict) else "ReplayBuffer"
-    if "n_steps" in options:
-        name = "NStepReplayBuffer"
+def both(
+    seen: Any, acts: Any, size: int, n: int, kind: str = "ReplayBuffer", /, **options: Any
+) -> tuple[Any, Any]:
+    """SB3's buffer, and ours."""
+    name = "Dict" * isinstance(seen, spaces.Dict) + "NStep" * ("n_steps" in options) + kind
     return tuple(
         getattr(module, name)(size, seen, acts, device="cpu", n_envs=n, **options)
         for module in (theirs, ours)
@@ -257,15 +258,6 @@ def test_a_full_ring_keeps_its_steps_for_a_look(
     assert (kept >= min(60, our.buffer_size)).all()
 
 
-def rollouts(seen: Any, acts: Any, size: int, n: int, **options: Any) -> tuple[Any, Any]:
-    name = "DictRolloutBuffer" if isinstance(seen, spaces.Dict) else "RolloutBuffer"
-    made = [
-        getattr(module, name)(size, seen, acts, device="cpu", n_envs=n, **options)
-        for module in (theirs, ours)
-    ]
-    return made[0], made[1]
-
-
 @pytest.mark.parametrize("seen", SEEN)
 @settings(max_examples=15)
 @given(
@@ -279,7 +271,8 @@ def rollouts(seen: Any, acts: Any, size: int, n: int, **options: Any) -> tuple[A
 def test_a_rollout_gives_what_sb3_gives(
     seen: str, acts: str, n: int, size: int, gae_lambda: float, batch_size: int | None, seed: int
 ) -> None:
-    their, our = rollouts(SEEN[seen], ACTS[acts], size, n, gae_lambda=gae_lambda, gamma=0.97)
+    options = {"gae_lambda": gae_lambda, "gamma": 0.97}
+    their, our = both(SEEN[seen], ACTS[acts], size, n, "RolloutBuffer", **options)
     rng = np.random.default_rng(seed)
     for _ in range(2):
         for now, _, action, gain, done, _ in played(SEEN[seen], ACTS[acts], n, size, seed):
@@ -653,7 +646,7 @@ def test_it_says_what_is_wrong(tmp_path: Path) -> None:
         our.add(wrong, wrong, np.zeros(1), np.zeros(1), np.zeros(1), [{}])
         our.flush()
     with pytest.raises(NotEnoughData, match="full"):
-        rollouts(space, acts, 4, 1)[1].get(2)
+        both(space, acts, 4, 1, "RolloutBuffer")[1].get(2)
 
 
 @pytest.mark.parametrize("kind", [ours.ReplayBuffer, ours.NStepReplayBuffer])
@@ -847,19 +840,6 @@ def test_what_does_not_fit_is_refused_before_a_step_is_overwritten(
     assert kept() == before
 
 
-def in_child(work: Callable[[], bytes]) -> bytes:
-    """The result of a call in a forked process."""
-    ends = os.pipe()
-    child = os.fork()
-    if not child:
-        os.write(ends[1], work())
-        os._exit(0)
-    os.waitpid(child, 0)
-    os.close(ends[1])
-    with os.fdopen(ends[0], "rb") as end:
-        return end.read()
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 @pytest.mark.parametrize("kind", ["buffer", "rollout"])
 def test_forked_processes_draw_batches_of_their_own(kind: str) -> None:
@@ -868,24 +848,23 @@ def test_forked_processes_draw_batches_of_their_own(kind: str) -> None:
         for buffer in their, our:
             buffer.add(*copy.deepcopy(step))
     if kind == "rollout":
-        our = rollouts(SEEN["vector"], ACTS["number"], 50, 1)[1]
+        our = both(SEEN["vector"], ACTS["number"], 50, 1, "RolloutBuffer")[1]
         one = torch.zeros(1)
         for number in range(50):
             our.add(np.zeros((1, 3)), np.full((1, 1), number), [0.0], [False], one, one)
 
-    def drawn() -> bytes:
+    def drawn() -> list[Any]:
         if kind == "rollout":
-            actions: bytes = next(our.get(16)).actions.numpy().tobytes()
-            return actions
-        return b"".join(part.numpy().tobytes() for part in our.sample(16)[:5])
+            return [next(our.get(16)).actions.tolist()]
+        return [part.tolist() for part in our.sample(16)[:5]]
 
     np.random.seed(0)  # noqa: NPY002
-    children = [in_child(drawn) for _ in range(3)]
+    children = [in_fork(drawn) for _ in range(3)]
     mine = drawn()
-    assert len({mine, *children}) == 4
+    assert len({str(mine), *children}) == 4
     np.random.seed(0)  # noqa: NPY002
     if kind == "buffer":  # the forks have changed nothing here
-        assert b"".join(part.numpy().tobytes() for part in their.sample(16)[:5]) == mine
+        assert [part.tolist() for part in their.sample(16)[:5]] == mine
 
 
 def test_a_process_that_ends_stores_what_waits(tmp_path: Path) -> None:

@@ -177,21 +177,6 @@ def test_a_new_run_does_not_continue_an_open_episode(tmp_path: Path) -> None:
         ]
 
 
-def test_added_arrays_are_copied() -> None:
-    replay = SequenceReplayBuffer(seed=0)
-    writer = TransitionWriter(replay, *FIELDS, facts={})
-    observation, action = tagged(1), np.ones(2, np.float32)
-    for number in range(3):
-        observation[:], action[:] = number, number
-        final = observation if number == 2 else None
-        writer.add(observation, action, 0.0, terminated=number == 2, final_observation=final)
-    observation[:] = 99
-    writer.flush(newest=True)
-    (episode,) = replay.iter_episodes()
-    assert episode.observation[:, 0].tolist() == [0, 1, 2, 2]
-    assert episode.action[:, 0].tolist() == [0, 1, 2, 0]
-
-
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
@@ -232,20 +217,6 @@ def test_a_replay_with_other_fields_or_facts_is_refused() -> None:
         TransitionWriter(replay, other, FIELDS[1], facts={"kind": "a"})
     with pytest.raises(SpecMismatch, match=r"kind.*'a'.*'b'"):
         TransitionWriter(replay, *FIELDS, facts={"kind": "b"})
-
-
-def test_a_cut_after_a_flush_stores_no_row_twice() -> None:
-    replay = SequenceReplayBuffer(seed=0)
-    writer, model = TransitionWriter(replay, *FIELDS, facts={}), list[ModelEpisode]()
-    add(writer, model, 1, Transition(0, False, False, False))
-    writer.flush(newest=True)
-    writer.cut()
-    assert len(replay.storage.index) == 1
-    model[0].finish(None)
-    add(writer, model, 2, Transition(0, False, False, False))
-    writer.cut(0)
-    model[1].finish(None)
-    assert_holds(replay, model, newest=True)
 
 
 @pytest.mark.parametrize("is_flushed", [False, True])

@@ -146,28 +146,6 @@ def test_a_bootstrap_function_is_called_once_for_all_open_ends(
     assert found[0].tolist() == expected[0].tolist()
 
 
-def test_a_truncated_episode_is_bootstrapped_from_its_true_last_observation() -> None:
-    # V(s) = s. The env counts 0, 1, 2, is truncated there, and begins again at 0; NEXT_STEP: row 2
-    # has the true last observation and no step.
-    counted = np.array([[0.0], [1.0], [2.0], [0.0]])
-    truncated = np.array([[False], [True], [False], [False]])
-    rollout = Rollout(
-        observation=counted,
-        action=np.zeros((4, 1)),
-        reward=np.zeros((4, 1), np.float32),
-        is_first=np.array([[True], [False], [False], [True]]),
-        terminated=np.zeros((4, 1), bool),
-        truncated=truncated,
-        cut=np.zeros((4, 1), bool),
-        mask=np.array([[True], [True], [False], [True]]),
-        info={},
-        extras={},
-        bootstrap=Bootstrap(np.array([1, 3]), np.array([0, 0]), np.array([2.0, 1.0]), None, None),
-    )
-    _, returns = rollout.advantages(1.0, 0.0, value=counted, bootstrap_value=lambda obs: obs)
-    assert returns.ravel().tolist() == [1.0, 2.0, 0.0, 1.0]
-
-
 def test_a_bootstrap_function_gets_the_state_after_the_open_ends() -> None:
     rollout = one_env()
     state = {"h": np.array([[8.0]])}

@@ -45,20 +45,6 @@ class Feeder:
         self.writer.act({"action": np.array([1, 2])}, None)
 
 
-def test_rows_wait_for_the_flush(replay: SequenceReplayBuffer) -> None:
-    feed = Feeder(ReplayWriter(replay, 2, flush_seconds=1e9))
-    feed.row(first=True)
-    for _ in range(5):
-        feed.act()
-        feed.row()
-    assert replay.steps == 0
-    feed.writer.flush()
-    assert replay.steps == 10
-    assert feed.writer.kept == "10 steps, 0 ended episodes, in RAM"
-    feed.writer.flush()
-    assert replay.steps == 10
-
-
 def test_no_row_waits_longer_than_it_may(
     replay: SequenceReplayBuffer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 
-from stepwell.buffers import End
+from stepwell.buffers import Chunk, End, SequenceReplayBuffer, Spec
 from stepwell.buffers.sampling.requests import Episodes, Request, Sequences, Transitions
 from support.models.replay_histories import Kind, a_replay, busy_history
 from support.rows.replay_rows import Played, Step
@@ -213,6 +214,24 @@ def test_a_batch_belongs_to_the_caller(played: Played, request_: Request) -> Non
     assert_same(copies(held), expected)
 
 
+def test_several_threads_draw_the_same_as_one() -> None:
+    spec = Spec.from_spaces(spaces.Box(0, 255, (64, 64), np.uint8), spaces.Discrete(2))
+    rows: dict[str, np.ndarray] = {
+        "observation": np.random.default_rng(0).integers(0, 255, (80, 64, 64), dtype=np.uint8),
+        "action": np.arange(80),
+        "reward": np.arange(80.0),
+    }
+    found = []
+    for threads in (1, 3):
+        replay = SequenceReplayBuffer(seed=0, threads=threads)
+        replay.bind(spec, {})
+        replay.add([Chunk(0, 0, 0, End.NONE, rows)])
+        found.append(copies(replay.sample_sequences(64, 16)))
+        with pytest.raises(ValueError, match=r"^stack=True: .*\bframes\b"):
+            replay.sample_sequences(1, 2, stack=True)
+    assert_same(*found)
+
+
 def test_calls_with_keywords_equal_their_requests(played: Played) -> None:
     def rng() -> np.random.Generator:
         return np.random.default_rng(4)
@@ -235,6 +254,7 @@ def test_calls_with_keywords_equal_their_requests(played: Played) -> None:
     [
         (Sequences(0, 3), r"^batch_size: .*>= 1.*\b0$"),
         (Sequences(3, 0), r"^length: .*>= 1.*\b0$"),
+        (Sequences(3, 2.5), r"^length: .*>= 1.*\b2\.5$"),  # type: ignore[arg-type]
         (Sequences(3, 3, burn_in=-1), "^burn_in: .*>= 0.* -1$"),
         (Sequences(3, 3, borders="around"), "^borders: .*pad_after.*'around'$"),  # type: ignore[arg-type]
         (Sequences(3, 3, draw="best"), "^draw: .*newest.*'best'$"),  # type: ignore[arg-type]

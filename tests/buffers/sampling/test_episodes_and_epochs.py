@@ -161,23 +161,6 @@ def test_an_epoch_has_each_item_once(
         assert (again != found) == shuffle
 
 
-@pytest.mark.proof
-@pytest.mark.parametrize("request_", REQUESTS[:1] + REQUESTS[6:], ids=str)
-@pytest.mark.parametrize("shards", [1, 2, 3, 7])
-def test_shards_together_have_each_item_of_an_epoch_once(request_: Request, shards: int) -> None:
-    with a_replay(Kind()) as played:
-        for step in busy_history(40):
-            played.add(step)
-        expected = everything(played, request_)
-        epochs = [played.replay.epoch(request_, seed=5, shard=(k, shards)) for k in range(shards)]
-        parts = [taken(played, epoch, request_) for epoch in epochs]
-        assert Counter(itertools.chain(*parts)) == Counter(expected)
-        assert max(map(len, parts)) - min(map(len, parts)) <= 1
-        # A shard has the same items in every pass.
-        for epoch, part in zip(epochs, parts, strict=True):
-            assert Counter(taken(played, epoch, request_)) == Counter(part)
-
-
 @pytest.mark.parametrize("stride", [2, 5])
 @pytest.mark.parametrize("borders", ["inside", "pad_after"])
 @pytest.mark.parametrize("capacity", [None, 120])
@@ -294,8 +277,10 @@ def test_epochs_over_any_history_have_each_item_once(
         expected = everything(played, request)
         if len(expected) < shards:
             return
-        parts = [
-            taken(played, played.replay.epoch(request, shard=(k, shards)), request)
-            for k in range(shards)
-        ]
+        epochs = [played.replay.epoch(request, shard=(k, shards)) for k in range(shards)]
+        parts = [taken(played, epoch, request) for epoch in epochs]
         assert Counter(itertools.chain(*parts)) == Counter(expected)
+        assert max(map(len, parts)) - min(map(len, parts)) <= 1
+        # A shard has the same items in every pass.
+        for epoch, part in zip(epochs, parts, strict=True):
+            assert Counter(taken(played, epoch, request)) == Counter(part)

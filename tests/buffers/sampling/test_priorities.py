@@ -9,7 +9,13 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from stepwell.buffers import End
 from stepwell.buffers.base.errors import NotEnoughData
@@ -126,20 +132,6 @@ def test_weights_are_those_of_the_paper(values: list[float], alpha: float, beta:
 # --- priorities -----------------------------------------------------------------------------------
 
 
-def test_new_items_have_the_largest_priority_that_an_item_has_then() -> None:
-    priorities = Priorities(1.0)
-    enter(priorities, (0, 2))
-    assert masses(priorities) == {0: 1.0, 1: 1.0}
-    priorities.update(np.array([0]), np.array([0.5]))
-    enter(priorities, (2, 1))
-    priorities.update(np.array([1, 0]), np.array([-8.0, 3.0]))
-    priorities.update(np.array([1]), np.array([2.0]))
-    enter(priorities, (3, 2))
-    assert masses(priorities) == pytest.approx(
-        {0: 3 + EPSILON, 1: 2 + EPSILON, 2: 1.0, 3: 3 + EPSILON, 4: 3 + EPSILON}, rel=1e-14
-    )
-
-
 def test_an_item_of_priority_0_is_drawn_rarely() -> None:
     priorities = some(0.5, [0.0, 1.0])
     assert masses(priorities)[0] == EPSILON**0.5
@@ -215,19 +207,6 @@ def test_the_capacity_covers_only_the_lowest_to_the_highest_live_id() -> None:
     enter(priorities, (1 << 50, 32_768))
     assert priorities.state()["capacity"] == 32_768
     assert list(masses(priorities)) == list(range(1 << 50, (1 << 50) + 32_768))
-
-
-def test_ids_before_leave_before_cannot_enter_again() -> None:
-    priorities = some(1.0, [1.0] * 10)
-    priorities.leave_before(6)
-    enter(priorities, (3, 5))
-    assert sorted(masses(priorities)) == [6, 7, 8, 9]
-    priorities.clear()
-    enter(priorities, (8, 4))
-    assert sorted(masses(priorities)) == [10, 11]
-    priorities.leave_before(1_000)
-    enter(priorities, (11, 990))
-    assert sorted(masses(priorities)) == [1_000]
 
 
 @pytest.mark.proof
@@ -395,7 +374,8 @@ class AgainstADictionary(RuleBasedStateMachine):
         assert masses(self.priorities) == pytest.approx(self.model, rel=1e-12)
 
 
-TestAgainstADictionary = AgainstADictionary.TestCase
+def test_priorities_agree_with_a_dictionary_after_any_calls() -> None:
+    run_state_machine_as_test(AgainstADictionary)
 
 
 # One level, two and three.
@@ -422,15 +402,6 @@ def test_each_mass_finds_the_leaf_that_contains_it(capacity: int) -> None:
     tree.set(np.array([0]), np.array([3.0]))
     masses = np.arange(0, tree.total, 0.5)
     assert tree.find(masses).tolist() == expected_leaves(tree.leaves, masses)
-
-
-@pytest.mark.parametrize("capacity", CAPACITIES)
-def test_many_masses_at_once_find_the_same_leaves_as_single_ones(capacity: int) -> None:
-    tree = filled(capacity)
-    masses = np.random.default_rng(1).random(9_001) * tree.total
-    assert tree.find(masses).tolist() == expected_leaves(tree.leaves, masses)
-    assert tree.find(masses[:1]).tolist() == expected_leaves(tree.leaves, masses[:1])
-    assert tree.find(masses[:0]).tolist() == []
 
 
 @given(

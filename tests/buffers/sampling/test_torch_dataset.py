@@ -116,24 +116,20 @@ def test_passes_draw_different_batches_and_runs_the_same(
     assert three_passes() == passes
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_an_epoch_has_each_item_once_over_all_workers(
-    on_disk: SequenceReplayBuffer, workers: int
+@pytest.mark.parametrize("workers", [(0,), (2,), (2, 0, 1)])
+def test_an_epoch_has_each_item_once_over_all_workers_of_all_shards(
+    on_disk: SequenceReplayBuffer, workers: tuple[int, ...]
 ) -> None:
-    dataset = on_disk.torch_dataset(Transitions(4), epoch=True)
-    loader = DataLoader(dataset, batch_size=None, num_workers=workers)
+    loaders = []
+    for rank, count in enumerate(workers):
+        shard = (rank, len(workers))
+        dataset = on_disk.torch_dataset(Transitions(4), epoch=True, shard=shard)
+        loaders.append(DataLoader(dataset, batch_size=None, num_workers=count))
     for _ in range(2):
-        assert places_of(loader) == EVERY_TRANSITION
-
-
-def test_an_epoch_has_each_item_once_over_shards_with_different_workers(
-    on_disk: SequenceReplayBuffer,
-) -> None:
-    found: Counter[tuple[int, ...]] = Counter()
-    for rank, workers in enumerate((2, 0, 1)):
-        dataset = on_disk.torch_dataset(Transitions(4), epoch=True, shard=(rank, 3))
-        found += places_of(DataLoader(dataset, batch_size=None, num_workers=workers))
-    assert found == EVERY_TRANSITION
+        found: Counter[tuple[int, ...]] = Counter()
+        for loader in loaders:
+            found += places_of(loader)
+        assert found == EVERY_TRANSITION
 
 
 @pytest.mark.proof

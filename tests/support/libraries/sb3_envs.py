@@ -93,6 +93,39 @@ def reward_of(tag: Tag, action: Any) -> float:
     return tag.episode * 8 + tag.step + tag.env / 4 + float(np.sum(np.round(action))) / 16
 
 
+def action_of(action: Action, tag: Tag) -> Any:
+    """The action of a policy that computes it from the tag."""
+    number = tag.episode * 5 + tag.step * 3 + tag.env
+    if action == "discrete":
+        return np.int64(number % 4)
+    if action == "box":
+        return np.array([(number % 5 - 2) / 2, number % 3 - 1, number % 6 % 5], np.float32)
+    if action == "many":
+        return np.array([number % 3, number % 2], np.int64)
+    return np.array([number % 2, number // 2 % 2], np.int8)
+
+
+def row_of(observation: Any, n: int) -> Any:
+    """The observation of one env."""
+    if isinstance(observation, dict):
+        return {key: part[n] for key, part in observation.items()}
+    return observation[n]
+
+
+def joined(space: Any) -> Any:
+    """SB3's network for dicts without the one for images in it, which needs larger ones."""
+    import torch
+    from stable_baselines3.common.preprocessing import get_flattened_obs_dim
+    from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+
+    class Joined(BaseFeaturesExtractor):
+        def forward(self, seen: Any) -> Any:
+            # In the space's order: SB3 passes last observations in the env's.
+            return torch.cat([seen[key].flatten(1).float() for key in space.spaces], dim=1)
+
+    return Joined(space, sum(map(get_flattened_obs_dim, space.spaces.values())))
+
+
 class TagEnv(gym.Env[Any, Any]):
     """Shows its tag; episodes end as the plan says."""
 

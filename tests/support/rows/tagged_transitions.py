@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,8 +39,6 @@ class Played:
     steps: int = 0
     ends: int = 0
     has_final: bool = False
-    ages: list[int] = field(default_factory=list)
-    """When each step was taken, counted over all envs."""
 
     def observation(self, step: int) -> np.ndarray:
         """The observation before step ``step``; after the last step, the last observation."""
@@ -83,7 +81,6 @@ class Play:
         number = played.steps
         played.steps, played.ends = number + 1, step.ends
         played.has_final = step.ends > 0 and step.has_final
-        played.ages.append(self.count)
         self.count += 1
         final = self._wrap(played.observation(number + 1)) if played.has_final else None
         self._add(
@@ -112,22 +109,18 @@ class Play:
         assert int(observation[0, 0, 0]) == played.env
         return played, low + 256 * high
 
-    def windows(self, length: int, *, newest: bool, since: int = 0) -> set[tuple[int, int]]:
-        """(episode, first step) of all runs of so many steps, none of them older than ``since``.
+    def windows(self, length: int, *, newest: bool) -> set[tuple[int, int]]:
+        """(episode, first step) of all runs of so many steps.
 
         Args:
             length: Steps in each.
             newest: Also those that end with a step whose next observation has not come.
-            since: Age of the oldest step.
         """
-        return set(self._windows(length, newest, since))
-
-    def _windows(self, length: int, newest: bool, since: int) -> Iterator[tuple[int, int]]:
-        for played in self.episodes:
-            count = played.steps - (not played.ends and not newest)
-            for first in range(count - length + 1):
-                if played.ages[first] >= since:
-                    yield played.number, first
+        return {
+            (played.number, first)
+            for played in self.episodes
+            for first in range(played.steps - (not played.ends and not newest) - length + 1)
+        }
 
 
 def steps(envs: int) -> st.SearchStrategy[Step]:

@@ -126,29 +126,6 @@ def test_a_named_tuple_of_unknown_names_is_refused(buffer: ReplayBuffer) -> None
         next(iter(buffer.dataloader(2, to_named_tuple=("y",))))
 
 
-def test_n_step_transitions_at_episode_ends_equal_the_originals(tmp_path: Path) -> None:
-    made = ReplayBuffer(tmp_path / "edges", 3, 5, {"t": "int"}, {"episode": "int"})
-    for number, length in enumerate((5, 1, 3)):
-        made.store_episode(t=np.arange(length), episode=number)
-    (batch,) = made.dataloader(9, n_steps=3, sequence_fields=("t",))
-    got = [
-        (int(e), int(t), int(later), run.tolist(), int(count))
-        for e, t, later, run, count in zip(
-            *(batch[name] for name in ("episode", "t", "next_t", "seq_t", "n_step_lens")),
-            strict=True,
-        )
-    ]
-    assert got == [
-        (0, 0, 3, [0, 1, 2], 3),
-        (0, 1, 4, [1, 2, 3], 3),
-        (0, 2, 4, [2, 3, 0], 2),
-        (0, 3, 4, [3, 0, 0], 1),
-        (2, 0, 2, [0, 1, 0], 2),
-        (2, 1, 2, [1, 0, 0], 1),
-    ]
-    made.close()
-
-
 @pytest.mark.parametrize("fields", [None, ()])
 def test_an_episode_overwritten_during_a_read_is_refused(
     buffer: ReplayBuffer, monkeypatch: pytest.MonkeyPatch, fields: tuple[str, ...] | None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import importlib
 import json
@@ -43,19 +42,6 @@ def play(buffer: ReplayBuffer, *values: float, **metas: object) -> None:
     with buffer.one_episode(**metas):
         for value in values:
             buffer.store(x=value)
-
-
-def test_an_aborted_episode_is_removed(tmp_path: Path) -> None:
-    """M1: after three steps and an exception, nothing is counted or visible in the next episode."""
-    buffer = make(tmp_path, meta_fields={"task": ("int", (), 7)})
-    with contextlib.suppress(KeyboardInterrupt), buffer.one_episode(task=3):
-        for value in (1.0, 2.0, 3.0):
-            buffer.store(x=value)
-        raise KeyboardInterrupt
-    assert (buffer.num_episodes, len(buffer)) == (0, 0)
-    play(buffer, 9.0)
-    assert episodes(buffer) == [[9.0]]
-    assert metas(buffer, "task") == [7]
 
 
 def test_a_full_buffer_refuses_new_episodes_and_is_unchanged(tmp_path: Path) -> None:

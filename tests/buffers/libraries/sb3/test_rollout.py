@@ -27,9 +27,12 @@ from support.libraries.sb3_envs import (
     Step,
     Tag,
     TagEnv,
+    action_of,
+    joined,
     makers,
     observation_of,
     reward_of,
+    row_of,
     rows_of,
     tag_of,
     vector_env,
@@ -87,19 +90,6 @@ def _extractor(kind: Kind) -> dict[str, Any]:
     return {"features_extractor_class": joined if kind == "dict" else FlattenExtractor}
 
 
-def joined(space: Any) -> Any:
-    """A network for dicts, without SB3's one for images, which needs larger ones."""
-    from stable_baselines3.common.preprocessing import get_flattened_obs_dim
-    from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
-
-    class Joined(BaseFeaturesExtractor):
-        def forward(self, seen: Any) -> Any:
-            # In the space's order: SB3 passes last observations in the env's.
-            return torch.cat([seen[key].flatten(1).float() for key in space.spaces], dim=1)
-
-    return Joined(space, sum(map(get_flattened_obs_dim, space.spaces.values())))
-
-
 class TagPolicy:
     """Actions, values and log-probabilities computed from the tag, all exact as float32."""
 
@@ -108,13 +98,7 @@ class TagPolicy:
 
     def tags(self, observation: Any) -> list[Any]:
         count = len(next(iter(observation.values())) if self.kind == "dict" else observation)
-        rows = [
-            {key: part[i] for key, part in observation.items()}
-            if self.kind == "dict"
-            else observation[i]
-            for i in range(count)
-        ]
-        return [tag_of(self.kind, row) for row in rows]
+        return [tag_of(self.kind, row_of(observation, n)) for n in range(count)]
 
     def value(self, observation: Any) -> np.ndarray:
         return np.array([value_of(tag) for tag in self.tags(observation)], np.float32)
@@ -137,17 +121,6 @@ def value_of(tag: Tag) -> float:
 
 def log_prob_of(tag: Tag) -> float:
     return -(tag.episode / 4 + tag.step / 32 + tag.env)
-
-
-def action_of(action: Action, tag: Tag) -> Any:
-    number = tag.episode * 5 + tag.step * 3 + tag.env
-    if action == "discrete":
-        return np.int64(number % 4)
-    if action == "box":
-        return np.array([(number % 5 - 2) / 2, number % 3 - 1, number % 6], np.float32)
-    if action == "many":
-        return np.array([number % 3, number % 2], np.int64)
-    return np.array([number % 2, number // 2 % 2], np.int8)
 
 
 def expected_rows(rows: list[list[Step | None]]) -> dict[Any, tuple[float, float]]:
