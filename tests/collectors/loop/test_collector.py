@@ -25,6 +25,7 @@ from stepwell.collectors.loop.collector import Seeds
 from stepwell.collectors.loop.step_loop import StepMachine
 from stepwell.wrappers.testing import assert_env
 from support.envs.fakes import CounterEnv, CrashEnv, FrameEnv, InfoEnv, SeededEnv
+from support.models.model import check_rows
 
 
 def counters(num_envs: int = 2, length: int = 5, **options: Any) -> SyncVectorEnv:
@@ -42,23 +43,6 @@ def collector_of(
 @pytest.fixture
 def replay() -> sw.SequenceReplayBuffer:
     return sw.SequenceReplayBuffer(seed=0)
-
-
-@pytest.fixture(autouse=True)
-def python_handles_ctrl_c() -> Iterator[None]:
-    """As it does unless it was started in the background of a shell."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-def check_rows(replay: sw.SequenceReplayBuffer) -> None:
-    """Every stored episode counts from 0 without a gap."""
-    for episode in replay.iter_episodes():
-        rows = np.asarray(episode.observation)
-        assert rows[:, 1].tolist() == list(range(episode.rows))
-        assert len(np.unique(rows[:, [0, 2]], axis=0)) == 1
-    assert sum(e.steps for e in replay.iter_episodes()) == replay.steps
 
 
 # Goals
@@ -111,12 +95,6 @@ def test_without_a_replay_steps_are_counted_only() -> None:
     with collector_of() as collector:
         report = collector.collect(steps=20)
     assert (report.steps, report.episodes, report.digest, report.stored_bytes) == (20, 4, "", 0)
-
-
-def test_a_single_env_is_stepped_as_a_vector_of_one(replay: sw.SequenceReplayBuffer) -> None:
-    with collector_of(CounterEnv(3), replay=replay) as collector:
-        assert collector.collect(episodes=2).lengths == (3, 3)
-    check_rows(replay)
 
 
 def test_something_else_than_an_env_is_refused() -> None:
@@ -550,14 +528,6 @@ def test_the_names_of_env_and_policy_are_noted(replay: sw.SequenceReplayBuffer) 
     assert session["recipe"]["env"] == "CartPole-v1"  # type: ignore[index]
     assert session["policy"] == "stepwell.collectors.policies.policy.RandomPolicy"
     assert (session["seed"], session["num_envs"], session["session"]) == ("0", 1, 0)
-
-
-def test_episodes_have_their_seed_and_number(replay: sw.SequenceReplayBuffer) -> None:
-    with collector_of(replay=replay) as collector:
-        collector.collect(steps=30)
-    facts = [e.metadata for e in replay.iter_episodes() if e.stream == 1]
-    assert [fact["stream_episode"] for fact in facts] == [0, 1, 2]
-    assert ["seed" in fact for fact in facts] == [True, False, False]
 
 
 # The report

@@ -20,6 +20,7 @@ import stepwell as sw
 from stepwell.wrappers import WorkerVectorEnv
 from support.envs.fakes import CounterEnv, LiveBufferEnv, Memory, ReusingEnv
 from support.examples import examples
+from support.models.plans import MODES
 
 pytestmark = pytest.mark.filterwarnings("ignore:env .* NaN")  # some envs show one
 
@@ -73,8 +74,7 @@ def check_truth(envs: Any, memory: Sequence[Memory], setups: Sequence[Setup]) ->
     assert sum(numbers) > len(setups)
 
 
-@pytest.mark.proof
-@given(MEMORY, SETUPS, st.sampled_from(list(AutoresetMode)), st.booleans(), st.booleans())
+@given(MEMORY, SETUPS, MODES, st.booleans(), st.booleans())
 @settings(max_examples=examples(80))
 def test_a_sync_vector_env_gives_what_its_envs_showed(
     memory: list[Memory], setups: list[Setup], mode: AutoresetMode, copies: bool, wrapped: bool
@@ -90,7 +90,7 @@ def check_async(
     check_truth(envs, memory, setups)
 
 
-ASYNC = (MEMORY, SETUPS, st.sampled_from(list(AutoresetMode)), st.booleans())
+ASYNC = (MEMORY, SETUPS, MODES, st.booleans())
 
 
 @pytest.mark.proof

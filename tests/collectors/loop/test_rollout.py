@@ -12,8 +12,8 @@ import pytest
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 import stepwell as sw
-from support.envs.fakes import CounterEnv, InfoEnv, TraceEnv
-from support.models.model import copied, row_of, same
+from support.envs.fakes import InfoEnv, TraceEnv, counters, zeros
+from support.models.model import check_rows, copied, same
 from support.models.rollout_model import TraceRule, assert_equal_rollouts, policy_of
 
 NEXT_STEP, SAME_STEP = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP
@@ -25,26 +25,8 @@ def replay() -> sw.SequenceReplayBuffer:
     return sw.SequenceReplayBuffer(seed=0)
 
 
-def counters(*lengths: Any, mode: AutoresetMode = NEXT_STEP, kind: Any = SyncVectorEnv) -> Any:
-    make = [partial(CounterEnv, own, tag) for tag, own in enumerate(lengths or (5, 5))]
-    return kind(make, autoreset_mode=mode)
-
-
-def zeros(observation: Any, is_first: Any) -> Any:
-    return np.zeros(len(is_first), np.int64)
-
-
 def collector_of(envs: Any = None, policy: Any = zeros, replay: Any = None, **more: Any) -> Any:
     return sw.Collector(counters() if envs is None else envs, policy, replay, seed=0, **more)
-
-
-def check_rows(replay: sw.SequenceReplayBuffer) -> None:
-    """Every stored episode counts from 0 without a gap."""
-    for episode in replay.iter_episodes():
-        rows = np.asarray(episode.observation)
-        assert rows[:, 1].tolist() == list(range(episode.rows))
-        assert len(np.unique(rows[:, [0, 2]], axis=0)) == 1
-    assert sum(e.steps for e in replay.iter_episodes()) == replay.steps
 
 
 def times_of(rollout: sw.Rollout) -> list[list[int]]:
@@ -109,49 +91,6 @@ def test_info_is_there_in_a_rollout_that_follows_a_collect() -> None:
         collector.collect(steps=4)
         rollout = collector.rollout(2)
     assert rollout.info["t"].tolist() == [[3, 3], [4, 4]]
-
-
-@ALL_MODES
-def test_the_first_call_begins_from_a_reset_and_the_next_ones_go_on(mode: AutoresetMode) -> None:
-    with collector_of(counters(9, 9, mode=mode)) as collector:
-        first, second = collector.rollout(3), collector.rollout(2)
-        assert times_of(first) == [[0, 0], [1, 1], [2, 2]]
-        assert times_of(second) == [[3, 3], [4, 4]]
-        assert first.is_first[:, 0].tolist() == [True, False, False]
-        assert not second.is_first.any()
-        collector.collect(steps=4)
-        assert times_of(collector.rollout(2)) == [[7, 7], [8, 8]]
-
-
-@ALL_MODES
-def test_rollouts_and_collects_take_turns_over_the_same_episodes(
-    mode: AutoresetMode, replay: sw.SequenceReplayBuffer
-) -> None:
-    with collector_of(counters(7, 3, mode=mode), replay=replay) as collector:
-        steps = 0
-        for turn in range(1, 8):
-            steps += collector.rollout(turn).steps
-            assert replay.steps == steps
-            steps += collector.collect(steps=turn).steps
-            assert replay.steps == steps
-    check_rows(replay)
-    unfinished = [e.stream for e in replay.iter_episodes() if not e.end.is_final]
-    assert len(unfinished) == len(set(unfinished)) <= 2
-
-
-@pytest.mark.parametrize("goal", [{"episodes": 3}, {"seeds": [1, 2, 3]}])
-@ALL_MODES
-def test_after_whole_episodes_a_rollout_begins_from_a_reset(
-    mode: AutoresetMode, goal: dict[str, Any], replay: sw.SequenceReplayBuffer
-) -> None:
-    with collector_of(counters(7, 4, mode=mode), replay=replay) as collector:
-        collector.rollout(2)
-        assert collector.collect(**goal).cut == 2
-        rollout = collector.rollout(3)
-    assert times_of(rollout) == [[0, 0], [1, 1], [2, 2]]
-    assert rollout.is_first[0].all()
-    assert not rollout.cut.any()
-    check_rows(replay)
 
 
 def test_the_report_is_that_of_the_last_call() -> None:
@@ -232,19 +171,6 @@ def test_a_rollout_without_open_ends_has_an_empty_bootstrap() -> None:
     assert set(policy.value_calls) <= {0}
 
 
-def test_minibatches_hold_each_real_row_once() -> None:
-    with collector_of(counters(2, 5, 3), policy_with_value) as collector:
-        rollout = collector.rollout(11)
-    rollout.advantages(0.9, 0.9, bootstrap_value=np.zeros(len(rollout.bootstrap.step)))
-    seen: list[tuple[int, int]] = []
-    for batch in rollout.minibatches(7, epochs=1):
-        for place, (t, n) in enumerate(zip(batch.step.tolist(), batch.env.tolist(), strict=True)):
-            seen.append((t, n))
-            assert same(row_of(batch.observation, place), rollout.observation[t, n])
-            assert batch.reward[place] == rollout.reward[t, n]
-    assert sorted(seen) == [(t, n) for t, n in np.argwhere(rollout.mask).tolist()]
-
-
 def policy_with_value(observation: Any, is_first: Any) -> Any:
     return zeros(observation, is_first), {"value": observation[:, 1].astype(np.float32)}
 
@@ -274,46 +200,12 @@ def test_values_computed_from_a_reused_rollout_are_cleared() -> None:
     assert batch.returns is None
 
 
-def test_flags_of_a_given_rollout_do_not_stay() -> None:
-    with collector_of(counters([2, 50], [3, 50]), policy_with_value) as collector:
-        first = collector.rollout(6)
-        assert (first.terminated.any(), first.mask.all()) == (True, False)
-        second = collector.rollout(6, out=first)
-    assert second.mask.all()
-    assert not (second.terminated | second.truncated | second.cut | second.is_first).any()
-    assert second.reward.all()
-
-
-@ALL_MODES
-def test_the_newest_row_continues_into_the_rollout_that_is_reused(
-    mode: AutoresetMode,
-) -> None:
-    """Its first half, and that it is a first row, was noted in the arrays that are rewritten."""
-    found = []
-    for reuse in (False, True):
-        with collector_of(counters(3, 2, 4, mode=mode), policy_with_value) as collector:
-            rollout = collector.rollout(4)
-            for _ in range(4):
-                rollout = collector.rollout(4, out=rollout if reuse else None)
-            found.append(rollout)
-    assert_equal_rollouts(*found)
-
-
 def test_open_ends_of_an_earlier_rollout_do_not_change() -> None:
     with collector_of(counters(50, 50)) as collector:
         first = collector.rollout(3)
         kept, ends = copied(first.bootstrap.observation), first.bootstrap
         collector.rollout(3, out=first)
     assert same(ends.observation, kept)
-
-
-def test_rewards_of_a_given_rollout_do_not_stay_in_masked_rows() -> None:
-    with collector_of(counters([6, 2], [6, 3]), policy_with_value) as collector:
-        first = collector.rollout(6)
-        assert first.reward.all()
-        second = collector.rollout(6, out=first)
-    assert not second.mask.all()
-    assert not second.reward[~second.mask].any()
 
 
 def test_a_rollout_of_another_collector_will_do_as_out() -> None:
@@ -508,28 +400,6 @@ def test_after_an_error_the_next_rollout_begins_from_a_reset(
     check_rows(replay)
 
 
-def test_another_collector_in_between_makes_it_begin_from_a_reset(
-    replay: sw.SequenceReplayBuffer,
-) -> None:
-    with collector_of(replay=replay) as one, collector_of(replay=replay) as other:
-        one.rollout(3)
-        other.rollout(3)
-        rollout = one.rollout(2)
-        assert times_of(rollout) == [[0, 0], [1, 1]]
-        assert rollout.is_first[0].all()
-    check_rows(replay)
-
-
-def test_rows_are_stored_when_a_rollout_returns(replay: sw.SequenceReplayBuffer) -> None:
-    with collector_of(replay=replay, flush_seconds=1e9) as collector:
-        for _ in range(4):
-            collector.rollout(3)
-            steps = sum(e.steps for e in replay.iter_episodes())
-            assert replay.steps == steps
-            assert collector.report.digest == replay.digest()
-            assert collector.report.total_steps == steps
-
-
 def test_rows_are_on_disk_when_a_rollout_returns(tmp_path: Path) -> None:
     replay = sw.SequenceReplayBuffer(tmp_path / "run")
     with collector_of(counters(3, 5), replay=replay, flush_seconds=1e9) as collector:
@@ -540,12 +410,3 @@ def test_rows_are_on_disk_when_a_rollout_returns(tmp_path: Path) -> None:
                 assert other.steps == replay.steps
                 check_rows(other)
     replay.close()
-
-
-def test_a_rollout_is_the_same_with_and_without_a_replay() -> None:
-    found = []
-    for replay in (None, sw.SequenceReplayBuffer()):
-        with collector_of(counters([3, 1], 4), sw.RandomPolicy(), replay) as collector:
-            found.append([collector.rollout(steps) for steps in (5, 8)])
-    for one, other in zip(*found, strict=True):
-        assert_equal_rollouts(one, other)
