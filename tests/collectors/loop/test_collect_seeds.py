@@ -201,17 +201,6 @@ def test_invalid_seeds_are_refused(seeds: Any, got: str) -> None:
         assert replay.steps == 6
 
 
-@pytest.mark.parametrize("other", [{"steps": 3}, {"episodes": 2}, {"steps": 1, "episodes": 1}])
-def test_one_goal_at_a_time(other: dict[str, Any]) -> None:
-    goals = {"steps": None, "episodes": None, **other}
-    message = r"^collect: .*steps={steps}, episodes={episodes} and seeds=\[1\]".format(**goals)
-    with (
-        sw.Collector(SyncVectorEnv([SeededEnv]), choose, seed=0) as collector,
-        pytest.raises(ValueError, match=message),
-    ):
-        collector.collect(seeds=[1], **other)
-
-
 def test_a_refused_call_leaves_the_envs_where_they_were() -> None:
     make: list[Any] = [partial(TraceEnv, [(50, "terminated")])]
     with sw.Collector(

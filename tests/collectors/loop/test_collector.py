@@ -56,6 +56,10 @@ def replay() -> sw.SequenceReplayBuffer:
             {"steps": 1, "episodes": 1},
             "^collect: .*got steps=1, episodes=1 and seeds=None$",
         ),
+        (
+            {"steps": 1, "episodes": 2, "seeds": [1]},
+            r"^collect: .*got steps=1, episodes=2 and seeds=\[1\]$",
+        ),
         ({"steps": 0}, "^steps: .*>= 1.*got 0$"),
         ({"steps": 2.5}, r"^steps: .*>= 1.*got 2\.5$"),
         ({"episodes": -3}, "^episodes: .*>= 1.*got -3$"),
@@ -112,11 +116,6 @@ def test_envs_that_do_not_declare_their_mode_are_refused() -> None:
         ValueError, match=r"metadata\['autoreset_mode'\]: .*AutoresetMode.*got None"
     ):
         collector_of(envs)
-
-
-def test_a_negative_seed_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"^seed: .*>= 0.*got -1"):
-        sw.Collector(counters(), sw.RandomPolicy(), seed=-1)
 
 
 # Reproducibility

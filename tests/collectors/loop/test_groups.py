@@ -267,13 +267,6 @@ def test_the_value_is_called_once_for_all_groups() -> None:
 # Errors, and closing
 
 
-def test_closing_closes_all_groups() -> None:
-    groups = [counters(3), counters(4), counters(5)]
-    with sw.Collector(groups, zeros, seed=0) as collector:
-        collector.rollout(2)
-    assert [group.closed for group in groups] == [True] * 3
-
-
 def test_closing_closes_all_groups_even_if_one_will_not_close() -> None:
     class Stuck(SyncVectorEnv):
         def close(self, **options: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -102,52 +101,6 @@ class Loop:
 def _again(value: Any) -> Any:
     """A value for a second call: gymnasium's vector envs take the mask out of the options."""
     return {key: part.copy() for key, part in value.items()} if isinstance(value, dict) else value
-
-
-def run_against_collector(
-    make: Any, mode: AutoresetMode, counts: Sequence[int], flush_seconds: float
-) -> None:
-    stored = sw.SequenceReplayBuffer()
-    vector_steps: list[int] = []
-
-    def policy(observation: Any, is_first: Any) -> Any:
-        vector_steps[-1] += 1
-        return TraceEnv.choose(observation)
-
-    with sw.Collector(make(), policy, stored, seed=5, reseed_steps=None) as collector:
-        for count in counts:
-            vector_steps.append(0)
-            collector.collect(steps=count)
-    replay = sw.SequenceReplayBuffer()
-    env = sw.record(make(), replay, flush_seconds=flush_seconds)
-    bare = make()
-    loop = Loop(env, bare, mode)
-    loop.reset(Seeds(5, 0).next_envs_seed(env.num_envs))
-    for count in vector_steps:
-        loop.steps(count)
-        env.flush()
-    env.close()
-    bare.close()
-    assert replay.digest() == stored.digest()
-    found, wanted = list(replay.iter_episodes()), list(stored.iter_episodes())
-    assert [one.metadata for one in found] == [one.metadata for one in wanted]
-    assert [(one.id, one.stream) for one in found] == [(one.id, one.stream) for one in wanted]
-
-
-@pytest.mark.proof
-@given(
-    PLANS, MODES, st.lists(st.integers(1, 25), min_size=1, max_size=4), CHUNK_ROWS, FLUSH_SECONDS
-)
-@settings(max_examples=examples(150))
-def test_a_recorded_loop_stores_what_a_collector_does(
-    plans: list[Plan],
-    mode: AutoresetMode,
-    counts: list[int],
-    chunk_rows: int,
-    flush_seconds: float,
-) -> None:
-    with small_chunks(chunk_rows):
-        run_against_collector(partial(vector, plans, mode), mode, counts, flush_seconds)
 
 
 @given(PLANS, MODES, CALLS, CHUNK_ROWS, FLUSH_SECONDS, st.booleans())

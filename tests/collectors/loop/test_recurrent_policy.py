@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -180,21 +179,6 @@ def test_a_policy_may_return_the_same_array_at_every_call() -> None:
 
 
 # What is kept
-
-
-def test_the_value_of_open_ends_gets_the_state_after_them() -> None:
-    policy = Counting(0)
-    make: list[Any] = [partial(CounterEnv, own, 0, "truncated") for own in (3, 100)]
-    with sw.Collector(SyncVectorEnv(make), policy, seed=0) as collector:
-        rollout = collector.rollout(6)
-    ends = rollout.bootstrap
-    assert len(policy.asked) == 1
-    assert same(policy.asked[0][0], ends.observation)
-    assert same(policy.asked[0][1], ends.state)
-    # The count after row t is t + 1, which is the time of the row that followed.
-    state: Any = ends.state
-    assert state["count"].tolist() == np.asarray(ends.observation)[:, 1].tolist()
-    assert np.asarray(ends.value).tolist() == state["count"].tolist()
 
 
 @ALL_MODES
@@ -395,29 +379,6 @@ def test_a_wrong_initial_state_is_one_clear_sentence(initial: Any, message: str)
     ):
         with sw.Collector(counters(3, 3), policy, seed=0) as collector:
             collector.rollout(2)
-
-
-WRONG_VALUES: dict[str, tuple[Any, str]] = {
-    "too many": (lambda observation, state: np.zeros(5), r"value.*\(5,\)"),
-    "a second axis": (lambda observation, state: np.zeros((1, 1)), r"value.*\(1, 1\)"),
-    "text": (lambda observation, state: "much", "value.*<U4"),
-    "whole numbers": (lambda observation, state: np.array([3]), "value.*int64"),
-    "complex": (lambda observation, state: np.array([1j]), "value.*complex"),
-}
-
-
-@pytest.mark.parametrize(("value", "message"), WRONG_VALUES.values(), ids=WRONG_VALUES)
-def test_a_wrong_value_is_one_clear_sentence(value: Any, message: str) -> None:
-    policy = Counting()
-    policy.value = value  # type: ignore[method-assign]
-    replay = sw.SequenceReplayBuffer()
-    with sw.Collector(counters(9), policy, replay, seed=0) as collector:
-        with pytest.raises(
-            (ValueError, TypeError), match=rf"{message}.*expected|expected.*{message}"
-        ):
-            collector.rollout(4)
-    # The rows are stored, although the value after the last one is invalid.
-    assert replay.steps == 4
 
 
 def test_a_state_with_the_name_of_an_extra_is_refused() -> None:
