@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import stepwell as sw
 from stepwell.wrappers import WorkerVectorEnv
 from support.envs.atari_games import atari
-from support.envs.fakes import CounterEnv, DieEnv, RestartVectorEnv, SeededEnv, TraceEnv
+from support.envs.fakes import DieEnv, RestartVectorEnv, SeededEnv, TraceEnv
 from support.models.model import same
 
 NEXT_STEP, SAME_STEP = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP
@@ -74,26 +74,6 @@ def test_neither_the_collectors_seed_nor_earlier_calls_matter() -> None:
         firsts.append([np.asarray(e.observation) for e in episodes])
     assert all(same(one, other) for one, other in zip(firsts[0], firsts[1], strict=True))
     assert all(same(one, other) for one, other in zip(firsts[0], firsts[2], strict=True))
-
-
-@ALL_MODES
-def test_18_short_and_long_episodes_each_count_once(mode: AutoresetMode) -> None:
-    """Lengths 1 and 100: who ends first plays no part."""
-    make: list[Any] = [partial(CounterEnv, own, tag) for tag, own in enumerate((1, 100, 7))]
-    numbers: list[tuple[int, int | None]] = []
-    replay = sw.SequenceReplayBuffer()
-    with sw.Collector(
-        SyncVectorEnv(make, autoreset_mode=mode),
-        lambda observation, is_first: np.zeros(len(is_first), np.int64),
-        replay,
-        seed=0,
-        on_episode=lambda one: numbers.append((one.episode, one.seed)),
-    ) as collector:
-        report = collector.collect(seeds=list(range(10, 18)))
-    assert [e.steps for e in replay.iter_episodes()] == [1, 100, 7, 1, 100, 7, 1, 100]
-    assert sorted(report.lengths) == sorted([1, 100, 7, 1, 100, 7, 1, 100])
-    assert sorted(numbers) == [(number, 10 + number) for number in range(8)]
-    assert report.steps == replay.steps == 317
 
 
 @pytest.mark.proof

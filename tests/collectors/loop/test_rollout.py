@@ -9,14 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.vector import SyncVectorEnv
 
 import stepwell as sw
 from support.envs.fakes import InfoEnv, TraceEnv, counters, zeros
 from support.models.model import check_rows, copied, same
 from support.models.rollout_model import TraceRule, assert_equal_rollouts, policy_of
-
-ALL_MODES = pytest.mark.parametrize("mode", list(AutoresetMode))
 
 
 @pytest.fixture
@@ -319,33 +317,6 @@ def test_a_wrong_value_is_one_clear_sentence(
 
 
 # Errors and Ctrl-C
-
-
-@ALL_MODES
-@pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
-def test_after_an_error_the_next_rollout_begins_from_a_reset(
-    mode: AutoresetMode, kind: Any, replay: sw.SequenceReplayBuffer
-) -> None:
-    calls = iter(range(100))
-
-    def policy(observation: Any, is_first: Any) -> Any:
-        if next(calls) == 9:
-            raise RuntimeError("the policy broke")
-        return policy_with_value(observation, is_first)
-
-    with collector_of(counters(6, 6, mode=mode, kind=kind), policy, replay) as collector:
-        first = collector.rollout(7)
-        kept = copied((first.observation, first.mask, first.bootstrap.observation))
-        with pytest.raises(RuntimeError, match="the policy broke"):
-            collector.rollout(9)
-        assert same((first.observation, first.mask, first.bootstrap.observation), kept)
-        rollout = collector.rollout(3)
-        assert times_of(rollout) == [[0, 0], [1, 1], [2, 2]]
-        assert rollout.is_first[:, 0].tolist() == [True, False, False]
-        assert rollout.mask.all()
-        assert collector.report.cut == 2
-        assert rollout.bootstrap.step.tolist() == [2, 2]
-    check_rows(replay)
 
 
 def test_rows_are_on_disk_when_a_rollout_returns(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from gymnasium.vector import VectorEnv
 
 import stepwell as sw
 from stepwell.buffers import SpecMismatch
-from stepwell.collectors.loop.step_result import EpisodeMetadata, InfoReader, StepResult, info_of
+from stepwell.collectors.loop.step_result import EpisodeMetadata, InfoReader, info_of
 
 
 def vector_info(*infos: dict[str, Any]) -> dict[str, Any]:
@@ -84,24 +84,6 @@ def test_values_that_do_not_fit_are_refused(missing: Any, infos: Any, got: str) 
 def test_what_stands_for_missing_must_be_a_number(missing: Any) -> None:
     with pytest.raises(TypeError, match=rf"'x': .*number.*got {re.escape(repr(missing))}"):
         InfoReader({"x": missing})
-
-
-def test_some_rows_of_a_result() -> None:
-    marks = np.array([True, False, True])
-    whole = StepResult(
-        None, {"o": np.arange(3)}, np.arange(3.0), marks, None, ~marks, {0: {"seed": 1}}
-    )
-    part = whole.only(np.array([False, True, True]), np.array([4, 5, 6]))
-    assert part.env_ids is not None
-    assert part.is_first is not None
-    assert part.truncated is not None
-    assert part.env_ids.tolist() == [5, 6]
-    assert part.leaves["o"].tolist() == [1, 2]
-    assert part.reward.tolist() == [1, 2]
-    assert part.is_first.tolist() == [False, True]
-    assert part.truncated.tolist() == [True, False]
-    assert part.terminated is None
-    assert (whole.steps, part.steps) == (1, 1)
 
 
 # Metadata of episodes
