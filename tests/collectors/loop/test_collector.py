@@ -24,12 +24,8 @@ from stepwell.buffers import SpecMismatch
 from stepwell.collectors.loop.collector import Seeds
 from stepwell.collectors.loop.step_loop import StepMachine
 from stepwell.wrappers.testing import assert_env
-from support.envs.fakes import CounterEnv, CrashEnv, FrameEnv, InfoEnv, SeededEnv
+from support.envs.fakes import CounterEnv, CrashEnv, FrameEnv, InfoEnv, SeededEnv, counters
 from support.models.model import check_rows
-
-
-def counters(num_envs: int = 2, length: int = 5, **options: Any) -> SyncVectorEnv:
-    return SyncVectorEnv([partial(CounterEnv, length, tag) for tag in range(num_envs)], **options)
 
 
 def collector_of(
@@ -75,7 +71,7 @@ def test_invalid_goals_are_refused(
 
 
 def test_at_most_one_vector_step_more_is_taken_than_asked_for() -> None:
-    with collector_of(counters(3)) as collector:
+    with collector_of(counters(5, 5, 5)) as collector:
         assert [collector.collect(steps=n).steps for n in (1, 3, 4)] == [3, 3, 6]
 
 
@@ -283,7 +279,7 @@ def test_ctrl_c_ends_between_two_steps(
             signal.raise_signal(signal.SIGINT)
         return np.zeros(2, np.int64)
 
-    envs = counters(2, 4, autoreset_mode=mode)
+    envs = counters(4, 4, mode=mode)
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt) as caught, collector_of(envs, policy, replay) as one:
         one.collect(steps=1000)
@@ -347,7 +343,7 @@ def test_a_collector_that_is_garbage_collected_closes_its_envs(
     """Garbage of native envs that waits to be collected crashes processes that are forked."""
     gc.disable()
     try:
-        collector = collector_of(counters(3), replay=replay)
+        collector = collector_of(counters(5, 5, 5), replay=replay)
         collector.collect(steps=4)
         collector.rollout(steps=4)
         envs = weakref.ref(collector._groups[0])
@@ -404,7 +400,10 @@ def test_a_continued_replay_gets_other_seeds(replay: sw.SequenceReplayBuffer) ->
 
 def test_two_collectors_may_take_turns(replay: sw.SequenceReplayBuffer) -> None:
     """Each finds its open episodes cut, and begins from a reset."""
-    with collector_of(replay=replay) as one, collector_of(counters(3), replay=replay) as other:
+    with (
+        collector_of(replay=replay) as one,
+        collector_of(counters(5, 5, 5), replay=replay) as other,
+    ):
         steps, reports = 0, []
         for _ in range(3):
             for collector in (one, other):
@@ -434,7 +433,7 @@ def test_other_envs_are_refused(replay: sw.SequenceReplayBuffer) -> None:
 def test_envs_of_another_recipe_are_refused(replay: sw.SequenceReplayBuffer) -> None:
     """Trap 7: the same name may stand for another env."""
 
-    def envs(skip: int) -> SyncVectorEnv:
+    def envs(skip: int) -> Any:
         made = counters()
         recipe = {"game": "pong", "frame_skip": skip, "size": (8, 8), "versions": {"x": str(skip)}}
         made.metadata = {**made.metadata, "stepwell": recipe}

@@ -28,6 +28,7 @@ from support.envs.fakes import (
     RewardKindEnv,
     SeededEnv,
     nested_action,
+    zeros,
 )
 from support.models.model import Model, assert_stored, copied, row_of
 
@@ -88,8 +89,7 @@ def test_8_stacks_are_rebuilt_as_the_source_padded_them(
     model.reset(0)
     model.collect(40)
     replay = sw.SequenceReplayBuffer(seed=0)
-    policy = lambda observation, is_first: np.zeros(len(is_first), np.int64)  # noqa: E731
-    with sw.Collector(vector([make, make], mode), policy, replay, seed=0) as collector:
+    with sw.Collector(vector([make, make], mode), zeros, replay, seed=0) as collector:
         collector.collect(steps=40)
     ids = {e.id: n for n, e in enumerate(replay.iter_episodes())}
     assert len(ids) == len(model.episodes)

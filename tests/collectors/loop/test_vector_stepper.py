@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,17 +10,13 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 from stepwell.collectors.loop.step_result import EpisodeMetadata, InfoReader
 from stepwell.collectors.loop.vector_stepper import Stepper
-from support.envs.fakes import CounterEnv
+from support.envs.fakes import counters
 
 ZEROS = np.zeros(2, np.int64)
 
 
 def stepper_of(envs: Any) -> Stepper:
     return Stepper(envs, "observation", InfoReader({}), EpisodeMetadata(None))
-
-
-def counters(kind: Any = SyncVectorEnv, length: int = 3, **options: Any) -> Any:
-    return kind([partial(CounterEnv, length, tag) for tag in range(2)], **options)
 
 
 def step(stepper: Stepper) -> list[tuple[Any, ...]]:
@@ -41,7 +36,7 @@ def step(stepper: Stepper) -> list[tuple[Any, ...]]:
 
 @pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
 def test_a_reset_discards_a_step_that_was_not_received(kind: Any) -> None:
-    envs = counters(kind)
+    envs = counters(3, 3, kind=kind)
     stepper = stepper_of(envs)
     stepper.reset(0)
     stepper.send(ZEROS)
@@ -55,7 +50,7 @@ def test_a_reset_discards_a_step_that_was_not_received(kind: Any) -> None:
 
 
 def test_the_policy_may_not_change_what_is_recorded_of_beginnings() -> None:
-    stepper = stepper_of(counters())
+    stepper = stepper_of(counters(3, 3))
     (result,) = stepper.reset(0)
     stepper.reader.is_first[:] = False
     assert result.is_first is not None
@@ -63,7 +58,7 @@ def test_the_policy_may_not_change_what_is_recorded_of_beginnings() -> None:
 
 
 def test_seeds_are_reported_once() -> None:
-    stepper = stepper_of(counters(length=1))
+    stepper = stepper_of(counters(1, 1))
     (result,) = stepper.reset(40)
     assert result.metadata == {0: {"seed": 40}, 1: {"seed": 41}}
     stepper.send(ZEROS)
