@@ -258,7 +258,7 @@ BUGS: tuple[Bug, ...] = (
         "collectors/loop/step_loop.py",
         "            steps -= len(first)\n",
         "",
-        ("tests/collectors/loop/test_step_loop.py::test_totals_count_every_real_step_once",),
+        ("tests/collectors/loop/test_step_loop.py::test_callbacks_see_what_single_envs_give",),
     ),
     Bug(
         "a last observation is that of the reset",
@@ -266,7 +266,7 @@ BUGS: tuple[Bug, ...] = (
         "leaves = self._final_leaves(places, batch, info)",
         "leaves = {name: rows[places] for name, rows in batch.items()}",
         (
-            "tests/collectors/loop/test_collector_traps.py::test_4_gymnasiums_same_step_gives_the_true_last_observation",
+            "tests/collectors/loop/test_collector_property.py::test_rollouts_equal_the_rows_of_single_envs",
         ),
     ),
     Bug(
@@ -274,7 +274,9 @@ BUGS: tuple[Bug, ...] = (
         "collectors/loop/result_reader.py",
         "self.observation = rows.copy() if self._copies else rows",
         "self.observation = rows",
-        ("tests/collectors/loop/test_collector_traps.py::test_1_a_live_buffer_is_copied_at_once",),
+        (
+            "tests/collectors/loop/test_reused_memory.py::test_rewards_flags_and_infos_that_are_written_again_are_copied",
+        ),
     ),
     Bug(
         "a derived seed is of another shard",
@@ -297,7 +299,7 @@ BUGS: tuple[Bug, ...] = (
         "collectors/loop/vector_stepper.py",
         "return seed + first if isinstance(seed, int)",
         "return seed if isinstance(seed, int)",
-        ("tests/collectors/loop/test_groups.py::test_env_i_gets_the_seed_plus_i_over_all_groups",),
+        ("tests/collectors/loop/test_groups.py::test_rollouts_equal_the_rows_of_single_envs",),
     ),
     Bug(
         "an action that the env changes is stored",
@@ -347,7 +349,7 @@ BUGS: tuple[Bug, ...] = (
         'arrays["mask"][row] = closed',
         'arrays["mask"][row] = True',
         (
-            "tests/collectors/loop/test_rollout_traps.py::test_3_the_row_in_which_an_env_resets_is_masked",
+            "tests/collectors/loop/test_collector_property.py::test_rollouts_equal_the_rows_of_single_envs",
         ),
     ),
     Bug(
@@ -356,7 +358,7 @@ BUGS: tuple[Bug, ...] = (
         'if before["truncated"] and not before["terminated"]:',
         'if before["truncated"] and before["terminated"]:',
         (
-            "tests/collectors/loop/test_rollout_traps.py::test_13_a_truncation_is_bootstrapped_from_its_own_last_observation",
+            "tests/collectors/loop/test_collector_property.py::test_rollouts_equal_the_rows_of_single_envs",
         ),
     ),
     Bug(
@@ -365,7 +367,7 @@ BUGS: tuple[Bug, ...] = (
         "is_open[-1] = True",
         "is_open[-1] |= False",
         (
-            "tests/collectors/loop/test_rollout_traps.py::test_13_the_border_of_a_rollout_is_bootstrapped_from_the_newest_observation",
+            "tests/collectors/loop/test_collector_property.py::test_rollouts_equal_the_rows_of_single_envs",
         ),
     ),
     Bug(
@@ -373,7 +375,9 @@ BUGS: tuple[Bug, ...] = (
         "collectors/loop/rollout_writer.py",
         'if name in _FLAGS or kind_of(name) in ("reward", "info"):',
         'if kind_of(name) in ("reward", "info"):',
-        ("tests/collectors/loop/test_rollout.py::test_flags_of_a_given_rollout_do_not_stay",),
+        (
+            "tests/collectors/loop/test_collector_property.py::test_writing_into_an_earlier_rollout_gives_what_a_new_one_holds",
+        ),
     ),
     # --- seeds and groups -------------------------------------------------------------------------
     Bug(
@@ -409,7 +413,7 @@ BUGS: tuple[Bug, ...] = (
         "rows[first] = self._initial[name][first]",
         (
             "tests/collectors/loop/test_recurrent_policy.py::test_16_rows_of_a_partial_batch_come_with_the_states_of_their_envs",
-            "tests/collectors/loop/test_recurrent_policy.py::test_16_groups_have_states_of_their_own",
+            "tests/collectors/loop/test_groups.py::test_rollouts_equal_the_rows_of_single_envs",
         ),
     ),
     Bug(

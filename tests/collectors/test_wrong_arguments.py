@@ -23,6 +23,8 @@ import stepwell as sw
         ("flush_seconds", "a", ValueError),
         ("flush_seconds", float("nan"), ValueError),
         ("on_step", 5, TypeError),
+        ("on_episode", 3, TypeError),
+        *(("reseed_steps", value, ValueError) for value in (0, -1, 1.5, True, "9")),
     ],
 )
 def test_arguments_of_a_collector(name: str, value: Any, error: type[Exception]) -> None:
@@ -30,15 +32,6 @@ def test_arguments_of_a_collector(name: str, value: Any, error: type[Exception])
     with pytest.raises(error, match=f"^{name}: expected"):
         sw.Collector(envs, sw.RandomPolicy(), **{name: value})
     envs.close()
-
-
-def test_extras_are_returned_in_a_dict() -> None:
-    def policy(observation: np.ndarray, is_first: np.ndarray) -> Any:
-        return np.zeros(2, np.int64), [1]
-
-    envs = gym.make_vec("CartPole-v1", num_envs=2)
-    with sw.Collector(envs, policy) as collector, pytest.raises(ValueError, match="extras"):
-        collector.collect(steps=2)
 
 
 def test_progress_is_a_function() -> None:

@@ -134,12 +134,6 @@ def test_an_unknown_id_is_one_sentence_with_the_nearest_names(env_id: str, messa
 @pytest.mark.parametrize(
     ("arguments", "kind", "message"),
     [
-        (
-            {"env": "CartPole-v1", "num_envs": 0},
-            ValueError,
-            "num_envs.*got 0",
-        ),
-        ({"env": CounterEnv, "num_workers": -1}, ValueError, "num_workers.*got -1"),
         ({"env": CounterEnv, "env_kwargs": {"length": 1}}, ValueError, "env_kwargs.*CounterEnv"),
         ({"env": 3}, TypeError, "env .*factory.*got int"),
     ],

@@ -24,17 +24,13 @@ from hypothesis import strategies as st
 
 import stepwell as sw
 from stepwell.wrappers import EpisodicLife, SignReward
-from support.envs.fakes import CounterEnv, SeededEnv, TraceEnv
+from support.envs.fakes import CounterEnv, SeededEnv, TraceEnv, zeros
 from support.envs.screen_env import ScreenEnv
 from support.mp4_files import needs_av, read
 
 gym.register_envs(ale_py)
 
 PLAN = [(3, "terminated"), (5, "truncated"), (2, "both"), (7, "terminated")]
-
-
-def first_action(observation: Any, is_first: np.ndarray) -> np.ndarray:
-    return np.zeros(len(is_first), np.int64)
 
 
 def trace_policy(observation: Any, is_first: np.ndarray) -> Any:
@@ -87,7 +83,7 @@ def steps_by_start(lengths: list[list[int]], count: int) -> list[int]:
 )
 def test_the_episodes_are_the_first_ones_to_start(lengths: list[list[int]], count: int) -> None:
     envs = sync([partial(CounterEnv, own) for own in lengths])
-    found = sw.evaluate(envs, first_action, episodes=count)
+    found = sw.evaluate(envs, zeros, episodes=count)
     assert [one.steps for one in found.episodes] == steps_by_start(lengths, count)
     assert [one.total_reward for one in found.episodes] == [
         steps * (steps + 1) / 2 for steps in steps_by_start(lengths, count)
@@ -128,8 +124,8 @@ def test_equal_seeds_score_alike_and_none_draws_one() -> None:
 def test_given_envs_stay_open_and_can_be_evaluated_again() -> None:
     envs, single = sync([SeededEnv] * 2), SeededEnv()
     single.close = lambda: pytest.fail("closed")  # type: ignore[method-assign]
-    first = [sw.evaluate(one, first_action, seeds=[1, 2, 3]) for one in (envs, single)]
-    second = [sw.evaluate(one, first_action, seeds=[1, 2, 3]) for one in (envs, single)]
+    first = [sw.evaluate(one, zeros, seeds=[1, 2, 3]) for one in (envs, single)]
+    second = [sw.evaluate(one, zeros, seeds=[1, 2, 3]) for one in (envs, single)]
     assert first[0] == second[0] == first[1] == second[1]
     assert not envs.closed
     assert "stepwell" not in single.metadata
@@ -162,7 +158,7 @@ def test_envs_that_were_evaluated_are_freed_with_the_last_reference() -> None:
     gc.disable()
     try:
         envs = sync([lambda: ScreenEnv(3)])
-        sw.evaluate(envs, sw.EpsilonGreedy(first_action, 0.5), episodes=2, video=True)
+        sw.evaluate(envs, sw.EpsilonGreedy(zeros, 0.5), episodes=2, video=True)
         gone = weakref.ref(envs)
         del envs
         assert gone() is None
@@ -179,10 +175,6 @@ def test_evaluate_is_a_function_whatever_was_imported_before() -> None:
 
 
 # Atari
-
-
-def noops(observation: Any, is_first: np.ndarray) -> Any:
-    return np.zeros(len(is_first), np.int64)
 
 
 def paddle(observation: Any, is_first: np.ndarray) -> Any:
@@ -232,13 +224,13 @@ class Forgetful(gym.Wrapper[Any, Any, Any, Any]):
 )
 def test_raw_rewards_that_sign_reward_keeps_count(make: Callable[[], Any]) -> None:
     envs = make()
-    assert sw.evaluate(envs, noops, episodes=2).returns == (1, 8)
+    assert sw.evaluate(envs, zeros, episodes=2).returns == (1, 8)
     envs.close()
 
 
 def test_missing_raw_rewards_are_an_error() -> None:
     with pytest.raises(ValueError, match=r"info\['raw_reward'\].*got .*\[.*\]"):
-        sw.evaluate(Forgetful(SignReward(Points(4))), noops, episodes=1)
+        sw.evaluate(Forgetful(SignReward(Points(4))), zeros, episodes=1)
 
 
 LIVES = r"envs: .*lives.*make_atari\(life_loss='ignore'\)"
@@ -270,7 +262,7 @@ def test_envs_whose_scores_are_not_the_games_are_refused(
 ) -> None:
     envs = make()
     with pytest.raises(ValueError, match=message):
-        sw.evaluate(envs, noops, episodes=1)
+        sw.evaluate(envs, zeros, episodes=1)
     envs.close()
 
 
@@ -278,7 +270,7 @@ def test_envs_whose_scores_are_not_the_games_are_refused(
 def test_ale_pys_own_envs_are_played_where_they_are_said_not_to_clip() -> None:
     envs = gym.make_vec("ALE/Pong-v5", 2, reward_clipping=False, max_num_frames_per_episode=400)
     envs.metadata = {**envs.metadata, "stepwell": {"clip_rewards": False}}
-    found = sw.evaluate(envs, noops, seeds=[1, 2])
+    found = sw.evaluate(envs, zeros, seeds=[1, 2])
     envs.close()
     assert [one.truncated for one in found.episodes] == [True, True]
 
@@ -293,7 +285,7 @@ def screen_envs(lengths: Sequence[int] = (4, 6)) -> Any:
 @needs_av
 def test_a_folder_gets_a_file_for_each_episode_that_is_filmed() -> None:
     found = sw.evaluate(
-        screen_envs(), first_action, episodes=5, video="deep/videos", video_episodes={4, 1}
+        screen_envs(), zeros, episodes=5, video="deep/videos", video_episodes={4, 1}
     )
     assert sorted(os.listdir("deep/videos")) == ["episode-1.mp4", "episode-4.mp4"]
     for video in found.videos:
@@ -310,17 +302,17 @@ def test_a_folder_gets_a_file_for_each_episode_that_is_filmed() -> None:
 @needs_av
 def test_a_file_takes_one_episode() -> None:
     Path("a.mp4").write_text("an old one")
-    found = sw.evaluate(screen_envs(), first_action, episodes=2, video=Path("a.mp4"))
+    found = sw.evaluate(screen_envs(), zeros, episodes=2, video=Path("a.mp4"))
     assert os.listdir() == ["a.mp4"]
     assert read(Path("a.mp4"))[0]["frames"] == found.videos[0].shape[0] == 5
     with pytest.raises(ValueError, match=r"video: .*2 episodes.*got.* b\.mp4"):
-        sw.evaluate(screen_envs(), first_action, episodes=2, video="b.mp4", video_episodes=[0, 1])
+        sw.evaluate(screen_envs(), zeros, episodes=2, video="b.mp4", video_episodes=[0, 1])
 
 
 def test_frames_alone_need_neither_a_file_nor_pyav(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "av", None)
     single = ScreenEnv(4, tag=9)
-    (video,) = sw.evaluate(single, first_action, episodes=2, video=True).videos
+    (video,) = sw.evaluate(single, zeros, episodes=2, video=True).videos
     assert video.frames[:, 0, 0].tolist() == [[9, 0, t] for t in range(5)]
     assert (video.fps, video.path, os.listdir()) == (24, None, [])
     with pytest.raises(ImportError, match=r"pip install 'stepwell\[video\]'"):
@@ -329,12 +321,10 @@ def test_frames_alone_need_neither_a_file_nor_pyav(monkeypatch: pytest.MonkeyPat
 
 
 def test_numbers_of_episodes_to_film_may_come_in_any_order() -> None:
-    found = sw.evaluate(
-        screen_envs(), first_action, episodes=3, video=True, video_episodes=[2, 0, 2]
-    )
+    found = sw.evaluate(screen_envs(), zeros, episodes=3, video=True, video_episodes=[2, 0, 2])
     assert [video.episode for video in found.videos] == [0, 2]
     with pytest.raises(ValueError, match=r"^video_episodes: .*0 to 2.*got \[0, 1, 9\]"):
-        sw.evaluate(screen_envs(), first_action, episodes=3, video=True, video_episodes=[0, 9, 1])
+        sw.evaluate(screen_envs(), zeros, episodes=3, video=True, video_episodes=[0, 9, 1])
 
 
 @needs_av
@@ -377,9 +367,9 @@ class Blind(CounterEnv):
 def test_an_id_without_pictures_can_be_played_but_not_filmed() -> None:
     gym.register("Blind-v0", f"{__name__}:Blind", max_episode_steps=9)
     try:
-        assert sw.evaluate("Blind-v0", first_action, episodes=2).returns == (6, 6)
+        assert sw.evaluate("Blind-v0", zeros, episodes=2).returns == (6, 6)
         with pytest.raises(TypeError, match="render_mode") as caught:
-            sw.evaluate("Blind-v0", first_action, episodes=2, video=True)
+            sw.evaluate("Blind-v0", zeros, episodes=2, video=True)
         assert caught.value.__notes__ == ["video: Blind-v0 was made with render_mode='rgb_array'"]
     finally:
         del gym.registry["Blind-v0"]
@@ -415,10 +405,10 @@ def test_wrong_arguments_are_refused_before_an_env_steps(
 
 def test_what_is_no_env_is_refused() -> None:
     with pytest.raises(ValueError, match=r"'CartPol-v1'.*CartPole-v1"):
-        sw.evaluate("CartPol-v1", first_action, episodes=1)
+        sw.evaluate("CartPol-v1", zeros, episodes=1)
     with pytest.raises(ValueError, match=r"got 'ALE/Pnog-v5'; .*pong"):
-        sw.evaluate("ALE/Pnog-v5", first_action, episodes=1)
+        sw.evaluate("ALE/Pnog-v5", zeros, episodes=1)
     with pytest.raises(TypeError, match=r"^envs: .*VectorEnv.*got int"):
-        sw.evaluate(7, first_action, episodes=1)  # type: ignore[arg-type]
+        sw.evaluate(7, zeros, episodes=1)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"^num_envs: .*got 2"):
-        sw.evaluate(SeededEnv(), first_action, episodes=1, num_envs=2)
+        sw.evaluate(SeededEnv(), zeros, episodes=1, num_envs=2)

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ale_py.vector_env import AtariVectorEnv
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from hypothesis import given
 from hypothesis import strategies as st
 
 import stepwell as sw
 from stepwell.wrappers import WorkerVectorEnv
-from support.envs.fakes import CounterEnv, DieEnv, RestartVectorEnv, SeededEnv, TraceEnv
+from support.envs.atari_games import atari
+from support.envs.fakes import DieEnv, RestartVectorEnv, SeededEnv, TraceEnv
 from support.models.model import same
 
 NEXT_STEP, SAME_STEP = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP
@@ -76,42 +76,6 @@ def test_neither_the_collectors_seed_nor_earlier_calls_matter() -> None:
     assert all(same(one, other) for one, other in zip(firsts[0], firsts[2], strict=True))
 
 
-@ALL_MODES
-def test_18_short_and_long_episodes_each_count_once(mode: AutoresetMode) -> None:
-    """Lengths 1 and 100: who ends first plays no part."""
-    make: list[Any] = [partial(CounterEnv, own, tag) for tag, own in enumerate((1, 100, 7))]
-    numbers: list[tuple[int, int | None]] = []
-    replay = sw.SequenceReplayBuffer()
-    with sw.Collector(
-        SyncVectorEnv(make, autoreset_mode=mode),
-        lambda observation, is_first: np.zeros(len(is_first), np.int64),
-        replay,
-        seed=0,
-        on_episode=lambda one: numbers.append((one.episode, one.seed)),
-    ) as collector:
-        report = collector.collect(seeds=list(range(10, 18)))
-    assert [e.steps for e in replay.iter_episodes()] == [1, 100, 7, 1, 100, 7, 1, 100]
-    assert sorted(report.lengths) == sorted([1, 100, 7, 1, 100, 7, 1, 100])
-    assert sorted(numbers) == [(number, 10 + number) for number in range(8)]
-    assert report.steps == replay.steps == 317
-
-
-@ALL_MODES
-def test_18_episodes_count_by_their_starts(mode: AutoresetMode) -> None:
-    """The same through collect(episodes=): the long one is in, since it was among the first."""
-    make: list[Any] = [partial(CounterEnv, own, tag) for tag, own in enumerate((1, 100))]
-    numbers: dict[int, int] = {}
-    with sw.Collector(
-        SyncVectorEnv(make, autoreset_mode=mode),
-        lambda observation, is_first: np.zeros(len(is_first), np.int64),
-        seed=0,
-        on_episode=lambda one: numbers.update({one.episode: one.steps}),
-    ) as collector:
-        report = collector.collect(episodes=6)
-    assert sorted(report.lengths) == [1, 1, 1, 1, 1, 100]
-    assert [numbers[number] for number in range(6)] == [1, 100, 1, 1, 1, 1]
-
-
 @pytest.mark.proof
 @given(
     st.lists(st.integers(0, 50), min_size=1, max_size=9),
@@ -130,12 +94,6 @@ def test_the_number_of_envs_changes_nothing_but_the_stream(
     assert all(same(one, other) for one, other in zip(*found, strict=True))
 
 
-def test_episodes_of_other_seeds_are_not_recorded() -> None:
-    replay, report = collected(SyncVectorEnv([partial(SeededEnv, [2, 9])] * 3), [5, 6, 7, 8])
-    assert replay.episodes == report.episodes == 4
-    assert replay.steps == report.steps
-
-
 def test_calls_may_be_repeated_and_mixed() -> None:
     replay = sw.SequenceReplayBuffer()
     with sw.Collector(SyncVectorEnv([SeededEnv] * 2), choose, replay, seed=0) as collector:
@@ -148,12 +106,6 @@ def test_calls_may_be_repeated_and_mixed() -> None:
     seeded = [e for e in replay.iter_episodes() if e.metadata.get("seed") == 3]
     assert len(seeded) == 4
     assert len({np.asarray(e.observation).tobytes() for e in seeded}) == 1
-
-
-def test_a_single_env_plays_one_seed_after_the_other() -> None:
-    replay, _ = collected(SeededEnv(), SEEDS)
-    for episode, seed in zip(replay.iter_episodes(), SEEDS, strict=True):
-        assert same(np.asarray(episode.observation), np.array(alone(seed)))
 
 
 def test_worker_processes_give_the_same() -> None:
@@ -177,10 +129,7 @@ def test_groups_give_the_same() -> None:
 @pytest.mark.parametrize("mode", [NEXT_STEP, SAME_STEP])
 def test_atari_plays_the_same_game_from_the_same_seed(mode: AutoresetMode) -> None:
     def games(num_envs: int) -> list[tuple[Any, bytes]]:
-        envs = AtariVectorEnv(
-            "breakout", num_envs, autoreset_mode=mode, img_height=12, img_width=10, frameskip=1,
-            max_num_frames_per_episode=40, noop_max=10,
-        )  # fmt: skip
+        envs = atari(num_envs, mode, max_num_frames_per_episode=40)
         replay = sw.SequenceReplayBuffer()
         policy = lambda observation, is_first: (  # noqa: E731
             observation.reshape(len(is_first), -1).sum(1).astype(np.int64) % 4
@@ -230,17 +179,6 @@ def test_invalid_seeds_are_refused(seeds: Any, got: str) -> None:
         assert not replay.is_bound
         collector.rollout(3)
         assert replay.steps == 6
-
-
-@pytest.mark.parametrize("other", [{"steps": 3}, {"episodes": 2}, {"steps": 1, "episodes": 1}])
-def test_one_goal_at_a_time(other: dict[str, Any]) -> None:
-    goals = {"steps": None, "episodes": None, **other}
-    message = r"^collect: .*steps={steps}, episodes={episodes} and seeds=\[1\]".format(**goals)
-    with (
-        sw.Collector(SyncVectorEnv([SeededEnv]), choose, seed=0) as collector,
-        pytest.raises(ValueError, match=message),
-    ):
-        collector.collect(seeds=[1], **other)
 
 
 def test_a_refused_call_leaves_the_envs_where_they_were() -> None:

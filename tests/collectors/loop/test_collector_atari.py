@@ -2,96 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
-from ale_py.vector_env import AtariVectorEnv
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 import stepwell as sw
 from stepwell.buffers import Episode, SpecMismatch
 from stepwell.collectors.loop.collector import Seeds
+from support.envs.atari_games import LIFE_LOSS, Game, atari, choose, play
 
 NEXT_STEP, SAME_STEP = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP
 
 
-def atari(num_envs: int, mode: Any = NEXT_STEP, **knobs: Any) -> AtariVectorEnv:
-    """Small frames, none skipped, games of at most 60 frames: resets come often."""
-    defaults = {"img_height": 12, "img_width": 10, "frameskip": 1}
-    defaults |= {"max_num_frames_per_episode": 60, "noop_max": 10}
-    game = knobs.pop("game", "breakout")
-    return AtariVectorEnv(game, num_envs, autoreset_mode=mode, **{**defaults, **knobs})
-
-
-class Actions:
-    """Draws an action of its own for each frame count, so that it suits every mode."""
-
-    def __init__(self) -> None:
-        self.seen_first = 0
-
-    def __call__(self, observation: np.ndarray, is_first: np.ndarray) -> np.ndarray:
-        self.seen_first += int(is_first.sum())
-        return choose(observation)
-
-
-# Breakout loses a life about every 90 frames, from 5.
-LIFE_LOSS: dict[str, Any] = {
-    "life_loss_info": True,
-    "max_num_frames_per_episode": 200,
-    "noop_max": 0,
-}
-
-
-def choose(observation: np.ndarray) -> np.ndarray:
-    """An action from the newest frames [n, k, H, W]: reproducible, and all four occur."""
-    sums = observation.reshape(len(observation), -1).astype(np.int64)
-    return (sums @ np.arange(1, sums.shape[1] + 1)) % 4
-
-
-@dataclass(eq=False)
-class Game:
-    """One game, as a plain loop observed it."""
-
-    stacks: list[np.ndarray]
-    rewards: list[float] = field(default_factory=lambda: [0.0])
-    actions: list[int] = field(default_factory=list)
-    terminated: bool = False
-    truncated: bool = False
-
-
-@cache
-def play(num_envs: int, vector_steps: int, **knobs: Any) -> list[list[Game]]:
-    """Games of each env in NEXT_STEP mode; a game ends where `episode_frame_number` falls."""
-    envs, seed = atari(num_envs, **knobs), Seeds(7, 0).next_envs_seed(num_envs)
-    observation, info = envs.reset(seed=seed)
-    games = [[Game([stack])] for stack in observation.copy()]
-    before = info["episode_frame_number"].copy()
-    for _ in range(vector_steps):
-        action = choose(observation)
-        observation, reward, terminated, truncated, info = envs.step(action)
-        for env, own in enumerate(games):
-            if info["episode_frame_number"][env] <= before[env]:  # this was the reset
-                own.append(Game([observation[env].copy()]))
-                continue
-            game = own[-1]
-            game.actions.append(int(action[env]))
-            game.stacks.append(observation[env].copy())
-            game.rewards.append(float(reward[env]))
-            game.terminated, game.truncated = bool(terminated[env]), bool(truncated[env])
-        before = info["episode_frame_number"].copy()
-    envs.close()
-    return games
+def actions(observation: np.ndarray, is_first: np.ndarray) -> np.ndarray:
+    return choose(observation)
 
 
 def collect(
     envs: VectorEnv[Any, Any, Any], steps: int, **options: Any
 ) -> tuple[sw.SequenceReplayBuffer, Any]:
     replay = sw.SequenceReplayBuffer(seed=0)
-    with sw.Collector(envs, Actions(), replay, seed=7, **options) as collector:
+    with sw.Collector(envs, actions, replay, seed=7, **options) as collector:
         report = collector.collect(steps=steps)
     return replay, report
 
@@ -109,7 +43,7 @@ def assert_game(episode: Episode, game: Game, is_over: bool) -> None:
         assert (episode.end.is_final, bool(episode.terminated[-1])) == (True, game.terminated)
         assert bool(episode.truncated[-1]) == game.truncated
     assert np.array_equal(np.asarray(episode.observation)[:rows], newest[:rows])
-    assert episode.reward[:rows].tolist() == game.rewards[:rows]
+    assert episode.reward[:rows].tolist() == [0.0, *game.rewards][:rows]
     steps = min(rows - 1, len(game.actions))
     assert np.asarray(episode.action)[:steps].tolist() == game.actions[:steps]
     if is_over:
@@ -148,18 +82,6 @@ def test_games_equal_those_of_a_plain_loop(mode: AutoresetMode) -> None:
 
 
 @pytest.mark.proof
-def test_last_observations_of_both_modes_are_the_same() -> None:
-    ends = []
-    for mode in (NEXT_STEP, SAME_STEP):
-        replay, _ = collect(atari(2, mode), 250)
-        ends.append(
-            [np.asarray(e.observation)[-1] for e in by_stream(replay, 2)[0] if e.end.is_final][:2]
-        )
-    assert len(ends[0]) == len(ends[1]) == 2
-    assert np.array_equal(ends[0], ends[1])
-
-
-@pytest.mark.proof
 @pytest.mark.parametrize("mode", [NEXT_STEP, SAME_STEP])
 def test_a_lost_life_that_does_not_reset_is_no_border(mode: AutoresetMode) -> None:
     """Trap 5: `life_loss_info=True` sets terminated, and the game continues."""
@@ -184,9 +106,9 @@ def test_a_lost_life_that_does_not_reset_is_no_border(mode: AutoresetMode) -> No
 def test_a_lost_life_is_no_border_when_it_is_the_last_row_of_a_call() -> None:
     """The call waits one more step, which shows if the episode ended."""
     replay, parts = sw.SequenceReplayBuffer(), sw.SequenceReplayBuffer()
-    with sw.Collector(atari(2, **LIFE_LOSS), Actions(), replay, seed=7) as collector:
+    with sw.Collector(atari(2, **LIFE_LOSS), actions, replay, seed=7) as collector:
         whole = collector.collect(steps=400)
-    with sw.Collector(atari(2, **LIFE_LOSS), Actions(), parts, seed=7) as collector:
+    with sw.Collector(atari(2, **LIFE_LOSS), actions, parts, seed=7) as collector:
         steps = 0
         while steps < whole.steps:
             steps += collector.collect(steps=1).steps
@@ -301,29 +223,7 @@ def test_a_wrong_stack_padding_is_refused() -> None:
     envs = atari(1)
     envs.metadata = {**envs.metadata, "stepwell": {"frame_stack": 4, "stack_padding": "repeat"}}
     with (
-        sw.Collector(envs, Actions(), sw.SequenceReplayBuffer(), seed=0) as collector,
+        sw.Collector(envs, actions, sw.SequenceReplayBuffer(), seed=0) as collector,
         pytest.raises(SpecMismatch, match=r"padded by repeat at a reset, got other frames"),
     ):
         collector.collect(steps=10)
-
-
-@pytest.mark.proof
-def test_a_policy_sees_each_first_observation_once() -> None:
-    """Trap 16: its state must be reset exactly then."""
-    for mode in (NEXT_STEP, SAME_STEP):
-        policy, replay = Actions(), sw.SequenceReplayBuffer()
-        with sw.Collector(atari(2, mode), policy, replay, seed=7) as collector:
-            for _ in range(10):
-                collector.collect(steps=30)
-        episodes = list(replay.iter_episodes())
-        assert 4 <= len(episodes) <= policy.seen_first <= len(episodes) + 2
-
-
-@pytest.mark.proof
-def test_frames_are_steps_times_the_skip_that_make_atari_declares() -> None:
-    envs = sw.make_atari("pong", 2, frame_skip=3)
-    replay = sw.SequenceReplayBuffer()
-    with sw.Collector(envs, sw.RandomPolicy(), replay, seed=0) as collector:
-        report = collector.collect(steps=10)
-    assert (report.steps, report.frames) == (10, 30)
-    assert replay.sessions[0]["recipe"] != {}

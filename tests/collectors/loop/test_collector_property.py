@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -14,11 +13,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import stepwell as sw
-from stepwell.buffers.rows import episode_buffer
 from stepwell.collectors.loop.collector import Seeds
 from support.envs.fakes import RestartVectorEnv, TraceEnv
 from support.examples import examples
 from support.models.model import assert_stored
+from support.models.plans import CHUNK_ROWS, FLUSH_SECONDS, MODES, PLANS, Plan, makers, small_chunks
 from support.models.rollout_model import (
     CountingRule,
     RolloutModel,
@@ -34,11 +33,6 @@ from support.models.rollout_model import (
 )
 
 NEXT_STEP, SAME_STEP = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP
-ENDS = st.sampled_from(["terminated", "truncated", "both"])
-PLANS = st.lists(
-    st.lists(st.tuples(st.integers(1, 9), ENDS), min_size=1, max_size=3), min_size=1, max_size=4
-)
-MODES = st.sampled_from(list(AutoresetMode))
 # What finds most comes first: that is drawn most often.
 RULES = st.sampled_from([CountingRule(3), TraceRule(), CountingRule()])
 WITH_REPLAY = st.sampled_from([True, False])
@@ -54,20 +48,9 @@ CALLS = st.lists(
     min_size=2,
     max_size=6,
 )
-CHUNK_ROWS = st.integers(1, 12)
-FLUSH_SECONDS = st.sampled_from([0.0, 1e9])
 RESEED_STEPS = st.sampled_from([3, 1, 7, 50_000])
 
-Plan = Sequence[tuple[int, str]]
 Call = tuple[str, Any]
-
-
-def small_chunks(rows: int) -> Any:
-    return mock.patch.object(episode_buffer, "_rows_by_size", return_value=rows)
-
-
-def makers(plans: Sequence[Plan]) -> list[Any]:
-    return [partial(TraceEnv, plan, tag) for tag, plan in enumerate(plans)]
 
 
 def model_of(plans: Sequence[Plan], rule: Rule, mode: AutoresetMode, **more: Any) -> RolloutModel:
@@ -126,7 +109,6 @@ def run(
         assert_stored(replay, model.episodes)
 
 
-@pytest.mark.proof
 @given(
     PLANS, MODES, RULES, CALLS, CHUNK_ROWS, FLUSH_SECONDS, WITH_REPLAY, st.booleans(), RESEED_STEPS
 )
@@ -150,7 +132,6 @@ def test_rollouts_equal_the_rows_of_single_envs(
         run(envs, model, calls, replay, reseed_steps=reseed_steps, **options)
 
 
-@pytest.mark.proof
 @given(
     PLANS,
     st.sampled_from([NEXT_STEP, SAME_STEP]),
@@ -294,7 +275,6 @@ def test_a_replay_gets_the_same_rows_as_from_a_plain_collect_where_a_worker_died
     assert digests[0] == digests[1]
 
 
-@pytest.mark.proof
 @given(PLANS, MODES, RULES, st.integers(1, 12), st.integers(1, 4))
 @settings(max_examples=examples(40))
 def test_writing_into_an_earlier_rollout_gives_what_a_new_one_holds(

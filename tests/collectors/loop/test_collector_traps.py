@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -12,7 +11,6 @@ import numpy as np
 import pytest
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import FrameStackObservation
-from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 import stepwell as sw
 from stepwell.buffers import Episode, SpecMismatch
@@ -29,8 +27,10 @@ from support.envs.fakes import (
     RewardKind,
     RewardKindEnv,
     SeededEnv,
+    nested_action,
+    zeros,
 )
-from support.models.model import Model, assert_stored, copied, row_of, same
+from support.models.model import Model, assert_stored, copied, row_of
 
 NEXT_STEP, SAME_STEP, DISABLED = (
     AutoresetMode.NEXT_STEP,
@@ -55,53 +55,9 @@ def collected(envs: Any, steps: int, **options: Any) -> tuple[list[Episode], Any
     return list(replay.iter_episodes()), report
 
 
-@pytest.mark.parametrize("mode", [NEXT_STEP, DISABLED])
-@pytest.mark.parametrize("copy", [True, False])
-def test_1_a_live_buffer_is_copied_at_once(mode: AutoresetMode, copy: bool) -> None:
-    episodes, _ = collected(vector([partial(LiveBufferEnv, [3, 5])] * 2, mode, copy=copy), 40)
-    assert len(episodes) >= 8
-    for episode in episodes:
-        expected = np.arange(episode.rows)
-        assert np.asarray(episode.observation)[:, 0, 0].tolist() == expected.tolist()
-
-
 def test_1_a_live_buffer_of_a_single_env_is_copied_at_once() -> None:
     episodes, _ = collected(LiveBufferEnv(4), 12)
     assert [np.asarray(e.observation)[:, 1, 1].tolist() for e in episodes] == [[0, 1, 2, 3, 4]] * 3
-
-
-@pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
-def test_2_a_last_observation_is_copied_before_the_reset_writes_over_it(kind: type[Any]) -> None:
-    episodes, _ = collected(kind([partial(LiveBufferEnv, 3)] * 2, autoreset_mode=SAME_STEP), 20)
-    assert [episode.steps for episode in episodes].count(3) == 6
-    for episode in episodes:
-        shown = np.asarray(episode.observation)[:, 0, 0]
-        assert shown.tolist() == list(range(episode.rows))
-
-
-def test_2_equal_numbers_at_both_ends_are_no_sign_of_it() -> None:
-    episodes, _ = collected(vector([lambda: gym.make("FrozenLake-v1")], SAME_STEP), 50)
-    assert episodes
-
-
-def test_3_the_dummy_step_of_next_step_is_not_stored() -> None:
-    episodes, report = collected(vector([partial(CounterEnv, 3)]), 10)
-    assert [e.steps for e in episodes] == [3, 3, 3, 1]
-    assert sum(e.total_reward for e in episodes) == 6 * 3 + 1
-    for episode in episodes:
-        times = np.asarray(episode.observation)[:, 1]
-        assert times.tolist() == list(range(episode.rows))
-    assert report.steps == 10
-
-
-@pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
-def test_4_gymnasiums_same_step_gives_the_true_last_observation(kind: type[Any]) -> None:
-    envs = kind([partial(CounterEnv, [3, 2], tag) for tag in (0, 1)], autoreset_mode=SAME_STEP)
-    episodes, _ = collected(envs, 20)
-    for episode in episodes:
-        times = np.asarray(episode.observation)[:, 1]
-        assert times.tolist() == list(range(episode.rows))
-        assert episode.terminated[-1] == (times[-1] == (3, 2)[int(episode.observation[0, 0]) % 2])
 
 
 def test_4_a_same_step_env_without_last_observations_is_refused() -> None:
@@ -133,8 +89,7 @@ def test_8_stacks_are_rebuilt_as_the_source_padded_them(
     model.reset(0)
     model.collect(40)
     replay = sw.SequenceReplayBuffer(seed=0)
-    policy = lambda observation, is_first: np.zeros(len(is_first), np.int64)  # noqa: E731
-    with sw.Collector(vector([make, make], mode), policy, replay, seed=0) as collector:
+    with sw.Collector(vector([make, make], mode), zeros, replay, seed=0) as collector:
         collector.collect(steps=40)
     ids = {e.id: n for n, e in enumerate(replay.iter_episodes())}
     assert len(ids) == len(model.episodes)
@@ -213,97 +168,6 @@ def test_8_a_wrong_padding_is_refused_with_frame_stack_1_as_the_fix() -> None:
         vector([make]), sw.RandomPolicy(), sw.SequenceReplayBuffer(), seed=0, frame_stack=1
     ) as whole:
         assert whole.collect(steps=5).steps == 5
-
-
-@ALL_MODES
-def test_9_and_11_windows_keep_to_one_episode_of_one_env(mode: AutoresetMode) -> None:
-    lengths = ([3, 7], [2], [11, 1, 5])
-    envs = vector([partial(CounterEnv, own, tag) for tag, own in enumerate(lengths)], mode)
-    replay = sw.SequenceReplayBuffer(seed=0)
-    with sw.Collector(envs, sw.RandomPolicy(), replay, seed=0) as collector:
-        for _ in range(20):
-            collector.collect(steps=13)
-            for length in (1, 2, 4):
-                rows = np.asarray(replay.sample_sequences(64, length).observation)
-                assert (rows[:, :, [0, 2]] == rows[:, :1, [0, 2]]).all()
-                assert (np.diff(rows[:, :, 1], axis=1) == 1).all()
-
-
-@pytest.mark.parametrize("ends", ["terminated", "truncated", "both"])
-@ALL_MODES
-def test_12_terminated_truncated_and_cut_are_kept_apart(mode: AutoresetMode, ends: Any) -> None:
-    envs = vector([partial(CounterEnv, 3, 0, ends)], mode)
-    replay = sw.SequenceReplayBuffer(seed=0)
-    with sw.Collector(envs, sw.RandomPolicy(), replay, seed=0) as collector:
-        collector.collect(steps=7)
-    batch = replay.sample_sequences(300, 2)
-    time, episode = batch.observation[:, -1, 1], batch.observation[:, -1, 0]
-    over = (time == 3) & (episode < 2)
-    unfinished = (time == 1) & (episode == 2)
-    assert over.any()
-    assert unfinished.any()
-    assert (batch.terminated[:, -1] == (over & (ends != "truncated"))).all()
-    assert (batch.truncated[:, -1] == (over & (ends != "terminated"))).all()
-    assert (batch.cut[:, -1] == unfinished).all()
-    assert (batch.is_last[:, -1] == (over | unfinished)).all()
-    assert not batch.is_last[:, 0].any()
-    assert (batch.is_first[:, 0] == (batch.observation[:, 0, 1] == 0)).all()
-
-
-@ALL_MODES
-def test_16_a_policy_sees_is_first_once_for_each_episode(mode: AutoresetMode) -> None:
-    """A policy that counts since the last is_first has t, as in the observation."""
-
-    class Counting:
-        def __init__(self) -> None:
-            self.counts = np.zeros(3, np.int64)
-            self.beginnings: Counter[tuple[int, int]] = Counter()
-
-        def __call__(self, observation: Any, is_first: Any) -> Any:
-            self.counts = np.where(is_first, 0, self.counts + 1)
-            assert (self.counts == observation[:, 1]).all()
-            for episode, _, tag in observation[is_first].tolist():
-                self.beginnings[episode, tag] += 1
-            return np.zeros(3, np.int64), {"count": self.counts}
-
-    policy = Counting()
-    envs = vector([partial(CounterEnv, [3, 1, 4], tag) for tag in range(3)], mode)
-    replay = sw.SequenceReplayBuffer()
-    with sw.Collector(envs, policy, replay, seed=0) as collector:
-        for steps in (7, 1, 13, 30):
-            collector.collect(steps=steps)
-    assert set(policy.beginnings.values()) == {1}
-    for episode in replay.iter_episodes():
-        number, _, tag = np.asarray(episode.observation)[0].tolist()
-        assert policy.beginnings[number, tag] == 1
-        counts = episode.fields["extra/count"][:-1]
-        assert counts.tolist() == list(range(episode.steps))
-
-
-def test_18_episodes_are_chosen_by_their_start() -> None:
-    """Choosing by who finishes first would give short ones only."""
-    envs = vector([partial(CounterEnv, 2, 0), partial(CounterEnv, 50, 1)])
-    replay = sw.SequenceReplayBuffer()
-    with sw.Collector(envs, sw.RandomPolicy(), replay, seed=0) as collector:
-        report = collector.collect(episodes=6)
-    # In 50 steps the short env plays 17 episodes; of the first six starts one was the long one.
-    assert sorted(report.lengths) == [2, 2, 2, 2, 2, 50]
-    assert sorted(e.steps for e in replay.iter_episodes()) == [2, 2, 2, 2, 2, 50]
-    assert (report.steps, report.total_steps) == (60, 60)
-
-
-@pytest.mark.parametrize("mode", [NEXT_STEP, DISABLED])
-def test_20_envs_are_seeded_apart_and_alike_over_runs(mode: AutoresetMode) -> None:
-    def firsts(seed: int) -> list[list[float]]:
-        replay = sw.SequenceReplayBuffer()
-        envs = vector([SeededEnv] * 4, mode)
-        with sw.Collector(envs, sw.RandomPolicy(), replay, seed=seed) as collector:
-            collector.collect(steps=8)
-        return [np.asarray(e.observation)[0].tolist() for e in replay.iter_episodes()]
-
-    once, again, other = firsts(1), firsts(1), firsts(2)
-    assert once == again
-    assert len({tuple(first) for first in [*once, *other]}) == 8
 
 
 def test_20_worker_processes_are_seeded_as_envs_in_this_process_are() -> None:
@@ -418,33 +282,6 @@ def test_29_rewards_of_several_numbers_are_refused() -> None:
         collector.collect(steps=5)
 
 
-def test_30_rows_are_described_by_the_spaces_of_one_env() -> None:
-    replay = sw.SequenceReplayBuffer()
-    with sw.Collector(vector([CounterEnv] * 5), sw.RandomPolicy(), replay, seed=0) as collector:
-        collector.collect(steps=5)
-    assert replay.spec["observation"].shape == (3,)
-    assert replay.spec["action"].shape == ()
-
-
-@ALL_MODES
-def test_31_statistics_count_every_episode_right(mode: AutoresetMode) -> None:
-    envs = vector([partial(CounterEnv, 3)] * 2, mode)
-    wrapped = RecordEpisodeStatistics(envs) if mode is not SAME_STEP else envs
-    _, report = collected(wrapped, 36)
-    assert set(report.lengths) == {3}
-    assert set(report.returns) == {6.0}
-    assert report.episodes == 12
-
-
-def nested_action(observation: Any) -> Any:
-    """An action for one observation of `DictEnv`, or for many: every part of it changes."""
-    value = np.asarray(observation["many"])[..., 0]
-    stick = np.stack([(value % 3 - 1) / 2, (value % 2) / 4], -1).astype(np.float32)
-    bits = np.stack([value & 1, value >> 1 & 1, value >> 2 & 1], -1).astype(np.int8)
-    dial = np.stack([value % 3, value % 4], -1)
-    return {"button": value % 3, "stick": (stick, bits), "dial": dial}
-
-
 @ALL_MODES
 @pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
 def test_all_kinds_of_spaces_are_stored_and_actions_arrive(
@@ -464,38 +301,6 @@ def test_all_kinds_of_spaces_are_stored_and_actions_arrive(
     batch = replay.sample_sequences(4, 2)
     assert np.asarray(row_of(batch.observation, 0)["image"]).shape == (2, 3, 4)
     assert np.asarray(batch.action["stick"][1]).dtype == np.int8
-
-
-@ALL_MODES
-def test_random_actions_of_all_kinds_of_spaces_are_the_ones_that_envs_got(
-    mode: AutoresetMode,
-) -> None:
-    envs = vector([partial(DictEnv, 4)], mode)
-    replay = sw.SequenceReplayBuffer()
-    with sw.Collector(envs, sw.RandomPolicy(), replay, seed=9) as collector:
-        collector.collect(steps=20)
-        stored = [row_of(e.action, t) for e in replay.iter_episodes() for t in range(e.steps)]
-    seen = envs.envs[0].unwrapped.actions_seen  # type: ignore[attr-defined]
-    assert len(stored) == len(seen) == 20
-    assert all(map(same, stored, seen))
-
-
-@pytest.mark.parametrize("mode", [NEXT_STEP, SAME_STEP])
-def test_a_restarted_worker_cuts_its_episode(mode: AutoresetMode) -> None:
-    envs = RestartVectorEnv(
-        [partial(CounterEnv, 6, tag) for tag in (0, 1)], at_step=3, env=1, autoreset_mode=mode
-    )
-    replay = sw.SequenceReplayBuffer()
-    with sw.Collector(envs, sw.RandomPolicy(), replay, seed=0) as collector:
-        report = collector.collect(steps=20)
-    streams = {n: [e for e in replay.iter_episodes() if e.stream == n] for n in (0, 1)}
-    assert [(e.steps, bool(e.cut[-1])) for e in streams[1]][:2] == [(2, True), (6, False)]
-    assert [(e.steps, bool(e.cut[-1])) for e in streams[0]][:1] == [(6, False)]
-    for episode in replay.iter_episodes():
-        assert np.asarray(episode.observation)[:, 1].tolist() == list(range(episode.rows))
-    assert (report.restarts, report.cut) == (1, 1)
-    assert report.steps == replay.steps
-    assert report.digest == replay.digest()
 
 
 def test_an_episode_that_was_cut_by_a_dead_worker_is_replaced() -> None:

@@ -16,12 +16,22 @@ from hypothesis import strategies as st
 import stepwell as sw
 from stepwell.collectors.loop.collector import Seeds
 from stepwell.wrappers import WorkerVectorEnv
-from support.envs.fakes import CounterEnv, CrashEnv, DictEnv, DieEnv, FrameEnv, SeededEnv, TraceEnv
+from support.envs.fakes import (
+    CounterEnv,
+    CrashEnv,
+    DictEnv,
+    DieEnv,
+    FrameEnv,
+    TraceEnv,
+    counters,
+    nested_action,
+    zeros,
+)
 from support.examples import examples
 from support.models.model import assert_stored
+from support.models.plans import MODES, PLAN
 from support.models.rollout_model import (
     CountingRule,
-    RecurrentPolicy,
     RolloutModel,
     Rule,
     TraceRule,
@@ -34,8 +44,6 @@ from support.models.rollout_model import (
 
 NEXT_STEP, SAME_STEP = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP
 ALL_MODES = pytest.mark.parametrize("mode", list(AutoresetMode))
-ENDS = st.sampled_from(["terminated", "truncated", "both"])
-PLAN = st.lists(st.tuples(st.integers(1, 9), ENDS), min_size=1, max_size=3)
 GROUPS = st.lists(st.lists(PLAN, min_size=1, max_size=3), min_size=2, max_size=3)
 RULES = st.sampled_from([TraceRule(), CountingRule(3)])
 
@@ -57,21 +65,12 @@ def model_of(plans: list[list[Any]], rule: Rule, mode: AutoresetMode, **more: An
     return RolloutModel(envs, rule, mode=mode, seed_of=Seeds(5, 0).env_seed, **more)
 
 
-def counters(*lengths: Any, first: int = 0, kind: Any = SyncVectorEnv) -> Any:
-    return kind([partial(CounterEnv, own, first + tag) for tag, own in enumerate(lengths)])
-
-
-def zeros(observation: Any, is_first: Any) -> Any:
-    return np.zeros(len(is_first), np.int64)
-
-
 # The same data
 
 
-@pytest.mark.proof
 @given(
     GROUPS,
-    st.sampled_from(list(AutoresetMode)),
+    MODES,
     RULES,
     st.lists(st.integers(1, 14), min_size=1, max_size=4),
 )
@@ -160,23 +159,6 @@ def test_whole_episodes_equal_those_of_one_vector_env(mode: AutoresetMode) -> No
     assert len(digests) == 1
 
 
-def test_columns_are_the_envs_of_the_groups_in_order() -> None:
-    groups = [counters(9, 9), counters(9, first=2), counters(9, 9, 9, first=3)]
-    with sw.Collector(groups, zeros, seed=0) as collector:
-        rollout = collector.rollout(4)
-    assert np.asarray(rollout.observation)[:, :, 2].tolist() == [[0, 1, 2, 3, 4, 5]] * 4
-
-
-def test_env_i_gets_the_seed_plus_i_over_all_groups() -> None:
-    seed = Seeds(8, 0).next_envs_seed(3)
-    with sw.Collector(
-        [SyncVectorEnv([SeededEnv] * 2), SyncVectorEnv([SeededEnv])], zeros, seed=8
-    ) as collector:
-        first = np.asarray(collector.rollout(1).observation)[0]
-    for env in range(3):
-        assert first[env].tolist() == SeededEnv().reset(seed=seed + env)[0].tolist()
-
-
 def test_metadata_is_called_with_the_number_of_the_env_among_all() -> None:
     replay = sw.SequenceReplayBuffer()
     groups = [counters(3, 3), counters(3, first=2)]
@@ -197,11 +179,7 @@ def test_nested_spaces_and_info_come_from_their_own_group() -> None:
     found = []
 
     def act(observation: Any, is_first: Any) -> Any:
-        value = np.asarray(observation["many"])[:, 0]
-        stick = np.stack([value / 2000, value / 4000], -1).astype(np.float32)
-        bits = np.stack([value & 1, value & 0, value >> 1 & 1], -1).astype(np.int8)
-        dial = np.stack([value % 3, value % 4], -1)
-        return {"button": value % 3, "stick": (stick, bits), "dial": dial}
+        return nested_action(observation)
 
     for envs in (make, whole):
         with sw.Collector(envs, act, seed=0) as collector:
@@ -277,16 +255,6 @@ def test_the_policy_computes_for_one_group_while_the_others_step(sizes: tuple[in
         assert counts[f"reset {group}"] == 1
 
 
-@pytest.mark.parametrize("rule", [TraceRule(), CountingRule(1)])
-def test_the_policy_is_called_for_one_group_at_a_time(rule: Any) -> None:
-    plans: list[Any] = [[[(3, "both")], [(4, "both")]], [[(5, "truncated")]] * 3]
-    policy: Any = policy_of(rule)
-    with sw.Collector(groups_of(plans), policy, seed=0) as collector:
-        collector.rollout(6)
-    assert sorted(policy.calls) == [2] * 6 + [3] * 6
-    assert isinstance(policy, ValuedPolicy | RecurrentPolicy)
-
-
 def test_the_value_is_called_once_for_all_groups() -> None:
     policy = ValuedPolicy(TraceRule())
     plans: list[Any] = [[[(30, "both")], [(40, "both")]], [[(50, "truncated")]] * 3]
@@ -296,26 +264,7 @@ def test_the_value_is_called_once_for_all_groups() -> None:
     assert policy.value_calls == [5, 5]
 
 
-def test_steps_may_be_asked_for_in_parts() -> None:
-    events: list[str] = []
-    replay = sw.SequenceReplayBuffer()
-    with sw.Collector(splits(events, 2, 1), zeros, replay, seed=0) as collector:
-        taken = [collector.collect(steps=n).steps for n in (1, 3, 7, 1, 1)]
-        assert all(a >= b for a, b in zip(taken, (1, 3, 7, 1, 1), strict=True))
-        # No step is pending between two calls.
-        for group in "ab":
-            assert events.count(f"send {group}") == events.count(f"recv {group}")
-    assert replay.steps == sum(taken)
-
-
 # Errors, and closing
-
-
-def test_closing_closes_all_groups() -> None:
-    groups = [counters(3), counters(4), counters(5)]
-    with sw.Collector(groups, zeros, seed=0) as collector:
-        collector.rollout(2)
-    assert [group.closed for group in groups] == [True] * 3
 
 
 def test_closing_closes_all_groups_even_if_one_will_not_close() -> None:

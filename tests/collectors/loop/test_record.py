@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,9 +34,7 @@ from support.envs.fakes import (
     FrameEnv,
     InfoEnv,
     LiveBufferEnv,
-    Memory,
     RestartVectorEnv,
-    ReusingEnv,
     SeededEnv,
 )
 
@@ -47,14 +45,6 @@ NEXT_STEP, SAME_STEP, DISABLED = (
 )
 MODES = pytest.mark.parametrize("mode", list(AutoresetMode))
 ZEROS = np.zeros(2, np.int64)
-
-
-@pytest.fixture(autouse=True)
-def python_handles_ctrl_c() -> Iterator[None]:
-    """As it does unless it was started in the background of a shell."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 def two(make: Callable[..., Any], mode: AutoresetMode = NEXT_STEP, **options: Any) -> Any:
@@ -126,30 +116,6 @@ def test_two_defects_of_infos_and_last_observations_are_repaired(kind: Any) -> N
     env.close()
     shown = [one.fields["info/part"].tolist() for one in replay.iter_episodes()]
     assert shown == [[-1, 1], [-1, 1 / 3]]
-
-
-@MODES
-@pytest.mark.parametrize("memory", ["live", "views", "two", "two, both reset", "constant"])
-@pytest.mark.parametrize("copy", [True, False])
-def test_envs_may_use_their_arrays_again(mode: AutoresetMode, memory: Memory, copy: bool) -> None:
-    replay = sw.SequenceReplayBuffer()
-    makers = [partial(ReusingEnv, [memory, memory], [3, 5], tag) for tag in (1, 2)]
-    env = sw.record(SyncVectorEnv(makers, autoreset_mode=mode, copy=copy), replay)
-    env.reset(seed=0)
-    for _ in range(30):
-        _, _, terminated, truncated, _ = env.step(ZEROS)
-        ended = terminated | truncated
-        if mode is DISABLED and ended.any():
-            env.reset(options={"reset_mask": ended})
-    env.close()
-    assert replay.steps > 40
-    for episode in replay.iter_episodes():
-        shown: Any = episode.observation
-        for row, part in enumerate(shown["part 0"]):
-            number = int(part[0, 0]) - 100 * (1 + episode.stream)
-            assert memory == "constant" or number % 10 == row
-            assert np.array_equal(part, shown["part 1"][0][row])
-            assert np.array_equal(part, shown["part 1"][1][row])
 
 
 def test_all_kinds_of_spaces_of_a_single_env() -> None:

@@ -6,31 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ale_py.vector_env import AtariVectorEnv
 from gymnasium.vector import AutoresetMode
 
 import stepwell as sw
 from stepwell.collectors.loop.collector import Seeds
+from support.envs.atari_games import LIFE_LOSS, atari, choose
 
-LIFE_LOSS: dict[str, Any] = {
-    "life_loss_info": True,
-    "max_num_frames_per_episode": 200,
-    "noop_max": 0,
-}
 MODES = pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
-
-
-def atari(mode: Any = AutoresetMode.NEXT_STEP, num_envs: int = 2, **knobs: Any) -> Any:
-    """Small frames, none skipped, games of at most 60 frames: resets come often."""
-    defaults = {"img_height": 12, "img_width": 10, "frameskip": 1}
-    defaults |= {"max_num_frames_per_episode": 60, "noop_max": 10}
-    return AtariVectorEnv("breakout", num_envs, autoreset_mode=mode, **{**defaults, **knobs})
-
-
-def choose(observation: np.ndarray) -> np.ndarray:
-    """An action from the newest frames [n, k, H, W]: reproducible, and all four occur."""
-    sums = observation.reshape(len(observation), -1).astype(np.int64)
-    return (sums @ np.arange(1, sums.shape[1] + 1)) % 4
 
 
 def collected(envs: Any, steps: int, **options: Any) -> tuple[sw.SequenceReplayBuffer, int]:
@@ -70,8 +52,8 @@ def test_a_loop_over_ale_py_stores_what_a_collector_does(mode: AutoresetMode, li
     rows: dict[str, Any] = {"info": {"lives": -1, "episode_frame_number": -1}}
     if lives:  # whole stacks, which are not copied to be compared later
         rows["frame_stack"] = 1
-    stored, vector_steps = collected(atari(mode, **knobs), 640 if lives else 360, **rows)
-    replay = looped(atari(mode, **knobs), vector_steps, **rows)
+    stored, vector_steps = collected(atari(2, mode, **knobs), 640 if lives else 360, **rows)
+    replay = looped(atari(2, mode, **knobs), vector_steps, **rows)
     assert replay.digest() == stored.digest()
     assert replay.steps == stored.steps
     found, wanted = list(replay.iter_episodes()), list(stored.iter_episodes())
@@ -107,7 +89,7 @@ def test_unresolved_rows_are_stored_when_the_env_is_closed() -> None:
 @pytest.mark.parametrize("halves", [False, True])
 def test_rows_of_a_partial_batch_go_to_their_own_env(mode: AutoresetMode, halves: bool) -> None:
     replay = sw.SequenceReplayBuffer()
-    env: Any = sw.record(atari(mode, 3, batch_size=2, num_threads=2), replay, frame_stack=1)
+    env: Any = sw.record(atari(3, mode, batch_size=2, num_threads=2), replay, frame_stack=1)
     observation, info = env.reset(seed=5)
     seen: dict[int, list[bytes]] = {}
     ended = {number: number not in info["env_id"] for number in range(3)}

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -14,17 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import stepwell as sw
-from stepwell.buffers.rows import episode_buffer
 from stepwell.collectors.loop.collector import Seeds
 from support.envs.fakes import TraceEnv
 from support.examples import examples
 from support.models.model import Model, assert_stored
+from support.models.plans import CHUNK_ROWS, FLUSH_SECONDS, MODES, PLANS, Plan, makers, small_chunks
 
-ENDS = st.sampled_from(["terminated", "truncated", "both"])
-PLANS = st.lists(
-    st.lists(st.tuples(st.integers(1, 9), ENDS), min_size=1, max_size=3), min_size=1, max_size=4
-)
-MODES = st.sampled_from(list(AutoresetMode))
 CALLS = st.lists(
     st.one_of(
         st.tuples(st.just("steps"), st.integers(1, 25)),
@@ -33,23 +26,15 @@ CALLS = st.lists(
     min_size=1,
     max_size=6,
 )
-CHUNK_ROWS = st.integers(1, 12)
-FLUSH_SECONDS = st.sampled_from([0.0, 1e9])
 DISABLED = AutoresetMode.DISABLED
 
-Plan = Sequence[tuple[int, str]]
 Call = tuple[str, int]
-
-
-def small_chunks(rows: int) -> Any:
-    return mock.patch.object(episode_buffer, "_rows_by_size", return_value=rows)
 
 
 def vector(
     plans: Sequence[Plan], mode: AutoresetMode, kind: Any = SyncVectorEnv, **more: Any
 ) -> Any:
-    makers = [partial(TraceEnv, plan, tag) for tag, plan in enumerate(plans)]
-    return kind(makers, autoreset_mode=mode, **more)
+    return kind(makers(plans), autoreset_mode=mode, **more)
 
 
 def spoil(*arrays: Any) -> None:
@@ -118,53 +103,6 @@ def _again(value: Any) -> Any:
     return {key: part.copy() for key, part in value.items()} if isinstance(value, dict) else value
 
 
-def run_against_collector(
-    make: Any, mode: AutoresetMode, counts: Sequence[int], flush_seconds: float
-) -> None:
-    stored = sw.SequenceReplayBuffer()
-    vector_steps: list[int] = []
-
-    def policy(observation: Any, is_first: Any) -> Any:
-        vector_steps[-1] += 1
-        return TraceEnv.choose(observation)
-
-    with sw.Collector(make(), policy, stored, seed=5, reseed_steps=None) as collector:
-        for count in counts:
-            vector_steps.append(0)
-            collector.collect(steps=count)
-    replay = sw.SequenceReplayBuffer()
-    env = sw.record(make(), replay, flush_seconds=flush_seconds)
-    bare = make()
-    loop = Loop(env, bare, mode)
-    loop.reset(Seeds(5, 0).next_envs_seed(env.num_envs))
-    for count in vector_steps:
-        loop.steps(count)
-        env.flush()
-    env.close()
-    bare.close()
-    assert replay.digest() == stored.digest()
-    found, wanted = list(replay.iter_episodes()), list(stored.iter_episodes())
-    assert [one.metadata for one in found] == [one.metadata for one in wanted]
-    assert [(one.id, one.stream) for one in found] == [(one.id, one.stream) for one in wanted]
-
-
-@pytest.mark.proof
-@given(
-    PLANS, MODES, st.lists(st.integers(1, 25), min_size=1, max_size=4), CHUNK_ROWS, FLUSH_SECONDS
-)
-@settings(max_examples=examples(150))
-def test_a_recorded_loop_stores_what_a_collector_does(
-    plans: list[Plan],
-    mode: AutoresetMode,
-    counts: list[int],
-    chunk_rows: int,
-    flush_seconds: float,
-) -> None:
-    with small_chunks(chunk_rows):
-        run_against_collector(partial(vector, plans, mode), mode, counts, flush_seconds)
-
-
-@pytest.mark.proof
 @given(PLANS, MODES, CALLS, CHUNK_ROWS, FLUSH_SECONDS, st.booleans())
 @settings(max_examples=examples(150))
 def test_stored_rows_equal_those_of_single_envs(

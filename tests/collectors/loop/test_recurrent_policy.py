@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
-from ale_py.vector_env import AtariVectorEnv
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import stepwell as sw
-from support.envs.fakes import CounterEnv, RestartVectorEnv
+from support.envs.atari_games import atari
+from support.envs.fakes import CounterEnv, counters
 from support.models.model import copied, same
-from support.models.rollout_model import leaves, rows_in, stacked
+from support.models.rollout_model import leaves, rows_in
 
 NEXT_STEP, SAME_STEP = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP
 ALL_MODES = pytest.mark.parametrize("mode", list(AutoresetMode))
-
-
-def counters(
-    *lengths: Any, mode: AutoresetMode = NEXT_STEP, kind: Any = SyncVectorEnv, first: int = 0
-) -> Any:
-    make = [partial(CounterEnv, own, first + tag) for tag, own in enumerate(lengths)]
-    return kind(make, autoreset_mode=mode)
 
 
 class Counting:
@@ -62,40 +54,11 @@ def counts_in(rollout: sw.Rollout) -> np.ndarray:
 # What the policy is given
 
 
-@ALL_MODES
-def test_16_also_in_collect_and_between_calls_of_all_kinds(mode: AutoresetMode) -> None:
-    policy = Counting(2)
-    with sw.Collector(counters([3, 5], 4, mode=mode), policy, seed=0) as collector:
-        collector.collect(steps=7)
-        collector.rollout(3)
-        collector.collect(steps=5)
-        collector.collect(episodes=3)
-        collector.rollout(6)
-        collector.collect(seeds=[4, 5, 6])
-        collector.collect(steps=9)
-    for observation, _, state in policy.seen:
-        assert same(state["count"], observation[:, 1] + 2)
-
-
-@ALL_MODES
-def test_16_groups_have_states_of_their_own(mode: AutoresetMode) -> None:
-    policy = Counting(1)
-    groups = [counters([3, 1], 5, mode=mode), counters(2, mode=mode, first=2)]
-    with sw.Collector(groups, policy, seed=0) as collector:
-        for steps in (4, 9, 1):
-            rollout = collector.rollout(steps)
-            assert same(counts_in(rollout), times_of(rollout) + 1)
-    for observation, _, state in policy.seen:
-        assert same(state["count"], observation[:, 1] + 1)
-
-
 @pytest.mark.proof
 @pytest.mark.parametrize("mode", [NEXT_STEP, SAME_STEP])
 def test_16_rows_of_a_partial_batch_come_with_the_states_of_their_envs(mode: Any) -> None:
-    envs = AtariVectorEnv(
-        "breakout", 4, batch_size=2, num_threads=2, autoreset_mode=mode, img_height=12,
-        img_width=10, frameskip=1, max_num_frames_per_episode=20, noop_max=5, stack_num=1,
-    )  # fmt: skip
+    knobs = {"batch_size": 2, "num_threads": 2, "max_num_frames_per_episode": 20, "noop_max": 5}
+    envs = atari(4, mode, stack_num=1, **knobs)
     sizes: list[int] = []
 
     class Policy(Counting):
@@ -117,15 +80,6 @@ def test_16_rows_of_a_partial_batch_come_with_the_states_of_their_envs(mode: Any
             expected.append(count)
         assert counts[:, env].tolist() == expected
     assert firsts[1:].any()
-
-
-def test_16_a_worker_that_dies_resets_the_state() -> None:
-    make: list[Any] = [partial(CounterEnv, 9, tag) for tag in (0, 1)]
-    policy = Counting(5)
-    with sw.Collector(RestartVectorEnv(make, at_step=4, env=1), policy, seed=0) as collector:
-        rollout = collector.rollout(8)
-    assert same(counts_in(rollout), times_of(rollout) + 5)
-    assert times_of(rollout)[:, 1].tolist() == [0, 1, 2, 3, 0, 1, 2, 3]
 
 
 def test_after_an_error_the_state_is_the_initial_one() -> None:
@@ -227,21 +181,6 @@ def test_a_policy_may_return_the_same_array_at_every_call() -> None:
 # What is kept
 
 
-def test_the_value_of_open_ends_gets_the_state_after_them() -> None:
-    policy = Counting(0)
-    make: list[Any] = [partial(CounterEnv, own, 0, "truncated") for own in (3, 100)]
-    with sw.Collector(SyncVectorEnv(make), policy, seed=0) as collector:
-        rollout = collector.rollout(6)
-    ends = rollout.bootstrap
-    assert len(policy.asked) == 1
-    assert same(policy.asked[0][0], ends.observation)
-    assert same(policy.asked[0][1], ends.state)
-    # The count after row t is t + 1, which is the time of the row that followed.
-    state: Any = ends.state
-    assert state["count"].tolist() == np.asarray(ends.observation)[:, 1].tolist()
-    assert np.asarray(ends.value).tolist() == state["count"].tolist()
-
-
 @ALL_MODES
 def test_a_stored_state_is_that_before_the_row(mode: AutoresetMode) -> None:
     replay = sw.SequenceReplayBuffer()
@@ -290,18 +229,6 @@ def test_states_are_stored_only_where_that_is_asked_for() -> None:
     assert not [field.name for field in replay.spec.fields if "state" in field.name]
     assert set(rollout.extras) == {"count"}
     assert counts_in(rollout)[:, 0].tolist() == [0, 1, 2]
-
-
-def test_storing_states_changes_nothing_else() -> None:
-    found = []
-    for store_state in (False, True):
-        with sw.Collector(
-            counters([3, 2], 4), Counting(), sw.SequenceReplayBuffer(), seed=0,
-            store_state=store_state,
-        ) as collector:  # fmt: skip
-            found.append(collector.rollout(15))
-    for name in ("observation", "action", "reward", "is_first", "mask", "state", "initial_state"):
-        assert same(getattr(found[0], name), getattr(found[1], name))
 
 
 def test_without_extras_a_pair_of_action_and_state_will_do() -> None:
@@ -454,29 +381,6 @@ def test_a_wrong_initial_state_is_one_clear_sentence(initial: Any, message: str)
             collector.rollout(2)
 
 
-WRONG_VALUES: dict[str, tuple[Any, str]] = {
-    "too many": (lambda observation, state: np.zeros(5), r"value.*\(5,\)"),
-    "a second axis": (lambda observation, state: np.zeros((1, 1)), r"value.*\(1, 1\)"),
-    "text": (lambda observation, state: "much", "value.*<U4"),
-    "whole numbers": (lambda observation, state: np.array([3]), "value.*int64"),
-    "complex": (lambda observation, state: np.array([1j]), "value.*complex"),
-}
-
-
-@pytest.mark.parametrize(("value", "message"), WRONG_VALUES.values(), ids=WRONG_VALUES)
-def test_a_wrong_value_is_one_clear_sentence(value: Any, message: str) -> None:
-    policy = Counting()
-    policy.value = value  # type: ignore[method-assign]
-    replay = sw.SequenceReplayBuffer()
-    with sw.Collector(counters(9), policy, replay, seed=0) as collector:
-        with pytest.raises(
-            (ValueError, TypeError), match=rf"{message}.*expected|expected.*{message}"
-        ):
-            collector.rollout(4)
-    # The rows are stored, although the value after the last one is invalid.
-    assert replay.steps == 4
-
-
 def test_a_state_with_the_name_of_an_extra_is_refused() -> None:
     class Both(Counting):
         def __call__(self, observation: Any, is_first: Any, state: Any) -> Any:
@@ -494,8 +398,3 @@ def test_a_state_with_the_name_of_an_extra_is_refused() -> None:
 def test_storing_the_state_of_a_policy_without_one_is_refused() -> None:
     with pytest.raises(ValueError, match=r"store_state=True.*initial_state"):
         sw.Collector(counters(3), sw.RandomPolicy(), seed=0, store_state=True)
-
-
-def test_the_model_of_batches_and_states_stacks_them() -> None:
-    assert same(stacked([{"a": 1}, {"a": 2}]), {"a": np.array([1, 2])})
-    assert rows_in({"a": np.zeros((3, 1)), "b": (np.ones(3),)}) == 3

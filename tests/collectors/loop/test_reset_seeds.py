@@ -482,9 +482,3 @@ def test_a_worker_that_dies_in_a_seeded_reset_begins_new_episodes() -> None:
             times = np.asarray(episode.observation)[:, 1]
             assert times.tolist() == list(range(episode.rows))
     assert all("seed" in e.metadata for env in (0, 2, 3) for e in streams[env])
-
-
-@pytest.mark.parametrize("value", [0, -1, 1.5, True, "9"])
-def test_reseed_steps_are_checked(value: Any) -> None:
-    with pytest.raises(ValueError, match=r"^reseed_steps: expected a whole number >= 1, got"):
-        sw.Collector(DrawEnv(), sw.RandomPolicy(), reseed_steps=value)

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 import stepwell as sw
 from stepwell.wrappers import WorkerVectorEnv
 from support.envs.fakes import CounterEnv, LiveBufferEnv, Memory, ReusingEnv
-from support.examples import examples
+from support.examples import by_tier, examples
+from support.models.plans import MODES
 
 pytestmark = pytest.mark.filterwarnings("ignore:env .* NaN")  # some envs show one
 
@@ -73,8 +74,7 @@ def check_truth(envs: Any, memory: Sequence[Memory], setups: Sequence[Setup]) ->
     assert sum(numbers) > len(setups)
 
 
-@pytest.mark.proof
-@given(MEMORY, SETUPS, st.sampled_from(list(AutoresetMode)), st.booleans(), st.booleans())
+@given(MEMORY, SETUPS, MODES, st.booleans(), st.booleans())
 @settings(max_examples=examples(80))
 def test_a_sync_vector_env_gives_what_its_envs_showed(
     memory: list[Memory], setups: list[Setup], mode: AutoresetMode, copies: bool, wrapped: bool
@@ -83,32 +83,14 @@ def test_a_sync_vector_env_gives_what_its_envs_showed(
     check_truth(TransformReward(envs, lambda reward: reward) if wrapped else envs, memory, setups)
 
 
-def check_async(
+@pytest.mark.proof
+@given(MEMORY, SETUPS, MODES, st.booleans())
+@settings(max_examples=by_tier(10, 15, 600))
+def test_an_async_vector_env_gives_what_its_envs_showed(
     memory: list[Memory], setups: list[Setup], mode: AutoresetMode, shared_memory: bool
 ) -> None:
     envs = AsyncVectorEnv(makers(memory, setups), autoreset_mode=mode, shared_memory=shared_memory)
     check_truth(envs, memory, setups)
-
-
-ASYNC = (MEMORY, SETUPS, st.sampled_from(list(AutoresetMode)), st.booleans())
-
-
-@pytest.mark.proof
-@given(*ASYNC)
-@settings(max_examples=examples(15))
-def test_an_async_vector_env_gives_what_its_envs_showed(
-    memory: list[Memory], setups: list[Setup], mode: AutoresetMode, shared_memory: bool
-) -> None:
-    check_async(memory, setups, mode, shared_memory)
-
-
-@pytest.mark.full
-@given(*ASYNC)
-@settings(max_examples=examples(600))
-def test_async_vector_envs_give_what_their_envs_showed(
-    memory: list[Memory], setups: list[Setup], mode: AutoresetMode, shared_memory: bool
-) -> None:
-    check_async(memory, setups, mode, shared_memory)
 
 
 @pytest.mark.proof

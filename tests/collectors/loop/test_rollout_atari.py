@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
-from ale_py.vector_env import AtariVectorEnv
 from gymnasium.vector import AutoresetMode
 
 import stepwell as sw
-from stepwell.collectors.loop.collector import Seeds
 from stepwell.wrappers import atari_python
+from support.envs.atari_games import LIFE_LOSS, Game, atari, choose, play, worth
 from support.models.model import row_of, same
 from support.models.rollout_model import assert_equal_rollouts, assert_same, ends_of, joined
 
@@ -24,33 +22,6 @@ BOTH_MODES = pytest.mark.parametrize("mode", [NEXT_STEP, SAME_STEP])
 ONE_MODE_USUALLY = pytest.mark.parametrize(
     "mode", [NEXT_STEP, pytest.param(SAME_STEP, marks=pytest.mark.full)]
 )
-
-
-def atari(num_envs: int, mode: Any = NEXT_STEP, **knobs: Any) -> AtariVectorEnv:
-    """Small frames, none skipped, games of at most 60 frames: resets come often."""
-    defaults = {"img_height": 12, "img_width": 10, "frameskip": 1}
-    defaults |= {"max_num_frames_per_episode": 60, "noop_max": 10}
-    game = knobs.pop("game", "breakout")
-    return AtariVectorEnv(game, num_envs, autoreset_mode=mode, **{**defaults, **knobs})
-
-
-# Breakout loses a life about every 90 frames, from 5.
-LIFE_LOSS: dict[str, Any] = {
-    "life_loss_info": True,
-    "max_num_frames_per_episode": 200,
-    "noop_max": 0,
-}
-
-
-def choose(observation: np.ndarray) -> np.ndarray:
-    """An action from the newest frames [n, k, H, W]: reproducible, and all four occur."""
-    return worth(observation).astype(np.int64) % 4
-
-
-def worth(observation: np.ndarray) -> np.ndarray:
-    """A number [n] for each observation, to distinguish them."""
-    sums = observation.reshape(len(observation), -1).astype(np.int64)
-    return (sums @ np.arange(1, sums.shape[1] + 1)).astype(np.float64)
 
 
 class Policy:
@@ -65,47 +36,6 @@ class Policy:
 
     def value(self, observation: np.ndarray) -> np.ndarray:
         return worth(observation)
-
-
-@dataclass(eq=False)
-class Game:
-    """One game, as a plain loop observed it."""
-
-    stacks: list[np.ndarray]
-    rewards: list[float] = field(default_factory=list)
-    actions: list[int] = field(default_factory=list)
-    frames: list[int] = field(default_factory=list)
-    terminated: bool = False
-    truncated: bool = False
-
-    @property
-    def is_over(self) -> bool:
-        return self.terminated or self.truncated
-
-
-@cache
-def play(num_envs: int, vector_steps: int, **knobs: Any) -> list[list[Game]]:
-    """Games of each env in NEXT_STEP mode; a game ends where `episode_frame_number` falls."""
-    envs, seed = atari(num_envs, **knobs), Seeds(7, 0).next_envs_seed(num_envs)
-    observation, info = envs.reset(seed=seed)
-    games = [[Game([stack])] for stack in observation.copy()]
-    before = info["episode_frame_number"].copy()
-    for _ in range(vector_steps):
-        action = choose(observation)
-        observation, reward, terminated, truncated, info = envs.step(action)
-        for env, own in enumerate(games):
-            if info["episode_frame_number"][env] <= before[env]:  # this was the reset
-                own.append(Game([observation[env].copy()]))
-                continue
-            game = own[-1]
-            game.actions.append(int(action[env]))
-            game.stacks.append(observation[env].copy())
-            game.rewards.append(float(reward[env]))
-            game.frames.append(int(info["episode_frame_number"][env]))
-            game.terminated, game.truncated = bool(terminated[env]), bool(truncated[env])
-        before = info["episode_frame_number"].copy()
-    envs.close()
-    return games
 
 
 @dataclass(eq=False)
@@ -178,18 +108,6 @@ def test_4_rows_equal_those_of_a_plain_loop(mode: AutoresetMode) -> None:
     assert sum(int(rollout.truncated.sum()) for rollout in rollouts) >= 4
     lengths = [length for rollout in rollouts for length in rollout.episode_lengths]
     assert set(lengths) == {60}
-
-
-@pytest.mark.proof
-@BOTH_MODES
-def test_13_the_frames_behind_a_truncation_are_its_own(mode: AutoresetMode) -> None:
-    games = play(2, 260)
-    (rollout,), _ = rolled(atari(2, mode), 130)
-    _, returns = rollout.advantages(1.0, 0.0)
-    for env in range(2):
-        row = int(np.flatnonzero(rollout.truncated[:, env])[0])
-        expected = worth(games[env][0].stacks[-1][None])[0] + games[env][0].rewards[-1]
-        assert np.isclose(returns[row, env], expected)
 
 
 @pytest.mark.proof
@@ -350,18 +268,6 @@ def test_22_columns_of_a_partial_batch_hold_their_own_envs_rows(
 
 
 @pytest.mark.proof
-@ONE_MODE_USUALLY
-@pytest.mark.parametrize("batch_size", [1, 3])
-def test_22_whatever_the_batch_the_rows_are_the_same(mode: AutoresetMode, batch_size: int) -> None:
-    (expected,), _ = rolled(atari(4, mode), 130)
-    (rollout,), _ = rolled(atari(4, mode, batch_size=batch_size, num_threads=2), 130)
-    expected.episode_lengths = tuple(sorted(expected.episode_lengths))
-    rollout.episode_lengths = expected.episode_lengths
-    expected.episode_returns = rollout.episode_returns = ()
-    assert_equal_rollouts(rollout, expected)
-
-
-@pytest.mark.proof
 @BOTH_MODES
 def test_22_a_partial_batch_is_stored_without_a_gap(mode: AutoresetMode) -> None:
     replay = sw.SequenceReplayBuffer()
@@ -446,15 +352,3 @@ def test_both_backends_give_equal_rollouts(
         assert_same("newest", *newest)
     assert any(rollout.truncated.any() for rollout in found[0])
     assert any((~rollout.mask).any() for rollout in found[0])
-
-
-@pytest.mark.proof
-def test_python_and_native_games_end_rollouts_with_lost_lives() -> None:
-    """`life_loss="end"`: a lost life ends the episode; the game continues."""
-    envs = sw.make_atari(
-        "breakout", 2, backend="python", life_loss="end", fire_reset=True, size=(12, 10)
-    )
-    (rollout,), _ = rolled(envs, 120, policy=frames_by_choice, info={"lives": -1})
-    assert rollout.terminated.any()
-    assert (rollout.info["lives"][rollout.terminated] > 0).any()
-    assert rollout.is_first[1:][~rollout.mask[:-1]].all()

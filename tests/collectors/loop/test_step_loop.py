@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ale_py.vector_env import AtariVectorEnv
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,17 +18,15 @@ from stepwell.collectors.loop.collector import Seeds
 from stepwell.collectors.loop.report import EpisodeReport, StepReport
 from stepwell.collectors.loop.step_loop import EpisodeCounter
 from stepwell.collectors.loop.step_result import StepResult
-from support.envs.fakes import CounterEnv, DictEnv, RestartVectorEnv, TraceEnv
+from support.envs.atari_games import atari
+from support.envs.fakes import CounterEnv, DictEnv, RestartVectorEnv, TraceEnv, counters, zeros
 from support.examples import examples
 from support.models.model import ModelEpisode, copied, row_of, same
+from support.models.plans import MODES, PLANS, makers
 from support.models.rollout_model import RolloutModel, TraceRule, leaves, policy_of
 
 NEXT_STEP, SAME_STEP = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP
 ALL_MODES = pytest.mark.parametrize("mode", list(AutoresetMode))
-ENDS = st.sampled_from(["terminated", "truncated", "both"])
-PLANS = st.lists(
-    st.lists(st.tuples(st.integers(1, 7), ENDS), min_size=1, max_size=3), min_size=1, max_size=3
-)
 CALLS = st.lists(
     st.one_of(
         st.tuples(st.just("rollout"), st.integers(1, 10)),
@@ -74,15 +71,6 @@ def copied_report(report: StepReport) -> StepReport:
     return StepReport(**{name: copied(value) for name, value in fields.items()}, total_steps=total)
 
 
-def counters(*lengths: Any, mode: AutoresetMode = NEXT_STEP, first: int = 0) -> Any:
-    make = [partial(CounterEnv, own, first + tag) for tag, own in enumerate(lengths)]
-    return SyncVectorEnv(make, autoreset_mode=mode)
-
-
-def zeros(observation: Any, is_first: Any) -> Any:
-    return np.zeros(len(is_first), np.int64)
-
-
 def watched(envs: Any, replay: Any = None, **options: Any) -> tuple[sw.Collector, Watch]:
     watch = Watch()
     options["on_step"], options["on_episode"] = watch.on_step, watch.on_episode
@@ -109,10 +97,9 @@ def rows_of(episodes: list[ModelEpisode], numbers: dict[int, int]) -> list[tuple
     return found
 
 
-@pytest.mark.proof
 @given(
     PLANS,
-    st.sampled_from(list(AutoresetMode)),
+    MODES,
     CALLS,
     st.booleans(),
     st.sampled_from([3, 1, 50_000]),
@@ -126,7 +113,7 @@ def test_callbacks_see_what_single_envs_give(
     reseed_steps: int,
 ) -> None:
     """Every row of every env once, and every episode that counts, numbered by their starts."""
-    make: list[Any] = [partial(TraceEnv, plan, tag) for tag, plan in enumerate(plans)]
+    make = makers(plans)
     seeds, needs_reset, watch, n = Seeds(5, 0), True, Watch(), len(plans)
     model = RolloutModel(
         [one() for one in make],
@@ -169,6 +156,9 @@ def test_callbacks_see_what_single_envs_give(
             assert same(comparable(one), comparable(other)), (
                 f"env {env}: got {one}, expected {other}"
             )
+    # Every env step that was taken is in the totals, also one of an episode that does not count.
+    totals = [one.total_steps for one in watch.steps]
+    assert totals == np.cumsum([int((~one.is_first).sum()) for one in watch.steps]).tolist()
     ended = {id(one): one for one in model.chosen if one.has_ended}
     assert len(watch.episodes) == len(ended)
     by_number = {numbers[key]: one for key, one in ended.items()}
@@ -178,102 +168,9 @@ def test_callbacks_see_what_single_envs_give(
         assert report.total_reward == sum(own.rewards)
         assert (report.terminated, report.truncated) == (own.terminated, own.truncated)
         assert report.seed == own.seed
-
-
-@ALL_MODES
-def test_episodes_are_numbered_by_their_starts_over_all_calls(mode: AutoresetMode) -> None:
-    collector, watch = watched(counters(2, 5, mode=mode))
-    with collector:
-        collector.rollout(6)
-        first = [(one.episode, one.env) for one in watch.episodes]
-        begun = 1 + max(int(one.episode.max()) for one in watch.steps)
-        collector.collect(episodes=3)
-    second = [(one.episode, one.env) for one in watch.episodes[len(first) :]]
-    # Env 0 is the first to begin a second episode, so that one has number 2.
-    assert first == [(0, 0), (2, 0), (1, 1), *([] if mode is NEXT_STEP else [(3, 0)])][: len(first)]
-    assert len(first) >= 3
-    assert sorted(number for number, _ in second) == list(range(begun, begun + 3))
-    assert dict(second) == {begun: 0, begun + 1: 1, begun + 2: 0}
-
-
-@ALL_MODES
-def test_an_episode_that_does_not_count_has_no_number(mode: AutoresetMode) -> None:
-    collector, watch = watched(counters(2, 30, mode=mode))
-    with collector:
-        collector.collect(episodes=2)
-    numbers = {env: {row[0] for row in rows} for env, rows in watch.rows.items()}
-    # Where an env is reset in the step of its end, the next episode has begun already.
-    assert numbers == {0: {0, -1}, 1: {1} if mode is NEXT_STEP else {1, -1}}
-    assert [(one.episode, one.env, one.steps) for one in watch.episodes] == [(0, 0, 2), (1, 1, 30)]
-
-
-@ALL_MODES
-def test_totals_count_every_real_step_once(mode: AutoresetMode) -> None:
-    collector, watch = watched(counters(3, 1, 100, mode=mode))
-    with collector:
-        steps = collector.rollout(7).steps
-        steps += collector.collect(steps=10).steps
-        assert watch.steps[-1].total_steps == steps
-        steps += collector.rollout(2).steps
-    totals = [one.total_steps for one in watch.steps]
-    assert totals == sorted(totals)
-    assert totals[0] == 0
-    assert totals[-1] == steps
-    real = np.cumsum([int((~one.is_first).sum()) for one in watch.steps])
-    assert totals == real.tolist()
-    for report in watch.episodes:
         assert report.total_steps in totals
-
-
-@ALL_MODES
-def test_totals_count_steps_of_episodes_that_do_not_count_too(mode: AutoresetMode) -> None:
-    """They are env steps that were taken."""
-    collector, watch = watched(counters(2, 9, mode=mode))
-    with collector:
-        collector.collect(episodes=2)
-    real = np.cumsum([int((~one.is_first).sum()) for one in watch.steps])
-    assert [one.total_steps for one in watch.steps] == real.tolist()
-
-
-@ALL_MODES
-def test_31_every_reported_length_is_right(mode: AutoresetMode) -> None:
-    collector, watch = watched(counters(3, 3, mode=mode))
-    with collector:
-        collector.collect(steps=20)
-        collector.rollout(9)
-        collector.collect(episodes=3)
-        collector.collect(seeds=[1, 2, 3])
-    assert {(one.steps, one.total_reward) for one in watch.episodes} == {(3, 6.0)}
-    assert {(one.terminated, one.truncated) for one in watch.episodes} == {(True, False)}
-
-
-@pytest.mark.parametrize("ends", ["terminated", "truncated", "both"])
-@ALL_MODES
-def test_12_both_flags_of_an_end_are_reported(mode: AutoresetMode, ends: Any) -> None:
-    envs = SyncVectorEnv([partial(CounterEnv, 2, 0, ends)], autoreset_mode=mode)
-    collector, watch = watched(envs)
-    with collector:
-        collector.rollout(7)
-    flags = {(one.terminated, one.truncated) for one in watch.episodes}
-    assert flags == {(ends != "truncated", ends != "terminated")}
-    for report in watch.episodes:
-        assert isinstance(report.terminated, bool)
-        assert isinstance(report.total_reward, float)
-        assert isinstance(report.steps, int)
-        assert isinstance(report.env, int)
-
-
-def test_a_report_says_from_which_seed_an_episode_began() -> None:
-    collector, watch = watched(counters(2, 3))
-    seed = Seeds(0, 0).next_envs_seed(2)
-    with collector:
-        collector.rollout(8)
-        collector.collect(seeds=[44, 11, 33])
-    seeds = {one.episode: one.seed for one in watch.episodes}
-    assert (seeds[0], seeds[1]) == (seed, seed + 1)
-    by_seed = {one.seed: one.episode for one in watch.episodes if one.seed in (44, 11, 33)}
-    assert by_seed[44] + 1 == by_seed[11] == by_seed[33] - 1
-    assert seeds[2] is None
+        values = report.env, report.steps, report.total_reward, report.terminated, report.truncated
+        assert [type(value) for value in values] == [int, int, float, bool, bool]
 
 
 # They only look
@@ -402,12 +299,6 @@ def test_an_error_in_a_callback_is_one_like_in_the_policy(
         assert np.asarray(episode.observation)[:, 1].tolist() == list(range(episode.rows))
 
 
-def test_a_callback_that_cannot_be_called_is_refused() -> None:
-    for name in ("on_step", "on_episode"):
-        with pytest.raises(TypeError, match=f"^{name}: .*got 3"):
-            sw.Collector(counters(3), zeros, seed=0, **{name: 3})  # type: ignore[arg-type]
-
-
 # Envs of other kinds
 
 
@@ -431,10 +322,8 @@ def test_a_restarted_worker_is_shown_as_a_new_episode(mode: AutoresetMode) -> No
 @pytest.mark.parametrize("mode", [NEXT_STEP, SAME_STEP])
 def test_22_a_partial_batch_is_shown_with_the_envs_that_it_is_of(mode: AutoresetMode) -> None:
     watch = Watch()
-    envs = AtariVectorEnv(
-        "breakout", 3, batch_size=2, num_threads=2, autoreset_mode=mode, img_height=12,
-        img_width=10, frameskip=1, max_num_frames_per_episode=20, noop_max=5,
-    )  # fmt: skip
+    knobs = {"batch_size": 2, "num_threads": 2, "max_num_frames_per_episode": 20, "noop_max": 5}
+    envs = atari(3, mode, **knobs)
     with sw.Collector(
         envs, zeros, seed=0, on_step=watch.on_step, on_episode=watch.on_episode
     ) as collector:
@@ -490,71 +379,6 @@ def result(
     )
 
 
-def test_returns_and_lengths_are_those_of_ended_episodes() -> None:
-    counter = EpisodeCounter(2)
-    counter.count(result([0, 0], "xx"))
-    counter.count(result([1, 2]))
-    counter.count(result([3, 4], terminated="x."))
-    counter.count(result([0, 5], "x.", truncated=".x"))
-    counter.count(result([7, 0], ".x"))
-    assert (counter.returns, counter.lengths) == ([4.0, 11.0], [2, 3])
-    assert (counter.steps, counter.rows) == (6, 10)
-
-
-def test_an_episode_with_both_flags_ends_once() -> None:
-    counter = EpisodeCounter(1)
-    counter.count(result([0], "x"))
-    counter.count(result([1], terminated="x", truncated="x"))
-    assert counter.returns == [1.0]
-
-
-def test_a_new_count_starts_while_episodes_continue() -> None:
-    counter = EpisodeCounter(1)
-    counter.count(result([0], "x"))
-    counter.count(result([1]))
-    counter.begin()
-    assert (counter.steps, counter.rows, counter.returns) == (0, 0, [])
-    counter.count(result([2], terminated="x"))
-    assert (counter.steps, counter.returns, counter.lengths) == (1, [3.0], [2])
-
-
-def test_the_first_episodes_to_start_are_chosen() -> None:
-    counter = EpisodeCounter(3)
-    counter.begin(counter.reserve(4))
-    assert counter.count(result([0, 0, 0], "xxx")) is not None
-    counter.count(result([1, 1, 1], terminated="x.."))
-    kept = counter.count(result([0, 1, 1], "x..", terminated=".x."))
-    assert kept is not None
-    assert kept.env_ids is None
-    kept = counter.count(result([1, 0, 1], ".x.", terminated="x.."))
-    assert kept is not None
-    assert kept.env_ids is not None
-    assert kept.env_ids.tolist() == [0, 2]
-    assert kept.leaves["observation"].tolist() == [0, 2]
-    assert not counter.is_complete
-    kept = counter.count(result([0, 9, 1], "x..", terminated="..x"))
-    assert kept is not None
-    assert kept.env_ids is not None
-    assert kept.env_ids.tolist() == [2]
-    assert counter.is_complete
-    assert counter.count(result([9, 9, 0], "..x")) is None
-    assert (counter.lengths, counter.steps) == ([1, 2, 1, 4], 8)
-
-
-def test_an_episode_that_starts_where_a_chosen_one_was_cut_replaces_it() -> None:
-    counter = EpisodeCounter(2)
-    counter.begin(counter.reserve(2))
-    counter.count(result([0, 0], "xx"))
-    counter.count(result([1, 1]))
-    kept = counter.count(result([0, 1], "x.", restarts=1))
-    assert kept is not None
-    assert kept.env_ids is None
-    assert (counter.cut, counter.restarts) == (1, 1)
-    counter.count(result([1, 1], terminated="xx"))
-    assert counter.is_complete
-    assert sorted(counter.lengths) == [1, 3]
-
-
 def test_only_episodes_with_steps_are_cut_by_a_reset() -> None:
     counter = EpisodeCounter(3)
     counter.count(result([0, 0, 0], "xxx"))
@@ -564,10 +388,6 @@ def test_only_episodes_with_steps_are_cut_by_a_reset() -> None:
     assert counter.cut == 1
     counter.count(result([0, 0, 0], "xxx"))
     assert counter.cut == 1
-
-
-def test_nothing_is_complete_without_a_limit() -> None:
-    assert not EpisodeCounter(1).is_complete
 
 
 def test_an_episode_that_cannot_be_replaced_is_counted_as_lost() -> None:

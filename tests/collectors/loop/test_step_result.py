@@ -8,11 +8,11 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import VectorEnv
 
 import stepwell as sw
 from stepwell.buffers import SpecMismatch
-from stepwell.collectors.loop.step_result import EpisodeMetadata, InfoReader, StepResult, info_of
+from stepwell.collectors.loop.step_result import EpisodeMetadata, InfoReader, info_of
 
 
 def vector_info(*infos: dict[str, Any]) -> dict[str, Any]:
@@ -86,79 +86,7 @@ def test_what_stands_for_missing_must_be_a_number(missing: Any) -> None:
         InfoReader({"x": missing})
 
 
-def test_some_rows_of_a_result() -> None:
-    marks = np.array([True, False, True])
-    whole = StepResult(
-        None, {"o": np.arange(3)}, np.arange(3.0), marks, None, ~marks, {0: {"seed": 1}}
-    )
-    part = whole.only(np.array([False, True, True]), np.array([4, 5, 6]))
-    assert part.env_ids is not None
-    assert part.is_first is not None
-    assert part.truncated is not None
-    assert part.env_ids.tolist() == [5, 6]
-    assert part.leaves["o"].tolist() == [1, 2]
-    assert part.reward.tolist() == [1, 2]
-    assert part.is_first.tolist() == [False, True]
-    assert part.truncated.tolist() == [True, False]
-    assert part.terminated is None
-    assert (whole.steps, part.steps) == (1, 1)
-
-
 # Metadata of episodes
-
-
-class LevelEnv(gymnasium.Env[Any, Any]):
-    """Has its level in the info of each reset; a level has as many steps as its number."""
-
-    observation_space = gymnasium.spaces.Box(0, 100, (1,), np.float32)
-    action_space = gymnasium.spaces.Discrete(2)
-
-    def __init__(self, first: int) -> None:
-        self._level = first
-        self._steps = 0
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self._level, self._steps = self._level + 1, 0
-        return self._seen(), {"level": self._level, "maze": {"door": self._level * 10}}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        self._steps += 1
-        return self._seen(), 1.0, self._steps == self._level, False, {}
-
-    def _seen(self) -> np.ndarray:
-        return np.array([self._level], np.float32)
-
-
-MODES = (AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED)
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_a_function_sees_the_info_of_each_reset(mode: AutoresetMode) -> None:
-    envs = SyncVectorEnv(
-        [lambda: LevelEnv(2), lambda: LevelEnv(30)],
-        autoreset_mode=mode,
-    )
-    replay = sw.SequenceReplayBuffer(seed=0)
-
-    def metadata(env: int, info: Any) -> dict[str, object]:
-        return {"env": env, "level": info["level"], "door": info["maze"]["door"]}
-
-    with sw.Collector(envs, sw.RandomPolicy(), replay, seed=0, metadata=metadata) as collector:
-        for _ in range(12):  # many small chunks
-            collector.collect(steps=10)
-    episodes = list(replay.iter_episodes())
-    assert len(episodes) > 8
-    for episode in episodes:
-        level = int(episode.observation[0, 0])
-        assert episode.metadata["level"] == level
-        assert episode.metadata["door"] == 10 * level
-        assert episode.metadata["env"] == episode.stream
-        assert episode.terminated[-1] == (episode.steps == level)
-    batch = replay.sample_sequences(50, 3, where={"level": 4})
-    assert (batch.observation == 4).all()
-    batch = replay.sample_sequences(50, 3, where=lambda facts: facts["env"] == 1)
-    assert (batch.observation > 30).all()
 
 
 def test_metadata_of_all_episodes_is_stored_with_the_seed() -> None:

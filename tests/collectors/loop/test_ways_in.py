@@ -177,13 +177,6 @@ CASES = [
 
 @pytest.mark.parametrize(("name", "way"), CASES)
 def test_what_does_not_fit_is_refused_in_one_sentence_that_names_it(name: str, way: str) -> None:
-    if way not in FEW and name not in (
-        "300 in uint8",
-        "no reward",
-        "two flags",
-        "an observation alone",
-    ):
-        pytest.skip("the same code as num_workers=0")
     make, message = REFUSED[name]
     with pytest.raises(ValueError, match=message) as caught:
         WAYS[way](make)

@@ -17,7 +17,7 @@ import pytest
 import stepwell as sw
 from stepwell.collectors.policies.as_policy import as_policy
 from stepwell.collectors.policies.policy import SeededPolicy
-from support.envs.fakes import CounterEnv
+from support.envs.fakes import CounterEnv, zeros
 
 
 class Untouched(CounterEnv):
@@ -59,10 +59,6 @@ class Named:
 
 
 Named.__module__ = "stable_baselines3.ppo"
-
-
-def zeros(observation: Any, is_first: np.ndarray) -> np.ndarray:
-    return np.zeros(len(is_first), np.int64)
 
 
 def one(observation: Any) -> np.ndarray:

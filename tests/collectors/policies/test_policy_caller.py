@@ -88,6 +88,21 @@ def test_actions_are_taken_in_the_dtype_of_the_space(space: Any, result: Any, fi
         ),
         (
             spaces.Discrete(3),
+            (numbers(0, 1, 2), [1]),
+            r"action .*extras",
+        ),
+        (
+            spaces.Discrete(3),
+            (numbers(0, 1, 2), np.zeros(3), {}),
+            r"action .*initial_state\(num_envs\)",
+        ),
+        (
+            spaces.Discrete(3),
+            (numbers(0, 1, 2), {"value": 0.0}),
+            r"extra 'value' .*\(\).*\(3, \.\.\.\)",
+        ),
+        (
+            spaces.Discrete(3),
             numbers(0, 3, 1),
             r"action 3 .*\[1\].*Discrete\(3\)",
         ),

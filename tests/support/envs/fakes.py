@@ -5,13 +5,14 @@ import os
 import random
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Literal
 
 import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
-from gymnasium.vector import SyncVectorEnv, VectorWrapper
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorWrapper
 
 Info = dict[str, Any]
 IntArray = npt.NDArray[np.int64]
@@ -53,6 +54,22 @@ class CounterEnv(gym.Env[IntArray, np.int64]):
         terminated = over and self.ends != "truncated"
         truncated = over and self.ends != "terminated"
         return self.observation(), float(self.t), terminated, truncated, {}
+
+
+def counters(
+    *lengths: int | Sequence[int],
+    mode: AutoresetMode = AutoresetMode.NEXT_STEP,
+    kind: Any = SyncVectorEnv,
+    first: int = 0,
+) -> Any:
+    """A vector env of counters of these lengths; two of length 5 if there are none."""
+    make = [partial(CounterEnv, own, first + tag) for tag, own in enumerate(lengths or (5, 5))]
+    return kind(make, autoreset_mode=mode)
+
+
+def zeros(observation: Any, is_first: Any) -> Any:
+    """A policy that always takes action 0."""
+    return np.zeros(len(is_first), np.int64)
 
 
 class LiveBufferEnv(gym.Env[npt.NDArray[np.uint8], np.int64]):
@@ -130,6 +147,15 @@ class DictEnv(gym.Env[dict[str, Any], dict[str, Any]]):
         total = float(action["button"]) + float(np.sum(stick)) + float(np.sum(bits))
         total += float(np.sum(action["dial"]))
         return self.observation(), total, self.t >= length_of(self.length, self.episode), False, {}
+
+
+def nested_action(observation: Any) -> Any:
+    """An action for one observation of `DictEnv`, or for many: every part of it changes."""
+    value = np.asarray(observation["many"])[..., 0]
+    stick = np.stack([(value % 3 - 1) / 2, (value % 2) / 4], -1).astype(np.float32)
+    bits = np.stack([value & 1, value >> 1 & 1, value >> 2 & 1], -1).astype(np.int8)
+    dial = np.stack([value % 3, value % 4], -1)
+    return {"button": value % 3, "stick": (stick, bits), "dial": dial}
 
 
 class InfoEnv(CounterEnv):

@@ -189,6 +189,15 @@ def is_zero(value: Any) -> bool:
     return not np.any(value)
 
 
+def check_rows(replay: sw.SequenceReplayBuffer) -> None:
+    """Every stored episode of a `CounterEnv` counts from 0 without a gap."""
+    for episode in replay.iter_episodes():
+        rows = np.asarray(episode.observation)
+        assert rows[:, 1].tolist() == list(range(episode.rows))
+        assert len(np.unique(rows[:, [0, 2]], axis=0)) == 1
+    assert sum(e.steps for e in replay.iter_episodes()) == replay.steps
+
+
 def assert_episode(stored: Episode, expected: ModelEpisode) -> None:
     """A stored episode holds exactly the model's rows."""
     where = f"stream {expected.stream}, episode {expected.number}"

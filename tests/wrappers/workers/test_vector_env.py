@@ -24,6 +24,7 @@ from numpy.testing import assert_equal
 import stepwell as sw
 from stepwell.wrappers.seeded_resets import SeededResets, derived_seed
 from stepwell.wrappers.workers.vector_env import WorkerVectorEnv
+from support.actor_hosts import left_of
 from support.envs.fakes import (
     CounterEnv,
     CrashEnv,
@@ -67,6 +68,13 @@ class PidEnv(CounterEnv):
         return os.getpid()
 
 
+class SeededPidEnv(SeededEnv):
+    """A seeded env that returns its process id."""
+
+    def worker_pid(self) -> int:
+        return os.getpid()
+
+
 class PidDieEnv(DieEnv):
     """Ends its process, and returns its process id."""
 
@@ -92,22 +100,6 @@ class SlowEnv(PidEnv):
     def step(self, action: np.int64) -> Any:
         time.sleep(self.seconds)
         return super().step(action)
-
-
-def is_alive(pid: int) -> bool:
-    """Return True if a process runs and is not a zombie."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state != "Z"
-
-
-def wait_until_gone(pids: list[int], seconds: float = 10.0) -> None:
-    deadline = time.monotonic() + seconds
-    while any(map(is_alive, pids)):
-        assert time.monotonic() < deadline, f"still there: {[p for p in pids if is_alive(p)]}"
-        time.sleep(0.02)
 
 
 def played(envs: Any, steps: int = 40, seed: int = 5) -> list[Any]:
@@ -384,10 +376,6 @@ def test_a_dead_worker_is_replaced_and_its_rows_are_marked(make: Make) -> None:
 
 @pytest.mark.proof
 def test_a_worker_killed_before_a_reset_is_replaced_with_the_wanted_seeds(make: Make) -> None:
-    class SeededPidEnv(SeededEnv):
-        def worker_pid(self) -> int:
-            return os.getpid()
-
     envs = make([SeededPidEnv] * 4, num_workers=2)
     expected = envs.reset(seed=11)[0]
     os.kill(worker_pids(envs)[1], signal.SIGKILL)
@@ -398,10 +386,6 @@ def test_a_worker_killed_before_a_reset_is_replaced_with_the_wanted_seeds(make: 
 
 @pytest.mark.proof
 def test_the_seeds_of_a_replaced_worker_are_in_the_info(make: Make) -> None:
-    class SeededPidEnv(SeededEnv):
-        def worker_pid(self) -> int:
-            return os.getpid()
-
     envs = make([SeededPidEnv] * 4, num_workers=2)
     assert "reset_seed" not in envs.reset(seed=11)[1]
     seeds: list[int] = []
@@ -421,10 +405,6 @@ def test_the_seeds_of_a_replaced_worker_are_in_the_info(make: Make) -> None:
 
 @pytest.mark.proof
 def test_seeded_resets_go_on_from_the_seed_after_a_restart(make: Make) -> None:
-    class SeededPidEnv(SeededEnv):
-        def worker_pid(self) -> int:
-            return os.getpid()
-
     envs = make([lambda: SeededResets(SeededPidEnv(2))] * 2, num_workers=2)
     seed, number = int(envs.reset(seed=5)[1]["reset_seed"][1]), 0
     found = [seed]
@@ -522,7 +502,7 @@ def test_more_restarts_than_allowed_close_everything_with_a_clear_error(make: Ma
     message = r"env 1.*exit code 7.*max_restarts=1"
     with pytest.raises(RuntimeError, match=message):
         envs.step(np.zeros(2, np.int64))
-    wait_until_gone(pids)
+    assert left_of(pids) == []
     with pytest.raises(ClosedEnvironmentError, match=r"WorkerVectorEnv.*close\(\)"):
         envs.reset()
 
@@ -569,7 +549,7 @@ def test_close_ends_the_workers_also_in_the_middle_of_a_step(make: Make) -> None
     envs.send(np.zeros(4, np.int64))
     envs.close()
     envs.close()
-    wait_until_gone(pids)
+    assert left_of(pids) == []
     with pytest.raises(ClosedEnvironmentError, match=r"WorkerVectorEnv.*close\(\)"):
         envs.step(np.zeros(4, np.int64))
 
@@ -619,7 +599,7 @@ def test_no_worker_outlives_its_parent(how: str, tmp_path: Path) -> None:
     pids = read_pids(process)
     process.communicate(timeout=60)
     assert len(pids) == 2
-    wait_until_gone(pids)
+    assert left_of(pids) == []
 
 
 @pytest.mark.proof
@@ -647,7 +627,7 @@ def test_ctrl_c_reaches_only_the_parent(tmp_path: Path) -> None:
     assert err == ""
     num_envs, restarts, *pids = map(int, out.split())
     assert (num_envs, restarts, process.returncode) == (4, 0, 0)
-    wait_until_gone(pids)
+    assert left_of(pids) == []
 
 
 # Start methods
