@@ -174,7 +174,7 @@ def limits_of(space: spaces.Space[Any]) -> tuple[Any, Any] | None:
 
 def outside_of(rows: Array, limits: Limits) -> npt.NDArray[np.bool_]:
     """[n] bool: rows with a value that is not within the limits; NaN never is."""
-    inside = inside_of(rows, limits)
+    inside: Any = inside_of(rows, limits)
     outside: npt.NDArray[np.bool_] = ~inside.all(axis=tuple(range(1, inside.ndim)))
     return outside
 

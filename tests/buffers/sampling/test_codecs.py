@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from stepwell.buffers import Chunk, Codec, End, Field, SequenceReplayBuffer, Spec
+from stepwell.buffers.base import native
+from stepwell.buffers.sampling import copies
 
 SPEC = Spec(
     (
@@ -29,7 +31,7 @@ DRAWS: dict[str, Callable[[SequenceReplayBuffer], Any]] = {
     "sequences across episodes": lambda replay: replay.sample_sequences(
         5, length=70, borders="cross"
     ),
-    "large": lambda replay: replay.sample_sequences(100, length=64),
+    "large": lambda replay: replay.sample_sequences(300, length=64),
 }
 
 
@@ -105,6 +107,33 @@ def test_episodes_do_not_depend_on_the_codec(
         for other in others:
             for name in FRAMES:
                 assert other.fields[name].tobytes() == raw.fields[name].tobytes()
+
+
+@pytest.mark.skipif(native.core is None, reason="numpy alone takes longer, and shares it")
+def test_other_threads_take_part_where_they_wake_up_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    field = Field("observation", "uint8", (84, 84), "patch")
+    small = Field("action", "int64", (), "raw"), Field("reward", "float64", (), "raw")
+    spec = Spec((field, *small), "observation", "action")
+    rows = {each.name: np.zeros((64, *each.shape), each.dtype) for each in spec.fields}
+    rows["observation"][np.arange(64), np.arange(64)] = 1
+    shared: list[int] = []
+    executor = copies.ThreadShare._executor
+
+    def told(self: copies.ThreadShare) -> Any:
+        shared.append(1)
+        return executor(self)
+
+    monkeypatch.setattr(copies.ThreadShare, "_executor", told)
+    with SequenceReplayBuffer(seed=0, threads=2) as replay:
+        replay.bind(spec, {})
+        for episode in range(2):
+            replay.add([Chunk(episode, 0, 0, End.TRUNCATED, rows, {})])
+        replay.sample_transitions(128)  # 128 x 2 rows of 7 kB
+        assert not shared
+        replay.sample_transitions(1_024)
+        assert len(shared) == 1
 
 
 def test_codecs_compress_these_frames(replays: dict[Codec, SequenceReplayBuffer]) -> None:
