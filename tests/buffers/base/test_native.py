@@ -456,7 +456,7 @@ def test_transitions_are_found_in_the_same_rows(
 # --- steps ----------------------------------------------------------------------------------------
 
 OBSERVATION = np.zeros(3, np.float32)
-STEPS: list[Any] = [
+RESULTS: list[Any] = [
     (OBSERVATION, 1.0, False, True, {"a": 1}),
     [OBSERVATION, 1.0, False, True, {}],
     (OBSERVATION.tolist(), 1, np.False_, np.array([True]), {}),
@@ -483,25 +483,25 @@ class Told:
     """An env whose action is the number of its result."""
 
     def step(self, action: int) -> Any:
-        return STEPS[action]
+        return RESULTS[action]
 
 
 @pytest.mark.parametrize("space", [Box(-1, 1, (3,)), Discrete(3), Box(-1, 1, (3,), np.float64)])
 def test_the_results_of_steps_are_checked_alike(space: Space[Any]) -> None:
     def run() -> list[object]:
         step, found = EnvResults(space, "env 0").stepping([None, Told()], 1), list[object]()
-        for k in range(len(STEPS)):
+        for k in range(len(RESULTS)):
             try:
                 result = step(k)
             except BadValue as error:
                 found.append(str(error))
             else:
-                found += [result is STEPS[k], [(type(part), repr(part)) for part in result]]
+                found += [result is RESULTS[k], [(type(part), repr(part)) for part in result]]
         return found
 
     compiled, plain = in_both_paths(run)
     assert compiled == plain
-    assert STEPS[0] is EnvResults(Box(-1, 1, (3,)), "env 0").stepping([Told()], 0)(0)
+    assert RESULTS[0] is EnvResults(Box(-1, 1, (3,)), "env 0").stepping([Told()], 0)(0)
 
 
 def test_a_step_is_taken_by_the_env_that_is_there_now() -> None:
@@ -519,7 +519,7 @@ def test_a_step_is_taken_by_the_env_that_is_there_now() -> None:
         envs.clear()
         with pytest.raises(IndexError):
             step(0)
-        return [first is STEPS[0]]
+        return [first is RESULTS[0]]
 
     assert in_both_paths(run) == ([True], [True])
 
