@@ -1087,6 +1087,50 @@ done:
     return result;
 }
 
+PyDoc_STRVAR(find_runs_doc,
+             "find_runs(table, records, chunk, place, rows, target, room): as RowReader.segments\n\n"
+             "Returns the number of segments; None where numpy must look itself.");
+
+static PyObject *find_runs(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    static const char *const names[] = {"table", "records", "chunk", "place", "rows", "target", "room"};
+    Py_buffer view[7];
+    PyObject *result = NULL;
+    Py_ssize_t taken = 0, count = -1;
+    (void)self;
+    if (!count_is(nargs, 7, "find_runs")) return NULL;
+    for (; taken < 7; taken++) {
+        Py_ssize_t size = taken > 2 && taken < 6 ? count : -1;
+        if (!get(args[taken], view + taken, taken == 6 ? PyBUF_WRITABLE : PyBUF_SIMPLE, "lq", size,
+                 names[taken])) goto done;
+        if (taken == 2) count = view[2].len / 8;
+    }
+    if (view[0].len % (8 * LINE) || view[1].len % (8 * RECORD)) {
+        PyErr_Format(PyExc_ValueError, "find_runs: %zd and %zd bytes of chunks", view[0].len, view[1].len);
+        goto done;
+    }
+    Chunks of = {view[0].buf, view[1].buf, view[0].len / (8 * LINE), 0};
+    if (of.count > view[1].len / (8 * RECORD)) of.count = view[1].len / (8 * RECORD);
+    const int64_t *chunk = view[2].buf, *place = view[3].buf, *rows = view[4].buf, *target = view[5].buf;
+    Segments segments = {NULL, NULL, 0, 0};
+    int is_found = 1;
+    for (int pass = 0; pass < 2 && is_found; pass++) { /* count them, then write them */
+        for (Py_ssize_t run = count - 1; run >= 0 && is_found; run--) {
+            is_found = rows[run] > 0 && place[run] >= 0 &&
+                       split_run(&of, chunk[run], place[run], rows[run], target[run], &segments);
+        }
+        if (pass) break;
+        segments.size = segments.left = -segments.left;
+        is_found = is_found && segments.size <= view[6].len / 8 / RUN_NUMBERS;
+        segments.places = view[6].buf;
+        segments.lines = is_found ? segments.places + 5 * segments.size : NULL;
+    }
+    result = is_found ? PyLong_FromSsize_t((Py_ssize_t)segments.size) : Py_NewRef(Py_None);
+done:
+    while (taken > 0) PyBuffer_Release(&view[--taken]);
+    return result;
+}
+
 /* --- the checksum of every chunk: CRC-32 as zlib computes it, several times as fast --- */
 
 static uint32_t crc_table[256];
@@ -1449,6 +1493,7 @@ static PyMethodDef functions[] = {
     {"apply_patches", (PyCFunction)(void (*)(void))apply_patches, METH_FASTCALL, apply_patches_doc},
     {"draw_items", (PyCFunction)(void (*)(void))draw_items, METH_FASTCALL, draw_items_doc},
     {"find_steps", (PyCFunction)(void (*)(void))find_steps, METH_FASTCALL, find_steps_doc},
+    {"find_runs", (PyCFunction)(void (*)(void))find_runs, METH_FASTCALL, find_runs_doc},
     {"crc32", (PyCFunction)(void (*)(void))crc32, METH_FASTCALL, crc32_doc},
     {"is_chunk", (PyCFunction)(void (*)(void))is_chunk, METH_FASTCALL, is_chunk_doc},
     {"stepping", (PyCFunction)(void (*)(void))stepping, METH_FASTCALL, stepping_doc},

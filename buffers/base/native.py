@@ -98,6 +98,19 @@ class Core(Protocol):
     ) -> tuple[int, bool] | None:
         """As `RowReader.steps`; None where numpy must look itself."""
 
+    def find_runs(
+        self,
+        table: _Memory,
+        records: _Memory,
+        chunk: _Memory,
+        place: _Memory,
+        rows: _Memory,
+        target: _Memory,
+        room: _Memory,
+        /,
+    ) -> int | None:
+        """As `RowReader.segments`; None where numpy must look itself."""
+
     def crc32(self, data: _Memory | bytes | bytearray, value: int, /) -> int:
         """As `zlib.crc32`, several times as fast where ``HAS_FAST_CRC`` is 1."""
 

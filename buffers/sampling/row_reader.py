@@ -36,6 +36,10 @@ _COPIED = [
 ]
 
 
+_SEGMENT_NUMBERS = 13  # of a segment, in the core: five of `Segments.places`, and its line
+_MOST_SEGMENTS = 4  # of a run; those of more are found by numpy
+
+
 class Segments(NamedTuple):
     """Runs of consecutive rows of a stream, each segment in one chunk."""
 
@@ -169,7 +173,7 @@ class RowReader:
         runs = (1 if is_joined else 2) * batch if frames else 0
         found, flags = np.empty((8, batch), np.int64), np.empty((3, batch), np.bool_)
         # Five numbers and a line of each segment, of which a row may have one of its own.
-        room = np.empty(runs * (1 + 13 * (frames + is_joined)), np.int64)
+        room = np.empty(runs * (1 + _SEGMENT_NUMBERS * (frames + is_joined)), np.int64)
         result = native.core.find_steps(
             *(self._table, self._index.numbers, self._base, chunk, start),
             *(n, frames, is_joined),
@@ -180,12 +184,7 @@ class RowReader:
         count, has_ended = result
         if not frames:
             return found, flags, has_ended, None
-        stop = runs + 5 * count
-        places = room[runs:stop].reshape(5, count)
-        of, _, first, rows, target = places
-        at = room[stop : stop + 8 * count].reshape(count, 8)
-        segments = Segments(of, at, first, rows, target, count > runs, places)
-        return found, flags, has_ended, (segments, room[:runs])
+        return found, flags, has_ended, (_segments_in(room[runs:], count, runs), room[:runs])
 
     def lines(self, chunk: np.ndarray) -> np.ndarray:
         """The rows of chunks in the table, [n, 8]."""
@@ -208,6 +207,13 @@ class RowReader:
         target: np.ndarray,  # [R] row of the output that the first one goes to
     ) -> Segments:
         """Find the chunks of runs of rows, and their fields."""
+        if native.core is not None:
+            room = np.empty(_MOST_SEGMENTS * _SEGMENT_NUMBERS * len(chunk), np.int64)
+            count = native.core.find_runs(
+                *(self._table, self._index.numbers, chunk, place, rows, target, room)
+            )
+            if count is not None:
+                return _segments_in(room, count, len(chunk))
         found = Segments(chunk, at, place - rows + 1, rows, target)
         of = (found.start < 0).nonzero()[0]
         if len(of):
@@ -437,6 +443,15 @@ class RowReader:
         self._columns = {}
         self._chunks = self._next_slot = self._size = 0
         self._small = frozenset(field.name for _, field in self._of_small)
+
+
+def _segments_in(room: np.ndarray, count: int, runs: int) -> Segments:
+    """Segments as the compiled core leaves them, of some runs."""
+    stop = 5 * count
+    places = room[:stop].reshape(5, count)
+    chunk, _, start, rows, target = places
+    at = room[stop : stop + 8 * count].reshape(count, 8)
+    return Segments(chunk, at, start, rows, target, count > runs, places)
 
 
 def spread(first: np.ndarray, segments: Segments, size: int) -> np.ndarray:

@@ -52,7 +52,7 @@ def load(path: str) -> Any:
 def wild_calls(core: Any, seed: int, count: int) -> None:
     """Call with one wrong argument at a time: each call raises, and changes no memory."""
     rng = np.random.default_rng(seed)
-    makers = (_set, _draw, _copy, _deltas, _items, _steps, _crc, _chunk)
+    makers = (_set, _draw, _copy, _deltas, _items, _steps, _runs, _crc, _chunk)
     for number in range(count):
         name, arguments, is_output, damages = makers[number % len(makers)](rng)
         place = int(rng.integers(len(arguments) + 1))
@@ -143,6 +143,7 @@ def senseless_draws(core: Any, rng: np.random.Generator, memory: np.ndarray) -> 
     shares = rng.random(count) if rng.random() < 0.5 else kept[4][:count].view(np.float64)
     try:
         core.find_steps(*kept[:2], 0, *kept[2:4], n, frames, is_joined, kept[4], flags, kept[5])
+        core.find_runs(*kept[:4], kept[2], kept[3], kept[5])
         core.draw_items(kept[0], kept[0], len(kept[0]), shares, kept[4][: 2 * count])
     except ERRORS:
         pass
@@ -355,6 +356,21 @@ def _steps(rng: np.random.Generator) -> Call:
 
     outputs = [place >= 8 for place in range(11)]
     return "find_steps", arguments, outputs, damages
+
+
+def _runs(rng: np.random.Generator) -> Call:
+    count = int(rng.integers(2, 9))
+    table, records = np.zeros((2, 8), np.int64), np.zeros((2, 18), np.int64)
+    runs = list(np.zeros((4, count), np.int64))
+    arguments: list[Any] = [table, records, *runs, np.zeros(13 * count, np.int64)]
+
+    def damages(place: int) -> list[Any]:
+        right = arguments[place]
+        if place == 6:  # there may be more room, and less than all segments take
+            return [*NO_MEMORY, right.astype(">i8"), bytes(right)]
+        return _wrong_memory(right.ravel(), is_output=False)
+
+    return "find_runs", arguments, [place == 6 for place in range(7)], damages
 
 
 def _crc(rng: np.random.Generator) -> Call:

@@ -453,6 +453,40 @@ def test_transitions_are_found_in_the_same_rows(
             assert compiled == plain
 
 
+@given(kind=KINDS, history=HISTORIES, seed=st.integers(0, 1 << 30))
+def test_runs_are_found_in_the_same_chunks(kind: Kind, history: list[Step], seed: int) -> None:
+    """Also those that reach over episodes, and those of more chunks than there is room for."""
+    with a_replay(kind) as played:
+        for _ in moments(played, history):
+            reader = RowReader(played.replay.storage, 1, 0)
+            index = reader.follow()
+            chunks = np.flatnonzero(index.records["rows"])
+            if not len(chunks):
+                continue
+            reader.find(chunks, reader.lines(chunks))
+            rng = np.random.default_rng(seed)
+            chunk = rng.choice(chunks, 6)
+            place = rng.integers(index.records["rows"][chunk])
+            # Rows of the stream up to that one, back to where some were lost or evicted.
+            before = index.records["stream_row"][chunk] - index.records["stream_head"][chunk]
+            rows = rng.integers(1, before + place + 2)
+            target = np.cumsum(rows) - rows
+            at = reader.lines(chunk)
+
+            def run(
+                reader: RowReader = reader, runs: tuple[np.ndarray, ...] = (chunk, place, at)
+            ) -> list[object]:
+                found = reader.segments(*runs, rows, target)  # noqa: B023
+                if found.places is not None:
+                    stored = index.records["stored_rows"][found.chunk]  # noqa: B023
+                    expected = found.chunk, stored, *found[2:5]
+                    assert (found.places == np.stack(expected)).all()
+                return [*(each.tolist() for each in found[:5]), found.is_split]
+
+            compiled, plain = in_both_paths(run)
+            assert compiled == plain
+
+
 # --- steps ----------------------------------------------------------------------------------------
 
 OBSERVATION = np.zeros(3, np.float32)
