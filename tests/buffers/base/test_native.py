@@ -474,7 +474,8 @@ def test_runs_are_found_in_the_same_chunks(kind: Kind, history: list[Step], seed
             at = reader.lines(chunk)
 
             def run(
-                reader: RowReader = reader, runs: tuple[np.ndarray, ...] = (chunk, place, at)
+                reader: RowReader = reader,
+                runs: tuple[np.ndarray, np.ndarray, np.ndarray] = (chunk, place, at),
             ) -> list[object]:
                 found = reader.segments(*runs, rows, target)  # noqa: B023
                 if found.places is not None:
