@@ -84,8 +84,8 @@ class SequenceReplayBuffer:
         codecs: Codecs of fields, by field name, in place of the defaults:
             ``{"observation": "raw"}`` samples at the speed of a memory copy.
         seed: Seed of the replay's own generator; None draws one from the system.
-        threads: Threads that copy and decompress a batch of 1 MiB or more while it is drawn; 1 uses
-            the caller's alone, None at most four.
+        threads: Threads that copy and decompress a batch of 1 MiB or more, of patches 8 MiB, while
+            it is drawn; 1 uses the caller's alone, None at most four.
         priority_alpha: With ``draw="priorities"`` items are drawn in proportion to
             ``priority**priority_alpha``.
         new_priority: Priority of an item until it is updated; None takes the largest that an item
