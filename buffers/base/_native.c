@@ -1398,13 +1398,12 @@ enum { ENVS, PLACE, OBSERVATION, OTHERS, STEP };
 
 static int is_usual_step(PyObject *forms, PyObject *result)
 {
-    return PyTuple_CheckExact(result) && PyTuple_Size(result) == 5 &&
-                   PyFloat_CheckExact(PyTuple_GetItem(result, 1)) &&
-                   PyBool_Check(PyTuple_GetItem(result, 2)) &&
-                   PyBool_Check(PyTuple_GetItem(result, 3)) &&
-                   PyDict_CheckExact(PyTuple_GetItem(result, 4))
-               ? has_form(forms, 0, PyTuple_GetItem(result, 0))
-               : 0;
+    if (!PyTuple_CheckExact(result) || PyTuple_Size(result) != 5 ||
+        !PyFloat_CheckExact(PyTuple_GetItem(result, 1)) || !PyBool_Check(PyTuple_GetItem(result, 2)) ||
+        !PyBool_Check(PyTuple_GetItem(result, 3)) || !PyDict_CheckExact(PyTuple_GetItem(result, 4))) {
+        return 0;
+    }
+    return has_form(forms, 0, PyTuple_GetItem(result, 0));
 }
 
 static PyObject *step(PyObject *self, PyObject *action)

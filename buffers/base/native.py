@@ -13,8 +13,6 @@ from typing import Any, Protocol, TypeAlias, cast
 
 import numpy as np
 
-__all__ = ["Core", "core", "crc32", "path"]
-
 _NAME = "stepwell.buffers.base._native"
 _INTERFACE = 6  # as in _native.c
 _Memory: TypeAlias = np.ndarray | memoryview
