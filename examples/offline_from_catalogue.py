@@ -30,7 +30,7 @@ def main() -> None:
         weights = learn(replay, options.updates)
 
     def cloned(observation: np.ndarray, is_first: np.ndarray) -> np.ndarray:
-        return (observation @ weights > 0).astype(np.int64)
+        return np.where(observation @ weights > 0, 1, 0)
 
     for name, policy in (("random", sw.RandomPolicy()), ("cloned", cloned)):
         score = sw.evaluate("CartPole-v1", policy, episodes=20, num_envs=4)

@@ -220,7 +220,7 @@ def _ids_of(episodes: str | None) -> tuple[range, ...] | None:
 
 
 def source_of(env: str | None) -> EnvSource | None:
-    """What the option ``--env`` names."""
+    """The env that the option ``--env`` names."""
     return None if env is None else id_or_factory(env, "--env")
 
 

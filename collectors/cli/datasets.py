@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import rich.text
 import typer
@@ -133,20 +133,17 @@ def get(
             check_unused(out)
         with LiveLine(is_silent=quiet or as_json) as line:
             line.say(f"looking at {name} ...")
-            shown = line.reporter(played_status(name))
-            given = {"index": index, "lanes": whole_number("--lanes", lanes), "rom": rom}
-            made = {**given, "env": source_of(env), "progress": shown}
-            if to is None:
-                report = make_dataset(entry, out, **made)
-            else:
-                replay = load_dataset(name, **made)
-        if to is not None:
-            _export(replay, to, str(out), option or [], quiet=quiet, as_json=as_json)
+            source, at_once = source_of(env), whole_number("--lanes", lanes)
+            more: Any = {"index": index, "lanes": at_once, "env": source, "rom": rom}
+            more["progress"] = line.reporter(played_status(name))
+            done = make_dataset(entry, out, **more) if to is None else load_dataset(name, **more)
+        if isinstance(done, SequenceReplayBuffer):
+            _export(done, str(to), str(out), option or [], quiet=quiet, as_json=as_json)
         elif as_json:
-            more = {"dataset": name, "path": str(out), "disk_bytes": disk_bytes(out)}
-            print_json({**report.to_json(), **more, "digest": entry.digest})
+            about = {"dataset": name, "path": str(out), "digest": entry.digest}
+            print_json({**done.to_json(), **about, "disk_bytes": disk_bytes(out)})
         elif not quiet:
-            print_parts(_made_parts(entry, report, out))
+            print_parts(_made_parts(entry, done, out))
 
 
 def check(
@@ -191,11 +188,16 @@ def check(
         for each in names:
             with LiveLine(is_silent=quiet or as_json) as line:
                 line.say(f"looking at {each} ...")
-                given = {"lanes": at_once, "env": source_of(env), "rom": rom}
                 shown = line.reporter(played_status(each))
                 try:
                     found = check_dataset(
-                        each, index=index, sample=count or 0, progress=shown, **given
+                        each,
+                        index=index,
+                        sample=count or 0,
+                        lanes=at_once,
+                        env=source_of(env),
+                        rom=rom,
+                        progress=shown,
                     )
                 except (ImportError, ValueError) as error:
                     sentence = sentence_of(error)

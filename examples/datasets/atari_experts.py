@@ -34,7 +34,7 @@ class RamPolicy:
 
 
 def pong(seen: Sequence[Ram], last: int) -> int:
-    """Wait where the ball will come, and hit it with the paddle's upper edge, which makes it steep.
+    """Wait where the ball will come, and hit it with the paddle's lower edge, which makes it steep.
 
     An action moves the paddle by 9 pixels in its own step and by as many in the next.
     """
@@ -52,20 +52,23 @@ def pong(seen: Sequence[Ram], last: int) -> int:
                 sign = np.sign(rise) or -np.sign(rise_before)
                 slope = float(sign * abs(rise_before) / run_before)
         y = round(reflected(y + slope * (188 - x), 44, 207))
-    paddle = int(seen[0][51]) + {LEFT: 9, RIGHT: -9}.get(last, 0)
-    return LEFT if y > paddle + 5 else RIGHT if y < paddle - 5 else 0
+    edge = int(seen[0][51]) + 14 + {LEFT: 9, RIGHT: -9}.get(last, 0)
+    return LEFT if y > edge + 5 else RIGHT if y < edge - 5 else 0
 
 
 def breakout(seen: Sequence[Ram], last: int) -> int:
-    """Go to where the ball will come down; press FIRE where there is none."""
-    (x, y, left), (x1, y1, left1) = ((int(ram[k]) for k in (99, 101, 72)) for ram in seen[:2])
+    """Go to where the ball will come down; press FIRE where there is none.
+
+    As in Pong, half of an action's way is gone in the next step: 11 pixels of 22.
+    """
+    (x, y), (x1, y1) = ((int(ram[99]), int(ram[101])) for ram in seen[:2])
     if y == 0:
         return FIRE
     goal = float(x)
     if y > y1:
         goal = reflected(x + (x - x1) * (187 - y) / (y - y1), 57, 200)
-    paddle = left + 8 + (left - left1) / 2
-    return RIGHT if goal > paddle + 4 else LEFT if goal < paddle - 4 else 0
+    paddle = int(seen[0][72]) + 8 + {RIGHT: 11, LEFT: -11}.get(last, 0)
+    return RIGHT if goal > paddle + 6 else LEFT if goal < paddle - 6 else 0
 
 
 def freeway(seen: Sequence[Ram], last: int) -> int:

@@ -19,7 +19,7 @@ class Controller:
 def cart_pole(seen: np.ndarray) -> np.ndarray:
     """Push to where the pole falls, and a little against where the cart is."""
     x, speed, angle, turn = seen.T.astype(np.float64)
-    return (0.05 * x + 0.1 * speed + angle + 0.3 * turn > 0).astype(np.int64)
+    return np.asarray(np.where(0.05 * x + 0.1 * speed + angle + 0.3 * turn > 0, 1, 0))
 
 
 def mountain_car(seen: np.ndarray) -> np.ndarray:
@@ -39,14 +39,15 @@ def pendulum(seen: np.ndarray) -> np.ndarray:
     missing = 15 * (1 - cosine) - turn**2 / 2  # of the energy that it has at rest on top
     swing = 2 * np.sign(turn + 1e-9) * np.sign(missing)
     torque = np.where(cosine > 0.9, -16 * angle - 4 * turn, swing)
-    return np.clip(torque, -2, 2)[:, None].astype(np.float32)
+    return np.asarray(np.clip(torque, -2, 2)[:, None], np.float32)
 
 
 def lunar_lander(seen: np.ndarray) -> list[int]:
     """The heuristic that Gymnasium has for its LunarLander-v3."""
     from types import SimpleNamespace
 
-    from gymnasium.envs.box2d.lunar_lander import heuristic
+    from gymnasium.envs.box2d import lunar_lander as module
 
+    heuristic: Any = module.heuristic
     env: Any = SimpleNamespace(unwrapped=SimpleNamespace(continuous=False))
     return [int(heuristic(env, one)) for one in seen]

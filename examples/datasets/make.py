@@ -14,19 +14,18 @@ from recipes import Recipe
 from stepwell.collectors import Dataset, add_dataset
 
 
-def made(name: str, recipe: Recipe, out: Path) -> Dataset:
-    """Collect a data set, archive it, and write its entry into the index of the folder."""
+def collected(recipe: Recipe) -> sw.SequenceReplayBuffer:
+    """The rows of a recipe."""
     envs = recipe.envs()
     replay = sw.SequenceReplayBuffer()
-    with sw.Collector(
-        envs,
-        recipe.policy(envs),
-        replay,
-        seed=0,
-        info=recipe.info,
-        metadata=recipe.metadata,
-    ) as collector:
+    with sw.Collector(envs, recipe.policy(envs), replay, seed=0, info=recipe.info) as collector:
         collector.collect(steps=recipe.steps)
+    return replay
+
+
+def made(name: str, recipe: Recipe, out: Path) -> Dataset:
+    """Collect a data set, archive it, and write its entry into the index of the folder."""
+    replay = collected(recipe)
     archive = out / f"{name}.swa"
     archive.parent.mkdir(parents=True, exist_ok=True)
     archive.unlink(missing_ok=True)
@@ -36,7 +35,7 @@ def made(name: str, recipe: Recipe, out: Path) -> Dataset:
 
         rom = out / recipe.rom
         rom.write_bytes(build_rom())
-    sw.archive(replay, archive, rom=rom, env=recipe.played_by)
+    sw.archive(replay, archive, rom=rom)
     return add_dataset(
         out / "index.toml",
         name,

@@ -190,7 +190,7 @@ def test_a_missing_package_is_named_with_its_install_line(
     small: Small, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     index, entry = small
-    monkeypatch.setitem(EXTRAS, "mpe2", EXTRAS["mpe2"]._replace(module="not_there"))  # type: ignore[arg-type]
+    monkeypatch.setitem(EXTRAS, "mpe2", EXTRAS["mpe2"]._replace(module="not_there"))
     write_entry(index, replace(entry, extra="mpe2"))
     for call in (load_dataset, check_dataset):
         with pytest.raises(ImportError, match=r"not_there.*pip install mpe2"):

@@ -65,7 +65,7 @@ def test_an_entry_that_could_not_be_read_is_not_written(tmp_path: Path) -> None:
     before = path.read_bytes()
     for wrong in ({"policy": "two\nlines"}, {"license": ""}, {"extra": "os"}, {"steps": -1}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
-            write_entry(path, replace(ENTRY, **wrong))  # type: ignore[arg-type]
+            write_entry(path, replace(ENTRY, **wrong))
     assert path.read_bytes() == before
 
 
@@ -133,7 +133,8 @@ def test_an_index_has_a_bounded_size(tmp_path: Path) -> None:
 
 
 def test_a_file_of_an_index_lies_in_its_folder_through_no_link_out(tmp_path: Path) -> None:
-    path = written(tmp_path / "in", ENTRY) if (tmp_path / "in").mkdir() is None else tmp_path
+    (tmp_path / "in").mkdir()
+    path = written(tmp_path / "in", ENTRY)
     (tmp_path / "secret").write_text("x")
     (path.parent / "link").symlink_to(tmp_path / "secret")
     (path.parent / "inner").symlink_to(path)

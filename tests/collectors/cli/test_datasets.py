@@ -93,7 +93,7 @@ def test_other_rows_have_exit_code_1(stepwell: CommandLine, entry: Dataset) -> N
 def test_a_missing_package_is_told_and_the_others_are_checked(
     stepwell: CommandLine, entry: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(EXTRAS, "mpe2", EXTRAS["mpe2"]._replace(module="not_there"))  # type: ignore[arg-type]
+    monkeypatch.setitem(EXTRAS, "mpe2", EXTRAS["mpe2"]._replace(module="not_there"))
     write_entry(Path("ours/index.toml"), replace(entry, name="a/needy", extra="mpe2"))
     said = stepwell("datasets check --index ours/index.toml --lanes 1")
     assert said.code == 3
