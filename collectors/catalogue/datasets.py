@@ -72,7 +72,7 @@ def list_datasets(index: str | os.PathLike[str] | None = None) -> list[Dataset]:
         ValueError: It is no index.
 
     Example:
-        >>> {one.name: one.steps for one in list_datasets()}["cartpole/random"]
+        >>> {one.name: one.steps for one in list_datasets()}["cartpole/expert"]
         10000
     """
     found = read_index(index)
