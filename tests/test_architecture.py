@@ -76,12 +76,14 @@ def places(found: Iterable[tuple[Path, int, str]]) -> list[str]:
     return [f"{label(file)}:{line}: {what}" for file, line, what in found]
 
 
+@cache
+def all_nodes() -> list[tuple[Path, ast.AST]]:
+    return [(file, node) for file in library_files() for node in ast.walk(tree_of(file))]
+
+
 def nodes(kind: type[NodeT]) -> Iterator[tuple[Path, NodeT]]:
     """(file, node) for all syntax nodes of the kind in the library."""
-    for file in library_files():
-        for node in ast.walk(tree_of(file)):
-            if isinstance(node, kind):
-                yield file, node
+    yield from ((file, node) for file, node in all_nodes() if isinstance(node, kind))
 
 
 def imports() -> Iterator[tuple[Path, int, str]]:
@@ -207,11 +209,13 @@ def test_the_library_does_not_print() -> None:
 
 def passed_through(function: ast.FunctionDef) -> Iterator[ast.Call]:
     """Calls that pass on the function's own `**kwargs`."""
-    name = function.args.kwarg.arg if function.args.kwarg else None
+    if not function.args.kwarg:
+        return
     for call in ast.walk(function):
-        if name and isinstance(call, ast.Call):
+        if isinstance(call, ast.Call):
             handed_on = [keyword.value for keyword in call.keywords if keyword.arg is None]
-            if any(isinstance(value, ast.Name) and value.id == name for value in handed_on):
+            names = [value.id for value in handed_on if isinstance(value, ast.Name)]
+            if function.args.kwarg.arg in names:
                 yield call
 
 
@@ -354,8 +358,7 @@ def test_no_docstring_begins_with_a_question() -> None:
     begun = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Module)
     assert not [
         f"{label(file)}: {text.splitlines()[0]}"
-        for file in library_files()
-        for node in ast.walk(tree_of(file))
+        for file, node in all_nodes()
         if isinstance(node, begun) and question.match(text := ast.get_docstring(node) or "")
     ]
 
