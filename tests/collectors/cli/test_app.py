@@ -11,7 +11,7 @@ import pytest
 
 import stepwell as sw
 from stepwell.buffers.base import native
-from stepwell.collectors.cli.app import COMMANDS
+from stepwell.collectors.cli.app import COMMANDS, main
 from support.command_line import CommandLine
 
 LOADED = """
@@ -53,12 +53,17 @@ def test_an_unknown_command_gets_a_hint(name: str, hint: str, stepwell: CommandL
     assert hint in result.err
 
 
+def asked_for(*words: str) -> dict[str, str]:
+    """The environment in which bash asks for what may be the last word."""
+    place = {"COMP_WORDS": "\n".join(words), "COMP_CWORD": str(len(words) - 1)}
+    return {**place, "_STEPWELL_COMPLETE": "complete_bash"}
+
+
 def completed(*words: str) -> tuple[set[str], str]:
     """What bash is offered for the last word, and the large modules that were loaded."""
-    asked = {"COMP_WORDS": "\n".join(words), "COMP_CWORD": str(len(words) - 1)}
     run = subprocess.run(
         [sys.executable, "-c", LOADED],
-        env={**os.environ, **asked, "_STEPWELL_COMPLETE": "complete_bash"},
+        env={**os.environ, **asked_for(*words)},
         capture_output=True,
         text=True,
         check=True,
@@ -82,8 +87,17 @@ def test_a_tab_names_commands_and_loads_nothing_large() -> None:
         (("collect", "Pong", "--pool", ""), {"max", "none"}),
     ],
 )
-def test_a_tab_names_options_and_values(words: tuple[str, ...], found: set[str]) -> None:
-    assert completed("stepwell", *words)[0] == found
+def test_a_tab_names_options_and_values(
+    words: tuple[str, ...],
+    found: set[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name, value in asked_for("stepwell", *words).items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit):
+        main([])
+    assert set(capsys.readouterr().out.split()) == found
 
 
 def test_the_help_loads_nothing_large() -> None:

@@ -109,7 +109,7 @@ def atari(game: str, backend: Any, steps: int, **settings: Any) -> SequenceRepla
 def demo(**settings: Any) -> SequenceReplayBuffer:
     rom, game = write_demo(Path("demo"))
     chosen = {"game": game, "max_frames": 60, "noop_max": 5, "num_workers": 0, **settings}
-    return recorded(sw.make_nes(rom, 2, **chosen), 60, info={**LIVES, "player_x": -1})
+    return recorded(sw.make_nes(rom, 2, **chosen), 40, info={**LIVES, "player_x": -1})
 
 
 ZOO: dict[str, Callable[[], SequenceReplayBuffer]] = {
