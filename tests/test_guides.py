@@ -8,7 +8,6 @@ import re
 import sys
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 
 import pytest
