@@ -29,7 +29,7 @@ hypothesis.settings.register_profile("full", deadline=None, max_examples=400, pr
 # For bugs that are planted: to see that there is one, its shortest example is not needed.
 hypothesis.settings.register_profile(
     "planted",
-    hypothesis.settings.get_profile("proofs"),
+    hypothesis.settings.get_profile("default"),
     phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate],
 )
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import TypeVar
 
 import pytest
 
+from support.programs import run_python
 from support.source_tree import CHECKOUT, FOLDERS, PACKAGE, folder_of, label, library_files, tree_of
 
 FLOORS = (  # a file may import files of its own floor and of those below
@@ -154,9 +153,7 @@ def test_the_package_root_holds_one_python_file() -> None:
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_a_checkout_does_not_load_a_folder_by_its_bare_name(folder: str) -> None:
-    code = f"import {folder}"
-    run = subprocess.run([sys.executable, "-c", code], cwd=PACKAGE, capture_output=True, text=True)
-    assert run.returncode
+    run = run_python("-c", f"import {folder}", code=1, cwd=PACKAGE)
     assert f"import stepwell.{folder}" in run.stderr.splitlines()[-1]
 
 
@@ -183,10 +180,7 @@ def loaded() -> set[str]:
         ", ".join(f"stepwell.{folder}" for folder in FOLDERS)
     )
     # In the package's own folder the bare names could be imported too, as second classes.
-    run = subprocess.run(
-        [sys.executable, "-c", code], cwd=PACKAGE, capture_output=True, text=True, check=True
-    )
-    return set(json.loads(run.stdout))
+    return set(json.loads(run_python("-c", code, cwd=PACKAGE).stdout))
 
 
 def test_importing_stepwell_loads_no_folder_a_second_time(loaded: set[str]) -> None:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
-import subprocess
-import sys
 
 import pytest
 
@@ -13,6 +10,7 @@ import stepwell as sw
 from stepwell.buffers.base import native
 from stepwell.collectors.cli.app import COMMANDS, main
 from support.command_line import CommandLine
+from support.programs import run_python
 
 LOADED = """
 import sys
@@ -61,13 +59,7 @@ def asked_for(*words: str) -> dict[str, str]:
 
 def completed(*words: str) -> tuple[set[str], str]:
     """What bash is offered for the last word, and the large modules that were loaded."""
-    run = subprocess.run(
-        [sys.executable, "-c", LOADED],
-        env={**os.environ, **asked_for(*words)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    run = run_python("-c", LOADED, env=asked_for(*words))
     return set(run.stdout.split()), run.stderr
 
 
@@ -101,8 +93,6 @@ def test_a_tab_names_options_and_values(
 
 
 def test_the_help_loads_nothing_large() -> None:
-    run = subprocess.run(
-        [sys.executable, "-c", LOADED, "--help"], capture_output=True, text=True, check=True
-    )
+    run = run_python("-c", LOADED, "--help")
     assert "collect" in run.stdout
     assert run.stderr == ""
