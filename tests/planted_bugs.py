@@ -1362,9 +1362,7 @@ BUGS: tuple[Bug, ...] = (
         "buffers/exchange/formats/dreamer_v3.py",
         "flags[1, -1] = episode.end.is_final",
         "flags[1, -1] = True",
-        (
-            "tests/buffers/exchange/formats/test_dreamer_v3.py::test_each_env_becomes_a_chain_of_its_rows",
-        ),
+        ("tests/test_golden.py::test_what_users_get_is_as_it_was",),
     ),
     Bug(
         "D4RL: the next observation is compared with that of its own row",

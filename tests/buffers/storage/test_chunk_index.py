@@ -91,7 +91,7 @@ def test_episodes_rows_and_steps_of_the_stored_chunks_are_counted(program: Progr
 
 
 @given(PROGRAMS, st.integers(1, 8))
-@settings(max_examples=by_tier(60, 150, 400))
+@settings(max_examples=by_tier(150, 150, 400))
 def test_exactly_the_stored_windows_are_drawn(program: Program, length: int) -> None:
     model = Model()
     model.run(program)

@@ -75,7 +75,7 @@ def test_both_paths_find_the_same_patches(rows: np.ndarray) -> None:
 
 
 @given(blocks(), st.data())
-@settings(max_examples=by_tier(60, 60, 400))
+@settings(max_examples=by_tier(100, 100, 400))
 def test_both_paths_restore_any_rows(rows: np.ndarray, data: st.DataObject) -> None:
     count, row_bytes = rows.shape
     block = by_core(None, rows, 1 << 20)
