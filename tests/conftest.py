@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 from pathlib import Path
 
 import hypothesis
@@ -79,18 +79,16 @@ def pytest_configure(config: pytest.Config) -> None:
         hypothesis.settings.load_profile(tier(config))
 
 
-class Backwards(pytest.Dir):
-    """A folder whose files are loaded from the last one on."""
-
-    def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
-        return reversed(list(super().collect()))
-
-
-def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
     """In a fresh clone two workers meet in the middle: what one has compiled, the other loads."""
-    worker = getattr(parent.config, "workerinput", {"workerid": "gw0"})["workerid"]
-    is_odd = int(worker.removeprefix("gw")) % 2 == 1
-    return Backwards.from_parent(parent, path=path) if is_odd else None
+    report = yield
+    worker = getattr(collector.config, "workerinput", {"workerid": "gw0"})["workerid"]
+    if isinstance(collector, pytest.Dir) and int(worker.removeprefix("gw")) % 2 == 1:
+        report.result.reverse()
+    return report
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
