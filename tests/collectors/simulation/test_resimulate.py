@@ -196,7 +196,7 @@ def test_a_native_chain_is_proved_with_and_without_seeds_in_it(reseed_steps: int
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize("lanes", [2, 3, 5, pytest.param(16, marks=pytest.mark.proof)])
+@pytest.mark.parametrize("lanes", [2, 3, 5, 16])
 def test_any_number_of_lanes_gives_the_same_proofs(lanes: int) -> None:
     replay = recorded(SyncVectorEnv([plain] * 6), 600, reseed_steps=100)
     rng = np.random.default_rng(0)
