@@ -346,7 +346,7 @@ no_runs:
     return result;
 }
 
-/* --- rows out of deltas: storage/deltas.py documents their bytes --- */
+/* --- rows out of deltas: storage/patches.py documents their bytes --- */
 
 static uint32_t count_at(const uint8_t *counts, Py_ssize_t row)
 {
@@ -381,7 +381,7 @@ static int restore(const uint8_t *counts, Py_ssize_t rows, Py_ssize_t row_bytes,
 }
 
 PyDoc_STRVAR(apply_deltas_doc,
-             "apply_deltas(deltas, rows, row_bytes, start, out): as in storage/deltas.py");
+             "apply_deltas(deltas, rows, row_bytes, start, out): as in storage/patches.py");
 
 static PyObject *apply_deltas(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
 {
