@@ -33,6 +33,7 @@ from stepwell.buffers.storage.chunk_codec import ChunkDecoder, ChunkEncoder
 from stepwell.wrappers.env_results import EnvResults
 from support.examples import by_tier
 from support.models.replay_histories import HISTORIES, KINDS, Kind, a_replay, moments
+from support.old_chunks import writing_deltas
 from support.programs import run_python
 from support.rows.replay_rows import Step
 from support.source_tree import CHECKOUT
@@ -285,7 +286,8 @@ def chunk_bytes(rng: np.random.Generator, rows: int, is_still: bool) -> bytearra
         "extra/nothing": np.zeros((rows, 0), np.float32),
     }
     chunk = Chunk(0, 0, 0, End.TERMINATED, fields, {"seed": int(rng.integers(1 << 30))})
-    return bytearray(b"".join(ChunkEncoder(CHUNK_SPEC).encode(chunk)))
+    with writing_deltas():
+        return bytearray(b"".join(ChunkEncoder(CHUNK_SPEC).encode(chunk)))
 
 
 def is_accepted(data: bytearray, origin: int, nbytes: int, rows: int) -> bool:

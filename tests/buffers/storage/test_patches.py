@@ -99,7 +99,7 @@ def test_both_paths_restore_any_rows(rows: np.ndarray, data: st.DataObject) -> N
 
 @pytest.mark.skipif(native.core is None, reason="the compiled core alone has two ways")
 @pytest.mark.parametrize("is_time_first", [False, True])
-@pytest.mark.parametrize("row_bytes", [7_056, 3_001, 64])
+@pytest.mark.parametrize("row_bytes", [7_056, 3_001, 64, 17])
 def test_rows_of_large_batches_are_the_same(row_bytes: int, is_time_first: bool) -> None:
     """They go past the cache, whatever the places where they begin."""
     assert native.core is not None
