@@ -7,12 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepwell.buffers import Chunk, End, Field, SequenceReplayBuffer, Spec
 from stepwell.buffers.base import native
 from stepwell.buffers.storage.patches import apply_patches, patches_of
+from support.examples import by_tier
 
 CORES = [None] if native.core is None else [None, native.core]
 
@@ -74,6 +75,7 @@ def test_both_paths_find_the_same_patches(rows: np.ndarray) -> None:
 
 
 @given(blocks(), st.data())
+@settings(max_examples=by_tier(100, 100, 400))
 def test_both_paths_restore_any_rows(rows: np.ndarray, data: st.DataObject) -> None:
     count, row_bytes = rows.shape
     block = by_core(None, rows, 1 << 20)
