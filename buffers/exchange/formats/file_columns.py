@@ -155,13 +155,6 @@ def declared_spaces(
     return laid_out, {**spaces_facts(both[0], both[1]), **found}
 
 
-def laid_out_as(other: Spec | None, spec: Spec) -> Spec:
-    """A Spec with the layouts of another one, which may have the same fields."""
-    if other is None or other.names != spec.names:
-        return spec
-    return Spec(spec.fields, other.observation, other.action)
-
-
 def _largest(data: object) -> int:
     """The most numbers of a space that JSON describes."""
     if isinstance(data, Mapping):

@@ -18,6 +18,7 @@ from ...base.untrusted_json import items, mapping, whole
 from ...rows.episode import Episode
 from ...rows.step_columns import split
 from ...spec.spec import Field, Spec, kind_of
+from .episode_reader import FoundEpisode
 from .file_columns import FileColumn, newest_spaces, sessions_of
 from .format import Format, Reader, Source, Writer
 from .parquet import ParquetImport, ParquetReader
@@ -631,9 +632,7 @@ class _LeRobotReader(ParquetReader):
         path = given.path
         self._info = info
         self._features: Mapping[str, Any] = info["features"]
-        self._odd: dict[str, str] = {}
         self._shapes: dict[str, tuple[int, ...]] = {}
-        self._count: int | None = None
         videos = [name for name, f in self._features.items() if f["dtype"] == "video"]
         seen = [n for n in self._features if n.startswith("observation") and n not in videos]
         if not seen:
@@ -662,29 +661,20 @@ class _LeRobotReader(ParquetReader):
         # there.
         is_named = options.reward != LeRobotImport().reward
         optional = [name for name in _OPTIONAL if not is_named or name != "reward"]
-        super().__init__(modules, given, columns, optional, data_files(given, info))
-        self._notes = [*notes, *self._notes]
+        super().__init__(modules, given, columns, optional, data_files(given, info), notes)
         self._index = _index_of(modules, given)
         self.sessions = sessions_of("lerobot", {**self._known, **self._about()})
         self.episodes = int(info["total_episodes"])
 
-    def __iter__(self) -> Iterator[Episode]:
-        """The episodes, in the order of the frames; their metadata has ``tasks``."""
+    def _found(self) -> Iterator[FoundEpisode]:
         count = 0
-        for episode in super().__iter__():
-            yield episode
+        for found in super()._found():
+            yield found
             count += 1
-        self._count = count
-
-    @property
-    def notes(self) -> Sequence[str]:
-        """Facts that the data set does not hold, one clause each."""
-        found = [*super().notes, *self._odd.values()]
-        if self._count not in (None, self.episodes):
-            found.append(
-                f"meta/info.json tells of {self.episodes:,} episodes: {self._count:,} are here"
+        if count != self.episodes:
+            self._notes.add(
+                f"meta/info.json tells of {self.episodes:,} episodes: {count:,} are here"
             )
-        return found
 
     def _about(self) -> Mapping[str, object]:
         """The facts about the robot, if they are short."""
@@ -751,7 +741,7 @@ class _LeRobotReader(ParquetReader):
         is_right = all(isinstance(size, int) and 0 <= size < _MOST for size in shape)
         if is_right and math.prod(shape) == math.prod(rows.shape[1:]):
             return rows.reshape(len(rows), *shape)
-        self._odd[column] = (
+        self._notes.add(
             f"{column} is {str(shape)[:60]} in meta/info.json and {list(rows.shape[1:])} in the "
             f"files, which count"
         )

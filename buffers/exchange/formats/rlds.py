@@ -16,8 +16,9 @@ import numpy as np
 from ...base.untrusted_files import GivenFiles, MemoryBudget, in_order
 from ...base.untrusted_json import mapping, parse, whole
 from ...rows.episode import RUN_FACTS, End, Episode
-from ...rows.step_columns import has_final_row, inferred_spec, joined
+from ...rows.step_columns import has_final_row, inferred_spec
 from ...spec.spec import Field, Spec, kind_of
+from .episode_reader import NO_STREAMS, EpisodeReader, FoundEpisode
 from .file_columns import (
     Encoding,
     FileColumn,
@@ -26,7 +27,6 @@ from .file_columns import (
     as_values,
     check_classes,
     declared_spaces,
-    laid_out_as,
     newest_spaces,
     sessions_of,
 )
@@ -399,6 +399,10 @@ _ABOUT: Final = "episode_metadata/"
 _MOST_CLASSES: Final = 2**31
 _MOST_VALUES: Final = 1000
 _MOST_CHARACTERS: Final = 10_000
+_LOST: Final = (
+    "{} episodes have a reward in their last step, which RLDS does not define and which was left "
+    "out"
+)
 _FLAGS: Final = ("is_first", "is_last", "is_terminal")
 _PARTS: Final = ("observation", "action", "reward", "info", "extra")
 _EPISODE_FEATURES: Final = {
@@ -435,7 +439,7 @@ def dataset_info(given: GivenFiles) -> dict[str, Any]:
     return info
 
 
-class _RldsReader:
+class _RldsReader(EpisodeReader):
     """Reads a foreign data set, described by what `dataset_info` returned."""
 
     def __init__(self, given: GivenFiles, info: Mapping[str, Any], options: RldsImport) -> None:
@@ -445,6 +449,7 @@ class _RldsReader:
         found, unknown = read_features(info["features"], texts=True)
         # As Stepwell writes it, an episode's metadata say all that its steps do not.
         self._is_own = {feature.name for feature in _EPISODE_FEATURES.values()} <= set(found)
+        super().__init__(*([] if self._is_own else [NO_STREAMS]))
         self._features = {
             name.removeprefix(_STEPS): feature
             for name, feature in found.items()
@@ -466,8 +471,11 @@ class _RldsReader:
         }
         kept = [*self._features.values(), *self._texts.values(), *self._about.values()]
         used = {feature.name for feature in kept}
+        if lossy := [name for name, f in self._features.items() if f.encoding == "jpeg"]:
+            self._notes.add(f"{', '.join(lossy)}: JPEG, which is lossy")
         is_left = [name for name in found if name not in used and not self._is_known(name)]
-        self._unread = [*is_left, *unknown]
+        if unread := [*is_left, *unknown]:
+            self._notes.add(f"not read: {', '.join(unread)}")
         self._changing: set[str] = set()
         kinds = set(map(kind_of, self._features))
         missing = [name for name in (*_PARTS[:3], "is_last") if name not in kinds]
@@ -477,16 +485,13 @@ class _RldsReader:
                 f"{', '.join(sorted(found)) or 'none'}: there is no {missing[0]!r} that is numbers "
                 f"or pictures; this is not an RLDS data set"
             )
-        self._lost = 0
         first = next(iter(_examples(given, self._files, self.episodes)), None)
         if first is None:
             raise ValueError(f"{path}: expected at least one episode, got none")
-        self._like: Spec | None = None
-        self.spec, known = self._declared(self._episode(*first).spec)
-        self._like = self.spec
-        self._lost = 0
+        found_first = self._episode(*first)
+        spec = inferred_spec(found_first.columns, found_first.where)
+        self.spec, known = self._declared(spec)
         self.sessions = sessions_of("rlds", known)
-        self.steps: int | None = None
 
     def _declared(self, spec: Spec) -> tuple[Spec, Mapping[str, object]]:
         """The classes of actions and observations, and the spaces of an export of Stepwell."""
@@ -503,37 +508,17 @@ class _RldsReader:
     @property
     def notes(self) -> Sequence[str]:
         """Facts that the data set does not hold, one clause each."""
-        found = [] if self._is_own else ["streams are not recorded: all episodes are of stream 0"]
-        lossy = [name for name, f in self._features.items() if f.encoding == "jpeg"]
-        if lossy:
-            found.append(f"{', '.join(lossy)}: JPEG, which is lossy")
-        if self._unread:
-            found.append(f"not read: {', '.join(self._unread)}")
-        if self._changing:
-            changing = ", ".join(sorted(self._changing))
-            found.append(f"not read where it is not one text an episode: {changing}")
-        if self._lost:
-            found.append(
-                f"{self._lost:,} episodes have a reward in their last step, which RLDS does not "
-                f"define and which was left out"
-            )
-        return found
+        changing = ", ".join(sorted(self._changing))
+        more = [f"not read where it is not one text an episode: {changing}"] if changing else []
+        return [*super().notes, *more]
 
-    def __iter__(self) -> Iterator[Episode]:
-        """The episodes, in the order of the files."""
+    def _found(self) -> Iterator[FoundEpisode]:
         for number, values, budget in _examples(self._given, self._files, self.episodes):
-            episode = self._episode(number, values, budget)
-            if episode.spec != self.spec:
-                raise ValueError(
-                    f"{self._path}: expected episodes of the same shapes, got another in episode "
-                    f"{number}: {self.spec.difference(episode.spec)}"
-                )
-            yield episode
+            yield self._episode(number, values, budget)
 
-    def close(self) -> None:
-        """Do nothing: only the iterator holds open files."""
-
-    def _episode(self, number: int, values: Mapping[str, Value], budget: MemoryBudget) -> Episode:
+    def _episode(
+        self, number: int, values: Mapping[str, Value], budget: MemoryBudget
+    ) -> FoundEpisode:
         count = len(values.get(f"{_STEPS}is_last", ()))
         if not count:
             raise ValueError(f"{self._path}: expected steps in episode {number}, got none")
@@ -552,7 +537,8 @@ class _RldsReader:
                 f"before it in episode {number}; this is not an RLDS data set"
             )
         rows["reward"] = as_rewards(rows["reward"], where)
-        self._lost += bool(rows["reward"][-1])
+        if rows["reward"][-1]:
+            self._notes.count(_LOST)
         end = End.NONE
         if flags["is_last"][-1]:
             end = End.TERMINATED if flags["is_terminal"][-1] else End.TRUNCATED
@@ -562,7 +548,6 @@ class _RldsReader:
         for name, feature in self._features.items():
             if feature.classes and name in columns:
                 check_classes(columns[name], feature.classes, feature.name, where)
-        spec = laid_out_as(self._like, inferred_spec(columns, where))
         facts = self._metadata(values, count, budget)
         stream = 0
         if self._is_own:
@@ -579,7 +564,7 @@ class _RldsReader:
             for name, fact in facts.items()
             if not (self._is_own and name in RUN_FACTS)
         }
-        return Episode(spec, number, stream, 0, end, joined(spec, columns), known)
+        return FoundEpisode(where, columns, end, known, stream=stream)
 
     def _metadata(
         self, values: Mapping[str, Value], count: int, budget: MemoryBudget

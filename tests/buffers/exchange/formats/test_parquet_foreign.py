@@ -188,7 +188,7 @@ def test_nested_lists_and_tensors_are_arrays(tmp_path: Path) -> None:
         ({"action": [1, 2, None, 4, 5, 6]}, r"'action'.*\b1 of 6"),
         ({"reward": [2**60] * 6}, r"rewards.*float64.*2\*\*53"),
         ({"terminated": [0, 2, 0, 0, 0, 0]}, r"a\.parquet.*'terminated'.*int64.*\(6,\)"),
-        ({"terminated": [True] * 6}, r"terminated.*step 0 of episode 0.*option episode"),
+        ({"terminated": [True] * 6}, r"episode 0\b.*terminated.*step 0\b.*option episode"),
         ({"episode": [7, 7, 7, 9, 9, 7]}, r"episode 7\b.*'episode'"),
     ],
 )
@@ -208,7 +208,7 @@ def test_missing_damaged_and_different_files_are_refused(tmp_path: Path) -> None
     refused("parquet", tmp_path, r"b\.parquet.*a\.parquet.*, episode, got ")
     other = columns(observation=[[1.0]] * 6, episode=[1, 1, 1, 2, 2, 3])
     pq.write_table(pa.table(other), tmp_path / "b.parquet")
-    refused("parquet", tmp_path, r"'observation'.*\(2,\).*\(1,\)")
+    refused("parquet", tmp_path, r"'observation'.*\(\d, 2\).*\(\d, 1\)")
     (tmp_path / "a.parquet").write_bytes(b"PAR1 no table")
     refused("parquet", tmp_path, r"a\.parquet.*Parquet file")
 
