@@ -1417,7 +1417,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "Parquet: red and blue are swapped",
-        "buffers/exchange/formats/png.py",
+        "buffers/exchange/formats/pictures.py",
         "return picture[..., [2, 1, 0, *range(3, picture.shape[2])]]",
         "return picture",
         (

@@ -19,18 +19,12 @@ import numpy as np
 from ...base.number_checks import check_whole
 from ...base.untrusted_files import GivenFiles
 from ...rows.episode import End, Episode
-from ...rows.step_columns import inferred_spec
+from ...rows.step_columns import Rounded, inferred_spec
 from ...spec.spec import Field, Spec, kind_of
 from .episode_reader import EpisodeReader, FoundEpisode
 from .file_columns import as_rewards
-from .format import Format, Reader, Source
-from .pixels import (
-    Channels,
-    Rounding,
-    channels_of,
-    frame_of,
-    to_channels_first,
-)
+from .format import Format, Reader, Source, stack_notes
+from .pictures import Channels, channels_of, frame_of, to_channels_first
 
 _NO_CHUNK: Final = bytes(16)
 """The id in the name of a chunk without a successor."""
@@ -117,7 +111,7 @@ class _DreamerV3Writer:
         self._source = source
         self._options = options
         self._fields = _array_fields(source.spec, options.observation)
-        self._rounding = Rounding()
+        self._rounded: dict[str, Rounded] = {}
         self._chains = _Chains(Path(), options.chunk, "")
         self._late = 0
 
@@ -125,7 +119,7 @@ class _DreamerV3Writer:
     def notes(self) -> Sequence[str]:
         found = [
             "it holds no latents of DreamerV3's: run it with replay_context 0",
-            *self._rounding.notes,
+            *(note for rounded in self._rounded.values() for note in rounded.notes),
         ]
         for field in self._fields.values():
             is_last = len(field.shape) == 3 and self._channels(field) == "last"
@@ -133,10 +127,7 @@ class _DreamerV3Writer:
                 found.append(f"{field.name} {field.shape} is written as (H, W, C)")
             if _chunk_dtype(field) != field.numpy_dtype and field.dtype != "float64":
                 found.append(f"{field.name} is written as {_chunk_dtype(field)}, exactly")
-            if field.stack > 1:
-                found.append(
-                    f"{field.name} is written as single frames, not as stacks of {field.stack}"
-                )
+        found += stack_notes(self._source.spec, "which DreamerV3 does not stack")
         others = [field.name for field in self._source.spec.of_kind("info", "extra")]
         if others:
             found.append(
@@ -163,7 +154,7 @@ class _DreamerV3Writer:
     def write(self, episode: Episode) -> None:
         """Write an episode."""
         rows = {name: self._converted(field, episode) for name, field in self._fields.items()}
-        rows["reward"] = self._rounding.float32("reward", episode.reward)
+        rows["reward"] = self._as_float32("reward", episode.reward)
         flags = np.zeros((3, episode.rows), np.bool_)
         # An episode that lost its beginning does not continue the one before it.
         flags[0, 0] = True
@@ -178,6 +169,9 @@ class _DreamerV3Writer:
 
     def close(self) -> None:
         pass
+
+    def _as_float32(self, name: str, rows: np.ndarray) -> np.ndarray:
+        return self._rounded.setdefault(name, Rounded(name, "float32")).cast(rows)
 
     def _channels(self, field: Field) -> Channels | None:
         """The position of a picture's channels; None where it has no axis for them."""
@@ -195,7 +189,7 @@ class _DreamerV3Writer:
                 f"{rows.min()}; DreamerV3 makes one-hot vectors of them: number them from 0"
             )
         if rows.dtype == np.float64:
-            return self._rounding.float32(field.name, rows)
+            return self._as_float32(field.name, rows)
         if rows.dtype != dtype and rows.size:
             low, high = int(rows.min()), int(rows.max())
             if low < -(2**31) or high >= 2**31:

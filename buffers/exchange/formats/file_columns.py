@@ -13,7 +13,7 @@ from gymnasium import spaces
 from ...base.untrusted_json import mapping
 from ...spec.space_json import space_from_json, spaces_facts
 from ...spec.spec import Field, Layout, Spec
-from .png import Axes, picture_axes
+from .pictures import Axes, picture_axes
 
 Encoding = Literal["array", "raw", "zlib", "png", "jpeg", "text"]
 """The encoding of rows: numbers, the array's bytes, these bytes compressed, pictures, or texts."""

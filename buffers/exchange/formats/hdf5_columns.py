@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from ...base.untrusted_files import GivenFiles, MemoryBudget
-from .png import picture_bytes
+from .pictures import picture_bytes
 
 _CHUNK_BYTES: Final = 256 << 10
 _BATCH_BYTES: Final = 32 << 20

@@ -16,8 +16,7 @@ from ...rows.episode import End, Episode
 from ...rows.step_columns import edges_of, frames_of, inferred_spec, split
 from ...spec.spec import FieldKind, Spec, key_of, kind_of
 from .episode_reader import NO_METADATA, EpisodeReader, FoundEpisode, end_of
-from .format import Format, Source
-from .options import NoOptions
+from .format import Format, NoOptions, Source
 
 _PLURALS: Final[Mapping[FieldKind, str]] = {
     "observation": "observations",

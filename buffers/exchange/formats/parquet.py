@@ -27,11 +27,13 @@ from .file_columns import (
     newest_spaces,
     sessions_of,
 )
-from .format import Format, Reader, Source, Writer
+from .format import STACK_OPTION, Format, Reader, Source, Writer, stack_notes
 from .parquet_columns import (
     Images,
     MissingValue,
+    TableWriter,
     array_rows,
+    batches_of,
     classes_of,
     column_of,
     extensions_of,
@@ -41,8 +43,8 @@ from .parquet_columns import (
     leaves_of,
     listed,
     load_arrow,
+    open_file,
 )
-from .parquet_files import TableWriter, batches_of, open_file
 
 _INSTALL: Final = "'stepwell[parquet]'"
 
@@ -162,7 +164,11 @@ class _ParquetWriter:
         )
         self._folder = Path()
         self._number = self._files = 0
-        self.notes: Sequence[str] = tuple(_notes(source, options))
+        self.notes: Sequence[str] = (
+            "a row is a step: reward, terminated and truncated are the result of its action; final "
+            "observations are in episodes.parquet",
+            *([] if options.stack else stack_notes(source.spec, STACK_OPTION)),
+        )
 
     def begin(self, path: Path) -> None:
         self._folder = path
@@ -245,20 +251,6 @@ class _ParquetWriter:
             **{name: np.array([value]) for name, value in facts.items()},
             **{_FINAL + field.name: episode.fields[field.name][-1:] for field in self._finals},
         }
-
-
-def _notes(source: Source, options: ParquetExport) -> list[str]:
-    notes = [
-        "a row is a step: reward, terminated and truncated are the result of its action; final "
-        "observations are in episodes.parquet"
-    ]
-    stacked = [field for field in source.spec.fields if field.stack > 1]
-    if stacked and not options.stack:
-        notes.append(
-            f"{stacked[0].name} is one frame a row, of the env's stack of {stacked[0].stack}; "
-            f"option stack=true writes stacks"
-        )
-    return notes
 
 
 def _dataset_card(source: Source) -> str:

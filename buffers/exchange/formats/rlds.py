@@ -30,8 +30,8 @@ from .file_columns import (
     newest_spaces,
     sessions_of,
 )
-from .format import Format, Reader, Source, Writer
-from .png import decoded_rows, encoded_rows
+from .format import STACK_OPTION, Format, Reader, Source, Writer, stack_notes
+from .pictures import decoded_rows, encoded_rows
 from .rlds_steps import episode_metadata, step_arrays
 from .tfrecord import (
     Value,
@@ -129,16 +129,12 @@ class _RldsWriter:
     @property
     def notes(self) -> Sequence[str]:
         """Notes for the user of the data set, one clause each."""
-        stacked = [f for f in self._source.spec.fields if f.stack > 1 and not self._options.stack]
+        stacked = [] if self._options.stack else stack_notes(self._source.spec, STACK_OPTION)
         return (
             "the last step of an episode holds the final observation; its action, reward and "
             "discount have no meaning",
             "an episode without is_terminal was truncated or cut: see episode_metadata",
-            *(
-                f"{field.name} is one frame a step, of the env's stack of {field.stack}; option "
-                f"stack=true writes stacks"
-                for field in stacked
-            ),
+            *stacked,
         )
 
     def begin(self, path: Path) -> None:

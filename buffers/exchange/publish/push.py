@@ -21,8 +21,7 @@ from ..card import CARD, PICTURE, check_license, store_card
 from .hub import HubUpload, Repository, repository_name
 from .objects import Objects
 from .remote import differs, is_hidden
-from .uploaded_store import MANIFEST_FILE
-from .uploader import Uploader
+from .uploader import MANIFEST_FILE, Uploader
 
 _MOST_FILES = 25_000  # that the Hub accepts in one commit
 

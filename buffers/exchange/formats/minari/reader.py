@@ -26,8 +26,8 @@ from ..hdf5_columns import (
     open_given,
     take_column,
 )
-from ..parquet_files import batches_of, open_file
-from ..png import picture_bytes
+from ..parquet_columns import batches_of, open_file
+from ..pictures import picture_bytes
 from .names import FACTS, MinariImport, declared
 from .writer import HDF5_NAME, INSTALL
 

@@ -21,7 +21,7 @@ from ....rows.step_columns import split
 from ....spec.open_spaces import AnyText, FixedSpace, decode_batch
 from ....spec.space_json import space_from_json
 from ....spec.spec import Field, Layout, Spec, Tree, unflatten
-from ..format import Source
+from ..format import STACK_OPTION, Source, stack_notes
 from ..hdf5_columns import NewHdf5, put_column
 from .names import (
     FACTS,
@@ -66,7 +66,8 @@ class MinariWriter:
     @property
     def notes(self) -> Sequence[str]:
         """Notes for the user of the data set, one clause each."""
-        found = [self._space_note(), *self._stack_notes()]
+        stacked = [] if self._options.stack else stack_notes(self._source.spec, STACK_OPTION)
+        found = [self._space_note(), *stacked]
         if self._cuts:
             found.append(
                 f"{_count_of(self._cuts)} cut by the end of the recording: marked as truncated in "
@@ -178,13 +179,6 @@ class MinariWriter:
             "the env's spaces are not known: their bounds are those of dtypes, and actions are "
             "those that were seen; give the option env where Gymnasium has the env"
         )
-
-    def _stack_notes(self) -> list[str]:
-        return [
-            f"{field.name} holds single frames: the env gave stacks of {field.stack}"
-            for field in self._source.spec.fields
-            if field.stack > 1 and not self._options.stack
-        ]
 
 
 def _count_of(episodes: int) -> str:

@@ -14,7 +14,7 @@ from gymnasium import spaces
 from stepwell.buffers import End, Episode, SequenceReplayBuffer
 from stepwell.buffers.bridges import ImportReport, export_episodes, import_episodes
 from stepwell.buffers.exchange.formats import parquet
-from stepwell.buffers.exchange.formats.png import encoded_rows
+from stepwell.buffers.exchange.formats.pictures import encoded_rows
 from stepwell.buffers.spec.space_json import space_of
 from support.exchanged_stores import episodes_of, imported, refused, tagged_store
 from support.notes import assert_notes, has_note
