@@ -1440,7 +1440,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "RLDS: a reward belongs to the row that it led to",
-        "buffers/exchange/formats/rlds_steps.py",
+        "buffers/exchange/formats/rlds.py",
         'rows["reward"] = np.concatenate([episode.reward[1:], np.zeros(1)])',
         'rows["reward"] = episode.reward',
         (

@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -20,7 +19,7 @@ from ...rows.step_columns import has_final_row, inferred_spec
 from ...spec.spec import Spec
 from .episode_reader import NO_STREAMS, EpisodeReader, FoundEpisode
 from .file_columns import are_equal
-from .format import Format, Reader, Source, Writer
+from .format import Format, Reader
 from .hdf5_columns import (
     datasets_of,
     open_given,
@@ -73,20 +72,11 @@ class FlatHdf5Format(Format):
     about = "a file of flat columns, as D4RL, robomimic and d3rlpy 1 wrote them; read only"
     install = _INSTALL
     kind = "file"
-    export_options = None
     import_options = FlatHdf5Import
-
-    def writer(self, source: Source, options: object) -> Writer:
-        """Nothing is written."""
-        raise ValueError("format hdf5: expected one that is written; choose d3rlpy or minari")
 
     def reader(self, files: GivenFiles, options: FlatHdf5Import) -> Reader:
         """Open a data set."""
         return FlatHdf5Reader(files, options)
-
-    def loading(self, path: Path, out: str) -> str:
-        """The lines that open it."""
-        return f'import h5py\nfile = h5py.File("{path}")'
 
 
 @dataclass(slots=True)

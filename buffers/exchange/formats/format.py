@@ -151,7 +151,7 @@ class Format(Protocol):
     ``'stepwell[minari]'`` with its quotes."""
     kind: ClassVar[Kind] = "folder"
     """A data set is a folder, or a file."""
-    export_options: ClassVar[type[Any] | None]
+    export_options: ClassVar[type[Any] | None] = None
     """A frozen dataclass of options for writing, all with defaults; the class's docstring, with
     Google's ``Args:``, is what users read about them. None for a format that is only read."""
     import_options: ClassVar[type[Any]] = NoOptions
@@ -166,13 +166,13 @@ class Format(Protocol):
         return Path(out)
 
     def writer(self, source: Source, options: Any) -> Writer:
-        """Return a writer; no file is created yet.
+        """Return a writer; no file is created yet. By default, the format is only read.
 
         Raises:
             ValueError: The format cannot hold these rows, or an option is invalid.
             ImportError: A library is missing.
         """
-        ...
+        raise NotImplementedError(f"{self.name} is only read: export to another format")
 
     def reader(self, files: GivenFiles, options: Any) -> Reader:
         """Open the data set at the files' path, as `place` returns it.
@@ -188,8 +188,8 @@ class Format(Protocol):
         ...
 
     def loading(self, path: Path, out: str) -> str:
-        """Lines of Python that load the data set."""
-        ...
+        """Lines of Python that load the data set; none, by default."""
+        return ""
 
 
 def format_names() -> list[str]:

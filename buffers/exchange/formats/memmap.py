@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from ...rows.episode import End
 from ...rows.episode_buffer import OBSERVED
 from ...spec.spec import Field, Spec, field_of
 from .episode_reader import EpisodeReader, FoundEpisode
-from .format import Format, Source, Writer
+from .format import Format
 
 _SCALAR: Final = ((), (1,))
 
@@ -49,20 +48,11 @@ class MemmapFormat(Format):
 
     name = "memmap-replay-buffer"
     about = "a folder of memmap-replay-buffer 0.1 or 0.2; import only"
-    export_options = None
     import_options = MemmapImport
-
-    def writer(self, source: Source, options: Any) -> Writer:
-        """Not available: `export_options` is None."""
-        raise NotImplementedError(f"{self.name} is read only: export to another format")
 
     def reader(self, files: GivenFiles, options: MemmapImport) -> _MemmapReader:
         """Open a folder."""
         return _MemmapReader(OriginalFolder(files.path, max_bytes=files.max_bytes), options)
-
-    def loading(self, path: Path, out: str) -> str:
-        """Not available, as there is no writer."""
-        raise NotImplementedError(f"{self.name} is read only: export to another format")
 
 
 class _MemmapReader(EpisodeReader):

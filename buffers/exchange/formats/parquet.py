@@ -485,8 +485,7 @@ class ParquetReader(EpisodeReader):
                         f"import it separately"
                     )
                 paths = {name: leaves[column] for name, column in names.items()}
-                batches = batches_of(opened, self._given, rows)
-                while (batch := self._next_batch(batches, file)) is not None:
+                for batch in batches_of(opened, self._given, rows):
                     if batch.num_rows:
                         try:
                             found = self._read(batch, paths, file)
@@ -494,15 +493,6 @@ class ParquetReader(EpisodeReader):
                             self._refuse_nulls(opened, leaves, error.args[1], file)
                         yield found, is_joined
                         is_joined = True
-
-    def _next_batch(self, batches: Iterator[Any], file: Path) -> Any:
-        """The next batch of a file; None at its end."""
-        try:
-            return next(batches, None)
-        except (self._modules[0].ArrowException, OSError) as error:
-            raise ValueError(
-                f"{file}: expected a whole Parquet file, got a damaged one ({error})"
-            ) from error
 
     def _refuse_nulls(
         self, opened: Any, leaves: Mapping[str, tuple[int, ...]], column: str, file: Path
@@ -649,27 +639,21 @@ class _FinalObservations:
         return {}
 
     def _read(self) -> Iterator[tuple[object, _Rows]]:
-        arrow = self._modules[0]
         with open_file(self._modules, self._given, self._file) as opened:
             names = opened.schema_arrow.names
             finals = [name for name in names if name.startswith(_FINAL)]
             if "episode" not in names or not finals:
                 return
-            try:
-                for batch in batches_of(opened, self._given, 1, ["episode", *finals]):
-                    if batch.num_rows:
-                        budget = self._given.budget(self._file)
-                        (label,) = listed(batch.column("episode"), budget)
-                        try:
-                            rows = {n: array_rows(batch.column(n), n, budget)[0] for n in finals}
-                        except MissingValue:  # this episode has none
-                            yield label, {}
-                            continue
-                        yield label, {name.removeprefix(_FINAL): rows[name] for name in finals}
-            except arrow.ArrowException as error:
-                raise ValueError(
-                    f"{self._file}: expected a whole Parquet file, got a damaged one ({error})"
-                ) from error
+            for batch in batches_of(opened, self._given, 1, ["episode", *finals]):
+                if batch.num_rows:
+                    budget = self._given.budget(self._file)
+                    (label,) = listed(batch.column("episode"), budget)
+                    try:
+                        rows = {n: array_rows(batch.column(n), n, budget)[0] for n in finals}
+                    except MissingValue:  # this episode has none
+                        yield label, {}
+                        continue
+                    yield label, {name.removeprefix(_FINAL): rows[name] for name in finals}
 
 
 def _fields_of(rows: _Rows) -> _Rows:

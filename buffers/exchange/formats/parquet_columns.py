@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -402,21 +402,26 @@ class TableWriter:
                 file.close()
 
 
-def open_file(modules: tuple[Any, Any], given: GivenFiles, file: Path) -> Any:
-    """A `pyarrow.parquet.ParquetFile`, whose rows `batches_of` gives."""
-    arrow, parquet = modules
-    given.file(file)
+@contextlib.contextmanager
+def whole_file(arrow: Any, file: Path) -> Generator[None]:
+    """Name the file in errors of Arrow and of the system about its contents."""
     try:
-        opened = parquet.ParquetFile(file)
+        yield
     except (arrow.ArrowException, OSError) as error:
         raise ValueError(
-            f"{file}: expected a Parquet file, got another or a damaged one ({error})"
+            f"{file}: expected a whole Parquet file, or one of Arrow, got another or a damaged one "
+            f"({str(error)[:200]}); fetch it again"
         ) from error
-    with contextlib.ExitStack() as stack:
-        stack.callback(opened.close)
+
+
+@contextlib.contextmanager
+def open_file(modules: tuple[Any, Any], given: GivenFiles, file: Path) -> Generator[Any]:
+    """A `pyarrow.parquet.ParquetFile`, whose rows `batches_of` gives; Arrow's errors name it."""
+    arrow, parquet = modules
+    given.file(file)
+    with whole_file(arrow, file), parquet.ParquetFile(file) as opened:
         _check_groups(opened.metadata, given.budget(file))
-        stack.pop_all()
-    return opened
+        yield opened
 
 
 def batches_of(

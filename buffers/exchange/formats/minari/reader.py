@@ -26,7 +26,7 @@ from ..hdf5_columns import (
     open_given,
     take_column,
 )
-from ..parquet_columns import batches_of, open_file
+from ..parquet_columns import batches_of, open_file, whole_file
 from ..pictures import picture_bytes
 from .names import FACTS, MinariImport, declared
 from .writer import HDF5_NAME, INSTALL
@@ -426,7 +426,7 @@ class _CheckedData:
         budget = self._given.budget(f"{self._data}: episode {number}")
         arrow = load_library("pyarrow", "Minari's format arrow", install=INSTALL)
         for file in self._files(number):
-            try:
+            with whole_file(arrow, file):
                 for batch in self._batches(file):
                     # The offsets of lists are read from the file: they may point anywhere.
                     batch.validate(full=True)
@@ -434,11 +434,6 @@ class _CheckedData:
                     _check_flags(batch, file)
                     for column in batch.columns:
                         _take_pictures(column, budget)
-            except (arrow.ArrowException, OSError) as error:
-                raise ValueError(
-                    f"{file}: expected a whole file of columns, got another or a damaged one "
-                    f"({str(error)[:200]}); fetch the data set again"
-                ) from error
 
     def _check_file(self) -> None:
         """Check all of ``main_data.hdf5``."""

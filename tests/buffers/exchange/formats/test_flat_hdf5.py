@@ -265,8 +265,6 @@ def test_other_files_are_refused_with_advice() -> None:
             ValueError, match=r"actions, rewards and terminals.*got obs.*add_episode"
         ):
             imported(name, PATH)
-    with pytest.raises(FileNotFoundError, match=r"none\.hdf5"):
-        imported("hdf5", "none.hdf5")
     write({"num_episodes": 1, "version": "2.1"})
     refused("hdf5", PATH, r"format d3rlpy")
     pytest.importorskip("minari", reason="needs minari")

@@ -232,14 +232,6 @@ def test_texts_that_the_space_does_not_have_are_refused() -> None:
         read()
 
 
-def test_columns_of_different_lengths_are_refused() -> None:
-    written([buffer(observations=np.zeros((3, 2), np.float32))], BOX, THREE)
-    with pytest.raises(
-        ValueError, match=r"episode 0\b.*observation.*float32 \(4, 2\).*float32 \(3, 2\)"
-    ):
-        read()
-
-
 def test_a_folder_without_minaris_metadata_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "some" / "data"
     folder.mkdir(parents=True)
