@@ -1357,6 +1357,15 @@ BUGS: tuple[Bug, ...] = (
         ),
     ),
     Bug(
+        "imports: a field of another dtype than that of the first episode is taken",
+        "buffers/exchange/formats/episode_reader.py",
+        " or rows.dtype != field.numpy_dtype",
+        "",
+        (
+            "tests/buffers/exchange/formats/test_episode_reader.py::test_an_episode_unlike_the_first_is_refused",
+        ),
+    ),
+    Bug(
         "D4RL: the next observation is compared with that of its own row",
         "buffers/exchange/formats/flat_hdf5.py",
         "are_equal(rows[:-1], columns[name][1:])",
