@@ -1365,6 +1365,15 @@ BUGS: tuple[Bug, ...] = (
         ("tests/test_golden.py::test_what_users_get_is_as_it_was",),
     ),
     Bug(
+        "imports: a field of another dtype than that of the first episode is taken",
+        "buffers/exchange/formats/episode_reader.py",
+        " or rows.dtype != field.numpy_dtype",
+        "",
+        (
+            "tests/buffers/exchange/formats/test_episode_reader.py::test_an_episode_unlike_the_first_is_refused",
+        ),
+    ),
+    Bug(
         "D4RL: the next observation is compared with that of its own row",
         "buffers/exchange/formats/flat_hdf5.py",
         "are_equal(rows[:-1], columns[name][1:])",
@@ -1425,7 +1434,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "Parquet: red and blue are swapped",
-        "buffers/exchange/formats/png.py",
+        "buffers/exchange/formats/pictures.py",
         "return picture[..., [2, 1, 0, *range(3, picture.shape[2])]]",
         "return picture",
         (
@@ -1448,7 +1457,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "RLDS: a reward belongs to the row that it led to",
-        "buffers/exchange/formats/rlds_steps.py",
+        "buffers/exchange/formats/rlds.py",
         'rows["reward"] = np.concatenate([episode.reward[1:], np.zeros(1)])',
         'rows["reward"] = episode.reward',
         (
