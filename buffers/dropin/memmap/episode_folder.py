@@ -129,7 +129,7 @@ class EpisodeFolder:
                         for name, field in fields.items()
                     }
             found = [self._metas[number] for number in numbers.tolist()] if fields else []
-        return numbers, lengths, {n: np.stack([metas[n] for metas in found]) for n in fields}
+        return numbers, lengths, {n: np.array([metas[n] for metas in found]) for n in fields}
 
     def row_ids(self, numbers: np.ndarray) -> np.ndarray:
         """Ids [B] of the first rows of episodes."""
