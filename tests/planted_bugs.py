@@ -1576,8 +1576,8 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         "SB3's ring: a last observation is that of the reset",
         "buffers/dropin/sb3/frame_ring.py",
-        "self._has_final[before, env] = True",
-        "self._has_final[before, env] = False",
+        "                if count:\n                    self._finals[",
+        "                if False:\n                    self._finals[",
         ("tests/buffers/dropin/test_sb3.py::test_it_gives_what_sb3_gives",),
     ),
     Bug(
@@ -1610,7 +1610,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "SB3's hindsight: a timeout is done",
-        "buffers/dropin/sb3/hindsight.py",
+        "buffers/dropin/sb3/replay.py",
         "        dones *= 1 - self._at(self.timeouts, places)\n",
         "",
         ("tests/buffers/dropin/test_sb3_her.py::test_it_draws_what_sb3_draws",),
