@@ -236,7 +236,7 @@ def measured_tables(results: Mapping[str, Any]) -> str:
                 f"{cases['kill']['rows']} of {KILL_STEPS:,}",
             )
         )
-        for best, settings in ((False, recorder.default), (True, recorder.best)):
+        for best, settings in enumerate(dict.fromkeys((recorder.default, recorder.best))):
             suffix = ", best" if best else ""
             stack, images = cases.get("stack" + suffix), cases["images" + suffix]
             weighed.append(

@@ -46,7 +46,8 @@ RUNS: dict[str, Run] = {
     "replay": Run(_REPLAY, _TINY),
     "replay-numpy": Run(_REPLAY, _TINY, is_pure=True),
     "patches": Run(
-        "patches.py --rounds 9 --games Pong Breakout Seaquest Riverraid",
+        "patches.py --rounds 9 --games Pong Breakout Seaquest Qbert MsPacman SpaceInvaders Freeway "
+        "MontezumaRevenge Riverraid Enduro BeamRider Tutankham",
         "--rounds 1 --games Pong --steps 800",
     ),
     "disk": Run(

@@ -1,6 +1,6 @@
-"""The codec `patch` next to other codecs, cpprb, SB3 and a copy of raw frames: time and memory.
+"""The codec `patch` next to other codecs, libraries, and a copy of raw frames: time and memory.
 
-    python benchmarks/patches.py                       # some minutes, 5 GiB of RAM
+    python benchmarks/patches.py                       # some minutes, 7 GiB of RAM
     python benchmarks/patches.py --games Pong --rounds 5 --json patches.json
     pip install 'stepwell[peers]'                      # to compare the other libraries
 
@@ -13,10 +13,11 @@ measured; with more, the time that goes by.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import functools
 import itertools
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,10 @@ import numpy as np
 
 import peer_cpprb
 import peer_sb3
+import peer_sheeprl
 import peer_stepwell
+import peer_tianshou
+import peer_torchrl
 import peers
 import rounds
 import stepwell as sw
@@ -35,14 +39,33 @@ BATCHES = (32, 256)
 SEQUENCES = (16, 64)
 LIMIT, PEER = "numpy copy", "cpprb"
 SB3, SB3_SMALL = "SB3", "SB3, optimize_memory_usage"
+TIANSHOU = "Tianshou"
+SHEEPRL, TORCHRL = "sheeprl EpisodeBuffer", "TorchRL SliceSampler"
+DEFAULT = "patch, RAM"
 WRITTEN_ROWS = 2_000
 FORMS: dict[str, tuple[Codec, bool]] = {
     "raw, RAM": ("raw", False),
     "zstd, RAM": ("zstd", False),
     "patch, RAM": ("patch", False),
+    "zstd, folder": ("zstd", True),
     "patch, folder": ("patch", True),
 }
 """Codec, and whether the rows are on disk."""
+_SEQUENCES = f"sequences, {SEQUENCES[0]} x {SEQUENCES[1]}"
+COMPARED = {
+    **{
+        f"{batch} stacks: {head}": (f"stacks, {batch}", DEFAULT, other)
+        for batch in BATCHES
+        for head, other in (("copy", LIMIT), (PEER, PEER))
+    },
+    "sequences: copy": (_SEQUENCES, DEFAULT, LIMIT),
+    "with out=: copy": (_SEQUENCES, DEFAULT + ", out=", LIMIT),
+    "sheeprl": (_SEQUENCES, DEFAULT, SHEEPRL),
+    "TorchRL": (_SEQUENCES, DEFAULT, TORCHRL),
+    "writing: zstd": ("writing a row", DEFAULT, "zstd, RAM"),
+    "in a folder": ("writing a row", "patch, folder", "zstd, folder"),
+}
+"""By the head of a column, a case, and two candidates of it."""
 
 
 def game_rows(game: str, steps: int, num_envs: int = 8) -> peers.Rows:
@@ -100,6 +123,7 @@ def makers_of(
         PEER: functools.partial(peer_cpprb.transitions, stack=STACK, compressed=False),
         SB3: functools.partial(peer_sb3.transitions, stack=STACK),
         SB3_SMALL: functools.partial(peer_sb3.transitions, stack=STACK, saves_memory=True),
+        TIANSHOU: functools.partial(peer_tianshou.transitions, stack=STACK),
     }
     few = beginning(rows, 8 * STACK)
     found = peers.available({name: functools.partial(make, few) for name, make in others.items()})
@@ -110,7 +134,7 @@ def makers_of(
 
 
 def measured(
-    game: str, rows: peers.Rows, folder: Path, options: argparse.Namespace
+    topic: str, game: str, rows: peers.Rows, folder: Path, options: argparse.Namespace
 ) -> tuple[list[rounds.Row], dict[str, float]]:
     """The lines of a game, and by candidate the bytes of a stored row."""
     makers = makers_of(rows, folder, options.chunk_rows, options.threads)
@@ -135,7 +159,13 @@ def measured(
     calls = {LIMIT: copying(rows.observation, batch, np.arange(length))}
     for name, replay in replays.items():
         calls |= named(name, peer_stepwell.sequences(replay, batch, length))
-    cases[f"sequences, {batch} x {length}"] = calls
+    calls |= peers.available(
+        {
+            SHEEPRL: functools.partial(peer_sheeprl.episode_sequences, rows, batch, length),
+            TORCHRL: functools.partial(peer_torchrl.sequences, rows, batch, length),
+        }
+    )
+    cases[_SEQUENCES] = calls
     writing = "writing a row"
     cases[writing] = {
         LIMIT: few.observation.copy,
@@ -145,33 +175,55 @@ def measured(
     for case, calls in cases.items():
         units = len(few.action) if case == writing else 1
         lines += rounds.compare(
-            *("patches", f"{game}, {case}"),
+            *(topic, f"{game}, {case}"),
             candidates={name: rounds.repeated(call, units) for name, call in calls.items()},
             limit=LIMIT,
             count=options.rounds,
-            goals={"patch, RAM": 1.5} if case.startswith("sequences") else {},
+            goals={DEFAULT: 1.5} if case.startswith("sequences") else {},
             clock="CPU" if options.threads == 1 else "time",
         )
     # Observations of rows of the other libraries are whole stacks; SB3 has the next ones as well.
     whole = float(rows.observation[0].nbytes)
     stored = {LIMIT: whole}
     stored |= {name: replay.total_bytes / len(replay) for name, replay in replays.items()}
-    others = {PEER: STACK, SB3: 2 * STACK, SB3_SMALL: STACK}
+    others = {PEER: STACK, SB3: 2 * STACK, SB3_SMALL: STACK, TIANSHOU: 1}
     stored |= {name: frames * whole for name, frames in others.items() if name in stores}
     for replay in replays.values():
         replay.close()
     return lines, stored
 
 
+def games_table(lines: Sequence[Mapping[str, Any]]) -> str:
+    """One line for each game: how many times as fast the default codec is as others."""
+    each = {(line["case"], line["candidate"]): line["each"] for line in lines}
+    games = dict.fromkeys(line["case"].partition(", ")[0] for line in lines)
+    columns = {
+        head: pair
+        for head, pair in COMPARED.items()
+        if all((f"{game}, {pair[0]}", pair[2]) in each for game in games)
+    }
+    found = {
+        game: [
+            each[f"{game}, {case}", other] / each[f"{game}, {case}", how]
+            for case, how, other in columns.values()
+        ]
+        for game in games
+    }
+    found["median"] = np.median(list(found.values()), axis=0).tolist()
+    body = [(game, *(f"{one:.2f}" for one in line)) for game, line in found.items()]
+    return rounds.table(("times as fast as", *columns), body)
+
+
 def bytes_table(stored: Mapping[str, Mapping[str, float]]) -> str:
     """Bytes of a stored row, by game and candidate."""
     head = ("bytes of a row", *next(iter(stored.values())))
     sizes = [(game, *(f"{size:,.0f}" for size in each.values())) for game, each in stored.items()]
-    return rounds.table(head, sizes)
+    means = np.mean([list(each.values()) for each in stored.values()], axis=0).tolist()
+    return rounds.table(head, [*sizes, ("mean", *(f"{size:,.0f}" for size in means))])
 
 
 def main() -> None:
-    """Print two tables."""
+    """Print three tables."""
     parser = rounds.options(__doc__, 9)
     parser.add_argument("--games", nargs="+", default=["Pong", "Breakout"])
     parser.add_argument("--steps", type=int, default=40_000, help="of each game")
@@ -183,10 +235,12 @@ def main() -> None:
     for game in options.games:
         with tempfile.TemporaryDirectory(dir=options.folder, prefix="benchmark-") as folder:
             rows = game_rows(game, options.steps)
-            more, stored[game] = measured(game, rows, Path(folder), options)
+            topic = "patches" if game == options.games[0] else "games"
+            more, stored[game] = measured(topic, game, rows, Path(folder), options)
             lines += more
     packages = ["stepwell", "numpy", "zstandard", "ale-py", *peers.versions()]
     rounds.report(lines, packages, options.json, bytes=stored)
+    print(games_table([dataclasses.asdict(line) for line in lines]))
     print(bytes_table(stored))
 
 

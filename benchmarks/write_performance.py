@@ -239,6 +239,7 @@ class Table(NamedTuple):
 
 
 TABLES = (
+    Table("games", "patches", PAGE, lambda figures: patches.games_table(figures["rows"])),
     Table("bytes", "patches", PAGE, lambda figures: patches.bytes_table(figures["bytes"])),
     Table("open", "disk", PAGE, lambda figures: disk.openings_table(figures["open"])),
     Table("files", "bridges", PAGE, lambda figures: bridges.files_table(figures["files"])),

@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import TypeVar
 
 import pytest
 
+from support.programs import run_python
 from support.source_tree import CHECKOUT, FOLDERS, PACKAGE, folder_of, label, library_files, tree_of
 
 FLOORS = (  # a file may import files of its own floor and of those below
@@ -76,12 +75,14 @@ def places(found: Iterable[tuple[Path, int, str]]) -> list[str]:
     return [f"{label(file)}:{line}: {what}" for file, line, what in found]
 
 
+@cache
+def all_nodes() -> list[tuple[Path, ast.AST]]:
+    return [(file, node) for file in library_files() for node in ast.walk(tree_of(file))]
+
+
 def nodes(kind: type[NodeT]) -> Iterator[tuple[Path, NodeT]]:
     """(file, node) for all syntax nodes of the kind in the library."""
-    for file in library_files():
-        for node in ast.walk(tree_of(file)):
-            if isinstance(node, kind):
-                yield file, node
+    yield from ((file, node) for file, node in all_nodes() if isinstance(node, kind))
 
 
 def imports() -> Iterator[tuple[Path, int, str]]:
@@ -152,9 +153,7 @@ def test_the_package_root_holds_one_python_file() -> None:
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_a_checkout_does_not_load_a_folder_by_its_bare_name(folder: str) -> None:
-    code = f"import {folder}"
-    run = subprocess.run([sys.executable, "-c", code], cwd=PACKAGE, capture_output=True, text=True)
-    assert run.returncode
+    run = run_python("-c", f"import {folder}", code=1, cwd=PACKAGE)
     assert f"import stepwell.{folder}" in run.stderr.splitlines()[-1]
 
 
@@ -181,10 +180,7 @@ def loaded() -> set[str]:
         ", ".join(f"stepwell.{folder}" for folder in FOLDERS)
     )
     # In the package's own folder the bare names could be imported too, as second classes.
-    run = subprocess.run(
-        [sys.executable, "-c", code], cwd=PACKAGE, capture_output=True, text=True, check=True
-    )
-    return set(json.loads(run.stdout))
+    return set(json.loads(run_python("-c", code, cwd=PACKAGE).stdout))
 
 
 def test_importing_stepwell_loads_no_folder_a_second_time(loaded: set[str]) -> None:
@@ -207,11 +203,13 @@ def test_the_library_does_not_print() -> None:
 
 def passed_through(function: ast.FunctionDef) -> Iterator[ast.Call]:
     """Calls that pass on the function's own `**kwargs`."""
-    name = function.args.kwarg.arg if function.args.kwarg else None
+    if not function.args.kwarg:
+        return
     for call in ast.walk(function):
-        if name and isinstance(call, ast.Call):
+        if isinstance(call, ast.Call):
             handed_on = [keyword.value for keyword in call.keywords if keyword.arg is None]
-            if any(isinstance(value, ast.Name) and value.id == name for value in handed_on):
+            names = [value.id for value in handed_on if isinstance(value, ast.Name)]
+            if function.args.kwarg.arg in names:
                 yield call
 
 
@@ -354,8 +352,7 @@ def test_no_docstring_begins_with_a_question() -> None:
     begun = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Module)
     assert not [
         f"{label(file)}: {text.splitlines()[0]}"
-        for file in library_files()
-        for node in ast.walk(tree_of(file))
+        for file, node in all_nodes()
         if isinstance(node, begun) and question.match(text := ast.get_docstring(node) or "")
     ]
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ast
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from support.needed import imported, skip_without
+from support.programs import run_python
 from support.source_tree import CHECKOUT
 
 EXAMPLES = sorted((CHECKOUT / "examples").glob("*.py"))
@@ -63,15 +62,7 @@ def test_an_example_runs_without_a_warning_and_says_what_it_did(
     skip_without([*imported(example.read_text("utf-8")), *NEEDS.get(example.stem, ())])
     wanted = ARGUMENTS.get(example.stem, GATHER)
     arguments = [one.format(out=tmp_path / "out") for one in wanted]
-    run = subprocess.run(
-        [sys.executable, "-W", "error", str(example), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        stdin=subprocess.DEVNULL,
-    )
-    assert run.returncode == 0, run.stdout + run.stderr
-    assert run.stdout.strip()
+    assert run_python(example, *arguments).stdout.strip()
 
 
 @each_example

@@ -7,7 +7,6 @@ folder that STEPWELL_LOADERS names, their own code reads them too.
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ import stepwell as sw
 from stepwell.buffers import copy_episodes
 from stepwell.buffers.exchange.formats.format import format_of
 from support.libraries.real_loaders import run_real
+from support.programs import run_python
 from support.rows.tagged_pixels import PlayedEpisode, play, tag_of
 from support.source_tree import CHECKOUT
 
@@ -36,13 +36,7 @@ def exported(
         copy_episodes(replay, store)
     script = CHECKOUT / "examples" / "exports" / f"{name}.py"
     arguments = [str(tmp / "store"), "--out", str(tmp / "out")]
-    return subprocess.run(
-        [sys.executable, "-W", "error", str(script), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        stdin=subprocess.DEVNULL,
-    )
+    return run_python(script, *arguments, code=None)
 
 
 @pytest.fixture(scope="module")

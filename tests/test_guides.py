@@ -8,13 +8,11 @@ import re
 import sys
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-import stepwell
-from support.source_tree import CHECKOUT
+from support.source_tree import CHECKOUT, library_files, tree_of
 
 DOCS = CHECKOUT / "docs"
 FOLDER = DOCS / "pictures"
@@ -129,11 +127,7 @@ def test_each_message_of_the_faq_is_one_that_the_library_has() -> None:
     table = (DOCS / "faq.md").read_text("utf-8").partition("| the message has |")[2]
     rows = re.findall(r"^\| (`.+?`) \|", table.partition("\n\n")[0], flags=re.MULTILINE)
     quoted = [words for row in rows for words in re.findall(r"`([^`]+)`", row)]
-    said = set[str]()
-    for folder in ("buffers", "collectors", "wrappers"):
-        here = Path(stepwell.__file__).with_name(folder).resolve()  # in a checkout, a link
-        for path in here.rglob("*.py"):
-            said.update(texts(ast.parse(path.read_text("utf-8"))))
+    said = {text for file in library_files() for text in texts(tree_of(file))}
     assert len(quoted) > 8
     assert not [words for words in quoted if not any(words in text for text in said)]
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ import stepwell as sw
 from stepwell.buffers import copy_episodes, repair
 from stepwell.wrappers.workers.vector_env import WorkerVectorEnv
 from support.envs.fakes import CounterEnv, DieEnv
+from support.programs import run_python
 
 STORAGE, REPLAY = "stepwell.buffers.storage", "stepwell.buffers"
 COLLECTORS, WRAPPERS = "stepwell.collectors", "stepwell.wrappers"
@@ -58,9 +57,7 @@ def test_a_program_that_sets_up_no_logging_sees_nothing() -> None:
         "logging.getLogger('stepwell.wrappers').warning('seen by nobody')\n"
         "logging.getLogger('other').warning('seen')"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
-    )
+    done = run_python("-c", code)
     assert (done.stdout, done.stderr) == ("", "seen\n")
 
 

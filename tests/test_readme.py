@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 import sysconfig
 from pathlib import Path
 
@@ -14,6 +12,7 @@ import pytest
 from demo_rom import write_demo
 from support import documents
 from support.needed import imported, skip_without
+from support.programs import run_python
 from support.source_tree import CHECKOUT
 
 FOLDERS = [CHECKOUT / "docs", CHECKOUT / "examples"]
@@ -64,16 +63,7 @@ def test_a_document_runs_as_written(document: Path, tmp_path: Path) -> None:
     if document.stem == "nes":  # the reader's cartridge
         write_demo(folder)
     commands = f"{sysconfig.get_path('scripts')}{os.pathsep}{os.environ['PATH']}"
-    run = subprocess.run(
-        [sys.executable, "-W", "error", str(program)],
-        cwd=folder,
-        env={**os.environ, "PATH": commands},  # as in a virtual environment that is switched on
-        capture_output=True,
-        text=True,
-        timeout=600,
-        stdin=subprocess.DEVNULL,
-    )
-    assert run.returncode == 0, run.stdout + run.stderr
+    run_python(program, cwd=folder, env={"PATH": commands})  # as in an environment switched on
 
 
 @each_document

@@ -17,6 +17,7 @@
 #define LARGEST_TOP 2048 /* nodes of the uppermost level, */
 #define MOST_LEVELS 16  /* and more levels than any memory holds */
 #define LONG_BYTES (1 << 16) /* from here on, other threads run meanwhile */
+#define CACHE_LINE 64
 #define PAGE 4096
 
 #if defined(__GNUC__)
@@ -345,7 +346,7 @@ no_runs:
     return result;
 }
 
-/* --- rows out of deltas: storage/deltas.py documents their bytes --- */
+/* --- rows out of deltas: storage/patches.py documents their bytes --- */
 
 static uint32_t count_at(const uint8_t *counts, Py_ssize_t row)
 {
@@ -380,7 +381,7 @@ static int restore(const uint8_t *counts, Py_ssize_t rows, Py_ssize_t row_bytes,
 }
 
 PyDoc_STRVAR(apply_deltas_doc,
-             "apply_deltas(deltas, rows, row_bytes, start, out): as in storage/deltas.py");
+             "apply_deltas(deltas, rows, row_bytes, start, out): as in storage/patches.py");
 
 static PyObject *apply_deltas(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
 {
@@ -585,17 +586,6 @@ static int apply_patch(const Patches *of, Py_ssize_t row, uint8_t *out)
 #include <immintrin.h>
 #define CAN_STREAM 1
 
-static void stream_row(uint8_t *to, const uint8_t *from, size_t size)
-{
-    size_t at = (size_t)(-(uintptr_t)to & 15);
-    if (at > size) at = size;
-    memcpy(to, from, at);
-    for (; at + 16 <= size; at += 16) {
-        _mm_stream_si128((__m128i *)(to + at), _mm_loadu_si128((const __m128i *)(from + at)));
-    }
-    memcpy(to + at, from + at, size - at);
-}
-
 static void end_streams(void) { _mm_sfence(); }
 
 static int has_avx2;
@@ -627,6 +617,28 @@ static void copy_row(uint8_t *to, const uint8_t *from, size_t size)
     }
 }
 
+/* Whole lines: the processor writes a part of one at the price of all of it. */
+__attribute__((target("avx2"))) static void stream_halves(uint8_t *to, const uint8_t *from, size_t size)
+{
+    for (size_t at = 0; at < size; at += CACHE_LINE) {
+        const __m256i *source = (const __m256i *)(from + at);
+        __m256i a = _mm256_loadu_si256(source), b = _mm256_loadu_si256(source + 1);
+        _mm256_stream_si256((__m256i *)(to + at), a);
+        _mm256_stream_si256((__m256i *)(to + at + 32), b);
+    }
+}
+
+static void stream_lines(uint8_t *to, const uint8_t *from, size_t size)
+{
+    if (has_avx2) {
+        stream_halves(to, from, size);
+        return;
+    }
+    for (size_t at = 0; at < size; at += 16) {
+        _mm_stream_si128((__m128i *)(to + at), _mm_loadu_si128((const __m128i *)(from + at)));
+    }
+}
+
 static void find_avx2(void)
 {
     __builtin_cpu_init();
@@ -634,14 +646,36 @@ static void find_avx2(void)
 }
 #else
 #define CAN_STREAM 0
-#define stream_row memcpy
+#define stream_lines memcpy
 #define copy_row memmove
 static void end_streams(void) {}
 static void find_avx2(void) {}
 #endif
 
+/* Write a row past the cache; `kept` bytes that belong before it lie before `from`. Returns how many
+   of its last bytes, which begin a line, are kept for the row that follows, if one does. */
+static size_t stream_row(uint8_t *to, uint8_t *from, size_t size, size_t kept, int is_followed)
+{
+    uint8_t *row = from;
+    to -= kept;
+    from -= kept;
+    size += kept;
+    size_t head = (size_t)(-(uintptr_t)to % CACHE_LINE);
+    if (head > size) head = size;
+    size_t rest = (size - head) % CACHE_LINE, lines = size - head - rest;
+    memcpy(to, from, head);
+    stream_lines(to + head, from + head, lines);
+    if (is_followed) {
+        memmove(row - rest, from + head + lines, rest);
+        return rest;
+    }
+    memcpy(to + head + lines, from + head + lines, rest);
+    return 0;
+}
+
 /* Restore rows `start .. start + count`, the first one at `out`, the others `stride` bytes apart.
-   `made` is room for a row, or NULL where each is made in its place out of the one before. */
+   `made` is room for a row with a line before it, or NULL where each is made in its place out of the
+   one before. */
 static int restore_patched(const Patches *of, Py_ssize_t start, Py_ssize_t count, uint8_t *out,
                            Py_ssize_t stride, uint8_t *made)
 {
@@ -653,7 +687,9 @@ static int restore_patched(const Patches *of, Py_ssize_t start, Py_ssize_t count
     while (row < start) {
         if (!apply_patch(of, ++row, now)) return 0;
     }
-    if (made != NULL) stream_row(out, made, size);
+    int touch = stride == of->row_bytes;
+    size_t kept = 0;
+    if (made != NULL) kept = stream_row(out, made, size, 0, touch && count > 1);
     while (++row < start + count) {
         out += stride;
         if (made == NULL) {
@@ -663,7 +699,7 @@ static int restore_patched(const Patches *of, Py_ssize_t start, Py_ssize_t count
             copy_row(made, of->first, size);
         }
         if (!apply_patch(of, row, now)) return 0;
-        if (made != NULL) stream_row(out, made, size);
+        if (made != NULL) kept = stream_row(out, made, size, kept, touch && row + 1 < start + count);
     }
     return 1;
 }
@@ -802,8 +838,9 @@ static PyObject *apply_patches(PyObject *self, PyObject *const *args, Py_ssize_t
     Item *items = PyMem_Calloc(count ? (size_t)count : 1, sizeof(Item));
     char *is_left = PyMem_Calloc(count ? (size_t)count : 1, 1);
     int streams = CAN_STREAM && out.len >= STREAMED_BYTES && row_bytes <= STREAMED_ROW;
-    uint8_t *made = streams ? PyMem_Malloc((size_t)row_bytes) : NULL;
-    if (items == NULL || is_left == NULL || (streams && made == NULL)) {
+    uint8_t *room = streams ? PyMem_Malloc(CACHE_LINE + (size_t)row_bytes) : NULL;
+    uint8_t *made = room != NULL ? room + CACHE_LINE : NULL;
+    if (items == NULL || is_left == NULL || (streams && room == NULL)) {
         PyErr_NoMemory();
         goto done;
     }
@@ -841,7 +878,7 @@ done:
     while (taken > 0) PyBuffer_Release(&items[--taken].source);
     PyMem_Free(items);
     PyMem_Free(is_left);
-    PyMem_Free(made);
+    PyMem_Free(room);
 no_items:
     PyBuffer_Release(&out);
 no_out:

@@ -57,7 +57,7 @@ class Core(Protocol):
         out: _Memory,
         /,
     ) -> None:
-        """As `storage.deltas.apply_deltas`."""
+        """As `storage.patches.apply_deltas`."""
 
     def find_patches(self, rows: _Memory, row_bytes: int, out: _Memory, /) -> int:
         """As `storage.patches.patches_of`: the length of what is then in ``out``; 0: too long."""

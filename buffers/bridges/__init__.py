@@ -11,7 +11,7 @@ if TYPE_CHECKING:  # loaded on first use
     from ..exchange.formats.exporting import ExportReport, export_episodes
     from ..exchange.formats.format import format_names
     from ..exchange.formats.importing import ImportReport, import_episodes
-    from ..exchange.formats.rlds_steps import rlds_episodes
+    from ..exchange.formats.rlds import rlds_episodes
     from ..libraries.cleanrl import CleanRLStorage, to_cleanrl
     from ..libraries.d3rlpy_episodes import from_d3rlpy, to_d3rlpy
     from ..libraries.jax_learners import jax_policy, to_jax
@@ -67,7 +67,7 @@ if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
             ".exchange.formats.importing": ["ImportReport", "import_episodes"],
             ".exchange.formats.format": ["format_names"],
             ".libraries.jax_learners": ["jax_policy", "to_jax"],
-            ".exchange.formats.rlds_steps": ["rlds_episodes"],
+            ".exchange.formats.rlds": ["rlds_episodes"],
             ".libraries.sb3.models": ["count_sb3_steps"],
             ".libraries.sb3.policy": ["sb3_policy"],
             ".libraries.sb3.replay": ["as_sb3_replay"],

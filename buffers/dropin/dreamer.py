@@ -129,10 +129,16 @@ class ReplayBuffer(ImageRing):
             ValueError: Something is not as declared: another shape, numbers that uint8 does not
                 hold, a flag that is not bool. Nothing was added.
         """
-        ends = ended_by("done", done, truncated=truncated)
-        image = _image("obs", obs)
-        last = None if final_obs is None else _image("final_obs", final_obs)
-        self._add(image, ac, rew, ends, last, env, action_name="ac")
+        is_terminated, is_truncated = ended_by("done", done, truncated=truncated)
+        self._writer.add(
+            _image("obs", obs),
+            self._chosen("ac", ac),
+            rew,
+            terminated=is_terminated,
+            truncated=is_truncated,
+            final_observation=None if final_obs is None else _image("final_obs", final_obs),
+            env=env,
+        )
 
     def sample(self, *, borders: Borders | None = None) -> DrawnSequences:
         """Draw sequences uniformly over all sequences, with replacement.

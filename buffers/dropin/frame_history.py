@@ -473,44 +473,28 @@ class RecentFrames:
     def __init__(
         self, stacks: ChannelStacks | None, shape: tuple[int, ...], dtype: np.dtype[np.generic]
     ) -> None:
-        self._stacks = stacks
-        self._frames: list[np.ndarray] = list(
-            np.empty((1 if stacks is None else stacks.k, *shape), dtype)
-        )
-        self._count = 0
-        self._planes: list[list[np.ndarray]] = []  # of each frame, [H, W]
+        self._stacks, self._plane = stacks, (-1, *shape[:2])
+        self._newest = np.zeros(shape, dtype)
+        self.has_any = False
         self._blank: list[np.ndarray] = []
         if stacks is not None:
-            # Views, where a frame is one plane.
-            taken = [stacks.planes(frame[None, None])[0] for frame in self._frames]
-            self._planes = [list(planes.reshape(-1, *shape[:2])) for planes in taken]
-            blank = np.zeros_like(self._planes[0][0])
-            self._blank = [blank] * (stacks.k * stacks.planes_of_frame)
-        self._shown = deque(self._blank, len(self._blank))
-
-    @property
-    def has_any(self) -> bool:
-        """True if a frame was pushed."""
-        return self._count > 0
+            planes = stacks.planes(self._newest[None, None])[0].reshape(self._plane)
+            self._blank = [*planes] * stacks.k
+        self._shown = deque(self._blank, len(self._blank))  # planes [H, W]
 
     @property
     def newest(self) -> np.ndarray:
-        """The frame that was pushed last; valid until the next one."""
-        return self._frames[(self._count - 1) % len(self._frames)]
+        """The frame that was pushed last."""
+        return self._newest
 
     def push(self, frame: np.ndarray, *, is_first: bool) -> None:
         """Add a copy of a frame."""
-        place = self._count % len(self._frames)
-        self._frames[place][...] = frame
-        self._count += 1
+        self._newest, self.has_any = frame.copy(), True
         if self._stacks is None:
             return
         if is_first:
             self._shown.extend(self._blank)
-        planes = self._planes[place]
-        if len(planes) > 1:
-            self._stacks.take_apart(self._frames[place], [plane.reshape(1, -1) for plane in planes])
-        self._shown.extend(planes)
+        self._shown.extend(self._stacks.planes(self._newest[None, None])[0].reshape(self._plane))
 
     def stack(self) -> np.ndarray:
         """The stack that ends with the newest frame, [H, W, C * k], or that frame."""

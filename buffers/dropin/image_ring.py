@@ -98,28 +98,9 @@ class ImageRing(ReplayOwner):
         """True if at least ``size`` steps were added."""
         return self.steps >= self.size
 
-    def _add(
-        self,
-        observation: object,
-        action: object,
-        reward: float,
-        ends: tuple[bool, bool],
-        final_observation: object,
-        env: int,
-        *,
-        action_name: str,
-    ) -> None:
-        if self._is_one_hot:
-            action = one_hot(action_name, action, self.action_size)
-        self._writer.add(
-            observation,
-            action,
-            reward,
-            terminated=ends[0],
-            truncated=ends[1],
-            final_observation=final_observation,
-            env=env,
-        )
+    def _chosen(self, name: str, action: object) -> object:
+        """An action as it is stored; with `one_hot` its number was given."""
+        return one_hot(name, action, self.action_size) if self._is_one_hot else action
 
     def _store_rest(self) -> None:
         self._writer.flush(newest=self._newest)

@@ -22,7 +22,6 @@ from ..sampling.requests import Sequences
 from ..spec.spec import Codec
 from .image_ring import IMAGE, VECTOR, DrawnSequences, ImageRing, TooFew, shortage
 from .transition_writer import TransitionWriter, as_declared, ended_by
-from .transition_writer import one_hot as one_hot_vector
 
 __all__ = ["Borders", "Final", "IRISOnPolicyBuffer", "IRISReplayBuffer"]
 
@@ -159,10 +158,18 @@ class IRISReplayBuffer(ImageRing):
             ValueError: Something is not as declared: another shape, numbers that uint8 does not
                 hold, a flag that is not bool; or ``final_obs`` is required. Nothing was added.
         """
-        ends = ended_by("terminal", terminal, truncated=truncated)
+        is_terminated, is_truncated = ended_by("terminal", terminal, truncated=truncated)
         if self._is_final_required:
             _check_final(terminal, final_obs)
-        self._add(obs, action, reward, ends, final_obs, env, action_name="action")
+        self._writer.add(
+            obs,
+            self._chosen("action", action),
+            reward,
+            terminated=is_terminated,
+            truncated=is_truncated,
+            final_observation=final_obs,
+            env=env,
+        )
 
     def check(
         self, obs: object, action: object, terminal: bool, final_obs: object, *, env: int
@@ -179,10 +186,7 @@ class IRISReplayBuffer(ImageRing):
                 f"as num_envs"
             )
         as_declared("obs", obs, IMAGE, self.obs_shape)
-        if self._is_one_hot:
-            one_hot_vector("action", action, self.action_size)
-        else:
-            as_declared("action", action, VECTOR, (self.action_size,))
+        as_declared("action", self._chosen("action", action), VECTOR, (self.action_size,))
         if final_obs is not None:
             as_declared("final_obs", final_obs, IMAGE, self.obs_shape)
         if self._is_final_required:

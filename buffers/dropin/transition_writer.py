@@ -96,10 +96,10 @@ class TransitionWriter:
         image = as_declared("observation", observation, *self._observation)
         chosen = as_declared("action", action, *self._action)
         gain = reward if type(reward) is float else _number(reward)
-        ends = bool(terminated), bool(truncated)
+        is_over = terminated or truncated
         last = final_observation
         if last is not None:
-            if True not in ends:
+            if not is_over:
                 raise ValueError(
                     "final observation: expected one only with the last step of an episode, got "
                     "one with a step that does not end one; leave it out"
@@ -107,9 +107,9 @@ class TransitionWriter:
             last = as_declared("final observation", last, *self._observation)
         if self._rows.is_due:
             self._store(self._rows.take())
-        self._rows.add(image, chosen, gain, last, *ends, env_ids=env)
+        self._rows.add(image, chosen, gain, last, terminated, truncated, env_ids=env)
         self.steps += 1
-        if True in ends:
+        if is_over:
             self.episodes += 1
             if self._is_on_disk:
                 self._store(self._rows.take([env]))

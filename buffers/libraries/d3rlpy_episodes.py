@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from ..base.optional_libraries import load_library
+from ..base.untrusted_files import MemoryBudget
 from ..curation.episode_writer import EpisodeWriter
-from ..exchange.formats.d3rlpy import COLUMNS, D3rlpyDecoder, D3rlpyEncoder
+from ..exchange.formats.d3rlpy import COLUMNS, D3rlpyEncoder, D3rlpyReader
 from ..replay.replay import SequenceReplayBuffer
 from ..rows.episode import Episode
 
@@ -88,18 +92,25 @@ def from_d3rlpy(episodes: Any, replay: SequenceReplayBuffer) -> Sequence[str]:
     """
     given = list(getattr(episodes, "episodes", episodes))
     columns = [one for one in map(_columns_of, given) if len(one["rewards"])]
-    decoder = D3rlpyDecoder(columns[0] if columns else {}, "from_d3rlpy")
-    for number, one in enumerate(columns):
-        decoder.check(number, one)
+    reader = D3rlpyReader(len(columns), columns.__getitem__, "from_d3rlpy", _any_memory)
+    reader.check()
     sessions = replay.sessions
     recipe = sessions[0].get("recipe", {}) if sessions else {}
-    replay.bind(decoder.spec, {"source": "d3rlpy", "recipe": recipe})
+    replay.bind(reader.spec, {"source": "d3rlpy", "recipe": recipe})
     writer = EpisodeWriter(replay)
-    for number, one in enumerate(columns):
-        writer.add_episode(decoder.episode(number, one))
+    for episode in reader:
+        writer.add_episode(episode)
     writer.flush()
-    return decoder.notes
+    return reader.notes
 
 
 def _columns_of(episode: Any) -> dict[str, Any]:
-    return {name: getattr(episode, name) for name in COLUMNS}
+    def arrays(values: Any) -> Any:
+        is_several = isinstance(values, list | tuple)
+        return list(map(np.asarray, values)) if is_several else np.asarray(values)
+
+    return {name: arrays(getattr(episode, name)) for name in COLUMNS}
+
+
+def _any_memory(what: object) -> MemoryBudget:
+    return MemoryBudget(what, sys.maxsize)  # the rows are in memory already

@@ -35,7 +35,7 @@ from ..sampling.requests import (
     refuse_keywords,
 )
 from ..spec.space_json import space_of
-from ..spec.spec import ArrayTree, Codec, Spec, check_codecs
+from ..spec.spec import ArrayTree, Codec, Spec, as_written, check_codecs
 from ..storage.chunk_index import Counters
 from ..storage.disk.files import Files, LateFiles
 from ..storage.disk.folder import StoreFolder, folder_path
@@ -1347,6 +1347,7 @@ class SequenceReplayBuffer:
         return self.storage
 
     def _new_storage(self, spec: Spec) -> Storage:
+        spec = as_written(spec)
         if self._folder is None or self._path is None:
             return self._make_storage(
                 spec, capacity=self._capacity, capacity_bytes=self._capacity_bytes

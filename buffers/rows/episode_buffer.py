@@ -276,9 +276,12 @@ class EpisodeBuffer:
         for name, key in self._extras:
             chosen[name] = self._entry(name, key, extras, "extras", lead)
         gain = reward if type(reward) is float and not lead else _rewards(reward, lead)
-        is_terminated = _flags("terminated", terminated, lead)
-        is_truncated = _flags("truncated", truncated, lead)
-        ended = _those(envs, is_terminated | is_truncated)
+        ended: list[int] = []
+        is_terminated, is_truncated = terminated, truncated
+        if lead or terminated is not False or truncated is not False:  # of one env mostly neither
+            is_terminated = _flags("terminated", terminated, lead)
+            is_truncated = _flags("truncated", truncated, lead)
+            ended = _those(envs, is_terminated | is_truncated)
         results: dict[str, Any] = {}
         if next_observation is not None:
             results = self._leaves(layout, next_observation, lead)
@@ -344,7 +347,8 @@ class EpisodeBuffer:
                 self._end(env, End.TERMINATED)
             for env in _those(envs, is_truncated):
                 self._end(env, End.TRUNCATED)
-        self._store_due()
+        if self._until_due <= 0:
+            self._store_due()
 
     def observe(
         self,

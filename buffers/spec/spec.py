@@ -24,8 +24,9 @@ FIELD_KINDS: tuple[FieldKind, ...] = get_args(FieldKind)
 
 Codec = Literal["patch", "zstd", "delta", "narrow", "raw"]
 """The form in which rows are stored: patch = the words that change from row to row, for images;
-zstd = compressed blocks of rows; delta = compressed changes of bytes, for images; narrow = the
-smallest dtype that holds the values exactly; raw = the rows unchanged."""
+zstd = compressed blocks of rows; delta = compressed changes of bytes, which older stores hold, and
+which is read but not written; narrow = the smallest dtype that holds the values exactly; raw = the
+rows unchanged."""
 
 Layout: TypeAlias = "str | Mapping[str, Layout] | Sequence[Layout]"
 """The structure of a nested value: a field's name, a mapping (Dict) or a sequence (Tuple)."""
@@ -380,12 +381,27 @@ def key_of(name: str) -> str:
     return name.partition("/")[2]
 
 
+def as_written(spec: Spec) -> Spec:
+    """The same fields with codecs that are written: what is read only becomes patches."""
+    changed: dict[str, Codec] = {
+        field.name: "patch" if field.row_bytes <= PATCHED_BYTES else "zstd"
+        for field in spec.fields
+        if field.codec == "delta"
+    }
+    return spec.with_codecs(changed)
+
+
 def check_codecs(codecs: object) -> None:
     """Refuse codecs by field name, for `Spec.with_codecs`, that are invalid for any Spec."""
     if not isinstance(codecs, Mapping):
         raise TypeError(f"codecs: expected codecs by field name, got {codecs!r}")
     for name, codec in codecs.items():
         _check_codec(name, codec)
+        if codec == "delta":
+            raise ValueError(
+                f"codec of field {name!r}: delta is read, but no longer written; choose patch, "
+                f"which is smaller and drawn from faster"
+            )
 
 
 def flatten(layout: Layout, value: object) -> Iterator[tuple[str, object]]:

@@ -9,8 +9,9 @@
                   raw, narrow   the rows, in the stored dtype
                   zstd, delta,  u32 end of each block, then the blocks, each a zstd frame of
                   patch         consecutive rows, or the rows themselves where zstd gains nothing;
-                                in delta also a zstd frame of their deltas, which are shorter; in
-                                patch their patches, on disk as a zstd frame, in RAM as they are
+                                in delta, which is only read, also a zstd frame of their deltas,
+                                which are shorter; in patch their patches, on disk as a zstd frame,
+                                in RAM as they are
 
 All numbers are little-endian; offsets count from the chunk's first byte.
 """
@@ -33,8 +34,8 @@ import zstandard
 from ..base import native, untrusted_json
 from ..base.errors import SpecMismatch, StoreCorrupt
 from ..rows.episode import Chunk
-from ..spec.spec import IMAGE_BYTES, PATCHED_BYTES, Field, Spec
-from . import deltas, patches
+from ..spec.spec import IMAGE_BYTES, PATCHED_BYTES, Field, Spec, as_written
+from . import patches
 
 Buffer: TypeAlias = "bytes | bytearray | memoryview | np.ndarray"
 Part: TypeAlias = "bytes | memoryview"
@@ -67,8 +68,6 @@ _MOST_PATCHES = 3 / 4
 _MOST_IN_RAM = 1 / 2
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"  # more, as a number, than a block has patches
 _ZSTD_LEVEL = 3
-# Deltas are short, so more effort costs little. Where many bytes change, plain rows are smaller.
-_DELTA_LEVEL, _MOST_DELTAS = 6, 1 / 4
 _COPIED_BYTES = 1 << 13  # copying these takes less time than making a view
 _MOST_REMEMBERED = 1 << 12  # bytes of metadata
 _CHANGES: dict[str, Literal["deltas", "patches"]] = {"delta": "deltas", "patch": "patches"}
@@ -95,6 +94,7 @@ class ChunkEncoder:
 
     def __init__(self, spec: Spec, *, packs_patches: bool = True) -> None:
         self._packs_patches = packs_patches
+        spec = as_written(spec)
         self._tags = {_TAGS[field.codec] for field in spec.fields}
         self._fields = [
             (
@@ -114,9 +114,6 @@ class ChunkEncoder:
         self._silent = contextvars.Context()  # `np.errstate` takes longer than the casts
         self._silent.run(np.seterr, invalid="ignore", over="ignore")
         self._compressor = zstandard.ZstdCompressor(level=_ZSTD_LEVEL, write_content_size=True)
-        self._delta_compressor = zstandard.ZstdCompressor(
-            level=_DELTA_LEVEL, write_content_size=True
-        )
 
     def encode(self, chunk: Chunk) -> list[Part]:
         """The chunk's bytes, in parts to be written one after the other; its fields are checked."""
@@ -137,10 +134,7 @@ class ChunkEncoder:
                 if parts is None:
                     if field.codec == "patch":
                         tag, block_rows = _TAGS["zstd"], _block_rows(field, "zstd")
-                    most = _MOST_IN_RAM if field.codec == "patch" and not self._packs_patches else 1
-                    parts = self._compress(
-                        rows, block_rows, most, has_deltas=field.codec == "delta"
-                    )
+                    parts = self._compress(rows, block_rows, field)
                 nbytes = sum(map(len, parts))
                 data += parts
             else:
@@ -172,19 +166,13 @@ class ChunkEncoder:
                 begin = end
         return True
 
-    def _compress(
-        self, rows: np.ndarray, block_rows: int, most: float, *, has_deltas: bool
-    ) -> list[Part]:
-        """The blocks of rows; one that does not become smaller than ``most`` of them is plain."""
+    def _compress(self, rows: np.ndarray, block_rows: int, field: Field) -> list[Part]:
+        """The blocks of rows; one that zstd does not make small enough is plain."""
+        most = _MOST_IN_RAM if field.codec == "patch" and not self._packs_patches else 1
         blocks: list[Part] = []
         for start in range(0, len(rows), block_rows):
-            some = rows[start : start + block_rows]
-            block = _as_bytes(some)
-            changes = _deltas_of(some) if has_deltas else None
-            if changes is None:
-                packed = self._compressor.compress(block)
-            else:
-                packed = self._delta_compressor.compress(_as_bytes(changes))
+            block = _as_bytes(rows[start : start + block_rows])
+            packed = self._compressor.compress(block)
             # A block as long as its rows holds the rows themselves: readers rely on that.
             blocks.append(packed if len(packed) < block.nbytes * most else block)
         return self._with_ends(blocks)
@@ -527,7 +515,7 @@ class ChunkDecoder:
             self.cache.put(packed, changes)
         try:
             if coding.changes == "deltas":
-                deltas.apply_deltas(changes, rows, row_bytes, start, target)
+                patches.apply_deltas(changes, rows, row_bytes, start, target)
             else:
                 out = np.frombuffer(target, np.uint8).reshape(-1, row_bytes)
                 patches.apply_patches(changes, rows, row_bytes, start, out)
@@ -538,7 +526,7 @@ class ChunkDecoder:
         """The deltas or patches in a zstd frame; None where it holds the rows themselves."""
         # No other frame is decompressed in one call: a frame to skip may ask for much.
         if (
-            not deltas.least_bytes(rows, row_bytes)
+            not patches.least_deltas(rows, row_bytes)
             <= zstandard.frame_content_size(packed)
             < (rows * row_bytes)
         ):
@@ -744,12 +732,6 @@ def _narrowed(rows: np.ndarray) -> np.ndarray:
     return rows
 
 
-def _deltas_of(rows: np.ndarray) -> np.ndarray | None:
-    """The deltas of a block of rows; None where they gain too little, or nothing."""
-    flat = np.frombuffer(_as_bytes(rows), np.uint8).reshape(len(rows), -1)
-    return deltas.deltas_of(flat, int(flat.size * _MOST_DELTAS))
-
-
 def _block_rows(field: Field, codec: str) -> int:
     """Rows of a compressed block; 0 for a codec without blocks."""
     if codec == "patch":
@@ -829,7 +811,7 @@ def _least_block(coding: Coding, nbytes: int) -> int:
     content = nbytes
     if coding.changes:
         rows = nbytes // coding.row_bytes
-        content = min(nbytes, deltas.least_bytes(rows, coding.row_bytes))
+        content = min(nbytes, patches.least_deltas(rows, coding.row_bytes))
     return min(nbytes, _FRAME_BYTES + _PART_BYTES * -(-content // _PART_HOLDS))
 
 

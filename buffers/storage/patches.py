@@ -103,3 +103,56 @@ def apply_patches(patches: bytes, rows: int, row_bytes: int, start: int, out: np
         low = high
         if number >= start:
             out[number - start] = row
+
+
+# --- what older versions wrote in place of patches, and is only read ------------------------------
+#
+# counts      u32 for each row but the first: how many changes lead to it from the row before
+# steps       u8 for each change: from the place of the row's last change, or from 0, to its place
+# values      u8 for each change: the byte there
+# first row   its bytes
+#
+# A change further on than 255 bytes follows others, which write the bytes that are there.
+
+_DELTA_BYTES = 2
+
+
+def least_deltas(rows: int, row_bytes: int) -> int:
+    """Length of the deltas of rows that are all the same."""
+    return _END_BYTES * (rows - 1) + row_bytes
+
+
+def apply_deltas(deltas: bytes, rows: int, row_bytes: int, start: int, out: memoryview) -> None:
+    """Restore rows of a block, one or more from ``start`` on, as many as ``out`` has room for."""
+    if native.core is not None:
+        native.core.apply_deltas(deltas, rows, row_bytes, start, out)
+        return
+    head = _END_BYTES * (rows - 1)
+    room = len(deltas) - least_deltas(rows, row_bytes)
+    counts = np.frombuffer(deltas, "<u4", rows - 1 if room >= 0 else 0)
+    total, rest = divmod(room, _DELTA_BYTES)
+    if room < 0 or rest or total != int(counts.sum()):
+        raise ValueError(
+            f"{len(deltas)} bytes of deltas are not of {rows} rows of {row_bytes} bytes"
+        )
+    restored = np.frombuffer(out, np.uint8).reshape(-1, row_bytes)
+    counts = counts[: start + len(restored) - 1]
+    ends = np.zeros(len(counts) + 1, np.int64)
+    np.add.accumulate(counts, out=ends[1:])
+    used = int(ends[-1])
+    sums = np.zeros(used + 1, np.int64)
+    np.add.accumulate(np.frombuffer(deltas, np.uint8, used, head), out=sums[1:])
+    place = sums[1:] - np.repeat(sums[ends[:-1]], counts)
+    if used and int(place.max()) >= row_bytes:
+        raise ValueError(f"a change of byte {place.max()} in rows of {row_bytes} bytes")
+    values = np.frombuffer(deltas, np.uint8, used, head + total)
+    _, *borders = ends[start:].tolist()
+    low = int(ends[start])
+    row = restored[0]
+    row[:] = np.frombuffer(deltas, np.uint8, row_bytes, head + _DELTA_BYTES * total)
+    row[place[:low]] = values[:low]  # of several changes of a byte, numpy leaves the last
+    for number, high in enumerate(borders, 1):
+        before, row = row, restored[number]
+        row[:] = before
+        row[place[low:high]] = values[low:high]
+        low = high

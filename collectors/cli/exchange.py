@@ -371,7 +371,7 @@ def _format_json(format_: Format) -> dict[str, object]:
 
 
 def _options_json(options: type[Any] | None) -> dict[str, object] | None:
-    from ...buffers.exchange.formats.options import option_help
+    from ...buffers.exchange.formats.format import option_help
 
     if options is None:
         return None
@@ -390,7 +390,7 @@ def _show_formats(found: Mapping[str, Format]) -> None:
 
 def _show_format(name: str, format_: Format) -> None:
     """Print one format with its options."""
-    from ...buffers.exchange.formats.options import option_help
+    from ...buffers.exchange.formats.format import option_help
 
     console = table_console()
     console.print(rich.text.Text.assemble((name, "bold"), f"  {format_.about}"))

@@ -274,7 +274,7 @@ def number_of_bytes(option: str, text: str | None) -> int | None:
 
 def parse_codecs(option: str, texts: Sequence[str]) -> dict[str, Codec]:
     """Parse codecs of fields, such as "observation=raw"."""
-    known: tuple[Codec, ...] = get_args(Codec)
+    known: list[Codec] = [codec for codec in get_args(Codec) if codec != "delta"]
     found: dict[str, Codec] = {}
     for text in texts:
         name, _, codec = text.partition("=")

@@ -20,8 +20,7 @@ from threading import Condition, Thread
 from ...buffers.base.errors import StoreCorrupt, StoreLocked, StoreNotFound
 from ...buffers.base.untrusted_json import member, parse, whole
 from ...buffers.exchange.publish.objects import Objects
-from ...buffers.exchange.publish.uploaded_store import UploadedStore
-from ...buffers.exchange.publish.uploader import Uploader, newest_manifest
+from ...buffers.exchange.publish.uploader import UploadedStore, Uploader, newest_manifest
 from ...buffers.storage.disk.folder import url_of
 from ...buffers.storage.disk.storage import DiskStorage
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -15,6 +13,7 @@ import pytest
 from stepwell.buffers import Chunk, DiskStorage, EncodedChunk, MemoryStorage, Spec, Storage
 from stepwell.buffers.testing import STORAGE_RULES, MakeStorage, StorageRule, check_storage
 from support.crash.disk_faults import NoSyncFiles
+from support.programs import run_python
 
 
 @pytest.fixture(params=["memory", "disk", "disk in small segments"])
@@ -144,5 +143,4 @@ def test_a_storage_that_breaks_a_rule_is_found(
 @pytest.mark.proof
 def test_the_module_imports_no_test_library() -> None:
     code = "import sys, stepwell.buffers.testing; print({'pytest', 'hypothesis'} & {*sys.modules})"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == "set()"
+    assert run_python("-c", code).stdout.strip() == "set()"

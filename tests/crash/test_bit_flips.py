@@ -12,7 +12,6 @@ from support.examples import by_tier
 CHANGES = by_tier(250, 1_000, 1_000)  # in each part
 
 
-@pytest.mark.proof
 @pytest.mark.parametrize("part", range(by_tier(1, 3, 10)))
 def test_a_changed_byte_is_detected_healed_or_harmless(tmp_path: Path, part: int) -> None:
     got = flip_bits(part, CHANGES, tmp_path)

@@ -12,7 +12,6 @@ from support.examples import by_tier
 KILLS = by_tier(25, 100, 100)  # in each part
 
 
-@pytest.mark.proof
 @pytest.mark.parametrize("part", range(by_tier(1, 3, 10)))
 def test_a_killed_writer_leaves_every_flush_that_returned(tmp_path: Path, part: int) -> None:
     got = kill_writers(part, KILLS, tmp_path)

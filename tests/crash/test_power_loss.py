@@ -21,7 +21,6 @@ from support.examples import by_tier
 IMAGES = by_tier(100, 500, 500)  # in each part
 
 
-@pytest.mark.proof
 @pytest.mark.parametrize("part", range(by_tier(1, 3, 12)))
 def test_a_loss_of_power_leaves_every_flush_that_returned(tmp_path: Path, part: int) -> None:
     got = lose_power(part, IMAGES, tmp_path)
@@ -54,7 +53,6 @@ def test_a_store_in_a_folder_that_a_killed_process_had_made_survives(tmp_path: P
     assert all("store/manifest.json" in medium.image(rng) for _ in range(20))
 
 
-@pytest.mark.proof
 def test_a_manifest_whose_writer_was_killed_before_the_sync_of_the_folder_is_made_durable(
     tmp_path: Path,
 ) -> None:

@@ -16,6 +16,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 import stepwell as sw
+from support.programs import run_python
 from support.source_tree import CHECKOUT
 
 pytest.importorskip("torch", reason="needs PyTorch: pip install 'stepwell[torch]'")
@@ -162,7 +163,7 @@ def test_a_run_leaves_its_files_and_a_stopped_one_goes_on_to_the_end(
     assert Path("run/best.pt").read_bytes() == best
     script = CHECKOUT / "benchmarks" / "plot_curve.py"
     files = ["run/curve.csv", "whole/curve.csv", "--out", "curves.png"]
-    subprocess.run([sys.executable, "-W", "error", script, *files], check=True)
+    run_python(script, *files)
     assert Path("curves.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -164,7 +164,6 @@ def test_without_libgl_the_error_names_both_fixes() -> None:
         Resize(bare(), (84, 84))
 
 
-@pytest.mark.proof
 def test_pongs_field_is_that_part_of_the_screen() -> None:
     env = Crop(bare("Pong"), top=34, bottom=16, left=4, right=6)
     env.reset(seed=0)

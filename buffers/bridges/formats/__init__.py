@@ -9,8 +9,7 @@ from ...base.package import lazy_names
 
 if TYPE_CHECKING:  # loaded on first use
     from ...base.untrusted_files import GivenFiles
-    from ...exchange.formats.format import Format, Reader, Source, Writer
-    from ...exchange.formats.options import NoOptions
+    from ...exchange.formats.format import Format, NoOptions, Reader, Source, Writer
 
 __all__ = ["Format", "GivenFiles", "NoOptions", "Reader", "Source", "Writer"]
 

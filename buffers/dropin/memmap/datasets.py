@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 from abc import ABC, abstractmethod
 from collections import namedtuple
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,76 +13,42 @@ import numpy as np
 
 from ...base.number_checks import whole_number
 from ...sampling.tensors import load_torch
-from .episode_folder import EpisodeFolder, SlotReader
+from .episode_folder import SlotReader
 
 Values = dict[str, np.ndarray]
 Names = Sequence[str] | None
 
 
-class ChosenEpisodes:
-    """The episodes of a data set, and the names of what is read of them."""
+class _Dataset(ABC):
+    """Base of all data sets: the episodes that were stored when it was made."""
 
-    # Of `filter_meta` only episodes are chosen whose fields have these values.
+    # Of `filter_meta` only episodes are chosen whose fields have these values. Episodes stored
+    # later are not in it. An episode that was overwritten since is refused.
 
     def __init__(
         self,
-        folder: EpisodeFolder,
+        rows: SlotReader,
         filter_meta: Mapping[str, object] | None = None,
         fieldname_map: Mapping[str, str] | None = None,
     ) -> None:
-        self.folder = folder
-        self.rows = SlotReader(folder)
-        self.config = folder.config
-        self.names = dict(fieldname_map or {})
-        if not len(self.rows.numbers):
-            raise ValueError(
-                f"the replay buffer is empty: expected at least 1 episode in {folder.path}, got 0; "
-                f"store one first"
-            )
-        is_wanted = np.ones(len(self.rows.numbers), np.bool_)
+        load_torch("a dataloader")  # raises now, rather than at the first batch
+        self.rows = rows
+        self._names = dict(fieldname_map or {})
+        metas = rows.metas(rows.numbers)
+        is_wanted = np.ones(len(rows.numbers), np.bool_)
         for name, value in (filter_meta or {}).items():
-            field = self.config.meta_fields.get(name)
+            field = rows.config.meta_fields.get(name)
             if field is None:
-                known = ", ".join(self.config.meta_fields)
-                raise ValueError(f"filter_meta names {name!r}, expected some of: {known}")
+                raise ValueError(
+                    f"filter_meta names {name!r}, expected some of: {', '.join(metas)}"
+                )
             if field.shape != ():
                 raise ValueError(
                     f"filter_meta: expected fields of one number, got {name!r} of shape "
                     f"{field.shape}"
                 )
-            is_wanted &= self.rows.metas([name], self.rows.numbers)[name] == value
-        self.places = np.flatnonzero(is_wanted)
-
-    def fields(
-        self, what: str, names: Names, default: Sequence[str] | None = None
-    ) -> Sequence[str]:
-        """Check names of fields of steps; None for all of them, or for a default."""
-        if names is None:
-            return tuple(self.config.fields) if default is None else default
-        if isinstance(names, str):
-            raise ValueError(f"{what}: expected a tuple of names, got {names!r}: put it in one")
-        for name in names:
-            if name not in self.config.fields:
-                raise ValueError(
-                    f"{what} names {name!r}, expected some of: {', '.join(self.config.fields)}"
-                )
-        return tuple(names)
-
-
-class _Dataset(ABC):
-    """Base of all data sets: the episodes that were stored when it was made."""
-
-    # Episodes stored later are not in it. An episode that was overwritten since is refused. A
-    # worker process opens the folder for itself.
-
-    def __init__(self, chosen: ChosenEpisodes) -> None:
-        self._torch: Any = load_torch("a dataloader")
-        self._path = chosen.folder.path
-        self._process = os.getpid()
-        self._rows = chosen.rows
-        self._config = chosen.config
-        self._names = chosen.names
-        self._places = chosen.places
+            is_wanted &= metas[name] == value
+        self._places = np.flatnonzero(is_wanted)
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -95,38 +60,30 @@ class _Dataset(ABC):
 
     def __getitems__(self, indices: Sequence[int]) -> dict[str, Any]:
         """A batch of tensors [B, ...] by name, read at once."""
+        torch: Any = load_torch("a dataloader")
         values = self._read(np.asarray(indices, np.int64))
         return {
-            self._names.get(name, name): self._torch.from_numpy(np.ascontiguousarray(array))
+            self._names.get(name, name): torch.from_numpy(np.ascontiguousarray(array))
             for name, array in values.items()
         }
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Another process opens the folder for itself on the first read.
-        left_out = {"_torch": None, "_process": 0, "_rows": self._rows.detached()}
-        return {**self.__dict__, **left_out}
-
-    def __setstate__(self, state: Mapping[str, Any]) -> None:
-        for name, value in state.items():
-            setattr(self, name, value)
-        self._torch = load_torch("a dataloader")
 
     @abstractmethod
     def _read(self, places: np.ndarray) -> Values:
         """Arrays [B, ...] of the items at some positions, by their names before `fieldname_map`."""
 
-    @property
-    def rows(self) -> SlotReader:
-        """The reader of this process."""
-        if self._process != os.getpid():
-            # Kept alive: releasing it here would close the parent process's folder.
-            self._inherited = self._rows
-            self._rows = self._rows.through(EpisodeFolder.read(self._path))
-            self._process = os.getpid()
-        return self._rows
-
-    def _metas(self, numbers: np.ndarray) -> Values:
-        return self.rows.metas(tuple(self._config.meta_fields), numbers)
+    def _fields(
+        self, what: str, names: Names, default: Sequence[str] | None = None
+    ) -> Sequence[str]:
+        """Check names of fields of steps; None for all of them, or for a default."""
+        known = self.rows.config.fields
+        if names is None:
+            return tuple(known) if default is None else default
+        if isinstance(names, str):
+            raise ValueError(f"{what}: expected a tuple of names, got {names!r}: put it in one")
+        for name in names:
+            if name not in known:
+                raise ValueError(f"{what} names {name!r}, expected some of: {', '.join(known)}")
+        return tuple(names)
 
 
 class Trajectories(_Dataset):
@@ -134,9 +91,9 @@ class Trajectories(_Dataset):
 
     # With a mask there is `_mask` [B, T] bool: True for the episodes' own steps.
 
-    def __init__(self, chosen: ChosenEpisodes, fields: Names, *, return_mask: bool) -> None:
-        super().__init__(chosen)
-        self._fields = chosen.fields("fields", fields)
+    def __init__(self, fields: Names, *chosen: Any, return_mask: bool) -> None:
+        super().__init__(*chosen)
+        self._shown = self._fields("fields", fields)
         self._return_mask = return_mask
 
     def __len__(self) -> int:
@@ -145,8 +102,8 @@ class Trajectories(_Dataset):
     def _read(self, places: np.ndarray) -> Values:
         chosen = self._places[places]
         numbers, lengths = self.rows.numbers[chosen], self.rows.lengths[chosen]
-        values = self.rows.episodes(self._fields, numbers)
-        values |= self._metas(numbers) | {"_lens": lengths}
+        values = self.rows.episodes(self._shown, numbers)
+        values |= self.rows.metas(numbers) | {"_lens": lengths}
         if self._return_mask:
             values["_mask"] = np.arange(int(lengths.max())) < lengths[:, None]
         return values
@@ -155,10 +112,10 @@ class Trajectories(_Dataset):
 class _StepDataset(_Dataset):
     """Base of the data sets in which each item starts at one step of an episode."""
 
-    def __init__(self, chosen: ChosenEpisodes, horizon: int) -> None:
-        super().__init__(chosen)
+    def __init__(self, horizon: int, *chosen: Any) -> None:
+        super().__init__(*chosen)
         # The last ``horizon - 1`` steps of an episode start no item.
-        counts = np.maximum(self._rows.lengths[self._places] - (horizon - 1), 0)
+        counts = np.maximum(self.rows.lengths[self._places] - (horizon - 1), 0)
         self._stops = np.cumsum(counts)
         self._begins = self._stops - counts
 
@@ -174,14 +131,14 @@ class _StepDataset(_Dataset):
 class Steps(_StepDataset):
     """Single steps of all episodes."""
 
-    def __init__(self, chosen: ChosenEpisodes, fields: Names) -> None:
-        super().__init__(chosen, horizon=1)
-        self._fields = chosen.fields("fields", fields)
+    def __init__(self, fields: Names, *chosen: Any) -> None:
+        super().__init__(1, *chosen)
+        self._shown = self._fields("fields", fields)
 
     def _read(self, places: np.ndarray) -> Values:
         chosen, steps = self._at(places)
         numbers = self.rows.numbers[chosen]
-        return self.rows.steps(self._fields, numbers, steps) | self._metas(numbers)
+        return self.rows.steps(self._shown, numbers, steps) | self.rows.metas(numbers)
 
 
 class Transitions(_StepDataset):
@@ -190,27 +147,27 @@ class Transitions(_StepDataset):
     Every step except an episode's last one starts a transition.
 
     Args:
-        chosen: The episodes.
         n_steps: n >= 1.
         current_fields: Fields of step t; None for all.
         next_fields: Fields of the later step, with the prefix ``next_``; None for all.
         sequence_fields: Fields of step t up to, and without, the later step, [n, ...] zero padded,
             with the prefix ``seq_``; None for none.
+        *chosen: Arguments of `_Dataset`.
     """
 
     def __init__(
         self,
-        chosen: ChosenEpisodes,
         n_steps: int,
         current_fields: Names,
         next_fields: Names,
         sequence_fields: Names,
+        *chosen: Any,
     ) -> None:
         self._n = whole_number("n_steps", n_steps, 1)
-        super().__init__(chosen, horizon=2)
-        self._now = chosen.fields("current_fields", current_fields)
-        self._later = chosen.fields("next_fields", next_fields)
-        self._between = chosen.fields("sequence_fields", sequence_fields, ())
+        super().__init__(2, *chosen)
+        self._now = self._fields("current_fields", current_fields)
+        self._later = self._fields("next_fields", next_fields)
+        self._between = self._fields("sequence_fields", sequence_fields, ())
 
     def _read(self, places: np.ndarray) -> Values:
         rows = self.rows
@@ -225,7 +182,7 @@ class Transitions(_StepDataset):
         for name, run in runs.items():
             run[is_after] = 0
             values[f"seq_{name}"] = run
-        return values | {"n_step_lens": taken} | self._metas(numbers)
+        return values | {"n_step_lens": taken} | rows.metas(numbers)
 
 
 def make_loader(dataset: Any, to_named_tuple: Names, options: Mapping[str, Any]) -> Any:

@@ -7,7 +7,6 @@ import os
 import shutil
 import weakref
 from collections.abc import Mapping, Sequence
-from copy import copy
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,6 @@ from ...storage.disk.storage import DiskStorage, closing_on_error
 from .config import (
     Config,
     Marker,
-    MemmapField,
     has_marker,
     missing_marker,
     read_marker,
@@ -111,14 +109,27 @@ class EpisodeFolder:
         self.check_open()
         return self._replay
 
-    def lengths(self) -> tuple[np.ndarray, np.ndarray]:
-        """Numbers [E] of the live episodes, and their steps [E]."""
+    def episodes(self) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
+        """Of the live episodes numbers [E], steps [E], and values [E, ...] by name of field."""
+        fields = self.config.meta_fields
         if not self.total:
-            return np.zeros(0, np.int64), np.zeros(0, np.int64)
-        storage = self.replay.storage
+            none = np.zeros(0, np.int64)
+            return none, none, {name: field.full((0,)) for name, field in fields.items()}
+        storage: Any = self.replay.storage
         with storage.lock:
-            records = storage.index.records[-(self.total - self.oldest) :]
-            return records["episode"].copy(), records["rows"].copy()
+            index = storage.index
+            shift = index.base - int(index.records["episode"][0])
+            records = index.records[-(self.total - self.oldest) :]
+            numbers, lengths = records["episode"].copy(), records["rows"].copy()
+            for number in numbers.tolist() if fields else ():
+                if number not in self._metas:  # each is read once
+                    plain = storage.metadata(number + shift)
+                    self._metas[number] = {
+                        name: np.asarray(plain[name]).astype(field.dtype).reshape(field.shape)
+                        for name, field in fields.items()
+                    }
+            found = [self._metas[number] for number in numbers.tolist()] if fields else []
+        return numbers, lengths, {n: np.array([metas[n] for metas in found]) for n in fields}
 
     def row_ids(self, numbers: np.ndarray) -> np.ndarray:
         """Ids [B] of the first rows of episodes."""
@@ -128,15 +139,9 @@ class EpisodeFolder:
             ids: np.ndarray = records["row_id"][numbers - int(records["episode"][0])]
             return ids
 
-    def metas(self, name: str, numbers: np.ndarray) -> np.ndarray:
-        """Values [B, ...] of a field of episodes."""
-        self._read_metas()
-        return self._metas.take(name, numbers)
-
     def add(self, steps: Mapping[str, np.ndarray], metas: Mapping[str, np.ndarray]) -> None:
         """Store an episode, [T, ...] and [...] by field; it is durable when this returns."""
         self.check_room()
-        self._read_metas()
         number = self.total
         fields = {f"observation/{name}": rows for name, rows in steps.items()}
         fields["reward"] = np.zeros(len(next(iter(steps.values()))))
@@ -144,7 +149,8 @@ class EpisodeFolder:
         self.replay.add([Chunk(number, 0, 0, End.NONE, fields, plain)])
         if self.oldest > 0:
             self.replay.drop_before(int(self.row_ids(np.array([self.oldest]))[0]))
-        self._metas.add(number, metas)
+        self._metas[number] = metas
+        self._metas.pop(self.oldest - 1, None)
 
     def check_room(self) -> None:
         """Raise ValueError if there is no room for a new episode."""
@@ -198,7 +204,7 @@ class EpisodeFolder:
             else:
                 break
         self._resources.callback(self._replay.close)
-        self._metas = _MetaValues(self.config.meta_fields, self.config.max_episodes)
+        self._metas: dict[int, Mapping[str, np.ndarray]] = {}  # by number, of those that are known
         if not self.is_read_only:
             _remove_leftovers(self.path, marker.store)
 
@@ -226,47 +232,33 @@ class EpisodeFolder:
                 raise
         return replay
 
-    def _read_metas(self) -> None:
-        """Read the fields of episodes that are not in memory yet."""
-        total = self.total
-        if self._metas.known == total or not self.config.meta_fields:
-            return
-        storage: Any = self.replay.storage
-        with storage.lock:
-            index = storage.index
-            shift = index.base - int(index.records["episode"][0])
-            for number in range(max(self._metas.known, self.oldest), total):
-                self._metas.read(number, storage.metadata(number + shift))
-
 
 class SlotReader:
     """Reads the episodes that were stored when it was made, in the order of their slots."""
 
-    # Slots fill up from 0. Episodes that were overwritten since are refused.
+    # Slots fill up from 0. Episodes that were overwritten since are refused. Another process, which
+    # gets this with a data set, opens the folder for itself.
 
     def __init__(self, folder: EpisodeFolder) -> None:
-        self._source: EpisodeFolder | None = folder
+        self._opened, self._process = [folder], os.getpid()
+        self._path = folder.path
+        self.config = folder.config
         self._slots = folder.config.max_episodes
-        numbers, lengths = folder.lengths()
+        numbers, lengths, metas = folder.episodes()
         by_slot = np.argsort(numbers % self._slots)
         self.numbers, self.lengths = numbers[by_slot], lengths[by_slot]
+        self._metas = {name: values[by_slot] for name, values in metas.items()}
 
-    def through(self, folder: EpisodeFolder) -> SlotReader:
-        """The same episodes, read through the folder as another process opened it."""
-        same = self.detached()
-        same._source = folder
-        return same
-
-    def detached(self) -> SlotReader:
-        """The same episodes without the folder, to be sent to another process."""
-        same = copy(self)
-        same._source = None
-        return same
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_opened": [], "_process": 0}
 
     @property
     def _folder(self) -> EpisodeFolder:
-        assert self._source is not None
-        return self._source
+        if self._process != os.getpid():
+            # A parent's one is kept: releasing it here would close the folder there.
+            self._opened.append(EpisodeFolder.read(self._path))
+            self._process = os.getpid()
+        return self._opened[-1]
 
     def steps(
         self, names: Sequence[str], numbers: np.ndarray, steps: np.ndarray
@@ -291,18 +283,17 @@ class SlotReader:
             request = Sequences(len(numbers), int(lengths[0]), fields=fields)
         return self._take(request, names, numbers, np.zeros(len(numbers), np.int64))
 
-    def metas(self, names: Sequence[str], numbers: np.ndarray) -> dict[str, np.ndarray]:
-        """Values of fields of episodes, [B, ...] by field."""
-        found = {name: self._folder.metas(name, numbers) for name in names}
+    def metas(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
+        """Values of all fields of episodes, [B, ...] by field."""
         self._check(numbers)
-        return found
+        return {name: values[numbers % self._slots] for name, values in self._metas.items()}
 
     def _take(
         self, request: Any, names: Sequence[str], numbers: np.ndarray, first: np.ndarray
     ) -> dict[str, np.ndarray]:
         if not names or not len(numbers):
             lead = (len(numbers), getattr(request, "length", 0))
-            return {name: self._folder.config.fields[name].full(lead) for name in names}
+            return {name: self.config.fields[name].full(lead) for name in names}
         self._check(numbers)
         folder = self._folder
         batch = folder.replay.take(request, folder.row_ids(numbers) + first)
@@ -321,41 +312,6 @@ class SlotReader:
                 f"{folder.path}: expected all {len(numbers)} episodes that were asked for, got "
                 f"{gone} that were overwritten since the loader was made; make a new one"
             )
-
-
-class _MetaValues:
-    """Values of fields of episodes in memory: episode k is in slot ``k % max_episodes``."""
-
-    def __init__(self, fields: Mapping[str, MemmapField], max_episodes: int) -> None:
-        self._fields = fields
-        self._slots = max_episodes
-        self._columns = {name: field.full((0,)) for name, field in fields.items()}
-        self.known = 0
-        """All episodes with lower numbers have been read."""
-
-    def take(self, name: str, numbers: np.ndarray) -> np.ndarray:
-        """Values [B, ...] of a field, in new memory."""
-        values: np.ndarray = self._columns[name][numbers % self._slots]
-        return values
-
-    def read(self, number: int, metadata: Mapping[str, Any]) -> None:
-        """Add the next episode from its stored metadata."""
-        plain = {name: np.asarray(metadata[name]) for name in self._fields}
-        self.add(
-            number,
-            {n: plain[n].astype(f.dtype).reshape(f.shape) for n, f in self._fields.items()},
-        )
-
-    def add(self, number: int, values: Mapping[str, np.ndarray]) -> None:
-        """Add the next episode."""
-        slot = number % self._slots
-        for name, field in self._fields.items():
-            if slot >= len(self._columns[name]):
-                rows = min(self._slots, max(64, 2 * (slot + 1)))
-                more = field.full((rows - len(self._columns[name]),))
-                self._columns[name] = np.concatenate([self._columns[name], more])
-            self._columns[name][slot] = values[name]
-        self.known = number + 1
 
 
 def _full_names(names: Sequence[str]) -> tuple[str, ...]:

@@ -13,8 +13,8 @@ from ...base.errors import not_copied
 from ...base.number_checks import whole_number
 from ...replay.replay import SequenceReplayBuffer
 from .config import Config, check_names, parse_fields
-from .datasets import ChosenEpisodes, Names, Steps, Trajectories, Transitions, make_loader
-from .episode_folder import EpisodeFolder
+from .datasets import Names, Steps, Trajectories, Transitions, make_loader
+from .episode_folder import EpisodeFolder, SlotReader
 
 
 class ReplayBuffer:
@@ -109,7 +109,7 @@ class ReplayBuffer:
         self.folder = stored.path
         self._stored = stored
         stored.users.add(self)
-        self._open = OpenEpisode(stored)
+        self._steps: dict[str, list[np.ndarray]] | None = None  # of the open episode
 
     @property
     def replay(self) -> SequenceReplayBuffer:
@@ -137,9 +137,26 @@ class ReplayBuffer:
         Raises:
             ValueError: There is no room, or another episode is open.
         """
-        self._stored.check_writable("one_episode")
-        with self._open.context(meta_data) as later:
+        stored, config = self._stored, self._stored.config
+        stored.check_writable("one_episode")
+        if self._steps is not None:
+            raise ValueError(
+                "one_episode: expected no open episode, got one; leave its block first"
+            )
+        stored.check_room()
+        metas = _whole_metas(config, meta_data)
+        later: dict[str, object] = {}
+        self._steps = {name: [] for name in config.fields}
+        try:
             yield later
+            if later:
+                check_names("one_episode", later, config.meta_fields)
+                metas |= _converted_metas(config, later)
+            steps = {name: np.stack(rows) for name, rows in self._steps.items() if rows}
+        finally:
+            self._steps = None
+        if steps:
+            stored.add(steps, metas)
 
     def store(self, **data: object) -> None:
         """Add a step to the open episode; missing fields, and those that are None, get defaults.
@@ -148,7 +165,24 @@ class ReplayBuffer:
             ValueError: A value does not fit, or no episode is open; nothing was added.
         """
         self._stored.check_writable("store")
-        self._open.add(data)
+        config = self._stored.config
+        check_names("store", data, config.fields)
+        if self._steps is None:
+            raise ValueError(
+                "store: expected an open episode, got none; call it within one_episode()"
+            )
+        most = config.max_timesteps
+        if len(next(iter(self._steps.values()))) == most:
+            raise ValueError(
+                f"store: expected at most max_timesteps={most} steps in an episode, got "
+                f"{most + 1}; make it larger"
+            )
+        values = {
+            name: field.full(()) if data.get(name) is None else field.convert(data[name]).copy()
+            for name, field in config.fields.items()
+        }
+        for name, value in values.items():
+            self._steps[name].append(value)
 
     def store_episode(self, **data: object) -> None:
         """Store a whole episode.
@@ -159,8 +193,36 @@ class ReplayBuffer:
         Raises:
             ValueError: A value does not fit; nothing was stored.
         """
-        self._stored.check_writable("store_episode")
-        store_whole(self._stored, data)
+        stored = self._stored
+        stored.check_writable("store_episode")
+        config = stored.config
+        check_names("store_episode", data, {**config.fields, **config.meta_fields})
+        given = {
+            name: config.fields[name].convert(value, (-1,))
+            for name, value in data.items()
+            if name in config.fields
+        }
+        lengths = {name: len(values) for name, values in given.items()}
+        steps = next(iter(lengths.values()), 0)
+        if len(set(lengths.values())) != 1 or not steps:
+            raise ValueError(
+                f"all fields must have the same time dimension: expected at least one step, and "
+                f"as many in each field of steps, got "
+                f"{lengths or 'none of ' + ', '.join(config.fields)}"
+            )
+        if steps > config.max_timesteps:
+            raise ValueError(
+                f"an episode of {steps} steps: expected at most "
+                f"max_timesteps={config.max_timesteps}; make it larger"
+            )
+        metas = {name: value for name, value in data.items() if name in config.meta_fields}
+        stored.add(
+            {
+                name: given[name] if name in given else field.full((steps,))
+                for name, field in config.fields.items()
+            },
+            _whole_metas(config, metas),
+        )
 
     def dataloader(
         self,
@@ -212,15 +274,21 @@ class ReplayBuffer:
         if return_mask and (n_steps is not None or timestep_level):
             raise ValueError("return_mask is only supported for trajectory-level data")
         self._stored.check_open()
+        if not self.num_episodes:
+            raise ValueError(
+                f"the replay buffer is empty: expected at least 1 episode in {self.folder}, got 0; "
+                f"store one first"
+            )
         # The data set is of the episodes that are there now: those of later are not in it.
-        chosen = ChosenEpisodes(self._stored, filter_meta, fieldname_map)
+        chosen = SlotReader(self._stored), filter_meta, fieldname_map
         dataset: Any
         if n_steps is not None:
-            dataset = Transitions(chosen, n_steps, current_fields, next_fields, sequence_fields)
+            names = current_fields, next_fields, sequence_fields
+            dataset = Transitions(n_steps, *names, *chosen)
         elif timestep_level:
-            dataset = Steps(chosen, fields)
+            dataset = Steps(fields, *chosen)
         else:
-            dataset = Trajectories(chosen, fields, return_mask=return_mask)
+            dataset = Trajectories(fields, *chosen, return_mask=return_mask)
         return make_loader(dataset, to_named_tuple, {"batch_size": batch_size, **options})
 
     def close(self) -> None:
@@ -235,89 +303,6 @@ class ReplayBuffer:
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-
-class OpenEpisode:
-    """The episode that is being written, if there is one; the folder stores it when it ends."""
-
-    def __init__(self, folder: EpisodeFolder) -> None:
-        self._folder = folder
-        self._config = folder.config
-        self._steps: dict[str, list[np.ndarray]] | None = None
-
-    @contextlib.contextmanager
-    def context(self, metas: Mapping[str, object]) -> Generator[dict[str, object]]:
-        """Open an episode, and store it on leaving; an exception drops it."""
-        # The dict is for fields of the episode that become known later.
-        if self._steps is not None:
-            raise ValueError(
-                "one_episode: expected no open episode, got one; leave its block first"
-            )
-        self._folder.check_room()
-        converted = _whole_metas(self._config, metas)
-        later: dict[str, object] = {}
-        self._steps = {name: [] for name in self._config.fields}
-        try:
-            yield later
-            if later:
-                check_names("one_episode", later, self._config.meta_fields)
-                converted |= _converted_metas(self._config, later)
-            steps = {name: np.stack(rows) for name, rows in self._steps.items() if rows}
-        finally:
-            self._steps = None
-        if steps:
-            self._folder.add(steps, converted)
-
-    def add(self, step: Mapping[str, object]) -> None:
-        """Add a step; missing fields, and those that are None, get defaults."""
-        fields, most = self._config.fields, self._config.max_timesteps
-        check_names("store", step, fields)
-        if self._steps is None:
-            raise ValueError(
-                "store: expected an open episode, got none; call it within one_episode()"
-            )
-        if len(next(iter(self._steps.values()))) == most:
-            raise ValueError(
-                f"store: expected at most max_timesteps={most} steps in an episode, got "
-                f"{most + 1}; make it larger"
-            )
-        values = {
-            name: field.full(()) if step.get(name) is None else field.convert(step[name]).copy()
-            for name, field in fields.items()
-        }
-        for name, value in values.items():
-            self._steps[name].append(value)
-
-
-def store_whole(folder: EpisodeFolder, data: Mapping[str, object]) -> None:
-    """Check, convert and store a whole episode: fields of steps ``[T, ...]`` and of the episode."""
-    config = folder.config
-    check_names("store_episode", data, {**config.fields, **config.meta_fields})
-    given = {
-        name: config.fields[name].convert(value, (-1,))
-        for name, value in data.items()
-        if name in config.fields
-    }
-    lengths = {name: len(values) for name, values in given.items()}
-    steps = next(iter(lengths.values()), 0)
-    if len(set(lengths.values())) != 1 or not steps:
-        raise ValueError(
-            f"all fields must have the same time dimension: expected at least one step, and as "
-            f"many in each field of steps, got {lengths or 'none of ' + ', '.join(config.fields)}"
-        )
-    if steps > config.max_timesteps:
-        raise ValueError(
-            f"an episode of {steps} steps: expected at most max_timesteps={config.max_timesteps}; "
-            f"make it larger"
-        )
-    metas = {name: value for name, value in data.items() if name in config.meta_fields}
-    folder.add(
-        {
-            name: given[name] if name in given else field.full((steps,))
-            for name, field in config.fields.items()
-        },
-        _whole_metas(config, metas),
-    )
 
 
 def _whole_metas(config: Config, metas: Mapping[str, object]) -> dict[str, np.ndarray]:

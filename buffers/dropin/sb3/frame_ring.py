@@ -15,12 +15,13 @@ _PROBES = 16
 
 
 class FrameRing:
-    """The observations before and after the newest steps of N envs, each ``[N, k, ...]``."""
+    """The observations before and after the waiting steps of N envs, each ``[N, k, ...]``."""
 
     # Without stacks (k = 1) they are single frames [N, ...]. A frame that is both before and after,
-    # or part of several stacks, is kept once. An env's episode continues where an observation is
-    # the next one before. Of stacks the newest frames are compared at every step; whole stacks are
-    # wherever it could be the stack of a reset, where episodes begin, and at every 17th step.
+    # or part of several stacks, is kept once, and the frames of an env follow each other as they
+    # will be stored. An env's episode continues where an observation is the next one before. Of
+    # stacks the newest frames are compared at every step; whole stacks are wherever it could be the
+    # stack of a reset, where episodes begin, and at every 17th step.
 
     def __init__(
         self,
@@ -31,10 +32,9 @@ class FrameRing:
         stack: int = 1,
         padding: Literal["zero", "repeat"] = "zero",
     ) -> None:
-        self._size, self._num_envs, self._stack, self._padding = size, num_envs, stack, padding
+        self._num_envs, self._stack, self._padding = num_envs, stack, padding
         # The oldest step needs the frames of its stack, and the newest one its next observation.
-        self._slots = size + stack
-        self._frames = np.zeros((self._slots, num_envs, *shape), dtype)
+        self._frames = np.zeros((num_envs, stack + size, *shape), dtype)
         self._shape = num_envs, *((stack,) if stack > 1 else ()), *shape
         self._dtype = self._frames.dtype
         self._word = np.dtype(np.uint64 if self._frames[0, 0].nbytes % 8 == 0 else np.uint8)
@@ -43,23 +43,33 @@ class FrameRing:
         self._shape_in_words = num_envs, stack, size_of_row
         step = max(1, size_of_row // _PROBES)
         self._probes = slice(step // 2, None, step)
-        # For each step its frames before, as far as they matter, and the true next observations
-        # that another episode's first one took the place of. Steps are counted from 0 on.
-        self._age = np.zeros((size, num_envs), np.uint8)
+        # The frames before each step, as far as they matter, behind those of the step that was
+        # dropped last.
+        self._age = np.zeros((1 + size, num_envs), np.uint8)
         self._oldest_age = max(1, stack - 1)
-        self._has_final = np.zeros((size, num_envs), np.bool_)
-        self._finals: dict[int, np.ndarray] = {}
-        self._final_places: set[int] = set()
-        self._young = 0  # steps for which some age may still grow
+        # By step and env the true next observations that another episode's first one took the
+        # place of.
+        self._finals: dict[tuple[int, int], np.ndarray] = {}
         self.reset()
 
     def reset(self) -> None:
         """Forget all steps."""
         self.count = 0
-        self._until_compared = 0
-        self._has_final[:] = False
+        self._is_new = True
+        self._until_compared = self._compared = 0
         self._finals.clear()
-        self._final_places.clear()
+
+    def drop(self, steps: int) -> None:
+        """Forget the oldest steps, which do not wait any more."""
+        left = self._stack + self.count - steps
+        self._frames[:, :left] = self._frames[:, steps : steps + left].copy()
+        self._age[: left - self._stack + 1] = self._age[steps : self.count + 1].copy()
+        self._finals = {
+            (step - steps, env): frame
+            for (step, env), frame in self._finals.items()
+            if step >= steps
+        }
+        self.count -= steps
 
     def write(
         self, observation: Any, next_observation: Any, over: np.ndarray | None = None
@@ -67,8 +77,8 @@ class FrameRing:
         """Add a step of observations ``[N, k, ...]``; ``over`` [N]: an episode ended before it."""
         # Without k they are [N, ...]. A stack must be the one before, moved on by a frame, or
         # padded as that of a reset; else nothing is added.
-        count, n, k = self.count, self._num_envs, self._stack
-        slot, following = count % self._slots, (count + 1) % self._slots
+        count, k = self.count, self._stack
+        slot = k - 1 + count
         shape, dtype = self._shape, self._dtype
         now, then = observation, next_observation
         if not (
@@ -85,31 +95,19 @@ class FrameRing:
             self._until_compared -= 1
             if begins is not None or self._until_compared < 0:
                 self._check(words, np.ndarray(self._shape_in_words, self._word, then), begins, slot)
-        place, before = count % self._size, (count - 1) % self._size
-        # The oldest step is written over, so its final observation goes, too.
-        if place in self._final_places:
-            self._final_places.discard(place)
-            for env in np.flatnonzero(self._has_final[place]).tolist():
-                del self._finals[place * n + env]
-            self._has_final[place] = False
-        if self._young:
-            self._young -= 1
-            self._age[place] = np.minimum(self._age[before].astype(int) + 1, self._oldest_age)
-        else:
-            self._age[place] = self._oldest_age
+        age = self._age[count + 1]
+        np.add(np.minimum(self._age[count], self._oldest_age - 1), 1, age)
         if begins is not None:
-            self._young = self._oldest_age
             for env in np.flatnonzero(begins).tolist():
                 # The final observation of the episode before lies where the frame of the reset
                 # must be: it is kept apart.
-                if count and self._size > 1:
-                    self._finals[before * n + env] = self._frames[slot, env].copy()
-                    self._has_final[before, env] = True
-                    self._final_places.add(before)
-                self._words[slot, env] = words[env, -1]
-                self._age[place, env] = 0
-        self._frames[following] = then if k == 1 else then[:, -1]
+                if count:
+                    self._finals[count - 1, env] = self._frames[env, slot].copy()
+                self._words[env, slot] = words[env, -1]
+                age[env] = 0
+        self._frames[:, slot + 1] = then if k == 1 else then[:, -1]
         self.count = count + 1
+        self._is_new = False
 
     def _checked(self, observation: Any) -> np.ndarray:
         found = np.ascontiguousarray(observation, self._frames.dtype)
@@ -125,25 +123,15 @@ class FrameRing:
         found = self._gathered(steps, envs, 1, k + 1)  # what both have is copied once
         return found[:, :k], found[:, 1:]
 
-    def frames(self, start: int, stop: int) -> np.ndarray:
-        """The newest frames before steps ``start .. stop``, ``[T, N, ...]``."""
-        return self._frames.take(np.arange(start, stop) % self._slots, 0)
+    def rows(self, env: int, start: int, stop: int) -> np.ndarray:
+        """The newest frames [T + 1, ...] before and after an env's steps ``start .. stop``."""
+        found: np.ndarray = self._frames[env, self._stack - 1 + start : self._stack + stop]
+        final = self._finals.get((stop - 1, env))
+        return found if final is None else np.concatenate([found[:-1], final[None]])
 
-    def frames_after(self, steps: np.ndarray, envs: np.ndarray) -> np.ndarray:
-        """The newest frames ``[B, ...]`` after steps [B] of envs [B]."""
-        found: np.ndarray = self._frames[(steps + 1) % self._slots, envs]
-        self._set_finals(found, steps % self._size * self._num_envs + envs)
-        return found
-
-    def _set_finals(self, found: np.ndarray, places: np.ndarray) -> None:
-        """Replace frames ``[B, ...]`` after steps by those that are kept apart."""
-        if self._finals:
-            for b in np.flatnonzero(self._has_final.reshape(-1).take(places)).tolist():
-                found[b] = self._finals[int(places[b])]
-
-    def begins(self, start: int, stop: int) -> np.ndarray:
-        """[T, N] bool: steps ``start .. stop`` begin an episode."""
-        found: np.ndarray = self._age[np.arange(start, stop) % self._size] == 0
+    def begins(self, steps: int) -> np.ndarray:
+        """[T, N] bool: the oldest steps begin an episode."""
+        found: np.ndarray = self._age[1 : steps + 1] == 0
         return found
 
     def __getstate__(self) -> dict[str, Any]:
@@ -153,34 +141,41 @@ class FrameRing:
         self.__dict__.update(state)
         self._words = self._frames_as_words()
 
+    @property
+    def is_current(self) -> bool:
+        """False of a saved ring of an earlier version, which had other arrays."""
+        return "_is_new" in self.__dict__
+
     def _frames_as_words(self) -> np.ndarray:
-        """The same memory [slots, N, words]: words of eight bytes are compared sooner."""
+        """The same memory [N, slots, words]: words of eight bytes are compared sooner."""
         shape = *self._frames.shape[:2], -1 if self._frames.size else 0
         return self._frames.reshape(shape).view(self._word)
 
     def _gathered(self, steps: np.ndarray, envs: np.ndarray, offset: int, width: int) -> np.ndarray:
         """The ``width`` frames up to the observation before steps, or after them (offset 1)."""
-        places = steps % self._size * self._num_envs + envs
         if self._stack == 1:
-            found: np.ndarray = self._frames[(steps + offset) % self._slots, envs]
+            found: np.ndarray = self._frames[envs, steps + offset]
         else:
-            slots = (steps[:, None] + np.arange(offset + 1 - width, offset + 1)) % self._slots
-            found = self._frames[slots, envs[:, None]]
-            there = self._age.reshape(-1).take(places).astype(np.int64) + (1 + offset)
+            slots = steps[:, None] + np.arange(self._stack + offset - width, self._stack + offset)
+            found = self._frames[envs[:, None], slots]
+            there = self._age[steps + 1, envs].astype(np.int64) + (1 + offset)
             for b in np.flatnonzero(there < width).tolist():
                 missing = width - there[b]
                 found[b, :missing] = found[b, missing] if self._padding == "repeat" else 0
-        if offset:
-            self._set_finals(found if self._stack == 1 else found[:, -1], places)
+        if offset and self._finals:
+            newest = found if self._stack == 1 else found[:, -1]
+            for b, place in enumerate(zip(steps.tolist(), envs.tolist(), strict=True)):
+                if place in self._finals:
+                    newest[b] = self._finals[place]
         return found
 
     def _begins(self, seen: np.ndarray, slot: int, over: np.ndarray | None) -> np.ndarray | None:
         """[N] bool: an episode begins with frames [N, k, words]; None if none does."""
         n = self._num_envs
-        if not self.count:
+        if self._is_new:
             return np.ones(n, np.bool_)
         newest = seen[:, -1]
-        differs = newest != self._words[slot]
+        differs = newest != self._words[:, slot]
         begins = over
         if np.count_nonzero(differs):
             begins = differs.any(1) if over is None else differs.any(1) | over
@@ -203,12 +198,13 @@ class FrameRing:
         """Raise SpecMismatch if a stack is wrong among those that are compared now."""
         is_due = self._until_compared < 0
         if is_due:
-            few = self.count < _COMPARED_STEPS
-            self._until_compared = 0 if few else _COMPARED_EVERY - 1
+            self._compared += 1
+            self._until_compared = 0 if self._compared <= _COMPARED_STEPS else _COMPARED_EVERY - 1
         is_right = bool((then[:, :-1] == now[:, 1:]).all())
-        if is_right and is_due and begins is None and not self._young:  # no stack is padded
+        is_whole = self._age[self.count].min() == self._oldest_age  # no stack is padded
+        if is_right and is_due and begins is None and is_whole:
             is_right = all(
-                bool((now[:, -1 - back] == self._words[(slot - back) % self._slots]).all())
+                bool((now[:, -1 - back] == self._words[:, slot - back]).all())
                 for back in range(self._stack)
             )
             is_due = False
@@ -228,10 +224,10 @@ class FrameRing:
     def _is_next(self, now: np.ndarray, env: int, slot: int) -> bool:
         """True if a stack [N, k, words] follows the env's newest step; its frame is at ``slot``."""
         k, frames = self._stack, self._words
-        there = min(k, 2 + int(self._age[(self.count - 1) % self._size, env]))
+        there = min(k, 2 + int(self._age[self.count, env]))
         for back in range(k):
             if back < there or self._padding == "repeat":
-                frame = frames[(slot - min(back, there - 1)) % self._slots, env]
+                frame = frames[env, slot - min(back, there - 1)]
                 if frame.tobytes() != now[env, k - 1 - back].tobytes():
                     return False
             elif now[env, k - 1 - back].any():

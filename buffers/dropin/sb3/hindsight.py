@@ -212,15 +212,7 @@ class HerReplayBuffer(DictReplayBuffer, SB3HerReplayBuffer):
             rewards[kept:, 0] = self._rewards_of(
                 places[kept:], then["achieved_goal"][kept:], now["desired_goal"][kept:]
             )
-        dones = self._at(self.dones, places)
-        dones *= 1 - self._at(self.timeouts, places)
-        return self._samples()(
-            self._owned(self._normalize_obs(now, env)),
-            self._owned(self._at(self.actions, places)),
-            self._owned(self._normalize_obs(then, env)),
-            self._owned(dones[:, None]),
-            self._owned(self._normalize_reward(rewards, env)),
-        )
+        return self._transitions(places, now, then, rewards, env)
 
     def _rewards_of(
         self, places: np.ndarray, achieved: np.ndarray, desired: np.ndarray

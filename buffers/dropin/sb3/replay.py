@@ -26,7 +26,7 @@ from ...base.number_checks import check_whole
 from ...replay.replay import SequenceReplayBuffer
 from ...rows.episode import Chunk, End
 from ...sampling.requests import Transitions
-from ...spec.spec import Layout, Spec
+from ...spec.spec import Spec
 from ...storage.disk.folder import folder_path
 from ...storage.disk.storage import DiskStorage
 from ..transition_writer import new_replay
@@ -201,19 +201,9 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
 
     def _make_arrays(self) -> None:
         """The ring: arrays ``[size, N, ...]``, as SB3 has them."""
-        space: Any = self.observation_space
-        shapes: Any = self.obs_shape
         lead = self.buffer_size, self.n_envs
-
-        def pair(part: Any, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-            return np.zeros((*lead, *shape), part.dtype), np.zeros((*lead, *shape), part.dtype)
-
-        if isinstance(space, spaces.Dict):
-            made = {key: pair(part, shapes[key]) for key, part in space.spaces.items()}
-            self.observations: Any = {key: now for key, (now, _) in made.items()}
-            self.next_observations: Any = {key: then for key, (_, then) in made.items()}
-        elif self._ring is None:
-            self.observations, self.next_observations = pair(space, shapes)
+        if self._ring is None:
+            self.observations, self.next_observations = self._zeros(lead), self._zeros(lead)
         kind = self._maybe_cast_dtype(self.action_space.dtype)
         self.actions = np.zeros((*lead, self.action_dim), kind)
         self.rewards, self.dones, self.timeouts = (np.zeros(lead, np.float32) for _ in range(3))
@@ -221,34 +211,17 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
 
     def _use_arrays(self) -> None:
         """Note the parts of observations, which are views of the ring's arrays."""
-        space: Any = self.observation_space
-        layout: Layout = self._spec.observation
-        if isinstance(space, spaces.Dict):
-            assert isinstance(layout, Mapping)
-            entries: list[tuple[Any, ...]] = [
-                (key, str(layout[key]), self.observations[key], self.next_observations[key])
-                for key in space.spaces
+        n, shapes = self.n_envs, self._parts(self.obs_shape)
+        parts = self._parts(self.observation_space).items()
+        self._forms = [(key, np.dtype(part.dtype), (n, *shapes[key])) for key, part in parts]
+        self._observed_parts: list[_Part] = []
+        if self._ring is None:
+            now, then = self._parts(self.observations), self._parts(self.next_observations)
+            names = self._parts(self._spec.observation)
+            self._observed_parts = [
+                _Part(key, names[key], self._spec[names[key]].source_shape, now[key], then[key])
+                for key, _, _ in self._forms
             ]
-        elif self._ring is not None:
-            entries = []
-        else:
-            entries = [(None, str(layout), self.observations, self.next_observations)]
-        self._parts = [
-            _Part(
-                key,
-                name,
-                self._spec[name].source_shape,
-                now,
-                then,
-            )
-            for key, name, now, then in entries
-        ]
-        n, shapes = self.n_envs, self.obs_shape
-        parts = space.spaces.items() if self._is_dict else [(None, space)]
-        self._forms = [
-            (key, np.dtype(part.dtype), (n, *(shapes if key is None else shapes[key])))
-            for key, part in parts
-        ]
         observed = [(dtype, shape) for _, dtype, shape in self._forms]
         chosen = self.actions.dtype, (n, *(self.action_space.shape or ()))
         self._usual = native.forms_of(chosen, (_FLOAT32, (n,)), (_BOOL, (n,)), *observed, *observed)
@@ -398,7 +371,7 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
             self._has_timeouts = True
         elif self._has_timeouts:
             self.timeouts[pos] = 0
-        for part, before, after in zip(self._parts, now, then, strict=False):
+        for part, before, after in zip(self._observed_parts, now, then, strict=False):
             part.now[pos] = before
             part.then[pos] = after
         if marked is not None:
@@ -446,19 +419,14 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
         if name is None or not marked:
             return next_obs
         last = infos[name[1:]]
-        if not self._is_dict:
-            next_obs = np.array(next_obs)
-            next_obs[marked] = [last[env] for env in marked]
-            return next_obs
-        next_obs = {key: np.array(rows) for key, rows in next_obs.items()}
-        for key, rows in next_obs.items():
-            rows[marked] = [last[env][key] for env in marked]
-        return next_obs
+        parts = {key: np.array(rows) for key, rows in self._parts(next_obs).items()}
+        for key, rows in parts.items():
+            rows[marked] = [self._parts(last[env])[key] for env in marked]
+        return self._whole(parts)
 
     def _bytes_of(self, obs: Any, env: int) -> list[bytes]:
         """The observation of an env."""
-        parts = obs.values() if self._is_dict else [obs]
-        return [np.asarray(rows[env]).tobytes() for rows in parts]
+        return [np.asarray(rows[env]).tobytes() for rows in self._parts(obs).values()]
 
     def _marked(self, infos: Mapping[str, Any], over: np.ndarray) -> np.ndarray | None:
         """[N] bool: the infos of a vector env mark an end that is no termination."""
@@ -493,34 +461,26 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
 
     def _store(self, rows: slice, ends: np.ndarray, begins: np.ndarray) -> None:
         """Store steps of the ring."""
-        lead = rows.stop - rows.start, self.n_envs
-        ring = self._ring
-        if ring is None:
-            now = {
-                part.name: part.now[rows].reshape(*lead, *part.field_shape) for part in self._parts
+        ring, spec, lead = self._ring, self._spec, (rows.stop - rows.start, self.n_envs)
+        field = spec[str(spec.observation)] if ring is not None else None
+
+        def observed(env: int, start: int, stop: int) -> dict[str, np.ndarray]:
+            if ring is not None and field is not None:
+                return {field.name: ring.rows(env, start, stop).reshape(-1, *field.shape)}
+            first, behind = rows.start + start, rows.start + stop
+            return {
+                part.name: np.concatenate(
+                    [part.now[first:behind, env], part.then[behind - 1 : behind, env]]
+                ).reshape(-1, *part.field_shape)
+                for part in self._observed_parts
             }
 
-            def after(steps: np.ndarray, envs: np.ndarray) -> dict[str, np.ndarray]:
-                places, count = (rows.start + steps, envs), len(steps)
-                return {
-                    part.name: part.then[places].reshape(count, *part.field_shape)
-                    for part in self._parts
-                }
-
-        else:
-            field, oldest = self._spec[str(self._spec.observation)], ring.count - self._waiting
-            now = {field.name: ring.frames(oldest, oldest + lead[0]).reshape(*lead, *field.shape)}
-
-            def after(steps: np.ndarray, envs: np.ndarray) -> dict[str, np.ndarray]:
-                found = ring.frames_after(oldest + steps, envs)
-                return {field.name: found.reshape(len(steps), *field.shape)}
-
-        action = self._spec[str(self._spec.action)]
+        action = spec[str(spec.action)]
         taken = self.actions[rows].reshape(*lead, *action.shape)
         chosen = {action.name: taken.astype(action.numpy_dtype, copy=False)}
-        arrays = now, after, chosen, self.rewards[rows]
+        arrays = observed, chosen, self.rewards[rows]
         ids = self._writer.add(self._opened(), *arrays, ends=ends, begins=begins)
-        if self._ring is not None:
+        if ring is not None:
             self._ids[rows] = ids
 
     def _scan(self) -> None:
@@ -550,15 +510,14 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
     def _begins(self, rows: slice) -> np.ndarray:
         """[T, N] bool: steps whose observations are not the next ones of the steps before."""
         if self._ring is not None:
-            oldest = self._ring.count - self._waiting
-            return self._ring.begins(oldest, oldest + rows.stop - rows.start)
+            return self._ring.begins(rows.stop - rows.start)
         begins = np.ones((rows.stop - rows.start, self.n_envs), np.bool_)
         if self._before is not None:
             before = [part[None] for part in self._before]
-            begins[:1] = differing([part.now[rows][:1] for part in self._parts], before)
+            begins[:1] = differing([part.now[rows][:1] for part in self._observed_parts], before)
         begins[1:] = differing(
-            [part.now[rows][1:] for part in self._parts],
-            [part.then[rows][:-1] for part in self._parts],
+            [part.now[rows][1:] for part in self._observed_parts],
+            [part.then[rows][:-1] for part in self._observed_parts],
         )
         return begins
 
@@ -567,7 +526,9 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
         steps = rows.stop - rows.start
         self._waiting -= steps
         self._limits = deque((step - steps, envs) for step, envs in self._limits if step >= steps)
-        self._before = [part.then[rows.stop - 1].copy() for part in self._parts]
+        self._before = [part.then[rows.stop - 1].copy() for part in self._observed_parts]
+        if self._ring is not None:
+            self._ring.drop(steps)
 
     def reset(self) -> None:
         """Begin with an empty ring; the replay keeps its rows, and open episodes end by a cut."""
@@ -633,9 +594,14 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
             return self._n_step_samples(batch_inds, envs, env)
         places = batch_inds * self.n_envs + envs
         now, then = self._observed(places, places)
+        return self._transitions(places, now, then, self._at(self.rewards, places)[:, None], env)
+
+    def _transitions(
+        self, places: np.ndarray, now: Any, then: Any, rewards: np.ndarray, env: Any
+    ) -> Any:
+        """The batch of transitions at places counted over steps and envs."""
         dones = self._at(self.dones, places)
         dones *= 1 - self._at(self.timeouts, places)
-        rewards = self._at(self.rewards, places)[:, None]
         return self._samples()(
             self._owned(self._normalize_obs(now, env)),
             self._owned(self._at(self.actions, places)),
@@ -674,9 +640,9 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
         if self._ring is not None:
             both = self._of_frames(first, self._ring)
             return both if last is first else (both[0], self._of_frames(last, self._ring)[1])
-        now = {part.key: self._at(part.now, first) for part in self._parts}
-        then = {part.key: self._at(part.then, last) for part in self._parts}
-        return (now, then) if self._is_dict else (now[None], then[None])
+        now = {part.key: self._at(part.now, first) for part in self._observed_parts}
+        then = {part.key: self._at(part.then, last) for part in self._observed_parts}
+        return self._whole(now), self._whole(then)
 
     def _of_frames(self, places: np.ndarray, ring: FrameRing) -> tuple[np.ndarray, np.ndarray]:
         """Observations before and after transitions, from the replay or the ring of what waits."""
@@ -685,7 +651,7 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
         waits = newer < self._waiting
         young = None
         if np.count_nonzero(waits):
-            young = ring.read(ring.count - 1 - newer[waits], envs[waits])
+            young = ring.read(self._waiting - 1 - newer[waits], envs[waits])
             if len(young[0]) == len(places):
                 return young
         ids = self._ids.reshape(-1).take(places)
@@ -697,10 +663,6 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
         if young is not None:
             now[waits], then[waits] = young
         return now, then
-
-    @property
-    def _is_dict(self) -> bool:
-        return isinstance(self.observation_space, spaces.Dict)
 
     def _at(self, array: np.ndarray, places: np.ndarray) -> np.ndarray:
         return array.reshape(-1, *array.shape[2:]).take(places, 0)
@@ -714,7 +676,7 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
         if not self._is_on_demand:
             self.flush()
         state = self.__dict__.copy()
-        for name in ("_parts", "_usual", "_writer", "_replay"):
+        for name in ("_observed_parts", "_usual", "_writer", "_replay"):
             del state[name]
         state["_open"] = self._writer.state()
         replay = self._replay
@@ -738,10 +700,11 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Continue with the ring of `__getstate__`; a folder is opened again."""
-        if state["_ring"] is not None and "_ids" not in state:
+        ring = state["_ring"]
+        if ring is not None and not ("_ids" in state and ring.is_current):
             raise ValueError(
                 "the replay buffer was saved by an earlier version of Stepwell, which kept frames "
-                "in it, expected one that keeps them in its replay; begin with a new buffer"
+                "in another way, expected one of this version; begin with a new buffer"
             )
         rows, path, going = state.pop("_rows", None), state.pop("_path", None), state.pop("_open")
         for name, value in state.items():

@@ -62,6 +62,7 @@ class RolloutBuffer(StepRing, SB3RolloutBuffer):
         [(4, 2), (4, 2)]
     """
 
+    observations: Any
     rewards: np.ndarray
     returns: np.ndarray
     episode_starts: np.ndarray
@@ -113,14 +114,7 @@ class RolloutBuffer(StepRing, SB3RolloutBuffer):
     def reset(self) -> None:
         """Begin an empty rollout; stored steps stay in the replay, where episodes continue."""
         lead = self.buffer_size, self.n_envs
-        space: Any = self.observation_space
-        if isinstance(space, spaces.Dict):
-            self.observations: Any = {
-                key: np.zeros((*lead, *self.obs_shape[key]), part.dtype)
-                for key, part in space.spaces.items()
-            }
-        else:
-            self.observations = np.zeros((*lead, *self.obs_shape), space.dtype)
+        self.observations = self._zeros(lead)
         self.actions = np.zeros((*lead, self.action_dim), self.action_space.dtype)
         for name in ("rewards", "returns", "episode_starts", "values", "log_probs", "advantages"):
             setattr(self, name, np.zeros(lead, np.float32))
@@ -166,7 +160,7 @@ class RolloutBuffer(StepRing, SB3RolloutBuffer):
             value: [N] or [N, 1]: values of the observations.
             log_prob: [N] log-probabilities of the actions.
         """
-        pos, n, space = self.pos, self.n_envs, self.observation_space
+        pos, n = self.pos, self.n_envs
         if self.full:
             raise ValueError(
                 f"add: expected at most {self.buffer_size} steps of a rollout, got one more; call "
@@ -174,11 +168,9 @@ class RolloutBuffer(StepRing, SB3RolloutBuffer):
             )
         if self.replay is not None and self._rows is None:
             self._rows = self._bind(self.replay)
-        if isinstance(space, spaces.Dict):
-            for key, ring in self.observations.items():
-                ring[pos] = _in_columns(space.spaces[key], obs[key], n)
-        else:
-            self.observations[pos] = _in_columns(space, obs, n)
+        given, parts = self._parts(obs), self._parts(self.observation_space)
+        for key, ring in self._parts(self.observations).items():
+            ring[pos] = _in_columns(parts[key], given[key], n)
         self.actions[pos] = action.reshape(n, self.action_dim)
         self.rewards[pos] = reward
         self.episode_starts[pos] = episode_start
@@ -199,14 +191,10 @@ class RolloutBuffer(StepRing, SB3RolloutBuffer):
         if over:
             rows.cut(over, newest=True)
         action = spec[str(spec.action)]
-        seen: Any = self.observations
-        if isinstance(seen, dict):
-            layout: Any = spec.observation
-            now: Any = {
-                key: ring[pos].reshape(n, *spec[layout[key]].shape) for key, ring in seen.items()
-            }
-        else:
-            now = seen[pos].reshape(n, *spec[str(spec.observation)].shape)
+        names, seen = self._parts(spec.observation), self._parts(self.observations)
+        now = self._whole(
+            {key: ring[pos].reshape(n, *spec[names[key]].shape) for key, ring in seen.items()}
+        )
         none = np.zeros(n, np.bool_)
         extras = {"value": self.values[pos], "log_prob": self.log_probs[pos]}
         taken = self.actions[pos].reshape(n, *action.shape)
@@ -243,12 +231,8 @@ class RolloutBuffer(StepRing, SB3RolloutBuffer):
         order = np.random.permutation(count)  # noqa: NPY002
         if not self.generator_ready:
             flat = self.swap_and_flatten
-            seen = self.observations
-            self.observations = (
-                {key: flat(rows) for key, rows in seen.items()}
-                if isinstance(seen, dict)
-                else flat(seen)
-            )
+            seen = self._parts(self.observations).items()
+            self.observations = self._whole({key: flat(rows) for key, rows in seen})
             for name in ("actions", "values", "log_probs", "advantages", "returns"):
                 setattr(self, name, flat(getattr(self, name)))
             self.generator_ready = True
@@ -258,14 +242,10 @@ class RolloutBuffer(StepRing, SB3RolloutBuffer):
 
     def _get_samples(self, batch_inds: np.ndarray, env: Any = None) -> Any:
         """The steps with these numbers, counted env by env."""
-        seen = self.observations
-        taken = (
-            {key: rows[batch_inds] for key, rows in seen.items()}
-            if isinstance(seen, dict)
-            else seen[batch_inds]
-        )
+        seen = self._parts(self.observations).items()
+        taken = self._whole({key: rows[batch_inds] for key, rows in seen})
         columns = self.values, self.log_probs, self.advantages, self.returns
-        kind = DictRolloutBufferSamples if isinstance(seen, dict) else RolloutBufferSamples
+        kind = DictRolloutBufferSamples if self._is_dict else RolloutBufferSamples
         return samples_class(kind)(
             self._owned(taken),
             self._owned(self.actions[batch_inds].astype(np.float32, copy=False)),

@@ -72,6 +72,25 @@ class StepRing:
         self.pos = 0
         self.full = False
 
+    @property
+    def _is_dict(self) -> bool:
+        return isinstance(self.observation_space, spaces.Dict)
+
+    def _parts(self, observation: Any) -> Mapping[Any, Any]:
+        """An observation, its space, shape or fields, by key; without a Dict the key is None."""
+        return observation if self._is_dict else {None: observation}
+
+    def _whole(self, parts: Mapping[Any, Any]) -> Any:
+        """The observation of the parts."""
+        return parts if self._is_dict else parts[None]
+
+    def _zeros(self, lead: tuple[int, ...]) -> Any:
+        """Arrays for observations, a dict of them for a Dict."""
+        shapes, parts = self._parts(self.obs_shape), self._parts(self.observation_space)
+        return self._whole(
+            {key: np.zeros((*lead, *shapes[key]), part.dtype) for key, part in parts.items()}
+        )
+
     def to_torch(self, array: np.ndarray, copy: bool = True) -> torch.Tensor:
         """An array as a tensor on the device.
 

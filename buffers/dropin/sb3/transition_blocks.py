@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -41,8 +42,7 @@ class BlockWriter:
     def add(
         self,
         replay: SequenceReplayBuffer,
-        observation: Mapping[str, np.ndarray],
-        next_observation: Callable[[np.ndarray, np.ndarray], Mapping[str, np.ndarray]],
+        observed: Callable[[int, int, int], dict[str, np.ndarray]],
         action: Mapping[str, np.ndarray],
         reward: np.ndarray,
         *,
@@ -50,63 +50,43 @@ class BlockWriter:
         begins: np.ndarray,
     ) -> np.ndarray:
         """Store T transitions ``[T, N, ...]`` by field: ids [T, N] of their observations' rows."""
-        # Observations are of the Spec's dtypes, and single frames where they are stacked; next ones
-        # are asked for by steps and envs, as only those at ends and of the newest step are rows.
-        # `ends` [T, N] uint8 is `End.TERMINATED`, `End.TRUNCATED` or 0; `begins` [T, N] bool: an
-        # episode begins with the observation. Elsewhere it is the next observation before. An env
-        # without an open episode begins one in any case.
+        # Observations of an env before and after steps are asked for by its number and the steps'
+        # ``start, stop``: [stop - start + 1, ...] by field, of the Spec's dtypes, and single frames
+        # where they are stacked. `ends` [T, N] uint8 is `End.TERMINATED`, `End.TRUNCATED` or 0;
+        # `begins` [T, N] bool: an episode begins with the observation. Elsewhere it is the next
+        # observation before. An env without an open episode begins one in any case.
         steps, num_envs = reward.shape
-        count = steps * num_envs
-        # From here on the transitions of an env follow one after the other, then the next env's.
         is_begin = self._begins(ends, begins)
-        is_run = is_begin.copy()  # or the part of an episode that began before
-        is_run[:, 0] = True
-        starts = np.flatnonzero(is_run)
-        stops = np.append(starts[1:], count)
-        # Each run has one row more than it has transitions: that of its last observation.
-        place = np.arange(count) + is_run.ravel().cumsum() - 1
-        final = place[stops - 1] + 1
-        rows = count + len(starts)
-        at = place.reshape(num_envs, steps).T
-        fields: dict[str, np.ndarray] = {}
-        for name, now in observation.items():
-            fields[name] = made = np.empty((rows, *now.shape[2:]), now.dtype)
-            made[at] = now
-        for name, then in next_observation((stops - 1) % steps, (stops - 1) // steps).items():
-            fields[name][final] = then
-        for name, taken in action.items():
-            # No action was chosen from the last row.
-            fields[name] = made = np.zeros((rows, *taken.shape[2:]), taken.dtype)
-            made[at] = taken
-        gains = fields["reward"] = np.zeros(rows)
-        gains[at + 1] = reward
         index = replay.storage.index
         position, episode = index.base + len(index), index.next_episode
-        first = place[starts].tolist()
-        behind = (final + 1).tolist()
-        news, last = is_begin.ravel()[starts].tolist(), ends.T.ravel()[stops - 1].tolist()
         chunks: list[Chunk] = []
-        for start, stop, env, is_new, flag in zip(
-            first, behind, (starts // steps).tolist(), news, last, strict=True
-        ):
-            run = self._open[env]
-            if run is None or is_new:
-                run = _Open(None, 0, 0.0, {"stream_episode": self._begun[env]})
-                self._begun[env] += 1
-            if is_late := run.episode is None:
-                run.episode = episode
-                episode += 1
-            gains[start] = run.reward
-            part = {name: values[start:stop] for name, values in fields.items()}
-            end = _ENDS[flag]
-            facts = run.episode, env, run.row, end, part, run.metadata
-            chunks.append(Chunk(*facts, starts_late=is_late and run.row > 0))
-            if flag:
-                self._open[env] = None
-            else:
-                run.row += stop - start - 1
-                run.reward = gains.item(stop - 1)
-                self._open[env] = run
+        for env in range(num_envs):
+            # Each run of an episode has one row more than it has transitions.
+            starts = [0, *(np.flatnonzero(is_begin[env, 1:]) + 1).tolist()]
+            for start, stop in pairwise([*starts, steps]):
+                run = self._open[env]
+                if run is None or is_begin[env, start]:
+                    run = _Open(None, 0, 0.0, {"stream_episode": self._begun[env]})
+                    self._begun[env] += 1
+                if is_late := run.episode is None:
+                    run.episode = episode
+                    episode += 1
+                part = observed(env, start, stop)
+                for name, taken in action.items():
+                    # No action was chosen from the last row.
+                    part[name] = np.zeros((stop - start + 1, *taken.shape[2:]), taken.dtype)
+                    part[name][:-1] = taken[start:stop, env]
+                gains = part["reward"] = np.empty(stop - start + 1)
+                gains[0], gains[1:] = run.reward, reward[start:stop, env]
+                end = _ENDS[ends.item(stop - 1, env)]
+                facts = run.episode, env, run.row, end, part, run.metadata
+                chunks.append(Chunk(*facts, starts_late=is_late and run.row > 0))
+                if end is not End.PENDING:
+                    self._open[env] = None
+                else:
+                    run.row += stop - start
+                    run.reward = gains.item(-1)
+                    self._open[env] = run
         replay.add(chunks)
         index = replay.storage.index  # a storage may have split the chunks
         ids, _ = transition_ids(index.records[position - index.base :])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -13,14 +13,14 @@ from gymnasium import spaces
 from ...base.optional_libraries import load_library
 from ...base.untrusted_files import GivenFiles, MemoryBudget
 from ...rows.episode import End, Episode
-from ...rows.step_columns import Rounded, inferred_spec, joined, split
+from ...rows.step_columns import Rounded, split
 from ...spec.space_json import space_of
 from ...spec.spec import Field, Layout, Spec
-from .flat_hdf5 import FlatHdf5Import, FlatHdf5Reader, is_flat
+from .episode_reader import NO_METADATA
+from .flat_hdf5 import FlatHdf5Import, FlatHdf5Reader, StepTable, TableReader, is_flat
 from .format import Format, Reader, Source, Writer
 from .hdf5_columns import (
     NewHdf5,
-    check_group,
     open_given,
     put_column,
     read_column,
@@ -69,7 +69,7 @@ class D3rlpyFormat(Format):
         """Open a data set; one of flat columns, as d3rlpy 1 and D4RL wrote it, is read too."""
         if files.path.is_file() and is_flat(files):
             return FlatHdf5Reader(files, options)
-        return _D3rlpyReader(files)
+        return _FileReader(files)
 
     def loading(self, path: Path, out: str) -> str:
         """The lines that load it where d3rlpy is."""
@@ -168,95 +168,56 @@ class D3rlpyEncoder:
         return stacks.reshape(len(stacks), k * (inner[0] if inner else 1), *inner[1:])
 
 
-class D3rlpyDecoder:
-    """Makes Stepwell's episodes of d3rlpy's four columns; those of ``first`` determine the Spec."""
+class D3rlpyReader(TableReader):
+    """Reads d3rlpy's episodes, of which ``columns`` gives the four parts of each."""
 
     # Of N rows that end with a termination N steps are made, with an observation of zeros behind
     # them, which is what d3rlpy's own transitions have there. Of N other rows N - 1 steps are made:
     # what the last action led to is not known.
 
-    def __init__(self, first: Mapping[str, Any], where: str) -> None:
-        if not first:
-            raise ValueError(f"{where}: expected at least one episode, got none")
-        self._where = where
-        self._terminated = self._open = 0
-        self._rewards = Rounded("rewards", "float64")
-        named = self._named(0, first)
-        spec = inferred_spec(named, where)
-        if isinstance(first["observations"], list | tuple):
-            names = [name for name in spec.names if name.startswith("observation/")]
-            spec = replace(spec, observation=names)
-        self.spec: Spec = spec
+    unknown = (
+        "last observations of terminated episodes are zeros, {} in all, as in d3rlpy's own "
+        "transitions, which keep none"
+    )
+    dropped = (
+        "episodes without a termination are read as truncated, {} in all, without the action and "
+        "the reward of the last row: d3rlpy makes no transition of it"
+    )
 
-    @property
-    def notes(self) -> Sequence[str]:
-        """Facts that the rows do not hold, one clause each."""
-        found = ["streams and metadata are not recorded: all episodes are of stream 0"]
-        if self._terminated:
-            found.append(
-                f"last observations of terminated episodes are zeros, {self._terminated:,} in all, "
-                f"as in d3rlpy's own transitions, which keep none"
+    def __init__(
+        self,
+        total: int,
+        columns: Callable[[int], Mapping[str, Any]],
+        where: str,
+        budget: Callable[[object], MemoryBudget],
+    ) -> None:
+        super().__init__(where, budget, NO_METADATA)
+        self._total = total
+        self._columns = columns
+        self.episodes = total
+        self.spec = self._begin()
+        names = [name for name in self.spec.names if name.startswith("observation/")]
+        if names:  # a Tuple
+            self.spec = replace(self.spec, observation=names)
+
+    def _tables(self) -> Iterator[StepTable]:
+        for number in range(self._total):
+            columns = self._columns(number)
+            shown, action = columns["observations"], columns["actions"]
+            named = {"observation": shown}
+            if isinstance(shown, list | tuple):
+                named = {f"observation/{place}": part for place, part in enumerate(shown)}
+            rows = action.shape[0] if action.shape else 0
+            terminated, truncated = np.zeros(rows, bool), np.zeros(rows, bool)
+            (terminated if columns["terminated"] else truncated)[-1:] = True
+            yield StepTable(
+                f"{self._where}: episode {number}",
+                {**named, "action": action},
+                columns["rewards"],
+                {},
+                terminated,
+                truncated,
             )
-        if self._open:
-            found.append(
-                f"episodes without a termination are read as truncated, {self._open:,} in all, "
-                f"without the action and the reward of the last row: d3rlpy makes no transition "
-                f"of it"
-            )
-        return [*found, *self._rewards.notes]
-
-    def episode(self, number: int, columns: Mapping[str, Any]) -> Episode:
-        """An episode of columns ``observations``, ``actions``, ``rewards`` and ``terminated``."""
-        named = self._checked(number, columns)
-        named["reward"] = self._rewards.cast(named["reward"])
-        is_terminated = bool(columns["terminated"])
-        self._terminated += is_terminated
-        self._open += not is_terminated
-        rows = joined(self.spec, named)
-        end = End.TERMINATED if is_terminated else End.TRUNCATED
-        return Episode(self.spec, number, 0, 0, end, rows, {})
-
-    def check(self, number: int, columns: Mapping[str, Any]) -> None:
-        """Raise if `episode` would raise."""
-        self._checked(number, columns)
-
-    def _checked(self, number: int, columns: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """Columns that are like the first one's."""
-        named = self._named(number, columns)
-        for field in self.spec.fields:
-            rows = named.get(field.name, np.empty(0))
-            is_float = field.name == "reward" and rows.dtype.kind in "biuf"
-            if rows.shape[1:] != field.shape or (rows.dtype != field.numpy_dtype and not is_float):
-                raise ValueError(
-                    f"{self._where}: expected {field.name} of episode {number} as {field.dtype} "
-                    f"{field.shape}, as in the first one, got {rows.dtype} {rows.shape[1:]}; leave "
-                    f"that episode out"
-                )
-        return named
-
-    def _named(self, number: int, columns: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """T + 1 observations, and T of all other fields, by name."""
-        shown = columns["observations"]
-        is_several = isinstance(shown, list | tuple)
-        parts = [np.asarray(part) for part in (shown if is_several else [shown])]
-        action, reward = np.asarray(columns["actions"]), np.asarray(columns["rewards"])
-        rows = len(action) if action.ndim else 0
-        is_right = action.ndim == 2 and reward.shape in ((rows, 1), (rows,))
-        if not rows or not is_right or any(p.shape[:1] != (rows,) for p in parts):
-            raise ValueError(
-                f"{self._where}: expected observations, actions [N, A] and rewards [N, 1] of "
-                f"episode {number}, got {[part.shape for part in parts]}, {action.shape} and "
-                f"{reward.shape}; fix it"
-            )
-        if action.dtype.kind in "iu" and action.shape[1] == 1:
-            action = action[:, 0]
-        if columns["terminated"]:
-            parts = [np.concatenate([part, np.zeros_like(part[:1])]) for part in parts]
-        else:
-            action, reward = action[:-1], reward[:-1]
-        names = [f"observation/{place}" for place in range(len(parts))]
-        found = dict(zip(names if is_several else ["observation"], parts, strict=True))
-        return {**found, "action": action, "reward": reward.reshape(-1)}
 
 
 class _D3rlpyWriter:
@@ -330,41 +291,26 @@ class _D3rlpyWriter:
         put_column(self._file, name, rows, self._options.compress)
 
 
-class _D3rlpyReader:
+class _FileReader(D3rlpyReader):
     """Reads one file; see `Reader`."""
 
     def __init__(self, files: GivenFiles) -> None:
         h5py = load_library("h5py", "format d3rlpy", install=_INSTALL)
-        if not files.path.exists() or files.path.is_dir():
-            raise FileNotFoundError(f"{files.path}: expected a file of d3rlpy's, got no file")
-        self._files = files
         self._path = files.path
         self._file = open_given(h5py, files, files.path)
         try:
-            check_group(h5py, self._file, str(files.path), texts=True)
-            self._open()
+            total = self._read_total(files.budget(files.path))
+            super().__init__(total, self._episode, str(files.path), files.budget)
         except BaseException:
             self._file.close()
             raise
-
-    def __iter__(self) -> Iterator[Episode]:
-        """All episodes."""
-        for number in range(self._total):
-            budget = self._files.budget(f"{self._path}: episode {number}")
-            columns = self._columns(number, budget)
-            yield self._decoder.episode(number, columns)
-
-    @property
-    def notes(self) -> Sequence[str]:
-        """Facts that d3rlpy's columns do not hold, one clause each."""
-        return self._decoder.notes
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
 
-    def _open(self) -> None:
-        """Read the structure of the file."""
+    def _read_total(self, budget: MemoryBudget) -> int:
+        """The number of episodes of a file whose structure is right."""
         file, path = self._file, self._path
         if "version" not in file or "num_episodes" not in file:
             raise ValueError(
@@ -372,7 +318,6 @@ class _D3rlpyReader:
                 f"actions, rewards and terminals, got {', '.join(list(file)[:8]) or 'none'}; read "
                 f"it with h5py, and write episodes with add_episode of a replay's writer()"
             )
-        budget = self._files.budget(path)
         version = _text(read_column(file["version"], budget))
         names = read_column(file["columns"], budget) if "columns" in file else ()
         found = [_text(name) for name in np.atleast_1d(names).tolist()]
@@ -384,27 +329,21 @@ class _D3rlpyReader:
         total = np.asarray(read_column(file["num_episodes"], budget))
         if total.shape or total.dtype.kind not in "iu" or total < 0:
             raise ValueError(f"{path}: expected num_episodes as a whole number, got {total}")
-        self._total = int(total)
-        self.episodes: int | None = self._total
-        self.steps: int | None = None
-        self._decoder = D3rlpyDecoder(self._columns(0, budget) if self._total else {}, str(path))
-        self.spec = self._decoder.spec
-        self.sessions: Sequence[Mapping[str, object]] = ()
+        return int(total)
 
-    def _columns(self, number: int, budget: MemoryBudget) -> dict[str, Any]:
-        """An episode as d3rlpy would load it."""
+    def _episode(self, number: int) -> dict[str, Any]:
+        """The datasets of an episode."""
         found: dict[str, Any] = {}
         for name in COLUMNS:
             key = f"{name}_{number}"
-            if key in self._file:
-                found[name] = read_column(self._file[key], budget)
-                continue
-            parts: list[np.ndarray] = []
-            while f"{key}_{len(parts)}" in self._file:
-                parts.append(read_column(self._file[f"{key}_{len(parts)}"], budget))
+            parts = [self._file[key]] if key in self._file else []
+            while key not in self._file and f"{key}_{len(parts)}" in self._file:
+                parts.append(self._file[f"{key}_{len(parts)}"])
             if not parts:
                 raise ValueError(f"{self._path}: expected {key}, got none; the file is damaged")
-            found[name] = parts
+            found[name] = parts[0] if key in self._file else parts
+        budget = self._budget(f"{self._path}: episode {number}")
+        found["terminated"] = bool(read_column(found["terminated"], budget))
         return found
 
 

@@ -19,17 +19,12 @@ import numpy as np
 from ...base.number_checks import check_whole
 from ...base.untrusted_files import GivenFiles
 from ...rows.episode import End, Episode
-from ...rows.step_columns import has_final_row, inferred_spec
-from ...spec.spec import Field, Spec
+from ...rows.step_columns import Rounded, inferred_spec
+from ...spec.spec import Field, Spec, kind_of
+from .episode_reader import EpisodeReader, FoundEpisode
 from .file_columns import as_rewards
-from .format import Format, Reader, Source
-from .pixels import (
-    Channels,
-    Rounding,
-    channels_of,
-    frame_of,
-    to_channels_first,
-)
+from .format import Format, Reader, Source, stack_notes
+from .pictures import Channels, channels_of, frame_of, to_channels_first
 
 _NO_CHUNK: Final = bytes(16)
 """The id in the name of a chunk without a successor."""
@@ -43,6 +38,10 @@ _RESERVED = ("reward", *_FLAGS, "stepid", "consec", "reset", "priority")
 _PREFIXES = ("log", "enc", "dyn", "dec")
 _WIDE = ("int64", "uint32", "uint64")  # numbers as DreamerV3 has them are int32
 _Rows = dict[str, np.ndarray]
+_TERMINAL: Final = (
+    "is_terminal was set in {} rows in the middle of episodes (a lost life, perhaps), which "
+    "Stepwell cannot represent: it is ignored there"
+)
 _LATENTS: Final = ("enc", "dyn", "dec")
 
 
@@ -112,7 +111,7 @@ class _DreamerV3Writer:
         self._source = source
         self._options = options
         self._fields = _array_fields(source.spec, options.observation)
-        self._rounding = Rounding()
+        self._rounded: dict[str, Rounded] = {}
         self._chains = _Chains(Path(), options.chunk, "")
         self._late = 0
 
@@ -120,7 +119,7 @@ class _DreamerV3Writer:
     def notes(self) -> Sequence[str]:
         found = [
             "it holds no latents of DreamerV3's: run it with replay_context 0",
-            *self._rounding.notes,
+            *(note for rounded in self._rounded.values() for note in rounded.notes),
         ]
         for field in self._fields.values():
             is_last = len(field.shape) == 3 and self._channels(field) == "last"
@@ -128,10 +127,7 @@ class _DreamerV3Writer:
                 found.append(f"{field.name} {field.shape} is written as (H, W, C)")
             if _chunk_dtype(field) != field.numpy_dtype and field.dtype != "float64":
                 found.append(f"{field.name} is written as {_chunk_dtype(field)}, exactly")
-            if field.stack > 1:
-                found.append(
-                    f"{field.name} is written as single frames, not as stacks of {field.stack}"
-                )
+        found += stack_notes(self._source.spec, "which DreamerV3 does not stack")
         others = [field.name for field in self._source.spec.of_kind("info", "extra")]
         if others:
             found.append(
@@ -158,7 +154,7 @@ class _DreamerV3Writer:
     def write(self, episode: Episode) -> None:
         """Write an episode."""
         rows = {name: self._converted(field, episode) for name, field in self._fields.items()}
-        rows["reward"] = self._rounding.float32("reward", episode.reward)
+        rows["reward"] = self._as_float32("reward", episode.reward)
         flags = np.zeros((3, episode.rows), np.bool_)
         # An episode that lost its beginning does not continue the one before it.
         flags[0, 0] = True
@@ -173,6 +169,9 @@ class _DreamerV3Writer:
 
     def close(self) -> None:
         pass
+
+    def _as_float32(self, name: str, rows: np.ndarray) -> np.ndarray:
+        return self._rounded.setdefault(name, Rounded(name, "float32")).cast(rows)
 
     def _channels(self, field: Field) -> Channels | None:
         """The position of a picture's channels; None where it has no axis for them."""
@@ -190,7 +189,7 @@ class _DreamerV3Writer:
                 f"{rows.min()}; DreamerV3 makes one-hot vectors of them: number them from 0"
             )
         if rows.dtype == np.float64:
-            return self._rounding.float32(field.name, rows)
+            return self._as_float32(field.name, rows)
         if rows.dtype != dtype and rows.size:
             low, high = int(rows.min()), int(rows.max())
             if low < -(2**31) or high >= 2**31:
@@ -433,62 +432,48 @@ def _step_ids(uuid: bytes, rows: int) -> np.ndarray:
     return ids
 
 
-class _DreamerV3Reader:
+class _DreamerV3Reader(EpisodeReader):
     """Reads DreamerV3's chunks; ``actions`` are names of arrays, with commas between them."""
 
     def __init__(self, given: GivenFiles, actions: str) -> None:
+        super().__init__(
+            "metadata are not recorded; each chain of chunks becomes a separate stream"
+        )
         self._given = given
         self._chains = _chains_of(given.path)
         self._actions = [name.strip() for name in actions.split(",")]
-        self._terminal = 0
         self._headless = Counter[bytes]()
         first = self._chains[0][0]
         arrays = _read_chunk(given, first)
         _check_keys(arrays, [*_FLAGS, "reward", *self._actions], first)
         self._names = self._field_names(list(arrays))
         self._shapes = {name: _form_of(array) for name, array in arrays.items()}
-        columns = {
-            name: rows if has_final_row(name) else rows[1:]
-            for name, rows in self._renamed(arrays).items()
-        }
-        self.spec: Spec = inferred_spec(columns, str(first.file))
-        self.sessions: Sequence[Mapping[str, object]] = ()
-        self.episodes: int | None = None
-        self.steps: int | None = None
+        columns, _ = self._columns(arrays)
+        self.spec = inferred_spec(columns, str(first.file))
 
     @property
     def notes(self) -> Sequence[str]:
         """Facts that the chunks do not hold, one clause each."""
-        found = ["metadata are not recorded; each chain of chunks becomes a separate stream"]
         headless = [rows for rows in self._headless.values() if rows]
-        if headless:
-            found.append(
-                f"{len(headless):,} chains begin within an episode, whose first chunk is not here: "
-                f"{sum(headless):,} rows before their first reset are left out"
-            )
-        if self._terminal:
-            found.append(
-                f"is_terminal was set in {self._terminal:,} rows in the middle of episodes (a lost "
-                f"life, perhaps), which Stepwell cannot represent: it is ignored there"
-            )
-        return found
+        found = [
+            f"{len(headless):,} chains begin within an episode, whose first chunk is not here: "
+            f"{sum(headless):,} rows before their first reset are left out"
+        ]
+        first, *others = super().notes
+        return [first, *(found if headless else []), *others]
 
-    def __iter__(self) -> Iterator[Episode]:
-        """The episodes, one stream after the other."""
-        number = 0
+    def _found(self) -> Iterator[FoundEpisode]:
         self._headless.clear()
+        is_empty = True
         for stream, chain in enumerate(self._chains):
-            for rows in self._episodes(chain):
+            for number, rows in enumerate(self._episodes(chain)):
                 yield self._episode(number, stream, rows)
-                number += 1
-        if not number:
+                is_empty = False
+        if is_empty:
             raise ValueError(
                 f"{self._chains[0][0].file}: expected a reset (is_first) in one row of the chunks, "
                 f"got none: the chunk before is missing; put it back"
             )
-
-    def close(self) -> None:
-        """Do nothing: no file stays open between episodes."""
 
     def _episodes(self, chain: Sequence[_Chunk]) -> Iterator[_Rows]:
         """Rows from each reset to the next one; rows before the first reset are left out."""
@@ -519,22 +504,21 @@ class _DreamerV3Reader:
         if blocks:
             yield _concatenated(blocks)
 
-    def _episode(self, number: int, stream: int, rows: _Rows) -> Episode:
-        """An episode of rows."""
+    def _episode(self, number: int, stream: int, rows: _Rows) -> FoundEpisode:
+        """An episode of rows, the n-th of its stream."""
         last, terminal = rows["is_last"], rows["is_terminal"]
+        where = f"stream {stream}, episode {number}"
         if last[:-1].any():
             raise ValueError(
-                f"stream {stream}, episode {number}: expected a reset (is_first) behind is_last, "
-                f"got none at row {last.argmax() + 1} of it; restore the chunks"
+                f"{where}: expected a reset (is_first) behind is_last, got none at row "
+                f"{last.argmax() + 1} of it; restore the chunks"
             )
-        self._terminal += int(terminal[:-1].sum()) + int(terminal[-1] and not last[-1])
+        self._notes.count(_TERMINAL, int(terminal[:-1].sum()) + int(terminal[-1] and not last[-1]))
         end = End.NONE
         if last[-1]:
             end = End.TERMINATED if terminal[-1] else End.TRUNCATED
-        fields = self._renamed(rows)
-        fields["reward"] = as_rewards(fields["reward"], f"stream {stream}, episode {number}")
-        ordered = {field.name: fields[field.name] for field in self.spec.fields}
-        return Episode(self.spec, number, stream, 0, end, ordered, {})
+        columns, edges = self._columns({**rows, "reward": as_rewards(rows["reward"], where)})
+        return FoundEpisode(where, columns, end, edges=edges, stream=stream)
 
     def _field_names(self, keys: Sequence[str]) -> dict[str, str]:
         """Field names by array name."""
@@ -548,9 +532,18 @@ class _DreamerV3Reader:
             names[key] = "observation" if len(observed) == 1 else f"observation/{key}"
         return {**names, **{key: f"extra/{key}" for key in latents}}
 
-    def _renamed(self, rows: _Rows) -> _Rows:
-        """Fields by Stepwell's names."""
-        return {name: rows[key] for key, name in self._names.items()}
+    def _columns(self, rows: _Rows) -> tuple[_Rows, _Rows]:
+        """Columns by field name, and the values outside of the steps: all rows have all fields."""
+        named = {name: rows[key] for key, name in self._names.items()}
+        inner = {"reward": np.s_[1:], "action": np.s_[:-1], "extra": np.s_[:-1]}
+        outer = {"reward": np.s_[:1], "action": np.s_[-1:], "extra": np.s_[-1:]}
+        columns = {name: part[inner.get(kind_of(name), np.s_[:])] for name, part in named.items()}
+        edges = {
+            name: part[outer[kind_of(name)]]
+            for name, part in named.items()
+            if kind_of(name) in outer
+        }
+        return columns, edges
 
 
 def _concatenated(blocks: Sequence[_Rows]) -> _Rows:

@@ -24,8 +24,7 @@ from ...replay.replay import SequenceReplayBuffer
 from ...rows.episode import Episode
 from ...storage.disk.publish import check_unused, disk_bytes, publish
 from ..card import CARD, FormatFacts, check_license, export_card
-from .format import Format, Source, Writer, format_of
-from .options import parse_options
+from .format import Format, Source, Writer, format_of, parse_options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

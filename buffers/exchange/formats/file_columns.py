@@ -13,7 +13,7 @@ from gymnasium import spaces
 from ...base.untrusted_json import mapping
 from ...spec.space_json import space_from_json, spaces_facts
 from ...spec.spec import Field, Layout, Spec
-from .png import Axes, picture_axes
+from .pictures import Axes, picture_axes
 
 Encoding = Literal["array", "raw", "zlib", "png", "jpeg", "text"]
 """The encoding of rows: numbers, the array's bytes, these bytes compressed, pictures, or texts."""
@@ -153,13 +153,6 @@ def declared_spaces(
         return spec, found
     laid_out = Spec(spec.fields, made.observation, made.action)
     return laid_out, {**spaces_facts(both[0], both[1]), **found}
-
-
-def laid_out_as(other: Spec | None, spec: Spec) -> Spec:
-    """A Spec with the layouts of another one, which may have the same fields."""
-    if other is None or other.names != spec.names:
-        return spec
-    return Spec(spec.fields, other.observation, other.action)
 
 
 def _largest(data: object) -> int:

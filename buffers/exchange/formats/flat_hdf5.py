@@ -5,23 +5,22 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 
 from ...base.optional_libraries import load_library
-from ...base.untrusted_files import GivenFiles
+from ...base.untrusted_files import GivenFiles, MemoryBudget
 from ...base.untrusted_json import parse
-from ...rows.episode import End, Episode
-from ...rows.step_columns import Rounded, inferred_spec, joined
+from ...rows.episode import End
+from ...rows.step_columns import has_final_row, inferred_spec
 from ...spec.spec import Spec
+from .episode_reader import NO_STREAMS, EpisodeReader, FoundEpisode
 from .file_columns import are_equal
-from .format import Format, Reader, Source, Writer
+from .format import Format, Reader
 from .hdf5_columns import (
-    check_group,
     datasets_of,
     open_given,
     read_column,
@@ -35,6 +34,19 @@ _LAYOUTS: Final = (
     "observations, actions, rewards and terminals of all steps (D4RL, d3rlpy 1), or data/demo_0, "
     "... with obs and actions (robomimic)"
 )
+
+_ADVICE: Final = (
+    "read its columns with h5py, and write whole episodes with add_episode of a replay's writer()"
+)
+_BREAKS: Final = (
+    "episodes end where an observation does not follow from the row before, {}, though no end is "
+    "marked there: they are read as cut"
+)
+_INNER: Final = (
+    "dones before the last row of a demonstration are left out, {}, as robomimic also marks states "
+    "of success"
+)
+_PADDED: Final = "infos of last observations are zeros, in {} episodes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,58 +72,191 @@ class FlatHdf5Format(Format):
     about = "a file of flat columns, as D4RL, robomimic and d3rlpy 1 wrote them; read only"
     install = _INSTALL
     kind = "file"
-    export_options = None
     import_options = FlatHdf5Import
-
-    def writer(self, source: Source, options: object) -> Writer:
-        """Nothing is written."""
-        raise ValueError("format hdf5: expected one that is written; choose d3rlpy or minari")
 
     def reader(self, files: GivenFiles, options: FlatHdf5Import) -> Reader:
         """Open a data set."""
         return FlatHdf5Reader(files, options)
 
-    def loading(self, path: Path, out: str) -> str:
-        """The lines that open it."""
-        return f'import h5py\nfile = h5py.File("{path}")'
-
 
 @dataclass(slots=True)
-class _Table:
+class StepTable:
     """Columns of N consecutive rows, each of an observation and the action that followed."""
 
     where: str  # its name, for error messages
-    columns: dict[str, Any]  # datasets by field name, without the reward
-    rewards: Any
+    columns: dict[str, Any]  # datasets or arrays by field name, without the reward
+    rewards: Any  # None for zeros
     following: dict[str, Any]  # observations after each action, by field name; may be empty
     terminated: np.ndarray  # [N]; the MDP ended with the row's action
     truncated: np.ndarray  # [N]; another end
     metadata: dict[str, object] = field(default_factory=dict)  # facts about the episodes
 
 
-class FlatHdf5Reader:
-    """Reads one file; see `Reader`."""
+class TableReader(EpisodeReader):
+    """Reads tables of steps, in files or in memory; the first one determines the Spec.
+
+    What an action led to is the observation of the next row of its episode. The last one of an
+    episode is in the table's ``following``; else it is not known: an episode that terminated there
+    ends with zeros, and another one without its last action.
+    """
+
+    unknown: ClassVar[str] = (
+        "last observations of terminated episodes are zeros, {}, as the file has none"
+    )
+    """The note on last observations that are not known; ``{}`` is their number."""
+    dropped: ClassVar[str] = (
+        "last actions and rewards of episodes that did not terminate are left out, {}, as the file "
+        "does not say what they led to"
+    )
+    """The note on last actions."""
+
+    def __init__(self, where: str, budget: Callable[[object], MemoryBudget], *notes: str) -> None:
+        super().__init__(*notes)
+        self._where = where
+        self._budget = budget
+        self._forms: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
+        for clause in (self.unknown, self.dropped, _BREAKS, _INNER, _PADDED):
+            self._notes.count(clause, 0)
+
+    def check(self) -> None:
+        """Raise if a table is not like the first one."""
+        for table in self._tables():
+            self._fitting(table)
+
+    def _tables(self) -> Iterator[StepTable]:
+        raise NotImplementedError
+
+    def _begin(self) -> Spec:
+        """The Spec of the first table."""
+        first = next(self._tables(), None)
+        if first is None:
+            raise ValueError(f"{self._where}: expected at least one episode, got none")
+        self._forms = _forms(self._fitting(first).columns)
+        empty = {
+            name: np.empty((int(not name.startswith("action")), *shape), dtype)
+            for name, (dtype, shape) in self._forms.items()
+        }
+        return inferred_spec({**empty, "reward": np.empty(0)}, self._where)
+
+    def _found(self) -> Iterator[FoundEpisode]:
+        for given in self._tables():
+            table = self._fitting(given)
+            ends = np.flatnonzero(table.terminated | table.truncated) + 1
+            rows = len(table.terminated)
+            edges = [0, *ends.tolist(), *([rows] if not len(ends) or ends[-1] < rows else [])]
+            for start, stop in itertools.pairwise(edges):
+                yield from self._between(table, start, stop)
+
+    def _between(self, table: StepTable, start: int, stop: int) -> Iterator[FoundEpisode]:
+        """The episodes in some rows, of which only the last one may have ended there."""
+        where = f"{table.where}: rows {start:,} to {stop - 1:,}"
+        budget = self._budget(where)
+        columns = {n: read_rows(node, start, stop, budget) for n, node in table.columns.items()}
+        following = {n: read_rows(node, start, stop, budget) for n, node in table.following.items()}
+        columns["reward"] = np.zeros(stop - start)
+        if table.rewards is not None:
+            columns["reward"] = read_rows(table.rewards, start, stop, budget).reshape(-1)
+        last = End.NONE
+        for flag, marks in (
+            (End.TERMINATED, table.terminated),
+            (End.TRUNCATED, table.truncated),
+        ):
+            last |= flag if marks[stop - 1] else End.NONE
+        follows = np.ones(stop - start - 1, bool)
+        for name, rows in following.items():
+            follows &= are_equal(rows[:-1], columns[name][1:])
+        breaks = (np.flatnonzero(~follows) + 1).tolist()
+        self._notes.count(_BREAKS, len(breaks))
+        for first, end in itertools.pairwise([0, *breaks, stop - start]):
+            part = {name: rows[first:end] for name, rows in columns.items()}
+            after = {name: rows[end - 1 : end] for name, rows in following.items()}
+            found = FoundEpisode(where, part, last if end == stop - start else End.NONE)
+            found.metadata = table.metadata
+            self._complete(found, after)
+            yield found
+
+    def _complete(self, found: FoundEpisode, after: dict[str, np.ndarray]) -> None:
+        """Make T + 1 observations and infos, and T of all others, of rows with both."""
+        part = found.columns
+        if not after and not found.end & End.TERMINATED:  # the last observation is the last row's
+            self._notes.count(self.dropped)
+            for name in part:
+                if not has_final_row(name):
+                    part[name] = part[name][:-1]
+            if not len(part["reward"]):
+                found.end = End.NONE
+            return
+        self._notes.count(self.unknown, not after)
+        self._notes.count(_PADDED, any(name.startswith("info/") for name in part))
+        for name, rows in part.items():
+            if has_final_row(name):
+                part[name] = np.concatenate([rows, after.get(name, np.zeros_like(rows[:1]))])
+
+    def _fitting(self, table: StepTable) -> StepTable:
+        """The table, if its columns fit each other, and the first table's."""
+        rows = len(table.terminated)
+        if not rows:
+            raise ValueError(f"{table.where}: expected at least one row, got none; remove it")
+        for name, node in table.columns.items():
+            # Files have no spaces: whole numbers [N, 1] are read as those of a Discrete action.
+            if name == "action" and node.dtype.kind in "iu" and node.shape[1:] == (1,):
+                table.columns[name] = _Squeezed(node)
+        shown = {n: node for n, node in table.columns.items() if n.startswith("observation")}
+        reward = {} if table.rewards is None else {"reward": table.rewards}
+        for name, node in [
+            *table.columns.items(),
+            *table.following.items(),
+            *reward.items(),
+        ]:
+            called = getattr(node, "name", name)
+            if not hasattr(node, "shape"):
+                raise ValueError(f"{table.where}: expected {called} as a dataset, got a group")
+            if node.dtype.kind not in "biufc" or node.shape[:1] != (rows,):
+                raise ValueError(
+                    f"{table.where}: expected {called} as numbers of {rows:,} rows, as many as "
+                    f"there are ends, got {node.dtype} {node.shape}; fix it"
+                )
+        if table.following and _forms(table.following) != _forms(shown):
+            raise ValueError(
+                f"{table.where}: expected next observations like the observations, got others; "
+                f"leave them out"
+            )
+        for node in reward.values():
+            if node.dtype.kind not in "biuf" or node.shape not in ((rows,), (rows, 1)):
+                raise ValueError(
+                    f"{table.where}: expected rewards of one number a step, got {node.dtype} "
+                    f"{node.shape}; write one number, and the others as infos"
+                )
+        forms = _forms(table.columns)
+        if self._forms and forms != self._forms:
+            raise ValueError(
+                f"{table.where}: expected columns as in the first table, {_told(self._forms)}, "
+                f"got {_told(forms)}; leave it out"
+            )
+        return table
+
+
+class FlatHdf5Reader(TableReader):
+    """Reads one file of D4RL's, d3rlpy 1's or robomimic's layout."""
 
     def __init__(self, files: GivenFiles, options: FlatHdf5Import) -> None:
         self._h5py = load_library("h5py", "format hdf5", install=_INSTALL)
-        if not files.path.exists() or files.path.is_dir():
-            raise FileNotFoundError(f"{files.path}: expected an HDF5 file, got no file")
+        super().__init__(str(files.path), files.budget, NO_STREAMS)
         self._limit = options.max_episode_steps
         if self._limit is not None and self._limit < 1:
             raise ValueError(f"option max_episode_steps: expected 1 or more, got {self._limit}")
-        self._files = files
         self._path = files.path
         self._facts: dict[str, object] = {}
-        self._notes = ["streams are not recorded: all episodes are of stream 0"]
-        self._rewards = Rounded("rewards", "float64")
-        self._unknown = self._dropped = self._breaks = self._inner = self._padded = 0
         self._file = open_given(self._h5py, files, files.path)
         try:
-            check_group(self._h5py, self._file, str(files.path), texts=True)
             self._open()
         except BaseException:
             self._file.close()
             raise
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
 
     def _open(self) -> None:
         self._demos: list[str] = []
@@ -126,120 +271,18 @@ class FlatHdf5Reader:
                 f"{', '.join(list(self._file)[:8]) or 'none'}; "
                 f"{'import it from the format d3rlpy' if known else _ADVICE}"
             )
-        self.episodes: int | None = None
-        self.steps: int | None = None
-        self._dtypes: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
         self._kept = self._kept_infos()
-        first = next(self._tables())
-        self._dtypes = _forms(first.columns)
-        empty = {
-            name: np.empty((int(not name.startswith("action")), *shape), dtype)
-            for name, (dtype, shape) in self._dtypes.items()
-        }
-        self.spec: Spec = inferred_spec({**empty, "reward": np.empty(0)}, str(self._path))
+        self.spec = self._begin()
         facts = {"hdf5": self._facts} if self._facts else {}
-        self.sessions: Sequence[Mapping[str, object]] = ({"recipe": {"source": "hdf5"}, **facts},)
+        self.sessions = ({"recipe": {"source": "hdf5"}, **facts},)
 
-    @property
-    def notes(self) -> Sequence[str]:
-        """Facts that the columns do not hold, one clause each."""
-        counted = (
-            (
-                self._unknown,
-                "last observations of terminated episodes are zeros, {}, as the file has none",
-            ),
-            (
-                self._dropped,
-                "last actions and rewards of episodes that did not terminate are left out, {}, as "
-                "the file does not say what they led to",
-            ),
-            (
-                self._breaks,
-                "episodes end where an observation does not follow from the row before, {}, though "
-                "no end is marked there: they are read as cut",
-            ),
-            (
-                self._inner,
-                "dones before the last row of a demonstration are left out, {}, as robomimic also "
-                "marks states of success",
-            ),
-            (self._padded, "infos of last observations are zeros, in {} episodes"),
-        )
-        told = [words.format(f"{count:,}") for count, words in counted if count]
-        return [*self._notes, *told, *self._rewards.notes]
-
-    def __iter__(self) -> Iterator[Episode]:
-        """All episodes."""
-        self._unknown = self._dropped = self._breaks = self._inner = self._padded = 0
-        number = itertools.count()
-        for table in self._tables():
-            ends = np.flatnonzero(table.terminated | table.truncated) + 1
-            rows = len(table.terminated)
-            edges = [0, *ends.tolist(), *([rows] if not len(ends) or ends[-1] < rows else [])]
-            for start, stop in itertools.pairwise(edges):
-                for named, end in self._pieces(table, start, stop):
-                    fields = joined(self.spec, named)
-                    yield Episode(self.spec, next(number), 0, 0, end, fields, table.metadata)
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-    # --- rows
-
-    def _pieces(
-        self, table: _Table, start: int, stop: int
-    ) -> Iterator[tuple[dict[str, np.ndarray], End]]:
-        """Columns of the episodes in some rows, of which only the last one may have ended there."""
-        budget = self._files.budget(f"{table.where}: rows {start:,} to {stop - 1:,}")
-        columns = {n: read_rows(node, start, stop, budget) for n, node in table.columns.items()}
-        following = {n: read_rows(node, start, stop, budget) for n, node in table.following.items()}
-        reward = np.zeros(stop - start)
-        if table.rewards is not None:
-            reward = read_rows(table.rewards, start, stop, budget).reshape(-1)
-        columns["reward"] = self._rewards.cast(reward)
-        last = End.NONE
-        for flag, marks in (
-            (End.TERMINATED, table.terminated),
-            (End.TRUNCATED, table.truncated),
-        ):
-            last |= flag if marks[stop - 1] else End.NONE
-        follows = np.ones(stop - start - 1, bool)
-        for name, rows in following.items():
-            follows &= are_equal(rows[:-1], columns[name][1:])
-        breaks = (np.flatnonzero(~follows) + 1).tolist()
-        self._breaks += len(breaks)
-        for first, end in itertools.pairwise([0, *breaks, stop - start]):
-            part = {name: rows[first:end] for name, rows in columns.items()}
-            after = {name: rows[end - 1 : end] for name, rows in following.items()}
-            yield self._piece(part, after, last if end == stop - start else End.NONE)
-
-    def _piece(
-        self, part: dict[str, np.ndarray], after: dict[str, np.ndarray], end: End
-    ) -> tuple[dict[str, np.ndarray], End]:
-        """T + 1 observations and infos, and T of all others, of one episode."""
-        if not after and not end & End.TERMINATED:  # the last observation is the last row's
-            self._dropped += 1
-            for name in part:
-                if name == "reward" or name.startswith("action"):
-                    part[name] = part[name][:-1]
-            return part, end if len(part["reward"]) else End.NONE
-        self._unknown += not after
-        self._padded += any(name.startswith("info/") for name in part)
-        for name, rows in part.items():
-            if name.startswith(("observation", "info/")):
-                part[name] = np.concatenate([rows, after.get(name, np.zeros_like(rows[:1]))])
-        return part, end
-
-    # --- the file
-
-    def _tables(self) -> Iterator[_Table]:
+    def _tables(self) -> Iterator[StepTable]:
         if not self._demos:
-            yield self._checked(self._flat(), "")
+            yield self._flat()
         for name in self._demos:
-            yield self._checked(self._demo(name), f"/data/{name}")
+            yield self._demo(name)
 
-    def _flat(self) -> _Table:
+    def _flat(self) -> StepTable:
         file, where = self._file, str(self._path)
         ends = {}
         for name in ("terminals", "timeouts", "episode_terminals"):
@@ -258,9 +301,9 @@ class FlatHdf5Reader:
         if self._limit is not None and len(ends) == 1:
             truncated = _limited(terminated, self._limit)
         elif self._limit is not None:
-            self._note(f"max_episode_steps is not used, as the file has {[*ends][-1]}")
+            self._notes.add(f"max_episode_steps is not used, as the file has {[*ends][-1]}")
         elif len(ends) == 1:
-            self._note(
+            self._notes.add(
                 "no timeouts are marked: an episode that a time limit ended continues into the "
                 "next one unless the file has next_observations; give the option "
                 "max_episode_steps if the env had a limit"
@@ -275,9 +318,9 @@ class FlatHdf5Reader:
         used = {"observations", "actions", "rewards", "next_observations", *ends}
         self._note_others(file, {*used, "infos", "metadata", "version", "discrete_action"})
         self._note_facts(file)
-        return _Table(where, columns, file["rewards"], following, terminated, truncated)
+        return StepTable(where, columns, file["rewards"], following, terminated, truncated)
 
-    def _demo(self, name: str) -> _Table:
+    def _demo(self, name: str) -> StepTable:
         demo, where = self._file["data"][name], f"{self._path}: data/{name}"
         for needed in ("obs", "actions"):
             if not isinstance(demo, self._h5py.Group) or needed not in demo:
@@ -290,15 +333,15 @@ class FlatHdf5Reader:
         infos = {"info/states": demo["states"]} if "states" in demo else {}
         columns |= {name: node for name, node in infos.items() if name in self._kept}
         if "rewards" not in demo:
-            self._note("rewards are zeros where a demonstration has none")
+            self._notes.add("rewards are zeros where a demonstration has none")
         terminated = np.zeros(len(demo["actions"]), bool)
         if "dones" in demo:
             terminated = self._flags(demo["dones"], where)
             # A demonstration is one episode: rows that are done before its last one, such as those
             # of a success that lasts, are counted for a note and do not end it.
-            self._inner += int(terminated[:-1].sum())
+            self._notes.count(_INNER, int(terminated[:-1].sum()))
             terminated[:-1] = False
-            self._note(
+            self._notes.add(
                 "demonstrations whose last row is done are read as terminated, though robomimic "
                 "may mark only their end"
             )
@@ -308,53 +351,13 @@ class FlatHdf5Reader:
         truncated = np.zeros(len(terminated), bool)
         rewards = demo["rewards"] if "rewards" in demo else None
         about: dict[str, object] = {"demo": name, **({"masks": masks} if masks else {})}
-        return _Table(where, columns, rewards, following, terminated, truncated, about)
-
-    def _checked(self, table: _Table, group: str) -> _Table:
-        """The table, if its columns fit each other, and the first table's."""
-        rows = len(table.terminated)
-        if not rows:
-            raise ValueError(f"{table.where}: expected at least one row, got none; remove it")
-        for name, node in table.columns.items():
-            # Files have no spaces: whole numbers [N, 1] are read as those of a Discrete action.
-            if name == "action" and node.dtype.kind in "iu" and node.shape[1:] == (1,):
-                table.columns[name] = _Squeezed(node)
-        shown = {n: node for n, node in table.columns.items() if n.startswith("observation")}
-        pairs = [*table.columns.values(), *table.following.values()]
-        for node in [*pairs, *([] if table.rewards is None else [table.rewards])]:
-            if not hasattr(node, "shape"):
-                raise ValueError(f"{table.where}: expected {node.name} as a dataset, got a group")
-            if node.dtype.kind not in "biufc" or node.shape[:1] != (rows,):
-                raise ValueError(
-                    f"{table.where}: expected {node.name} as numbers of {rows:,} rows, as many as "
-                    f"there are ends, got {node.dtype} {node.shape}; fix it"
-                )
-        if table.following and _forms(table.following) != _forms(shown):
-            raise ValueError(
-                f"{table.where}: expected next observations like the observations, got others; "
-                f"leave them out"
-            )
-        reward = table.rewards
-        if reward is not None and (
-            reward.dtype.kind not in "biuf" or reward.shape not in ((rows,), (rows, 1))
-        ):
-            raise ValueError(
-                f"{table.where}: expected rewards of one number a step, got {reward.dtype} "
-                f"{reward.shape}; write one number, and the others as infos"
-            )
-        forms = _forms(table.columns)
-        if self._dtypes and forms != self._dtypes:
-            raise ValueError(
-                f"{table.where}: expected columns as in the first demonstration, "
-                f"{_told(self._dtypes)}, got {_told(forms)}; leave it out"
-            )
-        return table
+        return StepTable(where, columns, rewards, following, terminated, truncated, about)
 
     def _flags(self, node: Any, where: str) -> np.ndarray:
         """Flags [N], bool."""
         is_column = hasattr(node, "shape") and node.shape in (node.shape[:1], (*node.shape[:1], 1))
         if is_column and node.shape and node.dtype.kind in "biuf":
-            found = read_column(node, self._files.budget(f"{where}: {node.name}")).reshape(-1)
+            found = read_column(node, self._budget(f"{where}: {node.name}")).reshape(-1)
             marks: np.ndarray = found == 1
             if (marks | (found == 0)).all():
                 return marks
@@ -388,18 +391,12 @@ class FlatHdf5Reader:
         """The demonstrations of each filter key."""
         if "mask" not in self._file or not isinstance(self._file["mask"], self._h5py.Group):
             return {}
-        budget = self._files.budget(f"{self._path}: mask")
+        budget = self._budget(f"{self._path}: mask")
         found = {}
         for node in datasets_of(self._h5py, self._file["mask"]):
             names = np.atleast_1d(read_column(node, budget)).reshape(-1).tolist()
             found[node.name.removeprefix("/mask/")] = {_text(one) for one in names}
         return found
-
-    # --- facts and notes
-
-    def _note(self, words: str) -> None:
-        if words not in self._notes:
-            self._notes.append(words)
 
     def _note_others(self, group: Any, used: set[str], of: str = "") -> None:
         columns = {n.split("/")[1] for n in self._kept} if of else set()
@@ -408,7 +405,7 @@ class FlatHdf5Reader:
             if name in group and not self._kept:
                 left.append(name)
         if left:
-            self._note(
+            self._notes.add(
                 f"columns {of}left out, as they have no meaning here: {', '.join(left[:20])}"
             )
 
@@ -417,7 +414,7 @@ class FlatHdf5Reader:
         if "metadata" not in file or not isinstance(file["metadata"], self._h5py.Group):
             return
         left = []
-        budget = self._files.budget(f"{self._path}: metadata")
+        budget = self._budget(f"{self._path}: metadata")
         for node in datasets_of(self._h5py, file["metadata"]):
             name = node.name.removeprefix("/")
             value = read_column(node, budget) if node.size == 1 else None
@@ -428,7 +425,9 @@ class FlatHdf5Reader:
             else:
                 self._facts[name] = plain
         if left:
-            self._note(f"metadata left out, as they are no short texts: {', '.join(left[:20])}")
+            self._notes.add(
+                f"metadata left out, as they are no short texts: {', '.join(left[:20])}"
+            )
 
     def _note_env(self) -> None:
         text = _plain(self._file["data"].attrs.get("env_args"), 1 << 16)
@@ -436,12 +435,7 @@ class FlatHdf5Reader:
             try:
                 self._facts["env_args"] = parse(text.encode())
             except ValueError:
-                self._note("data/env_args is left out, as it is no JSON")
-
-
-_ADVICE: Final = (
-    "read its columns with h5py, and write whole episodes with add_episode of a replay's writer()"
-)
+                self._notes.add("data/env_args is left out, as it is no JSON")
 
 
 class _Squeezed:
@@ -449,8 +443,9 @@ class _Squeezed:
 
     def __init__(self, node: Any) -> None:
         self._node = node
-        self.name, self.dtype, self.shape = node.name, node.dtype, node.shape[:1]
-        self.chunks = node.chunks
+        self.name = getattr(node, "name", "action")
+        self.dtype, self.shape = node.dtype, node.shape[:1]
+        self.chunks = getattr(node, "chunks", None)
 
     def __getitem__(self, rows: slice) -> np.ndarray:
         found: np.ndarray = self._node[rows].reshape(-1)

@@ -1,22 +1,35 @@
-"""The protocol of a data set format, a writer and a reader of episodes, and all formats by name."""
+"""A data set format: its protocol, its writer and reader of episodes, its options; all by name."""
 
 from __future__ import annotations
 
 import difflib
 import importlib
+import inspect
+import json
+import types
+import typing
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, ClassVar, Final, Protocol
+from typing import (
+    Any,
+    ClassVar,
+    Final,
+    NamedTuple,
+    Protocol,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from ...base.untrusted_files import GivenFiles
 from ...rows.episode import Episode
 from ...spec.spec import Spec
 from ...storage.disk.publish import Kind
-from .options import NoOptions
 
 _FORMATS: Final = {
-    "minari": "minari.format:MinariFormat",
+    "minari": "minari:MinariFormat",
     "d3rlpy": "d3rlpy:D3rlpyFormat",
     "hdf5": "flat_hdf5:FlatHdf5Format",
     "dreamerv3": "dreamer_v3:DreamerV3Format",
@@ -26,6 +39,9 @@ _FORMATS: Final = {
     "rlds": "rlds:RldsFormat",
     "memmap-replay-buffer": "memmap:MemmapFormat",
 }
+
+
+STACK_OPTION: Final = "option stack=true writes stacks"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +134,11 @@ class Reader(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class NoOptions:
+    """A format without options."""
+
+
 class Format(Protocol):
     """A data set format. Creating one imports no library."""
 
@@ -130,7 +151,7 @@ class Format(Protocol):
     ``'stepwell[minari]'`` with its quotes."""
     kind: ClassVar[Kind] = "folder"
     """A data set is a folder, or a file."""
-    export_options: ClassVar[type[Any] | None]
+    export_options: ClassVar[type[Any] | None] = None
     """A frozen dataclass of options for writing, all with defaults; the class's docstring, with
     Google's ``Args:``, is what users read about them. None for a format that is only read."""
     import_options: ClassVar[type[Any]] = NoOptions
@@ -145,13 +166,13 @@ class Format(Protocol):
         return Path(out)
 
     def writer(self, source: Source, options: Any) -> Writer:
-        """Return a writer; no file is created yet.
+        """Return a writer; no file is created yet. By default, the format is only read.
 
         Raises:
             ValueError: The format cannot hold these rows, or an option is invalid.
             ImportError: A library is missing.
         """
-        ...
+        raise NotImplementedError(f"{self.name} is only read: export to another format")
 
     def reader(self, files: GivenFiles, options: Any) -> Reader:
         """Open the data set at the files' path, as `place` returns it.
@@ -167,8 +188,8 @@ class Format(Protocol):
         ...
 
     def loading(self, path: Path, out: str) -> str:
-        """Lines of Python that load the data set."""
-        ...
+        """Lines of Python that load the data set; none, by default."""
+        return ""
 
 
 def format_names() -> list[str]:
@@ -197,3 +218,115 @@ def format_of(name: str | Format) -> Format:
     found = importlib.import_module(f"stepwell.buffers.exchange.formats.{module}")
     format_: Format = getattr(found, made)()
     return format_
+
+
+def stack_notes(spec: Spec, cure: str, names: Mapping[str, str] | None = None) -> list[str]:
+    """A note for each field whose frames an export does not stack, with the names there."""
+    return [
+        f"{(names or {}).get(field.name, field.name)} holds single frames, of the env's stacks of "
+        f"{field.stack}; {cure}"
+        for field in spec.fields
+        if field.stack > 1
+    ]
+
+
+def parse_options(options: type[Any], given: Mapping[str, object], owner: str) -> Any:
+    """The options with given values, where "3" and "false" are read as the type that is wanted."""
+    # The fields of the dataclass `options` all have defaults. They are of types bool, int, float,
+    # str, a Literal of texts, or one of them or None.
+    hints = get_type_hints(options)
+    names = [field.name for field in fields(options)]
+    unknown = [name for name in given if name not in names]
+    if unknown:
+        raise ValueError(
+            f"{owner} has no option {unknown[0]!r}, expected "
+            f"{'one of ' + ', '.join(names) if names else 'none at all'}; see `stepwell formats`"
+        )
+    values = {
+        name: _converted(value, hints[name], f"option {name} of {owner}")
+        for name, value in given.items()
+    }
+    return options(**values)
+
+
+class OptionHelp(NamedTuple):
+    """The valid values of an option, its default as text, and its purpose."""
+
+    values: str
+    default: str
+    about: str
+
+
+def option_help(options: type[Any]) -> dict[str, OptionHelp]:
+    """The help of each option, which stands in the ``Args:`` of its dataclass."""
+    hints = get_type_hints(options)
+    about = _arguments(options.__doc__ or "")
+    return {
+        field.name: OptionHelp(
+            _type_name(hints[field.name]), _written(field.default), about.get(field.name, "")
+        )
+        for field in fields(options)
+    }
+
+
+def _converted(value: object, hint: Any, what: str) -> object:
+    """A value converted to the type of its option."""
+    wanted = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    if value is None or value == "none":
+        if type(None) in wanted:
+            return None
+    for kind in wanted:
+        if get_origin(kind) is typing.Literal:
+            if value in get_args(kind):
+                return value
+        elif kind is str:
+            if isinstance(value, str):
+                return value
+        elif kind in (bool, int, float):
+            found = _read(value)
+            # In Python True is an int, and 1 a float; the given type is kept.
+            if type(found) is kind or (kind is float and type(found) is int):
+                return kind(found)
+    raise ValueError(f"{what}: expected {_type_name(hint)}, got {value!r}; give another")
+
+
+def _read(value: object) -> Any:
+    """The JSON value of a text; other values as they are."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value.lower() if value.lower() in ("true", "false") else value)
+    except ValueError:
+        return value
+
+
+def _type_name(hint: Any) -> str:
+    if get_origin(hint) in (Union, types.UnionType):
+        return " or ".join(_type_name(part) for part in get_args(hint))
+    if get_origin(hint) is typing.Literal:
+        return " or ".join(map(str, get_args(hint)))
+    names = {type(None): "none", str: "text", bool: "true or false"}
+    return names.get(hint) or str(hint.__name__)
+
+
+def _written(value: object) -> str:
+    """A value in command line notation."""
+    if value is None:
+        return "none"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _arguments(doc: str) -> dict[str, str]:
+    """The description of each argument in a Google docstring."""
+    _, _, rest = inspect.cleandoc(doc).partition("Args:\n")
+    found: dict[str, str] = {}
+    name = None
+    for line in rest.splitlines():
+        if line.startswith("    ") and not line.startswith("     "):
+            name, _, words = line.strip().partition(":")
+            found[name] = words.strip()
+        elif line.startswith("     ") and name is not None:
+            found[name] = f"{found[name]} {line.strip()}"
+        elif line.strip():
+            break
+    return found

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from ...base.untrusted_files import GivenFiles, MemoryBudget
-from .png import picture_bytes
+from .pictures import picture_bytes
 
 _CHUNK_BYTES: Final = 256 << 10
 _BATCH_BYTES: Final = 32 << 20
@@ -119,13 +119,21 @@ def put_column(group: Any, name: str, rows: np.ndarray, compress: bool) -> None:
 
 
 def open_given(h5py: Any, files: GivenFiles, path: Path) -> Any:
-    """Open an untrusted ``h5py.File`` for reading."""
+    """Open an untrusted ``h5py.File`` for reading, if it is whole in itself, see `check_group`."""
     # HDF5 follows links within a file into other files of the user, and reads the rows of a dataset
-    # from any file that it names: read only groups that `check_group` has accepted.
+    # from any file that it names.
+    if not path.exists() or path.is_dir():
+        raise FileNotFoundError(f"{path}: expected an HDF5 file, got no file")
     try:
-        return h5py.File(files.file(path), "r")
+        file = h5py.File(files.file(path), "r")
     except OSError as error:
         raise ValueError(f"{path}: expected an HDF5 file, got another ({error})") from error
+    try:
+        check_group(h5py, file, str(path), texts=True)
+    except BaseException:
+        file.close()
+        raise
+    return file
 
 
 def check_group(h5py: Any, group: Any, where: str, *, texts: bool = False) -> None:
@@ -174,8 +182,8 @@ def read_column(node: Any, budget: MemoryBudget) -> Any:
 
 def read_rows(node: Any, start: int, stop: int, budget: MemoryBudget) -> Any:
     """Some rows of a dataset of numbers that `check_group` has accepted, if there is memory."""
-    numbers = (stop - start) * math.prod(node.shape[1:]) + math.prod(node.chunks or ())
-    budget.take(numbers * node.dtype.itemsize)
+    chunk = math.prod(getattr(node, "chunks", None) or ())  # an array in memory has none
+    budget.take(((stop - start) * math.prod(node.shape[1:]) + chunk) * node.dtype.itemsize)
     return node[start:stop]
 
 

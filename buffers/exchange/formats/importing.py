@@ -25,8 +25,7 @@ from ...curation.episode_writer import EpisodeWriter, check_new
 from ...replay.replay import SequenceReplayBuffer
 from ...rows.episode import Episode
 from ...spec.spec import Spec
-from .format import Format, Reader, format_of
-from .options import parse_options
+from .format import Format, Reader, format_of, parse_options
 
 _OWN: Final = Path(__file__).parents[2]  # the folder "buffers"
 

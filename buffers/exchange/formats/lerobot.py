@@ -16,19 +16,21 @@ import numpy as np
 from ...base.untrusted_files import GivenFiles, in_order, parse_object
 from ...base.untrusted_json import items, mapping, whole
 from ...rows.episode import Episode
-from ...rows.step_columns import split
+from ...rows.step_columns import Rounded, split
 from ...spec.spec import Field, Spec, kind_of
+from .episode_reader import FoundEpisode
 from .file_columns import FileColumn, newest_spaces, sessions_of
-from .format import Format, Reader, Source, Writer
+from .format import Format, Reader, Source, Writer, stack_notes
 from .parquet import ParquetImport, ParquetReader
-from .parquet_columns import column_of, listed, load_arrow
-from .parquet_files import (
+from .parquet_columns import (
     TableWriter,
     batches_of,
+    column_of,
+    listed,
+    load_arrow,
     open_file,
 )
-from .pixels import Rounding
-from .png import picture_axes
+from .pictures import picture_axes
 
 _INSTALL: Final = "'stepwell[parquet]'"
 _LEVEL: Final = 3
@@ -137,29 +139,26 @@ class _LeRobotWriter:
         self._folder = Path()
         self._file = -1
         self._stepless = self._episodes = self._frames = 0
-        self._is_rounded = False
-        self._rounding = Rounding()
+        self._rounded = {
+            c.name: Rounded(c.name, "float32") for c in self._columns if c.dtype == "float64"
+        }
+        self._rewards = Rounded(_REWARD, "float32")
 
     @property
     def notes(self) -> Sequence[str]:
         """Notes for the user of the data set, one clause each."""
-        stacked = [field for field in self._source.spec.fields if field.stack > 1]
-        rounded = ["next.reward is float32; float64 rewards are rounded"]
+        stepless = [f"{self._stepless:,} episodes without a step are left out"]
         return (
             "final observations are left out: LeRobot has no place for them",
             f"time stamps are made up, of {self._options.fps} env steps a second",
+            *stack_notes(self._source.spec, "LeRobot's delta_timestamps give them", self._names),
+            *self._rewards.notes,
             *(
-                f"{self._names[f.name]} is one frame a row, of the env's stack of {f.stack}; "
-                f"LeRobot's delta_timestamps give stacks"
-                for f in stacked
+                f"{note}, by LeRobot as it reads the float64"
+                for rounded in self._rounded.values()
+                for note in rounded.notes
             ),
-            *(rounded if self._is_rounded else []),
-            *(f"{note}, by LeRobot as it reads the float64" for note in self._rounding.notes),
-            *(
-                [f"{self._stepless:,} episodes without a step are left out"]
-                if self._stepless
-                else []
-            ),
+            *(stepless if self._stepless else []),
         )
 
     def begin(self, path: Path) -> None:
@@ -171,16 +170,12 @@ class _LeRobotWriter:
         if not episode.steps:
             self._stepless += 1
             return
-        with np.errstate(over="ignore"):
-            rounded = episode.reward.astype(np.float32).astype(np.float64)
-        self._is_rounded |= rounded.tobytes() != np.ascontiguousarray(episode.reward).tobytes()
         if self._file < 0 or self._data.bytes >= self._file_bytes:
             self._file += 1
             self._data.open(self._folder / _file_path(DATA_PATH, self._file))
         rows = self._rows(episode)
-        for column in self._columns:
-            if column.dtype == "float64":
-                self._rounding.float32(column.name, rows[column.name])
+        for name, rounded in self._rounded.items():
+            rounded.cast(rows[name])
         self._data.write(rows, together=True)
         stats = {c.name: episode_stats(c, rows[c.name]) for c in self._columns}
         for name, found in stats.items():
@@ -220,8 +215,7 @@ class _LeRobotWriter:
         steps = episode.steps
         frame = np.arange(steps, dtype=np.int64)
         columns = {name: rows[:steps] for name, rows in split(episode).items()}
-        with np.errstate(over="ignore"):
-            columns["reward"] = columns["reward"].astype(np.float32)
+        columns["reward"] = self._rewards.cast(columns["reward"])
         terminated, truncated = episode.terminated[1:], episode.truncated[1:]
         return {
             **{
@@ -631,9 +625,7 @@ class _LeRobotReader(ParquetReader):
         path = given.path
         self._info = info
         self._features: Mapping[str, Any] = info["features"]
-        self._odd: dict[str, str] = {}
         self._shapes: dict[str, tuple[int, ...]] = {}
-        self._count: int | None = None
         videos = [name for name, f in self._features.items() if f["dtype"] == "video"]
         seen = [n for n in self._features if n.startswith("observation") and n not in videos]
         if not seen:
@@ -662,29 +654,20 @@ class _LeRobotReader(ParquetReader):
         # there.
         is_named = options.reward != LeRobotImport().reward
         optional = [name for name in _OPTIONAL if not is_named or name != "reward"]
-        super().__init__(modules, given, columns, optional, data_files(given, info))
-        self._notes = [*notes, *self._notes]
+        super().__init__(modules, given, columns, optional, data_files(given, info), notes)
         self._index = _index_of(modules, given)
         self.sessions = sessions_of("lerobot", {**self._known, **self._about()})
         self.episodes = int(info["total_episodes"])
 
-    def __iter__(self) -> Iterator[Episode]:
-        """The episodes, in the order of the frames; their metadata has ``tasks``."""
+    def _found(self) -> Iterator[FoundEpisode]:
         count = 0
-        for episode in super().__iter__():
-            yield episode
+        for found in super()._found():
+            yield found
             count += 1
-        self._count = count
-
-    @property
-    def notes(self) -> Sequence[str]:
-        """Facts that the data set does not hold, one clause each."""
-        found = [*super().notes, *self._odd.values()]
-        if self._count not in (None, self.episodes):
-            found.append(
-                f"meta/info.json tells of {self.episodes:,} episodes: {self._count:,} are here"
+        if count != self.episodes:
+            self._notes.add(
+                f"meta/info.json tells of {self.episodes:,} episodes: {count:,} are here"
             )
-        return found
 
     def _about(self) -> Mapping[str, object]:
         """The facts about the robot, if they are short."""
@@ -751,7 +734,7 @@ class _LeRobotReader(ParquetReader):
         is_right = all(isinstance(size, int) and 0 <= size < _MOST for size in shape)
         if is_right and math.prod(shape) == math.prod(rows.shape[1:]):
             return rows.reshape(len(rows), *shape)
-        self._odd[column] = (
+        self._notes.add(
             f"{column} is {str(shape)[:60]} in meta/info.json and {list(rows.shape[1:])} in the "
             f"files, which count"
         )

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from ...base.untrusted_files import GivenFiles
 from ...dropin.memmap.config import MemmapField, to_plain
 from ...dropin.memmap.original import OriginalEpisode, OriginalFolder
-from ...rows.episode import End, Episode
+from ...rows.episode import End
 from ...rows.episode_buffer import OBSERVED
-from ...rows.step_columns import joined
 from ...spec.spec import Field, Spec, field_of
-from .format import Format, Source, Writer
+from .episode_reader import EpisodeReader, FoundEpisode
+from .format import Format
 
 _SCALAR: Final = ((), (1,))
 
@@ -49,23 +48,14 @@ class MemmapFormat(Format):
 
     name = "memmap-replay-buffer"
     about = "a folder of memmap-replay-buffer 0.1 or 0.2; import only"
-    export_options = None
     import_options = MemmapImport
-
-    def writer(self, source: Source, options: Any) -> Writer:
-        """Not available: `export_options` is None."""
-        raise NotImplementedError(f"{self.name} is read only: export to another format")
 
     def reader(self, files: GivenFiles, options: MemmapImport) -> _MemmapReader:
         """Open a folder."""
         return _MemmapReader(OriginalFolder(files.path, max_bytes=files.max_bytes), options)
 
-    def loading(self, path: Path, out: str) -> str:
-        """Not available, as there is no writer."""
-        raise NotImplementedError(f"{self.name} is read only: export to another format")
 
-
-class _MemmapReader:
+class _MemmapReader(EpisodeReader):
     """Converts the episodes of the folder to rows like those of a Collector."""
 
     # Rewards and flags move to the row after their step. The original has no observation after an
@@ -74,6 +64,7 @@ class _MemmapReader:
     # with a flag ends an episode; the steps after it start another one.
 
     def __init__(self, original: OriginalFolder, options: MemmapImport) -> None:
+        super().__init__()
         self._original = original
         self._episodes = 0
         fields = original.config.fields
@@ -95,6 +86,8 @@ class _MemmapReader:
         _check_purposes(fields, self._main | self._flags)
         used = {*self._main.values(), *self._flags.values()}
         self._extras = [name for name in fields if name not in used]
+        self.episodes = None if self._flags else len(original)
+        self.steps = original.steps
         self.spec = Spec(
             (
                 _row_field("observation", fields[self._main["observation"]]),
@@ -106,10 +99,6 @@ class _MemmapReader:
             "observation",
             "action",
         )
-
-    @property
-    def sessions(self) -> Sequence[Mapping[str, object]]:
-        return ()
 
     @property
     def notes(self) -> Sequence[str]:
@@ -130,23 +119,12 @@ class _MemmapReader:
             )
         return notes
 
-    @property
-    def episodes(self) -> int | None:
-        return None if self._flags else len(self._original)
-
-    @property
-    def steps(self) -> int | None:
-        return self._original.steps
-
-    def __iter__(self) -> Iterator[Episode]:
+    def _found(self) -> Iterator[FoundEpisode]:
         self._episodes = 0
         for stored in self._original:
             yield from self._converted(stored)
 
-    def close(self) -> None:
-        """Do nothing."""
-
-    def _converted(self, episode: OriginalEpisode) -> Iterator[Episode]:
+    def _converted(self, episode: OriginalEpisode) -> Iterator[FoundEpisode]:
         """Convert an episode: to one, or to more if flags end it before its last step."""
         flags = {flag: _as_bools(flag, name, episode) for flag, name in self._flags.items()}
         is_last = np.zeros(episode.steps, np.bool_)
@@ -159,22 +137,21 @@ class _MemmapReader:
             end = End.NONE
             for flag, values in flags.items():
                 end |= End[flag.upper()] if values[last] else End.NONE
-            rows = self._rows(episode.fields, slice(start, last + 1))
+            columns = self._columns(episode.fields, slice(start, last + 1))
             self._episodes += 1
-            yield Episode(self.spec, self._episodes - 1, 0, 0, end, rows, metadata)
+            yield FoundEpisode(f"slot {episode.slot}", columns, end, metadata)
             start = last + 1
 
-    def _rows(self, fields: Mapping[str, np.ndarray], steps: slice) -> dict[str, np.ndarray]:
-        """Rows of some steps: T + 1 for T steps."""
+    def _columns(self, fields: Mapping[str, np.ndarray], steps: slice) -> dict[str, np.ndarray]:
+        """The columns of some steps."""
         observation = fields[self._main["observation"]][steps]
-        columns = {
+        return {
             "observation": np.concatenate([observation, observation[-1:]]),
             "action": fields[self._main["action"]][steps],
             "reward": fields[self._main["reward"]][steps].reshape(-1).astype(np.float64),
             OBSERVED.name: np.arange(len(observation) + 1) < len(observation),
             **{f"extra/{name}": fields[name][steps] for name in self._extras},
         }
-        return joined(self.spec, columns)
 
 
 def _check_purposes(fields: Mapping[str, MemmapField], purposes: Mapping[str, str]) -> None:

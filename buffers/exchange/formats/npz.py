@@ -13,17 +13,10 @@ import numpy as np
 from ...base.untrusted_files import GivenFiles, MemoryBudget, in_order, parse_object
 from ...base.untrusted_json import items, mapping, whole
 from ...rows.episode import End, Episode
-from ...rows.step_columns import (
-    Rounded,
-    edges_of,
-    frames_of,
-    inferred_spec,
-    joined,
-    split,
-)
+from ...rows.step_columns import edges_of, frames_of, inferred_spec, split
 from ...spec.spec import FieldKind, Spec, key_of, kind_of
-from .format import Format, Source
-from .options import NoOptions
+from .episode_reader import NO_METADATA, EpisodeReader, FoundEpisode, end_of
+from .format import Format, NoOptions, Source
 
 _PLURALS: Final[Mapping[FieldKind, str]] = {
     "observation": "observations",
@@ -113,7 +106,7 @@ class _NpzWriter:
         pass
 
 
-class _NpzReader:
+class _NpzReader(EpisodeReader):
     def __init__(self, given: GivenFiles) -> None:
         path = given.path
         if not path.is_dir():
@@ -125,13 +118,10 @@ class _NpzReader:
         self._files = in_order(path.glob("*.npz"))
         if not self._files:
             raise ValueError(f"{path}: expected files named *.npz, got none")
-        self.episodes: int | None = len(self._files)
-        self.steps: int | None = None
-        self._notes: tuple[str, ...] = ()
-        self._rewards = Rounded("rewards", "float64")
-        self.sessions: Sequence[Mapping[str, object]] = ()
+        self.episodes = len(self._files)
         self._sidecar: _Sidecar | None = None
         if (path / _SIDECAR / "store.json").exists():
+            super().__init__()
             self._sidecar = _Sidecar(path, given)
             store = self._sidecar.store()
             self.spec, self.sessions, self.steps = store.spec, store.sessions, store.steps
@@ -142,84 +132,49 @@ class _NpzReader:
                 )
         else:
             # Another program made the files: the first one tells the fields of all.
+            super().__init__(NO_METADATA)
             first = self._files[0]
-            self._notes = ("streams and metadata are not recorded: all episodes are of stream 0",)
-            self.spec = _spec_of(_columns_of(given, first, given.budget(first)), first)
+            arrays = _arrays_of(given, first, given.budget(first))
+            self.spec = inferred_spec(_columns_of(arrays), str(first))
 
-    @property
-    def notes(self) -> Sequence[str]:
-        return *self._notes, *self._rewards.notes
-
-    def __iter__(self) -> Iterator[Episode]:
+    def _found(self) -> Iterator[FoundEpisode]:
         for number, file in enumerate(self._files):
             budget = self._given.budget(file)
-            columns = _columns_of(self._given, file, budget)
+            arrays = _arrays_of(self._given, file, budget)
             if self._sidecar is not None:
-                facts, edges = self._sidecar.read(number, budget)
-                rows = self._rows(columns, edges, file)
-                yield _exact_episode(self.spec, number, rows, facts)
+                found = self._sidecar.read(number, budget)
+                found.columns = {
+                    name: rows
+                    for name, rows in _columns_of(arrays).items()
+                    if name in self.spec.names
+                }
             else:
-                yield self._foreign(number, columns, file)
-
-    def close(self) -> None:
-        pass
-
-    def _foreign(self, number: int, columns: dict[str, np.ndarray], file: Path) -> Episode:
-        """An episode of a folder that Stepwell did not write."""
-        spec = _spec_of(columns, file)
-        if spec != self.spec:
-            raise ValueError(
-                f"{file}: expected the arrays of {self._files[0].name}, got others: "
-                f"{self.spec.difference(spec)}; import it separately"
-            )
-        end = End.NONE
-        for flag, name in ((End.TERMINATED, "terminations"), (End.TRUNCATED, "truncations")):
-            if columns[name].any() and columns[name].argmax() < len(columns[name]) - 1:
-                raise ValueError(
-                    f"{file}: expected {name} to be set in the last step alone, got it in step "
-                    f"{columns[name].argmax()}; write each episode to a separate file"
-                )
-            end |= flag if columns[name][-1:].any() else End.NONE
-        columns["rewards"] = self._rewards.cast(columns["rewards"])
-        rows = self._rows(columns, {}, file)
-        return Episode(self.spec, number, 0, 0, end, rows, {})
-
-    def _rows(
-        self, columns: dict[str, np.ndarray], edges: Mapping[str, np.ndarray], file: Path
-    ) -> dict[str, np.ndarray]:
-        """All rows, [T + 1, ...] by field name."""
-        named = {_field_name(name): rows for name, rows in columns.items()}
-        for field in self.spec.fields:
-            if field.name not in named:
-                raise ValueError(
-                    f"{file}: expected {_array_name(field.name)!r}, got none; the folder "
-                    f"holds files of two kinds, or was changed: fix or remove that file"
-                )
-            if field.stack > 1 and named[field.name].ndim == len(field.shape) + 2:
-                named[field.name] = frames_of(named[field.name], field)
-        return joined(self.spec, named, edges)
+                flags = {name: arrays[name] for name in ("terminations", "truncations")}
+                end = end_of(flags, str(file), "write each episode to a separate file")
+                found = FoundEpisode(str(file), _columns_of(arrays), end)
+            for field in self.spec.fields:
+                rows = found.columns.get(field.name)
+                if field.stack > 1 and rows is not None and rows.ndim == len(field.shape) + 2:
+                    found.columns[field.name] = frames_of(rows, field)
+            yield found
 
 
-def _columns_of(given: GivenFiles, file: Path, budget: MemoryBudget) -> dict[str, np.ndarray]:
+def _arrays_of(given: GivenFiles, file: Path, budget: MemoryBudget) -> dict[str, np.ndarray]:
     """All arrays of a file."""
-    columns = given.read_arrays(file, budget)
-    missing = [name for name in _NEEDED if name not in columns]
+    arrays = given.read_arrays(file, budget)
+    missing = [name for name in _NEEDED if name not in arrays]
     if missing:
         raise ValueError(
             f"{file}: expected arrays observations, actions, {', '.join(_NEEDED)}, got "
-            f"{', '.join(columns) or 'none'}; add {missing[0]!r}"
+            f"{', '.join(arrays) or 'none'}; add {missing[0]!r}"
         )
-    return columns
+    return arrays
 
 
-def _spec_of(columns: Mapping[str, np.ndarray], file: Path) -> Spec:
-    """The Spec of a foreign file's arrays."""
-    named = {
-        _field_name(name): rows
-        for name, rows in columns.items()
-        if name not in ("terminations", "truncations")
-    }
-    return inferred_spec(named, str(file))
+def _columns_of(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The arrays that are fields, by field name."""
+    flags = ("terminations", "truncations")
+    return {_field_name(name): rows for name, rows in arrays.items() if name not in flags}
 
 
 def _array_name(field_name: str) -> str:
@@ -312,45 +267,35 @@ class _Sidecar:
         }
         np.savez_compressed(self._folder / f"{number:06d}.npz", **named)
 
-    def read(
-        self, number: int, budget: MemoryBudget
-    ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """The facts and the arrays of an episode."""
+    def read(self, number: int, budget: MemoryBudget) -> FoundEpisode:
+        """The facts of an episode, and the arrays that its file lacks; without its columns."""
         file = self._folder / f"{number:06d}.npz"
         if not file.exists():
             raise ValueError(
                 f"{file}: expected facts about episode {number}, got none; {self.changed}"
             )
         try:
-            arrays = self._files.read_arrays(file, budget)
-        except ValueError as error:
-            raise ValueError(f"{error}; {self.changed}") from error
-        if "/facts" not in arrays:
-            raise ValueError(f"{file}: expected an array '/facts', got others; {self.changed}")
-        facts = parse_object(arrays.pop("/facts").tobytes(), file)
-        try:
-            for name, least in (("stream", 0), ("first_row", 0), ("rows", 1), ("end", 0)):
-                whole(facts.get(name), name, least)
-            mapping(facts.get("metadata"), "metadata")
-            if facts["end"] & ~int(_ENDS):
-                raise ValueError(f"end: expected flags of {_ENDS!r}, got {facts['end']}")
+            edges = self._files.read_arrays(file, budget)
+            if "/facts" not in edges:
+                raise ValueError("expected an array '/facts', got others")
+            facts = parse_object(edges.pop("/facts").tobytes(), file)
+            stream, first_row, end = (
+                whole(facts.get(name), name) for name in ("stream", "first_row", "end")
+            )
+            rows = whole(facts.get("rows"), "rows", 1)
+            metadata = mapping(facts.get("metadata"), "metadata")
+            if end & ~int(_ENDS):
+                raise ValueError(f"end: expected flags of {_ENDS!r}, got {end}")
         except ValueError as error:
             raise ValueError(f"{file}: {error}; {self.changed}") from error
-        return facts, arrays
-
-
-def _exact_episode(
-    spec: Spec, number: int, rows: Mapping[str, np.ndarray], facts: Mapping[str, Any]
-) -> Episode:
-    """The episode that was exported."""
-    for field in spec.fields:
-        found, shape = rows[field.name], (facts["rows"], *field.shape)
-        if found.shape != shape or found.dtype != field.numpy_dtype:
-            raise ValueError(
-                f"episode {number}: expected {field.name!r} as {field.dtype} {shape}, got "
-                f"{found.dtype} {found.shape}: the data set was changed since it was exported; "
-                f"remove the folder {_SIDECAR}/ to import the files without it"
-            )
-    end = End(int(facts["end"]))
-    stream, first_row = int(facts["stream"]), int(facts["first_row"])
-    return Episode(spec, number, stream, first_row, end, rows, facts["metadata"])
+        return FoundEpisode(
+            f"episode {number}",
+            {},
+            End(end),
+            metadata,
+            edges,
+            stream,
+            first_row,
+            rows - 1,
+            self.changed,
+        )

@@ -14,8 +14,9 @@ import numpy as np
 
 from ...base.untrusted_files import GivenFiles, in_order, is_next
 from ...rows.episode import End, Episode
-from ...rows.step_columns import has_final_row, inferred_spec, joined, split
+from ...rows.step_columns import has_final_row, inferred_spec, split
 from ...spec.spec import Spec, kind_of
+from .episode_reader import NO_METADATA, EpisodeReader, FoundEpisode, end_of
 from .file_columns import (
     FileColumn,
     are_equal,
@@ -23,15 +24,16 @@ from .file_columns import (
     as_rewards,
     check_classes,
     declared_spaces,
-    laid_out_as,
     newest_spaces,
     sessions_of,
 )
-from .format import Format, Reader, Source, Writer
+from .format import STACK_OPTION, Format, Reader, Source, Writer, stack_notes
 from .parquet_columns import (
     Images,
     MissingValue,
+    TableWriter,
     array_rows,
+    batches_of,
     classes_of,
     column_of,
     extensions_of,
@@ -41,8 +43,8 @@ from .parquet_columns import (
     leaves_of,
     listed,
     load_arrow,
+    open_file,
 )
-from .parquet_files import TableWriter, batches_of, open_file
 
 _INSTALL: Final = "'stepwell[parquet]'"
 
@@ -162,7 +164,11 @@ class _ParquetWriter:
         )
         self._folder = Path()
         self._number = self._files = 0
-        self.notes: Sequence[str] = tuple(_notes(source, options))
+        self.notes: Sequence[str] = (
+            "a row is a step: reward, terminated and truncated are the result of its action; final "
+            "observations are in episodes.parquet",
+            *([] if options.stack else stack_notes(source.spec, STACK_OPTION)),
+        )
 
     def begin(self, path: Path) -> None:
         self._folder = path
@@ -247,20 +253,6 @@ class _ParquetWriter:
         }
 
 
-def _notes(source: Source, options: ParquetExport) -> list[str]:
-    notes = [
-        "a row is a step: reward, terminated and truncated are the result of its action; final "
-        "observations are in episodes.parquet"
-    ]
-    stacked = [field for field in source.spec.fields if field.stack > 1]
-    if stacked and not options.stack:
-        notes.append(
-            f"{stacked[0].name} is one frame a row, of the env's stack of {stacked[0].stack}; "
-            f"option stack=true writes stacks"
-        )
-    return notes
-
-
 def _dataset_card(source: Source) -> str:
     """The page that HuggingFace shows, and reads the names of the two tables from."""
     fields = "\n".join(
@@ -294,12 +286,21 @@ episode. An episode that is neither terminated nor truncated was cut: only its r
 _BATCH_ROWS: Final = 1024
 _MAX_LABEL: Final = 1000
 _KEPT: Final = ("info", "extra")
+_CHOSEN: Final = ("action", "extra")
 _OPTIONAL: Final = ("next_observation", "truncated")
+_REPEATED: Final = (
+    "{} terminated episodes have no final observation: the last one is there twice, which no "
+    "learner bootstraps from"
+)
+_LOST: Final = (
+    "{} episodes that were not terminated have no final observation: they end with a cut at their "
+    "last one, without the reward that came after it"
+)
 _ENDED: Final = np.ones(1, np.bool_)
 _Rows: TypeAlias = "dict[str, np.ndarray]"
 
 
-class ParquetReader:
+class ParquetReader(EpisodeReader):
     """Reads a file or a folder of files, one episode after the other; of a folder its ``data``."""
 
     # Columns of `optional` options may be missing; a missing reward is 0.
@@ -311,7 +312,9 @@ class ParquetReader:
         options: ParquetImport,
         optional: Sequence[str],
         files: Sequence[Path] | None = None,
+        notes: Sequence[str] = (),
     ) -> None:
+        super().__init__(*notes, NO_METADATA)
         path = given.path
         self._modules = modules
         self._finals = _FinalObservations(modules, given)
@@ -322,7 +325,6 @@ class ParquetReader:
         if not self._files:
             raise ValueError(f"{path}: expected files named *.parquet, got none")
         self._where = str(path)
-        self._repeated = self._lost = 0
         self._border: tuple[Path, Path] | None = None
         with open_file(modules, given, self._files[0]) as first:
             schema = first.schema_arrow
@@ -337,13 +339,13 @@ class ParquetReader:
             name: classes[column] for name, column in self._names.items() if column in classes
         }
         self._is_lossy = False
-        self._notes = _notes_of(self._names, unread, options, has_labels=self._has_labels)
-        self._notes += [
-            f"{column} is of the type {extensions[column]}, which pyarrow does not know: its "
-            f"stored values are read"
-            for column in self._names.values()
-            if column in extensions
-        ]
+        self._note_columns(unread)
+        for column in self._names.values():
+            if column in extensions:
+                self._notes.add(
+                    f"{column} is of the type {extensions[column]}, which pyarrow does not know: "
+                    f"its stored values are read"
+                )
         # A schema does not say the lengths of lists, nor the sizes of pictures: a row does.
         first_rows, _ = next(self._batches(rows=1), (None, True))
         if first_rows is None:
@@ -354,28 +356,25 @@ class ParquetReader:
             self._facts.get("spaces"),
         )
         self.sessions = sessions_of("parquet", self._known)
-        self.episodes: int | None = None
-        self.steps: int | None = None
 
-    @property
-    def notes(self) -> Sequence[str]:
-        """Facts that the data set does not hold, one clause each."""
-        lossy = ["pictures are JPEG, which is lossy"] if self._is_lossy else []
-        found = [*self._notes, *lossy]
-        if self._repeated:
-            found.append(
-                f"{self._repeated:,} terminated episodes have no final observation: the last one "
-                f"is there twice, which no learner bootstraps from"
+    def _note_columns(self, unread: Sequence[str]) -> None:
+        """Note the columns that are missing, and those that are not read."""
+        options = self._options
+        for name, without in (
+            ("reward", "rewards are 0"),
+            ("terminated", "no episode is terminated"),
+            ("truncated", "no episode is truncated"),
+        ):
+            if name not in self._names:
+                self._notes.add(f"no column {getattr(options, name)!r}: {without}")
+        if not self._has_labels:
+            self._notes.add(
+                f"no column {options.episode!r}: episodes begin behind terminated and truncated"
             )
-        if self._lost:
-            found.append(
-                f"{self._lost:,} episodes that were not terminated have no final observation: they "
-                f"end with a cut at their last one, without the reward that came after it"
-            )
-        return found
+        if unread:
+            self._notes.add(f"not read: columns {', '.join(unread)}")
 
-    def __iter__(self) -> Iterator[Episode]:
-        """The episodes, in the order of the rows."""
+    def _found(self) -> Iterator[FoundEpisode]:
         waiting: list[_Rows] = []
         seen: set[object] = set()
         number = 0
@@ -397,10 +396,7 @@ class ParquetReader:
                 self._refuse_to_join(number)
             yield self._episode(number, waiting, seen)
 
-    def close(self) -> None:
-        """Do nothing: only the iterator holds open files."""
-
-    def _episode(self, number: int, parts: list[_Rows], seen: set[object]) -> Episode:
+    def _episode(self, number: int, parts: list[_Rows], seen: set[object]) -> FoundEpisode:
         """An episode of T >= 1 steps."""
         # The last step needs a final observation. If the episode terminated and there is none, the
         # last observation is repeated: the value after a termination is 0 in any case. Otherwise
@@ -424,32 +420,27 @@ class ParquetReader:
             final = self._finals.of(label, self.spec)
         columns = _fields_of(rows)
         self._check_order(number, rows)
-        spec = laid_out_as(self.spec, _step_spec(columns, self._where))
-        if self.spec != spec:
-            raise ValueError(
-                f"{self._where}: expected the same columns everywhere, got others: "
-                f"{self.spec.difference(spec)}; import the files by themselves"
-            )
-        end = End.NONE
-        for name, flag in (("terminated", End.TERMINATED), ("truncated", End.TRUNCATED)):
-            if rows[name][:-1].any():
-                raise ValueError(
-                    f"{self._where}: expected {name} to be set in the last step of an episode "
-                    f"alone, got it in step {int(rows[name].argmax())} of episode {number}; name "
-                    f"the column that identifies episodes in the option episode"
-                )
-            end |= flag if rows[name][-1] else End.NONE
+        where = f"{self._where}: episode {number}"
+        end = end_of(
+            {name: rows[name] for name in ("terminated", "truncated")},
+            where,
+            "name the column that identifies episodes in the option episode",
+        )
         facts = self._metadata(label, len(rows["reward"]))
+        edges: _Rows = {}
         if not final and not end & End.TERMINATED:
-            self._lost += 1
-            columns["reward"] = np.concatenate([[0.0], columns["reward"][:-1]])
-            return Episode(spec, number, 0, 0, End.NONE, columns, facts)
-        self._repeated += not final
-        for name in columns:
-            if has_final_row(name):
-                last = final.get(name, columns[name][-1:])
-                columns[name] = np.concatenate([columns[name], last])
-        return Episode(spec, number, 0, 0, end, joined(spec, columns), facts)
+            self._notes.count(_LOST)
+            end = End.NONE
+            edges = {n: part[-1:] for n, part in columns.items() if kind_of(n) in _CHOSEN}
+            columns = {n: part if has_final_row(n) else part[:-1] for n, part in columns.items()}
+        else:
+            if not final:
+                self._notes.count(_REPEATED)
+            for name in columns:
+                if has_final_row(name):
+                    last = final.get(name, columns[name][-1:])
+                    columns[name] = np.concatenate([columns[name], last])
+        return FoundEpisode(where, columns, end, facts, edges)
 
     def _check_order(self, number: int, rows: _Rows) -> None:
         """Refuse rows whose step numbers or observations do not follow from one another."""
@@ -494,8 +485,7 @@ class ParquetReader:
                         f"import it separately"
                     )
                 paths = {name: leaves[column] for name, column in names.items()}
-                batches = batches_of(opened, self._given, rows)
-                while (batch := self._next_batch(batches, file)) is not None:
+                for batch in batches_of(opened, self._given, rows):
                     if batch.num_rows:
                         try:
                             found = self._read(batch, paths, file)
@@ -503,15 +493,6 @@ class ParquetReader:
                             self._refuse_nulls(opened, leaves, error.args[1], file)
                         yield found, is_joined
                         is_joined = True
-
-    def _next_batch(self, batches: Iterator[Any], file: Path) -> Any:
-        """The next batch of a file; None at its end."""
-        try:
-            return next(batches, None)
-        except (self._modules[0].ArrowException, OSError) as error:
-            raise ValueError(
-                f"{file}: expected a whole Parquet file, got a damaged one ({error})"
-            ) from error
 
     def _refuse_nulls(
         self, opened: Any, leaves: Mapping[str, tuple[int, ...]], column: str, file: Path
@@ -555,7 +536,9 @@ class ParquetReader:
                     f"{file}: column {column!r}: expected numbers, lists of numbers or pictures, "
                     f"got {array.type} ({error}); write it as numbers"
                 ) from error
-            self._is_lossy |= is_lossy
+            if is_lossy:
+                self._is_lossy = True
+                self._notes.add("pictures are JPEG, which is lossy")
             found[name] = self._shaped(column, rows)
             if name in self._classes:
                 check_classes(rows, len(self._classes[name]), column, where)
@@ -656,27 +639,21 @@ class _FinalObservations:
         return {}
 
     def _read(self) -> Iterator[tuple[object, _Rows]]:
-        arrow = self._modules[0]
         with open_file(self._modules, self._given, self._file) as opened:
             names = opened.schema_arrow.names
             finals = [name for name in names if name.startswith(_FINAL)]
             if "episode" not in names or not finals:
                 return
-            try:
-                for batch in batches_of(opened, self._given, 1, ["episode", *finals]):
-                    if batch.num_rows:
-                        budget = self._given.budget(self._file)
-                        (label,) = listed(batch.column("episode"), budget)
-                        try:
-                            rows = {n: array_rows(batch.column(n), n, budget)[0] for n in finals}
-                        except MissingValue:  # this episode has none
-                            yield label, {}
-                            continue
-                        yield label, {name.removeprefix(_FINAL): rows[name] for name in finals}
-            except arrow.ArrowException as error:
-                raise ValueError(
-                    f"{self._file}: expected a whole Parquet file, got a damaged one ({error})"
-                ) from error
+            for batch in batches_of(opened, self._given, 1, ["episode", *finals]):
+                if batch.num_rows:
+                    budget = self._given.budget(self._file)
+                    (label,) = listed(batch.column("episode"), budget)
+                    try:
+                        rows = {n: array_rows(batch.column(n), n, budget)[0] for n in finals}
+                    except MissingValue:  # this episode has none
+                        yield label, {}
+                        continue
+                    yield label, {name.removeprefix(_FINAL): rows[name] for name in finals}
 
 
 def _fields_of(rows: _Rows) -> _Rows:
@@ -765,22 +742,3 @@ def _label(file: Path, path: Path, options: ParquetImport) -> str:
 def _has_role(name: str, wanted: str) -> bool:
     """True if a column is meant by a name in the options."""
     return name == wanted or name.startswith((f"{wanted}/", f"{wanted}."))
-
-
-def _notes_of(
-    names: Mapping[str, str], unread: Sequence[str], options: ParquetImport, *, has_labels: bool
-) -> list[str]:
-    notes = ["streams and metadata are not recorded: all episodes are of stream 0"]
-    if "reward" not in names:
-        notes.append(f"no column {options.reward!r}: rewards are 0")
-    if "terminated" not in names:
-        notes.append(f"no column {options.terminated!r}: no episode is terminated")
-    if "truncated" not in names:
-        notes.append(f"no column {options.truncated!r}: no episode is truncated")
-    if not has_labels:
-        notes.append(
-            f"no column {options.episode!r}: episodes begin behind terminated and truncated"
-        )
-    if unread:
-        notes.append(f"not read: columns {', '.join(unread)}")
-    return notes

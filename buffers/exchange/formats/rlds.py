@@ -1,4 +1,4 @@
-"""RLDS data sets, as TensorFlow Datasets (TFDS) read them, written and read without TensorFlow."""
+"""RLDS: episodes of a replay as steps; data sets of TFDS, written and read without TensorFlow."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, TypedDict
 
 import numpy as np
 
 from ...base.untrusted_files import GivenFiles, MemoryBudget, in_order
 from ...base.untrusted_json import mapping, parse, whole
+from ...replay.replay import SequenceReplayBuffer
 from ...rows.episode import RUN_FACTS, End, Episode
-from ...rows.step_columns import has_final_row, inferred_spec, joined
-from ...spec.spec import Field, Spec, kind_of
+from ...rows.step_columns import has_final_row, inferred_spec, with_stacks
+from ...spec.spec import Field, Layout, Spec, kind_of, unflatten
+from .episode_reader import NO_STREAMS, EpisodeReader, FoundEpisode
 from .file_columns import (
     Encoding,
     FileColumn,
@@ -26,13 +28,11 @@ from .file_columns import (
     as_values,
     check_classes,
     declared_spaces,
-    laid_out_as,
     newest_spaces,
     sessions_of,
 )
-from .format import Format, Reader, Source, Writer
-from .png import decoded_rows, encoded_rows
-from .rlds_steps import episode_metadata, step_arrays
+from .format import STACK_OPTION, Format, Reader, Source, Writer, stack_notes
+from .pictures import decoded_rows, encoded_rows
 from .tfrecord import (
     Value,
     decoded,
@@ -43,6 +43,109 @@ from .tfrecord import (
 )
 
 _SPLIT: Final = "train"
+
+
+class RldsEpisode(TypedDict):
+    """An episode in the form of RLDS."""
+
+    steps: RldsSteps
+    episode_metadata: dict[str, object]
+
+
+def rlds_episodes(replay: SequenceReplayBuffer, *, stack: bool = False) -> Iterator[RldsEpisode]:
+    """Yield the episodes of a replay in the form of RLDS.
+
+    Args:
+        replay: The replay; its episodes are read one at a time.
+        stack: Give frame-stacked observations in full, as the env gave them; else single frames.
+
+    Yields:
+        ``{"steps": RldsSteps, "episode_metadata": {...}}``. An episode of T env steps has T + 1
+        steps, each a dict of ``observation``, ``action``, ``reward`` (float64), ``discount``
+        (float32), ``is_first``, ``is_last`` and ``is_terminal``, with ``info`` and ``extra`` where
+        they were recorded. ``reward`` and ``discount`` of a step are the results of its action.
+        The last step holds the final observation; its action, reward and discount are 0. An episode
+        that ends without ``is_terminal`` was truncated or cut, as its metadata say.
+
+    Raises:
+        ValueError: ``stack=True``, and an episode lost its first rows.
+
+    Example:
+        >>> import gymnasium as gym
+        >>> import stepwell as sw
+        >>> replay = sw.SequenceReplayBuffer()
+        >>> envs = gym.make_vec("CartPole-v1", num_envs=2)
+        >>> with sw.Collector(envs, sw.RandomPolicy(), replay, seed=0) as collector:
+        ...     collected = collector.collect(episodes=2)
+        >>> for episode in rlds_episodes(replay):
+        ...     *others, last = episode["steps"]
+        ...     print(last["is_last"], last["is_terminal"], others[-1]["discount"])
+        True True 0.0
+        True True 0.0
+    """
+    for episode in replay.iter_episodes():
+        yield {
+            "steps": RldsSteps(episode, stack=stack),
+            "episode_metadata": episode_metadata(episode),
+        }
+
+
+def episode_metadata(episode: Episode) -> dict[str, object]:
+    """The stream of an episode, how it ended, and its metadata."""
+    return {
+        "stream": episode.stream,
+        "first_row": episode.first_row,
+        "terminated": bool(episode.terminated[-1]),
+        "truncated": bool(episode.truncated[-1]),
+        "cut": bool(episode.cut[-1]),
+        "metadata": dict(episode.metadata),
+    }
+
+
+class RldsSteps:
+    """The steps of an episode, iterable many times."""
+
+    def __init__(self, episode: Episode, *, stack: bool = False) -> None:
+        self.arrays = step_arrays(episode, stack=stack)
+        """[T + 1, ...] by field name, and of ``discount`` and the flags."""
+        spec = episode.spec
+        self._layout: dict[str, Layout] = {
+            "observation": spec.observation,
+            "action": spec.action,
+            **{name: name for name in ("reward", "discount", "is_first", "is_last", "is_terminal")},
+        }
+        for kind in ("info", "extra"):
+            fields = spec.of_kind(kind)
+            if fields:
+                self._layout[kind] = {field.key: field.name for field in fields}
+
+    def __len__(self) -> int:
+        """Number of steps: one more than the env's."""
+        return len(self.arrays["is_last"])
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Each step as a nested dict of arrays and numbers."""
+        for place in range(len(self)):
+            step = {name: rows[place] for name, rows in self.arrays.items()}
+            yield {name: unflatten(part, step) for name, part in self._layout.items()}
+
+
+def step_arrays(episode: Episode, *, stack: bool = False) -> dict[str, np.ndarray]:
+    """The steps of an episode of T env steps as arrays [T + 1, ...] by field name."""
+    # `reward` is that of the step's action; further names are `discount` (float32), `is_first`,
+    # `is_last` and `is_terminal`.
+    rows = with_stacks(episode) if stack else dict(episode.fields)
+    rows["reward"] = np.concatenate([episode.reward[1:], np.zeros(1)])
+    discount = np.ones(episode.rows, np.float32)
+    discount[-1] = 0
+    discount[-2:-1] = not episode.terminated[-1]
+    return {
+        **rows,
+        "discount": discount,
+        "is_first": episode.is_first,
+        "is_last": episode.is_last,
+        "is_terminal": episode.terminated,
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,16 +232,12 @@ class _RldsWriter:
     @property
     def notes(self) -> Sequence[str]:
         """Notes for the user of the data set, one clause each."""
-        stacked = [f for f in self._source.spec.fields if f.stack > 1 and not self._options.stack]
+        stacked = [] if self._options.stack else stack_notes(self._source.spec, STACK_OPTION)
         return (
             "the last step of an episode holds the final observation; its action, reward and "
             "discount have no meaning",
             "an episode without is_terminal was truncated or cut: see episode_metadata",
-            *(
-                f"{field.name} is one frame a step, of the env's stack of {field.stack}; option "
-                f"stack=true writes stacks"
-                for field in stacked
-            ),
+            *stacked,
         )
 
     def begin(self, path: Path) -> None:
@@ -328,16 +427,11 @@ def features_json(features: Iterable[FileColumn]) -> dict[str, Any]:
     return _node(tree)
 
 
-def read_features(
-    node: Mapping[str, Any], *, texts: bool = False
-) -> tuple[dict[str, FileColumn], list[str]]:
+def read_features(node: Mapping[str, Any]) -> tuple[dict[str, FileColumn], list[str]]:
     """The features in ``features.json`` by path, and the unsupported ones."""
     found: dict[str, FileColumn] = {}
     unknown: list[str] = []
     _read(node, "", found, unknown)
-    if not texts:
-        unknown += [name for name, feature in found.items() if feature.encoding == "text"]
-        found = {name: feature for name, feature in found.items() if name not in unknown}
     return found, unknown
 
 
@@ -399,6 +493,10 @@ _ABOUT: Final = "episode_metadata/"
 _MOST_CLASSES: Final = 2**31
 _MOST_VALUES: Final = 1000
 _MOST_CHARACTERS: Final = 10_000
+_LOST: Final = (
+    "{} episodes have a reward in their last step, which RLDS does not define and which was left "
+    "out"
+)
 _FLAGS: Final = ("is_first", "is_last", "is_terminal")
 _PARTS: Final = ("observation", "action", "reward", "info", "extra")
 _EPISODE_FEATURES: Final = {
@@ -435,16 +533,17 @@ def dataset_info(given: GivenFiles) -> dict[str, Any]:
     return info
 
 
-class _RldsReader:
+class _RldsReader(EpisodeReader):
     """Reads a foreign data set, described by what `dataset_info` returned."""
 
     def __init__(self, given: GivenFiles, info: Mapping[str, Any], options: RldsImport) -> None:
         self._given = given
         self._path = path = given.path
         self._files, self.episodes = _files(given, info, options.split)
-        found, unknown = read_features(info["features"], texts=True)
+        found, unknown = read_features(info["features"])
         # As Stepwell writes it, an episode's metadata say all that its steps do not.
         self._is_own = {feature.name for feature in _EPISODE_FEATURES.values()} <= set(found)
+        super().__init__(*([] if self._is_own else [NO_STREAMS]))
         self._features = {
             name.removeprefix(_STEPS): feature
             for name, feature in found.items()
@@ -466,8 +565,11 @@ class _RldsReader:
         }
         kept = [*self._features.values(), *self._texts.values(), *self._about.values()]
         used = {feature.name for feature in kept}
+        if lossy := [name for name, f in self._features.items() if f.encoding == "jpeg"]:
+            self._notes.add(f"{', '.join(lossy)}: JPEG, which is lossy")
         is_left = [name for name in found if name not in used and not self._is_known(name)]
-        self._unread = [*is_left, *unknown]
+        if unread := [*is_left, *unknown]:
+            self._notes.add(f"not read: {', '.join(unread)}")
         self._changing: set[str] = set()
         kinds = set(map(kind_of, self._features))
         missing = [name for name in (*_PARTS[:3], "is_last") if name not in kinds]
@@ -477,16 +579,13 @@ class _RldsReader:
                 f"{', '.join(sorted(found)) or 'none'}: there is no {missing[0]!r} that is numbers "
                 f"or pictures; this is not an RLDS data set"
             )
-        self._lost = 0
         first = next(iter(_examples(given, self._files, self.episodes)), None)
         if first is None:
             raise ValueError(f"{path}: expected at least one episode, got none")
-        self._like: Spec | None = None
-        self.spec, known = self._declared(self._episode(*first).spec)
-        self._like = self.spec
-        self._lost = 0
+        found_first = self._episode(*first)
+        spec = inferred_spec(found_first.columns, found_first.where)
+        self.spec, known = self._declared(spec)
         self.sessions = sessions_of("rlds", known)
-        self.steps: int | None = None
 
     def _declared(self, spec: Spec) -> tuple[Spec, Mapping[str, object]]:
         """The classes of actions and observations, and the spaces of an export of Stepwell."""
@@ -503,37 +602,17 @@ class _RldsReader:
     @property
     def notes(self) -> Sequence[str]:
         """Facts that the data set does not hold, one clause each."""
-        found = [] if self._is_own else ["streams are not recorded: all episodes are of stream 0"]
-        lossy = [name for name, f in self._features.items() if f.encoding == "jpeg"]
-        if lossy:
-            found.append(f"{', '.join(lossy)}: JPEG, which is lossy")
-        if self._unread:
-            found.append(f"not read: {', '.join(self._unread)}")
-        if self._changing:
-            changing = ", ".join(sorted(self._changing))
-            found.append(f"not read where it is not one text an episode: {changing}")
-        if self._lost:
-            found.append(
-                f"{self._lost:,} episodes have a reward in their last step, which RLDS does not "
-                f"define and which was left out"
-            )
-        return found
+        changing = ", ".join(sorted(self._changing))
+        more = [f"not read where it is not one text an episode: {changing}"] if changing else []
+        return [*super().notes, *more]
 
-    def __iter__(self) -> Iterator[Episode]:
-        """The episodes, in the order of the files."""
+    def _found(self) -> Iterator[FoundEpisode]:
         for number, values, budget in _examples(self._given, self._files, self.episodes):
-            episode = self._episode(number, values, budget)
-            if episode.spec != self.spec:
-                raise ValueError(
-                    f"{self._path}: expected episodes of the same shapes, got another in episode "
-                    f"{number}: {self.spec.difference(episode.spec)}"
-                )
-            yield episode
+            yield self._episode(number, values, budget)
 
-    def close(self) -> None:
-        """Do nothing: only the iterator holds open files."""
-
-    def _episode(self, number: int, values: Mapping[str, Value], budget: MemoryBudget) -> Episode:
+    def _episode(
+        self, number: int, values: Mapping[str, Value], budget: MemoryBudget
+    ) -> FoundEpisode:
         count = len(values.get(f"{_STEPS}is_last", ()))
         if not count:
             raise ValueError(f"{self._path}: expected steps in episode {number}, got none")
@@ -552,7 +631,8 @@ class _RldsReader:
                 f"before it in episode {number}; this is not an RLDS data set"
             )
         rows["reward"] = as_rewards(rows["reward"], where)
-        self._lost += bool(rows["reward"][-1])
+        if rows["reward"][-1]:
+            self._notes.count(_LOST)
         end = End.NONE
         if flags["is_last"][-1]:
             end = End.TERMINATED if flags["is_terminal"][-1] else End.TRUNCATED
@@ -562,7 +642,6 @@ class _RldsReader:
         for name, feature in self._features.items():
             if feature.classes and name in columns:
                 check_classes(columns[name], feature.classes, feature.name, where)
-        spec = laid_out_as(self._like, inferred_spec(columns, where))
         facts = self._metadata(values, count, budget)
         stream = 0
         if self._is_own:
@@ -579,7 +658,7 @@ class _RldsReader:
             for name, fact in facts.items()
             if not (self._is_own and name in RUN_FACTS)
         }
-        return Episode(spec, number, stream, 0, end, joined(spec, columns), known)
+        return FoundEpisode(where, columns, end, known, stream=stream)
 
     def _metadata(
         self, values: Mapping[str, Value], count: int, budget: MemoryBudget

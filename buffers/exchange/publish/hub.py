@@ -243,31 +243,32 @@ class Repository:
             raise ValueError(f"{self.name}: {error}") from error
 
 
-class HubUpload:
-    """A push to a repository, of which the branch or all of it may be missing."""
+class HubUpload(Repository):
+    """A repository to push to, of which the branch or all of it may be missing."""
 
     # Without a revision it goes to the branch `main`. With `public` everybody may see a repository
     # that it makes.
 
-    def __init__(self, repository: Repository, revision: str | None, *, public: bool) -> None:
-        self.name, self.address = repository.name, repository.address
+    def __init__(self, name: str, revision: str | None, *, public: bool) -> None:
+        super().__init__(name, "push")
         self.is_new = False
         """The repository is to be made."""
         self.commit = ""
         """The newest commit; empty where there is none."""
         self.files: Mapping[str, RemoteFile] = {}
         """What is there, by path."""
-        self._repository = repository
         self._revision = revision
         self._public = public
-        errors = repository.errors
+
+    def look(self) -> None:
+        """Find out what is there."""
         try:
-            self.commit, self.files, _ = repository.listing(revision)
+            self.commit, self.files, _ = self.listing(self._revision)
         except OSError as error:
             cause = error.__cause__
-            is_gated = isinstance(cause, errors.GatedRepoError)
-            self.is_new = isinstance(cause, errors.RepositoryNotFoundError) and not is_gated
-            if not self.is_new and not isinstance(cause, errors.RevisionNotFoundError):
+            is_gated = isinstance(cause, self.errors.GatedRepoError)
+            self.is_new = isinstance(cause, self.errors.RepositoryNotFoundError) and not is_gated
+            if not self.is_new and not isinstance(cause, self.errors.RevisionNotFoundError):
                 raise
 
     def send(
@@ -280,17 +281,16 @@ class HubUpload:
         """Send files, and then make the commit that holds them, if there is anything to say."""
         if self.commit and not changed and not removed:
             return
-        api, library = self._repository.api, self._repository.library
         base = self.commit or self._make()
         additions = [
-            library.CommitOperationAdd(path_in_repo=path, path_or_fileobj=contents)
+            self.library.CommitOperationAdd(path_in_repo=path, path_or_fileobj=contents)
             for path, contents in changed.items()
         ]
-        deletions = [library.CommitOperationDelete(path_in_repo=path) for path in removed]
+        deletions = [self.library.CommitOperationDelete(path_in_repo=path) for path in removed]
         done, of_bytes = 0, sum(each.upload_info.size for each in additions)
-        with self._repository.quiet(), self._repository.calling(self._revision):
+        with self.quiet(), self.calling(self._revision):
             for batch in _batches(additions):
-                api.preupload_lfs_files(
+                self.api.preupload_lfs_files(
                     self.name,
                     batch,
                     repo_type="dataset",
@@ -300,7 +300,7 @@ class HubUpload:
                 done += sum(each.upload_info.size for each in batch)
                 if tell is not None:
                     tell(done, of_bytes)
-            made = api.create_commit(
+            made = self.api.create_commit(
                 self.name,
                 [*deletions, *additions],
                 commit_message=message,
@@ -312,15 +312,14 @@ class HubUpload:
 
     def _make(self) -> str:
         """Make what is missing of the repository and the branch; return the newest commit."""
-        api = self._repository.api
-        with self._repository.calling(self._revision):
+        with self.calling(self._revision):
             if self.is_new:
                 private = not self._public
-                api.create_repo(self.name, repo_type="dataset", private=private, exist_ok=True)
+                self.api.create_repo(self.name, repo_type="dataset", private=private, exist_ok=True)
             if self._revision is not None:
                 branch = self._revision
-                api.create_branch(self.name, branch=branch, repo_type="dataset", exist_ok=True)
-        return self._repository.listing(self._revision).commit
+                self.api.create_branch(self.name, branch=branch, repo_type="dataset", exist_ok=True)
+        return self.listing(self._revision).commit
 
 
 def _batches(additions: Sequence[Any]) -> Iterator[list[Any]]:

@@ -24,8 +24,7 @@ from ...storage.disk.verify import verify
 from .hub import Repository, repository_name
 from .objects import Objects
 from .remote import Listing, Remote, RemoteFile, differs
-from .uploaded_store import MANIFEST_FILE
-from .uploader import StoreAtUrl
+from .uploader import MANIFEST_FILE, StoreAtUrl
 
 _DOWNLOADS = ".downloads"
 _THREADS = 8

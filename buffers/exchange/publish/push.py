@@ -18,11 +18,10 @@ from ...storage.disk.publish import check_complete
 from ...storage.disk.segment import segment_path
 from ...storage.disk.verify import verify
 from ..card import CARD, PICTURE, check_license, store_card
-from .hub import HubUpload, Repository, repository_name
+from .hub import HubUpload, repository_name
 from .objects import Objects
 from .remote import differs, is_hidden
-from .uploaded_store import MANIFEST_FILE
-from .uploader import Uploader
+from .uploader import MANIFEST_FILE, Uploader
 
 _MOST_FILES = 25_000  # that the Hub accepts in one commit
 
@@ -147,9 +146,9 @@ def push(
         data = _data_set(source, for_url=True)
         done = _to_url(data, objects, dry_run, progress)
     else:
-        repository = Repository(name, "push")
+        upload = HubUpload(name, revision, public=public)
         data = _data_set(source)
-        upload = HubUpload(repository, revision, public=public)
+        upload.look()
         done = _to_hub(data, upload, license, replace, dry_run, progress)
     return PushReport(
         target=target,

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import struct
 import subprocess
-import sys
 import sysconfig
 import zlib
 from collections import OrderedDict
@@ -35,6 +33,8 @@ from stepwell.buffers.storage.chunk_codec import ChunkDecoder, ChunkEncoder
 from stepwell.wrappers.env_results import EnvResults
 from support.examples import by_tier
 from support.models.replay_histories import HISTORIES, KINDS, Kind, a_replay, moments
+from support.old_chunks import writing_deltas
+from support.programs import run_python
 from support.rows.replay_rows import Step
 from support.source_tree import CHECKOUT
 from support.wild_calls import senseless_calls, wild_calls
@@ -58,12 +58,11 @@ def in_both_paths(run: Callable[[], object]) -> tuple[object, object]:
 # --- the choice -----------------------------------------------------------------------------------
 
 
-@pytest.mark.proof
 @pytest.mark.parametrize(
     ("value", "said"), [("1", "numpy alone"), ("0", "compiled core"), ("", "compiled core")]
 )
 def test_the_environment_chooses_the_path(value: str, said: str) -> None:
-    code = "from stepwell.buffers import native; print(native.path(), native.core is None)"
+    code = "from stepwell.buffers.base import native; print(native.path(), native.core is None)"
     found = python(code, STEPWELL_PURE=value)
     assert (found.returncode, found.stdout) == (0, f"{said} {said != 'compiled core'}\n")
 
@@ -103,12 +102,7 @@ def test_without_a_core_numpy_serves() -> None:
 
 
 def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-    )
+    return run_python("-c", code, code=None, warnings="default", env=environment)
 
 
 # --- the tree -------------------------------------------------------------------------------------
@@ -292,7 +286,8 @@ def chunk_bytes(rng: np.random.Generator, rows: int, is_still: bool) -> bytearra
         "extra/nothing": np.zeros((rows, 0), np.float32),
     }
     chunk = Chunk(0, 0, 0, End.TERMINATED, fields, {"seed": int(rng.integers(1 << 30))})
-    return bytearray(b"".join(ChunkEncoder(CHUNK_SPEC).encode(chunk)))
+    with writing_deltas():
+        return bytearray(b"".join(ChunkEncoder(CHUNK_SPEC).encode(chunk)))
 
 
 def is_accepted(data: bytearray, origin: int, nbytes: int, rows: int) -> bool:
@@ -636,10 +631,5 @@ def test_wild_calls_under_sanitizers(tmp_path: Path) -> None:
     )
     environment = {"LD_PRELOAD": str(library), "PYTHONMALLOC": "malloc"}
     environment["ASAN_OPTIONS"] = "detect_leaks=0"  # Python keeps much until it ends
-    found = subprocess.run(
-        [sys.executable, CHECKOUT / "tests/support/wild_calls.py", str(built), "1", str(SANITIZED)],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-    )
-    assert found.returncode == 0, found.stderr[-3_000:]
+    script = CHECKOUT / "tests/support/wild_calls.py"
+    run_python(script, built, "1", str(SANITIZED), env=environment)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -14,6 +12,7 @@ import pytest
 
 import stepwell as sw
 from stepwell.buffers.base.row_guard import InterruptGuard, RowGuard
+from support.programs import run_python
 
 
 @pytest.fixture(autouse=True)
@@ -236,10 +235,7 @@ def test_a_loop_that_is_told_to_end_keeps_its_rows(name: str) -> None:
         pytest.importorskip("stable_baselines3")
     head = "import os, signal, time\nimport gymnasium as gym\nimport numpy as np\n"
     code = f"{head}import stepwell as sw\n{LOOPS[name]}"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == -signal.SIGINT, done.stderr
+    done = run_python("-c", code, code=-signal.SIGINT)
     assert "KeyboardInterrupt: SIGTERM" in done.stderr
     with sw.SequenceReplayBuffer.open("a", read_only=True) as replay:
         assert replay.steps == 7

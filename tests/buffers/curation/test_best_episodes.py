@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepwell.buffers import (
@@ -23,6 +23,7 @@ from stepwell.buffers import (
 )
 from stepwell.buffers.curation.stored_episode import stored_episodes
 from stepwell.buffers.exchange.formats.exporting import export_episodes
+from support.examples import by_tier
 from support.rows.labelled_rows import SPEC, rows_of
 
 
@@ -123,6 +124,7 @@ def check(plans: Sequence[Plan], ranks: str, number: int | str, **more: Any) -> 
     st.booleans(),
     st.sampled_from([None, 2]),
 )
+@settings(max_examples=by_tier(60, 60, 400))
 def test_the_best_are_those_of_the_model(
     plans: list[Plan],
     ranks: str,

@@ -72,7 +72,7 @@ def contents(source: SequenceReplayBuffer) -> list[Any]:
 
 def recoded(**codecs: Codec) -> SequenceReplayBuffer:
     """A target in RAM with codecs other than those of the sources: all rows are decoded."""
-    return SequenceReplayBuffer(codecs=codecs or {"info/picture": "delta"})
+    return SequenceReplayBuffer(codecs=codecs or {"info/picture": "patch"})
 
 
 def small_chunks(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
@@ -84,7 +84,7 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
 @pytest.mark.proof
 @pytest.mark.parametrize(
     "codecs",
-    [{}, {"observation": "raw", "info/picture": "raw"}, {"info/picture": "delta"}],
+    [{}, {"observation": "raw", "info/picture": "raw"}, {"info/picture": "patch"}],
 )
 @pytest.mark.parametrize("path", [None, "copy"])
 @pytest.mark.parametrize("seed", range(3))
@@ -615,7 +615,7 @@ def test_joined_stores_are_several_sources(stack: ExitStack) -> None:
     assert len(merged([both, third], duplicates="skip")) == 3
 
 
-@pytest.mark.parametrize("codecs", [{}, {"info/picture": "delta"}], ids=["as is", "encoded again"])
+@pytest.mark.parametrize("codecs", [{}, {"info/picture": "patch"}], ids=["as is", "encoded again"])
 def test_a_copy_of_joined_stores_has_the_streams_and_sessions_of_its_parts(
     codecs: dict[str, Codec], stack: ExitStack
 ) -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-import subprocess
-import sys
 
 import pytest
 
+from support.programs import run_python
 from support.source_tree import CHECKOUT
 
 if importlib.util.find_spec("jax") is None:  # not imported: JAX warns of later forks
@@ -25,13 +24,8 @@ CHECKS = [
 @pytest.fixture(scope="module")
 def passed() -> tuple[list[str], str]:
     """The checks that passed, and all output."""
-    run = subprocess.run(
-        [sys.executable, "-W", "error", "-m", "support.libraries.jax_scenario"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        cwd=CHECKOUT / "tests",
-    )
+    name = "support.libraries.jax_scenario"
+    run = run_python("-m", name, code=None, cwd=CHECKOUT / "tests")
     return run.stdout.split(), run.stdout + run.stderr
 
 

@@ -24,7 +24,7 @@ from support.html_parts import pictures_of, text_of
 HOSTILE = "<script>alert('x')</script>\x00\ud800\u202e\"&"
 SCREEN = Spec(
     (
-        Field("observation", "uint8", (10, 12), "delta"),
+        Field("observation", "uint8", (10, 12), "patch"),
         Field("action", "int64", (), "narrow"),
         Field("reward", "float64", (), "narrow"),
     ),
@@ -228,7 +228,7 @@ def test_damaged_rows_do_not_hide_the_rest(tmp_path: Path) -> None:
             shown = text_of(replay._repr_html_())
             assert "some rows were not read" in shown
             assert "return of the newest episode" in shown
-            assert "observation uint8 (10, 12) delta" in shown
+            assert "observation uint8 (10, 12) patch" in shown
             assert replay.lost_chunks == 0
 
 

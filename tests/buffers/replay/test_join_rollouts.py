@@ -119,7 +119,6 @@ PLANS = st.lists(
 )
 
 
-@pytest.mark.proof
 @given(
     PLANS,
     st.lists(st.integers(1, 4), max_size=3),

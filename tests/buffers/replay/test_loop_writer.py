@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-import subprocess
-import sys
+import signal
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -37,6 +36,7 @@ from stepwell.buffers import (
 )
 from stepwell.buffers.replay.writer import ReplayWriter
 from support.envs.fakes import CounterEnv
+from support.programs import run_python
 
 DICT = spaces.Dict(
     {"camera": spaces.Box(0, 255, (2, 2), np.uint8), "state": spaces.Box(-9, 9, (3,), np.float32)}
@@ -277,7 +277,6 @@ def options() -> dict[str, Any]:
     return {"info": {"lives": -1}, "extras": {"value": np.float32(0)}}
 
 
-@pytest.mark.proof
 @settings(max_examples=60, deadline=None)
 @given(
     draw=st.data(),
@@ -570,7 +569,7 @@ writer = replay.writer((spaces.Box(0, 9, (1,)), spaces.Discrete(2)))
 for t in range(5):
     writer.add(np.full(1, t, np.float32), 0, 1, np.full(1, t + 1, np.float32), False, False)
 """
-    subprocess.run([sys.executable, "-c", code], check=True)
+    run_python("-c", code)
     with SequenceReplayBuffer.open(tmp_path / "store", read_only=True) as replay:
         assert replay.steps == 5
 
@@ -587,7 +586,7 @@ with replay.writer(rows, flush_seconds=0) as writer:
         writer.add(np.full(1, t, np.float32), 0, 1, np.full(1, t + 1, np.float32), False, False)
     os.kill(os.getpid(), signal.SIGKILL)
 """
-    subprocess.run([sys.executable, "-c", code], check=False)
+    run_python("-c", code, code=-signal.SIGKILL)
     with SequenceReplayBuffer.open(tmp_path / "store", read_only=True) as replay:
         assert replay.steps == 5
 

@@ -18,7 +18,7 @@ SPEC = Spec(
     (
         Field("observation/id", "int64", (), "narrow"),
         Field("observation/screen", "uint8", (8, 10), "zstd"),
-        Field("observation/colour", "uint8", (3, 9, 8), "delta"),
+        Field("observation/colour", "uint8", (3, 9, 8), "patch"),
         Field("action", "int64", (), "narrow"),
         Field("reward", "float64", (), "narrow"),
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,9 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stepwell.buffers import Chunk, Codec, End, Field, SequenceReplayBuffer, Spec
+from stepwell.buffers import Chunk, Codec, End, Field, SequenceReplayBuffer, Spec, copy_episodes
 from stepwell.buffers.base import native
+from stepwell.buffers.replay import replay as replay_module
 from stepwell.buffers.sampling import copies
+from support.old_chunks import writing_deltas
 
 SPEC = Spec(
     (
@@ -67,6 +70,13 @@ def filled(path: Path | None, codec: Codec, threads: int) -> SequenceReplayBuffe
     return replay
 
 
+def of_deltas(path: Path | None, threads: int) -> SequenceReplayBuffer:
+    """As older versions wrote it."""
+    with writing_deltas(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(replay_module, "check_codecs", lambda codecs: None)
+        return filled(path, "delta", threads)
+
+
 @pytest.fixture(scope="module", params=["RAM", "folder"])
 def replays(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
@@ -77,6 +87,8 @@ def replays(
         yield {
             codec: stack.enter_context(
                 filled(folder / codec if folder else None, codec, threads=number)
+                if codec != "delta"
+                else of_deltas(folder / codec if folder else None, number)
             )
             for number, codec in enumerate(codecs, 1)
         }
@@ -134,6 +146,33 @@ def test_other_threads_take_part_where_they_wake_up_in_time(
         assert not shared
         replay.sample_transitions(1_024)
         assert len(shared) == 1
+
+
+def test_a_store_of_deltas_is_read_continued_and_copied_as_patches(tmp_path: Path) -> None:
+    with of_deltas(tmp_path / "old", 1) as replay:
+        before = replay.digest()
+    with SequenceReplayBuffer.open(tmp_path / "old", seed=0) as replay:
+        assert replay.spec["observation"].codec == "delta"
+        assert replay.digest() == before
+        rows = len(replay)
+        for chunks in episodes():
+            replay.add([dataclasses.replace(each, episode=each.episode + 8) for each in chunks])
+        assert len(replay) == 2 * rows
+        halves = list(replay.iter_episodes())
+        for old, new in zip(halves[:8], halves[8:], strict=True):
+            assert all(old.fields[name].tobytes() == new.fields[name].tobytes() for name in FRAMES)
+        with SequenceReplayBuffer() as copied:
+            copy_episodes(replay, copied)
+            assert copied.spec == SPEC.with_codecs(dict.fromkeys(FRAMES, "patch"))
+            assert copied.digest() == replay.digest()
+
+
+def test_new_rows_are_not_stored_as_deltas() -> None:
+    with pytest.raises(ValueError, match=r"'observation'.*\bdelta\b.*\bpatch\b"):
+        SequenceReplayBuffer(codecs={"observation": "delta"})
+    with SequenceReplayBuffer() as replay:
+        replay.bind(SPEC.with_codecs({"observation": "delta"}), {})
+        assert replay.spec["observation"].codec == "patch"
 
 
 def test_codecs_compress_these_frames(replays: dict[Codec, SequenceReplayBuffer]) -> None:

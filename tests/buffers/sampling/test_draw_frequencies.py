@@ -178,7 +178,6 @@ def two_stores(stack: ExitStack) -> list[Path]:
     return paths
 
 
-@pytest.mark.proof
 @pytest.mark.parametrize("weights", [None, (1.0, 1.0), (1.0, 9.0), (1.0, 0.0)])
 @pytest.mark.parametrize("draw", MODES)
 def test_weights_are_the_shares_of_the_stores_in_all_modes(weights: Any, draw: Any) -> None:

@@ -266,7 +266,6 @@ def test_a_pass_ends_with_its_last_batch() -> None:
         assert first != second == taken(played, other, request)
 
 
-@pytest.mark.proof
 @given(KINDS, HISTORIES, st.sampled_from(REQUESTS), st.integers(1, 4))
 def test_epochs_over_any_history_have_each_item_once(
     kind: Kind, history: list[Step], request: Request, shards: int

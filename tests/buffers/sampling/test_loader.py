@@ -5,8 +5,6 @@ from __future__ import annotations
 import gc
 import itertools
 import re
-import subprocess
-import sys
 import textwrap
 import threading
 import time
@@ -20,6 +18,7 @@ import numpy as np
 import pytest
 
 from stepwell.buffers.sampling.loader import Loader
+from support.programs import run_python
 
 SECONDS = 20.0  # nothing here takes that long, unless it hangs
 
@@ -324,13 +323,8 @@ def draw(out):
     return 1
 {use}
 """
-    run = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert (run.returncode, run.stderr) == (0, "")
+    run = run_python("-c", program)
+    assert run.stderr == ""
     learned = "learned\n" if "learned" in use else ""
     assert run.stdout == f"{learned}threads at the end: 1\n"
 
@@ -366,13 +360,8 @@ def test_a_loader_refuses_to_work_in_a_forked_child() -> None:
         holder.join()
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), next(batches), flush=True)
     """
-    run = subprocess.run(
-        [sys.executable, "-W", "error", "-c", textwrap.dedent(program)],
-        capture_output=True,
-        text=True,
-        timeout=30,
-    )
-    assert (run.returncode, run.stderr) == (0, "")
+    run = run_python("-c", textwrap.dedent(program))
+    assert run.stderr == ""
     assert re.fullmatch(r".*\bprocess A\b.*\bprocess B\b.*\n2\n0 1\n", run.stdout)
 
 

@@ -48,7 +48,6 @@ def check(played: Played, request: Sequences, stack: int, batches: int = 1) -> N
         assert_sequences(played.spec, contents, batch, drawn(batch, items), request)
 
 
-@pytest.mark.proof
 @given(KINDS, HISTORIES, st.lists(requests(), min_size=3, max_size=6))
 def test_drawn_sequences_are_those_of_the_model(
     kind: Kind, history: list[Step], wanted: list[Sequences]

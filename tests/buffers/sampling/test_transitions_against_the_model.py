@@ -56,7 +56,6 @@ def check(played: Played, request: Transitions, stack: int) -> None:
     assert_transitions(played.spec, contents, batch, drawn(batch, steps), request)
 
 
-@pytest.mark.proof
 @given(KINDS, HISTORIES, st.lists(REQUESTS, min_size=3, max_size=6))
 def test_drawn_transitions_are_those_of_the_model(
     kind: Kind, history: list[Step], wanted: list[Transitions]

@@ -11,7 +11,7 @@ from stepwell.buffers import Chunk, End
 from stepwell.buffers.storage.chunk_index import CHUNK, ChunkIndex, Counters
 from stepwell.buffers.storage.item_counts import ItemCounts, Windows
 from stepwell.buffers.testing import Recording, chunk_of
-from support.examples import examples
+from support.examples import by_tier, examples
 from support.models.chunk_model import KINDS, Kept, assert_same_index, runs_of, same_records
 
 ENDS = [End.NONE, End.PENDING, End.TERMINATED, End.TRUNCATED]
@@ -91,7 +91,7 @@ def test_episodes_rows_and_steps_of_the_stored_chunks_are_counted(program: Progr
 
 
 @given(PROGRAMS, st.integers(1, 8))
-@settings(max_examples=examples(150))
+@settings(max_examples=by_tier(150, 150, 400))
 def test_exactly_the_stored_windows_are_drawn(program: Program, length: int) -> None:
     model = Model()
     model.run(program)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import struct
-from itertools import pairwise
 from unittest.mock import patch
 
 import numpy as np
@@ -13,30 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepwell.buffers.base import native
-from stepwell.buffers.storage.deltas import apply_deltas, deltas_of, least_bytes
+from stepwell.buffers.storage.patches import apply_deltas
+from support.old_chunks import slow_deltas
 
 needs_core = pytest.mark.skipif(native.core is None, reason="without the compiled core")
-
-
-def slow_deltas(rows: np.ndarray) -> bytes:
-    """The bytes of the format's description, change by change."""
-    counts, steps, values = list[int](), list[int](), list[int]()
-    for before, row in pairwise(rows):
-        place, count = 0, 0
-        for at in range(len(row)):
-            if row[at] == before[at]:
-                continue
-            while at - place > 255:
-                place += 255
-                steps.append(255)
-                values.append(int(before[place]))
-                count += 1
-            steps.append(at - place)
-            values.append(int(row[at]))
-            place, count = at, count + 1
-        counts.append(count)
-    first: bytes = rows[0].tobytes()
-    return struct.pack(f"<{len(counts)}I", *counts) + bytes(steps + values) + first
 
 
 def restored(deltas: bytes, rows: int, row_bytes: int, start: int, count: int) -> bytes | None:
@@ -74,28 +53,11 @@ def test_rows_are_restored_from_the_documented_bytes(
     block: np.ndarray, data: st.DataObject
 ) -> None:
     rows, row_bytes = block.shape
-    made = deltas_of(block, 1 << 20)
-    assert made is not None
-    deltas = made.tobytes()
-    assert deltas == slow_deltas(block)
+    deltas = slow_deltas(block)
     start = data.draw(st.integers(0, rows - 1))
     count = data.draw(st.integers(1, rows - start))
     expected = block[start : start + count].tobytes()
     assert restored(deltas, rows, row_bytes, start, count) == expected
-
-
-@given(blocks(), st.integers(-3, 3))
-def test_deltas_longer_than_a_limit_are_not_made(block: np.ndarray, more: int) -> None:
-    least = len(slow_deltas(block))
-    made = deltas_of(block, least + more)
-    assert (made is None) == (more < 0)
-
-
-def test_rows_without_changes_have_the_least_deltas() -> None:
-    block = np.full((5, 70), 3, np.uint8)
-    made = deltas_of(block, 1 << 20)
-    assert made is not None
-    assert len(made) == least_bytes(5, 70) == 4 * 4 + 70
 
 
 def changed(deltas: bytes, rows: int, rng: random.Random) -> bytes:

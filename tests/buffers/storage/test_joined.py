@@ -30,6 +30,7 @@ from stepwell.buffers.sampling.sampler import Sampler
 from stepwell.buffers.storage.joined import JoinedStorage, open_many
 from support.crash.disk_faults import NoSyncFiles
 from support.disk_stores import spoil
+from support.old_chunks import writing_deltas
 from support.rows.labelled_rows import SPEC, Label, Player, contents_of, labels_of, whole
 
 ID, STREAM = 1 << 48, 1 << 32
@@ -56,14 +57,15 @@ def reading(stack: ExitStack, path: str, **options: Any) -> DiskStorage:
 
 def three_kinds(stack: ExitStack, seed: int) -> list[Storage]:
     """A ring in RAM, a dataset and a ring on disk with other codecs, and an empty storage."""
-    storages: list[Storage] = [
-        MemoryStorage(SPEC, capacity=300),
-        disk(stack, f"{seed}/a", RAW),
-        MemoryStorage(RAW),
-        disk(stack, f"{seed}/b", DELTA, capacity=400),
-    ]
-    for store, chunks in ((0, 90), (1, 60), (3, 120)):
-        Player(storages[store], store, seed).play(chunks)
+    with writing_deltas():
+        storages: list[Storage] = [
+            MemoryStorage(SPEC, capacity=300),
+            disk(stack, f"{seed}/a", RAW),
+            MemoryStorage(RAW),
+            disk(stack, f"{seed}/b", DELTA, capacity=400),
+        ]
+        for store, chunks in ((0, 90), (1, 60), (3, 120)):
+            Player(storages[store], store, seed).play(chunks)
     return storages
 
 

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepwell.buffers import Chunk, End, Field, SequenceReplayBuffer, Spec
 from stepwell.buffers.base import native
 from stepwell.buffers.storage.patches import apply_patches, patches_of
+from support.examples import by_tier
 
 CORES = [None] if native.core is None else [None, native.core]
 
@@ -74,6 +75,7 @@ def test_both_paths_find_the_same_patches(rows: np.ndarray) -> None:
 
 
 @given(blocks(), st.data())
+@settings(max_examples=by_tier(100, 100, 400))
 def test_both_paths_restore_any_rows(rows: np.ndarray, data: st.DataObject) -> None:
     count, row_bytes = rows.shape
     block = by_core(None, rows, 1 << 20)
@@ -97,7 +99,7 @@ def test_both_paths_restore_any_rows(rows: np.ndarray, data: st.DataObject) -> N
 
 @pytest.mark.skipif(native.core is None, reason="the compiled core alone has two ways")
 @pytest.mark.parametrize("is_time_first", [False, True])
-@pytest.mark.parametrize("row_bytes", [7_056, 3_001, 64])
+@pytest.mark.parametrize("row_bytes", [7_056, 3_001, 64, 17])
 def test_rows_of_large_batches_are_the_same(row_bytes: int, is_time_first: bool) -> None:
     """They go past the cache, whatever the places where they begin."""
     assert native.core is not None

@@ -23,7 +23,6 @@ def test_rows_without_a_reward_are_refused() -> None:
         MemoryStorage(Spec(fields, "observation", "action"))
 
 
-@pytest.mark.proof
 def test_memory_of_evicted_chunks_is_freed() -> None:
     storage = MemoryStorage(SPEC, capacity=320, capacity_bytes=1 << 20)
     most = 0

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from stepwell.buffers import Chunk, DiskStorage, End, Field, MemoryStorage, Spec, Storage
 from stepwell.buffers.storage.chunk_codec import ChunkDecoder, ChunkEncoder
 from stepwell.buffers.storage.field_locator import read_chunks
+from support.old_chunks import writing_deltas
 
 FIELDS = (
     Field("reward", "float64", (), "narrow"),
@@ -42,12 +43,12 @@ def check(chunks: list[tuple[int, float, int, int]]) -> None:
     Args:
         chunks: Rows, size of the numbers, bytes before it, and rows that are not read, of each.
     """
-    encoder, decoder = ChunkEncoder(SPEC), ChunkDecoder(SPEC)
-    memory, origins = bytearray(), []
+    decoder, memory, origins = ChunkDecoder(SPEC), bytearray(), list[int]()
     for seed, (count, size, before, _) in enumerate(chunks):
         memory += b"\xff" * before
         origins.append(len(memory))
-        memory += b"".join(encoder.encode(chunk_of(count, size, seed)))
+        with writing_deltas():
+            memory += b"".join(ChunkEncoder(SPEC).encode(chunk_of(count, size, seed)))
     stored = np.array([count for count, *_ in chunks])
     rows = np.array([max(1, count - less) for count, *_, less in chunks])
     for number, field in enumerate(FIELDS):

@@ -155,7 +155,6 @@ def plus_zero(value: Any) -> Any:
     return 0.0 if value == 0 and isinstance(value, float) else value
 
 
-@pytest.mark.proof
 @given(
     st.integers(1, 40),
     st.integers(0, 9),
@@ -173,7 +172,6 @@ def test_curves_are_those_of_the_model(
     check(rows_of(count, seed), end, first_row, begin, stop, points)
 
 
-@pytest.mark.proof
 @pytest.mark.parametrize("rows", [1, 2, 3, 7])
 def test_blocks_of_any_size_give_the_same_curves(
     rows: int, monkeypatch: pytest.MonkeyPatch

@@ -27,7 +27,7 @@ from support.pictures import Shown, as_rgb, decoded, read_gif, read_webp
 READERS: dict[str, Callable[[bytes], Shown]] = {"gif": read_gif, "webp": read_webp}
 SPEC = Spec(
     (
-        Field("observation/grey", "uint8", (20, 31), "delta"),
+        Field("observation/grey", "uint8", (20, 31), "patch"),
         Field("observation/colour", "uint8", (16, 18, 3), "zstd"),
         Field("observation/pose", "float32", (3,), "raw"),
         Field("action", "int64", (), "narrow"),

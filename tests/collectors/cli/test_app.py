@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import importlib
-import os
-import subprocess
-import sys
 
 import pytest
 
 import stepwell as sw
 from stepwell.buffers.base import native
-from stepwell.collectors.cli.app import COMMANDS
+from stepwell.collectors.cli.app import COMMANDS, main
 from support.command_line import CommandLine
+from support.programs import run_python
 
 LOADED = """
 import sys
@@ -53,16 +51,15 @@ def test_an_unknown_command_gets_a_hint(name: str, hint: str, stepwell: CommandL
     assert hint in result.err
 
 
+def asked_for(*words: str) -> dict[str, str]:
+    """The environment in which bash asks for what may be the last word."""
+    place = {"COMP_WORDS": "\n".join(words), "COMP_CWORD": str(len(words) - 1)}
+    return {**place, "_STEPWELL_COMPLETE": "complete_bash"}
+
+
 def completed(*words: str) -> tuple[set[str], str]:
     """What bash is offered for the last word, and the large modules that were loaded."""
-    asked = {"COMP_WORDS": "\n".join(words), "COMP_CWORD": str(len(words) - 1)}
-    run = subprocess.run(
-        [sys.executable, "-c", LOADED],
-        env={**os.environ, **asked, "_STEPWELL_COMPLETE": "complete_bash"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    run = run_python("-c", LOADED, env=asked_for(*words))
     return set(run.stdout.split()), run.stderr
 
 
@@ -82,13 +79,20 @@ def test_a_tab_names_commands_and_loads_nothing_large() -> None:
         (("collect", "Pong", "--pool", ""), {"max", "none"}),
     ],
 )
-def test_a_tab_names_options_and_values(words: tuple[str, ...], found: set[str]) -> None:
-    assert completed("stepwell", *words)[0] == found
+def test_a_tab_names_options_and_values(
+    words: tuple[str, ...],
+    found: set[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name, value in asked_for("stepwell", *words).items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit):
+        main([])
+    assert set(capsys.readouterr().out.split()) == found
 
 
 def test_the_help_loads_nothing_large() -> None:
-    run = subprocess.run(
-        [sys.executable, "-c", LOADED, "--help"], capture_output=True, text=True, check=True
-    )
+    run = run_python("-c", LOADED, "--help")
     assert "collect" in run.stdout
     assert run.stderr == ""

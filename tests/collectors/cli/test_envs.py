@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import gymnasium
 import pytest
 
@@ -12,6 +9,7 @@ from stepwell.collectors.cli.envs import nearest, suggestion
 from stepwell.wrappers.make_vector_env import make_vec
 from stepwell.wrappers.nes import installed_backends
 from support.command_line import CommandLine
+from support.programs import run_python
 
 
 def test_envs_finds_games_and_ids_by_part_of_their_name(stepwell: CommandLine) -> None:
@@ -38,8 +36,7 @@ from stepwell.collectors.cli.envs import catalogue
 for name in catalogue().ready:
     gymnasium.make(name).close()
 """  # in a process of its own: some start JAX, after which no test may fork
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    run_python("-c", program, warnings="default")
 
 
 def test_of_several_versions_the_newest_is_suggested() -> None:

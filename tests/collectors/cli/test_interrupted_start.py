@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from support.programs import run_python
 from support.source_tree import CHECKOUT
 
 SENTENCE = "stepwell: interrupted; nothing kept\n"
@@ -78,21 +79,12 @@ def test_ctrl_c_while_arguments_are_read_is_one_sentence() -> None:
         "app.typer.echo = lambda text: os.kill(os.getpid(), signal.SIGINT)\n"
         "sys.exit(main())"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, "--version"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", SENTENCE)
+    done = run_python("-c", code, "--version", code=130)
+    assert (done.stdout, done.stderr) == ("", SENTENCE)
 
 
 @pytest.mark.proof
 def test_the_command_runs_where_ctrl_c_is_ignored() -> None:
     code = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN);"
     code += "from stepwell.collectors.cli import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", code, "--version"], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.startswith("stepwell ")
+    assert run_python("-c", code, "--version").stdout.startswith("stepwell ")

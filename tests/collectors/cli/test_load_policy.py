@@ -7,8 +7,6 @@ import io
 import json
 import pickle
 import shutil
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ import pytest
 import stepwell as sw
 from stepwell.collectors.cli.load_policy import load_policy
 from support.command_line import CommandLine, has_parts
+from support.programs import run_python
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("stable_baselines3") is None, reason="needs Stable-Baselines3"
@@ -285,8 +284,5 @@ sys.exit(main(sys.argv[1:]))
 )
 def test_a_missing_library_is_named(stepwell: CommandLine, policy: str, parts: str) -> None:
     arguments = ["evaluate", "CartPole-v1", "--workers", "0", "--policy", policy]
-    run = subprocess.run(
-        [sys.executable, "-c", WITHOUT, *arguments], capture_output=True, text=True
-    )
-    assert run.returncode == 2, run.stderr
+    run = run_python("-c", WITHOUT, *arguments, code=2)
     assert has_parts(run.stderr, parts), run.stderr

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +10,7 @@ from demo_rom import write_demo
 from stepwell.wrappers.nes import installed_backends
 from stepwell.wrappers.nes.emulators import NesBackend
 from support.command_line import CommandLine, has_parts
+from support.programs import run_python
 
 PLAY = "collect game.nes --game game --actions game --num-envs 2"
 
@@ -91,7 +90,6 @@ def test_the_command_starts_without_looking_at_emulators() -> None:
         "import sys; from stepwell.collectors.cli import app; app.main(['--version']); "
         "print(*sys.modules)"
     )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    loaded = run.stdout.split()
+    loaded = run_python("-c", code).stdout.split()
     assert not [name for name in loaded if name.startswith("stepwell.wrappers.nes.")]
     assert not {"cynes", "nes_py", "stable_retro", "cv2", "ale_py"} & set(loaded)

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 import stepwell as sw
+from support.programs import run_python
 
 STEPWELL = [sys.executable, "-m", "stepwell.collectors.cli"]
 FOREVER = ["collect", "CartPole-v1", "--workers", "1", "--steps", "100M", "--out", "a"]
@@ -46,14 +47,7 @@ def test_a_bug_in_stepwell_shows_its_traceback() -> None:
         "sys.exit(app.main(sys.argv[1:]))"
     )
     command = ["collect", "CartPole-v1", "--workers", "0", "--steps", "500", "--out", "a"]
-    done = subprocess.run(
-        [sys.executable, "-c", code, *command],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 1
+    done = run_python("-c", code, *command, code=1)
     assert "Traceback (most recent call last)" in done.stderr
     assert "TypeError: 'NoneType' object is not iterable" in done.stderr
 

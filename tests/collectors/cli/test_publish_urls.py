@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +9,7 @@ import pytest
 import stepwell as sw
 from stepwell.collectors.cli.app import main
 from support.command_line import CommandLine
+from support.programs import run_python
 
 pytest.importorskip("obstore")
 
@@ -103,6 +102,4 @@ sys.modules["obstore"] = None
 from stepwell.collectors.cli.app import main
 sys.exit(main(["push", "pole", "s3://bucket/run"]))
 """
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert run.returncode == 2
-    assert "pip install 'stepwell[cloud]'" in run.stderr
+    assert "pip install 'stepwell[cloud]'" in run_python("-c", code, code=2).stderr

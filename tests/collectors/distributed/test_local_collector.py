@@ -131,11 +131,11 @@ def test_what_cannot_be_sent_is_named_in_one_sentence(name: str) -> None:
     ("fault", "cause"),
     [
         ("kill", "signal 9, SIGKILL"),
-        pytest.param("exit", "exit code 3", marks=pytest.mark.proof),
-        pytest.param("segv", "signal 11, SIGSEGV", marks=pytest.mark.proof),
+        ("exit", "exit code 3"),
+        ("segv", "signal 11, SIGSEGV"),
         ("stop", "no answer within 3 s"),
-        pytest.param("hang", "no answer within 3 s", marks=pytest.mark.proof),
-        pytest.param("hang in C", "no answer within 3 s", marks=pytest.mark.proof),
+        ("hang", "no answer within 3 s"),
+        ("hang in C", "no answer within 3 s"),
     ],
 )
 def test_a_death_changes_nothing_but_the_report(
@@ -256,7 +256,7 @@ with replay, sw.LocalCollector(
 
 @pytest.mark.proof
 @pytest.mark.parametrize("seed", KILLS)
-@pytest.mark.parametrize("kind", ["collect", pytest.param("run", marks=pytest.mark.proof)])
+@pytest.mark.parametrize("kind", ["collect", "run"])
 def test_a_driver_that_is_killed_leaves_no_process_and_what_was_stored(
     seed: int, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -292,10 +292,7 @@ def test_a_driver_that_is_killed_leaves_no_process_and_what_was_stored(
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize(
-    "pieces",
-    [pytest.param(60, marks=pytest.mark.proof), pytest.param(2000, marks=pytest.mark.full)],
-)
+@pytest.mark.parametrize("pieces", [60, pytest.param(2000, marks=pytest.mark.full)])
 def test_a_slow_mirror_holds_the_actors_back(pieces: int, monkeypatch: pytest.MonkeyPatch) -> None:
     used: list[int] = []
     waiting: list[int] = []

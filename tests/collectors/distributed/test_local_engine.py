@@ -200,15 +200,8 @@ def test_kill_leaves_no_process_whatever_the_actor_does(state: str, engine: Loca
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize(
-    ("victim", "state"),
-    [
-        (0, "sleep_in_c"),
-        (1, "stop"),
-        *(pytest.param(0, state, marks=pytest.mark.proof) for state in ("", "sleep", "stop")),
-        *(pytest.param(1, state, marks=pytest.mark.proof) for state in ("", "sleep", "sleep_in_c")),
-    ],
-)
+@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("state", ["", "sleep", "sleep_in_c", "stop"])
 def test_a_killed_process_of_an_actor_takes_the_others_with_it(
     victim: int, state: str, engine: LocalEngine
 ) -> None:
@@ -318,11 +311,7 @@ def path_of_tests_fixture(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize(
-    "state",
-    ["sleep_in_c", "stop"]
-    + [pytest.param(each, marks=pytest.mark.proof) for each in ("", "sleep", "unsent")],
-)
+@pytest.mark.parametrize("state", ["sleep_in_c", "stop", "", "sleep", "unsent"])
 @pytest.mark.usefixtures("path_of_tests")
 def test_no_process_outlives_a_driver_that_was_killed(state: str) -> None:
     with python(DRIVER, state, "") as driver:

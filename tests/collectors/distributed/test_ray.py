@@ -27,6 +27,7 @@ import stepwell as sw
 from stepwell.collectors.distributed.engine import ActorDied, NotEnoughResources, RemoteError
 from support.examples import by_tier
 from support.groups import Asked, Weighted, one_process, walks
+from support.programs import run_python
 from support.ray_cluster import (
     CPUS,
     RayNodes,
@@ -336,14 +337,8 @@ def test_without_an_address_it_starts_a_ray_of_its_own_and_ends_it() -> None:
         stale = Path(folder, "ray", "ray_current_cluster")  # Ray itself would connect to that
         stale.parent.mkdir()
         stale.write_text("127.0.0.1:10")
-        run = subprocess.run(
-            [sys.executable, "-W", "error", "-c", ALONE],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            env={**os.environ, "RAY_TMPDIR": folder, "PYTHONPATH": str(CHECKOUT / "tests")},
-        )
-        assert run.returncode == 0, run.stderr
+        variables = {"RAY_TMPDIR": folder, "PYTHONPATH": str(CHECKOUT / "tests")}
+        run = run_python("-c", ALONE, env=variables)
         pid, initialized, *errors = run.stdout.splitlines()
         assert initialized == "False"
         assert ["127.0.0.1:9", "far"] == [

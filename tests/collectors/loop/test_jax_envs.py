@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from support.examples import by_tier
+from support.programs import run_python
 from support.source_tree import CHECKOUT
 from support.tiers import proofs_but
 
@@ -36,14 +34,9 @@ IN_EVERY_RUN = {
 
 def run(platform: str, *words: str) -> tuple[dict[str, str], str]:
     """The checks that ran, each with the reason why it was left out, if so; and all output."""
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-m", "support.libraries.jax_envs_scenario", *words],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        cwd=CHECKOUT / "tests",
-        env={**os.environ, "JAX_PLATFORMS": platform},
-    )
+    name = "support.libraries.jax_envs_scenario"
+    folder, variables = CHECKOUT / "tests", {"JAX_PLATFORMS": platform}
+    done = run_python("-m", name, *words, code=None, cwd=folder, env=variables)
     lines = [line.partition(" ") for line in done.stdout.splitlines()]
     return {name: reason for name, _, reason in lines}, done.stdout + done.stderr
 

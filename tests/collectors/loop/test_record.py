@@ -6,7 +6,6 @@ import contextlib
 import errno
 import gc
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -37,6 +36,7 @@ from support.envs.fakes import (
     RestartVectorEnv,
     SeededEnv,
 )
+from support.programs import run_python
 
 NEXT_STEP, SAME_STEP, DISABLED = (
     AutoresetMode.NEXT_STEP,
@@ -715,10 +715,8 @@ if how == "circle":
 @pytest.mark.proof
 @pytest.mark.parametrize("how", ["end", "error", "circle", "kill"])
 def test_what_a_process_leaves(how: str, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, how, str(tmp_path / "store")], capture_output=True, text=True
-    )
-    assert done.returncode == {"error": 1, "kill": -9}.get(how, 0), done.stderr
+    code = {"error": 1, "kill": -9}.get(how, 0)
+    done = run_python("-c", SCRIPT, how, tmp_path / "store", code=code)
     assert "Exception ignored" not in done.stderr
     with sw.SequenceReplayBuffer.open(tmp_path / "store") as replay:
         envs = gym.make_vec("CartPole-v1", num_envs=2, vectorization_mode="sync")

@@ -232,7 +232,6 @@ def test_native_atari_counts_the_no_ops_of_seeded_resets() -> None:
     alone.close()
 
 
-@pytest.mark.proof
 def test_groups_are_seeded_by_the_numbers_of_their_envs() -> None:
     groups = [vector("sync", NEXT_STEP, n=2), vector("async", SAME_STEP, n=1)]
     replay = collected(groups, 300, reseed_steps=5)

@@ -21,6 +21,7 @@ from stepwell.wrappers import WorkerVectorEnv
 from support.envs.fakes import CounterEnv, LiveBufferEnv, Memory, ReusingEnv
 from support.examples import by_tier, examples
 from support.models.plans import MODES
+from support.tiers import proofs_but
 
 pytestmark = pytest.mark.filterwarnings("ignore:env .* NaN")  # some envs show one
 
@@ -118,8 +119,7 @@ def make_all(kind: str, env_fns: Sequence[Callable[[], Any]]) -> Any:
     return AsyncVectorEnv(env_fns, autoreset_mode=SAME_STEP, shared_memory=shared_memory)
 
 
-@pytest.mark.proof
-@pytest.mark.parametrize("kind", ["sync", "async, shared memory", "async"])
+@pytest.mark.parametrize("kind", proofs_but(["async"], ["sync", "async, shared memory", "async"]))
 @pytest.mark.parametrize(
     ("memory", "setup"),
     [

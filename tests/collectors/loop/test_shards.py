@@ -133,7 +133,6 @@ def test_every_seed_that_reaches_an_env_is_in_the_class(mode: AutoresetMode) -> 
     assert {seed % 7 for seed in given} == {5}
 
 
-@pytest.mark.proof
 def test_a_restarted_worker_goes_on_in_the_class() -> None:
     envs = WorkerVectorEnv([lambda: SeededResets(DieEnv(40, 5))], num_workers=1, max_restarts=50)
     replay = collected(envs, (2, 5))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import subprocess
-import sys
 import types
 import warnings
 from collections.abc import Callable
@@ -18,6 +16,7 @@ import stepwell as sw
 from stepwell.collectors.policies.as_policy import as_policy
 from stepwell.collectors.policies.policy import SeededPolicy
 from support.envs.fakes import CounterEnv, zeros
+from support.programs import run_python
 
 
 class Untouched(CounterEnv):
@@ -382,8 +381,7 @@ def test_no_library_is_imported_for_a_policy() -> None:
         "    a.as_policy(given)\n"
         "print(sorted({'torch', 'stable_baselines3', 'tensordict'} & {*sys.modules}))"
     )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout == "[]\n"
+    assert run_python("-c", code).stdout == "[]\n"
 
 
 def test_an_error_of_a_module_tells_the_observations() -> None:

@@ -36,6 +36,7 @@ from stepwell.buffers import (
 from stepwell.buffers.spec.spec import Layout
 from stepwell.buffers.testing import SPEC, Recording, chunk_of
 from support.crash.disk_faults import NoSyncFiles
+from support.old_chunks import writing_deltas
 
 __all__ = ["KINDS", "Raw", "Segment", "Store", "at", "dumps", "make_store", "paths_of"]
 
@@ -397,7 +398,8 @@ def _deltas(path: Path) -> list[bytes]:
         Field("action", "float32", (16,), "delta"),
         Field("reward", "float64", (), "raw"),
     )
-    with _opened(path, Spec(fields, "observation", "action")) as storage:
+    spec = Spec(fields, "observation", "action")
+    with writing_deltas(), _opened(path, spec) as storage:
         rows = np.arange(600)
         shown = np.zeros((600, 16, 16), np.uint8)
         shown[:, 3, 3] = shown[rows, rows % 16, 14] = rows % 251

@@ -21,7 +21,7 @@ SPEC = Spec(
         Field("observation", "uint8", (16, 16), "zstd"),
         Field("action/a", "int64", (), "narrow"),
         Field("action/b", "float32", (2,), "raw"),
-        Field("action/c", "uint8", (70,), "delta"),
+        Field("action/c", "uint8", (70,), "patch"),
         Field("reward", "float64", (), "narrow"),
     ),
     observation="observation",

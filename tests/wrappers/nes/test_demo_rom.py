@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import subprocess
-import sys
 from pathlib import Path
 
 from demo_rom import RAM, build_rom, write_demo
 from stepwell.wrappers.nes.cartridge import Cartridge
 from stepwell.wrappers.nes.ram_map.game import Game
+from support.programs import run_python
 from support.source_tree import CHECKOUT
 
 SHA256 = "ecd0b80eb430b597f7f7ab7db875b39990393ce6d8d99725d90fbecf74eb48b9"
@@ -34,11 +33,6 @@ def test_its_map_is_of_this_cartridge_and_names_its_variables_as_the_program_doe
 
 def test_the_script_writes_the_files_and_says_what_to_do_next(tmp_path: Path) -> None:
     script = CHECKOUT / "examples" / "make_demo_rom.py"
-    run = subprocess.run(
-        [sys.executable, "-W", "error", str(script), str(tmp_path / "here")],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    run = run_python(script, tmp_path / "here")
     assert Cartridge.read(tmp_path / "here" / "game.nes").sha256 == SHA256
     assert f"stepwell collect {tmp_path / 'here' / 'game.nes'} --game" in run.stdout

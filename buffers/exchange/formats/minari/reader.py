@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import itertools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -17,29 +17,28 @@ from gymnasium import spaces
 from ....base.optional_libraries import load_library
 from ....base.untrusted_files import GivenFiles, MemoryBudget, parse_object
 from ....base.untrusted_json import whole
-from ....rows.episode import End, Episode
-from ....rows.step_columns import Rounded, has_final_row, joined
 from ....spec.open_spaces import FixedSpace, encode_batch, fixed_space
 from ....spec.space_json import spaces_facts
 from ....spec.spec import Field, Spec, field_of, flatten, marks
+from ..episode_reader import NO_STREAMS, EpisodeReader, FoundEpisode, end_of
 from ..hdf5_columns import (
-    check_group,
     datasets_of,
     open_given,
     take_column,
 )
-from ..parquet_files import batches_of, open_file
-from ..png import picture_bytes
+from ..parquet_columns import batches_of, open_file, whole_file
+from ..pictures import picture_bytes
 from .names import FACTS, MinariImport, declared
 from .writer import HDF5_NAME, INSTALL
 
 _GROUP = 64  # episodes of one file that are read at once
 
 
-class MinariReader:
+class MinariReader(EpisodeReader):
     """Reads one data set, given its folder or the ``data`` in it; see `Reader`."""
 
     def __init__(self, files: GivenFiles, options: MinariImport) -> None:
+        super().__init__()
         path = files.path
         data = path if (path / "metadata.json").exists() else path / "data"
         if path.is_file():
@@ -54,11 +53,9 @@ class MinariReader:
             )
         given = files if data != path else files.at(data.absolute().parent)
         self._data = data
-        self._checked = _CheckedData(given, data)
-        self.episodes: int | None = self._checked.episodes
-        self.steps: int | None = self._checked.steps
-        self._rewards = Rounded("rewards", "float64")
-        notes = ["streams are not recorded: all episodes are of stream 0"]
+        self._files = _CheckedData(given, data)
+        self.episodes, self.steps = self._files.episodes, self._files.steps
+        notes = [NO_STREAMS]
         storage = _storage_of(data)
         images = _image_places(storage)
         is_jpeg = bool(storage.jpeg_encoding and images and _is_jpeg(storage, data, images[0]))
@@ -79,10 +76,10 @@ class MinariReader:
         self._late: set[str] = set()
         """Infos without a row for the reset."""
         if self.episodes:
-            self._checked.check(0)
+            self._files.check(0)
             first = next(iter(storage.get_episodes([0])))
             if storage.FORMAT != "hdf5":  # which reads several episodes only if all have the same
-                self._checked.reward_dtypes.add(np.asarray(first["rewards"]).dtype.name)
+                self._files.reward_dtypes.add(np.asarray(first["rewards"]).dtype.name)
             spec, changes = _as_stored(spec, self._columns(spec, first, f"{data}: episode 0"))
             notes += changes
             if options.infos:
@@ -93,41 +90,33 @@ class MinariReader:
             [field_of(f"info/{name}", rows.dtype, rows.shape[1:]) for name, rows in infos.items()]
         )
         facts, own_notes = self._facts()
-        self.sessions: Sequence[Mapping[str, object]] = (facts,)
-        self._notes = [*notes, *own_notes]
+        self.sessions = (facts,)
+        for note in (*notes, *own_notes):
+            self._notes.add(note)
 
-    @property
-    def notes(self) -> Sequence[str]:
-        """Facts that the data set does not hold, or not exactly."""
-        return [*self._notes, *self._rewards.notes]
-
-    def __iter__(self) -> Iterator[Episode]:
-        """All episodes."""
+    def _found(self) -> Iterator[FoundEpisode]:
         # Arrow reads several files at once only if all have the same columns.
         group = _GROUP if self._storage.FORMAT == "hdf5" else 1
-        total = self._checked.episodes
+        total = self._files.episodes
         for start in range(0, total, group):
             numbers = range(start, min(start + group, total))
             for number in numbers:
-                self._checked.check(number)
+                self._files.check(number)
             facts = self._storage.get_episode_metadata(numbers)
             columns = self._storage.get_episodes(numbers)
             for number, one, fact in zip(numbers, columns, facts, strict=True):
                 yield self._episode(number, one, fact)
 
-    def close(self) -> None:
-        """Do nothing: Minari opens files for each read."""
-
     def _facts(self) -> tuple[dict[str, object], list[str]]:
         """The facts of a session that the data set declares, and notes on those left out."""
         spaces_ = spaces_facts(self._observation, self._action)
         notes = [] if spaces_ else ["the declared spaces are left out, as they are too large"]
-        found, wrong = declared(self._checked.about)
+        found, wrong = declared(self._files.about)
         if wrong:
             names = ", ".join(sorted(wrong)[:20])
             notes.append(f"metadata left out, as they are too long or of another type: {names}")
         env_spec = found.pop("env_spec", None)
-        dtypes = self._checked.reward_dtypes
+        dtypes = self._files.reward_dtypes
         return {
             "recipe": {"source": "minari"},
             **spaces_,
@@ -138,28 +127,23 @@ class MinariReader:
 
     def _episode(
         self, number: int, columns: Mapping[str, Any], facts: Mapping[str, Any]
-    ) -> Episode:
-        """An episode of T steps as one of T + 1 rows."""
+    ) -> FoundEpisode:
+        """An episode of T steps, and T + 1 observations and infos."""
         where = f"{self._data}: episode {number}"
         named = self._columns(self.spec, columns, where)
-        steps = len(named["reward"])
-        named["reward"] = self._rewards.cast(named["reward"])
         infos = dict(_leaves(columns["infos"] or {}))
         for field in self.spec.of_kind("info"):
             rows = np.asarray(infos[field.key])
             if field.key in self._late:  # the info of step t belongs to observation t + 1
                 rows = np.concatenate([np.zeros((1, *field.shape), rows.dtype), rows])
             named[field.name] = rows
-        for field in self.spec.fields:
-            rows = named[field.name]
-            expected = (steps + has_final_row(field.name), *field.shape)
-            if rows.shape != expected or rows.dtype != field.numpy_dtype:
-                raise ValueError(
-                    f"{where}: expected {field.name} as {field.dtype} {expected} for {steps:,} "
-                    f"rewards, got {rows.dtype} {rows.shape}; fix it, or leave that episode out"
-                )
-        end = _end_of(columns, steps, where)
-        return Episode(self.spec, number, 0, 0, end, joined(self.spec, named), _metadata(facts))
+        steps = len(named["reward"])
+        marked: dict[str, np.ndarray] = {}
+        for name in ("terminations", "truncations"):
+            given = np.asarray(columns[name]).reshape(-1)
+            marked[name] = marks(f"{where}: {name}", given, (steps,))
+        end = end_of(marked, where, "write each episode separately")
+        return FoundEpisode(where, named, end, _metadata(facts))
 
     def _columns(self, spec: Spec, columns: Mapping[str, Any], where: str) -> dict[str, np.ndarray]:
         """Observations, actions and rewards by field name."""
@@ -243,22 +227,6 @@ def _as_stored(spec: Spec, named: Mapping[str, np.ndarray]) -> tuple[Spec, list[
             field = field_of(field.name, rows.dtype, rows.shape[1:])
         fields.append(field)
     return replace(spec, fields=tuple(fields)), notes
-
-
-def _end_of(columns: Mapping[str, Any], steps: int, where: str) -> End:
-    """The end of an episode."""
-    end = End.NONE
-    for flag, name in ((End.TERMINATED, "terminations"), (End.TRUNCATED, "truncations")):
-        given = np.asarray(columns[name]).reshape(-1)
-        ends = marks(f"{where}: {name}", given, given.shape)
-        if len(ends) != steps or ends[:-1].any():
-            got = f"{len(ends):,} marks" if len(ends) != steps else f"step {ends.argmax()} too"
-            raise ValueError(
-                f"{where}: expected {name} to mark its last step alone, of {steps:,} steps, got "
-                f"{got}; write each episode separately"
-            )
-        end |= flag if ends[-1:].any() else End.NONE
-    return end
 
 
 def _metadata(facts: Mapping[str, Any]) -> dict[str, object]:
@@ -458,7 +426,7 @@ class _CheckedData:
         budget = self._given.budget(f"{self._data}: episode {number}")
         arrow = load_library("pyarrow", "Minari's format arrow", install=INSTALL)
         for file in self._files(number):
-            try:
+            with whole_file(arrow, file):
                 for batch in self._batches(file):
                     # The offsets of lists are read from the file: they may point anywhere.
                     batch.validate(full=True)
@@ -466,18 +434,12 @@ class _CheckedData:
                     _check_flags(batch, file)
                     for column in batch.columns:
                         _take_pictures(column, budget)
-            except (arrow.ArrowException, OSError) as error:
-                raise ValueError(
-                    f"{file}: expected a whole file of columns, got another or a damaged one "
-                    f"({str(error)[:200]}); fetch the data set again"
-                ) from error
 
     def _check_file(self) -> None:
         """Check all of ``main_data.hdf5``."""
         h5py = load_library("h5py", "Minari's format hdf5", install=INSTALL)
         path = self._data / HDF5_NAME
         with contextlib.closing(open_given(h5py, self._given, path)) as file:
-            check_group(h5py, file, str(path), texts=True)
             for name in file:
                 budget = self._given.budget(f"{path}: {name}")
                 if not isinstance(file[name], h5py.Group):

@@ -21,7 +21,7 @@ from ....rows.step_columns import split
 from ....spec.open_spaces import AnyText, FixedSpace, decode_batch
 from ....spec.space_json import space_from_json
 from ....spec.spec import Field, Layout, Spec, Tree, unflatten
-from ..format import Source
+from ..format import STACK_OPTION, Source, stack_notes
 from ..hdf5_columns import NewHdf5, put_column
 from .names import (
     FACTS,
@@ -66,7 +66,8 @@ class MinariWriter:
     @property
     def notes(self) -> Sequence[str]:
         """Notes for the user of the data set, one clause each."""
-        found = [self._space_note(), *self._stack_notes()]
+        stacked = [] if self._options.stack else stack_notes(self._source.spec, STACK_OPTION)
+        found = [self._space_note(), *stacked]
         if self._cuts:
             found.append(
                 f"{_count_of(self._cuts)} cut by the end of the recording: marked as truncated in "
@@ -179,13 +180,6 @@ class MinariWriter:
             "those that were seen; give the option env where Gymnasium has the env"
         )
 
-    def _stack_notes(self) -> list[str]:
-        return [
-            f"{field.name} holds single frames: the env gave stacks of {field.stack}"
-            for field in self._source.spec.fields
-            if field.stack > 1 and not self._options.stack
-        ]
-
 
 def _count_of(episodes: int) -> str:
     return f"{episodes:,} episode{'s' * (episodes > 1)}"
@@ -197,35 +191,28 @@ def _parts(words: str) -> list[str]:
 
 def _check_fields(spec: Spec, is_hdf5: bool) -> None:
     """Reject rows that Minari's files cannot hold."""
+    keys = [*_keys(spec.observation), *_keys(spec.action)]
     for field in spec.fields:
-        why = _why_not(field) or (_why_not_hdf5 if is_hdf5 else _why_not_arrow)(field, spec)
+        why = ""
+        if field.numpy_dtype.kind not in "biuf":
+            why = f"expected whole numbers, floats or bool, got {field.dtype}; leave it out"
+        elif field.name.startswith("info/extra/"):
+            why = (
+                "expected another name, as policy extras are stored under infos as extra: rename it"
+            )
+        elif not is_hdf5:
+            if 0 in field.shape:
+                why = "arrow has no columns of size 0: choose data_format=hdf5"
+        elif field.kind not in ("info", "extra"):
+            if strange := [key for key in keys if "/" in key or key in ("", ".")]:
+                why = (
+                    f"HDF5 cannot hold the key {strange[0]!r}: choose data_format=arrow, or rename "
+                    f"it"
+                )
+        elif any(other.name.startswith(f"{field.name}/") for other in spec.fields):
+            why = "HDF5 cannot hold it together with fields below it: choose data_format=arrow"
         if why:
             raise ValueError(f"field {field.name!r}: {why}")
-
-
-def _why_not(field: Field) -> str:
-    """The reason why a field cannot be written; empty if it can."""
-    if field.numpy_dtype.kind not in "biuf":
-        return f"expected whole numbers, floats or bool, got {field.dtype}; leave it out"
-    if field.name.startswith("info/extra/"):
-        return "expected another name, as policy extras are stored under infos as extra: rename it"
-    return ""
-
-
-def _why_not_arrow(field: Field, spec: Spec) -> str:
-    return "arrow has no columns of size 0: choose data_format=hdf5" if 0 in field.shape else ""
-
-
-def _why_not_hdf5(field: Field, spec: Spec) -> str:
-    if field.kind in ("info", "extra"):
-        if any(other.name.startswith(f"{field.name}/") for other in spec.fields):
-            return "HDF5 cannot hold it together with fields below it: choose data_format=arrow"
-        return ""
-    keys = [*_keys(spec.observation), *_keys(spec.action)]
-    strange = [key for key in keys if "/" in key or key in ("", ".")]
-    if strange:
-        return f"HDF5 cannot hold the key {strange[0]!r}: choose data_format=arrow, or rename it"
-    return ""
 
 
 def _keys(layout: Layout) -> Iterator[str]:

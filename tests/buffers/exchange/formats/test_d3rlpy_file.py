@@ -222,16 +222,19 @@ def test_observations_of_several_parts_are_read_as_a_tuple() -> None:
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        ({"rewards_1": np.zeros((3, 2), np.float32)}, r"rewards \[N, 1\] of episode 1\b.*\(3, 2\)"),
+        ({"rewards_1": np.zeros((3, 2), np.float32)}, r"episode 1\b.*rewards.*\(3, 2\)"),
         (
             {"actions_1": np.zeros((3, 2), np.float32)},
-            r"action of episode 1 .*int64 \(\).*float32 \(2,\)",
+            r"episode 1\b.*action int64 \(\).*action float32 \(2,\)",
         ),
         (
             {"observations_1": np.zeros((3, 5), np.float32)},
-            r"observation of episode 1 .*float32 \(2,\).*float32 \(5,\)",
+            r"episode 1\b.*observation float32 \(2,\).*observation float32 \(5,\)",
         ),
-        ({"observations_0": np.zeros((2, 2), np.float32)}, r"observations.*episode 0\b.*\(2, 2\)"),
+        (
+            {"observations_0": np.zeros((2, 2), np.float32)},
+            r"episode 0\b.*observations_0.*\(2, 2\)",
+        ),
         ({"num_episodes": 3}, r"foreign\.h5.*observations_2.*none"),
         ({"num_episodes": 0}, r"foreign\.h5.*none"),
     ],
@@ -242,8 +245,6 @@ def test_inconsistent_columns_are_refused(change: dict[str, Any], match: str) ->
 
 
 def test_other_files_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"none\.h5.*d3rlpy"):
-        imported("d3rlpy", "none.h5")
     Path("text.h5").write_text("no HDF5")
     refused("d3rlpy", "text.h5", r"text\.h5.*HDF5")
     with h5py.File("flat.h5", "w") as file:

@@ -171,7 +171,7 @@ def test_ends_come_from_the_last_step(data_format: str) -> None:
 
 def test_an_end_within_an_episode_is_refused() -> None:
     written([buffer(), buffer(truncations=np.array([True, False, False]))], BOX, THREE)
-    with pytest.raises(ValueError, match=r"episode 1\b.*truncations.*\b3 steps.*step 0"):
+    with pytest.raises(ValueError, match=r"episode 1\b.*truncations.*step 0 of 3 steps"):
         read()
 
 
@@ -229,14 +229,6 @@ def test_texts_become_arrays_that_decode_gives_back(data_format: str) -> None:
 def test_texts_that_the_space_does_not_have_are_refused() -> None:
     written([buffer(observations=["a", "b", "c", "four"])], spaces.Text(3), THREE)
     with pytest.raises(ValueError, match=r"foreign-v0.*observations.*3 characters"):
-        read()
-
-
-def test_columns_of_different_lengths_are_refused() -> None:
-    written([buffer(observations=np.zeros((3, 2), np.float32))], BOX, THREE)
-    with pytest.raises(
-        ValueError, match=r"episode 0\b.*observation.*float32 \(4, 2\).*float32 \(3, 2\)"
-    ):
         read()
 
 

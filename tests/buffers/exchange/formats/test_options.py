@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import pytest
 
-from stepwell.buffers.exchange.formats.options import NoOptions, option_help, parse_options
+from stepwell.buffers.exchange.formats.format import NoOptions, option_help, parse_options
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from gymnasium import spaces
 from stepwell.buffers import End, Episode, SequenceReplayBuffer
 from stepwell.buffers.bridges import ImportReport, export_episodes, import_episodes
 from stepwell.buffers.exchange.formats import parquet
-from stepwell.buffers.exchange.formats.png import encoded_rows
+from stepwell.buffers.exchange.formats.pictures import encoded_rows
 from stepwell.buffers.spec.space_json import space_of
 from support.exchanged_stores import episodes_of, imported, refused, tagged_store
 from support.notes import assert_notes, has_note
@@ -188,7 +188,7 @@ def test_nested_lists_and_tensors_are_arrays(tmp_path: Path) -> None:
         ({"action": [1, 2, None, 4, 5, 6]}, r"'action'.*\b1 of 6"),
         ({"reward": [2**60] * 6}, r"rewards.*float64.*2\*\*53"),
         ({"terminated": [0, 2, 0, 0, 0, 0]}, r"a\.parquet.*'terminated'.*int64.*\(6,\)"),
-        ({"terminated": [True] * 6}, r"terminated.*step 0 of episode 0.*option episode"),
+        ({"terminated": [True] * 6}, r"episode 0\b.*terminated.*step 0\b.*option episode"),
         ({"episode": [7, 7, 7, 9, 9, 7]}, r"episode 7\b.*'episode'"),
     ],
 )
@@ -198,17 +198,12 @@ def test_invalid_columns_are_refused(change: dict[str, Any], match: str, tmp_pat
 
 
 def test_missing_damaged_and_different_files_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"nowhere.*Parquet"):
-        imported("parquet", tmp_path / "nowhere")
     refused("parquet", tmp_path, r"\*\.parquet.*none")
     with pytest.raises(ValueError, match=rf"{tmp_path.name}.*row.*none"):
         read(tmp_path, pa.table(columns()).slice(0, 0))
     pq.write_table(pa.table(columns(episode=None)), tmp_path / "b.parquet")
     pq.write_table(pa.table(columns()), tmp_path / "a.parquet")
     refused("parquet", tmp_path, r"b\.parquet.*a\.parquet.*, episode, got ")
-    other = columns(observation=[[1.0]] * 6, episode=[1, 1, 1, 2, 2, 3])
-    pq.write_table(pa.table(other), tmp_path / "b.parquet")
-    refused("parquet", tmp_path, r"'observation'.*\(2,\).*\(1,\)")
     (tmp_path / "a.parquet").write_bytes(b"PAR1 no table")
     refused("parquet", tmp_path, r"a\.parquet.*Parquet file")
 

@@ -17,7 +17,7 @@ import pytest
 
 from stepwell.buffers import SequenceReplayBuffer
 from stepwell.buffers.bridges import export_episodes
-from stepwell.buffers.exchange.formats.rlds_steps import rlds_episodes
+from stepwell.buffers.exchange.formats.rlds import rlds_episodes
 from support.envs.recorded_envs import Listed, frames, recorded, traces
 
 pq = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow")

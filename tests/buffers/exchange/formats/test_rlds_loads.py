@@ -15,7 +15,7 @@ import pytest
 
 from stepwell.buffers import Field, SequenceReplayBuffer
 from stepwell.buffers.bridges import export_episodes
-from stepwell.buffers.exchange.formats.rlds_steps import rlds_episodes
+from stepwell.buffers.exchange.formats.rlds import rlds_episodes
 from support.exchanged_stores import tagged_store
 from support.libraries.d3rlpy_python import run
 from support.rows.all_kinds import all_kinds_store

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -16,6 +14,7 @@ from stepwell.buffers.libraries.sb3.models import ActionForm, count_sb3_steps
 from stepwell.buffers.libraries.sb3.policy import sb3_policy
 from stepwell.buffers.libraries.sb3.replay import as_sb3_replay
 from stepwell.buffers.libraries.sb3.rollout import to_sb3_rollout
+from support.programs import run_python
 
 LIBRARIES = "stepwell.buffers.libraries"
 CALLS = {
@@ -46,12 +45,7 @@ except ImportError as error:
 @pytest.mark.parametrize("name", CALLS)
 def test_a_missing_library_is_named_with_the_command_that_installs_it(name: str) -> None:
     call = CALLS[name].replace("; ", "\n    ")
-    run = subprocess.run(
-        [sys.executable, "-c", WITHOUT.replace("CALL", call)],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    run = run_python("-c", WITHOUT.replace("CALL", call))
     library, extra = ("PyTorch", "torch") if name == "to_cleanrl" else ("stable_baselines3", "sb3")
     assert re.search(rf"^{name} .*{library}.*pip install 'stepwell\[{extra}\]'$", run.stdout)
 

@@ -207,7 +207,6 @@ def played(tracker: GameTracker, ram: Ram) -> Iterator[float]:
         yield tracker.advance()
 
 
-@pytest.mark.proof
 @settings(max_examples=examples(150))
 @given(maps(), episodes())
 def test_it_returns_what_the_model_returns(tables: dict[str, Any], snapshots: list[bytes]) -> None:
@@ -280,6 +279,12 @@ def test_a_loss_pays_minus_the_penalty_and_nothing_of_the_reward() -> None:
     tables = {"vars": {"lives": BYTE}, "reward": {"lives": {"reward": 2, "penalty": 5}}}
     tracker, ram = tracker_of(tables, 3, 2, 4, 4)
     assert list(played(tracker, ram)) == [-5, 4, 0]
+
+
+def test_a_gain_or_loss_above_the_limit_pays_nothing() -> None:
+    tables = {"vars": {"x": BYTE}, "reward": {"x": {"reward": 2, "penalty": 5, "limit": 6}}}
+    tracker, ram = tracker_of(tables, 3, 2, 9, 1, 7)
+    assert list(played(tracker, ram)) == [-5, 0, 0, 12]
 
 
 def test_without_a_map_there_is_nothing() -> None:

@@ -1,0 +1,81 @@
+"""Each example that learns does so: in full, and PPO a sixth of it in every run."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from support.libraries.d3rlpy_python import python_with_d3rlpy, run
+from support.needed import skip_without
+from support.programs import run_python
+from support.source_tree import CHECKOUT
+
+EXAMPLES = CHECKOUT / "examples"
+SOLVED = 475.0  # of at most 500: what gymnasium registers as CartPole-v1's reward threshold
+
+
+def learn(name: str, packages: list[str], seed: int, folder: Path, *more: str) -> str:
+    """Train, as an example does; what it prints."""
+    skip_without(packages)
+    arguments = ["--seed", str(seed), "--out", str(folder / "out"), *more]
+    return run_python(EXAMPLES / f"{name}.py", *arguments, timeout=1_800).stdout
+
+
+def mean_return(text: str) -> float:
+    """The mean return of fresh episodes that an example prints at its end."""
+    found = re.search(r"mean return of 20 fresh (?:greedy )?episodes: ([\d.]+)", text)
+    assert found, text
+    return float(found[1])
+
+
+def test_ppo_learns_to_balance(tmp_path: Path) -> None:
+    """An untrained network returns about 10, one that learned so long more than 400."""
+    text = learn("ppo_cartpole", ["torch"], 0, tmp_path, "--steps", "16000")
+    assert mean_return(text) >= 200
+
+
+@pytest.mark.parametrize(
+    ("example", "package", "seed"),
+    [
+        pytest.param("ppo_cartpole", "torch", 0, marks=pytest.mark.proof),
+        *(
+            pytest.param("ppo_cartpole", "torch", seed, marks=pytest.mark.full)
+            for seed in (1, 2, 3, 4)
+        ),
+        *(
+            pytest.param(example, "stable_baselines3", seed, marks=pytest.mark.full)
+            for example in ("feed_sb3_ppo", "feed_sb3_dqn", "feed_cleanrl_ppo")
+            for seed in (0, 1)
+        ),
+    ],
+)
+def test_cartpole_is_balanced(example: str, package: str, seed: int, tmp_path: Path) -> None:
+    assert mean_return(learn(example, [package], seed, tmp_path)) >= SOLVED
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("seed", [0, 1])
+def test_agents_that_share_a_network_learn_to_spread(seed: int, tmp_path: Path) -> None:
+    text = learn("ppo_many_agents", ["torch", "mpe2"], seed, tmp_path)
+    found = re.search(r"episodes: (-[\d.]+), of random actions (-[\d.]+)", text)
+    assert found, text
+    learned, random = map(float, found.groups())
+    assert learned > random + 15
+
+
+@pytest.mark.full
+def test_cql_doubles_the_return_of_a_half_random_policy(
+    tmp_path: Path, pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    skip_without(["h5py"])
+    words = [str(EXAMPLES / "offline_d3rlpy.py"), "--out", str(tmp_path / "out")]
+    recorded = run_python(*words).stdout
+    python = python_with_d3rlpy(pytestconfig, tmp_path_factory)
+    learned = run(python, *words, "--train", timeout=900)
+    behaviour, after = (
+        float(number) for number in re.findall(r"mean return ([\d.]+)", recorded + learned)[:2]
+    )
+    assert 140 < behaviour < 200
+    assert after >= 2 * behaviour
